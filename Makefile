@@ -1,0 +1,101 @@
+# The words a contributor types. Each target sets itself up on a machine that has only make and
+# Python >= 3.11 with venv; what setting up says goes to stderr, so that the last line of stdout of
+# demo, trust, bench and scenarios is their JSON summary.
+#
+#   make setup                        .venv from the hashed lock file, Clutch itself editable
+#   make check                        format, lint, types, import rules, docs
+#   make test       [ARGS=...]        all tests, in parallel; ARGS goes to pytest
+#   make demo       [ARGS=...]        clutch demo; e.g. ARGS="--chaos --kills 9"
+#   make trust      [SECONDS=n] [SEED=n] [BACKEND=sqlite|postgres|all]
+#   make bench      [ONLY=store,growth,boot,w1,w2,fanin] [N=100,1000] [REPS=3] [LOAD=1]
+#   make scenarios  [BACKEND=sqlite|postgres|all]
+#   make fmt                          format, and repair what the linter can
+#   make lock       [ARGS=--upgrade]  lock files from pyproject.toml; keeps versions unless told
+#   make clean                        remove .venv, build results and caches
+#
+# PYTHON=... names the interpreter that .venv is made from.
+
+PYTHON ?= python3
+BIN := .venv/bin
+STAMP := .venv/.stamp
+
+CODE := $(wildcard src tests benchmarks)
+DOCS_TESTS := $(wildcard tests/docs/test_*.py)
+
+IS_CURRENT := import sys; sys.exit(sys.version_info < (3, 11))
+PIP_INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes
+COMPILE := $(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes \
+	--no-emit-index-url --custom-compile-command "make lock"
+
+.PHONY: setup check check-format check-lint check-types check-imports check-docs
+.PHONY: test demo trust bench scenarios fmt lock clean
+.DEFAULT_GOAL := check
+
+setup: $(STAMP)
+
+# uv takes its own version and hash from the lock. uv does not read pip's configuration, so where only
+# pip knows the way to an index, pip installs the same lock.
+$(STAMP): requirements-dev.lock pyproject.toml
+	@$(PYTHON) -c '$(IS_CURRENT)' 2>/dev/null || { \
+	  echo "Clutch needs Python 3.11 or newer, and '$(PYTHON)' is not that. Install one, or name it:" \
+	    "make PYTHON=/path/to/python3.12" >&2; exit 1; }
+	@$(PYTHON) -c 'import ensurepip, venv' 2>/dev/null || { \
+	  echo "'$(PYTHON)' cannot make virtual environments. Install its venv package" \
+	    "(Debian, Ubuntu: apt install python3-venv), or name another: make PYTHON=..." >&2; exit 1; }
+	@$(BIN)/python -c 'import pip; $(IS_CURRENT)' 2>/dev/null || { \
+	  echo "Making .venv with $$($(PYTHON) --version)" >&2; $(PYTHON) -m venv --clear .venv >&2; }
+	@echo "Installing requirements-dev.lock into .venv" >&2
+	@awk '/^[a-z]/ {wanted = /^uv==/} wanted' requirements-dev.lock >.venv/uv.lock
+	@$(PIP_INSTALL) --requirement .venv/uv.lock >&2
+	@$(BIN)/uv pip sync --quiet --python $(BIN)/python --require-hashes requirements-dev.lock >&2 || \
+	  $(PIP_INSTALL) --requirement requirements-dev.lock >&2
+	@$(BIN)/uv pip install --quiet --python $(BIN)/python --no-deps --no-build-isolation --offline \
+	  --editable . >&2
+	@touch $@
+
+# Five targets, so that `make -k check` shows all that is wrong at once.
+check: check-format check-lint check-types check-imports check-docs
+
+check-format: $(STAMP)
+	@$(BIN)/ruff format --check $(CODE)
+
+check-lint: $(STAMP)
+	@$(BIN)/ruff check $(CODE)
+
+check-types: $(STAMP)
+	@$(BIN)/mypy $(CODE)
+
+check-imports: $(STAMP)
+	@$(BIN)/lint-imports --no-logo
+
+check-docs: $(STAMP)
+	@$(if $(DOCS_TESTS),$(BIN)/python -m pytest --quiet $(DOCS_TESTS),:)
+
+test: $(STAMP)
+	@$(BIN)/python -m pytest -n auto $(ARGS)
+
+demo: $(STAMP)
+	@$(BIN)/clutch demo $(ARGS)
+
+trust: $(STAMP)
+	@$(BIN)/python -m clutch.testing trust $(if $(SECONDS),--seconds $(SECONDS)) \
+	  $(if $(SEED),--seed $(SEED)) $(if $(BACKEND),--backend $(BACKEND))
+
+bench: $(STAMP)
+	@$(BIN)/python -m benchmarks $(if $(ONLY),--only $(ONLY)) $(if $(N),--n $(N)) \
+	  $(if $(REPS),--reps $(REPS)) $(if $(LOAD),--load $(LOAD))
+
+scenarios: $(STAMP)
+	@$(BIN)/python -m tests.scenarios $(if $(BACKEND),--backend $(BACKEND))
+
+fmt: $(STAMP)
+	@$(BIN)/ruff check --fix $(CODE)
+	@$(BIN)/ruff format $(CODE)
+
+lock: $(STAMP)
+	@$(COMPILE) pyproject.toml --extra postgres $(ARGS) --output-file requirements.lock
+	@$(COMPILE) pyproject.toml --extra postgres --group dev --constraint requirements.lock $(ARGS) \
+	  --output-file requirements-dev.lock
+
+clean:
+	@rm -rf .venv build dist .hypothesis .import_linter_cache .mypy_cache .pytest_cache .ruff_cache
