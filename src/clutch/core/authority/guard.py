@@ -1,0 +1,184 @@
+"""One guard for every verb on every target: `can(caller, verb, target)`.
+
+For an agent:
+- itself it may list and read, nothing more: nobody steers itself;
+- its descendants it may list, read and control, unless it is a leaf or sees only itself;
+- a plan is decided by the requester alone, or whoever its result would reach in the requester's place;
+- what is not below it, it may at most list, read and write to, if the config made that visible; control
+  over others cannot be configured;
+- some verbs are for people only.
+Operators may act on anything their scopes cover.
+
+Asked after aliases and targets are resolved, with ids taken from the store.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import IntEnum, StrEnum
+from typing import assert_never
+
+from clutch.core.authority.tools import Role, any_matches
+
+
+class Verb(StrEnum):
+    LIST = "list"
+    READ = "read"  #: history, log, info, why, result, wait
+    SEND = "send"
+    STEER = "steer"
+    KILL = "kill"
+    PAUSE = "pause"
+    RESUME = "resume"
+    RETRY = "retry"
+    CONTINUE = "continue"
+    REMOVE = "remove"
+    APPROVE = "approve"
+    REJECT = "reject"
+    ANSWER = "answer"
+    REDELIVER = "redeliver"
+    DISMISS = "dismiss"
+    DELETE = "delete"
+
+
+class Scope(StrEnum):
+    READ = "read"
+    WRITE = "write"
+    APPROVE = "approve"
+    ADMIN = "admin"  #: includes the others
+
+
+class Visibility(IntEnum):
+    """What an agent may see, narrow to wide."""
+
+    SELF = 0
+    TREE = 1
+    AGENT = 2
+    ALL = 3
+
+
+class Rule(StrEnum):
+    """Which rule denied."""
+
+    SELF = "self"
+    LEAF = "leaf"
+    VISIBILITY = "visibility"
+    NOT_DESCENDANT = "not-descendant"
+    NOT_REQUESTER = "not-requester"
+    AGENT_TO_AGENT = "agent-to-agent"
+    OPERATORS_ONLY = "operators-only"
+    SCOPE = "scope"
+
+
+LOOKING = frozenset({Verb.LIST, Verb.READ})
+DECIDING = frozenset({Verb.APPROVE, Verb.REJECT})
+OPERATORS_ONLY = frozenset({Verb.ANSWER, Verb.REDELIVER, Verb.DISMISS, Verb.DELETE})
+
+
+@dataclass(frozen=True, slots=True)
+class Peers:
+    """`tools.agentToAgent`: both agents must be on the list."""
+
+    enabled: bool = False
+    allow: frozenset[str] = frozenset()
+
+    def connect(self, one: str, other: str) -> bool:
+        return self.enabled and any_matches(self.allow, one) and any_matches(self.allow, other)
+
+
+@dataclass(frozen=True, slots=True)
+class AgentCaller:
+    session_id: int
+    agent_id: str
+    role: Role
+    visibility: Visibility = Visibility.TREE
+    is_sandboxed: bool = False
+    peers: Peers = Peers()
+
+
+@dataclass(frozen=True, slots=True)
+class OperatorCaller:
+    """A person at a surface, or a token. Scopes live on the server, never in the request."""
+
+    scopes: frozenset[Scope]
+
+
+Caller = AgentCaller | OperatorCaller
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    session_id: int
+    agent_id: str
+    ancestors: tuple[int, ...] = ()  #: parent first, then its parent, up to the root
+    controller_id: int | None = None  #: set when the requester is gone and results go further up
+
+    @property
+    def decider_id(self) -> int | None:
+        if self.controller_id is not None:
+            return self.controller_id
+        return self.ancestors[0] if self.ancestors else None
+
+
+@dataclass(frozen=True, slots=True)
+class Allowed:
+    pass
+
+
+@dataclass(frozen=True, slots=True)
+class Denied:
+    rule: Rule
+    reason: str
+
+
+def can(caller: Caller, verb: Verb, target: Target) -> Allowed | Denied:
+    match caller:
+        case OperatorCaller(scopes):
+            needed = _scope(verb)
+            if scopes & {needed, Scope.ADMIN}:
+                return Allowed()
+            return Denied(Rule.SCOPE, f"{verb} needs the scope {needed}")
+        case AgentCaller():
+            return _agent_can(caller, verb, target)
+        case _:
+            assert_never(caller)
+
+
+def _scope(verb: Verb) -> Scope:
+    if verb in LOOKING:
+        return Scope.READ
+    if verb in DECIDING or verb is Verb.ANSWER:
+        return Scope.APPROVE
+    return Scope.ADMIN if verb is Verb.DELETE else Scope.WRITE
+
+
+def _agent_can(caller: AgentCaller, verb: Verb, target: Target) -> Allowed | Denied:
+    if verb in OPERATORS_ONLY:
+        return Denied(Rule.OPERATORS_ONLY, f"only a person may {verb}")
+    if target.session_id == caller.session_id:
+        return Allowed() if verb in LOOKING else Denied(Rule.SELF, f"a session cannot {verb} itself")
+    if caller.role is Role.LEAF and verb not in LOOKING:
+        return Denied(Rule.LEAF, "a leaf subagent controls no session")
+    if caller.session_id in target.ancestors:
+        return _descendant(caller, verb, target)
+    return _stranger(caller, verb, target)
+
+
+def _descendant(caller: AgentCaller, verb: Verb, target: Target) -> Allowed | Denied:
+    if caller.visibility is Visibility.SELF:
+        return Denied(Rule.VISIBILITY, "tools.sessions.visibility is self")
+    if verb in DECIDING and target.decider_id != caller.session_id:
+        return Denied(Rule.NOT_REQUESTER, "only the requester or a person decides on a plan")
+    return Allowed()
+
+
+def _stranger(caller: AgentCaller, verb: Verb, target: Target) -> Allowed | Denied:
+    # No child has sessions_send, so only a main session can write to what is not below it.
+    reaches = verb in LOOKING or (verb is Verb.SEND and caller.role is Role.MAIN)
+    visibility = min(caller.visibility, Visibility.TREE) if caller.is_sandboxed else caller.visibility
+    is_same_agent = caller.agent_id == target.agent_id
+    wanted = Visibility.AGENT if is_same_agent else Visibility.ALL
+    if not reaches or visibility < wanted:
+        return Denied(Rule.NOT_DESCENDANT, "the target is not a descendant of this session")
+    if not is_same_agent and not caller.peers.connect(caller.agent_id, target.agent_id):
+        return Denied(Rule.AGENT_TO_AGENT, "tools.agentToAgent does not connect these two agents")
+    return Allowed()

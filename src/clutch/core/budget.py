@@ -1,0 +1,184 @@
+"""Money and tokens: reserve before a model call, settle after it.
+
+A call draws on a chain of purses at once: its task's, those of the tasks above it, the root's, the day's.
+A purse covers a whole subtree, so children share what their parent has left. Reserving takes from all
+purses of the chain or from none.
+
+    committed = spent + reserved          what is gone or may be gone
+    a new call is made only while committed < limit, in every purse and for tokens as for dollars
+
+So all calls in flight together can exceed a limit by less than the last of them reserved, however many
+ask at the same time. A price that is not known is None and never 0: a purse with a dollar limit refuses
+such a call, because it could not tell when the limit is reached.
+
+The caller keeps the purses in rows and runs these functions inside the transaction that writes them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from decimal import Decimal
+from enum import StrEnum
+
+WARN_PERCENT = 80
+ZERO = Decimal(0)
+
+
+class PurseKind(StrEnum):
+    TASK = "task"
+    PARENT = "parent"
+    ROOT = "root"
+    DAY = "day"
+
+
+class Measure(StrEnum):
+    TOKENS = "tokens"
+    USD = "usd"
+
+
+@dataclass(frozen=True, slots=True)
+class Amount:
+    tokens: int
+    usd: Decimal | None  #: None = the price is not known
+
+    def __post_init__(self) -> None:
+        if self.tokens < 0 or (self.usd is not None and self.usd < 0):
+            raise ValueError(f"an amount is never negative: {self}")
+
+
+@dataclass(frozen=True, slots=True)
+class Purse:
+    """One budget and what is gone of it. A limit of None is no limit."""
+
+    kind: PurseKind
+    name: str  #: whose: a task id, a root's key, a date
+    tokens_max: int | None = None
+    usd_max: Decimal | None = None
+    tokens_spent: int = 0
+    tokens_reserved: int = 0
+    usd_spent: Decimal = ZERO
+    usd_reserved: Decimal = ZERO
+    unpriced_calls: int = 0  #: settled without a price; while there are any, `usd_spent` is a lower bound
+    warned: bool = False  #: 80 % was said; it is said once
+
+
+@dataclass(frozen=True, slots=True)
+class Reserved:
+    purses: tuple[Purse, ...]
+    estimate: Amount  #: keep it with the call; settling gives it back
+
+
+@dataclass(frozen=True, slots=True)
+class Refused:
+    """The first purse of the chain that has nothing left, and its numbers."""
+
+    kind: PurseKind
+    name: str
+    measure: Measure
+    limit: Decimal
+    spent: Decimal
+    reserved: Decimal
+    is_unpriced: bool = False  #: refused because the price is unknown, whatever is left
+
+    @property
+    def may_free_up(self) -> bool:
+        """Only calls in flight are in the way; settling them may leave room again."""
+        return not self.is_unpriced and self.spent < self.limit
+
+
+@dataclass(frozen=True, slots=True)
+class Settled:
+    purses: tuple[Purse, ...]
+    warnings: tuple[Purse, ...]  #: those that reached 80 % with this call
+
+
+def reserve(purses: Sequence[Purse], estimate: Amount) -> Reserved | Refused:
+    for purse in purses:
+        refusal = _refusal(purse, estimate)
+        if refusal is not None:
+            return refusal
+    return Reserved(tuple(_with_reserved(purse, estimate, +1) for purse in purses), estimate)
+
+
+def settle(purses: Sequence[Purse], estimate: Amount, actual: Amount | None) -> Settled:
+    """`actual` None: nobody knows what the call cost (a crash, a cut stream); the estimate is charged."""
+    cost = estimate if actual is None else _priced(actual, estimate)
+    charged = [_charged(_with_reserved(purse, estimate, -1), cost) for purse in purses]
+    warnings = tuple(purse for purse in charged if not purse.warned and used_percent(purse) >= WARN_PERCENT)
+    return Settled(tuple(replace(p, warned=True) if p in warnings else p for p in charged), warnings)
+
+
+def release(purses: Sequence[Purse], estimate: Amount) -> tuple[Purse, ...]:
+    """The call was never sent."""
+    return tuple(_with_reserved(purse, estimate, -1) for purse in purses)
+
+
+def used_percent(purse: Purse) -> int:
+    """Of what is spent, by the measure that is further gone; 0 without a limit."""
+    percents = [
+        100 if limit <= 0 else int(spent * 100 / limit)
+        for _, limit, spent, _ in _columns(purse)
+        if limit is not None
+    ]
+    return max(percents, default=0)
+
+
+def remaining(purses: Iterable[Purse]) -> tuple[int | None, Decimal | None]:
+    """Tokens and dollars that nobody in the chain has spent or reserved; None = no limit."""
+    purses = tuple(purses)
+    token_rests = [
+        p.tokens_max - p.tokens_spent - p.tokens_reserved for p in purses if p.tokens_max is not None
+    ]
+    usd_rests = [p.usd_max - p.usd_spent - p.usd_reserved for p in purses if p.usd_max is not None]
+    tokens = max(0, min(token_rests)) if token_rests else None
+    return tokens, max(ZERO, min(usd_rests)) if usd_rests else None
+
+
+def child_limits(
+    tokens: int | None, usd: Decimal | None, purses: Iterable[Purse]
+) -> tuple[int | None, Decimal | None]:
+    """What a child that asks for these limits gets: never more than its parent has left."""
+    tokens_left, usd_left = remaining(purses)
+    return (
+        tokens_left if tokens is None else min(tokens, tokens if tokens_left is None else tokens_left),
+        usd_left if usd is None else min(usd, usd if usd_left is None else usd_left),
+    )
+
+
+def _columns(purse: Purse) -> Iterable[tuple[Measure, Decimal | None, Decimal, Decimal]]:
+    limit = None if purse.tokens_max is None else Decimal(purse.tokens_max)
+    yield Measure.TOKENS, limit, Decimal(purse.tokens_spent), Decimal(purse.tokens_reserved)
+    yield Measure.USD, purse.usd_max, purse.usd_spent, purse.usd_reserved
+
+
+def _refusal(purse: Purse, estimate: Amount) -> Refused | None:
+    for measure, limit, spent, reserved in _columns(purse):
+        if limit is None:
+            continue
+        is_unpriced = measure is Measure.USD and estimate.usd is None
+        if is_unpriced or spent + reserved >= limit:
+            return Refused(purse.kind, purse.name, measure, limit, spent, reserved, is_unpriced)
+    return None
+
+
+def _with_reserved(purse: Purse, estimate: Amount, sign: int) -> Purse:
+    return replace(
+        purse,
+        tokens_reserved=purse.tokens_reserved + sign * estimate.tokens,
+        usd_reserved=purse.usd_reserved + sign * (estimate.usd or ZERO),
+    )
+
+
+def _priced(actual: Amount, estimate: Amount) -> Amount:
+    """A provider that reports no price does not make the call free."""
+    return actual if actual.usd is not None else replace(actual, usd=estimate.usd)
+
+
+def _charged(purse: Purse, cost: Amount) -> Purse:
+    return replace(
+        purse,
+        tokens_spent=purse.tokens_spent + cost.tokens,
+        usd_spent=purse.usd_spent + (cost.usd or ZERO),
+        unpriced_calls=purse.unpriced_calls + (cost.usd is None),
+    )

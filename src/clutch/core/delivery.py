@@ -1,0 +1,196 @@
+"""When a session must be looked at, and what it reads when it is.
+
+The two functions `due` and `choose` must agree: whenever `due` says now, `choose` finds something to
+take. `due` is asked only with the session's row locked and nobody owning it.
+
+Who waits for what:
+- urgent letters (a task, an instruction, a decision, a note) start a turn at once, without announces;
+  a person's words start one before all others, alone;
+- announces wait for a debounce, so that one fan-out costs one turn;
+- a session that *holds* (it yielded, or ended while children work) sleeps until no child works, then
+  reads everything in spawn order;
+- a letter given back after a failed attempt waits for its own time and needs no debounce.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+
+from clutch.core.model import Letter, LetterKind, Mail, Path, Route
+from clutch.core.policy import Announcing, Drop, QueueMode
+
+
+def due(
+    mail: Mail,
+    *,
+    now: float,
+    is_closed: bool,
+    is_paused: bool,
+    is_held: bool,
+    hold_until: float | None,
+    working_children: int,
+    has_open_run: bool,
+    parked_until: float | None,
+    rules: Announcing,
+) -> float | None:
+    """THE only place that decides when a session is due. None: not until something happens."""
+    if is_closed or is_paused:
+        return None
+    if has_open_run:
+        return now if parked_until is None else parked_until
+    moments = [mail.urgent_at]
+    if is_held and not working_children:
+        moments.append(now)
+    elif is_held:
+        moments.append(hold_until)
+    elif mail.first_at is not None and mail.last_at is not None:
+        d = rules.debounce_s
+        moments.append(min(mail.last_at + d, mail.first_at + rules.debounce_restarts * d))
+    known = [moment for moment in moments if moment is not None]
+    return min(known) if known else None
+
+
+class Point(StrEnum):
+    """The two places where a run takes letters."""
+
+    START = "start"
+    STEP = "step"
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """What a run takes now. Announces in `lines` are shown as one line each; `dropped` become dead letters."""
+
+    urgent: tuple[Letter, ...] = ()
+    blocks: tuple[Letter, ...] = ()
+    lines: tuple[Letter, ...] = ()
+    silent: tuple[Letter, ...] = ()  #: named only, in a settle message
+    dropped: tuple[Letter, ...] = ()
+    interrupts: bool = False  #: the running turn should end at this boundary
+
+    @property
+    def announces(self) -> tuple[Letter, ...]:
+        return self.lines + self.blocks
+
+    @property
+    def taken(self) -> tuple[Letter, ...]:
+        return self.urgent + self.lines + self.blocks + self.silent
+
+    def __bool__(self) -> bool:
+        return bool(self.taken)
+
+
+NOTHING = Choice()
+
+
+def choose(
+    letters: Sequence[Letter],
+    point: Point,
+    *,
+    now: float,
+    rules: Announcing,
+    is_held: bool = False,
+    is_settled: bool = False,
+    expects_completion: bool = True,
+    started_by_person: bool = False,
+) -> Choice:
+    """Which of the waiting letters (oldest first) this run takes at this point."""
+    ready = [letter for letter in letters if letter.ready_at <= now or is_settled]
+    if point is Point.STEP:
+        return _at_step(ready, rules, expects_completion, started_by_person)
+    people = tuple(letter for letter in ready if letter.kind is LetterKind.USER)
+    if people:
+        return Choice(urgent=people)
+    urgent = tuple(letter for letter in ready if letter.is_urgent)
+    if urgent and not is_settled:
+        return Choice(urgent=urgent)
+    background = [letter for letter in ready if not letter.is_urgent]
+    if is_settled:
+        told = [letter for letter in background if not letter.silent]
+        silent = tuple(letter for letter in background if letter.silent)
+        return _capped(told, rules, urgent=urgent, silent=silent)
+    told = [letter for letter in background if not letter.silent]
+    if is_held:
+        told = [letter for letter in told if letter.taken_seq is not None]
+    return _turn(told, rules)
+
+
+def _turn(background: list[Letter], rules: Announcing) -> Choice:
+    """One turn: one route, and with `followup` one letter."""
+    if not background:
+        return NOTHING
+    same_route = [letter for letter in background if letter.route == background[0].route]
+    if rules.mode is QueueMode.FOLLOWUP:
+        return Choice(blocks=(same_route[0],))
+    return _capped(same_route, rules)
+
+
+def _capped(
+    told: list[Letter],
+    rules: Announcing,
+    *,
+    urgent: tuple[Letter, ...] = (),
+    silent: tuple[Letter, ...] = (),
+) -> Choice:
+    """At most `cap` blocks in full: the newest, except that `drop: new` keeps the oldest."""
+    over = max(0, len(told) - rules.cap)
+    if rules.drop is Drop.NEW:
+        kept, rest = told[: len(told) - over], told[len(told) - over :]
+    else:
+        kept, rest = told[over:], told[:over]
+    lines = tuple(rest) if rules.drop is Drop.SUMMARIZE else ()
+    dropped = () if rules.drop is Drop.SUMMARIZE else tuple(rest)
+    return Choice(urgent=urgent, blocks=tuple(kept), lines=lines, silent=silent, dropped=dropped)
+
+
+def _at_step(
+    ready: list[Letter], rules: Announcing, expects_completion: bool, started_by_person: bool
+) -> Choice:
+    notes = tuple(letter for letter in ready if letter.kind is LetterKind.NOTE)
+    announces = [letter for letter in ready if letter.kind is LetterKind.ANNOUNCE and not letter.silent]
+    if rules.mode is QueueMode.INTERRUPT:
+        return Choice(urgent=notes, interrupts=bool(announces) and not started_by_person)
+    if not injects(rules.mode, expects_completion):
+        return Choice(urgent=notes)
+    return _capped(announces, rules, urgent=notes)
+
+
+def injects(mode: QueueMode, expects_completion: bool) -> bool:
+    """Are announces put into the running turn? `auto` does so when nobody waits for a completion."""
+    if mode is QueueMode.AUTO:
+        return not expects_completion
+    return mode in (QueueMode.STEER, QueueMode.STEER_BACKLOG)
+
+
+def path_of(letter: Letter, point: Point, idle_since: float | None) -> Path:
+    """In the words of a delivery trace: how did the letter get into the transcript?"""
+    if point is Point.STEP:
+        return Path.STEERED
+    return Path.DIRECT if idle_since is None or letter.at >= idle_since else Path.QUEUED
+
+
+def merged_route(captured: Route | None, current: Route | None) -> Route | None:
+    """Missing parts of the captured route come from the current one, but only within the same channel."""
+    if captured is None:
+        return current
+    if current is None or current.channel != captured.channel:
+        return captured
+    if captured.account is not None and captured.account != current.account:
+        return captured
+    return Route(
+        captured.channel,
+        captured.account or current.account,
+        captured.to or current.to,
+        captured.thread or (current.thread if captured.to in (None, current.to) else None),
+    )
+
+
+def route_of(*, bound: Route | None, hook: Route | None, captured: Route | None) -> tuple[Route | None, str]:
+    """Bound thread first, then what a hook says, then the route captured at spawn."""
+    if bound is not None:
+        return bound, "bound"
+    if hook is not None:
+        return hook, "hook"
+    return captured, "fallback"

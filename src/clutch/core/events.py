@@ -1,0 +1,227 @@
+"""What can happen to a task. Time arrives inside the event; nothing here asks a clock."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+from clutch.core.model import Outcome, Path
+
+
+@dataclass(frozen=True, slots=True)
+class Admitted:
+    """The side work of the spawn is done."""
+
+    at: float
+
+
+@dataclass(frozen=True, slots=True)
+class Started:
+    """A run of its session begins, or goes on after a park."""
+
+    at: float
+
+
+@dataclass(frozen=True, slots=True)
+class Resumed:
+    """Another owner took over the open run. `lost_s`: how long nobody was working on it."""
+
+    at: float
+    lost_s: float
+    step: int
+
+
+@dataclass(frozen=True, slots=True)
+class Parked:
+    """The run waits for a quota or an answer and holds no slot; it stays open."""
+
+    at: float
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Yielded:
+    """The run ended because the model wants to sleep until its children have settled."""
+
+    at: float
+
+
+@dataclass(frozen=True, slots=True)
+class Ended:
+    """The run came to its natural end. `untold`: children whose results the task has not heard yet."""
+
+    at: float
+    text: str | None
+    untold: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Failed:
+    """The run ended in a failure that is not retried. `text`: what it had said until then.
+
+    `is_final` skips the grace: nobody will start this again (crash loop, lost, loop guard)."""
+
+    at: float
+    error: str
+    text: str | None = None
+    is_final: bool = False
+    outcome: Outcome = Outcome.ERROR
+
+
+@dataclass(frozen=True, slots=True)
+class Killed:
+    at: float
+    reason: str = "killed"
+
+
+@dataclass(frozen=True, slots=True)
+class Steered:
+    """A new instruction supersedes what runs. `taken`: the requester already has the result in its transcript."""
+
+    at: float
+    taken: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Paused:
+    at: float
+
+
+@dataclass(frozen=True, slots=True)
+class Unpaused:
+    at: float
+
+
+class Verdict(StrEnum):
+    APPROVE = "approve"
+    REVISE = "revise"
+    END = "end"
+
+
+@dataclass(frozen=True, slots=True)
+class Decided:
+    """The requester or a person decided about the plan."""
+
+    at: float
+    verdict: Verdict
+    text: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Delivered:
+    """The model of the requester has answered after reading the letter."""
+
+    at: float
+    path: Path
+    generation: int
+
+
+@dataclass(frozen=True, slots=True)
+class DeliveryFailed:
+    """A run that had taken the letter failed before its model answered."""
+
+    at: float
+    error: str
+    generation: int
+    is_permanent: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class RequesterGone:
+    """Nobody up the chain can take the letter now."""
+
+    at: float
+
+
+@dataclass(frozen=True, slots=True)
+class RequesterBack:
+    at: float
+
+
+@dataclass(frozen=True, slots=True)
+class RequesterKilled:
+    """Whoever asked was killed before taking the letter: nobody is left who wants to hear."""
+
+    at: float
+
+
+@dataclass(frozen=True, slots=True)
+class Dropped:
+    """The inbox was over its cap and the policy drops."""
+
+    at: float
+
+
+@dataclass(frozen=True, slots=True)
+class Cleaned:
+    at: float
+
+
+@dataclass(frozen=True, slots=True)
+class Again:
+    """Retry or continue: a finished task gets a new run."""
+
+    at: float
+    how: str
+
+
+@dataclass(frozen=True, slots=True)
+class Redelivered:
+    at: float
+
+
+@dataclass(frozen=True, slots=True)
+class Dismissed:
+    at: float
+
+
+@dataclass(frozen=True, slots=True)
+class Late:
+    """A run that has no say any more reported an end. Kept, never acted upon."""
+
+    at: float
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class Woke:
+    """The timer of the task is due.
+
+    `is_owned`: a live worker holds its session; without one the run's clock stands still.
+    `progress_at`: latest progress of any descendant. `person_waits`: one of them needs a person.
+    `partial`: what a run cut at its deadline leaves behind.
+    """
+
+    at: float
+    is_owned: bool = True
+    progress_at: float | None = None
+    person_waits: bool = False
+    partial: str | None = None
+
+
+Event = (
+    Admitted
+    | Started
+    | Resumed
+    | Parked
+    | Yielded
+    | Ended
+    | Failed
+    | Killed
+    | Steered
+    | Paused
+    | Unpaused
+    | Decided
+    | Delivered
+    | DeliveryFailed
+    | RequesterGone
+    | RequesterBack
+    | RequesterKilled
+    | Dropped
+    | Cleaned
+    | Again
+    | Redelivered
+    | Dismissed
+    | Late
+    | Woke
+)

@@ -1,0 +1,114 @@
+"""Our own transcript format: small, versioned, independent of any provider.
+
+A transcript is a gap-free list of messages: what was put to the model (`Input`), what it answered
+(`Answer`), and what its tool calls gave (`Results`, one message for all calls of one answer).
+Adapters convert at the edge; the database stores `dump(message)`.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from typing import Any, assert_never
+
+VERSION = 1
+_SURROGATE = re.compile("[\ud800-\udfff]")
+
+
+@dataclass(frozen=True, slots=True)
+class Usage:
+    input: int = 0
+    output: int = 0
+    cache_read: int = 0
+    cache_write: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """A tool call. It is known by its place in the answer: providers repeat their own ids."""
+
+    name: str
+    args: Mapping[str, Any]
+    id: str = ""  #: the provider's id, only to echo it back
+
+
+@dataclass(frozen=True, slots=True)
+class Input:
+    """Text put to the model: a person's words, a task, a collect message, a note of the runtime."""
+
+    text: str
+    source: str = "user"
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    text: str = ""
+    calls: tuple[Call, ...] = ()
+    usage: Usage = field(default_factory=Usage)
+    model: str = ""
+    stop: str = "end"  #: end | tools | length | filter | refusal | …
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    index: int
+    name: str
+    text: str
+    failed: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Results:
+    results: tuple[Result, ...]
+
+
+Message = Input | Answer | Results
+Transcript = Sequence[Message]
+
+
+def kind(message: Message) -> str:
+    match message:
+        case Input():
+            return "input"
+        case Answer():
+            return "answer"
+        case Results():
+            return "results"
+        case _:
+            assert_never(message)
+
+
+def dump(message: Message) -> str:
+    """JSON escapes control characters; halves of surrogate pairs, which no database takes, are escaped too."""
+    data = {"v": VERSION, **asdict(message)}
+    text = json.dumps(data, ensure_ascii=False, separators=(",", ":"))
+    return json.dumps(data, separators=(",", ":")) if _SURROGATE.search(text) else text
+
+
+def load(kind: str, body: str) -> Message:
+    data = json.loads(body)
+    version = data.pop("v")
+    if version > VERSION:
+        raise ValueError(
+            f"message format {version} is newer than this program knows ({VERSION}); upgrade clutch"
+        )
+    match kind:
+        case "input":
+            return Input(**data)
+        case "answer":
+            calls = tuple(Call(**call) for call in data.pop("calls"))
+            return Answer(calls=calls, usage=Usage(**data.pop("usage")), **data)
+        case "results":
+            return Results(tuple(Result(**result) for result in data["results"]))
+        case _:
+            raise ValueError(f"unknown kind of message: {kind!r}")
+
+
+def last_text(transcript: Transcript) -> str | None:
+    """The last words of the assistant; never tool output, never somebody else's text."""
+    for message in reversed(transcript):
+        if isinstance(message, Answer) and message.text.strip():
+            return message.text
+    return None

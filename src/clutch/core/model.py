@@ -1,0 +1,194 @@
+"""The nouns: session, task, run, letter, and the words for where each of them stands.
+
+Plain data. What may happen to a task is in `lifecycle`, to a run in `runs`, to letters in `delivery`.
+A task and the child session that works on it are born together and share one number, so `TaskId` and
+the `SessionId` of the child are the same integer.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import IntEnum, StrEnum
+from typing import NewType
+
+SessionId = NewType("SessionId", int)
+TaskId = NewType("TaskId", int)
+RunId = NewType("RunId", int)
+WorkerId = NewType("WorkerId", int)
+LetterId = NewType("LetterId", int)
+
+
+class Phase(StrEnum):
+    """Where a task stands. The edges between them are `lifecycle.EDGES`."""
+
+    SPAWNING = "spawning"  #: admitted; files, thread or worktree are being made
+    QUEUED = "queued"  #: waits for a slot in its lane
+    RUNNING = "running"  #: a run is open and meant to make progress
+    PAUSED = "paused"  #: holds no slot; the reason says what it waits for
+    AWAITING_APPROVAL = "awaiting_approval"  #: a plan is written, a decision is due
+    ENDING = "ending"  #: a run failed; a new start within the grace goes on as if nothing happened
+    ANNOUNCING = "announcing"  #: outcome fixed, letter in the requester's inbox
+    ANNOUNCE_DEFERRED = "announce_deferred"  #: ended, but not tellable yet; the reason says why
+    CLEANUP_PENDING = "cleanup_pending"  #: told (or never to be told); files and hooks are left to do
+    COMPLETED = "completed"
+    COMPLETED_GIVEUP = "completed_giveup"  #: could not be told: a dead letter, kept and shown
+
+
+#: Not settled: more may come from it. A held parent sleeps while it has such a child.
+WORKING = frozenset(
+    {
+        Phase.SPAWNING,
+        Phase.QUEUED,
+        Phase.RUNNING,
+        Phase.PAUSED,
+        Phase.AWAITING_APPROVAL,
+        Phase.ENDING,
+        Phase.ANNOUNCE_DEFERRED,
+    }
+)
+#: Its requester has not heard the result. A parent is not announced while it has such a child.
+UNTOLD = WORKING | {Phase.ANNOUNCING}
+FINISHED = frozenset({Phase.COMPLETED, Phase.COMPLETED_GIVEUP})
+
+
+class Outcome(StrEnum):
+    OK = "ok"
+    ERROR = "error"
+    TIMEOUT = "timeout"
+    KILLED = "killed"
+    LOST = "lost"
+
+
+class Delivery(StrEnum):
+    """What became of telling the requester."""
+
+    NONE = "none"  #: not ended yet
+    WAITING = "waiting"  #: the letter lies in an inbox
+    DEFERRED = "deferred"
+    DELIVERED = "delivered"
+    SKIPPED = "skipped"
+    UNDELIVERED = "undelivered"
+    UNSURE = "unsure"
+
+
+class Wait(StrEnum):
+    """Why a paused task waits: the reason column of phase `paused`."""
+
+    PERSON = "pause"  #: somebody said pause
+    CHILDREN = "children"  #: it yielded
+    NEEDS_YOU = "needs-you"
+    QUOTA = "quota"
+
+
+class Plan(StrEnum):
+    """A plan-mode task first writes a plan with read-only tools; approval lifts the filter for good."""
+
+    NONE = "none"
+    DRAFTING = "drafting"
+    APPROVED = "approved"
+
+
+class Lane(StrEnum):
+    MAIN = "main"
+    SUBAGENT = "subagent"
+
+
+class LetterKind(StrEnum):
+    TASK = "task"  #: the first message of a child
+    USER = "user"  #: a person wrote
+    INSTRUCTION = "instruction"  #: steer, send, continue: somebody with authority over the session wrote
+    DECISION = "decision"  #: a plan was approved or rejected
+    NOTE = "note"  #: the runtime itself, e.g. wrap up before the deadline
+    PLAN = "plan"  #: a child's plan awaits a decision
+    ANNOUNCE = "announce"  #: a child's outcome
+
+
+#: Start a turn without debounce. The others wait to be collected.
+URGENT_KINDS = frozenset(LetterKind) - {LetterKind.ANNOUNCE}
+
+
+class LetterState(IntEnum):
+    """A letter is open until the model has answered it, is dead when nobody can be told, void when overtaken."""
+
+    OPEN = 0
+    ACKED = 1
+    DEAD = 2
+    VOID = 3
+
+
+class Path(StrEnum):
+    """How an announce reached its requester's transcript."""
+
+    DIRECT = "direct"  #: the requester was idle
+    QUEUED = "queued"  #: it was in a turn; the letter waited for the next one
+    STEERED = "steered"  #: injected between two steps of a running turn
+
+
+@dataclass(frozen=True, slots=True)
+class Route:
+    """Where a person hears the requester's reply. Captured at spawn; parts of two channels never mix."""
+
+    channel: str
+    account: str | None = None
+    to: str | None = None
+    thread: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Task:
+    """Work one session delegated to another: the part of its row that the state machine reads and writes."""
+
+    id: TaskId
+    requester_id: SessionId
+    # The contract, fixed at spawn.
+    timeout_s: float = 0.0  #: 0 = none
+    expects_completion: bool = True
+    has_cleanup: bool = False  #: there is something to remove once told (files, or the whole session)
+    # Its life. `seq` is the number of timeline lines written so far.
+    seq: int = 0
+    phase: Phase = Phase.SPAWNING
+    reason: str = ""
+    generation: int = 1
+    outcome: Outcome | None = None
+    error: str | None = None
+    result: str | None = None  #: frozen by value in the transaction that fixes the outcome
+    fallback: str | None = None  #: the last real text of an earlier generation, used if this one says nothing
+    delivery: Delivery = Delivery.NONE
+    delivery_reason: str = ""
+    attempts: int = 0  #: failed tries to tell; deferral costs none
+    plan: Plan = Plan.NONE
+    plan_round: int = 0  #: how often a plan was sent back
+    wake_at: float | None = None  #: the task's one timer
+    deadline_at: float | None = None  #: only while its clock runs
+    clock_left_s: float | None = None  #: what is left of the run's time while the clock stands
+    started_at: float | None = None
+    ended_at: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Mail:
+    """What the open letters of one session amount to; all that `delivery.due` needs to know."""
+
+    urgent_at: float | None = None  #: earliest moment an urgent or given-back letter is ready
+    first_at: float | None = None  #: oldest and newest background letter
+    last_at: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Letter:
+    """One durable message in a session's inbox."""
+
+    id: LetterId
+    kind: LetterKind
+    body: str
+    at: float
+    ready_at: float  #: not before; later than `at` only for a letter given back after a failed attempt
+    task_id: TaskId | None = None  #: the sender of an announce
+    generation: int | None = None
+    silent: bool = False  #: wakes nobody but a hold; only named in a settle message
+    route: str = ""  #: letters for different routes never mix
+    taken_seq: int | None = None  #: stands in the transcript already; never appended again
+
+    @property
+    def is_urgent(self) -> bool:
+        return self.kind in URGENT_KINDS

@@ -1,0 +1,115 @@
+"""Every number, once, with its reason. Each is a default and a config key of the same (camelCase) name."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+from types import MappingProxyType
+
+from clutch.core.authority import ToolPolicy
+from clutch.core.model import Lane, Outcome
+from clutch.core.wording.results import PayloadMode
+
+
+class QueueMode(StrEnum):
+    AUTO = "auto"
+    COLLECT = "collect"
+    STEER = "steer"
+    FOLLOWUP = "followup"
+    STEER_BACKLOG = "steer-backlog"
+    INTERRUPT = "interrupt"
+
+
+class Drop(StrEnum):
+    SUMMARIZE = "summarize"
+    OLD = "old"
+    NEW = "new"
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """`agents.defaults.subagents.*`: how far delegation may go."""
+
+    children_max: int = 5  #: active per requester: more than a model can keep in mind is a fan-out gone wrong
+    depth_max: int = 1  #: no nesting unless asked for; runaway recursion is the commonest bill shock
+    descendants_max: int = 50  #: alive at once below one root, any depth
+    retained_max: int = 15  #: active + finished-not-removed per requester
+    evicts_delivered: bool = True  #: the oldest delivered leaves the quota instead of refusing a spawn
+    undelivered_max: int = 50  #: dead letters of one root before new work is refused; 0 = off
+    reservation_s: float = 30.0  #: side work of a spawn that takes longer is rolled back
+    allow_agents: frozenset[str] = frozenset()  #: others than oneself; "*" = any configured
+    require_agent_id: bool = False
+    task_bytes_max: int = 64 * 1024  #: a task is an instruction, not a document; documents are attachments
+    label_max: int = 200
+    label_from_task: int = 72  #: one line of a terminal
+    on_parent_end: Mapping[Outcome, str] = field(
+        default_factory=lambda: MappingProxyType({})
+    )  #: "kill" or nothing
+
+
+@dataclass(frozen=True, slots=True)
+class Life:
+    """How a run may end and what then."""
+
+    error_grace_s: float = 15.0  #: external runtimes report an error and go on; shorter gave false failures
+    wrap_up_at: float = 0.8  #: of the run's time: late enough to have worked, early enough to write it down
+    crash_limit: int = 3  #: takeovers without a commit in between; more would wedge every boot
+    result_bytes_max: int = 100 * 1024
+    settle_expiry_s: float = 1800.0  #: without any progress below; with progress the wait goes on
+    steps_max: int = 200
+    plan_rounds_max: int = 3
+    plan_expiry_s: float = 0.0  #: 0 = a plan waits for ever
+    provider_retries_s: tuple[float, ...] = (1.0, 4.0, 15.0)
+    quota_wait_max_s: float = 900.0
+    steer_chars_max: int = 4000
+    steer_interval_s: float = 2.0
+
+
+@dataclass(frozen=True, slots=True)
+class Announcing:
+    """`announce.*`: how results come back."""
+
+    payload: PayloadMode = PayloadMode.AUTO
+    inline_chars_max: int = 4000  #: about a screen of text; longer results come as a summary and a handle
+    summary_chars_max: int = 200
+    line_chars_max: int = 160
+    mode: QueueMode = QueueMode.AUTO
+    debounce_s: float = 1.0  #: children of one fan-out end close together
+    debounce_restarts: int = 10  #: a steady trickle must not postpone the turn for ever
+    cap: int = 20  #: blocks in full in one turn
+    drop: Drop = Drop.SUMMARIZE
+    fast_tries: int = 3
+    first_s: float = 1.0
+    fast_max_s: float = 8.0
+    slow: bool = True
+    slow_first_s: float = 15.0
+    slow_max_s: float = 300.0
+    jitter: float = 0.2  #: so that a provider's outage does not end in a stampede
+    until_s: float = 1800.0
+    until_no_completion_s: float = 300.0
+    dead_letter_days: int = 7
+    send_timeout_s: float = 120.0  #: one send to an outside channel
+
+
+@dataclass(frozen=True, slots=True)
+class Work:
+    """`worker.*`: who runs what, and how soon a dead worker is noticed."""
+
+    lanes: Mapping[Lane, int] = field(
+        default_factory=lambda: MappingProxyType({Lane.MAIN: 4, Lane.SUBAGENT: 8})
+    )
+    lease_s: float = 5.0  #: a pause of the machine longer than this hands its runs to others
+    tick_s: float = 1.0  #: the backstop for lost hints
+    stop_s: float = 10.0  #: how long a stop waits for the next boundary
+    tool_grace_s: float = 5.0  #: what a running tool gets when its run is superseded
+    sessions_max: int = 1000  #: turns one process runs at once
+
+
+@dataclass(frozen=True, slots=True)
+class Policy:
+    limits: Limits = field(default_factory=Limits)
+    life: Life = field(default_factory=Life)
+    announcing: Announcing = field(default_factory=Announcing)
+    work: Work = field(default_factory=Work)
+    tools: ToolPolicy = field(default_factory=ToolPolicy)

@@ -1,0 +1,89 @@
+"""Every sentence the runtime shows to a model or a person about background work.
+
+`shown` makes foreign text safe to stand in a line of ours and prints figures; `fence` carries a child's
+text as data; `results` reads a child's own text (silence, summary, freeze); `announce` writes what a
+requester is told, `plans` what it is told about a plan, `prompts` what a child is told.
+
+Nothing here decides whether or when a message is sent.
+"""
+
+from __future__ import annotations
+
+from clutch.core.wording.announce import (
+    Absent,
+    Audience,
+    Finding,
+    OutFile,
+    announcement,
+    interrupt,
+    one_line,
+    status_words,
+    undelivered_line,
+)
+from clutch.core.wording.fence import Fenced, fence, parse_fences, unfence
+from clutch.core.wording.plans import PlanFailure, PlanReady, plan_failed, plan_ready
+from clutch.core.wording.prompts import (
+    CANCELLED,
+    OUTCOME_UNKNOWN,
+    ChildBrief,
+    budget_note,
+    first_message,
+    partial_progress,
+    spawn_note,
+    system_prompt,
+    wrap_up_note,
+)
+from clutch.core.wording.results import (
+    Frozen,
+    Payload,
+    PayloadMode,
+    Silence,
+    freeze,
+    payload,
+    silence,
+    summary,
+)
+from clutch.core.wording.shown import duration, money, quoted, size, tokens, visible
+
+__all__ = [
+    "CANCELLED",
+    "OUTCOME_UNKNOWN",
+    "Absent",
+    "Audience",
+    "ChildBrief",
+    "Fenced",
+    "Finding",
+    "Frozen",
+    "OutFile",
+    "Payload",
+    "PayloadMode",
+    "PlanFailure",
+    "PlanReady",
+    "Silence",
+    "announcement",
+    "budget_note",
+    "duration",
+    "fence",
+    "first_message",
+    "freeze",
+    "interrupt",
+    "money",
+    "one_line",
+    "parse_fences",
+    "partial_progress",
+    "payload",
+    "plan_failed",
+    "plan_ready",
+    "quoted",
+    "silence",
+    "size",
+    "spawn_note",
+    "status_words",
+    "summary",
+    "system_prompt",
+    "tokens",
+    "undelivered_line",
+    "unfence",
+    "visible",
+    "wrap_up_note",
+]

@@ -1,0 +1,117 @@
+"""What a child's own last text means: silence, a summary, how much of it to pass on, how much to keep.
+
+Only ever applied to the assistant text of the child itself. A token inside a longer text is text.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import assert_never
+
+SUMMARY_MARK = "SUMMARY:"
+RESULT_BYTES_MIN = 256  # room for the note that says what was cut
+_LINE_END = re.compile(r"\r\n|\n|\r")
+
+
+class Silence(StrEnum):
+    """The whole trimmed reply is one of these words."""
+
+    ANNOUNCE_SKIP = "ANNOUNCE_SKIP"  #: nothing is announced
+    NO_REPLY = "NO_REPLY"  #: nothing to say; an earlier real text stands in for it
+
+
+def silence(reply: str) -> Silence | None:
+    word = reply.strip()
+    if word == Silence.ANNOUNCE_SKIP:
+        return Silence.ANNOUNCE_SKIP
+    return Silence.NO_REPLY if word.upper() == Silence.NO_REPLY else None
+
+
+def summary(text: str, length_max: int = 200) -> str:
+    """What follows the last line that starts with `SUMMARY:`, up to a blank line; else the tail."""
+    marked = _marked_summary(text)
+    if marked:
+        return marked if len(marked) <= length_max else marked[: length_max - 1].rstrip() + "…"
+    whole = text.strip()
+    return whole if len(whole) <= length_max else "…" + whole[1 - length_max :].lstrip()
+
+
+def _marked_summary(text: str) -> str:
+    lines = _LINE_END.split(text)
+    marks = [number for number, line in enumerate(lines) if line.startswith(SUMMARY_MARK)]
+    if not marks:
+        return ""
+    paragraph = [lines[marks[-1]].removeprefix(SUMMARY_MARK)]
+    for line in lines[marks[-1] + 1 :]:
+        if not line.strip():
+            break
+        paragraph.append(line)
+    return "\n".join(paragraph).strip()
+
+
+class PayloadMode(StrEnum):
+    AUTO = "auto"
+    SUMMARY = "summary"
+    FULL = "full"
+
+
+@dataclass(frozen=True, slots=True)
+class Payload:
+    text: str
+    is_summary: bool  #: there is more to read than this
+
+
+def payload(
+    text: str, mode: PayloadMode, inline_max_chars: int = 4000, summary_max_chars: int = 200
+) -> Payload:
+    """How much of a result travels in the announce itself."""
+    match mode:
+        case PayloadMode.FULL:
+            return Payload(text, is_summary=False)
+        case PayloadMode.AUTO if len(text) <= inline_max_chars:
+            return Payload(text, is_summary=False)
+        case PayloadMode.AUTO | PayloadMode.SUMMARY:
+            short = summary(text, summary_max_chars)
+            return Payload(short, is_summary=short != text.strip())
+        case _:
+            assert_never(mode)
+
+
+@dataclass(frozen=True, slots=True)
+class Frozen:
+    """A result by value. `text` is None when the child said nothing; sizes are in UTF-8 bytes."""
+
+    text: str | None
+    bytes: int
+    original_bytes: int
+    truncated: bool
+
+
+def freeze(text: str, bytes_max: int = 100 * 1024) -> Frozen:
+    """Valid UTF-8 of at most `bytes_max` bytes, the note about a cut included.
+
+    Halves of surrogate pairs and NUL characters cannot be stored: halves that belong together are joined, the
+    rest becomes U+FFFD.
+    The cut is in the middle, because a child's summary stands at the end.
+    """
+    if bytes_max < RESULT_BYTES_MIN:
+        raise ValueError(f"a result needs room for at least {RESULT_BYTES_MIN} bytes, got {bytes_max}")
+    if not text.strip() or silence(text) is not None:
+        return Frozen(None, 0, 0, truncated=False)
+    clean = text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace").replace("\0", "\ufffd")
+    encoded = clean.encode()
+    if len(encoded) <= bytes_max:
+        return Frozen(clean, len(encoded), len(encoded), truncated=False)
+    shortened = _cut_middle(encoded, bytes_max)
+    return Frozen(shortened, len(shortened.encode()), len(encoded), truncated=True)
+
+
+def _cut_middle(encoded: bytes, bytes_max: int) -> str:
+    note = f"\n\n[truncated here: {len(encoded)} bytes in full]\n\n"
+    room = bytes_max - len(note.encode())
+    head = encoded[: room * 3 // 4]
+    tail = encoded[len(encoded) - room // 4 :]
+    # The whole is valid, so only a character split by a cut can be ignored here.
+    return head.decode(errors="ignore") + note + tail.decode(errors="ignore")

@@ -1,0 +1,109 @@
+"""Foreign text inside our own lines, and figures as people read them.
+
+A label, an error or a file name comes from a model or a stranger. Where one stands in a line we write,
+it must not begin a new line, move the cursor, turn the reading direction, hide, or end our quotes.
+What would do so is written as an escape that can be seen; a backslash is doubled, so that two different
+texts never look the same.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from decimal import ROUND_HALF_UP, Decimal
+
+LABEL_MAX = 200
+ERROR_MAX = 300
+KEY_MAX = 200  # ours are shorter; imported sessions keep the key they came with
+
+# isprintable() already refuses controls, bidi marks, zero-width characters, surrogates and every space
+# but the plain one. These are "printable" by category yet leave no mark on the screen.
+_INVISIBLE = re.compile(
+    "[\u034f\u115f\u1160\u17b4\u17b5\u180b-\u180f\u3164\ufe00-\ufe0f\uffa0\U000e0100-\U000e01ef]"
+)
+_SHORT_ESCAPES = {"\n": "\\n", "\r": "\\r", "\t": "\\t", "\\": "\\\\"}
+
+
+def is_plain(text: str) -> bool:
+    """Every character leaves a mark of its own and none moves the others."""
+    return text.isprintable() and not _INVISIBLE.search(text)
+
+
+def visible(text: str, length_max: int) -> str:
+    """One line of at most `length_max` characters; a cut is marked and never splits an escape."""
+    return _fit((_escaped(character) for character in text[: length_max + 1]), length_max)
+
+
+def quoted(text: str, length_max: int = LABEL_MAX) -> str:
+    """In double quotes that the text itself cannot close. The limit is for what stands between them."""
+    escaped = ('\\"' if character == '"' else _escaped(character) for character in text[: length_max + 1])
+    return f'"{_fit(escaped, length_max)}"'
+
+
+def _escaped(character: str) -> str:
+    if character in _SHORT_ESCAPES:
+        return _SHORT_ESCAPES[character]
+    if is_plain(character):
+        return character
+    code = ord(character)
+    return f"\\u{code:04x}" if code < 0x10000 else f"\\U{code:08x}"
+
+
+def _fit(pieces: Iterable[str], length_max: int) -> str:
+    kept: list[str] = []
+    room = length_max
+    for piece in pieces:
+        if len(piece) > room:
+            return _with_ellipsis(kept, room)
+        kept.append(piece)
+        room -= len(piece)
+    return "".join(kept)
+
+
+def _with_ellipsis(kept: list[str], room: int) -> str:
+    while room < 1 and kept:
+        room += len(kept.pop())
+    return "".join(kept) + "…"
+
+
+def duration(seconds: float) -> str:
+    """Two units at most: 45s, 2m34s, 1h05m, 2d03h."""
+    whole = int(max(0.0, seconds))
+    if whole < 60:
+        return f"{whole}s" if whole else "<1s"
+    minutes, second = divmod(whole, 60)
+    if minutes < 60:
+        return f"{minutes}m{second:02}s"
+    hours, minute = divmod(minutes, 60)
+    if hours < 24:
+        return f"{hours}h{minute:02}m"
+    days, hour = divmod(hours, 24)
+    return f"{days}d{hour:02}h"
+
+
+def tokens(count: int) -> str:
+    """Rounded to three or four digits: 850, 15.2k, 12k, 1.3M."""
+    if count < 1000:
+        return str(count)
+    thousands = (count + 50) // 100
+    if thousands < 10_000:
+        return _tenths(thousands) + "k"
+    return _tenths((count + 50_000) // 100_000) + "M"
+
+
+def _tenths(value: int) -> str:
+    return f"{value // 10}.{value % 10}".removesuffix(".0")
+
+
+def money(usd: Decimal) -> str:
+    """A known price that is not zero is never shown as zero."""
+    cents = usd.quantize(Decimal("0.01"), rounding=ROUND_HALF_UP)
+    return "<$0.01" if usd > 0 and cents == 0 else f"${cents:,}"
+
+
+def size(count: int) -> str:
+    if count < 1024:
+        return f"{count} B"
+    if count < 1024 * 1024:
+        return _tenths(count * 10 // 1024) + " KiB"
+    return _tenths(count * 10 // (1024 * 1024)) + " MiB"
