@@ -1,0 +1,260 @@
+"""Reading: letters are seen by the mailman, taken into a transcript, answered by the model.
+
+wake    the mailman, keyed by the receiver: marks letters seen and recomputes when the session is due;
+        a closed session's letters move one level up. A lost hint costs time only: `seen = 0` is indexed.
+take    letters become messages of the transcript, in the same transaction. Once, for ever.
+answer  the model has answered: the senders' tasks are told so.
+refuse  the run failed before that: its letters wait for another try.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+from clutch.core import events as ev
+from clutch.core.delivery import Choice, Point, choose, path_of
+from clutch.core.messages import Input
+from clutch.core.model import Letter, LetterId, LetterKind, Path, TaskId
+from clutch.core.policy import Policy
+from clutch.protocol import pages, sessions, tasks
+from clutch.protocol.sessions import SessionRow
+from clutch.store.door import HINT, Many, Tx
+
+
+def wake(now: float, policy: Policy, session_id: int) -> Tx[bool]:
+    """True: the letters have nobody to go to; somebody must run `orphan` alone."""
+    session = yield from sessions.lock(session_id)
+    if session is None:
+        return True
+    if session.closed:
+        return (yield from _pass_on(session))
+    yield "UPDATE inbox SET seen = 1 WHERE session_id = ? AND seen = 0", (session_id,)
+    if session.owner is None:
+        yield from sessions.save(now, policy, session)
+    return False
+
+
+def _pass_on(session: SessionRow) -> Tx[bool]:
+    """One level up, marked late. Silent ones and words to the closed session itself are void."""
+    if session.parent_id is not None:
+        moved = yield (
+            "UPDATE inbox SET session_id = ?, seen = 0, late = 1, bubbled_from = COALESCE(bubbled_from, session_id),"
+            " taken_run = NULL, taken_seq = NULL"
+            " WHERE session_id = ? AND state = 0 AND kind = 'announce' AND silent = 0 RETURNING id",
+            (session.parent_id, session.id),
+        )
+        if moved:
+            yield HINT, ("mail", session.parent_id)
+    yield (
+        "UPDATE inbox SET state = 3 WHERE session_id = ? AND state = 0 AND (kind <> 'announce' OR silent = 1)",
+        (session.id,),
+    )
+    yield "UPDATE inbox SET seen = 1 WHERE session_id = ? AND seen = 0", (session.id,)
+    if session.parent_id is not None:
+        return False
+    left = yield "SELECT 1 FROM inbox WHERE session_id = ? AND state = 0 LIMIT 1", (session.id,)
+    return bool(left)
+
+
+def orphan(now: float, policy: Policy, session_id: int) -> Tx[None]:
+    """Nobody is left above: the senders wait for somebody to come back, then give up. Alone."""
+    session = yield from sessions.lock(session_id)
+    if session is not None and not session.closed:
+        return
+    rows = yield (
+        "UPDATE inbox SET seen = 1 WHERE session_id = ? AND state = 0 RETURNING task_id, kind, silent",
+        (session_id,),
+    )
+    senders = {
+        task_id: ev.RequesterGone(now) for task_id, kind, silent in rows if kind == "announce" and not silent
+    }
+    yield from tasks.record_senders(now, policy, senders)
+
+
+# ---- taking ------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Taken:
+    """What a run read. `senders` are the tasks that are told when the model answers."""
+
+    inputs: tuple[Input, ...] = ()
+    senders: tuple[int, ...] = ()
+    is_any: bool = False
+    by_person: bool = False
+    interrupts: bool = False
+
+
+_LETTER = "id, kind, body, at, ready_at, task_id, generation, silent, route, taken_seq, late"
+
+
+def take(
+    now: float,
+    policy: Policy,
+    session: SessionRow,
+    run_id: int,
+    point: Point,
+    nonce: str,
+    *,
+    is_settled: bool = False,
+    started_by_person: bool = False,
+) -> Tx[Taken]:
+    rows = yield (
+        f"SELECT {_LETTER} FROM inbox WHERE session_id = ? AND state = 0 AND taken_run IS NULL ORDER BY id",  # noqa: S608
+        (session.id,),
+    )
+    if not rows:
+        return Taken()
+    late = {row[0] for row in rows if row[-1]}
+    waiting = [_letter(*row[:-1]) for row in rows]
+    senders = yield from pages.senders(waiting)
+    waiting = yield from _void_overtaken(waiting, senders)
+    choice = choose(
+        waiting,
+        point,
+        now=now,
+        rules=policy.announcing,
+        is_held=bool(session.hold),
+        is_settled=is_settled,
+        expects_completion=all(sender.expects_completion for sender in senders.values()),
+        started_by_person=started_by_person,
+    )
+    yield from _drop(now, policy, choice)
+    if not choice:
+        return Taken(interrupts=choice.interrupts)
+    used = yield from pages.usage([letter.task_id for letter in choice.announces])
+    absent = (yield from pages.absent(session.id, choice, senders)) if is_settled else []
+    page = pages.Page(policy.announcing, senders, used, late, nonce, pages.audience(session, senders))
+    inputs = tuple(page.inputs(choice, point, absent))
+    yield from _mark(session, run_id, choice, point, first_seq=session.head + 1)
+    told = tuple(letter.task_id for letter in choice.announces if letter.task_id is not None)
+    by_person = any(letter.kind is LetterKind.USER for letter in choice.urgent)
+    return Taken(inputs, told, is_any=True, by_person=by_person, interrupts=choice.interrupts)
+
+
+def _letter(
+    letter_id: int,
+    kind: str,
+    body: str,
+    at: float,
+    ready_at: float,
+    task_id: int | None,
+    generation: int | None,
+    silent: int,
+    route: str,
+    taken_seq: int | None,
+) -> Letter:
+    sender = None if task_id is None else TaskId(task_id)
+    is_silent = bool(silent)
+    return Letter(
+        LetterId(letter_id),
+        LetterKind(kind),
+        body,
+        at,
+        ready_at,
+        sender,
+        generation,
+        is_silent,
+        route,
+        taken_seq,
+    )
+
+
+def _void_overtaken(waiting: list[Letter], senders: Mapping[int, pages.Sender]) -> Tx[list[Letter]]:
+    """A letter of an older generation has nothing to say: a newer run will make a new one."""
+
+    def overtaken(letter: Letter) -> bool:
+        sender = senders.get(letter.task_id or 0)
+        return letter.task_id is not None and (sender is None or sender.generation != letter.generation)
+
+    void = [letter for letter in waiting if overtaken(letter)]
+    if void:
+        yield "UPDATE inbox SET state = 3 WHERE id = ?", Many((letter.id,) for letter in void)
+    return [letter for letter in waiting if not overtaken(letter)]
+
+
+def _drop(now: float, policy: Policy, choice: Choice) -> Tx[None]:
+    dropped: dict[int, ev.Event] = {
+        letter.task_id: ev.Dropped(now) for letter in choice.dropped if letter.task_id is not None
+    }
+    yield from tasks.record_senders(now, policy, dropped)
+
+
+def _mark(session: SessionRow, run_id: int, choice: Choice, point: Point, first_seq: int) -> Tx[None]:
+    """Where it stands in the transcript is written once; a letter given back keeps its old place."""
+    yield (
+        "UPDATE inbox SET taken_run = ?, taken_seq = COALESCE(taken_seq, ?), path = ? WHERE id = ?",
+        Many(
+            (run_id, first_seq, path_of(letter, point, session.idle_at).value, letter.id)
+            for letter in choice.taken
+        ),
+    )
+
+
+def answer(now: float, policy: Policy, session: SessionRow, run_id: int) -> Tx[None]:
+    """The first model response after the taking is committed: this is delivery."""
+    rows = yield (
+        "UPDATE inbox SET state = 1 WHERE session_id = ? AND state = 0 AND taken_run = ?"
+        " RETURNING kind, silent, task_id, generation, path, idem, taken_seq",
+        (session.id, run_id),
+    )
+    told = sorted(row[2:] for row in rows if row[0] == LetterKind.ANNOUNCE and not row[1])
+    yield from tasks.record_senders(
+        now,
+        policy,
+        {task_id: ev.Delivered(now, Path(path), generation) for task_id, generation, path, _, _ in told},
+    )
+    yield from _trace(
+        (task_id, generation, idem, session.id, task_id, 1, now, path, "delivered", path, idem, run_id, seq)
+        for task_id, generation, path, idem, seq in told
+    )
+
+
+def refuse(now: float, policy: Policy, session: SessionRow, run_id: int, error: str) -> Tx[None]:
+    """The run failed before its model answered. Announces get another try; what people said was heard."""
+    yield (
+        "UPDATE inbox SET state = 1"
+        " WHERE session_id = ? AND state = 0 AND taken_run = ? AND (kind <> 'announce' OR silent = 1)",
+        (session.id, run_id),
+    )
+    rows = yield (
+        "SELECT task_id, generation, path, idem, taken_seq FROM inbox"
+        " WHERE session_id = ? AND state = 0 AND taken_run = ?",
+        (session.id, run_id),
+    )
+    failed = sorted(rows)
+    yield from tasks.record_senders(
+        now, policy, {row[0]: ev.DeliveryFailed(now, error, generation=row[1]) for row in failed}
+    )
+    yield from _trace(
+        (
+            task_id,
+            generation,
+            idem,
+            session.id,
+            task_id,
+            0,
+            now,
+            path,
+            "failed",
+            error[:200],
+            idem,
+            run_id,
+            seq,
+        )
+        for task_id, generation, path, idem, seq in failed
+    )
+
+
+def _trace(rows: Iterable[tuple[object, ...]]) -> Tx[None]:
+    """One line per attempt: its number is the count of failed ones, this one included."""
+    lines = Many(rows)
+    if lines:
+        yield (
+            "INSERT INTO deliveries(task_id, generation, letter, to_session, attempt, at, path, outcome, reason,"
+            " next_at, run_id, transcript_seq)"
+            " VALUES(?, ?, ?, ?, (SELECT attempts FROM tasks WHERE id = ?) + ?, ?, ?, ?, ?,"
+            " (SELECT ready_at FROM inbox WHERE idem = ? AND state = 0), ?, ?)",
+            lines,
+        )

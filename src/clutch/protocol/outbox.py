@@ -1,0 +1,110 @@
+"""The outbox: words from us to people. A row is due until somebody claims it, then done, due again, or dead.
+
+*Claim* gives a row one owner at a time; a dead owner's rows are due again (`workers.bury`), so sending is at
+least once and the row's key tells a channel what it has seen already. A row whose channel nobody has
+attached is never claimed: it waits.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from clutch.core.hours import next_delay
+from clutch.core.policy import Announcing
+from clutch.store.door import HINT, Tx
+
+UNSURE = "unsure"  #: sent, and no answer heard: neither done nor to be sent again
+
+
+@dataclass(frozen=True, slots=True)
+class Parcel:
+    id: int
+    key: str
+    target: str
+    body: str
+    attempt: int  #: this one included
+
+
+def post(now: float, session_id: int, key: str, channel: str, target: str, body: str) -> Tx[None]:
+    yield (
+        "INSERT INTO outbox(idem, session_id, channel, target, body, due) VALUES(?, ?, ?, ?, ?, ?)"
+        " ON CONFLICT(idem) DO NOTHING",
+        (key, session_id, channel, target, body, now),
+    )
+    yield HINT, ("outbox", channel)
+
+
+def claim(now: float, worker_id: int, channel: str, count: int) -> Tx[list[Parcel]]:
+    """Oldest first. Alone: two claims must not see the same free row."""
+    rows = yield (
+        "UPDATE outbox SET owner = ?, attempts = attempts + 1, due = NULL"
+        " WHERE id IN (SELECT id FROM outbox WHERE due <= ? AND channel = ? AND owner IS NULL"
+        " ORDER BY id LIMIT ? {skip}) RETURNING id, idem, target, body, attempts",
+        (worker_id, now, channel, count),
+    )
+    return [Parcel(*row) for row in sorted(rows)]
+
+
+def next_due(now: float, channel: str) -> Tx[float | None]:
+    del now
+    rows = yield "SELECT MIN(due) FROM outbox WHERE due IS NOT NULL AND channel = ?", (channel,)
+    return None if rows[0][0] is None else float(rows[0][0])
+
+
+def done(now: float, worker_id: int, parcel_id: int, receipt: str | None) -> Tx[None]:
+    """Whoever lost the row to another owner has no say: that one will tell."""
+    yield (
+        "UPDATE outbox SET done_at = ?, receipt = ?, error = NULL, owner = NULL WHERE id = ? AND owner = ?",
+        (now, receipt, parcel_id, worker_id),
+    )
+
+
+def failed(now: float, rules: Announcing, worker_id: int, parcel: Parcel, error: str) -> Tx[float | None]:
+    """Due again after a while. None: given up, and the row stays with its error."""
+    delay_s = next_delay(
+        parcel.attempt,
+        fast_tries=rules.fast_tries,
+        first_s=rules.first_s,
+        fast_max_s=rules.fast_max_s,
+        slow=rules.slow,
+        slow_first_s=rules.slow_first_s,
+        slow_max_s=rules.slow_max_s,
+        until_s=rules.until_s,
+        jitter=rules.jitter,
+        seed=parcel.id,
+    )
+    due_at = None if delay_s is None else now + delay_s
+    yield from _let_go(worker_id, parcel.id, error, due_at)
+    return due_at
+
+
+def dead(now: float, worker_id: int, parcel_id: int, error: str) -> Tx[None]:
+    """Never to be sent again: a permanent error, or `UNSURE`."""
+    del now
+    yield from _let_go(worker_id, parcel_id, error, None)
+
+
+def give_back(now: float, worker_id: int, parcel_id: int) -> Tx[None]:
+    """An orderly stop before the sending began; it counts as nothing."""
+    yield (
+        "UPDATE outbox SET owner = NULL, due = ?, attempts = attempts - 1 WHERE id = ? AND owner = ?",
+        (now, parcel_id, worker_id),
+    )
+
+
+def _let_go(worker_id: int, parcel_id: int, error: str, due_at: float | None) -> Tx[None]:
+    yield (
+        "UPDATE outbox SET owner = NULL, due = ?, error = ? WHERE id = ? AND owner = ?",
+        (due_at, error, parcel_id, worker_id),
+    )
+
+
+def hand_out(now: float, session_id: int, channel: str) -> Tx[str | None]:
+    """The oldest waiting words of one session, for a caller who stands at the counter: claimed and done."""
+    rows = yield (
+        "UPDATE outbox SET done_at = ?, due = NULL, attempts = attempts + 1"
+        " WHERE id IN (SELECT id FROM outbox WHERE session_id = ? AND due IS NOT NULL AND channel = ?"
+        " AND owner IS NULL ORDER BY id LIMIT 1 {skip}) RETURNING body",
+        (now, session_id, channel),
+    )
+    return str(rows[0][0]) if rows else None

@@ -1,0 +1,176 @@
+"""What the model reads of its letters: the senders as their letters show them, turned into messages."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+from clutch.core import keys, wording
+from clutch.core.delivery import Choice, Point
+from clutch.core.messages import Input
+from clutch.core.model import Letter, LetterKind, Outcome
+from clutch.core.policy import Announcing
+from clutch.protocol.sessions import WORKING_PHASES, SessionRow
+from clutch.store.door import Tx
+
+
+@dataclass(frozen=True, slots=True)
+class Sender:
+    """A task as its letter shows it."""
+
+    task_id: int
+    label: str
+    session_key: str
+    generation: int
+    outcome: Outcome | None
+    error: str | None
+    result: str | None
+    started_at: float | None
+    ended_at: float | None
+    spawn_order: int
+    expects_completion: bool
+
+
+def senders(waiting: list[Letter]) -> Tx[dict[int, Sender]]:
+    """Locked, so that a steer of a waiting task and the taking of its letter cannot both win."""
+    wanted = sorted({letter.task_id for letter in waiting if letter.task_id is not None})
+    if not wanted:
+        return {}
+    rows = yield (
+        "SELECT id, label, (SELECT key FROM sessions s WHERE s.id = tasks.id), generation, outcome, error, result,"
+        " started_at, ended_at, spawn_order, expects_completion FROM tasks WHERE id {any} ORDER BY id {lock}",
+        (wanted,),
+    )
+    return {row[0]: _sender(*row) for row in rows}
+
+
+def _sender(
+    task_id: int,
+    label: str,
+    session_key: str | None,
+    generation: int,
+    outcome: str | None,
+    error: str | None,
+    result: str | None,
+    started_at: float | None,
+    ended_at: float | None,
+    spawn_order: int,
+    expects_completion: int,
+) -> Sender:
+    ended = None if outcome is None else Outcome(outcome)
+    key, expects = session_key or "(deleted)", bool(expects_completion)
+    return Sender(
+        task_id, label, key, generation, ended, error, result, started_at, ended_at, spawn_order, expects
+    )
+
+
+def usage(task_ids: list[int | None]) -> Tx[dict[int, tuple[int, int]]]:
+    wanted = [task_id for task_id in task_ids if task_id is not None]
+    if not wanted:
+        return {}
+    rows = yield (
+        "SELECT session_id, SUM(input), SUM(output) FROM usage WHERE session_id {any} GROUP BY session_id",
+        (wanted,),
+    )
+    return {row[0]: (int(row[1]), int(row[2])) for row in rows}
+
+
+def absent(session_id: int, choice: Choice, senders: Mapping[int, Sender]) -> Tx[list[wording.Absent]]:
+    """Children without a finding, by name: killed ones, and those still out when the wait expired."""
+    silent = [senders[letter.task_id] for letter in choice.silent if letter.task_id is not None]
+    gone = [
+        wording.Absent(sender.label, keys.task_id(sender.task_id), _why(sender))
+        for sender in sorted(silent, key=lambda sender: sender.spawn_order)
+    ]
+    rows = yield (
+        "SELECT id, label, phase FROM tasks WHERE requester_id = ?"  # noqa: S608 (constant words)
+        f" AND phase IN {WORKING_PHASES} ORDER BY spawn_order",
+        (session_id,),
+    )
+    return gone + [
+        wording.Absent(label, keys.task_id(task_id), f"still {phase}") for task_id, label, phase in rows
+    ]
+
+
+def _why(sender: Sender) -> str:
+    if sender.outcome is Outcome.KILLED:
+        return f"killed: {sender.error}" if sender.error and sender.error != "killed" else "killed"
+    return "has nothing to tell"
+
+
+def audience(session: SessionRow, senders: Mapping[int, Sender]) -> wording.Audience:
+    if session.depth:
+        return wording.Audience.PARENT
+    expects = any(sender.expects_completion for sender in senders.values())
+    return wording.Audience.WAITING_PERSON if expects else wording.Audience.PERSON
+
+
+def plan_hash(plan: str) -> str:
+    """An approval is bound to the words that were approved."""
+    return hashlib.sha256(plan.encode()).hexdigest()[:16]
+
+
+@dataclass(frozen=True, slots=True)
+class Page:
+    """Turns chosen letters into the messages that stand in the transcript."""
+
+    rules: Announcing
+    senders: Mapping[int, Sender]
+    used: Mapping[int, tuple[int, int]]
+    late: set[int]
+    nonce: str
+    audience: wording.Audience
+
+    def inputs(self, choice: Choice, point: Point, absent: Sequence[wording.Absent]) -> Iterator[Input]:
+        for letter in choice.urgent:
+            if letter.taken_seq is None:
+                yield Input(self._words(letter), letter.kind.value)
+        fresh = [letter for letter in choice.blocks if letter.taken_seq is None]
+        lines = [letter for letter in choice.lines if letter.taken_seq is None]
+        if fresh or lines or absent:
+            text = wording.announcement(
+                self._findings(fresh),
+                self.audience,
+                self.nonce,
+                older=self._findings(lines),
+                absent=absent,
+            )
+            steered = point is Point.STEP
+            yield Input(wording.interrupt(text) if steered else text, LetterKind.ANNOUNCE.value)
+
+    def _words(self, letter: Letter) -> str:
+        if letter.kind is not LetterKind.PLAN or letter.task_id is None:
+            return letter.body
+        sender = self.senders[letter.task_id]
+        plan = sender.result or ""
+        ready = wording.PlanReady(
+            sender.label, keys.task_id(sender.task_id), sender.session_key, plan, plan_hash(plan)
+        )
+        return wording.plan_ready(ready, self.nonce)
+
+    def _findings(self, chosen: Sequence[Letter]) -> list[wording.Finding]:
+        """In spawn order: the order of the calls in the model's answer."""
+        pairs = [(self.senders[letter.task_id], letter) for letter in chosen if letter.task_id is not None]
+        pairs.sort(key=lambda pair: pair[0].spawn_order)
+        return [self._finding(sender, letter) for sender, letter in pairs]
+
+    def _finding(self, sender: Sender, letter: Letter) -> wording.Finding:
+        shown = wording.payload(
+            sender.result or "", self.rules.payload, self.rules.inline_chars_max, self.rules.summary_chars_max
+        )
+        tokens_in, tokens_out = self.used.get(sender.task_id, (None, None))
+        known = sender.started_at is not None and sender.ended_at is not None
+        return wording.Finding(
+            label=sender.label,
+            task_id=keys.task_id(sender.task_id),
+            session_key=sender.session_key,
+            outcome=sender.outcome or Outcome.LOST,
+            error=sender.error,
+            text=shown.text or None,
+            summary_only=shown.is_summary,
+            runtime_s=(sender.ended_at or 0.0) - (sender.started_at or 0.0) if known else None,
+            tokens_in=tokens_in,
+            tokens_out=tokens_out,
+            late=letter.id in self.late,
+        )

@@ -1,0 +1,143 @@
+"""Reads: what the engine and the surfaces want to know. Nothing here writes."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+
+from clutch.core import messages
+from clutch.core.authority import Rights, from_json
+from clutch.core.messages import Message
+from clutch.store.door import Tx
+
+
+@dataclass(frozen=True, slots=True)
+class Briefing:
+    """What a turn must know about the session it works for."""
+
+    session_key: str
+    agent_id: str
+    root_id: int
+    depth: int
+    rights: Rights
+    model: str | None
+    workspace: str | None
+    label: str | None
+    requester_key: str | None
+    plan: str | None
+    transcript: tuple[Message, ...]
+
+
+def briefing(now: float, session_id: int) -> Tx[Briefing]:
+    del now
+    rows = yield (
+        "SELECT s.key, s.agent_id, s.root_id, s.depth, s.rights, s.model, s.workspace, t.label, p.key, t.plan, s.base"
+        " FROM sessions s LEFT JOIN tasks t ON t.id = s.id LEFT JOIN sessions p ON p.id = s.parent_id"
+        " WHERE s.id = ?",
+        (session_id,),
+    )
+    key, agent_id, root_id, depth, rights, model, workspace, label, requester_key, plan, base = rows[0]
+    said = yield (
+        "SELECT kind, body FROM messages WHERE session_id = ? AND seq > ? ORDER BY seq",
+        (session_id, base),
+    )
+    return Briefing(
+        session_key=key,
+        agent_id=agent_id,
+        root_id=root_id,
+        depth=depth,
+        rights=from_json(json.loads(rights)),
+        model=model,
+        workspace=workspace,
+        label=label,
+        requester_key=requester_key,
+        plan=plan,
+        transcript=tuple(messages.load(kind, body) for kind, body in said),
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class TreeRow:
+    """One line of a tree: enough to draw it without asking anybody."""
+
+    task_id: int
+    requester_id: int
+    depth: int
+    label: str
+    phase: str
+    reason: str
+    outcome: str | None
+    delivery: str
+    generation: int
+    created_at: float
+    progress_at: float | None
+    ended_at: float | None
+    steps: int
+    current_tool: str | None
+    tokens: int
+    resumes: int
+
+
+def tree(now: float, root_id: int) -> Tx[list[TreeRow]]:
+    """All tasks below a root in spawn order."""
+    del now
+    rows = yield (
+        "SELECT t.id, t.requester_id, t.depth, t.label, t.phase, t.reason, t.outcome, t.delivery, t.generation,"
+        " t.created_at, s.progress_at, t.ended_at, COALESCE(s.head - s.base, 0),"
+        " (SELECT MIN(c.name) FROM calls c WHERE c.session_id = t.id AND c.state = 'open'),"
+        " (SELECT CAST(COALESCE(SUM(u.input + u.output), 0) AS {big}) FROM usage u WHERE u.session_id = t.id),"
+        " (SELECT COUNT(*) FROM events e WHERE e.task_id = t.id AND e.reason LIKE 'resumed @%')"
+        " FROM tasks t LEFT JOIN sessions s ON s.id = t.id WHERE t.root_id = ? ORDER BY t.depth, t.spawn_order, t.id",
+        (root_id,),
+    )
+    return [TreeRow(*row) for row in rows]
+
+
+def is_quiet(now: float, root_id: int) -> Tx[bool]:
+    """Is there nothing left to do below this root, and nobody about to speak?"""
+    del now
+    rows = yield (
+        "SELECT (SELECT COUNT(*) FROM tasks WHERE root_id = ? AND phase NOT IN ('completed', 'completed_giveup')),"
+        " (SELECT COUNT(*) FROM sessions WHERE root_id = ? AND (owner IS NOT NULL OR due IS NOT NULL OR hold = 1)),"
+        " (SELECT COUNT(*) FROM inbox i JOIN sessions s ON s.id = i.session_id"
+        " WHERE s.root_id = ? AND s.closed = 0 AND (i.seen = 0 OR i.state = 0))",
+        (root_id, root_id, root_id),
+    )
+    return not any(rows[0])
+
+
+@dataclass(frozen=True, slots=True)
+class TimelineRow:
+    task_id: int
+    seq: int
+    at: float
+    actor: str
+    from_phase: str
+    to_phase: str
+    reason: str
+    generation: int
+    outcome: str | None
+
+
+def timeline(now: float, root_id: int, after: float = 0.0) -> Tx[list[TimelineRow]]:
+    del now
+    rows = yield (
+        "SELECT e.task_id, e.seq, e.at, e.actor, e.from_phase, e.to_phase, e.reason, e.generation, e.outcome"
+        " FROM events e JOIN tasks t ON t.id = e.task_id WHERE t.root_id = ? AND e.at >= ?"
+        " ORDER BY e.at, e.task_id, e.seq",
+        (root_id, after),
+    )
+    return [TimelineRow(*row) for row in rows]
+
+
+def session_id(now: float, key: str) -> Tx[int | None]:
+    del now
+    rows = yield "SELECT id FROM sessions WHERE key = ?", (key,)
+    return int(rows[0][0]) if rows else None
+
+
+def transcript(now: float, session: int) -> Tx[list[Message]]:
+    """All of it, earlier generations included."""
+    del now
+    rows = yield "SELECT kind, body FROM messages WHERE session_id = ? ORDER BY seq", (session,)
+    return [messages.load(kind, body) for kind, body in rows]

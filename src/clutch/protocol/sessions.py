@@ -1,0 +1,156 @@
+"""The session row: lock it, change it in memory, save it once.
+
+Every transaction that touches a session takes its lock first, ancestors before descendants. Whoever
+saves a session that nobody owns recomputes when it is due; there is no other way to set that time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from clutch.core.delivery import due
+from clutch.core.model import WORKING, Lane, Mail, SessionId, WorkerId
+from clutch.core.policy import Policy
+from clutch.errors import ClutchError
+from clutch.store.door import HINT, Tx
+
+
+class Stale(ClutchError):
+    """This worker does not own the session any more."""
+
+
+_COLUMNS = (
+    "id, key, agent_id, parent_id, root_id, depth, lane, role, is_task, rights, route, model, workspace, owner,"
+    " fence, head, base, hold, hold_until, paused, closed, run_id, progress_at, idle_at"
+)
+
+
+@dataclass(slots=True)
+class SessionRow:
+    """The columns a transaction reads and writes; mutable, and saved once at the end."""
+
+    id: SessionId
+    key: str
+    agent_id: str
+    parent_id: SessionId | None
+    root_id: SessionId
+    depth: int
+    lane: Lane
+    role: str
+    is_task: int
+    rights: str
+    route: str | None
+    model: str | None
+    workspace: str | None
+    owner: WorkerId | None
+    fence: int
+    head: int
+    base: int
+    hold: int
+    hold_until: float | None
+    paused: int
+    closed: int
+    run_id: int | None
+    progress_at: float | None
+    idle_at: float | None
+
+
+def lock(session_id: int) -> Tx[SessionRow | None]:
+    rows = yield f"SELECT {_COLUMNS} FROM sessions WHERE id = ? {{lock}}", (session_id,)  # noqa: S608 (constant columns)
+    return SessionRow(*rows[0]) if rows else None
+
+
+def lock_all(session_ids: Sequence[int]) -> Tx[list[SessionRow]]:
+    """Ancestors first, so that two who lock many never wait for each other."""
+    sql = f"SELECT {_COLUMNS} FROM sessions WHERE id {{any}} ORDER BY depth, id {{lock}}"  # noqa: S608
+    return [SessionRow(*row) for row in (yield sql, (list(session_ids),))]
+
+
+def own(session_id: int, fence: int) -> Tx[SessionRow]:
+    """The guard of every write by an owner: the loser of a takeover meets it at its next write."""
+    session = yield from lock(session_id)
+    if session is None or session.owner is None or session.fence != fence:
+        raise Stale(f"session {session_id} is owned by somebody else now")
+    return session
+
+
+def save(now: float, policy: Policy, session: SessionRow) -> Tx[None]:
+    moment = None
+    if session.owner is None:
+        moment = yield from _due(now, policy, session)
+    yield (
+        "UPDATE sessions SET owner = ?, fence = ?, head = ?, base = ?, due = ?, hold = ?, hold_until = ?,"
+        " paused = ?, closed = ?, run_id = ?, progress_at = ?, idle_at = ? WHERE id = ?",
+        (
+            session.owner, session.fence, session.head, session.base, moment, session.hold, session.hold_until,
+            session.paused, session.closed, session.run_id, session.progress_at, session.idle_at, session.id,
+        ),
+    )  # fmt: skip
+    if moment is not None:
+        yield HINT, ("due", moment)
+
+
+def _due(now: float, policy: Policy, session: SessionRow) -> Tx[float | None]:
+    mail, parked_until, children = Mail(), None, 0
+    if not (session.closed or session.paused):
+        if session.run_id is not None:
+            rows = yield "SELECT parked_until FROM runs WHERE id = ?", (session.run_id,)
+            parked_until = rows[0][0]
+        else:
+            mail = yield from _mail(session.id)
+            children = (yield from working(session.id)) if session.hold else 0
+    return due(
+        mail,
+        now=now,
+        is_closed=bool(session.closed),
+        is_paused=bool(session.paused),
+        is_held=bool(session.hold),
+        hold_until=session.hold_until,
+        working_children=children,
+        has_open_run=session.run_id is not None,
+        parked_until=parked_until,
+        rules=policy.announcing,
+    )
+
+
+def _mail(session_id: int) -> Tx[Mail]:
+    rows = yield (
+        "SELECT MIN(CASE WHEN kind <> 'announce' OR taken_seq IS NOT NULL THEN ready_at END),"
+        " MIN(CASE WHEN kind = 'announce' AND silent = 0 AND taken_seq IS NULL THEN ready_at END),"
+        " MAX(CASE WHEN kind = 'announce' AND silent = 0 AND taken_seq IS NULL THEN ready_at END)"
+        " FROM inbox WHERE session_id = ? AND state = 0 AND taken_run IS NULL",
+        (session_id,),
+    )
+    return Mail(*rows[0])
+
+
+#: for `phase IN …`
+WORKING_PHASES = "(" + ", ".join(f"'{phase}'" for phase in sorted(WORKING)) + ")"
+
+
+def working(session_id: int) -> Tx[int]:
+    """Children that have not settled."""
+    sql = f"SELECT COUNT(*) FROM tasks WHERE requester_id = ? AND phase IN {WORKING_PHASES}"  # noqa: S608 (constant words)
+    return int((yield sql, (session_id,))[0][0])
+
+
+def untold(session_id: int) -> Tx[int]:
+    """Children whose result this session has not heard."""
+    sql = (
+        "SELECT COUNT(*) FROM tasks WHERE requester_id = ?"  # noqa: S608 (constant words)
+        f" AND (phase IN {WORKING_PHASES} OR phase = 'announcing')"
+    )
+    return int((yield sql, (session_id,))[0][0])
+
+
+def open_session(
+    now: float, session_id: int, key: str, agent_id: str, rights: str, route: str | None, workspace: str
+) -> Tx[int]:
+    """The session of this key, made if it is not there. Alone: its number is not known before."""
+    yield (
+        "INSERT INTO sessions(id, key, agent_id, root_id, depth, lane, role, is_task, rights, route, workspace,"
+        " created_at) VALUES(?, ?, ?, ?, 0, 'main', 'main', 0, ?, ?, ?, ?) ON CONFLICT(key) DO NOTHING",
+        (session_id, key, agent_id, session_id, rights, route, workspace, now),
+    )
+    return int((yield "SELECT id FROM sessions WHERE key = ?", (key,))[0][0])

@@ -1,0 +1,238 @@
+"""One way to change a task: load, step, save, write the timeline, do the effects. In the caller's transaction."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping, Sequence
+from typing import Any, assert_never
+
+from clutch.core import effects as fx
+from clutch.core import events as ev
+from clutch.core.lifecycle import Move, Step, step
+from clutch.core.model import Delivery, LetterKind, Outcome, Phase, Plan, Task
+from clutch.core.policy import Policy
+from clutch.core.wording import wrap_up_note
+from clutch.protocol import letters, sessions
+from clutch.protocol.sessions import SessionRow
+from clutch.store.door import HINT, Many, Row, Tx
+
+COLUMNS = (
+    "id, requester_id, timeout_s, expects_completion, has_cleanup, seq, phase, reason, generation, outcome, error,"
+    " result, fallback, delivery, delivery_reason, attempts, plan, plan_round, wake_at, deadline_at, clock_left_s,"
+    " started_at, ended_at"
+)
+_WRITTEN = tuple(COLUMNS.replace(" ", "").split(","))[5:]
+_UPDATE = f"UPDATE tasks SET {', '.join(f'{name} = ?' for name in _WRITTEN)}, result_sha = ? WHERE id = ?"  # noqa: S608
+INSERT_EVENT = (
+    "INSERT INTO events(task_id, seq, at, actor, from_phase, to_phase, reason, generation, outcome)"
+    " VALUES(?, ?, ?, ?, ?, ?, ?, ?, ?)"
+)
+
+
+def from_row(row: Sequence[Any]) -> Task:
+    (
+        task_id, requester_id, timeout_s, expects_completion, has_cleanup, seq, phase, reason, generation, outcome,
+        error, result, fallback, delivery, delivery_reason, attempts, plan, plan_round, *times,
+    ) = row  # fmt: skip
+    return Task(
+        task_id, requester_id, timeout_s, bool(expects_completion), bool(has_cleanup), seq, Phase(phase), reason,
+        generation, None if outcome is None else Outcome(outcome), error, result, fallback, Delivery(delivery),
+        delivery_reason, attempts, Plan(plan), plan_round, *times,
+    )  # fmt: skip
+
+
+def to_row(task: Task) -> Row:
+    """In the order of COLUMNS."""
+    return (
+        task.id, task.requester_id, task.timeout_s, int(task.expects_completion), int(task.has_cleanup), task.seq,
+        task.phase.value, task.reason, task.generation, task.outcome and task.outcome.value, task.error, task.result,
+        task.fallback, task.delivery.value, task.delivery_reason, task.attempts, task.plan.value, task.plan_round,
+        task.wake_at, task.deadline_at, task.clock_left_s, task.started_at, task.ended_at,
+    )  # fmt: skip
+
+
+def load(task_ids: Sequence[int]) -> Tx[list[Task]]:
+    """Locked: a task row is also written by whoever takes or answers its letter."""
+    rows = yield f"SELECT {COLUMNS} FROM tasks WHERE id {{any}} ORDER BY id {{lock}}", (list(task_ids),)  # noqa: S608
+    return [from_row(row) for row in rows]
+
+
+def record(
+    now: float, policy: Policy, session: SessionRow, event: ev.Event, actor: str = "clutch"
+) -> Tx[Task]:
+    """The session's own task. Effects change the row in memory; the caller saves it."""
+    (task,) = yield from load([session.id])
+    result = step(task, event, policy)
+    yield from _write(now, [(task, result)], actor)
+    for effect in result.effects:
+        yield from _apply(now, policy, session, result.task, effect)
+    return result.task
+
+
+def record_senders(
+    now: float, policy: Policy, events: Mapping[int, ev.Event], actor: str = "clutch"
+) -> Tx[None]:
+    """Tasks that wait to be told: whoever reads, answers or refuses their letter moves them on."""
+    if not events:
+        return
+    loaded = yield from load(sorted(events))
+    results = [(task, step(task, events[task.id], policy)) for task in loaded]
+    yield from _write(now, results, actor)
+    for _, result in results:
+        for effect in result.effects:
+            yield from _apply_to_letter(now, result.task, effect)
+
+
+def _write(now: float, results: Sequence[tuple[Task, Step]], actor: str) -> Tx[None]:
+    changed = [(before, result) for before, result in results if result.task is not before]
+    if changed:
+        yield (
+            _UPDATE,
+            Many((*to_row(result.task)[5:], _sha(result.task), result.task.id) for _, result in changed),
+        )
+    lines = Many(line for before, result in changed for line in event_rows(now, before, result.moves, actor))
+    if lines:
+        yield INSERT_EVENT, lines
+
+
+def event_rows(now: float, before: Task, moves: Sequence[Move], actor: str) -> list[Row]:
+    return [
+        (
+            before.id, before.seq + number, now, actor, move.from_phase.value, move.to_phase.value, move.reason,
+            move.generation, move.outcome and move.outcome.value,
+        )
+        for number, move in enumerate(moves, start=1)
+    ]  # fmt: skip
+
+
+def _sha(task: Task) -> str | None:
+    return None if task.result is None else hashlib.sha256(task.result.encode()).hexdigest()
+
+
+def _apply(now: float, policy: Policy, session: SessionRow, task: Task, effect: fx.Effect) -> Tx[None]:
+    match effect:
+        case fx.Announce(generation, silent):
+            yield from letters.announce(now, session, task.requester_id, generation, silent=silent)
+        case fx.AskApproval(generation):
+            yield from letters.ask_approval(now, session, task.requester_id, generation)
+        case fx.Stop(reason):
+            yield from stop(now, session, reason)
+        case fx.Hold():
+            session.hold, session.hold_until = 1, None
+        case fx.Close():
+            session.closed, session.hold, session.hold_until, session.paused = 1, 0, None, 0
+            yield from letters.unsee(session.id)
+        case fx.Open(keep_transcript):
+            session.closed = 0
+            if not keep_transcript:
+                session.base = session.head
+        case fx.WrapUp(left_s):
+            key = f"wrap-up:{session.id}:{task.generation}:{task.deadline_at}"
+            yield from letters.post(now, session.id, key, LetterKind.NOTE, wrap_up_note(left_s))
+        case fx.KillChildren(reason):
+            yield from kill_below(now, policy, session.id, reason)
+        case fx.Schedule():
+            pass  # whoever saves an unowned session computes its due time anyway
+        case fx.GiveBack() | fx.Bury() | fx.Redrive() | fx.Cleanup():
+            yield from _apply_to_letter(now, task, effect)
+        case _:
+            assert_never(effect)
+
+
+def stop(now: float, session: SessionRow, reason: str) -> Tx[None]:
+    """Break the owner's fence and end its run; what it took and nobody answered goes back."""
+    yield (
+        "UPDATE runs SET ended_at = ?, stop_reason = ? WHERE session_id = ? AND ended_at IS NULL",
+        (now, reason, session.id),
+    )
+    yield (
+        "UPDATE inbox SET taken_run = NULL WHERE session_id = ? AND state = 0 AND taken_run IS NOT NULL",
+        (session.id,),
+    )
+    session.owner, session.run_id, session.idle_at = None, None, now
+    session.fence += 1
+    yield HINT, ("stop", session.id, session.fence)
+
+
+def _apply_to_letter(now: float, task: Task, effect: fx.Effect) -> Tx[None]:
+    """Effects that need no session: they change the task's own letter, wherever it lies."""
+    match effect:
+        case fx.GiveBack(generation, ready_at):
+            yield (
+                "UPDATE inbox SET taken_run = NULL, ready_at = ?"
+                " WHERE task_id = ? AND generation = ? AND kind = 'announce'",
+                (ready_at, task.id, generation),
+            )
+        case fx.Bury(generation):
+            yield (
+                "UPDATE inbox SET state = 2, taken_run = NULL"
+                " WHERE task_id = ? AND generation = ? AND kind = 'announce'",
+                (task.id, generation),
+            )
+        case fx.Redrive(generation):
+            rows = yield (
+                "UPDATE inbox SET state = 0, seen = 0, taken_run = NULL, taken_seq = NULL, ready_at = ?"
+                " WHERE task_id = ? AND generation = ? AND kind = 'announce' RETURNING session_id",
+                (now, task.id, generation),
+            )
+            for (session_id,) in rows:
+                yield HINT, ("mail", session_id)
+        case fx.Cleanup():
+            yield HINT, ("clean", task.id)
+        case _:
+            raise AssertionError(f"{effect} is not about a letter (task {task.id})")
+
+
+# ---- a whole subtree ---------------------------------------------------------------------------------
+
+
+def kill_below(
+    now: float, policy: Policy, session_id: int, reason: str, actor: str = "clutch"
+) -> Tx[list[int]]:
+    """End every task below the session that has not ended. Alone: it writes many sessions, top-down.
+
+    Results of ended ones that nobody has answered yet are skipped: whoever wanted them dies here."""
+    subtree = yield from lock_below(session_id)
+    dying = [session for session in subtree if session.is_task]
+    yield from skip_letters(now, policy, [session.id for session in dying], actor)
+    stopped = []
+    for session in dying:
+        task = yield from record(now, policy, session, ev.Killed(now, reason), actor)
+        if not session.closed:
+            raise AssertionError(f"session {session.id} survived a kill in phase {task.phase}")
+        if task.outcome is Outcome.KILLED and task.ended_at == now:
+            stopped.append(int(session.id))
+        yield from sessions.save(now, policy, session)
+    return stopped
+
+
+def lock_below(session_id: int) -> Tx[list[SessionRow]]:
+    """The descendants, locked ancestors first; enumerated again until nobody new was born meanwhile."""
+    known: dict[int, SessionRow] = {}
+    while True:
+        rows = yield (
+            "WITH RECURSIVE below(id, depth) AS (SELECT id, depth FROM sessions WHERE parent_id = ?"
+            " UNION ALL SELECT s.id, s.depth FROM sessions s JOIN below b ON s.parent_id = b.id)"
+            " SELECT id FROM below ORDER BY depth, id",
+            (session_id,),
+        )
+        new = [row[0] for row in rows if row[0] not in known]
+        if not new:
+            return list(known.values())
+        for session in (yield from sessions.lock_all(new)):
+            known[session.id] = session
+
+
+def skip_letters(now: float, policy: Policy, dying: list[int], actor: str) -> Tx[None]:
+    if not dying:
+        return
+    rows = yield (
+        "UPDATE inbox SET state = 3 WHERE session_id {any} AND state = 0 RETURNING task_id, kind, silent",
+        (dying,),
+    )
+    skipped: dict[int, ev.Event] = {
+        task_id: ev.RequesterKilled(now)
+        for task_id, kind, silent in rows
+        if kind == "announce" and not silent
+    }
+    yield from record_senders(now, policy, skipped, actor)

@@ -1,0 +1,393 @@
+"""The transactions of one run: begin, respond, results, and the ways it stops.
+
+Each is guarded by the owner's fence. Two per step: `respond` commits what the model said and what it
+means to do, `results` what came of it together with the letters that arrived meanwhile. So after a
+kill -9 the transcript says exactly where to go on.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from clutch.core import events as ev
+from clutch.core import messages, runs, wording
+from clutch.core.delivery import Point
+from clutch.core.messages import Answer, Input, Message, Result, Results
+from clutch.core.model import Wait
+from clutch.core.policy import Policy
+from clutch.protocol import inbox, sessions, tasks
+from clutch.protocol.sessions import SessionRow
+from clutch.store.door import Many, Tx
+
+NO_CHILD = "no child of yours is at work and nothing is left to report: there is nothing to wait for"
+YIELDED = "waiting: you will be woken once, when all your children have settled"
+
+
+@dataclass(frozen=True, slots=True)
+class Begun:
+    """A run to work on. `unanswered`: letters wait for the model's first response; `senders` wrote them."""
+
+    run_id: int
+    head: int
+    base: int
+    depth: int
+    is_resumed: bool = False
+    is_unanswered: bool = False
+    senders: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Boundary:
+    """Between two steps: what was injected, and whether the run may go on."""
+
+    inputs: tuple[Input, ...] = ()
+    goes_on: bool = True
+    is_unanswered: bool = False
+    senders: tuple[int, ...] = ()
+
+
+def begin(
+    now: float, policy: Policy, session_id: int, fence: int, run_id: int, nonce: str
+) -> Tx[Begun | None]:
+    """After a claim: go on with the open run, or open one with what waits. None: nothing to do, released."""
+    session = yield from sessions.own(session_id, fence)
+    if session.paused:
+        yield from _stay_paused(now, policy, session)
+        return None
+    if session.run_id is not None:
+        return (yield from _go_on(now, policy, session))
+    return (yield from _open_run(now, policy, session, run_id, nonce))
+
+
+def _stay_paused(now: float, policy: Policy, session: SessionRow) -> Tx[None]:
+    if session.is_task:
+        yield from tasks.record(now, policy, session, ev.Paused(now))
+    yield from _release(now, policy, session, parked_until=now)
+
+
+def _go_on(now: float, policy: Policy, session: SessionRow) -> Tx[Begun | None]:
+    rows = yield (
+        "SELECT parked_until, crashes, failures, progress_head FROM runs WHERE id = ?",
+        (session.run_id,),
+    )
+    parked_until, *counted = rows[0]
+    run_id = session.run_id or 0
+    if parked_until is not None:
+        yield "UPDATE runs SET parked_until = NULL WHERE id = ?", (run_id,)
+        event: ev.Event = ev.Started(now)
+    else:
+        counters = runs.taken_over(runs.Counters(*counted), session.head)
+        if runs.is_crash_loop(counters, policy.life):
+            text = yield from partial(session.id, run_id)
+            yield from _end(now, policy, session, "crash loop", text, is_final=True)
+            return None
+        yield (
+            "UPDATE runs SET crashes = ?, failures = ?, progress_head = ? WHERE id = ?",
+            (counters.crashes, counters.failures, counters.progress_head, run_id),
+        )
+        lost_s = max(0.0, now - (session.progress_at or now))
+        event = ev.Resumed(now, lost_s, step=session.head - session.base)
+    if session.is_task:
+        yield from tasks.record(now, policy, session, event)
+    rows = yield (
+        "SELECT task_id, kind, silent FROM inbox WHERE session_id = ? AND state = 0 AND taken_run = ?",
+        (session.id, run_id),
+    )
+    senders = tuple(row[0] for row in rows if row[1] == "announce" and not row[2])
+    session.progress_at = now
+    yield from sessions.save(now, policy, session)
+    return Begun(run_id, session.head, session.base, session.depth, True, bool(rows), senders)
+
+
+def _open_run(now: float, policy: Policy, session: SessionRow, run_id: int, nonce: str) -> Tx[Begun | None]:
+    children = (yield from sessions.working(session.id)) if session.hold else 0
+    if session.hold and children and session.hold_until is not None and now >= session.hold_until:
+        moved_at = yield from progress_below(session.id)
+        if moved_at is not None and moved_at + policy.life.settle_expiry_s > now:
+            session.hold_until = moved_at + policy.life.settle_expiry_s
+        else:
+            children = 0  # waited long enough: take what there is, name the missing
+    is_settled = bool(session.hold) and not children
+    if session.head > session.base:
+        yield from _close_calls(now, session, run_id)
+    taken = yield from inbox.take(now, policy, session, run_id, Point.START, nonce, is_settled=is_settled)
+    if not taken.is_any:
+        yield from _release(now, policy, session)
+        return None
+    if is_settled and not taken.by_person:
+        session.hold, session.hold_until = 0, None
+    yield from _append(now, session, run_id, taken.inputs)
+    generation = 0
+    if session.is_task:
+        generation = (yield from tasks.record(now, policy, session, ev.Started(now))).generation
+    yield (
+        "INSERT INTO runs(id, session_id, generation, by_person, started_at) VALUES(?, ?, ?, ?, ?)",
+        (run_id, session.id, generation, int(taken.by_person), now),
+    )
+    session.run_id, session.progress_at = run_id, now
+    yield from sessions.save(now, policy, session)
+    return Begun(run_id, session.head, session.base, session.depth, False, True, taken.senders)
+
+
+def _close_calls(now: float, session: SessionRow, run_id: int) -> Tx[None]:
+    """Calls an older run left open get a synthetic result: a transcript never has an unanswered call."""
+    rows = yield (
+        "SELECT seq, idx, name, replay_safe FROM calls WHERE session_id = ? AND state = 'open' ORDER BY seq, idx",
+        (session.id,),
+    )
+    if rows:
+        unknown = tuple(Result(row[1], row[2], wording.OUTCOME_UNKNOWN, failed=True) for row in rows)
+        yield from _append(now, session, run_id, [Results(unknown)])
+        yield "UPDATE calls SET state = 'unknown' WHERE session_id = ? AND state = 'open'", (session.id,)
+
+
+def _append(now: float, session: SessionRow, run_id: int, new: Sequence[Message]) -> Tx[None]:
+    if not new:
+        return
+    rows = Many()
+    for message in new:
+        session.head += 1
+        rows.append((session.id, session.head, run_id, messages.kind(message), messages.dump(message), now))
+    yield "INSERT INTO messages(session_id, seq, run_id, kind, body, at) VALUES(?, ?, ?, ?, ?, ?)", rows
+
+
+def respond(
+    now: float,
+    policy: Policy,
+    session_id: int,
+    fence: int,
+    run_id: int,
+    answer: Answer,
+    replay_safe: Sequence[bool],
+    is_unanswered: bool,
+) -> Tx[int]:
+    """The model spoke and wants tools: its words and its intents, before anything is done. The new head."""
+    session = yield from sessions.own(session_id, fence)
+    yield from _say(now, policy, session, run_id, answer, is_unanswered)
+    yield (
+        "INSERT INTO calls(session_id, seq, idx, run_id, name, replay_safe, state) VALUES(?, ?, ?, ?, ?, ?, 'open')",
+        Many(
+            (session.id, session.head, index, run_id, call.name, int(replay_safe[index]))
+            for index, call in enumerate(answer.calls)
+        ),
+    )
+    session.progress_at = now
+    yield from sessions.save(now, policy, session)
+    return session.head
+
+
+def _say(
+    now: float, policy: Policy, session: SessionRow, run_id: int, answer: Answer, is_unanswered: bool
+) -> Tx[None]:
+    yield from _append(now, session, run_id, [answer])
+    used = answer.usage
+    yield (
+        "INSERT INTO usage(run_id, call_no, session_id, root_id, at, model, input, output, cache_read, cache_write)"
+        " VALUES(?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
+        (
+            run_id, session.head, session.id, session.root_id, now, answer.model, used.input, used.output,
+            used.cache_read, used.cache_write,
+        ),
+    )  # fmt: skip
+    if is_unanswered:
+        yield from inbox.answer(now, policy, session, run_id)
+
+
+def results(
+    now: float, policy: Policy, session_id: int, fence: int, run_id: int, outcome: Results, nonce: str
+) -> Tx[Boundary]:
+    """What the calls gave, and what arrived meanwhile. Here a run is steered, interrupted or parked."""
+    session = yield from sessions.own(session_id, fence)
+    yield from _file(now, session, run_id, outcome)
+    if session.paused:
+        yield from _stay_paused(now, policy, session)
+        return Boundary(goes_on=False)
+    taken = yield from inbox.take(now, policy, session, run_id, Point.STEP, nonce)
+    yield from _append(now, session, run_id, taken.inputs)
+    yield from sessions.save(now, policy, session)
+    return Boundary(taken.inputs, True, taken.is_any, taken.senders)
+
+
+def _file(now: float, session: SessionRow, run_id: int, outcome: Results) -> Tx[None]:
+    yield "UPDATE calls SET state = 'done' WHERE session_id = ? AND state = 'open'", (session.id,)
+    yield from _append(now, session, run_id, [outcome])
+    session.progress_at = now
+
+
+def yields(
+    now: float,
+    policy: Policy,
+    session_id: int,
+    fence: int,
+    run_id: int,
+    outcome: Results,
+    place: int,
+    nonce: str,
+) -> Tx[Boundary]:
+    """`sessions_yield`: results, end of run and hold in one commit; a crash between them would un-yield."""
+    session = yield from sessions.own(session_id, fence)
+    if not (yield from sessions.untold(session_id)):
+        said = _with(outcome, place, NO_CHILD)
+        return (yield from results(now, policy, session_id, fence, run_id, said, nonce))
+    yield from _file(now, session, run_id, _with(outcome, place, YIELDED))
+    yield from _end_run(now, session, run_id, "yield")
+    if session.is_task:
+        yield from tasks.record(now, policy, session, ev.Yielded(now))
+    session.hold, session.hold_until = 1, now + policy.life.settle_expiry_s
+    yield from sessions.save(now, policy, session)
+    return Boundary(goes_on=False)
+
+
+def _with(outcome: Results, place: int, text: str) -> Results:
+    said = Result(place, "sessions_yield", text)
+    return Results(tuple(sorted((*outcome.results, said), key=lambda result: result.index)))
+
+
+def finish(
+    now: float,
+    policy: Policy,
+    session_id: int,
+    fence: int,
+    run_id: int,
+    answer: Answer,
+    is_unanswered: bool,
+) -> Tx[None]:
+    """The last word: message, end of run, the task's step, its letter and the release, in one commit."""
+    session = yield from sessions.own(session_id, fence)
+    yield from _say(now, policy, session, run_id, answer, is_unanswered)
+    yield from _end_run(now, session, run_id, "end")
+    if session.is_task:
+        children = yield from sessions.untold(session_id)
+        yield from tasks.record(now, policy, session, ev.Ended(now, answer.text, children))
+    else:
+        yield from _reply(now, session, run_id, answer.text)
+    session.progress_at = now
+    yield from sessions.save(now, policy, session)
+
+
+def _reply(now: float, session: SessionRow, run_id: int, text: str) -> Tx[None]:
+    """A main agent's words go to the person's channel, unless it chose to say nothing."""
+    if session.route is None or not text.strip() or wording.silence(text) is not None:
+        return
+    channel, _, target = session.route.partition(":")
+    yield (
+        "INSERT INTO outbox(idem, session_id, channel, target, body, due) VALUES(?, ?, ?, ?, ?, ?)"
+        " ON CONFLICT(idem) DO NOTHING",
+        (f"reply:{run_id}", session.id, channel, target, text, now),
+    )
+
+
+def _end_run(now: float, session: SessionRow, run_id: int, reason: str) -> Tx[None]:
+    yield "UPDATE runs SET ended_at = ?, stop_reason = ? WHERE id = ?", (now, reason, run_id)
+    session.run_id, session.owner, session.idle_at = None, None, now
+
+
+def stumble(
+    now: float,
+    policy: Policy,
+    session_id: int,
+    fence: int,
+    run_id: int,
+    error: str,
+    is_retryable: bool,
+    retry_at: float | None,
+) -> Tx[None]:
+    """The model call failed: park and try again later, or end the run with the error."""
+    session = yield from sessions.own(session_id, fence)
+    rows = yield "SELECT crashes, failures, progress_head FROM runs WHERE id = ?", (run_id,)
+    decision = runs.provider_failed(
+        runs.Counters(*rows[0]),
+        session.head,
+        at=now,
+        error=error,
+        is_retryable=is_retryable,
+        retry_at=retry_at,
+        life=policy.life,
+    )
+    if isinstance(decision, runs.GiveUp):
+        text = yield from partial(session_id, run_id)
+        return (yield from _end(now, policy, session, decision.error, text, is_final=False))
+    counters = decision.counters
+    yield (
+        "UPDATE runs SET crashes = ?, failures = ?, progress_head = ? WHERE id = ?",
+        (counters.crashes, counters.failures, counters.progress_head, run_id),
+    )
+    if session.is_task:
+        yield from tasks.record(now, policy, session, ev.Parked(now, Wait.QUOTA))
+    yield from _release(now, policy, session, parked_until=decision.until)
+
+
+def fail(
+    now: float, policy: Policy, session_id: int, fence: int, run_id: int, error: str, is_final: bool
+) -> Tx[None]:
+    """The run cannot go on for a reason of its own (step limit, a cut answer)."""
+    session = yield from sessions.own(session_id, fence)
+    text = yield from partial(session_id, run_id)
+    yield from _end(now, policy, session, error, text, is_final=is_final)
+
+
+def _end(
+    now: float, policy: Policy, session: SessionRow, error: str, text: str, *, is_final: bool
+) -> Tx[None]:
+    run_id = session.run_id or 0
+    yield from inbox.refuse(now, policy, session, run_id, error)
+    yield from _end_run(now, session, run_id, f"error: {error}")
+    if session.is_task:
+        yield from tasks.record(now, policy, session, ev.Failed(now, error, text, is_final))
+    else:
+        yield from _reply(now, session, run_id, f"(this turn failed: {error})")
+    yield from sessions.save(now, policy, session)
+
+
+def hand_over(now: float, policy: Policy, session_id: int, fence: int) -> Tx[None]:
+    """An orderly stop of the worker: whoever is next goes on, and it counts as nothing."""
+    session = yield from sessions.own(session_id, fence)
+    if session.is_task and session.run_id is not None:
+        yield from tasks.record(now, policy, session, ev.Parked(now, "restart"))
+    yield from _release(now, policy, session, parked_until=now)
+
+
+def _release(now: float, policy: Policy, session: SessionRow, parked_until: float | None = None) -> Tx[None]:
+    if session.run_id is not None and parked_until is not None:
+        yield "UPDATE runs SET parked_until = ? WHERE id = ?", (parked_until, session.run_id)
+    session.owner = None
+    yield from sessions.save(now, policy, session)
+
+
+# ---- what a stopped run leaves behind ----------------------------------------------------------------
+
+
+def partial(session_id: int, run_id: int) -> Tx[str]:
+    """The last words of this run; without any, how far it came."""
+    rows = yield (
+        "SELECT body FROM messages WHERE session_id = ? AND run_id = ? AND kind = 'answer' ORDER BY seq DESC LIMIT 20",
+        (session_id, run_id),
+    )
+    for (body,) in rows:
+        said = messages.load("answer", body)
+        if isinstance(said, Answer) and said.text.strip():
+            return said.text
+    calls = yield (
+        "SELECT name FROM calls WHERE session_id = ? AND run_id = ? ORDER BY seq DESC, idx DESC",
+        (session_id, run_id),
+    )
+    return wording.partial_progress(len(calls), calls[0][0] if calls else None)
+
+
+def progress_below(session_id: int) -> Tx[float | None]:
+    """The latest sign of life of any descendant."""
+    rows = yield (
+        "WITH RECURSIVE below(id, at) AS (SELECT id, progress_at FROM sessions WHERE parent_id = ?"
+        " UNION ALL SELECT s.id, s.progress_at FROM sessions s JOIN below b ON s.parent_id = b.id)"
+        " SELECT MAX(at) FROM below",
+        (session_id,),
+    )
+    return None if rows[0][0] is None else float(rows[0][0])
+
+
+def late(now: float, policy: Policy, session_id: int, text: str) -> Tx[None]:
+    """A run that lost its session still said something: kept in the timeline, never acted upon."""
+    session = yield from sessions.lock(session_id)
+    if session is not None and session.is_task:
+        yield from tasks.record(now, policy, session, ev.Late(now, text))

@@ -1,0 +1,188 @@
+"""Workers: who is alive, who owns which session, and what is due.
+
+*Bury*: a dead worker's sessions are free again, interrupted runs first. *Claim*: due sessions get an
+owner and a new fence, as many as their lane has room for. Both run alone. `peek` only reads, so an idle
+process writes nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from clutch.core import events as ev
+from clutch.core.lifecycle import DESCENDANTS
+from clutch.core.model import Lane, Phase
+from clutch.core.policy import Policy
+from clutch.protocol import sessions, tasks, turns
+from clutch.protocol.sessions import Stale
+from clutch.store.door import HINT, Tx
+
+
+def next_number(now: float) -> Tx[int]:
+    """A number nobody ever had: a worker's name, and the block its ids are taken from."""
+    del now
+    rows = yield "UPDATE counters SET value = value + 1 WHERE name = 'process' RETURNING value", ()
+    return int(rows[0][0])
+
+
+def register(now: float, worker_id: int, lease_s: float, host: str, pid: int, version: str) -> Tx[None]:
+    yield (
+        "INSERT INTO workers(id, lease_until, host, pid, version, started_at) VALUES(?, ?, ?, ?, ?, ?)",
+        (worker_id, now + lease_s, host, pid, version, now),
+    )
+
+
+def set_lanes(now: float, lanes: Mapping[Lane, int]) -> Tx[None]:
+    del now
+    for lane, cap in lanes.items():
+        yield "UPDATE lanes SET cap = ? WHERE name = ? AND cap <> ?", (cap, lane.value, cap)
+
+
+def heartbeat(now: float, worker_id: int, lease_s: float) -> Tx[None]:
+    rows = yield "UPDATE workers SET lease_until = ? WHERE id = ? RETURNING id", (now + lease_s, worker_id)
+    if not rows:
+        raise Stale(f"worker {worker_id} was declared dead")
+
+
+def bury(now: float, worker_id: int | None = None) -> Tx[list[int]]:
+    """Those whose lease is over, or the one that is known to be dead: its process lock is free."""
+    rows = yield (
+        "DELETE FROM workers WHERE lease_until < ? OR id = ? RETURNING id",
+        (now, -1 if worker_id is None else worker_id),
+    )
+    dead = sorted(row[0] for row in rows)
+    for gone in dead:
+        freed = yield (
+            "UPDATE sessions SET owner = NULL, fence = fence + 1, due = 0 WHERE owner = ? RETURNING id",
+            (gone,),
+        )
+        yield "UPDATE outbox SET owner = NULL, due = ? WHERE owner = ?", (now, gone)
+        if freed:
+            yield HINT, ("due", 0.0)
+    return dead
+
+
+def bury_all_but(now: float, worker_id: int) -> Tx[list[int]]:
+    """On SQLite whoever holds the process lock is the only one alive."""
+    dead: list[int] = []
+    for (gone,) in (yield "SELECT id FROM workers WHERE id <> ? ORDER BY id", (worker_id,)):
+        dead += yield from bury(now, gone)
+    return dead
+
+
+@dataclass(frozen=True, slots=True)
+class Claimed:
+    session_id: int
+    fence: int
+
+
+def claim(now: float, worker_id: int, room: int) -> Tx[list[Claimed]]:
+    """Oldest due first. The lane's row is locked, so that two workers never fill the same slot."""
+    if not (yield "SELECT 1 FROM workers WHERE id = ? {lock}", (worker_id,)):
+        raise Stale(f"worker {worker_id} was declared dead")
+    claimed: list[Claimed] = []
+    for lane in sorted(Lane):
+        left = room - len(claimed)
+        if left > 0:
+            claimed += yield from _claim_lane(now, worker_id, lane, left)
+    return claimed
+
+
+def _claim_lane(now: float, worker_id: int, lane: Lane, room: int) -> Tx[list[Claimed]]:
+    rows = yield "SELECT cap FROM lanes WHERE name = ? {lock}", (lane.value,)
+    cap = int(rows[0][0])
+    used = yield "SELECT COUNT(*) FROM sessions WHERE lane = ? AND owner IS NOT NULL", (lane.value,)
+    free = min(cap - used[0][0], room)
+    if free <= 0:
+        return []
+    rows = yield (
+        "UPDATE sessions SET owner = ?, fence = fence + 1, due = NULL, progress_at = COALESCE(progress_at, ?)"
+        " WHERE id IN (SELECT id FROM sessions WHERE lane = ? AND owner IS NULL AND due <= ?"
+        " ORDER BY due, id LIMIT ? {skip}) RETURNING id, fence",
+        (worker_id, now, lane.value, now, free),
+    )
+    return [Claimed(row[0], row[1]) for row in sorted(rows)]
+
+
+@dataclass(frozen=True, slots=True)
+class Prospect:
+    """What there is to do, and when there will be more."""
+
+    due_at: float | None  #: a session that a lane has room for
+    alarms: tuple[int, ...]  #: tasks whose timer is due
+    alarm_at: float | None
+    unseen: tuple[int, ...]  #: sessions with letters the mailman has not looked at
+    others: tuple[int, ...]  #: workers beside this one
+    lease_at: float | None  #: when the next lease of one of them is over
+    outbox_at: float | None
+
+
+def peek(now: float, worker_id: int) -> Tx[Prospect]:
+    due_at = yield from _next_due(now)
+    alarms = yield "SELECT id FROM tasks WHERE wake_at <= ? ORDER BY wake_at, id LIMIT 200", (now,)
+    alarm = yield "SELECT MIN(wake_at) FROM tasks WHERE wake_at IS NOT NULL", ()
+    unseen = yield "SELECT DISTINCT session_id FROM inbox WHERE seen = 0 ORDER BY session_id LIMIT 200", ()
+    others = yield "SELECT id, lease_until FROM workers WHERE id <> ? ORDER BY id", (worker_id,)
+    outbox = yield "SELECT MIN(due) FROM outbox WHERE due IS NOT NULL", ()
+    return Prospect(
+        due_at,
+        tuple(row[0] for row in alarms),
+        alarm[0][0],
+        tuple(row[0] for row in unseen),
+        tuple(row[0] for row in others),
+        min((row[1] for row in others), default=None),
+        outbox[0][0],
+    )
+
+
+def _next_due(now: float) -> Tx[float | None]:
+    moments = []
+    for lane in sorted(Lane):
+        rows = yield (
+            "SELECT MIN(due) FROM sessions WHERE lane = ? AND owner IS NULL AND due IS NOT NULL",
+            (lane.value,),
+        )
+        moment = rows[0][0]
+        if moment is not None and (moment > now or (yield from _has_room(lane))):
+            moments.append(moment)
+    return min(moments, default=None)
+
+
+def _has_room(lane: Lane) -> Tx[bool]:
+    rows = yield (
+        "SELECT cap - (SELECT COUNT(*) FROM sessions WHERE lane = lanes.name AND owner IS NOT NULL)"
+        " FROM lanes WHERE name = ?",
+        (lane.value,),
+    )
+    return bool(rows[0][0] > 0)
+
+
+def ring(now: float, policy: Policy, task_id: int) -> Tx[None]:
+    """A task's timer is due."""
+    session = yield from sessions.lock(task_id)
+    if session is None:
+        return
+    rows = yield "SELECT phase, reason, deadline_at FROM tasks WHERE id = ?", (task_id,)
+    phase, reason, deadline_at = rows[0]
+    text, progress_at, person_waits = None, None, False
+    if phase == Phase.RUNNING and deadline_at is not None and now >= deadline_at and session.run_id:
+        text = yield from turns.partial(task_id, session.run_id)
+    if phase == Phase.ANNOUNCE_DEFERRED and reason == DESCENDANTS:
+        progress_at = yield from turns.progress_below(task_id)
+        person_waits = yield from _person_waits(task_id)
+    woke = ev.Woke(now, session.owner is not None, progress_at, person_waits, text)
+    yield from tasks.record(now, policy, session, woke)
+    yield from sessions.save(now, policy, session)
+
+
+def _person_waits(session_id: int) -> Tx[bool]:
+    """Does a descendant wait for a person? Then nobody below can be late."""
+    rows = yield (
+        "WITH RECURSIVE below(id) AS (SELECT id FROM tasks WHERE requester_id = ?"
+        " UNION ALL SELECT t.id FROM tasks t JOIN below b ON t.requester_id = b.id)"
+        " SELECT COUNT(*) FROM tasks WHERE id IN (SELECT id FROM below)"
+        " AND (phase = 'awaiting_approval' OR (phase = 'paused' AND reason IN ('needs-you', 'pause')))",
+        (session_id,),
+    )
+    return bool(rows[0][0])
