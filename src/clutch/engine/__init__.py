@@ -1,0 +1,1 @@
+"""Runs things: claims sessions, drives turns, rings timers. Awaits, and owns no rule."""

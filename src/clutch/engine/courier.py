@@ -1,0 +1,97 @@
+"""Outbox → one channel: claim what is due, send it in order, write down what became of it.
+
+One courier per attached channel, so that a channel that hangs holds up nobody else. Sending is at least
+once: a process that dies between the send and the note sends again, with the same key. Decides nothing
+about when to try again (`protocol.outbox`).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Sequence
+from typing import Any
+
+from clutch.engine.dispatcher import Worker
+from clutch.errors import StoreError
+from clutch.ports import Channel
+from clutch.protocol import outbox
+from clutch.protocol.outbox import UNSURE, Parcel
+from clutch.store.door import LOOK
+
+log = logging.getLogger(__name__)
+
+BATCH_MAX = 20  # claimed at once; the rest stays free for another worker's courier
+ERROR_CHARS_MAX = 200
+
+
+class Courier:
+    def __init__(self, worker: Worker, name: str, channel: Channel) -> None:
+        self.worker, self.name, self.channel = worker, name, channel
+        self._hinted = asyncio.Event()
+        worker.kit.door.listen(self._hear)
+
+    def _hear(self, hints: Sequence[Any]) -> None:
+        if any(hint in (("outbox", self.name), LOOK) for hint in hints):
+            self._hinted.set()
+
+    def stop(self) -> None:
+        """After `kit.stopping` is set: look up from the sleep. What is being sent is sent to the end."""
+        self._hinted.set()
+
+    async def run(self) -> None:
+        kit = self.worker.kit
+        while not kit.stopping.is_set():
+            self._hinted.clear()
+            try:
+                if await self._pass():
+                    continue
+                await self._rest(await kit.door.read(outbox.next_due, self.name))
+            except StoreError as error:
+                log.warning("store not available", extra={"channel": self.name, "error": str(error)})
+                await asyncio.sleep(kit.policy.work.tick_s)
+
+    async def _pass(self) -> bool:
+        """True: something was sent or tried, so there may be more."""
+        kit, owner = self.worker.kit, self.worker.id
+        moment = await kit.door.read(outbox.next_due, self.name)
+        if moment is None or moment > self.worker.clock.now():
+            return False
+        parcels = await kit.door.alone(outbox.claim, owner, self.name, BATCH_MAX)
+        for parcel in parcels:
+            if kit.stopping.is_set():
+                await kit.door.tx((), outbox.give_back, owner, parcel.id)
+            else:
+                await self._send(owner, parcel)
+        return bool(parcels)
+
+    async def _send(self, owner: int, parcel: Parcel) -> None:
+        kit = self.worker.kit
+        rules = kit.policy.announcing
+        try:
+            async with asyncio.timeout(rules.send_timeout_s):
+                receipt = await self.channel.send(parcel.target, parcel.body, parcel.key)
+        except TimeoutError:
+            await kit.door.tx((), outbox.dead, owner, parcel.id, UNSURE)
+        except PermissionError as error:
+            await kit.door.tx((), outbox.dead, owner, parcel.id, _said(error))
+        except Exception as error:  # noqa: BLE001 - a channel is a stranger's code; whatever it raised is tried again
+            log.warning("not sent", extra={"channel": self.name, "key": parcel.key, "error": _said(error)})
+            await kit.door.tx((), outbox.failed, rules, owner, parcel, _said(error))
+        else:
+            await kit.door.tx((), outbox.done, owner, parcel.id, receipt)
+
+    async def _rest(self, moment: float | None) -> None:
+        pause_s = self.worker.kit.policy.work.tick_s
+        if moment is not None:
+            pause_s = min(pause_s, max(0.001, moment - self.worker.clock.now()))
+        try:
+            async with asyncio.timeout(pause_s):
+                await self._hinted.wait()
+        except TimeoutError:
+            pass
+
+
+def _said(error: Exception) -> str:
+    text = " ".join(f"{type(error).__name__}: {error}".split())
+    return text.replace("\0", "\ufffd").encode("utf-8", "replace").decode()[:ERROR_CHARS_MAX]

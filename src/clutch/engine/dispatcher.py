@@ -1,0 +1,241 @@
+"""A worker: looks what is due, does it, sleeps until there is more.
+
+One loop *peeks* (a read) and acts (a transaction) only on a find: the mailman's rounds, timers, burying
+the dead, claiming. Claimed sessions become turns. Hints wake the loop early; a lost one costs a tick.
+A worker that was declared dead while alive drops everything it held and comes back under a new number.
+Restart recovery is nothing but this loop.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import os
+import platform
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+from typing import Any
+
+from clutch import __version__
+from clutch.engine.turn import Kit, Turn
+from clutch.errors import StoreError
+from clutch.ports import Clock
+from clutch.protocol import control, inbox, turns, workers
+from clutch.protocol.sessions import Stale
+from clutch.protocol.workers import Claimed, Prospect
+
+log = logging.getLogger(__name__)
+
+NO_LEASE_S = 1e12  # whoever holds the process lock of a state directory lives; no heartbeat needed
+
+
+class Worker:
+    """`has_leases`: several processes share the database, so each must prove that it is alive."""
+
+    def __init__(self, kit: Kit, clock: Clock, *, has_leases: bool) -> None:
+        self.kit, self.clock, self.has_leases = kit, clock, has_leases
+        self.id = 0
+        self.turns: dict[int, tuple[Claimed, asyncio.Task[None]]] = {}
+        self.ready = asyncio.Event()  #: registered, and whatever a dead predecessor held is free
+        self.cleanup: Callable[[int], Awaitable[None]] | None = None
+        self._hinted = asyncio.Event()
+        self._sleeps_until = float("inf")  #: while it looks, everything is news
+        self._mail: set[int] = set()
+        self._to_clean: set[int] = set()
+        kit.door.listen(self.hear)
+
+    def hear(self, hints: Sequence[Any]) -> None:
+        """After a commit, of any process. May be lost, late or doubled: only ever a reason to look."""
+        for hint in hints:
+            match hint:
+                case ("mail", session_id):
+                    self._mail.add(session_id)
+                    self._hinted.set()
+                case ("due", moment):
+                    if moment < self._sleeps_until:
+                        self._hinted.set()
+                case ("stop", session_id, fence):
+                    self._stop_turn(session_id, fence)
+                case ("clean", task_id):
+                    self._to_clean.add(task_id)
+                    self._hinted.set()
+                case _:
+                    self._hinted.set()
+
+    def _stop_turn(self, session_id: int, fence: int) -> None:
+        held = self.turns.get(session_id)
+        if held is not None and held[0].fence < fence:
+            held[1].cancel()
+
+    # ---- life ----------------------------------------------------------------------------------------
+
+    async def run(self) -> None:
+        """Until `stop`. Each pass of the loop is one life under one number."""
+        while not self.kit.stopping.is_set():
+            await self._register()
+            try:
+                async with asyncio.TaskGroup() as group:
+                    if self.has_leases:
+                        group.create_task(self._beat())
+                    await self._dispatch(group)
+            except* Stale:
+                log.warning("declared dead while alive; coming back", extra={"worker": self.id})
+
+    async def _register(self) -> None:
+        lease_s = self.kit.policy.work.lease_s if self.has_leases else NO_LEASE_S
+        self.id = await self._persist(workers.next_number)
+        self.kit.ids.take_block(self.id)
+        if self.kit.lives is not None:
+            await self.kit.lives.hold(self.id)
+        await self._persist(workers.register, self.id, lease_s, platform.node(), os.getpid(), __version__)
+        await self._persist(workers.set_lanes, self.kit.policy.work.lanes)
+        if not self.has_leases:
+            await self._persist(workers.bury_all_but, self.id)
+        self.ready.set()
+
+    async def _persist(self, fn: Callable[..., Any], *args: Any) -> Any:
+        """A busy or lost store is no reason to give up; the next tick tries again."""
+        while True:
+            try:
+                return await self.kit.door.alone(fn, *args)
+            except StoreError as error:
+                log.warning("store not available", extra={"error": str(error)})
+                await asyncio.sleep(self.kit.policy.work.tick_s)
+
+    async def _beat(self) -> None:
+        work = self.kit.policy.work
+        while True:
+            await asyncio.sleep(work.lease_s / 5)
+            try:
+                await self.kit.door.tx((), workers.heartbeat, self.id, work.lease_s)
+            except StoreError as error:
+                log.warning("heartbeat failed", extra={"error": str(error)})
+
+    async def stop(self) -> None:
+        """No new claims; turns end at their next boundary, or are cut after a while. Nothing is marked failed."""
+        self.kit.stopping.set()
+        self._hinted.set()
+        held = [turn for _, turn in self.turns.values()]
+        if held:
+            await asyncio.wait(held, timeout=self.kit.policy.work.stop_s)
+        for claimed, turn in list(self.turns.values()):
+            turn.cancel()
+            await asyncio.wait([turn])
+            await self._give_back(claimed)
+
+    # ---- the loop ------------------------------------------------------------------------------------
+
+    async def _dispatch(self, group: asyncio.TaskGroup) -> None:
+        while not self.kit.stopping.is_set():
+            self._hinted.clear()
+            self._sleeps_until = float("inf")
+            try:
+                prospect = await self.kit.door.read(workers.peek, self.id)
+                acted = await self._act(prospect, group)
+            except StoreError as error:
+                log.warning("store not available", extra={"error": str(error)})
+                await asyncio.sleep(self.kit.policy.work.tick_s)
+                continue
+            if not acted:
+                await self._rest(prospect)
+
+    async def _act(self, prospect: Prospect, group: asyncio.TaskGroup) -> bool:
+        """True: something was done, so look again before sleeping."""
+        now = self.clock.now()
+        acted = await self._deliver_mail(prospect.unseen)
+        acted |= await self._ring(prospect.alarms)
+        acted |= await self._clean()
+        acted |= await self._bury(prospect, now)
+        if prospect.due_at is not None and prospect.due_at <= now and self._room() > 0:
+            acted |= await self._claim(group)
+        return acted
+
+    async def _bury(self, prospect: Prospect, now: float) -> bool:
+        """A lease ran out; or the database knows already that a process is gone."""
+        dead = await self.kit.lives.dead(prospect.others) if self.kit.lives is not None else []
+        buried: list[int] = []
+        for worker_id in dead:
+            buried += await self.kit.door.alone(workers.bury, worker_id)
+        if prospect.lease_at is not None and prospect.lease_at < now:
+            buried += await self.kit.door.alone(workers.bury)
+        return bool(buried)
+
+    async def _deliver_mail(self, unseen: Iterable[int]) -> bool:
+        waiting = sorted(self._mail.union(unseen))
+        self._mail.clear()
+        policy, door = self.kit.policy, self.kit.door
+        homeless = await _together(door.tx(one, inbox.wake, policy, one) for one in waiting)
+        for session_id, is_homeless in zip(waiting, homeless, strict=True):
+            if is_homeless:
+                await door.alone(inbox.orphan, policy, session_id)
+        return bool(waiting)
+
+    async def _ring(self, alarms: Sequence[int]) -> bool:
+        policy, door = self.kit.policy, self.kit.door
+        if policy.limits.on_parent_end:  # a timeout may kill the children: many sessions
+            for task_id in alarms:
+                await door.alone(workers.ring, policy, task_id)
+        else:
+            await _together(door.tx(one, workers.ring, policy, one) for one in alarms)
+        return bool(alarms)
+
+    async def _clean(self) -> bool:
+        """Files and hooks outside the transaction, then the word that it is done. A failure is tried again."""
+        waiting = sorted(self._to_clean)
+        self._to_clean.clear()
+        for task_id in waiting:
+            if self.cleanup is not None:
+                await self.cleanup(task_id)
+            await self.kit.door.alone(control.cleaned, self.kit.policy, task_id)
+        return bool(waiting)
+
+    def _room(self) -> int:
+        return self.kit.policy.work.sessions_max - len(self.turns)
+
+    async def _claim(self, group: asyncio.TaskGroup) -> bool:
+        claimed = await self.kit.door.alone(workers.claim, self.id, self._room())
+        for one in claimed:
+            task = group.create_task(self._turn(one))
+            self.turns[one.session_id] = (one, task)
+        return bool(claimed)
+
+    async def _rest(self, prospect: Prospect) -> None:
+        now = self.clock.now()
+        known = (prospect.due_at, prospect.alarm_at, prospect.lease_at)
+        ahead = [moment - now for moment in known if moment is not None and moment > now]
+        self._sleeps_until = now + min([self.kit.policy.work.tick_s, *ahead])
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(max(0.001, self._sleeps_until - now)):
+                await self._hinted.wait()
+
+    # ---- turns ---------------------------------------------------------------------------------------
+
+    async def _turn(self, claimed: Claimed) -> None:
+        try:
+            await Turn(self.kit, claimed).run()
+        except Stale:
+            log.info("lost the session", extra={"session": claimed.session_id})
+        except StoreError as error:
+            log.warning("store not available", extra={"session": claimed.session_id, "error": str(error)})
+            await self._give_back(claimed)
+        finally:
+            held = self.turns.get(claimed.session_id)
+            if held is not None and held[0] is claimed:
+                del self.turns[claimed.session_id]
+            self._hinted.set()
+
+    async def _give_back(self, claimed: Claimed) -> None:
+        """What the store made of our last write is unknown; whoever claims next reads it from the transcript."""
+        with contextlib.suppress(Stale):
+            await self._persist(turns.hand_over, self.kit.policy, claimed.session_id, claimed.fence)
+
+
+async def _together(awaitables: Iterable[Awaitable[Any]]) -> list[Any]:
+    """All at once, so that they share a commit."""
+
+    async def one(awaitable: Awaitable[Any]) -> Any:
+        return await awaitable
+
+    async with asyncio.TaskGroup() as group:
+        tasks = [group.create_task(one(awaitable)) for awaitable in awaitables]
+    return [task.result() for task in tasks]
