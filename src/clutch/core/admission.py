@@ -104,7 +104,7 @@ def _agent(request: SpawnRequest, census: Census, limits: Limits, agent_id: str)
     if agent_id == census.agent_id:
         return None
     allowed = limits.allow_agents
-    if agent_id in allowed or ("*" in allowed and agent_id in census.configured_agents):
+    if agent_id in allowed - {"*"} or ("*" in allowed and agent_id in census.configured_agents):
         return None
     return Refused(
         f"agent {agent_id[:64]!r} is not in {KEY}allowAgents {sorted(allowed)}", {"key": f"{KEY}allowAgents"}

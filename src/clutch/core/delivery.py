@@ -100,9 +100,9 @@ def choose(
     ready = [letter for letter in letters if letter.ready_at <= now or is_settled]
     if point is Point.STEP:
         return _at_step(ready, rules, expects_completion, started_by_person)
-    people = tuple(letter for letter in ready if letter.kind is LetterKind.USER)
+    people = [letter for letter in ready if letter.kind is LetterKind.USER]
     if people:
-        return Choice(urgent=people)
+        return Choice(urgent=tuple(_same_route(people)))
     urgent = tuple(letter for letter in ready if letter.is_urgent)
     if urgent and not is_settled:
         return Choice(urgent=urgent)
@@ -121,10 +121,14 @@ def _turn(background: list[Letter], rules: Announcing) -> Choice:
     """One turn: one route, and with `followup` one letter."""
     if not background:
         return NOTHING
-    same_route = [letter for letter in background if letter.route == background[0].route]
+    same_route = _same_route(background)
     if rules.mode is QueueMode.FOLLOWUP:
         return Choice(blocks=(same_route[0],))
     return _capped(same_route, rules)
+
+
+def _same_route(letters: list[Letter]) -> list[Letter]:
+    return [letter for letter in letters if letter.route == letters[0].route]
 
 
 def _capped(

@@ -85,8 +85,8 @@ class Step:
 class _Story:
     """A task while one event works on it."""
 
-    def __init__(self, task: Task, policy: Policy) -> None:
-        self.task, self.policy = task, policy
+    def __init__(self, task: Task, at: float, policy: Policy) -> None:
+        self.task, self.at, self.policy = task, at, policy
         self.moves: list[Move] = []
         self.effects: list[fx.Effect] = []
 
@@ -116,7 +116,7 @@ class _Story:
 
 def step(task: Task, event: ev.Event, policy: Policy) -> Step:
     """What the event makes of the task. An unchanged task and no moves: the event had no say."""
-    story = _Story(task, policy)
+    story = _Story(task, event.at, policy)
     match event:
         case ev.Admitted():
             _admitted(story)
@@ -297,8 +297,9 @@ def _steered(story: _Story, event: ev.Steered) -> None:
     task = story.task
     match task.phase:
         case Phase.QUEUED | Phase.PAUSED:
-            story.note("steered: joins what it reads next")
-            story.do(fx.Schedule())
+            # A parked run would go on without reading it: the next one reads it first, on a new clock.
+            story.note("steered: joins what it reads next", clock_left_s=None)
+            story.do(fx.Stop("superseded"), fx.Schedule())
         case Phase.RUNNING:
             _supersede(story)
         case Phase.ENDING:
@@ -307,7 +308,7 @@ def _steered(story: _Story, event: ev.Steered) -> None:
         case Phase.ANNOUNCE_DEFERRED if task.reason == DESCENDANTS:
             _new_generation(story, "steered")
             story.do(fx.Schedule())
-        case Phase.ANNOUNCING if not event.taken:
+        case Phase.ANNOUNCING | Phase.ANNOUNCE_DEFERRED if not event.taken:
             _new_generation(story, "steered")
             story.do(fx.Open(), fx.Schedule())
 
@@ -346,7 +347,7 @@ def _ended(story: _Story, event: ev.Ended) -> None:
         return
     if event.untold:
         _defer(story, event)
-    elif task.plan is Plan.DRAFTING and task.phase is Phase.RUNNING:
+    elif task.plan is Plan.DRAFTING:
         _ask_approval(story, event)
     else:
         _settle(story, event.at, Outcome.OK, event.text)
@@ -359,6 +360,7 @@ def _defer(story: _Story, event: ev.Ended) -> None:
     story.to(
         Phase.ANNOUNCE_DEFERRED,
         DESCENDANTS,
+        error=None,
         result=_frozen(story, event.text),
         delivery=Delivery.DEFERRED,
         delivery_reason=DESCENDANTS,
@@ -372,10 +374,12 @@ def _defer(story: _Story, event: ev.Ended) -> None:
 
 def _ask_approval(story: _Story, event: ev.Ended) -> None:
     expiry = story.policy.life.plan_expiry_s
+    if story.task.phase is Phase.ENDING:
+        _run(story, event.at, "grace cancelled", error=None)
     story.to(
         Phase.AWAITING_APPROVAL,
         "plan ready",
-        result=_frozen(story, event.text),
+        result=_frozen(story, event.text) or story.task.fallback,
         deadline_at=None,
         clock_left_s=None,
         wake_at=event.at + expiry if expiry else None,
@@ -388,7 +392,8 @@ def _decided(story: _Story, event: ev.Decided) -> None:
         return
     match event.verdict:
         case ev.Verdict.APPROVE:
-            _new_generation(story, "plan approved", plan=Plan.APPROVED)
+            # A plan is no result: it must not stand in for one if the work ends without words.
+            _new_generation(story, "plan approved", plan=Plan.APPROVED, fallback=None)
             story.do(fx.Schedule())
         case ev.Verdict.REVISE if story.task.plan_round < story.policy.life.plan_rounds_max:
             _new_generation(story, "plan sent back", plan_round=story.task.plan_round + 1)
@@ -472,12 +477,15 @@ def _killed(story: _Story, event: ev.Killed) -> None:
 
 
 def _delivered(story: _Story, event: ev.Delivered) -> None:
-    task = story.task
-    if event.generation != task.generation or task.phase not in (Phase.ANNOUNCING, Phase.ANNOUNCE_DEFERRED):
+    if event.generation != story.task.generation or not _has_letter(story.task):
         return
     _tellable(story)
     story.change(delivery=Delivery.DELIVERED, delivery_reason=event.path)
     _clean(story, f"delivered: {event.path}")
+
+
+def _has_letter(task: Task) -> bool:
+    return task.phase is Phase.ANNOUNCING or (task.phase is Phase.ANNOUNCE_DEFERRED and task.reason == MISSING)
 
 
 def _tellable(story: _Story) -> None:
@@ -534,8 +542,7 @@ def _requester_back(story: _Story) -> None:
 
 
 def _requester_killed(story: _Story) -> None:
-    task = story.task
-    if task.phase is Phase.ANNOUNCING or (task.phase is Phase.ANNOUNCE_DEFERRED and task.reason == MISSING):
+    if _has_letter(story.task):
         _tellable(story)
         story.change(delivery=Delivery.SKIPPED, delivery_reason="killed")
         _clean(story, "skipped: requester killed")
@@ -567,7 +574,7 @@ def _clean(story: _Story, reason: str) -> None:
     """Cleanup comes before both ends. With nothing to clean it is over in the same step."""
     story.to(Phase.CLEANUP_PENDING, reason, wake_at=None)
     if story.task.has_cleanup:
-        story.change(wake_at=(story.task.ended_at or 0.0) + CLEANUP_RETRY_S)
+        story.change(wake_at=story.at + CLEANUP_RETRY_S)
         story.do(fx.Cleanup())
     else:
         _cleaned(story)

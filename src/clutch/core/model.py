@@ -77,7 +77,9 @@ class Wait(StrEnum):
     PERSON = "pause"  #: somebody said pause
     CHILDREN = "children"  #: it yielded
     NEEDS_YOU = "needs-you"
-    QUOTA = "quota"
+    QUOTA = "quota"  #: the provider named a time
+    PROVIDER = "provider"  #: it failed in a way that may pass
+    RESTART = "restart"  #: its worker stopped in good order
 
 
 class Plan(StrEnum):

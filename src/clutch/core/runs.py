@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from clutch.core.model import Wait
 from clutch.core.policy import Life
 
 
@@ -68,9 +69,9 @@ def provider_failed(
         if life.quota_wait_max_s and retry_at - at > life.quota_wait_max_s:
             return GiveUp(f"{error}; the wait until {retry_at:.0f} is longer than models.maxWait")
         if failed.failures <= _quota_tries(life):
-            return Park(max(retry_at, at), "quota", failed)
+            return Park(max(retry_at, at), Wait.QUOTA, failed)
     elif failed.failures <= len(life.provider_retries_s):
-        return Park(at + life.provider_retries_s[failed.failures - 1], "quota", failed)
+        return Park(at + life.provider_retries_s[failed.failures - 1], Wait.PROVIDER, failed)
     return GiveUp(f"{error} ({failed.failures} times)")
 
 

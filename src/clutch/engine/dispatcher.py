@@ -39,6 +39,7 @@ class Worker:
         self.ready = asyncio.Event()  #: registered, and whatever a dead predecessor held is free
         self.cleanup: Callable[[int], Awaitable[None]] | None = None
         self._hinted = asyncio.Event()
+        self._stopped = asyncio.Event()
         self._sleeps_until = float("inf")  #: while it looks, everything is news
         self._mail: set[int] = set()
         self._to_clean: set[int] = set()
@@ -70,14 +71,22 @@ class Worker:
     # ---- life ----------------------------------------------------------------------------------------
 
     async def run(self) -> None:
-        """Until `stop`. Each pass of the loop is one life under one number."""
+        """Until `stop`."""
+        try:
+            await self._lives()
+        finally:
+            self._stopped.set()
+
+    async def _lives(self) -> None:
+        """Each pass of the loop is one life under one number."""
         while not self.kit.stopping.is_set():
             await self._register()
             try:
                 async with asyncio.TaskGroup() as group:
-                    if self.has_leases:
-                        group.create_task(self._beat())
+                    heart = group.create_task(self._beat())
                     await self._dispatch(group)
+                    await self._drain()
+                    heart.cancel()
             except* Stale:
                 log.warning("declared dead while alive; coming back", extra={"worker": self.id})
 
@@ -104,7 +113,7 @@ class Worker:
 
     async def _beat(self) -> None:
         work = self.kit.policy.work
-        while True:
+        while self.has_leases:
             await asyncio.sleep(work.lease_s / 5)
             try:
                 await self.kit.door.tx((), workers.heartbeat, self.id, work.lease_s)
@@ -112,9 +121,13 @@ class Worker:
                 log.warning("heartbeat failed", extra={"error": str(error)})
 
     async def stop(self) -> None:
-        """No new claims; turns end at their next boundary, or are cut after a while. Nothing is marked failed."""
+        """No new claims; back when all turns have ended or were handed over. Nothing is marked failed."""
         self.kit.stopping.set()
         self._hinted.set()
+        await self._stopped.wait()
+
+    async def _drain(self) -> None:
+        """Turns end at their next boundary, or are cut after a while."""
         held = [turn for _, turn in self.turns.values()]
         if held:
             await asyncio.wait(held, timeout=self.kit.policy.work.stop_s)
@@ -122,6 +135,7 @@ class Worker:
             turn.cancel()
             await asyncio.wait([turn])
             await self._give_back(claimed)
+        await self._persist(workers.leave, self.id)
 
     # ---- the loop ------------------------------------------------------------------------------------
 
@@ -218,6 +232,15 @@ class Worker:
         except StoreError as error:
             log.warning("store not available", extra={"session": claimed.session_id, "error": str(error)})
             await self._give_back(claimed)
+        except Exception as error:
+            log.exception("a turn broke", extra={"session": claimed.session_id})
+            await self._persist_unless_stale(
+                turns.crash,
+                self.kit.policy,
+                claimed.session_id,
+                claimed.fence,
+                f"internal error: {error!r}"[:500],
+            )
         finally:
             held = self.turns.get(claimed.session_id)
             if held is not None and held[0] is claimed:
@@ -226,8 +249,11 @@ class Worker:
 
     async def _give_back(self, claimed: Claimed) -> None:
         """What the store made of our last write is unknown; whoever claims next reads it from the transcript."""
+        await self._persist_unless_stale(turns.hand_over, self.kit.policy, claimed.session_id, claimed.fence)
+
+    async def _persist_unless_stale(self, fn: Callable[..., Any], *args: Any) -> None:
         with contextlib.suppress(Stale):
-            await self._persist(turns.hand_over, self.kit.policy, claimed.session_id, claimed.fence)
+            await self._persist(fn, *args)
 
 
 async def _together(awaitables: Iterable[Awaitable[Any]]) -> list[Any]:

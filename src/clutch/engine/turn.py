@@ -219,6 +219,8 @@ class Turn:
             text, failed = await self.kit.toolbox.run(call.name, call.args, context), False
         except ToolFailed as error:
             text, failed = str(error), True
+        except Exception as error:  # noqa: BLE001 - a tool is foreign code; what it breaks, the model should read
+            text, failed = f"{call.name} failed: {type(error).__name__}: {error}"[:2000], True
         self._tell("tool:end", call.name)
         return Result(place, call.name, text, failed)
 

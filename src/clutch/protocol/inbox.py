@@ -104,7 +104,7 @@ def take(
         f"SELECT {_LETTER} FROM inbox WHERE session_id = ? AND state = 0 AND taken_run IS NULL ORDER BY id",  # noqa: S608
         (session.id,),
     )
-    if not rows:
+    if not rows and not is_settled:
         return Taken()
     late = {row[0] for row in rows if row[-1]}
     waiting = [_letter(*row[:-1]) for row in rows]
@@ -121,15 +121,16 @@ def take(
         started_by_person=started_by_person,
     )
     yield from _drop(now, policy, choice)
-    if not choice:
+    by_person = any(letter.kind is LetterKind.USER for letter in choice.urgent)
+    settles = is_settled and not by_person
+    if not choice and not settles:
         return Taken(interrupts=choice.interrupts)
     used = yield from pages.usage([letter.task_id for letter in choice.announces])
-    absent = (yield from pages.absent(session.id, choice, senders)) if is_settled else []
+    absent = (yield from pages.absent(session.id, choice, senders)) if settles else []
     page = pages.Page(policy.announcing, senders, used, late, nonce, pages.audience(session, senders))
     inputs = tuple(page.inputs(choice, point, absent))
-    yield from _mark(session, run_id, choice, point, first_seq=session.head + 1)
+    yield from _mark(session, run_id, choice, point)
     told = tuple(letter.task_id for letter in choice.announces if letter.task_id is not None)
-    by_person = any(letter.kind is LetterKind.USER for letter in choice.urgent)
     return Taken(inputs, told, is_any=True, by_person=by_person, interrupts=choice.interrupts)
 
 
@@ -181,15 +182,22 @@ def _drop(now: float, policy: Policy, choice: Choice) -> Tx[None]:
     yield from tasks.record_senders(now, policy, dropped)
 
 
-def _mark(session: SessionRow, run_id: int, choice: Choice, point: Point, first_seq: int) -> Tx[None]:
-    """Where it stands in the transcript is written once; a letter given back keeps its old place."""
-    yield (
-        "UPDATE inbox SET taken_run = ?, taken_seq = COALESCE(taken_seq, ?), path = ? WHERE id = ?",
-        Many(
-            (run_id, first_seq, path_of(letter, point, session.idle_at).value, letter.id)
-            for letter in choice.taken
-        ),
+def _mark(session: SessionRow, run_id: int, choice: Choice, point: Point) -> Tx[None]:
+    """Where it stands in the transcript is written once; a letter given back keeps its old place.
+
+    Urgent letters have a message each, all announces share the one after them."""
+    fresh = [letter.id for letter in choice.urgent if letter.taken_seq is None]
+    seq_of = {letter_id: session.head + place for place, letter_id in enumerate(fresh, start=1)}
+    shared = session.head + len(fresh) + 1
+    rows = Many(
+        (run_id, seq_of.get(letter.id, shared), path_of(letter, point, session.idle_at).value, letter.id)
+        for letter in choice.taken
     )
+    if rows:
+        yield (
+            "UPDATE inbox SET taken_run = ?, taken_seq = COALESCE(taken_seq, ?), path = ? WHERE id = ?",
+            rows,
+        )
 
 
 def answer(now: float, policy: Policy, session: SessionRow, run_id: int) -> Tx[None]:
@@ -224,6 +232,10 @@ def refuse(now: float, policy: Policy, session: SessionRow, run_id: int, error: 
         (session.id, run_id),
     )
     failed = sorted(rows)
+    yield (
+        "UPDATE inbox SET taken_run = NULL WHERE session_id = ? AND state = 0 AND taken_run = ?",
+        (session.id, run_id),
+    )
     yield from tasks.record_senders(
         now, policy, {row[0]: ev.DeliveryFailed(now, error, generation=row[1]) for row in failed}
     )

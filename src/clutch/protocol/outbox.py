@@ -51,6 +51,16 @@ def next_due(now: float, channel: str) -> Tx[float | None]:
     return None if rows[0][0] is None else float(rows[0][0])
 
 
+def waits(now: float, session_id: int, channel: str) -> Tx[bool]:
+    """Are there words of this session for whoever stands at the counter?"""
+    del now
+    rows = yield (
+        "SELECT 1 FROM outbox WHERE due IS NOT NULL AND session_id = ? AND channel = ? LIMIT 1",
+        (session_id, channel),
+    )
+    return bool(rows)
+
+
 def done(now: float, worker_id: int, parcel_id: int, receipt: str | None) -> Tx[None]:
     """Whoever lost the row to another owner has no say: that one will tell."""
     yield (

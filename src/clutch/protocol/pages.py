@@ -11,7 +11,7 @@ from clutch.core.delivery import Choice, Point
 from clutch.core.messages import Input
 from clutch.core.model import Letter, LetterKind, Outcome
 from clutch.core.policy import Announcing
-from clutch.protocol.sessions import WORKING_PHASES, SessionRow
+from clutch.protocol.sessions import IS_WORKING, SessionRow
 from clutch.store.door import Tx
 
 
@@ -84,12 +84,12 @@ def absent(session_id: int, choice: Choice, senders: Mapping[int, Sender]) -> Tx
         for sender in sorted(silent, key=lambda sender: sender.spawn_order)
     ]
     rows = yield (
-        "SELECT id, label, phase FROM tasks WHERE requester_id = ?"  # noqa: S608 (constant words)
-        f" AND phase IN {WORKING_PHASES} ORDER BY spawn_order",
+        f"SELECT spawn_order, id, label, phase FROM tasks WHERE requester_id = ? AND {IS_WORKING}",  # noqa: S608
         (session_id,),
     )
     return gone + [
-        wording.Absent(label, keys.task_id(task_id), f"still {phase}") for task_id, label, phase in rows
+        wording.Absent(label, keys.task_id(task_id), f"still {phase}")
+        for _, task_id, label, phase in sorted(rows)
     ]
 
 

@@ -100,7 +100,7 @@ def is_quiet(now: float, root_id: int) -> Tx[bool]:
         "SELECT (SELECT COUNT(*) FROM tasks WHERE root_id = ? AND phase NOT IN ('completed', 'completed_giveup')),"
         " (SELECT COUNT(*) FROM sessions WHERE root_id = ? AND (owner IS NOT NULL OR due IS NOT NULL OR hold = 1)),"
         " (SELECT COUNT(*) FROM inbox i JOIN sessions s ON s.id = i.session_id"
-        " WHERE s.root_id = ? AND s.closed = 0 AND (i.seen = 0 OR i.state = 0))",
+        " WHERE s.root_id = ? AND s.closed = 0 AND (i.seen = 0 OR (i.state = 0 AND i.silent = 0)))",
         (root_id, root_id, root_id),
     )
     return not any(rows[0])

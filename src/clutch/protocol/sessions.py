@@ -6,11 +6,11 @@ saves a session that nobody owns recomputes when it is due; there is no other wa
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from clutch.core.delivery import due
-from clutch.core.model import WORKING, Lane, Mail, SessionId, WorkerId
+from clutch.core.model import UNTOLD, WORKING, Lane, Mail, Phase, SessionId, WorkerId
 from clutch.core.policy import Policy
 from clutch.errors import ClutchError
 from clutch.store.door import HINT, Tx
@@ -125,22 +125,26 @@ def _mail(session_id: int) -> Tx[Mail]:
     return Mail(*rows[0])
 
 
+def _phases(phases: Iterable[Phase]) -> str:
+    return "(" + ", ".join(f"'{phase}'" for phase in sorted(phases)) + ")"
+
+
 #: for `phase IN …`
-WORKING_PHASES = "(" + ", ".join(f"'{phase}'" for phase in sorted(WORKING)) + ")"
+WORKING_PHASES = _phases(WORKING)
+#: Conditions on tasks. SQLite uses `tasks_untold` and `tasks_alive` only where their words are repeated exactly.
+IS_UNTOLD = f"phase IN {_phases(UNTOLD)}"
+IS_WORKING = f"{IS_UNTOLD} AND phase <> 'announcing'"
 
 
 def working(session_id: int) -> Tx[int]:
     """Children that have not settled."""
-    sql = f"SELECT COUNT(*) FROM tasks WHERE requester_id = ? AND phase IN {WORKING_PHASES}"  # noqa: S608 (constant words)
+    sql = f"SELECT COUNT(*) FROM tasks WHERE requester_id = ? AND {IS_WORKING}"  # noqa: S608 (constant words)
     return int((yield sql, (session_id,))[0][0])
 
 
 def untold(session_id: int) -> Tx[int]:
     """Children whose result this session has not heard."""
-    sql = (
-        "SELECT COUNT(*) FROM tasks WHERE requester_id = ?"  # noqa: S608 (constant words)
-        f" AND (phase IN {WORKING_PHASES} OR phase = 'announcing')"
-    )
+    sql = f"SELECT COUNT(*) FROM tasks WHERE requester_id = ? AND {IS_UNTOLD}"  # noqa: S608 (constant words)
     return int((yield sql, (session_id,))[0][0])
 
 

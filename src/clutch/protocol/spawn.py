@@ -17,7 +17,7 @@ from clutch.core.lifecycle import Step, step
 from clutch.core.model import Lane, LetterKind, Plan, SessionId, Task, TaskId
 from clutch.core.policy import Limits, Policy
 from clutch.protocol import sessions, tasks
-from clutch.protocol.sessions import WORKING_PHASES, SessionRow, Stale
+from clutch.protocol.sessions import IS_WORKING, WORKING_PHASES, SessionRow, Stale
 from clutch.store.door import HINT, Many, Tx
 
 
@@ -102,8 +102,8 @@ def _known(session_id: int, orders: Sequence[Order]) -> Tx[dict[str, Accepted]]:
 def census(parent: SessionRow, limits: Limits, agents: frozenset[str]) -> Tx[Census]:
     """Counted from the rows, under the lock; nothing is counted further than its limit."""
     rows = yield (
-        f"SELECT (SELECT COUNT(*) FROM tasks WHERE requester_id = ? AND phase IN {WORKING_PHASES}),"  # noqa: S608
-        f" (SELECT COUNT(*) FROM (SELECT 1 FROM tasks WHERE root_id = ? AND phase IN {WORKING_PHASES} LIMIT ?) a),"
+        f"SELECT (SELECT COUNT(*) FROM tasks WHERE requester_id = ? AND {IS_WORKING}),"  # noqa: S608
+        f" (SELECT COUNT(*) FROM (SELECT 1 FROM tasks WHERE root_id = ? AND {IS_WORKING} LIMIT ?) a),"
         " (SELECT COUNT(*) FROM (SELECT 1 FROM tasks WHERE requester_id = ? AND retained = 1 LIMIT ?) b),"
         " (SELECT COUNT(*) FROM (SELECT 1 FROM tasks WHERE requester_id = ? AND retained = 1"
         " AND phase = 'completed' LIMIT ?) c),"
@@ -132,11 +132,10 @@ def census(parent: SessionRow, limits: Limits, agents: frozenset[str]) -> Tx[Cen
 def _ended_with_live_descendants(parent: SessionRow) -> Tx[int]:
     """Climb from what lives further down: an ended child with such descendants still counts."""
     rows = yield (
-        "WITH RECURSIVE up(id, requester_id) AS ("  # noqa: S608 (constant words)
-        f"SELECT id, requester_id FROM tasks WHERE root_id = ? AND depth >= ? AND phase IN {WORKING_PHASES}"
-        " UNION SELECT t.id, t.requester_id FROM tasks t JOIN up ON t.id = up.requester_id)"
-        f" SELECT COUNT(*) FROM tasks c JOIN up ON up.id = c.id"
-        f" WHERE c.requester_id = ? AND c.phase NOT IN {WORKING_PHASES}",
+        "WITH RECURSIVE up(id, requester_id, phase) AS ("  # noqa: S608 (constant words)
+        f"SELECT id, requester_id, phase FROM tasks WHERE root_id = ? AND depth >= ? AND {IS_WORKING}"
+        " UNION SELECT t.id, t.requester_id, t.phase FROM tasks t JOIN up ON t.id = up.requester_id)"
+        f" SELECT COUNT(*) FROM up WHERE requester_id = ? AND phase NOT IN {WORKING_PHASES}",
         (parent.root_id, parent.depth + 2, parent.id),
     )
     return int(rows[0][0])

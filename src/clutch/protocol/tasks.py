@@ -126,6 +126,7 @@ def _apply(now: float, policy: Policy, session: SessionRow, task: Task, effect: 
             session.closed = 0
             if not keep_transcript:
                 session.base = session.head
+                yield from forget_calls(session.id)
         case fx.WrapUp(left_s):
             key = f"wrap-up:{session.id}:{task.generation}:{task.deadline_at}"
             yield from letters.post(now, session.id, key, LetterKind.NOTE, wrap_up_note(left_s))
@@ -137,6 +138,11 @@ def _apply(now: float, policy: Policy, session: SessionRow, task: Task, effect: 
             yield from _apply_to_letter(now, task, effect)
         case _:
             assert_never(effect)
+
+
+def forget_calls(session_id: int) -> Tx[None]:
+    """Calls that nobody will report on any more."""
+    yield "UPDATE calls SET state = 'unknown' WHERE session_id = ? AND state = 'open'", (session_id,)
 
 
 def stop(now: float, session: SessionRow, reason: str) -> Tx[None]:

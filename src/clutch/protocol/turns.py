@@ -16,7 +16,7 @@ from clutch.core.delivery import Point
 from clutch.core.messages import Answer, Input, Message, Result, Results
 from clutch.core.model import Wait
 from clutch.core.policy import Policy
-from clutch.protocol import inbox, sessions, tasks
+from clutch.protocol import inbox, outbox, sessions, tasks
 from clutch.protocol.sessions import SessionRow
 from clutch.store.door import Many, Tx
 
@@ -139,7 +139,7 @@ def _close_calls(now: float, session: SessionRow, run_id: int) -> Tx[None]:
     if rows:
         unknown = tuple(Result(row[1], row[2], wording.OUTCOME_UNKNOWN, failed=True) for row in rows)
         yield from _append(now, session, run_id, [Results(unknown)])
-        yield "UPDATE calls SET state = 'unknown' WHERE session_id = ? AND state = 'open'", (session.id,)
+        yield from tasks.forget_calls(session.id)
 
 
 def _append(now: float, session: SessionRow, run_id: int, new: Sequence[Message]) -> Tx[None]:
@@ -271,11 +271,7 @@ def _reply(now: float, session: SessionRow, run_id: int, text: str) -> Tx[None]:
     if session.route is None or not text.strip() or wording.silence(text) is not None:
         return
     channel, _, target = session.route.partition(":")
-    yield (
-        "INSERT INTO outbox(idem, session_id, channel, target, body, due) VALUES(?, ?, ?, ?, ?, ?)"
-        " ON CONFLICT(idem) DO NOTHING",
-        (f"reply:{run_id}", session.id, channel, target, text, now),
-    )
+    yield from outbox.post(now, session.id, f"reply:{run_id}", channel, target, text)
 
 
 def _end_run(now: float, session: SessionRow, run_id: int, reason: str) -> Tx[None]:
@@ -314,7 +310,7 @@ def stumble(
         (counters.crashes, counters.failures, counters.progress_head, run_id),
     )
     if session.is_task:
-        yield from tasks.record(now, policy, session, ev.Parked(now, Wait.QUOTA))
+        yield from tasks.record(now, policy, session, ev.Parked(now, decision.reason))
     yield from _release(now, policy, session, parked_until=decision.until)
 
 
@@ -325,6 +321,15 @@ def fail(
     session = yield from sessions.own(session_id, fence)
     text = yield from partial(session_id, run_id)
     yield from _end(now, policy, session, error, text, is_final=is_final)
+
+
+def crash(now: float, policy: Policy, session_id: int, fence: int, error: str) -> Tx[None]:
+    """A defect of ours or of an adapter stopped the turn. It must not stop the worker's other turns."""
+    session = yield from sessions.own(session_id, fence)
+    if session.run_id is None:
+        return (yield from _release(now, policy, session))
+    text = yield from partial(session_id, session.run_id)
+    yield from _end(now, policy, session, error, text, is_final=False)
 
 
 def _end(
@@ -344,7 +349,7 @@ def hand_over(now: float, policy: Policy, session_id: int, fence: int) -> Tx[Non
     """An orderly stop of the worker: whoever is next goes on, and it counts as nothing."""
     session = yield from sessions.own(session_id, fence)
     if session.is_task and session.run_id is not None:
-        yield from tasks.record(now, policy, session, ev.Parked(now, "restart"))
+        yield from tasks.record(now, policy, session, ev.Parked(now, Wait.RESTART))
     yield from _release(now, policy, session, parked_until=now)
 
 

@@ -45,6 +45,12 @@ def heartbeat(now: float, worker_id: int, lease_s: float) -> Tx[None]:
         raise Stale(f"worker {worker_id} was declared dead")
 
 
+def leave(now: float, worker_id: int) -> Tx[None]:
+    """An orderly end: it owns nothing any more, so nobody has to bury it."""
+    del now
+    yield "DELETE FROM workers WHERE id = ?", (worker_id,)
+
+
 def bury(now: float, worker_id: int | None = None) -> Tx[list[int]]:
     """Those whose lease is over, or the one that is known to be dead: its process lock is free."""
     rows = yield (

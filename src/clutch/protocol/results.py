@@ -1,0 +1,45 @@
+"""Reads for somebody who waits: has a task ended for good, and with what?"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from clutch.core.model import UNTOLD, WORKING, Outcome, Phase
+from clutch.store.door import Tx
+
+#: An outcome that only a new generation can change: the children have settled too.
+SETTLED_PHASES = frozenset(Phase) - (WORKING | (UNTOLD - {Phase.ANNOUNCING}))
+
+
+@dataclass(frozen=True, slots=True)
+class Ended:
+    task_id: int
+    outcome: Outcome
+    text: str | None
+    error: str | None
+
+
+def ended(now: float, task_ids: Sequence[int]) -> Tx[list[Ended]]:
+    """Those of them that have."""
+    del now
+    rows = yield (
+        "SELECT id, phase, outcome, COALESCE(result, fallback), error FROM tasks"
+        " WHERE id {any} AND outcome IS NOT NULL",
+        (list(task_ids),),
+    )
+    return [
+        Ended(task_id, Outcome(outcome), text, error)
+        for task_id, phase, outcome, text, error in rows
+        if phase in SETTLED_PHASES
+    ]
+
+
+def known(now: float, task_id: int) -> Tx[tuple[str, str] | None]:
+    """Label and session key of a task."""
+    del now
+    rows = yield (
+        "SELECT t.label, COALESCE(s.key, '') FROM tasks t LEFT JOIN sessions s ON s.id = t.id WHERE t.id = ?",
+        (task_id,),
+    )
+    return (str(rows[0][0]), str(rows[0][1])) if rows else None
