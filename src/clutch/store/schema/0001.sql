@@ -40,10 +40,11 @@ CREATE TABLE tasks(
   wake_at {float}, deadline_at {float}, clock_left_s {float}, started_at {float}, ended_at {float},
   created_at {float} NOT NULL, result_sha {text}, evidence {text}, retained {big} NOT NULL DEFAULT 1, archived_at {float});
 CREATE UNIQUE INDEX tasks_idem ON tasks(requester_id, idem);
-CREATE INDEX tasks_working ON tasks(requester_id, phase)
-  WHERE phase IN ('spawning', 'queued', 'running', 'paused', 'awaiting_approval', 'ending', 'announce_deferred', 'announcing');
+-- SQLite uses a partial index only for a query that repeats its condition word for word (protocol.sessions.IS_UNTOLD).
+CREATE INDEX tasks_untold ON tasks(requester_id, phase)
+  WHERE phase IN ('announce_deferred', 'announcing', 'awaiting_approval', 'ending', 'paused', 'queued', 'running', 'spawning');
 CREATE INDEX tasks_alive ON tasks(root_id, depth)
-  WHERE phase IN ('spawning', 'queued', 'running', 'paused', 'awaiting_approval', 'ending', 'announce_deferred');
+  WHERE phase IN ('announce_deferred', 'announcing', 'awaiting_approval', 'ending', 'paused', 'queued', 'running', 'spawning');
 CREATE INDEX tasks_retained ON tasks(requester_id, ended_at) WHERE retained = 1;
 CREATE INDEX tasks_undelivered ON tasks(root_id) WHERE delivery = 'undelivered';
 CREATE INDEX tasks_tree ON tasks(root_id, id);

@@ -1,0 +1,315 @@
+"""One PostgreSQL connection: its settings, how it runs a batch in lockstep, its errors in our words.
+
+Knows the driver. Knows nothing of queues, retries or the event loop's tasks.
+
+Every statement of a group is tagged with the number of its operation, so that one trip carries the
+statements of many and the rows still find their way back.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any, Final
+
+from clutch.errors import (
+    ConstraintViolated,
+    DiskFull,
+    StoreBusy,
+    StoreError,
+    StoreLost,
+    UnsupportedStore,
+)
+from clutch.store.dialect import Dialect, is_reading, is_returning, numbered, statement_text
+from clutch.store.door import Row
+from clutch.store.jobs import Outcome, Spoiled
+from clutch.store.lockstep import Group, Lockstep, Start
+
+try:
+    import asyncpg
+except ImportError as error:
+    raise UnsupportedStore(
+        "PostgreSQL needs the driver `asyncpg`: pip install 'clutch-agents[postgres]'"
+    ) from error
+
+#: 14 is the oldest that its own community still repairs, and has client_connection_check_interval.
+_OLDEST_SERVER: Final = 14
+
+_CACHED_STATEMENTS: Final = 1000
+
+#: Between tries to reach a server that is away.
+_FIRST_PAUSE_S: Final = 0.05
+_LAST_PAUSE_S: Final = 1.0
+
+BEGIN: Final = "BEGIN ISOLATION LEVEL READ COMMITTED READ WRITE"
+BEGIN_READING: Final = "BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY"
+
+
+class Unsent(Exception):
+    """The connection was found dead before anything was sent: a new one may try."""
+
+
+#: all the driver and the network may raise; the last one when a connection breaks between two statements
+TROUBLE: Final = (OSError, asyncpg.PostgresError, asyncpg.InterfaceError, asyncpg.InternalClientError)
+
+_HOPELESS: Final = (
+    asyncpg.InvalidAuthorizationSpecificationError,
+    asyncpg.InvalidCatalogNameError,
+    asyncpg.ClientConfigurationError,
+)
+
+_LOSSES: Final = (
+    OSError,  # also TimeoutError: a server that does not answer
+    asyncpg.InternalClientError,
+    asyncpg.PostgresConnectionError,
+    asyncpg.AdminShutdownError,
+    asyncpg.CrashShutdownError,
+    asyncpg.CannotConnectNowError,
+    asyncpg.IdleInTransactionSessionTimeoutError,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class PostgresSettings:
+    """What safety depends on is set here for every connection, whatever the server's defaults are."""
+
+    #: Must be below the lease of a worker: one frozen inside a transaction keeps its row locks, and those
+    #: sessions could never be taken over.
+    idle_in_transaction_s: float = 5.0
+    statement_timeout_s: float = 30.0
+    #: A batch waits as long as its slowest lock, so it rather gives up and runs one by one.
+    lock_timeout_s: float = 2.0
+    connect_timeout_s: float = 5.0
+    #: How long callers wait for a server that is away before they are told.
+    patience_s: float = 15.0
+    #: How many times a transaction that met a deadlock or a lock is tried again.
+    retries: int = 4
+    #: Pumps beyond one let batches overlap; keys still never run at the same time.
+    pumps: int = 1
+    batch_max: int = 256
+    alone_connections: int = 2
+    readers: int = 4
+    application_name: str = "clutch"
+
+    def server_settings(self) -> dict[str, str]:
+        return {
+            "application_name": self.application_name,
+            "idle_in_transaction_session_timeout": _milliseconds(self.idle_in_transaction_s),
+            "statement_timeout": _milliseconds(self.statement_timeout_s),
+            "lock_timeout": _milliseconds(self.lock_timeout_s),
+            # A server notices within half a minute that our machine is gone, and frees its locks.
+            "tcp_keepalives_idle": "10",
+            "tcp_keepalives_interval": "5",
+            "tcp_keepalives_count": "4",
+            # Small statements by the thousand: compiling them costs more than running them.
+            "jit": "off",
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class _Text:
+    """A statement as PostgreSQL reads it; `tagged` also returns the number of the operation first."""
+
+    plain: str
+    tagged: str | None
+
+
+class Link:
+    """One connection. `is_lost` once: for ever."""
+
+    def __init__(self, raw: Any) -> None:
+        self.raw = raw
+        self.is_lost = False
+
+    async def transact(self, starts: Sequence[Start], now: float, begin: str = BEGIN) -> list[Outcome]:
+        """Run a batch in one transaction.
+
+        Raises Spoiled (nothing is written), Unsent (nor even sent) or StoreLost (who knows)."""
+        await self._begin(begin)
+        try:
+            lockstep = Lockstep(starts, now)
+            while groups := lockstep.round():
+                for group in groups:
+                    lockstep.answer(group, await self._send(group))
+            await self._commit()
+        except Spoiled:
+            await self._roll_back()
+            raise
+        except BaseException:
+            # Lost, a cancelled reader, a defect of ours: nobody knows the state of the connection.
+            self.drop()
+            raise
+        return lockstep.outcomes
+
+    async def _begin(self, begin: str) -> None:
+        try:
+            await self.raw.execute(begin)
+        except TROUBLE as error:
+            self.drop()
+            raise Unsent(str(error)) from error
+
+    async def _send(self, group: Group) -> Mapping[int, Sequence[Row]]:
+        try:
+            return await self._trip(group)
+        except TROUBLE as error:
+            if self._is_loss(error):
+                raise StoreLost from error
+            raise Spoiled(in_our_words(error)) from error
+
+    async def _trip(self, group: Group) -> Mapping[int, Sequence[Row]]:
+        text, operations = _text(group.sql), group.operations
+        if group.is_many:
+            await self.raw.executemany(text.plain, [row for each in operations for row in each.parameters])
+            return {}
+        if len(operations) == 1:
+            records = await self.raw.fetch(text.plain, *operations[0].parameters)
+            return {operations[0].number: [tuple(record) for record in records]}
+        if text.tagged is None:
+            await self.raw.executemany(text.plain, [each.parameters for each in operations])
+            return {}
+        return _by_operation(
+            await self.raw.fetchmany(text.tagged, [(*each.parameters, each.number) for each in operations])
+        )
+
+    async def _commit(self) -> None:
+        try:
+            status = await self.raw.execute("COMMIT")
+        except TROUBLE as error:
+            if self._is_loss(error):
+                raise StoreLost from error
+            raise Spoiled(in_our_words(error)) from error
+        # The server answers the COMMIT of a transaction that has failed with a polite ROLLBACK.
+        if status != "COMMIT":
+            raise Spoiled(StoreError(f"the server answered COMMIT with {status}; nothing was written"))
+
+    async def _roll_back(self) -> None:
+        try:
+            await self.raw.execute("ROLLBACK")
+        except TROUBLE:
+            self.drop()
+
+    def _is_loss(self, error: Exception) -> bool:
+        return self.raw.is_closed() or isinstance(error, _LOSSES)
+
+    def drop(self) -> None:
+        self.is_lost = True
+        self.raw.terminate()
+
+    async def close(self) -> None:
+        try:
+            await self.raw.close(timeout=5)
+        except TROUBLE:
+            self.drop()
+
+
+async def connect(dsn: str, settings: PostgresSettings) -> Link:
+    """A new connection, or what the driver raised."""
+    raw = await asyncpg.connect(
+        dsn,
+        server_settings=settings.server_settings(),
+        timeout=settings.connect_timeout_s,
+        # The server ends a statement first; this is for a server that says nothing any more.
+        command_timeout=settings.statement_timeout_s + settings.connect_timeout_s,
+        statement_cache_size=_CACHED_STATEMENTS,
+        max_cached_statement_lifetime=0,
+    )
+    try:
+        await _configure(raw)
+    except BaseException:
+        raw.terminate()
+        raise
+    return Link(raw)
+
+
+async def connect_patiently(dsn: str, settings: PostgresSettings) -> Link:
+    """A new connection, however long the server needs to come back, within the patience of the settings."""
+    loop = asyncio.get_running_loop()
+    give_up_at, pause_s = loop.time() + settings.patience_s, _FIRST_PAUSE_S
+    while True:
+        try:
+            return await connect(dsn, settings)
+        except _HOPELESS as error:
+            raise StoreError(f"PostgreSQL refuses the connection: {error}") from error
+        except TROUBLE as error:
+            if loop.time() + pause_s > give_up_at:
+                raise StoreLost(f"the database cannot be reached ({error}); nothing was sent") from error
+        await asyncio.sleep(pause_s)
+        pause_s = min(2 * pause_s, _LAST_PAUSE_S)
+
+
+async def _configure(raw: Any) -> None:
+    """The same Python types as SQLite gives: SUM of integers is an int, a comparison is 0 or 1."""
+    await raw.set_type_codec("numeric", schema="pg_catalog", encoder=str, decoder=_number_in, format="text")
+    await raw.set_type_codec(
+        "bool",
+        schema="pg_catalog",
+        encoder=lambda value: "t" if value else "f",
+        decoder=_truth,
+        format="text",
+    )
+    # A commit that is acknowledged before it is durable would break every promise made above this file.
+    # Stronger settings (remote_apply) are left alone.
+    await raw.execute(
+        "SELECT set_config('synchronous_commit', 'on', false) "
+        "WHERE current_setting('synchronous_commit') = 'off'"
+    )
+
+
+async def refuse_unsuitable_server(link: Link) -> None:
+    major = link.raw.get_server_version().major
+    if major < _OLDEST_SERVER:
+        raise UnsupportedStore(f"PostgreSQL {major} is too old; {_OLDEST_SERVER} or newer is needed")
+    encoding = await link.raw.fetchval("SHOW server_encoding")
+    if encoding != "UTF8":
+        raise UnsupportedStore(f"the database has encoding {encoding}; create one with ENCODING 'UTF8'")
+
+
+def in_our_words(error: Exception) -> StoreError:
+    match error:
+        case asyncpg.DiskFullError():
+            return DiskFull()
+        case asyncpg.DeadlockDetectedError() | asyncpg.SerializationError() | asyncpg.LockNotAvailableError():
+            return StoreBusy()
+        case asyncpg.IntegrityConstraintViolationError():
+            return ConstraintViolated(str(error))
+        case asyncpg.ReadOnlySQLTransactionError():
+            return StoreError(f"this transaction may only read: {error}")
+        case asyncpg.CharacterNotInRepertoireError() | asyncpg.UntranslatableCharacterError():
+            return StoreError("text with a NUL character cannot be stored")
+        case asyncpg.QueryCanceledError():
+            return StoreError("a statement took too long and was stopped; nothing was written")
+        case _:
+            return StoreError(f"PostgreSQL: {error}")
+
+
+@lru_cache(maxsize=4096)
+def _text(sql: str) -> _Text:
+    plain = numbered(statement_text(sql, Dialect.POSTGRES))
+    tag = f"${sql.count('?') + sql.count('{any}') + 1}::int AS operation"
+    if not is_reading(sql) and not is_returning(sql):
+        return _Text(plain, None)
+    # A locking SELECT must run once and whole; the planner may not fold it into the outer one.
+    how = "MATERIALIZED " if "{lock}" in sql or "{skip}" in sql else ""
+    return _Text(plain, f"WITH q AS {how}({plain}) SELECT {tag}, q.* FROM q")  # noqa: S608 - our own text
+
+
+def _by_operation(records: Sequence[Any]) -> Mapping[int, Sequence[Row]]:
+    rows: dict[int, list[Row]] = {}
+    for record in records:
+        number, *row = record
+        rows.setdefault(number, []).append(tuple(row))
+    return rows
+
+
+def _milliseconds(seconds: float) -> str:
+    return str(max(1, int(seconds * 1000)))
+
+
+def _number_in(text: str) -> int | float:
+    return int(text) if text.lstrip("-").isdigit() else float(text)
+
+
+def _truth(text: str) -> int:
+    return int(text == "t")

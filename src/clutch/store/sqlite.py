@@ -1,0 +1,187 @@
+"""The store on one SQLite file: one writer thread, many transactions to a commit, readers beside it.
+
+    callers ──▶ queue ──▶ writer thread: BEGIN IMMEDIATE, everything that waits, COMMIT (synced) ──▶ callers
+            ──▶ queue ──▶ reader threads: one snapshot each, read-only
+
+While a commit waits for the disk the next batch gathers, so the more callers the fewer commits each needs.
+A memory database is private to its connection, so there the writer thread serves the reads too.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import queue
+import threading
+from collections.abc import Callable, Sequence
+from functools import partial
+from pathlib import Path
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Final, Self
+
+from clutch.errors import StoreError
+from clutch.store import migrations
+from clutch.store.door import DoorStats, Keys, Listener, P, T, TxFunction
+from clutch.store.filesystem import filesystem_of, refuse_network_filesystem
+from clutch.store.jobs import Job, Mode, Outcome, Waiting, answer, deliver, new_job, tell
+from clutch.store.sqlite_batch import SqliteBatches
+from clutch.store.sqlite_connection import MEMORY, SqliteConnection, migrate
+
+if TYPE_CHECKING:
+    from clutch.ports import Clock
+
+#: Enough to make the sync cheap for each; more would only make the first of them wait.
+BATCH_MAX: Final = 512
+
+_Inbox = queue.SimpleQueue[Job | None]
+
+
+class SqliteStore:
+    """Open it with `async with`, or `open()` and `close()`. Its threads ask the clock, too."""
+
+    def __init__(
+        self,
+        path: Path | str,
+        clock: Clock,
+        *,
+        schema: Path = migrations.SCHEMA,
+        readers: int = 2,
+        batch_max: int = BATCH_MAX,
+        busy_timeout_s: float = 5.0,
+        filesystem: Callable[[Path], str] = filesystem_of,
+    ) -> None:
+        self.stats = DoorStats()
+        self._path = str(path)
+        self._clock = clock
+        self._schema = schema
+        self._batch_max = batch_max
+        self._busy_timeout_s = busy_timeout_s
+        self._filesystem = filesystem
+        self._listeners: list[Listener] = []
+        self._writes: _Inbox = queue.SimpleQueue()
+        self._reads: _Inbox = queue.SimpleQueue()
+        self._reader_count = 0 if self._path == MEMORY else readers
+        self._threads: list[threading.Thread] = []
+        self._is_open = False
+
+    async def open(self) -> Self:
+        """Create or migrate the database, then start serving."""
+        self._loop = asyncio.get_running_loop()
+        connections = await asyncio.to_thread(self._connect)
+        writer, *readers = connections
+        self._start("clutch-writer", partial(self._write, writer))
+        for reader in readers:
+            self._start("clutch-reader", partial(self._read, reader))
+        self._is_open = True
+        return self
+
+    async def __aenter__(self) -> Self:
+        return await self.open()
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.close()
+
+    async def tx(self, keys: Keys, fn: TxFunction[P, T], /, *args: P.args, **kwargs: P.kwargs) -> T:
+        job, future = new_job(Mode.SHARED, keys, fn, *args, **kwargs)
+        self._submit(self._writes, job)
+        return await future
+
+    async def alone(self, fn: TxFunction[P, T], /, *args: P.args, **kwargs: P.kwargs) -> T:
+        job, future = new_job(Mode.ALONE, (), fn, *args, **kwargs)
+        self._submit(self._writes, job)
+        return await future
+
+    async def read(self, fn: TxFunction[P, T], /, *args: P.args, **kwargs: P.kwargs) -> T:
+        job, future = new_job(Mode.READ, (), fn, *args, **kwargs)
+        self._submit(self._reads if self._reader_count else self._writes, job)
+        return await future
+
+    def listen(self, callback: Listener) -> None:
+        self._listeners.append(callback)
+
+    async def close(self) -> None:
+        if not self._is_open:
+            return
+        self._is_open = False
+        # The readers first: the last connection to close folds the log back into the database file.
+        for _ in range(self._reader_count):
+            self._reads.put(None)
+        await asyncio.to_thread(self._join, self._threads[1:])
+        self._writes.put(None)
+        await asyncio.to_thread(self._join, self._threads[:1])
+
+    def _submit(self, inbox: _Inbox, job: Job) -> None:
+        if not self._is_open:
+            raise StoreError("the store is closed")
+        inbox.put(job)
+
+    # The rest runs in the store's threads.
+
+    def _connect(self) -> list[SqliteConnection]:
+        if self._path != MEMORY:
+            folder = Path(self._path).absolute().parent
+            refuse_network_filesystem(folder, self._filesystem(folder))
+        connections = [SqliteConnection(self._path, busy_timeout_s=self._busy_timeout_s)]
+        try:
+            migrate(connections[0], self._schema)
+            for _ in range(self._reader_count):
+                connections.append(SqliteConnection(self._path, read_only=True))
+        except BaseException:
+            for connection in connections:
+                connection.close()
+            raise
+        return connections
+
+    def _start(self, name: str, serve: Callable[[], None]) -> None:
+        # A daemon: a program that ends without close() loses nothing it was told is done.
+        thread = threading.Thread(target=serve, name=name, daemon=True)
+        self._threads.append(thread)
+        thread.start()
+
+    @staticmethod
+    def _join(threads: Sequence[threading.Thread]) -> None:
+        for thread in threads:
+            thread.join()
+
+    def _read(self, connection: SqliteConnection) -> None:
+        while (job := self._reads.get()) is not None:
+            if not job.future.cancelled():
+                self._on_loop(answer, job, connection.look(job.start, self._clock.now()))
+        connection.close()
+
+    def _write(self, connection: SqliteConnection) -> None:
+        waiting = Waiting()
+        batches = SqliteBatches(connection, self._clock, self.stats)
+        while self._gather(waiting):
+            batch = waiting.take(self._batch_max)
+            if batch:
+                outcomes = batches.settle(batch)
+                waiting.finished(batch)
+                self._on_loop(self._deliver, batch, outcomes)
+        connection.close()
+
+    def _gather(self, waiting: Waiting) -> bool:
+        """Take in everything that has arrived; wait for it if there is nothing to do. False at the end."""
+        try:
+            while True:
+                job = self._writes.get(block=not waiting)
+                if job is None:
+                    # Nothing can come after the end mark, so what waits is the rest.
+                    self._writes.put(None)
+                    return bool(waiting)
+                waiting.add(job)
+        except queue.Empty:
+            return True
+
+    def _on_loop(self, callback: Callable[..., None], *args: Any) -> None:
+        try:
+            self._loop.call_soon_threadsafe(callback, *args)
+        except RuntimeError:
+            if not self._loop.is_closed():
+                raise
+            # The program ended without close(); nobody is left to be told.
+
+    def _deliver(self, batch: Sequence[Job], outcomes: Sequence[Outcome]) -> None:
+        if hints := deliver(batch, outcomes, self.stats):
+            tell(self._listeners, hints)

@@ -1,0 +1,232 @@
+"""One SQLite connection: how it is opened, how it runs one transaction, and its errors in our words.
+
+Knows the driver. Knows nothing of batches, threads or the event loop.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from functools import partial
+from pathlib import Path
+from typing import Any, Final
+
+import apsw
+
+from clutch.errors import ConstraintViolated, DiskFull, StoreBusy, StoreError, UnsupportedStore
+from clutch.store import migrations
+from clutch.store.dialect import Dialect, statement_text
+from clutch.store.door import Many, Row, Tx
+from clutch.store.jobs import Outcome
+
+MEMORY: Final = ":memory:"
+
+#: 3.7.0 to 3.51.2 can corrupt a database in WAL mode when two connections write or checkpoint at once.
+OLDEST_SQLITE: Final = (3, 51, 3)
+
+#: Pages of write-ahead log before a commit copies them home, ~16 MB. The default of 1,000 is reached several
+#: times a second under load, and every time costs two more syncs.
+_CHECKPOINT_PAGES: Final = 4000
+
+#: After a burst the log is cut back to this; otherwise it would stay as large as it ever was.
+_LOG_BYTES_MAX: Final = 64 * 1024 * 1024
+
+#: More than the product has different texts, so none is compiled twice.
+_CACHED_STATEMENTS: Final = 500
+
+
+class SqliteConnection:
+    """Used by one thread at a time; BEGIN and COMMIT are the caller's."""
+
+    def __init__(self, path: str, *, read_only: bool = False, busy_timeout_s: float = 5.0) -> None:
+        refuse_old_sqlite(apsw.sqlite_lib_version())
+        self._texts: dict[str, tuple[str, bool]] = {}
+        with _in_our_words():
+            self.raw = _open(path, read_only)
+            self.raw.set_busy_timeout(int(busy_timeout_s * 1000))
+            self._configure(in_memory=path == MEMORY, read_only=read_only)
+        self._execute = self.raw.cursor().execute
+
+    def _configure(self, *, in_memory: bool, read_only: bool) -> None:
+        self.raw.execute("PRAGMA foreign_keys=ON")
+        if read_only:
+            self.raw.execute("PRAGMA query_only=ON")
+        elif not in_memory:
+            self._use_durable_log()
+
+    def _use_durable_log(self) -> None:
+        ((mode,),) = self.raw.execute("PRAGMA journal_mode=WAL").fetchall()
+        if mode != "wal":
+            raise UnsupportedStore("SQLite cannot keep a write-ahead log here; use a local filesystem")
+        self.raw.execute("PRAGMA synchronous=FULL")
+        self.raw.execute(f"PRAGMA wal_autocheckpoint={_CHECKPOINT_PAGES}")
+        self.raw.execute(f"PRAGMA journal_size_limit={_LOG_BYTES_MAX}")
+
+    @property
+    def in_transaction(self) -> bool:
+        return self.raw.in_transaction
+
+    def changes(self) -> int:
+        """Rows written since the connection was opened: unchanged means there is nothing to undo."""
+        return self.raw.total_changes()
+
+    def control(self, sql: str) -> None:
+        """Run a statement of ours: BEGIN, COMMIT, PRAGMA, a line of the schema."""
+        with _in_our_words():
+            self._execute(sql).fetchall()
+
+    def rollback(self) -> None:
+        """A full disk or an I/O error may have ended the transaction already."""
+        if self.raw.in_transaction:
+            self.control("ROLLBACK")
+
+    def run(self, start: Callable[[float], Tx[Any]], now: float) -> Outcome:
+        outcome = Outcome()
+        try:
+            self._drive(start(now), outcome)
+        except Exception as error:  # noqa: BLE001 - whatever it raised belongs to the one who asked for it
+            outcome.error = error
+            outcome.hints.clear()
+        return outcome
+
+    def transact(self, start: Callable[[float], Tx[Any]], now: float) -> Outcome:
+        """One transaction in a BEGIN and COMMIT of its own. After an error nothing of it is written."""
+        outcome = Outcome()
+        try:
+            self.control("BEGIN IMMEDIATE")
+            outcome = self.run(start, now)
+            if outcome.error is None:
+                self.control("COMMIT")
+        except StoreError as error:
+            outcome = Outcome(error=error, statements=outcome.statements)
+        finally:
+            self.rollback()
+        return outcome
+
+    def look(self, start: Callable[[float], Tx[Any]], now: float) -> Outcome:
+        """One transaction on a connection that may only read: one snapshot, nothing to commit."""
+        try:
+            self.control("BEGIN")
+            return self.run(start, now)
+        except StoreError as error:
+            return Outcome(error=error)
+        finally:
+            self.rollback()
+
+    @contextmanager
+    def reading_only(self) -> Iterator[None]:
+        """For a connection that otherwise writes."""
+        self.control("PRAGMA query_only=ON")
+        try:
+            yield
+        finally:
+            self.control("PRAGMA query_only=OFF")
+
+    def _drive(self, transaction: Tx[Any], outcome: Outcome) -> None:
+        try:
+            sql, parameters = next(transaction)
+            while True:
+                if sql is None:
+                    outcome.hints.append(parameters)
+                    sql, parameters = transaction.send(())
+                else:
+                    outcome.statements += 1
+                    sql, parameters = transaction.send(self.statement(sql, parameters))
+        except StopIteration as stop:
+            outcome.value = stop.value
+
+    def statement(self, sql: str, parameters: Any) -> Sequence[Row]:
+        text, has_list = self._text(sql)
+        try:
+            if type(parameters) is not Many:
+                return self._execute(text, _bindable(parameters, has_list)).fetchall()
+            for row in parameters:
+                self._execute(text, _bindable(row, has_list)).fetchall()
+        except apsw.Error as error:
+            raise in_our_words(error) from error
+        except UnicodeEncodeError as error:
+            raise StoreError("text with half a surrogate pair cannot be stored") from error
+        return ()
+
+    def _text(self, sql: str) -> tuple[str, bool]:
+        known = self._texts.get(sql)
+        if known is None:
+            known = self._texts[sql] = (statement_text(sql, Dialect.SQLITE), "{any}" in sql)
+        return known
+
+    def close(self) -> None:
+        self.raw.close()
+
+
+def migrate(connection: SqliteConnection, directory: Path) -> None:
+    known = migrations.load(directory, Dialect.SQLITE)
+    still_missing = _must(connection.transact(lambda now: migrations.missing(now, known), 0.0))
+    for migration in still_missing:
+        _must(connection.transact(partial(migrations.apply, migration=migration), 0.0))
+
+
+def _must(outcome: Outcome) -> Any:
+    if outcome.error is not None:
+        raise outcome.error
+    return outcome.value
+
+
+def refuse_old_sqlite(version: str) -> None:
+    if tuple(int(part) for part in version.split(".")) < OLDEST_SQLITE:
+        oldest = ".".join(map(str, OLDEST_SQLITE))
+        raise UnsupportedStore(
+            f"SQLite {version} can corrupt a database that two connections use; "
+            f"{oldest} or newer is needed: install a current `apsw`"
+        )
+
+
+def in_our_words(error: apsw.Error) -> StoreError:
+    match error:
+        case apsw.FullError():
+            return DiskFull()
+        case apsw.BusyError() | apsw.LockedError():
+            return StoreBusy()
+        case apsw.ConstraintError():
+            return ConstraintViolated(str(error))
+        case apsw.ReadOnlyError():
+            return StoreError(f"this transaction may only read: {error}")
+        case _:
+            return StoreError(f"SQLite: {error}")
+
+
+@contextmanager
+def _in_our_words() -> Iterator[None]:
+    try:
+        yield
+    except apsw.Error as error:
+        raise in_our_words(error) from error
+    except OSError as error:
+        raise StoreError(f"cannot open the database: {error}") from error
+
+
+def _open(path: str, read_only: bool) -> apsw.Connection:
+    if path != MEMORY and not read_only:
+        _create_private(path)
+    flags = apsw.SQLITE_OPEN_READONLY if read_only else apsw.SQLITE_OPEN_READWRITE
+    return apsw.Connection(path, flags=flags, statementcachesize=_CACHED_STATEMENTS)
+
+
+def _create_private(path: str) -> None:
+    """SQLite gives the log and its index the mode of the database file, so this decides all three."""
+    file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+    try:
+        os.fchmod(file, 0o600)
+    finally:
+        os.close(file)
+
+
+def _bindable(row: Row, has_list: bool) -> Row:
+    """Lists as JSON for `{any}`. Refuses the one character PostgreSQL cannot keep, so that both agree."""
+    for value in row:
+        if type(value) is str and "\0" in value:
+            raise StoreError("text with a NUL character cannot be stored")
+    if has_list:
+        return tuple(json.dumps(value) if isinstance(value, list) else value for value in row)
+    return row

@@ -1,0 +1,88 @@
+"""One gateway per state directory, and nobody else looks into it."""
+
+from __future__ import annotations
+
+import os
+import stat
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from clutch.errors import StateDirectoryInUse, UnsafeStateDirectory
+from clutch.store.state_directory import StateDirectory
+
+HOLDS_THE_LOCK = """
+import sys
+from clutch.store.state_directory import StateDirectory
+with StateDirectory(sys.argv[1]):
+    print("held", flush=True)
+    sys.stdin.read()
+"""
+
+
+def test_a_second_process_is_refused_by_name_and_death_frees_the_lock(tmp_path: Path) -> None:
+    path = tmp_path / "state"
+    owner = subprocess.Popen(
+        [sys.executable, "-c", HOLDS_THE_LOCK, str(path)],
+        stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
+    )  # fmt: skip
+    assert owner.stdout is not None
+    assert owner.stdout.readline() == "held\n"
+    with pytest.raises(StateDirectoryInUse, match=rf"pid {owner.pid}\b.*CLUTCH_HOME"):
+        StateDirectory(path).acquire()
+    owner.kill()
+    owner.communicate()
+    with StateDirectory(path):
+        assert (path / "lock").read_text() == f"{os.getpid()}\n"
+
+
+def test_it_can_be_taken_again_after_release(tmp_path: Path) -> None:
+    directory = StateDirectory(tmp_path / "state")
+    for _ in range(2):
+        with directory, pytest.raises(StateDirectoryInUse):
+            StateDirectory(tmp_path / "state").acquire()
+
+
+def test_directory_and_lock_are_private_even_if_they_were_not(tmp_path: Path) -> None:
+    path = tmp_path / "state"
+    path.mkdir()
+    path.chmod(0o755)
+    (path / "lock").touch()
+    (path / "lock").chmod(0o666)
+    with StateDirectory(path):
+        assert stat.S_IMODE(path.stat().st_mode) == 0o700
+        assert stat.S_IMODE((path / "lock").stat().st_mode) == 0o600
+
+
+def test_missing_parents_are_made(tmp_path: Path) -> None:
+    with StateDirectory(tmp_path / "a" / "b" / "state") as directory:
+        assert stat.S_IMODE(directory.path.stat().st_mode) == 0o700
+
+
+def test_a_link_or_a_file_in_its_place_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "real").mkdir()
+    (tmp_path / "link").symlink_to(tmp_path / "real")
+    (tmp_path / "file").touch()
+    for name in ("link", "file"):
+        with pytest.raises(UnsafeStateDirectory, match="CLUTCH_HOME"):
+            StateDirectory(tmp_path / name).acquire()
+    assert list((tmp_path / "real").iterdir()) == []
+
+
+def test_a_lock_file_that_is_a_link_is_not_followed(tmp_path: Path) -> None:
+    (tmp_path / "state").mkdir()
+    (tmp_path / "state" / "lock").symlink_to(tmp_path / "victim")
+    with pytest.raises(OSError, match="symbolic link"):
+        StateDirectory(tmp_path / "state").acquire()
+    assert not (tmp_path / "victim").exists()
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a directory away")
+def test_a_directory_of_somebody_else_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "state"
+    path.mkdir()
+    os.chown(path, 12345, 12345)
+    with pytest.raises(UnsafeStateDirectory, match="12345"):
+        StateDirectory(path).acquire()
