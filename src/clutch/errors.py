@@ -61,3 +61,11 @@ class InvalidInput(ClutchError):
         super().__init__(f"{field}: {rule}")
         self.field = field
         self.rule = rule
+
+
+class SpawnRefused(ClutchError):
+    """A limit or a right forbids this spawn; the message names the config key and both numbers."""
+
+
+class NotFound(ClutchError):
+    """There is no such thing here."""

@@ -39,7 +39,7 @@ def due(
     if is_closed or is_paused:
         return None
     if has_open_run:
-        return now if parked_until is None else parked_until
+        return 0.0 if parked_until is None else parked_until  # interrupted: before everything new
     moments = [mail.urgent_at]
     if is_held and not working_children:
         moments.append(now)

@@ -485,7 +485,9 @@ def _delivered(story: _Story, event: ev.Delivered) -> None:
 
 
 def _has_letter(task: Task) -> bool:
-    return task.phase is Phase.ANNOUNCING or (task.phase is Phase.ANNOUNCE_DEFERRED and task.reason == MISSING)
+    return task.phase is Phase.ANNOUNCING or (
+        task.phase is Phase.ANNOUNCE_DEFERRED and task.reason == MISSING
+    )
 
 
 def _tellable(story: _Story) -> None:

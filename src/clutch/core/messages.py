@@ -10,11 +10,13 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from typing import Any, assert_never
 
 VERSION = 1
 _SURROGATE = re.compile("[\ud800-\udfff]")
+_encode = json.JSONEncoder(ensure_ascii=False, separators=(",", ":")).encode
+_encode_in_ascii = json.JSONEncoder(separators=(",", ":")).encode
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,9 +84,36 @@ def kind(message: Message) -> str:
 
 def dump(message: Message) -> str:
     """JSON escapes control characters; halves of surrogate pairs, which no database takes, are escaped too."""
-    data = {"v": VERSION, **asdict(message)}
-    text = json.dumps(data, ensure_ascii=False, separators=(",", ":"))
-    return json.dumps(data, separators=(",", ":")) if _SURROGATE.search(text) else text
+    data = {"v": VERSION, **_fields(message)}
+    text = _encode(data)
+    return _encode_in_ascii(data) if _SURROGATE.search(text) else text
+
+
+def _fields(message: Message) -> dict[str, Any]:
+    """By hand: `asdict` copies everything, and cost more than any statement of the transaction around it."""
+    match message:
+        case Input(text, source):
+            return {"text": text, "source": source}
+        case Answer(text, calls, usage, model, stop):
+            made = [{"name": call.name, "args": dict(call.args), "id": call.id} for call in calls]
+            return {"text": text, "calls": made, "usage": _usage(usage), "model": model, "stop": stop}
+        case Results(results):
+            return {"results": [_result(result) for result in results]}
+        case _:
+            assert_never(message)
+
+
+def _usage(usage: Usage) -> dict[str, int]:
+    return {
+        "input": usage.input,
+        "output": usage.output,
+        "cache_read": usage.cache_read,
+        "cache_write": usage.cache_write,
+    }
+
+
+def _result(result: Result) -> dict[str, Any]:
+    return {"index": result.index, "name": result.name, "text": result.text, "failed": result.failed}
 
 
 def load(kind: str, body: str) -> Message:

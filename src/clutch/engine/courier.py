@@ -28,6 +28,7 @@ ERROR_CHARS_MAX = 200
 class Courier:
     def __init__(self, worker: Worker, name: str, channel: Channel) -> None:
         self.worker, self.name, self.channel = worker, name, channel
+        self._is_stopping = False
         self._hinted = asyncio.Event()
         worker.kit.door.listen(self._hear)
 
@@ -35,21 +36,39 @@ class Courier:
         if any(hint in (("outbox", self.name), LOOK) for hint in hints):
             self._hinted.set()
 
-    def stop(self) -> None:
-        """After `kit.stopping` is set: look up from the sleep. What is being sent is sent to the end."""
-        self._hinted.set()
+    def start(self, group: asyncio.TaskGroup) -> None:
+        self._life = group.create_task(self._run())
 
-    async def run(self) -> None:
-        kit = self.worker.kit
-        while not kit.stopping.is_set():
+    async def stop(self) -> None:
+        """Before its worker leaves. What is being sent gets a while; cut off, it is sent again later."""
+        self._is_stopping = True
+        self._hinted.set()
+        await asyncio.wait([self._life], timeout=self.worker.kit.policy.work.stop_s)
+        self._life.cancel()
+        await asyncio.wait([self._life])
+        await self._free()
+
+    async def _run(self) -> None:
+        await self._free()
+        while not self._is_stopping:
             self._hinted.clear()
             try:
-                if await self._pass():
-                    continue
-                await self._rest(await kit.door.read(outbox.next_due, self.name))
+                if not await self._pass():
+                    await self._rest()
             except StoreError as error:
-                log.warning("store not available", extra={"channel": self.name, "error": str(error)})
-                await asyncio.sleep(kit.policy.work.tick_s)
+                self._complain(error)
+                await asyncio.sleep(self.worker.kit.policy.work.tick_s)
+                await self._free()
+
+    async def _free(self) -> None:
+        """Nothing is being sent now; whatever still bears our name is due again."""
+        try:
+            await self.worker.kit.door.alone(outbox.free, self.worker.id, self.name)
+        except StoreError as error:
+            self._complain(error)
+
+    def _complain(self, error: StoreError) -> None:
+        log.warning("store not available", extra={"channel": self.name, "error": str(error)})
 
     async def _pass(self) -> bool:
         """True: something was sent or tried, so there may be more."""
@@ -59,10 +78,9 @@ class Courier:
             return False
         parcels = await kit.door.alone(outbox.claim, owner, self.name, BATCH_MAX)
         for parcel in parcels:
-            if kit.stopping.is_set():
-                await kit.door.tx((), outbox.give_back, owner, parcel.id)
-            else:
-                await self._send(owner, parcel)
+            if self._is_stopping:
+                break
+            await self._send(owner, parcel)
         return bool(parcels)
 
     async def _send(self, owner: int, parcel: Parcel) -> None:
@@ -81,8 +99,10 @@ class Courier:
         else:
             await kit.door.tx((), outbox.done, owner, parcel.id, receipt)
 
-    async def _rest(self, moment: float | None) -> None:
-        pause_s = self.worker.kit.policy.work.tick_s
+    async def _rest(self) -> None:
+        kit = self.worker.kit
+        pause_s = kit.policy.work.tick_s
+        moment = await kit.door.read(outbox.next_due, self.name)
         if moment is not None:
             pause_s = min(pause_s, max(0.001, moment - self.worker.clock.now()))
         try:

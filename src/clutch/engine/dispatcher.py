@@ -18,7 +18,7 @@ from typing import Any
 
 from clutch import __version__
 from clutch.engine.turn import Kit, Turn
-from clutch.errors import StoreError
+from clutch.errors import StoreError, StoreLost
 from clutch.ports import Clock
 from clutch.protocol import control, inbox, turns, workers
 from clutch.protocol.sessions import Stale
@@ -156,10 +156,10 @@ class Worker:
     async def _act(self, prospect: Prospect, group: asyncio.TaskGroup) -> bool:
         """True: something was done, so look again before sleeping."""
         now = self.clock.now()
-        acted = await self._deliver_mail(prospect.unseen)
+        acted = await self._bury(prospect, now)  # first: the clock of a run whose owner is dead stands
+        acted |= await self._deliver_mail(prospect.unseen)
         acted |= await self._ring(prospect.alarms)
         acted |= await self._clean()
-        acted |= await self._bury(prospect, now)
         if prospect.due_at is not None and prospect.due_at <= now and self._room() > 0:
             acted |= await self._claim(group)
         return acted
@@ -198,8 +198,12 @@ class Worker:
         waiting = sorted(self._to_clean)
         self._to_clean.clear()
         for task_id in waiting:
-            if self.cleanup is not None:
-                await self.cleanup(task_id)
+            try:
+                if self.cleanup is not None:
+                    await self.cleanup(task_id)
+            except Exception:
+                log.exception("cleanup failed; the task's timer tries again", extra={"task": task_id})
+                continue
             await self.kit.door.alone(control.cleaned, self.kit.policy, task_id)
         return bool(waiting)
 
@@ -207,7 +211,11 @@ class Worker:
         return self.kit.policy.work.sessions_max - len(self.turns)
 
     async def _claim(self, group: asyncio.TaskGroup) -> bool:
-        claimed = await self.kit.door.alone(workers.claim, self.id, self._room())
+        try:
+            claimed = await self.kit.door.alone(workers.claim, self.id, self._room())
+        except StoreLost:
+            await self._persist(workers.disown, self.id, sorted(self.turns))
+            raise
         for one in claimed:
             task = group.create_task(self._turn(one))
             self.turns[one.session_id] = (one, task)
@@ -257,11 +265,9 @@ class Worker:
 
 
 async def _together(awaitables: Iterable[Awaitable[Any]]) -> list[Any]:
-    """All at once, so that they share a commit."""
-
-    async def one(awaitable: Awaitable[Any]) -> Any:
-        return await awaitable
-
-    async with asyncio.TaskGroup() as group:
-        tasks = [group.create_task(one(awaitable)) for awaitable in awaitables]
-    return [task.result() for task in tasks]
+    """All at once, so that they share a commit. The first failure is raised, as itself, when all have ended."""
+    ended = await asyncio.gather(*awaitables, return_exceptions=True)
+    for one in ended:
+        if isinstance(one, BaseException):
+            raise one
+    return ended

@@ -81,7 +81,7 @@ class Turn:
         self.run_id, self.head = begun.run_id, begun.head
         self.is_unanswered, self.senders = begun.is_unanswered, begun.senders
         self.briefing = await self.kit.door.read(queries.briefing, self.session_id)
-        self.transcript = list(self.briefing.transcript)
+        self.transcript, self.steps = list(self.briefing.transcript), self.briefing.steps
         self.specs = tools_for(self.briefing, self.kit.toolbox.specs())
         self.allowed = frozenset(spec.name for spec in self.specs)
         self.replay_safe = frozenset(spec.name for spec in self.specs if spec.replay_safe)
@@ -129,7 +129,7 @@ class Turn:
     async def _ask(self) -> Answer | None:
         """An answer with calls, committed. None: the run is over, parked or failed."""
         limit = self.kit.policy.life.steps_max
-        if sum(isinstance(message, Answer) for message in self.transcript) >= limit:
+        if self.steps >= limit:
             await self._fail(f"step limit of {limit} reached", is_final=True)
             return None
         try:
@@ -179,6 +179,7 @@ class Turn:
         flags = [call.name in self.replay_safe for call in answer.calls]
         self.head = await self._tx(turns.respond, answer, flags, self.is_unanswered, with_senders=True)
         self.transcript.append(answer)
+        self.steps += 1
         self.is_unanswered, self.senders = False, ()
 
     async def _hand_over(self) -> None:
@@ -200,7 +201,8 @@ class Turn:
         outcome = Results(tuple(sorted(gave, key=lambda result: result.index)))
         nonce = self.kit.ids.nonce()
         if sleeps:
-            boundary = await self._tx(turns.yields, outcome, sleeps[0], nonce)
+            boundary = await self._tx(turns.yields, outcome, sleeps, nonce)
+            outcome = turns.with_yields(outcome, sleeps, turns.NO_CHILD)
         else:
             boundary = await self._tx(turns.results, outcome, nonce)
         self.transcript.append(outcome)

@@ -42,14 +42,12 @@ class KillReport:
 def kill(now: float, policy: Policy, task_id: int, reason: str, actor: str) -> Tx[KillReport]:
     """The task and everything below it, also below an ended one. One commit; nothing can be born after it."""
     session, task = yield from _task(task_id)
-    stopped: list[int] = []
+    below = yield from tasks.lock_below(session.id)
     is_live = bool(step(task, ev.Killed(now, reason), policy).moves)
-    if is_live:
-        yield from tasks.skip_letters(now, policy, [session.id], actor)
-        yield from tasks.record(now, policy, session, ev.Killed(now, reason), actor)
-        yield from sessions.save(now, policy, session)
-        stopped.append(int(session.id))
-    stopped += yield from tasks.kill_below(now, policy, session.id, reason, actor)
+    dying = [session, *below] if is_live else below
+    descendants = [one.id for one in below]
+    yield from tasks.skip_letters(now, policy, [one.id for one in dying], descendants, actor)
+    stopped = yield from tasks.kill_all(now, policy, dying, reason, actor)
     return KillReport(tuple(stopped), () if is_live else (task_id,))
 
 

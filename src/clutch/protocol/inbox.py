@@ -50,7 +50,8 @@ def _pass_on(session: SessionRow) -> Tx[bool]:
         "UPDATE inbox SET state = 3 WHERE session_id = ? AND state = 0 AND (kind <> 'announce' OR silent = 1)",
         (session.id,),
     )
-    yield "UPDATE inbox SET seen = 1 WHERE session_id = ? AND seen = 0", (session.id,)
+    # What is left open stays unseen until `orphan` has told its senders: whoever runs that may die before.
+    yield "UPDATE inbox SET seen = 1 WHERE session_id = ? AND seen = 0 AND state <> 0", (session.id,)
     if session.parent_id is not None:
         return False
     left = yield "SELECT 1 FROM inbox WHERE session_id = ? AND state = 0 LIMIT 1", (session.id,)
@@ -127,6 +128,8 @@ def take(
         return Taken(interrupts=choice.interrupts)
     used = yield from pages.usage([letter.task_id for letter in choice.announces])
     absent = (yield from pages.absent(session.id, choice, senders)) if settles else []
+    if not choice and not absent and not session.is_task:
+        return Taken()  # it has heard everything between two steps of another turn
     page = pages.Page(policy.announcing, senders, used, late, nonce, pages.audience(session, senders))
     inputs = tuple(page.inputs(choice, point, absent))
     yield from _mark(session, run_id, choice, point)

@@ -67,6 +67,7 @@ def done(now: float, worker_id: int, parcel_id: int, receipt: str | None) -> Tx[
         "UPDATE outbox SET done_at = ?, receipt = ?, error = NULL, owner = NULL WHERE id = ? AND owner = ?",
         (now, receipt, parcel_id, worker_id),
     )
+    yield HINT, ("parcel", parcel_id)
 
 
 def failed(now: float, rules: Announcing, worker_id: int, parcel: Parcel, error: str) -> Tx[float | None]:
@@ -94,11 +95,12 @@ def dead(now: float, worker_id: int, parcel_id: int, error: str) -> Tx[None]:
     yield from _let_go(worker_id, parcel_id, error, None)
 
 
-def give_back(now: float, worker_id: int, parcel_id: int) -> Tx[None]:
-    """An orderly stop before the sending began; it counts as nothing."""
+def free(now: float, worker_id: int, channel: str) -> Tx[None]:
+    """What this worker sends no more, and what nobody alive sends: after a lost answer, a stop, a start."""
     yield (
-        "UPDATE outbox SET owner = NULL, due = ?, attempts = attempts - 1 WHERE id = ? AND owner = ?",
-        (now, parcel_id, worker_id),
+        "UPDATE outbox SET owner = NULL, due = ? WHERE channel = ? AND owner IS NOT NULL"
+        " AND (owner = ? OR owner NOT IN (SELECT id FROM workers))",
+        (now, channel, worker_id),
     )
 
 
@@ -107,6 +109,7 @@ def _let_go(worker_id: int, parcel_id: int, error: str, due_at: float | None) ->
         "UPDATE outbox SET owner = NULL, due = ?, error = ? WHERE id = ? AND owner = ?",
         (due_at, error, parcel_id, worker_id),
     )
+    yield HINT, ("parcel", parcel_id)
 
 
 def hand_out(now: float, session_id: int, channel: str) -> Tx[str | None]:

@@ -25,20 +25,22 @@ class Briefing:
     label: str | None
     requester_key: str | None
     plan: str | None
+    steps: int  #: answers of the open run
     transcript: tuple[Message, ...]
 
 
 def briefing(now: float, session_id: int) -> Tx[Briefing]:
     del now
     rows = yield (
-        "SELECT s.key, s.agent_id, s.root_id, s.depth, s.rights, s.model, s.workspace, t.label, p.key, t.plan, s.base"
+        "SELECT s.key, s.agent_id, s.root_id, s.depth, s.rights, s.model, s.workspace, t.label, p.key, t.plan, s.base,"
+        " s.run_id"
         " FROM sessions s LEFT JOIN tasks t ON t.id = s.id LEFT JOIN sessions p ON p.id = s.parent_id"
         " WHERE s.id = ?",
         (session_id,),
     )
-    key, agent_id, root_id, depth, rights, model, workspace, label, requester_key, plan, base = rows[0]
+    key, agent_id, root_id, depth, rights, model, workspace, label, requester_key, plan, base, run_id = rows[0]
     said = yield (
-        "SELECT kind, body FROM messages WHERE session_id = ? AND seq > ? ORDER BY seq",
+        "SELECT kind, body, run_id FROM messages WHERE session_id = ? AND seq > ? ORDER BY seq",
         (session_id, base),
     )
     return Briefing(
@@ -52,7 +54,8 @@ def briefing(now: float, session_id: int) -> Tx[Briefing]:
         label=label,
         requester_key=requester_key,
         plan=plan,
-        transcript=tuple(messages.load(kind, body) for kind, body in said),
+        steps=sum(kind == "answer" and of_run == run_id for kind, _, of_run in said),
+        transcript=tuple(messages.load(kind, body) for kind, body, _ in said),
     )
 
 

@@ -119,6 +119,7 @@ def _apply(now: float, policy: Policy, session: SessionRow, task: Task, effect: 
             yield from stop(now, session, reason)
         case fx.Hold():
             session.hold, session.hold_until = 1, None
+            yield from _forget_notes(session.id)
         case fx.Close():
             session.closed, session.hold, session.hold_until, session.paused = 1, 0, None, 0
             yield from letters.unsee(session.id)
@@ -155,9 +156,15 @@ def stop(now: float, session: SessionRow, reason: str) -> Tx[None]:
         "UPDATE inbox SET taken_run = NULL WHERE session_id = ? AND state = 0 AND taken_run IS NOT NULL",
         (session.id,),
     )
+    yield from _forget_notes(session.id)
     session.owner, session.run_id, session.idle_at = None, None, now
     session.fence += 1
     yield HINT, ("stop", session.id, session.fence)
+
+
+def _forget_notes(session_id: int) -> Tx[None]:
+    """A wrap-up is about the clock of one run; the next one has its own."""
+    yield "UPDATE inbox SET state = 3 WHERE session_id = ? AND state = 0 AND kind = 'note'", (session_id,)
 
 
 def _apply_to_letter(now: float, task: Task, effect: fx.Effect) -> Tx[None]:
@@ -195,19 +202,21 @@ def _apply_to_letter(now: float, task: Task, effect: fx.Effect) -> Tx[None]:
 def kill_below(
     now: float, policy: Policy, session_id: int, reason: str, actor: str = "clutch"
 ) -> Tx[list[int]]:
-    """End every task below the session that has not ended. Alone: it writes many sessions, top-down.
+    """End every task below the session that has not ended. Alone: it writes many sessions, top-down."""
+    below = yield from lock_below(session_id)
+    yield from skip_letters(now, policy, [session.id for session in below], [], actor)
+    return (yield from kill_all(now, policy, below, reason, actor))
 
-    Results of ended ones that nobody has answered yet are skipped: whoever wanted them dies here."""
-    subtree = yield from lock_below(session_id)
-    dying = [session for session in subtree if session.is_task]
-    yield from skip_letters(now, policy, [session.id for session in dying], actor)
-    stopped = []
+
+def kill_all(
+    now: float, policy: Policy, dying: Sequence[SessionRow], reason: str, actor: str
+) -> Tx[list[int]]:
+    """Locked sessions, ancestors first. Those that had not ended are returned."""
+    stopped = [int(session.id) for session in dying if not session.closed]
     for session in dying:
         task = yield from record(now, policy, session, ev.Killed(now, reason), actor)
         if not session.closed:
             raise AssertionError(f"session {session.id} survived a kill in phase {task.phase}")
-        if task.outcome is Outcome.KILLED and task.ended_at == now:
-            stopped.append(int(session.id))
         yield from sessions.save(now, policy, session)
     return stopped
 
@@ -229,12 +238,14 @@ def lock_below(session_id: int) -> Tx[list[SessionRow]]:
             known[session.id] = session
 
 
-def skip_letters(now: float, policy: Policy, dying: list[int], actor: str) -> Tx[None]:
-    if not dying:
-        return
+def skip_letters(
+    now: float, policy: Policy, readers: Sequence[int], senders: Sequence[int], actor: str
+) -> Tx[None]:
+    """What lies with dying readers, and what the senders' letters still wait to tell to anybody else."""
     rows = yield (
-        "UPDATE inbox SET state = 3 WHERE session_id {any} AND state = 0 RETURNING task_id, kind, silent",
-        (dying,),
+        "UPDATE inbox SET state = 3 WHERE state = 0"
+        " AND (session_id {any} OR (task_id {any} AND taken_seq IS NULL)) RETURNING task_id, kind, silent",
+        (list(readers), list(senders)),
     )
     skipped: dict[int, ev.Event] = {
         task_id: ev.RequesterKilled(now)

@@ -52,6 +52,9 @@ def begin(
 ) -> Tx[Begun | None]:
     """After a claim: go on with the open run, or open one with what waits. None: nothing to do, released."""
     session = yield from sessions.own(session_id, fence)
+    if session.closed:  # by its timer, after the claim: what waits here goes one level up
+        yield from _release(now, policy, session)
+        return None
     if session.paused:
         yield from _stay_paused(now, policy, session)
         return None
@@ -103,7 +106,7 @@ def _go_on(now: float, policy: Policy, session: SessionRow) -> Tx[Begun | None]:
 def _open_run(now: float, policy: Policy, session: SessionRow, run_id: int, nonce: str) -> Tx[Begun | None]:
     children = (yield from sessions.working(session.id)) if session.hold else 0
     if session.hold and children and session.hold_until is not None and now >= session.hold_until:
-        moved_at = yield from progress_below(session.id)
+        moved_at = now if (yield from person_waits(session.id)) else (yield from progress_below(session.id))
         if moved_at is not None and moved_at + policy.life.settle_expiry_s > now:
             session.hold_until = moved_at + policy.life.settle_expiry_s
         else:
@@ -113,6 +116,8 @@ def _open_run(now: float, policy: Policy, session: SessionRow, run_id: int, nonc
         yield from _close_calls(now, session, run_id)
     taken = yield from inbox.take(now, policy, session, run_id, Point.START, nonce, is_settled=is_settled)
     if not taken.is_any:
+        if is_settled:
+            session.hold, session.hold_until = 0, None
         yield from _release(now, policy, session)
         return None
     if is_settled and not taken.by_person:
@@ -222,15 +227,15 @@ def yields(
     fence: int,
     run_id: int,
     outcome: Results,
-    place: int,
+    places: Sequence[int],
     nonce: str,
 ) -> Tx[Boundary]:
     """`sessions_yield`: results, end of run and hold in one commit; a crash between them would un-yield."""
     session = yield from sessions.own(session_id, fence)
     if not (yield from sessions.untold(session_id)):
-        said = _with(outcome, place, NO_CHILD)
+        said = with_yields(outcome, places, NO_CHILD)
         return (yield from results(now, policy, session_id, fence, run_id, said, nonce))
-    yield from _file(now, session, run_id, _with(outcome, place, YIELDED))
+    yield from _file(now, session, run_id, with_yields(outcome, places, YIELDED))
     yield from _end_run(now, session, run_id, "yield")
     if session.is_task:
         yield from tasks.record(now, policy, session, ev.Yielded(now))
@@ -239,9 +244,10 @@ def yields(
     return Boundary(goes_on=False)
 
 
-def _with(outcome: Results, place: int, text: str) -> Results:
-    said = Result(place, "sessions_yield", text)
-    return Results(tuple(sorted((*outcome.results, said), key=lambda result: result.index)))
+def with_yields(outcome: Results, places: Sequence[int], text: str) -> Results:
+    """Every call has a result, also the second yield of an answer."""
+    said = [Result(place, "sessions_yield", text) for place in places]
+    return Results(tuple(sorted((*outcome.results, *said), key=lambda result: result.index)))
 
 
 def finish(
@@ -389,6 +395,18 @@ def progress_below(session_id: int) -> Tx[float | None]:
         (session_id,),
     )
     return None if rows[0][0] is None else float(rows[0][0])
+
+
+def person_waits(session_id: int) -> Tx[bool]:
+    """Does a descendant wait for a person? Then nobody below can be late."""
+    rows = yield (
+        "WITH RECURSIVE below(id) AS (SELECT id FROM tasks WHERE requester_id = ?"
+        " UNION ALL SELECT t.id FROM tasks t JOIN below b ON t.requester_id = b.id)"
+        " SELECT COUNT(*) FROM tasks WHERE id IN (SELECT id FROM below)"
+        " AND (phase = 'awaiting_approval' OR (phase = 'paused' AND reason IN ('needs-you', 'pause')))",
+        (session_id,),
+    )
+    return bool(rows[0][0])
 
 
 def late(now: float, policy: Policy, session_id: int, text: str) -> Tx[None]:

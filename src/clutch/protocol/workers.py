@@ -7,7 +7,7 @@ process writes nothing.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from clutch.core import events as ev
@@ -28,7 +28,8 @@ def next_number(now: float) -> Tx[int]:
 
 def register(now: float, worker_id: int, lease_s: float, host: str, pid: int, version: str) -> Tx[None]:
     yield (
-        "INSERT INTO workers(id, lease_until, host, pid, version, started_at) VALUES(?, ?, ?, ?, ?, ?)",
+        "INSERT INTO workers(id, lease_until, host, pid, version, started_at) VALUES(?, ?, ?, ?, ?, ?)"
+        " ON CONFLICT(id) DO UPDATE SET lease_until = excluded.lease_until",
         (worker_id, now + lease_s, host, pid, version, now),
     )
 
@@ -49,6 +50,18 @@ def leave(now: float, worker_id: int) -> Tx[None]:
     """An orderly end: it owns nothing any more, so nobody has to bury it."""
     del now
     yield "DELETE FROM workers WHERE id = ?", (worker_id,)
+
+
+def disown(now: float, worker_id: int, held: Sequence[int]) -> Tx[None]:
+    """A claim whose answer was lost may have succeeded: what this worker does not know it owns is free again."""
+    del now
+    freed = yield (
+        "UPDATE sessions SET owner = NULL, fence = fence + 1, due = 0"
+        " WHERE owner = ? AND NOT (id {any}) RETURNING id",
+        (worker_id, list(held)),
+    )
+    if freed:
+        yield HINT, ("due", 0.0)
 
 
 def bury(now: float, worker_id: int | None = None) -> Tx[list[int]]:
@@ -176,19 +189,7 @@ def ring(now: float, policy: Policy, task_id: int) -> Tx[None]:
         text = yield from turns.partial(task_id, session.run_id)
     if phase == Phase.ANNOUNCE_DEFERRED and reason == DESCENDANTS:
         progress_at = yield from turns.progress_below(task_id)
-        person_waits = yield from _person_waits(task_id)
+        person_waits = yield from turns.person_waits(task_id)
     woke = ev.Woke(now, session.owner is not None, progress_at, person_waits, text)
     yield from tasks.record(now, policy, session, woke)
     yield from sessions.save(now, policy, session)
-
-
-def _person_waits(session_id: int) -> Tx[bool]:
-    """Does a descendant wait for a person? Then nobody below can be late."""
-    rows = yield (
-        "WITH RECURSIVE below(id) AS (SELECT id FROM tasks WHERE requester_id = ?"
-        " UNION ALL SELECT t.id FROM tasks t JOIN below b ON t.requester_id = b.id)"
-        " SELECT COUNT(*) FROM tasks WHERE id IN (SELECT id FROM below)"
-        " AND (phase = 'awaiting_approval' OR (phase = 'paused' AND reason IN ('needs-you', 'pause')))",
-        (session_id,),
-    )
-    return bool(rows[0][0])

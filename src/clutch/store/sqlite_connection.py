@@ -51,6 +51,8 @@ class SqliteConnection:
 
     def _configure(self, *, in_memory: bool, read_only: bool) -> None:
         self.raw.execute("PRAGMA foreign_keys=ON")
+        # The plan may not depend on the values: otherwise most statements are compiled anew for each of them.
+        self.raw.config(apsw.SQLITE_DBCONFIG_ENABLE_QPSG, 1)
         if read_only:
             self.raw.execute("PRAGMA query_only=ON")
         elif not in_memory:
@@ -138,7 +140,7 @@ class SqliteConnection:
             outcome.value = stop.value
 
     def statement(self, sql: str, parameters: Any) -> Sequence[Row]:
-        text, has_list = self._text(sql)
+        text, has_list = self._texts.get(sql) or self._text(sql)
         try:
             if type(parameters) is not Many:
                 return self._execute(text, _bindable(parameters, has_list)).fetchall()
@@ -151,10 +153,8 @@ class SqliteConnection:
         return ()
 
     def _text(self, sql: str) -> tuple[str, bool]:
-        known = self._texts.get(sql)
-        if known is None:
-            known = self._texts[sql] = (statement_text(sql, Dialect.SQLITE), "{any}" in sql)
-        return known
+        self._texts[sql] = (statement_text(sql, Dialect.SQLITE), "{any}" in sql)
+        return self._texts[sql]
 
     def close(self) -> None:
         self.raw.close()

@@ -31,13 +31,22 @@ def is_plain(text: str) -> bool:
 
 def visible(text: str, length_max: int) -> str:
     """One line of at most `length_max` characters; a cut is marked and never splits an escape."""
+    if _stays(text, length_max):
+        return text
     return _fit((_escaped(character) for character in text[: length_max + 1]), length_max)
 
 
 def quoted(text: str, length_max: int = LABEL_MAX) -> str:
     """In double quotes that the text itself cannot close. The limit is for what stands between them."""
+    if _stays(text, length_max) and '"' not in text:
+        return f'"{text}"'
     escaped = ('\\"' if character == '"' else _escaped(character) for character in text[: length_max + 1])
     return f'"{_fit(escaped, length_max)}"'
+
+
+def _stays(text: str, length_max: int) -> bool:
+    """Nearly every text needs no escape; looking at each character of it is slow."""
+    return len(text) <= length_max and "\\" not in text and is_plain(text)
 
 
 def _escaped(character: str) -> str:
