@@ -5,24 +5,31 @@ from __future__ import annotations
 import asyncio
 import os
 import time
-from collections.abc import AsyncIterator
-from contextlib import AsyncExitStack, asynccontextmanager
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
+from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from types import MappingProxyType
+from typing import Any
 
 from clutch.core.policy import Policy
 from clutch.engine.bus import Bus
+from clutch.engine.courier import Courier
 from clutch.engine.dispatcher import Worker
 from clutch.engine.ids import BlockIds
 from clutch.engine.turn import Kit
-from clutch.models.offline import OfflineModel
-from clutch.ports import Clock, Lives, Models, Toolbox
-from clutch.store.door import Door
+from clutch.gateway.api import Gateway
+from clutch.models.evidence import findings_of as findings_of
+from clutch.models.offline import OfflineModel, watchable_latency
+from clutch.ports import Channel, Clock, Lives, ModelRequest, Models, Toolbox
+from clutch.store.door import Door, Tx
 from clutch.store.sqlite import SqliteStore
+from clutch.store.sqlite_connection import SqliteConnection
 from clutch.store.state_directory import StateDirectory
 from clutch.tools.box import standard_tools
 
 DATABASE_FILE = "clutch.db"
+NO_CHANNELS: Mapping[str, Channel] = MappingProxyType({})
 
 
 class SystemClock:
@@ -56,9 +63,12 @@ async def running_engine(
     policy: Policy | None = None,
     models: Models | None = None,
     toolbox: Toolbox | None = None,
+    channels: Mapping[str, Channel] = NO_CHANNELS,
     clock: Clock | None = None,
 ) -> AsyncIterator[Engine]:
-    """SQLite in the state directory, owned by this process alone; or a PostgreSQL shared by many."""
+    """SQLite in the state directory, owned by this process alone; or a PostgreSQL shared by many.
+
+    `channels` by the name that routes begin with; what is meant for another one waits in the outbox."""
     clock = clock or SystemClock()
     policy = policy or Policy()
     async with AsyncExitStack() as stack:
@@ -76,9 +86,14 @@ async def running_engine(
         async with asyncio.TaskGroup() as group:
             group.create_task(worker.run())
             await worker.ready.wait()
+            couriers = [Courier(worker, name, channel) for name, channel in channels.items()]
+            for courier in couriers:
+                courier.start(group)
             try:
                 yield Engine(door, kit, worker, clock)
             finally:
+                for courier in couriers:
+                    await courier.stop()
                 await worker.stop()
 
 
@@ -95,3 +110,57 @@ async def _open_store(
         return store, store.lives
     directory = stack.enter_context(StateDirectory(state or default_state_directory()))
     return await stack.enter_async_context(SqliteStore(directory.path / DATABASE_FILE, clock)), None
+
+
+class Clutch(Gateway):
+    """Clutch inside your own program; the work goes on where it was when the program starts again.
+
+    Without `state` the directory of `default_state_directory`; `database` names a PostgreSQL instead.
+    `workspace` is where the file tools of new sessions work. Without `models`, the scripted offline one."""
+
+    def __init__(
+        self,
+        *,
+        state: Path | str | None = None,
+        database: str | None = None,
+        policy: Policy | None = None,
+        models: Models | None = None,
+        tools: Toolbox | None = None,
+        channels: Mapping[str, Channel] = NO_CHANNELS,
+        workspace: Path | str = ".",
+    ) -> None:
+        opening = running_engine(
+            state=None if state is None else Path(state),
+            database=database,
+            policy=policy,
+            models=models,
+            toolbox=tools,
+            channels=channels,
+        )
+        super().__init__(opening, workspace)
+
+
+def offline_model(latency: Callable[[ModelRequest], float] = watchable_latency) -> Models:
+    """A script, not an LLM. `latency`: seconds each call takes."""
+    return OfflineModel(latency)
+
+
+def standard_toolbox(policy: Policy) -> Toolbox:
+    return standard_tools(policy.limits)
+
+
+@contextmanager
+def looking_at(state: Path) -> Iterator[Callable[..., Any]]:
+    """Read beside whoever owns the state directory: `look(fn, *args)` runs a transaction that only reads."""
+    connection = SqliteConnection(str(state / DATABASE_FILE), read_only=True)
+
+    def look(fn: Callable[..., Tx[Any]], *args: Any) -> Any:
+        outcome = connection.look(lambda now: fn(now, *args), time.time())
+        if outcome.error is not None:
+            raise outcome.error
+        return outcome.value
+
+    try:
+        yield look
+    finally:
+        connection.close()

@@ -1,0 +1,3 @@
+"""Ways to a person: adapters that show one text and say whether it arrived."""
+
+from __future__ import annotations

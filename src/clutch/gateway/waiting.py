@@ -1,0 +1,81 @@
+"""One look for all who wait: hints say that something changed, the store says what.
+
+A thousand awaited tasks cost one read per look, and looks have a pause between them. A lost hint costs a
+tick.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from typing import Any
+
+from clutch.errors import StoreError
+from clutch.protocol import results
+from clutch.protocol.results import Ended
+from clutch.store.door import Door
+
+PAUSE_S = 0.01  # between two looks: under load hints come with every commit
+
+
+class Waiting:
+    def __init__(self, door: Door, tick_s: float) -> None:
+        self._door, self._tick_s = door, tick_s
+        self._waiters: dict[int, asyncio.Future[Ended]] = {}
+        self._change = asyncio.Event()
+        door.listen(self._hear)
+
+    def _hear(self, hints: Sequence[Any]) -> None:
+        del hints
+        self._tell()
+
+    def _tell(self) -> None:
+        self._change.set()
+        self._change = asyncio.Event()
+
+    @property
+    def next_change(self) -> asyncio.Event:
+        """Ask for it before a look, wait for it after: then nothing in between is missed."""
+        return self._change
+
+    async def end_of(self, task_id: int) -> Ended:
+        """Many may wait for one task, and any of them may stop waiting."""
+        future = self._waiters.get(task_id)
+        if future is None:
+            future = self._waiters[task_id] = asyncio.get_running_loop().create_future()
+            self._tell()
+        return await asyncio.shield(future)
+
+    async def until(self, change: asyncio.Event) -> None:
+        """Something happened, or a tick has passed."""
+        try:
+            async with asyncio.timeout(self._tick_s):
+                await change.wait()
+        except TimeoutError:
+            pass
+
+    async def run(self) -> None:
+        while True:
+            change = self.next_change
+            if self._waiters:
+                await self._look()
+            await asyncio.sleep(PAUSE_S)
+            await self.until(change)
+
+    async def _look(self) -> None:
+        try:
+            found = await self._door.read(results.ended, list(self._waiters))
+        except StoreError:
+            return  # the next tick looks again
+        for one in found:
+            future = self._waiters.pop(one.task_id)
+            if not future.done():
+                future.set_result(one)
+
+    def give_up(self, error: Exception) -> None:
+        """Nobody will look any more."""
+        for future in self._waiters.values():
+            if not future.done():
+                future.set_exception(error)
+                future.exception()  # whoever awaits it hears; an abandoned one must not complain
+        self._waiters.clear()

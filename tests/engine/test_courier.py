@@ -1,0 +1,200 @@
+"""Words to people: they wait until their channel is there, are sent with a stable key, and nothing is dropped."""
+
+from __future__ import annotations
+
+import asyncio
+import io
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from clutch.channels.terminal import Terminal
+from clutch.core.policy import Announcing, Policy, Work
+from clutch.ports import Channel
+from clutch.protocol import outbox
+from clutch.store.door import Tx
+from clutch.wiring import Engine, running_engine
+
+pytestmark = pytest.mark.anyio
+
+RULES = Announcing(first_s=0.001, fast_tries=3, slow=False)
+QUICK = Policy(work=Work(tick_s=0.02, stop_s=0.05), announcing=RULES)
+
+
+class Recording:
+    """A channel that raises what it is given, one per send, and then takes everything."""
+
+    def __init__(self, *troubles: Exception) -> None:
+        self.troubles = list(troubles)
+        self.sent: list[tuple[str, str, str]] = []
+        self.tries = 0
+
+    async def send(self, target: str, body: str, key: str) -> str | None:
+        self.tries += 1
+        if self.troubles:
+            raise self.troubles.pop(0)
+        self.sent.append((target, body, key))
+        return f"receipt {len(self.sent)}"
+
+
+class Hanging:
+    async def send(self, target: str, body: str, key: str) -> str | None:
+        await asyncio.Event().wait()
+        return None
+
+
+@dataclass(frozen=True)
+class Place:
+    state: Path | None = None
+    database: str | None = None
+
+
+@pytest.fixture(params=["sqlite", "postgres"])
+def place(request: pytest.FixtureRequest, tmp_path: Path) -> Place:
+    if request.param == "sqlite":
+        return Place(state=tmp_path / "state")
+    return Place(database=request.getfixturevalue("postgres_dsn"))
+
+
+def engine(place: Place, policy: Policy = QUICK, **channels: Channel) -> Any:
+    return running_engine(state=place.state, database=place.database, policy=policy, channels=channels)
+
+
+async def post(running: Engine, key: str, body: str = "hello", channel: str = "mail") -> None:
+    await running.door.tx((), outbox.post, 1, key, channel, "ada", body)
+
+
+def row(now: float, key: str) -> Tx[dict[str, Any]]:
+    names = ("owner", "attempts", "due", "done_at", "receipt", "error")
+    rows = yield "SELECT owner, attempts, due, done_at, receipt, error FROM outbox WHERE idem = ?", (key,)
+    return dict(zip(names, rows[0], strict=True))
+
+
+async def until(running: Engine, key: str, is_so: Callable[[dict[str, Any]], bool]) -> dict[str, Any]:
+    """The row, once it is so. Looked at after every commit that tells of a change."""
+    changed = asyncio.Event()
+    running.door.listen(lambda hints: changed.set())
+    async with asyncio.timeout(5):
+        while not is_so(found := await running.door.read(row, key)):
+            await changed.wait()
+            changed.clear()
+    return found
+
+
+def is_done(found: dict[str, Any]) -> bool:
+    return found["done_at"] is not None
+
+
+def has_error(found: dict[str, Any]) -> bool:
+    return found["error"] is not None
+
+
+async def test_words_for_a_channel_nobody_attached_wait_and_are_then_sent_once(place: Place) -> None:
+    other, mail = Recording(), Recording()
+    async with engine(place, other=other) as running:
+        await post(running, "k1")
+        await post(running, "k2", channel="other")
+        await until(running, "k2", is_done)
+        waiting = await running.door.read(row, "k1")
+    assert (waiting["attempts"], waiting["done_at"], waiting["owner"]) == (0, None, None)
+    async with engine(place, mail=mail) as running:
+        found = await until(running, "k1", is_done)
+    assert found["receipt"] == "receipt 1"
+    async with engine(place, mail=mail) as running:
+        await post(running, "k3")
+        await until(running, "k3", is_done)
+    assert mail.sent == [("ada", "hello", "k1"), ("ada", "hello", "k3")]
+
+
+async def test_words_of_one_channel_arrive_in_order(place: Place) -> None:
+    mail = Recording()
+    async with engine(place) as running:
+        for number in range(45):
+            await post(running, f"k{number}", str(number))
+    async with engine(place, mail=mail) as running:
+        await until(running, "k44", is_done)
+    assert [body for _, body, _ in mail.sent] == [str(number) for number in range(45)]
+
+
+async def test_a_failed_send_is_tried_again_with_the_same_key(place: Place) -> None:
+    mail = Recording(ConnectionError("no route"), ConnectionError("no route"))
+    async with engine(place, mail=mail) as running:
+        await post(running, "k1")
+        found = await until(running, "k1", is_done)
+    assert (mail.tries, found["attempts"], found["error"]) == (3, 3, None)
+    assert mail.sent == [("ada", "hello", "k1")]
+
+
+async def test_words_that_cannot_be_sent_stay_with_their_error(place: Place) -> None:
+    mail = Recording(*[ConnectionError("no route")] * 3)
+    async with engine(place, mail=mail) as running:
+        await post(running, "k1")
+        found = await until(running, "k1", lambda found: found["attempts"] == 3 and not found["owner"])
+    assert (found["due"], found["done_at"]) == (None, None)
+    assert found["error"] == "ConnectionError: no route"
+
+
+async def test_a_permanent_error_is_not_tried_again(place: Place) -> None:
+    mail = Recording(PermissionError("you are blocked"))
+    async with engine(place, mail=mail) as running:
+        await post(running, "k1")
+        found = await until(running, "k1", has_error)
+    assert (found["due"], found["done_at"], mail.tries) == (None, None, 1)
+
+
+async def test_a_send_without_an_answer_is_unsure_and_not_sent_again(place: Place) -> None:
+    policy = Policy(work=QUICK.work, announcing=Announcing(send_timeout_s=0.01))
+    async with engine(place, policy, mail=Hanging()) as running:
+        await post(running, "k1")
+        found = await until(running, "k1", has_error)
+    assert (found["error"], found["due"], found["done_at"]) == ("unsure", None, None)
+
+
+async def test_a_channel_that_hangs_holds_up_no_other(place: Place) -> None:
+    policy = Policy(work=QUICK.work, announcing=Announcing(send_timeout_s=0.3))
+    quick = Recording()
+    async with engine(place, policy, mail=Hanging(), quick=quick) as running:
+        await post(running, "k1")
+        await post(running, "k2", channel="quick")
+        await until(running, "k2", is_done)
+        assert (await running.door.read(row, "k1"))["error"] is None
+
+
+async def test_what_a_dead_process_was_sending_is_sent_again_with_the_same_key(place: Place) -> None:
+    async with engine(place) as running:
+        await post(running, "k1")
+        (parcel,) = await running.door.alone(outbox.claim, running.worker.id, "mail", 10)
+    mail = Recording()
+    async with engine(place, mail=mail) as running:
+        found = await until(running, "k1", is_done)
+    assert mail.sent == [("ada", "hello", parcel.key)]
+    assert found["attempts"] == 2
+
+
+async def test_two_claims_never_get_the_same_words(place: Place) -> None:
+    async with engine(place) as running:
+        for number in range(20):
+            await post(running, f"k{number}")
+        claims = await asyncio.gather(
+            *(running.door.alone(outbox.claim, owner, "mail", 7) for owner in (101, 102, 103, 104))
+        )
+    claimed = [parcel.id for parcels in claims for parcel in parcels]
+    assert len(claimed) == len(set(claimed)) == 20
+
+
+async def test_a_terminal_shows_a_text_once_and_without_what_would_move_its_cursor() -> None:
+    stream = io.StringIO()
+    terminal = Terminal(stream)
+    assert await terminal.send("ada", "red \x1b[31m text", "k1") == "k1"
+    assert await terminal.send("ada", "red \x1b[31m text", "k1") == "k1"
+    assert stream.getvalue() == "red \ufffd[31m text\n"
+
+
+async def test_a_closed_terminal_is_a_reason_to_try_again() -> None:
+    stream = io.StringIO()
+    stream.close()
+    with pytest.raises(ConnectionError, match="terminal"):
+        await Terminal(stream).send("ada", "hello", "k1")
