@@ -29,7 +29,7 @@ def repository(root: Path) -> None:
         body = f"# module {number}\ndef function_{number}():\n    return {number}  # TODO number {number}\n"
         (root / "src" / f"module_{number}.py").write_text(body)
         (root / "tests" / f"test_{number}.py").write_text(f"def test_{number}():\n    assert {number} + 1\n")
-    (root / "docs" / "guide.md").write_text("# Guide\n\n## First steps\n\nFIXME: say more\n")
+    (root / "docs" / "guide.md").write_text("# Guide\n\n## First steps\n\nFIXME: say more\n\nSee setup.toml.\n")
     (root / "setup.toml").write_text("[project]\nname = 'x'\n\n[tool]\n" + "long = '" + "y" * 300 + "'\n")
     (root / ".git" / "config").write_text("[hidden]\n")
     (root / "logo.png").write_bytes(bytes(range(256)))
@@ -106,7 +106,7 @@ def assert_true(workspace: Path, text: str) -> int:
 async def test_every_finding_is_a_line_of_this_folder_and_every_text_says_what_spoke(workspace: Path) -> None:
     conversation = Conversation(workspace, SURVEY)
     answer = await conversation.run()
-    assert len(conversation.everybody()) == 7
+    assert len(conversation.everybody()) == 8
     assert {one.depth for one in conversation.everybody()} == {0, 1, 2}
     texts = final_texts(conversation)
     assert sum(assert_true(workspace, text) for text in texts) > 0
@@ -167,7 +167,7 @@ def only_binary(root: Path) -> None:
     [
         (empty, "it is empty", 0),
         (only_folders, "only: nothing-here", 0),
-        (only_binary, "image.bin (100 bytes)", 4),
+        (only_binary, "image.bin (100 bytes)", 5),
     ],
 )
 async def test_a_folder_without_text_is_described_and_nothing_is_invented(
@@ -234,13 +234,15 @@ async def test_a_cancelled_spawn_is_repeated_and_one_with_unknown_outcome_is_not
     await start.run()
     spawning = start.transcript[3]
     assert isinstance(spawning, Answer)
-    assert [call.name for call in spawning.calls] == ["sessions_spawn"] * 4
-    fates = [CANCELLED, OUTCOME_UNKNOWN, CANCELLED, CANCELLED]
-    results = Results(tuple(Result(at, "sessions_spawn", text, True) for at, text in enumerate(fates)))
+    names = ["sessions_spawn"] * 5 + ["sessions_yield"]
+    assert [call.name for call in spawning.calls] == names
+    fates = [CANCELLED, CANCELLED, OUTCOME_UNKNOWN, CANCELLED, CANCELLED, CANCELLED]
+    results = Results(tuple(Result(at, names[at], text, True) for at, text in enumerate(fates)))
     resumed = Conversation(tmp_path, SURVEY, transcript=[*start.transcript[:4], results])
     answer = await resumed.run()
     assert [child.label for child in resumed.children] == [
         "unfinished work",
+        "references",
         "size and shape",
         "reading by place",
     ]
@@ -288,7 +290,7 @@ async def test_without_yield_it_ends_its_turn_and_answers_when_all_have_reported
 
 async def test_when_all_children_are_refused_it_works_alone_and_says_why(tmp_path: Path) -> None:
     repository(tmp_path)
-    labels = ("unfinished work", "outline", "size and shape", "reading by place")
+    labels = ("unfinished work", "references", "outline", "size and shape", "reading by place")
     conversation = Conversation(tmp_path, SURVEY, fates=dict.fromkeys(labels, "refused"))
     answer = await conversation.run()
     assert all(f"Refused: {label}: limit reached: 5/5" in answer for label in labels)
@@ -301,7 +303,7 @@ async def test_without_the_tool_it_never_spawns(tmp_path: Path) -> None:
     assert assert_true(tmp_path, await alone.run()) > 5
     flat = Conversation(tmp_path, SURVEY, depth_max=1)
     await flat.run()
-    assert [one.depth for one in flat.everybody()] == [0, 1, 1, 1, 1]
+    assert [one.depth for one in flat.everybody()] == [0, 1, 1, 1, 1, 1]
     assert all(assert_true(tmp_path, text) for text in final_texts(flat)[1:])
 
 
@@ -329,7 +331,7 @@ async def test_other_words_get_a_plain_answer_and_do_not_disturb_the_survey(tmp_
     repository(tmp_path)
     conversation = Conversation(tmp_path, SURVEY)
     answer = await conversation.run()
-    before: list[Message] = conversation.transcript[:8]
+    before: list[Message] = conversation.transcript[:6]
     assert isinstance(before[-2], Results)
     assert isinstance(before[-1], Input)
     meanwhile = [*before[:-1], Input("How is the weather?")]
@@ -343,7 +345,7 @@ async def test_results_nobody_surveyed_for_are_passed_on(tmp_path: Path) -> None
     one_file(tmp_path)
     survey = Conversation(tmp_path, SURVEY)
     await survey.run()
-    told = decide([Input("hello"), Answer("hello"), survey.transcript[7]], survey.specs())
+    told = decide([Input("hello"), Answer("hello"), survey.transcript[5]], survey.specs())
     assert "letter.txt:1: Dear reader" in told.text
     unknown = decide([Input("Paint the house", "task")], survey.specs())
     assert "SUMMARY: nothing was done" in unknown.text

@@ -17,6 +17,7 @@ from collections.abc import Awaitable, Callable, Iterable, Sequence
 from typing import Any
 
 from clutch import __version__
+from clutch.core.model import Lane
 from clutch.engine.turn import Kit, Turn
 from clutch.errors import StoreError, StoreLost
 from clutch.ports import Clock
@@ -160,8 +161,8 @@ class Worker:
         acted |= await self._deliver_mail(prospect.unseen)
         acted |= await self._ring(prospect.alarms)
         acted |= await self._clean()
-        if prospect.due_at is not None and prospect.due_at <= now and self._room() > 0:
-            acted |= await self._claim(group)
+        if prospect.due_lanes and self._room() > 0:
+            acted |= await self._claim(group, prospect.due_lanes)
         return acted
 
     async def _bury(self, prospect: Prospect, now: float) -> bool:
@@ -210,9 +211,10 @@ class Worker:
     def _room(self) -> int:
         return self.kit.policy.work.sessions_max - len(self.turns)
 
-    async def _claim(self, group: asyncio.TaskGroup) -> bool:
+    async def _claim(self, group: asyncio.TaskGroup, lanes: Sequence[Lane]) -> bool:
+        room = min(self._room(), self.kit.policy.work.claim_first + 4 * len(self.turns))
         try:
-            claimed = await self.kit.door.alone(workers.claim, self.id, self._room())
+            claimed = await self.kit.door.alone(workers.claim, self.id, room, lanes)
         except StoreLost:
             await self._persist(workers.disown, self.id, sorted(self.turns))
             raise

@@ -28,7 +28,7 @@ from clutch.core.model import LetterKind, Outcome
 from clutch.engine.turn import Kit
 from clutch.errors import ClutchError, InvalidInput, NotFound, SpawnRefused, StoreLost
 from clutch.gateway.waiting import Waiting
-from clutch.protocol import control, letters, outbox, queries, results, sessions
+from clutch.protocol import control, inbox, outbox, queries, results, sessions
 from clutch.protocol.spawn import Order, spawn
 from clutch.store.door import Keys, Tx
 
@@ -172,7 +172,7 @@ class Gateway:
         _check_text("text", text, kit.policy.limits.task_bytes_max)
         receiver = await self._open(session)
         key = f"user:{receiver}:{idempotency_key or kit.ids.uuid4()}"
-        await self._tx(receiver, letters.post, receiver, key, LetterKind.USER, text)
+        await self._tx(receiver, inbox.say, kit.policy, receiver, key, LetterKind.USER, text)
 
     async def reply(self, *, session: str = MAIN_SESSION) -> str:
         """The oldest words of this main agent that nobody has taken yet; waits for them. Each is given once."""

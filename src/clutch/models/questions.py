@@ -1,7 +1,7 @@
 """The questions a child of the scripted survey can answer about a folder.
 
-A question is two rounds of tool calls, the second chosen from what the first gave, and what to report of
-the answers. Nothing is reported that a tool did not return. Knows no children: see `survey`.
+A question is one or two rounds of tool calls, the second chosen from what the first gave, and what to
+report of the answers. Nothing is reported that a tool did not return. Knows no children: see `survey`.
 """
 
 from __future__ import annotations
@@ -26,6 +26,11 @@ _MARKERS = (
     r"\b(?:XXX|HACK|BUG)\b",
     r"(?i)\b(?:deprecated|obsolete)\b",
     r"(?i)\b(?:workaround|not implemented|NotImplementedError)\b",
+)
+_REFERENCES = (
+    r"https?://[^\s\"'<>)]+",
+    r"^\s*(?:from \S+ import|import|#include|require|use|source)\b\s*\S+",
+    r"(?i)\bsee (?:also )?[`'\"(\[]?\w",
 )
 _WORDS_AT_MARGIN = r"^[^\W\d_][^{}();=]{2,70}$"
 _CODE = r"^\s*(?:(?:pub|public|private|static|export|async|abstract)\s+)*(?:{}) \w+"
@@ -83,7 +88,7 @@ class Question:
 
 
 def order_in(task: str) -> Order | None:
-    said = dict(re.findall(r"(?m)^(question|in|types|part): (.*)$", task))
+    said = _said(task)
     if said.get("question") not in QUESTIONS:
         return None
     return Order(
@@ -94,12 +99,25 @@ def order_in(task: str) -> Order | None:
     )
 
 
+def places_in(task: str) -> tuple[str, ...]:
+    """The part of a folder that a task is about; nothing when it does not say."""
+    return _names(_said(task).get("in"))
+
+
+def _said(task: str) -> dict[str, str]:
+    return dict(re.findall(r"(?m)^(question|in|types|part): (.*)$", task))
+
+
 def _names(text: str | None) -> tuple[str, ...]:
     try:
         names: Any = json.loads(text or "[]")
     except ValueError:
         return ()
     return tuple(name for name in names if isinstance(name, str)) if isinstance(names, list) else ()
+
+
+def _nothing(_: Order, __: Evidence) -> list[Call]:
+    return []
 
 
 def calls_of(order: Order, evidence: Evidence) -> tuple[Call, ...]:
@@ -147,12 +165,6 @@ def _marker_searches(_: Order) -> list[Call]:
     return [Call("search", {"pattern": pattern, "limit": 12, "per_file": 3}) for pattern in _MARKERS]
 
 
-def _around_markers(order: Order, evidence: Evidence) -> list[Call]:
-    first_of_file = {hit.file: hit for hit in reversed(_hits(_marker_searches(order), evidence))}
-    chosen = sorted(first_of_file.values(), key=lambda hit: (hit.file, hit.line))[:READS_MAX]
-    return [Call("read", {"path": hit.file, "start": max(1, hit.line - 2), "limit": 5}) for hit in chosen]
-
-
 def _markers(order: Order, evidence: Evidence) -> list[Finding]:
     return _hits(_marker_searches(order), evidence)
 
@@ -160,6 +172,22 @@ def _markers(order: Order, evidence: Evidence) -> list[Finding]:
 def _markers_summary(order: Order, evidence: Evidence) -> str:
     hits = _markers(order, evidence)
     return f"{len(hits)} lines with a marker of unfinished work, in {mentioned(files_in(hits))}"
+
+
+# --- references -------------------------------------------------------------------------------------------
+
+
+def _reference_searches(_: Order) -> list[Call]:
+    return [Call("search", {"pattern": pattern, "limit": 10, "per_file": 1}) for pattern in _REFERENCES]
+
+
+def _references(order: Order, evidence: Evidence) -> list[Finding]:
+    return _hits(_reference_searches(order), evidence)
+
+
+def _references_summary(order: Order, evidence: Evidence) -> str:
+    hits = _references(order, evidence)
+    return f"{len(hits)} lines that point elsewhere, in {mentioned(files_in(hits))}"
 
 
 # --- outline ----------------------------------------------------------------------------------------------
@@ -173,11 +201,6 @@ def _outline_searches(order: Order) -> list[Call]:
         Call("search", {"pattern": pattern, "glob": f"*{kind}", "limit": 12, "per_file": 2})
         for kind, pattern in patterns.items()
     ]
-
-
-def _most_structured(order: Order, evidence: Evidence) -> list[Call]:
-    files = files_in(_hits(_outline_searches(order), evidence))
-    return [Call("read", {"path": file, "limit": 12}) for file in files[:READS_MAX]]
 
 
 def _outline(order: Order, evidence: Evidence) -> list[Finding]:
@@ -234,16 +257,16 @@ def _look_at_places(order: Order) -> list[Call]:
     return [*lists, *_place_searches(order)]
 
 
-def _some_files(order: Order, evidence: Evidence) -> list[Call]:
-    start = -12 if order.closing else 1
-    files = files_in(_hits(_place_searches(order), evidence))
-    return [Call("read", {"path": file, "start": start, "limit": 12}) for file in files[:READS_MAX]]
+def _ends_of_files(order: Order, evidence: Evidence) -> list[Call]:
+    """How a file begins the search has told already."""
+    files = files_in(_hits(_place_searches(order), evidence)) if order.closing else []
+    return [Call("read", {"path": file, "start": -12, "limit": 12}) for file in files[:READS_MAX]]
 
 
 def _reading(order: Order, evidence: Evidence) -> list[Finding]:
     if not order.closing:
         return _hits(_place_searches(order), evidence)
-    return [lines[-1] for lines in _read(_some_files(order, evidence), evidence)]
+    return [lines[-1] for lines in _read(_ends_of_files(order, evidence), evidence)]
 
 
 def _reading_summary(order: Order, evidence: Evidence) -> str:
@@ -270,9 +293,10 @@ def _everything_summary(order: Order, evidence: Evidence) -> str:
 
 
 QUESTIONS: Mapping[str, Question] = {
-    "markers": Question(_marker_searches, _around_markers, _markers, _markers_summary),
-    "outline": Question(_outline_searches, _most_structured, _outline, _outline_summary),
+    "markers": Question(_marker_searches, _nothing, _markers, _markers_summary),
+    "outline": Question(_outline_searches, _nothing, _outline, _outline_summary),
+    "references": Question(_reference_searches, _nothing, _references, _references_summary),
     "sizes": Question(_size_calls, _largest_files, _sizes, _sizes_summary),
-    "reading": Question(_look_at_places, _some_files, _reading, _reading_summary),
+    "reading": Question(_look_at_places, _ends_of_files, _reading, _reading_summary),
     "alone": Question(_all_searches, _largest_files, _everything, _everything_summary),
 }

@@ -1,8 +1,8 @@
 """The scripted survey of a folder: look, give the questions to children, wait, put the answers together.
 
-    main        list the folder → spawn four children → yield → one answer
-    places      (one of the four) list → spawn two readers → yield → one answer
-    the others  two rounds of tools, then an answer with `FINDING file:line: text` lines and a `SUMMARY:`
+    main        list the folder → spawn five children and yield → one answer
+    places      (one of the five) spawn two readers and yield → one answer
+    the others  one or two rounds of tools, then an answer with `FINDING file:line: text` lines and a `SUMMARY:`
 
 Every decision is made from the transcript alone, so a run that was cut anywhere goes on where it was. What
 was refused, failed, was killed or never reported is said.
@@ -29,6 +29,7 @@ from clutch.models.questions import (
     folder,
     mentioned,
     order_in,
+    places_in,
     places_of,
 )
 
@@ -67,13 +68,15 @@ def act(evidence: Evidence, tools: frozenset[str]) -> Answer:
     task = evidence.job.text
     if order := order_in(task):
         return _research(order, evidence)
+    if _PLACES.search(task) and (places := places_in(task)):
+        return _delegate_places(evidence, places, tools)
     if is_asking := evidence.missing([LIST_ALL]):
         return _do(is_asking, "Looking at the folder.")
     seen = folder(evidence)
     if not seen.files:
         return say(_nothing_to_survey(evidence, seen))
     if _PLACES.search(task):
-        return _delegate_places(evidence, seen, tools)
+        return _delegate_places(evidence, places_of(seen), tools)
     return _survey(evidence, seen, tools)
 
 
@@ -183,7 +186,9 @@ def _next_of(children: Sequence[Child], evidence: Evidence, tools: frozenset[str
     """Spawn what is missing, then wait; None when it is time to answer."""
     family = family_of(children, evidence)
     if family.unborn:
-        return _do([child.call for child in family.unborn], f"Starting {len(family.unborn)} children.")
+        waits = [Call("sessions_yield", {})] if "sessions_yield" in tools else []
+        starts = [child.call for child in family.unborn]
+        return _do([*starts, *waits], f"Starting {len(starts)} children.")
     told_of = evidence.reports
     waiting = [label for task_id, label in family.accepted.items() if task_id not in told_of]
     if not waiting or not _may_wait(evidence):
@@ -210,10 +215,10 @@ def _is_first_wait(evidence: Evidence) -> bool:
     return not any(isinstance(message, Input) and message.source == "announce" for message in evidence.after)
 
 
-def _delegate_places(evidence: Evidence, seen: Listing, tools: frozenset[str]) -> Answer:
-    children = _readers(seen)
+def _delegate_places(evidence: Evidence, places: Sequence[str], tools: frozenset[str]) -> Answer:
+    children = _readers(places)
     if "sessions_spawn" not in tools:
-        return _research(Order("reading", tuple(places_of(seen))), evidence)
+        return _research(Order("reading", tuple(places)), evidence)
     if step := _next_of(children, evidence, tools):
         return step
     reports = evidence.reports.values()
@@ -223,9 +228,8 @@ def _delegate_places(evidence: Evidence, seen: Listing, tools: frozenset[str]) -
     return say(_result(findings, remarks, summary))
 
 
-def _readers(seen: Listing) -> list[Child]:
+def _readers(places: Sequence[str]) -> list[Child]:
     """Two halves of the folder, or, where there is only one place, two halves of its files."""
-    places = places_of(seen)
     if len(places) > 1:
         orders = [Order("reading", tuple(places[start::2])) for start in (0, 1)]
     else:
@@ -255,6 +259,7 @@ def _researchers(seen: Listing) -> list[Child]:
     outline = Order("outline", types=_types(seen))
     return [
         Child("unfinished work", f"Find what is marked as unfinished in this folder.\n{Order('markers')}"),
+        Child("references", f"Find what points to other places in this folder.\n{Order('references')}"),
         Child("outline", f"Find the headings and definitions in this folder.\n{outline}"),
         Child(
             "size and shape",
@@ -263,7 +268,8 @@ def _researchers(seen: Listing) -> list[Child]:
         ),
         Child(
             "reading by place",
-            "Read into every part of this folder: give each half to a child of your own.\nquestion: places",
+            "Read into every part of this folder: give each half to a child of your own.\n"
+            f"question: places\nin: {json.dumps(places_of(seen))}",
         ),
     ]
 

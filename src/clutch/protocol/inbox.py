@@ -17,9 +17,15 @@ from clutch.core.delivery import Choice, Point, choose, path_of
 from clutch.core.messages import Input
 from clutch.core.model import Letter, LetterId, LetterKind, Path, TaskId
 from clutch.core.policy import Policy
-from clutch.protocol import pages, sessions, tasks
+from clutch.protocol import letters, pages, sessions, tasks
 from clutch.protocol.sessions import SessionRow
 from clutch.store.door import HINT, Many, Tx
+
+
+def say(now: float, policy: Policy, session_id: int, idem: str, kind: LetterKind, body: str) -> Tx[None]:
+    """A letter by somebody who may lock the receiver: posted and seen in one transaction."""
+    yield from letters.insert(now, session_id, idem, kind, body)
+    yield from wake(now, policy, session_id)
 
 
 def wake(now: float, policy: Policy, session_id: int) -> Tx[bool]:
@@ -166,11 +172,17 @@ def _letter(
 
 
 def _void_overtaken(waiting: list[Letter], senders: Mapping[int, pages.Sender]) -> Tx[list[Letter]]:
-    """A letter of an older generation has nothing to say: a newer run will make a new one."""
+    """A letter of an older generation has nothing to say: a newer run will make a new one.
+
+    Nor has one that a kill has skipped since it was selected."""
 
     def overtaken(letter: Letter) -> bool:
         sender = senders.get(letter.task_id or 0)
-        return letter.task_id is not None and (sender is None or sender.generation != letter.generation)
+        if letter.task_id is None:
+            return False
+        if sender is None or sender.generation != letter.generation:
+            return True
+        return sender.is_skipped and not letter.silent
 
     void = [letter for letter in waiting if overtaken(letter)]
     if void:

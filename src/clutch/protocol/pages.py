@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from clutch.core import keys, wording
 from clutch.core.delivery import Choice, Point
 from clutch.core.messages import Input
-from clutch.core.model import Letter, LetterKind, Outcome
+from clutch.core.model import Delivery, Letter, LetterKind, Outcome
 from clutch.core.policy import Announcing
 from clutch.protocol.sessions import IS_WORKING, SessionRow
 from clutch.store.door import Tx
@@ -30,16 +30,18 @@ class Sender:
     ended_at: float | None
     spawn_order: int
     expects_completion: bool
+    is_skipped: bool
 
 
 def senders(waiting: list[Letter]) -> Tx[dict[int, Sender]]:
-    """Locked, so that a steer of a waiting task and the taking of its letter cannot both win."""
+    """Locked, so that a steer or kill around a waiting task and the taking of its letter cannot both win."""
     wanted = sorted({letter.task_id for letter in waiting if letter.task_id is not None})
     if not wanted:
         return {}
     rows = yield (
         "SELECT id, label, (SELECT key FROM sessions s WHERE s.id = tasks.id), generation, outcome, error, result,"
-        " started_at, ended_at, spawn_order, expects_completion FROM tasks WHERE id {any} ORDER BY id {lock}",
+        " started_at, ended_at, spawn_order, expects_completion, delivery FROM tasks WHERE id {any}"
+        " ORDER BY id {lock}",
         (wanted,),
     )
     return {row[0]: _sender(*row) for row in rows}
@@ -57,12 +59,18 @@ def _sender(
     ended_at: float | None,
     spawn_order: int,
     expects_completion: int,
+    delivery: str,
 ) -> Sender:
     ended = None if outcome is None else Outcome(outcome)
-    key, expects = session_key or "(deleted)", bool(expects_completion)
-    return Sender(
-        task_id, label, key, generation, ended, error, result, started_at, ended_at, spawn_order, expects
+    key, expects, is_skipped = (
+        session_key or "(deleted)",
+        bool(expects_completion),
+        delivery == Delivery.SKIPPED,
     )
+    return Sender(
+        task_id, label, key, generation, ended, error, result, started_at, ended_at, spawn_order, expects,
+        is_skipped,
+    )  # fmt: skip
 
 
 def usage(task_ids: list[int | None]) -> Tx[dict[int, tuple[int, int]]]:

@@ -38,7 +38,9 @@ def briefing(now: float, session_id: int) -> Tx[Briefing]:
         " WHERE s.id = ?",
         (session_id,),
     )
-    key, agent_id, root_id, depth, rights, model, workspace, label, requester_key, plan, base, run_id = rows[0]
+    key, agent_id, root_id, depth, rights, model, workspace, label, requester_key, plan, base, run_id = rows[
+        0
+    ]
     said = yield (
         "SELECT kind, body, run_id FROM messages WHERE session_id = ? AND seq > ? ORDER BY seq",
         (session_id, base),
@@ -100,11 +102,16 @@ def is_quiet(now: float, root_id: int) -> Tx[bool]:
     """Is there nothing left to do below this root, and nobody about to speak?"""
     del now
     rows = yield (
+        # One count for each index of what is alive; a held child is a task that has not finished.
         "SELECT (SELECT COUNT(*) FROM tasks WHERE root_id = ? AND phase NOT IN ('completed', 'completed_giveup')),"
-        " (SELECT COUNT(*) FROM sessions WHERE root_id = ? AND (owner IS NOT NULL OR due IS NOT NULL OR hold = 1)),"
+        " (SELECT COUNT(*) FROM sessions WHERE id = ? AND hold = 1),"
+        " (SELECT COUNT(*) FROM sessions WHERE root_id = ? AND owner IS NOT NULL),"
+        " (SELECT COUNT(*) FROM sessions WHERE root_id = ? AND owner IS NULL AND due IS NOT NULL),"
         " (SELECT COUNT(*) FROM inbox i JOIN sessions s ON s.id = i.session_id"
-        " WHERE s.root_id = ? AND s.closed = 0 AND (i.seen = 0 OR (i.state = 0 AND i.silent = 0)))",
-        (root_id, root_id, root_id),
+        " WHERE s.root_id = ? AND s.closed = 0 AND i.seen = 0),"
+        " (SELECT COUNT(*) FROM inbox i JOIN sessions s ON s.id = i.session_id"
+        " WHERE s.root_id = ? AND s.closed = 0 AND i.state = 0 AND i.silent = 0)",
+        (root_id,) * 6,
     )
     return not any(rows[0])
 

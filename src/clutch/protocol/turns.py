@@ -12,6 +12,7 @@ from dataclasses import dataclass
 
 from clutch.core import events as ev
 from clutch.core import messages, runs, wording
+from clutch.core.authority import Role
 from clutch.core.delivery import Point
 from clutch.core.messages import Answer, Input, Message, Result, Results
 from clutch.core.model import Wait
@@ -264,7 +265,8 @@ def finish(
     yield from _say(now, policy, session, run_id, answer, is_unanswered)
     yield from _end_run(now, session, run_id, "end")
     if session.is_task:
-        children = yield from sessions.untold(session_id)
+        # The rights of a leaf never let it spawn, so there is nothing to count.
+        children = 0 if session.role == Role.LEAF else (yield from sessions.untold(session_id))
         yield from tasks.record(now, policy, session, ev.Ended(now, answer.text, children))
     else:
         yield from _reply(now, session, run_id, answer.text)

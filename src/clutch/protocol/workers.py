@@ -55,13 +55,8 @@ def leave(now: float, worker_id: int) -> Tx[None]:
 def disown(now: float, worker_id: int, held: Sequence[int]) -> Tx[None]:
     """A claim whose answer was lost may have succeeded: what this worker does not know it owns is free again."""
     del now
-    freed = yield (
-        "UPDATE sessions SET owner = NULL, fence = fence + 1, due = 0"
-        " WHERE owner = ? AND NOT (id {any}) RETURNING id",
-        (worker_id, list(held)),
-    )
-    if freed:
-        yield HINT, ("due", 0.0)
+    rows = yield "SELECT id FROM sessions WHERE owner = ? ORDER BY depth, id {lock}", (worker_id,)
+    yield from _free([row[0] for row in rows if row[0] not in held])
 
 
 def bury(now: float, worker_id: int | None = None) -> Tx[list[int]]:
@@ -71,15 +66,18 @@ def bury(now: float, worker_id: int | None = None) -> Tx[list[int]]:
         (now, -1 if worker_id is None else worker_id),
     )
     dead = sorted(row[0] for row in rows)
-    for gone in dead:
-        freed = yield (
-            "UPDATE sessions SET owner = NULL, fence = fence + 1, due = 0 WHERE owner = ? RETURNING id",
-            (gone,),
-        )
-        yield "UPDATE outbox SET owner = NULL, due = ? WHERE owner = ?", (now, gone)
-        if freed:
-            yield HINT, ("due", 0.0)
+    if dead:
+        rows = yield "SELECT id FROM sessions WHERE owner {any} ORDER BY depth, id {lock}", (dead,)
+        yield from _free([row[0] for row in rows])
+        yield "UPDATE outbox SET owner = NULL, due = ? WHERE owner {any}", (now, dead)
     return dead
+
+
+def _free(session_ids: list[int]) -> Tx[None]:
+    """Locked before, ancestors first. Interrupted runs go before everything that is merely due."""
+    if session_ids:
+        yield "UPDATE sessions SET owner = NULL, fence = fence + 1, due = 0 WHERE id {any}", (session_ids,)
+        yield HINT, ("due", 0.0)
 
 
 def bury_all_but(now: float, worker_id: int) -> Tx[list[int]]:
@@ -96,12 +94,15 @@ class Claimed:
     fence: int
 
 
-def claim(now: float, worker_id: int, room: int) -> Tx[list[Claimed]]:
+LANES = tuple(sorted(Lane))
+
+
+def claim(now: float, worker_id: int, room: int, lanes: Sequence[Lane] = LANES) -> Tx[list[Claimed]]:
     """Oldest due first. The lane's row is locked, so that two workers never fill the same slot."""
     if not (yield "SELECT 1 FROM workers WHERE id = ? {lock}", (worker_id,)):
         raise Stale(f"worker {worker_id} was declared dead")
     claimed: list[Claimed] = []
-    for lane in sorted(Lane):
+    for lane in lanes:
         left = room - len(claimed)
         if left > 0:
             claimed += yield from _claim_lane(now, worker_id, lane, left)
@@ -129,6 +130,7 @@ class Prospect:
     """What there is to do, and when there will be more."""
 
     due_at: float | None  #: a session that a lane has room for
+    due_lanes: tuple[Lane, ...]  #: lanes with room for one that is due already
     alarms: tuple[int, ...]  #: tasks whose timer is due
     alarm_at: float | None
     unseen: tuple[int, ...]  #: sessions with letters the mailman has not looked at
@@ -138,14 +140,15 @@ class Prospect:
 
 
 def peek(now: float, worker_id: int) -> Tx[Prospect]:
-    due_at = yield from _next_due(now)
+    due = yield from _next_due(now)
     alarms = yield "SELECT id FROM tasks WHERE wake_at <= ? ORDER BY wake_at, id LIMIT 200", (now,)
     alarm = yield "SELECT MIN(wake_at) FROM tasks WHERE wake_at IS NOT NULL", ()
     unseen = yield "SELECT DISTINCT session_id FROM inbox WHERE seen = 0 ORDER BY session_id LIMIT 200", ()
     others = yield "SELECT id, lease_until FROM workers WHERE id <> ? ORDER BY id", (worker_id,)
     outbox = yield "SELECT MIN(due) FROM outbox WHERE due IS NOT NULL", ()
     return Prospect(
-        due_at,
+        min(due.values(), default=None),
+        tuple(lane for lane, moment in due.items() if moment <= now),
         tuple(row[0] for row in alarms),
         alarm[0][0],
         tuple(row[0] for row in unseen),
@@ -155,17 +158,18 @@ def peek(now: float, worker_id: int) -> Tx[Prospect]:
     )
 
 
-def _next_due(now: float) -> Tx[float | None]:
-    moments = []
-    for lane in sorted(Lane):
+def _next_due(now: float) -> Tx[dict[Lane, float]]:
+    """The earliest of each lane; one that is due but has no room in its lane waits for a turn to end."""
+    moments = {}
+    for lane in LANES:
         rows = yield (
             "SELECT MIN(due) FROM sessions WHERE lane = ? AND owner IS NULL AND due IS NOT NULL",
             (lane.value,),
         )
         moment = rows[0][0]
         if moment is not None and (moment > now or (yield from _has_room(lane))):
-            moments.append(moment)
-    return min(moments, default=None)
+            moments[lane] = moment
+    return moments
 
 
 def _has_room(lane: Lane) -> Tx[bool]:
