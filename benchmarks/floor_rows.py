@@ -1,0 +1,218 @@
+"""The floor, what it writes: the rows of one task by hand, with nothing that decides, reads or locks.
+
+The same tables, rows and bytes as `traffic` leaves, and the same number of durable waits: one list of statements
+each. Texts are made once; a test compares what both leave behind.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import time
+import uuid
+from collections.abc import Callable, Iterator
+from typing import Any, Final, TypeAlias
+
+from benchmarks import task as work
+from clutch.core import authority, keys, messages, wording
+from clutch.core.messages import Input
+from clutch.core.model import Outcome
+from clutch.protocol.spawn import rights_text
+
+Statement: TypeAlias = tuple[str, tuple[Any, ...]]
+Step: TypeAlias = list[Statement]
+
+_SESSION: Final = (
+    "INSERT INTO sessions(id, key, agent_id, parent_id, root_id, depth, lane, role, is_task, rights, workspace, due,"
+    " created_at) VALUES(?, ?, 'main', ?, ?, 1, 'subagent', 'leaf', 1, ?, ?, ?, ?)"
+)
+_PARENT: Final = (
+    "INSERT INTO sessions(id, key, agent_id, root_id, depth, lane, role, is_task, rights, workspace, created_at)"
+    " VALUES(?, ?, 'main', ?, 0, 'main', 'main', 0, ?, ?, ?)"
+)
+_TASK: Final = (
+    "INSERT INTO tasks(id, requester_id, root_id, depth, spawn_order, idem, label, task, spec, timeout_s,"
+    " expects_completion, has_cleanup, seq, phase, reason, generation, delivery, delivery_reason, attempts, plan,"
+    " plan_round, created_at)"
+    " VALUES(?, ?, ?, 1, ?, ?, ?, ?, ?, 0.0, 1, 0, 1, 'queued', 'admitted', 1, 'none', '', 0, 'none', 0, ?)"
+)
+_EVENT: Final = (
+    "INSERT INTO events(task_id, seq, at, actor, from_phase, to_phase, reason, generation, outcome)"
+    " VALUES(?, ?, ?, 'clutch', ?, ?, ?, 1, ?)"
+)
+_LETTER: Final = (
+    "INSERT INTO inbox(session_id, idem, kind, silent, body, route, task_id, generation, at, ready_at, seen)"
+    " VALUES(?, ?, ?, 0, ?, '', ?, ?, ?, ?, ?)"
+)
+_CLAIM: Final = "UPDATE sessions SET owner = ?, fence = fence + 1, due = NULL, progress_at = ? WHERE id = ?"
+_TAKE: Final = "UPDATE inbox SET taken_run = ?, taken_seq = ?, path = 'direct' WHERE idem = ?"
+_ANSWERED: Final = "UPDATE inbox SET state = 1 WHERE idem = ?"
+_MESSAGE: Final = "INSERT INTO messages(session_id, seq, run_id, kind, body, at) VALUES(?, ?, ?, ?, ?, ?)"
+_RUN: Final = "INSERT INTO runs(id, session_id, generation, by_person, started_at) VALUES(?, ?, ?, 0, ?)"
+_STARTED: Final = (
+    "UPDATE tasks SET seq = 2, phase = 'running', reason = 'started', started_at = ? WHERE id = ?"
+)
+_OPENED: Final = "UPDATE sessions SET head = ?, run_id = ?, progress_at = ? WHERE id = ?"
+_MOVED: Final = "UPDATE sessions SET head = ?, progress_at = ? WHERE id = ?"
+_USAGE: Final = (
+    "INSERT INTO usage(run_id, call_no, session_id, root_id, at, model, input, output, cache_read, cache_write)"
+    " VALUES(?, ?, ?, ?, ?, ?, ?, ?, 0, 0)"
+)
+_CALL: Final = (
+    "INSERT INTO calls(session_id, seq, idx, run_id, name, replay_safe, state)"
+    " VALUES(?, ?, 0, ?, 'read', 1, 'open')"
+)
+_CALLED: Final = "UPDATE calls SET state = 'done' WHERE session_id = ? AND seq = ? AND idx = 0"
+_RUN_ENDED: Final = "UPDATE runs SET ended_at = ?, stop_reason = 'end' WHERE id = ?"
+_ENDED: Final = (
+    "UPDATE tasks SET seq = 4, phase = 'announcing', reason = 'ok', outcome = 'ok', result = ?, result_sha = ?,"
+    " delivery = 'waiting', ended_at = ? WHERE id = ?"
+)
+_CLOSED: Final = (
+    "UPDATE sessions SET owner = NULL, head = ?, closed = ?, run_id = NULL, progress_at = ?, idle_at = ?"
+    " WHERE id = ?"
+)
+_SEEN: Final = "UPDATE inbox SET seen = 1 WHERE idem = ?"
+_DUE: Final = "UPDATE sessions SET due = ? WHERE id = ?"
+_TOLD: Final = (
+    "UPDATE tasks SET seq = 6, phase = 'completed', reason = 'delivered: direct', delivery = 'delivered',"
+    " delivery_reason = 'direct' WHERE id = ?"
+)
+_DELIVERY: Final = (
+    "INSERT INTO deliveries(task_id, generation, letter, to_session, attempt, at, path, outcome, reason, run_id,"
+    " transcript_seq) VALUES(?, 1, ?, ?, 1, ?, 'direct', 'delivered', 'direct', ?, ?)"
+)
+
+
+def _child_rights() -> str:
+    grant = authority.AgentGrant(depth_max=work.POLICY.limits.depth_max)
+    given = authority.child_rights(
+        authority.root_rights(grant), grant, authority.Request(), work.POLICY.tools
+    )
+    assert isinstance(given, authority.Rights)
+    return rights_text(given)
+
+
+def _announcement() -> str:
+    finding = wording.Finding(
+        label=work.REQUEST.label or "",
+        task_id=keys.task_id(1 << 31),
+        session_key=f"agent:main:subagent:{uuid.uuid4()}",
+        outcome=Outcome.OK,
+        text=work.FINDING.text,
+        runtime_s=1.0,
+        tokens_in=sum(answer.usage.input for answer in (*_answers, work.FINDING)),
+        tokens_out=sum(answer.usage.output for answer in (*_answers, work.FINDING)),
+    )
+    return wording.announcement([finding], wording.Audience.WAITING_PERSON, "0" * 32)
+
+
+_answers = [answer for answer, _ in work.STEPS]
+CHILD_RIGHTS: Final = _child_rights()
+_SPEC: Final = json.dumps({"model": None, "planMode": False, "cleanup": "keep"})
+_FIRST_WORDS: Final = wording.first_message(work.REQUEST.task, 1, work.POLICY.limits.depth_max)
+_FIRST: Final = messages.dump(Input(_FIRST_WORDS, "task"))
+_STEPS: Final = [
+    (messages.dump(answer), messages.dump(outcome), answer.usage) for answer, outcome in work.STEPS
+]
+_FINDING: Final = messages.dump(work.FINDING)
+_SHA: Final = hashlib.sha256(work.FINDING.text.encode()).hexdigest()
+_ANNOUNCE: Final = messages.dump(Input(_announcement(), "announce"))
+_REPLY: Final = messages.dump(work.REPLY)
+
+
+def new_parent(number: int) -> Step:
+    key = f"agent:main:chat:bench-{number}"
+    return [(_PARENT, (number, key, number, work.ROOT_RIGHTS, work.WORKSPACE, time.time()))]
+
+
+def of_one_task(parent: int, head: int, next_id: Callable[[], int]) -> Iterator[Step]:
+    """`head`: how long the parent's transcript is before; it is two longer after."""
+    child, run = next_id(), next_id()
+    letter = f"announce:v1:agent:main:subagent:{uuid.uuid4()}:1"
+    yield _spawn(parent, head, child, letter)
+    yield [(_CLAIM, (1, time.time(), child))]
+    yield _begin(child, run)
+    for number, (answer, outcome, usage) in enumerate(_STEPS):
+        seq, now = 2 + 2 * number, time.time()
+        yield [
+            (_MESSAGE, (child, seq, run, "answer", answer, now)),
+            (_USAGE, (run, seq, child, parent, now, work.MODEL, usage.input, usage.output)),
+            *([(_ANSWERED, (f"task:{child}",))] if not number else []),
+            (_CALL, (child, seq, run)),
+            (_MOVED, (seq, now, child)),
+        ]
+        yield [
+            (_CALLED, (child, seq)),
+            (_MESSAGE, (child, seq + 1, run, "results", outcome, now)),
+            (_MOVED, (seq + 1, now, child)),
+        ]
+    yield _finish(parent, child, run, letter, seq=2 + 2 * len(_STEPS))
+    yield [(_SEEN, (letter,)), (_DUE, (time.time(), parent))]
+    yield [(_CLAIM, (1, time.time(), parent))]
+    told = next_id()
+    yield _hear(parent, head, told, letter)
+    yield _answer(parent, head, child, told, letter)
+
+
+def _spawn(parent: int, head: int, child: int, letter: str) -> Step:
+    now, idem = time.time(), f"bench:{child}"
+    key = letter.removeprefix("announce:v1:").removesuffix(":1")
+    request = work.REQUEST
+    return [
+        (_SESSION, (child, key, parent, parent, CHILD_RIGHTS, work.WORKSPACE, now, now)),
+        (_TASK, (child, parent, parent, head * 1000, idem, request.label, request.task, _SPEC, now)),
+        (_EVENT, (child, 1, now, "spawning", "queued", "admitted", None)),
+        (_LETTER, (child, f"task:{child}", "task", _FIRST_WORDS, None, None, now, now, 1)),
+    ]
+
+
+def _begin(child: int, run: int) -> Step:
+    now = time.time()
+    return [
+        (_TAKE, (run, 1, f"task:{child}")),
+        (_MESSAGE, (child, 1, run, "input", _FIRST, now)),
+        (_STARTED, (now, child)),
+        (_EVENT, (child, 2, now, "queued", "running", "started", None)),
+        (_RUN, (run, child, 1, now)),
+        (_OPENED, (1, run, now, child)),
+    ]
+
+
+def _finish(parent: int, child: int, run: int, letter: str, *, seq: int) -> Step:
+    now, usage = time.time(), work.FINDING.usage
+    return [
+        (_MESSAGE, (child, seq, run, "answer", _FINDING, now)),
+        (_USAGE, (run, seq, child, parent, now, work.MODEL, usage.input, usage.output)),
+        (_RUN_ENDED, (now, run)),
+        (_ENDED, (work.FINDING.text, _SHA, now, child)),
+        (_EVENT, (child, 3, now, "running", "ending", "ok", None)),
+        (_EVENT, (child, 4, now, "ending", "announcing", "ok", "ok")),
+        (_LETTER, (parent, letter, "announce", "", child, 1, now, now, 0)),
+        (_CLOSED, (seq, 1, now, now, child)),
+    ]
+
+
+def _hear(parent: int, head: int, run: int, letter: str) -> Step:
+    now = time.time()
+    return [
+        (_TAKE, (run, head + 1, letter)),
+        (_MESSAGE, (parent, head + 1, run, "input", _ANNOUNCE, now)),
+        (_RUN, (run, parent, 0, now)),
+        (_OPENED, (head + 1, run, now, parent)),
+    ]
+
+
+def _answer(parent: int, head: int, child: int, run: int, letter: str) -> Step:
+    now, usage = time.time(), work.REPLY.usage
+    return [
+        (_MESSAGE, (parent, head + 2, run, "answer", _REPLY, now)),
+        (_USAGE, (run, head + 2, parent, parent, now, work.MODEL, usage.input, usage.output)),
+        (_ANSWERED, (letter,)),
+        (_TOLD, (child,)),
+        (_EVENT, (child, 5, now, "announcing", "cleanup_pending", "delivered: direct", "ok")),
+        (_EVENT, (child, 6, now, "cleanup_pending", "completed", "delivered: direct", "ok")),
+        (_DELIVERY, (child, letter, parent, now, run, head + 1)),
+        (_RUN_ENDED, (now, run)),
+        (_CLOSED, (head + 2, 0, now, now, parent)),
+    ]

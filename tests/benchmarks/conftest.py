@@ -1,0 +1,7 @@
+"""A real PostgreSQL server for the benchmarks' own tests."""
+
+from __future__ import annotations
+
+from tests.postgres_server import postgres_server
+
+__all__ = ["postgres_server"]
