@@ -104,7 +104,7 @@ class Work:
     stop_s: float = 10.0  #: how long a stop waits for the next boundary
     tool_grace_s: float = 5.0  #: what a running tool gets when its run is superseded
     sessions_max: int = 1000  #: turns one process runs at once
-    claim_first: int = 500  #: sessions in a first claim: after a crash these are at work while the rest is claimed
+    claim_first: int = 500  #: sessions in a first claim: these are at work while the rest is claimed
 
 
 @dataclass(frozen=True, slots=True)

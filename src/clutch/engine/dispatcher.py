@@ -21,7 +21,7 @@ from clutch.core.model import Lane
 from clutch.engine.turn import Kit, Turn
 from clutch.errors import StoreError, StoreLost
 from clutch.ports import Clock
-from clutch.protocol import control, inbox, turns, workers
+from clutch.protocol import control, inbox, queries, turns, workers
 from clutch.protocol.sessions import Stale
 from clutch.protocol.workers import Claimed, Prospect
 
@@ -199,6 +199,8 @@ class Worker:
         waiting = sorted(self._to_clean)
         self._to_clean.clear()
         for task_id in waiting:
+            if not await self.kit.door.read(queries.awaits_cleanup, task_id):
+                continue  # a late hint: it is done, or the task lives again
             try:
                 if self.cleanup is not None:
                     await self.cleanup(task_id)

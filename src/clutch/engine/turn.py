@@ -81,6 +81,9 @@ class Turn:
         self.run_id, self.head = begun.run_id, begun.head
         self.is_unanswered, self.senders = begun.is_unanswered, begun.senders
         self.briefing = await self.kit.door.read(queries.briefing, self.session_id)
+        if self.briefing.fence != self.fence:
+            # Somebody took over since: what is read here may be theirs, and their calls are not ours to run.
+            raise Stale(f"session {self.session_id} is owned by somebody else now")
         self.transcript, self.steps = list(self.briefing.transcript), self.briefing.steps
         self.specs = tools_for(self.briefing, self.kit.toolbox.specs())
         self.allowed = frozenset(spec.name for spec in self.specs)
@@ -91,15 +94,10 @@ class Turn:
 
     async def _begin(self) -> Begun | None:
         kit = self.kit
-        return await kit.door.tx(
-            self.session_id,
-            turns.begin,
-            kit.policy,
-            self.session_id,
-            self.fence,
-            kit.ids.next(),
-            kit.ids.nonce(),
-        )
+        known = (kit.policy, self.session_id, self.fence, kit.ids.next(), kit.ids.nonce())
+        if kit.policy.limits.on_parent_end:
+            return await kit.door.alone(turns.begin, *known)  # a crash loop may kill the children
+        return await kit.door.tx(self.session_id, turns.begin, *known)
 
     async def _steps(self, is_resumed: bool) -> None:
         """`interrupted`: the calls of the last answer may have been started by somebody who is dead now."""

@@ -53,6 +53,7 @@ def kill(now: float, policy: Policy, task_id: int, reason: str, actor: str) -> T
 
 def steer(now: float, policy: Policy, task_id: int, idem: str, text: str, actor: str) -> Tx[Task]:
     """A new instruction supersedes what runs; same task, same session, a new generation."""
+    requester, words = yield from _lock_above(task_id)
     session, task = yield from _task(task_id)
     if (yield "SELECT 1 FROM inbox WHERE idem = ?", (idem,)):
         return task
@@ -63,6 +64,8 @@ def steer(now: float, policy: Policy, task_id: int, idem: str, text: str, actor:
     _must_move(
         task, event, policy, "use `continue`" if task.phase is not Phase.AWAITING_APPROVAL else "use `reject`"
     )
+    if task.phase is Phase.ANNOUNCING:  # it has left the count of active children and comes back into it
+        yield from _must_fit(policy, requester, words, f"steer of task {task_id}")
     yield from letters.post(now, session.id, idem, LetterKind.INSTRUCTION, text)
     changed = yield from tasks.record(now, policy, session, event, actor)
     yield from sessions.save(now, policy, session)
@@ -117,23 +120,13 @@ def decide(
 
 def again(now: float, policy: Policy, task_id: int, how: str, idem: str, text: str, actor: str) -> Tx[Task]:
     """`retry` (empty transcript) or `continue`: a finished task gets a new run, admitted like a spawn."""
-    rows = yield "SELECT requester_id, root_id, task FROM tasks WHERE id = ?", (task_id,)
-    if not rows:
-        raise UnknownTask(f"there is no task {task_id}")
-    requester_id, root_id, words = rows[0]
-    if root_id != requester_id:
-        yield from sessions.lock(root_id)
-    requester = yield from sessions.lock(requester_id)
+    requester, words = yield from _lock_above(task_id)
     session, task = yield from _task(task_id)
     if (yield "SELECT 1 FROM inbox WHERE idem = ?", (idem,)):
         return task
     event = ev.Again(now, how)
     _must_move(task, event, policy, "it has not finished; use `steer`")
-    if requester is not None:
-        counted = yield from census(requester, policy.limits, frozenset())
-        verdict = admit(SpawnRequest(words), counted, policy.limits)
-        if isinstance(verdict, Refused):
-            raise NotPossible(f"{how} of task {task_id} is refused: {verdict.error}")
+    yield from _must_fit(policy, requester, words, f"{how} of task {task_id}")
     kind = LetterKind.TASK if how == "retry" else LetterKind.INSTRUCTION
     yield from letters.post(now, session.id, idem, kind, text or words)
     changed = yield from tasks.record(now, policy, session, event, actor)
@@ -194,6 +187,26 @@ def _must_move(task: Task, event: ev.Event, policy: Policy, otherwise: str) -> N
     """A refusal comes before the first write. What is possible is asked of the state machine itself."""
     if not step(task, event, policy).moves:
         raise NotPossible(f"task {task.id} is {task.phase} ({task.reason}): {otherwise}")
+
+
+def _lock_above(task_id: int) -> Tx[tuple[SessionRow | None, str]]:
+    """The requester, locked before the task's own session, and the words of the task."""
+    rows = yield "SELECT requester_id, root_id, task FROM tasks WHERE id = ?", (task_id,)
+    if not rows:
+        raise UnknownTask(f"there is no task {task_id}")
+    requester_id, root_id, words = rows[0]
+    if root_id != requester_id:
+        yield from sessions.lock(root_id)
+    return (yield from sessions.lock(requester_id)), words
+
+
+def _must_fit(policy: Policy, requester: SessionRow | None, words: str, what: str) -> Tx[None]:
+    """Whoever starts to work again is admitted like a new child."""
+    if requester is not None:
+        counted = yield from census(requester, policy.limits, frozenset())
+        verdict = admit(SpawnRequest(words), counted, policy.limits)
+        if isinstance(verdict, Refused):
+            raise NotPossible(f"{what} is refused: {verdict.error}")
 
 
 def _task(task_id: int) -> Tx[tuple[SessionRow, Task]]:

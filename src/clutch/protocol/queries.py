@@ -25,6 +25,7 @@ class Briefing:
     label: str | None
     requester_key: str | None
     plan: str | None
+    fence: int
     steps: int  #: answers of the open run
     transcript: tuple[Message, ...]
 
@@ -33,14 +34,13 @@ def briefing(now: float, session_id: int) -> Tx[Briefing]:
     del now
     rows = yield (
         "SELECT s.key, s.agent_id, s.root_id, s.depth, s.rights, s.model, s.workspace, t.label, p.key, t.plan, s.base,"
-        " s.run_id"
+        " s.run_id, s.fence"
         " FROM sessions s LEFT JOIN tasks t ON t.id = s.id LEFT JOIN sessions p ON p.id = s.parent_id"
         " WHERE s.id = ?",
         (session_id,),
     )
-    key, agent_id, root_id, depth, rights, model, workspace, label, requester_key, plan, base, run_id = rows[
-        0
-    ]
+    key, agent_id, root_id, depth, rights, model, workspace, label, requester_key, plan, *where = rows[0]
+    base, run_id, fence = where
     said = yield (
         "SELECT kind, body, run_id FROM messages WHERE session_id = ? AND seq > ? ORDER BY seq",
         (session_id, base),
@@ -56,6 +56,7 @@ def briefing(now: float, session_id: int) -> Tx[Briefing]:
         label=label,
         requester_key=requester_key,
         plan=plan,
+        fence=fence,
         steps=sum(kind == "answer" and of_run == run_id for kind, _, of_run in said),
         transcript=tuple(messages.load(kind, body) for kind, body, _ in said),
     )
@@ -114,6 +115,11 @@ def is_quiet(now: float, root_id: int) -> Tx[bool]:
         (root_id,) * 6,
     )
     return not any(rows[0])
+
+
+def awaits_cleanup(now: float, task_id: int) -> Tx[bool]:
+    del now
+    return bool((yield "SELECT 1 FROM tasks WHERE id = ? AND phase = 'cleanup_pending'", (task_id,)))
 
 
 @dataclass(frozen=True, slots=True)

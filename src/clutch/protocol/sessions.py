@@ -76,9 +76,9 @@ def own(session_id: int, fence: int) -> Tx[SessionRow]:
 
 
 def save(now: float, policy: Policy, session: SessionRow) -> Tx[None]:
-    moment = None
-    if session.owner is None:
-        moment = yield from _due(now, policy, session)
+    if session.owner is not None:
+        return (yield from _save_owned(session))
+    moment = yield from _due(now, policy, session)
     yield (
         "UPDATE sessions SET owner = ?, fence = ?, head = ?, base = ?, due = ?, hold = ?, hold_until = ?,"
         " paused = ?, closed = ?, run_id = ?, progress_at = ?, idle_at = ? WHERE id = ?",
@@ -89,6 +89,18 @@ def save(now: float, policy: Policy, session: SessionRow) -> Tx[None]:
     )  # fmt: skip
     if moment is not None:
         yield HINT, ("due", moment)
+
+
+def _save_owned(session: SessionRow) -> Tx[None]:
+    """Only a claim gives a session away. So owner, fence and due stay, and with them every index."""
+    yield (
+        "UPDATE sessions SET head = ?, base = ?, hold = ?, hold_until = ?, paused = ?, closed = ?, run_id = ?,"
+        " progress_at = ?, idle_at = ? WHERE id = ?",
+        (
+            session.head, session.base, session.hold, session.hold_until, session.paused, session.closed,
+            session.run_id, session.progress_at, session.idle_at, session.id,
+        ),
+    )  # fmt: skip
 
 
 def _due(now: float, policy: Policy, session: SessionRow) -> Tx[float | None]:
@@ -116,7 +128,7 @@ def _due(now: float, policy: Policy, session: SessionRow) -> Tx[float | None]:
 
 def _mail(session_id: int) -> Tx[Mail]:
     rows = yield (
-        "SELECT MIN(CASE WHEN kind <> 'announce' OR taken_seq IS NOT NULL THEN ready_at END),"
+        "SELECT MIN(CASE WHEN kind <> 'announce' OR (taken_seq IS NOT NULL AND silent = 0) THEN ready_at END),"
         " MIN(CASE WHEN kind = 'announce' AND silent = 0 AND taken_seq IS NULL THEN ready_at END),"
         " MAX(CASE WHEN kind = 'announce' AND silent = 0 AND taken_seq IS NULL THEN ready_at END)"
         " FROM inbox WHERE session_id = ? AND state = 0 AND taken_run IS NULL",
@@ -131,20 +143,25 @@ def _phases(phases: Iterable[Phase]) -> str:
 
 #: for `phase IN …`
 WORKING_PHASES = _phases(WORKING)
-#: Conditions on tasks. SQLite uses `tasks_untold` and `tasks_alive` only where their words are repeated exactly.
-IS_UNTOLD = f"phase IN {_phases(UNTOLD)}"
+#: Conditions on tasks. SQLite uses `tasks_untold` and `tasks_alive` only where their words are repeated exactly;
+#: as a list of phases they made every update of a task three times as dear.
+IS_UNTOLD = " AND ".join(f"phase <> '{phase}'" for phase in sorted(set(Phase) - UNTOLD))
 IS_WORKING = f"{IS_UNTOLD} AND phase <> 'announcing'"
 
 
 def working(session_id: int) -> Tx[int]:
-    """Children that have not settled."""
-    sql = f"SELECT COUNT(*) FROM tasks WHERE requester_id = ? AND {IS_WORKING}"  # noqa: S608 (constant words)
+    """Children that have not settled. One that has ended and waits for somebody to come back has."""
+    sql = f"SELECT COUNT(*) FROM tasks WHERE requester_id = ? AND {IS_WORKING} AND outcome IS NULL"  # noqa: S608
     return int((yield sql, (session_id,))[0][0])
 
 
 def untold(session_id: int) -> Tx[int]:
-    """Children whose result this session has not heard."""
-    sql = f"SELECT COUNT(*) FROM tasks WHERE requester_id = ? AND {IS_UNTOLD}"  # noqa: S608 (constant words)
+    """Children whose result this session has not heard and will hear: a letter that rose past it is not its own."""
+    sql = (
+        f"SELECT COUNT(*) FROM tasks WHERE requester_id = ? AND {IS_UNTOLD} AND (outcome IS NULL"  # noqa: S608
+        " OR EXISTS (SELECT 1 FROM inbox i WHERE i.task_id = tasks.id AND i.session_id = tasks.requester_id"
+        " AND i.kind = 'announce' AND i.state = 0 AND i.generation = tasks.generation))"
+    )
     return int((yield sql, (session_id,))[0][0])
 
 

@@ -51,8 +51,14 @@ def to_row(task: Task) -> Row:
     )  # fmt: skip
 
 
-def load(task_ids: Sequence[int]) -> Tx[list[Task]]:
+def load_one(task_id: int) -> Tx[Task]:
     """Locked: a task row is also written by whoever takes or answers its letter."""
+    rows = yield f"SELECT {COLUMNS} FROM tasks WHERE id = ? {{lock}}", (task_id,)  # noqa: S608 (constant columns)
+    return from_row(rows[0])
+
+
+def load(task_ids: Sequence[int]) -> Tx[list[Task]]:
+    """Locked, as above. A list costs SQLite several times as much as a number."""
     rows = yield f"SELECT {COLUMNS} FROM tasks WHERE id {{any}} ORDER BY id {{lock}}", (list(task_ids),)  # noqa: S608
     return [from_row(row) for row in rows]
 
@@ -61,7 +67,7 @@ def record(
     now: float, policy: Policy, session: SessionRow, event: ev.Event, actor: str = "clutch"
 ) -> Tx[Task]:
     """The session's own task. Effects change the row in memory; the caller saves it."""
-    (task,) = yield from load([session.id])
+    task = yield from load_one(session.id)
     result = step(task, event, policy)
     yield from _write(now, [(task, result)], actor)
     for effect in result.effects:
@@ -121,6 +127,8 @@ def _apply(now: float, policy: Policy, session: SessionRow, task: Task, effect: 
             session.hold, session.hold_until = 1, None
             yield from _forget_notes(session.id)
         case fx.Close():
+            if session.owner is not None:  # claimed for a letter, not begun yet: it must not begin any more
+                yield from stop(now, session, "closed")
             session.closed, session.hold, session.hold_until, session.paused = 1, 0, None, 0
             yield from letters.unsee(session.id)
         case fx.Open(keep_transcript):

@@ -53,9 +53,6 @@ def begin(
 ) -> Tx[Begun | None]:
     """After a claim: go on with the open run, or open one with what waits. None: nothing to do, released."""
     session = yield from sessions.own(session_id, fence)
-    if session.closed:  # by its timer, after the claim: what waits here goes one level up
-        yield from _release(now, policy, session)
-        return None
     if session.paused:
         yield from _stay_paused(now, policy, session)
         return None

@@ -83,12 +83,11 @@ class SqliteStore:
         await self.close()
 
     async def tx(self, keys: Keys, fn: TxFunction[P, T], /, *args: P.args, **kwargs: P.kwargs) -> T:
-        job, future = new_job(Mode.SHARED, keys, fn, *args, **kwargs)
-        self._submit(self._writes, job)
-        return await future
+        del keys  # transactions of a batch run one after the other here: sharing a commit isolates as well
+        return await self.alone(fn, *args, **kwargs)
 
     async def alone(self, fn: TxFunction[P, T], /, *args: P.args, **kwargs: P.kwargs) -> T:
-        job, future = new_job(Mode.ALONE, (), fn, *args, **kwargs)
+        job, future = new_job(Mode.SHARED, (), fn, *args, **kwargs)
         self._submit(self._writes, job)
         return await future
 

@@ -24,8 +24,7 @@ CREATE TABLE sessions(
   due {float}, hold {big} NOT NULL DEFAULT 0, hold_until {float}, paused {big} NOT NULL DEFAULT 0,
   closed {big} NOT NULL DEFAULT 0, run_id {big}, progress_at {float}, idle_at {float}, created_at {float} NOT NULL);
 CREATE INDEX sessions_due ON sessions(lane, due, id) WHERE owner IS NULL AND due IS NOT NULL;
-CREATE INDEX sessions_owned ON sessions(lane, owner) WHERE owner IS NOT NULL;
-CREATE INDEX sessions_owner ON sessions(owner) WHERE owner IS NOT NULL;
+CREATE INDEX sessions_owner ON sessions(owner, lane) WHERE owner IS NOT NULL;
 CREATE INDEX sessions_parent ON sessions(parent_id) WHERE parent_id IS NOT NULL;
 
 -- Work one session delegated to another.
@@ -41,14 +40,13 @@ CREATE TABLE tasks(
   created_at {float} NOT NULL, result_sha {text}, evidence {text}, retained {big} NOT NULL DEFAULT 1, archived_at {float});
 CREATE UNIQUE INDEX tasks_idem ON tasks(requester_id, idem);
 -- SQLite uses a partial index only for a query that repeats its condition word for word (protocol.sessions.IS_UNTOLD).
-CREATE INDEX tasks_untold ON tasks(requester_id, phase)
-  WHERE phase IN ('announce_deferred', 'announcing', 'awaiting_approval', 'ending', 'paused', 'queued', 'running', 'spawning');
+CREATE INDEX tasks_untold ON tasks(requester_id)
+  WHERE phase <> 'cleanup_pending' AND phase <> 'completed' AND phase <> 'completed_giveup';
 CREATE INDEX tasks_alive ON tasks(root_id, depth)
-  WHERE phase IN ('announce_deferred', 'announcing', 'awaiting_approval', 'ending', 'paused', 'queued', 'running', 'spawning');
-CREATE INDEX tasks_retained ON tasks(requester_id, ended_at) WHERE retained = 1;
+  WHERE phase <> 'cleanup_pending' AND phase <> 'completed' AND phase <> 'completed_giveup';
+CREATE INDEX tasks_retained ON tasks(requester_id) WHERE retained = 1;
 CREATE INDEX tasks_undelivered ON tasks(root_id) WHERE delivery = 'undelivered';
 CREATE INDEX tasks_tree ON tasks(root_id, id);
-CREATE INDEX tasks_children ON tasks(requester_id, spawn_order);
 CREATE INDEX tasks_wake ON tasks(wake_at) WHERE wake_at IS NOT NULL;
 
 -- One execution of a session. At most one is open per session.

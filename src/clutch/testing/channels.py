@@ -1,0 +1,34 @@
+"""A channel for tests: keeps what was sent, and fails when told to."""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Sent:
+    target: str
+    body: str
+    key: str
+
+
+class RecordingChannel:
+    def __init__(self) -> None:
+        self.sent: list[Sent] = []
+        self._failures: deque[Exception] = deque()
+
+    def fail_next(self, *failures: Exception) -> None:
+        """The next sends raise these, one each: ConnectionError is tried again, PermissionError is not."""
+        self._failures.extend(failures)
+
+    async def send(self, target: str, body: str, key: str) -> str | None:
+        if self._failures:
+            raise self._failures.popleft()
+        self.sent.append(Sent(target, body, key))
+        return f"receipt-{len(self.sent)}"
+
+    def bodies(self, target: str) -> list[str]:
+        """What a person there has read: a message sent twice under one key is one message."""
+        shown = {one.key: one.body for one in self.sent if one.target == target}
+        return list(shown.values())

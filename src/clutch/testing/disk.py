@@ -1,0 +1,130 @@
+"""The simulated disk: one real SQLite database in memory, and who wrote which rows of it in which order.
+
+Runs single transactions and, like PostgreSQL, whole batches in lockstep. After each commit an observer is
+given the transactions with their footprints; a transaction that fails leaves none.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, TypeAlias
+
+from clutch.ports import Clock
+from clutch.store.door import Row, Tx
+from clutch.store.inline import Call, LockstepStore
+from clutch.store.jobs import Outcome, Spoiled, function_name
+from clutch.store.lockstep import Group
+
+#: a table and the row's number in it
+Written: TypeAlias = tuple[str, int]
+
+
+@dataclass(slots=True, eq=False)
+class Made:
+    """One transaction. `keys` None: it runs alone. `worker_id`: the worker in whose name it runs, if any."""
+
+    actor: str
+    keys: tuple[int, ...] | None
+    fn: Callable[..., Tx[Any]]
+    args: tuple[Any, ...]
+    worker_id: int = 0
+    locked: list[int] = field(default_factory=list)  #: sessions, in the order of locking
+    written: list[Written] = field(default_factory=list)
+    value: Any = None
+    name: str = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.name = function_name(self.fn)
+
+    def start(self, now: float) -> Tx[Any]:
+        """The transaction, overheard. It may be started again; then what was heard before is forgotten."""
+        self.locked.clear()
+        self.written.clear()
+        return self._overheard(self.fn(now, *self.args))
+
+    def _overheard(self, transaction: Tx[Any]) -> Tx[Any]:
+        rows: Sequence[Row] | None = None
+        try:
+            while True:
+                statement = next(transaction) if rows is None else transaction.send(rows)
+                rows = yield statement
+                sql = statement[0]
+                if sql is not None and "{lock}" in sql and "FROM sessions WHERE" in sql:
+                    self.locked.extend(row[0] for row in rows)
+        except StopIteration as stop:
+            return stop.value
+
+
+class SimDisk(LockstepStore):
+    def __init__(self, clock: Clock, observe: Callable[[Sequence[Made]], None]) -> None:
+        super().__init__(clock)
+        self._observe = observe
+        self._heard: list[Written] = []
+        self._batch: Sequence[Made] = ()
+        self._connection.raw.set_update_hook(self._hear)
+        self.ask = self._connection.raw.cursor().execute
+
+    def _hear(self, kind: int, database: str, table: str, row_id: int) -> None:
+        del kind, database
+        self._heard.append((table, row_id))
+
+    def _drain(self, made: Made) -> None:
+        if self._heard:
+            made.written.extend(self._heard)
+            self._heard.clear()
+
+    def commit(self, made: Made, clock: Clock) -> Outcome:
+        """One transaction by itself."""
+        outcome = self._connection.transact(made.start, clock.now())
+        self.stats.count(made.name, outcome.statements)
+        if outcome.error is not None:
+            self._heard.clear()
+            return outcome
+        self._drain(made)
+        self._done([made], [outcome])
+        return outcome
+
+    def commit_batch(self, batch: Sequence[Made], clock: Clock) -> list[Outcome]:
+        """All in one commit, statement by statement beside each other."""
+        self._clock, self._batch = clock, batch
+        try:
+            outcomes = self._together([Call(made.keys or (), made.start) for made in batch])
+        except Spoiled:
+            self._heard.clear()
+            self.stats.redone += len(batch)
+            return [self.commit(made, clock) for made in batch]
+        for made, outcome in zip(batch, outcomes, strict=True):
+            self.stats.count(made.name, outcome.statements)
+        kept = [pair for pair in zip(batch, outcomes, strict=True) if pair[1].error is None]
+        self._done([made for made, _ in kept], [outcome for _, outcome in kept])
+        return outcomes
+
+    def _send(self, group: Group) -> Mapping[int, Sequence[Row]]:
+        """As in the store, but each operation's writes are kept apart."""
+        answers: dict[int, Sequence[Row]] = {}
+        try:
+            for operation in group.operations:
+                answers[operation.number] = self._connection.statement(group.sql, operation.parameters)
+                self._drain(self._batch[operation.number])
+        except Exception as error:
+            raise Spoiled(error) from error
+        return answers
+
+    def _done(self, made: Sequence[Made], outcomes: Sequence[Outcome]) -> None:
+        self.stats.commits += 1
+        for one, outcome in zip(made, outcomes, strict=True):
+            one.value = outcome.value
+        self._observe(made)
+
+    def look(self, fn: Callable[..., Tx[Any]], args: Sequence[Any], clock: Clock) -> Any:
+        """A read. One that writes is the caller's bug, and stays visible as such."""
+        outcome = self._connection.look(lambda now: fn(now, *args), clock.now())
+        if self._heard:
+            raise AssertionError(f"{function_name(fn)} writes, but was run as a read: {self._heard[:3]}")
+        if outcome.error is not None:
+            raise outcome.error
+        return outcome.value
+
+    def query(self, sql: str, *parameters: Any) -> list[Row]:
+        return list(self.ask(sql, parameters).fetchall())

@@ -1,0 +1,342 @@
+"""What must hold, as SQL over the tables. Every query returns the rows that break the promise: none, ever.
+
+`{touched}` stands for the rows a commit may have changed, so that a check after every commit looks at those
+only; without a list it looks at all. Limits are filled in from the policy. Promises about what a commit may
+change, and about what somebody outside was told, are not states and stand in `transitions` and `witness`.
+
+T1 to T18 and N1 to N33 are the names under which the project lists its promises.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+from types import MappingProxyType
+from typing import Final
+
+from clutch.core.model import WORKING
+from clutch.core.policy import Policy
+
+
+class Scope(StrEnum):
+    """When a query is asked, and what `{touched}` names in it."""
+
+    TASK = "task"  #: after every commit: tasks
+    SESSION = "session"  #: after every commit: sessions
+    BIRTH = "birth"  #: after a commit with new tasks: their requesters
+    OWNERS = "owners"  #: after a commit that changed who owns what: everything
+    CALM = "calm"  #: again and again while nothing goes wrong
+    END = "end"  #: when all is over
+
+
+@dataclass(frozen=True, slots=True)
+class Query:
+    invariant: str
+    scope: Scope
+    promise: str
+    sql: str  #: selects a number and, as text, what is wrong with it
+
+
+WORKING_WORDS: Final = "(" + ", ".join(f"'{phase.value}'" for phase in sorted(WORKING)) + ")"
+
+#: Alive: may still do something. An ended task that waits for its requester to come back is not.
+_ALIVE = f"IN {WORKING_WORDS} AND {{0}}.outcome IS NULL"
+_ALIVE_T, _ALIVE_C, _ALIVE_G, _ALIVE_H = (f"{name}.phase {_ALIVE.format(name)}" for name in "tcgh")
+
+QUERIES: Final[tuple[Query, ...]] = (
+    Query(
+        "T1",
+        Scope.TASK,
+        "a generation has one outcome",
+        "SELECT e.task_id, 'generation ' || e.generation || ' has ' || COUNT(DISTINCT e.outcome) || ' outcomes'"
+        " FROM events e WHERE e.task_id {touched} AND e.outcome IS NOT NULL"
+        " GROUP BY e.task_id, e.generation HAVING COUNT(DISTINCT e.outcome) > 1",
+    ),
+    Query(
+        "T1",
+        Scope.TASK,
+        "a task has an outcome exactly when it has settled",
+        "SELECT t.id, t.phase || ' with outcome ' || COALESCE(t.outcome, 'none') FROM tasks t WHERE t.id {touched}"
+        " AND (t.outcome IS NULL) <> (t.phase IN ('spawning', 'queued', 'running', 'paused', 'awaiting_approval',"
+        " 'ending') OR (t.phase = 'announce_deferred' AND t.reason = 'descendants-active'))",
+    ),
+    Query(
+        "T1",
+        Scope.END,
+        "every accepted task has ended",
+        "SELECT t.id, t.phase || ' ' || t.reason FROM tasks t"
+        " WHERE t.phase NOT IN ('completed', 'completed_giveup') OR t.outcome IS NULL",
+    ),
+    Query(
+        "T2",
+        Scope.TASK,
+        "a settled task has left exactly one letter in this generation",
+        "SELECT t.id, t.phase || ' ' || t.outcome || ' without a letter, or with two' FROM tasks t"
+        " WHERE t.id {touched} AND t.outcome IS NOT NULL AND 1 <> (SELECT COUNT(*) FROM inbox i"
+        " WHERE i.task_id = t.id AND i.kind = 'announce' AND i.generation = t.generation)",
+    ),
+    Query(
+        "T2",
+        Scope.TASK,
+        "what a task says about its delivery is what its letter says",
+        "SELECT t.id, t.delivery || ' but its letter has state ' || i.state || ', silent ' || i.silent"
+        " FROM tasks t JOIN inbox i ON i.task_id = t.id AND i.kind = 'announce' AND i.generation = t.generation"
+        " WHERE t.id {touched} AND NOT CASE t.delivery WHEN 'delivered' THEN i.state = 1 AND i.silent = 0"
+        " WHEN 'undelivered' THEN i.state = 2 WHEN 'waiting' THEN i.state = 0 AND i.silent = 0"
+        " WHEN 'deferred' THEN i.state = 0 WHEN 'skipped' THEN i.silent = 1 OR i.state IN (2, 3) ELSE 1 = 0 END",
+    ),
+    Query(
+        "N10",
+        Scope.TASK,
+        "a task ends delivered, skipped, or as a dead letter, and its phase says so",
+        "SELECT t.id, t.phase || ' but ' || t.delivery FROM tasks t WHERE t.id {touched} AND NOT CASE t.phase"
+        " WHEN 'announcing' THEN t.delivery = 'waiting' WHEN 'completed' THEN t.delivery IN ('delivered', 'skipped')"
+        " WHEN 'completed_giveup' THEN t.delivery IN ('undelivered', 'skipped')"
+        " WHEN 'cleanup_pending' THEN t.delivery IN ('delivered', 'skipped', 'undelivered')"
+        " WHEN 'announce_deferred' THEN t.delivery = 'deferred' ELSE t.delivery = 'none' END",
+    ),
+    Query(
+        "T3",
+        Scope.BIRTH,
+        "no requester has more children at work than allowed",
+        "SELECT s.id, 'has more than {children_max} children at work' FROM sessions s WHERE s.id {touched}"
+        f" AND (SELECT COUNT(*) FROM tasks t WHERE t.requester_id = s.id AND {_ALIVE_T}) > {{children_max}}",
+    ),
+    Query(
+        "T3",
+        Scope.BIRTH,
+        "no root has more descendants alive than allowed",
+        "SELECT s.root_id, 'has more than {descendants_max} descendants alive' FROM sessions s WHERE s.id {touched}"
+        f" AND (SELECT COUNT(*) FROM tasks t WHERE t.root_id = s.root_id AND {_ALIVE_T}) > {{descendants_max}}",
+    ),
+    Query(
+        "N4",
+        Scope.BIRTH,
+        "no requester keeps more records than allowed",
+        "SELECT s.id, 'keeps more than {retained_max} records' FROM sessions s WHERE s.id {touched} AND"
+        " (SELECT COUNT(*) FROM tasks t WHERE t.requester_id = s.id AND t.retained = 1) > {retained_max}",
+    ),
+    Query(
+        "N4",
+        Scope.TASK,
+        "nobody lives deeper than allowed, and a child stands one level below its requester",
+        "SELECT t.id, 'at depth ' || t.depth FROM tasks t JOIN sessions s ON s.id = t.id"
+        " LEFT JOIN sessions p ON p.id = t.requester_id WHERE t.id {touched}"
+        " AND (t.depth > {depth_max} OR s.depth <> t.depth OR p.depth + 1 <> t.depth)",
+    ),
+    Query(
+        "T3",
+        Scope.OWNERS,
+        "no lane runs more sessions than it has room for",
+        "SELECT l.cap, 'is the room of lane ' || l.name || ', and more are owned' FROM lanes l"
+        " WHERE (SELECT COUNT(*) FROM sessions s WHERE s.lane = l.name AND s.owner IS NOT NULL) > l.cap",
+    ),
+    Query(
+        "T4",
+        Scope.OWNERS,
+        "whoever owns a session is alive in the tables",
+        "SELECT s.id, 'is owned by ' || s.owner || ', who is buried' FROM sessions s"
+        " WHERE s.owner IS NOT NULL AND NOT EXISTS (SELECT 1 FROM workers w WHERE w.id = s.owner)",
+    ),
+    Query(
+        "N17",
+        Scope.SESSION,
+        "a session has at most one open run, and knows it",
+        "SELECT s.id, 'thinks its run is ' || COALESCE(s.run_id, 0) FROM sessions s WHERE s.id {touched}"
+        " AND COALESCE(s.run_id, 0) <> COALESCE((SELECT MAX(r.id) FROM runs r"
+        " WHERE r.session_id = s.id AND r.ended_at IS NULL), 0)",
+    ),
+    Query(
+        "T5",
+        Scope.TASK,
+        "nothing lives below a killed task",
+        f"SELECT t.id, 'was killed and has something alive below' FROM tasks t WHERE t.id {{touched}}"
+        " AND t.outcome = 'killed' AND EXISTS (SELECT 1 FROM tasks c LEFT JOIN tasks g ON g.requester_id = c.id"
+        f" LEFT JOIN tasks h ON h.requester_id = g.id WHERE c.requester_id = t.id"
+        f" AND (({_ALIVE_C}) OR ({_ALIVE_G}) OR ({_ALIVE_H})))",
+    ),
+    Query(
+        "T5",
+        Scope.TASK,
+        "nothing is born below a killed task",
+        "SELECT t.id, 'lives below a killed task' FROM tasks t JOIN tasks c ON c.id = t.requester_id"
+        " LEFT JOIN tasks g ON g.id = c.requester_id LEFT JOIN tasks h ON h.id = g.requester_id"
+        f" WHERE t.id {{touched}} AND {_ALIVE_T} AND 'killed' IN (c.outcome, g.outcome, h.outcome)",
+    ),
+    Query(
+        "N19",
+        Scope.SESSION,
+        "a closed session runs nothing, owns nothing, waits for nothing",
+        "SELECT s.id, 'is closed and still active' FROM sessions s WHERE s.id {touched} AND s.closed = 1"
+        " AND (s.owner IS NOT NULL OR s.run_id IS NOT NULL OR s.due IS NOT NULL OR s.hold = 1)",
+    ),
+    Query(
+        "N19",
+        Scope.TASK,
+        "a killed task speaks to nobody",
+        "SELECT t.id, 'was killed, but its letter is not silent' FROM tasks t JOIN inbox i ON i.task_id = t.id"
+        " WHERE t.id {touched} AND t.outcome = 'killed' AND i.kind = 'announce'"
+        " AND i.generation = t.generation AND i.silent = 0",
+    ),
+    Query(
+        "N19",
+        Scope.TASK,
+        "the session of a settled task is closed, that of a living one is open",
+        "SELECT t.id, t.phase || ' but closed is ' || s.closed FROM tasks t JOIN sessions s ON s.id = t.id"
+        " WHERE t.id {touched} AND (s.closed = 1) <> (t.outcome IS NOT NULL)",
+    ),
+    Query(
+        "T6",
+        Scope.CALM,
+        "timers are rows, and somebody rings them soon",
+        "SELECT t.id, 'was to be woken ' || ROUND({now} - t.wake_at, 1) || ' s ago' FROM tasks t"
+        " WHERE t.wake_at < {now} - {patience_s}",
+    ),
+    Query(
+        "N2",
+        Scope.BIRTH,
+        "one call makes one task, however often it is repeated",
+        "SELECT t.requester_id, COUNT(*) || ' tasks of one call' FROM tasks t WHERE t.requester_id {touched}"
+        " AND SUBSTR(t.idem, 1, 7) <> 'person:' GROUP BY t.requester_id, t.spawn_order HAVING COUNT(*) > 1",
+    ),
+    Query(
+        "T8",
+        Scope.CALM,
+        "what a dead worker held is taken back within a lease and two ticks",
+        "SELECT s.id, 'is held by a worker whose lease ended ' || ROUND({now} - w.lease_until, 1) || ' s ago'"
+        " FROM sessions s JOIN workers w ON w.id = s.owner WHERE w.lease_until < {now} - {patience_s}",
+    ),
+    Query(
+        "T9",
+        Scope.TASK,
+        "a result is not larger than allowed, and has a hash exactly when there is one",
+        "SELECT t.id, 'has a result of ' || LENGTH(CAST(t.result AS {blob})) || ' bytes' FROM tasks t"
+        " WHERE t.id {touched} AND (LENGTH(CAST(t.result AS {blob})) > {result_bytes_max}"
+        " OR (t.result IS NULL) <> (t.result_sha IS NULL))",
+    ),
+    Query(
+        "T10",
+        Scope.TASK,
+        "the last line of the timeline is where the row stands",
+        "SELECT t.id, t.phase || ' but the timeline ends at ' || COALESCE(e.to_phase, 'nothing') FROM tasks t"
+        " LEFT JOIN events e ON e.task_id = t.id AND e.seq = t.seq WHERE t.id {touched}"
+        " AND (e.to_phase IS NULL OR e.to_phase <> t.phase OR e.generation <> t.generation"
+        " OR COALESCE(e.outcome, '') <> COALESCE(t.outcome, ''))",
+    ),
+    Query(
+        "T13",
+        Scope.TASK,
+        "an attempt is counted only when telling failed",
+        "SELECT t.id, t.attempts || ' attempts counted' FROM tasks t WHERE t.id {touched} AND t.attempts >"
+        " (SELECT COUNT(*) FROM deliveries d WHERE d.task_id = t.id AND d.generation = t.generation"
+        " AND d.outcome = 'failed')",
+    ),
+    Query(
+        "N6",
+        Scope.TASK,
+        "an unfinished task has an owner or a time at which something happens",
+        "SELECT t.id, t.phase || ' (' || t.reason || ') and nothing will happen' FROM tasks t"
+        " JOIN sessions s ON s.id = t.id WHERE t.id {touched} AND NOT CASE"
+        " WHEN t.phase IN ('queued', 'running') OR (t.phase = 'paused' AND t.reason NOT IN ('children', 'pause'))"
+        " THEN s.owner IS NOT NULL OR s.due IS NOT NULL OR s.paused = 1"
+        " WHEN t.phase = 'paused' AND t.reason = 'children' THEN s.hold = 1"
+        " WHEN t.phase = 'paused' THEN s.paused = 1"
+        " WHEN t.phase IN ('ending', 'announce_deferred', 'cleanup_pending') THEN t.wake_at IS NOT NULL"
+        " ELSE 1 = 1 END",
+    ),
+    Query(
+        "N16",
+        Scope.SESSION,
+        "a session that nobody owns and that has something to read or to go on with is due",
+        "SELECT s.id, 'has mail or a run and no time' FROM sessions s WHERE s.id {touched} AND s.owner IS NULL"
+        " AND s.due IS NULL AND s.closed = 0 AND s.paused = 0 AND (s.run_id IS NOT NULL OR EXISTS ("
+        "SELECT 1 FROM inbox i WHERE i.session_id = s.id AND i.state = 0 AND i.taken_run IS NULL AND i.seen = 1"
+        " AND (i.kind <> 'announce' OR (i.silent = 0 AND (i.taken_seq IS NOT NULL OR s.hold = 0)))))",
+    ),
+    Query(
+        "N16",
+        Scope.SESSION,
+        "a parent that waits for its children is woken when none works any more",
+        "SELECT s.id, 'waits for nobody' FROM sessions s WHERE s.id {touched} AND s.hold = 1 AND s.owner IS NULL"
+        " AND s.due IS NULL AND s.closed = 0 AND s.paused = 0"
+        f" AND NOT EXISTS (SELECT 1 FROM tasks t WHERE t.requester_id = s.id AND {_ALIVE_T})"
+        " AND NOT EXISTS (SELECT 1 FROM inbox i WHERE i.session_id = s.id AND i.seen = 0)",
+    ),
+    Query(
+        "N16",
+        Scope.SESSION,
+        "a session that somebody owns has no time of its own",
+        "SELECT s.id, 'is owned and due' FROM sessions s"
+        " WHERE s.id {touched} AND s.owner IS NOT NULL AND s.due IS NOT NULL",
+    ),
+    Query(
+        "N22",
+        Scope.SESSION,
+        "a transcript has no gap",
+        "SELECT s.id, 'has head ' || s.head FROM sessions s WHERE s.id {touched} AND s.head <>"
+        " (SELECT COUNT(*) FROM messages m WHERE m.session_id = s.id AND m.seq BETWEEN 1 AND s.head)",
+    ),
+    Query(
+        "N22",
+        Scope.SESSION,
+        "a transcript goes on only when every call has its result",
+        "SELECT s.id, 'went on past open call ' || c.seq || '.' || c.idx FROM sessions s"
+        " JOIN calls c ON c.session_id = s.id AND c.state = 'open' WHERE s.id {touched} AND c.seq < s.head",
+    ),
+    Query(
+        "N26",
+        Scope.END,
+        "every answer of a model is in the books, once",
+        "SELECT s.id, 'has other usage than answers' FROM sessions s"
+        " WHERE (SELECT COUNT(*) FROM usage u WHERE u.session_id = s.id)"
+        " <> (SELECT COUNT(*) FROM messages m WHERE m.session_id = s.id AND m.kind = 'answer')",
+    ),
+    Query(
+        "N10",
+        Scope.END,
+        "no letter is left behind",
+        "SELECT i.id, 'of kind ' || i.kind || ' lies in session ' || i.session_id FROM inbox i"
+        " JOIN sessions s ON s.id = i.session_id"
+        " WHERE i.seen = 0 OR (s.closed = 0 AND i.state = 0 AND i.silent = 0)",
+    ),
+    Query(
+        "N16",
+        Scope.END,
+        "nobody is owned, due, held or running any more",
+        "SELECT s.id, 'is not at rest' FROM sessions s WHERE s.owner IS NOT NULL OR s.run_id IS NOT NULL"
+        " OR (s.closed = 0 AND (s.due IS NOT NULL OR s.hold = 1))",
+    ),
+)
+
+
+def queries(scope: Scope) -> tuple[Query, ...]:
+    return tuple(query for query in QUERIES if query.scope is scope)
+
+
+def filled(query: Query, policy: Policy, *, touched: str = "IS NOT NULL", now: str = "0") -> str:
+    """The SQL with the numbers of this policy. They are numbers, never anybody's words."""
+    work = policy.work
+    words = {
+        "{touched}": touched,
+        "{now}": now,
+        "{patience_s}": str(work.lease_s + 3 * work.tick_s),
+        "{children_max}": str(policy.limits.children_max),
+        "{descendants_max}": str(policy.limits.descendants_max),
+        "{retained_max}": str(policy.limits.retained_max),
+        "{depth_max}": str(policy.limits.depth_max),
+        "{result_bytes_max}": str(policy.life.result_bytes_max),
+        "{blob}": "BLOB",
+    }
+    sql = query.sql
+    for word, value in words.items():
+        sql = sql.replace(word, value)
+    return sql
+
+
+def names() -> Mapping[str, list[str]]:
+    """What each name promises, in sentences."""
+    told: dict[str, list[str]] = {}
+    for query in QUERIES:
+        told.setdefault(query.invariant, []).append(query.promise)
+    return MappingProxyType(told)

@@ -1,0 +1,87 @@
+"""Asks every promise about every commit, and counts how often each was asked."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
+
+from clutch.core.policy import Policy
+from clutch.testing import lockdep, reading, transitions
+from clutch.testing.disk import Made, SimDisk
+from clutch.testing.history import Change, History
+from clutch.testing.invariants import Query, Scope, filled, queries
+from clutch.testing.transitions import TRANSITIONS, Court
+
+__all__ = ["Judge", "reading"]
+
+LOCKDEP = "lockdep"
+_TOUCHED = "IN (SELECT value FROM json_each(?))"
+
+
+class _Bench:
+    """All queries of one scope, ready to be asked."""
+
+    def __init__(self, scope: Scope, policy: Policy, *, now: str = "0") -> None:
+        asked = queries(scope)
+        self.counts = Counter(query.invariant for query in asked)
+        self.asked: list[tuple[str, Query]] = [
+            (filled(query, policy, touched=_TOUCHED, now=now), query) for query in asked
+        ]
+
+
+class Judge:
+    """`accuse` is called with the name of the broken promise and what is wrong."""
+
+    def __init__(self, disk: SimDisk, policy: Policy, accuse: Callable[[str, str], None]) -> None:
+        self._disk, self._policy, self._accuse = disk, policy, accuse
+        self.history = History(disk)
+        self.evaluations: Counter[str] = Counter()
+        self._court = Court(disk, self.history)
+        self._benches = {scope: _Bench(scope, policy) for scope in Scope if scope is not Scope.CALM}
+
+    def judge(self, made: Sequence[Made], now: float) -> Change:
+        change = self.history.change(made, now)
+        self._judge_transitions(change)
+        if touched := change.tasks_to_judge():
+            self._ask(self._benches[Scope.TASK], touched)
+        if touched := change.sessions_to_judge():
+            self._ask(self._benches[Scope.SESSION], touched)
+            self.history.note_touched(touched)
+        if touched := change.requesters_to_count():
+            self._ask(self._benches[Scope.BIRTH], touched)
+        if change.has_new_owners:
+            self._ask(self._benches[Scope.OWNERS], ())
+        self.history.note_claims(change)
+        return change
+
+    def judge_calm(self, now: float) -> None:
+        self._ask(_Bench(Scope.CALM, self._policy, now=repr(now)), ())
+
+    def judge_end(self) -> None:
+        self._ask(self._benches[Scope.END], ())
+
+    def _judge_transitions(self, change: Change) -> None:
+        if not (change.sessions or change.tasks or change.letters or change.runs):
+            return
+        for transition in TRANSITIONS:
+            self.evaluations[transition.invariant] += 1
+            for wrong in transition.check(change, self._court):
+                self._accuse(transition.invariant, f"{transition.promise}: {wrong}")
+        self.evaluations[LOCKDEP] += 1
+        for wrong in lockdep.offences(change, self.history):
+            self._accuse(LOCKDEP, wrong)
+
+    def _ask(self, bench: _Bench, touched: Iterable[int]) -> None:
+        self.evaluations.update(bench.counts)
+        ids = json.dumps(sorted(touched))
+        for sql, query in bench.asked:
+            bindings = (ids,) if "?" in sql else ()
+            for row_id, wrong in self._disk.ask(sql, bindings):
+                self._accuse(query.invariant, f"{query.promise}: {row_id} {wrong}")
+
+
+def all_names() -> set[str]:
+    return {query.invariant for scope in Scope for query in queries(scope)} | {
+        transition.invariant for transition in transitions.TRANSITIONS
+    }

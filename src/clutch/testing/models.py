@@ -1,0 +1,48 @@
+"""A model for tests: answers what it was told to, and remembers what it was asked."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import TypeAlias
+
+from clutch.core.messages import Answer, Usage
+from clutch.ports import ModelError, ModelRequest
+
+#: A text is a last word; a ModelError is raised.
+Scripted: TypeAlias = Answer | str | ModelError
+Script: TypeAlias = Sequence[Scripted] | Callable[[ModelRequest], Scripted]
+
+SCRIPTED_MODEL = "scripted"
+
+
+class ScriptExhausted(AssertionError):
+    """The model was asked more often than the script has answers."""
+
+
+class ScriptedModel:
+    """Answers from a list, in the order it is asked, or from a function of the request.
+
+    With several sessions the order of calls is the engine's business: use a function then.
+    """
+
+    def __init__(self, script: Script) -> None:
+        self._script = script
+        self.requests: list[ModelRequest] = []
+
+    async def ask(self, request: ModelRequest, on_text: Callable[[str], None]) -> Answer:
+        self.requests.append(request)
+        said = self._next(request)
+        if isinstance(said, ModelError):
+            raise said
+        answer = Answer(said, model=SCRIPTED_MODEL, usage=Usage(1, 1)) if isinstance(said, str) else said
+        if answer.text:
+            on_text(answer.text)
+        return answer
+
+    def _next(self, request: ModelRequest) -> Scripted:
+        if callable(self._script):
+            return self._script(request)
+        asked = len(self.requests)
+        if asked > len(self._script):
+            raise ScriptExhausted(f"call {asked} of a script with {len(self._script)} answers: {request.key}")
+        return self._script[asked - 1]

@@ -1,0 +1,186 @@
+"""What the simulated agents do. Decided from the transcript alone, so that whoever takes over goes on.
+
+A job is a small JSON text in a task or a message. Its `steps` are played one per model answer; then comes
+its `end`. The last words of an answer carry a mark that no other answer has, so that a witness can count
+where they turn up.
+"""
+
+from __future__ import annotations
+
+import json
+import random
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any, Final
+
+from clutch.core.messages import Answer, Call, Input, Message, Transcript, Usage
+from clutch.ports import ModelRequest
+
+MARK: Final = "JOB"
+SOURCES: Final = frozenset({"user", "task", "instruction"})
+MODEL: Final = "simulated"
+
+#: Longer than what an announce carries in full and than what a simulated result may keep.
+HUGE: Final = "all work and no play " * 120
+
+
+def words(job: dict[str, Any]) -> str:
+    return MARK + json.dumps(job, separators=(",", ":"))
+
+
+@lru_cache(maxsize=4096)
+def _job(text: str) -> dict[str, Any] | None:
+    at = text.find(MARK + "{")
+    return None if at < 0 else json.loads(text[at + len(MARK) :])
+
+
+# ---- playing ------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Scene:
+    """Where the talk stands: the newest job and how many answers it has had."""
+
+    job: dict[str, Any]
+    played: int
+    is_drafting: bool
+
+
+def scene(transcript: Transcript) -> Scene:
+    played, approved, decided = 0, False, False
+    for message in reversed(transcript):
+        if isinstance(message, Answer):
+            played += 1
+        elif isinstance(message, Input):
+            if message.source == "decision" and not decided:
+                decided, approved = True, message.text.startswith("APPROVED")
+                if approved:
+                    return Scene(_first_job(transcript), played, is_drafting=False)
+            job = _job(message.text) if message.source in SOURCES else None
+            if job is not None:
+                return Scene(job, played, is_drafting=bool(job.get("plan")))
+    return Scene({}, played, is_drafting=False)
+
+
+def _first_job(transcript: Transcript) -> dict[str, Any]:
+    for message in transcript:
+        job = _job(message.text) if isinstance(message, Input) and message.source in SOURCES else None
+        if job is not None:
+            return job
+    return {}
+
+
+def decide(request: ModelRequest) -> Answer:
+    now = scene(request.transcript)
+    steps = now.job.get("steps", ())
+    if now.is_drafting:
+        if now.played == 0:
+            return _calls(Call("echo", {"n": 0}))
+        return _says(f"plan of {now.job.get('name')}: {_mark(request)}")
+    if now.played < len(steps):
+        return _step(steps[now.played], request)
+    return _end(now.job, request)
+
+
+def _step(step: dict[str, Any], request: ModelRequest) -> Answer:
+    if "spawn" in step:
+        return _calls(*(Call("sessions_spawn", _spawn_arguments(child)) for child in step["spawn"]))
+    if "yield" in step:
+        return _calls(Call("sessions_yield", {}))
+    names = step["do"]
+    return _calls(*(Call(name, {"at": _mark(request)}) for name in names))
+
+
+def _spawn_arguments(child: dict[str, Any]) -> dict[str, Any]:
+    return {
+        "task": words(child),
+        "label": child["name"],
+        "run_timeout_s": child.get("timeout"),
+        "plan_mode": bool(child.get("plan")),
+        "expects_completion": not child.get("lazy"),
+        "cleanup": bool(child.get("delete")),
+    }
+
+
+def _end(job: dict[str, Any], request: ModelRequest) -> Answer:
+    said = f"{job.get('name', 'nobody')} is done {_mark(request)}"
+    match job.get("end", "text"):
+        case "skip":
+            return _says("ANNOUNCE_SKIP")
+        case "silent":
+            return _says(" no_reply ")
+        case "empty":
+            return _says("")
+        case "huge":
+            return _says(f"{HUGE}\nSUMMARY: {said}")
+        case "cut":
+            return Answer(said, (), Usage(9, 5), MODEL, "length")
+        case _:
+            return _says(said)
+
+
+def _mark(request: ModelRequest) -> str:
+    return f"<{request.key.rsplit(':', 2)[-2][-12:]}:{request.key.rsplit(':', 1)[-1]}>"
+
+
+def _says(text: str) -> Answer:
+    return Answer(text, (), Usage(10, 5), MODEL)
+
+
+def _calls(*calls: Call) -> Answer:
+    return Answer("", calls, Usage(10, 5), MODEL, "tools")
+
+
+def last_of(transcript: Transcript) -> Message | None:
+    return transcript[-1] if transcript else None
+
+
+# ---- writing ------------------------------------------------------------------------------------------
+
+DOINGS: Final = (["echo"], ["echo"], ["slow"], ["once"], ["echo", "once"], ["fail"], ["slow", "echo", "once"])
+ENDS: Final = ("text",) * 12 + ("huge", "huge", "skip", "silent", "empty", "cut")
+
+
+class Author:
+    """Invents jobs. `depth_left`: how many levels of children the job may have."""
+
+    def __init__(self, rng: random.Random, children: int) -> None:
+        self._rng, self._children = rng, children
+        self._named = 0
+
+    def main_job(self, depth_left: int) -> dict[str, Any]:
+        steps = [self._fan_out(depth_left)]
+        if self._rng.random() < 0.75:
+            steps.append({"yield": 1})
+        if self._rng.random() < 0.2:
+            steps += [self._fan_out(depth_left - 1), {"yield": 1}]
+        return {"name": self._name("m"), "steps": steps, "end": "text"}
+
+    def small_job(self) -> dict[str, Any]:
+        """Something a person says in between."""
+        return {"name": self._name("u"), "steps": self._work(), "end": self._rng.choice(("text", "silent"))}
+
+    def child_job(self, depth_left: int) -> dict[str, Any]:
+        rng = self._rng
+        job: dict[str, Any] = {"name": self._name("c"), "steps": self._work(), "end": rng.choice(ENDS)}
+        if depth_left > 0 and rng.random() < 0.4:
+            job["steps"] = [self._fan_out(depth_left), *job["steps"]]
+            if rng.random() < 0.6:
+                job["steps"].append({"yield": 1})
+        if rng.random() < 0.15:
+            job["timeout"] = rng.choice((3.0, 8.0, 20.0))
+        for trait, chance in (("plan", 0.08), ("lazy", 0.1), ("delete", 0.1)):
+            if rng.random() < chance:
+                job[trait] = 1
+        return job
+
+    def _fan_out(self, depth_left: int) -> dict[str, Any]:
+        count = self._rng.randint(1, self._children)
+        return {"spawn": [self.child_job(depth_left - 1) for _ in range(count)]}
+
+    def _work(self) -> list[dict[str, Any]]:
+        return [{"do": self._rng.choice(DOINGS)} for _ in range(self._rng.choice((0, 1, 1, 2, 3)))]
+
+    def _name(self, prefix: str) -> str:
+        self._named += 1
+        return f"{prefix}{self._named}"

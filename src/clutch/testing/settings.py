@@ -1,0 +1,97 @@
+"""The kinds of simulated worlds: how many gateways and main sessions, which limits, how much goes wrong.
+
+Times are shorter than the product's defaults, so that every timer rings within a few virtual minutes.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Mapping
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import Final
+
+from clutch.core.model import Lane, Outcome
+from clutch.core.policy import Announcing, Drop, Life, Limits, Policy, QueueMode, Work
+
+
+@dataclass(frozen=True, slots=True)
+class Setting:
+    name: str
+    about: str
+    gateways: int = 3
+    mains: int = 6
+    children: int = 4  #: in one answer, at most
+    depth_max: int = 2
+    severity: float = 1.0  #: of the faults; 0 = none
+    nemesis_s: float = 8.0  #: between two visits
+    meddle_s: float = 6.0  #: between two wishes of the person; 0 = it only starts things
+    storm_s: float = 45.0
+    is_lockstep: bool = False
+    is_tight: bool = False
+    has_modes: bool = False
+
+
+SETTINGS: Final[Mapping[str, Setting]] = MappingProxyType(
+    {
+        setting.name: setting
+        for setting in (
+            Setting("calm", "nothing goes wrong and nobody meddles", severity=0.0, meddle_s=0.0),
+            Setting("crash", "processes die and freeze, stores fail", severity=2.0, nemesis_s=4.0, meddle_s=0.0),
+            Setting("busy", "a person who cannot sit still", severity=0.4, meddle_s=1.5),
+            Setting("storm", "everything at once"),
+            Setting("tight", "small limits and full lanes", is_tight=True, meddle_s=3.0, children=5),
+            Setting("modes", "every way to queue, drop and end", has_modes=True),
+            Setting("deep", "children of children of children", depth_max=3, children=3, mains=4),
+            Setting("lockstep", "everything at once, in batches without isolation", is_lockstep=True),
+        )
+    }
+)
+
+
+def policy_of(setting: Setting, rng: random.Random) -> Policy:
+    return Policy(limits=_limits(setting, rng), life=_life(rng), announcing=_announcing(setting, rng), work=_work(setting))
+
+
+def _limits(setting: Setting, rng: random.Random) -> Limits:
+    kills = MappingProxyType({outcome: "kill" for outcome in (Outcome.TIMEOUT, Outcome.ERROR)})
+    return Limits(
+        children_max=2 if setting.is_tight else rng.choice((3, 5)),
+        depth_max=setting.depth_max,
+        descendants_max=4 if setting.is_tight else 12,
+        retained_max=4 if setting.is_tight else 15,
+        undelivered_max=2 if setting.is_tight else 50,
+        on_parent_end=kills if setting.has_modes and rng.random() < 0.5 else MappingProxyType({}),
+    )
+
+
+def _life(rng: random.Random) -> Life:
+    return Life(
+        error_grace_s=rng.choice((1.0, 5.0)),
+        result_bytes_max=1024,
+        settle_expiry_s=rng.choice((20.0, 90.0)),
+        provider_retries_s=(1.0, 3.0),
+        quota_wait_max_s=60.0,
+        plan_rounds_max=2,
+        plan_expiry_s=rng.choice((0.0, 0.0, 15.0)),
+    )
+
+
+def _announcing(setting: Setting, rng: random.Random) -> Announcing:
+    return Announcing(
+        inline_chars_max=600,
+        mode=rng.choice(list(QueueMode)) if setting.has_modes else QueueMode.AUTO,
+        drop=rng.choice(list(Drop)) if setting.has_modes else Drop.SUMMARIZE,
+        cap=2 if setting.has_modes or setting.is_tight else 20,
+        debounce_s=rng.choice((0.2, 1.0)),
+        fast_max_s=4.0,
+        slow_first_s=5.0,
+        slow_max_s=20.0,
+        until_s=rng.choice((30.0, 90.0)),
+        until_no_completion_s=20.0,
+    )
+
+
+def _work(setting: Setting) -> Work:
+    lanes = {Lane.MAIN: 2, Lane.SUBAGENT: 3} if setting.is_tight else {Lane.MAIN: 4, Lane.SUBAGENT: 10}
+    return Work(lanes=MappingProxyType(lanes), lease_s=8.0, tick_s=1.5, stop_s=4.0, tool_grace_s=1.0)

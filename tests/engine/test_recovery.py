@@ -1,0 +1,474 @@
+"""Workers that die, stop, freeze or lose the store: whoever is next goes on, and nothing happens twice."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from clutch.core.admission import Cleanup
+from clutch.core.messages import Answer, Call, Results, Usage
+from clutch.core.model import Lane, Outcome, Phase
+from clutch.core.policy import Policy, Work
+from clutch.core.wording import OUTCOME_UNKNOWN
+from clutch.errors import StoreBusy, StoreError, StoreLost
+from clutch.ports import ModelRequest
+from clutch.protocol import inbox, turns, workers
+from clutch.store.door import Door, DoorStats, Keys, Listener, Tx
+from clutch.store.postgres import PostgresStore
+from tests.engine.conftest import Build
+from tests.engine.house import POLICY, House, JumpClock, ask_for, opening, step, use
+
+pytestmark = pytest.mark.anyio
+
+#: A lease short enough to wait for, and ticks to notice that it is over.
+SHARED = replace(POLICY, work=replace(POLICY.work, lease_s=0.5, tick_s=0.1))
+TICKING = replace(POLICY, work=replace(POLICY.work, tick_s=0.02))
+
+
+class Counter:
+    """A tool that counts how often it was begun, and may be held up."""
+
+    def __init__(self) -> None:
+        self.begun = 0
+        self.is_running, self.may_end = asyncio.Event(), asyncio.Event()
+
+    async def __call__(self) -> str:
+        self.begun += 1
+        self.is_running.set()
+        await self.may_end.wait()
+        return "done"
+
+
+# ---- death -------------------------------------------------------------------------------------------
+
+
+async def test_unsafe_tool_is_not_run_again_after_a_takeover(build: Build) -> None:
+    async def script(request: ModelRequest) -> Answer | str:
+        return use("pay", "read") if step(request) == 0 else "I do not know whether it was paid"
+
+    house = await build(script)
+    pay, read = Counter(), Counter()
+    house.tool("pay", pay)
+    house.tool("read", read, replay_safe=True)
+    first = await house.hire()
+    await house.say("go")
+    async with asyncio.timeout(10):
+        await pay.is_running.wait()
+        await read.is_running.wait()
+    await house.crash(first)
+    read.may_end.set()
+    await house.hire()
+    await house.until_quiet()
+    assert (pay.begun, read.begun) == (1, 2)
+    results = house.model.requests[-1].transcript[-1]
+    assert isinstance(results, Results)
+    assert [result.text for result in results.results] == [OUTCOME_UNKNOWN, "done"]
+    assert len(house.model.requests) == 2
+
+
+@pytest.mark.scenario(134)
+async def test_spawns_of_an_interrupted_answer_make_no_twins(build: Build) -> None:
+    """The children are there, but the parent died before it wrote down so."""
+    slow = Counter()
+
+    async def script(request: ModelRequest) -> Answer | str:
+        if opening(request) != "go":
+            return "done"
+        answer = ask_for("a", "b")
+        both = Answer("", (*answer.calls, Call("slow", {})), Usage(1, 1), "scripted", "tools")
+        return (both, use("sessions_yield"), "both are back")[step(request)]
+
+    house = await build(script)
+    house.tool("slow", slow, replay_safe=True)
+    first = await house.hire()
+    await house.say("go")
+    async with asyncio.timeout(10):
+        await slow.is_running.wait()
+    await house.crash(first)
+    slow.may_end.set()
+    await house.hire()
+    await house.until_quiet()
+    assert len(await house.rows("SELECT id FROM tasks")) == 2
+    assert await house.replies() == ["both are back"]
+
+
+@pytest.mark.scenario(131)
+async def test_result_that_waited_through_a_restart_is_announced(build: Build) -> None:
+    held = asyncio.Event()
+
+    async def script(request: ModelRequest) -> Answer | str:
+        if opening(request) != "go":
+            return "found"
+        if step(request) == 2:
+            await held.wait()
+        return (ask_for("child"), "sent", "it found something")[step(request)]
+
+    house = await build(script)
+    first = await house.hire()
+    await house.say("go")
+    await house.until_asked("go", 3)
+    await house.crash(first)
+    held.set()
+    await house.hire()
+    await house.until_quiet()
+    assert await house.replies() == ["sent", "it found something"]
+    assert len(await house.inputs(house.main)) == 2
+
+
+async def test_run_whose_worker_dies_again_and_again_is_quarantined(build: Build) -> None:
+    async def script(request: ModelRequest) -> Answer | str:
+        if opening(request) == "go":
+            return (ask_for("child"), "sent", "it crashed")[step(request)]
+        await asyncio.Event().wait()
+        return "never"
+
+    house = await build(script)
+    for attempt in range(1, 4):
+        worker = await house.hire()
+        if attempt == 1:
+            await house.say("go")
+        await house.until_asked("do child", attempt)
+        await house.crash(worker)
+    await house.hire()
+    await house.until_quiet()
+    task = await house.task("child")
+    assert (task.outcome, task.error) == (Outcome.ERROR, "crash loop")
+    assert await house.replies() == ["sent", "it crashed"]
+
+
+async def test_clock_of_a_run_stands_while_its_owner_is_dead(build: Build) -> None:
+    """The whole place was down beyond the deadline: burying comes before the alarm."""
+
+    async def script(request: ModelRequest) -> Answer | str:
+        if opening(request) == "go":
+            call = Call("sessions_spawn", {"task": "do child", "label": "child", "runTimeoutSeconds": 100})
+            return (Answer("", (call,), Usage(1, 1), "scripted", "tools"), "sent", "heard")[step(request)]
+        if len(house.model.of("do child")) == 1:
+            await asyncio.Event().wait()
+        return "in time"
+
+    house = await build(script, SHARED, has_leases=True)
+    first = await house.hire()
+    await house.say("go")
+    await house.until_asked("do child")
+    await house.crash(first)
+    house.clock.jump(3600)
+    await house.hire()
+    await house.until_quiet()
+    task = await house.task("child")
+    assert (task.outcome, task.result) == (Outcome.OK, "in time")
+
+
+# ---- an orderly stop ---------------------------------------------------------------------------------
+
+
+@pytest.mark.scenario(214)
+async def test_stop_hands_turns_over_at_their_boundary_and_nothing_failed(build: Build) -> None:
+    slow = Counter()
+
+    async def script(request: ModelRequest) -> Answer | str:
+        if opening(request) == "go":
+            return (ask_for("a", "b", "c"), "sent", "heard", "heard", "heard")[step(request)]
+        return use("slow") if step(request) == 0 else "done"
+
+    house = await build(script)
+    house.tool("slow", slow)
+    first = await house.hire()
+    await house.say("go")
+
+    async def all_are_in_it() -> bool:
+        return slow.begun == 3
+
+    await house.until(all_are_in_it)
+    stopping = asyncio.create_task(house.dismiss(first))
+    slow.may_end.set()
+    await stopping
+    phases = await house.rows("SELECT phase, reason FROM tasks")
+    assert phases == [("paused", "restart")] * 3
+    assert await house.rows("SELECT id FROM sessions WHERE owner IS NOT NULL") == []
+    assert await house.rows("SELECT id FROM workers") == []
+    await house.hire()
+    await house.until_quiet()
+    assert slow.begun == 3
+    assert {row[0] for row in await house.rows("SELECT outcome FROM tasks")} == {"ok"}
+    assert {row[0] for row in await house.rows("SELECT crashes FROM runs")} == {0}
+
+
+async def test_turn_that_reaches_no_boundary_is_cut_and_handed_over(build: Build) -> None:
+    async def script(request: ModelRequest) -> Answer | str:
+        if len(house.model.requests) == 1:
+            await asyncio.Event().wait()
+        return "by the next one"
+
+    house = await build(script)
+    first = await house.hire()
+    await house.say("go")
+    await house.until_asked("go")
+    await house.dismiss(first)
+    assert len(house.model.cancelled) == 1
+    assert await house.rows("SELECT owner, due IS NULL FROM sessions") == [(None, 0)]
+    await house.hire()
+    await house.until_quiet()
+    assert await house.replies() == ["by the next one"]
+
+
+async def test_stop_of_an_idle_worker_is_quick_and_final(build: Build) -> None:
+    async def script(request: ModelRequest) -> Answer | str:
+        return "hello"
+
+    house = await build(script, has_leases=True)
+    worker = await house.hire()
+    async with asyncio.timeout(5):
+        await house.dismiss(worker)
+    await house.say("anybody?")
+    assert house.model.requests == []
+    assert await house.rows("SELECT id FROM workers") == []
+
+
+# ---- declared dead while alive -----------------------------------------------------------------------
+
+
+async def test_worker_buried_while_alive_comes_back_under_a_new_number(build: Build) -> None:
+    async def script(request: ModelRequest) -> Answer | str:
+        if len(house.model.requests) == 1:
+            await asyncio.Event().wait()
+        return "second time"
+
+    house = await build(script, SHARED, has_leases=True)
+    worker = await house.hire()
+    number = worker.id
+    await house.say("go")
+    await house.until_asked("go")
+    await house.door.alone(workers.bury, number)
+    await house.until_quiet()
+    assert worker.id > number
+    assert len(house.model.cancelled) == 1
+    assert await house.replies() == ["second time"]
+    assert await house.rows("SELECT id FROM workers") == [(worker.id,)]
+
+
+# ---- a store that fails ------------------------------------------------------------------------------
+
+
+class FlakyDoor:
+    """A door that fails once for one function: before it ran, or after the commit."""
+
+    def __init__(
+        self, door: Door, fails_at: Callable[..., Any], error: StoreError, *, after: bool = False
+    ) -> None:
+        self._door, self._fails_at, self._error, self._after = door, fails_at, error, after
+        self.has_failed = False
+
+    @property
+    def stats(self) -> DoorStats:
+        return self._door.stats
+
+    async def tx(self, keys: Keys, fn: Callable[..., Tx[Any]], /, *args: Any, **kwargs: Any) -> Any:
+        return await self._run(lambda: self._door.tx(keys, fn, *args, **kwargs), fn)
+
+    async def alone(self, fn: Callable[..., Tx[Any]], /, *args: Any, **kwargs: Any) -> Any:
+        return await self._run(lambda: self._door.alone(fn, *args, **kwargs), fn)
+
+    async def read(self, fn: Callable[..., Tx[Any]], /, *args: Any, **kwargs: Any) -> Any:
+        return await self._run(lambda: self._door.read(fn, *args, **kwargs), fn)
+
+    async def _run(self, call: Callable[[], Any], fn: Callable[..., Any]) -> Any:
+        is_hit = fn is self._fails_at and not self.has_failed
+        if is_hit and not self._after:
+            self.has_failed = True
+            raise self._error
+        value = await call()
+        if is_hit and value != []:
+            self.has_failed = True
+            raise self._error
+        return value
+
+    def listen(self, callback: Listener) -> None:
+        self._door.listen(callback)
+
+    async def close(self) -> None:
+        await self._door.close()
+
+
+@pytest.mark.parametrize(
+    "function",
+    [workers.peek, workers.claim, workers.next_number, workers.register, inbox.wake, turns.begin,
+     turns.respond, turns.results, turns.yields, turns.finish],
+    ids=lambda function: str(function.__name__),
+)  # fmt: skip
+@pytest.mark.parametrize("is_committed", [False, True], ids=["not-committed", "committed"])
+async def test_store_that_fails_once_costs_time_only(build: Build, function: Any, is_committed: bool) -> None:
+    async def script(request: ModelRequest) -> Answer | str:
+        if opening(request) != "go":
+            return use("sleep") if step(request) == 0 else "done"
+        return (ask_for("a", "b"), use("sessions_yield"), "both are back")[step(request)]
+
+    async def nothing() -> str:
+        return "ok"
+
+    house = await build(script, TICKING)
+    house.tool("sleep", nothing, replay_safe=True)
+    error = StoreLost() if is_committed else StoreBusy()
+    door = FlakyDoor(house.door, function, error, after=is_committed)
+    await house.hire(door)
+    await house.say("go")
+    await house.until_quiet()
+    assert door.has_failed
+    assert await house.replies() == ["both are back"]
+    assert await house.rows("SELECT outcome, delivery FROM tasks") == [("ok", "delivered")] * 2
+    assert len(await house.inputs(house.main)) == 2
+
+
+@pytest.mark.scenario(109)
+async def test_cleanup_that_fails_is_tried_again_and_stops_nobody(build: Build) -> None:
+    async def script(request: ModelRequest) -> Answer | str:
+        if opening(request) != "go":
+            return "done"
+        call = Call("sessions_spawn", {"task": "do x", "label": "x", "cleanup": Cleanup.DELETE.value})
+        return (Answer("", (call,), Usage(1, 1), "scripted", "tools"), "sent", "heard")[step(request)]
+
+    tries: list[int] = []
+
+    async def cleanup(task_id: int) -> None:
+        tries.append(task_id)
+        if len(tries) == 1:
+            raise OSError("directory not empty")
+
+    house = await build(script, TICKING)
+    worker = await house.hire()
+    worker.cleanup = cleanup
+    await house.say("go")
+    await house.until_phase("x", Phase.CLEANUP_PENDING)
+
+    async def was_tried() -> bool:
+        return bool(tries)
+
+    await house.until(was_tried)
+    assert (await house.task("x")).phase is Phase.CLEANUP_PENDING
+    house.clock.jump(61)
+    await house.until_phase("x", Phase.COMPLETED)
+    assert len(tries) == 2
+    assert len(await house.rows("SELECT id FROM deliveries")) == 1
+
+
+# ---- two workers on PostgreSQL ------------------------------------------------------------------------
+
+
+@pytest.fixture
+async def shared(postgres_dsn: str) -> AsyncIterator[Callable[..., Any]]:
+    """`await shared(script)`: a house and the door of a second process."""
+    clock = JumpClock()
+    first, second = PostgresStore(postgres_dsn, clock), PostgresStore(postgres_dsn, clock)
+    houses: list[House] = []
+    async with first, second:
+
+        async def build(script: Any, policy: Policy = SHARED) -> tuple[House, Door]:
+            house = House(first, script, clock, policy, has_leases=True)
+            houses.append(house)
+            await house.open()
+            return house, second
+
+        yield build
+        for house in houses:
+            await house.close()
+
+
+def one_each(policy: Policy) -> Policy:
+    """Every worker runs few turns at once, so that there is something to share."""
+    return replace(policy, work=replace(policy.work, sessions_max=2))
+
+
+@pytest.mark.scenario(136)
+async def test_two_workers_share_the_work_and_nothing_runs_twice(shared: Any) -> None:
+    meeting = asyncio.Barrier(4)
+
+    async def script(request: ModelRequest) -> Answer | str:
+        if opening(request) == "go":
+            return (ask_for("a", "b", "c", "d"), use("sessions_yield"), "all four")[step(request)]
+        await meeting.wait()
+        return "done"
+
+    house, door = await shared(script, one_each(SHARED))
+    await house.hire()
+    await house.hire(door)
+    await house.say("go")
+    await house.until_quiet()
+    assert await house.replies() == ["all four"]
+    assert len(house.model.requests) == 3 + 4
+
+
+@pytest.mark.slow
+async def test_survivor_takes_over_within_lease_and_two_ticks(shared: Any) -> None:
+    async def script(request: ModelRequest) -> Answer | str:
+        if opening(request) == "go":
+            return (ask_for("a", "b"), use("sessions_yield"), "both")[step(request)]
+        if len(house.model.of(opening(request))) == 1:
+            await asyncio.Event().wait()
+        return "second time"
+
+    house, door = await shared(script)
+    first = await house.hire()
+    await house.say("go")
+    await house.until_asked("do a")
+    await house.until_asked("do b")
+    await house.hire(door)
+    before = asyncio.get_running_loop().time()
+    await house.crash(first)
+    await house.until_asked("do a", 2)
+    await house.until_asked("do b", 2)
+    work: Work = SHARED.work
+    took = asyncio.get_running_loop().time() - before
+    assert took < work.lease_s + 2 * work.tick_s + 0.5, "half a second is for a busy machine"
+    await house.until_quiet()
+    assert await house.replies() == ["both"]
+    assert {row[0] for row in await house.rows("SELECT crashes FROM runs")} == {0, 1}
+
+
+async def test_lane_is_shared_by_all_processes(shared: Any) -> None:
+    running, most = 0, 0
+
+    async def script(request: ModelRequest) -> Answer | str:
+        nonlocal running, most
+        if opening(request) == "go":
+            return (ask_for("a", "b", "c", "d", "e"), use("sessions_yield"), "all")[step(request)]
+        running += 1
+        most = max(most, running)
+        await asyncio.sleep(0)
+        running -= 1
+        return "done"
+
+    lanes = {Lane.MAIN: 4, Lane.SUBAGENT: 2}
+    house, door = await shared(script, replace(SHARED, work=replace(SHARED.work, lanes=lanes)))
+    await house.hire()
+    await house.hire(door)
+    await house.say("go")
+    await house.until_quiet()
+    assert await house.replies() == ["all"]
+    assert most <= 2
+
+
+async def test_kill_from_another_process_cancels_the_call(shared: Any) -> None:
+    from clutch.protocol import control
+
+    async def script(request: ModelRequest) -> Answer | str:
+        if opening(request) == "go":
+            return (ask_for("child"), "sent")[step(request)]
+        await asyncio.Event().wait()
+        return "never"
+
+    slow_ticks = replace(SHARED, work=replace(SHARED.work, tick_s=60.0, lease_s=60.0))
+    house, door = await shared(script, slow_ticks)
+    await house.hire()
+    await house.say("go")
+    await house.until_asked("do child")
+    task = await house.task("child")
+    await door.alone(control.kill, house.policy, task.id, "enough", "person")
+
+    async def is_cancelled() -> bool:
+        return len(house.model.cancelled) == 1
+
+    await house.until(is_cancelled)

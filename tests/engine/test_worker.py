@@ -1,0 +1,480 @@
+"""A worker at work: fan-out, nesting, tools, errors of providers and tools, and control from outside."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import replace
+
+import pytest
+
+from clutch.core.messages import Answer, Call, Results, Usage
+from clutch.core.model import Delivery, LetterKind, Outcome, Phase
+from clutch.core.policy import Life, QueueMode
+from clutch.engine.bus import QUEUE_MAX, Bus, Live
+from clutch.ports import ModelError, ModelRequest, ToolFailed, Trouble
+from clutch.protocol import control
+from clutch.protocol.turns import NO_CHILD
+from tests.engine.conftest import Build
+from tests.engine.house import POLICY, House, ask_for, opening, step, use
+
+pytestmark = pytest.mark.anyio
+
+
+async def parent_of_four(request: ModelRequest) -> Answer | str:
+    """Main sends four children, waits, and says what they found."""
+    if opening(request) != "go":
+        return use("sleep") if step(request) == 0 else f"found by {opening(request)[-6:]}"
+    return (ask_for("k0", "k1", "k2", "k3"), use("sessions_yield"), "all four are back")[step(request)]
+
+
+async def nothing() -> str:
+    return "ok"
+
+
+async def test_parent_fans_out_and_is_told_once(build: Build) -> None:
+    house = await build(parent_of_four)
+    house.tool("sleep", nothing)
+    await house.hire()
+    await house.say("go")
+    await house.until_quiet()
+    assert await house.replies() == ["all four are back"]
+    _, told = await house.inputs(house.main)
+    assert told.startswith("[4 background tasks completed]")
+    places = [told.index(f'"k{number}"') for number in range(4)]
+    assert places == sorted(places)
+    assert len(house.model.of("go")) == 3
+
+
+async def test_results_of_nested_children_rise_level_by_level(build: Build) -> None:
+    async def script(request: ModelRequest) -> Answer | str:
+        below = {"go": "one", "do one": "two", "do two": "three"}
+        for words, label in below.items():
+            if opening(request).endswith(words):
+                return (ask_for(label), use("sessions_yield"), f"heard {label}")[step(request)]
+        return "from the depth"
+
+    house = await build(script)
+    await house.hire()
+    await house.say("go")
+    await house.until_quiet()
+    assert await house.replies() == ["heard one"]
+    assert [(await house.task(label)).result for label in ("one", "two", "three")] == [
+        "heard two",
+        "heard three",
+        "from the depth",
+    ]
+    assert len(house.model.requests) == 3 * 3 + 1
+
+
+async def blocked_child(build: Build, policy: object = POLICY) -> tuple[House, asyncio.Event]:
+    """Main has sent one child and is done; the child's first model call hangs until the event."""
+    held = asyncio.Event()
+
+    async def script(request: ModelRequest) -> Answer | str:
+        if opening(request) == "go":
+            return (ask_for("child"), "sent", "heard")[step(request)]
+        if step(request) == 0 and len(request.transcript) == 1:
+            await held.wait()
+        return "the child's words"
+
+    house = await build(script, policy)
+    await house.hire()
+    await house.say("go")
+    await house.until_asked("do child")
+    return house, held
+
+
+async def test_kill_cancels_the_model_call_at_once(build: Build) -> None:
+    house, _ = await blocked_child(build)
+    task = await house.task("child")
+    await house.door.alone(control.kill, house.policy, task.id, "enough", "person")
+
+    async def is_cancelled() -> bool:
+        return len(house.model.cancelled) == 1
+
+    await house.until(is_cancelled)
+    await house.until_quiet()
+    killed = await house.task("child")
+    assert (killed.outcome, killed.error) == (Outcome.KILLED, "enough")
+    assert await house.replies() == ["sent"]
+
+
+async def test_steer_supersedes_the_running_call(build: Build) -> None:
+    house, _ = await blocked_child(build)
+    task = await house.task("child")
+    await house.door.alone(control.steer, house.policy, task.id, "s", "look elsewhere", "person")
+    await house.until_quiet()
+    assert len(house.model.cancelled) == 1
+    first, second = house.model.of("do child")
+    assert len(first.transcript) == 1
+    assert [message.text for message in second.transcript if hasattr(message, "text")][-1] == "look elsewhere"
+    told = await house.task("child")
+    assert (told.generation, told.result, told.delivery) == (2, "the child's words", Delivery.DELIVERED)
+    assert len(await house.rows("SELECT id FROM deliveries")) == 1
+
+
+@pytest.mark.scenario(119)
+async def test_words_that_come_after_the_kill_are_kept_and_nothing_else(build: Build) -> None:
+    """The model does not heed the cancellation, as a provider's library may."""
+    asked, go_on = asyncio.Event(), asyncio.Event()
+
+    async def script(request: ModelRequest) -> Answer | str:
+        if opening(request) == "go":
+            return (ask_for("child"), "sent")[step(request)]
+        asked.set()
+        try:
+            await go_on.wait()
+        except asyncio.CancelledError:
+            await go_on.wait()
+        return "too late"
+
+    house = await build(script)
+    await house.hire()
+    await house.say("go")
+    await asked.wait()
+    task = await house.task("child")
+    await house.door.alone(control.kill, house.policy, task.id, "enough", "person")
+    go_on.set()
+
+    async def is_kept() -> bool:
+        return bool(await house.rows("SELECT seq FROM events WHERE reason = 'late: too late'"))
+
+    await house.until(is_kept)
+    assert (await house.task("child")).outcome is Outcome.KILLED
+    assert await house.replies() == ["sent"]
+
+
+async def test_provider_errors_park_the_run_and_it_goes_on(build: Build) -> None:
+    troubles = [
+        ModelError(Trouble.OVERLOADED, "busy"),
+        ModelError(Trouble.RATE_LIMIT, "slow down"),
+        ModelError(Trouble.NETWORK, "gone"),
+    ]
+
+    async def script(request: ModelRequest) -> Answer | str:
+        if troubles:
+            raise troubles.pop(0)
+        return "after all"
+
+    house = await build(script)
+    await house.hire()
+    await house.say("go")
+    await house.until_quiet()
+    assert await house.replies() == ["after all"]
+    assert len(house.model.requests) == 4
+    assert len({request.key for request in house.model.requests}) == 1
+    assert len(await house.rows("SELECT id FROM runs")) == 1
+
+
+async def test_error_that_cannot_pass_is_announced_after_the_grace(build: Build) -> None:
+    async def script(request: ModelRequest) -> Answer | str:
+        if opening(request) == "go":
+            return (ask_for("child"), "sent", "it failed")[step(request)]
+        raise ModelError(Trouble.AUTH, "no key")
+
+    house = await build(script)
+    await house.hire()
+    await house.say("go")
+    await house.until_quiet()
+    task = await house.task("child")
+    assert (task.outcome, task.error) == (Outcome.ERROR, "auth: no key")
+    assert await house.replies() == ["sent", "it failed"]
+
+
+async def test_calls_of_one_answer_run_at_the_same_time(build: Build) -> None:
+    meeting = asyncio.Barrier(3)
+
+    async def meet() -> str:
+        await meeting.wait()
+        return "met"
+
+    async def script(request: ModelRequest) -> Answer | str:
+        return use("meet", "meet", "meet") if step(request) == 0 else "done"
+
+    house = await build(script)
+    house.tool("meet", meet)
+    await house.hire()
+    await house.say("go")
+    await house.until_quiet()
+    last = house.model.requests[-1].transcript[-1]
+    assert isinstance(last, Results)
+    assert [(result.index, result.text) for result in last.results] == [(0, "met"), (1, "met"), (2, "met")]
+
+
+async def test_model_reads_what_its_tools_raised(build: Build) -> None:
+    async def broken() -> str:
+        raise ZeroDivisionError("oops")
+
+    async def refusing() -> str:
+        raise ToolFailed("no such file")
+
+    async def script(request: ModelRequest) -> Answer | str:
+        return use("broken", "refusing", "unheard_of") if step(request) == 0 else "I see"
+
+    house = await build(script)
+    house.tool("broken", broken)
+    house.tool("refusing", refusing)
+    await house.hire()
+    await house.say("go")
+    await house.until_quiet()
+    last = house.model.requests[-1].transcript[-1]
+    assert isinstance(last, Results)
+    assert [result.failed for result in last.results] == [True, True, True]
+    texts = [result.text for result in last.results]
+    assert "ZeroDivisionError: oops" in texts[0]
+    assert texts[1] == "no such file"
+    assert "unheard_of" in texts[2]
+
+
+async def test_model_that_breaks_fails_its_run_and_not_the_worker(build: Build) -> None:
+    async def script(request: ModelRequest) -> Answer | str:
+        if opening(request) == "break":
+            raise RuntimeError("a defect")
+        return "fine"
+
+    house = await build(script)
+    worker = await house.hire()
+    await house.say("break")
+    await house.until_quiet()
+    number = worker.id
+    await house.say("and again")
+    await house.until_quiet()
+    assert worker.id == number
+    first, second = await house.replies()
+    assert "a defect" in first
+    assert second == "(this turn failed: internal error: RuntimeError('a defect'))"
+
+
+async def test_yield_without_children_is_answered_and_the_model_sees_it(build: Build) -> None:
+    async def script(request: ModelRequest) -> Answer | str:
+        return use("sessions_yield", "sleep", "sessions_yield") if step(request) == 0 else "nobody there"
+
+    house = await build(script)
+    house.tool("sleep", nothing)
+    await house.hire()
+    await house.say("go")
+    await house.until_quiet()
+    seen = house.model.requests[-1].transcript[-1]
+    assert isinstance(seen, Results)
+    assert [(result.index, result.text) for result in seen.results] == [
+        (0, NO_CHILD),
+        (1, "ok"),
+        (2, NO_CHILD),
+    ]
+
+
+async def test_steps_are_counted_for_each_run(build: Build) -> None:
+    async def script(request: ModelRequest) -> Answer | str:
+        return "done" if isinstance(request.transcript[-1], Results) else use("sleep")
+
+    house = await build(script, replace(POLICY, life=Life(steps_max=3)))
+    house.tool("sleep", nothing)
+    await house.hire()
+    for number in range(1, 5):
+        await house.say(f"go {number}")
+        await house.until_quiet()
+        assert await house.replies() == ["done"] * number
+
+
+async def test_run_that_never_ends_meets_its_step_limit(build: Build) -> None:
+    async def script(request: ModelRequest) -> Answer | str:
+        return use("sleep")
+
+    house = await build(script, replace(POLICY, life=Life(steps_max=3)))
+    house.tool("sleep", nothing)
+    await house.hire()
+    await house.say("go")
+    await house.until_quiet()
+    assert await house.replies() == ["(this turn failed: step limit of 3 reached)"]
+    assert len(house.model.requests) == 3
+
+
+async def test_answer_cut_by_the_provider_is_an_error_with_the_words_so_far(build: Build) -> None:
+    async def script(request: ModelRequest) -> Answer | str:
+        if opening(request) == "go":
+            return (ask_for("child"), "sent", "it was cut")[step(request)]
+        return Answer("half a sen", (), Usage(10, 5), "scripted", "length")
+
+    house = await build(script)
+    await house.hire()
+    await house.say("go")
+    await house.until_quiet()
+    task = await house.task("child")
+    assert (task.outcome, task.error, task.result) == (
+        Outcome.ERROR,
+        "the provider cut the answer (length)",
+        "half a sen",
+    )
+
+
+async def test_refused_and_malformed_spawns_are_told_to_the_model(build: Build) -> None:
+    async def script(request: ModelRequest) -> Answer | str:
+        if opening(request) != "go":
+            return "done"
+        calls = (Call("sessions_spawn", {"task": "x", "channel": "web"}), *ask_for("a", "b").calls)
+        asked = Answer("", calls, Usage(1, 1), "scripted", "tools")
+        return (asked, use("sessions_yield"), "one came back")[step(request)]
+
+    limits = replace(POLICY.limits, children_max=1)
+    house = await build(script, replace(POLICY, limits=limits))
+    await house.hire()
+    await house.say("go")
+    await house.until_quiet()
+    results = house.model.of("go")[1].transcript[-1]
+    assert isinstance(results, Results)
+    malformed, accepted, refused = [result.text for result in results.results]
+    assert '"status": "error"' in malformed
+    assert "channel" in malformed
+    assert '"status": "accepted"' in accepted
+    assert '"status": "forbidden"' in refused
+    assert '"used": 1, "max": 1' in refused
+
+
+async def test_leaf_has_no_session_tools_whatever_it_calls(build: Build) -> None:
+    async def script(request: ModelRequest) -> Answer | str:
+        if opening(request) == "go":
+            return (ask_for("leaf"), use("sessions_yield"), "done")[step(request)]
+        return (ask_for("sneaky"), "could not")[step(request)]
+
+    house = await build(script, replace(POLICY, limits=replace(POLICY.limits, depth_max=1)))
+    await house.hire()
+    await house.say("go")
+    await house.until_quiet()
+    first, second = house.model.of("do leaf")
+    assert "sessions_spawn" not in {tool.name for tool in first.tools}
+    results = second.transcript[-1]
+    assert isinstance(results, Results)
+    assert "there is no tool 'sessions_spawn' for you" in results.results[0].text
+    assert len(await house.rows("SELECT id FROM tasks")) == 1
+
+
+async def test_plan_is_made_with_reading_tools_only_until_it_is_approved(build: Build) -> None:
+    async def script(request: ModelRequest) -> Answer | str:
+        if opening(request) == "go":
+            call = Call("sessions_spawn", {"task": "do plan", "label": "plan", "planMode": True})
+            asked = Answer("", (call,), Usage(1, 1), "scripted", "tools")
+            return (asked, "sent", "a plan!", "it is done")[step(request)]
+        return ("first I look", "then I leapt")[step(request)]
+
+    house = await build(script)
+    house.tool("write", nothing)
+    await house.hire()
+    await house.say("go")
+    task = await house.until_phase("plan", Phase.AWAITING_APPROVAL)
+    from clutch.core.events import Verdict
+    from clutch.protocol.pages import plan_hash
+
+    await house.until_asked("go", 3)
+    await house.door.alone(
+        control.decide, house.policy, task.id, Verdict.APPROVE, plan_hash("first I look"), "go", "person"
+    )
+    await house.until_quiet()
+    planning, working = house.model.of("do plan")
+    assert "write" not in {tool.name for tool in planning.tools}
+    assert "write" in {tool.name for tool in working.tools}
+    assert (await house.task("plan")).result == "then I leapt"
+
+
+async def test_steer_mode_injects_a_finding_into_a_running_turn(build: Build) -> None:
+    ended = asyncio.Event()
+
+    async def wait() -> str:
+        await ended.wait()
+        return "waited"
+
+    async def script(request: ModelRequest) -> Answer | str:
+        if opening(request) == "go":
+            return (ask_for("child"), use("wait"), "heard it on the way")[step(request)]
+        return "found"
+
+    announcing = replace(POLICY.announcing, mode=QueueMode.STEER)
+    house = await build(script, replace(POLICY, announcing=announcing))
+    house.tool("wait", wait)
+    await house.hire()
+    await house.say("go")
+    await house.until_phase("child", Phase.ANNOUNCING)
+    ended.set()
+    await house.until_quiet()
+    assert await house.replies() == ["heard it on the way"]
+    injected = house.model.of("go")[-1].transcript[-1]
+    assert getattr(injected, "text", "").startswith("[INTERRUPT]")
+    assert (await house.rows("SELECT path FROM deliveries")) == [("steered",)]
+
+
+@pytest.mark.scenario(149)
+async def test_letters_that_come_together_are_one_turn(build: Build) -> None:
+    async def script(request: ModelRequest) -> Answer | str:
+        return "one answer"
+
+    house = await build(script)
+    for text in ("one", "two", "three"):
+        await house.say(text)
+    await house.hire()
+    await house.until_quiet()
+    assert await house.replies() == ["one answer"]
+    assert await house.inputs(house.main) == ["one", "two", "three"]
+
+
+# ---- the bus -----------------------------------------------------------------------------------------
+
+
+async def test_watcher_sees_a_turn_in_order(build: Build) -> None:
+    async def script(request: ModelRequest) -> Answer | str:
+        return use("sleep") if step(request) == 0 else "hello"
+
+    house = await build(script)
+    house.tool("sleep", nothing)
+    watcher = house.bus.watch()
+    await house.hire()
+    await house.say("go")
+    seen: list[Live] = []
+    async with asyncio.timeout(10):
+        async for live in watcher:
+            seen.append(live)
+            if live.name == "lifecycle:end":
+                break
+    assert [live.name for live in seen] == [
+        "lifecycle:start",
+        "usage",
+        "tool:start",
+        "tool:end",
+        "assistant:text",
+        "usage",
+        "lifecycle:end",
+    ]
+    assert {live.session_id for live in seen} == {house.main}
+    assert len({live.run_id for live in seen}) == 1
+    assert seen[4].data == "hello"
+
+
+async def test_slow_watcher_loses_the_oldest_and_knows_how_many(build: Build) -> None:
+    bus = Bus()
+    slow, gone = bus.watch(), bus.watch()
+    bus.leave(gone)
+    for number in range(QUEUE_MAX + 5):
+        bus.publish(Live("usage", 1, 1, number))
+    assert (slow.missed, gone.missed) == (5, 0)
+    async for live in slow:
+        assert live.data == 5
+        break
+
+
+async def test_note_to_a_running_child_is_read_at_its_next_step(build: Build) -> None:
+    written = asyncio.Event()
+
+    async def wait() -> str:
+        await written.wait()
+        return "waited"
+
+    async def script(request: ModelRequest) -> Answer | str:
+        return use("wait") if step(request) == 0 else "read it"
+
+    house = await build(script)
+    house.tool("wait", wait)
+    await house.hire()
+    await house.say("go")
+    await house.until_asked("go")
+    await house.say("nearly over", LetterKind.NOTE)
+    written.set()
+    await house.until_quiet()
+    assert await house.inputs(house.main) == ["go", "nearly over"]

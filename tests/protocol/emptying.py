@@ -1,0 +1,22 @@
+"""A PostgreSQL database as it was when it was new, without making a new one."""
+
+from __future__ import annotations
+
+import asyncpg
+
+_TABLES = "SELECT tablename FROM pg_tables WHERE schemaname = 'public' AND tablename <> 'meta'"
+_AS_NEW = (
+    "INSERT INTO counters(name, value) VALUES('process', 0)",
+    "INSERT INTO lanes(name, cap) VALUES('main', 4), ('subagent', 8)",
+)
+
+
+async def empty(connection: asyncpg.Connection) -> list[str]:
+    """The names of its tables."""
+    tables = [record[0] for record in await connection.fetch(_TABLES)]
+    async with connection.transaction():
+        for table in tables:
+            await connection.execute(f"DELETE FROM {table}")  # noqa: S608 - our own tables
+        for statement in _AS_NEW:
+            await connection.execute(statement)
+    return tables
