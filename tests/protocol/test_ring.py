@@ -145,6 +145,10 @@ async def test_descendants_that_never_settle_are_waited_for_half_an_hour(world: 
     task = await world.task(parent)
     assert (task.phase, task.outcome, task.result) == (Phase.ANNOUNCING, Outcome.OK, "my part")
     assert (await world.task(child)).phase is Phase.QUEUED
+    await world.mail()
+    world.clock.advance(1)
+    await world.start(main)
+    assert 'Not settled when the wait ended: "stuck"' in (await world.inputs(main))[-1]
 
 
 async def test_progress_of_a_grandchild_restarts_the_wait(world: World, main: int) -> None:

@@ -61,6 +61,7 @@ EDGES: frozenset[tuple[Phase, Phase]] = frozenset(
 
 DESCENDANTS = "descendants-active"
 MISSING = "missing-requester"
+EXPIRED = "descendants expired"
 CLEANUP_RETRY_S = 60.0  # a sweeper tick
 
 
@@ -636,4 +637,4 @@ def _settle_expired(story: _Story, event: ev.Woke) -> None:
     alive_at = event.at if event.person_waits else max(event.progress_at or 0.0, story.task.ended_at or 0.0)
     if alive_at + expiry > event.at:
         return story.change(wake_at=alive_at + expiry)
-    _settle(story, event.at, Outcome.OK, story.task.result, why="descendants expired")
+    _settle(story, event.at, Outcome.OK, story.task.result, why=EXPIRED)

@@ -127,6 +127,7 @@ def again(now: float, policy: Policy, task_id: int, how: str, idem: str, text: s
     event = ev.Again(now, how)
     _must_move(task, event, policy, "it has not finished; use `steer`")
     yield from _must_fit(policy, requester, words, f"{how} of task {task_id}")
+    yield "UPDATE tasks SET retained = 1 WHERE id = ?", (task_id,)
     kind = LetterKind.TASK if how == "retry" else LetterKind.INSTRUCTION
     yield from letters.post(now, session.id, idem, kind, text or words)
     changed = yield from tasks.record(now, policy, session, event, actor)

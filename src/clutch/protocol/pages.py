@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -31,6 +32,7 @@ class Sender:
     spawn_order: int
     expects_completion: bool
     is_skipped: bool
+    missing: tuple[str, ...]  #: its own children that were still out when it was told all the same
 
 
 def senders(waiting: list[Letter]) -> Tx[dict[int, Sender]]:
@@ -40,7 +42,7 @@ def senders(waiting: list[Letter]) -> Tx[dict[int, Sender]]:
         return {}
     rows = yield (
         "SELECT id, label, (SELECT key FROM sessions s WHERE s.id = tasks.id), generation, outcome, error, result,"
-        " started_at, ended_at, spawn_order, expects_completion, delivery FROM tasks WHERE id {any}"
+        " started_at, ended_at, spawn_order, expects_completion, delivery, evidence FROM tasks WHERE id {any}"
         " ORDER BY id {lock}",
         (wanted,),
     )
@@ -60,6 +62,7 @@ def _sender(
     spawn_order: int,
     expects_completion: int,
     delivery: str,
+    evidence: str | None,
 ) -> Sender:
     ended = None if outcome is None else Outcome(outcome)
     key, expects, is_skipped = (
@@ -69,7 +72,7 @@ def _sender(
     )
     return Sender(
         task_id, label, key, generation, ended, error, result, started_at, ended_at, spawn_order, expects,
-        is_skipped,
+        is_skipped, tuple(json.loads(evidence or "{}").get("childrenMissing", ())),
     )  # fmt: skip
 
 
@@ -181,4 +184,5 @@ class Page:
             tokens_in=tokens_in,
             tokens_out=tokens_out,
             late=letter.id in self.late,
+            missing=sender.missing,
         )

@@ -7,11 +7,12 @@ process writes nothing.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from clutch.core import events as ev
-from clutch.core.lifecycle import DESCENDANTS
+from clutch.core.lifecycle import DESCENDANTS, EXPIRED
 from clutch.core.model import Lane, Phase
 from clutch.core.policy import Policy
 from clutch.protocol import sessions, tasks, turns
@@ -55,6 +56,7 @@ def leave(now: float, worker_id: int) -> Tx[None]:
 def disown(now: float, worker_id: int, held: Sequence[int]) -> Tx[None]:
     """A claim whose answer was lost may have succeeded: what this worker does not know it owns is free again."""
     del now
+    yield "SELECT 1 FROM workers WHERE id = ? {lock}", (worker_id,)  # after that claim, if it still comes
     rows = yield "SELECT id FROM sessions WHERE owner = ? ORDER BY depth, id {lock}", (worker_id,)
     yield from _free([row[0] for row in rows if row[0] not in held])
 
@@ -195,5 +197,17 @@ def ring(now: float, policy: Policy, task_id: int) -> Tx[None]:
         progress_at = yield from turns.progress_below(task_id)
         person_waits = yield from turns.person_waits(task_id)
     woke = ev.Woke(now, session.owner is not None, progress_at, person_waits, text)
-    yield from tasks.record(now, policy, session, woke)
+    task = yield from tasks.record(now, policy, session, woke)
+    if phase == Phase.ANNOUNCE_DEFERRED and task.reason == EXPIRED:
+        yield from _note_missing(task_id)
     yield from sessions.save(now, policy, session)
+
+
+def _note_missing(task_id: int) -> Tx[None]:
+    """It is told without some of its children: the requester must hear which."""
+    rows = yield (
+        f"SELECT spawn_order, label FROM tasks WHERE requester_id = ? AND {sessions.IS_WORKING}",  # noqa: S608
+        (task_id,),
+    )
+    evidence = json.dumps({"childrenMissing": [label for _, label in sorted(rows)]})
+    yield "UPDATE tasks SET evidence = ? WHERE id = ?", (evidence, task_id)

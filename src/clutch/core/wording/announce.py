@@ -72,6 +72,7 @@ class Finding:
     tokens_out: int | None = None
     usd: Decimal | None = None
     late: bool = False  #: it comes after the one who asked had finished
+    missing: tuple[str, ...] = ()  #: labels of its own children that had not reported when it was told
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,6 +139,8 @@ def _body(finding: Finding, nonce: str) -> Iterator[str]:
     yield fence(finding.text, nonce) if finding.text else NO_OUTPUT
     if finding.summary_only:
         yield f"The whole text: sessions_history sessionKey={visible(finding.session_key, KEY_MAX)}"
+    if finding.missing:
+        yield "Not settled when the wait ended: " + ", ".join(quoted(label) for label in finding.missing)
     if finding.files:
         yield "Files: " + ", ".join(_file(file) for file in finding.files)
     if stats := stats_line(finding):
