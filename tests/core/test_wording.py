@@ -387,7 +387,11 @@ def test_a_frozen_result_is_valid_utf8_within_its_limit(text: str, limit: int) -
         assert f"{frozen.original_bytes} bytes in full" in frozen.text
 
 
-@given(st.text(min_size=1).filter(lambda text: text.strip() != ""))
+def test_a_nul_character_no_database_keeps_is_shown_as_unknown() -> None:
+    assert freeze("a\0b").text == "a\ufffdb"
+
+
+@given(st.text(min_size=1).filter(lambda text: text.strip() != "" and "\0" not in text))
 def test_a_text_that_fits_is_frozen_unchanged(text: str) -> None:
     frozen = freeze(text)
     assert frozen.text == (None if silence(text) else text)

@@ -591,8 +591,11 @@ def _cleaned(story: _Story) -> None:
 
 
 def _again(story: _Story, how: str) -> None:
-    if story.task.phase in FINISHED:
-        _new_generation(story, how)
+    task = story.task
+    if task.phase in FINISHED:
+        # What was told is told: it must not stand in for the words of a new run.
+        kept = None if task.delivery is Delivery.DELIVERED else task.result or task.fallback
+        _new_generation(story, how, fallback=kept, plan_round=0)
         story.do(fx.Open(keep_transcript=how != "retry"), fx.Schedule())
 
 

@@ -133,11 +133,3 @@ def load(kind: str, body: str) -> Message:
             return Results(tuple(Result(**result) for result in data["results"]))
         case _:
             raise ValueError(f"unknown kind of message: {kind!r}")
-
-
-def last_text(transcript: Transcript) -> str | None:
-    """The last words of the assistant; never tool output, never somebody else's text."""
-    for message in reversed(transcript):
-        if isinstance(message, Answer) and message.text.strip():
-            return message.text
-    return None

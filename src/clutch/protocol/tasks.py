@@ -120,12 +120,13 @@ def _apply(now: float, policy: Policy, session: SessionRow, task: Task, effect: 
         case fx.Announce(generation, silent):
             yield from letters.announce(now, session, task.requester_id, generation, silent=silent)
         case fx.AskApproval(generation):
+            yield from forget_notes(session.id)
             yield from letters.ask_approval(now, session, task.requester_id, generation)
         case fx.Stop(reason):
             yield from stop(now, session, reason)
         case fx.Hold():
             session.hold, session.hold_until = 1, None
-            yield from _forget_notes(session.id)
+            yield from forget_notes(session.id)
         case fx.Close():
             if session.owner is not None:  # claimed for a letter, not begun yet: it must not begin any more
                 yield from stop(now, session, "closed")
@@ -164,13 +165,13 @@ def stop(now: float, session: SessionRow, reason: str) -> Tx[None]:
         "UPDATE inbox SET taken_run = NULL WHERE session_id = ? AND state = 0 AND taken_run IS NOT NULL",
         (session.id,),
     )
-    yield from _forget_notes(session.id)
+    yield from forget_notes(session.id)
     session.owner, session.run_id, session.idle_at = None, None, now
     session.fence += 1
     yield HINT, ("stop", session.id, session.fence)
 
 
-def _forget_notes(session_id: int) -> Tx[None]:
+def forget_notes(session_id: int) -> Tx[None]:
     """A wrap-up is about the clock of one run; the next one has its own."""
     yield "UPDATE inbox SET state = 3 WHERE session_id = ? AND state = 0 AND kind = 'note'", (session_id,)
 

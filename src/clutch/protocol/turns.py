@@ -342,6 +342,7 @@ def _end(
 ) -> Tx[None]:
     run_id = session.run_id or 0
     yield from inbox.refuse(now, policy, session, run_id, error)
+    yield from tasks.forget_notes(session.id)
     yield from _end_run(now, session, run_id, f"error: {error}")
     if session.is_task:
         yield from tasks.record(now, policy, session, ev.Failed(now, error, text, is_final))

@@ -1,0 +1,134 @@
+"""Short stories of one task: a fresh row, a few events, and what became of it.
+
+Knows how to bring a task into every phase and one example of every event. It decides nothing: all that
+happens to a task here happens through `step`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any
+
+from clutch.core import events as ev
+from clutch.core.effects import Effect
+from clutch.core.lifecycle import Move, step
+from clutch.core.model import Path, Phase, Plan, SessionId, Task, TaskId
+from clutch.core.policy import Policy
+
+POLICY = Policy()
+
+
+@dataclass(frozen=True, slots=True)
+class Story:
+    """A task, its whole timeline, and the effects of the last event alone."""
+
+    task: Task
+    policy: Policy = POLICY
+    moves: tuple[Move, ...] = ()
+    effects: tuple[Effect, ...] = ()
+
+    def then(self, *events: ev.Event) -> Story:
+        story = self
+        for event in events:
+            result = step(story.task, event, story.policy)
+            story = replace(story, task=result.task, moves=story.moves + result.moves, effects=result.effects)
+        return story
+
+    @property
+    def phase(self) -> Phase:
+        return self.task.phase
+
+    def did(self, kind: type[Effect]) -> bool:
+        return any(isinstance(effect, kind) for effect in self.effects)
+
+
+def new(policy: Policy = POLICY, **contract: Any) -> Story:
+    return Story(Task(TaskId(7), SessionId(1), **contract), policy)
+
+
+def running(policy: Policy = POLICY, **contract: Any) -> Story:
+    """Admitted and started at 0."""
+    return new(policy, **contract).then(ev.Admitted(0), ev.Started(0))
+
+
+def announcing(policy: Policy = POLICY, *, text: str = "done", **contract: Any) -> Story:
+    """Ended at 2 with a result."""
+    return running(policy, **contract).then(ev.Ended(2, text))
+
+
+def deferred(policy: Policy = POLICY, *, text: str = "so far", **contract: Any) -> Story:
+    """Ended at 2 while a child works."""
+    return running(policy, **contract).then(ev.Ended(2, text, untold=1))
+
+
+def drafting(policy: Policy = POLICY, **contract: Any) -> Story:
+    return running(policy, plan=Plan.DRAFTING, **contract)
+
+
+def awaiting(policy: Policy = POLICY, **contract: Any) -> Story:
+    """Wrote its plan at 2."""
+    return drafting(policy, **contract).then(ev.Ended(2, "the plan"))
+
+
+def delivered(at: float = 3, generation: int = 1) -> ev.Delivered:
+    return ev.Delivered(at, Path.DIRECT, generation)
+
+
+def refused(at: float = 3, generation: int = 1, *, is_permanent: bool = False) -> ev.DeliveryFailed:
+    return ev.DeliveryFailed(at, "model overloaded", generation, is_permanent)
+
+
+def in_every_phase(policy: Policy = POLICY, **contract: Any) -> dict[str, Story]:
+    """One story per phase; `announce_deferred` and `announcing` have two reasons or states each."""
+    return {
+        "spawning": new(policy, **contract),
+        "queued": new(policy, **contract).then(ev.Admitted(0)),
+        "running": running(policy, **contract),
+        "paused": running(policy, **contract).then(ev.Paused(2)),
+        "yielded": running(policy, **contract).then(ev.Yielded(2)),
+        "awaiting_approval": awaiting(policy, **contract),
+        "ending": running(policy, **contract).then(ev.Failed(2, "boom", "half")),
+        "deferred": deferred(policy, **contract),
+        "announcing": announcing(policy, **contract),
+        "missing": announcing(policy, **contract).then(ev.RequesterGone(3)),
+        "cleanup_pending": announcing(policy, **contract | {"has_cleanup": True}).then(delivered()),
+        "completed": announcing(policy, **contract).then(delivered()),
+        "completed_giveup": announcing(policy, **contract).then(refused(is_permanent=True)),
+    }
+
+
+def every_event(at: float, generation: int = 1) -> tuple[ev.Event, ...]:
+    """One example of each, two where a flag decides."""
+    return (
+        ev.Admitted(at),
+        ev.Started(at),
+        ev.Resumed(at, lost_s=3, step=2),
+        ev.Parked(at, "quota"),
+        ev.Yielded(at),
+        ev.Ended(at, "new words"),
+        ev.Ended(at, "new words", untold=2),
+        ev.Ended(at, "ANNOUNCE_SKIP"),
+        ev.Failed(at, "boom", "half"),
+        ev.Failed(at, "crash loop", "half", is_final=True),
+        ev.Killed(at),
+        ev.Steered(at),
+        ev.Steered(at, taken=True),
+        ev.Paused(at),
+        ev.Unpaused(at),
+        *(ev.Decided(at, verdict, "because") for verdict in ev.Verdict),
+        delivered(at, generation),
+        refused(at, generation),
+        refused(at, generation, is_permanent=True),
+        ev.RequesterGone(at),
+        ev.RequesterBack(at),
+        ev.RequesterKilled(at),
+        ev.Dropped(at),
+        ev.Cleaned(at),
+        ev.Again(at, "retry"),
+        ev.Again(at, "continue"),
+        ev.Redelivered(at),
+        ev.Dismissed(at),
+        ev.Late(at, "old words"),
+        ev.Woke(at, partial="half"),
+        ev.Woke(at, is_owned=False),
+    )

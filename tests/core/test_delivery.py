@@ -1,0 +1,482 @@
+"""When a session is due, what it then reads, and where its reply goes: for any mailbox, not for examples."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import pytest
+from hypothesis import assume, example, given
+from hypothesis import strategies as st
+
+from clutch.core.delivery import Choice, Point, choose, due, injects, merged_route, path_of, route_of
+from clutch.core.model import Letter, LetterId, LetterKind, Mail, Path, Route, TaskId
+from clutch.core.policy import Announcing, Drop, QueueMode
+
+NOW = 100.0
+RULES = Announcing()
+
+
+def letter(
+    number: int,
+    kind: LetterKind = LetterKind.ANNOUNCE,
+    *,
+    at: float = 90.0,
+    ready_at: float | None = None,
+    silent: bool = False,
+    route: str = "",
+    taken_seq: int | None = None,
+) -> Letter:
+    ready = at if ready_at is None else ready_at
+    sender = TaskId(number) if kind is LetterKind.ANNOUNCE else None
+    return Letter(LetterId(number), kind, f"letter {number}", at, ready, sender, 1, silent, route, taken_seq)
+
+
+def announces(count: int, *, route: str = "") -> list[Letter]:
+    return [letter(number, route=route) for number in range(1, count + 1)]
+
+
+def mail_of(letters: Sequence[Letter]) -> Mail:
+    """What the store sums up. A silent letter never counts: it wakes nobody but a hold."""
+    urgent = [
+        one.ready_at for one in letters if one.is_urgent or (one.taken_seq is not None and not one.silent)
+    ]
+    waiting = [one.ready_at for one in letters if not (one.is_urgent or one.silent) and one.taken_seq is None]
+    return Mail(min(urgent, default=None), min(waiting, default=None), max(waiting, default=None))
+
+
+def due_at(
+    letters: Sequence[Letter],
+    *,
+    rules: Announcing = RULES,
+    is_held: bool = False,
+    hold_until: float | None = None,
+    working_children: int = 0,
+) -> float | None:
+    return due(
+        mail_of(letters),
+        now=NOW,
+        is_closed=False,
+        is_paused=False,
+        is_held=is_held,
+        hold_until=hold_until,
+        working_children=working_children,
+        has_open_run=False,
+        parked_until=None,
+        rules=rules,
+    )
+
+
+@st.composite
+def letters(draw: st.DrawFn) -> Letter:
+    kind = draw(st.sampled_from([*LetterKind, LetterKind.ANNOUNCE, LetterKind.ANNOUNCE]))
+    is_announce = kind is LetterKind.ANNOUNCE
+    is_silent = is_announce and draw(st.booleans())
+    is_back = draw(st.booleans())
+    moment = st.sampled_from([80.0, 89.5, 90.0, 99.0, 99.5, 100.0, 100.5, 130.0])
+    at = min(draw(moment), NOW)
+    ready_at = draw(moment) if is_back else at
+    return letter(
+        0,
+        kind,
+        at=at,
+        ready_at=max(at, ready_at),
+        silent=is_silent,
+        route=draw(st.sampled_from(["", "web:1"])),
+        taken_seq=draw(st.integers(1, 9)) if is_back else None,
+    )
+
+
+MAILBOXES = st.lists(letters(), max_size=8).map(
+    lambda box: [replace(one, id=LetterId(number)) for number, one in enumerate(box, start=1)]
+)
+RULE_SETS = st.builds(
+    Announcing,
+    mode=st.sampled_from(QueueMode),
+    drop=st.sampled_from(Drop),
+    cap=st.integers(1, 4),
+    debounce_s=st.sampled_from([0.0, 1.0, 5.0]),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Hold:
+    """What a session that sleeps for its children knows when it is looked at."""
+
+    is_held: bool = False
+    working_children: int = 0
+    hold_until: float | None = None
+
+    @property
+    def is_settled(self) -> bool:
+        has_expired = self.hold_until is not None and self.hold_until <= NOW
+        return self.is_held and (not self.working_children or has_expired)
+
+
+HOLDS = st.one_of(
+    st.just(Hold()),
+    st.builds(Hold, st.just(True), st.integers(0, 2), st.sampled_from([None, 50.0, NOW, 200.0])),
+)
+
+
+def looked_at(box: Sequence[Letter], rules: Announcing, hold: Hold) -> tuple[float | None, Choice]:
+    moment = due_at(
+        box,
+        rules=rules,
+        is_held=hold.is_held,
+        hold_until=hold.hold_until,
+        working_children=hold.working_children,
+    )
+    choice = choose(box, Point.START, now=NOW, rules=rules, is_held=hold.is_held, is_settled=hold.is_settled)
+    return moment, choice
+
+
+# ---- due and choose agree ----------------------------------------------------------------------------
+
+
+@given(MAILBOXES, RULE_SETS, HOLDS)
+@example([letter(1, silent=True, taken_seq=3)], RULES, Hold())
+def test_whenever_a_session_is_due_it_finds_something_to_take(
+    box: list[Letter], rules: Announcing, hold: Hold
+) -> None:
+    """A hold may be over with an empty mailbox; then there is only the fact itself to tell."""
+    moment, choice = looked_at(box, rules, hold)
+    assume(box or not hold.is_settled)
+    if moment is not None and moment <= NOW:
+        assert choice
+
+
+@given(MAILBOXES, RULE_SETS, HOLDS)
+def test_session_that_is_not_due_finds_at_most_announces_still_in_their_debounce(
+    box: list[Letter], rules: Announcing, hold: Hold
+) -> None:
+    """They may be taken early when a run starts anyway; whatever starts one by itself would be due."""
+    moment, choice = looked_at(box, rules, hold)
+    if moment is None:
+        assert choice == Choice()
+    elif moment > NOW:
+        assert all(one.kind is LetterKind.ANNOUNCE and one.taken_seq is None for one in choice.taken)
+        assert not choice or rules.debounce_s
+
+
+def test_held_session_with_an_empty_mailbox_is_due_once_nobody_works() -> None:
+    assert due_at([], is_held=True, working_children=0) == NOW
+    assert due_at([], is_held=True, working_children=1, hold_until=500) == 500
+    assert due_at([], is_held=True, working_children=1) is None
+
+
+@pytest.mark.parametrize("flag", ["is_closed", "is_paused"])
+def test_closed_or_paused_session_is_never_due(flag: str) -> None:
+    moment = due(
+        mail_of([letter(1, LetterKind.USER)]),
+        now=NOW,
+        is_closed=flag == "is_closed",
+        is_paused=flag == "is_paused",
+        is_held=True,
+        hold_until=1.0,
+        working_children=0,
+        has_open_run=True,
+        parked_until=None,
+        rules=RULES,
+    )
+    assert moment is None
+
+
+@pytest.mark.parametrize("parked_until", [None, 500.0])
+def test_open_run_goes_on_at_once_or_when_its_park_is_over_whatever_the_mailbox_says(
+    parked_until: float | None,
+) -> None:
+    moment = due(
+        mail_of([letter(1, LetterKind.USER, at=NOW + 50)]),
+        now=NOW,
+        is_closed=False,
+        is_paused=False,
+        is_held=False,
+        hold_until=None,
+        working_children=0,
+        has_open_run=True,
+        parked_until=parked_until,
+        rules=RULES,
+    )
+    assert moment is not None
+    assert moment <= NOW if parked_until is None else moment == parked_until
+
+
+def test_empty_mailbox_is_not_due() -> None:
+    assert due_at([]) is None
+
+
+# ---- debounce ----------------------------------------------------------------------------------------
+
+
+@pytest.mark.scenario(88)
+def test_each_letter_starts_the_debounce_anew_but_not_beyond_ten_times() -> None:
+    assert due_at([letter(1, at=50)]) == 51
+    assert due_at([letter(1, at=50), letter(2, at=50.5)]) == 51.5
+    trickle = [letter(number, at=50 + number * 0.9) for number in range(20)]
+    assert due_at(trickle) == 60
+
+
+@given(st.lists(st.floats(0, 100), min_size=1, max_size=20), st.sampled_from([0.0, 0.5, 1.0, 3.0]))
+def test_debounce_ends_between_one_and_ten_lengths_after_the_first_letter(
+    moments: list[float], debounce_s: float
+) -> None:
+    rules = Announcing(debounce_s=debounce_s)
+    moment = due_at([letter(number, at=at) for number, at in enumerate(moments)], rules=rules)
+    assert moment is not None
+    assert min(moments) + debounce_s <= moment <= min(moments) + 10 * debounce_s
+    assert moment <= max(moments) + debounce_s
+
+
+@pytest.mark.parametrize("kind", [kind for kind in LetterKind if kind is not LetterKind.ANNOUNCE])
+def test_urgent_letter_needs_no_debounce(kind: LetterKind) -> None:
+    assert due_at([letter(1, at=99.9), letter(2, kind, at=99.9)]) == 99.9
+
+
+def test_letter_given_back_waits_for_its_own_time_without_debounce() -> None:
+    back = letter(1, at=50, ready_at=120, taken_seq=3)
+    assert due_at([back]) == 120
+    assert not choose([back], Point.START, now=119, rules=RULES)
+    assert choose([back], Point.START, now=120, rules=RULES).blocks == (back,)
+
+
+def test_silent_letter_wakes_nobody() -> None:
+    silent = letter(1, silent=True)
+    assert due_at([silent]) is None
+    assert not choose([silent], Point.START, now=NOW, rules=RULES)
+
+
+# ---- a turn ------------------------------------------------------------------------------------------
+
+
+@pytest.mark.scenario(206)
+@given(MAILBOXES, RULE_SETS, HOLDS)
+def test_person_is_read_first_and_alone(box: list[Letter], rules: Announcing, hold: Hold) -> None:
+    person = letter(99, LetterKind.USER, at=95)
+    _, choice = looked_at([*box, person], rules, hold)
+    ready = [one for one in box if one.kind is LetterKind.USER and (one.ready_at <= NOW or hold.is_settled)]
+    expected = [one for one in [*ready, person] if one.route == (ready or [person])[0].route]
+    assert choice == Choice(urgent=tuple(expected))
+
+
+@pytest.mark.scenario(206)
+def test_letters_that_waited_behind_a_person_are_collected_in_the_next_turn() -> None:
+    box = [*announces(5), letter(9, LetterKind.USER)]
+    first = choose(box, Point.START, now=NOW, rules=RULES)
+    rest = [one for one in box if one not in first.taken]
+    assert choose(rest, Point.START, now=NOW, rules=RULES).blocks == tuple(announces(5))
+
+
+def test_instructions_are_read_before_announces_and_without_them() -> None:
+    instruction, note = letter(8, LetterKind.INSTRUCTION), letter(9, LetterKind.NOTE)
+    choice = choose([*announces(2), instruction, note], Point.START, now=NOW, rules=RULES)
+    assert choice == Choice(urgent=(instruction, note))
+
+
+@pytest.mark.scenario(88)
+def test_three_results_are_one_turn_with_three_blocks() -> None:
+    assert choose(announces(3), Point.START, now=NOW, rules=RULES) == Choice(blocks=tuple(announces(3)))
+
+
+def test_followup_takes_one_letter_a_turn_in_order() -> None:
+    rules, box = Announcing(mode=QueueMode.FOLLOWUP), announces(3)
+    read: list[Letter] = []
+    while choice := choose(box, Point.START, now=NOW, rules=rules):
+        assert len(choice.taken) == 1
+        read += choice.taken
+        box = [one for one in box if one not in choice.taken]
+    assert read == announces(3)
+
+
+@pytest.mark.scenario(89)
+@given(MAILBOXES, RULE_SETS)
+def test_routes_never_mix_in_a_turn_of_announces_or_of_people(box: list[Letter], rules: Announcing) -> None:
+    choice = choose(box, Point.START, now=NOW, rules=rules)
+    people = {one.route for one in choice.urgent if one.kind is LetterKind.USER}
+    assert len({one.route for one in (*choice.announces, *choice.dropped)}) <= 1
+    assert len(people) <= 1
+
+
+@given(MAILBOXES, RULE_SETS, HOLDS, st.sampled_from(Point), st.booleans(), st.booleans())
+def test_no_letter_is_lost_or_taken_twice(
+    box: list[Letter], rules: Announcing, hold: Hold, point: Point, expects: bool, by_person: bool
+) -> None:
+    choice = choose(
+        box,
+        point,
+        now=NOW,
+        rules=rules,
+        is_held=hold.is_held,
+        is_settled=hold.is_settled,
+        expects_completion=expects,
+        started_by_person=by_person,
+    )
+    out = Counter(one.id for one in (*choice.taken, *choice.dropped))
+    assert set(out.values()) <= {1}
+    assert set(out) <= {one.id for one in box}
+    assert len(choice.blocks) <= rules.cap
+    assert not choice.dropped or rules.drop is not Drop.SUMMARIZE
+    assert not choice.lines or rules.drop is Drop.SUMMARIZE
+    if not hold.is_settled:
+        assert all(one.ready_at <= NOW for one in (*choice.taken, *choice.dropped))
+
+
+@pytest.mark.scenario(82)
+@pytest.mark.scenario(212)
+@pytest.mark.parametrize("count", [19, 20, 21, 100])
+@pytest.mark.parametrize("drop", list(Drop))
+def test_cap_shows_20_in_full_and_accounts_for_the_rest(count: int, drop: Drop) -> None:
+    box = announces(count)
+    choice = choose(box, Point.START, now=NOW, rules=Announcing(drop=drop))
+    over = max(0, count - 20)
+    kept, rest = (box[:20], box[20:]) if drop is Drop.NEW else (box[over:], box[:over])
+    assert choice.blocks == tuple(kept)
+    assert choice.lines == (tuple(rest) if drop is Drop.SUMMARIZE else ())
+    assert choice.dropped == (() if drop is Drop.SUMMARIZE else tuple(rest))
+
+
+# ---- a hold ------------------------------------------------------------------------------------------
+
+
+@given(MAILBOXES, RULE_SETS)
+def test_settled_hold_reads_every_letter_at_once_unless_a_person_spoke(
+    box: list[Letter], rules: Announcing
+) -> None:
+    assume(all(one.kind is not LetterKind.USER for one in box))
+    choice = choose(box, Point.START, now=NOW, rules=rules, is_held=True, is_settled=True)
+    assert Counter((*choice.taken, *choice.dropped)) == Counter(box)
+    assert choice.silent == tuple(one for one in box if one.silent)
+
+
+def test_held_session_leaves_announces_alone_while_children_work() -> None:
+    box = [*announces(3), letter(4, silent=True)]
+    assert not choose(box, Point.START, now=NOW, rules=RULES, is_held=True)
+    back = replace(box[0], taken_seq=5)
+    assert choose([back, *box[1:]], Point.START, now=NOW, rules=RULES, is_held=True).taken == (back,)
+
+
+def test_held_session_answers_what_is_urgent() -> None:
+    plan = letter(9, LetterKind.PLAN)
+    choice = choose([*announces(3), plan], Point.START, now=NOW, rules=RULES, is_held=True)
+    assert choice == Choice(urgent=(plan,))
+
+
+# ---- between two steps -------------------------------------------------------------------------------
+
+
+@pytest.mark.scenario(81)
+@pytest.mark.scenario(84)
+@pytest.mark.parametrize(
+    ("mode", "expects", "is_injected"),
+    [
+        (QueueMode.AUTO, True, False),
+        (QueueMode.AUTO, False, True),
+        (QueueMode.COLLECT, False, False),
+        (QueueMode.FOLLOWUP, False, False),
+        (QueueMode.STEER, True, True),
+        (QueueMode.STEER_BACKLOG, True, True),
+        (QueueMode.INTERRUPT, False, False),
+    ],
+)
+def test_mode_decides_what_a_running_turn_is_told(mode: QueueMode, expects: bool, is_injected: bool) -> None:
+    box = announces(2)
+    rules = Announcing(mode=mode)
+    choice = choose(box, Point.STEP, now=NOW, rules=rules, expects_completion=expects)
+    assert choice.taken == (tuple(box) if is_injected else ())
+    assert injects(mode, expects) is is_injected
+
+
+@pytest.mark.parametrize("mode", list(QueueMode))
+def test_notes_of_the_runtime_reach_a_running_turn_in_every_mode_and_people_do_not(mode: QueueMode) -> None:
+    note, person = letter(1, LetterKind.NOTE), letter(2, LetterKind.USER)
+    choice = choose([note, person], Point.STEP, now=NOW, rules=Announcing(mode=mode))
+    assert choice == Choice(urgent=(note,))
+
+
+@pytest.mark.parametrize("by_person", [True, False])
+def test_interrupt_ends_the_running_turn_unless_a_person_started_it(by_person: bool) -> None:
+    rules = Announcing(mode=QueueMode.INTERRUPT)
+    choice = choose(announces(1), Point.STEP, now=NOW, rules=rules, started_by_person=by_person)
+    assert choice.interrupts is not by_person
+    assert not choice.taken
+    assert not choose([letter(1, silent=True)], Point.STEP, now=NOW, rules=rules).interrupts
+
+
+def test_silent_letters_are_never_injected() -> None:
+    rules = Announcing(mode=QueueMode.STEER)
+    assert not choose([letter(1, silent=True)], Point.STEP, now=NOW, rules=rules)
+
+
+@pytest.mark.parametrize(
+    ("point", "idle_since", "path"),
+    [
+        (Point.STEP, None, Path.STEERED),
+        (Point.STEP, 50.0, Path.STEERED),
+        (Point.START, None, Path.DIRECT),
+        (Point.START, 90.0, Path.DIRECT),
+        (Point.START, 90.1, Path.QUEUED),
+    ],
+)
+def test_path_says_whether_the_requester_was_idle_busy_or_interrupted(
+    point: Point, idle_since: float | None, path: Path
+) -> None:
+    assert path_of(letter(1, at=90), point, idle_since) is path
+
+
+# ---- routes ------------------------------------------------------------------------------------------
+
+PARTS = st.one_of(st.none(), st.sampled_from(["a", "b"]))
+ROUTES = st.builds(Route, st.sampled_from(["web", "terminal"]), PARTS, PARTS, PARTS)
+
+
+@pytest.mark.scenario(95)
+def test_missing_target_is_filled_from_the_session_only_within_the_same_channel() -> None:
+    captured = Route("web", "me", None)
+    assert merged_route(captured, Route("web", "me", "room", "9")) == Route("web", "me", "room", "9")
+    assert merged_route(captured, Route("terminal", "me", "tty1")) == captured
+    assert merged_route(captured, Route("web", "you", "room")) == captured
+
+
+@pytest.mark.scenario(95)
+def test_thread_of_another_target_is_not_borrowed() -> None:
+    captured = Route("web", "me", "room")
+    assert merged_route(captured, Route("web", "me", "kitchen", "9")) == captured
+    assert merged_route(captured, Route("web", "me", "room", "9")) == Route("web", "me", "room", "9")
+
+
+@pytest.mark.scenario(201)
+@given(ROUTES, ROUTES)
+def test_captured_parts_are_never_replaced_and_borrowed_ones_come_from_one_route(
+    captured: Route, current: Route
+) -> None:
+    merged = merged_route(captured, current)
+    assert merged is not None
+    assert merged.channel == captured.channel
+    borrowed = set()
+    for part in ("account", "to", "thread"):
+        own, got, other = getattr(captured, part), getattr(merged, part), getattr(current, part)
+        assert got == own if own is not None else got in (None, other)
+        borrowed |= {part} if got != own else set()
+    if current.channel != captured.channel:
+        assert not borrowed
+    if borrowed:
+        assert merged.account in (current.account, captured.account)
+        assert captured.account in (None, current.account)
+    if "thread" in borrowed:
+        assert merged.to == current.to
+
+
+@given(st.one_of(st.none(), ROUTES))
+def test_without_one_of_the_routes_the_other_stands(route: Route | None) -> None:
+    assert merged_route(None, route) == route
+    assert merged_route(route, None) == route
+
+
+@pytest.mark.scenario(96)
+def test_bound_thread_wins_over_the_hook_and_the_hook_over_the_captured_route() -> None:
+    bound, hook, captured = Route("web", to="1"), Route("web", to="2"), Route("web", to="3")
+    assert route_of(bound=bound, hook=hook, captured=captured) == (bound, "bound")
+    assert route_of(bound=None, hook=hook, captured=captured) == (hook, "hook")
+    assert route_of(bound=None, hook=None, captured=captured) == (captured, "fallback")
+    assert route_of(bound=None, hook=None, captured=None) == (None, "fallback")

@@ -1,0 +1,250 @@
+"""How an ended task is told: waiting for descendants, attempts and their waits, giving up, redelivery."""
+
+from __future__ import annotations
+
+import pytest
+
+from clutch.core import effects as fx
+from clutch.core import events as ev
+from clutch.core.lifecycle import DESCENDANTS, MISSING
+from clutch.core.model import Delivery, Outcome, Path, Phase
+from clutch.core.policy import Announcing, Policy
+from tests.core.stories import Story, announcing, deferred, delivered, in_every_phase, refused, running
+
+# ---- descendants -------------------------------------------------------------------------------------
+
+
+@pytest.mark.scenario(101)
+@pytest.mark.scenario(102)
+def test_task_with_children_at_work_is_not_announced_and_holds() -> None:
+    story = deferred()
+    task = story.task
+    assert (task.phase, task.reason, task.outcome, task.attempts) == (
+        Phase.ANNOUNCE_DEFERRED,
+        DESCENDANTS,
+        None,
+        0,
+    )
+    assert (task.delivery, task.delivery_reason, task.result) == (Delivery.DEFERRED, DESCENDANTS, "so far")
+    assert (task.ended_at, story.effects) == (2, (fx.Hold(),))
+
+
+def test_settled_children_wake_it_and_its_new_answer_is_the_result() -> None:
+    woken = deferred().then(ev.Started(50))
+    assert (woken.phase, woken.task.generation, woken.task.wake_at) == (Phase.RUNNING, 2, None)
+    ended = woken.then(ev.Ended(60, "all of it"))
+    assert (ended.task.result, ended.effects) == ("all of it", (fx.Close(), fx.Announce(2)))
+
+
+def test_nothing_to_add_after_the_children_leaves_the_first_answer() -> None:
+    assert deferred(text="enough").then(ev.Started(50), ev.Ended(60, "NO_REPLY")).task.result == "enough"
+
+
+@pytest.mark.scenario(105)
+def test_silent_descendants_are_given_up_half_an_hour_after_the_end() -> None:
+    story = deferred()
+    assert story.task.wake_at == 1802
+    assert story.then(ev.Woke(1801)).task == story.task
+    expired = story.then(ev.Woke(1802))
+    assert (expired.phase, expired.task.reason, expired.task.outcome) == (
+        Phase.ANNOUNCING,
+        "descendants expired",
+        Outcome.OK,
+    )
+    assert (expired.task.result, expired.task.generation) == ("so far", 1)
+    assert expired.effects == (fx.Close(), fx.Announce(1))
+
+
+def test_every_progress_below_starts_the_wait_anew() -> None:
+    story = deferred().then(ev.Woke(1802, progress_at=1000))
+    assert (story.phase, story.task.wake_at) == (Phase.ANNOUNCE_DEFERRED, 2800)
+    assert story.then(ev.Woke(2800, progress_at=1000)).phase is Phase.ANNOUNCING
+
+
+def test_wait_stands_still_while_a_person_is_asked_below() -> None:
+    story = deferred()
+    for _ in range(20):
+        at = story.task.wake_at or 0.0
+        story = story.then(ev.Woke(at, progress_at=3, person_waits=True))
+        assert (story.phase, story.task.wake_at) == (Phase.ANNOUNCE_DEFERRED, at + 1800)
+
+
+@pytest.mark.parametrize("end", [ev.Failed(9, "boom", is_final=True), ev.Woke(10, partial="half")])
+def test_failure_does_not_wait_for_the_children(end: ev.Event) -> None:
+    assert running(timeout_s=10).then(end).phase is Phase.ANNOUNCING
+
+
+# ---- attempts ----------------------------------------------------------------------------------------
+
+
+def fails_until_it_gives_up(story: Story) -> tuple[Story, list[float]]:
+    """Each try comes exactly when the letter is ready again."""
+    at = 3.0
+    waits: list[float] = []
+    for _ in range(100):
+        story = story.then(refused(at))
+        back = [effect for effect in story.effects if isinstance(effect, fx.GiveBack)]
+        if not back:
+            return story, waits
+        assert back[0].generation == story.task.generation
+        waits.append(back[0].ready_at - at)
+        at = back[0].ready_at
+    raise AssertionError("it never gives up")
+
+
+@pytest.mark.scenario(85)
+def test_two_failed_tries_wait_one_and_two_seconds_and_the_third_is_delivered() -> None:
+    once = announcing().then(refused(10))
+    assert (once.phase, once.task.attempts, once.effects) == (Phase.ANNOUNCING, 1, (fx.GiveBack(1, 11),))
+    twice = once.then(refused(20))
+    assert (twice.task.attempts, twice.effects) == (2, (fx.GiveBack(1, 22),))
+    told = twice.then(ev.Delivered(30, Path.QUEUED, 1))
+    assert (told.phase, told.task.delivery, told.task.delivery_reason) == (
+        Phase.COMPLETED,
+        Delivery.DELIVERED,
+        "queued",
+    )
+
+
+@pytest.mark.scenario(91)
+@pytest.mark.parametrize(("expects", "until_s"), [(True, 1800), (False, 300)])
+def test_slow_tries_follow_the_quick_ones_until_the_time_is_up(expects: bool, until_s: float) -> None:
+    story, waits = fails_until_it_gives_up(announcing(expects_completion=expects))
+    assert waits[:2] == [1, 2]
+    assert all(12 <= wait <= 360 for wait in waits[2:])
+    assert until_s - 360 < sum(waits) <= until_s
+    task = story.task
+    assert (task.phase, task.delivery, task.delivery_reason) == (
+        Phase.COMPLETED_GIVEUP,
+        Delivery.UNDELIVERED,
+        "expiry",
+    )
+    assert story.effects == (fx.Bury(1),)
+    assert task.result == "done"
+
+
+def test_without_slow_tries_the_third_failure_is_the_last() -> None:
+    policy = Policy(announcing=Announcing(slow=False))
+    story, waits = fails_until_it_gives_up(announcing(policy))
+    assert (waits, story.task.attempts, story.task.delivery_reason) == ([1, 2], 3, "retry-limit")
+
+
+@pytest.mark.scenario(85)
+def test_permanent_error_is_a_dead_letter_at_once() -> None:
+    story = announcing().then(refused(is_permanent=True))
+    assert (story.phase, story.task.attempts, story.task.delivery_reason) == (
+        Phase.COMPLETED_GIVEUP,
+        1,
+        "permanent-error",
+    )
+    assert story.effects == (fx.Bury(1),)
+
+
+@pytest.mark.scenario(82)
+def test_dropped_letter_is_recorded_as_undelivered() -> None:
+    story = announcing().then(ev.Dropped(9))
+    assert (story.phase, story.task.delivery, story.task.delivery_reason) == (
+        Phase.COMPLETED_GIVEUP,
+        Delivery.UNDELIVERED,
+        "dropped",
+    )
+    assert story.effects == (fx.Bury(1),)
+
+
+@pytest.mark.scenario(109)
+def test_failed_delivery_starts_no_cleanup() -> None:
+    story = announcing(has_cleanup=True).then(refused(10))
+    assert (story.phase, story.did(fx.Cleanup)) == (Phase.ANNOUNCING, False)
+
+
+@pytest.mark.scenario(111)
+def test_delivered_task_is_never_delivered_again() -> None:
+    story = announcing(has_cleanup=True).then(delivered(10))
+    assert story.then(delivered(11), refused(12)).task == story.task
+
+
+# ---- nobody there ------------------------------------------------------------------------------------
+
+
+@pytest.mark.scenario(207)
+def test_missing_requester_costs_no_attempt_and_its_return_goes_on_where_it_was() -> None:
+    story = announcing().then(refused(10), ev.RequesterGone(20))
+    assert (story.phase, story.task.reason, story.task.delivery) == (
+        Phase.ANNOUNCE_DEFERRED,
+        MISSING,
+        Delivery.DEFERRED,
+    )
+    assert story.then(refused(21)).task == story.task
+    back = story.then(ev.RequesterBack(1000))
+    assert (back.phase, back.task.attempts, back.task.delivery, back.task.wake_at) == (
+        Phase.ANNOUNCING,
+        1,
+        Delivery.WAITING,
+        None,
+    )
+
+
+def test_nobody_came_back_within_half_an_hour_is_a_dead_letter() -> None:
+    story = announcing().then(ev.RequesterGone(20))
+    assert story.then(ev.Woke(1819)).task == story.task
+    given_up = story.then(ev.Woke(1820))
+    assert (given_up.phase, given_up.task.delivery_reason) == (Phase.COMPLETED_GIVEUP, "no-requester")
+    assert given_up.effects == (fx.Bury(1),)
+
+
+def test_letter_that_is_read_after_all_ends_the_wait_for_a_requester() -> None:
+    story = announcing().then(ev.RequesterGone(20), delivered(30))
+    assert [move.to_phase for move in story.moves[-3:]] == [
+        Phase.ANNOUNCING,
+        Phase.CLEANUP_PENDING,
+        Phase.COMPLETED,
+    ]
+    assert (story.phase, story.task.delivery, story.task.wake_at) == (
+        Phase.COMPLETED,
+        Delivery.DELIVERED,
+        None,
+    )
+
+
+def test_only_a_task_with_a_letter_can_miss_its_requester() -> None:
+    for name, story in in_every_phase().items():
+        if name != "announcing":
+            assert story.then(ev.RequesterGone(9)).task == story.task
+        if name != "missing":
+            assert story.then(ev.RequesterBack(9)).task == story.task
+
+
+# ---- dead letters ------------------------------------------------------------------------------------
+
+
+def test_redelivered_letter_has_all_its_tries_again_and_completes_the_task() -> None:
+    dead = announcing(has_cleanup=True).then(refused(5), refused(9, is_permanent=True), ev.Cleaned(10))
+    again = dead.then(ev.Redelivered(99))
+    assert (again.phase, again.task.attempts, again.task.delivery, again.effects) == (
+        Phase.ANNOUNCING,
+        0,
+        Delivery.WAITING,
+        (fx.Redrive(1),),
+    )
+    assert (again.task.outcome, again.task.result, again.task.generation) == (Outcome.OK, "done", 1)
+    told = again.then(delivered(100))
+    assert (told.phase, told.effects) == (Phase.CLEANUP_PENDING, (fx.Cleanup(),))
+    assert told.then(ev.Cleaned(101)).phase is Phase.COMPLETED
+
+
+def test_dismissed_letter_is_no_longer_undelivered_and_cannot_be_redelivered() -> None:
+    story = announcing().then(refused(is_permanent=True), ev.Dismissed(9))
+    assert (story.phase, story.task.delivery, story.task.delivery_reason) == (
+        Phase.COMPLETED_GIVEUP,
+        Delivery.SKIPPED,
+        "dismissed",
+    )
+    assert story.task.result == "done"
+    assert story.then(ev.Dismissed(10), ev.Redelivered(11)).task == story.task
+
+
+@pytest.mark.parametrize("event", [ev.Redelivered(9), ev.Dismissed(9)])
+def test_only_dead_letters_are_redelivered_or_dismissed(event: ev.Event) -> None:
+    for name, story in in_every_phase().items():
+        if name != "completed_giveup":
+            assert story.then(event).task == story.task
