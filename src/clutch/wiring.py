@@ -105,7 +105,8 @@ async def _open_store(
         from clutch.store.postgres_link import PostgresSettings
 
         # A worker frozen inside a transaction must have lost its row locks before others take over.
-        settings = PostgresSettings(idle_in_transaction_s=0.8 * policy.work.lease_s)
+        within_lease = 0.8 * policy.work.lease_s
+        settings = PostgresSettings(idle_in_transaction_s=within_lease, transaction_s=within_lease)
         store = await stack.enter_async_context(PostgresStore(database, clock, settings=settings))
         return store, store.lives
     directory = stack.enter_context(StateDirectory(state or default_state_directory()))

@@ -47,6 +47,13 @@ def statement_text(sql: str, dialect: Dialect) -> str:
     return _fill(sql, _STATEMENT_WORDS[dialect])
 
 
+def text_of_one(sql: str) -> str | None:
+    """For SQLite: the statement for lists of one, if it has any. To unpack a list costs several times as much."""
+    if "{any}" not in sql:
+        return None
+    return statement_text(sql.replace("{any}", "= ?"), Dialect.SQLITE)
+
+
 def schema_text(sql: str, dialect: Dialect) -> str:
     return _fill(sql, _SCHEMA_WORDS[dialect])
 
@@ -67,6 +74,11 @@ def is_reading(sql: str) -> bool:
 @lru_cache(maxsize=4096)
 def is_returning(sql: str) -> bool:
     return _RETURNING.search(sql) is not None
+
+
+def is_answering(sql: str) -> bool:
+    """False when the statement writes and says nothing about it."""
+    return sql.split(None, 1)[0].upper() not in ("INSERT", "UPDATE", "DELETE") or is_returning(sql)
 
 
 def _fill(sql: str, words: Mapping[str, str]) -> str:

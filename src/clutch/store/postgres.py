@@ -142,7 +142,12 @@ class PostgresStore:
         return await connect_patiently(self._dsn, self._settings)
 
     async def _prepare(self) -> None:
-        patient = replace(self._settings, lock_timeout_s=_MIGRATION_S, statement_timeout_s=_MIGRATION_S)
+        patient = replace(
+            self._settings,
+            lock_timeout_s=_MIGRATION_S,
+            statement_timeout_s=_MIGRATION_S,
+            transaction_s=_MIGRATION_S,
+        )
         link = await connect_patiently(self._dsn, patient)
         try:
             await refuse_unsuitable_server(link)

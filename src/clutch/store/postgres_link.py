@@ -37,6 +37,8 @@ except ImportError as error:
 #: 14 is the oldest that its own community still repairs, and has client_connection_check_interval.
 _OLDEST_SERVER: Final = 14
 
+_HAS_TRANSACTION_TIMEOUT: Final = 17
+
 _CACHED_STATEMENTS: Final = 1000
 
 #: Between tries to reach a server that is away.
@@ -78,6 +80,9 @@ class PostgresSettings:
     #: Must be below the lease of a worker: one frozen inside a transaction keeps its row locks, and those
     #: sessions could never be taken over.
     idle_in_transaction_s: float = 5.0
+    #: The same for one frozen in the middle of a message, which counts as active. PostgreSQL has it since 17;
+    #: with an older one such a freeze holds its rows until the process goes on or dies.
+    transaction_s: float = 5.0
     statement_timeout_s: float = 30.0
     #: A batch waits as long as its slowest lock, so it rather gives up and runs one by one.
     lock_timeout_s: float = 2.0
@@ -217,6 +222,8 @@ async def connect(dsn: str, settings: PostgresSettings) -> Link:
     )
     try:
         await _configure(raw)
+        if raw.get_server_version().major >= _HAS_TRANSACTION_TIMEOUT:
+            await raw.execute(f"SET transaction_timeout = {_milliseconds(settings.transaction_s)}")
     except BaseException:
         raw.terminate()
         raise

@@ -11,13 +11,13 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, TypeAlias
 
 import apsw
 
 from clutch.errors import ConstraintViolated, DiskFull, StoreBusy, StoreError, UnsupportedStore
 from clutch.store import migrations
-from clutch.store.dialect import Dialect, statement_text
+from clutch.store.dialect import Dialect, is_answering, statement_text, text_of_one
 from clutch.store.door import Many, Row, Tx
 from clutch.store.jobs import Outcome
 
@@ -36,13 +36,16 @@ _LOG_BYTES_MAX: Final = 64 * 1024 * 1024
 #: More than the product has different texts, so none is compiled twice.
 _CACHED_STATEMENTS: Final = 500
 
+#: A statement as the driver wants it, the same for lists of one if it takes lists, and whether it has an answer.
+_Plan: TypeAlias = tuple[str, str | None, bool]
+
 
 class SqliteConnection:
     """Used by one thread at a time; BEGIN and COMMIT are the caller's."""
 
     def __init__(self, path: str, *, read_only: bool = False, busy_timeout_s: float = 5.0) -> None:
         refuse_old_sqlite(apsw.sqlite_lib_version())
-        self._texts: dict[str, tuple[str, bool]] = {}
+        self._plans: dict[str, _Plan] = {}
         with _in_our_words():
             self.raw = _open(path, read_only)
             self.raw.set_busy_timeout(int(busy_timeout_s * 1000))
@@ -127,34 +130,48 @@ class SqliteConnection:
             self.control("PRAGMA query_only=OFF")
 
     def _drive(self, transaction: Tx[Any], outcome: Outcome) -> None:
+        send, statement = transaction.send, self.statement
+        rows: Sequence[Row] | None = None  # what a generator that has not begun wants to be sent
         try:
-            sql, parameters = next(transaction)
             while True:
+                sql, parameters = send(rows)  # type: ignore[arg-type]
                 if sql is None:
                     outcome.hints.append(parameters)
-                    sql, parameters = transaction.send(())
+                    rows = ()
                 else:
                     outcome.statements += 1
-                    sql, parameters = transaction.send(self.statement(sql, parameters))
+                    rows = statement(sql, parameters)
         except StopIteration as stop:
             outcome.value = stop.value
 
     def statement(self, sql: str, parameters: Any) -> Sequence[Row]:
-        text, has_list = self._texts.get(sql) or self._text(sql)
+        plan = self._plans.get(sql) or self._plan(sql)
         try:
             if type(parameters) is not Many:
-                return self._execute(text, _bindable(parameters, has_list)).fetchall()
+                return self._run_row(plan, parameters)
             for row in parameters:
-                self._execute(text, _bindable(row, has_list)).fetchall()
+                self._run_row(plan, row)
         except apsw.Error as error:
             raise in_our_words(error) from error
         except UnicodeEncodeError as error:
             raise StoreError("text with half a surrogate pair cannot be stored") from error
         return ()
 
-    def _text(self, sql: str) -> tuple[str, bool]:
-        self._texts[sql] = (statement_text(sql, Dialect.SQLITE), "{any}" in sql)
-        return self._texts[sql]
+    def _run_row(self, plan: _Plan, row: Row) -> Sequence[Row]:
+        """Refuses the one character PostgreSQL cannot keep, so that both agree."""
+        text, text_of_one, is_answering = plan
+        for value in row:
+            if type(value) is str and "\0" in value:
+                raise StoreError("text with a NUL character cannot be stored")
+        if text_of_one is not None:
+            text, row = _listed(text, text_of_one, row)
+        cursor = self._execute(text, row)
+        return cursor.fetchall() if is_answering else ()
+
+    def _plan(self, sql: str) -> _Plan:
+        """Made once for each connection."""
+        self._plans[sql] = (statement_text(sql, Dialect.SQLITE), text_of_one(sql), is_answering(sql))
+        return self._plans[sql]
 
     def close(self) -> None:
         self.raw.close()
@@ -222,11 +239,8 @@ def _create_private(path: str) -> None:
         os.close(file)
 
 
-def _bindable(row: Row, has_list: bool) -> Row:
-    """Lists as JSON for `{any}`. Refuses the one character PostgreSQL cannot keep, so that both agree."""
-    for value in row:
-        if type(value) is str and "\0" in value:
-            raise StoreError("text with a NUL character cannot be stored")
-    if has_list:
-        return tuple(json.dumps(value) if isinstance(value, list) else value for value in row)
-    return row
+def _listed(text: str, text_of_one: str, row: Row) -> tuple[str, Row]:
+    """Lists as JSON for `{any}`."""
+    if all(len(value) == 1 for value in row if type(value) is list):
+        return text_of_one, tuple([value[0] if type(value) is list else value for value in row])
+    return text, tuple([json.dumps(value) if type(value) is list else value for value in row])

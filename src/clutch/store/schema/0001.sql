@@ -63,10 +63,10 @@ CREATE TABLE messages(
   at {float} NOT NULL, PRIMARY KEY(session_id, seq)){without_rowid};
 
 -- The ledger of tool calls, known by the answer that made them and the place in it: providers repeat ids.
+-- A call is open while its answer is the last message of the transcript: results are always the next one.
 CREATE TABLE calls(
   session_id {big} NOT NULL, seq {big} NOT NULL, idx {big} NOT NULL, run_id {big} NOT NULL, name {text} NOT NULL,
-  replay_safe {big} NOT NULL, state {text} NOT NULL, PRIMARY KEY(session_id, seq, idx)){without_rowid};
-CREATE INDEX calls_open ON calls(session_id) WHERE state = 'open';
+  replay_safe {big} NOT NULL, PRIMARY KEY(session_id, seq, idx)){without_rowid};
 
 -- Letters. state: 0 open, 1 answered, 2 dead, 3 void. taken_seq: where it stands in the transcript, once and for ever.
 CREATE TABLE inbox(
