@@ -59,10 +59,8 @@ _USAGE: Final = (
     " VALUES(?, ?, ?, ?, ?, ?, ?, ?, 0, 0)"
 )
 _CALL: Final = (
-    "INSERT INTO calls(session_id, seq, idx, run_id, name, replay_safe, state)"
-    " VALUES(?, ?, 0, ?, 'read', 1, 'open')"
+    "INSERT INTO calls(session_id, seq, idx, run_id, name, replay_safe) VALUES(?, ?, 0, ?, 'read', 1)"
 )
-_CALLED: Final = "UPDATE calls SET state = 'done' WHERE session_id = ? AND seq = ? AND idx = 0"
 _RUN_ENDED: Final = "UPDATE runs SET ended_at = ?, stop_reason = 'end' WHERE id = ?"
 _ENDED: Final = (
     "UPDATE tasks SET seq = 4, phase = 'announcing', reason = 'ok', outcome = 'ok', result = ?, result_sha = ?,"
@@ -143,7 +141,6 @@ def of_one_task(parent: int, head: int, next_id: Callable[[], int]) -> Iterator[
             (_MOVED, (seq, now, child)),
         ]
         yield [
-            (_CALLED, (child, seq)),
             (_MESSAGE, (child, seq + 1, run, "results", outcome, now)),
             (_MOVED, (seq + 1, now, child)),
         ]

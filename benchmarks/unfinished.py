@@ -65,8 +65,8 @@ _REST: Final = (
     " AND phase <> 'queued'",
     "INSERT INTO runs(id, session_id, generation, by_person, started_at)"
     " SELECT id, id, 1, 0, created_at FROM tasks WHERE id >= ? AND id < ? AND phase = 'running'",
-    "INSERT INTO calls(session_id, seq, idx, run_id, name, replay_safe, state)"
-    " SELECT id, 2, 0, id, 'read', 1, 'open' FROM tasks WHERE id >= ? AND id < ? AND phase = 'running'"
+    "INSERT INTO calls(session_id, seq, idx, run_id, name, replay_safe)"
+    " SELECT id, 2, 0, id, 'read', 1 FROM tasks WHERE id >= ? AND id < ? AND phase = 'running'"
     " AND spawn_order % 10 >= 4",
     "INSERT INTO inbox(session_id, idem, kind, silent, body, route, at, ready_at, seen)"
     " SELECT id, 'task:' || CAST(id AS {text}), 'task', 0, task, '', created_at, created_at, 1 FROM tasks"

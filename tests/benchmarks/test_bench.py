@@ -128,7 +128,7 @@ def contents(path: Path) -> Iterator[tuple[str, tuple[object, int]]]:
     length = 0
     states = {
         "tasks": "phase, reason, outcome, delivery, seq", "sessions": "head, closed, owner, fence, hold, run_id",
-        "inbox": "kind, state, seen, taken_seq, path", "runs": "stop_reason", "calls": "state, seq",
+        "inbox": "kind, state, seen, taken_seq, path", "runs": "stop_reason", "calls": "name, seq",
         "messages": "kind, seq", "events": "seq, to_phase, reason", "usage": "call_no, input",
         "deliveries": "outcome, attempt, transcript_seq",
     }  # fmt: skip

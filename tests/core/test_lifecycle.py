@@ -6,7 +6,6 @@ Control (steer, kill, plan, again) and telling have files of their own.
 from __future__ import annotations
 
 from collections import deque
-from dataclasses import replace
 from itertools import permutations
 from typing import get_args
 
@@ -171,7 +170,7 @@ def test_what_is_no_signal_of_a_run_keeps_its_place_after_the_signals() -> None:
 def test_late_words_are_a_line_in_the_timeline_and_nothing_else() -> None:
     for story in in_every_phase().values():
         after = story.then(ev.Late(50, "x" * 1000))
-        assert after.task == replace(story.task, seq=story.task.seq + 1)
+        assert after.task == story.task._replace(seq=story.task.seq + 1)
         assert after.moves[-1].from_phase is after.moves[-1].to_phase is story.phase
         assert len(after.moves[-1].reason) <= 206
         assert after.effects == ()

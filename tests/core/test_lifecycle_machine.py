@@ -8,7 +8,6 @@ alone in an honest world, finishes.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
 
 from hypothesis import settings
 from hypothesis import strategies as st
@@ -47,9 +46,7 @@ POLICIES = st.builds(
     st.booleans(),
 )
 CONTRACTS = st.builds(
-    Task,
-    st.just(TaskId(7)),
-    st.just(SessionId(1)),
+    lambda **contract: Task(TaskId(7), SessionId(1), **contract),
     timeout_s=st.sampled_from([0.0, 10.0, 100.0]),
     expects_completion=st.booleans(),
     has_cleanup=st.booleans(),
@@ -174,7 +171,7 @@ class LifeOfATask(RuleBasedStateMachine):
         assert self.task.seq == before.seq + len(result.moves) == len(self.moves)
         assert fold(self.moves) == (self.task.phase, self.task.generation, self.task.outcome)
         if not result.moves:
-            assert replace(self.task, wake_at=before.wake_at) == before, "changed without a line"
+            assert self.task._replace(wake_at=before.wake_at) == before, "changed without a line"
 
     def generation_keeps_its_outcome(self, event: ev.Event, before: Task) -> None:
         after = self.task

@@ -551,6 +551,5 @@ def test_a_call_that_never_started_is_told_apart_from_one_that_may_have_worked()
 
 
 def test_partial_progress_counts_calls_and_names_the_last() -> None:
-    assert partial_progress(0, None) == "no tool calls"
     assert partial_progress(1, "read(a.txt)") == "1 tool call, last: read(a.txt)"
     assert partial_progress(12, "shell(ls\n)") == "12 tool calls, last: shell(ls\\n)"

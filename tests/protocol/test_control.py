@@ -201,7 +201,7 @@ async def test_words_of_a_run_that_lost_its_session_are_kept_and_change_nothing(
     before = await world.task(run.session_id)
     await world.door.tx(run.session_id, turns.late, world.policy, run.session_id, "I had it!")
     after = await world.task(run.session_id)
-    assert replace(after, seq=before.seq) == before
+    assert after._replace(seq=before.seq) == before
     assert (await world.timeline(run.session_id))[-1] == "late: I had it!"
 
 

@@ -19,7 +19,7 @@ A *move* whose two phases are equal is a note: a line in the timeline that chang
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, assert_never
 
 from clutch.core import effects as fx
@@ -102,11 +102,11 @@ class _Story:
     def _line(self, phase: Phase, reason: str, *, keep_reason: bool = False, **changes: Any) -> None:
         before = self.task
         kept = before.reason if keep_reason else reason
-        self.task = replace(before, phase=phase, reason=kept, seq=before.seq + 1, **changes)
+        self.task = before._replace(phase=phase, reason=kept, seq=before.seq + 1, **changes)
         self.moves.append(Move(before.phase, phase, reason, self.task.generation, self.task.outcome))
 
     def change(self, **changes: Any) -> None:
-        self.task = replace(self.task, **changes)
+        self.task = self.task._replace(**changes)
 
     def do(self, *effects: fx.Effect) -> None:
         self.effects.extend(effects)
@@ -591,11 +591,8 @@ def _cleaned(story: _Story) -> None:
 
 
 def _again(story: _Story, how: str) -> None:
-    task = story.task
-    if task.phase in FINISHED:
-        # What was told is told: it must not stand in for the words of a new run.
-        kept = None if task.delivery is Delivery.DELIVERED else task.result or task.fallback
-        _new_generation(story, how, fallback=kept, plan_round=0)
+    if story.task.phase in FINISHED:
+        _new_generation(story, how, plan_round=0)
         story.do(fx.Open(keep_transcript=how != "retry"), fx.Schedule())
 
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import functools
 import logging
 import os
 import platform
@@ -19,7 +20,7 @@ from typing import Any
 from clutch import __version__
 from clutch.core.model import Lane
 from clutch.engine.turn import Kit, Turn
-from clutch.errors import StoreError, StoreLost
+from clutch.errors import ClutchError, StoreError, StoreLost
 from clutch.ports import Clock
 from clutch.protocol import control, inbox, queries, turns, workers
 from clutch.protocol.sessions import Stale
@@ -75,6 +76,9 @@ class Worker:
         """Until `stop`."""
         try:
             await self._lives()
+        except* StoreError:
+            if not self.kit.stopping.is_set():
+                raise
         finally:
             self._stopped.set()
 
@@ -96,7 +100,7 @@ class Worker:
         self.id = await self._persist(workers.next_number)
         self.kit.ids.take_block(self.id)
         if self.kit.lives is not None:
-            await self.kit.lives.hold(self.id)
+            await self._patiently(self.kit.lives.hold, self.id)
         await self._persist(workers.register, self.id, lease_s, platform.node(), os.getpid(), __version__)
         await self._persist(workers.set_lanes, self.kit.policy.work.lanes)
         if not self.has_leases:
@@ -104,12 +108,18 @@ class Worker:
         self.ready.set()
 
     async def _persist(self, fn: Callable[..., Any], *args: Any) -> Any:
-        """A busy or lost store is no reason to give up; the next tick tries again."""
+        return await self._patiently(self.kit.door.alone, fn, *args)
+
+    async def _patiently(self, call: Callable[..., Awaitable[Any]], *args: Any) -> Any:
+        """A busy or lost store is no reason to give up; the next tick tries again. Unless we stop: then whoever
+        buries us does what we could not."""
         while True:
             try:
-                return await self.kit.door.alone(fn, *args)
+                return await call(*args)
             except StoreError as error:
                 log.warning("store not available", extra={"error": str(error)})
+                if self.kit.stopping.is_set():
+                    raise
                 await asyncio.sleep(self.kit.policy.work.tick_s)
 
     async def _beat(self) -> None:
@@ -179,20 +189,18 @@ class Worker:
         waiting = sorted(self._mail.union(unseen))
         self._mail.clear()
         policy, door = self.kit.policy, self.kit.door
-        homeless = await _together(door.tx(one, inbox.wake, policy, one) for one in waiting)
-        for session_id, is_homeless in zip(waiting, homeless, strict=True):
-            if is_homeless:
-                await door.alone(inbox.orphan, policy, session_id)
-        return bool(waiting)
+        homeless = await _each(waiting, lambda one: door.tx(one, inbox.wake, policy, one))
+        await _each(
+            [one for one, is_homeless in homeless.items() if is_homeless],
+            lambda one: door.alone(inbox.orphan, policy, one),
+        )
+        return bool(homeless)
 
     async def _ring(self, alarms: Sequence[int]) -> bool:
         policy, door = self.kit.policy, self.kit.door
         if policy.limits.on_parent_end:  # a timeout may kill the children: many sessions
-            for task_id in alarms:
-                await door.alone(workers.ring, policy, task_id)
-        else:
-            await _together(door.tx(one, workers.ring, policy, one) for one in alarms)
-        return bool(alarms)
+            return bool(await _each(alarms, lambda one: door.alone(workers.ring, policy, one)))
+        return bool(await _each(alarms, lambda one: door.tx(one, workers.ring, policy, one)))
 
     async def _clean(self) -> bool:
         """Files and hooks outside the transaction, then the word that it is done. A failure is tried again."""
@@ -218,11 +226,12 @@ class Worker:
         try:
             claimed = await self.kit.door.alone(workers.claim, self.id, room, lanes)
         except StoreLost:
-            await self._persist(workers.disown, self.id, sorted(self.turns))
+            await self._persist(workers.disown, self.id, [claimed for claimed, _ in self.turns.values()])
             raise
         for one in claimed:
             task = group.create_task(self._turn(one))
             self.turns[one.session_id] = (one, task)
+            task.add_done_callback(functools.partial(self._turn_ended, one))
         return bool(claimed)
 
     async def _rest(self, prospect: Prospect) -> None:
@@ -253,11 +262,13 @@ class Worker:
                 claimed.fence,
                 f"internal error: {error!r}"[:500],
             )
-        finally:
-            held = self.turns.get(claimed.session_id)
-            if held is not None and held[0] is claimed:
-                del self.turns[claimed.session_id]
-            self._hinted.set()
+
+    def _turn_ended(self, claimed: Claimed, _: asyncio.Task[None]) -> None:
+        """Also of one that was cancelled before its first step."""
+        held = self.turns.get(claimed.session_id)
+        if held is not None and held[0] is claimed:
+            del self.turns[claimed.session_id]
+        self._hinted.set()
 
     async def _give_back(self, claimed: Claimed) -> None:
         """What the store made of our last write is unknown; whoever claims next reads it from the transcript."""
@@ -268,10 +279,15 @@ class Worker:
             await self._persist(fn, *args)
 
 
-async def _together(awaitables: Iterable[Awaitable[Any]]) -> list[Any]:
-    """All at once, so that they share a commit. The first failure is raised, as itself, when all have ended."""
-    ended = await asyncio.gather(*awaitables, return_exceptions=True)
-    for one in ended:
-        if isinstance(one, BaseException):
-            raise one
-    return ended
+async def _each(ids: Sequence[int], call: Callable[[int], Awaitable[Any]]) -> dict[int, Any]:
+    """All at once, so that they share a commit. A defect in one must not stop the others: it is left out."""
+    ended = await asyncio.gather(*map(call, ids), return_exceptions=True)
+    done = {}
+    for one, outcome in zip(ids, ended, strict=True):
+        if isinstance(outcome, Exception) and not isinstance(outcome, ClutchError):
+            log.error("left out", exc_info=outcome, extra={"session": one})
+            continue
+        if isinstance(outcome, BaseException):
+            raise outcome
+        done[one] = outcome
+    return done

@@ -143,10 +143,12 @@ class Turn:
         if is_complete and not answer.calls:
             await self._finish(answer)
             return None
-        await self._respond(answer)
         if not is_complete:
-            await self._fail(f"the provider cut the answer ({answer.stop})", is_final=False)
+            error = f"the provider cut the answer ({answer.stop})"
+            self._tell("lifecycle:error", error)
+            await self._tx(turns.fail, error, False, answer, self.is_unanswered, with_senders=True)
             return None
+        await self._respond(answer)
         return answer
 
     def _request(self) -> ModelRequest:

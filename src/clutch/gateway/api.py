@@ -242,17 +242,17 @@ def _camel_name(name: str) -> str:
     return first + "".join(part.capitalize() for part in rest)
 
 
-def _check_text(field: str, text: str, bytes_max: int) -> None:
+def _check_text(field: str, text: str, chars_max: int) -> None:
     try:
-        size = len(text.encode())
+        text.encode()
     except UnicodeEncodeError as error:
         raise InvalidInput(field, "must be valid Unicode text") from error
     if not text.strip():
         raise InvalidInput(field, "must not be blank")
     if "\0" in text:
         raise InvalidInput(field, "must not contain NUL")
-    if size > bytes_max:
-        raise InvalidInput(field, f"has {size} bytes, at most {bytes_max} are allowed")
+    if len(text) > chars_max:
+        raise InvalidInput(field, f"has {len(text)} characters, at most {chars_max} are allowed")
 
 
 def _check_key(field: str, key: str | None) -> None:

@@ -72,8 +72,13 @@ def _sender(
     )
     return Sender(
         task_id, label, key, generation, ended, error, result, started_at, ended_at, spawn_order, expects,
-        is_skipped, tuple(json.loads(evidence or "{}").get("childrenMissing", ())),
+        is_skipped, _missing(evidence, generation),
     )  # fmt: skip
+
+
+def _missing(evidence: str | None, generation: int) -> tuple[str, ...]:
+    known = json.loads(evidence or "{}")
+    return tuple(known["childrenMissing"]) if known.get("generation") == generation else ()
 
 
 def usage(task_ids: list[int | None]) -> Tx[dict[int, tuple[int, int]]]:

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass
 
 from clutch.core import messages
-from clutch.core.authority import Rights, from_json
+from clutch.core.authority import Rights, from_text
 from clutch.core.messages import Message
 from clutch.store.door import Tx
 
@@ -50,7 +49,7 @@ def briefing(now: float, session_id: int) -> Tx[Briefing]:
         agent_id=agent_id,
         root_id=root_id,
         depth=depth,
-        rights=from_json(json.loads(rights)),
+        rights=from_text(rights),
         model=model,
         workspace=workspace,
         label=label,
@@ -90,7 +89,7 @@ def tree(now: float, root_id: int) -> Tx[list[TreeRow]]:
     rows = yield (
         "SELECT t.id, t.requester_id, t.depth, t.label, t.phase, t.reason, t.outcome, t.delivery, t.generation,"
         " t.created_at, s.progress_at, t.ended_at, COALESCE(s.head - s.base, 0),"
-        " (SELECT MIN(c.name) FROM calls c WHERE c.session_id = t.id AND c.state = 'open'),"
+        " (SELECT MIN(c.name) FROM calls c WHERE c.session_id = s.id AND c.seq = s.head AND s.head > s.base),"
         " (SELECT CAST(COALESCE(SUM(u.input + u.output), 0) AS {big}) FROM usage u WHERE u.session_id = t.id),"
         " (SELECT COUNT(*) FROM events e WHERE e.task_id = t.id AND e.reason LIKE 'resumed @%')"
         " FROM tasks t LEFT JOIN sessions s ON s.id = t.id WHERE t.root_id = ? ORDER BY t.depth, t.spawn_order, t.id",

@@ -5,11 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from clutch.core.model import UNTOLD, WORKING, Outcome, Phase
+from clutch.core.model import Outcome
 from clutch.store.door import Tx
-
-#: An outcome that only a new generation can change: the children have settled too.
-SETTLED_PHASES = frozenset(Phase) - (WORKING | (UNTOLD - {Phase.ANNOUNCING}))
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,15 +21,10 @@ def ended(now: float, task_ids: Sequence[int]) -> Tx[list[Ended]]:
     """Those of them that have."""
     del now
     rows = yield (
-        "SELECT id, phase, outcome, COALESCE(result, fallback), error FROM tasks"
-        " WHERE id {any} AND outcome IS NOT NULL",
+        "SELECT id, outcome, COALESCE(result, fallback), error FROM tasks WHERE id {any} AND outcome IS NOT NULL",
         (list(task_ids),),
     )
-    return [
-        Ended(task_id, Outcome(outcome), text, error)
-        for task_id, phase, outcome, text, error in rows
-        if phase in SETTLED_PHASES
-    ]
+    return [Ended(task_id, Outcome(outcome), text, error) for task_id, outcome, text, error in rows]
 
 
 def known(now: float, task_id: int) -> Tx[tuple[str, str] | None]:

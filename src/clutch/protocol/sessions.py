@@ -156,11 +156,13 @@ def working(session_id: int) -> Tx[int]:
 
 
 def untold(session_id: int) -> Tx[int]:
-    """Children whose result this session has not heard and will hear: a letter that rose past it is not its own."""
+    """Children whose result this session has not heard and will hear: a letter that rose past it is not its own.
+
+    An ended child without any letter counts: in the same batch its letter may be a few statements away."""
     sql = (
         f"SELECT COUNT(*) FROM tasks WHERE requester_id = ? AND {IS_UNTOLD} AND (outcome IS NULL"  # noqa: S608
-        " OR EXISTS (SELECT 1 FROM inbox i WHERE i.task_id = tasks.id AND i.session_id = tasks.requester_id"
-        " AND i.kind = 'announce' AND i.state = 0 AND i.generation = tasks.generation))"
+        " OR NOT EXISTS (SELECT 1 FROM inbox i WHERE i.task_id = tasks.id AND i.session_id <> tasks.requester_id"
+        " AND i.kind = 'announce' AND i.generation = tasks.generation))"
     )
     return int((yield sql, (session_id,))[0][0])
 

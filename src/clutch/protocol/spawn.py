@@ -64,8 +64,10 @@ def spawn(
     parent = yield from sessions.lock(session_id)
     if parent is None or (fence is not None and (parent.owner is None or parent.fence != fence)):
         raise Stale(f"session {session_id} is owned by somebody else now")
-    rights = authority.from_json(json.loads(parent.rights))
-    limits = replace(policy.limits, depth_max=min(policy.limits.depth_max, rights.depth_max))
+    rights = authority.from_text(parent.rights)
+    limits = policy.limits
+    if rights.depth_max < limits.depth_max:
+        limits = replace(limits, depth_max=rights.depth_max)
     known = yield from _known(session_id, orders)
     counted = yield from census(parent, limits, agents)
     answers: list[Accepted | Refused] = []
@@ -210,7 +212,7 @@ def _insert(now: float, policy: Policy, parent: SessionRow, children: Sequence[_
 
 
 def rights_text(rights: authority.Rights) -> str:
-    return json.dumps(authority.to_json(rights))
+    return authority.to_text(rights)
 
 
 def _unborn(task: Task) -> Task:

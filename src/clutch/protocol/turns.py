@@ -8,7 +8,7 @@ kill -9 the transcript says exactly where to go on.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from clutch.core import events as ev
 from clutch.core import messages, runs, wording
@@ -136,13 +136,12 @@ def _open_run(now: float, policy: Policy, session: SessionRow, run_id: int, nonc
 def _close_calls(now: float, session: SessionRow, run_id: int) -> Tx[None]:
     """Calls an older run left open get a synthetic result: a transcript never has an unanswered call."""
     rows = yield (
-        "SELECT seq, idx, name, replay_safe FROM calls WHERE session_id = ? AND state = 'open' ORDER BY seq, idx",
-        (session.id,),
+        "SELECT idx, name FROM calls WHERE session_id = ? AND seq = ? ORDER BY idx",
+        (session.id, session.head),
     )
     if rows:
-        unknown = tuple(Result(row[1], row[2], wording.OUTCOME_UNKNOWN, failed=True) for row in rows)
+        unknown = tuple(Result(index, name, wording.OUTCOME_UNKNOWN, failed=True) for index, name in rows)
         yield from _append(now, session, run_id, [Results(unknown)])
-        yield from tasks.forget_calls(session.id)
 
 
 def _append(now: float, session: SessionRow, run_id: int, new: Sequence[Message]) -> Tx[None]:
@@ -169,7 +168,7 @@ def respond(
     session = yield from sessions.own(session_id, fence)
     yield from _say(now, policy, session, run_id, answer, is_unanswered)
     yield (
-        "INSERT INTO calls(session_id, seq, idx, run_id, name, replay_safe, state) VALUES(?, ?, ?, ?, ?, ?, 'open')",
+        "INSERT INTO calls(session_id, seq, idx, run_id, name, replay_safe) VALUES(?, ?, ?, ?, ?, ?)",
         Many(
             (session.id, session.head, index, run_id, call.name, int(replay_safe[index]))
             for index, call in enumerate(answer.calls)
@@ -213,7 +212,6 @@ def results(
 
 
 def _file(now: float, session: SessionRow, run_id: int, outcome: Results) -> Tx[None]:
-    yield "UPDATE calls SET state = 'done' WHERE session_id = ? AND state = 'open'", (session.id,)
     yield from _append(now, session, run_id, [outcome])
     session.progress_at = now
 
@@ -320,10 +318,22 @@ def stumble(
 
 
 def fail(
-    now: float, policy: Policy, session_id: int, fence: int, run_id: int, error: str, is_final: bool
+    now: float,
+    policy: Policy,
+    session_id: int,
+    fence: int,
+    run_id: int,
+    error: str,
+    is_final: bool,
+    cut: Answer | None = None,
+    is_unanswered: bool = False,
 ) -> Tx[None]:
-    """The run cannot go on for a reason of its own (step limit, a cut answer)."""
+    """The run cannot go on for a reason of its own: the step limit, or an answer that was `cut`.
+
+    What was cut off may have been part of its calls: they are not kept, and nobody will ever carry them out."""
     session = yield from sessions.own(session_id, fence)
+    if cut is not None:
+        yield from _say(now, policy, session, run_id, replace(cut, calls=()), is_unanswered)
     text = yield from partial(session_id, run_id)
     yield from _end(now, policy, session, error, text, is_final=is_final)
 
@@ -383,7 +393,7 @@ def partial(session_id: int, run_id: int) -> Tx[str]:
         "SELECT name FROM calls WHERE session_id = ? AND run_id = ? ORDER BY seq DESC, idx DESC",
         (session_id, run_id),
     )
-    return wording.partial_progress(len(calls), calls[0][0] if calls else None)
+    return wording.partial_progress(len(calls), calls[0][0]) if calls else ""
 
 
 def progress_below(session_id: int) -> Tx[float | None]:
@@ -402,8 +412,8 @@ def person_waits(session_id: int) -> Tx[bool]:
     rows = yield (
         "WITH RECURSIVE below(id) AS (SELECT id FROM tasks WHERE requester_id = ?"
         " UNION ALL SELECT t.id FROM tasks t JOIN below b ON t.requester_id = b.id)"
-        " SELECT COUNT(*) FROM tasks WHERE id IN (SELECT id FROM below)"
-        " AND (phase = 'awaiting_approval' OR (phase = 'paused' AND reason IN ('needs-you', 'pause')))",
+        " SELECT COUNT(*) FROM tasks t JOIN sessions s ON s.id = t.id WHERE t.id IN (SELECT id FROM below)"
+        " AND (s.paused = 1 OR t.phase = 'awaiting_approval' OR (t.phase = 'paused' AND t.reason = 'needs-you'))",
         (session_id,),
     )
     return bool(rows[0][0])

@@ -53,12 +53,11 @@ def leave(now: float, worker_id: int) -> Tx[None]:
     yield "DELETE FROM workers WHERE id = ?", (worker_id,)
 
 
-def disown(now: float, worker_id: int, held: Sequence[int]) -> Tx[None]:
+def disown(now: float, worker_id: int, held: Sequence[Claimed]) -> Tx[None]:
     """A claim whose answer was lost may have succeeded: what this worker does not know it owns is free again."""
     del now
-    yield "SELECT 1 FROM workers WHERE id = ? {lock}", (worker_id,)  # after that claim, if it still comes
-    rows = yield "SELECT id FROM sessions WHERE owner = ? ORDER BY depth, id {lock}", (worker_id,)
-    yield from _free([row[0] for row in rows if row[0] not in held])
+    rows = yield "SELECT id, fence FROM sessions WHERE owner = ? ORDER BY depth, id {lock}", (worker_id,)
+    yield from _free([row[0] for row in rows if Claimed(*row) not in held])
 
 
 def bury(now: float, worker_id: int | None = None) -> Tx[list[int]]:
@@ -199,15 +198,15 @@ def ring(now: float, policy: Policy, task_id: int) -> Tx[None]:
     woke = ev.Woke(now, session.owner is not None, progress_at, person_waits, text)
     task = yield from tasks.record(now, policy, session, woke)
     if phase == Phase.ANNOUNCE_DEFERRED and task.reason == EXPIRED:
-        yield from _note_missing(task_id)
+        yield from _note_missing(task_id, task.generation)
     yield from sessions.save(now, policy, session)
 
 
-def _note_missing(task_id: int) -> Tx[None]:
+def _note_missing(task_id: int, generation: int) -> Tx[None]:
     """It is told without some of its children: the requester must hear which."""
     rows = yield (
         f"SELECT spawn_order, label FROM tasks WHERE requester_id = ? AND {sessions.IS_WORKING}",  # noqa: S608
         (task_id,),
     )
-    evidence = json.dumps({"childrenMissing": [label for _, label in sorted(rows)]})
+    evidence = json.dumps({"generation": generation, "childrenMissing": [label for _, label in sorted(rows)]})
     yield "UPDATE tasks SET evidence = ? WHERE id = ?", (evidence, task_id)

@@ -11,7 +11,7 @@ import contextlib
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Final
 
-from clutch.errors import StoreError
+from clutch.errors import StoreError, StoreLost
 from clutch.store.postgres_link import TROUBLE, Link
 
 #: The first half of a two-part advisory lock; every gateway takes the same one.
@@ -27,7 +27,10 @@ class PostgresLives:
         """Until this process dies or takes another number."""
         await self.close()
         self._link = await self._connect()
-        await self._link.raw.fetch("SELECT pg_advisory_lock($1::int, $2::int)", _LIVES, number)
+        try:
+            await self._link.raw.fetch("SELECT pg_advisory_lock($1::int, $2::int)", _LIVES, number)
+        except TROUBLE as error:
+            raise StoreLost(f"the database went away ({error})") from error
 
     async def dead(self, numbers: Sequence[int]) -> list[int]:
         """Those whose lock is free. The test lets go of what it took within the same statement."""

@@ -28,9 +28,11 @@ from clutch.core.authority.rights import (
     Rights,
     child_rights,
     from_json,
+    from_text,
     is_within,
     root_rights,
     to_json,
+    to_text,
     under_plan,
 )
 from clutch.core.authority.tools import (
@@ -69,10 +71,12 @@ __all__ = [
     "canonical",
     "child_rights",
     "from_json",
+    "from_text",
     "is_within",
     "matches",
     "role",
     "root_rights",
     "to_json",
+    "to_text",
     "under_plan",
 ]

@@ -11,8 +11,10 @@ Budgets shrink the same way but have their own arithmetic, see `budget`.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from typing import TypeVar, cast
 
 from clutch.core.authority.tools import (
@@ -93,6 +95,7 @@ def root_rights(agent: AgentGrant) -> Rights:
     )
 
 
+@lru_cache(maxsize=1024)  # a fan-out asks the same of the same parent again and again
 def child_rights(
     parent: Rights, target: AgentGrant, request: Request, policy: ToolPolicy
 ) -> Rights | NoSandbox:
@@ -141,6 +144,16 @@ def _lists(patterns: frozenset[str] | None) -> frozenset[frozenset[str]]:
 
 
 # --- as stored --------------------------------------------------------------------------------------------
+
+
+@lru_cache(maxsize=1024)
+def to_text(rights: Rights) -> str:
+    return json.dumps(to_json(rights))
+
+
+@lru_cache(maxsize=1024)
+def from_text(stored: str) -> Rights:
+    return from_json(json.loads(stored))
 
 
 def to_json(rights: Rights) -> dict[str, object]:

@@ -113,9 +113,7 @@ def budget_note(used_percent: int, of_what: str) -> str:
     )
 
 
-def partial_progress(call_count: int, last_call: str | None) -> str:
+def partial_progress(call_count: int, last_call: str) -> str:
     """Stands in for the result of a run that was cut before it had written any text."""
-    if call_count == 0 or last_call is None:
-        return "no tool calls"
     calls = "1 tool call" if call_count == 1 else f"{call_count} tool calls"
     return f"{calls}, last: {visible(last_call, LAST_CALL_MAX)}"
