@@ -478,3 +478,26 @@ async def test_note_to_a_running_child_is_read_at_its_next_step(build: Build) ->
     written.set()
     await house.until_quiet()
     assert await house.inputs(house.main) == ["go", "nearly over"]
+
+
+async def test_calls_of_an_answer_the_provider_cut_are_never_carried_out(build: Build) -> None:
+    ran: list[str] = []
+
+    async def note() -> str:
+        ran.append("note")
+        return "ok"
+
+    async def script(request: ModelRequest) -> Answer | str:
+        if opening(request) == "go":
+            return (ask_for("cut"), use("sessions_yield"), "told")[step(request)]
+        return Answer("half a", (Call("note", {}),), Usage(), "scripted", "length")
+
+    house = await build(script, replace(POLICY, life=replace(POLICY.life, error_grace_s=0.0)))
+    house.tool("note", note)
+    await house.hire()
+    await house.say("go")
+    await house.until_quiet()
+    task = await house.task("cut")
+    assert (task.outcome, task.result) == (Outcome.ERROR, "half a")
+    assert task.error == "the provider cut the answer (length)"
+    assert ran == []

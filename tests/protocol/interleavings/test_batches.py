@@ -111,3 +111,18 @@ async def test_steps_of_many_runs_in_one_batch_stay_apart(
         assert (await world.task(run.session_id)).result == f"by {run.session_id}"
     await world.live()
     assert await told(world, main, f"[{count} background tasks completed]") == 1
+
+
+async def test_child_whose_grace_ends_in_the_batch_of_its_parents_last_words_is_heard(
+    stage: Stage, world: World, main: int
+) -> None:
+    """The child's row says ended some statements before its letter is there: the parent must not settle without it."""
+    parent = await world.started(main, "parent")
+    child = await world.started(parent.session_id, "child")
+    await child.fail("broken")
+    world.clock.advance(15)
+    outcomes = await stage.door.together(finishing(parent, "my part"), ringing(world, child.session_id))
+    assert [outcome.error for outcome in outcomes] == [None, None]
+    await world.live()
+    assert await told(world, parent.session_id, '"child"') == 1
+    assert await told(world, main, '"child"') == 0

@@ -1,0 +1,80 @@
+"""A worker that is stopped for longer than its lease and then goes on: it changes nothing any more."""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import IO
+
+import pytest
+
+from clutch.testing.books import PostgresBooks, Rows, after_death
+from clutch.testing.judging import Evidence, Line, judge
+from clutch.testing.story import EFFECTS
+from clutch.testing.victim import QUIET, prepare
+
+pytestmark = pytest.mark.slow
+
+
+@contextmanager
+def worker(directory: Path, dsn: str) -> Iterator[subprocess.Popen[bytes]]:
+    command = [sys.executable, "-m", "clutch.testing.victim", "--state", str(directory), "--database", dsn]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL) as process:
+        try:
+            yield process
+        finally:
+            process.kill()
+
+
+def said_by(process: subprocess.Popen[bytes]) -> IO[bytes]:
+    assert process.stdout is not None
+    return process.stdout
+
+
+def lines_until(process: subprocess.Popen[bytes], word: str) -> list[Line]:
+    lines: list[Line] = []
+    for line in said_by(process):
+        lines.append(json.loads(line))
+        if word in lines[-1]:
+            return lines
+    raise AssertionError(f"it ended without {word!r}: {lines}")
+
+
+def what_is_true(books: PostgresBooks) -> list[Rows]:
+    """All that a stale write could change. A late word may be noted in the timeline, and only there."""
+    return [
+        books.rows("SELECT session_id, seq, body FROM messages ORDER BY session_id, seq"),
+        books.rows("SELECT session_id, seq, idx FROM calls ORDER BY session_id, seq, idx"),
+        books.rows(
+            "SELECT id, phase, generation, outcome, result, delivery, attempts FROM tasks ORDER BY id"
+        ),
+        books.rows("SELECT id, ended_at, stop_reason FROM runs ORDER BY id"),
+        books.rows("SELECT id, state, taken_run, taken_seq FROM inbox ORDER BY id"),
+        books.rows("SELECT id, owner, head, due, hold, run_id FROM sessions ORDER BY id"),
+    ]
+
+
+def test_a_worker_frozen_past_its_lease_changes_nothing_when_it_wakes(
+    tmp_path: Path, postgres_dsn: str
+) -> None:
+    prepare(tmp_path)
+    books = PostgresBooks(postgres_dsn)
+    with worker(tmp_path, postgres_dsn) as frozen, worker(tmp_path, postgres_dsn) as healthy:
+        lines = lines_until(frozen, "asked")
+        frozen.send_signal(signal.SIGSTOP)
+        interrupted = after_death(books)
+        lines += [json.loads(line) for line in said_by(healthy)]
+        assert healthy.wait(30) == QUIET
+        before = what_is_true(books)
+        frozen.send_signal(signal.SIGCONT)
+        lines += [json.loads(line) for line in said_by(frozen)]
+        assert frozen.wait(30) == QUIET
+    assert what_is_true(books) == before
+    verdict = judge(Evidence(books, lines, (tmp_path / EFFECTS).read_text().split(), deaths=[interrupted]))
+    books.close()
+    assert verdict.complaints == []

@@ -1,0 +1,80 @@
+"""The summary of `make trust`: the promised fields, null for what was not looked at, ok only when all is well."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from dataclasses import replace
+
+import pytest
+
+from clutch.core.lifecycle import EDGES
+from clutch.testing.kills import Total
+from clutch.testing.points import POINTS
+from clutch.testing.races import Outcome
+from clutch.testing.simulated import Simulated
+from clutch.testing.trust import Findings, Hunted, Plan, summarise, table
+
+FIELDS = [
+    "schema", "ok", "seed", "commit", "dirty", "versions", "wall_s", "sim_worlds", "sim_runs", "faults",
+    "faults_by_kind", "commits", "edges", "invariants", "violations", "replays_identical", "mutants", "kills",
+    "kills_in_flight", "kills_in_recovery", "kills_by_point", "kills_by_backend", "lost", "twice",
+    "unsafe_repeats", "over_limit", "limit_rounds",
+]  # fmt: skip
+
+PLAN = Plan(seconds=300, seed=7, backends=("sqlite", "postgres"), processes=2)
+
+
+def simulated() -> Simulated:
+    found = Simulated(worlds=800, runs=20_000, commits=600_000)
+    found.faults = dict.fromkeys(found.faults, 1_000)
+    found.invariants = dict.fromkeys(found.invariants, 1_000)
+    found.edges = [str(edge) for edge in EDGES]
+    return found
+
+
+def killed() -> Total:
+    by_point = Counter(dict.fromkeys(POINTS, 20) | {"random": 1_500})
+    return Total(
+        kills=2_500, in_recovery=900, by_point=by_point, by_backend=Counter(sqlite=1_800, postgres=700)
+    )
+
+
+def findings() -> Findings:
+    raced = dict.fromkeys(PLAN.backends, Outcome(8, 200, exactly_one=200, over_limit=0))
+    hunted = [Hunted(f"m{number}", "spawn", "T3", 1, 0.1) for number in range(20)]
+    return Findings(simulated(), 20, hunted, killed(), raced, wall_s=290.04)
+
+
+def test_the_summary_of_a_good_run_is_ok_and_has_every_promised_field() -> None:
+    summary = json.loads(json.dumps(summarise(PLAN, findings())))
+    assert [name for name in summary if name in FIELDS] == FIELDS
+    assert summary["schema"] == "clutch.trust/1"
+    assert summary["shortfalls"] == []
+    assert summary["ok"] is True
+    assert summary["mutants"]["list"][0] == {
+        "name": "m0", "target": "spawn", "found_by": "T3", "seeds": 1, "seconds": 0.1,
+    }  # fmt: skip
+    assert summary["limit_rounds"] == {"processes": 8, "rounds": 200, "exactly_one": 200}
+    assert all(isinstance(line, str) for line in table(summary))
+
+
+def test_a_backend_that_was_not_raced_is_unknown_and_not_zero() -> None:
+    plan = replace(PLAN, backends=("sqlite",))
+    found = findings()
+    summary = summarise(plan, replace(found, raced={"sqlite": found.raced["sqlite"]}))
+    assert summary["over_limit"] == {"sqlite": 0, "postgres": None}
+    assert summary["versions"]["postgres"] is None
+    assert summary["ok"] is True
+
+
+@pytest.mark.parametrize("where", ["simulated", "killed"])
+def test_a_single_failure_makes_the_whole_run_not_ok(where: str) -> None:
+    found = findings()
+    if where == "simulated":
+        found.simulated.violations.append(
+            "T1: something (python -m clutch.testing replay --seed 1 --world calm)"
+        )
+    else:
+        found.killed.failures.append("a timeline does not add up")
+    assert summarise(PLAN, found)["ok"] is False

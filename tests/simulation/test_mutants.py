@@ -1,0 +1,66 @@
+"""The simulation has teeth: bugs planted in the product are found, by a promise and not by an exception."""
+
+from __future__ import annotations
+
+import pytest
+
+from clutch.protocol import letters
+from clutch.testing.judge import all_names
+from clutch.testing.mutants import Found, Mutant, NotFound, TargetGone, hunt, locate, mutants, planted
+
+SECONDS_MAX = 20.0
+
+#: one for each part of the product; `make trust` hunts all of them
+SAMPLE = (
+    "children_not_counted",
+    "no_deferral",
+    "no_fence_check",
+    "release_forgets_mail",
+    "kill_without_cascade",
+    "senders_not_stepped",
+    "twin_spawn",
+    "unsafe_tool_runs_again",
+    "children_locked_first",
+)
+
+
+@pytest.mark.parametrize("name", mutants())
+def test_the_target_of_every_mutant_exists(name: str) -> None:
+    for target in mutants()[name].targets:
+        assert callable(locate(target)[2])
+
+
+def test_there_are_enough_mutants_and_each_says_who_must_find_it() -> None:
+    assert len(mutants()) >= 24
+    assert all(mutant.expected and mutant.expected <= all_names() for mutant in mutants().values())
+
+
+@pytest.mark.parametrize("name", SAMPLE)
+def test_a_planted_bug_is_found(name: str) -> None:
+    found = hunt(mutants()[name], SECONDS_MAX)
+    assert isinstance(found, Found), found
+    assert found.found_by in mutants()[name].expected
+
+
+def test_a_mutant_without_a_bug_is_not_found() -> None:
+    harmless = Mutant(
+        "harmless",
+        ("clutch.protocol.letters.post",),
+        frozenset({"N12"}),
+        ("calm",),
+        lambda post: (post,),
+        "nothing is changed",
+    )
+    assert isinstance(hunt(harmless, 0.01), NotFound)
+
+
+def test_a_bug_is_gone_after_the_hunt() -> None:
+    before = letters.announce
+    with planted(mutants()["lost_wake_up_at_a_join"]):
+        assert letters.announce is not before
+    assert letters.announce is before
+
+
+def test_a_mutant_whose_target_is_gone_is_an_error() -> None:
+    with pytest.raises(TargetGone, match="no_such_function"):
+        locate("clutch.protocol.letters.no_such_function")
