@@ -1,13 +1,13 @@
-"""`python -m clutch.testing trust|replay`: what the project shows about itself, and one simulated world again."""
+"""`python -m clutch.testing trust|replay|hunt`: what the project shows about itself, and single pieces of it."""
 
 from __future__ import annotations
 
 import argparse
 import sys
 
-from clutch.testing import trust
+from clutch.testing import hunting, trust
 from clutch.testing.settings import SETTINGS
-from clutch.testing.world import simulate
+from clutch.testing.world import replay
 
 
 def main() -> int:
@@ -19,16 +19,16 @@ def main() -> int:
     again = commands.add_parser("replay", help="the event log of one simulated world")
     again.add_argument("--seed", type=int, required=True)
     again.add_argument("--world", choices=list(SETTINGS), default="storm")
-    again.set_defaults(run=replay)
+    again.set_defaults(run=_replay)
+    bugs = commands.add_parser("hunt", help="plant bugs in the product and look for them")
+    hunting.add_arguments(bugs)
+    bugs.set_defaults(run=hunting.run)
     said = parser.parse_args()
     return int(said.run(said))
 
 
-def replay(said: argparse.Namespace) -> int:
-    """The same bytes each time."""
-    report = simulate(said.seed, said.world)
-    print("\n".join(report.log))
-    return 1 if report.violations else 0
+def _replay(said: argparse.Namespace) -> int:
+    return 1 if replay(said.seed, said.world).violations else 0
 
 
 if __name__ == "__main__":

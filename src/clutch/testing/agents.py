@@ -94,11 +94,15 @@ class SimToolbox:
         return f"{name} did {args.get('at', '')}"
 
     def spawn_request(self, args: Mapping[str, Any]) -> SpawnRequest:
-        return SpawnRequest(
-            args["task"],
-            label=args["label"],
-            run_timeout_s=args["run_timeout_s"],
-            plan_mode=args["plan_mode"],
-            expects_completion=args["expects_completion"],
-            cleanup=Cleanup.DELETE if args["cleanup"] else Cleanup.KEEP,
-        )
+        return spawn_request(args)
+
+
+def spawn_request(args: Mapping[str, Any]) -> SpawnRequest:
+    return SpawnRequest(
+        args["task"],
+        label=args["label"],
+        run_timeout_s=args["run_timeout_s"],
+        plan_mode=args["plan_mode"],
+        expects_completion=args["expects_completion"],
+        cleanup=Cleanup.DELETE if args["cleanup"] else Cleanup.KEEP,
+    )

@@ -63,16 +63,16 @@ RATES: Final[Mapping[Fault, float]] = MappingProxyType(
         Fault.STORE_LOST: 0.0015,
         Fault.STORE_LOST_COMMITTED: 0.003,
         Fault.HINT_LOST: 0.002,
-        Fault.HINT_DOUBLED: 0.001,
-        Fault.HINT_LATE: 0.001,
+        Fault.HINT_DOUBLED: 0.002,
+        Fault.HINT_LATE: 0.003,
         Fault.PROVIDER_HANG: 0.008,
         Fault.PROVIDER_RATE_LIMIT: 0.010,
         Fault.PROVIDER_OVERLOADED: 0.010,
         Fault.PROVIDER_CUT_STREAM: 0.010,
         Fault.PROVIDER_AUTH: 0.008,
-        Fault.PROVIDER_EMPTY: 0.010,
-        Fault.PROVIDER_CUT_ANSWER: 0.008,
-        Fault.TOOL_FAILED: 0.010,
+        Fault.PROVIDER_EMPTY: 0.014,
+        Fault.PROVIDER_CUT_ANSWER: 0.014,
+        Fault.TOOL_FAILED: 0.016,
         Fault.CLEANUP_FAILED: 0.2,
         Fault.REQUESTER_BUSY: 0.025,
     }
@@ -82,7 +82,7 @@ RATES: Final[Mapping[Fault, float]] = MappingProxyType(
 NEMESIS: Final[Mapping[Fault, int]] = MappingProxyType(
     {
         Fault.CRASH_ANYWHERE: 6,
-        Fault.POWER_CUT: 1,
+        Fault.POWER_CUT: 2,
         Fault.ORDERLY_RESTART: 2,
         Fault.CLOCK_FORWARD: 2,
         Fault.CLOCK_BACK: 2,
@@ -95,10 +95,15 @@ NEMESIS: Final[Mapping[Fault, int]] = MappingProxyType(
 class Dice:
     """Decides who is struck, and counts. Cold dice never strike: that is how a world is healed."""
 
-    def __init__(self, rng: random.Random, severity: float, tell: Callable[[str], None]) -> None:
+    def __init__(
+        self, rng: random.Random, severity: float, provider: float, tell: Callable[[str], None]
+    ) -> None:
         self.rng = rng
         self.counted: Counter[Fault] = Counter()
-        self._rates = {fault: rate * severity for fault, rate in RATES.items()}
+        self._rates = {
+            fault: rate * severity * (provider if fault.startswith("provider") else 1.0)
+            for fault, rate in RATES.items()
+        }
         self._is_hot = severity > 0
         self._tell = tell
 

@@ -40,9 +40,8 @@ class Query:
 
 WORKING_WORDS: Final = "(" + ", ".join(f"'{phase.value}'" for phase in sorted(WORKING)) + ")"
 
-#: Alive: may still do something. An ended task that waits for its requester to come back is not.
-_ALIVE = f"IN {WORKING_WORDS} AND {{0}}.outcome IS NULL"
-_ALIVE_T, _ALIVE_C, _ALIVE_G, _ALIVE_H = (f"{name}.phase {_ALIVE.format(name)}" for name in "tcgh")
+#: May still do something. An ended task that waits for its requester to come back may not.
+IS_ALIVE: Final = f"{{0}}.phase IN {WORKING_WORDS} AND {{0}}.outcome IS NULL"
 
 QUERIES: Final[tuple[Query, ...]] = (
     Query(
@@ -101,14 +100,14 @@ QUERIES: Final[tuple[Query, ...]] = (
         Scope.BIRTH,
         "no requester has more children at work than allowed",
         "SELECT s.id, 'has more than {children_max} children at work' FROM sessions s WHERE s.id {touched}"
-        f" AND (SELECT COUNT(*) FROM tasks t WHERE t.requester_id = s.id AND {_ALIVE_T}) > {{children_max}}",
+        " AND (SELECT COUNT(*) FROM tasks t WHERE t.requester_id = s.id AND {t_is_alive}) > {children_max}",
     ),
     Query(
         "T3",
         Scope.BIRTH,
         "no root has more descendants alive than allowed",
         "SELECT s.root_id, 'has more than {descendants_max} descendants alive' FROM sessions s WHERE s.id {touched}"
-        f" AND (SELECT COUNT(*) FROM tasks t WHERE t.root_id = s.root_id AND {_ALIVE_T}) > {{descendants_max}}",
+        " AND (SELECT COUNT(*) FROM tasks t WHERE t.root_id = s.root_id AND {t_is_alive}) > {descendants_max}",
     ),
     Query(
         "N4",
@@ -151,10 +150,10 @@ QUERIES: Final[tuple[Query, ...]] = (
         "T5",
         Scope.TASK,
         "nothing lives below a killed task",
-        f"SELECT t.id, 'was killed and has something alive below' FROM tasks t WHERE t.id {{touched}}"
+        "SELECT t.id, 'was killed and has something alive below' FROM tasks t WHERE t.id {touched}"
         " AND t.outcome = 'killed' AND EXISTS (SELECT 1 FROM tasks c LEFT JOIN tasks g ON g.requester_id = c.id"
-        f" LEFT JOIN tasks h ON h.requester_id = g.id WHERE c.requester_id = t.id"
-        f" AND (({_ALIVE_C}) OR ({_ALIVE_G}) OR ({_ALIVE_H})))",
+        " LEFT JOIN tasks h ON h.requester_id = g.id WHERE c.requester_id = t.id"
+        " AND (({c_is_alive}) OR ({g_is_alive}) OR ({h_is_alive})))",
     ),
     Query(
         "T5",
@@ -162,7 +161,7 @@ QUERIES: Final[tuple[Query, ...]] = (
         "nothing is born below a killed task",
         "SELECT t.id, 'lives below a killed task' FROM tasks t JOIN tasks c ON c.id = t.requester_id"
         " LEFT JOIN tasks g ON g.id = c.requester_id LEFT JOIN tasks h ON h.id = g.requester_id"
-        f" WHERE t.id {{touched}} AND {_ALIVE_T} AND 'killed' IN (c.outcome, g.outcome, h.outcome)",
+        " WHERE t.id {touched} AND {t_is_alive} AND 'killed' IN (c.outcome, g.outcome, h.outcome)",
     ),
     Query(
         "N19",
@@ -260,8 +259,16 @@ QUERIES: Final[tuple[Query, ...]] = (
         "a parent that waits for its children is woken when none works any more",
         "SELECT s.id, 'waits for nobody' FROM sessions s WHERE s.id {touched} AND s.hold = 1 AND s.owner IS NULL"
         " AND s.due IS NULL AND s.closed = 0 AND s.paused = 0"
-        f" AND NOT EXISTS (SELECT 1 FROM tasks t WHERE t.requester_id = s.id AND {_ALIVE_T})"
+        " AND NOT EXISTS (SELECT 1 FROM tasks t WHERE t.requester_id = s.id AND {t_is_alive})"
         " AND NOT EXISTS (SELECT 1 FROM inbox i WHERE i.session_id = s.id AND i.seen = 0)",
+    ),
+    Query(
+        "N16",
+        Scope.SESSION,
+        "a letter that nobody can read is on its way, or its sender knows",
+        "SELECT s.id, 'is closed and keeps letter ' || i.id FROM sessions s JOIN inbox i ON i.session_id = s.id"
+        " JOIN tasks t ON t.id = i.task_id WHERE s.id {touched} AND s.closed = 1 AND i.state = 0 AND i.seen = 1"
+        " AND i.kind = 'announce' AND i.silent = 0 AND t.generation = i.generation AND t.phase = 'announcing'",
     ),
     Query(
         "N16",
@@ -282,7 +289,9 @@ QUERIES: Final[tuple[Query, ...]] = (
         Scope.SESSION,
         "a transcript goes on only when every call has its result",
         "SELECT s.id, 'went on past open call ' || c.seq || '.' || c.idx FROM sessions s"
-        " JOIN calls c ON c.session_id = s.id AND c.state = 'open' WHERE s.id {touched} AND c.seq < s.head",
+        " JOIN calls c ON c.session_id = s.id AND c.seq > s.base AND c.seq < s.head WHERE s.id {touched}"
+        " AND NOT EXISTS (SELECT 1 FROM messages m"
+        " WHERE m.session_id = s.id AND m.seq = c.seq + 1 AND m.kind = 'results')",
     ),
     Query(
         "N26",
@@ -318,6 +327,7 @@ def filled(query: Query, policy: Policy, *, touched: str = "IS NOT NULL", now: s
     """The SQL with the numbers of this policy. They are numbers, never anybody's words."""
     work = policy.work
     words = {
+        **{f"{{{alias}_is_alive}}": IS_ALIVE.format(alias) for alias in "tcgh"},
         "{touched}": touched,
         "{now}": now,
         "{patience_s}": str(work.lease_s + 3 * work.tick_s),

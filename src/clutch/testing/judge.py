@@ -7,13 +7,15 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 
 from clutch.core.policy import Policy
-from clutch.testing import lockdep, reading, transitions
+from clutch.testing import lockdep, reading, transitions, waking
+from clutch.testing.court import TRANSITIONS, Court
 from clutch.testing.disk import Made, SimDisk
 from clutch.testing.history import Change, History
 from clutch.testing.invariants import Query, Scope, filled, queries
-from clutch.testing.transitions import TRANSITIONS, Court
+from clutch.testing.witness import PROMISES
 
-__all__ = ["Judge", "reading"]
+#: importing them is what enlists their promises
+_ENLISTED = (reading, transitions, waking)
 
 LOCKDEP = "lockdep"
 _TOUCHED = "IN (SELECT value FROM json_each(?))"
@@ -64,7 +66,10 @@ class Judge:
     def _judge_transitions(self, change: Change) -> None:
         if not (change.sessions or change.tasks or change.letters or change.runs):
             return
+        names = frozenset(made.name for made in change.made)
         for transition in TRANSITIONS:
+            if not transition.is_asked(change, names):
+                continue
             self.evaluations[transition.invariant] += 1
             for wrong in transition.check(change, self._court):
                 self._accuse(transition.invariant, f"{transition.promise}: {wrong}")
@@ -82,6 +87,6 @@ class Judge:
 
 
 def all_names() -> set[str]:
-    return {query.invariant for scope in Scope for query in queries(scope)} | {
-        transition.invariant for transition in transitions.TRANSITIONS
-    }
+    """Every promise that is asked somewhere, by its name."""
+    asked = {query.invariant for scope in Scope for query in queries(scope)}
+    return asked | {transition.invariant for transition in TRANSITIONS} | set(PROMISES) | {LOCKDEP}

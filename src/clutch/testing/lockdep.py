@@ -42,6 +42,8 @@ def _foreign_writes(made: Made, keys: tuple[int, ...], change: Change) -> Iterat
                 _, run = change.runs[row_id]
                 if run.session_id not in keys:
                     wrong = f"run {row_id} of session {run.session_id}"
+            case _:
+                pass  # workers, lanes, outbox: not a session's
         if wrong is not None:
             yield f"{made.name} with keys {keys} wrote {wrong}"
 

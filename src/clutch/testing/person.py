@@ -21,7 +21,7 @@ from clutch.protocol import control, letters, sessions
 from clutch.protocol.pages import plan_hash
 from clutch.protocol.spawn import Order, rights_text, spawn
 from clutch.testing import script
-from clutch.testing.agents import SimToolbox
+from clutch.testing.agents import spawn_request
 from clutch.testing.faults import Fault
 from clutch.testing.gateway import Dead, Gateway, sim_uuid4
 
@@ -38,8 +38,8 @@ VERBS: Final[Mapping[str, int]] = MappingProxyType(
         "pause": 3,
         "resume": 3,
         "decide": 5,
-        "retry": 3,
-        "continue": 3,
+        "retry": 5,
+        "continue": 5,
         "redeliver": 2,
         "dismiss": 1,
         "come_back": 2,
@@ -72,6 +72,14 @@ class Person:
                 continue
             verb = self._rng.choices(list(VERBS), weights=list(VERBS.values()))[0]
             await self._do(verb)
+
+    async def wander(self, pause_s: float) -> None:
+        """For ever: leave some main session, come back to some."""
+        while True:
+            await asyncio.sleep(self._rng.expovariate(1 / pause_s))
+            await self.go_away()
+            await asyncio.sleep(self._rng.expovariate(1 / pause_s))
+            await self._come_back()
 
     async def _do(self, verb: str) -> None:
         try:
@@ -130,7 +138,7 @@ class Person:
     async def _spawn(self) -> bool:
         session_id = self._rng.choice(self.mains)
         job = self._world.author.child_job(self._world.policy.limits.depth_max - 1)
-        request = SimToolbox.spawn_request(SimToolbox.__new__(SimToolbox), script._spawn_arguments(job))
+        request = spawn_request(script.spawn_arguments(job))
         order = Order(self._key("person"), self._new_id(), sim_uuid4(self._rng), request, 0)
         answers = await self._surely(
             session_id, spawn, self._world.policy, session_id, session_id, None, [order]
@@ -144,9 +152,7 @@ class Person:
         chosen = self._one("phase NOT IN ('completed', 'completed_giveup')")
         if chosen is None:
             return False
-        report = await self._surely(
-            None, control.kill, self._world.policy, chosen[0], "enough", "person"
-        )
+        report = await self._surely(None, control.kill, self._world.policy, chosen[0], "enough", "person")
         return bool(report.stopped)
 
     async def _steer(self) -> bool:
@@ -213,7 +219,9 @@ class Person:
 
     async def go_away(self) -> None:
         """A main session is closed while its children work."""
-        open_ones = self._world.disk.query("SELECT id FROM sessions WHERE is_task = 0 AND closed = 0 ORDER BY id")
+        open_ones = self._world.disk.query(
+            "SELECT id FROM sessions WHERE is_task = 0 AND closed = 0 ORDER BY id"
+        )
         if open_ones:
             session_id = self._rng.choice(open_ones)[0]
             self._world.dice.note(Fault.REQUESTER_GONE, session_id)
@@ -221,7 +229,9 @@ class Person:
             await self._surely(None, control.close_main, self._world.policy, session_id)
 
     async def _come_back(self) -> bool:
-        closed = self._world.disk.query("SELECT id FROM sessions WHERE is_task = 0 AND closed = 1 ORDER BY id")
+        closed = self._world.disk.query(
+            "SELECT id FROM sessions WHERE is_task = 0 AND closed = 1 ORDER BY id"
+        )
         if not closed:
             return False
         await self._surely(None, control.open_main, self._world.policy, self._rng.choice(closed)[0])
@@ -229,7 +239,9 @@ class Person:
 
     async def put_right(self) -> None:
         """Leave nothing waiting for a person: resume what is paused, decide what asks."""
-        for (task_id,) in self._world.disk.query("SELECT id FROM sessions WHERE paused = 1 ORDER BY depth, id"):
+        for (task_id,) in self._world.disk.query(
+            "SELECT id FROM sessions WHERE paused = 1 ORDER BY depth, id"
+        ):
             await self._peacefully(control.resume, task_id, "person")
         for chosen in self._world.disk.query(
             "SELECT id, result, generation FROM tasks WHERE phase = 'awaiting_approval' ORDER BY id"

@@ -6,20 +6,25 @@ import json
 import re
 from collections import Counter
 from collections.abc import Iterator
+from typing import Final
 
 from clutch.core import keys
 from clutch.protocol import turns
+from clutch.testing.court import Court, promises
 from clutch.testing.history import Change, LetterShot
-from clutch.testing.transitions import Court, promises
+
+#: transactions that take letters, and those that file the results of calls
+READING: Final = frozenset({"begin", "results", "yields"})
+WORKING: Final = frozenset({"results", "yields"})
 
 _BLOCK = re.compile(r"^task: (t_[0-9a-z]+) session: ", re.MULTILINE)
 _LINE = re.compile(r'^\| "(t_[0-9a-z]+) ', re.MULTILINE)
 _OLDER = "Older results, one line each"
 
 
-@promises("N12", "a letter is put into the transcript once, in the commit that takes it")
+@promises("N12", READING, "a letter is put into the transcript once, in the commit that takes it")
 def _appended_once(change: Change, court: Court) -> Iterator[str]:
-    for session_id, old_head, head in _grown(change, ("begin", "results", "yields")):
+    for session_id, old_head, head in _grown(change, READING):
         yield from _compare(change, court, session_id, old_head, head)
 
 
@@ -60,14 +65,15 @@ def _told(text: str) -> Iterator[str]:
     yield from _LINE.findall(older)
 
 
-@promises("T11", "findings are told in the order in which the model asked for them")
+@promises("T11", READING, "findings are told in the order in which the model asked for them")
 def _in_spawn_order(change: Change, court: Court) -> Iterator[str]:
     for session_id, text in _announcements(change, court):
         told = [keys.parse_task_id(found) for found in _BLOCK.findall(text.partition(_OLDER)[0])]
         orders = {
             row[0]: row[1]
             for row in court.disk.query(
-                "SELECT id, spawn_order FROM tasks WHERE id IN (SELECT value FROM json_each(?))", json.dumps(told)
+                "SELECT id, spawn_order FROM tasks WHERE id IN (SELECT value FROM json_each(?))",
+                json.dumps(told),
             )
         }
         placed = [orders[task_id] for task_id in told if task_id in orders]
@@ -76,7 +82,7 @@ def _in_spawn_order(change: Change, court: Court) -> Iterator[str]:
 
 
 def _announcements(change: Change, court: Court) -> Iterator[tuple[int, str]]:
-    for session_id, old_head, head in _grown(change, ("begin", "results", "yields")):
+    for session_id, old_head, head in _grown(change, READING):
         rows = court.disk.query(
             "SELECT body FROM messages WHERE session_id = ? AND seq > ? AND seq <= ? AND kind = 'input'",
             session_id,
@@ -89,7 +95,7 @@ def _announcements(change: Change, court: Court) -> Iterator[tuple[int, str]]:
                 yield session_id, message["text"]
 
 
-def _grown(change: Change, names: tuple[str, ...]) -> Iterator[tuple[int, int, int]]:
+def _grown(change: Change, names: frozenset[str]) -> Iterator[tuple[int, int, int]]:
     """Sessions whose transcript one of these transactions made longer: where it ended, where it ends."""
     for made in change.made:
         if made.name in names and made.written:
@@ -99,7 +105,7 @@ def _grown(change: Change, names: tuple[str, ...]) -> Iterator[tuple[int, int, i
 
 
 def _results(change: Change, court: Court) -> Iterator[tuple[int, str]]:
-    for session_id, old_head, head in _grown(change, ("results", "yields")):
+    for session_id, old_head, head in _grown(change, WORKING):
         for (body,) in court.disk.query(
             "SELECT body FROM messages WHERE session_id = ? AND seq > ? AND seq <= ? AND kind = 'results'",
             session_id,
@@ -109,7 +115,7 @@ def _results(change: Change, court: Court) -> Iterator[tuple[int, str]]:
             yield session_id, body
 
 
-@promises("N16", "whoever is told that it will be woken is held, from that commit on")
+@promises("N16", WORKING, "whoever is told that it will be woken is held, from that commit on")
 def _held_as_told(change: Change, court: Court) -> Iterator[str]:
     for session_id, body in _results(change, court):
         if json.dumps(turns.YIELDED) not in body:
@@ -119,7 +125,7 @@ def _held_as_told(change: Change, court: Court) -> Iterator[str]:
             yield f"session {session_id} was told to wait and is not held"
 
 
-@promises("N1", "`accepted` is said only of a task that is on disk")
+@promises("N1", WORKING, "`accepted` is said only of a task that is on disk")
 def _accepted_is_durable(change: Change, court: Court) -> Iterator[str]:
     for session_id, body in _results(change, court):
         for task_id in _accepted(body):

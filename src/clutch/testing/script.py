@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, Final
 
-from clutch.core.messages import Answer, Call, Input, Message, Transcript, Usage
+from clutch.core.messages import Answer, Call, Input, Transcript, Usage
 from clutch.ports import ModelRequest
 
 MARK: Final = "JOB"
@@ -47,27 +47,20 @@ class Scene:
 
 
 def scene(transcript: Transcript) -> Scene:
-    played, approved, decided = 0, False, False
+    """An approved plan is played from its approval on; a rejected one is drafted again."""
+    played, approved_after = 0, None
     for message in reversed(transcript):
         if isinstance(message, Answer):
             played += 1
-        elif isinstance(message, Input):
-            if message.source == "decision" and not decided:
-                decided, approved = True, message.text.startswith("APPROVED")
-                if approved:
-                    return Scene(_first_job(transcript), played, is_drafting=False)
-            job = _job(message.text) if message.source in SOURCES else None
-            if job is not None:
-                return Scene(job, played, is_drafting=bool(job.get("plan")))
-    return Scene({}, played, is_drafting=False)
-
-
-def _first_job(transcript: Transcript) -> dict[str, Any]:
-    for message in transcript:
-        job = _job(message.text) if isinstance(message, Input) and message.source in SOURCES else None
+        if not isinstance(message, Input):
+            continue
+        if message.source == "decision" and approved_after is None and message.text.startswith("APPROVED"):
+            approved_after = played
+        job = _job(message.text) if message.source in SOURCES else None
         if job is not None:
-            return job
-    return {}
+            is_drafting = bool(job.get("plan")) and approved_after is None
+            return Scene(job, played if approved_after is None else approved_after, is_drafting)
+    return Scene({}, played, is_drafting=False)
 
 
 def decide(request: ModelRequest) -> Answer:
@@ -84,14 +77,14 @@ def decide(request: ModelRequest) -> Answer:
 
 def _step(step: dict[str, Any], request: ModelRequest) -> Answer:
     if "spawn" in step:
-        return _calls(*(Call("sessions_spawn", _spawn_arguments(child)) for child in step["spawn"]))
+        return _calls(*(Call("sessions_spawn", spawn_arguments(child)) for child in step["spawn"]))
     if "yield" in step:
         return _calls(Call("sessions_yield", {}))
     names = step["do"]
     return _calls(*(Call(name, {"at": _mark(request)}) for name in names))
 
 
-def _spawn_arguments(child: dict[str, Any]) -> dict[str, Any]:
+def spawn_arguments(child: dict[str, Any]) -> dict[str, Any]:
     return {
         "task": words(child),
         "label": child["name"],
@@ -131,10 +124,6 @@ def _calls(*calls: Call) -> Answer:
     return Answer("", calls, Usage(10, 5), MODEL, "tools")
 
 
-def last_of(transcript: Transcript) -> Message | None:
-    return transcript[-1] if transcript else None
-
-
 # ---- writing ------------------------------------------------------------------------------------------
 
 DOINGS: Final = (["echo"], ["echo"], ["slow"], ["once"], ["echo", "once"], ["fail"], ["slow", "echo", "once"])
@@ -169,7 +158,7 @@ class Author:
                 job["steps"].append({"yield": 1})
         if rng.random() < 0.15:
             job["timeout"] = rng.choice((3.0, 8.0, 20.0))
-        for trait, chance in (("plan", 0.08), ("lazy", 0.1), ("delete", 0.1)):
+        for trait, chance in (("plan", 0.08), ("lazy", 0.1), ("delete", 0.2)):
             if rng.random() < chance:
                 job[trait] = 1
         return job

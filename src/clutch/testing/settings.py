@@ -20,13 +20,17 @@ class Setting:
     name: str
     about: str
     gateways: int = 3
-    mains: int = 6
+    mains: int = 8
     children: int = 4  #: in one answer, at most
     depth_max: int = 2
     severity: float = 1.0  #: of the faults; 0 = none
     nemesis_s: float = 8.0  #: between two visits
     meddle_s: float = 6.0  #: between two wishes of the person; 0 = it only starts things
     storm_s: float = 45.0
+    leaves_s: float = (
+        0.0  #: between a main session's leaving and coming back; 0 = only when the nemesis says so
+    )
+    provider: float = 1.0  #: how much sicker than usual
     is_lockstep: bool = False
     is_tight: bool = False
     has_modes: bool = False
@@ -37,12 +41,16 @@ SETTINGS: Final[Mapping[str, Setting]] = MappingProxyType(
         setting.name: setting
         for setting in (
             Setting("calm", "nothing goes wrong and nobody meddles", severity=0.0, meddle_s=0.0),
-            Setting("crash", "processes die and freeze, stores fail", severity=2.0, nemesis_s=4.0, meddle_s=0.0),
+            Setting(
+                "crash", "processes die and freeze, stores fail", severity=2.0, nemesis_s=4.0, meddle_s=0.0
+            ),
             Setting("busy", "a person who cannot sit still", severity=0.4, meddle_s=1.5),
             Setting("storm", "everything at once"),
             Setting("tight", "small limits and full lanes", is_tight=True, meddle_s=3.0, children=5),
             Setting("modes", "every way to queue, drop and end", has_modes=True),
-            Setting("deep", "children of children of children", depth_max=3, children=3, mains=4),
+            Setting("deep", "children of children of children", depth_max=3, children=3, mains=6),
+            Setting("gone", "requesters leave and come back", leaves_s=4.0, severity=2.0, nemesis_s=12.0),
+            Setting("sick", "a provider that fails all the time", provider=6.0, severity=0.7),
             Setting("lockstep", "everything at once, in batches without isolation", is_lockstep=True),
         )
     }
@@ -50,11 +58,16 @@ SETTINGS: Final[Mapping[str, Setting]] = MappingProxyType(
 
 
 def policy_of(setting: Setting, rng: random.Random) -> Policy:
-    return Policy(limits=_limits(setting, rng), life=_life(rng), announcing=_announcing(setting, rng), work=_work(setting))
+    return Policy(
+        limits=_limits(setting, rng),
+        life=_life(rng),
+        announcing=_announcing(setting, rng),
+        work=_work(setting),
+    )
 
 
 def _limits(setting: Setting, rng: random.Random) -> Limits:
-    kills = MappingProxyType({outcome: "kill" for outcome in (Outcome.TIMEOUT, Outcome.ERROR)})
+    kills = MappingProxyType(dict.fromkeys((Outcome.TIMEOUT, Outcome.ERROR), "kill"))
     return Limits(
         children_max=2 if setting.is_tight else rng.choice((3, 5)),
         depth_max=setting.depth_max,
@@ -93,5 +106,5 @@ def _announcing(setting: Setting, rng: random.Random) -> Announcing:
 
 
 def _work(setting: Setting) -> Work:
-    lanes = {Lane.MAIN: 2, Lane.SUBAGENT: 3} if setting.is_tight else {Lane.MAIN: 4, Lane.SUBAGENT: 10}
-    return Work(lanes=MappingProxyType(lanes), lease_s=8.0, tick_s=1.5, stop_s=4.0, tool_grace_s=1.0)
+    lanes = {Lane.MAIN: 2, Lane.SUBAGENT: 3} if setting.is_tight else {Lane.MAIN: 5, Lane.SUBAGENT: 14}
+    return Work(lanes=MappingProxyType(lanes), lease_s=10.0, tick_s=1.5, stop_s=4.0, tool_grace_s=1.0)

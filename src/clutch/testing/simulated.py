@@ -19,8 +19,9 @@ from itertools import count, cycle
 from clutch.core.lifecycle import EDGES
 from clutch.testing.faults import Fault
 from clutch.testing.judge import all_names
+from clutch.testing.report import Report
 from clutch.testing.settings import SETTINGS
-from clutch.testing.world import Report, simulate
+from clutch.testing.world import simulate
 
 
 @dataclass(slots=True)

@@ -59,7 +59,7 @@ POLICY: Final = Policy(
     limits=Limits(depth_max=2),
     life=Life(error_grace_s=0.01, provider_retries_s=(0.004,) * 100, crash_limit=1_000_000),
     announcing=Announcing(debounce_s=0.005, first_s=0.01, fast_max_s=0.05, slow_first_s=0.05, slow_max_s=0.1),
-    work=Work(lanes={Lane.MAIN: 4, Lane.SUBAGENT: 8}, lease_s=0.3, tick_s=0.05, stop_s=1.0),
+    work=Work(lanes={Lane.MAIN: 4, Lane.SUBAGENT: 8}, lease_s=1.0, tick_s=0.05, stop_s=1.0),
 )
 
 

@@ -1,4 +1,4 @@
-"""What a commit may change: promises that compare the rows before and after it.
+"""What a commit may change: outcomes, results, owners, and what kill, steer and spawn do to them.
 
 Each check is a generator over one `Change` that says what is wrong; silence is good news.
 """
@@ -6,62 +6,26 @@ Each check is a generator over one `Change` that says what is wrong; silence is 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
-from typing import Final, TypeAlias
+from collections.abc import Iterator
+from typing import Final
 
 from clutch.core import lifecycle
 from clutch.core.model import Phase
-from clutch.testing.disk import Made, SimDisk
-from clutch.testing.history import Change, History, SessionShot
-from clutch.testing.invariants import WORKING_WORDS
+from clutch.testing.court import Court, promises
+from clutch.testing.disk import Made
+from clutch.testing.history import Change
 
 #: by an owner, guarded by its fence: the session and the fence are the second and third argument
 OWNERS: Final = frozenset(
     {"begin", "respond", "results", "yields", "finish", "stumble", "fail", "crash", "hand_over"}
 )
-
-
-@dataclass(frozen=True, slots=True)
-class Court:
-    """What a check may look at besides the change itself."""
-
-    disk: SimDisk
-    history: History
-
-    def count(self, sql: str, *parameters: object) -> int:
-        return int(self.disk.query(sql, *parameters)[0][0])
-
-    def working(self, session_id: int) -> int:
-        sql = f"SELECT COUNT(*) FROM tasks WHERE requester_id = ? AND phase IN {WORKING_WORDS} AND outcome IS NULL"  # noqa: S608
-        return self.count(sql, session_id)
-
-
-Check: TypeAlias = Callable[[Change, Court], Iterator[str]]
-
-
-@dataclass(frozen=True, slots=True)
-class Transition:
-    invariant: str
-    promise: str
-    check: Check
-
-
-TRANSITIONS: list[Transition] = []
-
-
-def promises(invariant: str, promise: str) -> Callable[[Check], Check]:
-    def enlist(check: Check) -> Check:
-        TRANSITIONS.append(Transition(invariant, promise, check))
-        return check
-
-    return enlist
+GUARDED: Final = OWNERS | {"spawn"}
 
 
 # ---- outcomes and results ----------------------------------------------------------------------------
 
 
-@promises("N5", "an outcome is never changed by a later signal of the same generation")
+@promises("N5", "tasks", "an outcome is never changed by a later signal of the same generation")
 def _one_outcome(change: Change, court: Court) -> Iterator[str]:
     del court
     for before, after in change.tasks.values():
@@ -71,19 +35,21 @@ def _one_outcome(change: Change, court: Court) -> Iterator[str]:
             yield f"task {after.id}: {before.outcome} became {after.outcome}"
 
 
-@promises("T9", "a result never changes once its outcome is fixed, and its hash is its own")
+@promises("T9", "tasks", "a result never changes once its outcome is fixed, and its hash is its own")
 def _fixed_result(change: Change, court: Court) -> Iterator[str]:
     for before, after in change.tasks.values():
+        is_same = before is not None and before.result_sha == after.result_sha
+        if is_same:
+            continue
         if before is not None and before.outcome is not None and before.generation == after.generation:
-            if before.result_sha != after.result_sha:
-                yield f"task {after.id}: the result changed after {before.outcome}"
-        if after.result_sha is not None and (before is None or before.result_sha != after.result_sha):
+            yield f"task {after.id}: the result changed after {before.outcome}"
+        if after.result_sha is not None:
             ((text,),) = court.disk.query("SELECT result FROM tasks WHERE id = ?", after.id)
             if hashlib.sha256(text.encode()).hexdigest() != after.result_sha:
                 yield f"task {after.id}: the hash is not that of the result"
 
 
-@promises("T10", "a task moves along declared edges, and its timeline has no gap")
+@promises("T10", "tasks", "a task moves along declared edges, and its timeline has no gap")
 def _legal_moves(change: Change, court: Court) -> Iterator[str]:
     for before, after in change.tasks.values():
         at, generation, seq = (
@@ -105,7 +71,7 @@ def _legal_moves(change: Change, court: Court) -> Iterator[str]:
             yield f"task {after.id}: {after.seq} lines counted, {seq} written"
 
 
-@promises("T6", "a run's time is over only at its deadline, and only while somebody works on it")
+@promises("T6", "tasks", "a run's time is over only at its deadline, and only while somebody works on it")
 def _fair_timeout(change: Change, court: Court) -> Iterator[str]:
     del court
     for before, after in change.tasks.values():
@@ -121,7 +87,7 @@ def _fair_timeout(change: Change, court: Court) -> Iterator[str]:
 # ---- ownership ---------------------------------------------------------------------------------------
 
 
-@promises("T4", "a write by anybody but the current owner changes nothing")
+@promises("T4", GUARDED, "a write by anybody but the current owner changes nothing")
 def _only_owners_write(change: Change, court: Court) -> Iterator[str]:
     del court
     for made in change.made:
@@ -146,7 +112,7 @@ def _guard(made: Made) -> tuple[int | None, int | None]:
     return None, None
 
 
-@promises("T4", "every new owner has a new fence, and so has every owner that was cut off")
+@promises("T4", "sessions", "every new owner has a new fence, and so has every owner that was cut off")
 def _fences_rise(change: Change, court: Court) -> Iterator[str]:
     del court
     released = {made.args[1] for made in change.made if made.name in OWNERS}
@@ -161,7 +127,7 @@ def _fences_rise(change: Change, court: Court) -> Iterator[str]:
             yield f"session {after.id}: owner {before.owner} became {after.owner} under fence {after.fence}"
 
 
-@promises("N22", "a run that was parked in good order is not counted as crashed")
+@promises("N22", "runs", "a run that was parked in good order is not counted as crashed")
 def _parks_are_no_crashes(change: Change, court: Court) -> Iterator[str]:
     del court
     for before, after in change.runs.values():
@@ -172,7 +138,7 @@ def _parks_are_no_crashes(change: Change, court: Court) -> Iterator[str]:
 # ---- kill, steer, spawn ------------------------------------------------------------------------------
 
 
-@promises("N19", "after a kill the session of the task says nothing more")
+@promises("N19", "sessions", "after a kill the session of the task says nothing more")
 def _the_dead_are_silent(change: Change, court: Court) -> Iterator[str]:
     for before, after in change.sessions.values():
         if before is None or after.head == before.head:
@@ -184,7 +150,7 @@ def _the_dead_are_silent(change: Change, court: Court) -> Iterator[str]:
             yield f"session {after.id} was killed and wrote message {after.head}"
 
 
-@promises("N19", "a dead parent has no children")
+@promises("N19", "tasks", "a dead parent has no children")
 def _born_alive(change: Change, court: Court) -> Iterator[str]:
     for before, after in change.tasks.values():
         if before is None:
@@ -193,7 +159,7 @@ def _born_alive(change: Change, court: Court) -> Iterator[str]:
                 yield f"task {after.id} was born to {after.requester_id}, which is closed"
 
 
-@promises("N19", "nobody is told what a kill has made pointless")
+@promises("N19", frozenset({"kill"}), "nobody is told what a kill has made pointless")
 def _skipped_by_kill(change: Change, court: Court) -> Iterator[str]:
     if not any(made.name == "kill" for made in change.made):
         return
@@ -205,7 +171,7 @@ def _skipped_by_kill(change: Change, court: Court) -> Iterator[str]:
             yield f"task {after.id} was killed, and results for it still wait"
 
 
-@promises("T11", "a child is numbered by the place of its call, not by the moment of its birth")
+@promises("T11", "tasks", "a child is numbered by the place of its call, not by the moment of its birth")
 def _numbered_by_call(change: Change, court: Court) -> Iterator[str]:
     for before, after in change.tasks.values():
         if before is None:
@@ -215,14 +181,17 @@ def _numbered_by_call(change: Change, court: Court) -> Iterator[str]:
                 yield f"task {after.id} of call {idem} has order {order}"
 
 
-@promises("T12", "a steer that supersedes starts a new generation and ends the run it supersedes")
+@promises(
+    "T12",
+    frozenset({"steer"}),
+    "a steer that supersedes starts a new generation and ends the run it supersedes",
+)
 def _steered(change: Change, court: Court) -> Iterator[str]:
     del court
     for made in change.made:
-        task = change.tasks.get(made.args[1]) if made.name == "steer" and made.written else None
-        if task is None or task[0] is None or task[0].phase not in ("running", "ending", "announcing"):
+        before, after = change.tasks.get(made.args[1], (None, None)) if made.name == "steer" else (None, None)
+        if before is None or after is None or before.phase not in ("running", "ending", "announcing"):
             continue
-        before, after = task
         if after.generation == before.generation:
             yield f"task {after.id} was steered in {before.phase} and is still generation {after.generation}"
         session = change.sessions.get(after.id)
@@ -230,103 +199,8 @@ def _steered(change: Change, court: Court) -> Iterator[str]:
             yield f"task {after.id} was steered, and the old run goes on"
 
 
-@promises("N20", "an instruction is in the inbox when the steer is answered")
+@promises("N20", frozenset({"steer"}), "an instruction is in the inbox when the steer is answered")
 def _instruction_kept(change: Change, court: Court) -> Iterator[str]:
     for made in change.made:
         if made.name == "steer" and not court.disk.query("SELECT 1 FROM inbox WHERE idem = ?", made.args[2]):
             yield f"the instruction {made.args[2]} is nowhere"
-
-
-# ---- telling -----------------------------------------------------------------------------------------
-
-
-@promises("T13", "waiting costs no attempt")
-def _attempts(change: Change, court: Court) -> Iterator[str]:
-    del court
-    for before, after in change.tasks.values():
-        if before is None or before.generation != after.generation or before.attempts == after.attempts:
-            continue
-        failed = after.attempts == before.attempts + 1 and before.phase == "announcing"
-        redelivered = after.attempts == 0 and before.phase == "completed_giveup"
-        if not (failed or redelivered) or after.phase == "announce_deferred":
-            yield f"task {after.id}: {before.attempts} attempts became {after.attempts} in {before.phase}"
-
-
-@promises("N18", "a task is announced as done only when all its children were heard, or were waited for long enough")
-def _children_first(change: Change, court: Court) -> Iterator[str]:
-    for before, after in change.tasks.values():
-        if after.outcome != "ok" or before is None or before.outcome is not None:
-            continue
-        untold = court.working(after.id) + court.count(
-            "SELECT COUNT(*) FROM tasks t JOIN inbox i ON i.task_id = t.id AND i.session_id = t.requester_id"
-            " AND i.kind = 'announce' AND i.generation = t.generation AND i.state = 0"
-            " WHERE t.requester_id = ? AND t.phase = 'announcing'",
-            after.id,
-        )
-        if untold and not court.count(
-            "SELECT COUNT(*) FROM events WHERE task_id = ? AND generation = ? AND reason = 'descendants expired'",
-            after.id,
-            after.generation,
-        ):
-            yield f"task {after.id} is done while {untold} of its children are untold"
-
-
-@promises("N16", "a parent that waits is woken when all its children have settled, not before, and only once")
-def _woken_once(change: Change, court: Court) -> Iterator[str]:
-    for before, after in change.sessions.values():
-        if before is None or not before.hold or before.closed or after.closed:
-            continue
-        opened = after.run_id is not None and before.run_id is None
-        working = court.working(after.id)
-        expired = before.hold_until is not None and change.now >= before.hold_until - CLOCKS_DIFFER_S
-        if not after.hold and working and not expired:
-            yield f"session {after.id} was woken while {working} children work"
-        if opened and after.hold and not working and not _is_by_person(change, after):
-            yield f"session {after.id} was woken and would be woken again"
-
-
-#: A judge with a clock of its own cannot tell closer than the gateways' clocks differ.
-CLOCKS_DIFFER_S: Final = 8.0
-
-
-def _is_by_person(change: Change, session: SessionShot) -> bool:
-    run = change.runs.get(session.run_id or 0)
-    return run is not None and bool(run[1].by_person)
-
-
-@promises("N17", "a person's words go before everything else")
-def _people_first(change: Change, court: Court) -> Iterator[str]:
-    for before, run in change.runs.values():
-        if before is not None or run.by_person:
-            continue
-        waiting = court.count(
-            "SELECT COUNT(*) FROM inbox WHERE session_id = ? AND kind = 'user' AND state = 0"
-            " AND taken_run IS NULL AND ready_at <= ?",
-            run.session_id,
-            change.now - CLOCKS_DIFFER_S,
-        )
-        if waiting:
-            yield f"run {run.id} of session {run.session_id} began while a person waits"
-
-
-@promises("N16", "whoever is claimed has something to do")
-def _no_idle_claims(change: Change, court: Court) -> Iterator[str]:
-    for made in change.made:
-        if made.name == "begin" and made.value is None and made.written:
-            session_id = made.args[1]
-            if not _has_excuse(change, court, session_id):
-                yield f"session {session_id} was claimed and found nothing to read"
-
-
-def _has_excuse(change: Change, court: Court, session_id: int) -> bool:
-    """Parked, waited on, ended or overtaken just now; or the world changed since it was found due."""
-    before, after = change.sessions[session_id]
-    if before is None or before.paused or before.hold_until != after.hold_until:
-        return True
-    if before.hold and court.working(session_id):
-        return True  # a child was born or went back to work after all had settled
-    if any(run.session_id == session_id for _, run in change.runs.values()):
-        return True
-    if any(letter.session_id == session_id for _, letter in change.letters.values()):
-        return True
-    return court.history.has_changed_since_claim(session_id)

@@ -20,13 +20,15 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, Final, TypeVar
+from typing import Any, Final, TypeVar, assert_never
 
 import apsw
 
 from clutch import __version__
 from clutch.testing import bounds
+from clutch.testing.hunting import hunt_all
 from clutch.testing.kills import Total, Wish, run_kills
+from clutch.testing.mutants import Found, NotFound
 from clutch.testing.postgres import PostgresServer
 from clutch.testing.races import Outcome, run_races
 from clutch.testing.replays import replays_identical
@@ -35,10 +37,10 @@ from clutch.testing.simulated import Simulated, run_many
 SCHEMA: Final = "clutch.trust/1"
 BACKENDS: Final = ("sqlite", "postgres")
 
-#: of the time; races take as long as they take, a few seconds
+#: of the time; replays, mutants and races take as long as they take
 _SIMULATION_SHARE: Final = 0.40
-_MUTANTS_SHARE: Final = 0.20
 _KILLS_SHARE: Final = 0.32
+_MUTANT_MAX_S: Final = 30.0
 _PATIENCE: Final = 2.0  #: each part may take so many times the whole time to reach its numbers
 _ROUNDS_LEAST: Final = 20
 
@@ -106,7 +108,7 @@ def find_out(plan: Plan) -> Findings:
     return Findings(
         simulated=_step("simulation", lambda: _simulate(plan)),
         replays=_step("replays", lambda: replays_identical(plan.seed, bounds.REPLAYS_MIN)),
-        hunted=_step("mutants", lambda: hunt(plan.seconds * _MUTANTS_SHARE, plan.processes)),
+        hunted=_step("mutants", lambda: _hunt(plan)),
         killed=_step("kills", lambda: _kill(plan)),
         raced=_step("races", lambda: _race(plan)),
         wall_s=time.monotonic() - started,
@@ -142,9 +144,19 @@ def _race(plan: Plan) -> Mapping[str, Outcome]:
     return run_races(plan.backends, processes=bounds.RACE_PROCESSES, rounds=rounds)
 
 
-def hunt(seconds: float, processes: int) -> list[Hunted]:
-    del seconds, processes
-    return []
+def _hunt(plan: Plan) -> list[Hunted]:
+    """As long as it takes, within a bound for each: a bug that is not found in time counts as not found."""
+    return [_hunted(one) for one in hunt_all(_MUTANT_MAX_S, plan.processes)]
+
+
+def _hunted(ended: Found | NotFound) -> Hunted:
+    match ended:
+        case Found():
+            return Hunted(ended.name, ended.target, ended.found_by, ended.seeds, ended.seconds)
+        case NotFound():
+            return Hunted(ended.name, ended.target, None, ended.seeds, ended.seconds)
+        case _:
+            assert_never(ended)
 
 
 def _step(name: str, work: Callable[[], T]) -> T:

@@ -169,7 +169,8 @@ async def _store(assignment: Assignment) -> AsyncIterator[tuple[Door, Lives | No
             from clutch.store.postgres import PostgresStore  # an optional dependency
             from clutch.store.postgres_link import PostgresSettings
 
-            settings = PostgresSettings(idle_in_transaction_s=0.8 * POLICY.work.lease_s)
+            within_lease = 0.8 * POLICY.work.lease_s
+            settings = PostgresSettings(idle_in_transaction_s=within_lease, transaction_s=within_lease)
             store = await stack.enter_async_context(
                 PostgresStore(assignment.database, clock, settings=settings)
             )

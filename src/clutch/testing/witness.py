@@ -83,12 +83,16 @@ class Witness:
         self._judge("T18", None if rows == [(name,)] else f"{name} runs under {context.key}")
         if is_unsafe:
             self._unsafe[context.key] += 1
-            self._judge("N23", None if self._unsafe[context.key] == 1 else f"{name} ran twice as {context.key}")
+            self._judge(
+                "N23", None if self._unsafe[context.key] == 1 else f"{name} ran twice as {context.key}"
+            )
 
     def cleans(self, task_id: int) -> None:
         ((phase,),) = self._disk.query("SELECT phase FROM tasks WHERE id = ?", task_id)
         is_over = phase in ("cleanup_pending", "completed", "completed_giveup")
-        self._judge("T14", None if is_over else f"the files of task {task_id} are removed while it is {phase}")
+        self._judge(
+            "T14", None if is_over else f"the files of task {task_id} are removed while it is {phase}"
+        )
 
     # ---- at the end ----------------------------------------------------------------------------------
 
@@ -126,7 +130,9 @@ class Witness:
             task_id,
         )
         moves = [
-            Move(Phase(before), Phase(after), reason, generation, None if outcome is None else Outcome(outcome))
+            Move(
+                Phase(before), Phase(after), reason, generation, None if outcome is None else Outcome(outcome)
+            )
             for before, after, reason, generation, outcome in rows
         ]
         (row,) = self._disk.query("SELECT phase, generation, outcome FROM tasks WHERE id = ?", task_id)

@@ -13,11 +13,11 @@ import asyncio
 import hashlib
 import logging
 import random
+import sys
 import traceback
 from collections import Counter
 from collections.abc import Coroutine, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from typing import Any
 
 from clutch.testing.agents import SimModel, SimToolbox
@@ -27,12 +27,14 @@ from clutch.testing.gateway import Gateway, SimClock
 from clutch.testing.judge import Judge
 from clutch.testing.loop import Deadlock, VirtualLoop
 from clutch.testing.person import Person
+from clutch.testing.report import Report, Violation
 from clutch.testing.script import Author
 from clutch.testing.settings import SETTINGS, Setting, policy_of
 from clutch.testing.witness import Witness
 
 LIVES_MAX_S = 900.0  # virtual, after healing: longer than every timer of a setting together
 LOOKS_EVERY_S = 3.0
+COMMITS_MAX = 6_000  # several times what a busy world needs: whoever writes so much runs in a circle
 JOINS_MAX_S = 30.0  # for a healthy gateway to be at work after healing
 
 _UNFINISHED = """
@@ -44,40 +46,18 @@ UNION ALL SELECT 'letter', i.id, i.kind, i.state FROM inbox i JOIN sessions s ON
 LIMIT 5"""
 
 
-@dataclass(frozen=True, slots=True)
-class Violation:
-    invariant: str
-    detail: str
-    at: float
-
-
-@dataclass(frozen=True, slots=True)
-class Report:
-    seed: int
-    world: str
-    tasks: int
-    commits: int
-    faults: Counter[str]
-    verbs: Counter[str]
-    edges: frozenset[tuple[str, str]]
-    evaluations: Counter[str]
-    violations: tuple[Violation, ...]
-    virtual_s: float
-    log: tuple[str, ...]
-    digest: str
-
-
 class World:
-    def __init__(self, seed: int, setting: Setting) -> None:
-        self.seed, self.setting = seed, setting
+    def __init__(self, seed: int, setting: Setting, *, is_mutant: bool = False) -> None:
+        self.seed, self.setting, self.is_mutant = seed, setting, is_mutant
         self.rng = random.Random(f"{setting.name}:{seed}")
         self.loop = VirtualLoop(self.rng.getrandbits(63))
         self.log: list[str] = []
         self.violations: list[Violation] = []
+        self.raised: list[str] = []  #: what the product raised and nobody expected
         self.is_over = False
         self.is_lockstep = setting.is_lockstep
         self.clock = SimClock(self.loop)
-        self.dice = Dice(self.rng, setting.severity, self.tell)
+        self.dice = Dice(self.rng, setting.severity, setting.provider, self.tell)
         self.policy = policy_of(setting, self.rng)
         self.author = Author(self.rng, setting.children)
         self.disk = SimDisk(self.clock, self._observe)
@@ -86,7 +66,7 @@ class World:
         self.gateways = [Gateway(self, number) for number in range(1, setting.gateways + 1)]
         self.person = Person(self)
         self._ended = asyncio.Event()
-        self._unknown_before: set[tuple[int, int]] = set()
+        self._unknown_before: set[tuple[int, ...]] = set()
 
     # ---- what the others need ------------------------------------------------------------------------
 
@@ -107,8 +87,16 @@ class World:
 
     def failed(self, error: BaseException, where: str) -> None:
         """The product raised what nobody expected."""
+        self.raised.append(repr(error))
+        if self.is_mutant:
+            return
         lines = traceback.format_exception(error)
         self.violated("no-crash", f"{where}: {''.join(lines)[-1500:]}")
+
+    def _broken_turn(self, error: str) -> None:
+        self.raised.append(error)
+        if not self.is_mutant:
+            self.violated("no-crash", error)
 
     def violated(self, invariant: str, detail: str) -> None:
         self.tell(f"VIOLATION {invariant} {detail}")
@@ -134,8 +122,10 @@ class World:
             ids = [arg for arg in one.args if type(arg) is int] if one.name != "register" else one.args[:1]
             self.tell(f"{one.actor} {one.name} {ids}")
             if one.name == "crash":
-                self.violated("no-crash", str(one.args[-1]))
+                self._broken_turn(str(one.args[-1]))
         self.judge.judge(made, self.clock.now())
+        if self.disk.stats.commits == COMMITS_MAX:
+            self.violated("N6", f"{COMMITS_MAX} commits, and no end")
 
     # ---- the story -----------------------------------------------------------------------------------
 
@@ -169,11 +159,14 @@ class World:
             doing.append(self._nemesis(setting.nemesis_s))
         if setting.meddle_s:
             doing.append(self.person.meddle(setting.meddle_s))
+        if setting.leaves_s:
+            doing.append(self.person.wander(setting.leaves_s))
         helpers = [self.loop.create_task(one) for one in doing]
         try:
             await self.person.arrive(setting.mains, setting.depth_max + setting.is_tight)
             for _ in range(int(setting.storm_s / LOOKS_EVERY_S)):
                 await asyncio.sleep(LOOKS_EVERY_S)
+                self._judge_abandoned()
                 if not self.disk.query(_UNFINISHED) and self.rng.random() < 0.5:
                     break
         finally:
@@ -242,16 +235,22 @@ class World:
 
     def _judge_abandoned(self) -> None:
         """A living owner that does not know what it owns is as bad as a dead one."""
-        turns = {gateway.worker.id: gateway.worker.turns for gateway in self.gateways}
-        owned = {(row[0], row[1]) for row in self.disk.query("SELECT id, owner FROM sessions WHERE owner IS NOT NULL")}
-        unknown = {(one, owner) for one, owner in owned if one not in turns.get(owner, {})}
-        for session_id, owner in sorted(unknown & self._unknown_before):
+        since = self.loop.time() - LOOKS_EVERY_S
+        awake = [gateway for gateway in self.gateways if gateway.is_up and gateway.frozen_until < since]
+        turns = {gateway.worker.id: gateway.worker.turns for gateway in awake}
+        owned = self.disk.query("SELECT id, owner, fence FROM sessions WHERE owner IS NOT NULL")
+        unknown = {row for row in owned if row[1] in turns and row[0] not in turns[row[1]]}
+        for session_id, owner, _ in sorted(unknown & self._unknown_before):
             self.violated("T8", f"session {session_id} is owned by {owner}, who does not know")
         self._unknown_before = unknown
 
     def report(self) -> Report:
-        edges = self.disk.query("SELECT DISTINCT from_phase, to_phase FROM events WHERE from_phase <> to_phase")
-        ((tasks,),) = self.disk.query("SELECT COUNT(*) FROM tasks WHERE phase IN ('completed', 'completed_giveup')")
+        edges = self.disk.query(
+            "SELECT DISTINCT from_phase, to_phase FROM events WHERE from_phase <> to_phase"
+        )
+        ((tasks,),) = self.disk.query(
+            "SELECT COUNT(*) FROM tasks WHERE phase IN ('completed', 'completed_giveup')"
+        )
         return Report(
             seed=self.seed,
             world=self.setting.name,
@@ -262,15 +261,18 @@ class World:
             edges=frozenset((before, after) for before, after in edges),
             evaluations=self.judge.evaluations + self.witness.evaluations,
             violations=tuple(self.violations),
+            raised=tuple(self.raised),
             virtual_s=self.loop.time(),
             log=tuple(self.log),
             digest=hashlib.sha256("\n".join(self.log).encode()).hexdigest(),
         )
 
 
-def simulate(seed: int, world: str = "storm") -> Report:
-    """Play one world to its end, or to its first violation."""
-    played = World(seed, SETTINGS[world])
+def simulate(seed: int, world: str = "storm", *, is_mutant: bool = False) -> Report:
+    """Play one world to its end, or to its first violation.
+
+    `is_mutant`: a bug is planted. What the patched code raises is then no find: processes are just restarted."""
+    played = World(seed, SETTINGS[world], is_mutant=is_mutant)
     with _quiet(), _running(played.loop):
         try:
             played.loop.run_until_complete(played.play())
@@ -278,6 +280,13 @@ def simulate(seed: int, world: str = "storm") -> Report:
             played.violated("N6", str(deadlock))
     report = played.report()
     played.disk.close()
+    return report
+
+
+def replay(seed: int, world: str = "storm") -> Report:
+    """Play a world again and print what happened: the same bytes each time, whatever PYTHONHASHSEED is."""
+    report = simulate(seed, world)
+    sys.stdout.write("".join(f"{line}\n" for line in report.log))
     return report
 
 

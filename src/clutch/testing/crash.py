@@ -1,0 +1,68 @@
+"""A door that dies at a named place: for tests of what a real process leaves behind.
+
+    CrashAt(door, "finish:after")           the first time `finish` is committed, nobody hears of it
+    CrashAt(door, "spawn:before", nth=3)    the third spawn is never written
+
+The name is that of the transaction's function. `die` is what dying means: by default the process kills
+itself and nothing after it runs, no handler, no buffer.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Callable
+from typing import Literal, TypeAlias
+
+from clutch.store.door import Door, DoorStats, Keys, Listener, P, T, TxFunction
+from clutch.store.jobs import function_name
+
+Side: TypeAlias = Literal["before", "after"]
+
+
+def kill_this_process() -> None:
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+class CrashAt:
+    def __init__(
+        self, door: Door, point: str, *, nth: int = 1, die: Callable[[], None] = kill_this_process
+    ) -> None:
+        self._door, self._nth, self._die = door, nth, die
+        self._function, _, self._side = point.partition(":")
+        if self._side not in ("before", "after") or nth < 1:
+            raise ValueError(
+                f"a point is NAME:before or NAME:after, and nth counts from 1; got {point!r}, {nth}"
+            )
+        self.times = 0  #: how often the place was passed or met
+
+    @property
+    def stats(self) -> DoorStats:
+        return self._door.stats
+
+    async def tx(self, keys: Keys, fn: TxFunction[P, T], /, *args: P.args, **kwargs: P.kwargs) -> T:
+        self._reach(function_name(fn), "before")
+        value = await self._door.tx(keys, fn, *args, **kwargs)
+        self._reach(function_name(fn), "after")
+        return value
+
+    async def alone(self, fn: TxFunction[P, T], /, *args: P.args, **kwargs: P.kwargs) -> T:
+        self._reach(function_name(fn), "before")
+        value = await self._door.alone(fn, *args, **kwargs)
+        self._reach(function_name(fn), "after")
+        return value
+
+    async def read(self, fn: TxFunction[P, T], /, *args: P.args, **kwargs: P.kwargs) -> T:
+        return await self._door.read(fn, *args, **kwargs)
+
+    def listen(self, callback: Listener) -> None:
+        self._door.listen(callback)
+
+    async def close(self) -> None:
+        await self._door.close()
+
+    def _reach(self, function: str, side: Side) -> None:
+        if (function, side) == (self._function, self._side):
+            self.times += 1
+            if self.times == self._nth:
+                self._die()
