@@ -29,7 +29,9 @@ def repository(root: Path) -> None:
         body = f"# module {number}\ndef function_{number}():\n    return {number}  # TODO number {number}\n"
         (root / "src" / f"module_{number}.py").write_text(body)
         (root / "tests" / f"test_{number}.py").write_text(f"def test_{number}():\n    assert {number} + 1\n")
-    (root / "docs" / "guide.md").write_text("# Guide\n\n## First steps\n\nFIXME: say more\n\nSee setup.toml.\n")
+    (root / "docs" / "guide.md").write_text(
+        "# Guide\n\n## First steps\n\nFIXME: say more\n\nSee setup.toml.\n"
+    )
     (root / "setup.toml").write_text("[project]\nname = 'x'\n\n[tool]\n" + "long = '" + "y" * 300 + "'\n")
     (root / ".git" / "config").write_text("[hidden]\n")
     (root / "logo.png").write_bytes(bytes(range(256)))
