@@ -1,6 +1,6 @@
 # The words a contributor types. Each target sets itself up on a machine that has only make and
 # Python >= 3.11 with venv; what setting up says goes to stderr, so that the last line of stdout of
-# demo, trust, bench and scenarios is their JSON summary.
+# demo, trust, bench and scenarios is their JSON summary. Afterwards the command itself is .venv/bin/clutch.
 #
 #   make setup                        .venv from the hashed lock file, Clutch itself editable
 #   make check                        format, lint, types, import rules, docs

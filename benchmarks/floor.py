@@ -1,7 +1,8 @@
 """The floor, how it writes: bare drivers with group commit, and the tasks of `floor_rows` driven through them.
 
 Whatever waits while a commit is on its way shares the next one, as in the product's stores. PostgreSQL gets the
-statements of a batch grouped by their text, one trip each.
+statements of a batch grouped by their text, one trip each. A guard that does not find its row fails everybody of
+the batch: in this traffic none ever does.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ import asyncpg
 
 from benchmarks.floor_rows import Statement, Step, new_parent, of_one_task
 from benchmarks.places import Place
+from clutch.store.dialect import Dialect, is_reading, numbered, statement_text
 from clutch.store.postgres_link import PostgresSettings
 from clutch.store.sqlite import BATCH_MAX
 
@@ -70,15 +72,19 @@ class SqliteWriter:
         connection.execute("PRAGMA journal_mode=WAL").fetchall()
         connection.execute("PRAGMA synchronous=FULL")
         connection.execute(f"PRAGMA wal_autocheckpoint={_CHECKPOINT_PAGES}")
-        cursor = connection.cursor()
+        cursor, plans = connection.cursor(), _Plans(Dialect.SQLITE)
         while batch := self._next():
+            futures = [future for _, future in batch]
             cursor.execute("BEGIN IMMEDIATE")
             for step, _ in batch:
                 for sql, parameters in step:
-                    cursor.execute(sql, parameters)
+                    text, is_guard = plans[sql]
+                    rows = cursor.execute(text, parameters)
+                    if is_guard and len(rows.fetchall()) != 1:
+                        self._loop.call_soon_threadsafe(_fail, futures, sql)
             cursor.execute("COMMIT")
             self.commits += 1
-            self._loop.call_soon_threadsafe(_wake, [future for _, future in batch])
+            self._loop.call_soon_threadsafe(_wake, futures)
         connection.close()
 
     def _next(self) -> list[_Job]:
@@ -123,18 +129,23 @@ class PostgresWriter:
         await future
 
     async def _serve(self) -> None:
-        limit = PostgresSettings().batch_max
+        limit, plans = PostgresSettings().batch_max, _Plans(Dialect.POSTGRES)
         while True:
             await self._changed.wait()
             batch, self._waiting = self._waiting[:limit], self._waiting[limit:]
             if not self._waiting:
                 self._changed.clear()
+            futures = [future for _, future in batch]
             await self._raw.execute("BEGIN")
             for sql, rows in _grouped(step for step, _ in batch):
-                await self._raw.executemany(sql, rows)
+                text, is_guard = plans[sql]
+                if not is_guard:
+                    await self._raw.executemany(text, rows)
+                elif len(await self._raw.fetchmany(text, rows)) != len(rows):
+                    _fail(futures, sql)
             await self._raw.execute("COMMIT")
             self.commits += 1
-            _wake([future for _, future in batch])
+            _wake(futures)
 
 
 def _grouped(steps: Iterable[Step]) -> list[tuple[str, list[tuple[Any, ...]]]]:
@@ -142,18 +153,27 @@ def _grouped(steps: Iterable[Step]) -> list[tuple[str, list[tuple[Any, ...]]]]:
     groups: dict[str, list[tuple[Any, ...]]] = {}
     for step in steps:
         for sql, parameters in step:
-            groups.setdefault(_numbered(sql), []).append(parameters)
+            groups.setdefault(sql, []).append(parameters)
     return list(groups.items())
 
 
-_texts: dict[str, str] = {}
+class _Plans(dict[str, tuple[str, bool]]):
+    """The driver's text of each statement, and whether it is a guard."""
+
+    def __init__(self, dialect: Dialect) -> None:
+        super().__init__()
+        self._dialect = dialect
+
+    def __missing__(self, sql: str) -> tuple[str, bool]:
+        text = statement_text(sql, self._dialect)
+        self[sql] = text if self._dialect is Dialect.SQLITE else numbered(text), is_reading(sql)
+        return self[sql]
 
 
-def _numbered(sql: str) -> str:
-    if sql not in _texts:
-        first, *rest = sql.split("?")
-        _texts[sql] = first + "".join(f"${number}{piece}" for number, piece in enumerate(rest, start=1))
-    return _texts[sql]
+def _fail(futures: Sequence[asyncio.Future[None]], guard: str) -> None:
+    for future in futures:
+        if not future.done():
+            future.set_exception(RuntimeError(f"not one row: {guard}"))
 
 
 def _wake(futures: Sequence[asyncio.Future[None]]) -> None:

@@ -1,7 +1,15 @@
-"""The floor, what it writes: the rows of one task by hand, with nothing that decides, reads or locks.
+"""The floor, what it writes: the rows of one task by hand, and only those reads that keep such a program correct.
 
 The same tables, rows and bytes as `traffic` leaves, and the same number of durable waits: one list of statements
 each. Texts are made once; a test compares what both leave behind.
+
+What it looks at, in one statement each:
+- whoever owns a session locks its row and compares the fence before it writes: a worker that was buried must not;
+- a spawn locks its parent, counts the children against the limit and looks for its own key: no child too many,
+  none twice;
+- a turn begins with the letters that wait, and what a child found is read from its task.
+
+It holds no state machine and no authority, encodes nothing, and is not steered, paused or killed.
 """
 
 from __future__ import annotations
@@ -17,8 +25,10 @@ from benchmarks import task as work
 from clutch.core import authority, keys, messages, wording
 from clutch.core.messages import Input
 from clutch.core.model import Outcome
+from clutch.protocol.sessions import IS_WORKING
 from clutch.protocol.spawn import rights_text
 
+#: A SELECT is a guard: it must find one row.
 Statement: TypeAlias = tuple[str, tuple[Any, ...]]
 Step: TypeAlias = list[Statement]
 
@@ -44,7 +54,21 @@ _LETTER: Final = (
     "INSERT INTO inbox(session_id, idem, kind, silent, body, route, task_id, generation, at, ready_at, seen)"
     " VALUES(?, ?, ?, 0, ?, '', ?, ?, ?, ?, ?)"
 )
-_CLAIM: Final = "UPDATE sessions SET owner = ?, fence = fence + 1, due = NULL, progress_at = ? WHERE id = ?"
+_MAY_SPAWN: Final = (
+    f"SELECT id FROM sessions WHERE id = ? AND closed = 0"  # noqa: S608 - constant words
+    f" AND (SELECT COUNT(*) FROM tasks WHERE requester_id = ? AND {IS_WORKING}) < ?"
+    " AND NOT EXISTS (SELECT 1 FROM tasks WHERE requester_id = ? AND idem = ?) {lock}"
+)
+_OWNED: Final = "SELECT head FROM sessions WHERE id = ? AND owner = ? AND fence = ? {lock}"
+_WAITS: Final = (
+    "SELECT id, kind, body, task_id FROM inbox WHERE session_id = ? AND state = 0"
+    " AND taken_run IS NULL ORDER BY id"
+)
+_FOUND: Final = "SELECT label, outcome, result, started_at, ended_at FROM tasks WHERE id = ? {lock}"
+_CLAIM: Final = (
+    "UPDATE sessions SET owner = ?, fence = fence + 1, due = NULL, progress_at = ?"
+    " WHERE id = ? AND owner IS NULL AND due IS NOT NULL"
+)
 _TAKE: Final = "UPDATE inbox SET taken_run = ?, taken_seq = ?, path = 'direct' WHERE idem = ?"
 _ANSWERED: Final = "UPDATE inbox SET state = 1 WHERE idem = ?"
 _MESSAGE: Final = "INSERT INTO messages(session_id, seq, run_id, kind, body, at) VALUES(?, ?, ?, ?, ?, ?)"
@@ -71,7 +95,7 @@ _CLOSED: Final = (
     " WHERE id = ?"
 )
 _SEEN: Final = "UPDATE inbox SET seen = 1 WHERE idem = ?"
-_DUE: Final = "UPDATE sessions SET due = ? WHERE id = ?"
+_DUE: Final = "UPDATE sessions SET due = ? WHERE id = ? AND owner IS NULL"
 _TOLD: Final = (
     "UPDATE tasks SET seq = 6, phase = 'completed', reason = 'delivered: direct', delivery = 'delivered',"
     " delivery_reason = 'direct' WHERE id = ?"
@@ -119,6 +143,14 @@ _ANNOUNCE: Final = messages.dump(Input(_announcement(), "announce"))
 _REPLY: Final = messages.dump(work.REPLY)
 
 
+_WORKER: Final = 1
+
+
+def _fence(head: int) -> int:
+    """A parent is claimed once for each result, and its transcript grows by two every time."""
+    return head // 2 + 1
+
+
 def new_parent(number: int) -> Step:
     key = f"agent:main:chat:bench-{number}"
     return [(_PARENT, (number, key, number, work.ROOT_RIGHTS, work.WORKSPACE, time.time()))]
@@ -129,11 +161,13 @@ def of_one_task(parent: int, head: int, next_id: Callable[[], int]) -> Iterator[
     child, run = next_id(), next_id()
     letter = f"announce:v1:agent:main:subagent:{uuid.uuid4()}:1"
     yield _spawn(parent, head, child, letter)
-    yield [(_CLAIM, (1, time.time(), child))]
+    yield [(_CLAIM, (_WORKER, time.time(), child))]
     yield _begin(child, run)
+    owned = (_OWNED, (child, _WORKER, 1))
     for number, (answer, outcome, usage) in enumerate(_STEPS):
         seq, now = 2 + 2 * number, time.time()
         yield [
+            owned,
             (_MESSAGE, (child, seq, run, "answer", answer, now)),
             (_USAGE, (run, seq, child, parent, now, work.MODEL, usage.input, usage.output)),
             *([(_ANSWERED, (f"task:{child}",))] if not number else []),
@@ -141,14 +175,15 @@ def of_one_task(parent: int, head: int, next_id: Callable[[], int]) -> Iterator[
             (_MOVED, (seq, now, child)),
         ]
         yield [
+            owned,
             (_MESSAGE, (child, seq + 1, run, "results", outcome, now)),
             (_MOVED, (seq + 1, now, child)),
         ]
     yield _finish(parent, child, run, letter, seq=2 + 2 * len(_STEPS))
     yield [(_SEEN, (letter,)), (_DUE, (time.time(), parent))]
-    yield [(_CLAIM, (1, time.time(), parent))]
+    yield [(_CLAIM, (_WORKER, time.time(), parent))]
     told = next_id()
-    yield _hear(parent, head, told, letter)
+    yield _hear(parent, head, child, told, letter)
     yield _answer(parent, head, child, told, letter)
 
 
@@ -157,6 +192,7 @@ def _spawn(parent: int, head: int, child: int, letter: str) -> Step:
     key = letter.removeprefix("announce:v1:").removesuffix(":1")
     request = work.REQUEST
     return [
+        (_MAY_SPAWN, (parent, parent, work.POLICY.limits.children_max, parent, idem)),
         (_SESSION, (child, key, parent, parent, CHILD_RIGHTS, work.WORKSPACE, now, now)),
         (_TASK, (child, parent, parent, head * 1000, idem, request.label, request.task, _SPEC, now)),
         (_EVENT, (child, 1, now, "spawning", "queued", "admitted", None)),
@@ -167,6 +203,8 @@ def _spawn(parent: int, head: int, child: int, letter: str) -> Step:
 def _begin(child: int, run: int) -> Step:
     now = time.time()
     return [
+        (_OWNED, (child, _WORKER, 1)),
+        (_WAITS, (child,)),
         (_TAKE, (run, 1, f"task:{child}")),
         (_MESSAGE, (child, 1, run, "input", _FIRST, now)),
         (_STARTED, (now, child)),
@@ -179,6 +217,7 @@ def _begin(child: int, run: int) -> Step:
 def _finish(parent: int, child: int, run: int, letter: str, *, seq: int) -> Step:
     now, usage = time.time(), work.FINDING.usage
     return [
+        (_OWNED, (child, _WORKER, 1)),
         (_MESSAGE, (child, seq, run, "answer", _FINDING, now)),
         (_USAGE, (run, seq, child, parent, now, work.MODEL, usage.input, usage.output)),
         (_RUN_ENDED, (now, run)),
@@ -190,9 +229,12 @@ def _finish(parent: int, child: int, run: int, letter: str, *, seq: int) -> Step
     ]
 
 
-def _hear(parent: int, head: int, run: int, letter: str) -> Step:
+def _hear(parent: int, head: int, child: int, run: int, letter: str) -> Step:
     now = time.time()
     return [
+        (_OWNED, (parent, _WORKER, _fence(head))),
+        (_WAITS, (parent,)),
+        (_FOUND, (child,)),
         (_TAKE, (run, head + 1, letter)),
         (_MESSAGE, (parent, head + 1, run, "input", _ANNOUNCE, now)),
         (_RUN, (run, parent, 0, now)),
@@ -203,6 +245,7 @@ def _hear(parent: int, head: int, run: int, letter: str) -> Step:
 def _answer(parent: int, head: int, child: int, run: int, letter: str) -> Step:
     now, usage = time.time(), work.REPLY.usage
     return [
+        (_OWNED, (parent, _WORKER, _fence(head))),
         (_MESSAGE, (parent, head + 2, run, "answer", _REPLY, now)),
         (_USAGE, (run, head + 2, parent, parent, now, work.MODEL, usage.input, usage.output)),
         (_ANSWERED, (letter,)),

@@ -9,17 +9,70 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from clutch.gateway.api import Task, TaskResult
+    from clutch.core.model import Outcome
+    from clutch.core.policy import Limits, Policy
+    from clutch.errors import (
+        ClutchError,
+        DiskFull,
+        InvalidInput,
+        NotFound,
+        SchemaTooNew,
+        SpawnRefused,
+        StateDirectoryInUse,
+        StoreBusy,
+        StoreError,
+        StoreLost,
+        UnsafeStateDirectory,
+        UnsupportedStore,
+    )
+    from clutch.gateway.api import NotPossible, PlanChanged, Task, TaskResult, UnknownTask
     from clutch.wiring import Clutch
 
-__all__ = ["Clutch", "Task", "TaskResult", "__version__"]
+__all__ = [
+    "Clutch",
+    "ClutchError",
+    "DiskFull",
+    "InvalidInput",
+    "Limits",
+    "NotFound",
+    "NotPossible",
+    "Outcome",
+    "PlanChanged",
+    "Policy",
+    "SchemaTooNew",
+    "SpawnRefused",
+    "StateDirectoryInUse",
+    "StoreBusy",
+    "StoreError",
+    "StoreLost",
+    "Task",
+    "TaskResult",
+    "UnknownTask",
+    "UnsafeStateDirectory",
+    "UnsupportedStore",
+    "__version__",
+]
 
 __version__ = "0.1.0"
 
-_HOMES = {"Clutch": "clutch.wiring", "Task": "clutch.gateway.api", "TaskResult": "clutch.gateway.api"}
+_ELSEWHERE = {
+    "Clutch": "clutch.wiring",
+    "Limits": "clutch.core.policy",
+    "NotPossible": "clutch.gateway.api",
+    "Outcome": "clutch.core.model",
+    "PlanChanged": "clutch.gateway.api",
+    "Policy": "clutch.core.policy",
+    "Task": "clutch.gateway.api",
+    "TaskResult": "clutch.gateway.api",
+    "UnknownTask": "clutch.gateway.api",
+}
 
 
 def __getattr__(name: str) -> Any:
-    if name not in _HOMES:
+    if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(importlib.import_module(_HOMES[name]), name)
+    return getattr(importlib.import_module(_ELSEWHERE.get(name, "clutch.errors")), name)
+
+
+def __dir__() -> list[str]:
+    return __all__

@@ -47,11 +47,11 @@ class UnsupportedStore(StoreError):
 
 
 class StateDirectoryInUse(StoreError):
-    """Another gateway owns this state directory. Stop it, or choose another one with CLUTCH_HOME."""
+    """Another process uses this state directory. Stop it, or use another state directory."""
 
 
 class UnsafeStateDirectory(StoreError):
-    """The state directory could be read or replaced by somebody else."""
+    """The state directory is not one of its own, or could be read or replaced by somebody else."""
 
 
 class InvalidInput(ClutchError):

@@ -58,7 +58,7 @@ def default_state_directory() -> Path:
 @asynccontextmanager
 async def running_engine(
     *,
-    state: Path | None = None,
+    state: Path | str | None = None,
     database: str | None = None,
     policy: Policy | None = None,
     models: Models | None = None,
@@ -98,7 +98,7 @@ async def running_engine(
 
 
 async def _open_store(
-    stack: AsyncExitStack, state: Path | None, database: str | None, clock: Clock, policy: Policy
+    stack: AsyncExitStack, state: Path | str | None, database: str | None, clock: Clock, policy: Policy
 ) -> tuple[Door, Lives | None]:
     if database is not None:
         from clutch.store.postgres import PostgresStore  # an optional dependency
@@ -109,7 +109,7 @@ async def _open_store(
         settings = PostgresSettings(idle_in_transaction_s=within_lease, transaction_s=within_lease)
         store = await stack.enter_async_context(PostgresStore(database, clock, settings=settings))
         return store, store.lives
-    directory = stack.enter_context(StateDirectory(state or default_state_directory()))
+    directory = stack.enter_context(StateDirectory(default_state_directory() if state is None else state))
     return await stack.enter_async_context(SqliteStore(directory.path / DATABASE_FILE, clock)), None
 
 
@@ -131,7 +131,7 @@ class Clutch(Gateway):
         workspace: Path | str = ".",
     ) -> None:
         opening = running_engine(
-            state=None if state is None else Path(state),
+            state=state,
             database=database,
             policy=policy,
             models=models,

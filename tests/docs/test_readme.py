@@ -9,6 +9,10 @@ from pathlib import Path
 
 import pytest
 
+import clutch
+from clutch.core.model import Lane
+from clutch.core.policy import Limits, Work
+
 ROOT = Path(__file__).parents[2]
 README = (ROOT / "README.md").read_text()
 LINES_MAX, EXAMPLE_LINES_MAX = 120, 12
@@ -47,6 +51,45 @@ def test_every_command_and_file_it_names_exists() -> None:
     assert set(re.findall(r"\bmake ([a-z]+)", README)) - {"and"} <= targets
     for path in re.findall(r"`([\w./]+\.(?:md|py))`", README):
         assert (ROOT / path).is_file(), path
+
+
+def test_the_limits_it_tells_are_the_defaults() -> None:
+    limits, work = Limits(), Work()
+    told = re.search(
+        r"(\d+) active children.* (\d+) tasks alive.* (\d+) records.* (\d+) children at", README, re.DOTALL
+    )
+    assert told is not None
+    assert [int(number) for number in told.groups()] == [
+        limits.children_max, limits.descendants_max, limits.retained_max, work.lanes[Lane.SUBAGENT],
+    ]  # fmt: skip
+    assert limits.depth_max == 1
+
+
+def test_the_policy_it_shows_can_be_made() -> None:
+    (shown,) = re.findall(r"(?m)^    policy = (Policy\(.*\))$", README)
+    made = eval(shown, {"Policy": clutch.Policy, "Limits": clutch.Limits})  # noqa: S307 (our own words)
+    assert made.limits != Limits()
+
+
+def test_every_name_it_imports_is_public() -> None:
+    named = re.findall(r"from clutch import ([\w, ]+)", README)
+    assert len(named) == 3
+    for name in ", ".join(named).split(", "):
+        assert name in clutch.__all__
+
+
+def test_every_folder_the_contributors_read_about_exists() -> None:
+    text = (ROOT / "CONTRIBUTING.md").read_text().partition("## Where things go")[2].partition("\n## ")[0]
+    order = re.findall(r"\w+", re.findall(r"`(\w+(?: → \w+)+)`", text)[0])
+    listed = [
+        name
+        for line in re.findall(r"(?m)^- ((?:`\w+`(?:,| and)? ?)+)", text)
+        for name in re.findall(r"\w+", line)
+    ]
+    folders = {*order, *listed} - {"and"}
+    assert len(folders) >= 10
+    for name in folders:
+        assert (ROOT / "src/clutch" / name).is_dir() or (ROOT / "src/clutch" / f"{name}.py").is_file(), name
 
 
 def test_the_six_promises_are_all_there() -> None:

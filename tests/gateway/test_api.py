@@ -169,7 +169,7 @@ async def test_a_full_requester_is_refused_with_the_key_and_the_numbers(tmp_path
     async with clutch(tmp_path / "state", Patient(), policy) as c:
         _ = await c.spawn("first")
         with pytest.raises(SpawnRefused, match=r"1/1 .*maxChildrenPerAgent"):
-            _ = await c.spawn("second")
+            _ = await c.spawn("second", on_full="reject")
 
 
 # --- bad input --------------------------------------------------------------------------------------------
@@ -181,24 +181,28 @@ BAD_SPAWNS: list[tuple[str, dict[str, Any]]] = [
     ("task", {"task": "x" * 10 * 1024 * 1024}),
     ("task", {"task": "half a pair \ud800"}),
     ("task", {"task": 7}),
+    ("task", {"task": None}),
+    ("task", {"task": b"bytes"}),
     ("label", {"label": "bell \a"}),
     ("label", {"label": "x" * 201}),
-    ("agentId", {"agent_id": "../etc"}),
-    ("agentId", {"agent_id": "Main"}),
-    ("runTimeoutSeconds", {"run_timeout_seconds": -1}),
-    ("runTimeoutSeconds", {"run_timeout_seconds": float("nan")}),
-    ("runTimeoutSeconds", {"run_timeout_seconds": True}),
+    ("agent_id", {"agent_id": "../etc"}),
+    ("agent_id", {"agent_id": "Main"}),
+    ("run_timeout_seconds", {"run_timeout_seconds": -1}),
+    ("run_timeout_seconds", {"run_timeout_seconds": float("nan")}),
+    ("run_timeout_seconds", {"run_timeout_seconds": True}),
     ("cleanup", {"cleanup": "burn"}),
-    ("planMode", {"plan_mode": "yes"}),
-    ("colour", {"colour": "red"}),
-    ("nothing", {"nothing": None}),
-    ("channel", {"channel": "mail"}),
-    ("target", {"target": "somebody"}),
+    ("plan_mode", {"plan_mode": "yes"}),
+    ("session", {"session": None}),
+    ("session", {"session": 7}),
+    ("session", {"session": ["agent:main:main"]}),
     ("session", {"session": "main"}),
     ("session", {"session": "agent:main:main "}),
     ("session", {"session": "agent:MAIN:main"}),
     ("session", {"session": "agent:main:chat:"}),
     ("session", {"session": "agent:main:subagent:8c9613ba-1ec3-4739-b030-857aeeb17858"}),
+    ("on_full", {"on_full": "wait"}),
+    ("idempotency_key", {"idempotency_key": 7}),
+    ("idempotency_key", {"idempotency_key": b"key"}),
     ("idempotency_key", {"idempotency_key": ""}),
     ("idempotency_key", {"idempotency_key": "a\nb"}),
     ("idempotency_key", {"idempotency_key": "x" * 201}),
@@ -207,14 +211,21 @@ BAD_SPAWNS: list[tuple[str, dict[str, Any]]] = [
 
 async def test_bad_spawns_name_the_field_and_write_nothing(tmp_path: Path) -> None:
     async with clutch(tmp_path / "state") as c:
-        before = await c.kit.door.read(rows)
+        before = await c._kit.door.read(rows)
         for field, given in BAD_SPAWNS:
             with pytest.raises(InvalidInput) as caught:
                 _ = await c.spawn(**{"task": "fine", **given})
             assert caught.value.field == field, given
             assert caught.value.rule
             assert len(str(caught.value)) < 400
-        assert await c.kit.door.read(rows) == before
+        assert await c._kit.door.read(rows) == before
+
+
+@pytest.mark.parametrize("name", ["colour", "channel", "target", "agentId"])
+async def test_a_parameter_that_does_not_exist_is_an_error_of_python(tmp_path: Path, name: str) -> None:
+    async with clutch(tmp_path / "state") as c:
+        with pytest.raises(TypeError, match=name):
+            _ = await c.spawn("fine", **{name: "red"})  # type: ignore[arg-type]
 
 
 async def test_bad_words_name_the_field_and_write_nothing(tmp_path: Path) -> None:
@@ -222,17 +233,21 @@ async def test_bad_words_name_the_field_and_write_nothing(tmp_path: Path) -> Non
     async with clutch(tmp_path / "state", patient) as c:
         task = await c.spawn("stay")
         await patient.asked.wait()
-        before = await c.kit.door.read(rows)
-        for text in ("", "nul \0", "\udc00", "x" * 100_000):
-            for field, ask in (("text", c.say), ("text", task.steer), ("reason", task.kill)):
+        before = await c._kit.door.read(rows)
+        bad: tuple[Any, ...] = ("", "nul \0", "\udc00", "x" * 100_000, None, 7, b"bytes")
+        asks: tuple[tuple[str, Any], ...] = (("text", c.say), ("text", task.steer), ("reason", task.kill))
+        for text in bad:
+            for field, ask in asks:
                 with pytest.raises(InvalidInput) as caught:
                     await ask(text)
                 assert caught.value.field == field
-        assert await c.kit.door.read(rows) == before
+        assert await c._kit.door.read(rows) == before
 
 
-@pytest.mark.parametrize("target", ["", "t_", "7", "t_!!", "t_" + "z" * 40, "agent:main:main", "t_0\0"])
-async def test_what_is_no_task_id_is_not_looked_up(tmp_path: Path, target: str) -> None:
+@pytest.mark.parametrize(
+    "target", ["", "t_", "7", "t_!!", "t_" + "z" * 40, "agent:main:main", "t_0\0", None, 7, b"t_z", []]
+)
+async def test_what_is_no_task_id_is_not_looked_up(tmp_path: Path, target: Any) -> None:
     async with clutch(tmp_path / "state") as c:
         with pytest.raises(InvalidInput, match="task_id"):
             _ = await c.get(target)
@@ -300,7 +315,7 @@ async def test_a_spawn_whose_answer_was_lost_makes_one_task(tmp_path: Path, befo
     async with Gateway(forgetful(tmp_path / "state", 3, before=before)) as c:
         task = await c.spawn("only once")
         assert (await task).is_ok
-        assert (await c.kit.door.read(rows))["tasks"] == 1
+        assert (await c._kit.door.read(rows))["tasks"] == 1
 
 
 async def test_words_whose_receipt_was_lost_are_heard_once(tmp_path: Path) -> None:
@@ -308,7 +323,7 @@ async def test_words_whose_receipt_was_lost_are_heard_once(tmp_path: Path) -> No
         await c.say("only once")
         assert await c.reply() == "heard: only once"
         await c.settled()
-        assert (await c.kit.door.read(rows))["outbox"] == 1
+        assert (await c._kit.door.read(rows))["outbox"] == 1
 
 
 async def test_a_store_that_stays_away_is_the_callers_to_handle(tmp_path: Path) -> None:

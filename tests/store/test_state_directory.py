@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from clutch.errors import StateDirectoryInUse, UnsafeStateDirectory
+from clutch.errors import InvalidInput, StateDirectoryInUse, UnsafeStateDirectory
 from clutch.store.state_directory import StateDirectory
 
 HOLDS_THE_LOCK = """
@@ -30,7 +30,7 @@ def test_a_second_process_is_refused_by_name_and_death_frees_the_lock(tmp_path: 
     )  # fmt: skip
     assert owner.stdout is not None
     assert owner.stdout.readline() == "held\n"
-    with pytest.raises(StateDirectoryInUse, match=rf"pid {owner.pid}\b.*CLUTCH_HOME"):
+    with pytest.raises(StateDirectoryInUse, match=rf"pid {owner.pid}\).*stop it, or use another"):
         StateDirectory(path).acquire()
     owner.kill()
     owner.communicate()
@@ -56,6 +56,32 @@ def test_directory_and_lock_are_private_even_if_they_were_not(tmp_path: Path) ->
         assert stat.S_IMODE((path / "lock").stat().st_mode) == 0o600
 
 
+def test_a_directory_that_holds_other_files_is_refused_and_left_as_it_was(tmp_path: Path) -> None:
+    path = tmp_path / "letters"
+    path.mkdir()
+    path.chmod(0o755)
+    (path / "to-grandmother.txt").touch()
+    with pytest.raises(UnsafeStateDirectory, match="letters exists and holds other files"):
+        StateDirectory(path).acquire()
+    assert stat.S_IMODE(path.stat().st_mode) == 0o755
+    assert [found.name for found in path.iterdir()] == ["to-grandmother.txt"]
+
+
+@pytest.mark.parametrize("name", ["lock", "clutch.db", "demo.json", "last-demo"])
+def test_its_own_directory_is_taken_whatever_else_lies_there(tmp_path: Path, name: str) -> None:
+    path = tmp_path / "state"
+    path.mkdir()
+    for held in (name, "notes.txt"):
+        (path / held).touch()
+    with StateDirectory(path):
+        assert stat.S_IMODE(path.stat().st_mode) == 0o700
+
+
+def test_an_empty_name_is_not_the_current_directory() -> None:
+    with pytest.raises(InvalidInput, match="state"):
+        StateDirectory("")
+
+
 def test_missing_parents_are_made(tmp_path: Path) -> None:
     with StateDirectory(tmp_path / "a" / "b" / "state") as directory:
         assert stat.S_IMODE(directory.path.stat().st_mode) == 0o700
@@ -66,7 +92,7 @@ def test_a_link_or_a_file_in_its_place_is_refused(tmp_path: Path) -> None:
     (tmp_path / "link").symlink_to(tmp_path / "real")
     (tmp_path / "file").touch()
     for name in ("link", "file"):
-        with pytest.raises(UnsafeStateDirectory, match="CLUTCH_HOME"):
+        with pytest.raises(UnsafeStateDirectory, match=name):
             StateDirectory(tmp_path / name).acquire()
     assert list((tmp_path / "real").iterdir()) == []
 

@@ -142,13 +142,13 @@ def test_an_interrupted_demo_names_the_command_that_finishes_it(tmp_path: Path, 
     out, err = running.communicate(timeout=30)
     assert (running.returncode, out) == (130, "")
     assert "Traceback" not in err
-    state = err.rpartition("clutch demo --resume --state ")[2].strip()
+    printed = err.rpartition("finish it with:\n")[2].strip()
+    state = printed.rpartition(" demo --resume --state ")[2]
     assert Path(state).is_dir()
 
     terminal, stderr = pty.openpty()
-    resumed = subprocess.Popen(
-        **command(tmp_path, "--resume"), stdout=subprocess.PIPE, stderr=stderr, text=True
-    )
+    as_printed = command(tmp_path) | {"args": ["sh", "-c", printed]}
+    resumed = subprocess.Popen(**as_printed, stdout=subprocess.PIPE, stderr=stderr, text=True)
     os.close(stderr)
     seen = drained(terminal)
     out, _ = resumed.communicate(timeout=60)
@@ -159,6 +159,33 @@ def test_an_interrupted_demo_names_the_command_that_finishes_it(tmp_path: Path, 
     assert "main agent" in seen
     assert "└── " in seen
     assert "reports ok" in seen
+    assert_finished_for_good(tmp_path, told)
+
+
+def assert_finished_for_good(tmp_path: Path, told: Mapping[str, Any]) -> None:
+    """Another resume starts no worker; it says that it is finished and reports the same."""
+    lives = (Path(told["state_dir"]) / "workers.jsonl").read_text()
+    again = subprocess.run(
+        **command(tmp_path, "--resume"), capture_output=True, text=True, timeout=60, check=True
+    )
+    assert "finished already" in again.stderr
+    assert json.loads(again.stdout) == {**told, "wall_s": json.loads(again.stdout)["wall_s"]}
+    assert (Path(told["state_dir"]) / "workers.jsonl").read_text() == lives
+
+
+def test_a_demo_that_is_under_way_is_not_resumed_beside_itself(tmp_path: Path, folder: Path) -> None:
+    running = subprocess.Popen(
+        **command(tmp_path, "--dir", folder, "--state", tmp_path / "kept"),
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+    )  # fmt: skip
+    assert running.stderr is not None
+    assert any("running (started)" in line for line in running.stderr)
+    told = demo(tmp_path, "--resume", "--state", tmp_path / "kept", code=2)
+    assert (told["ok"], told["error"]["code"], told["error"]["field"]) == (False, "invalid_input", "--state")
+    assert f"kept is in use by another process (pid {running.pid})" in told["error"]["message"]
+    out, _ = running.communicate(timeout=60)
+    assert running.returncode == 0
+    assert_whole(json.loads(out), folder)
 
 
 def drained(terminal: int) -> str:
@@ -176,17 +203,40 @@ def drained(terminal: int) -> str:
     return seen.decode()
 
 
-def test_an_empty_folder_is_surveyed_too(tmp_path: Path) -> None:
+@pytest.mark.parametrize("how", [(), ("--chaos",)], ids=["plain", "chaos"])
+def test_an_empty_folder_is_surveyed_too(tmp_path: Path, how: tuple[str, ...]) -> None:
     (tmp_path / "empty").mkdir()
-    told = demo(tmp_path, "--dir", tmp_path / "empty")
+    told = demo(tmp_path, "--dir", tmp_path / "empty", *how)
     assert (told["ok"], told["tasks"], told["findings"]) == (True, 0, [])
     assert "empty" in told["answer"]
     assert told["transactions_per_task"] is None
 
 
+def test_a_survey_of_the_temporary_files_does_not_survey_itself(tmp_path: Path) -> None:
+    temporary = tmp_path / "temporary"
+    temporary.mkdir()
+    (temporary / "note.md").write_text("# Note\n")
+    started = command(tmp_path, "--dir", temporary)
+    started["env"]["TMPDIR"] = str(temporary)
+    done = subprocess.run(**started, capture_output=True, text=True, timeout=60, check=True)
+    told = json.loads(done.stdout)
+    assert [path.name for path in temporary.iterdir()] == ["note.md"]
+    assert Path(told["state_dir"]).is_relative_to(tmp_path / "home")
+    assert {found["file"] for found in told["findings"]} == {"note.md"}
+
+
 @pytest.mark.parametrize(
     ("words", "field"),
     [
+        (["--dir", ""], "--dir"),
+        (["--dir", "full", "--state", ""], "--state"),
+        (["--dir", "full", "--state", "full2/file"], "--state"),
+        (["--dir", "full", "--state", "full2/file/below"], "--state"),
+        (["--resume", "--state", "full2/file"], "--state"),
+        (["--chaos", "--kills", "4"], "--kills"),
+        (["--seed", "many"], "--seed"),
+        (["--faster"], "--faster"),
+        (["--dir"], "--dir"),
         (["--dir", "missing"], "--dir"),
         (["--kills", "7"], "--kills"),
         (["--dir", ".", "--state", "inside"], "--state"),

@@ -10,8 +10,8 @@ INTERRUPTED = 130  #: exit code after Ctrl-C
 def main() -> None:
     """The command `clutch`. Ctrl-C is no error at any moment, also not while Python is still loading."""
     try:
-        from clutch.cli.app import app
+        from clutch.cli.app import run
 
-        app()
+        sys.exit(run())
     except KeyboardInterrupt:
         sys.exit(INTERRUPTED)

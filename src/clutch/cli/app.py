@@ -2,21 +2,63 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-from typing import Annotated
+import json
+import sys
+from typing import Annotated, Any
 
 import typer
 
 from clutch import __version__
 
+USAGE = 2  #: exit code
+USAGE_SCHEMA = "clutch.usage/1"  #: when it is not even clear which command is meant
+MESSAGE_CHARS_MAX = 300  # enough to recognise what was typed, never the whole of it
+
 app = typer.Typer(
     name="clutch",
     help="Durable background subagents: spawn them, lose the process, keep the work.",
     add_completion=False,
-    no_args_is_help=True,
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
 )
+
+
+def run() -> int:
+    """The exit code. What the options cannot be is said in words, and as an object to whoever reads objects."""
+    try:
+        code = app(standalone_mode=False)
+    except typer.TyperException as error:
+        return _misused(error)
+    except typer.Abort:
+        return 1
+    return int(code or 0)
+
+
+def _misused(error: typer.TyperException) -> int:
+    context: typer.Context | None = getattr(error, "ctx", None)
+    message = error.format_message()[:MESSAGE_CHARS_MAX]
+    schema = USAGE_SCHEMA
+    if context is not None:
+        typer.echo(f"{context.get_usage()}\nTry '{context.command_path} --help'.", err=True)
+        schema = f"clutch.{context.info_name}/1" if context.parent else schema
+    typer.echo(f"Error: {message}", err=True)
+    _print_object(message, _option(error), schema)
+    return error.exit_code
+
+
+def _print_object(message: str, field: str | None, schema: str) -> None:
+    if "--json" not in sys.argv and sys.stdout.isatty():
+        return
+    said: dict[str, Any] = {"code": "invalid_input", "message": message}
+    if field is not None:
+        said["field"] = field
+    print(json.dumps({"schema": schema, "ok": False, "error": said}, ensure_ascii=False))
+
+
+def _option(error: typer.TyperException) -> str | None:
+    parameter = getattr(error, "param", None)
+    name = getattr(error, "option_name", None) or next(iter(getattr(parameter, "opts", ())), None)
+    return None if name is None else str(name)[:MESSAGE_CHARS_MAX]
 
 
 def _version(is_wanted: bool) -> None:
@@ -25,23 +67,28 @@ def _version(is_wanted: bool) -> None:
         raise typer.Exit
 
 
-@app.callback()
+@app.callback(invoke_without_command=True)
 def clutch(
+    context: typer.Context,
     version: Annotated[
         bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version.")
     ] = False,
 ) -> None:
     del version
+    if context.invoked_subcommand is None:
+        typer.echo(context.get_help(), err=True)
+        _print_object("Missing command.", None, USAGE_SCHEMA)
+        raise typer.Exit(USAGE)
 
 
 @app.command()
 def demo(
     folder: Annotated[
-        Path | None, typer.Option("--dir", help="The folder to survey, read-only. Default: this one.")
+        str | None, typer.Option("--dir", help="The folder to survey, read-only. Default: this one.")
     ] = None,
     seed: Annotated[int, typer.Option(help="The same seed gives the same pace and moments of death.")] = 0,
     state: Annotated[
-        Path | None,
+        str | None,
         typer.Option(help="Where the run is kept: a new or empty directory. Default: a fresh one."),
     ] = None,
     chaos: Annotated[
@@ -56,7 +103,7 @@ def demo(
     """A main agent surveys a folder with children of its own; works offline, with a scripted model.
 
     The last line of stdout is a JSON object; everything else goes to stderr."""
-    from clutch.cli.demo.command import Wishes, run
+    from clutch.cli.demo import command
 
-    wishes = Wishes(folder, seed, state, chaos=chaos, kills=kills, resume=resume, as_json=as_json)
-    raise typer.Exit(run(wishes))
+    wishes = command.Wishes(folder, seed, state, chaos=chaos, kills=kills, resume=resume, as_json=as_json)
+    raise typer.Exit(command.run(wishes))

@@ -19,8 +19,7 @@ A *move* whose two phases are equal is a note: a line in the timeline that chang
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
-from typing import Any, assert_never
+from typing import Any, NamedTuple, assert_never
 
 from clutch.core import effects as fx
 from clutch.core import events as ev
@@ -65,8 +64,7 @@ EXPIRED = "descendants expired"
 CLEANUP_RETRY_S = 60.0  # a sweeper tick
 
 
-@dataclass(frozen=True, slots=True)
-class Move:
+class Move(NamedTuple):
     """One line of the timeline. Generation and outcome are those after the move, so that a log re-reduces."""
 
     from_phase: Phase
@@ -76,8 +74,7 @@ class Move:
     outcome: Outcome | None
 
 
-@dataclass(frozen=True, slots=True)
-class Step:
+class Step(NamedTuple):
     task: Task
     moves: tuple[Move, ...] = ()
     effects: tuple[fx.Effect, ...] = ()
@@ -220,7 +217,7 @@ def _started(story: _Story, at: float) -> None:
         case Phase.QUEUED:
             _run(story, at, "started")
         case Phase.PAUSED if task.reason != Wait.PERSON:
-            story.to(Phase.QUEUED, f"{task.reason} is over")
+            story.to(Phase.QUEUED, f"no longer waiting: {task.reason}")
             _run(story, at, "started")
         case Phase.ENDING:
             _run(story, at, "grace cancelled", error=None)

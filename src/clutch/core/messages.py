@@ -16,6 +16,7 @@ from typing import Any, assert_never
 VERSION = 1
 _SURROGATE = re.compile("[\ud800-\udfff]")
 _encode = json.JSONEncoder(ensure_ascii=False, separators=(",", ":")).encode
+_text = json.encoder.encode_basestring  # what the encoder does with a text, without asking whether it is one
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,12 +96,12 @@ def _fields(message: Message) -> str:
     """By hand: an encoder that looks at every value cost more than any statement of the transaction around it."""
     match message:
         case Input(text, source):
-            return f'"text":{_encode(text)},"source":{_encode(source)}'
+            return f'"text":{_text(text)},"source":{_text(source)}'
         case Answer(text, calls, usage, model, stop):
             made = ",".join([_call(call) for call in calls])
             return (
-                f'"text":{_encode(text)},"calls":[{made}],"usage":{_usage(usage)},'
-                f'"model":{_encode(model)},"stop":{_encode(stop)}'
+                f'"text":{_text(text)},"calls":[{made}],"usage":{_usage(usage)},'
+                f'"model":{_text(model)},"stop":{_text(stop)}'
             )
         case Results(results):
             return f'"results":[{",".join([_result(result) for result in results])}]'
@@ -109,7 +110,7 @@ def _fields(message: Message) -> str:
 
 
 def _call(call: Call) -> str:
-    return f'{{"name":{_encode(call.name)},"args":{_encode(dict(call.args))},"id":{_encode(call.id)}}}'
+    return f'{{"name":{_text(call.name)},"args":{_encode(dict(call.args))},"id":{_text(call.id)}}}'
 
 
 def _usage(usage: Usage) -> str:
@@ -122,8 +123,8 @@ def _usage(usage: Usage) -> str:
 def _result(result: Result) -> str:
     failed = "true" if result.failed else "false"
     return (
-        f'{{"index":{result.index:d},"name":{_encode(result.name)},'
-        f'"text":{_encode(result.text)},"failed":{failed}}}'
+        f'{{"index":{result.index:d},"name":{_text(result.name)},'
+        f'"text":{_text(result.text)},"failed":{failed}}}'
     )
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import secrets
+import os
 import uuid
 from typing import Protocol
 
@@ -34,4 +34,4 @@ class BlockIds:
         return str(uuid.uuid4())
 
     def nonce(self) -> str:
-        return secrets.token_hex(16)
+        return os.urandom(16).hex()

@@ -13,33 +13,41 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Awaitable, Callable, Generator, Mapping
+from collections.abc import Awaitable, Callable, Generator
 from contextlib import AbstractAsyncContextManager, AsyncExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Protocol, Self, TypeVar
+from typing import Any, Literal, Protocol, Self, TypeVar
 
 from clutch.core import authority, keys
-from clutch.core.admission import Refused
+from clutch.core.admission import KEY, Refused
 from clutch.core.authority import AgentGrant, root_rights
-from clutch.core.keys import BadKey, KeyKind
 from clutch.core.model import LetterKind, Outcome
+from clutch.core.policy import Limits
 from clutch.engine.turn import Kit
 from clutch.errors import ClutchError, InvalidInput, NotFound, SpawnRefused, StoreLost
-from clutch.gateway.waiting import Waiting
+from clutch.gateway.checks import check_key, check_text, in_surface_spelling, main_session, task_number
+from clutch.gateway.waiting import PAUSE_S, Waiting
 from clutch.protocol import control, inbox, outbox, queries, results, sessions
-from clutch.protocol.spawn import Order, spawn
-from clutch.store.door import Keys, Tx
+from clutch.protocol.control import NotPossible as NotPossible
+from clutch.protocol.control import PlanChanged as PlanChanged
+from clutch.protocol.control import UnknownTask as UnknownTask
+from clutch.protocol.spawn import Accepted, Order, spawn
+from clutch.store.door import DoorStats, Keys, Tx
 
 T = TypeVar("T")
 
 MAIN_SESSION = "agent:main:main"
 CHANNEL = "api"  #: the route of sessions opened here; `reply` is its counter
 ACTOR = "api"
-KEY_CHARS_MAX = 200
 REASON_CHARS_MAX = 500
 LOST_TRIES_MAX = 5  # with a tick between them; a database that stays away longer is the caller's to handle
+NOT_ENTERED = "Clutch works inside `async with Clutch(...) as c:` only; this one was not entered"
+ENTERED_BEFORE = "this Clutch was entered before; make a new one: `async with Clutch(...) as c:`"
+CLOSED = "this Clutch is closed; its tasks go on at the next start, and `get` finds them by their id"
+#: These have room again when a child ends or is told. The others stay full until somebody acts.
+FREED_BY_TIME = frozenset(KEY + name for name in ("maxChildrenPerAgent", "maxDescendants", "maxRetained"))
 
 
 class Running(Protocol):
@@ -47,6 +55,14 @@ class Running(Protocol):
 
     @property
     def kit(self) -> Kit: ...
+
+
+@dataclass(frozen=True, slots=True)
+class _Inside:
+    """What is there between entering and leaving."""
+
+    kit: Kit
+    waiting: Waiting
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,24 +94,24 @@ class Task:
         return self._result().__await__()
 
     async def _result(self) -> TaskResult:
-        ended = await self._clutch.waiting.end_of(self._number)
+        ended = await self._clutch._waiting.end_of(self._number)
         return TaskResult(ended.outcome, ended.text, ended.error)
 
     async def kill(self, reason: str = "killed") -> tuple[str, ...]:
         """The task and everything below it. The ids of what was stopped; empty when all had finished."""
-        _check_text("reason", reason, REASON_CHARS_MAX)
-        kit = self._clutch.kit
-        report = await self._clutch.surely(
+        kit = self._clutch._kit
+        check_text("reason", reason, REASON_CHARS_MAX)
+        report = await self._clutch._surely(
             lambda: kit.door.alone(control.kill, kit.policy, self._number, reason, ACTOR)
         )
         return tuple(keys.task_id(number) for number in report.stopped)
 
     async def steer(self, text: str) -> None:
         """A new instruction takes the place of what runs now. A finished task refuses: NotPossible."""
-        kit = self._clutch.kit
-        _check_text("text", text, kit.policy.life.steer_chars_max)
+        kit = self._clutch._kit
+        check_text("text", text, kit.policy.life.steer_chars_max)
         key = f"steer:{kit.ids.uuid4()}"
-        await self._clutch.surely(
+        await self._clutch._surely(
             lambda: kit.door.alone(control.steer, kit.policy, self._number, key, text, ACTOR)
         )
 
@@ -108,20 +124,23 @@ class Gateway:
         self._workspace = str(Path(workspace).absolute())
         self._stack = AsyncExitStack()
         self._sessions: dict[str, int] = {}
-        self.kit: Kit
-        self.waiting: Waiting
+        self._lines: dict[int, asyncio.Lock] = {}  #: by session: spawns that wait, first come first served
+        self._was_entered = False
+        self._inside: _Inside | None = None
 
     async def __aenter__(self) -> Self:
+        if self._was_entered:
+            raise ClutchError(ENTERED_BEFORE)
+        self._was_entered = True
         async with AsyncExitStack() as stack:
-            self.kit = (await stack.enter_async_context(self._opening)).kit
-            self.waiting = Waiting(self.kit.door, self.kit.policy.work.tick_s)
+            kit = (await stack.enter_async_context(self._opening)).kit
+            waiting = Waiting(kit.door, kit.policy.work.tick_s)
             group = await stack.enter_async_context(asyncio.TaskGroup())
-            watch = group.create_task(self.waiting.run())
+            watch = group.create_task(waiting.run())
             stack.callback(watch.cancel)
-            stack.callback(
-                self.waiting.give_up, ClutchError("Clutch was closed; the task goes on at the next start")
-            )
+            stack.callback(self._close, waiting)
             self._stack = stack.pop_all()
+        self._inside = _Inside(kit, waiting)
         return self
 
     async def __aexit__(
@@ -130,33 +149,110 @@ class Gateway:
         # Told of no error: a task group would wrap it, and it is the caller's own.
         await self._stack.__aexit__(None, None, None)
 
+    def _close(self, waiting: Waiting) -> None:
+        """Before the engine stops: from here on every call is refused, and whoever waits is told."""
+        self._inside = None
+        waiting.give_up(CLOSED)
+
+    def _open(self) -> _Inside:
+        if self._inside is None:
+            raise ClutchError(CLOSED if self._was_entered else NOT_ENTERED)
+        return self._inside
+
+    @property
+    def _kit(self) -> Kit:
+        return self._open().kit
+
+    @property
+    def _waiting(self) -> Waiting:
+        return self._open().waiting
+
+    @property
+    def stats(self) -> DoorStats:
+        """What the store has done since this start: transactions, statements, commits."""
+        return self._kit.door.stats
+
     # ---- tasks ---------------------------------------------------------------------------------------
 
     async def spawn(
-        self, task: str, *, session: str = MAIN_SESSION, idempotency_key: str | None = None, **fields: object
+        self,
+        task: str,
+        *,
+        label: str | None = None,
+        agent_id: str | None = None,
+        model: str | None = None,
+        run_timeout_seconds: float | None = None,
+        cleanup: Literal["keep", "delete"] = "keep",
+        plan_mode: bool = False,
+        expects_completion: bool = True,
+        session: str = MAIN_SESSION,
+        idempotency_key: str | None = None,
+        on_full: Literal["queue", "reject"] = "queue",
     ) -> Task:
         """A child of `session`, on disk when this returns. Raises InvalidInput, SpawnRefused.
 
-        `fields` are the parameters of `sessions_spawn` in snake case: label, agent_id, model,
-        run_timeout_seconds, cleanup, plan_mode, expects_completion. The same `idempotency_key` gives the
-        same task, never a twin."""
-        kit = self.kit
-        _check_key("idempotency_key", idempotency_key)
-        request = kit.toolbox.spawn_request(_camel({"task": task, **fields}))
-        requester = await self._open(session)
+        label: a name to show; without one, the beginning of the task.
+        agent_id, model: others than those of the session; the policy must allow the agent.
+        run_timeout_seconds: of one run; 0 = no limit.
+        cleanup: "delete" forgets the child once its result was told.
+        plan_mode: the child writes a plan first and waits for a decision.
+        expects_completion: False = the session is told when convenient.
+        session: the main or chat session it works for; the result is told to that agent too.
+        idempotency_key: the same key gives the same task, never a twin.
+        on_full: "queue" waits while a limit is reached that has room again by itself (children, descendants,
+            retained), in the order they came; "reject" raises. Cancelled while it waits, it leaves nothing."""
+        kit = self._kit
+        check_key(idempotency_key)
+        if on_full not in ("queue", "reject"):
+            raise InvalidInput("on_full", 'must be "queue" or "reject"')
+        fields = {
+            "task": task,
+            "label": label,
+            "agent_id": agent_id,
+            "model": model,
+            "run_timeout_seconds": run_timeout_seconds,
+            "cleanup": cleanup,
+            "plan_mode": plan_mode,
+            "expects_completion": expects_completion,
+        }
+        request = in_surface_spelling(kit.toolbox.spawn_request, fields)
+        requester = await self._session(session)
         key = f"api:{idempotency_key or kit.ids.uuid4()}"
         order = Order(key, kit.ids.next(), kit.ids.uuid4(), request, place=0)
-        (answer,) = await self._tx(requester, spawn, kit.policy, requester, requester, None, [order])
+        ask = self._in_line if on_full == "queue" else self._ask
+        answer = await ask(requester, order)
         if isinstance(answer, Refused):
             raise SpawnRefused(answer.error)
         return Task(self, answer.task_id, answer.label, answer.session_key)
 
+    async def _ask(self, requester: int, order: Order) -> Accepted | Refused:
+        policy = self._kit.policy
+        (answer,) = await self._tx(requester, spawn, policy, requester, requester, None, [order])
+        return answer
+
+    async def _in_line(self, requester: int, order: Order) -> Accepted | Refused:
+        """While there is room nobody waits for anybody. The first in line asks after every change."""
+        line = self._lines.setdefault(requester, asyncio.Lock())
+        if not line.locked():
+            answer = await self._ask(requester, order)
+            if not self._has_room_later(answer):
+                return answer
+        async with line:
+            while True:
+                change = self._waiting.next_change
+                answer = await self._ask(requester, order)
+                if not self._has_room_later(answer):
+                    return answer
+                await asyncio.sleep(PAUSE_S)
+                await self._waiting.until(change)
+
+    def _has_room_later(self, answer: Accepted | Refused) -> bool:
+        return isinstance(answer, Refused) and _frees_up(answer, self._kit.policy.limits)
+
     async def get(self, task_id: str) -> Task:
         """A task by its id, also one of an earlier start. Raises InvalidInput, NotFound."""
-        number = keys.parse_task_id(task_id)
-        if number is None:
-            raise InvalidInput("task_id", "must be a task id as printed: t_ and letters and digits")
-        known = await self.kit.door.read(results.known, number)
+        kit, number = self._kit, task_number(task_id)
+        known = await kit.door.read(results.known, number)
         if known is None:
             raise NotFound(f"there is no task {task_id}")
         return Task(self, number, *known)
@@ -167,51 +263,44 @@ class Gateway:
         self, text: str, *, session: str = MAIN_SESSION, idempotency_key: str | None = None
     ) -> None:
         """A person's words to a main agent, on disk when this returns. `reply` has the answer."""
-        kit = self.kit
-        _check_key("idempotency_key", idempotency_key)
-        _check_text("text", text, kit.policy.limits.task_bytes_max)
-        receiver = await self._open(session)
+        kit = self._kit
+        check_key(idempotency_key)
+        check_text("text", text, kit.policy.limits.task_bytes_max)
+        receiver = await self._session(session)
         key = f"user:{receiver}:{idempotency_key or kit.ids.uuid4()}"
         await self._tx(receiver, inbox.say, kit.policy, receiver, key, LetterKind.USER, text)
 
     async def reply(self, *, session: str = MAIN_SESSION) -> str:
         """The oldest words of this main agent that nobody has taken yet; waits for them. Each is given once."""
-        speaker = await self._open(session)
+        speaker = await self._session(session)
         while True:
-            change = self.waiting.next_change
-            if await self.kit.door.read(outbox.waits, speaker, CHANNEL):
-                body = await self.kit.door.tx(speaker, outbox.hand_out, speaker, CHANNEL)
+            change = self._waiting.next_change
+            if await self._kit.door.read(outbox.waits, speaker, CHANNEL):
+                body = await self._kit.door.tx(speaker, outbox.hand_out, speaker, CHANNEL)
                 if body is not None:
                     return body
-            await self.waiting.until(change)
+            await self._waiting.until(change)
 
     async def settled(self, *, session: str = MAIN_SESSION) -> None:
         """Wait until nothing is left to do for this session or anywhere below it."""
-        root = await self._open(session)
+        root = await self._session(session)
         while True:
-            change = self.waiting.next_change
-            if await self.kit.door.read(queries.is_quiet, root):
+            change = self._waiting.next_change
+            if await self._kit.door.read(queries.is_quiet, root):
                 return
-            await self.waiting.until(change)
+            await self._waiting.until(change)
 
     # ---- around it -----------------------------------------------------------------------------------
 
-    async def _open(self, session: str) -> int:
+    async def _session(self, session: str) -> int:
         """The number of a main session, made if it is not there."""
+        kit, parsed = self._kit, main_session(session)
         if session in self._sessions:
             return self._sessions[session]
-        parsed = keys.parse_session_key(session)
-        if isinstance(parsed, BadKey):
-            raise InvalidInput("session", parsed.message)
-        if parsed.kind is KeyKind.SUBAGENT:
-            raise InvalidInput(
-                "session", "must be a main or chat session; a child is reached through its task"
-            )
-        kit = self.kit
         number, agent_id = kit.ids.next(), parsed.agent_id
         rights = json.dumps(authority.to_json(root_rights(AgentGrant(kit.policy.limits.depth_max))))
         route = f"{CHANNEL}:{parsed}"
-        opened = await self.surely(
+        opened = await self._surely(
             lambda: kit.door.alone(
                 sessions.open_session, number, session, agent_id, rights, route, self._workspace
             )
@@ -220,44 +309,21 @@ class Gateway:
         return opened
 
     async def _tx(self, written: Keys, fn: Callable[..., Tx[T]], *args: Any) -> T:
-        return await self.surely(lambda: self.kit.door.tx(written, fn, *args))
+        return await self._surely(lambda: self._kit.door.tx(written, fn, *args))
 
-    async def surely(self, ask: Callable[[], Awaitable[T]]) -> T:
+    async def _surely(self, ask: Callable[[], Awaitable[T]]) -> T:
         """After a lost connection nobody knows whether it was committed; asking again with the same key does."""
         for _ in range(LOST_TRIES_MAX - 1):
             try:
                 return await ask()
             except StoreLost:
-                await asyncio.sleep(self.kit.policy.work.tick_s)
+                await asyncio.sleep(self._kit.policy.work.tick_s)
         return await ask()
 
 
-def _camel(fields: Mapping[str, object]) -> dict[str, object]:
-    """Python's spelling of a parameter to the one of the surfaces; a wrong name stays recognisable."""
-    return {_camel_name(name): value for name, value in fields.items()}
-
-
-def _camel_name(name: str) -> str:
-    first, *rest = name.split("_")
-    return first + "".join(part.capitalize() for part in rest)
-
-
-def _check_text(field: str, text: str, chars_max: int) -> None:
-    try:
-        text.encode()
-    except UnicodeEncodeError as error:
-        raise InvalidInput(field, "must be valid Unicode text") from error
-    if not text.strip():
-        raise InvalidInput(field, "must not be blank")
-    if "\0" in text:
-        raise InvalidInput(field, "must not contain NUL")
-    if len(text) > chars_max:
-        raise InvalidInput(field, f"has {len(text)} characters, at most {chars_max} are allowed")
-
-
-def _check_key(field: str, key: str | None) -> None:
-    if key is None:
-        return
-    _check_text(field, key, KEY_CHARS_MAX)
-    if not key.isprintable():
-        raise InvalidInput(field, "must be printable")
+def _frees_up(refused: Refused, limits: Limits) -> bool:
+    """A limit of nothing never has room, and a quota that evicts nothing only when somebody removes a record."""
+    key = refused.limit.get("key")
+    if key not in FREED_BY_TIME or refused.limit.get("max") == 0:
+        return False
+    return limits.evicts_delivered or key != f"{KEY}maxRetained"

@@ -10,7 +10,7 @@ import asyncio
 from collections.abc import Sequence
 from typing import Any
 
-from clutch.errors import StoreError
+from clutch.errors import ClutchError, StoreError
 from clutch.protocol import results
 from clutch.protocol.results import Ended
 from clutch.store.door import Door
@@ -72,10 +72,10 @@ class Waiting:
             if not future.done():
                 future.set_result(one)
 
-    def give_up(self, error: Exception) -> None:
+    def give_up(self, why: str) -> None:
         """Nobody will look any more."""
         for future in self._waiters.values():
             if not future.done():
-                future.set_exception(error)
+                future.set_exception(ClutchError(why))
                 future.exception()  # whoever awaits it hears; an abandoned one must not complain
-        self._waiters.clear()
+        self._tell()

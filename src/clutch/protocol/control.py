@@ -64,7 +64,7 @@ def steer(now: float, policy: Policy, task_id: int, idem: str, text: str, actor:
     _must_move(
         task, event, policy, "use `continue`" if task.phase is not Phase.AWAITING_APPROVAL else "use `reject`"
     )
-    if task.phase is Phase.ANNOUNCING:  # it has left the count of active children and comes back into it
+    if task.outcome is not None:  # it has left the count of active children and comes back into it
         yield from _must_fit(policy, requester, words, f"steer of task {task_id}")
     yield from letters.post(now, session.id, idem, LetterKind.INSTRUCTION, text)
     changed = yield from tasks.record(now, policy, session, event, actor)

@@ -93,7 +93,11 @@ class Taken:
     interrupts: bool = False
 
 
-_LETTER = "id, kind, body, at, ready_at, task_id, generation, silent, route, taken_seq, late"
+_NOTHING = Taken()
+_WAITING = (
+    "SELECT id, kind, body, at, ready_at, task_id, generation, silent, route, taken_seq, late FROM inbox"
+    " WHERE session_id = ? AND state = 0 AND taken_run IS NULL ORDER BY id"
+)
 
 
 def take(
@@ -107,12 +111,9 @@ def take(
     is_settled: bool = False,
     started_by_person: bool = False,
 ) -> Tx[Taken]:
-    rows = yield (
-        f"SELECT {_LETTER} FROM inbox WHERE session_id = ? AND state = 0 AND taken_run IS NULL ORDER BY id",  # noqa: S608
-        (session.id,),
-    )
+    rows = yield _WAITING, (session.id,)
     if not rows and not is_settled:
-        return Taken()
+        return _NOTHING
     late = {row[0] for row in rows if row[-1]}
     waiting = [_letter(*row[:-1]) for row in rows]
     senders = yield from pages.senders(waiting)
@@ -127,7 +128,8 @@ def take(
         expects_completion=all(sender.expects_completion for sender in senders.values()),
         started_by_person=started_by_person,
     )
-    yield from _drop(now, policy, choice)
+    if choice.dropped:
+        yield from _drop(now, policy, choice)
     by_person = any(letter.kind is LetterKind.USER for letter in choice.urgent)
     settles = is_settled and not by_person
     if not choice and not settles:
@@ -135,7 +137,7 @@ def take(
     used = yield from pages.usage([letter.task_id for letter in choice.announces])
     absent = (yield from pages.absent(session.id, choice, senders)) if settles else []
     if not choice and not absent and not session.is_task:
-        return Taken()  # it has heard everything between two steps of another turn
+        return _NOTHING  # it has heard everything between two steps of another turn
     page = pages.Page(policy.announcing, senders, used, late, nonce, pages.audience(session, senders))
     inputs = tuple(page.inputs(choice, point, absent))
     yield from _mark(session, run_id, choice, point)
@@ -185,9 +187,10 @@ def _void_overtaken(waiting: list[Letter], senders: Mapping[int, pages.Sender]) 
         return sender.is_skipped and not letter.silent
 
     void = [letter for letter in waiting if overtaken(letter)]
-    if void:
-        yield "UPDATE inbox SET state = 3 WHERE id = ?", Many((letter.id,) for letter in void)
-    return [letter for letter in waiting if not overtaken(letter)]
+    if not void:
+        return waiting
+    yield "UPDATE inbox SET state = 3 WHERE id = ?", Many((letter.id,) for letter in void)
+    return [letter for letter in waiting if letter not in void]
 
 
 def _drop(now: float, policy: Policy, choice: Choice) -> Tx[None]:

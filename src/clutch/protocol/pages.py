@@ -6,6 +6,7 @@ import hashlib
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from clutch.core import keys, wording
 from clutch.core.delivery import Choice, Point
@@ -16,8 +17,7 @@ from clutch.protocol.sessions import IS_WORKING, SessionRow
 from clutch.store.door import Tx
 
 
-@dataclass(frozen=True, slots=True)
-class Sender:
+class Sender(NamedTuple):
     """A task as its letter shows it."""
 
     task_id: int
@@ -77,7 +77,9 @@ def _sender(
 
 
 def _missing(evidence: str | None, generation: int) -> tuple[str, ...]:
-    known = json.loads(evidence or "{}")
+    if evidence is None:
+        return ()
+    known = json.loads(evidence)
     return tuple(known["childrenMissing"]) if known.get("generation") == generation else ()
 
 

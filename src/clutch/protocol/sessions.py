@@ -26,6 +26,10 @@ _COLUMNS = (
 )
 
 
+_LOCK = f"SELECT {_COLUMNS} FROM sessions WHERE id = ? {{lock}}"  # noqa: S608 (constant columns)
+_LOCK_ALL = f"SELECT {_COLUMNS} FROM sessions WHERE id {{any}} ORDER BY depth, id {{lock}}"  # noqa: S608 (as above)
+
+
 @dataclass(slots=True)
 class SessionRow:
     """The columns a transaction reads and writes; mutable, and saved once at the end."""
@@ -57,14 +61,13 @@ class SessionRow:
 
 
 def lock(session_id: int) -> Tx[SessionRow | None]:
-    rows = yield f"SELECT {_COLUMNS} FROM sessions WHERE id = ? {{lock}}", (session_id,)  # noqa: S608 (constant columns)
+    rows = yield _LOCK, (session_id,)
     return SessionRow(*rows[0]) if rows else None
 
 
 def lock_all(session_ids: Sequence[int]) -> Tx[list[SessionRow]]:
     """Ancestors first, so that two who lock many never wait for each other."""
-    sql = f"SELECT {_COLUMNS} FROM sessions WHERE id {{any}} ORDER BY depth, id {{lock}}"  # noqa: S608
-    return [SessionRow(*row) for row in (yield sql, (list(session_ids),))]
+    return [SessionRow(*row) for row in (yield _LOCK_ALL, (list(session_ids),))]
 
 
 def own(session_id: int, fence: int) -> Tx[SessionRow]:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import lru_cache
 
 from clutch.core import admission, authority, keys, wording
 from clutch.core.admission import Census, Refused, SpawnRequest
@@ -19,6 +20,19 @@ from clutch.core.policy import Limits, Policy
 from clutch.protocol import sessions, tasks
 from clutch.protocol.sessions import IS_WORKING, WORKING_PHASES, SessionRow, Stale
 from clutch.store.door import HINT, Many, Tx
+
+_COUNT = (
+    f"SELECT (SELECT COUNT(*) FROM tasks WHERE requester_id = ? AND {IS_WORKING}),"  # noqa: S608 (constant words)
+    f" (SELECT COUNT(*) FROM (SELECT 1 FROM tasks WHERE root_id = ? AND {IS_WORKING} LIMIT ?) a),"
+    " (SELECT COUNT(*) FROM (SELECT 1 FROM tasks WHERE requester_id = ? AND retained = 1 LIMIT ?) b),"
+    " (SELECT COUNT(*) FROM (SELECT 1 FROM tasks WHERE requester_id = ? AND retained = 1"
+    " AND phase = 'completed' LIMIT ?) c),"
+    " (SELECT COUNT(*) FROM (SELECT 1 FROM tasks WHERE root_id = ? AND delivery = 'undelivered' LIMIT ?) d)"
+)
+_INSERT_TASK = (
+    f"INSERT INTO tasks({tasks.COLUMNS}, root_id, depth, spawn_order, idem, label, task, spec, created_at)"
+    f" VALUES({', '.join('?' * 31)})"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,7 +94,7 @@ def spawn(
         if isinstance(verdict, Refused):
             answers.append(verdict)
             continue
-        child = _child(now, policy, parent, rights, order, verdict)
+        child = _child(now, policy, parent, order, verdict)
         if isinstance(child, Refused):
             answers.append(child)
             continue
@@ -104,12 +118,7 @@ def _known(session_id: int, orders: Sequence[Order]) -> Tx[dict[str, Accepted]]:
 def census(parent: SessionRow, limits: Limits, agents: frozenset[str]) -> Tx[Census]:
     """Counted from the rows, under the lock; nothing is counted further than its limit."""
     rows = yield (
-        f"SELECT (SELECT COUNT(*) FROM tasks WHERE requester_id = ? AND {IS_WORKING}),"  # noqa: S608
-        f" (SELECT COUNT(*) FROM (SELECT 1 FROM tasks WHERE root_id = ? AND {IS_WORKING} LIMIT ?) a),"
-        " (SELECT COUNT(*) FROM (SELECT 1 FROM tasks WHERE requester_id = ? AND retained = 1 LIMIT ?) b),"
-        " (SELECT COUNT(*) FROM (SELECT 1 FROM tasks WHERE requester_id = ? AND retained = 1"
-        " AND phase = 'completed' LIMIT ?) c),"
-        " (SELECT COUNT(*) FROM (SELECT 1 FROM tasks WHERE root_id = ? AND delivery = 'undelivered' LIMIT ?) d)",
+        _COUNT,
         (
             parent.id, parent.root_id, limits.descendants_max, parent.id, limits.retained_max, parent.id,
             limits.retained_max, parent.root_id, max(1, limits.undelivered_max),
@@ -147,12 +156,10 @@ def _child(
     now: float,
     policy: Policy,
     parent: SessionRow,
-    rights: authority.Rights,
     order: Order,
     admitted: admission.Admitted,
 ) -> _Child | Refused:
-    grant = authority.AgentGrant(depth_max=policy.limits.depth_max, sandbox=rights.sandbox)
-    given = authority.child_rights(rights, grant, authority.Request(), policy.tools)
+    given = _given(parent.rights, policy.limits.depth_max, policy.tools)
     if isinstance(given, authority.NoSandbox):
         return Refused(given.reason)
     request = order.request
@@ -166,6 +173,15 @@ def _child(
     )
     key = str(keys.subagent_key(admitted.agent_id, order.uuid))
     return _Child(order, admitted, key, given, step(task, Admitted(now), policy))
+
+
+@lru_cache(maxsize=1024)  # a fan-out asks the same of the same parent again and again
+def _given(
+    stored: str, depth_max: int, tools: authority.ToolPolicy
+) -> authority.Rights | authority.NoSandbox:
+    parent = authority.from_text(stored)
+    grant = authority.AgentGrant(depth_max=depth_max, sandbox=parent.sandbox)
+    return authority.child_rights(parent, grant, authority.Request(), tools)
 
 
 def _insert(now: float, policy: Policy, parent: SessionRow, children: Sequence[_Child]) -> Tx[None]:
@@ -185,8 +201,7 @@ def _insert(now: float, policy: Policy, parent: SessionRow, children: Sequence[_
         ),
     )  # fmt: skip
     yield (
-        f"INSERT INTO tasks({tasks.COLUMNS}, root_id, depth, spawn_order, idem, label, task, spec, created_at)"
-        f" VALUES({', '.join('?' * 31)})",
+        _INSERT_TASK,
         Many((*tasks.to_row(child.queued.task), *_contract(now, parent, child)) for child in children),
     )
     yield (

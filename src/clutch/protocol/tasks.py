@@ -21,8 +21,11 @@ COLUMNS = (
     " result, fallback, delivery, delivery_reason, attempts, plan, plan_round, wake_at, deadline_at, clock_left_s,"
     " started_at, ended_at"
 )
-_WRITTEN = tuple(COLUMNS.replace(" ", "").split(","))[5:]
+_CONTRACT = 5  # the columns that are fixed at spawn
+_WRITTEN = tuple(COLUMNS.replace(" ", "").split(","))[_CONTRACT:]
 _UPDATE = f"UPDATE tasks SET {', '.join(f'{name} = ?' for name in _WRITTEN)}, result_sha = ? WHERE id = ?"  # noqa: S608
+_LOAD_ONE = f"SELECT {COLUMNS} FROM tasks WHERE id = ? {{lock}}"  # noqa: S608 (constant columns)
+_LOAD = f"SELECT {COLUMNS} FROM tasks WHERE id {{any}} ORDER BY id {{lock}}"  # noqa: S608 (as above)
 INSERT_EVENT = (
     "INSERT INTO events(task_id, seq, at, actor, from_phase, to_phase, reason, generation, outcome)"
     " VALUES(?, ?, ?, ?, ?, ?, ?, ?, ?)"
@@ -49,24 +52,22 @@ def from_row(row: Sequence[Any]) -> Task:
 
 
 def to_row(task: Task) -> Row:
-    """In the order of COLUMNS."""
+    """In the order of COLUMNS, which is that of the fields."""
     return (
-        task.id, task.requester_id, task.timeout_s, int(task.expects_completion), int(task.has_cleanup), task.seq,
-        task.phase.value, task.reason, task.generation, task.outcome and task.outcome.value, task.error, task.result,
-        task.fallback, task.delivery.value, task.delivery_reason, task.attempts, task.plan.value, task.plan_round,
-        task.wake_at, task.deadline_at, task.clock_left_s, task.started_at, task.ended_at,
+        task.id, task.requester_id, task.timeout_s, int(task.expects_completion), int(task.has_cleanup),
+        *task[_CONTRACT:],
     )  # fmt: skip
 
 
 def load_one(task_id: int) -> Tx[Task]:
     """Locked: a task row is also written by whoever takes or answers its letter."""
-    rows = yield f"SELECT {COLUMNS} FROM tasks WHERE id = ? {{lock}}", (task_id,)  # noqa: S608 (constant columns)
+    rows = yield _LOAD_ONE, (task_id,)
     return from_row(rows[0])
 
 
 def load(task_ids: Sequence[int]) -> Tx[list[Task]]:
-    """Locked, as above. A list costs SQLite several times as much as a number."""
-    rows = yield f"SELECT {COLUMNS} FROM tasks WHERE id {{any}} ORDER BY id {{lock}}", (list(task_ids),)  # noqa: S608
+    """Locked, as above."""
+    rows = yield _LOAD, (list(task_ids),)
     return [from_row(row) for row in rows]
 
 
@@ -101,7 +102,7 @@ def _write(now: float, results: Sequence[tuple[Task, Step]], actor: str) -> Tx[N
     if changed:
         yield (
             _UPDATE,
-            Many((*to_row(result.task)[5:], _sha(result.task), result.task.id) for _, result in changed),
+            Many((*result.task[_CONTRACT:], _sha(result.task), result.task.id) for _, result in changed),
         )
     lines = Many(line for before, result in changed for line in event_rows(now, before, result.moves, actor))
     if lines:
@@ -111,8 +112,8 @@ def _write(now: float, results: Sequence[tuple[Task, Step]], actor: str) -> Tx[N
 def event_rows(now: float, before: Task, moves: Sequence[Move], actor: str) -> list[Row]:
     return [
         (
-            before.id, before.seq + number, now, actor, move.from_phase.value, move.to_phase.value, move.reason,
-            move.generation, move.outcome and move.outcome.value,
+            before.id, before.seq + number, now, actor, move.from_phase, move.to_phase, move.reason, move.generation,
+            move.outcome,
         )
         for number, move in enumerate(moves, start=1)
     ]  # fmt: skip

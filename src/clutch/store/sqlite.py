@@ -84,17 +84,14 @@ class SqliteStore:
 
     async def tx(self, keys: Keys, fn: TxFunction[P, T], /, *args: P.args, **kwargs: P.kwargs) -> T:
         del keys  # transactions of a batch run one after the other here: sharing a commit isolates as well
-        return await self.alone(fn, *args, **kwargs)
+        return await self._submit(self._writes, Mode.SHARED, fn, *args, **kwargs)
 
     async def alone(self, fn: TxFunction[P, T], /, *args: P.args, **kwargs: P.kwargs) -> T:
-        job, future = new_job(Mode.SHARED, (), fn, *args, **kwargs)
-        self._submit(self._writes, job)
-        return await future
+        return await self._submit(self._writes, Mode.SHARED, fn, *args, **kwargs)
 
     async def read(self, fn: TxFunction[P, T], /, *args: P.args, **kwargs: P.kwargs) -> T:
-        job, future = new_job(Mode.READ, (), fn, *args, **kwargs)
-        self._submit(self._reads if self._reader_count else self._writes, job)
-        return await future
+        inbox = self._reads if self._reader_count else self._writes
+        return await self._submit(inbox, Mode.READ, fn, *args, **kwargs)
 
     def listen(self, callback: Listener) -> None:
         self._listeners.append(callback)
@@ -110,10 +107,14 @@ class SqliteStore:
         self._writes.put(None)
         await asyncio.to_thread(self._join, self._threads[:1])
 
-    def _submit(self, inbox: _Inbox, job: Job) -> None:
+    def _submit(
+        self, inbox: _Inbox, mode: Mode, fn: TxFunction[P, T], /, *args: P.args, **kwargs: P.kwargs
+    ) -> asyncio.Future[T]:
         if not self._is_open:
             raise StoreError("the store is closed")
+        job, future = new_job(mode, (), fn, *args, **kwargs)
         inbox.put(job)
+        return future
 
     # The rest runs in the store's threads.
 

@@ -9,11 +9,16 @@ from __future__ import annotations
 import fcntl
 import os
 import stat
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-from clutch.errors import StateDirectoryInUse, UnsafeStateDirectory
+from clutch.errors import InvalidInput, StateDirectoryInUse, UnsafeStateDirectory
+
+#: A directory that holds one of them is ours. The demo writes its two before a gateway has been there.
+OWN_FILES = frozenset(("lock", "clutch.db", "demo.json", "last-demo"))
 
 
 class StateDirectory:
@@ -21,13 +26,16 @@ class StateDirectory:
     program that embeds us, and to the files its tools write elsewhere."""
 
     def __init__(self, path: Path | str) -> None:
+        if path == "":  # as a path it would be the current directory
+            raise InvalidInput("state", "must name a directory")
         self.path = Path(path)
         self._lock: int | None = None
 
     def acquire(self) -> Self:
         """Raises StateDirectoryInUse, UnsafeStateDirectory."""
-        _make_private(self.path)
-        lock = os.open(self.path / "lock", os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+        with _private(self.path) as here:
+            flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
+            lock = os.open("lock", flags, 0o600, dir_fd=here)
         try:
             os.fchmod(lock, 0o600)
             self._take(lock)
@@ -43,8 +51,8 @@ class StateDirectory:
         except BlockingIOError as error:
             owner = os.pread(lock, 32, 0).decode("ascii", "replace").strip() or "unknown"
             raise StateDirectoryInUse(
-                f"another gateway (pid {owner}) owns {self.path}; "
-                f"stop it (`kill {owner}`), or choose another directory with CLUTCH_HOME"
+                f"{self.path} is in use by another process (pid {owner}); "
+                f"stop it, or use another state directory"
             ) from error
         os.ftruncate(lock, 0)
         os.pwrite(lock, f"{os.getpid()}\n".encode(), 0)
@@ -66,19 +74,35 @@ class StateDirectory:
         self.release()
 
 
-def _make_private(path: Path) -> None:
+@contextmanager
+def _private(path: Path) -> Iterator[int]:
+    """The directory, open: what is looked at and made private here is one and the same, whatever its name
+    comes to mean meanwhile."""
     path.parent.mkdir(parents=True, exist_ok=True)
     try:
         path.mkdir(mode=0o700)
     except FileExistsError:
         _refuse_foreign(path, path.lstat())
-    path.chmod(0o700)
+    here = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+    try:
+        _refuse_foreign(path, os.fstat(here))
+        _refuse_used(path, os.listdir(here))
+        os.fchmod(here, 0o700)
+        yield here
+    finally:
+        os.close(here)
 
 
 def _refuse_foreign(path: Path, found: os.stat_result) -> None:
     if stat.S_ISLNK(found.st_mode):
-        raise UnsafeStateDirectory(f"{path} is a symbolic link; name the directory itself in CLUTCH_HOME")
+        raise UnsafeStateDirectory(f"{path} is a symbolic link; name the directory itself")
     if not stat.S_ISDIR(found.st_mode):
-        raise UnsafeStateDirectory(f"{path} is not a directory; choose another one with CLUTCH_HOME")
+        raise UnsafeStateDirectory(f"{path} is not a directory; use another state directory")
     if found.st_uid != os.geteuid():
-        raise UnsafeStateDirectory(f"{path} belongs to user {found.st_uid}; choose one of your own")
+        raise UnsafeStateDirectory(f"{path} belongs to user {found.st_uid}; use a directory of your own")
+
+
+def _refuse_used(path: Path, names: Sequence[str]) -> None:
+    """Making somebody's folder private would lock others out of it."""
+    if names and OWN_FILES.isdisjoint(names):
+        raise UnsafeStateDirectory(f"{path} exists and holds other files; name a directory of its own")

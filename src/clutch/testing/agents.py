@@ -17,8 +17,8 @@ if TYPE_CHECKING:
     from clutch.testing.gateway import Gateway
 
 THINKS_S: Final = (0.02, 0.1, 0.5, 1.5, 4.0)
-HANGS_S: Final = 25.0
-BUSY_S: Final = 30.0
+HANGS_S: Final = 15.0
+BUSY_S: Final = 18.0
 
 _TROUBLES: Final = (
     (Fault.PROVIDER_OVERLOADED, Trouble.OVERLOADED, "529"),
@@ -68,7 +68,7 @@ class SimModel:
             await asyncio.sleep(HANGS_S)
             raise ModelError(Trouble.NETWORK, "no byte came")
         if dice.strikes(Fault.PROVIDER_RATE_LIMIT, request.key):
-            wait_s = world.rng.choice((0.0, 3.0, 20.0, 1000.0))
+            wait_s = world.rng.choice((0.0, 3.0, 10.0, 1000.0))
             raise ModelError(Trouble.RATE_LIMIT, "429", self._gateway.clock.now() + wait_s)
         for fault, trouble, words in _TROUBLES:
             if dice.strikes(fault, request.key):

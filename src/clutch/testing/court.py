@@ -29,27 +29,26 @@ class Court:
 Check: TypeAlias = Callable[[Change, Court], Iterator[str]]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class Transition:
-    """`about`: a table, asked when the commit wrote rows of it; or names of transactions."""
-
     invariant: str
     promise: str
-    about: str | frozenset[str]
     check: Check
-
-    def is_asked(self, change: Change, names: frozenset[str]) -> bool:
-        if isinstance(self.about, str):
-            return bool(getattr(change, self.about))
-        return not self.about.isdisjoint(names)
 
 
 TRANSITIONS: list[Transition] = []
+#: by what makes them worth asking: a table of which the commit wrote rows, or the name of a transaction
+ABOUT: dict[str, list[Transition]] = {}
 
 
 def promises(invariant: str, about: str | frozenset[str], promise: str) -> Callable[[Check], Check]:
+    """Enlist a check: asked when the commit wrote to the table, or was made by one of the transactions."""
+
     def enlist(check: Check) -> Check:
-        TRANSITIONS.append(Transition(invariant, promise, about, check))
+        transition = Transition(invariant, promise, check)
+        TRANSITIONS.append(transition)
+        for reason in {about} if isinstance(about, str) else about:
+            ABOUT.setdefault(reason, []).append(transition)
         return check
 
     return enlist

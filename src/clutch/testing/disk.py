@@ -32,6 +32,7 @@ class Made:
     locked: list[int] = field(default_factory=list)  #: sessions, in the order of locking
     written: list[Written] = field(default_factory=list)
     value: Any = None
+    now: float = 0.0  #: what its clock said
     name: str = field(init=False)
 
     def __post_init__(self) -> None:
@@ -39,6 +40,7 @@ class Made:
 
     def start(self, now: float) -> Tx[Any]:
         """The transaction, overheard. It may be started again; then what was heard before is forgotten."""
+        self.now = now
         self.locked.clear()
         self.written.clear()
         return self._overheard(self.fn(now, *self.args))
@@ -118,8 +120,8 @@ class SimDisk(LockstepStore):
         self._observe(made)
 
     def look(self, fn: Callable[..., Tx[Any]], args: Sequence[Any], clock: Clock) -> Any:
-        """A read. One that writes is the caller's bug, and stays visible as such."""
-        outcome = self._connection.look(lambda now: fn(now, *args), clock.now())
+        """A read; nothing can come between its statements, so it needs no BEGIN. One that writes is a bug."""
+        outcome = self._connection.run(lambda now: fn(now, *args), clock.now())
         if self._heard:
             raise AssertionError(f"{function_name(fn)} writes, but was run as a read: {self._heard[:3]}")
         if outcome.error is not None:

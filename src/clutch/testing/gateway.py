@@ -28,8 +28,8 @@ if TYPE_CHECKING:
 
 BATCH_MAX = 6
 RESTARTS_S = (0.01, 0.5, 2.0, 8.0)
-SHORT_FREEZES_S = (0.5, 2.0, 5.0)
-LONG_FREEZES_S = (12.0, 16.0, 22.0)
+SHORT_FREEZES_S = (0.5, 2.0, 6.0)
+LONG_FREEZES_S = (14.0, 18.0, 24.0)
 
 
 class Dead(BaseException):
@@ -233,6 +233,7 @@ class Gateway:
         self.frozen_until = 0.0
         self.listeners: list[Listener] = []
         self.life = 0
+        self._coming: dict[Any, None] = {}
         self.is_up = False
 
     def start(self) -> None:
@@ -288,6 +289,16 @@ class Gateway:
 
     def freeze(self, seconds: float) -> None:
         self.frozen_until = self.world.loop.time() + seconds
+
+    def hear_soon(self, hints: Sequence[Any], delay_s: float) -> None:
+        """With others that are on their way already."""
+        if not self._coming:
+            self.world.loop.call_later(delay_s, self._hear_coming, self.life)
+        self._coming.update(dict.fromkeys(hints))
+
+    def _hear_coming(self, life: int) -> None:
+        hints, self._coming = list(self._coming), {}
+        self.hear(hints, life)
 
     def hear(self, hints: Sequence[Any], life: int) -> None:
         """A frozen process hears when it wakes; a dead one never."""

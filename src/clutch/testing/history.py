@@ -5,7 +5,6 @@ SQLite tells which rows were written; their new contents are read once, the old 
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
@@ -94,12 +93,22 @@ class Change:
     runs: dict[int, tuple[RunShot | None, RunShot]] = field(default_factory=dict)
     has_new_owners: bool = False
 
+    def now_of(self, session_id: int) -> float:
+        """What the clock of whoever wrote the session said."""
+        for made in self.made:
+            if ("sessions", session_id) in made.written:
+                return made.now
+        return self.now
+
     def tasks_to_judge(self) -> set[int]:
-        """Tasks written, those whose session was, and those whose letter was."""
+        """Tasks written, and those whose letter was."""
         touched = set(self.tasks)
-        touched.update(after.id for _, after in self.sessions.values() if after.is_task)
         touched.update(after.task_id for _, after in self.letters.values() if after.task_id is not None)
         return touched
+
+    def lives_to_judge(self) -> set[int]:
+        """Tasks written, and those whose session was."""
+        return set(self.tasks).union(after.id for _, after in self.sessions.values() if after.is_task)
 
     def sessions_to_judge(self) -> set[int]:
         """Sessions written, those that got or lost a letter, and the requesters of tasks that moved."""
@@ -156,7 +165,7 @@ class History:
             return {}
         known = self._known[table]
         make = _SHOTS[table]._make
-        rows = self._disk.ask(_READ[table], (json.dumps(sorted(ids)),))
+        rows = self._disk.ask(_READ[table], (f"[{','.join(map(str, ids))}]",))
         pairs = {}
         for row in rows:
             before, after = known.get(row[0]), make(row)

@@ -22,7 +22,8 @@ from clutch.core.policy import Policy
 class Scope(StrEnum):
     """When a query is asked, and what `{touched}` names in it."""
 
-    TASK = "task"  #: after every commit: tasks
+    TASK = "task"  #: after every commit: tasks it wrote, or whose letter it wrote
+    LIFE = "life"  #: after every commit: those, and tasks whose session it wrote
     SESSION = "session"  #: after every commit: sessions
     BIRTH = "birth"  #: after a commit with new tasks: their requesters
     OWNERS = "owners"  #: after a commit that changed who owns what: everything
@@ -180,7 +181,7 @@ QUERIES: Final[tuple[Query, ...]] = (
     ),
     Query(
         "N19",
-        Scope.TASK,
+        Scope.LIFE,
         "the session of a settled task is closed, that of a living one is open",
         "SELECT t.id, t.phase || ' but closed is ' || s.closed FROM tasks t JOIN sessions s ON s.id = t.id"
         " WHERE t.id {touched} AND (s.closed = 1) <> (t.outcome IS NOT NULL)",
@@ -233,7 +234,7 @@ QUERIES: Final[tuple[Query, ...]] = (
     ),
     Query(
         "N6",
-        Scope.TASK,
+        Scope.LIFE,
         "an unfinished task has an owner or a time at which something happens",
         "SELECT t.id, t.phase || ' (' || t.reason || ') and nothing will happen' FROM tasks t"
         " JOIN sessions s ON s.id = t.id WHERE t.id {touched} AND NOT CASE"

@@ -217,7 +217,7 @@ MUTANTS = (
         "person_waits_for_announces",
         ("clutch.protocol.inbox.choose",),
         frozenset({"N17"}),
-        ("busy", "storm"),
+        ("busy",),
         _background_first,
         "background letters go before a person's words",
     ),

@@ -163,7 +163,7 @@ MUTANTS: tuple[Mutant, ...] = (
         "cleanup_of_the_living",
         "queries.awaits_cleanup",
         "T14",
-        ("storm", "gone", "tight"),
+        ("storm", "gone"),
         _cleans_at_any_time,
         "a late hint removes the files of a task that works again",
     ),

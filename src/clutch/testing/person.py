@@ -40,10 +40,17 @@ VERBS: Final[Mapping[str, int]] = MappingProxyType(
         "decide": 5,
         "retry": 5,
         "continue": 5,
-        "redeliver": 2,
+        "redeliver": 4,
         "dismiss": 1,
         "come_back": 2,
     }
+)
+
+
+#: What one tries again is mostly what one has just heard of; and what has just ended is still moving.
+JUST_ENDED: Final = (
+    "id IN (SELECT id FROM tasks WHERE phase IN ('completed', 'completed_giveup')"
+    " ORDER BY ended_at DESC, id LIMIT 3)"
 )
 
 
@@ -62,7 +69,7 @@ class Person:
             made = (self._new_id(), key, "main", rights, f"terminal:{number}", ".")
             self.mains.append(await self._surely(None, sessions.open_session, *made))
             await self._tell(self.mains[-1], script.words(self._world.author.main_job(depth_left)))
-            await asyncio.sleep(self._rng.random() * 2)
+            await asyncio.sleep(self._rng.random())
 
     async def meddle(self, pause_s: float) -> None:
         """For ever: do something, wait a while."""
@@ -202,7 +209,8 @@ class Person:
         return await self._again("continue")
 
     async def _again(self, how: str) -> bool:
-        chosen = self._one("phase IN ('completed', 'completed_giveup')")
+        chosen = self._one("phase = 'completed_giveup'") if self._rng.random() < 0.3 else None
+        chosen = chosen or self._one(JUST_ENDED)
         if chosen is None:
             return False
         text = "" if how == "retry" else script.words(self._world.author.small_job())

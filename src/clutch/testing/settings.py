@@ -24,9 +24,9 @@ class Setting:
     children: int = 4  #: in one answer, at most
     depth_max: int = 2
     severity: float = 1.0  #: of the faults; 0 = none
-    nemesis_s: float = 8.0  #: between two visits
-    meddle_s: float = 6.0  #: between two wishes of the person; 0 = it only starts things
-    storm_s: float = 45.0
+    nemesis_s: float = 5.0  #: between two visits
+    meddle_s: float = 2.5  #: between two wishes of the person; 0 = it only starts things
+    storm_s: float = 30.0
     leaves_s: float = (
         0.0  #: between a main session's leaving and coming back; 0 = only when the nemesis says so
     )
@@ -40,17 +40,24 @@ SETTINGS: Final[Mapping[str, Setting]] = MappingProxyType(
     {
         setting.name: setting
         for setting in (
-            Setting("calm", "nothing goes wrong and nobody meddles", severity=0.0, meddle_s=0.0),
+            Setting("calm", "nothing goes wrong and nobody meddles", severity=0.0, meddle_s=0.0, gateways=2),
             Setting(
-                "crash", "processes die and freeze, stores fail", severity=2.0, nemesis_s=4.0, meddle_s=0.0
+                "crash", "processes die and freeze, stores fail", severity=2.0, nemesis_s=3.0, meddle_s=0.0
             ),
-            Setting("busy", "a person who cannot sit still", severity=0.4, meddle_s=1.5),
+            Setting("busy", "a person who cannot sit still", severity=0.4, meddle_s=1.2),
             Setting("storm", "everything at once"),
-            Setting("tight", "small limits and full lanes", is_tight=True, meddle_s=3.0, children=5),
-            Setting("modes", "every way to queue, drop and end", has_modes=True),
-            Setting("deep", "children of children of children", depth_max=3, children=3, mains=6),
-            Setting("gone", "requesters leave and come back", leaves_s=4.0, severity=2.0, nemesis_s=12.0),
-            Setting("sick", "a provider that fails all the time", provider=6.0, severity=0.7),
+            Setting("tight", "small limits and full lanes", is_tight=True, meddle_s=2.0, children=5),
+            Setting("modes", "every way to queue, drop and end", has_modes=True, gateways=2),
+            Setting("deep", "children of children of children", depth_max=3, children=3, mains=6, gateways=2),
+            Setting(
+                "gone",
+                "requesters leave and come back",
+                leaves_s=3.0,
+                severity=2.0,
+                nemesis_s=8.0,
+                meddle_s=1.5,
+            ),
+            Setting("sick", "a provider that fails all the time", provider=6.0, severity=0.7, gateways=2),
             Setting("lockstep", "everything at once, in batches without isolation", is_lockstep=True),
         )
     }
@@ -82,7 +89,7 @@ def _life(rng: random.Random) -> Life:
     return Life(
         error_grace_s=rng.choice((1.0, 5.0)),
         result_bytes_max=1024,
-        settle_expiry_s=rng.choice((20.0, 90.0)),
+        settle_expiry_s=rng.choice((15.0, 50.0)),
         provider_retries_s=(1.0, 3.0),
         quota_wait_max_s=60.0,
         plan_rounds_max=2,
@@ -99,12 +106,12 @@ def _announcing(setting: Setting, rng: random.Random) -> Announcing:
         debounce_s=rng.choice((0.2, 1.0)),
         fast_max_s=4.0,
         slow_first_s=5.0,
-        slow_max_s=20.0,
-        until_s=rng.choice((30.0, 90.0)),
-        until_no_completion_s=20.0,
+        slow_max_s=15.0,
+        until_s=rng.choice((20.0, 60.0)),
+        until_no_completion_s=15.0,
     )
 
 
 def _work(setting: Setting) -> Work:
     lanes = {Lane.MAIN: 2, Lane.SUBAGENT: 3} if setting.is_tight else {Lane.MAIN: 5, Lane.SUBAGENT: 14}
-    return Work(lanes=MappingProxyType(lanes), lease_s=10.0, tick_s=1.5, stop_s=4.0, tool_grace_s=1.0)
+    return Work(lanes=MappingProxyType(lanes), lease_s=10.0, tick_s=2.0, stop_s=4.0, tool_grace_s=1.0)

@@ -3,13 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Final
 
 from clutch.testing.court import Court, promises
 from clutch.testing.history import Change, SessionShot
-
-#: A judge with a clock of its own cannot tell closer than the gateways' clocks differ.
-CLOCKS_DIFFER_S: Final = 8.0
 
 
 @promises("T13", "tasks", "waiting costs no attempt")
@@ -52,7 +48,7 @@ def _woken_once(change: Change, court: Court) -> Iterator[str]:
             continue
         opened = after.run_id is not None and before.run_id is None
         working = court.working(after.id)
-        expired = before.hold_until is not None and change.now >= before.hold_until - CLOCKS_DIFFER_S
+        expired = before.hold_until is not None and change.now_of(after.id) >= before.hold_until
         if not after.hold and working and not expired:
             yield f"session {after.id} was woken while {working} children work"
         if opened and after.hold and not working and not _is_by_person(change, after):
@@ -73,7 +69,7 @@ def _people_first(change: Change, court: Court) -> Iterator[str]:
             "SELECT COUNT(*) FROM inbox WHERE session_id = ? AND kind = 'user' AND state = 0"
             " AND taken_run IS NULL AND ready_at <= ?",
             run.session_id,
-            change.now - CLOCKS_DIFFER_S,
+            change.now_of(run.session_id),
         )
         if waiting:
             yield f"run {run.id} of session {run.session_id} began while a person waits"

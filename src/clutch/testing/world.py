@@ -35,6 +35,8 @@ from clutch.testing.witness import Witness
 LIVES_MAX_S = 900.0  # virtual, after healing: longer than every timer of a setting together
 LOOKS_EVERY_S = 3.0
 COMMITS_MAX = 6_000  # several times what a busy world needs: whoever writes so much runs in a circle
+DEAF = 0.4  # of the hints of other processes: one that hears is enough, and the others need not look, too
+HINTS_WITHIN_S = 0.06  # to another process; what comes within this time is told together
 JOINS_MAX_S = 30.0  # for a healthy gateway to be at work after healing
 
 _UNFINISHED = """
@@ -108,14 +110,16 @@ class World:
         if not hints:
             return
         for gateway in self.gateways:
-            if not gateway.is_up or self.dice.strikes(Fault.HINT_LOST, gateway.name):
+            if not gateway.is_up or (gateway is not origin and self.rng.random() < DEAF):
                 continue
-            delay_s = 0.0 if gateway is origin else self.rng.random() * 0.005
+            if self.dice.strikes(Fault.HINT_LOST, gateway.name):
+                continue
             if self.dice.strikes(Fault.HINT_LATE, gateway.name):
-                delay_s += self.rng.choice((0.5, 3.0))
-            self.loop.call_later(delay_s, gateway.hear, hints, gateway.life)
+                self.loop.call_later(self.rng.choice((0.5, 3.0, 8.0)), gateway.hear, hints, gateway.life)
+                continue
+            gateway.hear_soon(hints, self.rng.random() * (0.005 if gateway is origin else HINTS_WITHIN_S))
             if self.dice.strikes(Fault.HINT_DOUBLED, gateway.name):
-                self.loop.call_later(delay_s + self.rng.random(), gateway.hear, hints, gateway.life)
+                self.loop.call_later(self.rng.random() * 5, gateway.hear, hints, gateway.life)
 
     def _observe(self, made: Sequence[Made]) -> None:
         for one in made:

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import json
 import shlex
+import shutil
 import sys
 import tempfile
 import time
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -18,6 +19,7 @@ from clutch.cli.demo.job import Job
 from clutch.cli.demo.report import SCHEMA, Ledger, ledger_of, report
 from clutch.cli.demo.supervisor import Supervisor
 from clutch.cli.demo.view import Silent, View, view_on
+from clutch.cli.demo.worker import STATS
 from clutch.errors import ClutchError, InvalidInput
 from clutch.wiring import default_state_directory
 
@@ -29,9 +31,9 @@ PLAIN = "without-chaos"  #: a state directory of its own inside the one of a cha
 class Wishes:
     """The command line."""
 
-    folder: Path | None
+    folder: str | None
     seed: int
-    state: Path | None
+    state: str | None
     chaos: bool
     kills: int | None
     resume: bool
@@ -40,13 +42,19 @@ class Wishes:
 
 def run(wishes: Wishes) -> int:
     """The exit code."""
-    try:
-        job = find_job(wishes) if wishes.resume else new_job(wishes)
-    except InvalidInput as error:
-        return _failed("invalid_input", error, USAGE)
-    except OSError as error:
-        return _failed("internal", error, ERROR)
-    view: View = Silent() if wishes.as_json else view_on(sys.stderr)
+    with ExitStack() as held:
+        try:
+            job = find_job(wishes) if wishes.resume else new_job(wishes)
+            held.enter_context(jobs.alone(job.state))
+        except InvalidInput as error:
+            return _failed("invalid_input", error, USAGE)
+        except OSError as error:
+            return _failed("internal", error, ERROR)
+        return _seen_through(job, as_json=wishes.as_json)
+
+
+def _seen_through(job: Job, *, as_json: bool) -> int:
+    view: View = Silent() if as_json else view_on(sys.stderr)
     try:
         told = see_through(job, view)
     except KeyboardInterrupt:
@@ -57,14 +65,23 @@ def run(wishes: Wishes) -> int:
         return _failed("internal", error, ERROR)
     finally:
         view.close()
-    if not wishes.as_json:
+    if not as_json:
         print("", told["answer"], "", *told["problems"], sep="\n", file=sys.stderr)
     print(json.dumps(told, ensure_ascii=False), flush=True)
     return 0 if told["ok"] else ERROR
 
 
 def resume_command(job: Job) -> str:
-    return shlex.join(["clutch", "demo", "--resume", "--state", str(job.state)])
+    """It runs as printed, from any directory."""
+    return shlex.join([*_this_program(), "demo", "--resume", "--state", str(job.state)])
+
+
+def _this_program() -> list[str]:
+    """`clutch` when that is this very installation, else the interpreter that runs it."""
+    found = shutil.which("clutch")
+    if found and Path(found).resolve() == Path(sys.executable).with_name("clutch").resolve():
+        return ["clutch"]
+    return [sys.executable, "-m", "clutch"]
 
 
 def _failed(code: str, error: Exception, exit_code: int) -> int:
@@ -80,7 +97,7 @@ def _failed(code: str, error: Exception, exit_code: int) -> int:
 
 
 def new_job(wishes: Wishes) -> Job:
-    folder = (wishes.folder or Path()).resolve()
+    folder = _path("--dir", "." if wishes.folder is None else wishes.folder)
     if not folder.is_dir():
         raise InvalidInput("--dir", f"{folder} is not a directory")
     if wishes.kills is not None and not wishes.chaos:
@@ -96,24 +113,45 @@ def new_job(wishes: Wishes) -> Job:
     return job
 
 
-def _new_state(wished: Path | None, folder: Path) -> Path:
+def _path(option: str, given: str) -> Path:
+    if not given.strip():
+        raise InvalidInput(option, "must name a directory")
+    return Path(given).resolve()
+
+
+def _new_state(wished: str | None, folder: Path) -> Path:
     if wished is None:
-        return Path(tempfile.mkdtemp(prefix="clutch-demo-")).resolve()
-    state = wished.resolve()
+        return _fresh_state(folder)
+    state = _path("--state", wished)
     if state.is_relative_to(folder):
         raise InvalidInput(
             "--state", "must not lie inside the surveyed folder: the survey would survey itself"
         )
-    state.mkdir(mode=0o700, parents=True, exist_ok=True)
-    if any(state.iterdir()):
+    try:
+        state.mkdir(mode=0o700, parents=True, exist_ok=True)
+        is_empty = not any(state.iterdir())
+    except OSError as error:
+        why = "is not a directory" if state.is_file() else f"cannot be used: {error.strerror}"
+        raise InvalidInput("--state", f"{state} {why}") from error
+    if not is_empty:
         raise InvalidInput("--state", f"{state} is not empty; --resume finishes a demo that is kept there")
     return state
 
 
+def _fresh_state(folder: Path) -> Path:
+    """Never inside the surveyed folder: who surveys all temporary files does not want to see this one."""
+    for place in (Path(tempfile.gettempdir()).resolve(), default_state_directory().resolve() / "demos"):
+        if not place.is_relative_to(folder):
+            place.mkdir(mode=0o700, parents=True, exist_ok=True)
+            return Path(tempfile.mkdtemp(prefix="clutch-demo-", dir=place))
+    raise InvalidInput("--state", f"name a directory outside of {folder}: the survey would survey itself")
+
+
 def find_job(wishes: Wishes) -> Job:
-    if wishes.folder or wishes.chaos or wishes.kills is not None:
+    if wishes.folder is not None or wishes.chaos or wishes.kills is not None:
         raise InvalidInput("--resume", "goes on with the job as it was; give it nothing but --state")
-    state = wishes.state.resolve() if wishes.state else jobs.remembered(default_state_directory())
+    home = default_state_directory()
+    state = jobs.remembered(home) if wishes.state is None else _path("--state", wishes.state)
     if state is None:
         raise InvalidInput("--resume", "no demo is remembered; name its directory with --state")
     job = jobs.load(state)
@@ -127,8 +165,11 @@ def find_job(wishes: Wishes) -> Job:
 
 def see_through(job: Job, view: View) -> dict[str, Any]:
     started_at = time.monotonic()
-    view.say(f"Surveying {job.folder} with a scripted model, not an LLM. State: {job.state}")
-    Supervisor(job, view).run()
+    if _is_finished(job):
+        view.say(f"This demo is finished already; its report once more. State: {job.state}")
+    else:
+        view.say(f"Surveying {job.folder} with a scripted model, not an LLM. State: {job.state}")
+        Supervisor(job, view).run()
     plain = _without_chaos(job) if job.is_chaos else None
     return report(job, time.monotonic() - started_at, plain)
 
@@ -139,5 +180,11 @@ def _without_chaos(job: Job) -> Ledger:
     state.mkdir(mode=0o700, exist_ok=True)
     plain = Job(state, job.folder, job.seed, pace_s=0.0)
     plain.save()
-    Supervisor(plain, Silent()).run()
+    if not _is_finished(plain):
+        Supervisor(plain, Silent()).run()
     return ledger_of(state)
+
+
+def _is_finished(job: Job) -> bool:
+    """Its worker writes the figures last, when nothing is left to do."""
+    return (job.state / STATS).exists()

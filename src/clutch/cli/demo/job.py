@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
+
+from clutch.errors import InvalidInput
 
 QUESTION = "Survey the folder: what is in it, and what deserves attention?"
 SESSION = "agent:main:main"
 
 _JOB, _POINTER = "demo.json", "last-demo"
+_COMMAND_LOCK, _GATEWAY_LOCK = "demo.lock", "lock"
 
 PACE_S = 0.3  # of one model call: quick, and a person can still follow
 SLOW = 4.0  # times slower is the child that takes its time
@@ -48,9 +54,48 @@ def load(state: Path) -> Job | None:
     """None: no demo is kept there."""
     try:
         read: dict[str, Any] = json.loads((state / _JOB).read_text())
-    except FileNotFoundError:
+        return Job(**{**read, "state": state, "folder": Path(read["folder"])})
+    except (FileNotFoundError, NotADirectoryError):
         return None
-    return Job(**{**read, "state": state, "folder": Path(read["folder"])})
+    except (ValueError, TypeError, KeyError) as error:
+        raise InvalidInput("--state", f"{state / _JOB} is damaged; start a new demo") from error
+
+
+@contextmanager
+def alone(state: Path) -> Iterator[None]:
+    """One command at a time sees a demo through. Its own lock, because between two lives of a worker nobody
+    holds the gateway's; and that one too, because a worker outlives a killed command for a moment."""
+    lock = os.open(state / _COMMAND_LOCK, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+    try:
+        _take(lock, state)
+        _must_be_free(state)
+        os.ftruncate(lock, 0)
+        os.pwrite(lock, f"{os.getpid()}\n".encode(), 0)
+        yield
+    finally:
+        os.close(lock)
+
+
+def _must_be_free(state: Path) -> None:
+    try:
+        lock = os.open(state / _GATEWAY_LOCK, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
+    except FileNotFoundError:
+        return
+    try:
+        _take(lock, state)
+    finally:
+        os.close(lock)
+
+
+def _take(lock: int, state: Path) -> None:
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError as error:
+        owner = os.pread(lock, 32, 0).decode("ascii", "replace").strip() or "unknown"
+        raise InvalidInput(
+            "--state",
+            f"{state} is in use by another process (pid {owner}); stop it, or wait until it is done",
+        ) from error
 
 
 def remember(home: Path, state: Path) -> None:

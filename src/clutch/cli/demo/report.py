@@ -141,7 +141,8 @@ def problems(told: Mapping[str, Any]) -> Iterator[str]:
     for name in ("lost", "twice", "undelivered", "repeated_unsafe_tools"):
         if told.get(name):
             yield f"{name}: {told[name]}"
-    if told.get("kills_in_flight", KILLS_WANTED_MIN) < KILLS_WANTED_MIN:
+    # Without tasks there is nothing to hit.
+    if told["tasks"] and told.get("kills_in_flight", KILLS_WANTED_MIN) < KILLS_WANTED_MIN:
         yield f"only {told['kills_in_flight']} kills in flight; fewer than {KILLS_WANTED_MIN} prove little"
     if not told.get("same_findings", True):
         yield "the findings differ from those without chaos; did the folder change meanwhile?"

@@ -109,7 +109,7 @@ class Supervisor:
         worker.wait()
         held = self._holds(worker)
         self._kills.write(pid=worker.pid, in_flight=held)
-        self.view.say(f"kill -9 {worker.pid}: {held} runs in flight")
+        self.view.say(f"kill -9 {worker.pid}: {held} {'run' if held == 1 else 'runs'} in flight")
 
     # ---- looking -------------------------------------------------------------------------------------
 

@@ -52,7 +52,7 @@ async def work(job: Job) -> None:
     ) as clutch:
         await clutch.say(QUESTION, session=SESSION, idempotency_key="survey")
         await clutch.settled(session=SESSION)
-        jobs.write_private(job.state / STATS, json.dumps(asdict(clutch.kit.door.stats)))
+        jobs.write_private(job.state / STATS, json.dumps(asdict(clutch.stats)))
 
 
 async def work_while_wanted(job: Job) -> bool:

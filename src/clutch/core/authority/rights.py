@@ -95,7 +95,6 @@ def root_rights(agent: AgentGrant) -> Rights:
     )
 
 
-@lru_cache(maxsize=1024)  # a fan-out asks the same of the same parent again and again
 def child_rights(
     parent: Rights, target: AgentGrant, request: Request, policy: ToolPolicy
 ) -> Rights | NoSandbox:

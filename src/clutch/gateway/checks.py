@@ -1,0 +1,80 @@
+"""The form of what a program gives: text, keys, names. Raises InvalidInput in Python's spelling of the field.
+
+Whether something is allowed is not decided here, and the arguments of a spawn have their own rules in the
+toolbox; what it says of them in the spelling of the surfaces is translated here.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from typing import TypeVar
+
+from clutch.core import keys
+from clutch.core.keys import BadKey, KeyKind, SessionKey
+from clutch.errors import InvalidInput
+
+T = TypeVar("T")
+
+KEY_CHARS_MAX = 200
+
+
+def check_text(field: str, text: object, chars_max: int) -> None:
+    if not isinstance(text, str):
+        raise InvalidInput(field, "must be text")
+    try:
+        text.encode()
+    except UnicodeEncodeError as error:
+        raise InvalidInput(field, "must be valid Unicode text") from error
+    if not text.strip():
+        raise InvalidInput(field, "must not be blank")
+    if "\0" in text:
+        raise InvalidInput(field, "must not contain NUL")
+    if len(text) > chars_max:
+        raise InvalidInput(field, f"has {len(text)} characters, at most {chars_max} are allowed")
+
+
+def check_key(key: object) -> None:
+    """None: the caller has none, and one is made."""
+    if key is None:
+        return
+    check_text("idempotency_key", key, KEY_CHARS_MAX)
+    if not str(key).isprintable():
+        raise InvalidInput("idempotency_key", "must be printable")
+
+
+def main_session(session: object) -> SessionKey:
+    if not isinstance(session, str):
+        raise InvalidInput("session", "must be text")
+    parsed = keys.parse_session_key(session)
+    if isinstance(parsed, BadKey):
+        raise InvalidInput("session", parsed.message)
+    if parsed.kind is KeyKind.SUBAGENT:
+        raise InvalidInput("session", "must be a main or chat session; a child is reached through its task")
+    return parsed
+
+
+def task_number(task_id: object) -> int:
+    if not isinstance(task_id, str):
+        raise InvalidInput("task_id", "must be text")
+    number = keys.parse_task_id(task_id)
+    if number is None:
+        raise InvalidInput("task_id", "must be a task id as printed: t_ and letters and digits")
+    return number
+
+
+def in_surface_spelling(check: Callable[[Mapping[str, object]], T], fields: Mapping[str, object]) -> T:
+    """`check` knows the parameters as agents write them (`runTimeoutSeconds`); a program writes Python."""
+    try:
+        return check({_camel(name): value for name, value in fields.items()})
+    except InvalidInput as error:
+        raise InvalidInput(_snake(error.field), error.rule) from error
+
+
+def _camel(name: str) -> str:
+    first, *rest = name.split("_")
+    return first + "".join(part.capitalize() for part in rest)
+
+
+def _snake(name: str) -> str:
+    return re.sub("[A-Z]", lambda letter: f"_{letter[0].lower()}", name)
