@@ -101,23 +101,32 @@ class Change:
         return self.now
 
     def tasks_to_judge(self) -> set[int]:
-        """Tasks written, and those whose letter was."""
-        touched = set(self.tasks)
-        touched.update(after.task_id for _, after in self.letters.values() if after.task_id is not None)
+        """Tasks that changed, and those whose letter did. Rows rewritten as they were need no judge."""
+        touched = {after.id for before, after in self.tasks.values() if before != after}
+        touched.update(
+            after.task_id
+            for before, after in self.letters.values()
+            if after.task_id is not None and before != after
+        )
         return touched
 
     def lives_to_judge(self) -> set[int]:
-        """Tasks written, and those whose session was."""
-        return set(self.tasks).union(after.id for _, after in self.sessions.values() if after.is_task)
+        """Tasks that changed, and those whose session did."""
+        touched = {after.id for before, after in self.tasks.values() if before != after}
+        touched.update(
+            after.id for before, after in self.sessions.values() if after.is_task and before != after
+        )
+        return touched
 
     def sessions_to_judge(self) -> set[int]:
-        """Sessions written, those that got or lost a letter, and the requesters of tasks that moved."""
-        touched = set(self.sessions)
+        """Sessions that changed, those that got or lost a letter, and the requesters of tasks that moved."""
+        touched = {after.id for before, after in self.sessions.values() if before != after}
         for before, after in self.letters.values():
-            touched.add(after.session_id)
-            if before is not None:
-                touched.add(before.session_id)
-        touched.update(after.requester_id for _, after in self.tasks.values())
+            if before != after:
+                touched.add(after.session_id)
+                if before is not None:
+                    touched.add(before.session_id)
+        touched.update(after.requester_id for before, after in self.tasks.values() if before != after)
         return touched
 
     def requesters_to_count(self) -> set[int]:

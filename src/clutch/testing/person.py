@@ -60,6 +60,7 @@ class Person:
         self.mains: list[int] = []
         self.counted: Counter[str] = Counter()
         self._wishes = 0
+        self._thought_of: set[int] = set()
 
     async def arrive(self, count: int, depth_left: int) -> None:
         """Open the main sessions and give each its first job."""
@@ -258,6 +259,26 @@ class Person:
                 await self._verdict(chosen, Verdict.APPROVE)
             except ClutchError as error:
                 self._world.tell(f"person cannot decide: {type(error).__name__}")
+
+    async def thinks_again(self) -> bool:
+        """About a dead letter, once for each: tell it again, forget it, have it done again, or leave it."""
+        rows = self._world.disk.query(
+            "SELECT id, root_id FROM tasks WHERE delivery = 'undelivered' ORDER BY id"
+        )
+        new = [row for row in rows if row[0] not in self._thought_of]
+        for task_id, root_id in new:
+            self._thought_of.add(task_id)
+            match self._rng.choice(("redeliver", "dismiss", "retry", "leave")):
+                case "redeliver":
+                    await self._peacefully(control.redeliver, task_id, "person")
+                case "dismiss":
+                    await self._peacefully(control.dismiss, task_id, "person")
+                case "retry":
+                    await self._peacefully(control.open_main, root_id)
+                    await self._peacefully(control.again, task_id, "retry", self._key("retry"), "", "person")
+                case _:
+                    pass
+        return bool(new)
 
     async def _peacefully(self, fn: Callable[..., Any], *args: Any) -> None:
         try:

@@ -218,7 +218,7 @@ class World:
             gateway.clock.offset = 0.0
             gateway.start()
         ends_at = self.loop.time() + LIVES_MAX_S
-        while left := self.disk.query(_UNFINISHED):
+        while (left := self.disk.query(_UNFINISHED)) or await self.person.thinks_again():
             if self.loop.time() > ends_at:
                 return self.violated("N6", f"after {LIVES_MAX_S} s there is still {left}")
             self._judge_calm(ends_at)
