@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from clutch.testing.bounds import shortfalls
-from clutch.testing.points import COMMIT, POINTS
+from clutch.testing.killing.points import COMMIT, POINTS
 
 BOTH = ("sqlite", "postgres")
 

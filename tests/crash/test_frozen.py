@@ -13,17 +13,25 @@ from typing import IO
 
 import pytest
 
-from clutch.testing.books import PostgresBooks, Rows, after_death
-from clutch.testing.judging import Evidence, Line, judge
-from clutch.testing.story import EFFECTS
-from clutch.testing.victim import QUIET, prepare
+from clutch.testing.killing.books import PostgresBooks, Rows, after_death
+from clutch.testing.killing.judging import Evidence, Line, judge
+from clutch.testing.killing.story import EFFECTS
+from clutch.testing.killing.victim import QUIET, prepare
 
 pytestmark = pytest.mark.slow
 
 
 @contextmanager
 def worker(directory: Path, dsn: str) -> Iterator[subprocess.Popen[bytes]]:
-    command = [sys.executable, "-m", "clutch.testing.victim", "--state", str(directory), "--database", dsn]
+    command = [
+        sys.executable,
+        "-m",
+        "clutch.testing.killing.victim",
+        "--state",
+        str(directory),
+        "--database",
+        dsn,
+    ]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL) as process:
         try:
             yield process

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from clutch.testing.kills import Total, Wish, run_kills
-from clutch.testing.planted import REPLAYED_EFFECTS, SECOND_LETTER, TWO_TRANSACTIONS
-from clutch.testing.points import POINTS, VARIABLE, Points
+from clutch.testing.killing.kills import Total, Wish, run_kills
+from clutch.testing.killing.planted import REPLAYED_EFFECTS, SECOND_LETTER, TWO_TRANSACTIONS
+from clutch.testing.killing.points import POINTS, VARIABLE, Points
 
 pytestmark = pytest.mark.slow
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from clutch.testing.races import CHECK_THEN_INSERT, Outcome, run_races
+from clutch.testing.killing.races import CHECK_THEN_INSERT, Outcome, run_races
 
 pytestmark = pytest.mark.slow
 

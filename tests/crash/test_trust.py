@@ -9,10 +9,10 @@ from dataclasses import replace
 import pytest
 
 from clutch.core.lifecycle import EDGES
-from clutch.testing.kills import Total
-from clutch.testing.points import POINTS
-from clutch.testing.races import Outcome
-from clutch.testing.simulated import Simulated
+from clutch.testing.killing.kills import Total
+from clutch.testing.killing.points import POINTS
+from clutch.testing.killing.races import Outcome
+from clutch.testing.simulation.campaign import Simulated
 from clutch.testing.trust import Findings, Hunted, Plan, summarise, table
 
 FIELDS = [

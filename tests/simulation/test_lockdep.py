@@ -12,9 +12,9 @@ from clutch.protocol.sessions import open_session
 from clutch.protocol.spawn import rights_text
 from clutch.store.door import Tx
 from clutch.testing.clock import FakeClock
-from clutch.testing.disk import Made, SimDisk
-from clutch.testing.history import History
-from clutch.testing.lockdep import offences
+from clutch.testing.promises.history import History
+from clutch.testing.promises.lockdep import offences
+from clutch.testing.simulation.disk import Made, SimDisk
 
 RIGHTS = rights_text(root_rights(AgentGrant(depth_max=2)))
 PARENT, CHILD = 1, 2

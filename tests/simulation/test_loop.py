@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from clutch.testing.loop import Deadlock, run_virtual
+from clutch.testing.simulation.loop import Deadlock, run_virtual
 
 
 async def _race() -> list[int]:

@@ -5,8 +5,17 @@ from __future__ import annotations
 import pytest
 
 from clutch.protocol import letters
-from clutch.testing.judge import all_names
-from clutch.testing.mutants import Found, Mutant, NotFound, TargetGone, hunt, locate, mutants, planted
+from clutch.testing.mutants.planting import (
+    Found,
+    Mutant,
+    NotFound,
+    TargetGone,
+    hunt,
+    locate,
+    mutants,
+    planted,
+)
+from clutch.testing.promises.judge import all_names
 
 SECONDS_MAX = 20.0
 

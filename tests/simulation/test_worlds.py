@@ -12,11 +12,11 @@ from collections import Counter
 
 import pytest
 
-from clutch.testing.judge import all_names
-from clutch.testing.replays import digests
-from clutch.testing.report import Report
-from clutch.testing.settings import SETTINGS
-from clutch.testing.world import simulate
+from clutch.testing.promises.judge import all_names
+from clutch.testing.simulation.replays import digests
+from clutch.testing.simulation.report import Report
+from clutch.testing.simulation.settings import SETTINGS
+from clutch.testing.simulation.world import simulate
 
 SEEDS = (1, 2)
 

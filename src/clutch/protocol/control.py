@@ -6,7 +6,7 @@ whatever batches do. Authority is checked before (`core.authority`); here only t
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from clutch.core import events as ev
 from clutch.core.admission import Refused, SpawnRequest, admit
@@ -65,7 +65,7 @@ def steer(now: float, policy: Policy, task_id: int, idem: str, text: str, actor:
         task, event, policy, "use `continue`" if task.phase is not Phase.AWAITING_APPROVAL else "use `reject`"
     )
     if task.outcome is not None:  # it has left the count of active children and comes back into it
-        yield from _must_fit(policy, requester, words, f"steer of task {task_id}")
+        yield from _must_fit(policy, requester, words, f"steer of task {task_id}", is_known=True)
     yield from letters.post(now, session.id, idem, LetterKind.INSTRUCTION, text)
     changed = yield from tasks.record(now, policy, session, event, actor)
     yield from sessions.save(now, policy, session)
@@ -201,13 +201,20 @@ def _lock_above(task_id: int) -> Tx[tuple[SessionRow | None, str]]:
     return (yield from sessions.lock(requester_id)), words
 
 
-def _must_fit(policy: Policy, requester: SessionRow | None, words: str, what: str) -> Tx[None]:
-    """Whoever starts to work again is admitted like a new child."""
-    if requester is not None:
-        counted = yield from census(requester, policy.limits, frozenset())
-        verdict = admit(SpawnRequest(words), counted, policy.limits)
-        if isinstance(verdict, Refused):
-            raise NotPossible(f"{what} is refused: {verdict.error}")
+def _must_fit(
+    policy: Policy, requester: SessionRow | None, words: str, what: str, *, is_known: bool = False
+) -> Tx[None]:
+    """Whoever starts to work again is admitted like a new child.
+
+    `is_known`: its record was never let go, so only the counts of those at work can refuse it."""
+    if requester is None:
+        return
+    counted = yield from census(requester, policy.limits, frozenset())
+    if is_known:
+        counted = replace(counted, is_closed=False, retained=0, undelivered=0)
+    verdict = admit(SpawnRequest(words), counted, policy.limits)
+    if isinstance(verdict, Refused):
+        raise NotPossible(f"{what} is refused: {verdict.error}")
 
 
 def _task(task_id: int) -> Tx[tuple[SessionRow, Task]]:

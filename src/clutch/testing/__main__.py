@@ -5,9 +5,10 @@ from __future__ import annotations
 import argparse
 import sys
 
-from clutch.testing import hunting, trust
-from clutch.testing.settings import SETTINGS
-from clutch.testing.world import replay
+from clutch.testing import trust
+from clutch.testing.mutants import hunting
+from clutch.testing.simulation.settings import SETTINGS
+from clutch.testing.simulation.world import replay
 
 
 def main() -> int:

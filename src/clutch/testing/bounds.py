@@ -10,7 +10,7 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final
 
-from clutch.testing.points import COMMIT, POINTS
+from clutch.testing.killing.points import COMMIT, POINTS
 
 DEFAULT_SECONDS: Final = 300.0
 

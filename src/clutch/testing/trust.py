@@ -26,13 +26,13 @@ import apsw
 
 from clutch import __version__
 from clutch.testing import bounds
-from clutch.testing.hunting import hunt_all
-from clutch.testing.kills import Total, Wish, run_kills
-from clutch.testing.mutants import Found, NotFound
+from clutch.testing.killing.kills import Total, Wish, run_kills
+from clutch.testing.killing.races import Outcome, run_races
+from clutch.testing.mutants.hunting import hunt_all
+from clutch.testing.mutants.planting import Found, NotFound
 from clutch.testing.postgres import PostgresServer
-from clutch.testing.races import Outcome, run_races
-from clutch.testing.replays import replays_identical
-from clutch.testing.simulated import Simulated, run_many
+from clutch.testing.simulation.campaign import Simulated, run_many
+from clutch.testing.simulation.replays import replays_identical
 
 SCHEMA: Final = "clutch.trust/1"
 BACKENDS: Final = ("sqlite", "postgres")

@@ -1,0 +1,219 @@
+"""A real worker process that is made to be killed: `python -m clutch.testing.killing.victim --state DIR`.
+
+It works on the story in one state directory or PostgreSQL database, together with the client whose wishes the
+story knows, and ends by itself with 7 when nothing is left to do. Whatever it accepted, asked and showed is
+told to a witness outside. Starting it again goes on with the story.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import os
+import sys
+import traceback
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+from clutch.core import keys
+from clutch.core.authority import AgentGrant, root_rights
+from clutch.core.model import LetterKind
+from clutch.engine.bus import Bus
+from clutch.engine.dispatcher import Worker
+from clutch.engine.ids import BlockIds
+from clutch.engine.turn import Kit
+from clutch.ports import Lives
+from clutch.protocol import control, letters, queries, sessions
+from clutch.protocol.spawn import Accepted, Order, rights_text, spawn
+from clutch.store.door import Door
+from clutch.store.sqlite import SqliteStore
+from clutch.store.state_directory import StateDirectory
+from clutch.testing.killing import planted
+from clutch.testing.killing.points import COMMIT, CrashingDoor, CrashingModels, CrashingTools, Points
+from clutch.testing.killing.story import (
+    MAINS,
+    NOTES,
+    POLICY,
+    STEERED,
+    StoryModel,
+    Wishes,
+    Witness,
+    client_orders,
+    story_tools,
+)
+from clutch.testing.killing.torn import TearingDisk
+from clutch.wiring import DATABASE_FILE, SystemClock
+
+QUIET: Final = 7  #: the story is over and nobody died
+STUCK: Final = 8  #: it is not over, and nothing moves any more
+BROKEN: Final = 9  #: an exception nobody caught: a bug
+
+#: Looks in a row that found nothing moving. In looks, not seconds: a machine that stood still is not stuck.
+_LOOK_S: Final = 0.01
+_STILL_LOOKS_MAX: Final = 250
+
+
+#: Transactions that bring a story on. Claiming and waking do not: that could go round in circles for ever.
+_PROGRESS: Final = frozenset(
+    {"respond", "results", "yields", "finish", "stumble", "ring", "spawn", "kill", "steer"}
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Assignment:
+    """Where to work. `database`: a PostgreSQL address; without one, SQLite in the directory."""
+
+    directory: Path
+    database: str | None = None
+    plant: str = ""
+
+
+class Life:
+    """One life of a victim."""
+
+    def __init__(self, assignment: Assignment, points: Points, witness: Witness) -> None:
+        self.assignment, self.points, self.witness = assignment, points, witness
+        self.moves = 0
+
+    async def live(self) -> int:
+        async with _store(self.assignment) as (store, lives):
+            wishes = Wishes()
+            door = CrashingDoor(planted.door(self.assignment.plant, store), self.points, self._heard)
+            kit = Kit(
+                door=door,
+                models=CrashingModels(StoryModel(self.witness, wishes), self.points),
+                toolbox=CrashingTools(planted.tools(self.assignment.plant, story_tools()), self.points),
+                policy=POLICY,
+                ids=BlockIds(),
+                bus=Bus(),
+                lives=lives,
+            )
+            worker = Worker(kit, SystemClock(), has_leases=self.assignment.database is not None)
+            async with asyncio.TaskGroup() as group:
+                group.create_task(worker.run())
+                await worker.ready.wait()
+                roots = await self._ask_for_work(kit)
+                client = group.create_task(self._client(door, wishes))
+                verdict = await self._until_quiet(door, roots)
+                client.cancel()
+                await worker.stop()
+        return verdict
+
+    def _heard(self, name: str, value: Any) -> None:
+        if name == "next_number":
+            self.witness.say(up=value, pid=os.getpid())
+        if name in _PROGRESS:
+            self.moves += 1
+
+    async def _ask_for_work(self, kit: Kit) -> list[int]:
+        """The client's wishes, under keys that make a second try harmless."""
+        door, roots = kit.door, []
+        rights = rights_text(root_rights(AgentGrant(depth_max=POLICY.limits.depth_max)))
+        for name, job in MAINS.items():
+            key = str(keys.chat_key("main", name))
+            workspace = str(self.assignment.directory / "files")
+            root = await door.alone(
+                sessions.open_session, kit.ids.next(), key, "main", rights, "terminal:story", workspace
+            )
+            await door.tx(root, letters.post, root, f"user:{name}", LetterKind.USER, job)
+            self.witness.say(posted=name)
+            roots.append(root)
+        orders = [
+            Order(idem, kit.ids.next(), kit.ids.uuid4(), request, place)
+            for place, (idem, request) in enumerate(client_orders())
+        ]
+        told = await door.tx(roots[-1], spawn, POLICY, roots[-1], roots[-1], None, orders)
+        for order, answer in zip(orders, told, strict=True):
+            assert isinstance(answer, Accepted), answer
+            self.witness.say(accepted_by=order.idem, task=keys.task_id(answer.task_id))
+        return roots
+
+    async def _client(self, door: Door, wishes: Wishes) -> None:
+        while True:
+            verb, session_key = await wishes.waiting.get()
+            task_id = await door.read(queries.session_id, session_key)
+            assert task_id is not None, session_key
+            if verb == "kill":
+                await door.alone(control.kill, POLICY, task_id, "not needed", "client")
+            else:
+                await self._steer(door, task_id)
+            self.witness.say(did=verb, task=keys.task_id(task_id))
+
+    async def _steer(self, door: Door, task_id: int) -> None:
+        try:
+            await door.alone(control.steer, POLICY, task_id, f"steer:{task_id}", STEERED, "client")
+        except control.NotPossible:
+            self.witness.say(too_late="steer", task=keys.task_id(task_id))
+
+    async def _until_quiet(self, door: Door, roots: list[int]) -> int:
+        still = 0
+        while still < _STILL_LOOKS_MAX:
+            before = self.moves
+            await asyncio.sleep(_LOOK_S)
+            still = still + 1 if self.moves == before else 0
+            if still and all([await door.read(queries.is_quiet, root) for root in roots]):
+                return QUIET
+        self.witness.say(stuck=True)
+        return STUCK
+
+
+@asynccontextmanager
+async def _store(assignment: Assignment) -> AsyncIterator[tuple[Door, Lives | None]]:
+    """As the product opens it, with the times of the story."""
+    clock = SystemClock()
+    async with AsyncExitStack() as stack:
+        if assignment.database is not None:
+            from clutch.store.postgres import PostgresStore  # an optional dependency
+            from clutch.store.postgres_link import PostgresSettings
+
+            within_lease = 0.8 * POLICY.work.lease_s
+            settings = PostgresSettings(idle_in_transaction_s=within_lease, transaction_s=within_lease)
+            store = await stack.enter_async_context(
+                PostgresStore(assignment.database, clock, settings=settings)
+            )
+            yield store, store.lives
+            return
+        directory = stack.enter_context(StateDirectory(assignment.directory / "state"))
+        yield await stack.enter_async_context(SqliteStore(directory.path / DATABASE_FILE, clock)), None
+
+
+def prepare(directory: Path) -> None:
+    """The files the story reads."""
+    files = directory / "files"
+    files.mkdir(parents=True, exist_ok=True)
+    (files / NOTES).write_text("a note worth reading\n", encoding="utf-8")
+
+
+def live(assignment: Assignment, witness: Witness) -> int:
+    """In this process, until quiet or dead. The point to die at comes from the environment."""
+    points = Points.from_environment(witness.dying)
+    disk = TearingDisk(points) if points.armed in COMMIT else None
+    planted.apply(assignment.plant)
+    try:
+        return asyncio.run(Life(assignment, points, witness).live())
+    except Exception:  # noqa: BLE001 - the witness must hear of every bug; the exit code tells of it
+        witness.say(broken=traceback.format_exc()[-3000:])
+        return BROKEN
+    finally:
+        if disk is not None:
+            disk.unregister()
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--state", type=Path, required=True, help="directory of the story")
+    parser.add_argument("--database", help="PostgreSQL address instead of SQLite")
+    parser.add_argument("--witness", type=Path, help="file to append to; else stdout")
+    arguments = parser.parse_args()
+    prepare(arguments.state)
+    witness = sys.stdout.fileno()
+    if arguments.witness is not None:
+        witness = os.open(arguments.witness, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
+    sys.exit(live(Assignment(arguments.state.resolve(), arguments.database), Witness(witness)))
+
+
+if __name__ == "__main__":
+    main()

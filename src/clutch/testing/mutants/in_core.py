@@ -1,0 +1,224 @@
+"""Planted bugs in the rules: the state machine, admission, and what a run takes."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from functools import wraps
+from typing import Any
+
+from clutch.core import effects as fx
+from clutch.core.events import Ended, Woke
+from clutch.core.model import LetterKind, Phase
+from clutch.testing.mutants.planting import STORMS, Mutant
+
+LIFE = "clutch.core.lifecycle"
+
+
+def _ignoring(key: str) -> Any:
+    def plant(over: Any) -> tuple[Any, ...]:
+        @wraps(over)
+        def bug(name: str, used: int, allowed: int) -> Any:
+            return None if name == key else over(name, used, allowed)
+
+        return (bug,)
+
+    return plant
+
+
+def _no_depth(over: Any, tools_for: Any) -> tuple[Any, ...]:
+    (ignoring,) = _ignoring("maxSpawnDepth")(over)
+
+    @wraps(tools_for)
+    def all_tools(about: Any, specs: Any) -> Any:
+        del about
+        return tuple(specs)
+
+    return ignoring, all_tools
+
+
+def _dead_parents_may(dead_parent: Any) -> tuple[Any, ...]:
+    return (wraps(dead_parent)(lambda _: None),)
+
+
+def _no_deferral(ended: Any) -> tuple[Any, ...]:
+    @wraps(ended)
+    def bug(story: Any, event: Ended) -> None:
+        ended(story, replace(event, untold=0))
+
+    return (bug,)
+
+
+def _steer_keeps_generation(new_generation: Any) -> tuple[Any, ...]:
+    @wraps(new_generation)
+    def bug(story: Any, reason: str, **changes: Any) -> None:
+        kept = {"generation": story.task.generation} if reason == "steered" else {}
+        new_generation(story, reason, **(changes | kept))
+
+    return (bug,)
+
+
+def _steer_keeps_run(supersede: Any) -> tuple[Any, ...]:
+    @wraps(supersede)
+    def bug(story: Any) -> None:
+        supersede(story)
+        story.effects[:] = [effect for effect in story.effects if not isinstance(effect, fx.Stop)]
+
+    return (bug,)
+
+
+def _deferral_burns(requester_gone: Any) -> tuple[Any, ...]:
+    @wraps(requester_gone)
+    def bug(story: Any, at: float) -> None:
+        requester_gone(story, at)
+        if story.moves:
+            story.change(attempts=story.task.attempts + 1)
+
+    return (bug,)
+
+
+def _rings_for_nobody(alarm_rings: Any) -> tuple[Any, ...]:
+    @wraps(alarm_rings)
+    def bug(story: Any, event: Woke) -> None:
+        alarm_rings(story, replace(event, is_owned=True))
+
+    return (bug,)
+
+
+def _forgets_result(delivered: Any) -> tuple[Any, ...]:
+    @wraps(delivered)
+    def bug(story: Any, event: Any) -> None:
+        delivered(story, event)
+        if story.moves:
+            story.change(result=f"{story.task.result} (told)")
+
+    return (bug,)
+
+
+def _never_cuts(freeze: Any) -> tuple[Any, ...]:
+    return (wraps(freeze)(lambda text, bytes_max=0: freeze(text, max(bytes_max, 10**9))),)
+
+
+def _skips_ending(settle: Any) -> tuple[Any, ...]:
+    """A shortcut: running → announcing, with the check of edges switched off for it."""
+
+    @wraps(settle)
+    def bug(story: Any, *args: Any, **kwargs: Any) -> None:
+        line, to = story._line, story.to
+        story.to = lambda phase, reason, **changes: (
+            None if phase is Phase.ENDING else line(phase, reason, **changes)
+        )
+        try:
+            settle(story, *args, **kwargs)
+        finally:
+            story.to = to
+
+    return (bug,)
+
+
+def _background_first(choose: Any) -> tuple[Any, ...]:
+    @wraps(choose)
+    def bug(letters: Any, point: Any, **rules: Any) -> Any:
+        others = [letter for letter in letters if letter.kind is not LetterKind.USER]
+        return choose(others, point, **rules) or choose(letters, point, **rules)
+
+    return (bug,)
+
+
+MUTANTS = (
+    Mutant(
+        "children_not_counted",
+        ("clutch.core.admission._over",),
+        frozenset({"T3"}),
+        ("tight", "storm"),
+        _ignoring("maxChildrenPerAgent"),
+        "the limit of active children is not asked",
+    ),
+    Mutant(
+        "depth_not_checked",
+        ("clutch.core.admission._over", "clutch.engine.turn.tools_for"),
+        frozenset({"N4"}),
+        ("tight",),
+        _no_depth,
+        "a leaf has the spawn tool and nobody asks how deep it is",
+    ),
+    Mutant(
+        "dead_parent_spawns",
+        ("clutch.core.admission._dead_parent",),
+        frozenset({"N19"}),
+        ("gone", "busy"),
+        _dead_parents_may,
+        "a closed session may have children",
+    ),
+    Mutant(
+        "no_deferral",
+        (f"{LIFE}._ended",),
+        frozenset({"N18"}),
+        STORMS,
+        _no_deferral,
+        "a parent is announced while its children work",
+    ),
+    Mutant(
+        "steer_keeps_generation",
+        (f"{LIFE}._new_generation",),
+        frozenset({"T12", "T2", "N5"}),
+        ("busy",),
+        _steer_keeps_generation,
+        "a steered run makes its result under the old name",
+    ),
+    Mutant(
+        "steer_keeps_old_run",
+        (f"{LIFE}._supersede",),
+        frozenset({"T12"}),
+        ("busy",),
+        _steer_keeps_run,
+        "the superseded run is not stopped",
+    ),
+    Mutant(
+        "deferral_burns_attempt",
+        (f"{LIFE}._requester_gone",),
+        frozenset({"T13"}),
+        STORMS,
+        _deferral_burns,
+        "waiting for a requester counts as a failed try",
+    ),
+    Mutant(
+        "deadline_without_owner",
+        (f"{LIFE}._alarm_rings",),
+        frozenset({"T6"}),
+        ("crash", "storm"),
+        _rings_for_nobody,
+        "a run times out while nobody works on it",
+    ),
+    Mutant(
+        "result_changed_after_delivery",
+        (f"{LIFE}._delivered",),
+        frozenset({"T9"}),
+        STORMS,
+        _forgets_result,
+        "telling a result edits it",
+    ),
+    Mutant(
+        "result_not_cut",
+        (f"{LIFE}.freeze",),
+        frozenset({"T9"}),
+        STORMS,
+        _never_cuts,
+        "a result may have any size",
+    ),
+    Mutant(
+        "illegal_edge",
+        (f"{LIFE}._settle",),
+        frozenset({"T10"}),
+        STORMS,
+        _skips_ending,
+        "a task goes from running straight to announcing",
+    ),
+    Mutant(
+        "person_waits_for_announces",
+        ("clutch.protocol.inbox.choose",),
+        frozenset({"N17"}),
+        ("busy",),
+        _background_first,
+        "background letters go before a person's words",
+    ),
+)

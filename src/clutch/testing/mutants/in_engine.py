@@ -1,0 +1,220 @@
+"""Planted bugs in what runs things: the dispatcher and the turn."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import replace
+from functools import wraps
+from typing import Any
+
+from clutch.core.messages import Answer
+from clutch.engine import turn as engine_turn
+from clutch.protocol import turns
+from clutch.protocol.spawn import Accepted, Order
+from clutch.testing.mutants.planting import CRASHES, STORMS, Mutant
+from clutch.testing.mutants.tamper import answering_only
+
+NO_UUID = "00000000-0000-4000-8000-000000000000"
+TURN, WORKER = "clutch.engine.turn.Turn", "clutch.engine.dispatcher.Worker"
+
+
+def _twins(order: Any) -> tuple[Any, ...]:
+    def bug(idem: str, child_id: int, *rest: Any) -> Order:
+        return Order(f"{idem}:{child_id}", child_id, *rest)
+
+    del order
+    return (bug,)
+
+
+def _acks_early(spawn_all: Any) -> tuple[Any, ...]:
+    """The answer is given at once; the transaction may come later."""
+
+    @wraps(spawn_all)
+    async def bug(turn: Any, answer: Any, places: Any) -> Any:
+        promised = [_promise(turn, answer, place, nth) for nth, place in enumerate(places, start=1)]
+        running = asyncio.ensure_future(spawn_all(turn, answer, places))
+        running.add_done_callback(lambda ended: ended.cancelled() or ended.exception())
+        return promised
+
+    return (bug,)
+
+
+def _promise(turn: Any, answer: Any, place: int, nth: int) -> Any:
+    """What the spawn will answer: it takes the next numbers in the same order."""
+    request = turn.kit.toolbox.spawn_request(answer.calls[place].args)
+    child_id = turn.kit.ids._next + nth
+    order = Order("", child_id, NO_UUID, request, place)
+    return engine_turn._answer(
+        order, Accepted(child_id, f"agent:main:subagent:{NO_UUID}", request.label or "")
+    )
+
+
+def _post(now: float, announce: Any, session: Any, to: int, generation: int, silent: bool) -> Any:
+    yield from announce(now, session, to, generation, silent=silent)
+
+
+def _announces_later(finish: Any, announce: Any) -> tuple[Any, ...]:
+    """First the outcome is committed, then the letter."""
+    waiting: list[tuple[Any, ...]] = []
+
+    @wraps(announce)
+    def keep(now: float, session: Any, requester_id: int, generation: int, *, silent: bool) -> Any:
+        del now
+        waiting.append((session, requester_id, generation, silent))
+        yield from ()
+
+    @wraps(finish)
+    async def bug(turn: Any, answer: Answer) -> None:
+        waiting.clear()
+        await finish(turn, answer)
+        for session, requester_id, generation, silent in list(waiting):
+            await turn.kit.door.alone(_post, announce, session, requester_id, generation, silent)
+
+    return bug, keep
+
+
+def _yields_twice(tx: Any, with_yields: Any) -> tuple[Any, ...]:
+    """First the results, then the hold."""
+
+    @wraps(tx)
+    async def bug(turn: Any, fn: Any, *args: Any, **options: Any) -> Any:
+        if fn is not turns.yields:
+            return await tx(turn, fn, *args, **options)
+        outcome, places, nonce = args
+        await tx(turn, turns.results, with_yields(outcome, places, turns.YIELDED), nonce)
+        return await tx(turn, turns.yields, replace(outcome, results=()), places, nonce)
+
+    return bug, with_yields
+
+
+def _asks_again(open_answer: Any) -> tuple[Any, ...]:
+    """An answer whose calls were open when its owner died is asked for once more."""
+
+    @wraps(open_answer)
+    def bug(turn: Any) -> Any:
+        if not getattr(turn, "has_begun", False):
+            turn.has_begun = True
+            return None
+        return open_answer(turn)
+
+    return (bug,)
+
+
+def _runs_again(call: Any) -> tuple[Any, ...]:
+    @wraps(call)
+    async def bug(turn: Any, answer: Any, place: int, interrupted: bool) -> Any:
+        del interrupted
+        return await call(turn, answer, place, False)
+
+    return (bug,)
+
+
+def _stays_dead(lives: Any) -> tuple[Any, ...]:
+    """A worker that was declared dead sits there and does nothing."""
+
+    @wraps(lives)
+    async def bug(worker: Any) -> None:
+        register = worker._register
+
+        async def once() -> None:
+            if worker.id:
+                await asyncio.Event().wait()
+            await register()
+
+        worker._register = once
+        await lives(worker)
+
+    return (bug,)
+
+
+def _claims_forgotten(disown: Any) -> tuple[Any, ...]:
+    return (answering_only(disown),)
+
+
+def _late_mail(post: Any) -> tuple[Any, ...]:
+    """What a person says is acknowledged before it is on disk, and one in five is lost with the process."""
+    said: list[int] = []
+
+    @wraps(post)
+    def bug(*args: Any) -> Any:
+        said.append(1)
+        if len(said) % 5:
+            yield from post(*args)
+
+    return (bug,)
+
+
+MUTANTS = (
+    Mutant(
+        "twin_spawn",
+        ("clutch.engine.turn.Order",),
+        frozenset({"N2"}),
+        CRASHES,
+        _twins,
+        "the key of a spawn is new at every try",
+    ),
+    Mutant(
+        "accepted_before_commit",
+        (f"{TURN}._spawn_all",),
+        frozenset({"N1"}),
+        STORMS,
+        _acks_early,
+        "`accepted` is said before the task is on disk",
+    ),
+    Mutant(
+        "announce_in_second_transaction",
+        (f"{TURN}._finish", "clutch.protocol.letters.announce"),
+        frozenset({"T2"}),
+        STORMS,
+        _announces_later,
+        "the outcome is committed before its letter",
+    ),
+    Mutant(
+        "yield_in_two_transactions",
+        (f"{TURN}._tx", "clutch.protocol.turns.with_yields"),
+        frozenset({"N16"}),
+        STORMS,
+        _yields_twice,
+        "the model is told to wait before it is held",
+    ),
+    Mutant(
+        "answers_recomputed_after_takeover",
+        (f"{TURN}._open_answer",),
+        frozenset({"N22"}),
+        CRASHES,
+        _asks_again,
+        "a committed answer is asked for again",
+    ),
+    Mutant(
+        "unsafe_tool_runs_again",
+        (f"{TURN}._call",),
+        frozenset({"N23"}),
+        CRASHES,
+        _runs_again,
+        "a call whose outcome is unknown is simply repeated",
+    ),
+    Mutant(
+        "no_reincarnation",
+        (f"{WORKER}._lives",),
+        frozenset({"T8"}),
+        ("crash", "storm", "busy"),
+        _stays_dead,
+        "a worker that was buried alive does not come back",
+    ),
+    Mutant(
+        "lost_claims_kept",
+        ("clutch.protocol.workers.disown",),
+        frozenset({"T8", "N6"}),
+        CRASHES,
+        _claims_forgotten,
+        "a claim whose answer was lost is nobody's",
+    ),
+    Mutant(
+        "words_lost",
+        ("clutch.protocol.letters.post",),
+        frozenset({"N12", "N20"}),
+        ("busy",),
+        _late_mail,
+        "some letters are acknowledged and not kept",
+    ),
+)

@@ -1,0 +1,141 @@
+"""Planted bugs in what becomes of letters: posting, taking, answering."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from functools import wraps
+from typing import Any
+
+from clutch.protocol.sessions import SessionRow
+from clutch.store.door import Statement, Tx
+from clutch.testing.mutants.planting import STORMS, Mutant
+from clutch.testing.mutants.planting import mutant_of as _mutant
+from clutch.testing.mutants.tamper import answering_only, reworded, tampered
+
+
+def _letter_unannounced(announce: Any) -> tuple[Any, ...]:
+    def say(sql: str, parameters: Any) -> Statement:
+        return sql, (*parameters[:-1], 1)
+
+    return (tampered(announce, say=say, hints=False),)
+
+
+def _kill_leaves_no_letter(announce: Any) -> tuple[Any, ...]:
+    @wraps(announce)
+    def bug(*args: Any, silent: bool) -> Tx[None]:
+        if not silent:
+            yield from announce(*args, silent=silent)
+
+    return (bug,)
+
+
+def _taken_before_appended(take: Any) -> tuple[Any, ...]:
+    @wraps(take)
+    def bug(*args: Any, **kwargs: Any) -> Tx[Any]:
+        return replace((yield from take(*args, **kwargs)), inputs=())
+
+    return (bug,)
+
+
+def _appended_twice(take: Any) -> tuple[Any, ...]:
+    @wraps(take)
+    def bug(*args: Any, **kwargs: Any) -> Tx[Any]:
+        taken = yield from take(*args, **kwargs)
+        return replace(taken, inputs=taken.inputs * 2)
+
+    return (bug,)
+
+
+def _given_back_again(letter: Any) -> tuple[Any, ...]:
+    return (wraps(letter)(lambda *columns: replace(letter(*columns), taken_seq=None)),)
+
+
+def _senders_not_stepped(answer: Any) -> tuple[Any, ...]:
+    @wraps(answer)
+    def bug(now: float, policy: Any, session: SessionRow, run_id: int) -> Tx[None]:
+        del now, policy
+        yield (
+            "UPDATE inbox SET state = 1 WHERE session_id = ? AND state = 0 AND taken_run = ?",
+            (session.id, run_id),
+        )
+
+    return (bug,)
+
+
+def _homeless_are_seen(pass_on: Any) -> tuple[Any, ...]:
+    return (tampered(pass_on, say=reworded("SET seen = 1", " AND state <> 0", "")),)
+
+
+def _in_order_of_letters(findings: Any) -> tuple[Any, ...]:
+    @wraps(findings)
+    def bug(page: Any, chosen: Any) -> Any:
+        known = [letter for letter in chosen if letter.task_id is not None]
+        return [page._finding(page.senders[letter.task_id], letter) for letter in reversed(known)]
+
+    return (bug,)
+
+
+MUTANTS: tuple[Mutant, ...] = (
+    _mutant(
+        "lost_wake_up_at_a_join",
+        "letters.announce",
+        "N16",
+        STORMS,
+        _letter_unannounced,
+        "a letter is born seen, and nobody is hinted",
+    ),
+    _mutant(
+        "kill_leaves_no_letter",
+        "letters.announce",
+        "T2",
+        ("busy",),
+        _kill_leaves_no_letter,
+        "a killed child never settles",
+    ),
+    _mutant(
+        "taken_but_not_appended",
+        "inbox.take",
+        "N12",
+        STORMS,
+        _taken_before_appended,
+        "taken, and not to be read",
+    ),
+    _mutant(
+        "appended_twice", "inbox.take", "N12", STORMS, _appended_twice, "the same letter stands there twice"
+    ),
+    _mutant(
+        "take_not_marked",
+        "inbox._mark",
+        "N12",
+        STORMS,
+        lambda mark: (answering_only(mark),),
+        "read, and still waiting",
+    ),
+    _mutant(
+        "given_back_appended_again",
+        "inbox._letter",
+        "N12",
+        ("sick",),
+        _given_back_again,
+        "a letter given back is appended once more",
+    ),
+    _mutant(
+        "senders_not_stepped", "inbox.answer", "T2", STORMS, _senders_not_stepped, "told, but nobody notes it"
+    ),
+    _mutant(
+        "homeless_letters_forgotten",
+        "inbox._pass_on",
+        "N16",
+        ("gone",),
+        _homeless_are_seen,
+        "a letter to nobody is marked as seen before its sender knows",
+    ),
+    _mutant(
+        "findings_out_of_order",
+        "pages.Page._findings",
+        "T11",
+        STORMS,
+        _in_order_of_letters,
+        "findings come in the order of their letters",
+    ),
+)

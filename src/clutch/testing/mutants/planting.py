@@ -1,0 +1,138 @@
+"""Planted bugs: does the simulation find what it is there to find?
+
+A mutant replaces named functions of the product for the length of one world. It must be found by an
+invariant; that the patched code raises is no find. A mutant whose target does not exist any more is an
+error, so that no refactoring can disarm it silently.
+"""
+
+from __future__ import annotations
+
+import importlib
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import cache
+from types import MappingProxyType
+from typing import Any
+
+from clutch.testing.simulation.settings import SETTINGS
+from clutch.testing.simulation.world import simulate
+
+
+class TargetGone(LookupError):
+    """A mutant names a function that the product does not have."""
+
+
+@dataclass(frozen=True, slots=True)
+class Mutant:
+    """`plant` is given the original functions in the order of `targets` and returns their replacements."""
+
+    name: str
+    targets: tuple[str, ...]
+    expected: frozenset[str]  #: invariants that may find it
+    worlds: tuple[str, ...]
+    plant: Callable[..., tuple[Any, ...]]
+    about: str
+
+
+#: where most things go wrong, and where processes die most
+STORMS = ("storm", "busy", "crash")
+CRASHES = ("crash", "storm")
+
+
+def mutant_of(
+    name: str, targets: str | tuple[str, ...], expected: str, worlds: tuple[str, ...], plant: Any, about: str
+) -> Mutant:
+    """One in the transactions: targets are named below `clutch.protocol`, invariants in one text."""
+    named = (targets,) if isinstance(targets, str) else targets
+    places = tuple(f"clutch.protocol.{one}" for one in named)
+    return Mutant(name, places, frozenset(expected.split()), worlds, plant, about)
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    name: str
+    target: str
+    found_by: str
+    world: str
+    seed: int
+    seeds: int  #: worlds played
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class NotFound:
+    name: str
+    target: str
+    seeds: int
+    seconds: float
+    why: str
+
+
+def locate(target: str) -> tuple[Any, str, Any]:
+    """The object that holds the target, the target's name in it, and the target."""
+    parts = target.split(".")
+    for cut in range(len(parts) - 1, 0, -1):
+        try:
+            holder: Any = importlib.import_module(".".join(parts[:cut]))
+        except ModuleNotFoundError:
+            continue
+        for name in parts[cut:-1]:
+            holder = getattr(holder, name, None)
+        if hasattr(holder, parts[-1]):
+            return holder, parts[-1], getattr(holder, parts[-1])
+        break
+    raise TargetGone(f"there is no {target}; the mutant must follow the code")
+
+
+@contextmanager
+def planted(mutant: Mutant) -> Iterator[None]:
+    """The bug is in the product inside this block, freshly made, and gone after it."""
+    places = [locate(target) for target in mutant.targets]
+    replacements = mutant.plant(*(original for _, _, original in places))
+    try:
+        for (holder, name, _), new in zip(places, replacements, strict=True):
+            setattr(holder, name, new)
+        yield
+    finally:
+        for holder, name, original in places:
+            setattr(holder, name, original)
+
+
+def hunt(mutant: Mutant, seconds: float, first_seed: int = 1) -> Found | NotFound:
+    """Play worlds until an expected invariant accuses, or the time is over."""
+    started = time.perf_counter()
+    played, others = 0, set[str]()
+    target = mutant.targets[0]
+    while time.perf_counter() - started < seconds:
+        seed = first_seed + played // len(mutant.worlds)
+        world = mutant.worlds[played % len(mutant.worlds)]
+        with planted(mutant):
+            report = simulate(seed, world, is_mutant=True)
+        played += 1
+        named = [violation.invariant for violation in report.violations]
+        spent = time.perf_counter() - started
+        if hits := [name for name in named if name in mutant.expected]:
+            if simulate(seed, world).violations:
+                return NotFound(
+                    mutant.name, target, played, round(spent, 2), "the world fails without it, too"
+                )
+            return Found(mutant.name, target, hits[0], world, seed, played, round(spent, 2))
+        others.update(named)
+        others.update(error[:80] for error in report.raised[:1])
+    why = f"only {sorted(others)[:5]}" if others else "nobody accused"
+    return NotFound(mutant.name, target, played, round(time.perf_counter() - started, 2), why)
+
+
+@cache
+def mutants() -> Mapping[str, Mutant]:
+    """All of them. Late import: the planted bugs know the whole product."""
+    from clutch.testing.mutants import in_core, in_engine, in_letters, in_protocol
+
+    files = (in_core, in_protocol, in_letters, in_engine)
+    every: list[Mutant] = [mutant for file in files for mutant in file.MUTANTS]
+    named = {mutant.name: mutant for mutant in every}
+    assert len(named) == len(every), "two mutants have one name"
+    assert all(world in SETTINGS for mutant in every for world in mutant.worlds)
+    return MappingProxyType(named)

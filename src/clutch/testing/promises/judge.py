@@ -1,0 +1,107 @@
+"""Asks every promise about every commit, and counts how often each was asked."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Sequence
+
+from clutch.core.policy import Policy
+from clutch.testing.promises import lockdep, reading, transitions, waking
+from clutch.testing.promises.court import ABOUT, TRANSITIONS, Court, Transition
+from clutch.testing.promises.history import Change, History
+from clutch.testing.promises.invariants import Query, Scope, filled, queries
+from clutch.testing.simulation.disk import Made, SimDisk
+from clutch.testing.simulation.witness import PROMISES
+
+#: importing them is what enlists their promises
+_ENLISTED = (lockdep, reading, transitions, waking)
+
+_TABLES = ("sessions", "tasks", "letters", "runs")
+_TOUCHED = "IN (SELECT value FROM json_each(?))"
+
+
+class _Bench:
+    """All queries of one scope, ready to be asked."""
+
+    def __init__(self, scope: Scope, policy: Policy, *, now: str = "0") -> None:
+        asked = queries(scope)
+        self.counts = Counter(query.invariant for query in asked)
+        self.times = 0
+        self.asked: list[tuple[str, Query]] = [
+            (filled(query, policy, touched=_TOUCHED, now=now), query) for query in asked
+        ]
+
+
+class Judge:
+    """`accuse` is called with the name of the broken promise and what is wrong."""
+
+    def __init__(self, disk: SimDisk, policy: Policy, accuse: Callable[[str, str], None]) -> None:
+        self._disk, self._policy, self._accuse = disk, policy, accuse
+        self.history = History(disk)
+        self._times: Counter[Transition] = Counter()
+        self._calm = Counter[str]()
+        self._court = Court(disk, self.history)
+        self._benches = {scope: _Bench(scope, policy) for scope in Scope if scope is not Scope.CALM}
+
+    def judge(self, made: Sequence[Made], now: float) -> Change:
+        change = self.history.change(made, now)
+        self._judge_transitions(change)
+        if touched := change.tasks_to_judge():
+            self._ask(self._benches[Scope.TASK], touched)
+        if touched := change.lives_to_judge():
+            self._ask(self._benches[Scope.LIFE], touched)
+        if touched := change.sessions_to_judge():
+            self._ask(self._benches[Scope.SESSION], touched)
+            self.history.note_touched(touched)
+        if touched := change.requesters_to_count():
+            self._ask(self._benches[Scope.BIRTH], touched)
+        if change.has_new_owners:
+            self._ask(self._benches[Scope.OWNERS], ())
+        self.history.note_claims(change)
+        return change
+
+    @property
+    def evaluations(self) -> Counter[str]:
+        """How often each promise was asked about. Counted by group, because counting costs, too."""
+        total = Counter(self._calm)
+        for bench in self._benches.values():
+            total.update({name: count * bench.times for name, count in bench.counts.items()})
+        for transition, times in self._times.items():
+            total[transition.invariant] += times
+        return total
+
+    def judge_calm(self, now: float) -> None:
+        bench = _Bench(Scope.CALM, self._policy, now=repr(now))
+        self._ask(bench, ())
+        self._calm.update(bench.counts)
+
+    def judge_end(self) -> None:
+        self._ask(self._benches[Scope.END], ())
+
+    def _judge_transitions(self, change: Change) -> None:
+        if not (change.sessions or change.tasks or change.letters or change.runs):
+            return
+        for transition in self._asked_about(change):
+            self._times[transition] += 1
+            for wrong in transition.check(change, self._court):
+                self._accuse(transition.invariant, f"{transition.promise}: {wrong}")
+
+    def _asked_about(self, change: Change) -> Iterator[Transition]:
+        for table in _TABLES:
+            if getattr(change, table):
+                yield from ABOUT.get(table, ())
+        for name in dict.fromkeys(made.name for made in change.made):
+            yield from ABOUT.get(name, ())
+
+    def _ask(self, bench: _Bench, touched: Iterable[int]) -> None:
+        bench.times += 1
+        ids = f"[{','.join(map(str, sorted(touched)))}]"
+        for sql, query in bench.asked:
+            for row_id, wrong in self._disk.ask(sql, (ids,) if "?" in sql else ()):
+                self._accuse(query.invariant, f"{query.promise}: {row_id} {wrong}")
+
+
+def all_names() -> set[str]:
+    """Every promise that is asked somewhere, by its name."""
+    asked = {query.invariant for scope in Scope for query in queries(scope)}
+    return asked | {transition.invariant for transition in TRANSITIONS} | set(PROMISES)

@@ -1,0 +1,141 @@
+"""What stands in a transcript must be what the letters say, once: judged at the commit that writes it."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections import Counter
+from collections.abc import Iterator
+from typing import Final
+
+from clutch.core import keys
+from clutch.protocol import turns
+from clutch.testing.promises.court import Court, promises
+from clutch.testing.promises.history import Change, LetterShot
+
+#: transactions that take letters, and those that file the results of calls
+READING: Final = frozenset({"begin", "results", "yields"})
+WORKING: Final = frozenset({"results", "yields"})
+
+_BLOCK = re.compile(r"^task: (t_[0-9a-z]+) session: ", re.MULTILINE)
+_LINE = re.compile(r'^\| "(t_[0-9a-z]+) ', re.MULTILINE)
+_OLDER = "Older results, one line each"
+
+
+@promises("N12", READING, "a letter is put into the transcript once, in the commit that takes it")
+def _appended_once(change: Change, court: Court) -> Iterator[str]:
+    for session_id, old_head, head in _grown(change, READING):
+        yield from _compare(change, court, session_id, old_head, head)
+
+
+def _compare(change: Change, court: Court, session_id: int, old_head: int, head: int) -> Iterator[str]:
+    rows = court.disk.query(
+        "SELECT body FROM messages WHERE session_id = ? AND seq > ? AND seq <= ? AND kind = 'input'",
+        session_id,
+        old_head,
+        head,
+    )
+    inputs = [json.loads(body) for (body,) in rows]
+    new = [after for before, after in change.letters.values() if _is_taken_now(before, after, session_id)]
+    told = Counter(
+        task_id for message in inputs if message["source"] == "announce" for task_id in _told(message["text"])
+    )
+    wanted = Counter(
+        keys.task_id(letter.task_id or 0) for letter in new if letter.kind == "announce" and not letter.silent
+    )
+    if told != wanted:
+        yield f"session {session_id} took letters of {sorted(wanted)} and reads of {sorted(told)}"
+    said = Counter(message["source"] for message in inputs if message["source"] != "announce")
+    urgent = Counter(letter.kind for letter in new if letter.kind != "announce")
+    if said != urgent:
+        yield f"session {session_id} took {dict(urgent)} and reads {dict(said)}"
+    misplaced = [letter.id for letter in new if not old_head < (letter.taken_seq or 0) <= head + 1]
+    if misplaced:
+        yield f"session {session_id}: letters {misplaced} do not stand where they say"
+
+
+def _is_taken_now(before: LetterShot | None, after: LetterShot, session_id: int) -> bool:
+    was_taken = before is not None and before.taken_seq is not None
+    return after.session_id == session_id and after.taken_seq is not None and not was_taken
+
+
+def _told(text: str) -> Iterator[str]:
+    blocks, _, older = text.partition(_OLDER)
+    yield from _BLOCK.findall(blocks)
+    yield from _LINE.findall(older)
+
+
+@promises("T11", READING, "findings are told in the order in which the model asked for them")
+def _in_spawn_order(change: Change, court: Court) -> Iterator[str]:
+    for session_id, text in _announcements(change, court):
+        told = [keys.parse_task_id(found) for found in _BLOCK.findall(text.partition(_OLDER)[0])]
+        orders = {
+            row[0]: row[1]
+            for row in court.disk.query(
+                "SELECT id, spawn_order FROM tasks WHERE id IN (SELECT value FROM json_each(?))",
+                json.dumps(told),
+            )
+        }
+        placed = [orders[task_id] for task_id in told if task_id in orders]
+        if placed != sorted(placed):
+            yield f"session {session_id} reads {told}, whose calls were {placed}"
+
+
+def _announcements(change: Change, court: Court) -> Iterator[tuple[int, str]]:
+    for session_id, old_head, head in _grown(change, READING):
+        rows = court.disk.query(
+            "SELECT body FROM messages WHERE session_id = ? AND seq > ? AND seq <= ? AND kind = 'input'",
+            session_id,
+            old_head,
+            head,
+        )
+        for (body,) in rows:
+            message = json.loads(body)
+            if message["source"] == "announce":
+                yield session_id, message["text"]
+
+
+def _grown(change: Change, names: frozenset[str]) -> Iterator[tuple[int, int, int]]:
+    """Sessions whose transcript one of these transactions made longer: where it ended, where it ends."""
+    for made in change.made:
+        if made.name in names and made.written:
+            before, after = change.sessions.get(made.args[1], (None, None))
+            if before is not None and after is not None:
+                yield after.id, before.head, after.head
+
+
+def _results(change: Change, court: Court) -> Iterator[tuple[int, str]]:
+    for session_id, old_head, head in _grown(change, WORKING):
+        for (body,) in court.disk.query(
+            "SELECT body FROM messages WHERE session_id = ? AND seq > ? AND seq <= ? AND kind = 'results'",
+            session_id,
+            old_head,
+            head,
+        ):
+            yield session_id, body
+
+
+@promises("N16", WORKING, "whoever is told that it will be woken is held, from that commit on")
+def _held_as_told(change: Change, court: Court) -> Iterator[str]:
+    for session_id, body in _results(change, court):
+        if json.dumps(turns.YIELDED) not in body:
+            continue
+        session = court.history.session(session_id)
+        if session is None or not session.hold or session.run_id is not None:
+            yield f"session {session_id} was told to wait and is not held"
+
+
+@promises("N1", WORKING, "`accepted` is said only of a task that is on disk")
+def _accepted_is_durable(change: Change, court: Court) -> Iterator[str]:
+    for session_id, body in _results(change, court):
+        for task_id in _accepted(body):
+            if not court.disk.query("SELECT 1 FROM tasks WHERE id = ?", task_id):
+                yield f"session {session_id} was told that {task_id} is accepted, and there is no such task"
+
+
+def _accepted(body: str) -> Iterator[int]:
+    if "accepted" not in body:
+        return
+    for result in json.loads(body)["results"]:
+        if result["name"] == "sessions_spawn" and '"accepted"' in result["text"]:
+            yield keys.parse_task_id(json.loads(result["text"])["taskId"]) or 0

@@ -1,0 +1,108 @@
+"""The provider and the tools of a simulated gateway: they play the script, slowly, and fail as told by the dice."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, Final
+
+from clutch.core.admission import Cleanup, SpawnRequest
+from clutch.core.messages import Answer
+from clutch.ports import ModelError, ModelRequest, ToolContext, ToolFailed, ToolSpec, Trouble
+from clutch.testing.simulation import script
+from clutch.testing.simulation.faults import Fault
+
+if TYPE_CHECKING:
+    from clutch.testing.simulation.gateway import Gateway
+
+THINKS_S: Final = (0.02, 0.1, 0.5, 1.5, 4.0)
+HANGS_S: Final = 15.0
+BUSY_S: Final = 18.0
+
+_TROUBLES: Final = (
+    (Fault.PROVIDER_OVERLOADED, Trouble.OVERLOADED, "529"),
+    (Fault.PROVIDER_CUT_STREAM, Trouble.MALFORMED, "the stream ended early"),
+    (Fault.PROVIDER_AUTH, Trouble.AUTH, "401"),
+)
+
+_NOTHING: Final[Mapping[str, Any]] = {}
+TOOLS: Final = (
+    ToolSpec("echo", "", _NOTHING, replay_safe=True, read_only=True),
+    ToolSpec("slow", "", _NOTHING, replay_safe=True),
+    ToolSpec("once", "", _NOTHING, replay_safe=False),
+    ToolSpec("fail", "", _NOTHING, replay_safe=True),
+    ToolSpec("sessions_spawn", "", _NOTHING),
+    ToolSpec("sessions_yield", "", _NOTHING, replay_safe=True, read_only=True),
+)
+
+
+class SimModel:
+    """Asks nobody: the answer is a function of the transcript. What happens on the way is not."""
+
+    def __init__(self, gateway: Gateway) -> None:
+        self._gateway, self._world = gateway, gateway.world
+
+    async def ask(self, request: ModelRequest, on_text: Callable[[str], None]) -> Answer:
+        del on_text
+        world = self._world
+        world.witness.asked(self._gateway, request)
+        await self._trouble(request)
+        await asyncio.sleep(world.rng.choice(THINKS_S))
+        answer = script.decide(request)
+        if answer.calls or not world.dice.is_hot:
+            return answer
+        if world.dice.strikes(Fault.PROVIDER_EMPTY, request.key):
+            return replace(answer, text="")
+        if world.dice.strikes(Fault.PROVIDER_CUT_ANSWER, request.key):
+            return replace(answer, text=answer.text[:10], stop="length")
+        return answer
+
+    async def _trouble(self, request: ModelRequest) -> None:
+        world, dice = self._world, self._world.dice
+        if not dice.is_hot:
+            return
+        if request.key.startswith("agent:main:chat") and dice.strikes(Fault.REQUESTER_BUSY, request.key):
+            await asyncio.sleep(BUSY_S)
+        if dice.strikes(Fault.PROVIDER_HANG, request.key):
+            await asyncio.sleep(HANGS_S)
+            raise ModelError(Trouble.NETWORK, "no byte came")
+        if dice.strikes(Fault.PROVIDER_RATE_LIMIT, request.key):
+            wait_s = world.rng.choice((0.0, 3.0, 10.0, 1000.0))
+            raise ModelError(Trouble.RATE_LIMIT, "429", self._gateway.clock.now() + wait_s)
+        for fault, trouble, words in _TROUBLES:
+            if dice.strikes(fault, request.key):
+                raise ModelError(trouble, words)
+
+
+class SimToolbox:
+    def __init__(self, gateway: Gateway) -> None:
+        self._gateway, self._world = gateway, gateway.world
+
+    def specs(self) -> Sequence[ToolSpec]:
+        return TOOLS
+
+    async def run(self, name: str, args: Mapping[str, Any], context: ToolContext) -> str:
+        world = self._world
+        world.witness.runs_tool(name, context, is_unsafe=name == "once")
+        if name == "slow":
+            await asyncio.sleep(world.rng.choice((0.5, 2.0, 5.0)))
+        elif world.rng.random() < 0.5:
+            await asyncio.sleep(world.rng.random())
+        if name == "fail" or world.dice.strikes(Fault.TOOL_FAILED, context.key):
+            raise ToolFailed(f"{name} does not work today")
+        return f"{name} did {args.get('at', '')}"
+
+    def spawn_request(self, args: Mapping[str, Any]) -> SpawnRequest:
+        return spawn_request(args)
+
+
+def spawn_request(args: Mapping[str, Any]) -> SpawnRequest:
+    return SpawnRequest(
+        args["task"],
+        label=args["label"],
+        run_timeout_s=args["run_timeout_s"],
+        plan_mode=args["plan_mode"],
+        expects_completion=args["expects_completion"],
+        cleanup=Cleanup.DELETE if args["cleanup"] else Cleanup.KEEP,
+    )

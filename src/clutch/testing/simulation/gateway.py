@@ -1,0 +1,311 @@
+"""A simulated gateway: the real worker behind a door that is slow, fails, and dies on either side of a commit.
+
+Worker ── SimDoor ── SimDisk (shared by all gateways)
+             └── delays, store errors, crashes, freezes, hints lost, doubled, late
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import uuid
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from clutch.engine.bus import Bus
+from clutch.engine.dispatcher import Worker
+from clutch.engine.ids import BLOCK_BITS
+from clutch.engine.turn import Kit
+from clutch.errors import DiskFull, StoreBusy, StoreLost
+from clutch.store.door import DoorStats, Keys, Listener, P, T, TxFunction
+from clutch.testing.clock import START
+from clutch.testing.simulation.disk import Made
+from clutch.testing.simulation.faults import Fault
+
+if TYPE_CHECKING:
+    from clutch.testing.simulation.world import World
+
+BATCH_MAX = 6
+RESTARTS_S = (0.01, 0.5, 2.0, 8.0)
+SHORT_FREEZES_S = (0.5, 2.0, 6.0)
+LONG_FREEZES_S = (14.0, 18.0, 24.0)
+
+
+class Dead(BaseException):
+    """The process that asked is gone. Not an Exception: the dead handle nothing."""
+
+
+class SimClock:
+    """The wall clock of one process: virtual time, plus what somebody set it to."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, parent: SimClock | None = None) -> None:
+        self._loop, self._parent = loop, parent
+        self.offset = 0.0
+
+    def now(self) -> float:
+        if self._parent is not None:
+            return self._parent.now() + self.offset
+        return START + self._loop.time() + self.offset
+
+
+def sim_uuid4(rng: random.Random) -> str:
+    return str(uuid.UUID(int=rng.getrandbits(128), version=4))
+
+
+class SimIds:
+    """Numbers from the worker's block, secrets from the seed."""
+
+    def __init__(self, world: World) -> None:
+        self._world = world
+        self._next = 0
+
+    def take_block(self, number: int) -> None:
+        self._next = number << BLOCK_BITS
+
+    def next(self) -> int:
+        self._next += 1
+        return self._next
+
+    def uuid4(self) -> str:
+        return sim_uuid4(self._world.rng)
+
+    def nonce(self) -> str:
+        return f"{self._world.rng.getrandbits(128):032x}"
+
+
+@dataclass(slots=True, eq=False)
+class _Waiting:
+    made: Made
+    future: asyncio.Future[Any]
+
+
+class SimDoor:
+    """One per life of a gateway. Everything a caller may meet at a real door, and death."""
+
+    def __init__(self, world: World, gateway: Gateway) -> None:
+        self.stats = DoorStats()
+        self._world, self._gateway = world, gateway
+        self.is_dead = False
+        self._queue: list[_Waiting] = []
+        self._is_pumping = False
+
+    async def tx(self, keys: Keys, fn: TxFunction[P, T], /, *args: P.args, **kwargs: P.kwargs) -> T:
+        assert not kwargs
+        named = (keys,) if isinstance(keys, int) else tuple(dict.fromkeys(keys))
+        value: T = await self._write(named, fn, args)
+        return value
+
+    async def alone(self, fn: TxFunction[P, T], /, *args: P.args, **kwargs: P.kwargs) -> T:
+        assert not kwargs
+        value: T = await self._write(None, fn, args)
+        return value
+
+    async def read(self, fn: TxFunction[P, T], /, *args: P.args, **kwargs: P.kwargs) -> T:
+        assert not kwargs
+        await self._pass()
+        value: T = self._world.disk.look(fn, args, self._gateway.clock)
+        return value
+
+    def listen(self, callback: Listener) -> None:
+        self._gateway.listeners.append(callback)
+
+    async def close(self) -> None:
+        self.die()
+
+    def die(self) -> None:
+        self.is_dead = True
+        for one in self._queue:
+            if not one.future.done():
+                one.future.set_exception(Dead())
+
+    async def _write(
+        self, keys: tuple[int, ...] | None, fn: Callable[..., Any], args: tuple[Any, ...]
+    ) -> Any:
+        await self._pass()
+        made = Made(self._gateway.name, keys, fn, args, self._gateway.worker.id)
+        self._fail_before(made)
+        value = await self._commit(made)
+        self._fail_after(made)
+        await self._pass()
+        return value
+
+    async def _pass(self) -> None:
+        """A little time, and all of it while the process is frozen."""
+        rng, loop = self._world.rng, self._world.loop
+        if rng.random() < 0.2:
+            await asyncio.sleep(rng.random() * 0.02)
+        while self._gateway.frozen_until > loop.time():  # noqa: ASYNC110 - it may be frozen again meanwhile
+            await asyncio.sleep(self._gateway.frozen_until - loop.time())
+        if self.is_dead:
+            raise Dead
+
+    def _fail_before(self, made: Made) -> None:
+        dice, about = self._world.dice, (self._gateway.name, made.name)
+        if not dice.is_hot:
+            return
+        if dice.strikes(Fault.CRASH_BEFORE_COMMIT, about):
+            self._gateway.crash()
+            raise Dead
+        if dice.strikes(Fault.STORE_BUSY, about):
+            raise StoreBusy
+        if dice.strikes(Fault.DISK_FULL, about):
+            raise DiskFull
+        if dice.strikes(Fault.STORE_LOST, about):
+            raise StoreLost
+
+    def _fail_after(self, made: Made) -> None:
+        dice, about = self._world.dice, (self._gateway.name, made.name)
+        if self.is_dead:
+            raise Dead
+        if not dice.is_hot:
+            return
+        if dice.strikes(Fault.CRASH_AFTER_COMMIT, about):
+            self._gateway.crash()
+            raise Dead
+        if dice.strikes(Fault.FREEZE_PAST_LEASE, about):
+            self._gateway.freeze(self._world.rng.choice(LONG_FREEZES_S))
+        elif dice.strikes(Fault.FREEZE_SHORT, about):
+            self._gateway.freeze(self._world.rng.choice(SHORT_FREEZES_S))
+        if dice.strikes(Fault.STORE_LOST_COMMITTED, about):
+            raise StoreLost
+
+    # ---- committing ----------------------------------------------------------------------------------
+
+    async def _commit(self, made: Made) -> Any:
+        if self._world.is_lockstep and made.keys is not None:
+            waiting = _Waiting(made, self._world.loop.create_future())
+            self._queue.append(waiting)
+            self._pump_soon()
+            return await waiting.future
+        outcome = self._world.disk.commit(made, self._gateway.clock)
+        if outcome.error is not None:
+            raise outcome.error
+        self._world.spread(outcome.hints, self._gateway)
+        return outcome.value
+
+    def _pump_soon(self) -> None:
+        if not self._is_pumping and self._queue:
+            self._is_pumping = True
+            self._world.loop.call_later(self._world.rng.random() * 0.01, self._pump)
+
+    def _pump(self) -> None:
+        """The next batch: in order, and no two that share a key."""
+        self._is_pumping = False
+        if self.is_dead:
+            return
+        batch = self._take()
+        outcomes = self._world.disk.commit_batch([one.made for one in batch], self._gateway.clock)
+        hints: dict[Any, None] = {}
+        for one, outcome in zip(batch, outcomes, strict=True):
+            hints.update(dict.fromkeys(outcome.hints))
+            if one.future.done():
+                continue
+            if outcome.error is None:
+                one.future.set_result(outcome.value)
+            else:
+                one.future.set_exception(outcome.error)
+        self._world.spread(list(hints), self._gateway)
+        self._pump_soon()
+
+    def _take(self) -> list[_Waiting]:
+        batch: list[_Waiting] = []
+        passed: list[_Waiting] = []
+        held: set[int] = set()
+        for one in self._queue:
+            if one.future.cancelled():
+                continue
+            keys = one.made.keys or ()
+            fits = len(batch) < BATCH_MAX and held.isdisjoint(keys)
+            (batch if fits else passed).append(one)
+            held.update(keys)
+        self._queue = passed
+        return batch
+
+
+class Gateway:
+    """One place where a worker runs; after a crash a new one, with a new door."""
+
+    def __init__(self, world: World, number: int) -> None:
+        self.world, self.number = world, number
+        self.name = f"g{number}"
+        self.clock = SimClock(world.loop, world.clock)
+        self.frozen_until = 0.0
+        self.listeners: list[Listener] = []
+        self.life = 0
+        self._coming: dict[Any, None] = {}
+        self.is_up = False
+
+    def start(self) -> None:
+        if self.is_up:
+            return
+        world = self.world
+        self.is_up, self.life, self.frozen_until = True, self.life + 1, 0.0
+        self.door = SimDoor(world, self)
+        kit = Kit(self.door, world.models(self), world.toolbox(self), world.policy, SimIds(world), Bus())
+        self.worker = Worker(kit, self.clock, has_leases=True)
+        self.worker.cleanup = world.cleanup
+        world.tell(f"{self.name} starts")
+        self.main = world.loop.create_task(self._live(self.worker, self.life))
+
+    async def _live(self, worker: Worker, life: int) -> None:
+        """A worker that ends by an exception of its own is a bug; somebody starts the process again."""
+        try:
+            await worker.run()
+        except Dead:
+            pass
+        except BaseExceptionGroup as group:
+            self._report(group.split((Dead, asyncio.CancelledError))[1])
+        except Exception as error:  # noqa: BLE001 - whatever it is, it is reported
+            self._report(error)
+        if self.life == life:
+            self.crash()
+
+    def _report(self, error: BaseException | None) -> None:
+        if error is not None:
+            self.world.failed(error, self.name)
+
+    def crash(self, restart: bool = True) -> None:
+        """kill -9, now. Cancelling stands for it: behind a dead door nobody can write any more."""
+        if not self.is_up:
+            return
+        self.is_up, self.listeners = False, []
+        self.door.die()
+        self.main.cancel()
+        self.world.tell(f"{self.name} is dead")
+        if restart and not self.world.is_over:
+            self.world.loop.call_later(self.world.rng.choice(RESTARTS_S), self._restart)
+
+    def _restart(self) -> None:
+        if not self.world.is_over:
+            self.start()
+
+    async def stop(self) -> None:
+        """SIGTERM, then a new start."""
+        life = self.life
+        await self.worker.stop()
+        if self.life == life:
+            await asyncio.wait([self.main])
+
+    def freeze(self, seconds: float) -> None:
+        self.frozen_until = self.world.loop.time() + seconds
+
+    def hear_soon(self, hints: Sequence[Any], delay_s: float) -> None:
+        """With others that are on their way already."""
+        if not self._coming:
+            self.world.loop.call_later(delay_s, self._hear_coming, self.life)
+        self._coming.update(dict.fromkeys(hints))
+
+    def _hear_coming(self, life: int) -> None:
+        hints, self._coming = list(self._coming), {}
+        self.hear(hints, life)
+
+    def hear(self, hints: Sequence[Any], life: int) -> None:
+        """A frozen process hears when it wakes; a dead one never."""
+        if not self.is_up or life != self.life:
+            return
+        if self.frozen_until > self.world.loop.time():
+            self.world.loop.call_at(self.frozen_until, self.hear, hints, life)
+        else:
+            for listener in self.listeners:
+                listener(hints)

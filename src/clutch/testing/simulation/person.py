@@ -1,0 +1,287 @@
+"""The person of a simulated world: writes, kills, steers, pauses, decides, tries again, goes and comes back.
+
+Every wish goes through some gateway. One that dies or loses its store on the way is asked again, elsewhere,
+with the same key: what was done already must be found, not done twice.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import Callable, Mapping
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any, Final
+
+from clutch.core.admission import Refused
+from clutch.core.authority import AgentGrant, root_rights
+from clutch.core.events import Verdict
+from clutch.core.model import LetterKind
+from clutch.errors import ClutchError, StoreError
+from clutch.protocol import control, letters, sessions
+from clutch.protocol.pages import plan_hash
+from clutch.protocol.spawn import Order, rights_text, spawn
+from clutch.testing.simulation import script
+from clutch.testing.simulation.agents import spawn_request
+from clutch.testing.simulation.faults import Fault
+from clutch.testing.simulation.gateway import Dead, Gateway, sim_uuid4
+
+if TYPE_CHECKING:
+    from clutch.testing.simulation.world import World
+
+#: How much rather the person does what.
+VERBS: Final[Mapping[str, int]] = MappingProxyType(
+    {
+        "say": 5,
+        "spawn": 4,
+        "kill": 6,
+        "steer": 7,
+        "pause": 3,
+        "resume": 3,
+        "decide": 5,
+        "retry": 5,
+        "continue": 5,
+        "redeliver": 4,
+        "dismiss": 1,
+        "come_back": 2,
+    }
+)
+
+
+#: What one tries again is mostly what one has just heard of; and what has just ended is still moving.
+JUST_ENDED: Final = (
+    "id IN (SELECT id FROM tasks WHERE phase IN ('completed', 'completed_giveup')"
+    " ORDER BY ended_at DESC, id LIMIT 3)"
+)
+
+
+class Person:
+    def __init__(self, world: World) -> None:
+        self._world, self._rng = world, world.rng
+        self.mains: list[int] = []
+        self.counted: Counter[str] = Counter()
+        self._wishes = 0
+        self._thought_of: set[int] = set()
+
+    async def arrive(self, count: int, depth_left: int) -> None:
+        """Open the main sessions and give each its first job."""
+        rights = rights_text(root_rights(AgentGrant(depth_max=self._world.policy.limits.depth_max)))
+        for number in range(count):
+            key = f"agent:main:chat:m{number}"
+            made = (self._new_id(), key, "main", rights, f"terminal:{number}", ".")
+            self.mains.append(await self._surely(None, sessions.open_session, *made))
+            await self._tell(self.mains[-1], script.words(self._world.author.main_job(depth_left)))
+            await asyncio.sleep(self._rng.random())
+
+    async def meddle(self, pause_s: float) -> None:
+        """For ever: do something, wait a while."""
+        while True:
+            await asyncio.sleep(self._rng.expovariate(1 / pause_s))
+            if not self.mains:
+                continue
+            verb = self._rng.choices(list(VERBS), weights=list(VERBS.values()))[0]
+            await self._do(verb)
+
+    async def wander(self, pause_s: float) -> None:
+        """For ever: leave some main session, come back to some."""
+        while True:
+            await asyncio.sleep(self._rng.expovariate(1 / pause_s))
+            await self.go_away()
+            await asyncio.sleep(self._rng.expovariate(1 / pause_s))
+            await self._come_back()
+
+    async def _do(self, verb: str) -> None:
+        try:
+            done = await getattr(self, f"_{verb}")()
+        except ClutchError as error:
+            self._world.tell(f"person {verb}: {type(error).__name__}")
+            return
+        if done is not False:
+            self.counted[verb] += 1
+
+    # ---- asking --------------------------------------------------------------------------------------
+
+    async def _surely(self, key: int | None, fn: Callable[..., Any], *args: Any) -> Any:
+        while True:
+            gateway = self._somebody()
+            if gateway is not None:
+                try:
+                    if key is None:
+                        return await gateway.door.alone(fn, *args)
+                    return await gateway.door.tx(key, fn, *args)
+                except (StoreError, Dead) as error:
+                    self._world.tell(f"person asks again: {type(error).__name__} {fn.__name__}")
+            await asyncio.sleep(0.2)
+
+    def _somebody(self) -> Gateway | None:
+        up = [gateway for gateway in self._world.gateways if gateway.is_up]
+        return self._rng.choice(up) if up else None
+
+    def _new_id(self) -> int:
+        self._wishes += 1
+        return self._wishes
+
+    def _key(self, verb: str) -> str:
+        return f"{verb}:{self._new_id()}"
+
+    def _one(self, where: str, *parameters: Any) -> tuple[Any, ...] | None:
+        """Some task, as somebody sees it who looks now."""
+        rows = self._world.disk.query(
+            f"SELECT id, result, generation FROM tasks WHERE {where} ORDER BY id",  # noqa: S608 (constant words)
+            *parameters,
+        )
+        return self._rng.choice(rows) if rows else None
+
+    # ---- the verbs -----------------------------------------------------------------------------------
+
+    async def _tell(self, session_id: int, text: str) -> None:
+        key = self._key("say")
+        await self._surely(session_id, letters.post, session_id, key, LetterKind.USER, text)
+        self._world.witness.said(session_id, key, text)
+
+    async def _say(self) -> None:
+        job = self._world.author.small_job()
+        text = script.words(job) if self._rng.random() < 0.5 else f"by the way, {job['name']}"
+        await self._tell(self._rng.choice(self.mains), text)
+
+    async def _spawn(self) -> bool:
+        session_id = self._rng.choice(self.mains)
+        job = self._world.author.child_job(self._world.policy.limits.depth_max - 1)
+        request = spawn_request(script.spawn_arguments(job))
+        order = Order(self._key("person"), self._new_id(), sim_uuid4(self._rng), request, 0)
+        answers = await self._surely(
+            session_id, spawn, self._world.policy, session_id, session_id, None, [order]
+        )
+        if isinstance(answers[0], Refused):
+            return False
+        self._world.witness.accepted(order.idem, answers[0].task_id)
+        return True
+
+    async def _kill(self) -> bool:
+        chosen = self._one("phase NOT IN ('completed', 'completed_giveup')")
+        if chosen is None:
+            return False
+        report = await self._surely(None, control.kill, self._world.policy, chosen[0], "enough", "person")
+        return bool(report.stopped)
+
+    async def _steer(self) -> bool:
+        chosen = self._one("phase NOT IN ('completed', 'completed_giveup', 'awaiting_approval')")
+        if chosen is None:
+            return False
+        job = self._world.author.small_job()
+        text = script.words(job) if self._rng.random() < 0.5 else f"rather {job['name']}"
+        await self._surely(
+            None, control.steer, self._world.policy, chosen[0], self._key("steer"), text, "person"
+        )
+        return True
+
+    async def _pause(self) -> bool:
+        chosen = self._one("phase NOT IN ('completed', 'completed_giveup')")
+        return await self._on_task(control.pause, chosen)
+
+    async def _resume(self) -> bool:
+        chosen = self._one("id IN (SELECT id FROM sessions WHERE paused = 1)")
+        return await self._on_task(control.resume, chosen)
+
+    async def _on_task(self, fn: Callable[..., Any], chosen: tuple[Any, ...] | None) -> bool:
+        if chosen is None:
+            return False
+        await self._surely(None, fn, self._world.policy, chosen[0], "person")
+        return True
+
+    async def _decide(self) -> bool:
+        chosen = self._one("phase = 'awaiting_approval'")
+        if chosen is None:
+            return False
+        verdict = self._rng.choice((Verdict.APPROVE, Verdict.APPROVE, Verdict.REVISE, Verdict.END))
+        await self._verdict(chosen, verdict)
+        return True
+
+    async def _verdict(self, chosen: tuple[Any, ...], verdict: Verdict) -> None:
+        task_id, plan, _ = chosen
+        seen = plan_hash(plan or "")
+        await self._surely(
+            None, control.decide, self._world.policy, task_id, verdict, seen, "so be it", "person"
+        )
+
+    async def _retry(self) -> bool:
+        return await self._again("retry")
+
+    async def _continue(self) -> bool:
+        return await self._again("continue")
+
+    async def _again(self, how: str) -> bool:
+        chosen = self._one("phase = 'completed_giveup'") if self._rng.random() < 0.3 else None
+        chosen = chosen or self._one(JUST_ENDED)
+        if chosen is None:
+            return False
+        text = "" if how == "retry" else script.words(self._world.author.small_job())
+        await self._surely(
+            None, control.again, self._world.policy, chosen[0], how, self._key(how), text, "person"
+        )
+        return True
+
+    async def _redeliver(self) -> bool:
+        return await self._on_task(control.redeliver, self._one("delivery = 'undelivered'"))
+
+    async def _dismiss(self) -> bool:
+        return await self._on_task(control.dismiss, self._one("delivery = 'undelivered'"))
+
+    async def go_away(self) -> None:
+        """A main session is closed while its children work."""
+        open_ones = self._world.disk.query(
+            "SELECT id FROM sessions WHERE is_task = 0 AND closed = 0 ORDER BY id"
+        )
+        if open_ones:
+            session_id = self._rng.choice(open_ones)[0]
+            self._world.dice.note(Fault.REQUESTER_GONE, session_id)
+            self._world.witness.closed.add(session_id)
+            await self._surely(None, control.close_main, self._world.policy, session_id)
+
+    async def _come_back(self) -> bool:
+        closed = self._world.disk.query(
+            "SELECT id FROM sessions WHERE is_task = 0 AND closed = 1 ORDER BY id"
+        )
+        if not closed:
+            return False
+        await self._surely(None, control.open_main, self._world.policy, self._rng.choice(closed)[0])
+        return True
+
+    async def put_right(self) -> None:
+        """Leave nothing waiting for a person: resume what is paused, decide what asks."""
+        for (task_id,) in self._world.disk.query(
+            "SELECT id FROM sessions WHERE paused = 1 ORDER BY depth, id"
+        ):
+            await self._peacefully(control.resume, task_id, "person")
+        for chosen in self._world.disk.query(
+            "SELECT id, result, generation FROM tasks WHERE phase = 'awaiting_approval' ORDER BY id"
+        ):
+            try:
+                await self._verdict(chosen, Verdict.APPROVE)
+            except ClutchError as error:
+                self._world.tell(f"person cannot decide: {type(error).__name__}")
+
+    async def thinks_again(self) -> bool:
+        """About a dead letter, once for each: tell it again, forget it, have it done again, or leave it."""
+        rows = self._world.disk.query(
+            "SELECT id, root_id FROM tasks WHERE delivery = 'undelivered' ORDER BY id"
+        )
+        new = [row for row in rows if row[0] not in self._thought_of]
+        for task_id, root_id in new:
+            self._thought_of.add(task_id)
+            match self._rng.choice(("redeliver", "dismiss", "retry", "leave")):
+                case "redeliver":
+                    await self._peacefully(control.redeliver, task_id, "person")
+                case "dismiss":
+                    await self._peacefully(control.dismiss, task_id, "person")
+                case "retry":
+                    await self._peacefully(control.open_main, root_id)
+                    await self._peacefully(control.again, task_id, "retry", self._key("retry"), "", "person")
+                case _:
+                    pass
+        return bool(new)
+
+    async def _peacefully(self, fn: Callable[..., Any], *args: Any) -> None:
+        try:
+            await self._surely(None, fn, self._world.policy, *args)
+        except ClutchError as error:
+            self._world.tell(f"person cannot {fn.__name__}: {type(error).__name__}")

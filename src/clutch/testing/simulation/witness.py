@@ -1,0 +1,157 @@
+"""Somebody outside who believes only what was told and seen: accepted ids, words said, models asked, tools run.
+
+The judge looks at the tables; a lie that the tables tell consistently is found only here.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Final
+
+from clutch.core import lifecycle
+from clutch.core.lifecycle import Move
+from clutch.core.model import Outcome, Phase
+from clutch.ports import ModelRequest, ToolContext
+from clutch.testing.simulation.disk import SimDisk
+
+if TYPE_CHECKING:
+    from clutch.testing.simulation.gateway import Gateway
+
+PROMISES: Final[Mapping[str, str]] = MappingProxyType(
+    {
+        "N1": "what was accepted exists, under the number that was told",
+        "N12": "a person's words are read once",
+        "N22": "a model is asked about what is on disk, and not again about what it has answered",
+        "N23": "a tool that must not run twice does not",
+        "T10": "the timeline reduces to the row",
+        "T14": "nothing is cleaned up before its task is told, given up or killed",
+        "T18": "a tool is run under the key of its call",
+    }
+)
+
+
+class Witness:
+    """`accuse` is called with the name of the broken promise and what was seen."""
+
+    def __init__(
+        self, disk: SimDisk, tell: Callable[[str], None], accuse: Callable[[str, str], None]
+    ) -> None:
+        self._disk, self._tell, self._accuse = disk, tell, accuse
+        self.evaluations: Counter[str] = Counter()
+        self._told: dict[str, int] = {}
+        self._said: dict[str, tuple[int, str]] = {}
+        self._unsafe: Counter[str] = Counter()
+        self.model_calls = 0
+        self.closed: set[int] = set()  #: sessions whose person went away at some time
+
+    def _judge(self, invariant: str, wrong: str | None) -> None:
+        self.evaluations[invariant] += 1
+        if wrong is not None:
+            self._accuse(invariant, f"{PROMISES[invariant]}: {wrong}")
+
+    # ---- as it happens -------------------------------------------------------------------------------
+
+    def accepted(self, idem: str, task_id: int) -> None:
+        self._told[idem] = task_id
+
+    def said(self, session_id: int, key: str, text: str) -> None:
+        self._said[key] = (session_id, text)
+
+    def asked(self, gateway: Gateway, request: ModelRequest) -> None:
+        self.model_calls += 1
+        self._tell(f"{gateway.name} asks {request.key}")
+        key, _, head = request.key.rpartition(":")
+        ((session_id, owner, real_head, base),) = self._disk.query(
+            "SELECT id, owner, head, base FROM sessions WHERE key = ?", key
+        )
+        held = gateway.worker.turns.get(session_id)
+        is_current = held is not None and held[1] is asyncio.current_task() and owner == gateway.worker.id
+        if not is_current:
+            return  # it lost the session and has not noticed yet; its next write will
+        is_right = real_head == int(head) and len(request.transcript) == real_head - base
+        self._judge("N22", None if is_right else f"{request.key} was asked at head {real_head}")
+
+    def runs_tool(self, name: str, context: ToolContext, is_unsafe: bool) -> None:
+        session_id, seq, place = context.key.split(":")
+        rows = self._disk.query(
+            "SELECT name FROM calls WHERE session_id = ? AND seq = ? AND idx = ?", session_id, seq, place
+        )
+        self._judge("T18", None if rows == [(name,)] else f"{name} runs under {context.key}")
+        if is_unsafe:
+            self._unsafe[context.key] += 1
+            self._judge(
+                "N23", None if self._unsafe[context.key] == 1 else f"{name} ran twice as {context.key}"
+            )
+
+    def cleans(self, task_id: int) -> None:
+        ((phase,),) = self._disk.query("SELECT phase FROM tasks WHERE id = ?", task_id)
+        is_over = phase in ("cleanup_pending", "completed", "completed_giveup")
+        self._judge(
+            "T14", None if is_over else f"the files of task {task_id} are removed while it is {phase}"
+        )
+
+    # ---- at the end ----------------------------------------------------------------------------------
+
+    def judge_end(self) -> None:
+        for idem, task_id in self._told.items():
+            rows = self._disk.query("SELECT id FROM tasks WHERE idem = ?", idem)
+            self._judge("N1", None if rows == [(task_id,)] else f"{idem} was {task_id} and is {rows}")
+        for key, (session_id, text) in self._said.items():
+            self._judge("N12", self._misheard(key, session_id, text))
+        for (task_id,) in self._disk.query("SELECT id FROM tasks ORDER BY id"):
+            self._judge("T10", self._broken_timeline(task_id))
+        for (session_id,) in self._disk.query("SELECT id FROM sessions ORDER BY id"):
+            for wrong in self._broken_transcript(session_id):
+                self._judge("N22", wrong)
+
+    def _misheard(self, key: str, session_id: int, text: str) -> str | None:
+        """Void only what was said to a session that nobody listened in."""
+        rows = self._disk.query("SELECT state FROM inbox WHERE idem = ?", key)
+        bodies = self._disk.query(
+            "SELECT body FROM messages WHERE session_id = ? AND kind = 'input'", session_id
+        )
+        read = sum(json.loads(body)["text"] == text for (body,) in bodies)
+        match rows:
+            case [(1,)] if read == 1:
+                return None
+            case [(3,)] if read <= 1 and session_id in self.closed:
+                return None
+            case [(0,)] if session_id in self.closed:
+                return None
+        return f"{key} to session {session_id} has state {rows} and was read {read} times"
+
+    def _broken_timeline(self, task_id: int) -> str | None:
+        rows = self._disk.query(
+            "SELECT from_phase, to_phase, reason, generation, outcome FROM events WHERE task_id = ? ORDER BY seq",
+            task_id,
+        )
+        moves = [
+            Move(
+                Phase(before), Phase(after), reason, generation, None if outcome is None else Outcome(outcome)
+            )
+            for before, after, reason, generation, outcome in rows
+        ]
+        (row,) = self._disk.query("SELECT phase, generation, outcome FROM tasks WHERE id = ?", task_id)
+        try:
+            folded = lifecycle.fold(moves)
+        except AssertionError as error:
+            return f"task {task_id}: {error}"
+        return None if folded == row else f"task {task_id} is {row}, its timeline says {folded}"
+
+    def _broken_transcript(self, session_id: int) -> Iterator[str | None]:
+        rows = self._disk.query(
+            "SELECT seq, kind, body FROM messages WHERE session_id = ? ORDER BY seq", session_id
+        )
+        called: list[int] = []
+        for seq, kind, body in rows:
+            message = json.loads(body)
+            if kind == "results":
+                given = [result["index"] for result in message["results"]]
+                yield None if given == called else f"session {session_id}.{seq} answers {given} of {called}"
+            elif called and message.get("source") != "task":
+                yield f"session {session_id}.{seq}: calls {called} were never answered"
+            called = list(range(len(message["calls"]))) if kind == "answer" else []

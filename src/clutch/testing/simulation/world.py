@@ -1,0 +1,321 @@
+"""One simulated world: the real engine of several gateways over one real SQLite, in virtual time, from a seed.
+
+    storm     jobs, a person, faults; every commit is judged
+    calm      everything is healed and nobody meddles: all tasks must come to an end, soon
+    judgement what is on the disk, and what a witness outside was told, must agree
+
+The same seed and setting give the same log, byte for byte.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import logging
+import random
+import sys
+import traceback
+from collections import Counter
+from collections.abc import Coroutine, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+from clutch.testing.promises.judge import Judge
+from clutch.testing.simulation.agents import SimModel, SimToolbox
+from clutch.testing.simulation.disk import Made, SimDisk
+from clutch.testing.simulation.faults import Dice, Fault
+from clutch.testing.simulation.gateway import Gateway, SimClock
+from clutch.testing.simulation.loop import Deadlock, VirtualLoop
+from clutch.testing.simulation.person import Person
+from clutch.testing.simulation.report import Report, Violation
+from clutch.testing.simulation.script import Author
+from clutch.testing.simulation.settings import SETTINGS, Setting, policy_of
+from clutch.testing.simulation.witness import Witness
+
+LIVES_MAX_S = 900.0  # virtual, after healing: longer than every timer of a setting together
+LOOKS_EVERY_S = 3.0
+COMMITS_MAX = 6_000  # several times what a busy world needs: whoever writes so much runs in a circle
+DEAF = 0.4  # of the hints of other processes: one that hears is enough, and the others need not look, too
+HINTS_WITHIN_S = 0.06  # to another process; what comes within this time is told together
+JOINS_MAX_S = 30.0  # for a healthy gateway to be at work after healing
+
+_UNFINISHED = """
+SELECT 'task', id, phase, reason FROM tasks WHERE phase NOT IN ('completed', 'completed_giveup')
+UNION ALL SELECT 'session', id, due, hold FROM sessions
+  WHERE closed = 0 AND (owner IS NOT NULL OR due IS NOT NULL OR hold = 1 OR run_id IS NOT NULL)
+UNION ALL SELECT 'letter', i.id, i.kind, i.state FROM inbox i JOIN sessions s ON s.id = i.session_id
+  WHERE i.seen = 0 OR (s.closed = 0 AND i.state = 0 AND i.silent = 0)
+LIMIT 5"""
+
+
+class World:
+    def __init__(self, seed: int, setting: Setting, *, is_mutant: bool = False) -> None:
+        self.seed, self.setting, self.is_mutant = seed, setting, is_mutant
+        self.rng = random.Random(f"{setting.name}:{seed}")
+        self.loop = VirtualLoop(self.rng.getrandbits(63))
+        self.log: list[str] = []
+        self.violations: list[Violation] = []
+        self.raised: list[str] = []  #: what the product raised and nobody expected
+        self.is_over = False
+        self.is_lockstep = setting.is_lockstep
+        self.clock = SimClock(self.loop)
+        self.dice = Dice(self.rng, setting.severity, setting.provider, self.tell)
+        self.policy = policy_of(setting, self.rng)
+        self.author = Author(self.rng, setting.children)
+        self.disk = SimDisk(self.clock, self._observe)
+        self.witness = Witness(self.disk, self.tell, self.violated)
+        self.judge = Judge(self.disk, self.policy, self.violated)
+        self.gateways = [Gateway(self, number) for number in range(1, setting.gateways + 1)]
+        self.person = Person(self)
+        self._ended = asyncio.Event()
+        self._unknown_before: set[tuple[int, ...]] = set()
+
+    # ---- what the others need ------------------------------------------------------------------------
+
+    def tell(self, line: str) -> None:
+        self.log.append(f"{self.loop.time():.6f} {line}")
+
+    def models(self, gateway: Gateway) -> SimModel:
+        return SimModel(gateway)
+
+    def toolbox(self, gateway: Gateway) -> SimToolbox:
+        return SimToolbox(gateway)
+
+    async def cleanup(self, task_id: int) -> None:
+        self.witness.cleans(task_id)
+        await asyncio.sleep(self.rng.random() * 0.1)
+        if self.dice.strikes(Fault.CLEANUP_FAILED, task_id):
+            raise OSError("the files cannot be removed now")
+
+    def failed(self, error: BaseException, where: str) -> None:
+        """The product raised what nobody expected."""
+        self.raised.append(repr(error))
+        if self.is_mutant:
+            return
+        lines = traceback.format_exception(error)
+        self.violated("no-crash", f"{where}: {''.join(lines)[-1500:]}")
+
+    def _broken_turn(self, error: str) -> None:
+        self.raised.append(error)
+        if not self.is_mutant:
+            self.violated("no-crash", error)
+
+    def violated(self, invariant: str, detail: str) -> None:
+        self.tell(f"VIOLATION {invariant} {detail}")
+        self.violations.append(Violation(invariant, detail, self.loop.time()))
+        self._ended.set()
+
+    def spread(self, hints: Sequence[Any], origin: Gateway) -> None:
+        """To everybody, but not surely, not once and not at once."""
+        if not hints:
+            return
+        for gateway in self.gateways:
+            if not gateway.is_up or (gateway is not origin and self.rng.random() < DEAF):
+                continue
+            if self.dice.strikes(Fault.HINT_LOST, gateway.name):
+                continue
+            if self.dice.strikes(Fault.HINT_LATE, gateway.name):
+                self.loop.call_later(self.rng.choice((0.5, 3.0, 8.0)), gateway.hear, hints, gateway.life)
+                continue
+            gateway.hear_soon(hints, self.rng.random() * (0.005 if gateway is origin else HINTS_WITHIN_S))
+            if self.dice.strikes(Fault.HINT_DOUBLED, gateway.name):
+                self.loop.call_later(self.rng.random() * 5, gateway.hear, hints, gateway.life)
+
+    def _observe(self, made: Sequence[Made]) -> None:
+        for one in made:
+            ids = [arg for arg in one.args if type(arg) is int] if one.name != "register" else one.args[:1]
+            self.tell(f"{one.actor} {one.name} {ids}")
+            if one.name == "crash":
+                self._broken_turn(str(one.args[-1]))
+        self.judge.judge(made, self.clock.now())
+        if self.disk.stats.commits == COMMITS_MAX:
+            self.violated("N6", f"{COMMITS_MAX} commits, and no end")
+
+    # ---- the story -----------------------------------------------------------------------------------
+
+    async def play(self) -> None:
+        for gateway in self.gateways:
+            gateway.start()
+        story = self.loop.create_task(self._story())
+        over = self.loop.create_task(self._ended.wait())
+        await asyncio.wait([story, over], return_when=asyncio.FIRST_COMPLETED)
+        self.is_over = True
+        over.cancel()
+        await self._end(story)
+        for gateway in self.gateways:
+            gateway.crash(restart=False)
+        if not story.cancelled() and (error := story.exception()) is not None:
+            self.failed(error, "person")
+
+    async def _end(self, *tasks: asyncio.Task[Any]) -> None:
+        for task in tasks:
+            task.cancel()
+        await asyncio.wait(tasks)
+
+    async def _story(self) -> None:
+        await self._storm()
+        await self._calm()
+
+    async def _storm(self) -> None:
+        setting = self.setting
+        doing: list[Coroutine[Any, Any, None]] = []
+        if setting.severity:
+            doing.append(self._nemesis(setting.nemesis_s))
+        if setting.meddle_s:
+            doing.append(self.person.meddle(setting.meddle_s))
+        if setting.leaves_s:
+            doing.append(self.person.wander(setting.leaves_s))
+        helpers = [self.loop.create_task(one) for one in doing]
+        try:
+            await self.person.arrive(setting.mains, setting.depth_max + setting.is_tight)
+            for _ in range(int(setting.storm_s / LOOKS_EVERY_S)):
+                await asyncio.sleep(LOOKS_EVERY_S)
+                self._judge_abandoned()
+                if not self.disk.query(_UNFINISHED) and self.rng.random() < 0.5:
+                    break
+        finally:
+            if helpers:
+                await self._end(*helpers)
+        for helper in helpers:
+            if not helper.cancelled() and (error := helper.exception()) is not None:
+                self.failed(error, "person")
+
+    async def _nemesis(self, pause_s: float) -> None:
+        while True:
+            await asyncio.sleep(self.rng.expovariate(1 / pause_s))
+            await self._visit(self.dice.visit())
+
+    async def _visit(self, fault: Fault) -> None:
+        victim = self.rng.choice(self.gateways)
+        match fault:
+            case Fault.REQUESTER_GONE:
+                return await self.person.go_away()
+            case Fault.CRASH_ANYWHERE:
+                victim.crash()
+            case Fault.POWER_CUT:
+                for gateway in self.gateways:
+                    gateway.crash()
+            case Fault.ORDERLY_RESTART if victim.is_up:
+                self.dice.note(fault, victim.name)
+                return await victim.stop()
+            case Fault.CLOCK_FORWARD:
+                self.clock.offset += self.rng.choice((2.0, 10.0, 40.0))
+            case Fault.CLOCK_BACK:
+                self.clock.offset -= self.rng.choice((2.0, 10.0, 40.0))
+            case Fault.CLOCK_SKEW:
+                victim.clock.offset = self.rng.choice((-3.0, -0.5, 0.5, 3.0))
+            case _:
+                return
+        self.judge.history.note_clock()
+        self.dice.note(fault, victim.name)
+
+    async def _calm(self) -> None:
+        """Heal everything; then all must come to an end."""
+        self.tell("CALM")
+        self.dice.cool()
+        for gateway in self.gateways:
+            gateway.frozen_until = 0.0
+            gateway.clock.offset = 0.0
+            gateway.start()
+        ends_at = self.loop.time() + LIVES_MAX_S
+        while (left := self.disk.query(_UNFINISHED)) or await self.person.thinks_again():
+            if self.loop.time() > ends_at:
+                return self.violated("N6", f"after {LIVES_MAX_S} s there is still {left}")
+            self._judge_calm(ends_at)
+            await self.person.put_right()
+            await asyncio.sleep(LOOKS_EVERY_S)
+        self.judge.judge_end()
+        self.witness.judge_end()
+
+    def _judge_calm(self, ends_at: float) -> None:
+        if self.loop.time() < ends_at - LIVES_MAX_S + JOINS_MAX_S:
+            return
+        self.judge.judge_calm(self.clock.now())
+        alive = {row[0] for row in self.disk.query("SELECT id FROM workers")}
+        for gateway in self.gateways:
+            if gateway.worker.id not in alive:
+                self.violated("T8", f"{gateway.name} runs, but is no worker ({gateway.worker.id})")
+        self._judge_abandoned()
+
+    def _judge_abandoned(self) -> None:
+        """A living owner that does not know what it owns is as bad as a dead one."""
+        since = self.loop.time() - LOOKS_EVERY_S
+        awake = [gateway for gateway in self.gateways if gateway.is_up and gateway.frozen_until < since]
+        turns = {gateway.worker.id: gateway.worker.turns for gateway in awake}
+        owned = self.disk.query("SELECT id, owner, fence FROM sessions WHERE owner IS NOT NULL")
+        unknown = {row for row in owned if row[1] in turns and row[0] not in turns[row[1]]}
+        for session_id, owner, _ in sorted(unknown & self._unknown_before):
+            self.violated("T8", f"session {session_id} is owned by {owner}, who does not know")
+        self._unknown_before = unknown
+
+    def report(self) -> Report:
+        edges = self.disk.query(
+            "SELECT DISTINCT from_phase, to_phase FROM events WHERE from_phase <> to_phase"
+        )
+        ((tasks,),) = self.disk.query(
+            "SELECT COUNT(*) FROM tasks WHERE phase IN ('completed', 'completed_giveup')"
+        )
+        return Report(
+            seed=self.seed,
+            world=self.setting.name,
+            tasks=tasks,
+            commits=self.disk.stats.commits,
+            faults=Counter({fault.value: count for fault, count in self.dice.counted.items()}),
+            verbs=self.person.counted,
+            edges=frozenset((before, after) for before, after in edges),
+            evaluations=self.judge.evaluations + self.witness.evaluations,
+            violations=tuple(self.violations),
+            raised=tuple(self.raised),
+            virtual_s=self.loop.time(),
+            log=tuple(self.log),
+            digest=hashlib.sha256("\n".join(self.log).encode()).hexdigest(),
+        )
+
+
+def simulate(seed: int, world: str = "storm", *, is_mutant: bool = False) -> Report:
+    """Play one world to its end, or to its first violation.
+
+    `is_mutant`: a bug is planted. What the patched code raises is then no find: processes are just restarted."""
+    played = World(seed, SETTINGS[world], is_mutant=is_mutant)
+    with _quiet(), _running(played.loop):
+        try:
+            played.loop.run_until_complete(played.play())
+        except Deadlock as deadlock:
+            played.violated("N6", str(deadlock))
+    report = played.report()
+    played.disk.close()
+    return report
+
+
+def replay(seed: int, world: str = "storm") -> Report:
+    """Play a world again and print what happened: the same bytes each time, whatever PYTHONHASHSEED is."""
+    report = simulate(seed, world)
+    sys.stdout.write("".join(f"{line}\n" for line in report.log))
+    return report
+
+
+@contextmanager
+def _running(loop: VirtualLoop) -> Iterator[None]:
+    asyncio.set_event_loop(loop)
+    try:
+        yield
+        left = sorted(asyncio.all_tasks(loop), key=hash)
+        for task in left:
+            task.cancel()
+        if left:
+            loop.run_until_complete(asyncio.gather(*left, return_exceptions=True))
+    finally:
+        asyncio.set_event_loop(None)
+        loop.close()
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """The engine logs every fault; here they are the weather."""
+    logger = logging.getLogger("clutch")
+    level = logger.level
+    logger.setLevel(logging.CRITICAL)
+    try:
+        yield
+    finally:
+        logger.setLevel(level)
