@@ -12,7 +12,7 @@ from clutch.core.lifecycle import EDGES
 from clutch.testing.killing.kills import Total
 from clutch.testing.killing.points import POINTS
 from clutch.testing.killing.races import Outcome
-from clutch.testing.simulation.campaign import Simulated
+from clutch.testing.simulation.campaign import NEVER_COMMITTED, Simulated
 from clutch.testing.trust import Findings, Hunted, Plan, summarise, table
 
 FIELDS = [
@@ -29,7 +29,7 @@ def simulated() -> Simulated:
     found = Simulated(worlds=800, runs=20_000, commits=600_000)
     found.faults = dict.fromkeys(found.faults, 1_000)
     found.invariants = dict.fromkeys(found.invariants, 1_000)
-    found.edges = [str(edge) for edge in EDGES]
+    found.edges = [str(edge) for edge in EDGES - NEVER_COMMITTED]
     return found
 
 
