@@ -14,7 +14,8 @@ import pytest
 from clutch.channels.terminal import Terminal
 from clutch.core.policy import Announcing, Policy, Work
 from clutch.ports import Channel
-from clutch.protocol import outbox
+from clutch.protocol import outbox, workers
+from clutch.protocol.sessions import Stale
 from clutch.store.door import Tx
 from clutch.wiring import Engine, running_engine
 
@@ -178,11 +179,21 @@ async def test_two_claims_never_get_the_same_words(place: Place) -> None:
     async with engine(place) as running:
         for number in range(20):
             await post(running, f"k{number}")
+        owners = (101, 102, 103, 104)
+        for owner in owners:
+            await running.door.alone(workers.register, owner, 60.0, "here", 1, "test")
         claims = await asyncio.gather(
-            *(running.door.alone(outbox.claim, owner, "mail", 7) for owner in (101, 102, 103, 104))
+            *(running.door.alone(outbox.claim, owner, "mail", 7) for owner in owners)
         )
     claimed = [parcel.id for parcels in claims for parcel in parcels]
     assert len(claimed) == len(set(claimed)) == 20
+
+
+async def test_a_worker_that_was_declared_dead_claims_no_words(place: Place) -> None:
+    async with engine(place) as running:
+        await post(running, "k1")
+        with pytest.raises(Stale):
+            await running.door.alone(outbox.claim, 101, "mail", 7)
 
 
 async def test_a_terminal_shows_a_text_once_and_without_what_would_move_its_cursor() -> None:

@@ -23,7 +23,6 @@ from typing import Any, NamedTuple, assert_never
 
 from clutch.core import effects as fx
 from clutch.core import events as ev
-from clutch.core.hours import next_delay
 from clutch.core.model import FINISHED, WORKING, Delivery, Outcome, Phase, Plan, Task, Wait
 from clutch.core.policy import Policy
 from clutch.core.wording.results import Silence, freeze, silence
@@ -501,18 +500,7 @@ def _delivery_failed(story: _Story, event: ev.DeliveryFailed) -> None:
     story.note(f"attempt {attempts} failed: {event.error[:200]}", attempts=attempts)
     if event.is_permanent:
         return _give_up(story, "permanent-error")
-    delay = next_delay(
-        attempts,
-        fast_tries=rules.fast_tries,
-        first_s=rules.first_s,
-        fast_max_s=rules.fast_max_s,
-        slow=rules.slow,
-        slow_first_s=rules.slow_first_s,
-        slow_max_s=rules.slow_max_s,
-        until_s=rules.until_s if task.expects_completion else rules.until_no_completion_s,
-        jitter=rules.jitter,
-        seed=task.id,
-    )
+    delay = rules.delay_s(attempts, seed=task.id, expects_completion=task.expects_completion)
     if delay is None:
         return _give_up(story, "expiry" if rules.slow else "retry-limit")
     story.do(fx.GiveBack(task.generation, event.at + delay))

@@ -8,6 +8,7 @@ from enum import StrEnum
 from types import MappingProxyType
 
 from clutch.core.authority import ToolPolicy
+from clutch.core.hours import next_delay
 from clutch.core.model import Lane, Outcome
 from clutch.core.wording.results import PayloadMode
 
@@ -90,6 +91,21 @@ class Announcing:
     until_no_completion_s: float = 300.0
     dead_letter_days: int = 7
     send_timeout_s: float = 120.0  #: one send to an outside channel
+
+    def delay_s(self, attempts: int, *, seed: int, expects_completion: bool = True) -> float | None:
+        """How long to wait after so many failed attempts; None = give up."""
+        return next_delay(
+            attempts,
+            fast_tries=self.fast_tries,
+            first_s=self.first_s,
+            fast_max_s=self.fast_max_s,
+            slow=self.slow,
+            slow_first_s=self.slow_first_s,
+            slow_max_s=self.slow_max_s,
+            until_s=self.until_s if expects_completion else self.until_no_completion_s,
+            jitter=self.jitter,
+            seed=seed,
+        )
 
 
 @dataclass(frozen=True, slots=True)

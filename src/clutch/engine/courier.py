@@ -13,10 +13,11 @@ from collections.abc import Sequence
 from typing import Any
 
 from clutch.engine.dispatcher import Worker
-from clutch.errors import StoreError
+from clutch.errors import ClutchError, StoreError
 from clutch.ports import Channel
 from clutch.protocol import outbox
 from clutch.protocol.outbox import UNSURE, Parcel
+from clutch.protocol.sessions import Stale
 from clutch.store.door import LOOK
 
 log = logging.getLogger(__name__)
@@ -55,7 +56,7 @@ class Courier:
             try:
                 if not await self._pass():
                     await self._rest()
-            except StoreError as error:
+            except (StoreError, Stale) as error:  # declared dead: our worker comes back under a new number
                 self._complain(error)
                 await asyncio.sleep(self.worker.kit.policy.work.tick_s)
                 await self._free()
@@ -67,7 +68,7 @@ class Courier:
         except StoreError as error:
             self._complain(error)
 
-    def _complain(self, error: StoreError) -> None:
+    def _complain(self, error: ClutchError) -> None:
         log.warning("store not available", extra={"channel": self.name, "error": str(error)})
 
     async def _pass(self) -> bool:
@@ -86,14 +87,16 @@ class Courier:
     async def _send(self, owner: int, parcel: Parcel) -> None:
         kit = self.worker.kit
         rules = kit.policy.announcing
+        patience = asyncio.timeout(rules.send_timeout_s)
         try:
-            async with asyncio.timeout(rules.send_timeout_s):
+            async with patience:
                 receipt = await self.channel.send(parcel.target, parcel.body, parcel.key)
-        except TimeoutError:
-            await kit.door.tx((), outbox.dead, owner, parcel.id, UNSURE)
         except PermissionError as error:
             await kit.door.tx((), outbox.dead, owner, parcel.id, _said(error))
         except Exception as error:  # noqa: BLE001 - a channel is a stranger's code; whatever it raised is tried again
+            if patience.expired():
+                await kit.door.tx((), outbox.dead, owner, parcel.id, UNSURE)
+                return
             log.warning("not sent", extra={"channel": self.name, "key": parcel.key, "error": _said(error)})
             await kit.door.tx((), outbox.failed, rules, owner, parcel, _said(error))
         else:

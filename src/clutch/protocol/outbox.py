@@ -9,8 +9,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from clutch.core.hours import next_delay
 from clutch.core.policy import Announcing
+from clutch.protocol.sessions import Stale
 from clutch.store.door import HINT, Tx
 
 UNSURE = "unsure"  #: sent, and no answer heard: neither done nor to be sent again
@@ -35,7 +35,9 @@ def post(now: float, session_id: int, key: str, channel: str, target: str, body:
 
 
 def claim(now: float, worker_id: int, channel: str, count: int) -> Tx[list[Parcel]]:
-    """Oldest first. Alone: two claims must not see the same free row."""
+    """Oldest first. Alone: two claims must not see the same free row. What a dead worker claimed nobody would free."""
+    if not (yield "SELECT 1 FROM workers WHERE id = ? {lock}", (worker_id,)):
+        raise Stale(f"worker {worker_id} was declared dead")
     rows = yield (
         "UPDATE outbox SET owner = ?, attempts = attempts + 1, due = NULL"
         " WHERE id IN (SELECT id FROM outbox WHERE due <= ? AND channel = ? AND owner IS NULL"
@@ -72,18 +74,7 @@ def done(now: float, worker_id: int, parcel_id: int, receipt: str | None) -> Tx[
 
 def failed(now: float, rules: Announcing, worker_id: int, parcel: Parcel, error: str) -> Tx[float | None]:
     """Due again after a while. None: given up, and the row stays with its error."""
-    delay_s = next_delay(
-        parcel.attempt,
-        fast_tries=rules.fast_tries,
-        first_s=rules.first_s,
-        fast_max_s=rules.fast_max_s,
-        slow=rules.slow,
-        slow_first_s=rules.slow_first_s,
-        slow_max_s=rules.slow_max_s,
-        until_s=rules.until_s,
-        jitter=rules.jitter,
-        seed=parcel.id,
-    )
+    delay_s = rules.delay_s(parcel.attempt, seed=parcel.id)
     due_at = None if delay_s is None else now + delay_s
     yield from _let_go(worker_id, parcel.id, error, due_at)
     return due_at

@@ -137,7 +137,6 @@ class Prospect:
     unseen: tuple[int, ...]  #: sessions with letters the mailman has not looked at
     others: tuple[int, ...]  #: workers beside this one
     lease_at: float | None  #: when the next lease of one of them is over
-    outbox_at: float | None
 
 
 def peek(now: float, worker_id: int) -> Tx[Prospect]:
@@ -146,7 +145,6 @@ def peek(now: float, worker_id: int) -> Tx[Prospect]:
     alarm = yield "SELECT MIN(wake_at) FROM tasks WHERE wake_at IS NOT NULL", ()
     unseen = yield "SELECT DISTINCT session_id FROM inbox WHERE seen = 0 ORDER BY session_id LIMIT 200", ()
     others = yield "SELECT id, lease_until FROM workers WHERE id <> ? ORDER BY id", (worker_id,)
-    outbox = yield "SELECT MIN(due) FROM outbox WHERE due IS NOT NULL", ()
     return Prospect(
         min(due.values(), default=None),
         tuple(lane for lane, moment in due.items() if moment <= now),
@@ -155,7 +153,6 @@ def peek(now: float, worker_id: int) -> Tx[Prospect]:
         tuple(row[0] for row in unseen),
         tuple(row[0] for row in others),
         min((row[1] for row in others), default=None),
-        outbox[0][0],
     )
 
 
