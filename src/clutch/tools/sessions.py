@@ -42,7 +42,9 @@ class SpawnArguments(Arguments):
     run_timeout_seconds: Seconds | None = Field(None, description="0 means no limit.")
     timeout_seconds: Seconds | None = Field(None, description="Another name of runTimeoutSeconds.")
     # Strict mode knows no strings for an enum, and arguments are JSON.
-    cleanup: Cleanup = Field(Cleanup.KEEP, description="delete: forget the child once told.", strict=False)
+    cleanup: Cleanup = Field(
+        Cleanup.KEEP, description="delete: its transcript may go once told; for now it stays.", strict=False
+    )
     plan_mode: bool = Field(False, description="The child writes a plan first and waits for a decision.")
     expects_completion: bool = Field(True, description="false: tell me when convenient.")
 
