@@ -10,7 +10,7 @@ import asyncio
 import json
 import os
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
@@ -20,7 +20,7 @@ from clutch.core.admission import SpawnRequest
 from clutch.core.messages import Answer, Usage
 from clutch.core.model import Lane
 from clutch.core.policy import Policy, Work
-from clutch.ports import ModelRequest, ToolContext, ToolSpec
+from clutch.ports import ModelRequest, OnDelta, ToolContext, ToolSpec
 from clutch.wiring import running_engine
 
 _LANE_CAP: Final = 100_000
@@ -40,8 +40,8 @@ class Script:
     def __init__(self) -> None:
         self.first_at: float | None = None
 
-    async def ask(self, request: ModelRequest, on_text: Callable[[str], None]) -> Answer:
-        del request, on_text
+    async def ask(self, request: ModelRequest, on_delta: OnDelta) -> Answer:
+        del request, on_delta
         self._note()
         return Answer("It filters tokens.", (), Usage(900, 60), "bench")
 

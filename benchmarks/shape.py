@@ -19,7 +19,7 @@ from benchmarks.task import ROOT_RIGHTS, WORKSPACE
 from clutch.core.admission import SpawnRequest
 from clutch.core.messages import Answer, Call, Usage
 from clutch.core.model import LetterKind
-from clutch.ports import ModelRequest, ToolContext, ToolSpec
+from clutch.ports import ModelRequest, OnDelta, ToolContext, ToolSpec
 from clutch.protocol import letters, queries, sessions
 from clutch.store.door import DoorStats
 from clutch.wiring import Engine, running_engine
@@ -38,8 +38,8 @@ class Family:
     def __init__(self) -> None:
         self.begins: Callable[[], None] = lambda: None
 
-    async def ask(self, request: ModelRequest, on_text: Callable[[str], None]) -> Answer:
-        del on_text
+    async def ask(self, request: ModelRequest, on_delta: OnDelta) -> Answer:
+        del on_delta
         answered = sum(isinstance(message, Answer) for message in request.transcript)
         if "Subagent" in str(request.transcript[0]):
             return _child(answered)

@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 from clutch.core.admission import SpawnRequest
 from clutch.core.messages import Answer, Transcript
+from clutch.core.model import Thinking
 
 
 class Clock(Protocol):
@@ -73,6 +74,25 @@ class ModelRequest:
     tools: Sequence[ToolSpec]
     #: stable name of this call ("session:head"): a witness can count repeated calls by it
     key: str
+    thinking: Thinking | None = None  #: None = whatever the provider does by itself
+    output_tokens_max: int | None = None
+
+
+class DeltaKind(StrEnum):
+    TEXT = "text"
+    THINKING = "thinking"
+    CALL = "call"  #: a piece of a tool call: its name first, then its arguments as JSON text
+
+
+class Delta(NamedTuple):
+    """A piece of an answer while it streams. For watchers only: what counts is the Answer."""
+
+    kind: DeltaKind
+    text: str
+    index: int = 0  #: which tool call of the answer
+
+
+OnDelta = Callable[[Delta], None]
 
 
 class Trouble(StrEnum):
@@ -97,8 +117,8 @@ class ModelError(Exception):
 
 
 class Models(Protocol):
-    async def ask(self, request: ModelRequest, on_text: Callable[[str], None]) -> Answer:
-        """One model call. Streams text through `on_text`. Raises ModelError."""
+    async def ask(self, request: ModelRequest, on_delta: OnDelta) -> Answer:
+        """One model call; its pieces go through `on_delta` as they come. Raises ModelError."""
         ...
 
 

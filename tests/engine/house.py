@@ -22,7 +22,7 @@ from clutch.engine.bus import Bus
 from clutch.engine.dispatcher import Worker
 from clutch.engine.ids import BlockIds
 from clutch.engine.turn import Kit
-from clutch.ports import ModelRequest, ToolContext
+from clutch.ports import Delta, DeltaKind, ModelRequest, OnDelta, ToolContext
 from clutch.protocol import letters, queries, sessions, tasks
 from clutch.protocol.spawn import rights_text
 from clutch.store.door import Door, Row, Tx
@@ -61,7 +61,7 @@ class HeldModel:
         self.requests: list[ModelRequest] = []
         self.cancelled: list[ModelRequest] = []
 
-    async def ask(self, request: ModelRequest, on_text: Callable[[str], None]) -> Answer:
+    async def ask(self, request: ModelRequest, on_delta: OnDelta) -> Answer:
         self.requests.append(request)
         try:
             said = await self.script(request)
@@ -70,7 +70,7 @@ class HeldModel:
             raise
         answer = Answer(said, (), Usage(10, 5), "scripted") if isinstance(said, str) else said
         if answer.text:
-            on_text(answer.text)
+            on_delta(Delta(DeltaKind.TEXT, answer.text))
         return answer
 
     def of(self, words: str) -> list[ModelRequest]:

@@ -18,7 +18,7 @@ from clutch.core.policy import Limits, Policy, Work
 from clutch.engine.turn import Kit
 from clutch.errors import ClutchError, InvalidInput, NotFound, SpawnRefused, StoreLost
 from clutch.gateway.api import Gateway
-from clutch.ports import ModelRequest, Models
+from clutch.ports import ModelRequest, Models, OnDelta
 from clutch.protocol.control import NotPossible
 from clutch.store.door import Door, DoorStats, Keys, Listener, Tx
 from clutch.wiring import running_engine
@@ -32,7 +32,7 @@ TABLES = ("sessions", "tasks", "inbox", "outbox", "events", "runs", "messages")
 class Echo:
     """Says what it was told last."""
 
-    async def ask(self, request: ModelRequest, on_text: Callable[[str], None]) -> Answer:
+    async def ask(self, request: ModelRequest, on_delta: OnDelta) -> Answer:
         told = [message for message in request.transcript if isinstance(message, Input)]
         return Answer(f"heard: {told[-1].text}", model="echo")
 
@@ -44,7 +44,7 @@ class Patient:
         self.asked, self.go = asyncio.Event(), asyncio.Event()
         self.heard: list[str] = []
 
-    async def ask(self, request: ModelRequest, on_text: Callable[[str], None]) -> Answer:
+    async def ask(self, request: ModelRequest, on_delta: OnDelta) -> Answer:
         self.heard = [message.text for message in request.transcript if isinstance(message, Input)]
         self.asked.set()
         await self.go.wait()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
@@ -13,7 +12,7 @@ import pytest
 from clutch import Clutch, ClutchError, Limits, Policy, SpawnRefused, Task
 from clutch.core.messages import Answer, Input
 from clutch.core.policy import Work
-from clutch.ports import ModelRequest
+from clutch.ports import ModelRequest, OnDelta
 from clutch.store.door import Tx
 
 pytestmark = pytest.mark.anyio
@@ -31,7 +30,7 @@ class Ordered:
         if go:
             self.go.set()
 
-    async def ask(self, request: ModelRequest, on_text: Callable[[str], None]) -> Answer:
+    async def ask(self, request: ModelRequest, on_delta: OnDelta) -> Answer:
         first = next(message.text for message in request.transcript if isinstance(message, Input))
         if "number " in first and "task: t_" not in first:
             async with self.came:

@@ -15,7 +15,7 @@ import clutch
 from clutch import Clutch, ClutchError, Policy, StateDirectoryInUse, Task
 from clutch.core.messages import Answer
 from clutch.core.policy import Work
-from clutch.ports import ModelRequest
+from clutch.ports import ModelRequest, OnDelta
 
 pytestmark = pytest.mark.anyio
 
@@ -30,7 +30,7 @@ CALLS: dict[str, Callable[[Clutch], Awaitable[Any]]] = {
 
 
 class Yes:
-    async def ask(self, request: ModelRequest, on_text: Callable[[str], None]) -> Answer:
+    async def ask(self, request: ModelRequest, on_delta: OnDelta) -> Answer:
         return Answer("yes", model="yes")
 
 

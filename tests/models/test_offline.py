@@ -13,7 +13,7 @@ from clutch.core.messages import Answer, Call, Input, Message, Result, Results, 
 from clutch.core.wording import CANCELLED, OUTCOME_UNKNOWN, wrap_up_note
 from clutch.models.evidence import findings_of
 from clutch.models.offline import MODEL, NOTICE, OfflineModel, decide, watchable_latency
-from clutch.ports import ModelRequest
+from clutch.ports import Delta, ModelRequest
 from tests.models.conversation import Conversation, no_sleep
 
 pytestmark = pytest.mark.anyio
@@ -359,13 +359,13 @@ def request_of(*messages: Message, key: str = "s:1") -> ModelRequest:
 
 async def test_text_is_streamed_whole_and_usage_counts_what_was_sent_and_said() -> None:
     slept: list[float] = []
-    heard: list[str] = []
+    heard: list[Delta] = []
 
     async def sleep(seconds: float) -> None:
         slept.append(seconds)
 
     answer = await OfflineModel(lambda _: 2.0, sleep).ask(request_of(Input("hello")), heard.append)
-    assert "".join(heard) == answer.text
+    assert "".join(delta.text for delta in heard) == answer.text
     assert len(heard) > 3
     assert sum(slept) == pytest.approx(2.0)
     assert answer.model == MODEL == "offline (scripted, not an LLM)"

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from clutch.core.messages import Answer, Input
-from clutch.ports import ModelError, ModelRequest, Trouble
+from clutch.ports import Delta, ModelError, ModelRequest, Trouble
 from clutch.store.door import Tx
 from clutch.store.sqlite import SqliteStore
 from clutch.testing.channels import RecordingChannel, Sent
@@ -23,11 +23,11 @@ def request(text: str = "hello") -> ModelRequest:
 
 
 async def test_a_scripted_model_answers_in_order_and_remembers_what_it_was_asked() -> None:
-    heard: list[str] = []
+    heard: list[Delta] = []
     model = ScriptedModel(["one", Answer("two", stop="length")])
     answers = [await model.ask(request(), heard.append), await model.ask(request("more"), heard.append)]
     assert [(answer.text, answer.stop) for answer in answers] == [("one", "end"), ("two", "length")]
-    assert heard == ["one", "two"]
+    assert [delta.text for delta in heard] == ["one", "two"]
     assert [asked.transcript[0] for asked in model.requests] == [Input("hello"), Input("more")]
 
 

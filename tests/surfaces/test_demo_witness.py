@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -11,7 +10,7 @@ import pytest
 from clutch.cli.demo.witness import NOTE, Journal, Log, WatchedModels, account_of, lines
 from clutch.core.admission import SpawnRequest
 from clutch.core.messages import Answer, Call, Input, Message, Result, Results
-from clutch.ports import ModelRequest, ToolContext, ToolSpec
+from clutch.ports import ModelRequest, OnDelta, ToolContext, ToolSpec
 from clutch.tools.box import Tools
 
 pytestmark = pytest.mark.anyio
@@ -26,7 +25,7 @@ class Script:
         self.answer = answer
         self.shown: list[ModelRequest] = []
 
-    async def ask(self, request: ModelRequest, on_text: Callable[[str], None]) -> Answer:
+    async def ask(self, request: ModelRequest, on_delta: OnDelta) -> Answer:
         self.shown.append(request)
         return self.answer
 

@@ -37,6 +37,15 @@ class Call:
 
 
 @dataclass(frozen=True, slots=True)
+class Thought:
+    """What a model thought aloud. Some providers want it back, word for word and signed, with the next request."""
+
+    text: str
+    signature: str = ""
+    provider: str = ""  #: who signed it; another provider is never shown it
+
+
+@dataclass(frozen=True, slots=True)
 class Input:
     """Text put to the model: a person's words, a task, a collect message, a note of the runtime."""
 
@@ -51,6 +60,7 @@ class Answer:
     usage: Usage = field(default_factory=Usage)
     model: str = ""
     stop: str = "end"  #: end | tools | length | filter | refusal | …
+    thoughts: tuple[Thought, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,11 +107,12 @@ def _fields(message: Message) -> str:
     match message:
         case Input(text, source):
             return f'"text":{_text(text)},"source":{_text(source)}'
-        case Answer(text, calls, usage, model, stop):
+        case Answer(text, calls, usage, model, stop, thoughts):
             made = ",".join([_call(call) for call in calls])
+            thought = f',"thoughts":[{",".join([_thought(one) for one in thoughts])}]' if thoughts else ""
             return (
                 f'"text":{_text(text)},"calls":[{made}],"usage":{_usage(usage)},'
-                f'"model":{_text(model)},"stop":{_text(stop)}'
+                f'"model":{_text(model)},"stop":{_text(stop)}{thought}'
             )
         case Results(results):
             return f'"results":[{",".join([_result(result) for result in results])}]'
@@ -111,6 +122,13 @@ def _fields(message: Message) -> str:
 
 def _call(call: Call) -> str:
     return f'{{"name":{_text(call.name)},"args":{_encode(dict(call.args))},"id":{_text(call.id)}}}'
+
+
+def _thought(thought: Thought) -> str:
+    return (
+        f'{{"text":{_text(thought.text)},"signature":{_text(thought.signature)},'
+        f'"provider":{_text(thought.provider)}}}'
+    )
 
 
 def _usage(usage: Usage) -> str:
@@ -140,7 +158,8 @@ def load(kind: str, body: str) -> Message:
             return Input(**data)
         case "answer":
             calls = tuple(Call(**call) for call in data.pop("calls"))
-            return Answer(calls=calls, usage=Usage(**data.pop("usage")), **data)
+            thoughts = tuple(Thought(**thought) for thought in data.pop("thoughts", ()))
+            return Answer(calls=calls, usage=Usage(**data.pop("usage")), thoughts=thoughts, **data)
         case "results":
             return Results(tuple(Result(**result) for result in data["results"]))
         case _:

@@ -90,6 +90,17 @@ class Plan(StrEnum):
     APPROVED = "approved"
 
 
+class Thinking(StrEnum):
+    """How much a model may think before it answers."""
+
+    OFF = "off"
+    MINIMAL = "minimal"
+    LOW = "low"
+    MEDIUM = "medium"
+    HIGH = "high"
+    MAX = "max"
+
+
 class Lane(StrEnum):
     MAIN = "main"
     SUBAGENT = "subagent"

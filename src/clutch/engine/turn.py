@@ -24,6 +24,8 @@ from clutch.engine.bus import Bus, Live
 from clutch.engine.ids import Ids
 from clutch.errors import InvalidInput
 from clutch.ports import (
+    Delta,
+    DeltaKind,
     Lives,
     ModelError,
     ModelRequest,
@@ -131,7 +133,7 @@ class Turn:
             await self._fail(f"step limit of {limit} reached", is_final=True)
             return None
         try:
-            answer = await self.kit.models.ask(self._request(), self._on_text)
+            answer = await self.kit.models.ask(self._request(), self._on_delta)
         except ModelError as error:
             await self._stumble(error)
             return None
@@ -156,8 +158,9 @@ class Turn:
         key = f"{self.briefing.session_key}:{self.head}"
         return ModelRequest(model, self._system(), tuple(self.transcript), self.specs, key)
 
-    def _on_text(self, text: str) -> None:
-        self._tell("assistant:text", text)
+    def _on_delta(self, delta: Delta) -> None:
+        if delta.kind is not DeltaKind.CALL:
+            self._tell(f"assistant:{delta.kind}", delta.text)
 
     async def _stumble(self, error: ModelError) -> None:
         self._tell("lifecycle:error", str(error))

@@ -16,7 +16,7 @@ from clutch.core.messages import Answer, Input, Message, Results, Transcript, Us
 from clutch.models import survey
 from clutch.models.evidence import Evidence, since
 from clutch.models.survey import MODEL, NOTICE
-from clutch.ports import ModelRequest, ToolSpec
+from clutch.ports import Delta, DeltaKind, ModelRequest, OnDelta, ToolSpec
 
 __all__ = ["MODEL", "NOTICE", "OfflineModel", "decide", "watchable_latency"]
 
@@ -45,13 +45,13 @@ class OfflineModel:
         self._latency = latency
         self._sleep = sleep
 
-    async def ask(self, request: ModelRequest, on_text: Callable[[str], None]) -> Answer:
+    async def ask(self, request: ModelRequest, on_delta: OnDelta) -> Answer:
         answer = decide(request.transcript, request.tools)
         chunks = _chunks(answer.text)
         pause = self._latency(request) / (len(chunks) + 1)
         await self._sleep(pause)
         for chunk in chunks:
-            on_text(chunk)
+            on_delta(Delta(DeltaKind.TEXT, chunk))
             await self._sleep(pause)
         return replace(answer, usage=_usage(request, answer))
 

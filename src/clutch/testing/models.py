@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from typing import TypeAlias
 
 from clutch.core.messages import Answer, Usage
-from clutch.ports import ModelError, ModelRequest
+from clutch.ports import Delta, DeltaKind, ModelError, ModelRequest, OnDelta
 
 #: A text is a last word; a ModelError is raised.
 Scripted: TypeAlias = Answer | str | ModelError
@@ -29,14 +29,14 @@ class ScriptedModel:
         self._script = script
         self.requests: list[ModelRequest] = []
 
-    async def ask(self, request: ModelRequest, on_text: Callable[[str], None]) -> Answer:
+    async def ask(self, request: ModelRequest, on_delta: OnDelta) -> Answer:
         self.requests.append(request)
         said = self._next(request)
         if isinstance(said, ModelError):
             raise said
         answer = Answer(said, model=SCRIPTED_MODEL, usage=Usage(1, 1)) if isinstance(said, str) else said
         if answer.text:
-            on_text(answer.text)
+            on_delta(Delta(DeltaKind.TEXT, answer.text))
         return answer
 
     def _next(self, request: ModelRequest) -> Scripted:

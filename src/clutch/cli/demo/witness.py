@@ -15,14 +15,14 @@ import json
 import os
 import re
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from clutch.core.admission import SpawnRequest
 from clutch.core.messages import Answer, Call, Input, Message, Results, Transcript
-from clutch.ports import ModelRequest, Models, Toolbox, ToolContext, ToolSpec
+from clutch.ports import ModelRequest, Models, OnDelta, Toolbox, ToolContext, ToolSpec
 
 _CALLS, _NOTES = "model-calls.jsonl", "journal.jsonl"
 #: A line of the runtime. Text of a child cannot pose as one: inside a fence each line begins with a bar.
@@ -68,7 +68,7 @@ class WatchedModels:
         self._models = models
         self._log = Log(state / _CALLS)
 
-    async def ask(self, request: ModelRequest, on_text: Callable[[str], None]) -> Answer:
+    async def ask(self, request: ModelRequest, on_delta: OnDelta) -> Answer:
         accepted = list(_accepted(request.transcript))
         told = Counter(_told(request.transcript))
         self._log.write(key=request.key, accepted=accepted, told=told)
@@ -77,7 +77,7 @@ class WatchedModels:
             transcript=tuple(map(_without_notes, request.transcript)),
             tools=[spec for spec in request.tools if spec.name != NOTE.name],
         )
-        return _with_note(await self._models.ask(bare, on_text), request)
+        return _with_note(await self._models.ask(bare, on_delta), request)
 
 
 def _with_note(answer: Answer, request: ModelRequest) -> Answer:

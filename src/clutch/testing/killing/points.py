@@ -19,7 +19,7 @@ from typing import Any, Final
 
 from clutch.core.admission import SpawnRequest
 from clutch.core.messages import Answer
-from clutch.ports import ModelRequest, Models, Toolbox, ToolContext, ToolSpec
+from clutch.ports import ModelRequest, Models, OnDelta, Toolbox, ToolContext, ToolSpec
 from clutch.protocol.turns import Begun
 from clutch.store.door import Door, DoorStats, Keys, Listener, P, T, Tx, TxFunction
 
@@ -137,9 +137,9 @@ class CrashingModels:
     def __init__(self, models: Models, points: Points) -> None:
         self._models, self._points = models, points
 
-    async def ask(self, request: ModelRequest, on_text: Callable[[str], None]) -> Answer:
+    async def ask(self, request: ModelRequest, on_delta: OnDelta) -> Answer:
         self._points.reach("model:asked")
-        answer = await self._models.ask(request, on_text)
+        answer = await self._models.ask(request, on_delta)
         self._points.reach("model:answered")
         return answer
 

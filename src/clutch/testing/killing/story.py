@@ -16,7 +16,7 @@ import json
 import os
 import re
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
@@ -27,7 +27,7 @@ from clutch.core.model import Lane
 from clutch.core.policy import Announcing, Life, Limits, Policy, Work
 from clutch.core.wording.fence import parse_fences
 from clutch.engine.turn import SPAWN, YIELD
-from clutch.ports import ModelError, ModelRequest, ToolContext, Trouble
+from clutch.ports import ModelError, ModelRequest, OnDelta, ToolContext, Trouble
 from clutch.tools.arguments import Arguments
 from clutch.tools.box import Tools, standard_tools
 
@@ -91,8 +91,8 @@ class StoryModel:
         self._witness, self._wishes = witness, wishes
         self._stumbled: set[str] = set()
 
-    async def ask(self, request: ModelRequest, on_text: Callable[[str], None]) -> Answer:
-        del on_text
+    async def ask(self, request: ModelRequest, on_delta: OnDelta) -> Answer:
+        del on_delta
         said = request.transcript
         fresh = [(place, message) for place, message in enumerate(said) if place > last_answer(said)]
         self._witness.say(

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
 
 from clutch.core.admission import Cleanup, SpawnRequest
 from clutch.core.messages import Answer
-from clutch.ports import ModelError, ModelRequest, ToolContext, ToolFailed, ToolSpec, Trouble
+from clutch.ports import ModelError, ModelRequest, OnDelta, ToolContext, ToolFailed, ToolSpec, Trouble
 from clutch.testing.simulation import script
 from clutch.testing.simulation.faults import Fault
 
@@ -43,8 +43,8 @@ class SimModel:
     def __init__(self, gateway: Gateway) -> None:
         self._gateway, self._world = gateway, gateway.world
 
-    async def ask(self, request: ModelRequest, on_text: Callable[[str], None]) -> Answer:
-        del on_text
+    async def ask(self, request: ModelRequest, on_delta: OnDelta) -> Answer:
+        del on_delta
         world = self._world
         world.witness.asked(self._gateway, request)
         await self._trouble(request)
