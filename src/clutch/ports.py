@@ -89,7 +89,7 @@ class Delta(NamedTuple):
 
     kind: DeltaKind
     text: str
-    index: int = 0  #: which tool call of the answer
+    call: int = 0  #: which tool call of the answer
 
 
 OnDelta = Callable[[Delta], None]
