@@ -19,7 +19,7 @@ from benchmarks.task import ROOT_RIGHTS, WORKSPACE
 from clutch.core.admission import SpawnRequest
 from clutch.core.messages import Answer, Call, Usage
 from clutch.core.model import LetterKind
-from clutch.ports import ModelRequest, OnDelta, ToolContext, ToolSpec
+from clutch.ports import HumanQuestion, ModelRequest, OnDelta, ToolContext, ToolSpec
 from clutch.protocol import letters, queries, sessions
 from clutch.store.door import DoorStats
 from clutch.wiring import Engine, running_engine
@@ -54,6 +54,9 @@ class Family:
     async def run(self, name: str, args: Mapping[str, Any], context: ToolContext) -> str:
         del name, args, context
         return "def part(): ..."
+
+    def human_question(self, args: Mapping[str, Any]) -> HumanQuestion:
+        return HumanQuestion(**args)
 
     def spawn_request(self, args: Mapping[str, Any]) -> SpawnRequest:
         return SpawnRequest(**args)

@@ -21,8 +21,8 @@ class Stale(ClutchError):
 
 
 _COLUMNS = (
-    "id, key, agent_id, parent_id, root_id, depth, lane, role, is_task, rights, route, model, workspace, owner,"
-    " fence, head, base, hold, hold_until, paused, closed, run_id, progress_at, idle_at"
+    "id, key, agent_id, parent_id, root_id, depth, lane, role, is_task, rights, route, model, thinking, workspace,"
+    " purses, owner, fence, head, base, hold, hold_until, paused, closed, run_id, progress_at, idle_at"
 )
 
 
@@ -46,7 +46,9 @@ class SessionRow:
     rights: str
     route: str | None
     model: str | None
+    thinking: str | None
     workspace: str | None
+    purses: str  #: names of the budgets it draws on
     owner: WorkerId | None
     fence: int
     head: int

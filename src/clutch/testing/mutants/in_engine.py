@@ -8,14 +8,15 @@ from functools import wraps
 from typing import Any
 
 from clutch.core.messages import Answer
-from clutch.engine import turn as engine_turn
+from clutch.engine import calling
 from clutch.protocol import turns
 from clutch.protocol.spawn import Accepted, Order
 from clutch.testing.mutants.planting import CRASHES, STORMS, Mutant
 from clutch.testing.mutants.tamper import answering_only
 
 NO_UUID = "00000000-0000-4000-8000-000000000000"
-TURN, WORKER = "clutch.engine.turn.Turn", "clutch.engine.dispatcher.Worker"
+CALLING, RUN = "clutch.engine.calling", "clutch.engine.open_run.OpenRun"
+WORKER = "clutch.engine.dispatcher.Worker"
 
 
 def _twins(order: Any) -> tuple[Any, ...]:
@@ -30,22 +31,22 @@ def _acks_early(spawn_all: Any) -> tuple[Any, ...]:
     """The answer is given at once; the transaction may come later."""
 
     @wraps(spawn_all)
-    async def bug(turn: Any, answer: Any, places: Any) -> Any:
-        promised = [_promise(turn, answer, place, nth) for nth, place in enumerate(places, start=1)]
-        running = asyncio.ensure_future(spawn_all(turn, answer, places))
+    async def bug(run: Any, answer: Any, places: Any) -> Any:
+        promised = [_promise(run, answer, place, nth) for nth, place in enumerate(places, start=1)]
+        running = asyncio.ensure_future(spawn_all(run, answer, places))
         running.add_done_callback(lambda ended: ended.cancelled() or ended.exception())
         return promised
 
     return (bug,)
 
 
-def _promise(turn: Any, answer: Any, place: int, nth: int) -> Any:
+def _promise(run: Any, answer: Any, place: int, nth: int) -> Any:
     """What the spawn will answer: it takes the next numbers in the same order."""
-    request = turn.kit.toolbox.spawn_request(answer.calls[place].args)
-    child_id = turn.kit.ids._next + nth
+    request = run.kit.toolbox.spawn_request(answer.calls[place].args)
+    child_id = run.kit.ids._next + nth
     order = Order("", child_id, NO_UUID, request, place)
-    return engine_turn._answer(
-        order, Accepted(child_id, f"agent:main:subagent:{NO_UUID}", request.label or "")
+    return calling._answer(
+        run, order, Accepted(child_id, f"agent:main:subagent:{NO_UUID}", request.label or "")
     )
 
 
@@ -64,11 +65,11 @@ def _announces_later(finish: Any, announce: Any) -> tuple[Any, ...]:
         yield from ()
 
     @wraps(finish)
-    async def bug(turn: Any, answer: Answer) -> None:
+    async def bug(run: Any, answer: Answer) -> None:
         waiting.clear()
-        await finish(turn, answer)
+        await finish(run, answer)
         for session, requester_id, generation, silent in list(waiting):
-            await turn.kit.door.alone(_post, announce, session, requester_id, generation, silent)
+            await run.kit.door.alone(_post, announce, session, requester_id, generation, silent)
 
     return bug, keep
 
@@ -77,12 +78,12 @@ def _yields_twice(tx: Any, with_yields: Any) -> tuple[Any, ...]:
     """First the results, then the hold."""
 
     @wraps(tx)
-    async def bug(turn: Any, fn: Any, *args: Any, **options: Any) -> Any:
+    async def bug(run: Any, fn: Any, *args: Any) -> Any:
         if fn is not turns.yields:
-            return await tx(turn, fn, *args, **options)
+            return await tx(run, fn, *args)
         outcome, places, nonce = args
-        await tx(turn, turns.results, with_yields(outcome, places, turns.YIELDED), nonce)
-        return await tx(turn, turns.yields, replace(outcome, results=()), places, nonce)
+        await tx(run, turns.results, with_yields(outcome, places, turns.YIELDED), nonce)
+        return await tx(run, turns.yields, replace(outcome, results=()), places, nonce)
 
     return bug, with_yields
 
@@ -91,20 +92,20 @@ def _asks_again(open_answer: Any) -> tuple[Any, ...]:
     """An answer whose calls were open when its owner died is asked for once more."""
 
     @wraps(open_answer)
-    def bug(turn: Any) -> Any:
-        if not getattr(turn, "has_begun", False):
-            turn.has_begun = True
+    def bug(run: Any) -> Any:
+        if not getattr(run, "has_begun", False):
+            run.has_begun = True
             return None
-        return open_answer(turn)
+        return open_answer(run)
 
     return (bug,)
 
 
 def _runs_again(call: Any) -> tuple[Any, ...]:
     @wraps(call)
-    async def bug(turn: Any, answer: Any, place: int, interrupted: bool) -> Any:
+    async def bug(run: Any, wanted: Any, place: int, said: Any, interrupted: bool) -> Any:
         del interrupted
-        return await call(turn, answer, place, False)
+        return await call(run, wanted, place, said, False)
 
     return (bug,)
 
@@ -147,7 +148,7 @@ def _late_mail(post: Any) -> tuple[Any, ...]:
 MUTANTS = (
     Mutant(
         "twin_spawn",
-        ("clutch.engine.turn.Order",),
+        (f"{CALLING}.Order",),
         frozenset({"N2"}),
         CRASHES,
         _twins,
@@ -155,7 +156,7 @@ MUTANTS = (
     ),
     Mutant(
         "accepted_before_commit",
-        (f"{TURN}._spawn_all",),
+        (f"{CALLING}._spawn",),
         frozenset({"N1"}),
         STORMS,
         _acks_early,
@@ -163,7 +164,7 @@ MUTANTS = (
     ),
     Mutant(
         "announce_in_second_transaction",
-        (f"{TURN}._finish", "clutch.protocol.letters.announce"),
+        ("clutch.engine.turn._finish", "clutch.protocol.letters.announce"),
         frozenset({"T2"}),
         STORMS,
         _announces_later,
@@ -171,7 +172,7 @@ MUTANTS = (
     ),
     Mutant(
         "yield_in_two_transactions",
-        (f"{TURN}._tx", "clutch.protocol.turns.with_yields"),
+        (f"{RUN}.tx", "clutch.protocol.turns.with_yields"),
         frozenset({"N16"}),
         STORMS,
         _yields_twice,
@@ -179,7 +180,7 @@ MUTANTS = (
     ),
     Mutant(
         "answers_recomputed_after_takeover",
-        (f"{TURN}._open_answer",),
+        (f"{RUN}.open_answer",),
         frozenset({"N22"}),
         CRASHES,
         _asks_again,
@@ -187,7 +188,7 @@ MUTANTS = (
     ),
     Mutant(
         "unsafe_tool_runs_again",
-        (f"{TURN}._call",),
+        (f"{CALLING}._one",),
         frozenset({"N23"}),
         CRASHES,
         _runs_again,
