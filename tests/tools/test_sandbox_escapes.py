@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import subprocess
 import tempfile
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -14,6 +16,7 @@ from clutch.ports import ToolContext
 from clutch.tools.sandbox import bubblewrap, command_line
 from clutch.tools.sandbox.box import MIB, Box, BoxLimits, Sandbox
 from clutch.tools.sandbox.probe import probe
+from clutch.tools.sandbox.start import FirstProcess
 from clutch.tools.shell import Shell, ShellArguments
 from tests.tools.escapes.attempts import PYTHON, SHELL
 from tests.tools.escapes.witness import CANARY, World, processes_with
@@ -80,19 +83,23 @@ def plain_run(world: World, script: str) -> str:
     assert program is not None
     box = Box(world.workspace)
     command = ["/bin/sh", "-c", world.filled(script)]
-    guards = bubblewrap.guards_of(box)
-    words = command_line.boxed(program, box, command, cwd=world.workspace, guards=guards, seccomp_fd=None)
     someone = PLAIN_USER if is_root else None
-    done = subprocess.run(
-        words,
-        capture_output=True,
-        env={},
-        timeout=30,
-        check=False,
-        user=someone,
-        group=someone,
-        extra_groups=[] if is_root else None,
-    )
+    with closing(FirstProcess()) as first:
+        words = command_line.boxed(
+            program, box, command, cwd=world.workspace, guards=bubblewrap.guards_of(box), info_fd=first.told
+        )
+        done = subprocess.run(
+            words,
+            capture_output=True,
+            env={},
+            timeout=30,
+            check=False,
+            pass_fds=(first.told,),
+            user=someone,
+            group=someone,
+            extra_groups=[] if is_root else None,
+        )
+        asyncio.run(first.gone())
     return (done.stdout + done.stderr).decode(errors="replace")
 
 
