@@ -11,12 +11,15 @@ from collections.abc import Sequence
 from enum import StrEnum
 
 from clutch.core.messages import Answer, Call, Entry, Input, Results
+from clutch.core.model import LetterKind
 from clutch.core.policy import Life
 
 SUBMIT = "submit_result"
 ACCEPTED = "accepted: this is your result; the task is done"
 #: source of the note that asks for the form; it is said once
 FORM_NOTE = "form"
+#: Inputs that are the runtime's own words
+NOTES = frozenset({FORM_NOTE, LetterKind.NOTE.value})
 
 
 class Loop(StrEnum):
@@ -38,7 +41,7 @@ def loop(transcript: Sequence[Entry], answer: Answer, life: Life) -> Loop:
 def _times(transcript: Sequence[Entry], call: Call) -> int:
     wanted, times = _name(call), 0
     for message in reversed(transcript):
-        if isinstance(message, Input):
+        if isinstance(message, Input) and message.source not in NOTES:
             break
         if isinstance(message, Answer):
             times += sum(_name(other) == wanted for other in message.calls)
@@ -50,10 +53,13 @@ def _name(call: Call) -> tuple[str, str]:
 
 
 def submitted(transcript: Sequence[Entry]) -> Call | None:
-    """The call whose value was accepted as the result, if the run is at that point."""
-    if len(transcript) < 2:
+    """The call whose value was accepted as the result, if the run is at that point.
+
+    A note of the runtime that came with the results asks for nothing that could change it."""
+    said = [entry for entry in transcript[-8:] if not (isinstance(entry, Input) and entry.source in NOTES)]
+    if len(said) < 2:
         return None
-    answer, results = transcript[-2], transcript[-1]
+    answer, results = said[-2], said[-1]
     if not isinstance(answer, Answer) or not isinstance(results, Results):
         return None
     for result in results.results:
@@ -67,9 +73,9 @@ def form_errors(transcript: Sequence[Entry]) -> int:
     count = 0
     for message in reversed(transcript):
         if isinstance(message, Input):
-            if message.source != FORM_NOTE:
+            if message.source not in NOTES:
                 break
-            count += 1
+            count += message.source == FORM_NOTE
         if isinstance(message, Results):
-            count += sum(result.name == SUBMIT and result.failed for result in message.results)
+            count += any(result.name == SUBMIT and result.failed for result in message.results)
     return count

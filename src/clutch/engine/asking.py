@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
+from decimal import Decimal
 
 from clutch.core import budget, context, wording
 from clutch.core.budget import Amount
@@ -57,7 +58,7 @@ async def _ask_and_fit(run: OpenRun) -> Answer:
 
 async def _call(run: OpenRun, request: ModelRequest, on_delta: OnDelta) -> Answer:
     if run.is_budgeted:
-        await _reserve(run, request)
+        await _reserve(run, _estimate(run, request))
     answer = await run.kit.models.ask(request, on_delta)
     run.tell("usage", answer.usage)
     return answer
@@ -90,13 +91,24 @@ async def _stumble(run: OpenRun, error: ModelError) -> None:
 # ---- what it may cost --------------------------------------------------------------------------------------
 
 
-async def _reserve(run: OpenRun, request: ModelRequest) -> None:
-    refused = await run.tx_with_purses(usage.reserve, run.model, _estimate(run, request))
+async def may_start(run: OpenRun) -> bool:
+    """Somebody else's code makes its calls itself; what they cost is known when it has ended.
+
+    False: nothing is left, and what follows from that is committed."""
+    try:
+        await _reserve(run, Amount(0, Decimal(0)))
+    except _Stopped:
+        return False
+    return True
+
+
+async def _reserve(run: OpenRun, estimate: Amount) -> None:
+    refused = await run.tx_with_purses(usage.reserve, run.model, estimate)
     if refused is None:
         return
     if refused.may_free_up:
         await run.tx(turns.wait, PURSE_WAIT_S)
-    elif run.policy.budgets.on_budget is OnBudget.ASK and not run.policy.is_headless:
+    elif _may_ask(run, refused):
         await _ask_for_more(run, refused)
     else:
         await run.fail(wording.budget_used_up(refused))
@@ -109,13 +121,20 @@ def _estimate(run: OpenRun, request: ModelRequest) -> Amount:
     return Amount(sent + answer, run.price(Usage(input=sent, output=answer)))
 
 
+def _may_ask(run: OpenRun, refused: budget.Refused) -> bool:
+    """No limit, however high, lets a call through whose price nobody knows."""
+    is_asking = run.policy.budgets.on_budget is OnBudget.ASK and not run.policy.is_headless
+    return is_asking and not refused.is_unpriced
+
+
 async def _ask_for_more(run: OpenRun, refused: budget.Refused) -> None:
     """Once for each time the purse is empty: whoever says no ends the run."""
     said = await run.kit.door.read(questions.answers, run.session_id, run.head)
-    if BUDGET_INDEX in said and said[BUDGET_INDEX].decision is Decision.REJECT:
+    before = [index for index in said if index <= BUDGET_INDEX]
+    if any(said[index].decision is Decision.REJECT for index in before):
         return await run.fail(wording.budget_used_up(refused))
     body = json.dumps({"purse": refused.name, "text": wording.budget_used_up(refused)}, sort_keys=True)
-    asked = Asked(run.kit.ids.next(), BUDGET_INDEX, QuestionKind.BUDGET, body)
+    asked = Asked(run.kit.ids.next(), BUDGET_INDEX - len(before), QuestionKind.BUDGET, body)
     await run.tx(questions.ask, run.head, [asked])
     run.tell("question", asked.id)
 

@@ -151,8 +151,9 @@ def _told(run: OpenRun, call: Call, place: int, said: Said | None) -> Result:
             run.kit.toolbox.human_question(call.args)
         except InvalidInput as error:
             return Result(place, ASK, str(error), failed=True)
-    refused = said is None or said.decision is not Decision.ANSWER
-    return Result(place, ASK, "" if said is None else said.text, failed=refused)
+    if said is None or said.decision is not Decision.ANSWER:
+        return Result(place, ASK, f"not answered: {said.text if said else ''}", failed=True)
+    return Result(place, ASK, said.text)
 
 
 def _submitted(run: OpenRun, call: Call, place: int) -> Result:

@@ -30,9 +30,15 @@ async def _prepared(kit: Kit, answer: Accepted | Refused) -> Spawned:
         return answer
     try:
         path = await _workspace(kit, answer)
-    except WorkspaceFailed as error:
-        await kit.door.alone(preparing.undo, answer.task_id, str(error))
-        return str(error)
+    except Exception as error:  # noqa: BLE001 - whatever failed, nothing of the spawn may stay
+        why = (
+            str(error)
+            if isinstance(error, WorkspaceFailed)
+            else f"workspace: {type(error).__name__}: {error}"
+        )
+        await kit.door.alone(preparing.undo, answer.task_id, why)
+        await _remove(kit, answer.task_id)
+        return why
     if not await kit.door.tx(answer.task_id, preparing.ready, kit.policy, answer.task_id, path):
         await _remove(kit, answer.task_id)
         return "the spawn was given up before its files were made"

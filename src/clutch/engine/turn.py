@@ -12,7 +12,7 @@ import json
 
 from clutch.core import bounds, wording
 from clutch.core.admission import OWN_RUNTIME
-from clutch.core.bounds import FORM_NOTE, Loop
+from clutch.core.bounds import FORM_NOTE, SUBMIT, Loop
 from clutch.core.messages import Answer, Input
 from clutch.engine.asking import ask
 from clutch.engine.calling import carry_out
@@ -43,7 +43,9 @@ async def take_turn(kit: Kit, claimed: Claimed) -> None:
     if about.runtime == OWN_RUNTIME:
         await _steps(run, interrupted=begun.is_resumed)
     else:
-        await _finish(run, await work_elsewhere(run))
+        answer = await work_elsewhere(run)
+        if answer is not None:
+            await _finish(run, answer)
     run.tell("lifecycle:end")
 
 
@@ -76,6 +78,9 @@ async def _next_answer(run: OpenRun) -> Answer | None:
         value = json.dumps(submitted.args["value"], ensure_ascii=False)
         await run.tx_with_senders(turns.submit, value)
         return None
+    if bounds.form_errors(run.transcript) > 1:
+        await run.fail("schema: the result did not have the form that was asked for")
+        return None
     answer = await ask(run)
     return None if answer is None else await _heard(run, answer)
 
@@ -90,7 +95,7 @@ async def _heard(run: OpenRun, answer: Answer) -> Answer | None:
         known = (answer, flags, run.is_unanswered, run.price(answer.usage), run.system.events_upto)
         run.answered(answer, await run.tx_with_senders(turns.respond, *known))
         return answer
-    elif run.about.output_schema is not None:
+    elif SUBMIT in run.by_name:
         return await _without_form(run, answer)
     else:
         await _finish(run, answer)

@@ -21,6 +21,8 @@ def problems(schema: str, value: Any) -> str:
         found = sorted(_validator(schema).iter_errors(value), key=lambda error: list(map(str, error.path)))
     except Unresolvable as error:
         return f"the schema refers to something that is not in it: {error}"[:PROBLEM_CHARS_MAX]
+    except RecursionError:
+        return "the schema refers to itself without end"
     return "; ".join(
         f"{'.'.join(map(str, error.path)) or 'value'}: {error.message[:PROBLEM_CHARS_MAX]}"
         for error in found[:PROBLEMS_MAX]

@@ -18,11 +18,12 @@ from clutch.core import events as ev
 from clutch.core.model import Wait
 from clutch.core.policy import Policy
 from clutch.core.runs import ANSWERED, UNTIL_ANSWERED
-from clutch.errors import ClutchError
+from clutch.errors import ClutchError, InvalidInput
 from clutch.protocol import sessions, tasks, usage
+from clutch.protocol.sessions import SessionRow
 from clutch.store.door import HINT, Many, Tx
 
-BUDGET_INDEX = -1
+BUDGET_INDEX = -1  # and downwards: one that was answered is asked again if the purse is empty again
 
 
 class QuestionKind(StrEnum):
@@ -36,6 +37,13 @@ class Decision(StrEnum):
     REJECT = "reject"
     ANSWER = "answer"
     VOID = "void"  #: the run it belonged to was superseded, killed or timed out
+
+
+ALLOWED = {
+    QuestionKind.APPROVAL: frozenset({Decision.APPROVE, Decision.REJECT}),
+    QuestionKind.QUESTION: frozenset({Decision.ANSWER, Decision.REJECT}),
+    QuestionKind.BUDGET: frozenset({Decision.APPROVE, Decision.REJECT}),
+}
 
 
 class UnknownQuestion(ClutchError):
@@ -113,32 +121,65 @@ def answer(
     now: float, policy: Policy, question_id: int, decision: Decision, text: str, seen_hash: str, actor: str
 ) -> Tx[int]:
     """The session whose question it was. Alone: it may raise a purse that others draw on."""
-    rows = yield (
-        "SELECT session_id, kind, body, hash FROM questions WHERE id = ? AND answered_at IS NULL",
-        (question_id,),
-    )
+    rows = yield "SELECT session_id, kind, body, hash FROM questions WHERE id = ?", (question_id,)
     if not rows:
         raise UnknownQuestion()
     session_id, kind, body, wanted = rows[0]
-    session = yield from sessions.lock(session_id)
-    if session is None:
-        raise UnknownQuestion()
     if seen_hash != wanted:
         raise QuestionChanged()
-    yield (
-        "UPDATE questions SET answered_at = ?, decision = ?, answer = ?, actor = ? WHERE id = ?",
+    _check(QuestionKind(kind), body, decision, text)
+    raises = kind == QuestionKind.BUDGET and decision is Decision.APPROVE
+    purse = json.loads(body)["purse"] if raises else None
+    same = {} if purse is None else (yield from _about_same_purse(purse))
+    same[question_id] = session_id
+    locked = yield from sessions.lock_all(sorted(set(same.values())))
+    # Only now: somebody else may have answered, or ended the run, while we waited for the lock.
+    answered = yield (
+        "UPDATE questions SET answered_at = ?, decision = ?, answer = ?, actor = ? WHERE id = ?"
+        " AND answered_at IS NULL RETURNING id",
         (now, decision.value, text, actor, question_id),
     )
-    if kind == QuestionKind.BUDGET and decision is Decision.APPROVE:
-        yield from usage.raise_limit(json.loads(body)["purse"], None, None)
-    still = yield "SELECT 1 FROM questions WHERE session_id = ? AND answered_at IS NULL", (session_id,)
-    if not still and session.run_id is not None:
+    if not answered:
+        raise UnknownQuestion()
+    if purse is not None:
+        yield from usage.raise_limit(purse, None, None)
         yield (
-            "UPDATE runs SET parked_until = ? WHERE id = ? AND parked_until = ?",
-            (ANSWERED, session.run_id, UNTIL_ANSWERED),
+            "UPDATE questions SET answered_at = ?, decision = ?, answer = ?, actor = ? WHERE id = ?"
+            " AND answered_at IS NULL",
+            Many((now, decision.value, text, actor, other) for other in same),
         )
-        yield from sessions.save(now, policy, session)
+    for session in locked:
+        yield from _go_on(now, policy, session)
     return int(session_id)
+
+
+def _check(kind: QuestionKind, body: str, decision: Decision, text: str) -> None:
+    if decision not in ALLOWED[kind]:
+        raise InvalidInput("decision", f"must be one of: {', '.join(sorted(ALLOWED[kind]))}")
+    choices = json.loads(body)["choices"] if decision is Decision.ANSWER else []
+    if choices and text not in choices:
+        raise InvalidInput("text", f"must be one of: {', '.join(choices)}")
+
+
+def _about_same_purse(purse: str) -> Tx[dict[int, int]]:
+    """Whoever gives more gives it to all who wait for it: each asked on its own, none is asked twice."""
+    rows = yield (
+        "SELECT id, session_id, body FROM questions WHERE kind = 'budget' AND answered_at IS NULL",
+        (),
+    )
+    return {number: session for number, session, body in rows if json.loads(body)["purse"] == purse}
+
+
+def _go_on(now: float, policy: Policy, session: SessionRow) -> Tx[None]:
+    """With the last answer the run is due."""
+    still = yield "SELECT 1 FROM questions WHERE session_id = ? AND answered_at IS NULL", (session.id,)
+    if still or session.run_id is None:
+        return
+    yield (
+        "UPDATE runs SET parked_until = ? WHERE id = ? AND parked_until = ?",
+        (ANSWERED, session.run_id, UNTIL_ANSWERED),
+    )
+    yield from sessions.save(now, policy, session)
 
 
 def waiting(now: float, root_id: int | None = None) -> Tx[list[Waiting]]:

@@ -185,7 +185,12 @@ def stop(now: float, policy: Policy, session: SessionRow, reason: str) -> Tx[Non
 
 def unmake(now: float, task_id: int, why: str) -> Tx[None]:
     """A spawn that did not come about. One line stays, so that people can see why there is no such task."""
-    for table, column in (("sessions", "id"), ("tasks", "id"), ("events", "task_id")):
+    for table, column in (
+        ("sessions", "id"),
+        ("tasks", "id"),
+        ("events", "task_id"),
+        ("messages", "session_id"),
+    ):
         yield f"DELETE FROM {table} WHERE {column} = ?", (task_id,)  # noqa: S608 (constant words)
     yield "DELETE FROM purses WHERE name = ?", (f"task:{task_id}",)
     yield (

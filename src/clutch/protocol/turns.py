@@ -82,6 +82,7 @@ def _go_on(now: float, policy: Policy, session: SessionRow) -> Tx[Begun | None]:
     else:
         counters = runs.taken_over(runs.Counters(*counted), session.head)
         if runs.is_crash_loop(counters, policy.life):
+            yield from usage.give_up(now, policy, session, Fate.UNKNOWN)
             text = yield from partial(session.id, run_id)
             yield from _end(now, policy, session, "crash loop", text, is_final=True)
             return None
@@ -420,6 +421,7 @@ def crash(now: float, policy: Policy, session_id: int, fence: int, error: str) -
     session = yield from sessions.own(session_id, fence)
     if session.run_id is None:
         return (yield from _release(now, policy, session))
+    yield from usage.give_up(now, policy, session, Fate.UNKNOWN)
     text = yield from partial(session_id, session.run_id)
     yield from _end(now, policy, session, error, text, is_final=False)
 
@@ -451,7 +453,9 @@ def hand_over(now: float, policy: Policy, session_id: int, fence: int, fate: Fat
 
 def _release(now: float, policy: Policy, session: SessionRow, parked_until: float | None = None) -> Tx[None]:
     if session.run_id is not None and parked_until is not None:
-        yield "UPDATE runs SET parked_until = ? WHERE id = ?", (parked_until, session.run_id)
+        # One that was parked already keeps why: it was claimed, and not begun.
+        which = (parked_until, session.run_id)
+        yield "UPDATE runs SET parked_until = COALESCE(parked_until, ?) WHERE id = ?", which
     session.owner = None
     yield from sessions.save(now, policy, session)
 

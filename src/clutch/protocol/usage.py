@@ -141,12 +141,16 @@ def give_root(now: float, policy: Policy, session_id: int) -> Tx[None]:
 
 
 def raise_limit(name: str, tokens: int | None, usd: Decimal | None) -> Tx[None]:
-    """A person gave more. Without a figure: as much again."""
+    """A person gave more, from where it is now: the last call may have gone far beyond the old limit.
+
+    Without a figure: as much again."""
     (purse,) = [_purse(row) for row in (yield _SELECT, ([name],))]
     if tokens is None and usd is None:
         tokens, usd = purse.tokens_max, purse.usd_max
-    tokens_max = None if purse.tokens_max is None else purse.tokens_max + (tokens or 0)
-    usd_max = None if purse.usd_max is None else purse.usd_max + (usd or 0)
+    tokens_max = (
+        None if purse.tokens_max is None else max(purse.tokens_max, purse.tokens_spent) + (tokens or 0)
+    )
+    usd_max = None if purse.usd_max is None else max(purse.usd_max, purse.usd_spent) + (usd or 0)
     yield (
         "UPDATE purses SET tokens_max = ?, usd_max = ?, warned = 0 WHERE name = ?",
         (tokens_max, _text(usd_max), name),
