@@ -9,7 +9,7 @@ refuse  the run failed before that: its letters wait for another try.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from clutch.core import events as ev
@@ -18,7 +18,7 @@ from clutch.core.messages import Input
 from clutch.core.model import Letter, LetterId, LetterKind, Path, TaskId
 from clutch.core.policy import Policy
 from clutch.protocol import letters, pages, sessions, tasks
-from clutch.protocol.sessions import SessionRow
+from clutch.protocol.sessions import IS_WORKING, SessionRow
 from clutch.store.door import HINT, Many, Tx
 
 
@@ -39,6 +39,23 @@ def wake(now: float, policy: Policy, session_id: int) -> Tx[bool]:
     if session.owner is None:
         yield from sessions.save(now, policy, session)
     return False
+
+
+def worth_waking(now: float, session_ids: Sequence[int]) -> Tx[list[int]]:
+    """Leaves out whoever sleeps until its children have settled while one still works: its due time stands.
+
+    A read. Of a fan-out only the last letter costs a transaction; that one marks the others as seen, too. Nobody is
+    forgotten: the child that works leaves a letter in its turn, and what is unseen is looked at in every round."""
+    del now
+    rows = yield (
+        "SELECT id FROM sessions WHERE id {any} AND hold = 1 AND closed = 0"  # noqa: S608 (constant words)
+        f" AND EXISTS (SELECT 1 FROM tasks WHERE requester_id = sessions.id AND {IS_WORKING} AND outcome IS NULL)"
+        " AND NOT EXISTS (SELECT 1 FROM inbox WHERE session_id = sessions.id AND seen = 0 AND state = 0"
+        " AND (kind <> 'announce' OR taken_seq IS NOT NULL))",
+        (list(session_ids),),
+    )
+    asleep = {row[0] for row in rows}
+    return [session_id for session_id in session_ids if session_id not in asleep]
 
 
 def _pass_on(session: SessionRow) -> Tx[bool]:
