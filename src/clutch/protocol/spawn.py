@@ -18,16 +18,18 @@ from clutch.core.lifecycle import Step, step
 from clutch.core.model import Lane, LetterKind, Plan, SessionId, Task, TaskId
 from clutch.core.policy import Limits, Policy
 from clutch.protocol import sessions, tasks
-from clutch.protocol.sessions import IS_WORKING, WORKING_PHASES, SessionRow, Stale
+from clutch.protocol.sessions import IS_WORKING, WORKING_PHASES, ParentRow, Stale
 from clutch.store.door import HINT, Many, Tx
 
 _COUNT = (
     f"SELECT (SELECT COUNT(*) FROM tasks WHERE requester_id = ? AND {IS_WORKING}),"  # noqa: S608 (constant words)
     f" (SELECT COUNT(*) FROM (SELECT 1 FROM tasks WHERE root_id = ? AND {IS_WORKING} LIMIT ?) a),"
     " (SELECT COUNT(*) FROM (SELECT 1 FROM tasks WHERE requester_id = ? AND retained = 1 LIMIT ?) b),"
-    " (SELECT COUNT(*) FROM (SELECT 1 FROM tasks WHERE requester_id = ? AND retained = 1"
-    " AND phase = 'completed' LIMIT ?) c),"
     " (SELECT COUNT(*) FROM (SELECT 1 FROM tasks WHERE root_id = ? AND delivery = 'undelivered' LIMIT ?) d)"
+)
+_EVICTABLE = (
+    "SELECT COUNT(*) FROM (SELECT 1 FROM tasks WHERE requester_id = ? AND retained = 1 AND phase = 'completed'"
+    " LIMIT ?) c"
 )
 _INSERT_TASK = (
     f"INSERT INTO tasks({tasks.COLUMNS}, root_id, depth, spawn_order, idem, label, task, spec, created_at)"
@@ -75,7 +77,7 @@ def spawn(
     """`fence`: the caller's run; None when a person or a program spawns in the session's name."""
     if root_id != session_id:
         yield from sessions.lock(root_id)
-    parent = yield from sessions.lock(session_id)
+    parent = yield from sessions.lock_parent(session_id)
     if parent is None or (fence is not None and (parent.owner is None or parent.fence != fence)):
         raise Stale(f"session {session_id} is owned by somebody else now")
     rights = authority.from_text(parent.rights)
@@ -83,14 +85,14 @@ def spawn(
     if rights.depth_max < limits.depth_max:
         limits = replace(limits, depth_max=rights.depth_max)
     known = yield from _known(session_id, orders)
-    counted = yield from census(parent, limits, agents)
+    counted = yield from census(parent, limits, agents, wanted=len(orders))
     answers: list[Accepted | Refused] = []
     children: list[_Child] = []
     for order in orders:
         if order.idem in known:
             answers.append(known[order.idem])
             continue
-        verdict = admission.admit(order.request, counted, limits)
+        verdict = admission.admit(order.request, admission.counting(counted, len(children)), limits)
         if isinstance(verdict, Refused):
             answers.append(verdict)
             continue
@@ -99,7 +101,6 @@ def spawn(
             answers.append(child)
             continue
         children.append(child)
-        counted = admission.counting(counted)
         answers.append(Accepted(order.child_id, child.key, verdict.label))
     if children:
         yield from _insert(now, policy, parent, children)
@@ -115,16 +116,21 @@ def _known(session_id: int, orders: Sequence[Order]) -> Tx[dict[str, Accepted]]:
     return {idem: Accepted(task_id, key or "", label, is_new=False) for idem, task_id, key, label in rows}
 
 
-def census(parent: SessionRow, limits: Limits, agents: frozenset[str]) -> Tx[Census]:
-    """Counted from the rows, under the lock; nothing is counted further than its limit."""
+def census(parent: ParentRow, limits: Limits, agents: frozenset[str], wanted: int = 1) -> Tx[Census]:
+    """Counted from the rows, under the lock; nothing is counted further than its limit.
+
+    What could leave the quota is only counted where `wanted` more would not fit into it."""
     rows = yield (
         _COUNT,
         (
-            parent.id, parent.root_id, limits.descendants_max, parent.id, limits.retained_max, parent.id,
-            limits.retained_max, parent.root_id, max(1, limits.undelivered_max),
+            parent.id, parent.root_id, limits.descendants_max, parent.id, limits.retained_max, parent.root_id,
+            max(1, limits.undelivered_max),
         ),
     )  # fmt: skip
-    children, descendants, retained, evictable, undelivered = rows[0]
+    children, descendants, retained, undelivered = rows[0]
+    evictable = 0
+    if retained + wanted > limits.retained_max:
+        evictable = int((yield _EVICTABLE, (parent.id, limits.retained_max))[0][0])
     if limits.depth_max > parent.depth + 1:
         children += yield from _ended_with_live_descendants(parent)
     return Census(
@@ -140,7 +146,7 @@ def census(parent: SessionRow, limits: Limits, agents: frozenset[str]) -> Tx[Cen
     )
 
 
-def _ended_with_live_descendants(parent: SessionRow) -> Tx[int]:
+def _ended_with_live_descendants(parent: ParentRow) -> Tx[int]:
     """Climb from what lives further down: an ended child with such descendants still counts."""
     rows = yield (
         "WITH RECURSIVE up(id, requester_id, phase) AS ("  # noqa: S608 (constant words)
@@ -155,7 +161,7 @@ def _ended_with_live_descendants(parent: SessionRow) -> Tx[int]:
 def _child(
     now: float,
     policy: Policy,
-    parent: SessionRow,
+    parent: ParentRow,
     order: Order,
     admitted: admission.Admitted,
 ) -> _Child | Refused:
@@ -184,7 +190,7 @@ def _given(
     return authority.child_rights(parent, grant, authority.Request(), tools)
 
 
-def _insert(now: float, policy: Policy, parent: SessionRow, children: Sequence[_Child]) -> Tx[None]:
+def _insert(now: float, policy: Policy, parent: ParentRow, children: Sequence[_Child]) -> Tx[None]:
     evicted = max((child.admitted.evict for child in children), default=0)
     if evicted:
         yield from _evict(parent.id, evicted)
@@ -238,14 +244,18 @@ def _first(policy: Policy, child: _Child) -> str:
     return wording.first_message(child.order.request.task, child.admitted.depth, policy.limits.depth_max)
 
 
-def _contract(now: float, parent: SessionRow, child: _Child) -> tuple[object, ...]:
+def _contract(now: float, parent: ParentRow, child: _Child) -> tuple[object, ...]:
     request = child.order.request
-    asked = {"model": request.model, "planMode": request.plan_mode, "cleanup": request.cleanup.value}
     order = parent.head * 1000 + child.order.place
     return (
         parent.root_id, child.admitted.depth, order, child.order.idem, child.admitted.label, request.task,
-        json.dumps(asked), now,
+        _spec(request.model, request.plan_mode, request.cleanup), now,
     )  # fmt: skip
+
+
+@lru_cache(maxsize=1024)  # as above
+def _spec(model: str | None, plan_mode: bool, cleanup: admission.Cleanup) -> str:
+    return json.dumps({"model": model, "planMode": plan_mode, "cleanup": cleanup.value})
 
 
 def _evict(requester_id: int, count: int) -> Tx[None]:

@@ -19,7 +19,7 @@ from clutch.core.model import Wait
 from clutch.core.policy import Policy
 from clutch.protocol import inbox, outbox, sessions, tasks
 from clutch.protocol.sessions import SessionRow
-from clutch.store.door import Many, Tx
+from clutch.store.door import Many, Row, Tx
 
 NO_CHILD = "no child of yours is at work and nothing is left to report: there is nothing to wait for"
 YIELDED = "waiting: you will be woken once, when all your children have settled"
@@ -46,6 +46,9 @@ class Boundary:
     goes_on: bool = True
     is_unanswered: bool = False
     senders: tuple[int, ...] = ()
+
+
+_ON = Boundary()
 
 
 def begin(
@@ -145,13 +148,16 @@ def _close_calls(now: float, session: SessionRow, run_id: int) -> Tx[None]:
 
 
 def _append(now: float, session: SessionRow, run_id: int, new: Sequence[Message]) -> Tx[None]:
-    if not new:
-        return
-    rows = Many()
-    for message in new:
-        session.head += 1
-        rows.append((session.id, session.head, run_id, messages.kind(message), messages.dump(message), now))
-    yield "INSERT INTO messages(session_id, seq, run_id, kind, body, at) VALUES(?, ?, ?, ?, ?, ?)", rows
+    if new:
+        yield _MESSAGE, Many([_line(now, session, run_id, message) for message in new])
+
+
+_MESSAGE = "INSERT INTO messages(session_id, seq, run_id, kind, body, at) VALUES(?, ?, ?, ?, ?, ?)"
+
+
+def _line(now: float, session: SessionRow, run_id: int, message: Message) -> Row:
+    session.head += 1
+    return (session.id, session.head, run_id, messages.kind(message), messages.dump(message), now)
 
 
 def respond(
@@ -174,15 +180,14 @@ def respond(
             for index, call in enumerate(answer.calls)
         ),
     )
-    session.progress_at = now
-    yield from sessions.save(now, policy, session)
+    yield sessions.moved(now, session)
     return session.head
 
 
 def _say(
     now: float, policy: Policy, session: SessionRow, run_id: int, answer: Answer, is_unanswered: bool
 ) -> Tx[None]:
-    yield from _append(now, session, run_id, [answer])
+    yield _MESSAGE, _line(now, session, run_id, answer)
     used = answer.usage
     yield (
         "INSERT INTO usage(run_id, call_no, session_id, root_id, at, model, input, output, cache_read, cache_write)"
@@ -200,20 +205,19 @@ def results(
     now: float, policy: Policy, session_id: int, fence: int, run_id: int, outcome: Results, nonce: str
 ) -> Tx[Boundary]:
     """What the calls gave, and what arrived meanwhile. Here a run is steered, interrupted or parked."""
-    session = yield from sessions.own(session_id, fence)
-    yield from _file(now, session, run_id, outcome)
+    session, has_mail = yield from sessions.own_at_step(session_id, fence)
+    yield _MESSAGE, _line(now, session, run_id, outcome)
     if session.paused:
+        session.progress_at = now
         yield from _stay_paused(now, policy, session)
         return Boundary(goes_on=False)
+    if not has_mail:
+        yield sessions.moved(now, session)
+        return _ON
     taken = yield from inbox.take(now, policy, session, run_id, Point.STEP, nonce)
     yield from _append(now, session, run_id, taken.inputs)
-    yield from sessions.save(now, policy, session)
+    yield sessions.moved(now, session)
     return Boundary(taken.inputs, True, taken.is_any, taken.senders)
-
-
-def _file(now: float, session: SessionRow, run_id: int, outcome: Results) -> Tx[None]:
-    yield from _append(now, session, run_id, [outcome])
-    session.progress_at = now
 
 
 def yields(
@@ -231,7 +235,8 @@ def yields(
     if not (yield from sessions.untold(session_id)):
         said = with_yields(outcome, places, NO_CHILD)
         return (yield from results(now, policy, session_id, fence, run_id, said, nonce))
-    yield from _file(now, session, run_id, with_yields(outcome, places, YIELDED))
+    yield _MESSAGE, _line(now, session, run_id, with_yields(outcome, places, YIELDED))
+    session.progress_at = now
     yield from _end_run(now, session, run_id, "yield")
     if session.is_task:
         yield from tasks.record(now, policy, session, ev.Yielded(now))
