@@ -197,12 +197,16 @@ class Turn:
         spawns = [place for place, name in wanted.items() if name == SPAWN]
         sleeps = [place for place, name in wanted.items() if name == YIELD]
         rest = [place for place in range(len(answer.calls)) if place not in spawns + sleeps]
-        gave = await self._spawn_all(answer, spawns)
+        gave, orders = self._orders(answer, spawns)
+        nonce = self.kit.ids.nonce()
+        if orders and not rest:
+            outcome, boundary = await self._delegate(orders, gave, sleeps, nonce)
+            self.transcript.append(outcome)
+            return boundary
+        gave += await self._spawn(orders)  # at once: the children need not wait for the other tools
         async with asyncio.TaskGroup() as group:
             running = [group.create_task(self._call(answer, place, interrupted)) for place in rest]
-        gave += [task.result() for task in running]
-        outcome = Results(tuple(sorted(gave, key=lambda result: result.index)))
-        nonce = self.kit.ids.nonce()
+        outcome = turns.in_order([*gave, *(task.result() for task in running)])
         if sleeps:
             boundary = await self._tx(turns.yields, outcome, sleeps, nonce)
             outcome = turns.with_yields(outcome, sleeps, turns.NO_CHILD)
@@ -229,25 +233,37 @@ class Turn:
         self._tell("tool:end", call.name)
         return Result(place, call.name, text, failed)
 
-    async def _spawn_all(self, answer: Answer, places: Sequence[int]) -> list[Result]:
-        gave: list[Result] = []
+    def _orders(self, answer: Answer, places: Sequence[int]) -> tuple[list[Result], list[Order]]:
+        """What is wrong with some of the spawn calls, and what the others ask for."""
+        wrong: list[Result] = []
         orders: list[Order] = []
         for place in places:
             try:
                 request = self.kit.toolbox.spawn_request(answer.calls[place].args)
             except InvalidInput as error:
-                gave.append(_said(place, {"status": "error", "error": str(error)}, failed=True))
+                wrong.append(_said(place, {"status": "error", "error": str(error)}, failed=True))
                 continue
             ids = self.kit.ids
             key = f"{self.session_id}:{self.head}:{place}"
             orders.append(Order(key, ids.next(), ids.uuid4(), request, place))
-        if orders:
-            root = self.briefing.root_id
-            answers = await self.kit.door.tx(
-                (root, self.session_id), spawn, self.kit.policy, self.session_id, root, self.fence, orders
-            )
-            gave += [_answer(order, got) for order, got in zip(orders, answers, strict=True)]
-        return gave
+        return wrong, orders
+
+    async def _spawn(self, orders: Sequence[Order]) -> list[Result]:
+        if not orders:
+            return []
+        root, known = self.briefing.root_id, (self.kit.policy, self.session_id)
+        answers = await self.kit.door.tx((root, self.session_id), spawn, *known, root, self.fence, orders)
+        return [_answer(order, got) for order, got in zip(orders, answers, strict=True)]
+
+    async def _delegate(
+        self, orders: Sequence[Order], wrong: Sequence[Result], sleeps: Sequence[int], nonce: str
+    ) -> tuple[Results, Boundary]:
+        """Children, results and sleep in one commit."""
+        kit, root = self.kit, self.briefing.root_id
+        return await kit.door.tx(
+            (root, self.session_id), turns.delegate, kit.policy, self.session_id, self.fence, self.run_id, root,
+            orders, wrong, sleeps, nonce, _answer,
+        )  # fmt: skip
 
     # ---- around it ------------------------------------------------------------------------------------
 

@@ -7,11 +7,12 @@ kill -9 the transcript says exactly where to go on.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 
 from clutch.core import events as ev
 from clutch.core import messages, runs, wording
+from clutch.core.admission import Refused
 from clutch.core.authority import Role
 from clutch.core.delivery import Point
 from clutch.core.messages import Answer, Input, Message, Result, Results
@@ -19,6 +20,7 @@ from clutch.core.model import Wait
 from clutch.core.policy import Policy
 from clutch.protocol import inbox, outbox, sessions, tasks
 from clutch.protocol.sessions import SessionRow
+from clutch.protocol.spawn import Accepted, Order, spawn
 from clutch.store.door import Many, Row, Tx
 
 NO_CHILD = "no child of yours is at work and nothing is left to report: there is nothing to wait for"
@@ -247,8 +249,36 @@ def yields(
 
 def with_yields(outcome: Results, places: Sequence[int], text: str) -> Results:
     """Every call has a result, also the second yield of an answer."""
-    said = [Result(place, "sessions_yield", text) for place in places]
-    return Results(tuple(sorted((*outcome.results, *said), key=lambda result: result.index)))
+    return in_order([*outcome.results, *(Result(place, "sessions_yield", text) for place in places)])
+
+
+def in_order(gave: Iterable[Result]) -> Results:
+    return Results(tuple(sorted(gave, key=lambda result: result.index)))
+
+
+def delegate(
+    now: float,
+    policy: Policy,
+    session_id: int,
+    fence: int,
+    run_id: int,
+    root_id: int,
+    orders: Sequence[Order],
+    wrong: Sequence[Result],
+    sleeps: Sequence[int],
+    nonce: str,
+    in_words: Callable[[Order, Accepted | Refused], Result],
+) -> Tx[tuple[Results, Boundary]]:
+    """An answer that spawns and calls no other tool: children, results and perhaps the hold in one commit.
+
+    `wrong`: results of the spawn calls that made no sense; `sleeps`: the places of its yields."""
+    answers = yield from spawn(now, policy, session_id, root_id, fence, orders)
+    given = [in_words(order, got) for order, got in zip(orders, answers, strict=True)]
+    outcome, known = in_order([*wrong, *given]), (policy, session_id, fence, run_id)
+    if not sleeps:
+        return outcome, (yield from results(now, *known, outcome, nonce))
+    boundary = yield from yields(now, *known, outcome, sleeps, nonce)
+    return with_yields(outcome, sleeps, NO_CHILD), boundary
 
 
 def finish(

@@ -14,7 +14,6 @@ from clutch.protocol.spawn import Accepted, Order
 from clutch.testing.mutants.planting import CRASHES, STORMS, Mutant
 from clutch.testing.mutants.tamper import answering_only
 
-NO_UUID = "00000000-0000-4000-8000-000000000000"
 TURN, WORKER = "clutch.engine.turn.Turn", "clutch.engine.dispatcher.Worker"
 
 
@@ -26,27 +25,25 @@ def _twins(order: Any) -> tuple[Any, ...]:
     return (bug,)
 
 
-def _acks_early(spawn_all: Any) -> tuple[Any, ...]:
+def _acks_early(delegate: Any) -> tuple[Any, ...]:
     """The answer is given at once; the transaction may come later."""
 
-    @wraps(spawn_all)
-    async def bug(turn: Any, answer: Any, places: Any) -> Any:
-        promised = [_promise(turn, answer, place, nth) for nth, place in enumerate(places, start=1)]
-        running = asyncio.ensure_future(spawn_all(turn, answer, places))
+    @wraps(delegate)
+    async def bug(turn: Any, orders: Any, wrong: Any, sleeps: Any, nonce: str) -> Any:
+        outcome = turns.in_order([*wrong, *map(_promise, orders)])
+        told = turns.with_yields(outcome, sleeps, turns.NO_CHILD)
+        boundary = await turn._tx(turns.results, told, nonce)
+        running = asyncio.ensure_future(turn._spawn(orders))
         running.add_done_callback(lambda ended: ended.cancelled() or ended.exception())
-        return promised
+        return told, boundary
 
     return (bug,)
 
 
-def _promise(turn: Any, answer: Any, place: int, nth: int) -> Any:
-    """What the spawn will answer: it takes the next numbers in the same order."""
-    request = turn.kit.toolbox.spawn_request(answer.calls[place].args)
-    child_id = turn.kit.ids._next + nth
-    order = Order("", child_id, NO_UUID, request, place)
-    return engine_turn._answer(
-        order, Accepted(child_id, f"agent:main:subagent:{NO_UUID}", request.label or "")
-    )
+def _promise(order: Order) -> Any:
+    """What the spawn will answer."""
+    key = f"agent:main:subagent:{order.uuid}"
+    return engine_turn._answer(order, Accepted(order.child_id, key, order.request.label or ""))
 
 
 def _post(now: float, announce: Any, session: Any, to: int, generation: int, silent: bool) -> Any:
@@ -155,7 +152,7 @@ MUTANTS = (
     ),
     Mutant(
         "accepted_before_commit",
-        (f"{TURN}._spawn_all",),
+        (f"{TURN}._delegate",),
         frozenset({"N1"}),
         STORMS,
         _acks_early,

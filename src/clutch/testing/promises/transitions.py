@@ -17,7 +17,7 @@ from clutch.testing.simulation.disk import Made
 
 #: by an owner, guarded by its fence: the session and the fence are the second and third argument
 OWNERS: Final = frozenset(
-    {"begin", "respond", "results", "yields", "finish", "stumble", "fail", "crash", "hand_over"}
+    {"begin", "respond", "results", "yields", "delegate", "finish", "stumble", "fail", "crash", "hand_over"}
 )
 GUARDED: Final = OWNERS | {"spawn"}
 
