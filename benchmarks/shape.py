@@ -1,112 +1,60 @@
-"""Transactions and statements per task, counted at the door while the engine runs families like the demo's.
+"""Transactions and statements per task, counted at the door while the demo's own job runs, at a quicker pace.
 
-A family: a main agent spawns its children and yields in one answer; each child takes two tool steps and ends; the
-parent reads all results in one turn. Counted from the answer that spawns to the answer that tells; whatever the parent
-does in between counts for its children. Reads count as nothing.
+The whole run: the start of the process, the first question, the main agent's turns and everything below it; whatever
+is not a task's counts for the tasks. Reads count as nothing.
 """
 
 from __future__ import annotations
 
-import asyncio
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from contextlib import closing
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any, Final
+from typing import Final
+
+import apsw
 
 from benchmarks.report import Report, at_most
-from benchmarks.task import ROOT_RIGHTS, WORKSPACE
-from clutch.core.admission import SpawnRequest
-from clutch.core.messages import Answer, Call, Usage
-from clutch.core.model import LetterKind
-from clutch.ports import HumanQuestion, ModelRequest, OnDelta, ToolContext, ToolSpec
-from clutch.protocol import letters, queries, sessions
+from clutch.cli.demo.job import QUESTION, SESSION
+from clutch.core.policy import Limits, Policy
 from clutch.store.door import DoorStats
-from clutch.wiring import Engine, running_engine
+from clutch.wiring import DATABASE_FILE, Clutch, offline_model
 
-CHILDREN: Final = 5  # as many as one agent may have at a time by default
-FAMILIES: Final = 10
+RUNS: Final = 1
+PACE_S: Final = 0.02  # of every answer: children end one by one, as they do with a real model
 TRANSACTIONS_MAX: Final = 8.0
 STATEMENTS_MAX: Final = 60.0
-_LOOK_S: Final = 0.01
-_STEPS: Final = 2
+#: surveyed, as `make demo` does
+FOLDER: Final = Path(__file__).resolve().parent.parent
 
 
-class Family:
-    """Model and tools of a parent and its children. `begins` is told when the parent is about to spawn."""
-
-    def __init__(self) -> None:
-        self.begins: Callable[[], None] = lambda: None
-
-    async def ask(self, request: ModelRequest, on_delta: OnDelta) -> Answer:
-        del on_delta
-        answered = sum(isinstance(message, Answer) for message in request.transcript)
-        if "Subagent" in str(request.transcript[0]):
-            return _child(answered)
-        if not answered:
-            self.begins()
-        return _parent(answered)
-
-    def specs(self) -> Sequence[ToolSpec]:
-        names = ("read", "sessions_spawn", "sessions_yield")
-        return [ToolSpec(name, "", {}, replay_safe=True, read_only=True) for name in names]
-
-    async def run(self, name: str, args: Mapping[str, Any], context: ToolContext) -> str:
-        del name, args, context
-        return "def part(): ..."
-
-    def human_question(self, args: Mapping[str, Any]) -> HumanQuestion:
-        return HumanQuestion(**args)
-
-    def spawn_request(self, args: Mapping[str, Any]) -> SpawnRequest:
-        return SpawnRequest(**args)
+async def judge(report: Report, runs: int = RUNS) -> None:
+    counted: Counter[str] = Counter()
+    for _ in range(runs):
+        counted += await _demo()
+    per_task = {name: round(count / counted["tasks"], 2) for name, count in sorted(counted.items())}
+    report.config["shape"] = {"runs": runs, "tasks": counted["tasks"], "per_task": per_task}
+    for what, limit in (("transactions", TRANSACTIONS_MAX), ("statements", STATEMENTS_MAX)):
+        report.targets.append(at_most(f"{what} per task", counted[what] / counted["tasks"], limit))
 
 
-def _parent(answered: int) -> Answer:
-    if answered:
-        return Answer("All read.", (), _USAGE, "bench")
-    spawns = [Call("sessions_spawn", {"task": f"Read part {number}."}) for number in range(CHILDREN)]
-    return _calls(*spawns, Call("sessions_yield", {}))
-
-
-def _child(answered: int) -> Answer:
-    if answered < _STEPS:
-        return _calls(Call("read", {"path": f"part_{answered}.py"}))
-    return Answer("It filters tokens.", (), _USAGE, "bench")
-
-
-_USAGE: Final = Usage(900, 60)
-
-
-def _calls(*calls: Call) -> Answer:
-    return Answer("", calls, _USAGE, "bench", "tools")
-
-
-async def judge(report: Report, families: int = FAMILIES) -> None:
-    family, counted = Family(), Counter[str]()
+async def _demo() -> Counter[str]:
     with TemporaryDirectory(prefix="clutch-shape-") as state:
-        async with running_engine(state=Path(state), models=family, toolbox=family) as engine:
-            for number in range(families):
-                counted += await _one(engine, family, number)
-    tasks = families * CHILDREN
-    per_task = {name: round(count / tasks, 2) for name, count in sorted(counted.items())}
-    report.config["shape"] = {"tasks": tasks, "children_per_parent": CHILDREN, "per_task": per_task}
-    report.targets.append(at_most("transactions per task", counted["transactions"] / tasks, TRANSACTIONS_MAX))
-    report.targets.append(at_most("statements per task", counted["statements"] / tasks, STATEMENTS_MAX))
+        policy = Policy(limits=Limits(depth_max=2))
+        models = offline_model(lambda _: PACE_S)
+        async with Clutch(state=state, policy=policy, models=models, workspace=FOLDER) as clutch:
+            await clutch.say(QUESTION, session=SESSION)
+            await clutch.settled(session=SESSION)
+            stats = clutch.stats
+        return _counted(stats, _tasks(Path(state) / DATABASE_FILE))
 
 
-def _counted(stats: DoorStats) -> Counter[str]:
+def _tasks(database: Path) -> int:
+    with closing(apsw.Connection(str(database), flags=apsw.SQLITE_OPEN_READONLY)) as connection:
+        return len(connection.execute("SELECT id FROM tasks").fetchall())
+
+
+def _counted(stats: DoorStats, tasks: int) -> Counter[str]:
     by_function = {f"{name} statements": statements for name, (_, statements) in stats.by_function.items()}
-    return Counter(transactions=stats.transactions, statements=stats.statements) + Counter(by_function)
-
-
-async def _one(engine: Engine, family: Family, number: int) -> Counter[str]:
-    door, root_id = engine.door, engine.kit.ids.next()
-    key = f"agent:main:chat:shape-{number}"
-    begun: list[Counter[str]] = []
-    family.begins = lambda: begun.append(_counted(door.stats))
-    await door.tx(root_id, sessions.open_session, root_id, key, "main", ROOT_RIGHTS, None, WORKSPACE)
-    await door.tx(root_id, letters.post, root_id, f"shape:{number}", LetterKind.USER, "Have it read.")
-    while not await door.read(queries.is_quiet, root_id):  # noqa: ASYNC110 - asks a database
-        await asyncio.sleep(_LOOK_S)
-    return _counted(door.stats) - begun[0]
+    whole = Counter(tasks=tasks, transactions=stats.transactions, statements=stats.statements)
+    return whole + Counter(by_function)

@@ -37,8 +37,8 @@ class Traffic:
     async def __aenter__(self) -> Traffic:
         self._worker_id = await self._door.alone(workers.next_number)
         self._ids.take_block(self._worker_id)
-        await self._door.alone(workers.register, self._worker_id, _LEASE_S, "bench", 0, "bench")
-        await self._door.alone(workers.set_lanes, POLICY.work.lanes)
+        about = ("bench", 0, "bench", POLICY.work.lanes)
+        await self._door.alone(workers.register, self._worker_id, _LEASE_S, *about)
         self._helpers = [asyncio.create_task(helper) for helper in (self._carry_mail(), self._claim())]
         return self
 

@@ -95,10 +95,9 @@ async def test_boot_rows_say_when_the_first_was_resumed_and_when_all_were_owned(
 @pytest.mark.anyio
 async def test_a_task_keeps_within_its_budget_of_transactions_and_statements() -> None:
     report = Report(lambda _: None)
-    await shape.judge(report, families=2)
+    await shape.judge(report, runs=1)
     assert [target.name for target in report.targets] == ["transactions per task", "statements per task"]
-    assert all(target.value for target in report.targets)
-    assert report.targets[1].ok
+    assert all(target.ok for target in report.targets)
 
 
 @pytest.mark.anyio

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import pytest
 from hypothesis import assume, example, given
@@ -89,7 +89,7 @@ def letters(draw: st.DrawFn) -> Letter:
 
 
 MAILBOXES = st.lists(letters(), max_size=8).map(
-    lambda box: [replace(one, id=LetterId(number)) for number, one in enumerate(box, start=1)]
+    lambda box: [one._replace(id=LetterId(number)) for number, one in enumerate(box, start=1)]
 )
 RULE_SETS = st.builds(
     Announcing,
@@ -352,7 +352,7 @@ def test_settled_hold_reads_every_letter_at_once_unless_a_person_spoke(
 def test_held_session_leaves_announces_alone_while_children_work() -> None:
     box = [*announces(3), letter(4, silent=True)]
     assert not choose(box, Point.START, now=NOW, rules=RULES, is_held=True)
-    back = replace(box[0], taken_seq=5)
+    back = box[0]._replace(taken_seq=5)
     assert choose([back, *box[1:]], Point.START, now=NOW, rules=RULES, is_held=True).taken == (back,)
 
 

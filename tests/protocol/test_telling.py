@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from clutch.core.model import Delivery, LetterState, Phase
+from clutch.core.model import Delivery, LetterKind, LetterState, Phase
 from clutch.protocol import control, inbox
 from tests.protocol.world import World, write
 
@@ -20,7 +20,6 @@ async def test_posting_reads_and_changes_nothing_of_the_receiver(world: World, m
 
 
 async def test_same_letter_posted_twice_is_one_letter(world: World, main: int) -> None:
-    from clutch.core.model import LetterKind
     from clutch.protocol.letters import post
 
     for _ in range(2):
@@ -252,3 +251,22 @@ async def test_a_plan_wakes_a_held_parent_at_once(world: World, main: int) -> No
     await planner.finish("1. look 2. leap")
     await world.start(parent.session_id)
     assert "[PLAN READY]" in (await world.inputs(parent.session_id))[-1]
+
+
+async def test_of_a_fan_out_only_the_last_letter_is_worth_a_wake(world: World, main: int) -> None:
+    parent = await world.started(main, "parent")
+    first, second = await world.children(parent.session_id, "first", "second")
+    await parent.yields()
+    known = [main, parent.session_id]
+    await world.end(first)
+    assert await world.door.read(inbox.worth_waking, known) == [main]
+    await world.end(second)
+    assert await world.door.read(inbox.worth_waking, known) == known
+
+
+async def test_words_to_a_held_parent_are_worth_a_wake_while_a_child_works(world: World, main: int) -> None:
+    parent = await world.started(main, "parent")
+    await world.child(parent.session_id, "child")
+    await parent.yields()
+    await world.tell(parent.session_id, "hurry", LetterKind.INSTRUCTION)
+    assert await world.door.read(inbox.worth_waking, [parent.session_id]) == [parent.session_id]

@@ -170,11 +170,13 @@ def _backlog(census: Census, limits: Limits) -> Refused | None:
     return _over("undeliveredBacklog", census.undelivered, limits.undelivered_max)
 
 
-def counting(census: Census) -> Census:
-    """The census after one more child: several spawns of one answer are admitted one after the other."""
+def counting(census: Census, more: int = 1) -> Census:
+    """The census after more children: several spawns of one answer are admitted one after the other."""
+    if not more:
+        return census
     return replace(
         census,
-        children=census.children + 1,
-        descendants=census.descendants + 1,
-        retained=census.retained + 1,
+        children=census.children + more,
+        descendants=census.descendants + more,
+        retained=census.retained + more,
     )

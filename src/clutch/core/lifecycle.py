@@ -88,18 +88,16 @@ class _Story:
         self.effects: list[fx.Effect] = []
 
     def to(self, phase: Phase, reason: str, **changes: Any) -> None:
-        if (self.task.phase, phase) not in EDGES:
-            raise AssertionError(f"no edge {self.task.phase} → {phase} (task {self.task.id}, {reason})")
-        self._line(phase, reason, **changes)
+        before = self.task
+        if (before.phase, phase) not in EDGES:
+            raise AssertionError(f"no edge {before.phase} → {phase} (task {before.id}, {reason})")
+        self.task = after = before._replace(phase=phase, reason=reason, seq=before.seq + 1, **changes)
+        self.moves.append(Move(before.phase, phase, reason, after.generation, after.outcome))
 
     def note(self, reason: str, **changes: Any) -> None:
-        self._line(self.task.phase, reason, keep_reason=True, **changes)
-
-    def _line(self, phase: Phase, reason: str, *, keep_reason: bool = False, **changes: Any) -> None:
         before = self.task
-        kept = before.reason if keep_reason else reason
-        self.task = before._replace(phase=phase, reason=kept, seq=before.seq + 1, **changes)
-        self.moves.append(Move(before.phase, phase, reason, self.task.generation, self.task.outcome))
+        self.task = after = before._replace(seq=before.seq + 1, **changes)
+        self.moves.append(Move(before.phase, before.phase, reason, after.generation, after.outcome))
 
     def change(self, **changes: Any) -> None:
         self.task = self.task._replace(**changes)
@@ -484,8 +482,7 @@ def _delivered(story: _Story, event: ev.Delivered) -> None:
     if event.generation != story.task.generation or not _has_letter(story.task):
         return
     _tellable(story)
-    story.change(delivery=Delivery.DELIVERED, delivery_reason=event.path)
-    _clean(story, f"delivered: {event.path}")
+    _clean(story, f"delivered: {event.path}", delivery=Delivery.DELIVERED, delivery_reason=event.path)
 
 
 def _has_letter(task: Task) -> bool:
@@ -565,9 +562,9 @@ def _dismissed(story: _Story) -> None:
 # ---- after -------------------------------------------------------------------------------------------
 
 
-def _clean(story: _Story, reason: str) -> None:
+def _clean(story: _Story, reason: str, **changes: Any) -> None:
     """Cleanup comes before both ends. With nothing to clean it is over in the same step."""
-    story.to(Phase.CLEANUP_PENDING, reason, wake_at=None)
+    story.to(Phase.CLEANUP_PENDING, reason, wake_at=None, **changes)
     if story.task.has_cleanup:
         story.change(wake_at=story.at + CLEANUP_RETRY_S)
         story.do(fx.Cleanup())

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import IntEnum, StrEnum
-from typing import NamedTuple, NewType
+from typing import Final, NamedTuple, NewType
 
 SessionId = NewType("SessionId", int)
 TaskId = NewType("TaskId", int)
@@ -181,8 +181,7 @@ class Task(NamedTuple):
     ended_at: float | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Mail:
+class Mail(NamedTuple):
     """What the open letters of one session amount to; all that `delivery.due` needs to know."""
 
     urgent_at: float | None = None  #: earliest moment an urgent or given-back letter is ready
@@ -190,8 +189,10 @@ class Mail:
     last_at: float | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Letter:
+NO_MAIL: Final = Mail()
+
+
+class Letter(NamedTuple):
     """One durable message in a session's inbox."""
 
     id: LetterId

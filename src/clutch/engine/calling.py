@@ -10,6 +10,7 @@ import asyncio
 import json
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial
 
 from clutch.core import bounds, keys, wording
 from clutch.core.admission import Refused
@@ -40,15 +41,19 @@ async def carry_out(run: OpenRun, answer: Answer, *, interrupted: bool) -> Bound
     known = {place: answer.calls[place].name for place in places if answer.calls[place].name in run.by_name}
     sleeps = [place for place, name in known.items() if name == YIELD]
     spawns = [place for place, name in known.items() if name == SPAWN]
-    gave = await _spawn(run, answer, spawns)
+    rest = [place for place in places if place not in sleeps and place not in spawns]
+    gave, orders = _orders(run, answer, spawns)
+    if orders and not rest and not any(order.request.has_side_work for order in orders):
+        outcome, boundary = await _delegate(run, orders, gave, sleeps)
+        run.went_on(outcome, boundary)
+        return boundary
+    gave += await _spawn(run, orders)  # at once: the children need not wait for the other tools
     async with asyncio.TaskGroup() as group:
         running = [
             group.create_task(_one(run, answer.calls[place], place, said.get(place), interrupted))
-            for place in places
-            if place not in sleeps and place not in spawns
+            for place in rest
         ]
-    gave += [task.result() for task in running]
-    outcome = Results(tuple(sorted(_warned(run, answer, gave), key=lambda result: result.index)))
+    outcome = turns.in_order(_warned(run, answer, [*gave, *(task.result() for task in running)]))
     if sleeps:
         boundary = await run.tx(turns.yields, outcome, sleeps, run.kit.ids.nonce())
         outcome = turns.with_yields(outcome, sleeps, turns.NO_CHILD)
@@ -167,29 +172,45 @@ def _submitted(run: OpenRun, call: Call, place: int) -> Result:
 # ---- children ----------------------------------------------------------------------------------------------
 
 
-async def _spawn(run: OpenRun, answer: Answer, places: Sequence[int]) -> list[Result]:
-    gave: list[Result] = []
+def _orders(run: OpenRun, answer: Answer, places: Sequence[int]) -> tuple[list[Result], list[Order]]:
+    """What is wrong with some of the spawn calls, and what the others ask for."""
+    wrong: list[Result] = []
     orders: list[Order] = []
     for place in places:
         try:
             request = run.kit.toolbox.spawn_request(answer.calls[place].args)
         except InvalidInput as error:
-            gave.append(_said(place, {"status": "error", "error": str(error)}, failed=True))
+            wrong.append(_said(place, {"status": "error", "error": str(error)}, failed=True))
             continue
         ids = run.kit.ids
         key = f"{run.session_id}:{run.head}:{place}"
         orders.append(Order(key, ids.next(), ids.uuid4(), request, place))
-    if orders:
-        answers = await spawn_all(run.kit, run.session_id, run.about.root_id, run.fence, orders)
-        gave += [_answer(run, order, got) for order, got in zip(orders, answers, strict=True)]
-    return gave
+    return wrong, orders
+
+
+async def _spawn(run: OpenRun, orders: Sequence[Order]) -> list[Result]:
+    if not orders:
+        return []
+    answers = await spawn_all(run.kit, run.session_id, run.about.root_id, run.fence, orders)
+    return [in_words(run, order, got) for order, got in zip(orders, answers, strict=True)]
+
+
+async def _delegate(
+    run: OpenRun, orders: Sequence[Order], wrong: Sequence[Result], sleeps: Sequence[int]
+) -> tuple[Results, Boundary]:
+    """An answer that only spawns: children, results and sleep in one commit."""
+    kit, root = run.kit, run.about.root_id
+    return await kit.door.tx(
+        (root, run.session_id), turns.delegate, kit.policy, run.session_id, run.fence, run.run_id, root, orders,
+        wrong, sleeps, kit.ids.nonce(), partial(in_words, run),
+    )  # fmt: skip
 
 
 def _said(place: int, body: dict[str, object], *, failed: bool) -> Result:
     return Result(place, SPAWN, json.dumps(body, ensure_ascii=False), failed)
 
 
-def _answer(run: OpenRun, order: Order, got: Spawned) -> Result:
+def in_words(run: OpenRun, order: Order, got: Spawned) -> Result:
     """The answer of `sessions_spawn`, in the words of the surfaces."""
     if isinstance(got, str):
         return _said(order.place, {"status": "error", "error": got}, failed=True)

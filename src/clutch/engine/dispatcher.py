@@ -14,7 +14,7 @@ import functools
 import logging
 import os
 import platform
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
 
 from clutch import __version__
@@ -102,8 +102,8 @@ class Worker:
         self.kit.ids.take_block(self.id)
         if self.kit.lives is not None:
             await self._patiently(self.kit.lives.hold, self.id)
-        await self._persist(workers.register, self.id, lease_s, platform.node(), os.getpid(), __version__)
-        await self._persist(workers.set_lanes, self.kit.policy.work.lanes)
+        about = (platform.node(), os.getpid(), __version__, self.kit.policy.work.lanes)
+        await self._persist(workers.register, self.id, lease_s, *about)
         if not self.has_leases:
             await self._persist(workers.bury_all_but, self.id)
         self.ready.set()
@@ -186,10 +186,12 @@ class Worker:
             buried += await self.kit.door.alone(workers.bury)
         return bool(buried)
 
-    async def _deliver_mail(self, unseen: Iterable[int]) -> bool:
+    async def _deliver_mail(self, unseen: Sequence[int]) -> bool:
         waiting = sorted(self._mail.union(unseen))
         self._mail.clear()
         policy, door = self.kit.policy, self.kit.door
+        if waiting and len(unseen) < workers.UNSEEN_MAX:  # else what is left unseen would hide the rest
+            waiting = await door.read(inbox.worth_waking, waiting)
         homeless = await _each(waiting, lambda one: door.tx(one, inbox.wake, policy, one))
         await _each(
             [one for one, is_homeless in homeless.items() if is_homeless],

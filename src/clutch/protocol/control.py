@@ -16,7 +16,7 @@ from clutch.core.policy import Policy
 from clutch.errors import ClutchError
 from clutch.protocol import letters, sessions, tasks
 from clutch.protocol.pages import plan_hash
-from clutch.protocol.sessions import SessionRow
+from clutch.protocol.sessions import ParentRow, SessionRow
 from clutch.protocol.spawn import census
 from clutch.store.door import HINT, Tx
 
@@ -193,7 +193,7 @@ def _must_move(task: Task, event: ev.Event, policy: Policy, otherwise: str) -> N
         raise NotPossible(f"task {task.id} is {task.phase} ({task.reason}): {otherwise}")
 
 
-def _lock_above(task_id: int) -> Tx[tuple[SessionRow | None, str]]:
+def _lock_above(task_id: int) -> Tx[tuple[ParentRow | None, str]]:
     """The requester, locked before the task's own session, and the words of the task."""
     rows = yield "SELECT requester_id, root_id, task FROM tasks WHERE id = ?", (task_id,)
     if not rows:
@@ -201,11 +201,11 @@ def _lock_above(task_id: int) -> Tx[tuple[SessionRow | None, str]]:
     requester_id, root_id, words = rows[0]
     if root_id != requester_id:
         yield from sessions.lock(root_id)
-    return (yield from sessions.lock(requester_id)), words
+    return (yield from sessions.lock_parent(requester_id)), words
 
 
 def _must_fit(
-    policy: Policy, requester: SessionRow | None, words: str, what: str, *, is_known: bool = False
+    policy: Policy, requester: ParentRow | None, words: str, what: str, *, is_known: bool = False
 ) -> Tx[None]:
     """Whoever starts to work again is admitted like a new child.
 

@@ -43,9 +43,6 @@ def ask_approval(now: float, session: SessionRow, requester_id: int, generation:
 
 def unsee(session_id: int) -> Tx[None]:
     """The session closes: the mailman must look again at what nobody took."""
-    rows = yield (
-        "UPDATE inbox SET seen = 0, taken_run = NULL WHERE session_id = ? AND state = 0 RETURNING id",
-        (session_id,),
-    )
-    if rows:
+    if (yield "SELECT 1 FROM inbox WHERE session_id = ? AND state = 0 LIMIT 1", (session_id,)):
+        yield "UPDATE inbox SET seen = 0, taken_run = NULL WHERE session_id = ? AND state = 0", (session_id,)
         yield HINT, ("mail", session_id)

@@ -33,6 +33,8 @@ class Sender(NamedTuple):
     expects_completion: bool
     is_skipped: bool
     missing: tuple[str, ...]  #: its own children that were still out when it was told all the same
+    tokens_in: int | None
+    tokens_out: int | None
 
 
 def senders(waiting: list[Letter]) -> Tx[dict[int, Sender]]:
@@ -42,8 +44,10 @@ def senders(waiting: list[Letter]) -> Tx[dict[int, Sender]]:
         return {}
     rows = yield (
         "SELECT id, label, (SELECT key FROM sessions s WHERE s.id = tasks.id), generation, outcome, error, result,"
-        " started_at, ended_at, spawn_order, expects_completion, delivery, evidence FROM tasks WHERE id {any}"
-        " ORDER BY id {lock}",
+        " started_at, ended_at, spawn_order, expects_completion, delivery, evidence,"
+        " (SELECT SUM(input) FROM usage u WHERE u.session_id = tasks.id),"
+        " (SELECT SUM(output) FROM usage u WHERE u.session_id = tasks.id)"
+        " FROM tasks WHERE id {any} ORDER BY id {lock}",
         (wanted,),
     )
     return {row[0]: _sender(*row) for row in rows}
@@ -63,6 +67,8 @@ def _sender(
     expects_completion: int,
     delivery: str,
     evidence: str | None,
+    tokens_in: int | None,
+    tokens_out: int | None,
 ) -> Sender:
     ended = None if outcome is None else Outcome(outcome)
     key, expects, is_skipped = (
@@ -72,8 +78,13 @@ def _sender(
     )
     return Sender(
         task_id, label, key, generation, ended, error, result, started_at, ended_at, spawn_order, expects,
-        is_skipped, _missing(evidence, generation),
+        is_skipped, _missing(evidence, generation), _whole(tokens_in), _whole(tokens_out),
     )  # fmt: skip
+
+
+def _whole(total: int | None) -> int | None:
+    """PostgreSQL adds up to a decimal."""
+    return None if total is None else int(total)
 
 
 def _missing(evidence: str | None, generation: int) -> tuple[str, ...]:
@@ -81,17 +92,6 @@ def _missing(evidence: str | None, generation: int) -> tuple[str, ...]:
         return ()
     known = json.loads(evidence)
     return tuple(known["childrenMissing"]) if known.get("generation") == generation else ()
-
-
-def usage(task_ids: list[int | None]) -> Tx[dict[int, tuple[int, int]]]:
-    wanted = [task_id for task_id in task_ids if task_id is not None]
-    if not wanted:
-        return {}
-    rows = yield (
-        "SELECT session_id, SUM(input), SUM(output) FROM usage WHERE session_id {any} GROUP BY session_id",
-        (wanted,),
-    )
-    return {row[0]: (int(row[1]), int(row[2])) for row in rows}
 
 
 def absent(session_id: int, choice: Choice, senders: Mapping[int, Sender]) -> Tx[list[wording.Absent]]:
@@ -135,7 +135,6 @@ class Page:
 
     rules: Announcing
     senders: Mapping[int, Sender]
-    used: Mapping[int, tuple[int, int]]
     late: set[int]
     nonce: str
     audience: wording.Audience
@@ -177,7 +176,6 @@ class Page:
         shown = wording.payload(
             sender.result or "", self.rules.payload, self.rules.inline_chars_max, self.rules.summary_chars_max
         )
-        tokens_in, tokens_out = self.used.get(sender.task_id, (None, None))
         known = sender.started_at is not None and sender.ended_at is not None
         return wording.Finding(
             label=sender.label,
@@ -188,8 +186,8 @@ class Page:
             text=shown.text or None,
             summary_only=shown.is_summary,
             runtime_s=(sender.ended_at or 0.0) - (sender.started_at or 0.0) if known else None,
-            tokens_in=tokens_in,
-            tokens_out=tokens_out,
+            tokens_in=sender.tokens_in,
+            tokens_out=sender.tokens_out,
             late=letter.id in self.late,
             missing=sender.missing,
         )

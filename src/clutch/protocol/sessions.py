@@ -10,10 +10,10 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from clutch.core.delivery import due
-from clutch.core.model import UNTOLD, WORKING, Lane, Mail, Phase, SessionId, WorkerId
+from clutch.core.model import NO_MAIL, UNTOLD, WORKING, Mail, Phase, SessionId, WorkerId
 from clutch.core.policy import Policy
 from clutch.errors import ClutchError
-from clutch.store.door import HINT, Tx
+from clutch.store.door import HINT, Statement, Tx
 
 
 class Stale(ClutchError):
@@ -21,13 +21,18 @@ class Stale(ClutchError):
 
 
 _COLUMNS = (
-    "id, key, agent_id, parent_id, root_id, depth, lane, role, is_task, rights, route, model, thinking, workspace,"
-    " purses, owner, fence, head, base, hold, hold_until, paused, closed, run_id, progress_at, idle_at"
+    "id, key, parent_id, root_id, depth, role, is_task, route, model, purses, owner, fence, head, base, hold,"
+    " hold_until, paused, closed, run_id, progress_at, idle_at"
 )
 
 
 _LOCK = f"SELECT {_COLUMNS} FROM sessions WHERE id = ? {{lock}}"  # noqa: S608 (constant columns)
 _LOCK_ALL = f"SELECT {_COLUMNS} FROM sessions WHERE id {{any}} ORDER BY depth, id {{lock}}"  # noqa: S608 (as above)
+_LOCK_AT_STEP = (
+    f"SELECT {_COLUMNS}, (SELECT COUNT(*) FROM (SELECT 1 FROM inbox WHERE session_id = sessions.id AND state = 0"  # noqa: S608
+    " AND taken_run IS NULL LIMIT 1) waiting) FROM sessions WHERE id = ? {lock}"
+)
+_LOCK_PARENT = f"SELECT {_COLUMNS}, agent_id, rights, thinking, workspace FROM sessions WHERE id = ? {{lock}}"  # noqa: S608 (as above)
 
 
 @dataclass(slots=True)
@@ -36,18 +41,13 @@ class SessionRow:
 
     id: SessionId
     key: str
-    agent_id: str
     parent_id: SessionId | None
     root_id: SessionId
     depth: int
-    lane: Lane
     role: str
     is_task: int
-    rights: str
     route: str | None
     model: str | None
-    thinking: str | None
-    workspace: str | None
     purses: str  #: names of the budgets it draws on
     owner: WorkerId | None
     fence: int
@@ -62,6 +62,16 @@ class SessionRow:
     idle_at: float | None
 
 
+@dataclass(slots=True)
+class ParentRow(SessionRow):
+    """With what its children inherit."""
+
+    agent_id: str
+    rights: str
+    thinking: str | None
+    workspace: str | None
+
+
 def lock(session_id: int) -> Tx[SessionRow | None]:
     rows = yield _LOCK, (session_id,)
     return SessionRow(*rows[0]) if rows else None
@@ -72,17 +82,48 @@ def lock_all(session_ids: Sequence[int]) -> Tx[list[SessionRow]]:
     return [SessionRow(*row) for row in (yield _LOCK_ALL, (list(session_ids),))]
 
 
+def lock_parent(session_id: int) -> Tx[ParentRow | None]:
+    rows = yield _LOCK_PARENT, (session_id,)
+    return ParentRow(*rows[0]) if rows else None
+
+
 def own(session_id: int, fence: int) -> Tx[SessionRow]:
     """The guard of every write by an owner: the loser of a takeover meets it at its next write."""
-    session = yield from lock(session_id)
+    rows = yield _LOCK, (session_id,)
+    return _owned(SessionRow(*rows[0]) if rows else None, session_id, fence)
+
+
+def own_at_step(session_id: int, fence: int) -> Tx[tuple[SessionRow, bool]]:
+    """The same, and whether letters wait. One that comes while this waits for the lock is read at the next step."""
+    rows = yield _LOCK_AT_STEP, (session_id,)
+    session = _owned(SessionRow(*rows[0][:-1]) if rows else None, session_id, fence)
+    return session, bool(rows[0][-1])
+
+
+def _owned(session: SessionRow | None, session_id: int, fence: int) -> SessionRow:
     if session is None or session.owner is None or session.fence != fence:
         raise Stale(f"session {session_id} is owned by somebody else now")
     return session
 
 
+def moved(now: float, session: SessionRow) -> Statement:
+    """What a step of a run leaves in the row of its session: a longer transcript, and nothing else."""
+    session.progress_at = now
+    return "UPDATE sessions SET head = ?, progress_at = ? WHERE id = ?", (session.head, now, session.id)
+
+
 def save(now: float, policy: Policy, session: SessionRow) -> Tx[None]:
+    """Only a claim gives a session away: while it is owned, owner, fence and due stay, and with them every index."""
     if session.owner is not None:
-        return (yield from _save_owned(session))
+        yield (
+            "UPDATE sessions SET head = ?, base = ?, hold = ?, hold_until = ?, paused = ?, closed = ?, run_id = ?,"
+            " progress_at = ?, idle_at = ? WHERE id = ?",
+            (
+                session.head, session.base, session.hold, session.hold_until, session.paused, session.closed,
+                session.run_id, session.progress_at, session.idle_at, session.id,
+            ),
+        )  # fmt: skip
+        return
     moment = yield from _due(now, policy, session)
     yield (
         "UPDATE sessions SET owner = ?, fence = ?, head = ?, base = ?, due = ?, hold = ?, hold_until = ?,"
@@ -96,26 +137,30 @@ def save(now: float, policy: Policy, session: SessionRow) -> Tx[None]:
         yield HINT, ("due", moment)
 
 
-def _save_owned(session: SessionRow) -> Tx[None]:
-    """Only a claim gives a session away. So owner, fence and due stay, and with them every index."""
-    yield (
-        "UPDATE sessions SET head = ?, base = ?, hold = ?, hold_until = ?, paused = ?, closed = ?, run_id = ?,"
-        " progress_at = ?, idle_at = ? WHERE id = ?",
-        (
-            session.head, session.base, session.hold, session.hold_until, session.paused, session.closed,
-            session.run_id, session.progress_at, session.idle_at, session.id,
-        ),
-    )  # fmt: skip
+_MAIL = (
+    "SELECT MIN(CASE WHEN kind <> 'announce' OR (taken_seq IS NOT NULL AND silent = 0) THEN ready_at END),"
+    " MIN(CASE WHEN kind = 'announce' AND silent = 0 AND taken_seq IS NULL THEN ready_at END),"
+    " MAX(CASE WHEN kind = 'announce' AND silent = 0 AND taken_seq IS NULL THEN ready_at END)"
+    " FROM inbox WHERE session_id = ? AND state = 0 AND taken_run IS NULL"
+)
+
+
+def reschedule(now: float, policy: Policy, session: SessionRow) -> Tx[None]:
+    """Nothing of it has changed, but what waits for it."""
+    moment = yield from _due(now, policy, session)
+    yield "UPDATE sessions SET due = ? WHERE id = ?", (moment, session.id)
+    if moment is not None:
+        yield HINT, ("due", moment)
 
 
 def _due(now: float, policy: Policy, session: SessionRow) -> Tx[float | None]:
-    mail, parked_until, children = Mail(), None, 0
+    mail, parked_until, children = NO_MAIL, None, 0
     if not (session.closed or session.paused):
         if session.run_id is not None:
             rows = yield "SELECT parked_until FROM runs WHERE id = ?", (session.run_id,)
             parked_until = rows[0][0]
         else:
-            mail = yield from _mail(session.id)
+            mail = Mail(*(yield _MAIL, (session.id,))[0])
             children = (yield from working(session.id)) if session.hold else 0
     return due(
         mail,
@@ -129,17 +174,6 @@ def _due(now: float, policy: Policy, session: SessionRow) -> Tx[float | None]:
         parked_until=parked_until,
         rules=policy.announcing,
     )
-
-
-def _mail(session_id: int) -> Tx[Mail]:
-    rows = yield (
-        "SELECT MIN(CASE WHEN kind <> 'announce' OR (taken_seq IS NOT NULL AND silent = 0) THEN ready_at END),"
-        " MIN(CASE WHEN kind = 'announce' AND silent = 0 AND taken_seq IS NULL THEN ready_at END),"
-        " MAX(CASE WHEN kind = 'announce' AND silent = 0 AND taken_seq IS NULL THEN ready_at END)"
-        " FROM inbox WHERE session_id = ? AND state = 0 AND taken_run IS NULL",
-        (session_id,),
-    )
-    return Mail(*rows[0])
 
 
 def _phases(phases: Iterable[Phase]) -> str:

@@ -21,16 +21,18 @@ from clutch.core.model import Lane, LetterKind, Phase, Plan, SessionId, Task, Ta
 from clutch.core.policy import Limits, Policy
 from clutch.protocol import context as stored
 from clutch.protocol import sessions, tasks, usage
-from clutch.protocol.sessions import IS_WORKING, WORKING_PHASES, SessionRow, Stale
+from clutch.protocol.sessions import IS_WORKING, WORKING_PHASES, ParentRow, Stale
 from clutch.store.door import HINT, Many, Tx
 
 _COUNT = (
     f"SELECT (SELECT COUNT(*) FROM tasks WHERE requester_id = ? AND {IS_WORKING}),"  # noqa: S608 (constant words)
     f" (SELECT COUNT(*) FROM (SELECT 1 FROM tasks WHERE root_id = ? AND {IS_WORKING} LIMIT ?) a),"
     " (SELECT COUNT(*) FROM (SELECT 1 FROM tasks WHERE requester_id = ? AND retained = 1 LIMIT ?) b),"
-    " (SELECT COUNT(*) FROM (SELECT 1 FROM tasks WHERE requester_id = ? AND retained = 1"
-    " AND phase = 'completed' LIMIT ?) c),"
     " (SELECT COUNT(*) FROM (SELECT 1 FROM tasks WHERE root_id = ? AND delivery = 'undelivered' LIMIT ?) d)"
+)
+_EVICTABLE = (
+    "SELECT COUNT(*) FROM (SELECT 1 FROM tasks WHERE requester_id = ? AND retained = 1 AND phase = 'completed'"
+    " LIMIT ?) c"
 )
 _INSERT_TASK = (
     f"INSERT INTO tasks({tasks.COLUMNS}, root_id, depth, spawn_order, idem, label, task, spec, created_at)"
@@ -88,7 +90,7 @@ def spawn(
     """`fence`: the caller's run; None when a person or a program spawns in the session's name."""
     if root_id != session_id:
         yield from sessions.lock(root_id)
-    parent = yield from sessions.lock(session_id)
+    parent = yield from sessions.lock_parent(session_id)
     if parent is None or (fence is not None and (parent.owner is None or parent.fence != fence)):
         raise Stale(f"session {session_id} is owned by somebody else now")
     rights = authority.from_text(parent.rights)
@@ -96,14 +98,14 @@ def spawn(
     if rights.depth_max < limits.depth_max:
         limits = replace(limits, depth_max=rights.depth_max)
     known = yield from _known(session_id, orders)
-    counted = yield from census(parent, limits, agents)
+    counted = yield from census(parent, limits, agents, wanted=len(orders))
     answers: list[Accepted | Refused] = []
     children: list[_Child] = []
     for order in orders:
         if order.idem in known:
             answers.append(known[order.idem])
             continue
-        verdict = admission.admit(order.request, counted, limits)
+        verdict = admission.admit(order.request, admission.counting(counted, len(children)), limits)
         if isinstance(verdict, Refused):
             answers.append(verdict)
             continue
@@ -120,14 +122,13 @@ def spawn(
         if order.request.context is Context.FORK:
             child = replace(child, forked=(yield from _forked(policy, parent, order.request)))
         children.append(child)
-        counted = admission.counting(counted)
         answers.append(_accepted(parent, child))
     if children:
         yield from _insert(now, policy, parent, children)
     return answers
 
 
-def _accepted(parent: SessionRow, child: _Child) -> Accepted:
+def _accepted(parent: ParentRow, child: _Child) -> Accepted:
     request = child.order.request
     is_forked = child.forked is not None
     return Accepted(
@@ -142,7 +143,7 @@ def _accepted(parent: SessionRow, child: _Child) -> Accepted:
     )
 
 
-def _purses(parent: SessionRow, order: Order) -> Tx[str | Refused]:
+def _purses(parent: ParentRow, order: Order) -> Tx[str | Refused]:
     """The budgets it draws on: its parent's, and its own within what those have left."""
     chain = yield from usage.chain(parent)
     tokens_left, usd_left = budget.remaining(chain)
@@ -156,7 +157,7 @@ def _purses(parent: SessionRow, order: Order) -> Tx[str | Refused]:
     return f"{parent.purses} {own}".strip()
 
 
-def _forked(policy: Policy, parent: SessionRow, request: SpawnRequest) -> Tx[Sequence[Message] | None]:
+def _forked(policy: Policy, parent: ParentRow, request: SpawnRequest) -> Tx[Sequence[Message] | None]:
     """None: too long, or another agent's; the child starts without it."""
     if request.agent_id not in (None, parent.agent_id):
         return None
@@ -180,16 +181,21 @@ def _known(session_id: int, orders: Sequence[Order]) -> Tx[dict[str, Accepted]]:
     }
 
 
-def census(parent: SessionRow, limits: Limits, agents: frozenset[str]) -> Tx[Census]:
-    """Counted from the rows, under the lock; nothing is counted further than its limit."""
+def census(parent: ParentRow, limits: Limits, agents: frozenset[str], wanted: int = 1) -> Tx[Census]:
+    """Counted from the rows, under the lock; nothing is counted further than its limit.
+
+    What could leave the quota is only counted where `wanted` more would not fit into it."""
     rows = yield (
         _COUNT,
         (
-            parent.id, parent.root_id, limits.descendants_max, parent.id, limits.retained_max, parent.id,
-            limits.retained_max, parent.root_id, max(1, limits.undelivered_max),
+            parent.id, parent.root_id, limits.descendants_max, parent.id, limits.retained_max, parent.root_id,
+            max(1, limits.undelivered_max),
         ),
     )  # fmt: skip
-    children, descendants, retained, evictable, undelivered = rows[0]
+    children, descendants, retained, undelivered = rows[0]
+    evictable = 0
+    if retained + wanted > limits.retained_max:
+        evictable = int((yield _EVICTABLE, (parent.id, limits.retained_max))[0][0])
     if limits.depth_max > parent.depth + 1:
         children += yield from _ended_with_live_descendants(parent)
     return Census(
@@ -205,7 +211,7 @@ def census(parent: SessionRow, limits: Limits, agents: frozenset[str]) -> Tx[Cen
     )
 
 
-def _ended_with_live_descendants(parent: SessionRow) -> Tx[int]:
+def _ended_with_live_descendants(parent: ParentRow) -> Tx[int]:
     """Climb from what lives further down: an ended child with such descendants still counts."""
     rows = yield (
         "WITH RECURSIVE up(id, requester_id, phase) AS ("  # noqa: S608 (constant words)
@@ -220,7 +226,7 @@ def _ended_with_live_descendants(parent: SessionRow) -> Tx[int]:
 def _child(
     now: float,
     policy: Policy,
-    parent: SessionRow,
+    parent: ParentRow,
     order: Order,
     admitted: admission.Admitted,
 ) -> _Child | Refused:
@@ -251,7 +257,7 @@ def _given(
     return authority.child_rights(parent, grant, asked, tools)
 
 
-def _insert(now: float, policy: Policy, parent: SessionRow, children: Sequence[_Child]) -> Tx[None]:
+def _insert(now: float, policy: Policy, parent: ParentRow, children: Sequence[_Child]) -> Tx[None]:
     evicted = max((child.admitted.evict for child in children), default=0)
     if evicted:
         yield from _evict(parent.id, evicted)
@@ -290,7 +296,7 @@ def _insert(now: float, policy: Policy, parent: SessionRow, children: Sequence[_
     yield HINT, ("due", now)
 
 
-def _session_row(now: float, parent: SessionRow, child: _Child) -> tuple[object, ...]:
+def _session_row(now: float, parent: ParentRow, child: _Child) -> tuple[object, ...]:
     """With side work to do it is not due: `preparing.ready` makes it so."""
     request = child.order.request
     return (
@@ -313,7 +319,7 @@ def _first(policy: Policy, child: _Child) -> str:
     return wording.first_message(child.order.request.task, child.admitted.depth, policy.limits.depth_max)
 
 
-def _contract(now: float, parent: SessionRow, child: _Child) -> tuple[object, ...]:
+def _contract(now: float, parent: ParentRow, child: _Child) -> tuple[object, ...]:
     request = child.order.request
     order = parent.head * 1000 + child.order.place
     return (

@@ -86,26 +86,27 @@ def record(
 
 def record_senders(
     now: float, policy: Policy, events: Mapping[int, ev.Event], actor: str = "clutch"
-) -> Tx[None]:
+) -> Tx[list[Task]]:
     """Tasks that wait to be told: whoever reads, answers or refuses their letter moves them on."""
     if not events:
-        return
+        return []
     loaded = yield from load(sorted(events))
     results = [(task, step(task, events[task.id], policy)) for task in loaded]
     yield from _write(now, results, actor)
     for _, result in results:
         for effect in result.effects:
             yield from _apply_to_letter(now, result.task, effect)
+    return [result.task for _, result in results]
 
 
 def _write(now: float, results: Sequence[tuple[Task, Step]], actor: str) -> Tx[None]:
-    changed = [(before, result) for before, result in results if result.task is not before]
-    if changed:
-        yield (
-            _UPDATE,
-            Many((*result.task[_CONTRACT:], _sha(result.task), result.task.id) for _, result in changed),
-        )
-    lines = Many(line for before, result in changed for line in event_rows(now, before, result.moves, actor))
+    rows, lines = Many(), Many()
+    for before, (task, moves, _) in results:
+        if task is not before:
+            rows.append((*task[_CONTRACT:], _sha(task), task.id))
+            lines += event_rows(now, before, moves, actor)
+    if rows:
+        yield _UPDATE, rows
     if lines:
         yield INSERT_EVENT, lines
 

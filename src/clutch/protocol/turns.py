@@ -7,12 +7,13 @@ kill -9 the transcript says exactly where to go on.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from decimal import Decimal
 
 from clutch.core import events as ev
 from clutch.core import messages, runs, wording
+from clutch.core.admission import Refused
 from clutch.core.authority import Role
 from clutch.core.delivery import Point
 from clutch.core.messages import Answer, Input, Message, Result, Results
@@ -20,8 +21,9 @@ from clutch.core.model import Wait
 from clutch.core.policy import Policy
 from clutch.protocol import context, inbox, outbox, sessions, tasks, usage
 from clutch.protocol.sessions import SessionRow
+from clutch.protocol.spawn import Accepted, Order, spawn
 from clutch.protocol.usage import Fate
-from clutch.store.door import Many, Tx
+from clutch.store.door import Many, Row, Tx
 
 NO_CHILD = "no child of yours is at work and nothing is left to report: there is nothing to wait for"
 YIELDED = "waiting: you will be woken once, when all your children have settled"
@@ -48,6 +50,9 @@ class Boundary:
     goes_on: bool = True
     is_unanswered: bool = False
     senders: tuple[int, ...] = ()
+
+
+_ON = Boundary()
 
 
 def begin(
@@ -166,13 +171,16 @@ def _close_calls(now: float, session: SessionRow, run_id: int) -> Tx[None]:
 
 
 def _append(now: float, session: SessionRow, run_id: int, new: Sequence[Message]) -> Tx[None]:
-    if not new:
-        return
-    rows = Many()
-    for message in new:
-        session.head += 1
-        rows.append((session.id, session.head, run_id, messages.kind(message), messages.dump(message), now))
-    yield "INSERT INTO messages(session_id, seq, run_id, kind, body, at) VALUES(?, ?, ?, ?, ?, ?)", rows
+    if new:
+        yield _MESSAGE, Many([_line(now, session, run_id, message) for message in new])
+
+
+_MESSAGE = "INSERT INTO messages(session_id, seq, run_id, kind, body, at) VALUES(?, ?, ?, ?, ?, ?)"
+
+
+def _line(now: float, session: SessionRow, run_id: int, message: Message) -> Row:
+    session.head += 1
+    return (session.id, session.head, run_id, messages.kind(message), messages.dump(message), now)
 
 
 def respond(
@@ -197,8 +205,7 @@ def respond(
             for index, call in enumerate(answer.calls)
         ),
     )
-    session.progress_at = now
-    yield from sessions.save(now, policy, session)
+    yield sessions.moved(now, session)
     return session.head
 
 
@@ -213,7 +220,7 @@ def _say(
     events_upto: int = 0,
 ) -> Tx[None]:
     """`events_upto`: system events that its prompt showed; they are consumed with the answer."""
-    yield from _append(now, session, run_id, [answer])
+    yield _MESSAGE, _line(now, session, run_id, answer)
     yield from usage.settle(now, policy, session, answer, usd)
     if is_unanswered:
         yield from inbox.answer(now, policy, session, run_id)
@@ -225,21 +232,21 @@ def results(
     now: float, policy: Policy, session_id: int, fence: int, run_id: int, outcome: Results, nonce: str
 ) -> Tx[Boundary]:
     """What the calls gave, and what arrived meanwhile. Here a run is steered, interrupted or parked."""
-    session = yield from sessions.own(session_id, fence)
-    yield from _file(now, session, run_id, outcome)
+    session, has_mail = yield from sessions.own_at_step(session_id, fence)
+    yield _MESSAGE, _line(now, session, run_id, outcome)
     if session.paused:
+        session.progress_at = now
         yield from _stay_paused(now, policy, session)
         return Boundary(goes_on=False)
+    if not has_mail:
+        yield sessions.moved(now, session)
+        yield from _foresee(now, policy, session, run_id)
+        return _ON
     taken = yield from inbox.take(now, policy, session, run_id, Point.STEP, nonce)
     yield from _append(now, session, run_id, taken.inputs)
-    yield from sessions.save(now, policy, session)
+    yield sessions.moved(now, session)
     yield from _foresee(now, policy, session, run_id)
     return Boundary(taken.inputs, True, taken.is_any, taken.senders)
-
-
-def _file(now: float, session: SessionRow, run_id: int, outcome: Results) -> Tx[None]:
-    yield from _append(now, session, run_id, [outcome])
-    session.progress_at = now
 
 
 def yields(
@@ -257,7 +264,8 @@ def yields(
     if not (yield from sessions.untold(session_id)):
         said = with_yields(outcome, places, NO_CHILD)
         return (yield from results(now, policy, session_id, fence, run_id, said, nonce))
-    yield from _file(now, session, run_id, with_yields(outcome, places, YIELDED))
+    yield _MESSAGE, _line(now, session, run_id, with_yields(outcome, places, YIELDED))
+    session.progress_at = now
     yield from _end_run(now, session, run_id, "yield")
     if session.is_task:
         yield from tasks.record(now, policy, session, ev.Yielded(now))
@@ -268,8 +276,36 @@ def yields(
 
 def with_yields(outcome: Results, places: Sequence[int], text: str) -> Results:
     """Every call has a result, also the second yield of an answer."""
-    said = [Result(place, "sessions_yield", text) for place in places]
-    return Results(tuple(sorted((*outcome.results, *said), key=lambda result: result.index)))
+    return in_order([*outcome.results, *(Result(place, "sessions_yield", text) for place in places)])
+
+
+def in_order(gave: Iterable[Result]) -> Results:
+    return Results(tuple(sorted(gave, key=lambda result: result.index)))
+
+
+def delegate(
+    now: float,
+    policy: Policy,
+    session_id: int,
+    fence: int,
+    run_id: int,
+    root_id: int,
+    orders: Sequence[Order],
+    wrong: Sequence[Result],
+    sleeps: Sequence[int],
+    nonce: str,
+    in_words: Callable[[Order, Accepted | Refused], Result],
+) -> Tx[tuple[Results, Boundary]]:
+    """An answer that spawns and calls no other tool: children, results and perhaps the hold in one commit.
+
+    `wrong`: results of the spawn calls that made no sense; `sleeps`: the places of its yields."""
+    answers = yield from spawn(now, policy, session_id, root_id, fence, orders)
+    given = [in_words(order, got) for order, got in zip(orders, answers, strict=True)]
+    outcome, known = in_order([*wrong, *given]), (policy, session_id, fence, run_id)
+    if not sleeps:
+        return outcome, (yield from results(now, *known, outcome, nonce))
+    boundary = yield from yields(now, *known, outcome, sleeps, nonce)
+    return with_yields(outcome, sleeps, NO_CHILD), boundary
 
 
 def finish(

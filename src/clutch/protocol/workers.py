@@ -10,6 +10,8 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
+from typing import Final
 
 from clutch.core import events as ev
 from clutch.core.lifecycle import DESCENDANTS, EXPIRED
@@ -19,6 +21,9 @@ from clutch.protocol import sessions, tasks, turns
 from clutch.protocol.sessions import Stale
 from clutch.store.door import HINT, Tx
 
+NO_LANES: Final[Mapping[Lane, int]] = MappingProxyType({})
+UNSEEN_MAX: Final = 200  # sessions with new letters that one look reports
+
 
 def next_number(now: float) -> Tx[int]:
     """A number nobody ever had: a worker's name, and the block its ids are taken from."""
@@ -27,12 +32,22 @@ def next_number(now: float) -> Tx[int]:
     return int(rows[0][0])
 
 
-def register(now: float, worker_id: int, lease_s: float, host: str, pid: int, version: str) -> Tx[None]:
+def register(
+    now: float,
+    worker_id: int,
+    lease_s: float,
+    host: str,
+    pid: int,
+    version: str,
+    lanes: Mapping[Lane, int] = NO_LANES,
+) -> Tx[None]:
+    """Whoever came last says how wide the lanes are."""
     yield (
         "INSERT INTO workers(id, lease_until, host, pid, version, started_at) VALUES(?, ?, ?, ?, ?, ?)"
         " ON CONFLICT(id) DO UPDATE SET lease_until = excluded.lease_until",
         (worker_id, now + lease_s, host, pid, version, now),
     )
+    yield from set_lanes(now, lanes)
 
 
 def set_lanes(now: float, lanes: Mapping[Lane, int]) -> Tx[None]:
@@ -143,7 +158,10 @@ def peek(now: float, worker_id: int) -> Tx[Prospect]:
     due = yield from _next_due(now)
     alarms = yield "SELECT id FROM tasks WHERE wake_at <= ? ORDER BY wake_at, id LIMIT 200", (now,)
     alarm = yield "SELECT MIN(wake_at) FROM tasks WHERE wake_at IS NOT NULL", ()
-    unseen = yield "SELECT DISTINCT session_id FROM inbox WHERE seen = 0 ORDER BY session_id LIMIT 200", ()
+    unseen = yield (
+        "SELECT DISTINCT session_id FROM inbox WHERE seen = 0 ORDER BY session_id LIMIT ?",
+        (UNSEEN_MAX,),
+    )
     others = yield "SELECT id, lease_until FROM workers WHERE id <> ? ORDER BY id", (worker_id,)
     return Prospect(
         min(due.values(), default=None),

@@ -132,6 +132,7 @@ class SqliteConnection:
     def _drive(self, transaction: Tx[Any], outcome: Outcome) -> None:
         send, statement = transaction.send, self.statement
         rows: Sequence[Row] | None = None  # what a generator that has not begun wants to be sent
+        count = 0
         try:
             while True:
                 sql, parameters = send(rows)  # type: ignore[arg-type]
@@ -139,34 +140,32 @@ class SqliteConnection:
                     outcome.hints.append(parameters)
                     rows = ()
                 else:
-                    outcome.statements += 1
+                    count += 1
                     rows = statement(sql, parameters)
         except StopIteration as stop:
             outcome.value = stop.value
+        finally:
+            outcome.statements = count
 
     def statement(self, sql: str, parameters: Any) -> Sequence[Row]:
-        plan = self._plans.get(sql) or self._plan(sql)
+        """In one piece, since it runs dozens of times for a task. Refuses the one character PostgreSQL cannot keep,
+        so that both agree."""
+        text, text_of_one, is_answering = self._plans.get(sql) or self._plan(sql)
+        is_many = type(parameters) is Many
         try:
-            if type(parameters) is not Many:
-                return self._run_row(plan, parameters)
-            for row in parameters:
-                self._run_row(plan, row)
+            for row in parameters if is_many else (parameters,):
+                for value in row:
+                    if type(value) is str and "\0" in value:
+                        raise StoreError("text with a NUL character cannot be stored")
+                if text_of_one is None:
+                    cursor = self._execute(text, row)
+                else:
+                    cursor = self._execute(*_listed(text, text_of_one, row))
+            return cursor.fetchall() if is_answering and not is_many else ()
         except apsw.Error as error:
             raise in_our_words(error) from error
         except UnicodeEncodeError as error:
             raise StoreError("text with half a surrogate pair cannot be stored") from error
-        return ()
-
-    def _run_row(self, plan: _Plan, row: Row) -> Sequence[Row]:
-        """Refuses the one character PostgreSQL cannot keep, so that both agree."""
-        text, text_of_one, is_answering = plan
-        for value in row:
-            if type(value) is str and "\0" in value:
-                raise StoreError("text with a NUL character cannot be stored")
-        if text_of_one is not None:
-            text, row = _listed(text, text_of_one, row)
-        cursor = self._execute(text, row)
-        return cursor.fetchall() if is_answering else ()
 
     def _plan(self, sql: str) -> _Plan:
         """Made once for each connection."""
@@ -241,6 +240,9 @@ def _create_private(path: str) -> None:
 
 def _listed(text: str, text_of_one: str, row: Row) -> tuple[str, Row]:
     """Lists as JSON for `{any}`."""
-    if all(len(value) == 1 for value in row if type(value) is list):
+    for value in row:
+        if type(value) is list and len(value) != 1:
+            break
+    else:
         return text_of_one, tuple([value[0] if type(value) is list else value for value in row])
     return text, tuple([json.dumps(value) if type(value) is list else value for value in row])

@@ -29,7 +29,9 @@ _UNBORN: Final = (0.05, 1.0)
 _FIRST_GUESS_S: Final = 0.03
 
 #: Reached once or twice in a whole story, so waiting for the fifth time would be in vain.
-_RARE: Final = frozenset({"register", "bury", "yields", "spawn", "ring", "stumble", "steer", "kill"})
+_RARE: Final = frozenset(
+    {"register", "bury", "yields", "delegate", "spawn", "ring", "stumble", "steer", "kill"}
+)
 _NTH_MAX: Final = 6
 
 #: Before the first death there is nothing to bury and nothing unfinished when the process registers.

@@ -27,7 +27,7 @@ VARIABLE: Final = "CLUTCH_CRASH_AT"
 
 #: transactions by the name their points have; a round of burials at start is a burial
 TRANSACTIONS: Final = (
-    "register", "bury", "claim", "begin", "respond", "spawn", "results", "yields", "finish", "wake", "ring",
+    "register", "bury", "claim", "begin", "respond", "spawn", "results", "yields", "delegate", "finish", "wake", "ring",
     "stumble", "steer", "kill",
 )  # fmt: skip
 _ALSO: Final = {"bury_all_but": "bury"}

@@ -62,7 +62,7 @@ _STILL_LOOKS_MAX: Final = 250
 
 #: Transactions that bring a story on. Claiming and waking do not: that could go round in circles for ever.
 _PROGRESS: Final = frozenset(
-    {"respond", "results", "yields", "finish", "stumble", "ring", "spawn", "kill", "steer"}
+    {"respond", "results", "yields", "delegate", "finish", "stumble", "ring", "spawn", "kill", "steer"}
 )
 
 

@@ -14,7 +14,6 @@ from clutch.protocol.spawn import Accepted, Order
 from clutch.testing.mutants.planting import CRASHES, STORMS, Mutant
 from clutch.testing.mutants.tamper import answering_only
 
-NO_UUID = "00000000-0000-4000-8000-000000000000"
 CALLING, RUN = "clutch.engine.calling", "clutch.engine.open_run.OpenRun"
 WORKER = "clutch.engine.dispatcher.Worker"
 
@@ -27,27 +26,25 @@ def _twins(order: Any) -> tuple[Any, ...]:
     return (bug,)
 
 
-def _acks_early(spawn_all: Any) -> tuple[Any, ...]:
+def _acks_early(delegate: Any) -> tuple[Any, ...]:
     """The answer is given at once; the transaction may come later."""
 
-    @wraps(spawn_all)
-    async def bug(run: Any, answer: Any, places: Any) -> Any:
-        promised = [_promise(run, answer, place, nth) for nth, place in enumerate(places, start=1)]
-        running = asyncio.ensure_future(spawn_all(run, answer, places))
+    @wraps(delegate)
+    async def bug(run: Any, orders: Any, wrong: Any, sleeps: Any) -> Any:
+        outcome = turns.in_order([*wrong, *(_promise(run, order) for order in orders)])
+        told = turns.with_yields(outcome, sleeps, turns.NO_CHILD)
+        boundary = await run.tx(turns.results, told, run.kit.ids.nonce())
+        running = asyncio.ensure_future(calling._spawn(run, orders))
         running.add_done_callback(lambda ended: ended.cancelled() or ended.exception())
-        return promised
+        return told, boundary
 
     return (bug,)
 
 
-def _promise(run: Any, answer: Any, place: int, nth: int) -> Any:
-    """What the spawn will answer: it takes the next numbers in the same order."""
-    request = run.kit.toolbox.spawn_request(answer.calls[place].args)
-    child_id = run.kit.ids._next + nth
-    order = Order("", child_id, NO_UUID, request, place)
-    return calling._answer(
-        run, order, Accepted(child_id, f"agent:main:subagent:{NO_UUID}", request.label or "")
-    )
+def _promise(run: Any, order: Order) -> Any:
+    """What the spawn will answer."""
+    key = f"agent:main:subagent:{order.uuid}"
+    return calling.in_words(run, order, Accepted(order.child_id, key, order.request.label or ""))
 
 
 def _post(now: float, announce: Any, session: Any, to: int, generation: int, silent: bool) -> Any:
@@ -156,7 +153,7 @@ MUTANTS = (
     ),
     Mutant(
         "accepted_before_commit",
-        (f"{CALLING}._spawn",),
+        (f"{CALLING}._delegate",),
         frozenset({"N1"}),
         STORMS,
         _acks_early,

@@ -47,7 +47,7 @@ def _appended_twice(take: Any) -> tuple[Any, ...]:
 
 
 def _given_back_again(letter: Any) -> tuple[Any, ...]:
-    return (wraps(letter)(lambda *columns: replace(letter(*columns), taken_seq=None)),)
+    return (wraps(letter)(lambda *columns: letter(*columns)._replace(taken_seq=None)),)
 
 
 def _senders_not_stepped(answer: Any) -> tuple[Any, ...]:

@@ -14,8 +14,8 @@ from clutch.testing.promises.court import Court, promises
 from clutch.testing.promises.history import Change, LetterShot
 
 #: transactions that take letters, and those that file the results of calls
-READING: Final = frozenset({"begin", "results", "yields"})
-WORKING: Final = frozenset({"results", "yields"})
+READING: Final = frozenset({"begin", "results", "yields", "delegate"})
+WORKING: Final = frozenset({"results", "yields", "delegate"})
 
 _BLOCK = re.compile(r"^task: (t_[0-9a-z]+) session: ", re.MULTILINE)
 _LINE = re.compile(r'^\| "(t_[0-9a-z]+) ', re.MULTILINE)

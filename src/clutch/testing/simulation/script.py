@@ -76,12 +76,10 @@ def decide(request: ModelRequest) -> Answer:
 
 
 def _step(step: dict[str, Any], request: ModelRequest) -> Answer:
-    if "spawn" in step:
-        return _calls(*(Call("sessions_spawn", spawn_arguments(child)) for child in step["spawn"]))
-    if "yield" in step:
-        return _calls(Call("sessions_yield", {}))
-    names = step["do"]
-    return _calls(*(Call(name, {"at": _mark(request)}) for name in names))
+    calls = [Call("sessions_spawn", spawn_arguments(child)) for child in step.get("spawn", ())]
+    calls += [Call(name, {"at": _mark(request)}) for name in step.get("do", ())]
+    calls += [Call("sessions_yield", {})] if "yield" in step else []
+    return _calls(*calls)
 
 
 def spawn_arguments(child: dict[str, Any]) -> dict[str, Any]:
@@ -127,6 +125,7 @@ def _calls(*calls: Call) -> Answer:
 # ---- writing ------------------------------------------------------------------------------------------
 
 DOINGS: Final = (["echo"], ["echo"], ["slow"], ["once"], ["echo", "once"], ["fail"], ["slow", "echo", "once"])
+BESIDE: Final[tuple[dict[str, Any], ...]] = ({}, {}, {"do": ["echo"]}, {"do": ["slow"]}, {"yield": 1})
 ENDS: Final = ("text",) * 12 + ("huge", "huge", "skip", "silent", "empty", "cut")
 
 
@@ -164,8 +163,10 @@ class Author:
         return job
 
     def _fan_out(self, depth_left: int) -> dict[str, Any]:
+        """Alone, beside other calls or with the yield in the same answer: each is committed in its own way."""
         count = self._rng.randint(1, self._children)
-        return {"spawn": [self.child_job(depth_left - 1) for _ in range(count)]}
+        step: dict[str, Any] = {"spawn": [self.child_job(depth_left - 1) for _ in range(count)]}
+        return step | self._rng.choice(BESIDE)
 
     def _work(self) -> list[dict[str, Any]]:
         return [{"do": self._rng.choice(DOINGS)} for _ in range(self._rng.choice((0, 1, 1, 2, 3)))]
