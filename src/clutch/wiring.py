@@ -5,31 +5,50 @@ from __future__ import annotations
 import asyncio
 import os
 import time
-from collections.abc import AsyncIterator, Callable, Iterator, Mapping
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any
+from typing import Any, TypeVar, Unpack
 
+from clutch.core.pacing import Bounds
 from clutch.core.policy import Policy
 from clutch.engine.bus import Bus
+from clutch.engine.context import Documents, Surroundings
 from clutch.engine.courier import Courier
 from clutch.engine.dispatcher import Worker
 from clutch.engine.ids import BlockIds
 from clutch.engine.kit import Kit
+from clutch.errors import ClutchError
 from clutch.gateway.api import Gateway
 from clutch.models.evidence import findings_of as findings_of
+from clutch.models.library import LibraryModels
 from clutch.models.offline import OfflineModel, watchable_latency
-from clutch.ports import Channel, Clock, Lives, ModelRequest, Models, Toolbox
+from clutch.models.prices import ListedPrices
+from clutch.models.router import OFFLINE, Router
+from clutch.models.settings import Provider
+from clutch.models.throttle import Throttled
+from clutch.ports import Channel, Clock, Lives, ModelRequest, Models, Runtime, Toolbox, ToolFailed
+from clutch.runtimes.function import Function, FunctionRuntime
 from clutch.store.door import Door, Tx
 from clutch.store.sqlite import SqliteStore
 from clutch.store.sqlite_connection import SqliteConnection
 from clutch.store.state_directory import StateDirectory
-from clutch.tools.box import standard_tools
+from clutch.tools.box import Flags
+from clutch.tools.rooms import ToolRooms, ToolSettings
+from clutch.tools.sandbox.box import Sandbox
+from clutch.tools.sandbox.probe import walls
+from clutch.tools.workspaces import LocalWorkspaces
 
 DATABASE_FILE = "clutch.db"
+WORKSPACES = "workspaces"  #: in the state directory: those of isolated children
 NO_CHANNELS: Mapping[str, Channel] = MappingProxyType({})
+NO_RUNTIMES: Mapping[str, Runtime] = MappingProxyType({})
+NO_IDENTITIES: Mapping[str, str] = MappingProxyType({})
+
+F = TypeVar("F", bound=Callable[..., Any])
+R = TypeVar("R", bound=Function)
 
 
 class SystemClock:
@@ -65,24 +84,38 @@ async def running_engine(
     toolbox: Toolbox | None = None,
     channels: Mapping[str, Channel] = NO_CHANNELS,
     clock: Clock | None = None,
+    model: str = OFFLINE,
+    providers: Sequence[Provider] = (),
+    runtimes: Mapping[str, Runtime] = NO_RUNTIMES,
+    identities: Mapping[str, str] = NO_IDENTITIES,
 ) -> AsyncIterator[Engine]:
     """SQLite in the state directory, owned by this process alone; or a PostgreSQL shared by many.
 
-    `channels` by the name that routes begin with; what is meant for another one waits in the outbox."""
+    `channels` by the name that routes begin with; what is meant for another one waits in the outbox.
+    `model`: of sessions that name none. `identities`: what each main agent is told about itself."""
     clock = clock or SystemClock()
     policy = policy or Policy()
     async with AsyncExitStack() as stack:
         door, lives = await _open_store(stack, state, database, clock, policy)
+        home = default_state_directory() if state is None else Path(state)
         kit = Kit(
             door=door,
-            models=models or OfflineModel(),
-            toolbox=toolbox or standard_tools(policy.limits),
+            models=models or await _open_models(stack, providers, model, clock),
+            toolbox=toolbox or await _open_tools(stack, policy, home),
             policy=policy,
             ids=BlockIds(),
             bus=Bus(),
+            default_model=model,
+            prices=ListedPrices(),
+            surroundings=Surroundings(
+                door, policy.context, Documents(policy.context.document_bytes_max), identities
+            ),
+            runtimes=runtimes,
+            workspaces=LocalWorkspaces(home / WORKSPACES),
             lives=lives,
         )
         worker = Worker(kit, clock, has_leases=database is not None)
+        worker.cleanup = kit.workspaces.remove if kit.workspaces is not None else None
         async with asyncio.TaskGroup() as group:
             group.create_task(worker.run())
             await worker.ready.wait()
@@ -95,6 +128,26 @@ async def running_engine(
                 for courier in couriers:
                     await courier.stop()
                 await worker.stop()
+
+
+async def _open_models(
+    stack: AsyncExitStack, providers: Sequence[Provider], model: str, clock: Clock
+) -> Models:
+    """Everything that asks a model goes through one limiter per provider. Raises InvalidInput naming the remedy."""
+    router = Router(providers, offline=OfflineModel(), library=LibraryModels)
+    router.check(model)
+    stack.push_async_callback(router.aclose)
+    bounds = {
+        one.name: Bounds(concurrency_max=one.concurrency_max, tokens_per_minute=one.tokens_per_minute)
+        for one in providers
+    }
+    return Throttled(router, clock, bounds)
+
+
+async def _open_tools(stack: AsyncExitStack, policy: Policy, home: Path) -> Toolbox:
+    rooms = ToolRooms(policy.limits, ToolSettings(), home)
+    stack.push_async_callback(rooms.close)
+    return rooms
 
 
 async def _open_store(
@@ -117,7 +170,9 @@ class Clutch(Gateway):
     """Clutch inside your own program; the work goes on where it was when the program starts again.
 
     Without `state` the directory of `default_state_directory`; `database` names a PostgreSQL instead.
-    `workspace` is where the file tools of new sessions work. Without `models`, the scripted offline one."""
+    `workspace` is where the file tools of new sessions work. `model` is `provider:model`, and without it the
+    scripted offline one; `providers` are endpoints of your own. `settings`: sandbox, network and MCP servers of
+    the tools. `models` and `tools` take the place of all of that."""
 
     def __init__(
         self,
@@ -129,16 +184,51 @@ class Clutch(Gateway):
         tools: Toolbox | None = None,
         channels: Mapping[str, Channel] = NO_CHANNELS,
         workspace: Path | str = ".",
+        model: str = OFFLINE,
+        providers: Sequence[Provider] = (),
+        settings: ToolSettings | None = None,
+        identities: Mapping[str, str] = NO_IDENTITIES,
     ) -> None:
-        opening = running_engine(
+        home = default_state_directory() if state is None else Path(state)
+        limits = (policy or Policy()).limits
+        self._rooms = ToolRooms(limits, settings or ToolSettings(), home) if tools is None else None
+        self._runtimes: dict[str, Runtime] = {}
+        opening = self._running(
             state=state,
             database=database,
             policy=policy,
             models=models,
-            toolbox=tools,
+            toolbox=tools or self._rooms,
             channels=channels,
+            model=model,
+            providers=providers,
+            runtimes=self._runtimes,
+            identities=identities,
         )
         super().__init__(opening, workspace)
+
+    @asynccontextmanager
+    async def _running(self, **options: Any) -> AsyncIterator[Engine]:
+        async with AsyncExitStack() as stack:
+            if self._rooms is not None:
+                stack.push_async_callback(self._rooms.close)
+                await self._rooms.ready()
+            yield await stack.enter_async_context(running_engine(**options))
+
+    def tool(self, *, name: str | None = None, **flags: Unpack[Flags]) -> Callable[[F], F]:
+        """Makes the function below it a tool of every agent here: typed parameters and a docstring are all."""
+        if self._rooms is None:
+            raise ClutchError("this Clutch was given its own tools; add the function to those")
+        return self._rooms.tools.tool(name=name, **flags)
+
+    def runtime(self, name: str) -> Callable[[R], R]:
+        """Makes the async function below it a way to work: `spawn(..., runtime=name)`."""
+
+        def register(function: R) -> R:
+            self._runtimes[name] = FunctionRuntime(function)
+            return function
+
+        return register
 
 
 def offline_model(latency: Callable[[ModelRequest], float] = watchable_latency) -> Models:
@@ -146,8 +236,23 @@ def offline_model(latency: Callable[[ModelRequest], float] = watchable_latency) 
     return OfflineModel(latency)
 
 
-def standard_toolbox(policy: Policy) -> Toolbox:
-    return standard_tools(policy.limits)
+@asynccontextmanager
+async def standard_toolbox(policy: Policy, state: Path, *, boxed: bool = True) -> AsyncIterator[Toolbox]:
+    """The built-in tools, closed at the end."""
+    rooms = ToolRooms(policy.limits, ToolSettings(sandbox=Sandbox.ON if boxed else Sandbox.OFF), state)
+    try:
+        yield rooms
+    finally:
+        await rooms.close()
+
+
+def can_box_files() -> bool:
+    """Whether this machine has anything that can wall off the file tools."""
+    try:
+        walls(Sandbox.ON, for_shell=False)
+    except ToolFailed:
+        return False
+    return True
 
 
 @contextmanager

@@ -80,8 +80,9 @@ def reserve(
 def settle(now: float, policy: Policy, session: SessionRow, answer: Answer, usd: Decimal | None) -> Tx[None]:
     """The call was answered. `usd` None: nobody knows the price."""
     used = answer.usage
+    if not (used.input or used.output):
+        usd = None  # a provider that counts nothing does not work for nothing
     if is_budgeted(policy, session.purses):
-        # A provider that counts nothing does not work for nothing.
         cost = Amount(used.input + used.output, usd) if used.input or used.output else None
         yield from _charge(now, policy, session, cost)
     yield (

@@ -152,6 +152,7 @@ class SqliteConnection:
         so that both agree."""
         text, text_of_one, is_answering = self._plans.get(sql) or self._plan(sql)
         is_many = type(parameters) is Many
+        cursor: apsw.Cursor | None = None
         try:
             for row in parameters if is_many else (parameters,):
                 for value in row:
@@ -161,7 +162,7 @@ class SqliteConnection:
                     cursor = self._execute(text, row)
                 else:
                     cursor = self._execute(*_listed(text, text_of_one, row))
-            return cursor.fetchall() if is_answering and not is_many else ()
+            return cursor.fetchall() if is_answering and not is_many and cursor is not None else ()
         except apsw.Error as error:
             raise in_our_words(error) from error
         except UnicodeEncodeError as error:

@@ -21,7 +21,7 @@ from clutch.cli.demo.witness import Journal, Log, WatchedModels
 from clutch.core.messages import Input
 from clutch.core.policy import Life, Limits, Policy, Work
 from clutch.ports import ModelRequest
-from clutch.wiring import Clutch, offline_model, standard_toolbox
+from clutch.wiring import Clutch, can_box_files, offline_model, standard_toolbox
 
 LIVES, STATS = "workers.jsonl", "door-stats.json"
 STOPPED = 3  #: exit code: asked to stop before the work was done
@@ -46,10 +46,17 @@ def latency_of(job: Job, request: ModelRequest) -> float:
 async def work(job: Job) -> None:
     policy = policy_for(job)
     models = WatchedModels(offline_model(lambda request: latency_of(job, request)), job.state)
-    tools = Journal(standard_toolbox(policy), job.state, pause_s=NOTE_PAUSE_S if job.pace_s else 0.0)
-    async with Clutch(
-        state=job.state, policy=policy, models=models, tools=tools, workspace=job.folder
-    ) as clutch:
+    pause_s = NOTE_PAUSE_S if job.pace_s else 0.0
+    async with (
+        standard_toolbox(policy, job.state, boxed=can_box_files()) as toolbox,
+        Clutch(
+            state=job.state,
+            policy=policy,
+            models=models,
+            tools=Journal(toolbox, job.state, pause_s=pause_s),
+            workspace=job.folder,
+        ) as clutch,
+    ):
         await clutch.say(QUESTION, session=SESSION, idempotency_key="survey")
         await clutch.settled(session=SESSION)
         jobs.write_private(job.state / STATS, json.dumps(asdict(clutch.stats)))

@@ -1,0 +1,94 @@
+"""All the tools of one process together: built-in ones behind the sandbox, Python functions, MCP servers.
+
+Opened once and closed once. The registry (`box`) knows what a tool is; here is only who serves which.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from clutch.core.admission import SpawnRequest
+from clutch.core.policy import Limits
+from clutch.ports import HumanQuestion, ToolContext, ToolSpec
+from clutch.tools.box import Tools, standard_tools
+from clutch.tools.file_room import FileRoom
+from clutch.tools.mcp import McpServer, McpTools
+from clutch.tools.sandbox.box import Sandbox
+from clutch.tools.shell import Shell, ShellArguments
+
+SHELL = "Run a command in the workspace. No network unless granted."
+
+
+@dataclass(frozen=True, slots=True)
+class ToolSettings:
+    """`allow_private`: hosts `web_fetch` may reach although they are not public. `network`: for commands."""
+
+    sandbox: Sandbox = Sandbox.ON
+    network: bool = False
+    allow_private: tuple[str, ...] = ()
+    aliases: bool = False
+    shell_needs_approval: bool = False
+    mcp_servers: tuple[McpServer, ...] = ()
+
+
+class ToolRooms:
+    """A Toolbox. `state`: where pins are kept, and what no tool may see."""
+
+    def __init__(self, limits: Limits, settings: ToolSettings, state: Path | None) -> None:
+        hidden = () if state is None else (str(state),)
+        self._files = FileRoom(sandbox=settings.sandbox, hidden=hidden)
+        self._shell = Shell(sandbox=settings.sandbox, network=settings.network, hidden=hidden)
+        self._no_network = Shell(sandbox=settings.sandbox, hidden=hidden)
+        self.tools: Tools = standard_tools(
+            limits, run_files=self._in_room, allow_private=settings.allow_private, aliases=settings.aliases
+        )
+        self.tools.add(
+            self._run_shell,
+            arguments=ShellArguments,
+            name="shell",
+            description=SHELL,
+            needs_approval=settings.shell_needs_approval,
+        )
+        self.mcp = None if state is None else McpTools(settings.mcp_servers, state)
+
+    async def ready(self) -> None:
+        """MCP servers nobody has ever seen are asked what they offer."""
+        if self.mcp is not None:
+            await self.mcp.ready()
+
+    async def close(self) -> None:
+        await self._files.close()
+        if self.mcp is not None:
+            await self.mcp.close()
+
+    async def _in_room(self, name: str, args: Mapping[str, Any], workspace: str) -> str:
+        return await self._files.run(name, args, workspace, read_only=name not in ("write", "edit"))
+
+    async def _run_shell(self, given: ShellArguments, context: ToolContext) -> str:
+        if given.cwd == ".":
+            given = given.model_copy(update={"cwd": context.cwd})
+        shell = self._shell if context.network else self._no_network
+        return await shell.run(given, context, context.on_output)
+
+    # ---- a Toolbox -----------------------------------------------------------------------------------
+
+    def specs(self) -> Sequence[ToolSpec]:
+        own = self.tools.specs()
+        return own if self.mcp is None else [*own, *self.mcp.specs()]
+
+    async def run(self, name: str, args: Mapping[str, Any], context: ToolContext) -> str:
+        if self.mcp is not None and self.mcp.has(name):
+            return await self.mcp.run(name, args, context)
+        return await self.tools.run(name, args, context)
+
+    def canonical(self, name: str) -> str:
+        return self.tools.canonical(name)
+
+    def human_question(self, args: Mapping[str, Any]) -> HumanQuestion:
+        return self.tools.human_question(args)
+
+    def spawn_request(self, args: Mapping[str, Any]) -> SpawnRequest:
+        return self.tools.spawn_request(args)

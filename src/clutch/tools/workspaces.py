@@ -1,0 +1,43 @@
+"""Directories of children that work in isolation, beneath one root, named by the task's number and nothing else."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+from clutch.ports import WorkspaceFailed
+from clutch.tools.isolation import IsolationFailed, isolated_workspace, remove_workspace
+
+
+class LocalWorkspaces:
+    def __init__(self, root: Path) -> None:
+        self._root = root
+
+    def _place(self, task_id: int) -> Path:
+        return self._root / str(task_id)
+
+    def _mark(self, task_id: int) -> Path:
+        """Written last: a directory without it was left half-made by a crash."""
+        return self._root / f"{task_id}.made"
+
+    async def make(self, task_id: int, source: str) -> str:
+        try:
+            await asyncio.to_thread(self._make, task_id, source)
+        except (IsolationFailed, OSError) as error:
+            raise WorkspaceFailed(f"workspace: {error}") from error
+        return str(self._place(task_id))
+
+    def _make(self, task_id: int, source: str) -> None:
+        if self._mark(task_id).exists():
+            return
+        self._root.mkdir(0o700, parents=True, exist_ok=True)
+        remove_workspace(str(self._place(task_id)))
+        isolated_workspace(source, str(self._place(task_id)))
+        self._mark(task_id).touch(0o600)
+
+    async def remove(self, task_id: int) -> None:
+        await asyncio.to_thread(self._remove, task_id)
+
+    def _remove(self, task_id: int) -> None:
+        self._mark(task_id).unlink(missing_ok=True)
+        remove_workspace(str(self._place(task_id)))
