@@ -15,7 +15,6 @@ It holds no state machine and no authority, encodes nothing, and is not steered,
 from __future__ import annotations
 
 import hashlib
-import json
 import time
 import uuid
 from collections.abc import Callable, Iterator
@@ -78,9 +77,9 @@ _STARTED: Final = (
 )
 _OPENED: Final = "UPDATE sessions SET head = ?, run_id = ?, progress_at = ? WHERE id = ?"
 _MOVED: Final = "UPDATE sessions SET head = ?, progress_at = ? WHERE id = ?"
+_FORESEEN: Final = "INSERT INTO usage(session_id, call_no, run_id, at, model) VALUES(?, ?, ?, ?, '')"
 _USAGE: Final = (
-    "INSERT INTO usage(session_id, call_no, run_id, at, state, model, effective, input, output)"
-    " VALUES(?, ?, ?, ?, 1, '', ?, ?, ?)"
+    "UPDATE usage SET state = 1, effective = ?, input = ?, output = ? WHERE session_id = ? AND call_no = ?"
 )
 _CALL: Final = (
     "INSERT INTO calls(session_id, seq, idx, run_id, name, replay_safe) VALUES(?, ?, 0, ?, 'read', 1)"
@@ -131,7 +130,7 @@ def _announcement() -> str:
 
 _answers = [answer for answer, _ in work.STEPS]
 CHILD_RIGHTS: Final = _child_rights()
-_SPEC: Final = json.dumps({"model": None, "planMode": False, "cleanup": "keep"})
+_SPEC: Final = "{}"
 _FIRST_WORDS: Final = wording.first_message(work.REQUEST.task, 1, work.POLICY.limits.depth_max)
 _FIRST: Final = messages.dump(Input(_FIRST_WORDS, "task"))
 _STEPS: Final = [
@@ -169,7 +168,7 @@ def of_one_task(parent: int, head: int, next_id: Callable[[], int]) -> Iterator[
         yield [
             owned,
             (_MESSAGE, (child, seq, run, "answer", answer, now)),
-            (_USAGE, (child, seq, run, now, work.MODEL, usage.input, usage.output)),
+            (_USAGE, (work.MODEL, usage.input, usage.output, child, number + 1)),
             *([(_ANSWERED, (f"task:{child}",))] if not number else []),
             (_CALL, (child, seq, run)),
             (_MOVED, (seq, now, child)),
@@ -178,6 +177,7 @@ def of_one_task(parent: int, head: int, next_id: Callable[[], int]) -> Iterator[
             owned,
             (_MESSAGE, (child, seq + 1, run, "results", outcome, now)),
             (_MOVED, (seq + 1, now, child)),
+            (_FORESEEN, (child, number + 2, run, now)),
         ]
     yield _finish(parent, child, run, letter, seq=2 + 2 * len(_STEPS))
     yield [(_SEEN, (letter,)), (_DUE, (time.time(), parent))]
@@ -211,6 +211,7 @@ def _begin(child: int, run: int) -> Step:
         (_EVENT, (child, 2, now, "queued", "running", "started", None)),
         (_RUN, (run, child, 1, now)),
         (_OPENED, (1, run, now, child)),
+        (_FORESEEN, (child, 1, run, now)),
     ]
 
 
@@ -219,7 +220,7 @@ def _finish(parent: int, child: int, run: int, letter: str, *, seq: int) -> Step
     return [
         (_OWNED, (child, _WORKER, 1)),
         (_MESSAGE, (child, seq, run, "answer", _FINDING, now)),
-        (_USAGE, (child, seq, run, now, work.MODEL, usage.input, usage.output)),
+        (_USAGE, (work.MODEL, usage.input, usage.output, child, len(_STEPS) + 1)),
         (_RUN_ENDED, (now, run)),
         (_ENDED, (work.FINDING.text, _SHA, now, child)),
         (_EVENT, (child, 3, now, "running", "ending", "ok", None)),
@@ -239,6 +240,7 @@ def _hear(parent: int, head: int, child: int, run: int, letter: str) -> Step:
         (_MESSAGE, (parent, head + 1, run, "input", _ANNOUNCE, now)),
         (_RUN, (run, parent, 0, now)),
         (_OPENED, (head + 1, run, now, parent)),
+        (_FORESEEN, (parent, head + 2, run, now)),
     ]
 
 
@@ -247,7 +249,7 @@ def _answer(parent: int, head: int, child: int, run: int, letter: str) -> Step:
     return [
         (_OWNED, (parent, _WORKER, _fence(head))),
         (_MESSAGE, (parent, head + 2, run, "answer", _REPLY, now)),
-        (_USAGE, (parent, head + 2, run, now, work.MODEL, usage.input, usage.output)),
+        (_USAGE, (work.MODEL, usage.input, usage.output, parent, head + 2)),
         (_ANSWERED, (letter,)),
         (_TOLD, (child,)),
         (_EVENT, (child, 5, now, "announcing", "cleanup_pending", "delivered: direct", "ok")),
