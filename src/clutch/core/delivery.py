@@ -18,9 +18,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
-from clutch.core.model import Letter, LetterKind, Mail, Path, Route
+from clutch.core.model import UNTIL_ANSWERED, Letter, LetterKind, Mail, Path, Route
 from clutch.core.policy import Announcing, Drop, QueueMode
-from clutch.core.runs import UNTIL_ANSWERED
 
 
 def due(

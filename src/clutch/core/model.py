@@ -83,6 +83,12 @@ class Wait(StrEnum):
     RESTART = "restart"  #: its worker stopped in good order
 
 
+#: `parked_until` of a run that waits for a person: no moment, so it is never due by itself ...
+UNTIL_ANSWERED = 1e18
+#: ... and of one that was answered: due before everything new, and none of its calls has been started.
+ANSWERED = 0.0
+
+
 class Plan(StrEnum):
     """A plan-mode task first writes a plan with read-only tools; approval lifts the filter for good."""
 

@@ -12,11 +12,6 @@ from dataclasses import dataclass
 from clutch.core.model import Wait
 from clutch.core.policy import Life
 
-#: `parked_until` of a run that waits for a person: no moment, so it is never due by itself ...
-UNTIL_ANSWERED = 1e18
-#: ... and of one that was answered: due before everything new, and none of its calls has been started.
-ANSWERED = 0.0
-
 
 @dataclass(frozen=True, slots=True)
 class Counters:

@@ -23,7 +23,7 @@ from clutch.engine.kit import Kit
 from clutch.engine.turn import take_turn
 from clutch.errors import ClutchError, StoreError, StoreLost
 from clutch.ports import Clock
-from clutch.protocol import control, inbox, queries, turns, workers
+from clutch.protocol import control, inbox, queries, turns, usage, workers
 from clutch.protocol.sessions import Stale
 from clutch.protocol.workers import Claimed, Prospect
 
@@ -203,7 +203,10 @@ class Worker:
         policy, door = self.kit.policy, self.kit.door
         if policy.limits.on_parent_end:  # a timeout may kill the children: many sessions
             return bool(await _each(alarms, lambda one: door.alone(workers.ring, policy, one)))
-        return bool(await _each(alarms, lambda one: door.tx(one, workers.ring, policy, one)))
+        # A timeout gives up the call under way, and with it what it had reserved.
+        purses = await door.read(usage.purses_of, alarms) if alarms else {}
+        keys = {one: (one, *usage.keys(policy, purses.get(one, ""))) for one in alarms}
+        return bool(await _each(alarms, lambda one: door.tx(keys[one], workers.ring, policy, one)))
 
     async def _clean(self) -> bool:
         """Files and hooks outside the transaction, then the word that it is done. A failure is tried again."""

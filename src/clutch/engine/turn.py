@@ -19,7 +19,7 @@ from clutch.engine.calling import carry_out
 from clutch.engine.foreign import work_elsewhere
 from clutch.engine.kit import Kit
 from clutch.engine.open_run import OpenRun
-from clutch.protocol import queries, turns
+from clutch.protocol import queries, turns, usage
 from clutch.protocol.sessions import Stale
 from clutch.protocol.turns import Begun
 from clutch.protocol.usage import Fate
@@ -53,7 +53,8 @@ async def _begin(kit: Kit, claimed: Claimed) -> Begun | None:
     known = (kit.policy, claimed.session_id, claimed.fence, kit.ids.next(), kit.ids.nonce())
     if kit.policy.limits.on_parent_end:
         return await kit.door.alone(turns.begin, *known)  # a crash loop may kill the children
-    return await kit.door.tx(claimed.session_id, turns.begin, *known)
+    keys = (claimed.session_id, *usage.keys(kit.policy, claimed.purses))
+    return await kit.door.tx(keys, turns.begin, *known)
 
 
 async def _steps(run: OpenRun, *, interrupted: bool) -> None:

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Awaitable, Callable, Generator
+from collections.abc import Awaitable, Callable, Generator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, AsyncExitStack
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,19 +21,21 @@ from types import TracebackType
 from typing import Any, Literal, Protocol, Self, TypeVar
 
 from clutch.core import authority, keys
-from clutch.core.admission import KEY, Refused
+from clutch.core.admission import KEY, OWN_RUNTIME, Refused
 from clutch.core.authority import AgentGrant, root_rights
 from clutch.core.model import LetterKind, Outcome
 from clutch.core.policy import Limits
 from clutch.engine.kit import Kit
+from clutch.engine.spawning import spawn_all
 from clutch.errors import ClutchError, InvalidInput, NotFound, SpawnRefused, StoreLost
 from clutch.gateway.checks import check_key, check_text, in_surface_spelling, main_session, task_number
 from clutch.gateway.waiting import PAUSE_S, Waiting
-from clutch.protocol import control, inbox, outbox, queries, results, sessions
+from clutch.protocol import control, inbox, outbox, queries, questions, results, sessions, usage
 from clutch.protocol.control import NotPossible as NotPossible
 from clutch.protocol.control import PlanChanged as PlanChanged
 from clutch.protocol.control import UnknownTask as UnknownTask
-from clutch.protocol.spawn import Accepted, Order, spawn
+from clutch.protocol.questions import Decision, QuestionKind
+from clutch.protocol.spawn import Accepted, Order
 from clutch.store.door import DoorStats, Keys, Tx
 
 T = TypeVar("T")
@@ -72,6 +74,7 @@ class TaskResult:
     outcome: Outcome
     text: str | None
     error: str | None
+    value: Any = None  #: what was submitted, if a form was asked for (`output_schema`)
 
     @property
     def is_ok(self) -> bool:
@@ -95,7 +98,8 @@ class Task:
 
     async def _result(self) -> TaskResult:
         ended = await self._clutch._waiting.end_of(self._number)
-        return TaskResult(ended.outcome, ended.text, ended.error)
+        value = None if ended.value is None else json.loads(ended.value)
+        return TaskResult(ended.outcome, ended.text, ended.error, value)
 
     async def kill(self, reason: str = "killed") -> tuple[str, ...]:
         """The task and everything below it. The ids of what was stopped; empty when all had finished."""
@@ -114,6 +118,28 @@ class Task:
         await self._clutch._surely(
             lambda: kit.door.alone(control.steer, kit.policy, self._number, key, text, ACTOR)
         )
+
+    async def pause(self) -> tuple[str, ...]:
+        """The task and everything below it stop at their next step and free their slots. Those that changed."""
+        return await self._verb(control.pause)
+
+    async def resume(self) -> tuple[str, ...]:
+        return await self._verb(control.resume)
+
+    async def _verb(self, verb: Callable[..., Tx[tuple[int, ...]]]) -> tuple[str, ...]:
+        kit = self._clutch._kit
+        changed = await self._clutch._surely(lambda: kit.door.alone(verb, kit.policy, self._number, ACTOR))
+        return tuple(keys.task_id(number) for number in changed)
+
+
+@dataclass(frozen=True, slots=True)
+class Question:
+    """Something that waits for a person. `hash` binds the answer to exactly what was shown."""
+
+    id: int
+    kind: QuestionKind
+    detail: Mapping[str, Any]
+    hash: str
 
 
 class Gateway:
@@ -185,6 +211,14 @@ class Gateway:
         cleanup: Literal["keep", "delete"] = "keep",
         plan_mode: bool = False,
         expects_completion: bool = True,
+        thinking: str | None = None,
+        context: Literal["isolated", "fork"] = "isolated",
+        workspace: Literal["inherit", "isolated"] = "inherit",
+        cwd: str | None = None,
+        tools: Sequence[str] | None = None,
+        budget: Mapping[str, Any] | None = None,
+        output_schema: Mapping[str, Any] | None = None,
+        runtime: str = OWN_RUNTIME,
         session: str = MAIN_SESSION,
         idempotency_key: str | None = None,
         on_full: Literal["queue", "reject"] = "queue",
@@ -197,6 +231,11 @@ class Gateway:
         cleanup: "delete" forgets the child once its result was told.
         plan_mode: the child writes a plan first and waits for a decision.
         expects_completion: False = the session is told when convenient.
+        thinking: off, minimal, low, medium, high or max.
+        context: "fork" starts it with a copy of the session's talk.
+        workspace, cwd: "isolated" gives it a directory of its own; `cwd` is where its commands start.
+        tools: only these; budget: {"tokens": …, "usd": …} for it and everything below it.
+        output_schema: a JSON schema its result must satisfy; runtime: who does the work.
         session: the main or chat session it works for; the result is told to that agent too.
         idempotency_key: the same key gives the same task, never a twin.
         on_full: "queue" waits while a limit is reached that has room again by itself (children, descendants,
@@ -214,6 +253,14 @@ class Gateway:
             "cleanup": cleanup,
             "plan_mode": plan_mode,
             "expects_completion": expects_completion,
+            "thinking": thinking,
+            "context": context,
+            "workspace": workspace,
+            "cwd": cwd,
+            "tools": None if tools is None else list(tools),
+            "budget": None if budget is None else dict(budget),
+            "output_schema": None if output_schema is None else dict(output_schema),
+            "runtime": runtime,
         }
         request = in_surface_spelling(kit.toolbox.spawn_request, fields)
         requester = await self._session(session)
@@ -226,8 +273,10 @@ class Gateway:
         return Task(self, answer.task_id, answer.label, answer.session_key)
 
     async def _ask(self, requester: int, order: Order) -> Accepted | Refused:
-        policy = self._kit.policy
-        (answer,) = await self._tx(requester, spawn, policy, requester, requester, None, [order])
+        kit = self._kit
+        (answer,) = await self._surely(lambda: spawn_all(kit, requester, requester, None, [order]))
+        if isinstance(answer, str):
+            raise SpawnRefused(answer)
         return answer
 
     async def _in_line(self, requester: int, order: Order) -> Accepted | Refused:
@@ -256,6 +305,21 @@ class Gateway:
         if known is None:
             raise NotFound(f"there is no task {task_id}")
         return Task(self, number, *known)
+
+    # ---- what needs a person -------------------------------------------------------------------------
+
+    async def questions(self) -> list[Question]:
+        """Everything that waits for somebody to decide, oldest first."""
+        waiting = await self._kit.door.read(questions.waiting)
+        return [Question(one.id, one.kind, json.loads(one.body), one.hash) for one in waiting]
+
+    async def answer(
+        self, question: Question, decision: Literal["approve", "reject", "answer"], text: str = ""
+    ) -> None:
+        """The run goes on by itself. Raises UnknownQuestion when somebody else was first."""
+        kit = self._kit
+        known = (kit.policy, question.id, Decision(decision), text, question.hash, ACTOR)
+        await self._surely(lambda: kit.door.alone(questions.answer, *known))
 
     # ---- talking -------------------------------------------------------------------------------------
 
@@ -305,6 +369,8 @@ class Gateway:
                 sessions.open_session, number, session, agent_id, rights, route, self._workspace
             )
         )
+        if kit.policy.budgets.has_root:
+            await self._surely(lambda: kit.door.alone(usage.give_root, kit.policy, opened))
         self._sessions[session] = opened
         return opened
 

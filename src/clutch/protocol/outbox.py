@@ -39,10 +39,11 @@ def claim(now: float, worker_id: int, channel: str, count: int) -> Tx[list[Parce
     if not (yield "SELECT 1 FROM workers WHERE id = ? {lock}", (worker_id,)):
         raise Stale(f"worker {worker_id} was declared dead")
     rows = yield (
-        "UPDATE outbox SET owner = ?, attempts = attempts + 1, due = NULL"
-        " WHERE id IN (SELECT id FROM outbox WHERE due <= ? AND channel = ? AND owner IS NULL"
-        " ORDER BY id LIMIT ? {skip}) RETURNING id, idem, target, body, attempts",
-        (worker_id, now, channel, count),
+        # Materialized: see workers.claim.
+        "WITH first AS MATERIALIZED (SELECT id FROM outbox WHERE due <= ? AND channel = ? AND owner IS NULL"
+        " ORDER BY id LIMIT ? {skip}) UPDATE outbox SET owner = ?, attempts = attempts + 1, due = NULL"
+        " WHERE id IN (SELECT id FROM first) RETURNING id, idem, target, body, attempts",
+        (now, channel, count, worker_id),
     )
     return [Parcel(*row) for row in sorted(rows)]
 
@@ -106,9 +107,9 @@ def _let_go(worker_id: int, parcel_id: int, error: str, due_at: float | None) ->
 def hand_out(now: float, session_id: int, channel: str) -> Tx[str | None]:
     """The oldest waiting words of one session, for a caller who stands at the counter: claimed and done."""
     rows = yield (
-        "UPDATE outbox SET done_at = ?, due = NULL, attempts = attempts + 1"
-        " WHERE id IN (SELECT id FROM outbox WHERE session_id = ? AND due IS NOT NULL AND channel = ?"
-        " AND owner IS NULL ORDER BY id LIMIT 1 {skip}) RETURNING body",
-        (now, session_id, channel),
+        "WITH first AS MATERIALIZED (SELECT id FROM outbox WHERE session_id = ? AND due IS NOT NULL AND channel = ?"
+        " AND owner IS NULL ORDER BY id LIMIT 1 {skip}) UPDATE outbox SET done_at = ?, due = NULL,"
+        " attempts = attempts + 1 WHERE id IN (SELECT id FROM first) RETURNING body",
+        (session_id, channel, now),
     )
     return str(rows[0][0]) if rows else None

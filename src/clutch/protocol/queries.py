@@ -96,6 +96,7 @@ class TreeRow:
     current_tool: str | None
     tokens: int
     resumes: int
+    parked_until: float | None = None
 
 
 def tree(now: float, root_id: int) -> Tx[list[TreeRow]]:
@@ -106,7 +107,8 @@ def tree(now: float, root_id: int) -> Tx[list[TreeRow]]:
         " t.created_at, s.progress_at, t.ended_at, COALESCE(s.head - s.base, 0),"
         " (SELECT MIN(c.name) FROM calls c WHERE c.session_id = s.id AND c.seq = s.head AND s.head > s.base),"
         " (SELECT CAST(COALESCE(SUM(u.input + u.output), 0) AS {big}) FROM usage u WHERE u.session_id = t.id),"
-        " (SELECT COUNT(*) FROM events e WHERE e.task_id = t.id AND e.reason LIKE 'resumed @%')"
+        " (SELECT COUNT(*) FROM events e WHERE e.task_id = t.id AND e.reason LIKE 'resumed @%'),"
+        " (SELECT r.parked_until FROM runs r WHERE r.id = s.run_id)"
         " FROM tasks t LEFT JOIN sessions s ON s.id = t.id WHERE t.root_id = ? ORDER BY t.depth, t.spawn_order, t.id",
         (root_id,),
     )

@@ -15,9 +15,8 @@ from enum import StrEnum
 from typing import Any
 
 from clutch.core import events as ev
-from clutch.core.model import Wait
+from clutch.core.model import ANSWERED, UNTIL_ANSWERED, Wait
 from clutch.core.policy import Policy
-from clutch.core.runs import ANSWERED, UNTIL_ANSWERED
 from clutch.errors import ClutchError, InvalidInput
 from clutch.protocol import sessions, tasks, usage
 from clutch.protocol.sessions import SessionRow

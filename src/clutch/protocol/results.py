@@ -15,16 +15,18 @@ class Ended:
     outcome: Outcome
     text: str | None
     error: str | None
+    value: str | None = None  #: JSON, if a form was asked for
 
 
 def ended(now: float, task_ids: Sequence[int]) -> Tx[list[Ended]]:
     """Those of them that have."""
     del now
     rows = yield (
-        "SELECT id, outcome, COALESCE(result, fallback), error FROM tasks WHERE id {any} AND outcome IS NOT NULL",
+        "SELECT id, outcome, COALESCE(result, fallback), error, value FROM tasks WHERE id {any}"
+        " AND outcome IS NOT NULL",
         (list(task_ids),),
     )
-    return [Ended(task_id, Outcome(outcome), text, error) for task_id, outcome, text, error in rows]
+    return [Ended(task_id, Outcome(outcome), *rest) for task_id, outcome, *rest in rows]
 
 
 def known(now: float, task_id: int) -> Tx[tuple[str, str] | None]:

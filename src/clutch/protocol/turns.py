@@ -17,7 +17,7 @@ from clutch.core.admission import Refused
 from clutch.core.authority import Role
 from clutch.core.delivery import Point
 from clutch.core.messages import Answer, Input, Message, Result, Results
-from clutch.core.model import Wait
+from clutch.core.model import ANSWERED, Wait
 from clutch.core.policy import Policy
 from clutch.protocol import context, inbox, outbox, sessions, tasks, usage
 from clutch.protocol.sessions import SessionRow
@@ -110,7 +110,7 @@ def _go_on(now: float, policy: Policy, session: SessionRow) -> Tx[Begun | None]:
         yield from usage.give_up(now, policy, session, Fate.UNKNOWN)
         yield from _foresee(now, policy, session, run_id)
     # Answered: it parked before its calls were started, so nobody can have interrupted them.
-    is_resumed = parked_until != runs.ANSWERED
+    is_resumed = parked_until != ANSWERED
     return Begun(run_id, session.head, session.base, session.depth, is_resumed, bool(rows), senders)
 
 
@@ -269,6 +269,8 @@ def yields(
     yield from _end_run(now, session, run_id, "yield")
     if session.is_task:
         yield from tasks.record(now, policy, session, ev.Yielded(now))
+    else:
+        yield from tasks.forget_notes(session.id)
     session.hold, session.hold_until = 1, now + policy.life.settle_expiry_s
     yield from sessions.save(now, policy, session)
     return Boundary(goes_on=False)
@@ -332,6 +334,7 @@ def _end_in_order(now: float, policy: Policy, session: SessionRow, run_id: int, 
         children = 0 if session.role == Role.LEAF else (yield from sessions.untold(session.id))
         yield from tasks.record(now, policy, session, ev.Ended(now, text, children))
     else:
+        yield from tasks.forget_notes(session.id)  # a warning that came with the last words starts no turn
         yield from _reply(now, session, run_id, text)
     session.progress_at = now
     yield from sessions.save(now, policy, session)

@@ -53,6 +53,11 @@ def keys(policy: Policy, purses: str) -> tuple[int, ...]:
     return (*own, _DAY_KEY) if policy.budgets.has_day else own
 
 
+def purses_of(now: float, session_ids: Sequence[int]) -> Tx[dict[int, str]]:
+    del now
+    return dict((yield "SELECT id, purses FROM sessions WHERE id {any}", (list(session_ids),)))
+
+
 def foresee(now: float, session_id: int, run_id: int, model: str, reserved: Amount = NOTHING) -> Tx[None]:
     """The row of a call that is about to be made. The one before has its answer or was given up."""
     yield (

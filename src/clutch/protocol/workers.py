@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Final
 
@@ -108,6 +108,9 @@ def bury_all_but(now: float, worker_id: int) -> Tx[list[int]]:
 class Claimed:
     session_id: int
     fence: int
+    purses: str = field(
+        default="", compare=False
+    )  #: fixed at birth; going on may give up a call they paid for
 
 
 LANES = tuple(sorted(Lane))
@@ -133,12 +136,13 @@ def _claim_lane(now: float, worker_id: int, lane: Lane, room: int) -> Tx[list[Cl
     if free <= 0:
         return []
     rows = yield (
-        "UPDATE sessions SET owner = ?, fence = fence + 1, due = NULL, progress_at = COALESCE(progress_at, ?)"
-        " WHERE id IN (SELECT id FROM sessions WHERE lane = ? AND owner IS NULL AND due <= ?"
-        " ORDER BY due, id LIMIT ? {skip}) RETURNING id, fence",
-        (worker_id, now, lane.value, now, free),
+        # Materialized: PostgreSQL may run a plain subquery again for every row, and would then pass the limit.
+        "WITH first AS MATERIALIZED (SELECT id FROM sessions WHERE lane = ? AND owner IS NULL AND due <= ?"
+        " ORDER BY due, id LIMIT ? {skip}) UPDATE sessions SET owner = ?, fence = fence + 1, due = NULL,"
+        " progress_at = COALESCE(progress_at, ?) WHERE id IN (SELECT id FROM first) RETURNING id, fence, purses",
+        (lane.value, now, free, worker_id, now),
     )
-    return [Claimed(row[0], row[1]) for row in sorted(rows)]
+    return [Claimed(*row) for row in sorted(rows)]
 
 
 @dataclass(frozen=True, slots=True)

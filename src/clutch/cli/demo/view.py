@@ -10,6 +10,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol, TextIO
 
 from clutch.core import keys, wording
+from clutch.core.model import Phase
+from clutch.core.policy import Life
 from clutch.protocol.queries import TimelineRow, TreeRow
 
 if TYPE_CHECKING:
@@ -17,6 +19,7 @@ if TYPE_CHECKING:
     from rich.tree import Tree
 
 SUMMARY_CHARS_MAX = 160
+STALLED_S = Life().stalled_s
 _WORDS = {"announcing": "reported", "cleanup_pending": "told", "announce_deferred": "waits for its children"}
 
 
@@ -139,7 +142,7 @@ def one_line(row: TreeRow, picture: Picture) -> str:
         if line.task_id == row.task_id and line.reason.startswith("resumed @")
     ]
     parts = [
-        _phase(row),
+        _phase(row, picture.at),
         row.label,
         wording.duration(max(0.0, end - row.created_at)),
         f"{wording.tokens(row.tokens)} tok",
@@ -149,11 +152,19 @@ def one_line(row: TreeRow, picture: Picture) -> str:
     return " · ".join(part for part in parts if part)
 
 
-def _phase(row: TreeRow) -> str:
+def _phase(row: TreeRow, at: float) -> str:
     if row.phase in ("completed", "completed_giveup"):
         return f"{'done' if row.outcome == 'ok' else row.outcome} {row.delivery}"
-    words = _WORDS.get(row.phase, row.phase)
-    return f"{words} ({row.reason})" if row.phase == "paused" else words
+    if row.phase in _WORDS:
+        return _WORDS[row.phase]
+    return wording.state_words(
+        Phase(row.phase),
+        row.reason,
+        at=at,
+        parked_until=row.parked_until,
+        moved_at=row.progress_at,
+        stalled_s=STALLED_S,
+    )
 
 
 def _style(row: TreeRow) -> str:

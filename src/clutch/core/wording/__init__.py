@@ -45,6 +45,7 @@ from clutch.core.wording.results import (
     summary,
 )
 from clutch.core.wording.shown import duration, money, quoted, size, tokens, visible
+from clutch.core.wording.states import state_words
 
 __all__ = [
     "CANCELLED",
@@ -83,6 +84,7 @@ __all__ = [
     "silence",
     "size",
     "spawn_note",
+    "state_words",
     "status_words",
     "summary",
     "system_prompt",

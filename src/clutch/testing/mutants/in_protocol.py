@@ -7,6 +7,7 @@ from dataclasses import replace
 from functools import wraps
 from typing import Any
 
+from clutch.core.policy import Policy
 from clutch.protocol import sessions
 from clutch.protocol.sessions import SessionRow
 from clutch.store.door import Row, Tx
@@ -97,9 +98,9 @@ def _ring_lost(peek: Any) -> tuple[Any, ...]:
 
 def _kill_does_not_stop(stop: Any) -> tuple[Any, ...]:
     @wraps(stop)
-    def bug(now: float, session: SessionRow, reason: str) -> Tx[None]:
+    def bug(now: float, policy: Policy, session: SessionRow, reason: str) -> Tx[None]:
         if reason not in ("killed", "closed"):
-            yield from stop(now, session, reason)
+            yield from stop(now, policy, session, reason)
 
     return (bug,)
 

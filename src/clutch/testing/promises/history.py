@@ -5,16 +5,27 @@ SQLite tells which rows were written; their new contents are read once, the old 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+import inspect
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Final, NamedTuple
+from functools import cache
+from typing import Any, NamedTuple
 
 from clutch.testing.simulation.disk import Made, SimDisk
 
-#: transactions of an owner: the session and the fence are the second and third argument
-BY_OWNER: Final = frozenset(
-    {"begin", "respond", "results", "yields", "finish", "stumble", "fail", "crash", "hand_over"}
-)
+
+@cache
+def _fence_at(fn: Callable[..., Any]) -> int | None:
+    """Which argument is the fence; None: it is no transaction of an owner. The second is always the session."""
+    names = list(inspect.signature(fn).parameters)[1:]
+    return names.index("fence") if names[1:2] == ["session_id"] and "fence" in names else None
+
+
+def _guard(made: Made) -> tuple[int, int, int] | None:
+    """Session, worker and fence, if an owner made it."""
+    at = _fence_at(made.fn)
+    fence = None if at is None else made.args[at]
+    return None if fence is None else (made.args[1], made.worker_id, fence)
 
 
 class SessionShot(NamedTuple):
@@ -144,12 +155,8 @@ class Change:
 
     def guarded(self) -> list[tuple[int, int, int]]:
         """Session, worker and fence of every write by an owner."""
-        found = []
-        for made in self.made:
-            fence = made.args[2] if made.name in BY_OWNER else made.args[3] if made.name == "spawn" else None
-            if fence is not None and made.written and made.args[1] in self.sessions:
-                found.append((made.args[1], made.worker_id, fence))
-        return found
+        guards = [guard for made in self.made if made.written and (guard := _guard(made))]
+        return [guard for guard in guards if guard[0] in self.sessions]
 
     def moved(self) -> list[int]:
         """Tasks that changed."""
@@ -170,7 +177,7 @@ class Change:
             for before, after in self.sessions.values()
             if after.owner is None and before is not None and before.owner is not None
         }
-        return lost - {made.args[1] for made in self.made if made.name in BY_OWNER} if lost else lost
+        return lost - {guard[0] for made in self.made if (guard := _guard(made))} if lost else lost
 
     def steered(self) -> list[int]:
         return [made.args[1] for made in self.made if made.name == "steer" and made.args[1] in self.tasks]

@@ -8,9 +8,11 @@ They have no row numbers: SQLite's update hook does not hear of them, so nobody 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+import json
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Final
 
+from clutch.core import keys
 from clutch.protocol.spawn import Accepted
 from clutch.testing.simulation.disk import Made, SimDisk
 
@@ -44,13 +46,9 @@ class Shadow:
     def hear(self, made: Sequence[Made]) -> None:
         """What the transactions of a commit are answered with."""
         for one in made:
-            if one.name == "spawn":
-                for order, answer in zip(one.args[4], one.value, strict=True):
-                    if isinstance(answer, Accepted):
-                        self._disk.ask(
-                            "INSERT OR IGNORE INTO was.told VALUES(?, ?, ?)",
-                            (one.args[1], order.idem, answer.task_id),
-                        )
+            for idem, task_id in _accepted(one):
+                told = (one.args[1], idem, task_id)
+                self._disk.ask("INSERT OR IGNORE INTO was.told VALUES(?, ?, ?)", told)
 
     def remember(self, moved: Sequence[int], refenced: Sequence[int]) -> None:
         """The commit was judged: its rows are what stands there before the next one."""
@@ -58,3 +56,16 @@ class Shadow:
             self._disk.ask(_REMEMBER["tasks"], (as_list(moved),))
         if refenced:
             self._disk.ask(_REMEMBER["sessions"], (as_list(refenced),))
+
+
+def _accepted(made: Made) -> Iterator[tuple[str, int]]:
+    """Key and number of every task that the caller of this transaction, or its model, is told is accepted."""
+    if made.name == "spawn":
+        for order, answer in zip(made.args[4], made.value, strict=True):
+            if isinstance(answer, Accepted):
+                yield order.idem, answer.task_id
+    if made.name == "delegate":
+        keys_by_place = {order.place: order.idem for order in made.args[5]}
+        for result in made.value[0].results:
+            if result.index in keys_by_place and not result.failed:
+                yield keys_by_place[result.index], keys.parse_task_id(json.loads(result.text)["taskId"]) or 0
