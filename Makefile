@@ -53,6 +53,15 @@ $(STAMP): requirements-dev.lock pyproject.toml
 	  --editable . >&2
 	@touch $@
 
+# Commands of agents run in bubblewrap. Where it can be installed, it is; where not, this says so, and the
+# tests of the shell fail rather than pass without walls.
+.PHONY: sandbox
+sandbox:
+	@command -v bwrap >/dev/null || { [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null && \
+	  { apt-get install -y -qq bubblewrap || { apt-get update -qq && apt-get install -y -qq bubblewrap; }; } >&2; } || \
+	  echo "NO SANDBOX: bubblewrap >= 0.8 is not installed and cannot be installed from here. Install it" \
+	    "(Debian, Ubuntu: apt install bubblewrap); until then the shell tool refuses to run" >&2
+
 # Five targets, so that `make -k check` shows all that is wrong at once.
 check: check-format check-lint check-types check-imports check-docs
 
@@ -71,7 +80,7 @@ check-imports: $(STAMP)
 check-docs: $(STAMP)
 	@$(if $(DOCS_TESTS),$(BIN)/python -m pytest --quiet $(DOCS_TESTS),:)
 
-test: $(STAMP)
+test: $(STAMP) sandbox
 	@$(BIN)/python -m pytest -n auto $(ARGS)
 
 demo: $(STAMP)

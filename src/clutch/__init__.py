@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from clutch.core.model import Outcome
-    from clutch.core.policy import Limits, Policy
+    from clutch.core.policy import Budgets, Limits, OnBudget, Policy
     from clutch.errors import (
         ClutchError,
         DiskFull,
@@ -25,20 +25,27 @@ if TYPE_CHECKING:
         UnsafeStateDirectory,
         UnsupportedStore,
     )
-    from clutch.gateway.api import NotPossible, PlanChanged, Task, TaskResult, UnknownTask
-    from clutch.wiring import Clutch
+    from clutch.gateway.api import NotPossible, PlanChanged, Question, Task, TaskResult, UnknownTask
+    from clutch.wiring import AdapterKind, Clutch, McpServer, Provider, Sandbox, ToolSettings
 
 __all__ = [
+    "AdapterKind",
+    "Budgets",
     "Clutch",
     "ClutchError",
     "DiskFull",
     "InvalidInput",
     "Limits",
+    "McpServer",
     "NotFound",
     "NotPossible",
+    "OnBudget",
     "Outcome",
     "PlanChanged",
     "Policy",
+    "Provider",
+    "Question",
+    "Sandbox",
     "SchemaTooNew",
     "SpawnRefused",
     "StateDirectoryInUse",
@@ -47,6 +54,7 @@ __all__ = [
     "StoreLost",
     "Task",
     "TaskResult",
+    "ToolSettings",
     "UnknownTask",
     "UnsafeStateDirectory",
     "UnsupportedStore",
@@ -56,14 +64,22 @@ __all__ = [
 __version__ = "0.1.0"
 
 _ELSEWHERE = {
+    "AdapterKind": "clutch.wiring",
+    "Budgets": "clutch.core.policy",
     "Clutch": "clutch.wiring",
     "Limits": "clutch.core.policy",
+    "McpServer": "clutch.wiring",
     "NotPossible": "clutch.gateway.api",
+    "OnBudget": "clutch.core.policy",
     "Outcome": "clutch.core.model",
     "PlanChanged": "clutch.gateway.api",
     "Policy": "clutch.core.policy",
+    "Provider": "clutch.wiring",
+    "Question": "clutch.gateway.api",
+    "Sandbox": "clutch.wiring",
     "Task": "clutch.gateway.api",
     "TaskResult": "clutch.gateway.api",
+    "ToolSettings": "clutch.wiring",
     "UnknownTask": "clutch.gateway.api",
 }
 

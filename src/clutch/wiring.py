@@ -27,6 +27,7 @@ from clutch.models.library import LibraryModels
 from clutch.models.offline import OfflineModel, watchable_latency
 from clutch.models.prices import ListedPrices
 from clutch.models.router import OFFLINE, Router
+from clutch.models.settings import AdapterKind as AdapterKind
 from clutch.models.settings import Provider
 from clutch.models.throttle import Throttled
 from clutch.ports import Channel, Clock, Lives, ModelRequest, Models, Runtime, Toolbox, ToolFailed
@@ -36,6 +37,7 @@ from clutch.store.sqlite import SqliteStore
 from clutch.store.sqlite_connection import SqliteConnection
 from clutch.store.state_directory import StateDirectory
 from clutch.tools.box import Flags
+from clutch.tools.mcp import McpServer as McpServer
 from clutch.tools.rooms import ToolRooms, ToolSettings
 from clutch.tools.sandbox.box import Sandbox
 from clutch.tools.sandbox.probe import walls
