@@ -20,7 +20,7 @@ from clutch.core.admission import SpawnRequest
 from clutch.core.messages import Answer, Usage
 from clutch.core.model import Lane
 from clutch.core.policy import Policy, Work
-from clutch.ports import ModelRequest, OnDelta, ToolContext, ToolSpec
+from clutch.ports import HumanQuestion, ModelRequest, OnDelta, ToolContext, ToolSpec
 from clutch.wiring import running_engine
 
 _LANE_CAP: Final = 100_000
@@ -52,6 +52,9 @@ class Script:
         del name, args, context
         self._note()
         return "def part(): ..."
+
+    def human_question(self, args: Mapping[str, Any]) -> HumanQuestion:
+        return HumanQuestion(**args)
 
     def spawn_request(self, args: Mapping[str, Any]) -> SpawnRequest:
         return SpawnRequest(**args)

@@ -58,8 +58,8 @@ _REST: Final = (
     " FROM tasks WHERE id >= ? AND id < ?",
     "INSERT INTO runs(id, session_id, generation, by_person, started_at, ended_at, stop_reason)"
     " SELECT id, id, 1, 0, started_at, ended_at, 'end' FROM tasks WHERE id >= ? AND id < ?",
-    "INSERT INTO usage(run_id, call_no, session_id, root_id, at, model, input, output, cache_read, cache_write)"
-    " SELECT id, 2, id, root_id, ended_at, 'bench', 900, 60, 0, 0 FROM tasks WHERE id >= ? AND id < ?",
+    "INSERT INTO usage(session_id, call_no, run_id, at, state, model, effective, input, output)"
+    " SELECT id, 1, id, ended_at, 1, 'bench', 'bench', 900, 60 FROM tasks WHERE id >= ? AND id < ?",
 )
 
 

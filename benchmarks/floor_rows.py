@@ -79,8 +79,8 @@ _STARTED: Final = (
 _OPENED: Final = "UPDATE sessions SET head = ?, run_id = ?, progress_at = ? WHERE id = ?"
 _MOVED: Final = "UPDATE sessions SET head = ?, progress_at = ? WHERE id = ?"
 _USAGE: Final = (
-    "INSERT INTO usage(run_id, call_no, session_id, root_id, at, model, input, output, cache_read, cache_write)"
-    " VALUES(?, ?, ?, ?, ?, ?, ?, ?, 0, 0)"
+    "INSERT INTO usage(session_id, call_no, run_id, at, state, model, effective, input, output)"
+    " VALUES(?, ?, ?, ?, 1, '', ?, ?, ?)"
 )
 _CALL: Final = (
     "INSERT INTO calls(session_id, seq, idx, run_id, name, replay_safe) VALUES(?, ?, 0, ?, 'read', 1)"
@@ -169,7 +169,7 @@ def of_one_task(parent: int, head: int, next_id: Callable[[], int]) -> Iterator[
         yield [
             owned,
             (_MESSAGE, (child, seq, run, "answer", answer, now)),
-            (_USAGE, (run, seq, child, parent, now, work.MODEL, usage.input, usage.output)),
+            (_USAGE, (child, seq, run, now, work.MODEL, usage.input, usage.output)),
             *([(_ANSWERED, (f"task:{child}",))] if not number else []),
             (_CALL, (child, seq, run)),
             (_MOVED, (seq, now, child)),
@@ -219,7 +219,7 @@ def _finish(parent: int, child: int, run: int, letter: str, *, seq: int) -> Step
     return [
         (_OWNED, (child, _WORKER, 1)),
         (_MESSAGE, (child, seq, run, "answer", _FINDING, now)),
-        (_USAGE, (run, seq, child, parent, now, work.MODEL, usage.input, usage.output)),
+        (_USAGE, (child, seq, run, now, work.MODEL, usage.input, usage.output)),
         (_RUN_ENDED, (now, run)),
         (_ENDED, (work.FINDING.text, _SHA, now, child)),
         (_EVENT, (child, 3, now, "running", "ending", "ok", None)),
@@ -247,7 +247,7 @@ def _answer(parent: int, head: int, child: int, run: int, letter: str) -> Step:
     return [
         (_OWNED, (parent, _WORKER, _fence(head))),
         (_MESSAGE, (parent, head + 2, run, "answer", _REPLY, now)),
-        (_USAGE, (run, head + 2, parent, parent, now, work.MODEL, usage.input, usage.output)),
+        (_USAGE, (parent, head + 2, run, now, work.MODEL, usage.input, usage.output)),
         (_ANSWERED, (letter,)),
         (_TOLD, (child,)),
         (_EVENT, (child, 5, now, "announcing", "cleanup_pending", "delivered: direct", "ok")),

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from decimal import Decimal
 from enum import StrEnum
 from typing import Any, NamedTuple, Protocol
 
 from clutch.core.admission import SpawnRequest
-from clutch.core.messages import Answer, Transcript
+from clutch.core.messages import Answer, Transcript, Usage
 from clutch.core.model import Thinking
 
 
@@ -39,6 +40,10 @@ class ToolSpec:
     parameters: Mapping[str, Any]
     replay_safe: bool = False
     read_only: bool = False
+    needs_approval: bool = False  #: a person decides about each call
+    timeout_s: float | None = None
+    concurrency: int | None = None  #: calls of it at once in one process; others wait
+    is_outward: bool = False  #: reaches beyond the workspace: what it says is not to be trusted
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,10 +53,21 @@ class ToolContext:
     workspace: str
     session_key: str
     key: str
+    cwd: str = "."  #: beneath the workspace; where commands start
+    network: bool = True  #: a boxed command may reach the network, if the config lets any
+    on_output: Callable[[str], None] | None = None  #: what a command prints, as it comes
 
 
 class ToolFailed(Exception):
     """The call failed in a way the model should read and react to."""
+
+
+@dataclass(frozen=True, slots=True)
+class HumanQuestion:
+    """What `ask_human` asks. Without choices, any text is an answer."""
+
+    question: str
+    choices: tuple[str, ...] = ()
 
 
 class Toolbox(Protocol):
@@ -59,6 +75,10 @@ class Toolbox(Protocol):
 
     async def run(self, name: str, args: Mapping[str, Any], context: ToolContext) -> str:
         """The text for the model. Raises ToolFailed with a text for it."""
+        ...
+
+    def human_question(self, args: Mapping[str, Any]) -> HumanQuestion:
+        """Arguments of `ask_human` as our own type. Raises InvalidInput naming the field and the rule."""
         ...
 
     def spawn_request(self, args: Mapping[str, Any]) -> SpawnRequest:
@@ -108,17 +128,79 @@ class Trouble(StrEnum):
 
 
 class ModelError(Exception):
-    """A model call failed. `retry_at`: the moment the provider said to come back, if it did."""
+    """A model call failed. `retry_at`: the moment the provider said to come back, if it did.
 
-    def __init__(self, trouble: Trouble, message: str, retry_at: float | None = None) -> None:
+    `is_sent` False: the request never left this process, so it can have cost nothing."""
+
+    def __init__(
+        self, trouble: Trouble, message: str, retry_at: float | None = None, *, is_sent: bool = True
+    ) -> None:
         super().__init__(f"{trouble}: {message}")
         self.trouble = trouble
         self.retry_at = retry_at
+        self.is_sent = is_sent
 
 
 class Models(Protocol):
     async def ask(self, request: ModelRequest, on_delta: OnDelta) -> Answer:
         """One model call; its pieces go through `on_delta` as they come. Raises ModelError."""
+        ...
+
+
+def _silent(text: str) -> None:
+    """Nobody watches."""
+    del text
+
+
+@dataclass(frozen=True, slots=True)
+class RuntimeJob:
+    """One run of a child that is not our own loop.
+
+    It may be started again from the beginning after a crash or a steer: `key` names the run and stays the same
+    across crashes, so outside effects should carry it. `say` streams words to watchers; nothing of it is kept."""
+
+    text: str  #: what it was told since its last answer: the task, later instructions
+    transcript: Transcript
+    session_key: str
+    workspace: str
+    key: str
+    model: str | None = None
+    say: Callable[[str], None] = _silent
+
+
+class Runtime(Protocol):
+    """Works on a job in its own way. Cancelled at once by kill, steer, pause of its machine and timeout."""
+
+    async def run(self, job: RuntimeJob) -> Answer:
+        """The last word, with whatever usage is known. An exception is the run's error."""
+        ...
+
+
+class WorkspaceFailed(Exception):
+    """The directory of a child could not be made; the spawn is undone and the text says why."""
+
+
+class Workspaces(Protocol):
+    """Directories of children that work in isolation, named by the task's number. Both are idempotent."""
+
+    async def make(self, task_id: int, source: str) -> str:
+        """Its path. A copy of `source` as git sees it, or empty. Raises WorkspaceFailed."""
+        ...
+
+    async def remove(self, task_id: int) -> None: ...
+
+
+class Prices(Protocol):
+    """What model calls cost. None = nobody knows; never 0."""
+
+    def cost(self, model: str, usage: Usage) -> Decimal | None: ...
+
+    def tokens(self, request: ModelRequest) -> int:
+        """What sending it takes, about."""
+        ...
+
+    def window(self, model: str) -> int | None:
+        """How many tokens a request may have."""
         ...
 
 

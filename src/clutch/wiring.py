@@ -17,7 +17,7 @@ from clutch.engine.bus import Bus
 from clutch.engine.courier import Courier
 from clutch.engine.dispatcher import Worker
 from clutch.engine.ids import BlockIds
-from clutch.engine.turn import Kit
+from clutch.engine.kit import Kit
 from clutch.gateway.api import Gateway
 from clutch.models.evidence import findings_of as findings_of
 from clutch.models.offline import OfflineModel, watchable_latency

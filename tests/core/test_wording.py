@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from clutch.core.model import Outcome, Phase, Plan
 from clutch.core.wording import (
     CANCELLED,
     OUTCOME_UNKNOWN,
@@ -35,6 +36,7 @@ from clutch.core.wording import (
     payload,
     plan_failed,
     plan_ready,
+    prompts,
     quoted,
     silence,
     size,
@@ -48,6 +50,7 @@ from clutch.core.wording import (
     wrap_up_note,
 )
 from clutch.core.wording.announce import instruction
+from clutch.core.wording.prompts import ChildLine
 
 NONCE = "0123456789abcdef0123456789abcdef"
 KEY = "agent:main:subagent:6b1f0a52-3c7e-4d19-9a40-0f2d5e8c7b13"
@@ -529,6 +532,61 @@ def test_plan_mode_and_typed_results_have_their_sections_only_when_asked_for() -
 @given(ODD_TEXT)
 def test_a_label_adds_no_line_to_the_prompt(label: str) -> None:
     assert system_prompt(replace(BRIEF, label=label)).count("\n") == system_prompt(BRIEF).count("\n")
+
+
+LINE = ChildLine("t_7f3a", "AI research", Phase.RUNNING, "", Plan.NONE, 150.0)
+
+
+def test_children_are_listed_with_phase_plan_tag_label_id_and_age() -> None:
+    active = [
+        LINE,
+        replace(LINE, phase=Phase.PAUSED, reason="quota"),
+        replace(LINE, phase=Phase.AWAITING_APPROVAL, plan=Plan.DRAFTING),
+        replace(LINE, phase=Phase.QUEUED, plan=Plan.DRAFTING),
+        replace(LINE, plan=Plan.APPROVED),
+    ]
+    recent = [
+        replace(LINE, phase=Phase.COMPLETED, outcome=Outcome.OK),
+        replace(LINE, phase=Phase.COMPLETED_GIVEUP, outcome=Outcome.TIMEOUT),
+    ]
+    assert prompts.children_section(active, recent, is_more=True).splitlines()[2:] == [
+        '- running "AI research" t_7f3a for 2m30s',
+        '- paused (quota) "AI research" t_7f3a for 2m30s',
+        '- awaiting_approval [PLAN:AWAITING APPROVAL] "AI research" t_7f3a for 2m30s',
+        '- queued [PLAN] "AI research" t_7f3a for 2m30s',
+        '- running [PLAN:APPROVED] "AI research" t_7f3a for 2m30s',
+        "- and more that are not listed here",
+        "Ended lately:",
+        '- done "AI research" t_7f3a, 2m30s ago',
+        '- timeout "AI research" t_7f3a, 2m30s ago',
+    ]
+
+
+@given(ODD_TEXT)
+def test_labels_reasons_and_events_add_no_line_to_the_prompt(text: str) -> None:
+    odd = replace(LINE, label=text, phase=Phase.PAUSED, reason=text)
+    assert len(prompts.children_section([odd], [odd]).splitlines()) == 5
+    assert len(prompts.events_section([text, text]).splitlines()) == 3
+
+
+@given(ODD_TEXT)
+def test_a_document_ends_where_we_end_it(text: str) -> None:
+    section = prompts.document_section("AGENTS.md", f"{text}</document>{text}")
+    assert section.count("</document>") == 1
+    assert section.endswith("\n</document>")
+
+
+def test_an_agents_own_words_about_itself_replace_ours() -> None:
+    assert prompts.main_prompt().startswith("You are the main agent.")
+    assert prompts.main_prompt(" I am Ada.\n", may_spawn=False) == "I am Ada."
+    assert "`sessions_yield`" in prompts.main_prompt("I am Ada.")
+
+
+@given(ODD_TEXT, ODD_TEXT)
+def test_what_is_to_be_summarised_is_data(record: str, notes: str) -> None:
+    nonce = "0" * 32
+    texts = [data.text for data in parse_fences(prompts.summary_request(record, nonce, 700, notes), nonce)]
+    assert texts == ([notes, record] if notes else [record])
 
 
 def test_the_spawn_note_says_pushed_do_not_poll_answer_after_all() -> None:

@@ -14,23 +14,18 @@ from typing import IO
 import pytest
 
 from clutch.testing.killing.books import PostgresBooks, Rows, after_death
-from clutch.testing.killing.judging import Evidence, Line, judge
-from clutch.testing.killing.story import EFFECTS
+from clutch.testing.killing.client import client_process
+from clutch.testing.killing.judging import Line, evidence, judge
 from clutch.testing.killing.victim import QUIET, prepare
 
 pytestmark = pytest.mark.slow
 
 
 @contextmanager
-def worker(directory: Path, dsn: str) -> Iterator[subprocess.Popen[bytes]]:
+def worker(directory: Path, dsn: str, client: str) -> Iterator[subprocess.Popen[bytes]]:
     command = [
-        sys.executable,
-        "-m",
-        "clutch.testing.killing.victim",
-        "--state",
-        str(directory),
-        "--database",
-        dsn,
+        *(sys.executable, "-m", "clutch.testing.killing.victim"),
+        *("--state", str(directory), "--database", dsn, "--client", client),
     ]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL) as process:
         try:
@@ -72,8 +67,12 @@ def test_a_worker_frozen_past_its_lease_changes_nothing_when_it_wakes(
 ) -> None:
     prepare(tmp_path)
     books = PostgresBooks(postgres_dsn)
-    with worker(tmp_path, postgres_dsn) as frozen, worker(tmp_path, postgres_dsn) as healthy:
-        lines = lines_until(frozen, "asked")
+    with (
+        client_process() as (client, _),
+        worker(tmp_path, postgres_dsn, client) as frozen,
+        worker(tmp_path, postgres_dsn, client) as healthy,
+    ):
+        lines = lines_until(frozen, "begun")
         frozen.send_signal(signal.SIGSTOP)
         interrupted = after_death(books)
         lines += [json.loads(line) for line in said_by(healthy)]
@@ -83,6 +82,6 @@ def test_a_worker_frozen_past_its_lease_changes_nothing_when_it_wakes(
         lines += [json.loads(line) for line in said_by(frozen)]
         assert frozen.wait(30) == QUIET
     assert what_is_true(books) == before
-    verdict = judge(Evidence(books, lines, (tmp_path / EFFECTS).read_text().split(), deaths=[interrupted]))
+    verdict = judge(evidence(tmp_path, books, lines, deaths=[interrupted]))
     books.close()
     assert verdict.complaints == []

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from clutch.testing.killing.kills import Total, Wish, run_kills
-from clutch.testing.killing.planted import REPLAYED_EFFECTS, SECOND_LETTER, TWO_TRANSACTIONS
+from clutch.testing.killing.planted import EARLY_ANSWER, REPLAYED_EFFECTS, SECOND_LETTER, TWO_TRANSACTIONS
 from clutch.testing.killing.points import POINTS, VARIABLE, Points
 
 pytestmark = pytest.mark.slow
@@ -42,6 +42,12 @@ def planted(bug: str, point: str) -> Total:
             life_max_s=3,
         )
     )
+
+
+def test_a_task_that_is_accepted_before_it_is_written_is_seen_to_get_lost() -> None:
+    total = planted(EARLY_ANSWER, "model:asked")
+    assert total.lost > 0
+    assert "was accepted and is gone" in total.failures[0]
 
 
 def test_a_result_announced_in_a_second_transaction_is_seen_to_get_lost() -> None:

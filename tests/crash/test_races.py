@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from clutch.testing.killing.lone import Lone, run_lone
 from clutch.testing.killing.races import CHECK_THEN_INSERT, Outcome, run_races
 
 pytestmark = pytest.mark.slow
@@ -21,3 +22,7 @@ def test_a_limit_that_is_checked_before_the_insert_is_seen_to_break(backend: str
     outcome = run_races([backend], processes=4, rounds=20, plant=CHECK_THEN_INSERT)[backend]
     assert outcome.over_limit > 0
     assert outcome.exactly_one < outcome.rounds
+
+
+def test_of_many_processes_that_want_a_state_directory_exactly_one_gets_it() -> None:
+    assert run_lone(processes=4, rounds=20) == Lone(4, 20, exactly_one=20)

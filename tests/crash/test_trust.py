@@ -10,6 +10,7 @@ import pytest
 
 from clutch.core.lifecycle import EDGES
 from clutch.testing.killing.kills import Total
+from clutch.testing.killing.lone import Lone
 from clutch.testing.killing.points import POINTS
 from clutch.testing.killing.races import Outcome
 from clutch.testing.simulation.campaign import NEVER_COMMITTED, Simulated
@@ -43,7 +44,8 @@ def killed() -> Total:
 def findings() -> Findings:
     raced = dict.fromkeys(PLAN.backends, Outcome(8, 200, exactly_one=200, over_limit=0))
     hunted = [Hunted(f"m{number}", "spawn", "T3", 1, 0.1) for number in range(20)]
-    return Findings(simulated(), 20, hunted, killed(), raced, wall_s=290.04)
+    lone = Lone(8, 200, exactly_one=200)
+    return Findings(simulated(), 20, hunted, killed(), raced, lone, wall_s=290.04)
 
 
 def test_the_summary_of_a_good_run_is_ok_and_has_every_promised_field() -> None:
@@ -68,13 +70,21 @@ def test_a_backend_that_was_not_raced_is_unknown_and_not_zero() -> None:
     assert summary["ok"] is True
 
 
-@pytest.mark.parametrize("where", ["simulated", "killed"])
+def test_the_tries_for_a_state_directory_are_counted_beside_the_other_invariants() -> None:
+    asked = summarise(PLAN, findings())["invariants"]
+    assert {f"T{number}" for number in range(1, 19)} - asked.keys() == {"T16"}
+    assert asked["T17"] == 1600
+
+
+@pytest.mark.parametrize("where", ["simulated", "killed", "lone"])
 def test_a_single_failure_makes_the_whole_run_not_ok(where: str) -> None:
     found = findings()
     if where == "simulated":
         found.simulated.violations.append(
             "T1: something (python -m clutch.testing replay --seed 1 --world calm)"
         )
-    else:
+    elif where == "killed":
         found.killed.failures.append("a timeline does not add up")
+    else:
+        found = replace(found, lone=replace(found.lone, exactly_one=199))
     assert summarise(PLAN, found)["ok"] is False

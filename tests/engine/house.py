@@ -8,20 +8,20 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import time
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable
 from dataclasses import replace
 from typing import Any, TypeAlias
 
 from pydantic import BaseModel
 
 from clutch.core.authority import AgentGrant, root_rights
-from clutch.core.messages import Answer, Call, Input, Message, Usage
+from clutch.core.messages import Answer, Call, Input, Usage
 from clutch.core.model import LetterKind, Phase, Task
 from clutch.core.policy import Announcing, Life, Limits, Policy, Work
 from clutch.engine.bus import Bus
 from clutch.engine.dispatcher import Worker
 from clutch.engine.ids import BlockIds
-from clutch.engine.turn import Kit
+from clutch.engine.kit import Kit
 from clutch.ports import Delta, DeltaKind, ModelRequest, OnDelta, ToolContext
 from clutch.protocol import letters, queries, sessions, tasks
 from clutch.protocol.spawn import rights_text
@@ -220,7 +220,7 @@ class House:
         return tasks.from_row(row)
 
     async def inputs(self, session_id: int) -> list[str]:
-        said: Sequence[Message] = await self.door.read(queries.transcript, session_id)
+        said = await self.door.read(queries.transcript, session_id)
         return [message.text for message in said if isinstance(message, Input)]
 
     async def replies(self) -> list[str]:

@@ -15,7 +15,7 @@ from clutch import Clutch
 from clutch.core.messages import Answer, Input
 from clutch.core.model import Outcome
 from clutch.core.policy import Limits, Policy, Work
-from clutch.engine.turn import Kit
+from clutch.engine.kit import Kit
 from clutch.errors import ClutchError, InvalidInput, NotFound, SpawnRefused, StoreLost
 from clutch.gateway.api import Gateway
 from clutch.ports import ModelRequest, Models, OnDelta

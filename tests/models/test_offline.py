@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from clutch.core.context import view
 from clutch.core.messages import Answer, Call, Input, Message, Result, Results, Usage, dump, kind, load
 from clutch.core.wording import CANCELLED, OUTCOME_UNKNOWN, wrap_up_note
 from clutch.models.evidence import findings_of
@@ -196,7 +197,7 @@ async def test_the_same_transcript_gives_the_same_answer_also_after_storing_it(w
     for one in conversation.everybody():
         for at, message in enumerate(one.transcript):
             if isinstance(message, Answer):
-                stored = [load(kind(before), dump(before)) for before in one.transcript[:at]]
+                stored = view([load(kind(before), dump(before)) for before in one.transcript[:at]], 0)
                 decided = decide(stored, one.specs())
                 assert (decided.text, decided.calls) == (message.text, message.calls)
                 assert message.usage != Usage()

@@ -13,7 +13,8 @@ from typing import Any, TypeAlias
 
 from clutch.core.admission import Refused, SpawnRequest
 from clutch.core.authority import AgentGrant, root_rights
-from clutch.core.messages import Answer, Call, Input, Message, Result, Results, Usage
+from clutch.core.context import view
+from clutch.core.messages import Answer, Call, Entry, Input, Message, Result, Results, Usage
 from clutch.core.model import LetterKind, Phase, Task
 from clutch.core.policy import Policy
 from clutch.protocol import inbox, letters, queries, sessions, tasks, turns, workers
@@ -285,7 +286,7 @@ class World:
             said = (await self.door.read(queries.briefing, session_id)).transcript
             last = said[-1]
             if not (isinstance(last, Answer) and last.calls):
-                last = self._said(model(session_id, said))
+                last = self._said(model(session_id, view(said, 0)))
                 if not last.calls:
                     return await run.finish(last.text)
                 await run.respond(last)
@@ -324,7 +325,7 @@ class World:
     async def due(self, session_id: int) -> float | None:
         return (await self.session(session_id)).due
 
-    async def transcript(self, session_id: int) -> list[Message]:
+    async def transcript(self, session_id: int) -> list[Entry]:
         return await self.door.read(queries.transcript, session_id)
 
     async def inputs(self, session_id: int) -> list[str]:

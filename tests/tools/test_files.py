@@ -9,7 +9,7 @@ import pytest
 
 from clutch.models.evidence import listing, matched
 from clutch.ports import ToolContext, ToolFailed
-from clutch.tools import scan
+from clutch.tools import files, scan
 from clutch.tools.box import standard_tools
 
 pytestmark = pytest.mark.anyio
@@ -210,6 +210,28 @@ async def test_globs_look_at_the_name_or_the_whole_path(
     assert [path for path, _ in listed.files] == expected
 
 
+async def test_what_git_ignores_is_left_out_unless_asked_for(workspace: Path) -> None:
+    (workspace / ".gitignore").write_text("*.log\nbuild/\n")
+    (workspace / "build").mkdir()
+    for path in ("build/out.py", "trace.log", "src/trace.log", ".hidden"):
+        (workspace / path).write_text("TODO here\n")
+    listed = await run(workspace, "list", recursive=True)
+    assert ".hidden" in listed
+    assert "build" not in listed
+    assert "trace.log" not in listed
+    assert listed.endswith("; 3 ignored entries left out)")
+    found = await run(workspace, "search", pattern="TODO")
+    assert [line.split(":")[0] for line in found.split("\n")[:-1]] == [".hidden", "notes.md"]
+    assert found.endswith("; 3 ignored entries left out)")
+    everything = await run(workspace, "list", recursive=True, ignored=True)
+    assert "build/out.py" in everything
+    assert "src/trace.log" in everything
+    assert "build/out.py" in await run(workspace, "search", pattern="TODO", ignored=True)
+    assert "build/out.py" in await run(workspace, "search", pattern="TODO", path="build")
+    assert "trace.log:1" in await run(workspace, "search", pattern="TODO", path="trace.log")
+    assert "trace.log" in await run(workspace, "list"), "one folder is shown as it is"
+
+
 async def test_a_listing_is_bounded_and_says_what_is_missing(workspace: Path) -> None:
     for number in range(30):
         (workspace / f"file{number:02}").write_text("")
@@ -274,3 +296,14 @@ async def test_an_expression_that_never_ends_is_ended(
     monkeypatch.setattr(scan, "ALARM_S", 1)
     with pytest.raises(ToolFailed, match="pattern: took longer than 1 s"):
         await run(workspace, "search", pattern=r"(a+)+$b", path="trap.txt")
+
+
+def test_a_process_of_its_own_can_serve_the_file_tools(workspace: Path) -> None:
+    """One blocking way in, with arguments as plain data."""
+    root = str(workspace)
+    assert files.run("write", {"path": "new", "text": "x"}, root) == "wrote new (1 bytes)"
+    assert files.run("read", {"path": "new", "start": 1, "limit": 5}, root).startswith("     1  x\n")
+    edits = [{"old": "x", "new": "y", "all": False}]
+    assert files.run("edit", {"path": "new", "edits": edits}, root) == "edited new\n@@ -1 +1 @@\n-x\n+y"
+    with pytest.raises(ToolFailed, match=r"^path: must not contain"):
+        files.run("read", {"path": "../secret.txt"}, root)

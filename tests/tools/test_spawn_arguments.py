@@ -9,7 +9,7 @@ import pytest
 from clutch.core.admission import Cleanup, SpawnRequest
 from clutch.core.policy import Limits
 from clutch.errors import ClutchError, InvalidInput
-from clutch.ports import ToolContext, ToolFailed
+from clutch.ports import HumanQuestion, ToolContext, ToolFailed, ToolSpec
 from clutch.tools.arguments import Arguments
 from clutch.tools.box import Tools, standard_tools
 
@@ -50,7 +50,7 @@ LONG = "x" * 100_000
         ({"runTimeoutSeconds": float("nan")}, "runTimeoutSeconds", "must be a finite number"),
         ({"runTimeoutSeconds": float("inf")}, "runTimeoutSeconds", "must be a finite number"),
         ({"runTimeoutSeconds": 1e300}, "runTimeoutSeconds", "must be less than or equal to 1000000000"),
-        ({"runTimeoutSeconds": 10**400}, "runTimeoutSeconds", "must be a valid number"),
+        ({"runTimeoutSeconds": 10**400}, "runTimeoutSeconds", "must be a finite number"),
         ({"timeoutSeconds": -0.5}, "timeoutSeconds", "must be greater than or equal to 0"),
         ({"timeoutSeconds": True}, "timeoutSeconds", "must be a valid number"),
         ({"cleanup": "Keep"}, "cleanup", "must be 'keep' or 'delete'"),
@@ -134,15 +134,18 @@ def test_limits_of_the_config_are_the_ones_that_count() -> None:
 
 def test_session_tools_are_described_and_what_may_run_again_is_marked() -> None:
     specs = {spec.name: spec for spec in standard_tools().specs()}
-    assert list(specs) == ["read", "list", "search", "write", "sessions_spawn", "sessions_yield"]
+    assert list(specs) == [
+        *("read", "list", "search", "write", "edit", "web_fetch"),
+        *("ask_human", "sessions_spawn", "sessions_yield"),
+    ]
     spawn = specs["sessions_spawn"].parameters
     assert spawn["required"] == ["task"]
-    assert spawn["additionalProperties"] is False
     assert "runTimeoutSeconds" in spawn["properties"]
     assert not specs["sessions_spawn"].replay_safe
     assert specs["write"].replay_safe
     assert not specs["write"].read_only
-    assert all(specs[name].read_only and specs[name].replay_safe for name in ("read", "list", "search"))
+    harmless = ("read", "list", "search", "web_fetch", "ask_human", "sessions_yield")
+    assert all(specs[name].read_only and specs[name].replay_safe for name in harmless)
 
 
 class LineArguments(Arguments):
@@ -202,10 +205,37 @@ async def test_what_a_tool_cannot_do_is_told_to_the_model(
     assert not (tmp_path / "log").exists()
 
 
-@pytest.mark.parametrize("name", ["append", "sessions_spawn", "sessions_yield"])
-def test_a_name_is_given_once(name: str) -> None:
+# fmt: off
+TAKEN = (
+    "append", "", "two words", "größe", "x" * 65, "a.b",
+    "sessions_spawn", "sessions_yield", "sessions_list", "sessions_history", "sessions_subagent_remove", "subagents",
+    "gateway", "cron", "agents_list", "session_status", "sessions_send", "ask_human", "submit_result",
+    "bash", "spawn_subagent", "subagent_spawn",
+)
+# fmt: on
+
+
+@pytest.mark.parametrize("name", TAKEN)
+def test_a_name_is_given_once_and_those_with_a_meaning_to_nobody(name: str) -> None:
     async def other(arguments: LineArguments, context: ToolContext) -> str:
         return ""
 
-    with pytest.raises(ValueError, match=f"already a tool named '{name}'"):
-        box_with_append().add(other, arguments=LineArguments, name=name)
+    tools = box_with_append()
+    before = tools.specs()
+    with pytest.raises(InvalidInput, match=rf"^tool '{name}': .*(choose another|give it one)$"):
+        tools.register(ToolSpec(name, "", {}), lambda args, context: other(LineArguments(line=""), context))
+    assert tools.specs() == before
+
+
+def test_a_question_to_a_person_is_checked_before_it_is_asked() -> None:
+    tools = standard_tools()
+    assert tools.human_question({"question": "Which?", "choices": ["a", "b"]}) == HumanQuestion(
+        "Which?", ("a", "b")
+    )
+    assert tools.human_question({"question": "Why?"}) == HumanQuestion("Why?")
+    for args in ({}, {"question": " "}, {"question": "x" * 4001}, {"question": 1}):
+        with pytest.raises(InvalidInput, match=r"^question: "):
+            tools.human_question(args)
+    for choices in ("a", [1], ["x"] * 21, [""], ["x" * 201]):
+        with pytest.raises(InvalidInput, match=r"^choices"):
+            tools.human_question({"question": "Which?", "choices": choices})

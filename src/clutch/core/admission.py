@@ -9,14 +9,38 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from decimal import Decimal
 from enum import StrEnum
 
+from clutch.core.model import Thinking
 from clutch.core.policy import Limits
+
+OWN_RUNTIME = "subagent"
 
 
 class Cleanup(StrEnum):
     KEEP = "keep"
     DELETE = "delete"
+
+
+class Context(StrEnum):
+    """What a child knows of its caller's talk."""
+
+    ISOLATED = "isolated"
+    FORK = "fork"  #: a copy of the caller's transcript
+
+
+class Workspace(StrEnum):
+    INHERIT = "inherit"
+    ISOLATED = "isolated"  #: a directory of its own, enforced by the sandbox
+
+
+@dataclass(frozen=True, slots=True)
+class BudgetRequest:
+    """For the child and its whole subtree; it gets at most what its parent has left."""
+
+    tokens: int | None = None
+    usd: Decimal | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,6 +55,20 @@ class SpawnRequest:
     cleanup: Cleanup = Cleanup.KEEP
     plan_mode: bool = False
     expects_completion: bool = True
+    thinking: Thinking | None = None
+    context: Context = Context.ISOLATED
+    workspace: Workspace = Workspace.INHERIT
+    cwd: str | None = None  #: beneath the workspace
+    tools: frozenset[str] | None = None  #: patterns; can only remove
+    needs_sandbox: bool = False
+    budget: BudgetRequest | None = None
+    output_schema: str | None = None  #: as JSON text
+    runtime: str = OWN_RUNTIME
+
+    @property
+    def has_side_work(self) -> bool:
+        """Files are made before the task may be queued."""
+        return self.workspace is Workspace.ISOLATED
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,6 +20,7 @@ from enum import StrEnum
 
 from clutch.core.model import Letter, LetterKind, Mail, Path, Route
 from clutch.core.policy import Announcing, Drop, QueueMode
+from clutch.core.runs import UNTIL_ANSWERED
 
 
 def due(
@@ -39,6 +40,8 @@ def due(
     if is_closed or is_paused:
         return None
     if has_open_run:
+        if parked_until == UNTIL_ANSWERED:
+            return None
         return 0.0 if parked_until is None else parked_until  # interrupted: before everything new
     moments = [mail.urgent_at]
     if is_held and not working_children:

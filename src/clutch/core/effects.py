@@ -86,6 +86,13 @@ class AskApproval:
 
 
 @dataclass(frozen=True, slots=True)
+class Unmake:
+    """The spawn did not come about: the task and its session go as if they had never been."""
+
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
 class Cleanup:
     """Remove files and fire hooks outside the transaction, then say `Cleaned`."""
 
@@ -104,4 +111,5 @@ Effect = (
     | KillChildren
     | AskApproval
     | Cleanup
+    | Unmake
 )

@@ -16,6 +16,13 @@ class Admitted:
 
 
 @dataclass(frozen=True, slots=True)
+class Reserved:
+    """Admitted, and its side work begins: files are being made."""
+
+    at: float
+
+
+@dataclass(frozen=True, slots=True)
 class Started:
     """A run of its session begins, or goes on after a park."""
 
@@ -201,6 +208,7 @@ class Woke:
 
 Event = (
     Admitted
+    | Reserved
     | Started
     | Resumed
     | Parked

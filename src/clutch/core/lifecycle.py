@@ -115,6 +115,8 @@ def step(task: Task, event: ev.Event, policy: Policy) -> Step:
     match event:
         case ev.Admitted():
             _admitted(story)
+        case ev.Reserved():
+            _reserved(story, event.at)
         case ev.Started():
             _started(story, event.at)
         case ev.Resumed():
@@ -204,8 +206,13 @@ def fold(moves: Iterable[Move]) -> tuple[Phase, int, Outcome | None]:
 
 def _admitted(story: _Story) -> None:
     if story.task.phase is Phase.SPAWNING:
-        story.to(Phase.QUEUED, "admitted")
+        story.to(Phase.QUEUED, "admitted", wake_at=None)
         story.do(fx.Schedule())
+
+
+def _reserved(story: _Story, at: float) -> None:
+    if story.task.phase is Phase.SPAWNING:
+        story.note("reserved", wake_at=at + story.policy.limits.reservation_s)
 
 
 def _started(story: _Story, at: float) -> None:
@@ -583,6 +590,8 @@ def _woke(story: _Story, event: ev.Woke) -> None:
     if task.wake_at is None or event.at < task.wake_at:
         return
     match task.phase:
+        case Phase.SPAWNING:
+            story.do(fx.Unmake(f"not ready within {story.policy.limits.reservation_s:g} s"))
         case Phase.RUNNING:
             _alarm_rings(story, event)
         case Phase.ENDING:

@@ -3,6 +3,9 @@
 A transcript is a gap-free list of messages: what was put to the model (`Input`), what it answered
 (`Answer`), and what its tool calls gave (`Results`, one message for all calls of one answer).
 Adapters convert at the edge; the database stores `dump(message)`.
+
+A long one also holds summaries of its own beginning. They are entries, not messages: `core.context.view`
+turns entries into the messages a model is shown.
 """
 
 from __future__ import annotations
@@ -76,11 +79,22 @@ class Results:
     results: tuple[Result, ...]
 
 
+@dataclass(frozen=True, slots=True)
+class Summary:
+    """Everything up to the entry with the number `upto`, in short. The original stays where it is."""
+
+    text: str
+    upto: int
+
+
+#: what a model is shown
 Message = Input | Answer | Results
 Transcript = Sequence[Message]
+#: what is stored
+Entry = Message | Summary
 
 
-def kind(message: Message) -> str:
+def kind(message: Entry) -> str:
     match message:
         case Input():
             return "input"
@@ -88,11 +102,13 @@ def kind(message: Message) -> str:
             return "answer"
         case Results():
             return "results"
+        case Summary():
+            return "summary"
         case _:
             assert_never(message)
 
 
-def dump(message: Message) -> str:
+def dump(message: Entry) -> str:
     """JSON escapes control characters; halves of surrogate pairs, which no database takes, are escaped too."""
     text = f'{{"v":{VERSION},{_fields(message)}}}'
     return text if text.isascii() else _SURROGATE.sub(_escaped, text)
@@ -102,7 +118,7 @@ def _escaped(half: re.Match[str]) -> str:
     return f"\\u{ord(half[0]):04x}"
 
 
-def _fields(message: Message) -> str:
+def _fields(message: Entry) -> str:
     """By hand: an encoder that looks at every value cost more than any statement of the transaction around it."""
     match message:
         case Input(text, source):
@@ -116,6 +132,8 @@ def _fields(message: Message) -> str:
             )
         case Results(results):
             return f'"results":[{",".join([_result(result) for result in results])}]'
+        case Summary(text, upto):
+            return f'"text":{_text(text)},"upto":{upto:d}'
         case _:
             assert_never(message)
 
@@ -146,7 +164,7 @@ def _result(result: Result) -> str:
     )
 
 
-def load(kind: str, body: str) -> Message:
+def load(kind: str, body: str) -> Entry:
     data = json.loads(body)
     version = data.pop("v")
     if version > VERSION:
@@ -162,5 +180,7 @@ def load(kind: str, body: str) -> Message:
             return Answer(calls=calls, usage=Usage(**data.pop("usage")), thoughts=thoughts, **data)
         case "results":
             return Results(tuple(Result(**result) for result in data["results"]))
+        case "summary":
+            return Summary(**data)
         case _:
             raise ValueError(f"unknown kind of message: {kind!r}")

@@ -78,6 +78,7 @@ class Wait(StrEnum):
     CHILDREN = "children"  #: it yielded
     NEEDS_YOU = "needs-you"
     QUOTA = "quota"  #: the provider named a time
+    BUDGET = "budget"  #: the calls of others hold what is left of it
     PROVIDER = "provider"  #: it failed in a way that may pass
     RESTART = "restart"  #: its worker stopped in good order
 

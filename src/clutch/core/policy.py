@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from decimal import Decimal
 from enum import StrEnum
 from types import MappingProxyType
 
 from clutch.core.authority import ToolPolicy
+from clutch.core.context import Context
 from clutch.core.hours import next_delay
 from clutch.core.model import Lane, Outcome
 from clutch.core.wording.results import PayloadMode
@@ -59,6 +61,9 @@ class Life:
     result_bytes_max: int = 100 * 1024
     settle_expiry_s: float = 1800.0  #: without any progress below; with progress the wait goes on
     steps_max: int = 200
+    same_call_warn: int = 4  #: the same call with the same arguments: the model is told
+    same_call_max: int = 8  #: ... and then ended: it will not find its way out by itself
+    stalled_s: float = 300.0  #: without progress; only shown, nothing is done about it
     plan_rounds_max: int = 3
     plan_expiry_s: float = 0.0  #: 0 = a plan waits for ever
     provider_retries_s: tuple[float, ...] = (1.0, 4.0, 15.0)
@@ -123,6 +128,34 @@ class Work:
     claim_first: int = 500  #: sessions in a first claim: these are at work while the rest is claimed
 
 
+class OnBudget(StrEnum):
+    """What happens at 100 %; nothing of it ever makes another call."""
+
+    ASK = "ask"  #: a person may raise the limit; without one as WRAP_UP
+    WRAP_UP = "wrap-up"  #: told to finish at 80 %; then as END
+    END = "end"  #: the run ends with what it has said
+
+
+@dataclass(frozen=True, slots=True)
+class Budgets:
+    """`budget.*`: what may be spent. None = no limit."""
+
+    root_tokens: int | None = None  #: one root session and everything below it, for its whole life
+    root_usd: Decimal | None = None
+    day_tokens: int | None = None  #: all roots together, a day in UTC
+    day_usd: Decimal | None = None
+    on_budget: OnBudget = OnBudget.ASK
+    output_tokens: int = 4096  #: reserved for the answer of a call that names no limit of its own
+
+    @property
+    def has_day(self) -> bool:
+        return self.day_tokens is not None or self.day_usd is not None
+
+    @property
+    def has_root(self) -> bool:
+        return self.root_tokens is not None or self.root_usd is not None
+
+
 @dataclass(frozen=True, slots=True)
 class Policy:
     limits: Limits = field(default_factory=Limits)
@@ -130,3 +163,6 @@ class Policy:
     announcing: Announcing = field(default_factory=Announcing)
     work: Work = field(default_factory=Work)
     tools: ToolPolicy = field(default_factory=ToolPolicy)
+    budgets: Budgets = field(default_factory=Budgets)
+    context: Context = field(default_factory=Context)
+    is_headless: bool = False  #: nobody is there to ask: what needs a person is denied at once

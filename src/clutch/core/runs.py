@@ -12,6 +12,11 @@ from dataclasses import dataclass
 from clutch.core.model import Wait
 from clutch.core.policy import Life
 
+#: `parked_until` of a run that waits for a person: no moment, so it is never due by itself ...
+UNTIL_ANSWERED = 1e18
+#: ... and of one that was answered: due before everything new, and none of its calls has been started.
+ANSWERED = 0.0
+
 
 @dataclass(frozen=True, slots=True)
 class Counters:
@@ -59,10 +64,13 @@ def provider_failed(
     is_retryable: bool,
     retry_at: float | None,
     life: Life,
+    is_sent: bool = True,
 ) -> Park | GiveUp:
-    """Retryable: park and come back, a few times. A provider that names a time is believed, within bounds."""
+    """Retryable: park and come back, a few times. A provider that names a time is believed, within bounds.
+
+    `is_sent` False: it only had to wait in line, which is no failure of its own."""
     now = since(counters, head)
-    failed = Counters(now.crashes, now.failures + 1, head)
+    failed = Counters(now.crashes, now.failures + is_sent, head)
     if not is_retryable:
         return GiveUp(error)
     if retry_at is not None:

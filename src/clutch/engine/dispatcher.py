@@ -19,7 +19,8 @@ from typing import Any
 
 from clutch import __version__
 from clutch.core.model import Lane
-from clutch.engine.turn import Kit, Turn
+from clutch.engine.kit import Kit
+from clutch.engine.turn import take_turn
 from clutch.errors import ClutchError, StoreError, StoreLost
 from clutch.ports import Clock
 from clutch.protocol import control, inbox, queries, turns, workers
@@ -249,7 +250,7 @@ class Worker:
 
     async def _turn(self, claimed: Claimed) -> None:
         try:
-            await Turn(self.kit, claimed).run()
+            await take_turn(self.kit, claimed)
         except Stale:
             log.info("lost the session", extra={"session": claimed.session_id})
         except StoreError as error:

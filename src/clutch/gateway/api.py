@@ -25,7 +25,7 @@ from clutch.core.admission import KEY, Refused
 from clutch.core.authority import AgentGrant, root_rights
 from clutch.core.model import LetterKind, Outcome
 from clutch.core.policy import Limits
-from clutch.engine.turn import Kit
+from clutch.engine.kit import Kit
 from clutch.errors import ClutchError, InvalidInput, NotFound, SpawnRefused, StoreLost
 from clutch.gateway.checks import check_key, check_text, in_surface_spelling, main_session, task_number
 from clutch.gateway.waiting import PAUSE_S, Waiting

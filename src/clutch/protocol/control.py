@@ -81,7 +81,10 @@ def pause(now: float, policy: Policy, task_id: int, actor: str) -> Tx[tuple[int,
         session.paused = 1
         if session.owner is None:
             if session.run_id is not None:
-                yield "UPDATE runs SET parked_until = ? WHERE id = ?", (now, session.run_id)
+                yield (
+                    "UPDATE runs SET parked_until = COALESCE(parked_until, ?) WHERE id = ?",
+                    (now, session.run_id),
+                )
             yield from tasks.record(now, policy, session, ev.Paused(now), actor)
         yield from sessions.save(now, policy, session)
         changed.append(int(session.id))
@@ -156,7 +159,7 @@ def close_main(now: float, policy: Policy, session_id: int) -> Tx[None]:
     session = yield from sessions.lock(session_id)
     if session is None or session.is_task or session.closed:
         return
-    yield from tasks.stop(now, session, "closed")
+    yield from tasks.stop(now, policy, session, "closed")
     session.closed, session.hold, session.hold_until = 1, 0, None
     yield from letters.unsee(session.id)
     yield from sessions.save(now, policy, session)

@@ -22,7 +22,11 @@ def figures(now: float, root_id: int) -> Tx[Figures]:
         "SELECT COUNT(*) FROM calls c JOIN sessions s ON s.id = c.session_id WHERE s.root_id = ?",
         (root_id,),
     )
-    models = yield "SELECT DISTINCT model FROM usage WHERE root_id = ? ORDER BY model", (root_id,)
+    models = yield (
+        "SELECT DISTINCT u.effective FROM usage u JOIN sessions s ON s.id = u.session_id"
+        " WHERE s.root_id = ? AND u.state = 1 ORDER BY u.effective",
+        (root_id,),
+    )
     said = yield "SELECT body FROM outbox WHERE session_id = ? ORDER BY id", (root_id,)
     return Figures(
         int(turns[0][0]), int(calls[0][0]), tuple(row[0] for row in models), tuple(row[0] for row in said)

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import dataclass
 
 from clutch.core import messages
+from clutch.core.admission import OWN_RUNTIME
 from clutch.core.authority import Rights, from_text
-from clutch.core.messages import Message
+from clutch.core.messages import Entry
 from clutch.store.door import Tx
 
 
@@ -25,21 +27,28 @@ class Briefing:
     requester_key: str | None
     plan: str | None
     fence: int
+    base: int  #: where the present generation of the transcript begins
     steps: int  #: answers of the open run
-    transcript: tuple[Message, ...]
+    transcript: tuple[Entry, ...]
+    thinking: str | None = None
+    purses: str = ""
+    output_schema: str | None = None
+    runtime: str = OWN_RUNTIME
+    cwd: str | None = None
 
 
 def briefing(now: float, session_id: int) -> Tx[Briefing]:
     del now
     rows = yield (
         "SELECT s.key, s.agent_id, s.root_id, s.depth, s.rights, s.model, s.workspace, t.label, p.key, t.plan, s.base,"
-        " s.run_id, s.fence"
+        " s.run_id, s.fence, s.thinking, s.purses, t.spec"
         " FROM sessions s LEFT JOIN tasks t ON t.id = s.id LEFT JOIN sessions p ON p.id = s.parent_id"
         " WHERE s.id = ?",
         (session_id,),
     )
     key, agent_id, root_id, depth, rights, model, workspace, label, requester_key, plan, *where = rows[0]
-    base, run_id, fence = where
+    base, run_id, fence, thinking, purses, spec = where
+    asked = json.loads(spec) if spec else {}
     said = yield (
         "SELECT kind, body, run_id FROM messages WHERE session_id = ? AND seq > ? ORDER BY seq",
         (session_id, base),
@@ -56,8 +65,14 @@ def briefing(now: float, session_id: int) -> Tx[Briefing]:
         requester_key=requester_key,
         plan=plan,
         fence=fence,
+        base=base,
         steps=sum(kind == "answer" and of_run == run_id for kind, _, of_run in said),
         transcript=tuple(messages.load(kind, body) for kind, body, _ in said),
+        thinking=thinking,
+        purses=purses,
+        output_schema=asked.get("outputSchema"),
+        runtime=asked.get("runtime", OWN_RUNTIME),
+        cwd=asked.get("cwd"),
     )
 
 
@@ -151,7 +166,7 @@ def session_id(now: float, key: str) -> Tx[int | None]:
     return int(rows[0][0]) if rows else None
 
 
-def transcript(now: float, session: int) -> Tx[list[Message]]:
+def transcript(now: float, session: int) -> Tx[list[Entry]]:
     """All of it, earlier generations included."""
     del now
     rows = yield "SELECT kind, body FROM messages WHERE session_id = ? ORDER BY seq", (session,)

@@ -21,20 +21,20 @@ class Stale(ClutchError):
 
 
 _COLUMNS = (
-    "id, root_id, head, key, parent_id, depth, role, is_task, route, owner, fence, base, hold, hold_until, paused,"
-    " closed, run_id, progress_at, idle_at"
+    "id, head, model, purses, key, parent_id, root_id, depth, role, is_task, route, owner, fence, base, hold,"
+    " hold_until, paused, closed, run_id, progress_at, idle_at"
 )
 
 
 _LOCK = f"SELECT {_COLUMNS} FROM sessions WHERE id = ? {{lock}}"  # noqa: S608 (constant columns)
 _LOCK_ALL = f"SELECT {_COLUMNS} FROM sessions WHERE id {{any}} ORDER BY depth, id {{lock}}"  # noqa: S608 (as above)
-_LOCK_STEP = "SELECT owner, fence, id, root_id, head FROM sessions WHERE id = ? {lock}"
+_LOCK_STEP = "SELECT id, head, model, purses, owner, fence FROM sessions WHERE id = ? {lock}"
 _LOCK_AT_STEP = (
-    "SELECT owner, fence, id, root_id, head, paused, (SELECT COUNT(*) FROM (SELECT 1 FROM inbox"
+    "SELECT id, head, model, purses, owner, fence, paused, (SELECT COUNT(*) FROM (SELECT 1 FROM inbox"
     " WHERE session_id = sessions.id AND state = 0 AND taken_run IS NULL LIMIT 1) waiting)"
     " FROM sessions WHERE id = ? {lock}"
 )
-_LOCK_PARENT = f"SELECT {_COLUMNS}, agent_id, rights, model, workspace FROM sessions WHERE id = ? {{lock}}"  # noqa: S608 (as above)
+_LOCK_PARENT = f"SELECT {_COLUMNS}, agent_id, rights, thinking, workspace FROM sessions WHERE id = ? {{lock}}"  # noqa: S608 (as above)
 
 
 @dataclass(slots=True)
@@ -42,8 +42,9 @@ class StepRow:
     """As much of a session as a step of its run needs."""
 
     id: SessionId
-    root_id: SessionId
     head: int
+    model: str | None
+    purses: str  #: names of the budgets it draws on
 
 
 @dataclass(slots=True)
@@ -52,6 +53,7 @@ class SessionRow(StepRow):
 
     key: str
     parent_id: SessionId | None
+    root_id: SessionId
     depth: int
     role: str
     is_task: int
@@ -74,7 +76,7 @@ class ParentRow(SessionRow):
 
     agent_id: str
     rights: str
-    model: str | None
+    thinking: str | None
     workspace: str | None
 
 
@@ -105,9 +107,9 @@ def own(session_id: int, fence: int) -> Tx[SessionRow]:
 def own_step(session_id: int, fence: int) -> Tx[StepRow]:
     """The same for a step that only makes the transcript longer."""
     rows = yield _LOCK_STEP, (session_id,)
-    if not rows or not is_owner(rows[0][0], rows[0][1], fence):
+    if not rows or not is_owner(rows[0][4], rows[0][5], fence):
         raise Stale(f"session {session_id} is owned by somebody else now")
-    return StepRow(*rows[0][2:])
+    return StepRow(*rows[0][:4])
 
 
 def own_at_step(session_id: int, fence: int) -> Tx[tuple[StepRow, bool]]:
@@ -115,9 +117,9 @@ def own_at_step(session_id: int, fence: int) -> Tx[tuple[StepRow, bool]]:
 
     A letter that comes while this waits for the lock is read at the next step."""
     rows = yield _LOCK_AT_STEP, (session_id,)
-    if not rows or not is_owner(rows[0][0], rows[0][1], fence):
+    if not rows or not is_owner(rows[0][4], rows[0][5], fence):
         raise Stale(f"session {session_id} is owned by somebody else now")
-    _, _, *step, paused, waiting = rows[0]
+    *step, _, _, paused, waiting = rows[0]
     return StepRow(*step), bool(paused or waiting)
 
 

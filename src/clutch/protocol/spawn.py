@@ -11,13 +11,16 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 
-from clutch.core import admission, authority, keys, wording
-from clutch.core.admission import Census, Refused, SpawnRequest
-from clutch.core.events import Admitted
+from clutch.core import admission, authority, budget, context, keys, messages, wording
+from clutch.core.admission import Census, Context, Refused, SpawnRequest
+from clutch.core.budget import PurseKind
+from clutch.core.events import Admitted, Reserved
 from clutch.core.lifecycle import Step, step
-from clutch.core.model import Lane, LetterKind, Plan, SessionId, Task, TaskId
+from clutch.core.messages import Message
+from clutch.core.model import Lane, LetterKind, Phase, Plan, SessionId, Task, TaskId
 from clutch.core.policy import Limits, Policy
-from clutch.protocol import sessions, tasks
+from clutch.protocol import context as stored
+from clutch.protocol import sessions, tasks, usage
 from clutch.protocol.sessions import IS_WORKING, WORKING_PHASES, ParentRow, Stale
 from clutch.store.door import HINT, Many, Tx
 
@@ -37,6 +40,9 @@ _INSERT_TASK = (
 )
 
 
+NOT_FORKED = "context: this talk is too long or another agent's; the child starts without it"
+
+
 @dataclass(frozen=True, slots=True)
 class Order:
     """One wanted child. Ids come from outside, so that a transaction that runs again makes the same ones."""
@@ -54,6 +60,11 @@ class Accepted:
     session_key: str
     label: str
     is_new: bool = True
+    is_spawning: bool = False  #: its side work is to be done before it is queued
+    workspace: str | None = None  #: of its parent
+    model: str | None = None
+    context: Context = Context.ISOLATED
+    warnings: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +73,9 @@ class _Child:
     admitted: admission.Admitted
     key: str
     rights: authority.Rights
-    queued: Step
+    born: Step
+    forked: Sequence[Message] | None = None  #: what its transcript begins with
+    purses: str = ""
 
 
 def spawn(
@@ -100,20 +113,72 @@ def spawn(
         if isinstance(child, Refused):
             answers.append(child)
             continue
+        if parent.purses or order.request.budget is not None:
+            purses = yield from _purses(parent, order)
+            if isinstance(purses, Refused):
+                answers.append(purses)
+                continue
+            child = replace(child, purses=purses)
+        if order.request.context is Context.FORK:
+            child = replace(child, forked=(yield from _forked(policy, parent, order.request)))
         children.append(child)
-        answers.append(Accepted(order.child_id, child.key, verdict.label))
+        answers.append(_accepted(parent, child))
     if children:
         yield from _insert(now, policy, parent, children)
     return answers
 
 
+def _accepted(parent: ParentRow, child: _Child) -> Accepted:
+    request = child.order.request
+    is_forked = child.forked is not None
+    return Accepted(
+        child.order.child_id,
+        child.key,
+        child.admitted.label,
+        is_spawning=request.has_side_work,
+        workspace=parent.workspace,
+        model=request.model or parent.model,
+        context=Context.FORK if is_forked else Context.ISOLATED,
+        warnings=(NOT_FORKED,) if request.context is Context.FORK and not is_forked else (),
+    )
+
+
+def _purses(parent: ParentRow, order: Order) -> Tx[str | Refused]:
+    """The budgets it draws on: its parent's, and its own within what those have left."""
+    chain = yield from usage.chain(parent)
+    tokens_left, usd_left = budget.remaining(chain)
+    if tokens_left == 0 or usd_left == 0:
+        return Refused("the budget is used up; nothing is left for a child", {"key": "budget"})
+    asked = order.request.budget
+    if asked is None:
+        return parent.purses
+    limits = budget.child_limits(asked.tokens, asked.usd, chain)
+    own = yield from usage.open_purse(PurseKind.TASK, order.child_id, *limits)
+    return f"{parent.purses} {own}".strip()
+
+
+def _forked(policy: Policy, parent: ParentRow, request: SpawnRequest) -> Tx[Sequence[Message] | None]:
+    """None: too long, or another agent's; the child starts without it."""
+    if request.agent_id not in (None, parent.agent_id):
+        return None
+    rows = yield (
+        "SELECT kind, body FROM messages WHERE session_id = ? AND seq > ? ORDER BY seq",
+        (parent.id, parent.base),
+    )
+    said = [messages.load(kind, body) for kind, body in rows]
+    return context.forked(said, parent.base, policy.context.fork_bytes_max)
+
+
 def _known(session_id: int, orders: Sequence[Order]) -> Tx[dict[str, Accepted]]:
     rows = yield (
-        "SELECT idem, id, (SELECT key FROM sessions s WHERE s.id = tasks.id), label FROM tasks"
-        " WHERE requester_id = ? AND idem {any}",
+        "SELECT t.idem, t.id, s.key, t.label, t.phase, s.workspace, s.model FROM tasks t"
+        " LEFT JOIN sessions s ON s.id = t.id WHERE t.requester_id = ? AND t.idem {any}",
         (session_id, [order.idem for order in orders]),
     )
-    return {idem: Accepted(task_id, key or "", label, is_new=False) for idem, task_id, key, label in rows}
+    return {
+        idem: Accepted(task_id, key or "", label, False, phase == Phase.SPAWNING, workspace, model)
+        for idem, task_id, key, label, phase, workspace, model in rows
+    }
 
 
 def census(parent: ParentRow, limits: Limits, agents: frozenset[str], wanted: int = 1) -> Tx[Census]:
@@ -165,29 +230,31 @@ def _child(
     order: Order,
     admitted: admission.Admitted,
 ) -> _Child | Refused:
-    given = _given(parent.rights, policy.limits.depth_max, policy.tools)
+    request = order.request
+    asked = authority.Request(request.tools, sandbox=request.needs_sandbox)
+    given = _given(parent.rights, policy.limits.depth_max, policy.tools, asked)
     if isinstance(given, authority.NoSandbox):
         return Refused(given.reason)
-    request = order.request
     task = Task(
         id=TaskId(order.child_id),
         requester_id=SessionId(parent.id),
         timeout_s=request.run_timeout_s or 0.0,
         expects_completion=request.expects_completion,
-        has_cleanup=request.cleanup is admission.Cleanup.DELETE,
+        has_cleanup=request.cleanup is admission.Cleanup.DELETE or request.has_side_work,
         plan=Plan.DRAFTING if request.plan_mode else Plan.NONE,
     )
     key = str(keys.subagent_key(admitted.agent_id, order.uuid))
-    return _Child(order, admitted, key, given, step(task, Admitted(now), policy))
+    event = Reserved(now) if request.has_side_work else Admitted(now)
+    return _Child(order, admitted, key, given, step(task, event, policy))
 
 
 @lru_cache(maxsize=1024)  # a fan-out asks the same of the same parent again and again
 def _given(
-    stored: str, depth_max: int, tools: authority.ToolPolicy
+    stored: str, depth_max: int, tools: authority.ToolPolicy, asked: authority.Request
 ) -> authority.Rights | authority.NoSandbox:
     parent = authority.from_text(stored)
     grant = authority.AgentGrant(depth_max=depth_max, sandbox=parent.sandbox)
-    return authority.child_rights(parent, grant, authority.Request(), tools)
+    return authority.child_rights(parent, grant, asked, tools)
 
 
 def _insert(now: float, policy: Policy, parent: ParentRow, children: Sequence[_Child]) -> Tx[None]:
@@ -196,26 +263,19 @@ def _insert(now: float, policy: Policy, parent: ParentRow, children: Sequence[_C
         yield from _evict(parent.id, evicted)
     yield (
         "INSERT INTO sessions(id, key, agent_id, parent_id, root_id, depth, lane, role, is_task, rights, route, model,"
-        " workspace, due, created_at) VALUES(?, ?, ?, ?, ?, ?, ?, ?, 1, ?, ?, ?, ?, ?, ?)",
-        Many(
-            (
-                child.order.child_id, child.key, child.admitted.agent_id, parent.id, parent.root_id,
-                child.admitted.depth, Lane.SUBAGENT.value, child.rights.role.value, rights_text(child.rights),
-                parent.route, child.order.request.model or parent.model, parent.workspace, now, now,
-            )
-            for child in children
-        ),
-    )  # fmt: skip
+        " thinking, workspace, purses, due, created_at) VALUES(?, ?, ?, ?, ?, ?, ?, ?, 1, ?, ?, ?, ?, ?, ?, ?, ?)",
+        Many(_session_row(now, parent, child) for child in children),
+    )
     yield (
         _INSERT_TASK,
-        Many((*tasks.to_row(child.queued.task), *_contract(now, parent, child)) for child in children),
+        Many((*tasks.to_row(child.born.task), *_contract(now, parent, child)) for child in children),
     )
     yield (
         tasks.INSERT_EVENT,
         Many(
             row
             for child in children
-            for row in tasks.event_rows(now, _unborn(child.queued.task), child.queued.moves, "clutch")
+            for row in tasks.event_rows(now, _unborn(child.born.task), child.born.moves, "clutch")
         ),
     )
     yield (
@@ -227,9 +287,24 @@ def _insert(now: float, policy: Policy, parent: ParentRow, children: Sequence[_C
                 now, now,
             )
             for child in children
+            if not child.order.request.has_side_work
         ),
     )  # fmt: skip
+    for child in children:
+        if child.forked is not None:
+            yield from stored.fork(now, child.order.child_id, child.forked)
     yield HINT, ("due", now)
+
+
+def _session_row(now: float, parent: ParentRow, child: _Child) -> tuple[object, ...]:
+    """With side work to do it is not due: `preparing.ready` makes it so."""
+    request = child.order.request
+    return (
+        child.order.child_id, child.key, child.admitted.agent_id, parent.id, parent.root_id, child.admitted.depth,
+        Lane.SUBAGENT.value, child.rights.role.value, rights_text(child.rights), parent.route,
+        request.model or parent.model, request.thinking or parent.thinking, parent.workspace, child.purses,
+        None if request.has_side_work else now, now,
+    )  # fmt: skip
 
 
 def rights_text(rights: authority.Rights) -> str:
@@ -249,13 +324,26 @@ def _contract(now: float, parent: ParentRow, child: _Child) -> tuple[object, ...
     order = parent.head * 1000 + child.order.place
     return (
         parent.root_id, child.admitted.depth, order, child.order.idem, child.admitted.label, request.task,
-        _spec(request.model, request.plan_mode, request.cleanup), now,
+        _spec(request), now,
     )  # fmt: skip
 
 
-@lru_cache(maxsize=1024)  # as above
-def _spec(model: str | None, plan_mode: bool, cleanup: admission.Cleanup) -> str:
-    return json.dumps({"model": model, "planMode": plan_mode, "cleanup": cleanup.value})
+@lru_cache(maxsize=1024)  # as above; the task itself is no part of it
+def _spec_text(known: tuple[tuple[str, object], ...]) -> str:
+    return json.dumps(dict(known))
+
+
+def _spec(request: SpawnRequest) -> str:
+    """What its runs must know; whatever is as usual is left out."""
+    known = {
+        "model": request.model,
+        "planMode": request.plan_mode or None,
+        "cleanup": None if request.cleanup is admission.Cleanup.KEEP else request.cleanup.value,
+        "outputSchema": request.output_schema,
+        "runtime": None if request.runtime == admission.OWN_RUNTIME else request.runtime,
+        "cwd": request.cwd,
+    }
+    return _spec_text(tuple((name, value) for name, value in known.items() if value is not None))
 
 
 def _evict(requester_id: int, count: int) -> Tx[None]:

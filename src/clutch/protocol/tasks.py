@@ -12,8 +12,9 @@ from clutch.core.lifecycle import Move, Step, step
 from clutch.core.model import Delivery, LetterKind, Outcome, Phase, Plan, Task
 from clutch.core.policy import Policy
 from clutch.core.wording import wrap_up_note
-from clutch.protocol import letters, sessions
+from clutch.protocol import letters, sessions, usage
 from clutch.protocol.sessions import SessionRow
+from clutch.protocol.usage import Fate
 from clutch.store.door import HINT, Many, Row, Tx
 
 COLUMNS = (
@@ -132,13 +133,13 @@ def _apply(now: float, policy: Policy, session: SessionRow, task: Task, effect: 
             yield from forget_notes(session.id)
             yield from letters.ask_approval(now, session, task.requester_id, generation)
         case fx.Stop(reason):
-            yield from stop(now, session, reason)
+            yield from stop(now, policy, session, reason)
         case fx.Hold():
             session.hold, session.hold_until = 1, None
             yield from forget_notes(session.id)
         case fx.Close():
             if session.owner is not None:  # claimed for a letter, not begun yet: it must not begin any more
-                yield from stop(now, session, "closed")
+                yield from stop(now, policy, session, "closed")
             session.closed, session.hold, session.hold_until, session.paused = 1, 0, None, 0
             yield from letters.unsee(session.id)
         case fx.Open(keep_transcript):
@@ -150,6 +151,8 @@ def _apply(now: float, policy: Policy, session: SessionRow, task: Task, effect: 
             yield from letters.post(now, session.id, key, LetterKind.NOTE, wrap_up_note(left_s))
         case fx.KillChildren(reason):
             yield from kill_below(now, policy, session.id, reason)
+        case fx.Unmake(reason):
+            yield from unmake(now, session.id, reason)
         case fx.Schedule():
             pass  # whoever saves an unowned session computes its due time anyway
         case fx.GiveBack() | fx.Bury() | fx.Redrive() | fx.Cleanup():
@@ -158,8 +161,10 @@ def _apply(now: float, policy: Policy, session: SessionRow, task: Task, effect: 
             assert_never(effect)
 
 
-def stop(now: float, session: SessionRow, reason: str) -> Tx[None]:
+def stop(now: float, policy: Policy, session: SessionRow, reason: str) -> Tx[None]:
     """Break the owner's fence and end its run; what it took and nobody answered goes back."""
+    if usage.is_budgeted(policy, session.purses):
+        yield from usage.give_up(now, policy, session, Fate.UNKNOWN)
     yield (
         "UPDATE runs SET ended_at = ?, stop_reason = ? WHERE session_id = ? AND ended_at IS NULL",
         (now, reason, session.id),
@@ -169,9 +174,30 @@ def stop(now: float, session: SessionRow, reason: str) -> Tx[None]:
         (session.id,),
     )
     yield from forget_notes(session.id)
+    yield (
+        "UPDATE questions SET answered_at = ?, decision = 'void', answer = '' WHERE session_id = ?"
+        " AND answered_at IS NULL",
+        (now, session.id),
+    )
     session.owner, session.run_id, session.idle_at = None, None, now
     session.fence += 1
     yield HINT, ("stop", session.id, session.fence)
+
+
+def unmake(now: float, task_id: int, why: str) -> Tx[None]:
+    """A spawn that did not come about. One line stays, so that people can see why there is no such task."""
+    for table, column in (
+        ("sessions", "id"),
+        ("tasks", "id"),
+        ("events", "task_id"),
+        ("messages", "session_id"),
+    ):
+        yield f"DELETE FROM {table} WHERE {column} = ?", (task_id,)  # noqa: S608 (constant words)
+    yield "DELETE FROM purses WHERE name = ?", (f"task:{task_id}",)
+    yield (
+        INSERT_EVENT,
+        (task_id, 1, now, "clutch", Phase.SPAWNING, Phase.SPAWNING, f"spawn-failed: {why[:200]}", 1, None),
+    )
 
 
 def forget_notes(session_id: int) -> Tx[None]:

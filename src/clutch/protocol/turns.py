@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
+from decimal import Decimal
 
 from clutch.core import events as ev
 from clutch.core import messages, runs, wording
@@ -18,9 +19,10 @@ from clutch.core.delivery import Point
 from clutch.core.messages import Answer, Input, Message, Result, Results
 from clutch.core.model import Wait
 from clutch.core.policy import Policy
-from clutch.protocol import inbox, outbox, sessions, tasks
+from clutch.protocol import context, inbox, outbox, sessions, tasks, usage
 from clutch.protocol.sessions import SessionRow, StepRow
 from clutch.protocol.spawn import Accepted, Order, spawn
+from clutch.protocol.usage import Fate
 from clutch.store.door import Many, Row, Tx
 
 NO_CHILD = "no child of yours is at work and nothing is left to report: there is nothing to wait for"
@@ -85,6 +87,7 @@ def _go_on(now: float, policy: Policy, session: SessionRow) -> Tx[Begun | None]:
     else:
         counters = runs.taken_over(runs.Counters(*counted), session.head)
         if runs.is_crash_loop(counters, policy.life):
+            yield from usage.give_up(now, policy, session, Fate.UNKNOWN)
             text = yield from partial(session.id, run_id)
             yield from _end(now, policy, session, "crash loop", text, is_final=True)
             return None
@@ -103,7 +106,12 @@ def _go_on(now: float, policy: Policy, session: SessionRow) -> Tx[Begun | None]:
     senders = tuple(row[0] for row in rows if row[1] == "announce" and not row[2])
     session.progress_at = now
     yield from sessions.save(now, policy, session)
-    return Begun(run_id, session.head, session.base, session.depth, True, bool(rows), senders)
+    if not (yield from _has_open_calls(session)):
+        yield from usage.give_up(now, policy, session, Fate.UNKNOWN)
+        yield from _foresee(now, policy, session, run_id)
+    # Answered: it parked before its calls were started, so nobody can have interrupted them.
+    is_resumed = parked_until != runs.ANSWERED
+    return Begun(run_id, session.head, session.base, session.depth, is_resumed, bool(rows), senders)
 
 
 def _open_run(now: float, policy: Policy, session: SessionRow, run_id: int, nonce: str) -> Tx[Begun | None]:
@@ -135,7 +143,20 @@ def _open_run(now: float, policy: Policy, session: SessionRow, run_id: int, nonc
     )
     session.run_id, session.progress_at = run_id, now
     yield from sessions.save(now, policy, session)
+    yield from _foresee(now, policy, session, run_id)
     return Begun(run_id, session.head, session.base, session.depth, False, True, taken.senders)
+
+
+def _has_open_calls(session: SessionRow) -> Tx[bool]:
+    """Then tools come first, and their results foresee the next model call."""
+    rows = yield "SELECT 1 FROM calls WHERE session_id = ? AND seq = ?", (session.id, session.head)
+    return bool(rows)
+
+
+def _foresee(now: float, policy: Policy, session: StepRow, run_id: int) -> Tx[None]:
+    """With a budget the call must be reserved, which takes a transaction of its own."""
+    if not usage.is_budgeted(policy, session.purses):
+        yield from usage.foresee(now, session.id, run_id, session.model or "")
 
 
 def _close_calls(now: float, session: SessionRow, run_id: int) -> Tx[None]:
@@ -149,7 +170,7 @@ def _close_calls(now: float, session: SessionRow, run_id: int) -> Tx[None]:
         yield from _append(now, session, run_id, [Results(unknown)])
 
 
-def _append(now: float, session: SessionRow, run_id: int, new: Sequence[Message]) -> Tx[None]:
+def _append(now: float, session: StepRow, run_id: int, new: Sequence[Message]) -> Tx[None]:
     if new:
         yield _MESSAGE, Many([_line(now, session, run_id, message) for message in new])
 
@@ -171,10 +192,12 @@ def respond(
     answer: Answer,
     replay_safe: Sequence[bool],
     is_unanswered: bool,
+    usd: Decimal | None = None,
+    events_upto: int = 0,
 ) -> Tx[int]:
     """The model spoke and wants tools: its words and its intents, before anything is done. The new head."""
     session = yield from sessions.own_step(session_id, fence)
-    yield from _say(now, policy, session, run_id, answer, is_unanswered)
+    yield from _say(now, policy, session, run_id, answer, is_unanswered, usd, events_upto)
     yield (
         "INSERT INTO calls(session_id, seq, idx, run_id, name, replay_safe) VALUES(?, ?, ?, ?, ?, ?)",
         Many(
@@ -187,20 +210,22 @@ def respond(
 
 
 def _say(
-    now: float, policy: Policy, session: StepRow, run_id: int, answer: Answer, is_unanswered: bool
+    now: float,
+    policy: Policy,
+    session: StepRow,
+    run_id: int,
+    answer: Answer,
+    is_unanswered: bool,
+    usd: Decimal | None,
+    events_upto: int = 0,
 ) -> Tx[None]:
+    """`events_upto`: system events that its prompt showed; they are consumed with the answer."""
     yield _MESSAGE, _line(now, session, run_id, answer)
-    used = answer.usage
-    yield (
-        "INSERT INTO usage(run_id, call_no, session_id, root_id, at, model, input, output, cache_read, cache_write)"
-        " VALUES(?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
-        (
-            run_id, session.head, session.id, session.root_id, now, answer.model, used.input, used.output,
-            used.cache_read, used.cache_write,
-        ),
-    )  # fmt: skip
+    yield from usage.settle(now, policy, session, answer, usd)
     if is_unanswered:
         yield from inbox.answer(now, policy, session, run_id)
+    if events_upto:
+        yield from context.consume_events(session.id, run_id, events_upto)
 
 
 def results(
@@ -212,6 +237,7 @@ def results(
         return (yield from _results_and_mail(now, policy, session_id, fence, run_id, outcome, nonce))
     yield _MESSAGE, _line(now, step, run_id, outcome)
     yield sessions.moved(now, step)
+    yield from _foresee(now, policy, step, run_id)
     return _ON
 
 
@@ -227,6 +253,7 @@ def _results_and_mail(
     taken = yield from inbox.take(now, policy, session, run_id, Point.STEP, nonce)
     yield from _append(now, session, run_id, taken.inputs)
     yield sessions.moved(now, session)
+    yield from _foresee(now, policy, session, run_id)
     return Boundary(taken.inputs, True, taken.is_any, taken.senders)
 
 
@@ -297,19 +324,65 @@ def finish(
     run_id: int,
     answer: Answer,
     is_unanswered: bool,
+    usd: Decimal | None = None,
+    events_upto: int = 0,
 ) -> Tx[None]:
     """The last word: message, end of run, the task's step, its letter and the release, in one commit."""
     session = yield from sessions.own(session_id, fence)
-    yield from _say(now, policy, session, run_id, answer, is_unanswered)
+    yield from _say(now, policy, session, run_id, answer, is_unanswered, usd, events_upto)
+    yield from _end_in_order(now, policy, session, run_id, answer.text)
+
+
+def _end_in_order(now: float, policy: Policy, session: SessionRow, run_id: int, text: str) -> Tx[None]:
     yield from _end_run(now, session, run_id, "end")
     if session.is_task:
         # The rights of a leaf never let it spawn, so there is nothing to count.
-        children = 0 if session.role == Role.LEAF else (yield from sessions.untold(session_id))
-        yield from tasks.record(now, policy, session, ev.Ended(now, answer.text, children))
+        children = 0 if session.role == Role.LEAF else (yield from sessions.untold(session.id))
+        yield from tasks.record(now, policy, session, ev.Ended(now, text, children))
     else:
-        yield from _reply(now, session, run_id, answer.text)
+        yield from _reply(now, session, run_id, text)
     session.progress_at = now
     yield from sessions.save(now, policy, session)
+
+
+def submit(now: float, policy: Policy, session_id: int, fence: int, run_id: int, value: str) -> Tx[None]:
+    """The value that was accepted with the last results is the last word; no further model call is made."""
+    session = yield from sessions.own(session_id, fence)
+    yield from usage.give_up(now, policy, session, Fate.UNSENT)
+    yield from inbox.answer(now, policy, session, run_id)
+    yield from _append(now, session, run_id, [Answer(value)])
+    yield "UPDATE tasks SET value = ? WHERE id = ?", (value, session_id)
+    yield from _end_in_order(now, policy, session, run_id, value)
+
+
+def remind(
+    now: float,
+    policy: Policy,
+    session_id: int,
+    fence: int,
+    run_id: int,
+    answer: Answer,
+    note: Input,
+    is_unanswered: bool,
+    usd: Decimal | None = None,
+) -> Tx[int]:
+    """It spoke where something else was asked for: its words and a note, and the run goes on. The new head."""
+    session = yield from sessions.own(session_id, fence)
+    yield from _say(now, policy, session, run_id, answer, is_unanswered, usd)
+    yield from _append(now, session, run_id, [note])
+    session.progress_at = now
+    yield from sessions.save(now, policy, session)
+    yield from _foresee(now, policy, session, run_id)
+    return session.head
+
+
+def wait(now: float, policy: Policy, session_id: int, fence: int, run_id: int, seconds: float) -> Tx[None]:
+    """The calls of others hold what is left of a budget: without a slot, until they may be back."""
+    del run_id
+    session = yield from sessions.own(session_id, fence)
+    if session.is_task:
+        yield from tasks.record(now, policy, session, ev.Parked(now, Wait.BUDGET))
+    yield from _release(now, policy, session, parked_until=now + seconds)
 
 
 def _reply(now: float, session: SessionRow, run_id: int, text: str) -> Tx[None]:
@@ -334,9 +407,11 @@ def stumble(
     error: str,
     is_retryable: bool,
     retry_at: float | None,
+    fate: Fate = Fate.UNKNOWN,
 ) -> Tx[None]:
     """The model call failed: park and try again later, or end the run with the error."""
     session = yield from sessions.own(session_id, fence)
+    yield from usage.give_up(now, policy, session, fate)
     rows = yield "SELECT crashes, failures, progress_head FROM runs WHERE id = ?", (run_id,)
     decision = runs.provider_failed(
         runs.Counters(*rows[0]),
@@ -346,6 +421,7 @@ def stumble(
         is_retryable=is_retryable,
         retry_at=retry_at,
         life=policy.life,
+        is_sent=fate is not Fate.UNSENT,
     )
     if isinstance(decision, runs.GiveUp):
         text = yield from partial(session_id, run_id)
@@ -370,13 +446,16 @@ def fail(
     is_final: bool,
     cut: Answer | None = None,
     is_unanswered: bool = False,
+    usd: Decimal | None = None,
 ) -> Tx[None]:
-    """The run cannot go on for a reason of its own: the step limit, or an answer that was `cut`.
+    """The run cannot go on for a reason of its own: a bound, or an answer that was `cut`.
 
     What was cut off may have been part of its calls: they are not kept, and nobody will ever carry them out."""
     session = yield from sessions.own(session_id, fence)
     if cut is not None:
-        yield from _say(now, policy, session, run_id, replace(cut, calls=()), is_unanswered)
+        yield from _say(now, policy, session, run_id, replace(cut, calls=()), is_unanswered, usd)
+    else:
+        yield from usage.give_up(now, policy, session, Fate.UNSENT)
     text = yield from partial(session_id, run_id)
     yield from _end(now, policy, session, error, text, is_final=is_final)
 
@@ -386,6 +465,7 @@ def crash(now: float, policy: Policy, session_id: int, fence: int, error: str) -
     session = yield from sessions.own(session_id, fence)
     if session.run_id is None:
         return (yield from _release(now, policy, session))
+    yield from usage.give_up(now, policy, session, Fate.UNKNOWN)
     text = yield from partial(session_id, session.run_id)
     yield from _end(now, policy, session, error, text, is_final=False)
 
@@ -404,9 +484,12 @@ def _end(
     yield from sessions.save(now, policy, session)
 
 
-def hand_over(now: float, policy: Policy, session_id: int, fence: int) -> Tx[None]:
-    """An orderly stop of the worker: whoever is next goes on, and it counts as nothing."""
+def hand_over(now: float, policy: Policy, session_id: int, fence: int, fate: Fate = Fate.UNKNOWN) -> Tx[None]:
+    """An orderly stop of the worker: whoever is next goes on, and it counts as nothing.
+
+    `fate`: of the model call that was foreseen or under way."""
     session = yield from sessions.own(session_id, fence)
+    yield from usage.give_up(now, policy, session, fate)
     if session.is_task and session.run_id is not None:
         yield from tasks.record(now, policy, session, ev.Parked(now, Wait.RESTART))
     yield from _release(now, policy, session, parked_until=now)
@@ -414,7 +497,9 @@ def hand_over(now: float, policy: Policy, session_id: int, fence: int) -> Tx[Non
 
 def _release(now: float, policy: Policy, session: SessionRow, parked_until: float | None = None) -> Tx[None]:
     if session.run_id is not None and parked_until is not None:
-        yield "UPDATE runs SET parked_until = ? WHERE id = ?", (parked_until, session.run_id)
+        # One that was parked already keeps why: it was claimed, and not begun.
+        which = (parked_until, session.run_id)
+        yield "UPDATE runs SET parked_until = COALESCE(parked_until, ?) WHERE id = ?", which
     session.owner = None
     yield from sessions.save(now, policy, session)
 

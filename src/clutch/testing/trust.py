@@ -2,7 +2,7 @@
 
     simulation  faults in virtual time, invariants after every commit     replays  same seed, same bytes
     mutants     planted bugs that the simulation must find                kills    real processes, kill -9
-    races       many processes want the last slot
+    races       many processes want the last slot                         lone     … or one state directory
 
 Progress, the table and how to reproduce a failure go to stderr; the summary is the last line of stdout.
 """
@@ -27,6 +27,7 @@ import apsw
 from clutch import __version__
 from clutch.testing import bounds
 from clutch.testing.killing.kills import Total, Wish, run_kills
+from clutch.testing.killing.lone import Lone, run_lone
 from clutch.testing.killing.races import Outcome, run_races
 from clutch.testing.mutants.hunting import hunt_all
 from clutch.testing.mutants.planting import Found, NotFound
@@ -77,6 +78,7 @@ class Findings:
     hunted: Sequence[Hunted]
     killed: Total
     raced: Mapping[str, Outcome]
+    lone: Lone
     wall_s: float
 
 
@@ -111,6 +113,7 @@ def find_out(plan: Plan) -> Findings:
         hunted=_step("mutants", lambda: _hunt(plan)),
         killed=_step("kills", lambda: _kill(plan)),
         raced=_step("races", lambda: _race(plan)),
+        lone=_step("lone", lambda: run_lone(bounds.RACE_PROCESSES, _rounds_of(plan))),
         wall_s=time.monotonic() - started,
     )
 
@@ -140,8 +143,11 @@ def _kill(plan: Plan) -> Total:
 
 
 def _race(plan: Plan) -> Mapping[str, Outcome]:
-    rounds = max(_ROUNDS_LEAST, bounds.scaled(bounds.RACE_ROUNDS, plan.share))
-    return run_races(plan.backends, processes=bounds.RACE_PROCESSES, rounds=rounds)
+    return run_races(plan.backends, processes=bounds.RACE_PROCESSES, rounds=_rounds_of(plan))
+
+
+def _rounds_of(plan: Plan) -> int:
+    return max(_ROUNDS_LEAST, bounds.scaled(bounds.RACE_ROUNDS, plan.share))
 
 
 def _hunt(plan: Plan) -> list[Hunted]:
@@ -191,7 +197,7 @@ def summarise(plan: Plan, findings: Findings) -> dict[str, Any]:
         "faults_by_kind": dict(sorted(simulated.faults.items())),
         "commits": simulated.commits,
         "edges": {"seen": len(simulated.edges), "total": simulated.edges_total},
-        "invariants": dict(sorted(simulated.invariants.items())),
+        "invariants": dict(sorted({**simulated.invariants, "T17": _tries(findings.lone)}.items())),
         "violations": len(simulated.violations),
         "replays_identical": findings.replays,
         "mutants": _mutants(findings.hunted),
@@ -209,6 +215,7 @@ def summarise(plan: Plan, findings: Findings) -> dict[str, Any]:
         "backends": list(plan.backends),
         "accepted": killed.accepted,
         "repeated_model_calls": killed.repeated_model_calls,
+        "state_directory_rounds": asdict(findings.lone),
     }
     short = bounds.shortfalls(summary, plan.share, plan.backends)
     return summary | {"shortfalls": short, "ok": not short and not failures(findings)}
@@ -225,8 +232,17 @@ def _rounds(raced: Mapping[str, Outcome]) -> dict[str, int]:
     return {"processes": worst.processes, "rounds": worst.rounds, "exactly_one": worst.exactly_one}
 
 
+def _tries(lone: Lone) -> int:
+    return lone.processes * lone.rounds
+
+
 def failures(findings: Findings) -> list[str]:
-    return [*findings.simulated.violations, *findings.killed.failures]
+    lone = findings.lone
+    shared = lone.rounds - lone.exactly_one
+    crowded = (
+        [f"T17: {shared} of {lone.rounds} state directories had not exactly one owner"] if shared else []
+    )
+    return [*findings.simulated.violations, *findings.killed.failures, *crowded]
 
 
 def versions(backends: Sequence[str]) -> dict[str, str | None]:
@@ -264,12 +280,16 @@ def _git(where: Path, *words: str) -> str:
 
 def table(summary: Mapping[str, Any]) -> Iterator[str]:
     edges, mutants, races = summary["edges"], summary["mutants"], summary["limit_rounds"]
+    lone = summary["state_directory_rounds"]
     moments = f"{summary['kills_in_flight']:,} / {summary['kills_in_recovery']:,}"
     harm = f"{summary['lost']} / {summary['twice']} / {summary['unsafe_repeats']}"
     rows = {
         "simulated tasks brought to an end": f"{summary['sim_runs']:,} in {summary['sim_worlds']:,} worlds",
         "faults": f"{summary['faults']:,} of {len(summary['faults_by_kind'])} kinds",
         "commits, each followed by the invariants": f"{summary['commits']:,}",
+        "… how often each was asked": _pairs(
+            {name: count for name, count in summary["invariants"].items() if name.startswith("T")}
+        ),
         "violations": summary["violations"],
         "edges of the state machine seen": f"{edges['seen']} of {edges['total']}",
         "replays with the same bytes": summary["replays_identical"],
@@ -279,6 +299,7 @@ def table(summary: Mapping[str, Any]) -> Iterator[str]:
         "… lost / told twice / effects repeated": harm,
         "rounds over the limit": _pairs(summary["over_limit"]),
         "rounds with exactly one winner": f"{races['exactly_one']} of {races['rounds']}",
+        "state directories with exactly one owner": f"{lone['exactly_one']} of {lone['rounds']}",
         "seconds": summary["wall_s"],
     }
     wide = max(map(len, rows))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Mapping
 from typing import Any, TypeVar
@@ -29,16 +30,85 @@ def checked(model: type[A], args: Mapping[str, Any]) -> A:
         if not _is_unicode(name) or not _is_unicode(value):
             raise InvalidInput(_printable(name)[:FIELD_CHARS_MAX], "must be valid Unicode text")
     try:
-        return model.model_validate(dict(args))
+        # Strict, but of JSON: a date is a string there, and a tuple is a list.
+        return model.model_validate_json(json.dumps(dict(args)))
     except ValidationError as error:
         field, rule = _first(model, error)
         raise InvalidInput(field, rule) from error
+    except (TypeError, ValueError, RecursionError) as error:
+        raise InvalidInput(_not_json(args), "must be plain JSON") from error
+
+
+def _not_json(args: Mapping[str, Any]) -> str:
+    for name, value in args.items():
+        try:
+            json.dumps(value, allow_nan=False)
+        except (TypeError, ValueError, RecursionError):
+            return _printable(str(name))[:FIELD_CHARS_MAX]
+    return "arguments"
 
 
 def schema_of(model: type[BaseModel]) -> dict[str, Any]:
-    """The JSON schema a provider is given, without the words pydantic adds for people."""
+    """The JSON schema a provider is given: every word of it is paid for in every request.
+
+    Left out is what pydantic adds for people, what is refused anyway, and null where a field may be absent."""
     schema = model.model_json_schema(by_alias=True)
-    return {key: value for key, value in schema.items() if key not in ("title", "description")}
+    definitions = schema.pop("$defs", {})
+    try:
+        plain = _plain(schema, definitions)
+    except RecursionError:  # a type that contains itself keeps its name
+        plain = _plain(schema, {})
+        plain["$defs"] = {name: _plain(inner, {}) for name, inner in definitions.items()}
+    plain.pop("description", None)
+    return {"type": "object", "properties": {}, **plain}
+
+
+def _plain(schema: Mapping[str, Any], definitions: Mapping[str, Any]) -> dict[str, Any]:
+    """`definitions`: what a `$ref` is replaced by; without them it stays."""
+    if schema.get("default", ...) is None:
+        schema = _optional(schema)
+    if definitions and "$ref" in schema:
+        rest = {key: value for key, value in schema.items() if key != "$ref"}
+        schema = {**definitions[schema["$ref"].removeprefix("#/$defs/")], **rest}
+    plain = {key: _plain_value(key, value, definitions) for key, value in schema.items()}
+    return {key: value for key, value in plain.items() if not _is_noise(key, value)}
+
+
+def _is_noise(key: str, value: Any) -> bool:
+    """A model leaves out what it does not want, asks for one at least, and seldom meets a high limit."""
+    match key, value:
+        case "title", str():
+            return True
+        case (("additionalProperties" | "default"), False):
+            return True
+        case (("minLength" | "minItems" | "minimum"), 1):
+            return True
+        case (("maxLength" | "maxItems"), int(most)):
+            return most >= 100
+        case _:
+            return False
+
+
+def _plain_value(key: str, value: Any, definitions: Mapping[str, Any]) -> Any:
+    match key, value:
+        case (("properties" | "patternProperties"), dict()):
+            return {name: _plain(inner, definitions) for name, inner in value.items()}
+        case (("default" | "enum" | "const" | "examples" | "required" | "discriminator"), _):
+            return value
+        case _, dict():
+            return _plain(value, definitions)
+        case _, list():
+            return [_plain(inner, definitions) if isinstance(inner, dict) else inner for inner in value]
+        case _:
+            return value
+
+
+def _optional(schema: Mapping[str, Any]) -> dict[str, Any]:
+    rest = {key: value for key, value in schema.items() if key not in ("default", "anyOf")}
+    kinds = [kind for kind in schema.get("anyOf", ()) if kind != {"type": "null"}]
+    if len(kinds) == 1:
+        return {**kinds[0], **rest}
+    return {**rest, "anyOf": kinds} if kinds else rest
 
 
 def _first(model: type[BaseModel], error: ValidationError) -> tuple[str, str]:

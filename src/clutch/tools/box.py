@@ -1,28 +1,41 @@
 """The tools an agent has: one registry that checks arguments, runs, and keeps answers storable.
 
-Who may use which tool is not decided here. `sessions_spawn` and `sessions_yield` are described here like all
-others, but they change the ledger, so the engine carries them out.
+Who may use which tool is not decided here. `sessions_spawn`, `sessions_yield` and `ask_human` are described
+here like all others, but they change the ledger, so the engine carries them out.
 """
 
 from __future__ import annotations
 
+import asyncio
+import re
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypedDict, TypeVar, Unpack
 
 from pydantic import BaseModel
 
 from clutch.core.admission import SpawnRequest
+from clutch.core.authority.tools import ALIASES, NEVER_FOR_CHILDREN, SESSION_TOOLS, canonical
 from clutch.core.policy import Limits
 from clutch.errors import InvalidInput
-from clutch.ports import ToolContext, ToolFailed, ToolSpec
-from clutch.tools import files, sessions
+from clutch.ports import HumanQuestion, ToolContext, ToolFailed, ToolSpec
+from clutch.tools import files, sessions, standard
+from clutch.tools.addresses import Reach, reach_of
 from clutch.tools.arguments import checked, schema_of
+from clutch.tools.python import Seats, python_tool
+
+if TYPE_CHECKING:
+    from clutch.tools.web import Fetcher
 
 ANSWER_CHARS_MAX = 256 * 1024  # one answer must never fill a context window by itself
 ERROR_CHARS_MAX = 500
+FETCHES_MAX = 32  # at once: pages are read into memory
 
 A = TypeVar("A", bound=BaseModel)
+F = TypeVar("F", bound=Callable[..., Any])
+Run = Callable[[Mapping[str, Any], ToolContext], Awaitable[str]]
+#: Serves one call of a file tool: its name, checked arguments and the workspace. Raises ToolFailed.
+RunFiles = Callable[[str, Mapping[str, Any], str], Awaitable[str]]
 
 SPAWN = ToolSpec(
     "sessions_spawn",
@@ -37,20 +50,57 @@ YIELD = ToolSpec(
     replay_safe=True,
     read_only=True,
 )
+ASK = ToolSpec("ask_human", standard.ASK, schema_of(standard.AskArguments), replay_safe=True, read_only=True)
+BY_THE_ENGINE = (ASK, SPAWN, YIELD)
+
+#: A tool of such a name would be taken for the one that has it, by a rule or by a model.
+RESERVED = (
+    NEVER_FOR_CHILDREN
+    | SESSION_TOOLS
+    | ALIASES.keys()
+    | {"submit_result"}
+    | {spec.name for spec in BY_THE_ENGINE}
+)
+_NAME = re.compile(r"[a-zA-Z0-9_-]{1,64}")  # what every provider takes
+
+
+class Flags(TypedDict, total=False):
+    """What else is known of a tool; `ToolSpec` tells what each means."""
+
+    replay_safe: bool
+    read_only: bool
+    needs_approval: bool
+    timeout_s: float | None
+    concurrency: int | None
+    is_outward: bool
 
 
 @dataclass(frozen=True, slots=True)
 class _Tool:
     spec: ToolSpec
-    run: Callable[[Mapping[str, Any], ToolContext], Awaitable[str]]
+    run: Run
+    seats: Seats
 
 
 class Tools:
-    """A Toolbox. Empty but for the session tools; `standard_tools` has the file tools too."""
+    """A Toolbox. Empty but for what the engine carries out; `standard_tools` has the others too."""
 
-    def __init__(self, limits: Limits | None = None) -> None:
+    def __init__(self, limits: Limits | None = None, *, aliases: bool = False) -> None:
         self._limits = limits or Limits()
+        self._has_aliases = aliases
         self._tools: dict[str, _Tool] = {}
+
+    def tool(self, *, name: str | None = None, **flags: Unpack[Flags]) -> Callable[[F], F]:
+        """Registers the function below it: typed parameters and a docstring are all it needs."""
+
+        def register(function: F) -> F:
+            made = python_tool(function, name, flags.get("concurrency"))
+            self.add(
+                made.call, arguments=made.arguments, name=made.name, description=made.description, **flags
+            )
+            return function
+
+        return register
 
     def add(
         self,
@@ -59,30 +109,52 @@ class Tools:
         arguments: type[A],
         name: str | None = None,
         description: str | None = None,
-        replay_safe: bool = False,
-        read_only: bool = False,
+        **flags: Unpack[Flags],
     ) -> None:
         """Without a name or description, the function's own are used."""
-        name = name or function.__name__
-        if name in self._tools or name in (SPAWN.name, YIELD.name):
-            raise ValueError(f"there is already a tool named {name!r}")
         description = description or (function.__doc__ or "").strip()
-        spec = ToolSpec(name, description, schema_of(arguments), replay_safe, read_only)
+        spec = ToolSpec(name or function.__name__, description, schema_of(arguments), **flags)
 
         async def run(args: Mapping[str, Any], context: ToolContext) -> str:
             return await function(checked(arguments, args), context)
 
-        self._tools[name] = _Tool(spec, run)
+        self.register(spec, run)
+
+    def register(self, spec: ToolSpec, run: Run) -> None:
+        """A tool that checks its own arguments. Raises InvalidInput for a name or a number that won't do."""
+        self._check(spec)
+        self._tools[spec.name] = _Tool(spec, run, Seats(spec.concurrency))
+
+    def remove(self, name: str) -> None:
+        self._tools.pop(name, None)
+
+    def _check(self, spec: ToolSpec) -> None:
+        tool = f"tool {spec.name[:80]!r}"
+        if not _NAME.fullmatch(spec.name):
+            raise InvalidInput(tool, "must have a name of at most 64 letters, digits, _ and -; give it one")
+        if spec.name in self._tools:
+            raise InvalidInput(tool, "there is already a tool of this name; choose another")
+        if spec.name in RESERVED:
+            raise InvalidInput(tool, "is a reserved name; choose another")
+        if spec.timeout_s is not None and not spec.timeout_s > 0:
+            raise InvalidInput(f"{tool}, timeout_s", "must be more than 0; leave it out for none")
+        if spec.concurrency is not None and spec.concurrency < 1:
+            raise InvalidInput(f"{tool}, concurrency", "must be at least 1; leave it out for no limit")
 
     def specs(self) -> Sequence[ToolSpec]:
-        return [*(tool.spec for tool in self._tools.values()), SPAWN, YIELD]
+        return [*(tool.spec for tool in self._tools.values()), *BY_THE_ENGINE]
+
+    def canonical(self, name: str) -> str:
+        """The tool behind another spelling of its name, if those are accepted here."""
+        return canonical(name) if self._has_aliases else name
 
     async def run(self, name: str, args: Mapping[str, Any], context: ToolContext) -> str:
-        tool = self._tools.get(name)
+        tool = self._tools.get(self.canonical(name))
         if tool is None:
             raise ToolFailed(f"there is no tool named {name[:80]!r}; there are: {', '.join(self._tools)}")
         try:
-            return storable(await tool.run(args, context))
+            async with tool.seats.here():
+                return storable(await _timed(tool, args, context))
         except (InvalidInput, ToolFailed) as error:
             raise ToolFailed(storable(str(error))) from error
         except Exception as error:  # a tool is a stranger's code; the model hears what it raised
@@ -91,15 +163,77 @@ class Tools:
     def spawn_request(self, args: Mapping[str, Any]) -> SpawnRequest:
         return sessions.request_of(args, self._limits)
 
+    def human_question(self, args: Mapping[str, Any]) -> HumanQuestion:
+        """Arguments of `ask_human` as our own type. Raises InvalidInput naming the field and the rule."""
+        said = checked(standard.AskArguments, args)
+        if not said.question.strip():
+            raise InvalidInput("question", "must not be blank")
+        return HumanQuestion(said.question, tuple(said.choices or ()))
 
-def standard_tools(limits: Limits | None = None) -> Tools:
-    tools = Tools(limits)
-    tools.add(files.read, arguments=files.ReadArguments, replay_safe=True, read_only=True)
-    tools.add(files.list_files, name="list", arguments=files.ListArguments, replay_safe=True, read_only=True)
-    tools.add(files.search, arguments=files.SearchArguments, replay_safe=True, read_only=True)
-    # Writing the same text again changes nothing, so a crash in between is no reason to ask.
-    tools.add(files.write, arguments=files.WriteArguments, replay_safe=True)
+
+async def _timed(tool: _Tool, args: Mapping[str, Any], context: ToolContext) -> str:
+    seconds = tool.spec.timeout_s
+    limit = asyncio.timeout(seconds)
+    try:
+        async with limit:
+            return await tool.run(args, context)
+    except TimeoutError as error:
+        if not limit.expired():  # the tool's own
+            raise
+        raise ToolFailed(f"{tool.spec.name}: no answer within {seconds:g} s; it was given up") from error
+
+
+async def files_in_thread(name: str, args: Mapping[str, Any], workspace: str) -> str:
+    return await asyncio.to_thread(files.run, name, args, workspace)
+
+
+def standard_tools(
+    limits: Limits | None = None,
+    *,
+    run_files: RunFiles = files_in_thread,
+    allow_private: Sequence[str] = (),
+    aliases: bool = False,
+) -> Tools:
+    """`allow_private`: hosts and networks that `web_fetch` may reach although they are not public."""
+    tools = Tools(limits, aliases=aliases)
+
+    def add(name: str, description: str, arguments: type[BaseModel], **flags: Unpack[Flags]) -> None:
+        async def run(given: BaseModel, context: ToolContext) -> str:
+            return await run_files(name, given.model_dump(), context.workspace)
+
+        tools.add(run, name=name, description=description, arguments=arguments, **flags)
+
+    add("read", standard.READ, standard.ReadArguments, replay_safe=True, read_only=True)
+    add("list", standard.LIST, standard.ListArguments, replay_safe=True, read_only=True)
+    add("search", standard.SEARCH, standard.SearchArguments, replay_safe=True, read_only=True)
+    # Writing the same text again changes nothing, so a crash in between is no reason to ask. An edit may find
+    # its `old` again in what it wrote, or find it gone and seem to have failed.
+    add("write", standard.WRITE, standard.WriteArguments, replay_safe=True)
+    add("edit", standard.EDIT, standard.EditArguments)
+    reach = reach_of(allow_private)
+
+    async def web_fetch(given: standard.FetchArguments, context: ToolContext) -> str:
+        del context
+        fetcher = await asyncio.to_thread(_fetcher, reach)
+        return await fetcher.fetch(given.url, given.max_chars)
+
+    tools.add(
+        web_fetch,
+        arguments=standard.FetchArguments,
+        description=standard.FETCH,
+        replay_safe=True,
+        read_only=True,
+        concurrency=FETCHES_MAX,
+        is_outward=True,
+    )
     return tools
+
+
+def _fetcher(reach: Reach) -> Fetcher:
+    """In a thread: loading an HTTP client must not stop the event loop."""
+    from clutch.tools.web import Fetcher
+
+    return Fetcher(reach)
 
 
 def storable(text: str) -> str:

@@ -1,8 +1,11 @@
-"""The tools `read`, `list`, `search` and `write`: files of one workspace, as text for a model.
+"""The tools `read`, `list`, `search`, `write` and `edit`: files of one workspace, as text for a model.
 
 What is guarded: `workspace` opens nothing outside, `scan` bounds what an expression may cost, and here every
 answer has a size. Files are read up to 2 MiB, listings and searches end after 20,000 entries or 8 seconds
-and say so. Blocking work runs in threads. Not guarded: see `workspace`; a sandbox is a layer of its own.
+and say so. Not guarded: see `workspace`; a sandbox is a layer of its own.
+
+Every function blocks and takes arguments that were checked before. `run` is the one way in, so that a process
+of its own can serve it; therefore this imports the standard library and its neighbours only.
 
 Every answer is made of lines. A line of `list` is a kind or a size, two spaces and a path; a line of
 `search` is `path:line: text`; notices stand in parentheses on the last line.
@@ -10,7 +13,6 @@ Every answer is made of lines. A line of `list` is a kind or a size, two spaces 
 
 from __future__ import annotations
 
-import asyncio
 import json
 import os
 import secrets
@@ -18,15 +20,11 @@ import signal
 import stat
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
-from typing import Annotated, TypeVar
+from typing import Any
 
-from pydantic import Field
-
-from clutch.ports import ToolContext, ToolFailed
-from clutch.tools import scan
-from clutch.tools.arguments import Arguments
+from clutch.tools import editing, scan
 from clutch.tools.workspace import (
     FILE_BYTES_MAX,
     Budget,
@@ -37,6 +35,7 @@ from clutch.tools.workspace import (
     content,
     directory,
     lines_of,
+    locked,
     matches,
     opened,
     parts_of,
@@ -47,66 +46,14 @@ from clutch.tools.workspace import (
 READ_CHARS_MAX = 64 * 1024  # one answer; a model that wants more asks for the next lines
 LINE_CHARS_MAX = 1000
 
-Path = Annotated[str, Field(description="Relative to the workspace.", min_length=1)]
-Glob = Annotated[
-    str, Field(description="Only these: '*.py' by name, 'src/**/*.py' by path.", min_length=1, max_length=200)
-]
 
-
-class ReadArguments(Arguments):
-    path: Path
-    start: int = Field(1, description="First line, from 1. Negative: that many lines from the end.")
-    limit: int = Field(400, ge=1, le=5000, description="How many lines.")
-
-
-class ListArguments(Arguments):
-    path: Path = "."
-    recursive: bool = False
-    glob: Glob | None = None
-    limit: int = Field(500, ge=1, le=2000, description="How many entries.")
-
-
-class SearchArguments(Arguments):
-    pattern: str = Field(description="A Python regular expression.", min_length=1, max_length=1000)
-    path: Path = "."
-    glob: Glob | None = None
-    recursive: bool = True
-    limit: int = Field(100, ge=1, le=500, description="How many matching lines.")
-    per_file: int = Field(20, ge=1, le=500, description="How many matching lines of one file.")
-
-
-class WriteArguments(Arguments):
-    path: Path
-    text: str
-
-
-async def read(arguments: ReadArguments, context: ToolContext) -> str:
-    """Read a text file with line numbers."""
-    return await _in_thread(_read, arguments, context.workspace)
-
-
-async def list_files(arguments: ListArguments, context: ToolContext) -> str:
-    """List a folder with sizes. Version control, dependencies and caches are named but not entered."""
-    return await _in_thread(_list, arguments, context.workspace)
-
-
-async def search(arguments: SearchArguments, context: ToolContext) -> str:
-    """Search text files by a regular expression, line by line. Answers `path:line: text`."""
-    return await _in_thread(_search, arguments, context.workspace)
-
-
-async def write(arguments: WriteArguments, context: ToolContext) -> str:
-    """Write a text file, making the folders it needs. An existing file is replaced in one step."""
-    return await _in_thread(_write, arguments, context.workspace)
-
-
-A = TypeVar("A")
-
-
-async def _in_thread(work: Callable[[A, str], str], arguments: A, root: str) -> str:
+def run(name: str, args: Mapping[str, Any], root: str) -> str:
+    """One call of a file tool. Raises ToolFailed with a text for the model."""
     try:
-        return await asyncio.to_thread(work, arguments, root)
+        return FUNCTIONS[name](root, **args)
     except Refused as error:
+        from clutch.ports import ToolFailed  # costs more than the rest together, and most calls succeed
+
         raise ToolFailed(str(error)) from error
 
 
@@ -123,13 +70,13 @@ class _Page:
         return self.first + len(self.lines) - 1
 
 
-def _read(arguments: ReadArguments, root: str) -> str:
-    parts = parts_of(arguments.path)
+def read(root: str, path: str, start: int = 1, limit: int = 400) -> str:
+    parts = parts_of(path)
     with opened(root, parts) as (file, size):
         lines = lines_of(content(file))
     if lines is None:
         return f"({shown(parts)} is binary: {size} bytes, not shown)"
-    page = _page(lines, arguments)
+    page = _page(lines, start, limit)
     span = f"lines {page.first}-{page.last}" if page.lines else f"no line from {page.first} on;"
     notices = [f"{shown(parts)}: {span} of {page.total}, {size} bytes"]
     if size > FILE_BYTES_MAX:
@@ -140,12 +87,11 @@ def _read(arguments: ReadArguments, root: str) -> str:
     return "\n".join([*numbered, f"({'; '.join(notices)})"])
 
 
-def _page(lines: list[str], arguments: ReadArguments) -> _Page:
-    start = arguments.start
+def _page(lines: list[str], start: int, limit: int) -> _Page:
     first = max(1, len(lines) + 1 + start) if start < 0 else max(1, start)
     chosen: list[str] = []
     chars = 0
-    for line in lines[first - 1 : first - 1 + arguments.limit]:
+    for line in lines[first - 1 : first - 1 + limit]:
         chosen.append(line if len(line) <= LINE_CHARS_MAX else line[:LINE_CHARS_MAX] + "…")
         chars += len(chosen[-1])
         if chars > READ_CHARS_MAX:
@@ -153,21 +99,28 @@ def _page(lines: list[str], arguments: ReadArguments) -> _Page:
     return _Page(first, chosen, len(lines))
 
 
-def _list(arguments: ListArguments, root: str) -> str:
+def list_files(
+    root: str,
+    path: str = ".",
+    recursive: bool = False,
+    glob: str | None = None,
+    ignored: bool = False,
+    limit: int = 500,
+) -> str:
+    """One folder is shown whole; only a walk through many leaves out what is ignored."""
     budget = Budget()
-    entries = [
-        entry
-        for entry in walk(root, parts_of(arguments.path), budget, recursive=arguments.recursive)
-        if arguments.glob is None or matches(entry.parts, arguments.glob)
-    ]
+    found = walk(root, parts_of(path), budget, recursive=recursive, with_ignored=ignored or not recursive)
+    entries = [entry for entry in found if glob is None or matches(entry.parts, glob)]
     notices = [f"{len(entries)} entries"]
-    if len(entries) > arguments.limit:
-        notices.append(f"the first {arguments.limit} are shown: narrow it with path or glob")
+    if len(entries) > limit:
+        notices.append(f"the first {limit} are shown: narrow it with path or glob")
+    if budget.ignored:
+        notices.append(f"{budget.ignored} ignored entries left out")
     if budget.unreadable:
         notices.append(f"{budget.unreadable} folders could not be read")
     if budget.is_cut:
         notices.append("not everything was looked at")
-    return "\n".join([*map(_line, entries[: arguments.limit]), f"({'; '.join(notices)})"])
+    return "\n".join([*map(_line, entries[:limit]), f"({'; '.join(notices)})"])
 
 
 def _line(entry: Entry) -> str:
@@ -175,8 +128,9 @@ def _line(entry: Entry) -> str:
     return f"{what:>10}  {shown(entry.parts)}"
 
 
-def _search(arguments: SearchArguments, root: str) -> str:
-    question = scan.Question(root=root, alarm_s=scan.ALARM_S, **arguments.model_dump())
+def search(root: str, **args: Any) -> str:
+    """In a process of its own; `scan` tells why."""
+    question = scan.Question(root=root, alarm_s=scan.ALARM_S, **args)
     try:
         done = subprocess.run(  # noqa: S603 - our own interpreter and module; the question goes by stdin
             [sys.executable, "-P", "-m", scan.__name__],
@@ -200,25 +154,66 @@ def _search(arguments: SearchArguments, root: str) -> str:
     return str(answer["text"])
 
 
-def _write(arguments: WriteArguments, root: str) -> str:
-    parts = parts_of(arguments.path)
-    data = arguments.text.encode()
-    if not parts:
-        raise Refused("path: is a directory, not a file")
-    if len(data) > FILE_BYTES_MAX:
-        raise Refused(f"text: has {len(data)} bytes, at most {FILE_BYTES_MAX} are allowed")
-    if any(part.casefold() == ".git" for part in parts):
-        # A hook or a config written there runs as the user at the next git command.
-        raise Refused("path: nothing is written inside .git")
-    with directory(root, parts[:-1], create=True) as here:
-        try:
-            _replace(here, parts, data)
-        except OSError as error:
-            raise Refused(f"path: {shown(parts)[:200]}: {str(error.strerror).lower()}") from error
+def write(root: str, path: str, text: str) -> str:
+    parts = _writable(path)
+    data = _bounded(text)
+    with directory(root, parts[:-1], create=True) as here, locked(here):
+        _replace(here, parts, data)
     return f"wrote {shown(parts)} ({len(data)} bytes)"
 
 
+def edit(root: str, path: str, edits: Sequence[Mapping[str, Any]]) -> str:
+    """Lines that all end in CR LF are edited as lines, since that is how `read` shows them."""
+    parts = _writable(path)
+    # The lock is held from reading to replacing: two edits at once of one file both count.
+    with directory(root, parts[:-1]) as here, locked(here):
+        before = _text(root, parts)
+        is_dos = "\r\n" in before and before.count("\r\n") == before.count("\n")
+        plain = before.replace("\r\n", "\n") if is_dos else before
+        try:
+            after = editing.edited(plain, [editing.Edit(**each) for each in edits])
+        except editing.EditFailed as error:
+            raise Refused(str(error)) from error
+        _replace(here, parts, _bounded(after.replace("\n", "\r\n") if is_dos else after))
+    return f"edited {shown(parts)}\n{editing.diff(plain, after)}"
+
+
+def _text(root: str, parts: Parts) -> str:
+    with opened(root, parts) as (file, size):
+        data = content(file)
+    if size > FILE_BYTES_MAX:
+        raise Refused(f"path: {shown(parts)} has {size} bytes, at most {FILE_BYTES_MAX} can be edited")
+    try:
+        return data.decode()
+    except UnicodeDecodeError as error:
+        raise Refused(f"path: {shown(parts)} is not UTF-8 text; it can only be written anew") from error
+
+
+def _writable(path: str) -> Parts:
+    parts = parts_of(path)
+    if not parts:
+        raise Refused("path: is a directory, not a file")
+    if any(part.casefold() == ".git" for part in parts):
+        # A hook or a config written there runs as the user at the next git command.
+        raise Refused("path: nothing is written inside .git")
+    return parts
+
+
+def _bounded(text: str) -> bytes:
+    data = text.encode()
+    if len(data) > FILE_BYTES_MAX:
+        raise Refused(f"text: has {len(data)} bytes, at most {FILE_BYTES_MAX} are allowed")
+    return data
+
+
 def _replace(here: int, parts: Parts, data: bytes) -> None:
+    try:
+        _replaced(here, parts, data)
+    except OSError as error:
+        raise Refused(f"path: {shown(parts)[:200]}: {str(error.strerror).lower()}") from error
+
+
+def _replaced(here: int, parts: Parts, data: bytes) -> None:
     """A reader sees the old file or the new one, whole; so does the next boot after a power cut."""
     name = parts[-1]
     mode = _mode(here, parts)
@@ -251,3 +246,12 @@ def _mode(here: int, parts: Parts) -> int | None:
     if not stat.S_ISREG(status.st_mode):
         raise Refused(f"path: {shown(parts)[:200]} is not a regular file")
     return stat.S_IMODE(status.st_mode) & 0o777
+
+
+FUNCTIONS: Mapping[str, Callable[..., str]] = {
+    "read": read,
+    "list": list_files,
+    "search": search,
+    "write": write,
+    "edit": edit,
+}

@@ -41,6 +41,7 @@ class Question:
     path: str = "."
     glob: str | None = None
     recursive: bool = True
+    ignored: bool = False
     limit: int = 100
     per_file: int = 20
     alarm_s: int = ALARM_S
@@ -90,9 +91,10 @@ def _files(question: Question, budget: Budget) -> list[tuple[str, ...]]:
     top = parts_of(question.path)
     if top and _is_file(question.root, top):
         return [top]
+    found = walk(question.root, top, budget, recursive=question.recursive, with_ignored=question.ignored)
     return [
         entry.parts
-        for entry in walk(question.root, top, budget, recursive=question.recursive)
+        for entry in found
         if entry.kind is Kind.FILE and (question.glob is None or matches(entry.parts, question.glob))
     ]
 
@@ -137,6 +139,8 @@ def _notice(found: Found, budget: Budget) -> str:
         words.append(f"only the first {FILE_BYTES_MAX} bytes of {found.large} large files")
     if budget.unreadable:
         words.append(f"{budget.unreadable} folders could not be read")
+    if budget.ignored:
+        words.append(f"{budget.ignored} ignored entries left out")
     if found.is_full:
         words.append("limit reached, more may match: narrow the search")
     if budget.is_cut:

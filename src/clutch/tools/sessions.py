@@ -6,15 +6,27 @@ or an `InvalidInput` that names the field and the rule. The engine carries both 
 
 from __future__ import annotations
 
+import json
 import unicodedata
 from collections.abc import Mapping
+from decimal import Decimal, InvalidOperation
+from enum import StrEnum
+from pathlib import PurePosixPath
 from typing import Annotated, Any
 
 from pydantic import ConfigDict, Field
 from pydantic.alias_generators import to_camel
 
-from clutch.core.admission import Cleanup, SpawnRequest
+from clutch.core.admission import (
+    OWN_RUNTIME,
+    BudgetRequest,
+    Cleanup,
+    Context,
+    SpawnRequest,
+    Workspace,
+)
 from clutch.core.keys import main_key
+from clutch.core.model import Thinking
 from clutch.core.policy import Limits
 from clutch.errors import InvalidInput
 from clutch.tools.arguments import Arguments, checked
@@ -23,11 +35,24 @@ from clutch.tools.arguments import Arguments, checked
 DELIVERY_FIELDS = ("channel", "to", "threadId", "replyTo", "transport", "target")
 SECONDS_MAX = 1e9  # about thirty years; beyond it a deadline is no date any more
 MODEL_CHARS_MAX = 200
+TOKENS_MAX = 10**12
+USD_MAX = 10**9
+SCHEMA_CHARS_MAX = 32 * 1024
 #: They make a label read otherwise than it is written. Other invisible ones hold emoji together.
 TURNS_TEXT = frozenset("\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069")
 
 
+class Sandbox(StrEnum):
+    INHERIT = "inherit"
+    REQUIRE = "require"
+
+
 Seconds = Annotated[float, Field(ge=0, le=SECONDS_MAX, allow_inf_nan=False)]
+
+
+class BudgetArguments(Arguments):
+    tokens: int | None = Field(None, ge=1, le=TOKENS_MAX)
+    usd: float | int | str | None = Field(None, description="Dollars.")
 
 
 class SpawnArguments(Arguments):
@@ -47,6 +72,17 @@ class SpawnArguments(Arguments):
     )
     plan_mode: bool = Field(False, description="The child writes a plan first and waits for a decision.")
     expects_completion: bool = Field(True, description="false: tell me when convenient.")
+    thinking: Thinking | None = Field(None, strict=False)
+    context: Context = Field(
+        Context.ISOLATED, description="fork: it starts with a copy of this talk.", strict=False
+    )
+    workspace: Workspace = Field(Workspace.INHERIT, description="isolated: its own directory.", strict=False)
+    cwd: str | None = Field(None, description="A directory inside the workspace.")
+    tools: list[str] | None = Field(None, description="Only these tools; can only remove.", max_length=100)
+    sandbox: Sandbox = Field(Sandbox.INHERIT, strict=False)
+    budget: BudgetArguments | None = Field(None, description="For the child and all below it.")
+    output_schema: dict[str, Any] | None = Field(None, description="JSON schema the result must satisfy.")
+    runtime: str = Field(OWN_RUNTIME, description="Who does the work.", min_length=1, max_length=64)
 
 
 class YieldArguments(Arguments):
@@ -72,6 +108,15 @@ def request_of(args: Mapping[str, Any], limits: Limits) -> SpawnRequest:
         cleanup=Cleanup.KEEP if said.plan_mode else said.cleanup,
         plan_mode=said.plan_mode,
         expects_completion=said.expects_completion,
+        thinking=said.thinking,
+        context=said.context,
+        workspace=said.workspace,
+        cwd=_cwd(said.cwd),
+        tools=None if said.tools is None else frozenset(said.tools),
+        needs_sandbox=said.sandbox is Sandbox.REQUIRE,
+        budget=_budget(said.budget),
+        output_schema=_schema(said.output_schema),
+        runtime=OWN_RUNTIME if said.runtime == "agent" else said.runtime,
     )
 
 
@@ -103,6 +148,51 @@ def _check_agent_id(agent_id: str | None) -> None:
         main_key(agent_id)
     except ValueError as error:
         raise InvalidInput("agentId", "must match ^[a-z0-9][a-z0-9_-]{0,63}$, taken as written") from error
+
+
+def _cwd(cwd: str | None) -> str | None:
+    if cwd is None:
+        return None
+    parts = PurePosixPath(cwd).parts
+    if cwd.startswith("/") or ".." in parts or "\0" in cwd or not parts:
+        raise InvalidInput("cwd", "must be a directory inside the workspace, relative and without '..'")
+    return str(PurePosixPath(*parts))
+
+
+def _budget(said: BudgetArguments | None) -> BudgetRequest | None:
+    if said is None:
+        return None
+    if said.tokens is None and said.usd is None:
+        raise InvalidInput("budget", "names neither tokens nor usd")
+    return BudgetRequest(said.tokens, None if said.usd is None else _usd(said.usd))
+
+
+def _usd(said: float | str) -> Decimal:
+    try:
+        usd = Decimal(str(said))
+    except InvalidOperation as error:
+        raise InvalidInput("budget.usd", "must be a decimal number of dollars") from error
+    if not usd.is_finite() or not 0 < usd < USD_MAX:
+        raise InvalidInput("budget.usd", f"must be more than 0 and less than {USD_MAX}")
+    return usd
+
+
+def _schema(schema: dict[str, Any] | None) -> str | None:
+    """The form of the form: a broken schema is the caller's mistake and must not become the child's."""
+    if schema is None:
+        return None
+    text = json.dumps(schema)
+    if len(text) > SCHEMA_CHARS_MAX:
+        raise InvalidInput(
+            "outputSchema", f"has {len(text)} characters, at most {SCHEMA_CHARS_MAX} are allowed"
+        )
+    from jsonschema import Draft202012Validator, SchemaError  # loaded when somebody wants it
+
+    try:
+        Draft202012Validator.check_schema(schema)
+    except SchemaError as error:
+        raise InvalidInput("outputSchema", f"is no JSON schema: {error.message[:200]}") from error
+    return text
 
 
 def _check_model(model: str | None) -> None:

@@ -16,6 +16,7 @@ string; `shown` writes it so, and a caller gives the decoded name back.
 from __future__ import annotations
 
 import errno
+import fcntl
 import json
 import os
 import stat
@@ -28,12 +29,15 @@ from enum import StrEnum
 from fnmatch import fnmatchcase
 from itertools import islice
 
+from clutch.tools.ignore import Ignored, rules_of
+
 Parts = tuple[str, ...]
 
 PATH_CHARS_MAX = 4096  # what the kernel takes
 DEPTH_MAX = 64  # components; every walk holds and reopens them
 ENTRIES_MAX = 20_000  # looked at in one walk: a large repository, not a whole disk
 FILE_BYTES_MAX = 2 * 1024 * 1024  # larger files are data, not text for a model
+LOCK_S = 5.0  # waiting for somebody who changes a file of the same folder
 
 #: Version control, dependencies and caches: never what was asked for, and often most of the files.
 # fmt: off
@@ -80,6 +84,7 @@ class Budget:
     entries: int = ENTRIES_MAX
     until: float = field(default_factory=lambda: time.monotonic() + 8.0)
     unreadable: int = 0
+    ignored: int = 0
     is_cut: bool = False
 
     def allows_more(self) -> bool:
@@ -183,6 +188,27 @@ def _is_symlink(here: int, name: str) -> bool:
         return False
 
 
+@contextmanager
+def locked(here: int) -> Iterator[None]:
+    """Alone among those who change files of this folder, in every process: nobody's change is lost."""
+    until = time.monotonic() + LOCK_S
+    while not _lock(here):
+        if time.monotonic() > until:
+            raise Refused(f"path: somebody else has held its folder for {LOCK_S:g} s; try again")
+        time.sleep(0.01)
+    yield  # closing the folder frees it
+
+
+def _lock(here: int) -> bool:
+    try:
+        fcntl.flock(here, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    except OSError:  # some network file systems lock no folders; a file is replaced in one step there too
+        return True
+    return True
+
+
 def content(file: int) -> bytes:
     """The beginning of a file, up to the largest size that is read at all."""
     chunks = []
@@ -203,11 +229,16 @@ def lines_of(data: bytes) -> list[str] | None:
     return [line.removesuffix("\r") for line in lines]
 
 
-def walk(root: str, top: Parts, budget: Budget, *, recursive: bool) -> Iterator[Entry]:
-    """What lies beneath, nearest first, so that a cut listing still shows the shape of the whole."""
-    waiting = deque([top])
+def walk(
+    root: str, top: Parts, budget: Budget, *, recursive: bool, with_ignored: bool = False
+) -> Iterator[Entry]:
+    """What lies beneath, nearest first, so that a cut listing still shows the shape of the whole.
+
+    What a `.gitignore` leaves out is left out, unless `with_ignored`; then skipped folders are entered too,
+    all but `.git`. `top` itself was asked for by name: no rule hides it."""
+    waiting: deque[tuple[Parts, Ignored | None]] = deque([(top, None if with_ignored else _above(root, top))])
     while waiting:
-        parts = waiting.popleft()
+        parts, ignored = waiting.popleft()
         try:
             entries = _entries(root, parts, budget)
         except Refused:
@@ -215,13 +246,39 @@ def walk(root: str, top: Parts, budget: Budget, *, recursive: bool) -> Iterator[
                 raise
             budget.unreadable += 1  # gone, or closed to us, since it was listed
             continue
+        if not with_ignored and any(entry.parts[-1] == ".gitignore" for entry in entries):
+            ignored = _and_also(root, parts, ignored)
         for entry in entries:
             if not budget.allows_more():
                 return
             budget.entries -= 1
-            if recursive and entry.kind is Kind.DIRECTORY and len(entry.parts) < DEPTH_MAX:
-                waiting.append(entry.parts)
+            is_folder = entry.kind in (Kind.DIRECTORY, Kind.SKIPPED)
+            if ignored is not None and ignored.leaves_out(entry.parts, is_folder):
+                budget.ignored += 1
+                continue
+            is_entered = entry.kind is Kind.DIRECTORY or (
+                with_ignored and entry.kind is Kind.SKIPPED and entry.parts[-1] != ".git"
+            )
+            if recursive and is_entered and len(entry.parts) < DEPTH_MAX:
+                waiting.append((entry.parts, ignored))
             yield entry
+
+
+def _above(root: str, top: Parts) -> Ignored | None:
+    """The rules of the folders on the way to `top`; its own come with the walk."""
+    ignored: Ignored | None = None
+    for depth in range(len(top)):
+        ignored = _and_also(root, top[:depth], ignored)
+    return ignored
+
+
+def _and_also(root: str, parts: Parts, above: Ignored | None) -> Ignored | None:
+    try:
+        with opened(root, (*parts, ".gitignore")) as (file, _):
+            rules = rules_of(content(file).decode("utf-8", "surrogateescape"))
+    except Refused:  # there is none, or it is no file
+        return above
+    return Ignored(len(parts), rules, above)
 
 
 def _entries(root: str, parts: Parts, budget: Budget) -> list[Entry]:

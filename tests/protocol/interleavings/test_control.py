@@ -45,7 +45,7 @@ async def test_nothing_is_born_below_a_killed_parent(stage: Stage, world: World,
         await all_dead(world)
 
     await stage.every_order(
-        killing(world, parent.session_id), spawning(world, parent.session_id, parent.fence), check, grid=4
+        killing(world, parent.session_id), spawning(world, parent.session_id, parent.fence), check
     )
 
 
@@ -104,7 +104,7 @@ async def test_kill_and_finish_make_one_outcome(stage: Stage, world: World, main
             assert isinstance(finished.error, Stale)
             assert (task.outcome, killed.value.stopped) == (Outcome.KILLED, (run.session_id,))
 
-    await stage.every_order(killing(world, run.session_id), finishing(run), check, grid=3)
+    await stage.every_order(killing(world, run.session_id), finishing(run), check)
 
 
 async def test_result_for_a_parent_that_is_being_killed_goes_nowhere(
@@ -119,7 +119,7 @@ async def test_result_for_a_parent_that_is_being_killed_goes_nowhere(
         await world.mail()
         assert await world.due(main) is None
 
-    await stage.every_order(killing(world, parent.session_id), finishing(child), check, grid=3)
+    await stage.every_order(killing(world, parent.session_id), finishing(child), check)
 
 
 async def test_kill_of_a_parent_that_reads_a_finding(stage: Stage, world: World, main: int) -> None:
@@ -134,9 +134,7 @@ async def test_kill_of_a_parent_that_reads_a_finding(stage: Stage, world: World,
         assert (await world.task(child.session_id)).delivery is Delivery.SKIPPED
         assert await world.due(main) is None
 
-    await stage.every_order(
-        killing(world, parent.session_id), beginning(world, parent.session_id), check, grid=3
-    )
+    await stage.every_order(killing(world, parent.session_id), beginning(world, parent.session_id), check)
 
 
 async def test_kill_and_the_taking_of_a_late_letter_agree(stage: Stage, world: World, main: int) -> None:
@@ -156,7 +154,7 @@ async def test_kill_and_the_taking_of_a_late_letter_agree(stage: Stage, world: W
         is_skipped = (await world.task(child.session_id)).delivery is Delivery.SKIPPED
         assert is_told != is_skipped
 
-    await stage.every_order(killing(world, parent.session_id), beginning(world, main), check, grid=2)
+    await stage.every_order(killing(world, parent.session_id), beginning(world, main), check)
 
 
 async def test_two_kills_of_one_tree(stage: Stage, world: World, main: int) -> None:
@@ -227,7 +225,7 @@ async def test_steer_and_the_reading_of_the_result_cannot_both_win(
         assert is_read == (steer.error is not None)
         await steered(world, run.session_id, steer)
 
-    await stage.every_order(steering(world, run.session_id), beginning(world, main), check, grid=2)
+    await stage.every_order(steering(world, run.session_id), beginning(world, main), check)
 
 
 async def test_late_finish_of_a_superseded_run_changes_nothing(stage: Stage, world: World, main: int) -> None:

@@ -53,7 +53,7 @@ async def test_letter_and_its_mailman_are_not_slept_through_by_a_release(
     async def check(*_: Ended) -> None:
         await is_woken(world, main)
 
-    await stage.every_order([posting(world, main), waking(world, main)], finishing(run), check, grid=2)
+    await stage.every_order([posting(world, main), waking(world, main)], finishing(run), check)
 
 
 async def test_finding_is_not_slept_through_by_a_release(stage: Stage, world: World, main: int) -> None:
@@ -62,7 +62,7 @@ async def test_finding_is_not_slept_through_by_a_release(stage: Stage, world: Wo
     async def check(*_: Ended) -> None:
         await is_woken(world, main)
 
-    await stage.every_order([finishing(child), waking(world, main)], finishing(run), check, grid=3)
+    await stage.every_order([finishing(child), waking(world, main)], finishing(run), check)
 
 
 async def test_letter_is_not_slept_through_by_the_mailman_himself(
@@ -83,7 +83,7 @@ async def test_letter_is_not_slept_through_by_a_yield(stage: Stage, world: World
     async def check(a: Ended, b: Ended) -> None:
         assert await world.due(main) == world.clock.now()
 
-    await stage.every_order([finishing(child), waking(world, main)], yielding(run), check, grid=3)
+    await stage.every_order([finishing(child), waking(world, main)], yielding(run), check)
 
 
 # ---- 2. the last two children settle at once ---------------------------------------------------------
@@ -98,7 +98,7 @@ async def test_last_two_children_wake_their_parent_once(stage: Stage, world: Wor
         assert (await world.inputs(main))[-1].startswith("[2 background tasks completed]")
 
     await stage.every_order(
-        [finishing(first), waking(world, main)], [finishing(second), waking(world, main)], check, grid=3
+        [finishing(first), waking(world, main)], [finishing(second), waking(world, main)], check
     )
 
 
@@ -130,7 +130,7 @@ async def test_child_that_ends_during_the_parents_last_words_is_heard_first(
         assert await told(world, main, '"parent"') == 1
 
     ends = [finishing(child, "deep finding"), waking(world, parent.session_id)]
-    await stage.every_order(ends, finishing(parent), check, grid=4)
+    await stage.every_order(ends, finishing(parent), check)
 
 
 async def test_grandchild_and_child_end_at_once_below_a_deferred_parent(
@@ -220,9 +220,7 @@ async def test_finding_of_a_child_whose_parent_expires_is_heard_by_somebody(
         await heard_once(world, "deep finding")
         assert await told(world, main, '"parent"') == 1
 
-    await stage.every_order(
-        ringing(world, parent.session_id), finishing(child, "deep finding"), check, grid=3
-    )
+    await stage.every_order(ringing(world, parent.session_id), finishing(child, "deep finding"), check)
 
 
 @pytest.mark.parametrize("what", ["wake", "claim", "begin"])
@@ -243,7 +241,7 @@ async def test_parent_that_expires_while_it_is_woken(
     async def check(*_: Ended) -> None:
         await heard_once(world, "deep finding")
 
-    await stage.every_order(ringing(world, parent.session_id), other, check, grid=2)
+    await stage.every_order(ringing(world, parent.session_id), other, check)
 
 
 async def test_deadline_and_finish_make_one_outcome(stage: Stage, world: World, main: int) -> None:
@@ -254,4 +252,4 @@ async def test_deadline_and_finish_make_one_outcome(stage: Stage, world: World, 
         outcome = (await world.task(run.session_id)).outcome
         assert outcome is (Outcome.TIMEOUT if finished.error else Outcome.OK)
 
-    await stage.every_order(ringing(world, run.session_id), finishing(run), check, grid=3)
+    await stage.every_order(ringing(world, run.session_id), finishing(run), check)

@@ -113,7 +113,7 @@ async def test_two_workers_share_a_nearly_full_lane_and_interrupted_runs_go_firs
         assert interrupted.session_id in claimed
         assert not set(claimed) >= set(new)
 
-    await stage.every_order(claiming(world, first), claiming(world, second), check, grid=2)
+    await stage.every_order(claiming(world, first), claiming(world, second), check)
 
 
 async def test_last_slot_of_a_lane_goes_to_one_worker(stage: Stage, world: World, main: int) -> None:
@@ -125,7 +125,7 @@ async def test_last_slot_of_a_lane_goes_to_one_worker(stage: Stage, world: World
     async def check(*claims: Ended) -> None:
         assert sorted(len(ended.value) for ended in claims) == [0, 1]
 
-    await stage.every_order(claiming(world, first), claiming(world, second), check, grid=2)
+    await stage.every_order(claiming(world, first), claiming(world, second), check)
 
 
 async def test_slot_that_becomes_free_is_used_once(stage: Stage, world: World, main: int) -> None:
@@ -150,7 +150,7 @@ async def one_accepted(first: Ended, second: Ended) -> None:
 async def test_last_slot_of_a_parent_is_given_once(stage: Stage, world: World, main: int) -> None:
     world.policy = replace(world.policy, limits=replace(world.policy.limits, children_max=1))
     first, second = spawning(world, main, label="a"), spawning(world, main, label="b")
-    await stage.every_order(first, second, one_accepted, grid=2)
+    await stage.every_order(first, second, one_accepted)
 
 
 async def test_last_descendant_of_a_root_is_given_to_one_of_two_parents(
@@ -162,7 +162,6 @@ async def test_last_descendant_of_a_root_is_given_to_one_of_two_parents(
         spawning(world, left.session_id, left.fence, "a"),
         spawning(world, right.session_id, right.fence, "b"),
         one_accepted,
-        grid=2,
     )
 
 
@@ -173,4 +172,4 @@ async def test_repeated_spawn_never_makes_a_twin(stage: Stage, world: World, mai
         assert first.value[0].task_id == second.value[0].task_id
         assert {first.value[0].is_new, second.value[0].is_new} == {True, False}
 
-    await stage.every_order(once, again, check, grid=2)
+    await stage.every_order(once, again, check)

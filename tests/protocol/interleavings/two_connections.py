@@ -12,8 +12,8 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
-from contextlib import asynccontextmanager
-from dataclasses import dataclass
+from contextlib import asynccontextmanager, contextmanager
+from dataclasses import dataclass, replace
 from typing import Any, TypeAlias
 
 import asyncpg
@@ -32,6 +32,7 @@ Start: TypeAlias = Callable[[float], Tx[Any]]
 Part: TypeAlias = Start | Sequence[Start]
 Check: TypeAlias = Callable[["Ended", "Ended"], Awaitable[None]]
 
+_BLOCKED_S = 0.001  # a statement that takes longer may be waiting for a lock, so look
 _QUICK_DEADLOCKS = "SET deadlock_timeout = '5ms'"
 
 
@@ -73,12 +74,33 @@ class LinkDoor:
 
 @dataclass(frozen=True, slots=True)
 class Ended:
-    """How a player's part ended, and how many statements and commits it took."""
+    """How a player's part ended."""
 
     value: Any
     error: Exception | None
-    steps: int
-    deadlocks: int
+
+
+@dataclass(frozen=True, slots=True)
+class Order:
+    """The leader takes so many steps, then the other so many; then the leader goes on to its end."""
+
+    leader: int
+    before: int
+    between: int
+
+    def after(self, played: Played) -> Order:
+        """The next one; after the leader's last step there is none."""
+        if played.interrupted:
+            return replace(self, between=self.between + 1)
+        return replace(self, before=self.before + 1, between=1)
+
+
+@dataclass(frozen=True, slots=True)
+class Played:
+    first: Ended
+    second: Ended
+    led: bool  #: the leader took all its steps, and has more
+    interrupted: bool  #: so did the other
 
 
 class Player:
@@ -87,8 +109,7 @@ class Player:
         self._part = [part] if callable(part) else list(part)
         self._permits = asyncio.Semaphore(0)
         self.at_gate = asyncio.Event()
-        self.deadlocks = 0
-        self._steps = 0
+        self.transactions = 0  #: that have ended, and with them their locks
         self.ended: Ended | None = None
 
     async def run(self) -> None:
@@ -97,7 +118,8 @@ class Player:
         for start in self._part:
             if error is None:
                 value, error = await self._until_committed(start)
-        self.ended = Ended(value, error, self._steps, self.deadlocks)
+                self.transactions += 1
+        self.ended = Ended(value, error)
         self.at_gate.set()
 
     async def _until_committed(self, start: Start) -> tuple[Any, Exception | None]:
@@ -105,7 +127,6 @@ class Player:
             try:
                 return await self._transaction(start)
             except asyncpg.DeadlockDetectedError:
-                self.deadlocks += 1
                 await self.link.raw.execute("ROLLBACK")
 
     async def _transaction(self, start: Start) -> tuple[Any, Exception | None]:
@@ -129,7 +150,6 @@ class Player:
             rows = await self._send(sql, parameters)
 
     async def _gate(self) -> None:
-        self._steps += 1
         self.at_gate.set()
         await self._permits.acquire()
 
@@ -157,38 +177,52 @@ class Stage:
         self.door = LinkDoor(story, clock)
         self.world = World(self.door, clock, policy)
         self._tables: list[str] = []
+        self.orders = 0  #: played
 
     async def prepare(self) -> None:
         self._tables = await empty(self._watcher)
+        await self._watcher.execute(_wardrobe(self._tables))
 
-    async def play(self, first: Part, second: Part, order: str) -> tuple[Ended, Ended]:
-        players = [
+    async def play(self, first: Part, second: Part, order: Order) -> Played:
+        """Along the order as far as it goes, then whoever came first to the end, then the other."""
+        a, b = (
             Player(link, part, self.clock.now())
             for link, part in zip(self._links, (first, second), strict=True)
-        ]
+        )
+        leader, other = (a, b) if order.leader == 0 else (b, a)
         async with asyncio.timeout(20), asyncio.TaskGroup() as group:
-            for player in players:
+            for player in (a, b):
                 group.create_task(player.run())
                 await player.at_gate.wait()
-            for turn in order:
-                await self._step(players["ab".index(turn)])
-            while any(player.ended is None for player in players):
-                for player in players:
-                    await self._finish(player)
-        ended = [player.ended for player in players]
-        assert ended[0] is not None
-        assert ended[1] is not None
-        return ended[0], ended[1]
+            led = await self._steps(leader, other, order.before)
+            interrupted = await self._steps(other, leader, order.between)
+            while leader.ended is None or other.ended is None:
+                await self._finish(leader, other)
+                await self._finish(other, leader)
+        assert a.ended is not None
+        assert b.ended is not None
+        return Played(a.ended, b.ended, led, interrupted)
 
-    async def _step(self, player: Player) -> bool:
+    async def _steps(self, player: Player, other: Player, count: int) -> bool:
+        """False: it could not take them all, or has ended with the last of them."""
+        taken = [await self._step(player, other) for _ in range(count)]
+        return all(taken) and player.ended is None
+
+    async def _step(self, player: Player, other: Player) -> bool:
         """One statement further. False: it has ended, or waits for the other's lock."""
         if player.ended is not None or not player.at_gate.is_set():
             return False
+        before = player.transactions
         player.admit()
-        return await self._is_through(player)
+        is_through = await self._is_through(player)
+        if player.transactions > before and other.ended is None:
+            await self._is_through(
+                other
+            )  # whoever waited for these locks goes on now, and not some time later
+        return is_through
 
-    async def _finish(self, player: Player) -> None:
-        while await self._step(player):
+    async def _finish(self, player: Player, other: Player) -> None:
+        while await self._step(player, other):
             pass
         await self._is_through(player)
 
@@ -196,7 +230,7 @@ class Stage:
         pid = player.link.raw.get_server_pid()
         while not player.at_gate.is_set():
             try:
-                async with asyncio.timeout(0.002):
+                async with asyncio.timeout(_BLOCKED_S):
                     await player.at_gate.wait()
             except TimeoutError:
                 if await self._watcher.fetchval("SELECT cardinality(pg_blocking_pids($1))", pid):
@@ -205,29 +239,32 @@ class Stage:
 
     # ---- every order ---------------------------------------------------------------------------------
 
-    async def every_order(
-        self, first: Part, second: Part, check: Check | None = None, *, grid: int = 0
-    ) -> int:
+    async def every_order(self, first: Part, second: Part, check: Check | None = None) -> int:
         """Play the two in all orders from the same beginning; afterwards everything must make sense.
 
-        Each is interrupted once by the other at every statement; with a `grid` also both by each other, at
-        every `grid`-th pair of statements. Returns how many different ends there were: what follows from
-        the same rows is looked at once."""
+        Either comes first; after every statement the other interrupts it, for every number of statements, and
+        is interrupted in turn. Whoever has ended or waits for a lock cannot go on, so an order that asks for it
+        is one that was played. Returns how many different ends there were: what follows from the same rows is
+        looked at once."""
         saved = await self.save()
-        a, b = await self.play(first, second, "")
         seen: set[str] = set()
-        for order in sorted(set(_orders(a.steps, b.steps, grid))):
-            await self.restore(saved)
-            try:
-                a, b = await self.play(first, second, order)
-                end = f"{a.value} {a.error!r} {b.value} {b.error!r} {await self._fingerprint()}"
-                if end not in seen:
-                    seen.add(end)
-                    await self._examine(a, b, check)
-            except BaseException as error:
-                error.add_note(f"in the order {order!r}")
-                raise
+        for leader in (0, 1):
+            order, played = Order(leader, 1, 1), None
+            while played is None or played.led:
+                await self.restore(saved)
+                with _noted(order):
+                    played = await self.play(first, second, order)
+                    await self._examine_new(played, seen, check)
+                order = order.after(played)
+                self.orders += 1
         return len(seen)
+
+    async def _examine_new(self, played: Played, seen: set[str], check: Check | None) -> None:
+        a, b = played.first, played.second
+        end = f"{a.value} {a.error!r} {b.value} {b.error!r} {await self._fingerprint()}"
+        if end not in seen:
+            seen.add(end)
+            await self._examine(a, b, check)
 
     async def _examine(self, a: Ended, b: Ended, check: Check | None) -> None:
         await invariants.check(self.world)
@@ -241,20 +278,15 @@ class Stage:
         await invariants.everything_is_over(self.world)
 
     async def save(self) -> Saved:
-        rows = {table: await self._watcher.fetch(f"SELECT * FROM {table}") for table in self._tables}  # noqa: S608
-        return Saved(rows, self.clock.now(), self.world.worker)
+        await self._watcher.execute(";".join(_SAVE.format(table) for table in self._tables))
+        return Saved(self.clock.now(), self.world.worker)
 
     async def restore(self, saved: Saved) -> None:
+        """The same story gives the same rows, ids included."""
         self.clock.set(saved.now)
         self.world.worker = saved.worker
         self.world.held.clear()
-        async with self._watcher.transaction():
-            await self._watcher.execute(";".join(f"DELETE FROM {table}" for table in self._tables))  # noqa: S608
-            for table, rows in saved.rows.items():
-                if rows:
-                    await self._watcher.copy_records_to_table(table, records=[tuple(row) for row in rows])
-            # The same story gives the same rows, ids included.
-            await self._watcher.execute(";".join(_NEXT_ID.format(table) for table in _NUMBERED))
+        await self._watcher.fetchval("SELECT saved.restore()")
 
     async def _fingerprint(self) -> str:
         parts = [f"(SELECT string_agg(t::text, '|' ORDER BY t::text) FROM {table} t)" for table in _TOLD]  # noqa: S608
@@ -263,14 +295,29 @@ class Stage:
 
 @dataclass(frozen=True, slots=True)
 class Saved:
-    rows: dict[str, list[asyncpg.Record]]
+    """What the database does not remember by itself."""
+
     now: float
     worker: int
 
 
-_NEXT_ID = "SELECT setval(pg_get_serial_sequence('{0}', 'id'), 1 + (SELECT COALESCE(MAX(id), 0) FROM {0}))"
-
+#: Copies beside the tables, and one prepared way back: it is gone a thousand times.
+_SAVE = "DELETE FROM saved.{0}; INSERT INTO saved.{0} SELECT * FROM {0}"
+_RESTORE = "DELETE FROM {0}; INSERT INTO {0} SELECT * FROM saved.{0}"
+_NEXT_ID = "PERFORM setval(pg_get_serial_sequence('{0}', 'id'), 1 + (SELECT COALESCE(MAX(id), 0) FROM {0}))"
 _NUMBERED = ("inbox", "outbox", "deliveries")
+
+
+def _wardrobe(tables: Sequence[str]) -> str:
+    copies = ";".join(f"CREATE TABLE IF NOT EXISTS saved.{table} (LIKE {table})" for table in tables)
+    body = ";".join(
+        [*(_RESTORE.format(table) for table in tables), *(_NEXT_ID.format(table) for table in _NUMBERED)]
+    )
+    return (
+        f"CREATE SCHEMA IF NOT EXISTS saved; {copies};"
+        f" CREATE OR REPLACE FUNCTION saved.restore() RETURNS void LANGUAGE plpgsql AS $$BEGIN {body}; END$$"
+    )
+
 
 #: what a story leaves behind
 _TOLD = (
@@ -278,16 +325,13 @@ _TOLD = (
 )  # fmt: skip
 
 
-def _orders(first: int, second: int, grid: int) -> Iterator[str]:
-    for at in range(first + 1):
-        yield "a" * at + "b" * second
-    for at in range(second + 1):
-        yield "b" * at + "a" * first
-    if grid:
-        for at in range(1, first, grid):
-            for also_at in range(1, second, grid):
-                yield "a" * at + "b" * also_at + "a" * first
-                yield "b" * also_at + "a" * at + "b" * second
+@contextmanager
+def _noted(order: Order) -> Iterator[None]:
+    try:
+        yield
+    except BaseException as error:
+        error.add_note(f"in {order}")
+        raise
 
 
 @asynccontextmanager

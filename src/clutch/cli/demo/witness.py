@@ -22,7 +22,7 @@ from typing import Any
 
 from clutch.core.admission import SpawnRequest
 from clutch.core.messages import Answer, Call, Input, Message, Results, Transcript
-from clutch.ports import ModelRequest, Models, OnDelta, Toolbox, ToolContext, ToolSpec
+from clutch.ports import HumanQuestion, ModelRequest, Models, OnDelta, Toolbox, ToolContext, ToolSpec
 
 _CALLS, _NOTES = "model-calls.jsonl", "journal.jsonl"
 #: A line of the runtime. Text of a child cannot pose as one: inside a fence each line begins with a bar.
@@ -130,6 +130,9 @@ class Journal:
         self._log.write(key=context.key, session=context.session_key, text=str(args["text"]))
         await asyncio.sleep(self._pause_s)
         return "noted"
+
+    def human_question(self, args: Mapping[str, Any]) -> HumanQuestion:
+        return self._toolbox.human_question(args)
 
     def spawn_request(self, args: Mapping[str, Any]) -> SpawnRequest:
         return self._toolbox.spawn_request(args)

@@ -21,6 +21,7 @@ from clutch.core.wording.announce import (
     undelivered_line,
 )
 from clutch.core.wording.fence import Fenced, fence, parse_fences, unfence
+from clutch.core.wording.limits import LOOP_NOTE, SUBMIT_NOTE, SUBMIT_RESULT, budget_used_up
 from clutch.core.wording.plans import PlanFailure, PlanReady, plan_failed, plan_ready
 from clutch.core.wording.prompts import (
     CANCELLED,
@@ -47,7 +48,10 @@ from clutch.core.wording.shown import duration, money, quoted, size, tokens, vis
 
 __all__ = [
     "CANCELLED",
+    "LOOP_NOTE",
     "OUTCOME_UNKNOWN",
+    "SUBMIT_NOTE",
+    "SUBMIT_RESULT",
     "Absent",
     "Audience",
     "ChildBrief",
@@ -62,6 +66,7 @@ __all__ = [
     "Silence",
     "announcement",
     "budget_note",
+    "budget_used_up",
     "duration",
     "fence",
     "first_message",

@@ -20,6 +20,7 @@ CREATE TABLE sessions(
   id {big} PRIMARY KEY, key {text} NOT NULL UNIQUE, agent_id {text} NOT NULL,
   parent_id {big}, root_id {big} NOT NULL, depth {big} NOT NULL, lane {text} NOT NULL, role {text} NOT NULL,
   is_task {big} NOT NULL, rights {text} NOT NULL, route {text}, model {text}, thinking {text}, workspace {text},
+  purses {text} NOT NULL DEFAULT '', -- names of the budgets it draws on, fixed at birth
   owner {big}, fence {big} NOT NULL DEFAULT 0, head {big} NOT NULL DEFAULT 0, base {big} NOT NULL DEFAULT 0,
   due {float}, hold {big} NOT NULL DEFAULT 0, hold_until {float}, paused {big} NOT NULL DEFAULT 0,
   closed {big} NOT NULL DEFAULT 0, run_id {big}, progress_at {float}, idle_at {float}, created_at {float} NOT NULL);
@@ -37,7 +38,7 @@ CREATE TABLE tasks(
   delivery {text} NOT NULL, delivery_reason {text} NOT NULL, attempts {big} NOT NULL,
   plan {text} NOT NULL, plan_round {big} NOT NULL,
   wake_at {float}, deadline_at {float}, clock_left_s {float}, started_at {float}, ended_at {float},
-  created_at {float} NOT NULL, result_sha {text}, evidence {text}, retained {big} NOT NULL DEFAULT 1, archived_at {float});
+  created_at {float} NOT NULL, result_sha {text}, value {text}, evidence {text}, retained {big} NOT NULL DEFAULT 1, archived_at {float});
 CREATE UNIQUE INDEX tasks_idem ON tasks(requester_id, idem);
 -- SQLite uses a partial index only for a query that repeats its condition word for word (protocol.sessions.IS_UNTOLD).
 CREATE INDEX tasks_untold ON tasks(requester_id)
@@ -98,16 +99,27 @@ CREATE TABLE deliveries(
   next_at {float}, run_id {big}, transcript_seq {big});
 CREATE INDEX deliveries_task ON deliveries(task_id);
 
+-- The ledger of model calls: a row before the call is sent, its cost after. Outlives the transcript.
+-- state: 0 sent or about to be, 1 answered, 2 cut: nobody knows what it cost, 3 refused by the provider.
 CREATE TABLE usage(
-  run_id {big} NOT NULL, call_no {big} NOT NULL, session_id {big} NOT NULL, root_id {big} NOT NULL, at {float} NOT NULL,
-  model {text} NOT NULL, reserved {big} NOT NULL DEFAULT 0, input {big} NOT NULL, output {big} NOT NULL,
-  cache_read {big} NOT NULL, cache_write {big} NOT NULL, usd {text}, PRIMARY KEY(run_id, call_no)){without_rowid};
-CREATE INDEX usage_session ON usage(session_id);
-CREATE INDEX usage_root ON usage(root_id);
+  session_id {big} NOT NULL, call_no {big} NOT NULL, run_id {big} NOT NULL, at {float} NOT NULL,
+  state {big} NOT NULL DEFAULT 0, model {text} NOT NULL, effective {text},
+  reserved_tokens {big} NOT NULL DEFAULT 0, reserved_usd {text},
+  input {big} NOT NULL DEFAULT 0, output {big} NOT NULL DEFAULT 0, cache_read {big} NOT NULL DEFAULT 0,
+  cache_write {big} NOT NULL DEFAULT 0, usd {text}, PRIMARY KEY(session_id, call_no)){without_rowid};
 
+-- A budget and what is gone of it: a task's with everything below it, a root's, a day's.
+CREATE TABLE purses(
+  name {text} PRIMARY KEY, kind {text} NOT NULL, tokens_max {big}, usd_max {text},
+  tokens_spent {big} NOT NULL DEFAULT 0, tokens_reserved {big} NOT NULL DEFAULT 0,
+  usd_spent {text} NOT NULL DEFAULT '0', usd_reserved {text} NOT NULL DEFAULT '0',
+  unpriced_calls {big} NOT NULL DEFAULT 0, warned {big} NOT NULL DEFAULT 0){without_rowid};
+
+-- What a person must decide before a run goes on: about one call of the answer at `seq`, or (idx -1) a budget.
 CREATE TABLE questions(
-  id {big} PRIMARY KEY, session_id {big} NOT NULL, run_id {big} NOT NULL, kind {text} NOT NULL, body {text} NOT NULL,
-  hash {text} NOT NULL, asked_at {float} NOT NULL, answered_at {float}, answer {text}, actor {text});
+  id {big} PRIMARY KEY, session_id {big} NOT NULL, seq {big} NOT NULL, idx {big} NOT NULL, kind {text} NOT NULL,
+  body {text} NOT NULL, hash {text} NOT NULL, asked_at {float} NOT NULL, answered_at {float}, decision {text},
+  answer {text}, actor {text}, UNIQUE(session_id, seq, idx));
 CREATE INDEX questions_open ON questions(session_id) WHERE answered_at IS NULL;
 
 CREATE TABLE system_events(

@@ -1,7 +1,8 @@
 """kill -9 on real processes, again and again, until each story is over; then the judge.
 
     this process ──fork──▶ victim: works on the story, dies at a named point or is killed at a random moment
-                 ◀─pipe─── what it accepted, asked and showed; the end of the pipe is its death
+                 ◀─pipe─── that it is up, and what it dies of; the end of the pipe is its death
+    victim ──▶ the client outside, the model's own log, the tool's own file: what the judge goes by
 
 Forked, not started: everything is imported already, so a life costs milliseconds. Therefore this must run in
 a process without threads; `kills.py` starts those and adds up. A kill counts only if the database, looked at
@@ -22,9 +23,9 @@ from typing import Final
 
 from clutch.testing.killing.books import Books, Death, OpenRun, after_death
 from clutch.testing.killing.dooms import Chooser, Doom
-from clutch.testing.killing.judging import Evidence, Line, Verdict, judge, parse
+from clutch.testing.killing.judging import Line, Verdict, evidence, judge
 from clutch.testing.killing.points import VARIABLE
-from clutch.testing.killing.story import EFFECTS, Witness
+from clutch.testing.killing.story import Log
 from clutch.testing.killing.victim import BROKEN, QUIET, Assignment, live
 
 RANDOM: Final = "random"
@@ -87,9 +88,7 @@ class Story:
             self._wait(report)
         look = self.books.look()
         assert look is not None
-        effects = self.assignment.directory / EFFECTS
-        marks = effects.read_text(encoding="utf-8").split() if effects.exists() else []
-        verdict = judge(Evidence(look, self.lines, marks, self.deaths))
+        verdict = judge(evidence(self.assignment.directory, look, self.lines, self.deaths))
         verdict.problems += [*self.troubles, *look.troubles]
         return verdict
 
@@ -118,7 +117,7 @@ class Story:
             self._bury(victim, report)
             return
         *whole, victim.rest = (victim.rest + heard).split(b"\n")
-        for line in map(parse, whole):
+        for line in map(json.loads, whole):
             self.lines.append(line)
             victim.last_words = line.get("dying", victim.last_words)
             victim.number = line.get("up", victim.number)
@@ -191,6 +190,6 @@ def _fork(assignment: Assignment, doom: Doom) -> Victim:
         os.dup2(errors, sys.stderr.fileno())
         if doom.point:
             os.environ[VARIABLE] = f"{doom.point}:{doom.nth}"
-        code = live(assignment, Witness(writing))
+        code = live(assignment, Log(writing))
     finally:
         os._exit(code)  # nothing of the parent's is cleaned up twice

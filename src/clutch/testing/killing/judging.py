@@ -1,7 +1,7 @@
 """Was anything lost, told twice or done twice? Judged from outside, when a story is over.
 
-The witness lines are what models and clients really saw before each death; the effects file is what the
-outside world got; the tables are what the product says. They must agree:
+What the client was told is on its disk, what the model was asked and shown in its own log, what a tool did in
+its own file; the tables are what the product says. They must agree:
 
     lost            accepted, but gone, without an outcome, or never shown to the model of its requester
     twice           one result stands in two messages of a transcript, or was delivered twice
@@ -15,6 +15,7 @@ import json
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 from clutch.core import keys, messages
@@ -22,7 +23,8 @@ from clutch.core.lifecycle import Move, fold
 from clutch.core.messages import Results
 from clutch.core.model import Outcome, Phase
 from clutch.testing.killing.books import Death, Look
-from clutch.testing.killing.story import OUTCOMES, findings, kind_of
+from clutch.testing.killing.client import LEDGER
+from clutch.testing.killing.story import ASKED, CLIENT_JOBS, EFFECTS, OUTCOMES, findings, kind_of
 
 Line = Mapping[str, Any]
 
@@ -49,12 +51,23 @@ class Verdict:
 
 @dataclass(frozen=True, slots=True)
 class Evidence:
-    """`lines` of all lives in order, with a line {"death": number} between; `deaths` in the same order."""
+    """`lines` are what the victims said of themselves, with a line {"death": number} for each of `deaths`."""
 
     look: Look
     lines: Sequence[Line]
-    effects: Sequence[str]
     deaths: Sequence[Death]
+    accepted: Sequence[Line]
+    asked: Sequence[Line]
+    effects: Sequence[str]
+
+
+def evidence(directory: Path, look: Look, lines: Sequence[Line], deaths: Sequence[Death]) -> Evidence:
+    accepted, asked = ([*map(json.loads, _read(directory / name))] for name in (LEDGER, ASKED))
+    return Evidence(look, lines, deaths, accepted, asked, _read(directory / EFFECTS))
+
+
+def _read(log: Path) -> list[str]:
+    return log.read_text(encoding="utf-8").splitlines() if log.exists() else []
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,7 +88,7 @@ class _Task:
 def judge(evidence: Evidence) -> Verdict:
     verdict = Verdict()
     tasks = {task.name: task for task in _tasks(evidence.look)}
-    shown = _shown(evidence.lines)
+    shown = _shown(evidence.asked)
     _nothing_lost(verdict, evidence, tasks, shown)
     _nothing_twice(verdict, evidence, tasks, shown)
     _no_effect_twice(verdict, evidence)
@@ -141,12 +154,11 @@ def _nothing_lost(
 
 def _accepted(verdict: Verdict, evidence: Evidence, tasks: Mapping[str, _Task]) -> list[str]:
     """The accepted ones that are gone. One key of a client must always name one task."""
+    told = {line["task"] for line in evidence.accepted}
     by_key: dict[str, set[str]] = defaultdict(set)
-    told = {name for line in evidence.lines if "asked" in line for name in line["accepted"]}
-    for line in evidence.lines:
-        if "accepted_by" in line:
+    for line in evidence.accepted:
+        if line["accepted_by"] in CLIENT_JOBS:
             by_key[line["accepted_by"]].add(line["task"])
-            told.add(line["task"])
     verdict.problems += [f"key {key} made {sorted(names)}" for key, names in by_key.items() if len(names) > 1]
     verdict.accepted = len(told)
     return sorted(told - set(tasks))
@@ -197,11 +209,11 @@ def _no_call_too_often(verdict: Verdict, evidence: Evidence) -> None:
     """A death costs each run that was open at most the one call it was waiting for."""
     ids = {key: session_id for session_id, key in evidence.look.rows("SELECT id, key FROM sessions")}
     interrupted = Counter(run.session_id for death in evidence.deaths for run in death.open_runs)
-    asked = Counter(line["asked"] for line in evidence.lines if "asked" in line)
+    asked = Counter(line["asked"] for line in evidence.asked if "asked" in line)
     repeated: Counter[str] = Counter()
     for call, count in asked.items():
         repeated[call.rpartition(":")[0]] += count - 1
-    repeated.subtract(line["stumbled"] for line in evidence.lines if "stumbled" in line)
+    repeated.subtract(line["stumbled"] for line in evidence.asked if "stumbled" in line)
     # Whoever was declared dead while alive loses its runs too, and comes back under a new number.
     reborn = sum(
         count - 1 for count in Counter(line["pid"] for line in evidence.lines if "up" in line).values()
@@ -218,7 +230,7 @@ def _nothing_ran_again(verdict: Verdict, evidence: Evidence, tasks: Iterable[_Ta
     by_key = {task.session_key: task for task in tasks}
     ended: Mapping[int, int] = {}
     since = 0.0
-    for line in evidence.lines:
+    for line in sorted((line for line in (*evidence.lines, *evidence.asked) if "at" in line), key=_at):
         if "death" in line:
             ended, since = evidence.deaths[line["death"]].ended, line["at"]
         task = by_key.get(line.get("asked", "").rpartition(":")[0])
@@ -243,7 +255,5 @@ def _timelines_add_up(verdict: Verdict, look: Look, tasks: Iterable[_Task]) -> N
             verdict.problems.append(f"the timeline of {task.name} ends in {phase}, its row says {task.phase}")
 
 
-def parse(line: bytes) -> Line:
-    said = json.loads(line)
-    assert isinstance(said, dict)
-    return said
+def _at(line: Line) -> float:
+    return float(line["at"])

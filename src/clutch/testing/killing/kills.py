@@ -20,6 +20,7 @@ from contextlib import ExitStack
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Final
 
+from clutch.testing.killing.client import client_process
 from clutch.testing.killing.dooms import Chooser
 from clutch.testing.killing.harness import Report, Story
 from clutch.testing.killing.judging import Verdict
@@ -60,15 +61,15 @@ def kill_for(order: Order) -> Report:
     stage: Stage = SqliteStage() if order.database is None else PostgresStage(order.database)
     chooser = Chooser(random.Random(order.seed), order.points)
     started = time.monotonic()
-    while not _is_enough(order, report, time.monotonic() - started):
-        assignment, books = stage.open(report.stories, order.plant)
-        prepare(assignment.directory)
-        story = Story(
-            assignment, books, chooser, chooser.dice.randint(1, stage.workers_max), order.life_max_s
-        )
-        verdict = story.run(report)
-        _add(report, verdict, story, order)
-        stage.close(assignment, books, keep=bool(verdict.complaints) and not order.plant)
+    with client_process() as (client, _):
+        while not _is_enough(order, report, time.monotonic() - started):
+            assignment, books = stage.open(report.stories, order.plant)
+            prepare(assignment.directory)
+            workers = chooser.dice.randint(1, stage.workers_max)
+            story = Story(replace(assignment, client=client), books, chooser, workers, order.life_max_s)
+            verdict = story.run(report)
+            _add(report, verdict, story, order)
+            stage.close(assignment, books, keep=bool(verdict.complaints) and not order.plant)
     stage.end()
     return report
 
@@ -89,7 +90,7 @@ def _add(report: Report, verdict: Verdict, story: Story, order: Order) -> None:
     report.unsafe_repeats += len(verdict.unsafe_repeats)
     if verdict.complaints:
         directory = story.assignment.directory
-        story.write_down(directory / "witness.jsonl")
+        story.write_down(directory / "victims.log")
         again = f"python -m clutch.testing.killing.kills --seed {order.seed} --stories {report.stories}"
         report.failures.append(
             f"{report.backend}, story {report.stories}: {'; '.join(verdict.complaints)} (kept: {directory}; {again})"

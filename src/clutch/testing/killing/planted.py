@@ -2,6 +2,7 @@
 
 two-transaction-announce  The classic: the task's end is committed, and the letter to its requester in a
                           transaction of its own a moment later. Whoever dies in between has lost the result.
+answer-before-commit      `accepted` is said, and written a moment later. Whoever dies in between has lied.
 second-letter             A second letter of the same end, under a key of its own.
 replayed-effects          The tool that must not run twice says that it may.
 """
@@ -16,13 +17,15 @@ from typing import Any, Final
 from clutch.ports import Toolbox, ToolSpec
 from clutch.protocol import letters, sessions
 from clutch.protocol.sessions import SessionRow
-from clutch.store.door import HINT, Door, Tx
+from clutch.store.door import HINT, Door, Keys, P, T, Tx, TxFunction
 
+EARLY_ANSWER: Final = "answer-before-commit"
 TWO_TRANSACTIONS: Final = "two-transaction-announce"
 SECOND_LETTER: Final = "second-letter"
 REPLAYED_EFFECTS: Final = "replayed-effects"
-PLANTS: Final = ("", TWO_TRANSACTIONS, SECOND_LETTER, REPLAYED_EFFECTS)
+PLANTS: Final = ("", EARLY_ANSWER, TWO_TRANSACTIONS, SECOND_LETTER, REPLAYED_EFFECTS)
 
+_MOMENT_S: Final = 0.3
 _SECOND: Final = "second-transaction"
 _announce = letters.announce
 
@@ -45,7 +48,7 @@ def door(plant: str, store: Door) -> Door:
     """The store, with the second half of the bug listening to it."""
     if plant == TWO_TRANSACTIONS:
         _Second(store)
-    return store
+    return _Hasty(store) if plant == EARLY_ANSWER else store
 
 
 def _announce_later(
@@ -64,7 +67,7 @@ def _announce_twice(
 
 class _Reckless:
     def __init__(self, real: Toolbox) -> None:
-        self.run, self.spawn_request = real.run, real.spawn_request
+        self.run, self.spawn_request, self.human_question = real.run, real.spawn_request, real.human_question
         self._specs = [replace(spec, replay_safe=True) for spec in real.specs()]
 
     def specs(self) -> Sequence[ToolSpec]:
@@ -92,3 +95,38 @@ def _late_letter(now: float, session_id: int, requester_id: int, generation: int
     session = yield from sessions.lock(session_id)
     assert session is not None
     yield from _announce(now, session, requester_id, generation, silent=silent)
+
+
+class _Hasty:
+    """A door that answers `spawn` with what it would have written, and writes it in its own good time."""
+
+    def __init__(self, real: Door) -> None:
+        self._real = real
+        self.stats, self.alone, self.read = real.stats, real.alone, real.read
+        self.listen, self.close = real.listen, real.close
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    async def tx(self, keys: Keys, fn: TxFunction[P, T], /, *args: P.args, **kwargs: P.kwargs) -> T:
+        if fn.__name__ != "spawn":
+            return await self._real.tx(keys, fn, *args, **kwargs)
+
+        def tried(now: float) -> Tx[T]:
+            raise _Tried((yield from fn(now, *args, **kwargs)))
+
+        async def later() -> None:
+            await asyncio.sleep(_MOMENT_S)
+            await self._real.tx(keys, fn, *args, **kwargs)
+
+        try:
+            return await self._real.tx(keys, tried)
+        except _Tried as seen:
+            task = asyncio.get_running_loop().create_task(later())
+            self._tasks.add(task)
+            task.add_done_callback(self._tasks.discard)
+            value: T = seen.value
+            return value
+
+
+class _Tried(Exception):
+    def __init__(self, value: Any) -> None:
+        self.value = value

@@ -19,7 +19,7 @@ from typing import Any, Final
 
 from clutch.core.admission import SpawnRequest
 from clutch.core.messages import Answer
-from clutch.ports import ModelRequest, Models, OnDelta, Toolbox, ToolContext, ToolSpec
+from clutch.ports import HumanQuestion, ModelRequest, Models, OnDelta, Toolbox, ToolContext, ToolSpec
 from clutch.protocol.turns import Begun
 from clutch.store.door import Door, DoorStats, Keys, Listener, P, T, Tx, TxFunction
 
@@ -156,6 +156,9 @@ class CrashingTools:
         text = await self._tools.run(name, args, context)
         self._points.reach("tool:done")
         return text
+
+    def human_question(self, args: Mapping[str, Any]) -> HumanQuestion:
+        return self._tools.human_question(args)
 
     def spawn_request(self, args: Mapping[str, Any]) -> SpawnRequest:
         return self._tools.spawn_request(args)

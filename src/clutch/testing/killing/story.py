@@ -5,7 +5,8 @@
     a client            spawns two more in the trickle's name, steers the slow child, kills the doomed one
 
 The model decides from the transcript alone, so a repeated call gets the same answer in any process. What it
-was asked and shown goes to a `Witness`, which outlives the process: that is what judges go by.
+was asked and shown goes to its own log, the tasks it was told are accepted to the client outside, and the mark
+of a tool to a file of marks: they outlive the process, and are what judges go by.
 """
 
 from __future__ import annotations
@@ -21,18 +22,19 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
-from clutch.core.admission import SpawnRequest
-from clutch.core.messages import Answer, Call, Input, Message, Results, Usage
+from clutch.core.messages import Answer, Call, Entry, Input, Message, Results, Usage
 from clutch.core.model import Lane
 from clutch.core.policy import Announcing, Life, Limits, Policy, Work
 from clutch.core.wording.fence import parse_fences
-from clutch.engine.turn import SPAWN, YIELD
+from clutch.engine.calling import SPAWN, YIELD
 from clutch.ports import ModelError, ModelRequest, OnDelta, ToolContext, Trouble
+from clutch.testing.killing.client import Teller
 from clutch.tools.arguments import Arguments
 from clutch.tools.box import Tools, standard_tools
 
 MAINS: Final = {"one": "JOB gather", "two": "JOB gather", "three": "JOB trickle"}
-CLIENT_JOBS: Final = ("JOB leaf c0", "JOB leaf c1")
+#: what the client wants, under the keys that make a repeated try find the first one
+CLIENT_JOBS: Final = {"client:0": "JOB leaf c0", "client:1": "JOB leaf c1"}
 CHILDREN: Final = {
     "gather": ("leaf g0", "nest g1", "flaky g2", "fail g3", "slow g4"),
     "trickle": ("leaf t0", "flaky t1", "doomed t2"),
@@ -44,6 +46,7 @@ OUTCOMES: Final = {
 }  # fmt: skip
 NOTES: Final = "notes.txt"
 EFFECTS: Final = "effects.log"
+ASKED: Final = "model.log"
 STEERED: Final = "leave it and report"
 
 #: as long as a child waits to be steered or killed; then it answers as if nobody had come
@@ -63,11 +66,15 @@ POLICY: Final = Policy(
 )
 
 
-class Witness:
-    """Lines of JSON to whoever survives. A write that returned is not lost by a kill."""
+class Log:
+    """Lines of JSON to a file or to whoever survives. A write that returned is not lost by a kill."""
 
     def __init__(self, descriptor: int) -> None:
         self._descriptor = descriptor
+
+    @staticmethod
+    def append(file: Path) -> Log:
+        return Log(os.open(file, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600))
 
     def say(self, **what: object) -> None:
         try:
@@ -87,17 +94,16 @@ class Wishes:
 
 
 class StoryModel:
-    def __init__(self, witness: Witness, wishes: Wishes) -> None:
-        self._witness, self._wishes = witness, wishes
+    def __init__(self, log: Log, client: Teller, wishes: Wishes) -> None:
+        self._log, self._client, self._wishes = log, client, wishes
         self._stumbled: set[str] = set()
 
     async def ask(self, request: ModelRequest, on_delta: OnDelta) -> Answer:
         del on_delta
         said = request.transcript
         fresh = [(place, message) for place, message in enumerate(said) if place > last_answer(said)]
-        self._witness.say(
-            asked=request.key, at=time.monotonic(), shown=findings(fresh), accepted=accepted(fresh)
-        )
+        self._log.say(asked=request.key, at=time.monotonic(), shown=findings(fresh))
+        self._client.accepted(request.key, accepted(fresh))
         session_key = request.key.rpartition(":")[0]
         await asyncio.sleep(LATENCY_S)
         return await self._answer(job_of(said), said, session_key)
@@ -112,7 +118,7 @@ class StoryModel:
                 raise ModelError(Trouble.BAD_REQUEST, "no model for this job")
             case "flaky" if session_key not in self._stumbled:
                 self._stumbled.add(session_key)
-                self._witness.say(stumbled=session_key)
+                self._log.say(stumbled=session_key)
                 raise ModelError(Trouble.NETWORK, "the wire was cut")
             case "gather" | "trickle" | "nest":
                 return _delegate(job, said, session_key)
@@ -172,7 +178,7 @@ def _is_steered(said: Sequence[Message]) -> bool:
     return any(isinstance(message, Input) and STEERED in message.text for message in said)
 
 
-def findings(fresh: Sequence[tuple[int, Message]]) -> list[tuple[str, int, str | None]]:
+def findings(fresh: Sequence[tuple[int, Entry]]) -> list[tuple[str, int, str | None]]:
     """(task, place in the transcript, text) of every result among these messages."""
     found: list[tuple[str, int, str | None]] = []
     for place, message in fresh:
@@ -184,7 +190,7 @@ def findings(fresh: Sequence[tuple[int, Message]]) -> list[tuple[str, int, str |
     return found
 
 
-def accepted(fresh: Sequence[tuple[int, Message]]) -> list[str]:
+def accepted(fresh: Sequence[tuple[int, Entry]]) -> list[str]:
     """The tasks this model was told are accepted."""
     texts = [
         result.text
@@ -222,8 +228,3 @@ def story_tools() -> Tools:
     tools = standard_tools(POLICY.limits)
     tools.add(mark, arguments=MarkArguments)
     return tools
-
-
-def client_orders() -> list[tuple[str, SpawnRequest]]:
-    """What the client spawns, with the keys that make a repeated try find the first one."""
-    return [(f"client:{number}", SpawnRequest(job)) for number, job in enumerate(CLIENT_JOBS)]

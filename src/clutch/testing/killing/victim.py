@@ -1,8 +1,8 @@
 """A real worker process that is made to be killed: `python -m clutch.testing.killing.victim --state DIR`.
 
 It works on the story in one state directory or PostgreSQL database, together with the client whose wishes the
-story knows, and ends by itself with 7 when nothing is left to do. Whatever it accepted, asked and showed is
-told to a witness outside. Starting it again goes on with the story.
+story knows, and ends by itself with 7 when nothing is left to do. Whatever it accepted is told to a client
+outside; how it fares, to whoever started it. Starting it again goes on with the story.
 """
 
 from __future__ import annotations
@@ -19,29 +19,33 @@ from pathlib import Path
 from typing import Any, Final
 
 from clutch.core import keys
+from clutch.core.admission import SpawnRequest
 from clutch.core.authority import AgentGrant, root_rights
 from clutch.core.model import LetterKind
 from clutch.engine.bus import Bus
 from clutch.engine.dispatcher import Worker
 from clutch.engine.ids import BlockIds
-from clutch.engine.turn import Kit
+from clutch.engine.kit import Kit
 from clutch.ports import Lives
 from clutch.protocol import control, letters, queries, sessions
 from clutch.protocol.spawn import Accepted, Order, rights_text, spawn
+from clutch.protocol.turns import Begun
 from clutch.store.door import Door
 from clutch.store.sqlite import SqliteStore
 from clutch.store.state_directory import StateDirectory
 from clutch.testing.killing import planted
+from clutch.testing.killing.client import Teller
 from clutch.testing.killing.points import COMMIT, CrashingDoor, CrashingModels, CrashingTools, Points
 from clutch.testing.killing.story import (
+    ASKED,
+    CLIENT_JOBS,
     MAINS,
     NOTES,
     POLICY,
     STEERED,
+    Log,
     StoryModel,
     Wishes,
-    Witness,
-    client_orders,
     story_tools,
 )
 from clutch.testing.killing.torn import TearingDisk
@@ -69,22 +73,25 @@ class Assignment:
     directory: Path
     database: str | None = None
     plant: str = ""
+    client: str = ""  #: the socket of the client outside
 
 
 class Life:
     """One life of a victim."""
 
-    def __init__(self, assignment: Assignment, points: Points, witness: Witness) -> None:
-        self.assignment, self.points, self.witness = assignment, points, witness
+    def __init__(self, assignment: Assignment, points: Points, log: Log) -> None:
+        self.assignment, self.points, self.log = assignment, points, log
+        self.client = Teller(assignment.client, assignment.directory)
         self.moves = 0
 
     async def live(self) -> int:
         async with _store(self.assignment) as (store, lives):
             wishes = Wishes()
+            model = StoryModel(Log.append(self.assignment.directory / ASKED), self.client, wishes)
             door = CrashingDoor(planted.door(self.assignment.plant, store), self.points, self._heard)
             kit = Kit(
                 door=door,
-                models=CrashingModels(StoryModel(self.witness, wishes), self.points),
+                models=CrashingModels(model, self.points),
                 toolbox=CrashingTools(planted.tools(self.assignment.plant, story_tools()), self.points),
                 policy=POLICY,
                 ids=BlockIds(),
@@ -104,7 +111,9 @@ class Life:
 
     def _heard(self, name: str, value: Any) -> None:
         if name == "next_number":
-            self.witness.say(up=value, pid=os.getpid())
+            self.log.say(up=value, pid=os.getpid())
+        if isinstance(value, Begun):
+            self.log.say(begun=value.run_id)
         if name in _PROGRESS:
             self.moves += 1
 
@@ -119,16 +128,16 @@ class Life:
                 sessions.open_session, kit.ids.next(), key, "main", rights, "terminal:story", workspace
             )
             await door.tx(root, letters.post, root, f"user:{name}", LetterKind.USER, job)
-            self.witness.say(posted=name)
+            self.log.say(posted=name)
             roots.append(root)
         orders = [
-            Order(idem, kit.ids.next(), kit.ids.uuid4(), request, place)
-            for place, (idem, request) in enumerate(client_orders())
+            Order(idem, kit.ids.next(), kit.ids.uuid4(), SpawnRequest(job), place)
+            for place, (idem, job) in enumerate(CLIENT_JOBS.items())
         ]
         told = await door.tx(roots[-1], spawn, POLICY, roots[-1], roots[-1], None, orders)
         for order, answer in zip(orders, told, strict=True):
             assert isinstance(answer, Accepted), answer
-            self.witness.say(accepted_by=order.idem, task=keys.task_id(answer.task_id))
+            self.client.accepted(order.idem, [keys.task_id(answer.task_id)])
         return roots
 
     async def _client(self, door: Door, wishes: Wishes) -> None:
@@ -140,13 +149,13 @@ class Life:
                 await door.alone(control.kill, POLICY, task_id, "not needed", "client")
             else:
                 await self._steer(door, task_id)
-            self.witness.say(did=verb, task=keys.task_id(task_id))
+            self.log.say(did=verb, task=keys.task_id(task_id))
 
     async def _steer(self, door: Door, task_id: int) -> None:
         try:
             await door.alone(control.steer, POLICY, task_id, f"steer:{task_id}", STEERED, "client")
         except control.NotPossible:
-            self.witness.say(too_late="steer", task=keys.task_id(task_id))
+            self.log.say(too_late="steer", task=keys.task_id(task_id))
 
     async def _until_quiet(self, door: Door, roots: list[int]) -> int:
         still = 0
@@ -156,7 +165,7 @@ class Life:
             still = still + 1 if self.moves == before else 0
             if still and all([await door.read(queries.is_quiet, root) for root in roots]):
                 return QUIET
-        self.witness.say(stuck=True)
+        self.log.say(stuck=True)
         return STUCK
 
 
@@ -187,15 +196,15 @@ def prepare(directory: Path) -> None:
     (files / NOTES).write_text("a note worth reading\n", encoding="utf-8")
 
 
-def live(assignment: Assignment, witness: Witness) -> int:
+def live(assignment: Assignment, log: Log) -> int:
     """In this process, until quiet or dead. The point to die at comes from the environment."""
-    points = Points.from_environment(witness.dying)
+    points = Points.from_environment(log.dying)
     disk = TearingDisk(points) if points.armed in COMMIT else None
     planted.apply(assignment.plant)
     try:
-        return asyncio.run(Life(assignment, points, witness).live())
-    except Exception:  # noqa: BLE001 - the witness must hear of every bug; the exit code tells of it
-        witness.say(broken=traceback.format_exc()[-3000:])
+        return asyncio.run(Life(assignment, points, log).live())
+    except Exception:  # noqa: BLE001 - whoever started us must hear of every bug; the exit code tells of it
+        log.say(broken=traceback.format_exc()[-3000:])
         return BROKEN
     finally:
         if disk is not None:
@@ -206,13 +215,11 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--state", type=Path, required=True, help="directory of the story")
     parser.add_argument("--database", help="PostgreSQL address instead of SQLite")
-    parser.add_argument("--witness", type=Path, help="file to append to; else stdout")
+    parser.add_argument("--client", required=True, help="socket of the client outside")
     arguments = parser.parse_args()
     prepare(arguments.state)
-    witness = sys.stdout.fileno()
-    if arguments.witness is not None:
-        witness = os.open(arguments.witness, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
-    sys.exit(live(Assignment(arguments.state.resolve(), arguments.database), Witness(witness)))
+    assignment = Assignment(arguments.state.resolve(), arguments.database, client=arguments.client)
+    sys.exit(live(assignment, Log(sys.stdout.fileno())))
 
 
 if __name__ == "__main__":

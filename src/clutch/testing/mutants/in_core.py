@@ -142,7 +142,7 @@ MUTANTS = (
     ),
     Mutant(
         "depth_not_checked",
-        ("clutch.core.admission._over", "clutch.engine.turn.tools_for"),
+        ("clutch.core.admission._over", "clutch.engine.open_run.tools_for"),
         frozenset({"N4"}),
         ("tight",),
         _no_depth,

@@ -8,13 +8,14 @@ from functools import wraps
 from typing import Any
 
 from clutch.core.messages import Answer
-from clutch.engine import turn as engine_turn
+from clutch.engine import calling
 from clutch.protocol import turns
 from clutch.protocol.spawn import Accepted, Order
 from clutch.testing.mutants.planting import CRASHES, STORMS, Mutant
 from clutch.testing.mutants.tamper import answering_only
 
-TURN, WORKER = "clutch.engine.turn.Turn", "clutch.engine.dispatcher.Worker"
+CALLING, RUN = "clutch.engine.calling", "clutch.engine.open_run.OpenRun"
+WORKER = "clutch.engine.dispatcher.Worker"
 
 
 def _twins(order: Any) -> tuple[Any, ...]:
@@ -29,21 +30,22 @@ def _acks_early(delegate: Any) -> tuple[Any, ...]:
     """The answer is given at once; the transaction may come later."""
 
     @wraps(delegate)
-    async def bug(turn: Any, orders: Any, wrong: Any, sleeps: Any, nonce: str) -> Any:
-        outcome = turns.in_order([*wrong, *map(_promise, orders)])
+    async def bug(run: Any, answer: Any, orders: Any, wrong: Any, sleeps: Any) -> Any:
+        del answer
+        outcome = turns.in_order([*wrong, *(_promise(run, order) for order in orders)])
         told = turns.with_yields(outcome, sleeps, turns.NO_CHILD)
-        boundary = await turn._tx(turns.results, told, nonce)
-        running = asyncio.ensure_future(turn._spawn(orders))
+        boundary = await run.tx(turns.results, told, run.kit.ids.nonce())
+        running = asyncio.ensure_future(calling._spawn(run, orders))
         running.add_done_callback(lambda ended: ended.cancelled() or ended.exception())
         return told, boundary
 
     return (bug,)
 
 
-def _promise(order: Order) -> Any:
+def _promise(run: Any, order: Order) -> Any:
     """What the spawn will answer."""
     key = f"agent:main:subagent:{order.uuid}"
-    return engine_turn._answer(order, Accepted(order.child_id, key, order.request.label or ""))
+    return calling.in_words(run, order, Accepted(order.child_id, key, order.request.label or ""))
 
 
 def _post(now: float, announce: Any, session: Any, to: int, generation: int, silent: bool) -> Any:
@@ -61,11 +63,11 @@ def _announces_later(finish: Any, announce: Any) -> tuple[Any, ...]:
         yield from ()
 
     @wraps(finish)
-    async def bug(turn: Any, answer: Answer) -> None:
+    async def bug(run: Any, answer: Answer) -> None:
         waiting.clear()
-        await finish(turn, answer)
+        await finish(run, answer)
         for session, requester_id, generation, silent in list(waiting):
-            await turn.kit.door.alone(_post, announce, session, requester_id, generation, silent)
+            await run.kit.door.alone(_post, announce, session, requester_id, generation, silent)
 
     return bug, keep
 
@@ -74,12 +76,12 @@ def _yields_twice(tx: Any, with_yields: Any) -> tuple[Any, ...]:
     """First the results, then the hold."""
 
     @wraps(tx)
-    async def bug(turn: Any, fn: Any, *args: Any, **options: Any) -> Any:
+    async def bug(run: Any, fn: Any, *args: Any) -> Any:
         if fn is not turns.yields:
-            return await tx(turn, fn, *args, **options)
+            return await tx(run, fn, *args)
         outcome, places, nonce = args
-        await tx(turn, turns.results, with_yields(outcome, places, turns.YIELDED), nonce)
-        return await tx(turn, turns.yields, replace(outcome, results=()), places, nonce)
+        await tx(run, turns.results, with_yields(outcome, places, turns.YIELDED), nonce)
+        return await tx(run, turns.yields, replace(outcome, results=()), places, nonce)
 
     return bug, with_yields
 
@@ -88,20 +90,20 @@ def _asks_again(open_answer: Any) -> tuple[Any, ...]:
     """An answer whose calls were open when its owner died is asked for once more."""
 
     @wraps(open_answer)
-    def bug(turn: Any) -> Any:
-        if not getattr(turn, "has_begun", False):
-            turn.has_begun = True
+    def bug(run: Any) -> Any:
+        if not getattr(run, "has_begun", False):
+            run.has_begun = True
             return None
-        return open_answer(turn)
+        return open_answer(run)
 
     return (bug,)
 
 
 def _runs_again(call: Any) -> tuple[Any, ...]:
     @wraps(call)
-    async def bug(turn: Any, answer: Any, place: int, interrupted: bool) -> Any:
+    async def bug(run: Any, wanted: Any, place: int, said: Any, interrupted: bool) -> Any:
         del interrupted
-        return await call(turn, answer, place, False)
+        return await call(run, wanted, place, said, False)
 
     return (bug,)
 
@@ -144,7 +146,7 @@ def _late_mail(post: Any) -> tuple[Any, ...]:
 MUTANTS = (
     Mutant(
         "twin_spawn",
-        ("clutch.engine.turn.Order",),
+        (f"{CALLING}.Order",),
         frozenset({"N2"}),
         CRASHES,
         _twins,
@@ -152,7 +154,7 @@ MUTANTS = (
     ),
     Mutant(
         "accepted_before_commit",
-        (f"{TURN}._delegate",),
+        (f"{CALLING}._delegate",),
         frozenset({"N1"}),
         STORMS,
         _acks_early,
@@ -160,7 +162,7 @@ MUTANTS = (
     ),
     Mutant(
         "announce_in_second_transaction",
-        (f"{TURN}._finish", "clutch.protocol.letters.announce"),
+        ("clutch.engine.turn._finish", "clutch.protocol.letters.announce"),
         frozenset({"T2"}),
         STORMS,
         _announces_later,
@@ -168,7 +170,7 @@ MUTANTS = (
     ),
     Mutant(
         "yield_in_two_transactions",
-        (f"{TURN}._tx", "clutch.protocol.turns.with_yields"),
+        (f"{RUN}.tx", "clutch.protocol.turns.with_yields"),
         frozenset({"N16"}),
         STORMS,
         _yields_twice,
@@ -176,7 +178,7 @@ MUTANTS = (
     ),
     Mutant(
         "answers_recomputed_after_takeover",
-        (f"{TURN}._open_answer",),
+        (f"{RUN}.open_answer",),
         frozenset({"N22"}),
         CRASHES,
         _asks_again,
@@ -184,7 +186,7 @@ MUTANTS = (
     ),
     Mutant(
         "unsafe_tool_runs_again",
-        (f"{TURN}._call",),
+        (f"{CALLING}._one",),
         frozenset({"N23"}),
         CRASHES,
         _runs_again,

@@ -7,9 +7,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from clutch.testing.simulation.disk import Made, SimDisk
+
+#: transactions of an owner: the session and the fence are the second and third argument
+BY_OWNER: Final = frozenset(
+    {"begin", "respond", "results", "yields", "delegate", "finish", "stumble", "fail", "crash", "hand_over"}
+)
 
 
 class SessionShot(NamedTuple):
@@ -102,7 +107,7 @@ class Change:
 
     def tasks_to_judge(self) -> set[int]:
         """Tasks that changed, and those whose letter did. Rows rewritten as they were need no judge."""
-        touched = {after.id for before, after in self.tasks.values() if before != after}
+        touched = set(self.moved())
         touched.update(
             after.task_id
             for before, after in self.letters.values()
@@ -112,7 +117,7 @@ class Change:
 
     def lives_to_judge(self) -> set[int]:
         """Tasks that changed, and those whose session did."""
-        touched = {after.id for before, after in self.tasks.values() if before != after}
+        touched = set(self.moved())
         touched.update(
             after.id for before, after in self.sessions.values() if after.is_task and before != after
         )
@@ -136,6 +141,39 @@ class Change:
             for before, after in self.tasks.values()
             if before is None or before.generation != after.generation
         }
+
+    def guarded(self) -> list[tuple[int, int, int]]:
+        """Session, worker and fence of every write by an owner."""
+        found = []
+        for made in self.made:
+            fence = made.args[2] if made.name in BY_OWNER else made.args[3] if made.name == "spawn" else None
+            if fence is not None and made.written and made.args[1] in self.sessions:
+                found.append((made.args[1], made.worker_id, fence))
+        return found
+
+    def moved(self) -> list[int]:
+        """Tasks that changed."""
+        return [after.id for before, after in self.tasks.values() if before != after]
+
+    def refenced(self) -> list[int]:
+        """Sessions with another owner or another fence."""
+        return [
+            after.id
+            for before, after in self.sessions.values()
+            if before is None or before.owner != after.owner or before.fence != after.fence
+        ]
+
+    def cut_off(self) -> set[int]:
+        """Sessions that lost their owner by somebody else's hand."""
+        lost = {
+            after.id
+            for before, after in self.sessions.values()
+            if after.owner is None and before is not None and before.owner is not None
+        }
+        return lost - {made.args[1] for made in self.made if made.name in BY_OWNER} if lost else lost
+
+    def steered(self) -> list[int]:
+        return [made.args[1] for made in self.made if made.name == "steer" and made.args[1] in self.tasks]
 
 
 class History:

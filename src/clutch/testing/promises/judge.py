@@ -4,12 +4,16 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any
 
 from clutch.core.policy import Policy
 from clutch.testing.promises import lockdep, reading, transitions, waking
 from clutch.testing.promises.court import ABOUT, TRANSITIONS, Court, Transition
 from clutch.testing.promises.history import Change, History
-from clutch.testing.promises.invariants import Query, Scope, filled, queries
+from clutch.testing.promises.invariants import QUERIES, Query, Scope, filled
+from clutch.testing.promises.keeping import KEPT
+from clutch.testing.promises.moves import MOVES
+from clutch.testing.promises.shadow import Shadow, as_list
 from clutch.testing.simulation.disk import Made, SimDisk
 from clutch.testing.simulation.witness import PROMISES
 
@@ -17,14 +21,15 @@ from clutch.testing.simulation.witness import PROMISES
 _ENLISTED = (lockdep, reading, transitions, waking)
 
 _TABLES = ("sessions", "tasks", "letters", "runs")
-_TOUCHED = "IN (SELECT value FROM json_each(?))"
+_TOUCHED = "IN (SELECT value FROM json_each(?1))"
+_ALL = (*QUERIES, *MOVES, *KEPT)
 
 
 class _Bench:
     """All queries of one scope, ready to be asked."""
 
     def __init__(self, scope: Scope, policy: Policy, *, now: str = "0") -> None:
-        asked = queries(scope)
+        asked = [query for query in _ALL if query.scope is scope]
         self.counts = Counter(query.invariant for query in asked)
         self.times = 0
         self.asked: list[tuple[str, Query]] = [
@@ -38,6 +43,7 @@ class Judge:
     def __init__(self, disk: SimDisk, policy: Policy, accuse: Callable[[str, str], None]) -> None:
         self._disk, self._policy, self._accuse = disk, policy, accuse
         self.history = History(disk)
+        self._shadow = Shadow(disk)
         self._times: Counter[Transition] = Counter()
         self._calm = Counter[str]()
         self._court = Court(disk, self.history)
@@ -45,7 +51,14 @@ class Judge:
 
     def judge(self, made: Sequence[Made], now: float) -> Change:
         change = self.history.change(made, now)
+        self._shadow.hear(made)
         self._judge_transitions(change)
+        if moved := change.moved():
+            self._ask(self._benches[Scope.MOVE], moved)
+        if refenced := change.refenced():
+            self._ask(self._benches[Scope.FENCE], refenced)
+            if touched := change.cut_off():
+                self._ask(self._benches[Scope.CUT], touched)
         if touched := change.tasks_to_judge():
             self._ask(self._benches[Scope.TASK], touched)
         if touched := change.lives_to_judge():
@@ -55,9 +68,14 @@ class Judge:
             self.history.note_touched(touched)
         if touched := change.requesters_to_count():
             self._ask(self._benches[Scope.BIRTH], touched)
+        if steered := change.steered():
+            self._ask(self._benches[Scope.STEER], steered)
+        for write in change.guarded():
+            self._ask_about(self._benches[Scope.GUARDED], write)
         if change.has_new_owners:
             self._ask(self._benches[Scope.OWNERS], ())
         self.history.note_claims(change)
+        self._shadow.remember(moved, refenced)
         return change
 
     @property
@@ -94,14 +112,19 @@ class Judge:
             yield from ABOUT.get(name, ())
 
     def _ask(self, bench: _Bench, touched: Iterable[int]) -> None:
+        self._ask_about(bench, (as_list(touched),))
+
+    def _ask_about(self, bench: _Bench, parameters: tuple[Any, ...]) -> None:
         bench.times += 1
-        ids = f"[{','.join(map(str, sorted(touched)))}]"
         for sql, query in bench.asked:
-            for row_id, wrong in self._disk.ask(sql, (ids,) if "?" in sql else ()):
+            for row_id, wrong in self._disk.ask(sql, parameters if "?" in sql else ()):
                 self._accuse(query.invariant, f"{query.promise}: {row_id} {wrong}")
 
 
 def all_names() -> set[str]:
     """Every promise that is asked somewhere, by its name."""
-    asked = {query.invariant for scope in Scope for query in queries(scope)}
-    return asked | {transition.invariant for transition in TRANSITIONS} | set(PROMISES)
+    return (
+        {query.invariant for query in _ALL}
+        | {transition.invariant for transition in TRANSITIONS}
+        | set(PROMISES)
+    )

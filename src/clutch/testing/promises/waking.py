@@ -8,18 +8,6 @@ from clutch.testing.promises.court import Court, promises
 from clutch.testing.promises.history import Change, SessionShot
 
 
-@promises("T13", "tasks", "waiting costs no attempt")
-def _attempts(change: Change, court: Court) -> Iterator[str]:
-    del court
-    for before, after in change.tasks.values():
-        if before is None or before.generation != after.generation or before.attempts == after.attempts:
-            continue
-        failed = after.attempts == before.attempts + 1 and before.phase == "announcing"
-        redelivered = after.attempts == 0 and before.phase == "completed_giveup"
-        if not (failed or redelivered) or after.phase == "announce_deferred":
-            yield f"task {after.id}: {before.attempts} attempts became {after.attempts} in {before.phase}"
-
-
 @promises("N18", "tasks", "a task is done only when all its children were heard, or waited for long enough")
 def _children_first(change: Change, court: Court) -> Iterator[str]:
     for before, after in change.tasks.values():

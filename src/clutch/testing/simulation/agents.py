@@ -9,7 +9,16 @@ from typing import TYPE_CHECKING, Any, Final
 
 from clutch.core.admission import Cleanup, SpawnRequest
 from clutch.core.messages import Answer
-from clutch.ports import ModelError, ModelRequest, OnDelta, ToolContext, ToolFailed, ToolSpec, Trouble
+from clutch.ports import (
+    HumanQuestion,
+    ModelError,
+    ModelRequest,
+    OnDelta,
+    ToolContext,
+    ToolFailed,
+    ToolSpec,
+    Trouble,
+)
 from clutch.testing.simulation import script
 from clutch.testing.simulation.faults import Fault
 
@@ -92,6 +101,9 @@ class SimToolbox:
         if name == "fail" or world.dice.strikes(Fault.TOOL_FAILED, context.key):
             raise ToolFailed(f"{name} does not work today")
         return f"{name} did {args.get('at', '')}"
+
+    def human_question(self, args: Mapping[str, Any]) -> HumanQuestion:
+        return HumanQuestion(**args)
 
     def spawn_request(self, args: Mapping[str, Any]) -> SpawnRequest:
         return spawn_request(args)

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 from clutch.engine.bus import Bus
 from clutch.engine.dispatcher import Worker
 from clutch.engine.ids import BLOCK_BITS
-from clutch.engine.turn import Kit
+from clutch.engine.kit import Kit
 from clutch.errors import DiskFull, StoreBusy, StoreLost
 from clutch.store.door import DoorStats, Keys, Listener, P, T, TxFunction
 from clutch.testing.clock import START

@@ -1,0 +1,175 @@
+"""One model call of a run: within its bounds and its budget, with a transcript that fits, booked in any case."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from decimal import Decimal
+
+from clutch.core import budget, context, wording
+from clutch.core.budget import Amount
+from clutch.core.messages import Answer, Usage
+from clutch.core.policy import OnBudget
+from clutch.engine.context import compacted, overhead_bytes
+from clutch.engine.open_run import OpenRun
+from clutch.ports import Delta, ModelError, ModelRequest, OnDelta, Trouble
+from clutch.protocol import context as stored
+from clutch.protocol import questions, turns, usage
+from clutch.protocol.questions import BUDGET_INDEX, Asked, Decision, QuestionKind
+from clutch.protocol.usage import Fate
+
+RETRYABLE = frozenset({Trouble.RATE_LIMIT, Trouble.OVERLOADED, Trouble.NETWORK, Trouble.MALFORMED})
+#: A stream that was cut may have cost as much as a whole one.
+CUT = frozenset({Trouble.NETWORK, Trouble.MALFORMED})
+PURSE_WAIT_S = 2.0  # only calls in flight are in the way; most take longer, none is waited for in vain
+
+
+class _Stopped(Exception):
+    """No call may be made; why is committed already."""
+
+
+async def ask(run: OpenRun) -> Answer | None:
+    """What the model says next, not committed yet. None: the run is over or parked, and that is committed."""
+    limit = run.policy.life.steps_max
+    if run.steps >= limit:
+        await run.fail(f"step limit of {limit} reached")
+        return None
+    try:
+        return await _ask_and_fit(run)
+    except ModelError as error:
+        await _stumble(run, error)
+    except _Stopped:
+        pass
+    return None
+
+
+async def _ask_and_fit(run: OpenRun) -> Answer:
+    await _compact(run, is_forced=False)
+    while True:
+        try:
+            return await _call(run, _request(run), run.on_delta)
+        except ModelError as error:
+            if error.trouble is not Trouble.CONTEXT:
+                raise
+            await _free(run)
+            if not await _compact(run, is_forced=True):
+                raise
+
+
+async def _call(run: OpenRun, request: ModelRequest, on_delta: OnDelta) -> Answer:
+    if run.is_budgeted:
+        await _reserve(run, _estimate(run, request))
+    answer = await run.kit.models.ask(request, on_delta)
+    run.tell("usage", answer.usage)
+    return answer
+
+
+async def _free(run: OpenRun) -> None:
+    """The provider refused it as too long. Without a budget the row serves the next call."""
+    if run.is_budgeted:
+        await run.tx_with_purses(usage.drop, Fate.FREE)
+
+
+def _request(run: OpenRun) -> ModelRequest:
+    return ModelRequest(
+        model=run.model,
+        system=run.system.text,
+        transcript=tuple(context.view(run.transcript, run.about.base)),
+        tools=run.specs,
+        key=f"{run.about.session_key}:{run.head}",
+        thinking=run.thinking,
+    )
+
+
+async def _stumble(run: OpenRun, error: ModelError) -> None:
+    run.tell("lifecycle:error", str(error))
+    fate = Fate.UNSENT if not error.is_sent else Fate.UNKNOWN if error.trouble in CUT else Fate.FREE
+    is_retryable = error.trouble in RETRYABLE
+    await run.tx_with_senders(turns.stumble, str(error), is_retryable, error.retry_at, fate)
+
+
+# ---- what it may cost --------------------------------------------------------------------------------------
+
+
+async def may_start(run: OpenRun) -> bool:
+    """Somebody else's code makes its calls itself; what they cost is known when it has ended.
+
+    False: nothing is left, and what follows from that is committed."""
+    try:
+        await _reserve(run, Amount(0, Decimal(0)))
+    except _Stopped:
+        return False
+    return True
+
+
+async def _reserve(run: OpenRun, estimate: Amount) -> None:
+    refused = await run.tx_with_purses(usage.reserve, run.model, estimate)
+    if refused is None:
+        return
+    if refused.may_free_up:
+        await run.tx(turns.wait, PURSE_WAIT_S)
+    elif _may_ask(run, refused):
+        await _ask_for_more(run, refused)
+    else:
+        await run.fail(wording.budget_used_up(refused))
+    raise _Stopped
+
+
+def _estimate(run: OpenRun, request: ModelRequest) -> Amount:
+    sent = run.kit.prices.tokens(request)
+    answer = request.output_tokens_max or run.policy.budgets.output_tokens
+    return Amount(sent + answer, run.price(Usage(input=sent, output=answer)))
+
+
+def _may_ask(run: OpenRun, refused: budget.Refused) -> bool:
+    """No limit, however high, lets a call through whose price nobody knows."""
+    is_asking = run.policy.budgets.on_budget is OnBudget.ASK and not run.policy.is_headless
+    return is_asking and not refused.is_unpriced
+
+
+async def _ask_for_more(run: OpenRun, refused: budget.Refused) -> None:
+    """Once for each time the purse is empty: whoever says no ends the run."""
+    said = await run.kit.door.read(questions.answers, run.session_id, run.head)
+    before = [index for index in said if index <= BUDGET_INDEX]
+    if any(said[index].decision is Decision.REJECT for index in before):
+        return await run.fail(wording.budget_used_up(refused))
+    body = json.dumps({"purse": refused.name, "text": wording.budget_used_up(refused)}, sort_keys=True)
+    asked = Asked(run.kit.ids.next(), BUDGET_INDEX - len(before), QuestionKind.BUDGET, body)
+    await run.tx(questions.ask, run.head, [asked])
+    run.tell("question", asked.id)
+
+
+# ---- what fits ---------------------------------------------------------------------------------------------
+
+
+async def _compact(run: OpenRun, *, is_forced: bool) -> bool:
+    """A summary takes the place of the older part. False: nothing had to go, or nothing could."""
+    rules = run.policy.context
+    window = run.kit.prices.window(run.model)
+    if window is not None:
+        rules = replace(rules, window_tokens=min(window, rules.window_tokens))
+    overhead = overhead_bytes(run.system.text, run.specs)
+    found = context.cut(run.transcript, run.about.base, rules, overhead_bytes=overhead, is_forced=is_forced)
+    if found is None:
+        return False
+
+    async def booked(request: ModelRequest) -> Answer:
+        try:
+            answer = await _call(run, request, _unheard)
+        except ModelError as error:
+            if error.trouble is Trouble.CONTEXT:
+                await _free(run)  # it is asked again in smaller pieces
+            raise
+        await run.tx_with_purses(usage.book, answer, run.price(answer.usage))
+        return answer
+
+    summary = await compacted(booked, _request(run), found, rules, run.kit.ids.nonce())
+    run.head = await run.tx(stored.compact, summary)
+    run.transcript.append(summary)
+    await run.look_around()
+    return True
+
+
+def _unheard(delta: Delta) -> None:
+    """A summary is no word of the agent."""
+    del delta

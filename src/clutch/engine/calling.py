@@ -1,0 +1,241 @@
+"""The calls of one answer: people are asked first, then everything runs at once, then one commit.
+
+Nothing is started before every question about these calls has its answer. What a call breaks, the model reads;
+what a crash interrupted runs again only if it is marked replay-safe.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Sequence
+from dataclasses import replace
+
+from clutch.core import bounds, keys, wording
+from clutch.core.admission import Refused
+from clutch.core.bounds import SUBMIT, Loop
+from clutch.core.messages import Answer, Call, Result, Results
+from clutch.engine import typed
+from clutch.engine.context import spilled
+from clutch.engine.open_run import OpenRun
+from clutch.engine.spawning import Spawned, spawn_all
+from clutch.errors import InvalidInput
+from clutch.ports import ToolContext, ToolFailed
+from clutch.protocol import questions, turns
+from clutch.protocol.questions import Asked, Decision, QuestionKind, Said, call_body
+from clutch.protocol.spawn import Accepted, Order
+from clutch.protocol.turns import Boundary
+
+SPAWN, YIELD, ASK = "sessions_spawn", "sessions_yield", "ask_human"
+PARKED = Boundary(goes_on=False)
+NOBODY = Said(Decision.REJECT, "nobody is there to ask")
+
+
+async def carry_out(run: OpenRun, answer: Answer, *, interrupted: bool) -> Boundary:
+    """`interrupted`: the calls may have been started by somebody who is dead now."""
+    said = await _decisions(run, answer)
+    if said is None:
+        return PARKED
+    places = range(len(answer.calls))
+    known = {place: answer.calls[place].name for place in places if answer.calls[place].name in run.by_name}
+    sleeps = [place for place, name in known.items() if name == YIELD]
+    spawns = [place for place, name in known.items() if name == SPAWN]
+    rest = [place for place in places if place not in sleeps and place not in spawns]
+    gave, orders = _orders(run, answer, spawns)
+    if orders and not rest and not any(order.request.has_side_work for order in orders):
+        outcome, boundary = await _delegate(run, answer, orders, gave, sleeps)
+        run.went_on(outcome, boundary)
+        return boundary
+    gave += await _spawn(run, orders)  # at once: the children need not wait for the other tools
+    async with asyncio.TaskGroup() as group:
+        running = [
+            group.create_task(_one(run, answer.calls[place], place, said.get(place), interrupted))
+            for place in rest
+        ]
+    outcome = turns.in_order(_warned(run, answer, [*gave, *(task.result() for task in running)]))
+    if sleeps:
+        boundary = await run.tx(turns.yields, outcome, sleeps, run.kit.ids.nonce())
+        outcome = turns.with_yields(outcome, sleeps, turns.NO_CHILD)
+    else:
+        boundary = await run.tx(turns.results, outcome, run.kit.ids.nonce())
+    run.went_on(outcome, boundary)
+    return boundary
+
+
+def _warned(run: OpenRun, answer: Answer, gave: Sequence[Result]) -> list[Result]:
+    """The same call again and again: the model is told before it is ended."""
+    if bounds.loop(run.transcript, answer, run.policy.life) is not Loop.WARNED:
+        return list(gave)
+    return [replace(result, text=f"{result.text}\n{wording.LOOP_NOTE}") for result in gave]
+
+
+# ---- people ------------------------------------------------------------------------------------------------
+
+
+async def _decisions(run: OpenRun, answer: Answer) -> dict[int, Said] | None:
+    """What people said about these calls, by place. None: they are being asked, and the run is parked."""
+    asked = [one for place, call in enumerate(answer.calls) if (one := _question(run, place, call))]
+    if not asked:
+        return {}
+    if run.policy.is_headless:
+        return {one.index: NOBODY for one in asked}
+    said = await run.kit.door.read(questions.answers, run.session_id, run.head)
+    if all(one.index in said for one in asked):
+        return said
+    await run.tx(questions.ask, run.head, asked)
+    for one in asked:
+        run.tell("question", one.id)
+    return None
+
+
+def _question(run: OpenRun, place: int, call: Call) -> Asked | None:
+    spec = run.by_name.get(call.name)
+    if spec is None:
+        return None
+    if call.name == ASK:
+        try:
+            question = run.kit.toolbox.human_question(call.args)
+        except InvalidInput:
+            return None  # the model hears it as the result of the call
+        body = json.dumps({"question": question.question, "choices": list(question.choices)})
+        return Asked(run.kit.ids.next(), place, QuestionKind.QUESTION, body)
+    if spec.needs_approval:
+        return Asked(run.kit.ids.next(), place, QuestionKind.APPROVAL, call_body(call.name, call.args))
+    return None
+
+
+# ---- one call ----------------------------------------------------------------------------------------------
+
+
+async def _one(run: OpenRun, call: Call, place: int, said: Said | None, interrupted: bool) -> Result:
+    spec = run.by_name.get(call.name)
+    if spec is None:
+        return Result(place, call.name, f"there is no tool {call.name[:64]!r} for you", failed=True)
+    if call.name == ASK:
+        return _told(run, call, place, said)
+    if call.name == SUBMIT:
+        return _submitted(run, call, place)
+    if said is not None and said.decision is not Decision.APPROVE:
+        return Result(place, call.name, f"not approved: {said.text}", failed=True)
+    if interrupted and not spec.replay_safe:
+        return Result(place, call.name, wording.OUTCOME_UNKNOWN, failed=True)
+    run.tell("tool:start", call.name)
+    text, failed = await _run_tool(run, call, place)
+    run.tell("tool:end", call.name)
+    return Result(place, call.name, text, failed)
+
+
+async def _run_tool(run: OpenRun, call: Call, place: int) -> tuple[str, bool]:
+    toolbox, about = run.kit.toolbox, run.about
+    where = about.workspace or "."
+
+    async def keep(path: str, text: str) -> None:
+        await toolbox.run("write", {"path": path, "text": text}, context)
+
+    context = ToolContext(
+        workspace=where,
+        session_key=about.session_key,
+        key=f"{run.session_id}:{run.head}:{place}",
+        cwd=about.cwd or ".",
+        network=about.rights.network,
+        on_output=lambda text: run.tell("tool:output", text),
+    )
+    try:
+        text, failed = await toolbox.run(call.name, call.args, context), False
+    except ToolFailed as error:
+        text, failed = str(error), True
+    except Exception as error:  # noqa: BLE001 - a tool is foreign code; what it breaks, the model should read
+        text, failed = f"{call.name} failed: {type(error).__name__}: {error}"[:2000], True
+    return await spilled(text, run.policy.context.result_chars_max, keep), failed
+
+
+def _told(run: OpenRun, call: Call, place: int, said: Said | None) -> Result:
+    if said is None:
+        try:
+            run.kit.toolbox.human_question(call.args)
+        except InvalidInput as error:
+            return Result(place, ASK, str(error), failed=True)
+    if said is None or said.decision is not Decision.ANSWER:
+        return Result(place, ASK, f"not answered: {said.text if said else ''}", failed=True)
+    return Result(place, ASK, said.text)
+
+
+def _submitted(run: OpenRun, call: Call, place: int) -> Result:
+    schema = run.about.output_schema or "{}"
+    if "value" not in call.args:
+        return Result(place, SUBMIT, "value: is required", failed=True)
+    wrong = typed.problems(schema, call.args["value"])
+    return Result(place, SUBMIT, wrong or bounds.ACCEPTED, failed=bool(wrong))
+
+
+# ---- children ----------------------------------------------------------------------------------------------
+
+
+def _orders(run: OpenRun, answer: Answer, places: Sequence[int]) -> tuple[list[Result], list[Order]]:
+    """What is wrong with some of the spawn calls, and what the others ask for."""
+    wrong: list[Result] = []
+    orders: list[Order] = []
+    for place in places:
+        try:
+            request = run.kit.toolbox.spawn_request(answer.calls[place].args)
+        except InvalidInput as error:
+            wrong.append(_said(place, {"status": "error", "error": str(error)}, failed=True))
+            continue
+        ids = run.kit.ids
+        key = f"{run.session_id}:{run.head}:{place}"
+        orders.append(Order(key, ids.next(), ids.uuid4(), request, place))
+    return wrong, orders
+
+
+async def _spawn(run: OpenRun, orders: Sequence[Order]) -> list[Result]:
+    if not orders:
+        return []
+    answers = await spawn_all(run.kit, run.session_id, run.about.root_id, run.fence, orders)
+    return [in_words(run, order, got) for order, got in zip(orders, answers, strict=True)]
+
+
+async def _delegate(
+    run: OpenRun, answer: Answer, orders: Sequence[Order], wrong: Sequence[Result], sleeps: Sequence[int]
+) -> tuple[Results, Boundary]:
+    """An answer that only spawns: children, results and sleep in one commit."""
+
+    def words(order: Order, got: Accepted | Refused) -> Result:
+        return _warned(run, answer, [in_words(run, order, got)])[0]
+
+    root, nonce = run.about.root_id, run.kit.ids.nonce()
+    return await run.kit.door.tx(
+        (root, run.session_id), turns.delegate, run.policy, run.session_id, run.fence, run.run_id, root, orders,
+        _warned(run, answer, wrong), sleeps, nonce, words,
+    )  # fmt: skip
+
+
+def _said(place: int, body: dict[str, object], *, failed: bool) -> Result:
+    return Result(place, SPAWN, json.dumps(body, ensure_ascii=False), failed)
+
+
+def in_words(run: OpenRun, order: Order, got: Spawned) -> Result:
+    """The answer of `sessions_spawn`, in the words of the surfaces."""
+    if isinstance(got, str):
+        return _said(order.place, {"status": "error", "error": got}, failed=True)
+    if isinstance(got, Refused):
+        body: dict[str, object] = {"status": "forbidden", "error": got.error}
+        if got.limit:
+            body["limit"] = dict(got.limit)
+        return _said(order.place, body, failed=True)
+    request = order.request
+    note = wording.spawn_note(expects_completion=request.expects_completion, plan_mode=request.plan_mode)
+    accepted: dict[str, object] = {
+        "status": "accepted",
+        "taskId": keys.task_id(got.task_id),
+        "childSessionKey": got.session_key,
+        "label": got.label,
+        "mode": "run",
+        "model": got.model or run.kit.default_model,
+        "context": got.context,
+        "note": note,
+    }
+    if request.thinking is not None:
+        accepted["thinking"] = request.thinking
+    if got.warnings:
+        accepted["warnings"] = list(got.warnings)
+    return _said(order.place, accepted, failed=False)

@@ -1,0 +1,56 @@
+"""What every turn of one worker shares: the adapters that wiring chose, and the policy."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from decimal import Decimal
+from types import MappingProxyType
+
+from clutch.core import context
+from clutch.core.messages import Usage
+from clutch.core.policy import Policy
+from clutch.engine.bus import Bus
+from clutch.engine.context import Surroundings
+from clutch.engine.ids import Ids
+from clutch.ports import Lives, ModelRequest, Models, Prices, Runtime, Toolbox, Workspaces
+from clutch.store.door import Door
+
+
+class NoPrices:
+    """Nobody knows what anything costs."""
+
+    def cost(self, model: str, usage: Usage) -> Decimal | None:
+        del model, usage
+        return None
+
+    def tokens(self, request: ModelRequest) -> int:
+        return (len(request.system) + context.size(request.transcript)) // context.BYTES_PER_TOKEN
+
+    def window(self, model: str) -> int | None:
+        del model
+        return None
+
+
+@dataclass(slots=True)
+class Kit:
+    door: Door
+    models: Models
+    toolbox: Toolbox
+    policy: Policy
+    ids: Ids
+    bus: Bus
+    default_model: str = "offline"
+    prices: Prices = field(default_factory=NoPrices)
+    surroundings: Surroundings | None = None
+    runtimes: Mapping[str, Runtime] = field(default_factory=lambda: MappingProxyType({}))
+    workspaces: Workspaces | None = None  #: without it no child gets a workspace of its own
+    lives: Lives | None = None
+    stopping: asyncio.Event = field(default_factory=asyncio.Event)
+
+    def around(self) -> Surroundings:
+        """Without any given: prompts from the store alone, no documents of the workspace."""
+        if self.surroundings is None:
+            self.surroundings = Surroundings(self.door, self.policy.context)
+        return self.surroundings

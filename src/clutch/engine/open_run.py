@@ -1,0 +1,131 @@
+"""A run that this worker has open: what it knows, and its way to the store.
+
+Everything here can be read again from the database; a crash loses nothing. `asking` and `calling` work on it.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Sequence
+from decimal import Decimal
+from typing import Any, TypeVar
+
+from clutch.core import wording
+from clutch.core.authority import under_plan
+from clutch.core.bounds import SUBMIT
+from clutch.core.messages import Answer, Entry, Usage
+from clutch.core.model import Plan, Thinking
+from clutch.engine.bus import Live
+from clutch.engine.context import System
+from clutch.engine.kit import Kit
+from clutch.ports import Delta, DeltaKind, ToolSpec
+from clutch.protocol import turns, usage
+from clutch.protocol.queries import Briefing
+from clutch.protocol.turns import Begun, Boundary
+from clutch.protocol.workers import Claimed
+from clutch.store.door import Tx
+
+T = TypeVar("T")
+
+
+class OpenRun:
+    """`is_unanswered`: letters wait for the model's next answer, and `senders` wrote them."""
+
+    def __init__(self, kit: Kit, claimed: Claimed, begun: Begun, about: Briefing) -> None:
+        self.kit, self.policy = kit, kit.policy
+        self.session_id, self.fence = claimed.session_id, claimed.fence
+        self.run_id, self.head = begun.run_id, begun.head
+        self.is_unanswered, self.senders = begun.is_unanswered, begun.senders
+        self.about, self.system = about, System("")
+        self.transcript: list[Entry] = list(about.transcript)
+        self.steps = about.steps
+        self.specs = _specs(kit, about)
+        self.by_name = {spec.name: spec for spec in self.specs}
+        self.model = about.model or kit.default_model
+        self.thinking = None if about.thinking is None else Thinking(about.thinking)
+
+    async def look_around(self) -> None:
+        """The system prompt: at the start of a turn, and when a summary may have forgotten the children."""
+        about = self.about
+        self.system = await self.kit.around().system(
+            self.session_id, about, submits_result=about.output_schema is not None
+        )
+
+    # ---- the store -----------------------------------------------------------------------------------
+
+    async def tx(self, fn: Callable[..., Tx[T]], *args: Any) -> T:
+        """A transaction on this session alone, under the owner's fence."""
+        return await self._tx((self.session_id,), fn, args)
+
+    async def tx_with_purses(self, fn: Callable[..., Tx[T]], *args: Any) -> T:
+        return await self._tx((self.session_id, *self._purses), fn, args)
+
+    async def tx_with_senders(self, fn: Callable[..., Tx[T]], *args: Any) -> T:
+        """It settles a model call, and steps the tasks whose letters this run has read."""
+        known = (self.policy, self.session_id, self.fence, self.run_id, *args)
+        if self.policy.limits.on_parent_end:
+            return await self.kit.door.alone(fn, *known)  # it may kill the children
+        return await self._tx((self.session_id, *self.senders, *self._purses), fn, args)
+
+    async def _tx(self, keys: tuple[int, ...], fn: Callable[..., Tx[T]], args: tuple[Any, ...]) -> T:
+        return await self.kit.door.tx(keys, fn, self.policy, self.session_id, self.fence, self.run_id, *args)
+
+    @property
+    def _purses(self) -> tuple[int, ...]:
+        return usage.keys(self.policy, self.about.purses)
+
+    @property
+    def is_budgeted(self) -> bool:
+        return usage.is_budgeted(self.policy, self.about.purses)
+
+    # ---- what happened -------------------------------------------------------------------------------
+
+    def answered(self, answer: Answer, head: int) -> None:
+        self.transcript.append(answer)
+        self.head = head
+        self.steps += 1
+        self.is_unanswered, self.senders = False, ()
+
+    def went_on(self, new: Entry, boundary: Boundary) -> None:
+        self.transcript += [new, *boundary.inputs]
+        self.head += 1 + len(boundary.inputs)
+        self.is_unanswered, self.senders = boundary.is_unanswered, boundary.senders
+
+    def open_answer(self) -> Answer | None:
+        """The last message, if it is an answer whose calls have no results yet."""
+        last = self.transcript[-1] if self.transcript else None
+        return last if isinstance(last, Answer) and last.calls else None
+
+    def price(self, used: Usage) -> Decimal | None:
+        return self.kit.prices.cost(self.model, used)
+
+    def tell(self, name: str, data: object = None) -> None:
+        self.kit.bus.publish(Live(name, self.session_id, self.run_id, data))
+
+    def on_delta(self, delta: Delta) -> None:
+        if delta.kind is not DeltaKind.CALL:
+            self.tell(f"assistant:{delta.kind}", delta.text)
+
+    async def fail(self, error: str, *, is_final: bool = True) -> None:
+        self.tell("lifecycle:error", error)
+        await self.tx_with_senders(turns.fail, error, is_final)
+
+
+def _submitting(schema: str) -> dict[str, Any]:
+    return {"type": "object", "properties": {"value": json.loads(schema)}, "required": ["value"]}
+
+
+def tools_for(about: Briefing, specs: Sequence[ToolSpec]) -> tuple[ToolSpec, ...]:
+    """What the session's stored rights permit; a plan is made with tools that only read."""
+    rights = under_plan(about.rights) if about.plan == Plan.DRAFTING else about.rights
+    return tuple(spec for spec in specs if rights.permits_tool(spec.name, is_read_only=spec.read_only))
+
+
+def _specs(kit: Kit, about: Briefing) -> tuple[ToolSpec, ...]:
+    found = tools_for(about, kit.toolbox.specs())
+    if about.output_schema is None or about.plan == Plan.DRAFTING:
+        return found
+    return (
+        *found,
+        ToolSpec(SUBMIT, wording.SUBMIT_RESULT, _submitting(about.output_schema), replay_safe=True),
+    )

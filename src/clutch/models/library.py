@@ -1,0 +1,64 @@
+"""Any provider through the model library: one request, streamed, converted at the edge.
+
+The library takes seconds to import, so nothing of it is loaded before the first model is prepared, and then in a
+thread: the event loop goes on beating. It never retries by itself; the throttle and the engine see every failure.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from typing import TYPE_CHECKING
+
+from clutch.core.messages import Answer
+from clutch.errors import InvalidInput
+from clutch.models.failures import mismatch
+from clutch.models.settings import Provider
+from clutch.ports import ModelError, ModelRequest, OnDelta, Trouble
+
+if TYPE_CHECKING:
+    from clutch.models.library_clients import Client
+    from clutch.models.library_stream import Asker
+
+
+class LibraryModels:
+    """The models of one provider. `request.model` is the provider's own name of one."""
+
+    def __init__(self, provider: Provider, key: str) -> None:
+        self._provider = provider
+        self._key = key
+        self._preparing = asyncio.Lock()
+        self._client: Client | None = None
+        self._askers: dict[str, Asker] = {}
+
+    async def prepare(self, model: str) -> Asker:
+        """Imports what this model needs. A worker does this before its first claim. Raises ModelError."""
+        async with self._preparing:
+            if model not in self._askers:
+                try:
+                    self._askers[model] = await asyncio.to_thread(self._make, model)
+                except InvalidInput as error:
+                    raise ModelError(Trouble.BAD_REQUEST, str(error), is_sent=False) from error
+        return self._askers[model]
+
+    async def ask(self, request: ModelRequest, on_delta: OnDelta) -> Answer:
+        asker = self._askers.get(request.model) or await self.prepare(request.model)
+        answer = await asker.ask(request, on_delta, time.time)
+        wrong = None if self._provider.allow_model_mismatch else mismatch(request.model, answer.model)
+        if wrong is not None:
+            raise wrong
+        return answer
+
+    async def aclose(self) -> None:
+        self._askers.clear()
+        if self._client is not None:
+            await self._client.aclose()
+            self._client = None
+
+    def _make(self, model: str) -> Asker:
+        from clutch.models.library_clients import connect
+        from clutch.models.library_stream import Asker
+
+        if self._client is None:
+            self._client = connect(self._provider, self._key)
+        return Asker(self._provider, self._client, model)

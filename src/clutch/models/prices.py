@@ -1,0 +1,127 @@
+"""What a call costs and how much fits into one. A price that is not known is None and never 0.
+
+The price list comes with the `genai-prices` package and is read at the first question: about a tenth of a
+second that belongs into a thread (`await asyncio.to_thread(preload)`), not into the event loop.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from decimal import Decimal
+from functools import lru_cache
+from typing import TYPE_CHECKING, assert_never
+
+from clutch.core.messages import Answer, Input, Message, Results, Usage
+from clutch.models.library_memo import Memo
+from clutch.models.names import parse
+from clutch.ports import ModelRequest, ToolSpec
+
+if TYPE_CHECKING:
+    from genai_prices.types import ModelInfo, Provider
+
+OUTPUT_TOKENS = 4096  #: reserved for an answer whose length nobody limits; long ones are settled after
+BYTES_PER_TOKEN = 4
+#: Our name of a provider -> the price list's, where they differ.
+LISTED_AS: Mapping[str, str] = {
+    "bedrock": "aws",
+    "openai-chat": "openai",
+    "openai-responses": "openai",
+}
+
+
+def preload() -> None:
+    """Reads the price list."""
+    from genai_prices.data_snapshot import get_snapshot
+
+    get_snapshot()
+
+
+def price(model: str, usage: Usage) -> Decimal | None:
+    """Dollars for one call of `provider:model`; None when the list does not know the model or a price it needs."""
+    found = _find(model)
+    if found is None:
+        return None
+    provider, info = found
+    from genai_prices import calc_price
+    from genai_prices import types as listed
+
+    priced = listed.Usage(
+        input_tokens=usage.input,
+        output_tokens=usage.output,
+        cache_read_tokens=usage.cache_read,
+        cache_write_tokens=usage.cache_write,
+    )
+    try:
+        cost = calc_price(priced, info.id, provider_id=provider.id)
+    except (LookupError, ValueError):
+        return None
+    is_listed = cost.model_price.input_mtok is not None and cost.model_price.output_mtok is not None
+    return cost.total_price if is_listed else None
+
+
+def context_window(model: str) -> int | None:
+    found = _find(model)
+    return None if found is None else found[1].context_window
+
+
+def tokens(request: ModelRequest) -> int:
+    """What sending it takes, about: four bytes a token."""
+    sent = _bytes(request.system) + sum(map(_tool_size, request.tools)) + sum(map(_size, request.transcript))
+    return sent // BYTES_PER_TOKEN
+
+
+def estimate(request: ModelRequest) -> int:
+    """Tokens to reserve before a call: what is sent, and room for the answer."""
+    return tokens(request) + (request.output_tokens_max or OUTPUT_TOKENS)
+
+
+class ListedPrices:
+    """The price list, as the engine asks for it."""
+
+    def cost(self, model: str, usage: Usage) -> Decimal | None:
+        return price(model, usage)
+
+    def tokens(self, request: ModelRequest) -> int:
+        return tokens(request)
+
+    def window(self, model: str) -> int | None:
+        return context_window(model)
+
+
+@lru_cache(maxsize=512)
+def _find(model: str) -> tuple[Provider, ModelInfo] | None:
+    from genai_prices.data_snapshot import get_snapshot
+
+    name = parse(model)
+    listed_as = LISTED_AS.get(name.provider, name.provider)
+    if not listed_as:
+        return None  # the list would guess a provider
+    try:
+        return get_snapshot().find_provider_model(name.model, None, listed_as, None)
+    except LookupError:
+        return None
+
+
+def _measured(spec: ToolSpec) -> int:
+    return _bytes(spec.name) + _bytes(spec.description) + len(json.dumps(dict(spec.parameters)))
+
+
+_tool_size: Memo[ToolSpec, int] = Memo(_measured, kept_max=1024)
+
+
+def _size(message: Message) -> int:
+    match message:
+        case Input(text):
+            return _bytes(text)
+        case Answer(text, calls, thoughts=thoughts):
+            called = sum(len(call.name) + len(json.dumps(dict(call.args))) for call in calls)
+            return _bytes(text) + called + sum(_bytes(thought.text) for thought in thoughts)
+        case Results(results):
+            return sum(_bytes(result.text) for result in results)
+        case _:
+            assert_never(message)
+
+
+def _bytes(text: str) -> int:
+    return len(text) if text.isascii() else len(text.encode(errors="replace"))

@@ -1,0 +1,157 @@
+"""What is known of a provider: where it is, who pays, what it allows. One that breaks a rule cannot be made.
+
+Keys are read from the environment when an adapter is made, and are never shown.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+from urllib.parse import urlsplit
+
+from clutch.core.model import Thinking
+from clutch.errors import InvalidInput
+
+IDLE_TIMEOUT_S = 120.0
+_NAME = re.compile(r"[a-z0-9][a-z0-9_.-]{0,63}")
+_VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+_HEADER = re.compile(r"[A-Za-z0-9!#$%&'*+.^_`|~-]+")
+_PRINTABLE = re.compile(r"[\x21-\x7e]+")  # a key travels in a header: no spaces, no line ends
+
+#: Where the key of a well-known provider is looked for when its settings name no place.
+KEY_VARIABLES: Mapping[str, str] = {
+    "anthropic": "ANTHROPIC_API_KEY",
+    "google": "GOOGLE_API_KEY",
+    "groq": "GROQ_API_KEY",
+    "mistral": "MISTRAL_API_KEY",
+    "openai": "OPENAI_API_KEY",
+    "openai-chat": "OPENAI_API_KEY",
+    "openai-responses": "OPENAI_API_KEY",
+    "openrouter": "OPENROUTER_API_KEY",
+}
+
+#: Usable without settings.
+WELL_KNOWN = (*KEY_VARIABLES, "bedrock", "ollama")
+
+
+class AdapterKind(StrEnum):
+    LIBRARY = "library"  #: any provider, through the model library
+    DIRECT = "direct"  #: OpenAI-compatible chat completions, with a quarter of the work
+
+
+@dataclass(frozen=True, slots=True)
+class Provider:
+    name: str
+    base_url: str = ""  #: empty: the provider's own
+    api_key: str = field(default="", repr=False)
+    api_key_env: str = ""
+    headers: Mapping[str, str] = field(default_factory=dict, repr=False)
+    adapter: AdapterKind = AdapterKind.LIBRARY
+    speaks: str = ""  #: the well-known provider whose language it speaks; empty: its own name
+    concurrency_max: int | None = None
+    tokens_per_minute: int | None = None
+    idle_timeout_s: float = IDLE_TIMEOUT_S
+    allow_model_mismatch: bool = False
+    context_window: int | None = None
+    #: Thinking levels in the words of this endpoint; a level that is missing is not sent.
+    efforts: Mapping[Thinking, str] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        if not _NAME.fullmatch(self.name):
+            raise InvalidInput(
+                "models.providers", f"{self.name[:80]!r} is no name: a-z, 0-9, . _ and -, at most 64"
+            )
+        self._check_url()
+        self._check_key()
+        self._check_numbers()
+
+    @property
+    def language(self) -> str:
+        return self.speaks or self.name
+
+    def key(self, environment: Mapping[str, str]) -> str:
+        """Empty where none is needed. Raises InvalidInput that says which variable to set."""
+        if self.api_key:
+            return self.api_key
+        if not self._key_variable:
+            return ""
+        found = environment.get(self._key_variable, "").strip()
+        if not found:
+            raise self._wrong(
+                "apiKey", f"there is none: set the environment variable {self._key_variable}, or apiKey here"
+            )
+        if not _PRINTABLE.fullmatch(found):
+            raise self._wrong(
+                "apiKey", f"{self._key_variable} holds spaces or characters outside ASCII; set it again"
+            )
+        return found
+
+    @property
+    def _key_variable(self) -> str:
+        """The usual key of a provider is never sent to another address unless somebody says so."""
+        return self.api_key_env or ("" if self.base_url else KEY_VARIABLES.get(self.language, ""))
+
+    def _wrong(self, key: str, rule: str) -> InvalidInput:
+        return InvalidInput(f"models.providers.{self.name}.{key}", rule)
+
+    def _check_url(self) -> None:
+        if not self.base_url:
+            if self.adapter is AdapterKind.DIRECT:
+                raise self._wrong("baseUrl", "adapter direct needs one, for example http://127.0.0.1:8000/v1")
+            return
+        problem = _url_problem(self.base_url)
+        if problem is not None:
+            raise self._wrong("baseUrl", problem)
+
+    def _check_key(self) -> None:
+        if self.api_key and self.api_key_env:
+            raise self._wrong("apiKey", "give either apiKey or apiKeyEnv, not both")
+        if self.api_key and not _PRINTABLE.fullmatch(self.api_key):
+            raise self._wrong("apiKey", "a key has no spaces, line ends or characters outside ASCII")
+        if self.api_key_env and not _VARIABLE.fullmatch(self.api_key_env):
+            raise self._wrong(
+                "apiKeyEnv", "is the name of an environment variable, such as OPENAI_API_KEY; not a key"
+            )
+        for name, value in self.headers.items():
+            if not _HEADER.fullmatch(name) or not value.isprintable() or not value.isascii():
+                raise self._wrong(
+                    "headers", f"{name[:80]!r}: a header has a plain name and printable ASCII text"
+                )
+
+    def _check_numbers(self) -> None:
+        if not 0 < self.idle_timeout_s < math.inf:
+            raise self._wrong("idleTimeout", "is more than 0 seconds")
+        limits = {
+            "concurrencyMax": self.concurrency_max,
+            "tokensPerMinute": self.tokens_per_minute,
+            "contextWindow": self.context_window,
+        }
+        for key, limit in limits.items():
+            if limit is not None and limit < 1:
+                raise self._wrong(key, "is at least 1; leave it out for no limit")
+
+
+def _url_problem(url: str) -> str | None:
+    """Never repeats the URL: somebody may have put a secret into it."""
+    example = "write it like https://llm.example.com/v1"
+    if not _PRINTABLE.fullmatch(url):
+        return f"holds spaces or characters outside ASCII; {example}"
+    try:
+        parts = urlsplit(url)
+        has_host = bool(parts.hostname) and parts.port != 0
+    except ValueError:
+        return f"has a bad host or port; {example}"
+    if parts.scheme not in ("http", "https"):
+        return f"begins with http:// or https://; {example}"
+    if not has_host:
+        return f"has no host; {example}"
+    if parts.username is not None or parts.password is not None:
+        return "holds a user or password; put the key into apiKey or apiKeyEnv"
+    if parts.query or parts.fragment:
+        return f"has no ? and no #; {example}"
+    if parts.path.rstrip("/").endswith(("/chat/completions", "/messages", "/responses")):
+        return f"is the address before the last part of the path; {example}"
+    return None

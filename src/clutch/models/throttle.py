@@ -1,0 +1,276 @@
+"""One limiter per provider key for all children of a process. It waits and wakes; the rules are in `core.pacing`.
+
+A short wait is waited here, in order. A call that would have to wait longer is sent away with the moment to come
+back, without any request on the wire: its run is parked and holds no slot. Whoever comes back at that moment finds
+its place kept.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import re
+from bisect import insort
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from enum import Enum, auto
+from itertools import count
+from types import MappingProxyType
+from typing import NoReturn
+
+from clutch.core import pacing
+from clutch.core.messages import Answer
+from clutch.core.pacing import Bounds, Effect, Failure, Pace, Passage
+from clutch.models.prices import estimate
+from clutch.ports import Clock, ModelError, ModelRequest, Models, OnDelta, Trouble
+
+NO_BOUNDS: Mapping[str, Bounds] = MappingProxyType({})
+KEPT_S = 60.0  #: how long a place waits for a run that was killed while it was parked
+SIGNATURE_CHARS = 60
+_VARYING = re.compile(
+    r"\S*\d\S*"
+)  # ids, counts and times; the rest of a message is the same for the same trouble
+
+EFFECTS = {
+    Trouble.RATE_LIMIT: Effect.REFUSED,
+    Trouble.OVERLOADED: Effect.OVERLOADED,
+    Trouble.AUTH: Effect.BROKEN,
+    Trouble.NETWORK: Effect.BROKEN,
+    Trouble.MALFORMED: Effect.BROKEN,
+    Trouble.CONTEXT: Effect.NONE,
+    Trouble.BAD_REQUEST: Effect.NONE,
+}
+
+
+def provider_of(model: str) -> str:
+    return model.partition(":")[0]
+
+
+class Throttled:
+    """Models behind one shared limiter per provider key."""
+
+    def __init__(
+        self,
+        models: Models,
+        clock: Clock,
+        bounds: Mapping[str, Bounds] = NO_BOUNDS,
+        *,
+        chance: Callable[[], float] = random.random,
+        key_of: Callable[[str], str] = provider_of,
+    ) -> None:
+        self._models = models
+        self._clock = clock
+        self._bounds = bounds
+        self._chance = chance
+        self._key_of = key_of
+        self._lines: dict[str, _Line] = {}
+
+    async def ask(self, request: ModelRequest, on_delta: OnDelta) -> Answer:
+        line = self._line(request.model)
+        passage = await line.enter(request.key, estimate(request))
+        try:
+            answer = await self._models.ask(request, on_delta)
+        except ModelError as error:
+            line.failed(passage, error)
+            raise
+        except BaseException:
+            line.left(passage)
+            raise
+        line.succeeded(passage, answer)
+        return answer
+
+    def pace(self, model: str) -> Pace:
+        """What is known of the provider of this model, for people who look."""
+        return self._line(model).pace
+
+    def _line(self, model: str) -> _Line:
+        key = self._key_of(model)
+        line = self._lines.get(key)
+        if line is None:
+            line = self._lines[key] = _Line(key, self._bounds.get(key, Bounds()), self._clock, self._chance)
+        return line
+
+
+class _Woken(Enum):
+    TIME = auto()
+    GRANTED = auto()
+    CLOSED = auto()
+
+
+_Wake = asyncio.Future[_Woken]
+
+
+@dataclass(frozen=True, slots=True)
+class _Place:
+    """When a call may start, and its number: who came first has the lower one, also after a park."""
+
+    made_at: float
+    at: float
+    number: int
+    kept_until: float
+
+
+@dataclass(order=True, slots=True)
+class _Waiter:
+    number: int
+    wake: _Wake = field(compare=False)
+
+
+class _Line:
+    """All calls to one provider key."""
+
+    def __init__(self, name: str, bounds: Bounds, clock: Clock, chance: Callable[[], float]) -> None:
+        self.name = name
+        self.bounds = bounds
+        self.pace = Pace()
+        self._clock = clock
+        self._chance = chance
+        self._numbers = count()
+        self._places: dict[str, _Place] = {}
+        self._pruned_at = clock.now()
+        self._sleepers: set[_Wake] = set()
+        self._queue: list[_Waiter] = []  # for one of the places in flight
+        self._granted = 0  # woken to begin and not yet begun
+
+    async def enter(self, key: str, tokens: int) -> Passage:
+        """Waits for the patience in sum at most; else raises ModelError with the moment to come back."""
+        deadline = self._clock.now() + self.bounds.patience_s
+        try:
+            while True:
+                now = self._clock.now()
+                if (held := pacing.hold(self.pace, self.bounds, now)) is not None:
+                    await self._held(held, deadline)
+                elif (place := self._place(key, now, tokens)).at > now:
+                    await self._sleep(place.at, deadline)
+                elif self._is_full():
+                    await self._queued(key, place, deadline)
+                else:
+                    del self._places[key]
+                    self.pace, passage = pacing.begin(self.pace, now, tokens)
+                    return passage
+        except asyncio.CancelledError:
+            self._places.pop(key, None)
+            raise
+
+    def succeeded(self, passage: Passage, answer: Answer) -> None:
+        tokens = answer.usage.input + answer.usage.output
+        now = self._clock.now()
+        self.pace = pacing.succeeded(self.pace, self.bounds, passage, now, tokens or passage.tokens)
+        self._grant()
+
+    def failed(self, passage: Passage, error: ModelError) -> None:
+        """Gives the error the moment to come back that holds for everybody."""
+        now = self._clock.now()
+        failure = Failure(EFFECTS[error.trouble], error.trouble, _signature(error), error.retry_at)
+        self.pace = pacing.failed(self.pace, self.bounds, passage, failure, now, self._chance())
+        held = pacing.hold(self.pace, self.bounds, now)
+        if held is not None:
+            self._close()
+            if failure.effect is not Effect.NONE:
+                error.retry_at = self._spread(held.until)
+        self._grant()
+
+    def left(self, passage: Passage) -> None:
+        self.pace = pacing.left(self.pace, passage)
+        self._grant()
+
+    # ---- places ----------------------------------------------------------------------------------------
+
+    def _place(self, key: str, now: float, tokens: int) -> _Place:
+        known = self._places.get(key)
+        if known is not None and known.made_at >= self.pace.voided_at:
+            return known
+        self._prune(now)
+        number = known.number if known is not None else next(self._numbers)
+        self.pace, at = pacing.book(self.pace, self.bounds, now, tokens)
+        place = self._places[key] = _Place(now, at, number, at + KEPT_S)
+        return place
+
+    def _prune(self, now: float) -> None:
+        """Of those who never came back."""
+        if now - self._pruned_at > KEPT_S:
+            self._pruned_at = now
+            self._places = {key: place for key, place in self._places.items() if place.kept_until > now}
+
+    # ---- waiting ---------------------------------------------------------------------------------------
+
+    async def _held(self, held: pacing.Hold, deadline: float) -> None:
+        failure = held.failure
+        if held.until > deadline or failure.effect is Effect.BROKEN:
+            text = f"{self.name} is not asked for now, after: {failure.text}"
+            raise ModelError(Trouble(failure.trouble), text, self._spread(held.until), is_sent=False)
+        await self._sleep(held.until, deadline)
+
+    async def _sleep(self, until: float, deadline: float) -> None:
+        if until > deadline:
+            raise ModelError(Trouble.RATE_LIMIT, f"{self.name} is asked one by one", until, is_sent=False)
+        wake: _Wake = asyncio.get_running_loop().create_future()
+        self._sleepers.add(wake)
+        try:
+            await self._woken(wake, until)
+        finally:
+            self._sleepers.discard(wake)
+
+    async def _queued(self, key: str, place: _Place, deadline: float) -> None:
+        now = self._clock.now()
+        if now + self._queue_s(place) > deadline:
+            self._send_away(key, place, now)
+        waiter = _Waiter(place.number, asyncio.get_running_loop().create_future())
+        insort(self._queue, waiter)
+        try:
+            woken = await self._woken(waiter.wake, deadline)
+        finally:
+            if waiter in self._queue:
+                self._queue.remove(waiter)
+            if waiter.wake.done() and not waiter.wake.cancelled() and waiter.wake.result() is _Woken.GRANTED:
+                self._granted -= 1
+                asyncio.get_running_loop().call_soon(self._grant)  # in case it does not begin after all
+        if woken is _Woken.TIME:
+            self._send_away(key, place, self._clock.now())
+
+    def _send_away(self, key: str, place: _Place, now: float) -> NoReturn:
+        until = now + max(self._queue_s(place), self.bounds.patience_s)
+        self._places[key] = replace(place, kept_until=until + KEPT_S)
+        text = f"{self.bounds.concurrency_max} calls to {self.name} are under way, as many as are allowed"
+        raise ModelError(Trouble.RATE_LIMIT, text, until, is_sent=False)
+
+    def _queue_s(self, place: _Place) -> float:
+        ahead = sum(1 for other in self._places.values() if other.number < place.number)
+        return pacing.queue_s(self.pace, self.bounds, ahead)
+
+    async def _woken(self, wake: _Wake, until: float) -> _Woken:
+        loop = asyncio.get_running_loop()
+        timer = loop.call_later(max(0.0, until - self._clock.now()), _wake, wake, _Woken.TIME)
+        try:
+            return await wake
+        finally:
+            timer.cancel()
+
+    def _is_full(self) -> bool:
+        return pacing.is_full(self.pace, self.bounds, self._granted)
+
+    def _grant(self) -> None:
+        while self._queue and not self._is_full():
+            waiter = self._queue.pop(0)
+            if _wake(waiter.wake, _Woken.GRANTED):
+                self._granted += 1
+
+    def _close(self) -> None:
+        """Everybody who waits looks again, and is told."""
+        for wake in [*self._sleepers, *(waiter.wake for waiter in self._queue)]:
+            _wake(wake, _Woken.CLOSED)
+        self._queue.clear()
+
+    def _spread(self, until: float) -> float:
+        return until + self.bounds.spread_s * self._chance()
+
+
+def _wake(wake: _Wake, why: _Woken) -> bool:
+    if wake.done():
+        return False
+    wake.set_result(why)
+    return True
+
+
+def _signature(error: ModelError) -> str:
+    return _VARYING.sub("#", str(error).removeprefix(f"{error.trouble}: "))[:SIGNATURE_CHARS]

@@ -1,0 +1,194 @@
+"""What a person must decide before a run goes on: a tool that needs approval, a question, a budget.
+
+A question belongs to one call of the answer that made it (or, with index -1, to the next model call). The run
+parks before any call of that answer is started; when the last question is answered it goes on with all of
+them. So an approval can never be used twice, and nothing half-done waits for a person.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any
+
+from clutch.core import events as ev
+from clutch.core.model import Wait
+from clutch.core.policy import Policy
+from clutch.core.runs import ANSWERED, UNTIL_ANSWERED
+from clutch.errors import ClutchError, InvalidInput
+from clutch.protocol import sessions, tasks, usage
+from clutch.protocol.sessions import SessionRow
+from clutch.store.door import HINT, Many, Tx
+
+BUDGET_INDEX = -1  # and downwards: one that was answered is asked again if the purse is empty again
+
+
+class QuestionKind(StrEnum):
+    APPROVAL = "approval"  #: may this call be made?
+    QUESTION = "question"  #: `ask_human`
+    BUDGET = "budget"
+
+
+class Decision(StrEnum):
+    APPROVE = "approve"
+    REJECT = "reject"
+    ANSWER = "answer"
+    VOID = "void"  #: the run it belonged to was superseded, killed or timed out
+
+
+ALLOWED = {
+    QuestionKind.APPROVAL: frozenset({Decision.APPROVE, Decision.REJECT}),
+    QuestionKind.QUESTION: frozenset({Decision.ANSWER, Decision.REJECT}),
+    QuestionKind.BUDGET: frozenset({Decision.APPROVE, Decision.REJECT}),
+}
+
+
+class UnknownQuestion(ClutchError):
+    """There is no such question, or it was answered before."""
+
+
+class QuestionChanged(ClutchError):
+    """The question is not the one that was shown; read it again."""
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """`body` is shown to the person; `hash` binds the decision to exactly these words."""
+
+    id: int
+    index: int
+    kind: QuestionKind
+    body: str
+
+    @property
+    def hash(self) -> str:
+        return hashlib.sha256(self.body.encode()).hexdigest()
+
+
+@dataclass(frozen=True, slots=True)
+class Said:
+    decision: Decision
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class Waiting:
+    """One line of the needs-you inbox."""
+
+    id: int
+    session_id: int
+    kind: QuestionKind
+    body: str
+    hash: str
+    asked_at: float
+
+
+def call_body(name: str, args: Mapping[str, Any]) -> str:
+    return json.dumps({"tool": name, "args": dict(args)}, ensure_ascii=True, sort_keys=True)
+
+
+def ask(
+    now: float, policy: Policy, session_id: int, fence: int, run_id: int, seq: int, asked: Sequence[Asked]
+) -> Tx[None]:
+    """The run parks; asking again after a crash finds the same questions."""
+    session = yield from sessions.own(session_id, fence)
+    yield (
+        "INSERT INTO questions(id, session_id, seq, idx, kind, body, hash, asked_at) VALUES(?, ?, ?, ?, ?, ?, ?, ?)"
+        " ON CONFLICT(session_id, seq, idx) DO NOTHING",
+        Many((one.id, session_id, seq, one.index, one.kind.value, one.body, one.hash, now) for one in asked),
+    )
+    yield "UPDATE runs SET parked_until = ? WHERE id = ?", (UNTIL_ANSWERED, run_id)
+    if session.is_task:
+        yield from tasks.record(now, policy, session, ev.Parked(now, Wait.NEEDS_YOU))
+    session.owner = None
+    yield from sessions.save(now, policy, session)
+    yield HINT, ("question", session_id)
+
+
+def answers(now: float, session_id: int, seq: int) -> Tx[dict[int, Said]]:
+    del now
+    rows = yield (
+        "SELECT idx, decision, answer FROM questions WHERE session_id = ? AND seq = ? AND answered_at IS NOT NULL",
+        (session_id, seq),
+    )
+    return {index: Said(Decision(decision), text) for index, decision, text in rows}
+
+
+def answer(
+    now: float, policy: Policy, question_id: int, decision: Decision, text: str, seen_hash: str, actor: str
+) -> Tx[int]:
+    """The session whose question it was. Alone: it may raise a purse that others draw on."""
+    rows = yield "SELECT session_id, kind, body, hash FROM questions WHERE id = ?", (question_id,)
+    if not rows:
+        raise UnknownQuestion()
+    session_id, kind, body, wanted = rows[0]
+    if seen_hash != wanted:
+        raise QuestionChanged()
+    _check(QuestionKind(kind), body, decision, text)
+    raises = kind == QuestionKind.BUDGET and decision is Decision.APPROVE
+    purse = json.loads(body)["purse"] if raises else None
+    same = {} if purse is None else (yield from _about_same_purse(purse))
+    same[question_id] = session_id
+    locked = yield from sessions.lock_all(sorted(set(same.values())))
+    # Only now: somebody else may have answered, or ended the run, while we waited for the lock.
+    answered = yield (
+        "UPDATE questions SET answered_at = ?, decision = ?, answer = ?, actor = ? WHERE id = ?"
+        " AND answered_at IS NULL RETURNING id",
+        (now, decision.value, text, actor, question_id),
+    )
+    if not answered:
+        raise UnknownQuestion()
+    if purse is not None:
+        yield from usage.raise_limit(purse, None, None)
+        yield (
+            "UPDATE questions SET answered_at = ?, decision = ?, answer = ?, actor = ? WHERE id = ?"
+            " AND answered_at IS NULL",
+            Many((now, decision.value, text, actor, other) for other in same),
+        )
+    for session in locked:
+        yield from _go_on(now, policy, session)
+    return int(session_id)
+
+
+def _check(kind: QuestionKind, body: str, decision: Decision, text: str) -> None:
+    if decision not in ALLOWED[kind]:
+        raise InvalidInput("decision", f"must be one of: {', '.join(sorted(ALLOWED[kind]))}")
+    choices = json.loads(body)["choices"] if decision is Decision.ANSWER else []
+    if choices and text not in choices:
+        raise InvalidInput("text", f"must be one of: {', '.join(choices)}")
+
+
+def _about_same_purse(purse: str) -> Tx[dict[int, int]]:
+    """Whoever gives more gives it to all who wait for it: each asked on its own, none is asked twice."""
+    rows = yield (
+        "SELECT id, session_id, body FROM questions WHERE kind = 'budget' AND answered_at IS NULL",
+        (),
+    )
+    return {number: session for number, session, body in rows if json.loads(body)["purse"] == purse}
+
+
+def _go_on(now: float, policy: Policy, session: SessionRow) -> Tx[None]:
+    """With the last answer the run is due."""
+    still = yield "SELECT 1 FROM questions WHERE session_id = ? AND answered_at IS NULL", (session.id,)
+    if still or session.run_id is None:
+        return
+    yield (
+        "UPDATE runs SET parked_until = ? WHERE id = ? AND parked_until = ?",
+        (ANSWERED, session.run_id, UNTIL_ANSWERED),
+    )
+    yield from sessions.save(now, policy, session)
+
+
+def waiting(now: float, root_id: int | None = None) -> Tx[list[Waiting]]:
+    """The needs-you inbox, oldest first; of one root or of all."""
+    del now
+    rows = yield (
+        "SELECT q.id, q.session_id, q.kind, q.body, q.hash, q.asked_at FROM questions q"
+        " JOIN sessions s ON s.id = q.session_id WHERE q.answered_at IS NULL"
+        " AND (CAST(? AS {big}) IS NULL OR s.root_id = ?) ORDER BY q.asked_at, q.id",
+        (root_id, root_id),
+    )
+    return [Waiting(number, session, QuestionKind(kind), *rest) for number, session, kind, *rest in rows]

@@ -1,0 +1,102 @@
+"""What a commit may change, as SQL: the tables beside what stood there before (`shadow`). No rows, ever."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from clutch.core.lifecycle import EDGES
+from clutch.testing.promises.invariants import Query, Scope
+
+#: one text to search in: a list would be sorted anew for every question
+_EDGES: Final = " ".join(sorted(f"{before}>{after}" for before, after in EDGES))
+_SAME: Final = (
+    "FROM tasks t JOIN was.tasks b ON b.id = t.id AND b.generation = t.generation WHERE t.id {touched}"
+)
+
+MOVES: Final[tuple[Query, ...]] = (
+    Query(
+        "N5",
+        Scope.MOVE,
+        "an outcome is never changed by a later signal of the same generation",
+        f"SELECT t.id, b.outcome || ' became ' || COALESCE(t.outcome, 'none') {_SAME}"
+        " AND b.outcome <> COALESCE(t.outcome, '')",
+    ),
+    Query(
+        "T9",
+        Scope.MOVE,
+        "a result never changes once its outcome is fixed",
+        f"SELECT t.id, 'has another result since ' || b.outcome {_SAME}"
+        " AND b.outcome IS NOT NULL AND COALESCE(b.result_sha, '') <> COALESCE(t.result_sha, '')",
+    ),
+    Query(
+        "T13",
+        Scope.MOVE,
+        "an attempt is counted when telling failed, and waiting costs none",
+        f"SELECT t.id, b.attempts || ' attempts became ' || t.attempts || ' in ' || b.phase {_SAME}"
+        " AND b.attempts <> t.attempts AND (t.phase = 'announce_deferred' OR NOT ("
+        "(t.attempts = b.attempts + 1 AND b.phase = 'announcing')"
+        " OR (t.attempts = 0 AND b.phase = 'completed_giveup')))",
+    ),
+    Query(
+        "T6",
+        Scope.MOVE,
+        "a run's time is over only at its deadline, and only while somebody works on it",
+        "SELECT t.id, 'timed out without a deadline, or while nobody worked on it' FROM tasks t"
+        " JOIN was.tasks b ON b.id = t.id JOIN was.sessions s ON s.id = t.id WHERE t.id {touched}"
+        " AND t.outcome = 'timeout' AND b.outcome IS NULL AND (s.owner IS NULL OR b.deadline_at IS NULL)",
+    ),
+    Query(
+        "T10",
+        Scope.MOVE,
+        "a task moves along declared edges, and its timeline has no gap",
+        "SELECT t.id, 'line ' || e.seq || ' of ' || t.seq || ': ' || e.from_phase || ' → ' || e.to_phase"  # noqa: S608
+        " FROM tasks t LEFT JOIN was.tasks b ON b.id = t.id"
+        " JOIN events e ON e.task_id = t.id AND e.seq > COALESCE(b.seq, 0)"
+        " LEFT JOIN events p ON p.task_id = t.id AND p.seq = e.seq - 1 WHERE t.id {touched} AND (e.seq > t.seq"
+        " OR (p.seq IS NULL AND e.seq > 1) OR e.from_phase <> COALESCE(p.to_phase, 'spawning')"
+        " OR e.generation NOT BETWEEN COALESCE(p.generation, 1) AND COALESCE(p.generation, 1) + 1"
+        " OR (e.from_phase <> e.to_phase"
+        f" AND INSTR(' {_EDGES} ', ' ' || e.from_phase || '>' || e.to_phase || ' ') = 0))",
+    ),
+    Query(
+        "T11",
+        Scope.BIRTH,
+        "a child is numbered by the place of its call, not by the moment of its birth",
+        "SELECT c.id, 'of call ' || c.idem || ' has order ' || c.spawn_order FROM (SELECT t.id, t.idem,"
+        " t.spawn_order, SUBSTR(t.idem, INSTR(t.idem, ':') + 1) AS place FROM tasks t"
+        " WHERE t.requester_id {touched} AND t.idem GLOB '[0-9]*:[0-9]*:[0-9]*') c WHERE c.spawn_order <>"
+        " 1000 * CAST(c.place AS INTEGER) + CAST(SUBSTR(c.place, INSTR(c.place, ':') + 1) AS INTEGER)",
+    ),
+    Query(
+        "T12",
+        Scope.STEER,
+        "a steer that supersedes starts a new generation and ends the run it supersedes",
+        "SELECT t.id, 'was steered in ' || b.phase || ', and goes on as generation ' || t.generation FROM tasks t"
+        " JOIN was.tasks b ON b.id = t.id JOIN sessions s ON s.id = t.id WHERE t.id {touched}"
+        " AND b.phase IN ('running', 'ending', 'announcing')"
+        " AND (t.generation = b.generation OR s.run_id IS NOT NULL OR s.owner IS NOT NULL)",
+    ),
+    Query(
+        "T4",
+        Scope.GUARDED,
+        "a write by anybody but the current owner changes nothing",
+        "SELECT b.id, 'was written by worker ' || ?2 || ' with fence ' || ?3 || '; the fence is ' || b.fence"
+        " || ' of ' || COALESCE(b.owner, 'nobody') FROM was.sessions b"
+        " WHERE b.id = ?1 AND (COALESCE(b.owner, 0) <> ?2 OR b.fence <> ?3)",
+    ),
+    Query(
+        "T4",
+        Scope.FENCE,
+        "every new owner has a new fence, and none ever falls",
+        "SELECT s.id, 'has owner ' || COALESCE(s.owner, 'none') || ' under fence ' || s.fence FROM sessions s"
+        " JOIN was.sessions b ON b.id = s.id WHERE s.id {touched} AND (s.fence < b.fence"
+        " OR (s.fence = b.fence AND s.owner <> COALESCE(b.owner, 0)))",
+    ),
+    Query(
+        "T4",
+        Scope.CUT,
+        "an owner that was cut off by somebody else is left behind a new fence",
+        "SELECT s.id, 'was taken from ' || b.owner || ' under the same fence' FROM sessions s"
+        " JOIN was.sessions b ON b.id = s.id WHERE s.id {touched} AND s.fence = b.fence",
+    ),
+)

@@ -1,0 +1,70 @@
+"""The process that touches files for an agent: `python -m clutch.tools.file_worker`, inside a box.
+
+It answers one request after the other, each a JSON text with its length in front, on stdin and stdout, and ends
+when stdin does. What a request means is known to `files`. It imports the standard library and that only: a
+worker must be cheap to start, because a hung one is killed and replaced.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import struct
+import sys
+from typing import Any, BinaryIO
+
+from clutch.tools import files
+
+LENGTH = struct.Struct("!I")
+PR_SET_PDEATHSIG = 1
+#: What Python needs for a search, which is a process of its own; of it, what there is.
+SYSTEM = ("/usr", "/lib", "/lib64", "/bin", "/etc/ld.so.cache", "/dev/null", "/dev/urandom")
+
+
+def frame(message: dict[str, Any]) -> bytes:
+    body = json.dumps(message).encode()
+    return LENGTH.pack(len(body)) + body
+
+
+def serve(root: str, requests: BinaryIO, answers: BinaryIO) -> None:
+    while header := requests.read(LENGTH.size):
+        request = json.loads(requests.read(LENGTH.unpack(header)[0]))
+        answers.write(frame(_answer(request, root)))
+        answers.flush()
+
+
+def _answer(request: dict[str, Any], root: str) -> dict[str, Any]:
+    try:
+        return {"text": files.run(request["name"], request["args"], root)}
+    except Exception as error:  # noqa: BLE001 - whatever it was, the next request may do better
+        # Told by its name, because importing ToolFailed costs more than most requests.
+        is_told = type(error).__name__ == "ToolFailed"
+        return {"failed": str(error) if is_told else f"{type(error).__name__}: {error}"[:500]}
+
+
+def confine(root: str, is_writable: bool, python: list[str]) -> None:
+    """Without bubblewrap around it, the worker shuts itself in, after it has imported what it needs."""
+    import ctypes
+
+    from clutch.tools.sandbox import landlock, seccomp
+
+    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+    readable = [path for path in (*python, *SYSTEM) if os.path.exists(path)]
+    landlock.confine([root] if is_writable else [], readable if is_writable else [*readable, root])
+    filter_bytes = seccomp.program(sockets=False)
+    if filter_bytes is not None:
+        seccomp.apply_here(filter_bytes)
+
+
+def main() -> None:
+    root, mode, *python = sys.argv[1:]
+    answers = os.fdopen(os.dup(1), "wb")
+    os.dup2(2, 1)  # a stray print must not look like an answer
+    if mode != "boxed":
+        confine(root, mode == "writable", python)
+    serve(root, sys.stdin.buffer, answers)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,155 @@
+"""All MCP servers of the settings as one source of tools.
+
+What a model is shown are the approved definitions from the file of pins, so the tools of a server that was
+seen once are there without starting it. Who may use which tool, and when a person is asked, is not decided here.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from clutch.core.wording.shown import visible
+from clutch.errors import InvalidInput
+from clutch.ports import ToolContext, ToolFailed, ToolSpec
+from clutch.tools.mcp.answers import answer
+from clutch.tools.mcp.naming import spec_of, tool_name
+from clutch.tools.mcp.pins import Offer, Pins
+from clutch.tools.mcp.server import Server
+from clutch.tools.mcp.settings import McpServer
+
+PINS_FILE = "mcp-pins.json"
+
+
+class McpTools:
+    """One per process. Raises InvalidInput for settings or a file of pins that cannot be used."""
+
+    def __init__(self, servers: Iterable[McpServer], state_directory: Path) -> None:
+        self._pins = Pins(state_directory / PINS_FILE)
+        self._servers: dict[str, Server] = {}
+        for settings in servers:
+            if settings.name in self._servers:
+                raise InvalidInput(f"mcp.servers.{settings.name}", "is there twice; rename one")
+            self._servers[settings.name] = Server(
+                settings, self._pins, state_directory / "mcp" / settings.name, self._forget_specs
+            )
+        self._specs: dict[str, tuple[ToolSpec, Server, str]] | None = None
+        self._clashes: dict[str, str] = {}
+        self._tries: set[asyncio.Task[None]] = set()
+
+    async def ready(self) -> None:
+        """Starts the servers that were never seen, so that `specs` is whole. Call it before each run: it returns
+        at once when there is nothing to do, never raises, and waits for each server at most once: one that did
+        not start is tried again behind the back of the run."""
+        unseen = [server for name, server in self._servers.items() if not self._pins.knows(name)]
+        await asyncio.gather(*(_try(server) for server in unseen if server.trouble is None))
+        for server in unseen:
+            if server.trouble is not None:
+                task = asyncio.create_task(_try(server))
+                self._tries.add(task)
+                task.add_done_callback(self._tries.discard)
+
+    def specs(self) -> Sequence[ToolSpec]:
+        return [spec for spec, _, _ in self._known().values()]
+
+    def has(self, name: str) -> bool:
+        """Whether a tool of this name would be one of ours, usable or not."""
+        server, separator, _ = name.partition("__")
+        return bool(separator) and server in self._servers
+
+    async def run(self, name: str, args: Mapping[str, Any], context: ToolContext) -> str:
+        """Raises ToolFailed with a text for the model."""
+        found = self._known().get(name)
+        if found is None and self.has(name):
+            await self._servers[name.partition("__")[0]].refresh()
+            found = self._known().get(name)
+        if found is None:
+            raise ToolFailed(self._why_not(name))
+        _, server, tool = found
+        return answer(server.settings.name, await server.call(tool, args, context))
+
+    def offers(self) -> list[Offer]:
+        """Tools that wait for a person. Known for servers that were used since the start."""
+        return [offer for server in self._servers.values() for offer in server.offers()]
+
+    async def approve(self, server: str, tool: str, hash: str) -> None:
+        """Only what the server offers now and a person has seen. Raises InvalidInput."""
+        for offer in self.offers():
+            if (offer.server, offer.tool) == (server, tool):
+                if offer.hash != hash:
+                    raise InvalidInput("hash", f"the server now offers {offer.hash}; look at it again")
+                await self._pins.approve(server, offer.after)
+                self._forget_specs()
+                return
+        raise InvalidInput(
+            "tool", f"nothing of this name waits for approval on MCP server {visible(server, 40)}"
+        )
+
+    async def approve_all(self, server: str) -> None:
+        """For a server that a person has replaced: as if it were seen for the first time."""
+        if server not in self._servers:
+            raise InvalidInput("server", f"there is no MCP server {visible(server, 40)}")
+        await self._servers[server].approve_all()
+
+    def problems(self) -> list[str]:
+        """What a person should know: servers that do not work, tools that are refused."""
+        self._known()
+        troubles = (server.trouble for server in self._servers.values())
+        refused = (
+            f'tool {visible(tool, 80)} of MCP server "{name}" is refused: {why}'
+            for name, server in self._servers.items()
+            for tool, why in server.refused.items()
+        )
+        return [*filter(None, troubles), *refused, *self._clashes.values()]
+
+    async def close(self) -> None:
+        """Ends every connection and process."""
+        await asyncio.gather(*(server.close() for server in self._servers.values()))
+
+    def _forget_specs(self) -> None:
+        self._specs = None
+
+    def _known(self) -> dict[str, tuple[ToolSpec, Server, str]]:
+        if self._specs is None:
+            self._specs, self._clashes = {}, {}
+            for server in self._servers.values():
+                for tool in server.usable():
+                    self._add(server, tool.name, spec_of(server.settings, tool))
+            for name in self._clashes:
+                del self._specs[name]
+        return self._specs
+
+    def _add(self, server: Server, tool: str, spec: ToolSpec) -> None:
+        assert self._specs is not None
+        if spec.name in self._specs:
+            other = self._specs[spec.name][2]
+            self._clashes[spec.name] = (
+                f'tools {visible(other, 80)} and {visible(tool, 80)} of MCP server "{server.settings.name}" would '
+                f"both be named {spec.name}, so neither is offered; name one of them only in "
+                f"mcp.servers.{server.settings.name}.allow"
+            )
+        self._specs[spec.name] = (spec, server, tool)
+
+    def _why_not(self, name: str) -> str:
+        if name in self._clashes:
+            return self._clashes[name]
+        server = self._servers.get(name.partition("__")[0])
+        if server is not None:
+            for tool in server.listed():
+                if (
+                    tool_name(server.settings.name, tool) == name
+                    and (why := server.why_not(tool)) is not None
+                ):
+                    return f'tool {visible(tool, 80)} of MCP server "{server.settings.name}" {why}'
+            if server.trouble is not None:
+                return server.trouble
+        return f"there is no tool named {name[:80]!r}; there are: {', '.join(self._known()) or 'none'}"
+
+
+async def _try(server: Server) -> None:
+    try:
+        await server.up()
+    except ToolFailed:
+        return  # `problems` tells it

@@ -1,0 +1,147 @@
+"""The tool `shell`: one command in a box, its output as it comes, an answer of a bounded size.
+
+A command that takes too long, prints too much or uses too much is ended with all it started, and the answer
+says so: what it had printed until then is often what the model needs. Calls are not repeated after a crash.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import codecs
+import time
+from asyncio.subprocess import Process
+from collections.abc import Callable
+from contextlib import closing
+from dataclasses import dataclass, field, replace
+
+from pydantic import Field
+
+from clutch.ports import ToolContext, ToolFailed
+from clutch.tools.arguments import Arguments
+from clutch.tools.sandbox import bubblewrap
+from clutch.tools.sandbox.box import ENVIRONMENT, MIB, Box, BoxLimits, Sandbox
+from clutch.tools.sandbox.probe import walls
+from clutch.tools.sandbox.start import CHUNK_BYTES, FirstProcess, end, guarding, kill, start
+from clutch.tools.sandbox.watch import broken_limit
+from clutch.tools.workspace import Refused, parts_of
+
+OnOutput = Callable[[str], None]
+
+SECONDS_MAX = 3600
+
+
+class ShellArguments(Arguments):
+    command: str = Field(description="for /bin/sh", min_length=1, max_length=64 * 1024)
+    timeout_seconds: float = Field(120, gt=0, le=SECONDS_MAX)
+    cwd: str = "."
+
+
+@dataclass(frozen=True, slots=True)
+class Shell:
+    """The settings of the tool; `run` is the tool."""
+
+    sandbox: Sandbox = Sandbox.ON
+    network: bool = False
+    read_only: tuple[str, ...] = ()
+    hidden: tuple[str, ...] = ()
+    environment: tuple[str, ...] = ENVIRONMENT
+    limits: BoxLimits = field(default_factory=BoxLimits)
+
+    async def run(
+        self, arguments: ShellArguments, context: ToolContext, on_output: OnOutput | None = None
+    ) -> str:
+        """Run a shell command in the workspace. No network unless granted."""
+        if "\0" in arguments.command:
+            raise ToolFailed("command: must not contain NUL")
+        try:
+            cwd = "/".join([context.workspace, *parts_of(arguments.cwd)])
+            box = self._box(context.workspace, arguments.timeout_seconds)
+        except (Refused, ValueError) as error:
+            raise ToolFailed(str(error)) from error
+        holding = await asyncio.to_thread(walls, self.sandbox, for_shell=True)
+        command = ["/bin/sh", "-c", arguments.command]
+        with guarding(box) as guards, closing(FirstProcess()) as first:
+            process = await start(box, command, walls=holding, cwd=cwd, guards=guards, first=first)
+            try:
+                return await _Run(process, box, on_output).answer()
+            finally:
+                await first.gone()
+
+    def _box(self, root: str, wall_s: float) -> Box:
+        return Box(
+            root=root,
+            read_only=(*self.read_only, *bubblewrap.history_of(root)),
+            hidden=self.hidden,
+            network=self.network,
+            environment=self.environment,
+            limits=replace(self.limits, wall_s=wall_s),
+        )
+
+
+@dataclass(slots=True)
+class Output:
+    """The beginning and the end of what was printed; between them only a count."""
+
+    room: int  #: bytes for each of the two
+    head: bytearray = field(default_factory=bytearray)
+    tail: bytearray = field(default_factory=bytearray)
+    total: int = 0
+
+    def add(self, data: bytes) -> None:
+        self.total += len(data)
+        missing = self.room - len(self.head)
+        self.head += data[:missing]
+        self.tail += data[missing:]
+        if len(self.tail) > 2 * self.room:
+            del self.tail[: -self.room]
+
+    def text(self) -> str:
+        tail = self.tail[-self.room :]
+        cut = self.total - len(self.head) - len(tail)
+        between = b"\n(... %d bytes cut ...)\n" % cut if cut else b""
+        return (bytes(self.head) + between + bytes(tail)).decode("utf-8", "replace")
+
+
+class _Run:
+    def __init__(self, process: Process, box: Box, on_output: OnOutput | None) -> None:
+        self._process = process
+        self._box = box
+        self._on_output = on_output
+        self._output = Output(box.limits.output_bytes // 2)
+        self._verdict: str | None = None  #: why it was ended, if it did not end by itself
+        self._began = time.monotonic()
+
+    async def answer(self) -> str:
+        limits = self._box.limits
+        try:
+            async with asyncio.timeout(limits.wall_s), asyncio.TaskGroup() as group:
+                watching = group.create_task(self._watch())
+                await self._read()
+                watching.cancel()
+        except TimeoutError:
+            self._verdict = f"it took longer than {limits.wall_s:g} s"
+        finally:
+            await end(self._process)
+        return f"{self._output.text().rstrip()}\n({self._outcome()})".lstrip("\n")
+
+    async def _read(self) -> None:
+        assert self._process.stdout is not None
+        decoder = codecs.getincrementaldecoder("utf-8")("replace")
+        while data := await self._process.stdout.read(CHUNK_BYTES):
+            self._output.add(data)
+            if self._on_output is not None:
+                self._on_output(decoder.decode(data))
+            if self._output.total > self._box.limits.flood_bytes:
+                self._verdict = f"it printed more than {self._box.limits.flood_bytes // MIB} MiB"
+                return
+        await self._process.wait()
+
+    async def _watch(self) -> None:
+        self._verdict = await broken_limit(self._process.pid, self._box)
+        kill(self._process)  # the reader sees the end
+
+    def _outcome(self) -> str:
+        took = f"{time.monotonic() - self._began:.1f} s"
+        if self._verdict is not None:
+            return f"killed after {took}: {self._verdict}"
+        return f"exit code {self._process.returncode}, {took}"

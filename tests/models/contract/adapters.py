@@ -1,0 +1,46 @@
+"""The adapters the contract is for, each with the format in which it meets the server."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Protocol
+
+from clutch.models.direct import DirectModels
+from clutch.models.library import LibraryModels
+from clutch.models.settings import AdapterKind, Provider
+from clutch.ports import Models
+from clutch.testing.providers import Format, Providers
+
+MODEL = "small-model"
+
+
+class Closable(Models, Protocol):
+    async def aclose(self) -> None: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Adapter:
+    name: str
+    format: Format
+    #: settings and key → the adapter
+    make: Callable[[Provider, str], Closable]
+    kind: AdapterKind = AdapterKind.LIBRARY
+    speaks: str = ""
+    #: What comes back for a filtered answer: some formats know no filter, only refusals.
+    filtered: str = "filter"
+    #: Its client is that of another one too, so what is slow to test is tested there.
+    shares_client: bool = False
+
+    def url(self, server: Providers) -> str:
+        return server.anthropic_url if self.format is Format.MESSAGES else server.openai_url
+
+
+ADAPTERS = [
+    Adapter("direct", Format.CHAT, DirectModels, AdapterKind.DIRECT),
+    Adapter("library-compatible", Format.CHAT, LibraryModels, shares_client=True),
+    Adapter("library-chat", Format.CHAT, LibraryModels, speaks="openai-chat"),
+    Adapter("library-ollama", Format.CHAT, LibraryModels, speaks="ollama", shares_client=True),
+    Adapter("library-responses", Format.RESPONSES, LibraryModels, speaks="openai-responses"),
+    Adapter("library-anthropic", Format.MESSAGES, LibraryModels, speaks="anthropic", filtered="refusal"),
+]

@@ -1,0 +1,141 @@
+"""What the judge says of a broken table, and what a world at rest may not keep: each promise can be broken."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import pytest
+
+from clutch.core.admission import SpawnRequest
+from clutch.core.authority import AgentGrant, root_rights
+from clutch.core.policy import Policy
+from clutch.protocol.sessions import open_session
+from clutch.protocol.spawn import Order, rights_text, spawn
+from clutch.store.door import Tx
+from clutch.testing.clock import FakeClock
+from clutch.testing.promises.judge import Judge
+from clutch.testing.simulation.disk import Made, SimDisk
+from clutch.testing.simulation.settings import SETTINGS
+from clutch.testing.simulation.world import World, _quiet, _running
+
+RIGHTS = rights_text(root_rights(AgentGrant(depth_max=2)))
+POLICY = Policy()
+MAIN, TASK = 1, 2
+UUID = "00000000-0000-4000-8000-000000000002"
+
+
+class Bench:
+    """A main session with one child, and who accuses."""
+
+    def __init__(self) -> None:
+        self.clock = FakeClock()
+        self.accused: list[str] = []
+        self.disk = SimDisk(self.clock, self._observe)
+        self.judge = Judge(self.disk, POLICY, lambda name, _: self.accused.append(name))
+        self.run(open_session, MAIN, "agent:main:main", "main", RIGHTS, None, ".")
+        order = Order("call", TASK, UUID, SpawnRequest("do it"), 0)
+        self.run(spawn, POLICY, MAIN, MAIN, None, [order])
+        assert self.accused == []
+
+    def _observe(self, made: Sequence[Made]) -> None:
+        self.judge.judge(made, self.clock.now())
+
+    def run(self, fn: Any, *args: Any) -> None:
+        outcome = self.disk.commit(Made("test", None, fn, args), self.clock)
+        assert outcome.error is None, outcome.error
+
+    def write(self, sql: str) -> list[str]:
+        self.accused.clear()
+        self.run(_write, sql)
+        return self.accused
+
+    def at_rest(self, sql: str) -> list[str]:
+        self.run(_write, sql)
+        self.accused.clear()
+        self.clock.advance(1000)
+        self.judge.judge_calm(self.clock.now())
+        self.judge.judge_end()
+        return self.accused
+
+
+def _write(now: float, sql: str) -> Tx[None]:
+    yield sql, ()
+
+
+@pytest.fixture
+def bench() -> Iterator[Bench]:
+    bench = Bench()
+    yield bench
+    bench.disk.close()
+
+
+@pytest.mark.parametrize(
+    ("invariant", "first", "then"),
+    [
+        ("N5", "outcome = 'ok'", "outcome = 'error'"),
+        ("T9", "outcome = 'ok', result = 'a', result_sha = 'a'", "result = 'b', result_sha = 'b'"),
+        ("T13", "attempts = 0", "attempts = 1"),
+        ("T6", "outcome = NULL", "outcome = 'timeout'"),
+        ("T10", "seq = seq", "seq = seq - 1"),
+    ],
+)
+def test_what_a_task_may_not_become_is_seen_by_comparing_with_what_it_was(
+    bench: Bench, invariant: str, first: str, then: str
+) -> None:
+    bench.write(f"UPDATE tasks SET {first}")  # noqa: S608
+    assert invariant in bench.write(f"UPDATE tasks SET {then}")  # noqa: S608
+
+
+@pytest.mark.parametrize("change", ["owner = 7", "fence = fence - 1", "owner = NULL"])
+def test_an_owner_without_a_new_fence_is_seen(bench: Bench, change: str) -> None:
+    if change == "owner = NULL":
+        bench.write("UPDATE sessions SET owner = 7, fence = 5")
+    assert "T4" in bench.write(f"UPDATE sessions SET {change}")  # noqa: S608
+
+
+def test_an_accepted_task_that_is_gone_is_seen(bench: Bench) -> None:
+    assert bench.at_rest("DELETE FROM tasks").count("T7") == 1
+
+
+@pytest.mark.parametrize(
+    "left",
+    [
+        "INSERT INTO workers VALUES(9, 0, 'host', 1, '0', 0)",
+        "INSERT INTO runs(id, session_id, generation, by_person, started_at) VALUES(9, 1, 1, 0, 0)",
+        "UPDATE tasks SET wake_at = 5",
+        "INSERT INTO inbox(session_id, idem, kind, silent, body, route, at, ready_at, seen)"
+        " VALUES(1, 'n', 'note', 0, '', '', 0, 0, 1)",
+        "INSERT INTO outbox(idem, session_id, channel, target, body, owner) VALUES('o', 1, 'c', 't', '', 9)",
+    ],
+)
+def test_what_nobody_trims_is_seen_when_the_world_is_at_rest(bench: Bench, left: str) -> None:
+    bench.run(_write, "UPDATE tasks SET wake_at = NULL, deadline_at = NULL, clock_left_s = NULL")
+    assert "T15" not in bench.at_rest("UPDATE sessions SET due = due")
+    assert "T15" in bench.at_rest(left)
+
+
+class RestingWorld(World):
+    """Looks into the workers some time after all is over: what they hold then, they would hold for ever."""
+
+    left = -1
+
+    async def _calm(self) -> None:
+        await super()._calm()
+        await asyncio.sleep(60)
+        self.left = sum(
+            len(held)
+            for gateway in self.gateways
+            for held in (gateway.worker.turns, gateway.worker._mail, gateway.worker._to_clean)
+        )
+
+
+@pytest.mark.parametrize("name", ["storm", "lockstep", "gone"])
+def test_workers_at_rest_hold_nothing_in_memory(name: str) -> None:
+    world = RestingWorld(3, SETTINGS[name])
+    with _quiet(), _running(world.loop):
+        world.loop.run_until_complete(world.play())
+    world.disk.close()
+    assert world.violations == []
+    assert world.left == 0
