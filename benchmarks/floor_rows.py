@@ -169,7 +169,7 @@ def of_one_task(parent: int, head: int, next_id: Callable[[], int]) -> Iterator[
         yield [
             owned,
             (_MESSAGE, (child, seq, run, "answer", answer, now)),
-            (_USAGE, (child, seq, run, now, work.MODEL, usage.input, usage.output)),
+            (_USAGE, (child, number + 1, run, now, work.MODEL, usage.input, usage.output)),
             *([(_ANSWERED, (f"task:{child}",))] if not number else []),
             (_CALL, (child, seq, run)),
             (_MOVED, (seq, now, child)),
@@ -219,7 +219,7 @@ def _finish(parent: int, child: int, run: int, letter: str, *, seq: int) -> Step
     return [
         (_OWNED, (child, _WORKER, 1)),
         (_MESSAGE, (child, seq, run, "answer", _FINDING, now)),
-        (_USAGE, (child, seq, run, now, work.MODEL, usage.input, usage.output)),
+        (_USAGE, (child, len(_STEPS) + 1, run, now, work.MODEL, usage.input, usage.output)),
         (_RUN_ENDED, (now, run)),
         (_ENDED, (work.FINDING.text, _SHA, now, child)),
         (_EVENT, (child, 3, now, "running", "ending", "ok", None)),
@@ -247,7 +247,7 @@ def _answer(parent: int, head: int, child: int, run: int, letter: str) -> Step:
     return [
         (_OWNED, (parent, _WORKER, _fence(head))),
         (_MESSAGE, (parent, head + 2, run, "answer", _REPLY, now)),
-        (_USAGE, (parent, head + 2, run, now, work.MODEL, usage.input, usage.output)),
+        (_USAGE, (parent, head // 2 + 1, run, now, work.MODEL, usage.input, usage.output)),
         (_ANSWERED, (letter,)),
         (_TOLD, (child,)),
         (_EVENT, (child, 5, now, "announcing", "cleanup_pending", "delivered: direct", "ok")),
