@@ -35,6 +35,13 @@ _SETTLE = (
 )
 
 
+#: Not INSERT … SELECT: to read and write the same table that way, SQLite copies the rows first.
+_FORESEE = (
+    "INSERT INTO usage(session_id, call_no, run_id, at, model, reserved_tokens, reserved_usd)"
+    " VALUES(?, COALESCE((SELECT MAX(call_no) FROM usage WHERE session_id = ?), 0) + 1, ?, ?, ?, ?, ?)"
+)
+
+
 class Fate(StrEnum):
     """What became of a call that gave no answer."""
 
@@ -55,12 +62,7 @@ def keys(policy: Policy, purses: str) -> tuple[int, ...]:
 
 def foresee(now: float, session_id: int, run_id: int, model: str, reserved: Amount = NOTHING) -> Tx[None]:
     """The row of a call that is about to be made. The one before has its answer or was given up."""
-    yield (
-        "INSERT INTO usage(session_id, call_no, run_id, at, model, reserved_tokens, reserved_usd)"
-        " SELECT CAST(? AS {big}), COALESCE(MAX(call_no), 0) + 1, CAST(? AS {big}), CAST(? AS {float}),"
-        " CAST(? AS {text}), CAST(? AS {big}), CAST(? AS {text}) FROM usage WHERE session_id = ?",
-        (session_id, run_id, now, model, reserved.tokens, _text(reserved.usd), session_id),
-    )
+    yield _FORESEE, (session_id, session_id, run_id, now, model, reserved.tokens, _text(reserved.usd))
 
 
 def reserve(
