@@ -240,7 +240,7 @@ def _hear(parent: int, head: int, child: int, run: int, letter: str) -> Step:
         (_MESSAGE, (parent, head + 1, run, "input", _ANNOUNCE, now)),
         (_RUN, (run, parent, 0, now)),
         (_OPENED, (head + 1, run, now, parent)),
-        (_FORESEEN, (parent, head + 2, run, now)),
+        (_FORESEEN, (parent, head // 2 + 1, run, now)),
     ]
 
 
@@ -249,7 +249,7 @@ def _answer(parent: int, head: int, child: int, run: int, letter: str) -> Step:
     return [
         (_OWNED, (parent, _WORKER, _fence(head))),
         (_MESSAGE, (parent, head + 2, run, "answer", _REPLY, now)),
-        (_USAGE, (work.MODEL, usage.input, usage.output, parent, head + 2)),
+        (_USAGE, (work.MODEL, usage.input, usage.output, parent, head // 2 + 1)),
         (_ANSWERED, (letter,)),
         (_TOLD, (child,)),
         (_EVENT, (child, 5, now, "announcing", "cleanup_pending", "delivered: direct", "ok")),

@@ -28,7 +28,7 @@ from clutch.models.offline import OfflineModel, watchable_latency
 from clutch.models.prices import ListedPrices
 from clutch.models.router import OFFLINE, Router
 from clutch.models.settings import AdapterKind as AdapterKind
-from clutch.models.settings import Provider
+from clutch.models.settings import Provider as Provider
 from clutch.models.throttle import Throttled
 from clutch.ports import Channel, Clock, Lives, ModelRequest, Models, Runtime, Toolbox, ToolFailed
 from clutch.runtimes.function import Function, FunctionRuntime
@@ -38,8 +38,9 @@ from clutch.store.sqlite_connection import SqliteConnection
 from clutch.store.state_directory import StateDirectory
 from clutch.tools.box import Flags
 from clutch.tools.mcp import McpServer as McpServer
-from clutch.tools.rooms import ToolRooms, ToolSettings
-from clutch.tools.sandbox.box import Sandbox
+from clutch.tools.rooms import ToolRooms
+from clutch.tools.rooms import ToolSettings as ToolSettings
+from clutch.tools.sandbox.box import Sandbox as Sandbox
 from clutch.tools.sandbox.probe import walls
 from clutch.tools.workspaces import LocalWorkspaces
 

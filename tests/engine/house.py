@@ -121,6 +121,7 @@ class House:
         self.tools = Tools(policy.limits)
         self.bus = Bus()
         self.main = 0
+        self.more: dict[str, Any] = {}  #: of the kit: prices, runtimes, workspaces
         self._numbers = iter(range(1, 1000))
         self._working: dict[Worker, asyncio.Task[None]] = {}
         self._changed = asyncio.Event()
@@ -130,7 +131,7 @@ class House:
 
     async def hire(self, door: Door | None = None) -> Worker:
         """A worker at work, with `door` as its own way to the same database."""
-        kit = Kit(door or self.door, self.model, self.tools, self.policy, BlockIds(), self.bus)
+        kit = Kit(door or self.door, self.model, self.tools, self.policy, BlockIds(), self.bus, **self.more)
         worker = Worker(kit, self.clock, has_leases=self.has_leases)
         self._working[worker] = asyncio.create_task(worker.run())
         ready = asyncio.create_task(worker.ready.wait())

@@ -10,7 +10,6 @@ import asyncio
 import json
 from collections.abc import Sequence
 from dataclasses import replace
-from functools import partial
 
 from clutch.core import bounds, keys, wording
 from clutch.core.admission import Refused
@@ -24,7 +23,7 @@ from clutch.errors import InvalidInput
 from clutch.ports import ToolContext, ToolFailed
 from clutch.protocol import questions, turns
 from clutch.protocol.questions import Asked, Decision, QuestionKind, Said, call_body
-from clutch.protocol.spawn import Order
+from clutch.protocol.spawn import Accepted, Order
 from clutch.protocol.turns import Boundary
 
 SPAWN, YIELD, ASK = "sessions_spawn", "sessions_yield", "ask_human"
@@ -44,7 +43,7 @@ async def carry_out(run: OpenRun, answer: Answer, *, interrupted: bool) -> Bound
     rest = [place for place in places if place not in sleeps and place not in spawns]
     gave, orders = _orders(run, answer, spawns)
     if orders and not rest and not any(order.request.has_side_work for order in orders):
-        outcome, boundary = await _delegate(run, orders, gave, sleeps)
+        outcome, boundary = await _delegate(run, answer, orders, gave, sleeps)
         run.went_on(outcome, boundary)
         return boundary
     gave += await _spawn(run, orders)  # at once: the children need not wait for the other tools
@@ -196,13 +195,17 @@ async def _spawn(run: OpenRun, orders: Sequence[Order]) -> list[Result]:
 
 
 async def _delegate(
-    run: OpenRun, orders: Sequence[Order], wrong: Sequence[Result], sleeps: Sequence[int]
+    run: OpenRun, answer: Answer, orders: Sequence[Order], wrong: Sequence[Result], sleeps: Sequence[int]
 ) -> tuple[Results, Boundary]:
     """An answer that only spawns: children, results and sleep in one commit."""
-    kit, root = run.kit, run.about.root_id
-    return await kit.door.tx(
-        (root, run.session_id), turns.delegate, kit.policy, run.session_id, run.fence, run.run_id, root, orders,
-        wrong, sleeps, kit.ids.nonce(), partial(in_words, run),
+
+    def words(order: Order, got: Accepted | Refused) -> Result:
+        return _warned(run, answer, [in_words(run, order, got)])[0]
+
+    root, nonce = run.about.root_id, run.kit.ids.nonce()
+    return await run.kit.door.tx(
+        (root, run.session_id), turns.delegate, run.policy, run.session_id, run.fence, run.run_id, root, orders,
+        _warned(run, answer, wrong), sleeps, nonce, words,
     )  # fmt: skip
 
 

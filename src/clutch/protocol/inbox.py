@@ -18,7 +18,7 @@ from clutch.core.messages import Input
 from clutch.core.model import Letter, LetterId, LetterKind, Path, TaskId
 from clutch.core.policy import Policy
 from clutch.protocol import letters, pages, sessions, tasks
-from clutch.protocol.sessions import IS_WORKING, SessionRow
+from clutch.protocol.sessions import IS_WORKING, SessionRow, StepRow
 from clutch.store.door import HINT, Many, Tx
 
 
@@ -236,7 +236,7 @@ def _mark(session: SessionRow, run_id: int, choice: Choice, point: Point) -> Tx[
         )
 
 
-def answer(now: float, policy: Policy, session: SessionRow, run_id: int) -> Tx[None]:
+def answer(now: float, policy: Policy, session: StepRow, run_id: int) -> Tx[None]:
     """The first model response after the taking is committed: this is delivery."""
     rows = yield _TAKEN, (session.id, run_id)
     if rows:

@@ -21,25 +21,36 @@ class Stale(ClutchError):
 
 
 _COLUMNS = (
-    "id, key, parent_id, root_id, depth, role, is_task, route, model, purses, owner, fence, head, base, hold,"
+    "id, head, model, purses, key, parent_id, root_id, depth, role, is_task, route, owner, fence, base, hold,"
     " hold_until, paused, closed, run_id, progress_at, idle_at"
 )
 
 
 _LOCK = f"SELECT {_COLUMNS} FROM sessions WHERE id = ? {{lock}}"  # noqa: S608 (constant columns)
 _LOCK_ALL = f"SELECT {_COLUMNS} FROM sessions WHERE id {{any}} ORDER BY depth, id {{lock}}"  # noqa: S608 (as above)
+_LOCK_STEP = "SELECT id, head, model, purses, owner, fence FROM sessions WHERE id = ? {lock}"
 _LOCK_AT_STEP = (
-    f"SELECT {_COLUMNS}, (SELECT COUNT(*) FROM (SELECT 1 FROM inbox WHERE session_id = sessions.id AND state = 0"  # noqa: S608
-    " AND taken_run IS NULL LIMIT 1) waiting) FROM sessions WHERE id = ? {lock}"
+    "SELECT id, head, model, purses, owner, fence, paused, (SELECT COUNT(*) FROM (SELECT 1 FROM inbox"
+    " WHERE session_id = sessions.id AND state = 0 AND taken_run IS NULL LIMIT 1) waiting)"
+    " FROM sessions WHERE id = ? {lock}"
 )
 _LOCK_PARENT = f"SELECT {_COLUMNS}, agent_id, rights, thinking, workspace FROM sessions WHERE id = ? {{lock}}"  # noqa: S608 (as above)
 
 
 @dataclass(slots=True)
-class SessionRow:
-    """The columns a transaction reads and writes; mutable, and saved once at the end."""
+class StepRow:
+    """As much of a session as a step of its run needs."""
 
     id: SessionId
+    head: int
+    model: str | None
+    purses: str  #: names of the budgets it draws on
+
+
+@dataclass(slots=True)
+class SessionRow(StepRow):
+    """The columns a transaction reads and writes; mutable, and saved once at the end."""
+
     key: str
     parent_id: SessionId | None
     root_id: SessionId
@@ -47,11 +58,8 @@ class SessionRow:
     role: str
     is_task: int
     route: str | None
-    model: str | None
-    purses: str  #: names of the budgets it draws on
     owner: WorkerId | None
     fence: int
-    head: int
     base: int
     hold: int
     hold_until: float | None
@@ -90,26 +98,38 @@ def lock_parent(session_id: int) -> Tx[ParentRow | None]:
 def own(session_id: int, fence: int) -> Tx[SessionRow]:
     """The guard of every write by an owner: the loser of a takeover meets it at its next write."""
     rows = yield _LOCK, (session_id,)
-    return _owned(SessionRow(*rows[0]) if rows else None, session_id, fence)
-
-
-def own_at_step(session_id: int, fence: int) -> Tx[tuple[SessionRow, bool]]:
-    """The same, and whether letters wait. One that comes while this waits for the lock is read at the next step."""
-    rows = yield _LOCK_AT_STEP, (session_id,)
-    session = _owned(SessionRow(*rows[0][:-1]) if rows else None, session_id, fence)
-    return session, bool(rows[0][-1])
-
-
-def _owned(session: SessionRow | None, session_id: int, fence: int) -> SessionRow:
-    if session is None or session.owner is None or session.fence != fence:
+    session = SessionRow(*rows[0]) if rows else None
+    if session is None or not is_owner(session.owner, session.fence, fence):
         raise Stale(f"session {session_id} is owned by somebody else now")
     return session
 
 
-def moved(now: float, session: SessionRow) -> Statement:
+def own_step(session_id: int, fence: int) -> Tx[StepRow]:
+    """The same for a step that only makes the transcript longer."""
+    rows = yield _LOCK_STEP, (session_id,)
+    if not rows or not is_owner(rows[0][4], rows[0][5], fence):
+        raise Stale(f"session {session_id} is owned by somebody else now")
+    return StepRow(*rows[0][:4])
+
+
+def own_at_step(session_id: int, fence: int) -> Tx[tuple[StepRow, bool]]:
+    """Between two steps: also, whether there is more to it, because it is paused or letters wait.
+
+    A letter that comes while this waits for the lock is read at the next step."""
+    rows = yield _LOCK_AT_STEP, (session_id,)
+    if not rows or not is_owner(rows[0][4], rows[0][5], fence):
+        raise Stale(f"session {session_id} is owned by somebody else now")
+    *step, _, _, paused, waiting = rows[0]
+    return StepRow(*step), bool(paused or waiting)
+
+
+def is_owner(owner: int | None, fence: int, mine: int) -> bool:
+    return owner is not None and fence == mine
+
+
+def moved(now: float, step: StepRow) -> Statement:
     """What a step of a run leaves in the row of its session: a longer transcript, and nothing else."""
-    session.progress_at = now
-    return "UPDATE sessions SET head = ?, progress_at = ? WHERE id = ?", (session.head, now, session.id)
+    return "UPDATE sessions SET head = ?, progress_at = ? WHERE id = ?", (step.head, now, step.id)
 
 
 def save(now: float, policy: Policy, session: SessionRow) -> Tx[None]:

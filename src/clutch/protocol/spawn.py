@@ -98,7 +98,7 @@ def spawn(
     if rights.depth_max < limits.depth_max:
         limits = replace(limits, depth_max=rights.depth_max)
     known = yield from _known(session_id, orders)
-    counted = yield from census(parent, limits, agents, wanted=len(orders))
+    counted = yield from census(parent, limits, agents, len(orders))
     answers: list[Accepted | Refused] = []
     children: list[_Child] = []
     for order in orders:

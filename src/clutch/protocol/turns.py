@@ -20,7 +20,7 @@ from clutch.core.messages import Answer, Input, Message, Result, Results
 from clutch.core.model import ANSWERED, Wait
 from clutch.core.policy import Policy
 from clutch.protocol import context, inbox, outbox, sessions, tasks, usage
-from clutch.protocol.sessions import SessionRow
+from clutch.protocol.sessions import SessionRow, StepRow
 from clutch.protocol.spawn import Accepted, Order, spawn
 from clutch.protocol.usage import Fate
 from clutch.store.door import Many, Row, Tx
@@ -153,7 +153,7 @@ def _has_open_calls(session: SessionRow) -> Tx[bool]:
     return bool(rows)
 
 
-def _foresee(now: float, policy: Policy, session: SessionRow, run_id: int) -> Tx[None]:
+def _foresee(now: float, policy: Policy, session: StepRow, run_id: int) -> Tx[None]:
     """With a budget the call must be reserved, which takes a transaction of its own."""
     if not usage.is_budgeted(policy, session.purses):
         yield from usage.foresee(now, session.id, run_id, session.model or "")
@@ -170,7 +170,7 @@ def _close_calls(now: float, session: SessionRow, run_id: int) -> Tx[None]:
         yield from _append(now, session, run_id, [Results(unknown)])
 
 
-def _append(now: float, session: SessionRow, run_id: int, new: Sequence[Message]) -> Tx[None]:
+def _append(now: float, session: StepRow, run_id: int, new: Sequence[Message]) -> Tx[None]:
     if new:
         yield _MESSAGE, Many([_line(now, session, run_id, message) for message in new])
 
@@ -178,7 +178,7 @@ def _append(now: float, session: SessionRow, run_id: int, new: Sequence[Message]
 _MESSAGE = "INSERT INTO messages(session_id, seq, run_id, kind, body, at) VALUES(?, ?, ?, ?, ?, ?)"
 
 
-def _line(now: float, session: SessionRow, run_id: int, message: Message) -> Row:
+def _line(now: float, session: StepRow, run_id: int, message: Message) -> Row:
     session.head += 1
     return (session.id, session.head, run_id, messages.kind(message), messages.dump(message), now)
 
@@ -196,7 +196,7 @@ def respond(
     events_upto: int = 0,
 ) -> Tx[int]:
     """The model spoke and wants tools: its words and its intents, before anything is done. The new head."""
-    session = yield from sessions.own(session_id, fence)
+    session = yield from sessions.own_step(session_id, fence)
     yield from _say(now, policy, session, run_id, answer, is_unanswered, usd, events_upto)
     yield (
         "INSERT INTO calls(session_id, seq, idx, run_id, name, replay_safe) VALUES(?, ?, ?, ?, ?, ?)",
@@ -212,7 +212,7 @@ def respond(
 def _say(
     now: float,
     policy: Policy,
-    session: SessionRow,
+    session: StepRow,
     run_id: int,
     answer: Answer,
     is_unanswered: bool,
@@ -232,16 +232,24 @@ def results(
     now: float, policy: Policy, session_id: int, fence: int, run_id: int, outcome: Results, nonce: str
 ) -> Tx[Boundary]:
     """What the calls gave, and what arrived meanwhile. Here a run is steered, interrupted or parked."""
-    session, has_mail = yield from sessions.own_at_step(session_id, fence)
+    step, is_more = yield from sessions.own_at_step(session_id, fence)
+    if is_more:
+        return (yield from _results_and_mail(now, policy, session_id, fence, run_id, outcome, nonce))
+    yield _MESSAGE, _line(now, step, run_id, outcome)
+    yield sessions.moved(now, step)
+    yield from _foresee(now, policy, step, run_id)
+    return _ON
+
+
+def _results_and_mail(
+    now: float, policy: Policy, session_id: int, fence: int, run_id: int, outcome: Results, nonce: str
+) -> Tx[Boundary]:
+    session = yield from sessions.own(session_id, fence)
     yield _MESSAGE, _line(now, session, run_id, outcome)
     if session.paused:
         session.progress_at = now
         yield from _stay_paused(now, policy, session)
         return Boundary(goes_on=False)
-    if not has_mail:
-        yield sessions.moved(now, session)
-        yield from _foresee(now, policy, session, run_id)
-        return _ON
     taken = yield from inbox.take(now, policy, session, run_id, Point.STEP, nonce)
     yield from _append(now, session, run_id, taken.inputs)
     yield sessions.moved(now, session)

@@ -18,7 +18,7 @@ from clutch.core.messages import Answer
 from clutch.core.model import LetterKind
 from clutch.core.policy import Budgets, Policy
 from clutch.protocol import letters, sessions
-from clutch.protocol.sessions import SessionRow
+from clutch.protocol.sessions import StepRow
 from clutch.store.door import Many, Row, Tx
 
 NOTHING = Amount(0, None)
@@ -32,6 +32,13 @@ _PURSE = (
 _SETTLE = (
     "UPDATE usage SET state = 1, effective = ?, input = ?, output = ?, cache_read = ?, cache_write = ?,"  # noqa: S608
     f" usd = ? WHERE {_OPEN}"
+)
+
+
+#: Not INSERT … SELECT: to read and write the same table that way, SQLite copies the rows first.
+_FORESEE = (
+    "INSERT INTO usage(session_id, call_no, run_id, at, model, reserved_tokens, reserved_usd)"
+    " VALUES(?, COALESCE((SELECT MAX(call_no) FROM usage WHERE session_id = ?), 0) + 1, ?, ?, ?, ?, ?)"
 )
 
 
@@ -60,12 +67,7 @@ def purses_of(now: float, session_ids: Sequence[int]) -> Tx[dict[int, str]]:
 
 def foresee(now: float, session_id: int, run_id: int, model: str, reserved: Amount = NOTHING) -> Tx[None]:
     """The row of a call that is about to be made. The one before has its answer or was given up."""
-    yield (
-        "INSERT INTO usage(session_id, call_no, run_id, at, model, reserved_tokens, reserved_usd)"
-        " SELECT CAST(? AS {big}), COALESCE(MAX(call_no), 0) + 1, CAST(? AS {big}), CAST(? AS {float}),"
-        " CAST(? AS {text}), CAST(? AS {big}), CAST(? AS {text}) FROM usage WHERE session_id = ?",
-        (session_id, run_id, now, model, reserved.tokens, _text(reserved.usd), session_id),
-    )
+    yield _FORESEE, (session_id, session_id, run_id, now, model, reserved.tokens, _text(reserved.usd))
 
 
 def reserve(
@@ -82,7 +84,7 @@ def reserve(
     return None
 
 
-def settle(now: float, policy: Policy, session: SessionRow, answer: Answer, usd: Decimal | None) -> Tx[None]:
+def settle(now: float, policy: Policy, session: StepRow, answer: Answer, usd: Decimal | None) -> Tx[None]:
     """The call was answered. `usd` None: nobody knows the price."""
     used = answer.usage
     if not (used.input or used.output):
@@ -99,7 +101,7 @@ def settle(now: float, policy: Policy, session: SessionRow, answer: Answer, usd:
     )  # fmt: skip
 
 
-def give_up(now: float, policy: Policy, session: SessionRow, fate: Fate) -> Tx[None]:
+def give_up(now: float, policy: Policy, session: StepRow, fate: Fate) -> Tx[None]:
     """The open call, if there is one, will not be answered."""
     if is_budgeted(policy, session.purses):
         cost = None if fate is Fate.UNKNOWN else Amount(0, Decimal(0))
@@ -168,14 +170,14 @@ def raise_limit(name: str, tokens: int | None, usd: Decimal | None) -> Tx[None]:
 _SELECT = f"SELECT {_PURSE} FROM purses WHERE name {{any}} ORDER BY name {{lock}}"  # noqa: S608 (constant columns)
 
 
-def chain(session: SessionRow) -> Tx[list[Purse]]:
+def chain(session: StepRow) -> Tx[list[Purse]]:
     """Locked: what a new child of this session may draw on."""
     if not session.purses:
         return []
     return [_purse(row) for row in (yield _SELECT, (session.purses.split(),))]
 
 
-def _lock(policy: Policy, session: SessionRow, at: float) -> Tx[list[Purse]]:
+def _lock(policy: Policy, session: StepRow, at: float) -> Tx[list[Purse]]:
     """`at`: the moment of the reservation, which names the day."""
     names = session.purses.split()
     if policy.budgets.has_day:
@@ -192,7 +194,7 @@ def _open_day(budgets: Budgets, at: float) -> Tx[str]:
     return name
 
 
-def _charge(now: float, policy: Policy, session: SessionRow, cost: Amount | None) -> Tx[None]:
+def _charge(now: float, policy: Policy, session: StepRow, cost: Amount | None) -> Tx[None]:
     """`cost` None: nobody knows, so what was reserved is charged."""
     rows = yield (
         f"SELECT call_no, at, reserved_tokens, reserved_usd FROM usage WHERE {_OPEN}",  # noqa: S608 (as above)

@@ -152,7 +152,7 @@ class SqliteConnection:
         so that both agree."""
         text, text_of_one, is_answering = self._plans.get(sql) or self._plan(sql)
         is_many = type(parameters) is Many
-        cursor: apsw.Cursor | None = None
+        answer: Sequence[Row] = ()
         try:
             for row in parameters if is_many else (parameters,):
                 for value in row:
@@ -162,7 +162,9 @@ class SqliteConnection:
                     cursor = self._execute(text, row)
                 else:
                     cursor = self._execute(*_listed(text, text_of_one, row))
-            return cursor.fetchall() if is_answering and not is_many and cursor is not None else ()
+                if is_answering and not is_many:
+                    answer = cursor.fetchall()
+            return answer
         except apsw.Error as error:
             raise in_our_words(error) from error
         except UnicodeEncodeError as error:

@@ -30,7 +30,8 @@ def _acks_early(delegate: Any) -> tuple[Any, ...]:
     """The answer is given at once; the transaction may come later."""
 
     @wraps(delegate)
-    async def bug(run: Any, orders: Any, wrong: Any, sleeps: Any) -> Any:
+    async def bug(run: Any, answer: Any, orders: Any, wrong: Any, sleeps: Any) -> Any:
+        del answer
         outcome = turns.in_order([*wrong, *(_promise(run, order) for order in orders)])
         told = turns.with_yields(outcome, sleeps, turns.NO_CHILD)
         boundary = await run.tx(turns.results, told, run.kit.ids.nonce())

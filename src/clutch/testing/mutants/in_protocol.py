@@ -18,15 +18,8 @@ from clutch.testing.mutants.tamper import answering, answering_only, reworded, s
 # ---- ownership ---------------------------------------------------------------------------------------
 
 
-def _no_fence(own: Any) -> tuple[Any, ...]:
-    @wraps(own)
-    def bug(session_id: int, fence: int) -> Tx[SessionRow]:
-        del fence
-        session = yield from sessions.lock(session_id)
-        assert session is not None
-        return session
-
-    return (bug,)
+def _no_fence(is_owner: Any) -> tuple[Any, ...]:
+    return (wraps(is_owner)(lambda *_: True),)
 
 
 def _claim_keeps_fence(claim_lane: Any) -> tuple[Any, ...]:
@@ -176,7 +169,7 @@ MUTANTS: tuple[Mutant, ...] = (
         _buries_children_first,
         "two who lock many sessions may wait for each other",
     ),
-    _mutant("no_fence_check", "sessions.own", "T4", CRASHES, _no_fence, "a stale owner may write"),
+    _mutant("no_fence_check", "sessions.is_owner", "T4", CRASHES, _no_fence, "a stale owner may write"),
     _mutant(
         "claim_keeps_fence",
         "workers._claim_lane",

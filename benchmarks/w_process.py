@@ -1,0 +1,65 @@
+"""A process that is talked to in lines: started, told, heard, killed. It never outlives the benchmark."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import sys
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any, Final
+
+_LINE_MAX: Final = 2**20
+_ENDS_S: Final = 20.0
+
+
+class Process:
+    def __init__(self, name: str, process: asyncio.subprocess.Process) -> None:
+        self._name, self._process = name, process
+
+    async def line(self, patience_s: float) -> str:
+        assert self._process.stdout is not None
+        async with asyncio.timeout(patience_s):
+            text = (await self._process.stdout.readline()).decode().strip()
+        if not text:
+            raise RuntimeError(f"{self._name} ended with {await self._process.wait()} and said nothing")
+        return text
+
+    async def figures(self, patience_s: float) -> dict[str, Any]:
+        found: dict[str, Any] = json.loads(await self.line(patience_s))
+        return found
+
+    def tell(self, line: str) -> None:
+        assert self._process.stdin is not None
+        self._process.stdin.write(f"{line}\n".encode())
+
+    async def kill(self) -> None:
+        """At once, as the machine would: nothing is closed, nothing is said."""
+        self._process.kill()
+        await self._process.wait()
+
+    async def end(self) -> None:
+        """It ends by itself when nobody can tell it anything any more."""
+        assert self._process.stdin is not None
+        self._process.stdin.close()
+        try:
+            async with asyncio.timeout(_ENDS_S):
+                await self._process.wait()
+        except TimeoutError:
+            await self.kill()
+
+
+@asynccontextmanager
+async def started(module: str, *arguments: str) -> AsyncIterator[Process]:
+    pipe = asyncio.subprocess.PIPE
+    process = await asyncio.create_subprocess_exec(
+        sys.executable, "-m", module, *arguments, stdin=pipe, stdout=pipe, limit=_LINE_MAX
+    )
+    one = Process(module, process)
+    try:
+        yield one
+    except BaseException:
+        if process.returncode is None:
+            await one.kill()
+        raise
+    await one.end()

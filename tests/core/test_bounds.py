@@ -1,0 +1,131 @@
+"""Bounds of a run as the transcript shows them: a call made again and again, and a result that must have a form."""
+
+from __future__ import annotations
+
+import pytest
+
+from clutch.core.bounds import FORM_NOTE, SUBMIT, Loop, form_errors, loop, submitted
+from clutch.core.messages import Answer, Call, Entry, Input, Result, Results, Summary
+from clutch.core.model import LetterKind
+from clutch.core.policy import Life
+
+LIFE = Life()
+TASK = Input("do it", LetterKind.TASK)
+NOTE = Input("[Budget] 80 %", LetterKind.NOTE)
+FORM = Input("use the tool", FORM_NOTE)
+
+
+def calls(*made: Call) -> Answer:
+    return Answer("", made, stop="tools")
+
+
+def reads(path: str = "a", times: int = 1) -> Answer:
+    return calls(*(Call("read", {"path": path}) for _ in range(times)))
+
+
+def gave(answer: Answer, *, failed: bool = False) -> Results:
+    results = (Result(index, call.name, "text", failed) for index, call in enumerate(answer.calls))
+    return Results(tuple(results))
+
+
+def steps(*answers: Answer) -> list[Entry]:
+    """Each answer with its results, after the task."""
+    return [TASK, *(entry for answer in answers for entry in (answer, gave(answer)))]
+
+
+def verdict(*answers: Answer) -> Loop:
+    *before, last = answers
+    return loop([*steps(*before), last], last, LIFE)
+
+
+# ---- the same call again and again -------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("times", "expected"),
+    [(1, Loop.NONE), (3, Loop.NONE), (4, Loop.WARNED), (7, Loop.WARNED), (8, Loop.ENDED), (9, Loop.ENDED)],
+)
+def test_same_call_is_warned_at_four_and_ended_at_eight(times: int, expected: Loop) -> None:
+    assert verdict(*[reads()] * times) is expected
+
+
+def test_other_arguments_are_another_call() -> None:
+    assert verdict(*(reads(str(number)) for number in range(20))) is Loop.NONE
+
+
+def test_order_of_the_arguments_does_not_hide_a_repetition() -> None:
+    one, other = calls(Call("x", {"a": 1, "b": 2})), calls(Call("x", {"b": 2, "a": 1}))
+    assert verdict(one, other, one, other) is Loop.WARNED
+
+
+def test_calls_in_between_do_not_hide_a_repetition() -> None:
+    assert verdict(*[reads("a"), reads("b")] * 4) is Loop.WARNED
+
+
+def test_calls_of_one_answer_count_each() -> None:
+    assert verdict(reads(times=4)) is Loop.WARNED
+    assert verdict(reads(times=4), reads(times=4)) is Loop.ENDED
+
+
+def test_words_from_outside_start_the_count_anew() -> None:
+    before = steps(*[reads()] * 6)
+    answer = reads()
+    assert loop([*before, answer], answer, LIFE) is Loop.WARNED
+    assert loop([*before, Input("again", LetterKind.INSTRUCTION), answer], answer, LIFE) is Loop.NONE
+
+
+def test_note_of_the_runtime_does_not_start_the_count_anew() -> None:
+    answer = reads()
+    assert loop([*steps(*[reads()] * 7), NOTE, answer], answer, LIFE) is Loop.ENDED
+
+
+def test_answer_without_calls_is_no_loop() -> None:
+    assert verdict(*[reads()] * 7, Answer("done")) is Loop.NONE
+
+
+# ---- a result in a form ------------------------------------------------------------------------------------
+
+GOOD = calls(Call("read", {}), Call(SUBMIT, {"value": 1}))
+BAD = calls(Call(SUBMIT, {"value": "x"}))
+
+
+def test_accepted_value_is_found_at_the_end_of_the_transcript() -> None:
+    found = submitted([TASK, GOOD, gave(GOOD)])
+    assert found is not None
+    assert found.args == {"value": 1}
+
+
+def test_notes_that_came_with_the_results_do_not_hide_an_accepted_value() -> None:
+    assert submitted([TASK, GOOD, gave(GOOD), NOTE, NOTE]) is not None
+
+
+@pytest.mark.parametrize(
+    "transcript",
+    [
+        [],
+        [TASK],
+        [TASK, GOOD],
+        [TASK, BAD, gave(BAD, failed=True)],
+        [TASK, GOOD, gave(GOOD), Input("one more thing", LetterKind.INSTRUCTION)],
+        [TASK, GOOD, gave(GOOD), Answer("and then")],
+        [TASK, reads(), gave(reads())],
+        [TASK, Summary("short", 1), gave(GOOD)],
+    ],
+)
+def test_anything_else_is_no_accepted_value(transcript: list[Entry]) -> None:
+    assert submitted(transcript) is None
+
+
+def test_wrong_forms_are_counted_since_the_last_words_from_outside() -> None:
+    wrong = [BAD, gave(BAD, failed=True)]
+    assert form_errors([TASK]) == 0
+    assert form_errors([TASK, *wrong]) == 1
+    assert form_errors([TASK, *wrong, NOTE, *wrong]) == 2
+    assert form_errors([TASK, Answer("text"), FORM]) == 1
+    assert form_errors([TASK, Answer("text"), FORM, *wrong]) == 2
+    assert form_errors([TASK, *wrong, Input("go on", LetterKind.INSTRUCTION)]) == 0
+
+
+def test_answer_that_submits_twice_is_one_try() -> None:
+    twice = calls(*BAD.calls, *BAD.calls)
+    assert form_errors([TASK, twice, gave(twice, failed=True)]) == 1

@@ -1,0 +1,292 @@
+"""What bounds a run at work: its steps, a loop, and a result that must have a form."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from clutch.core.bounds import ACCEPTED
+from clutch.core.messages import Answer, Call, Input, Result, Results, Usage
+from clutch.core.model import Outcome, Plan
+from clutch.core.policy import Policy
+from clutch.core.wording import LOOP_NOTE, SUBMIT_NOTE
+from clutch.engine import typed
+from clutch.ports import ModelRequest
+from clutch.protocol import turns
+from clutch.store.door import Door, DoorStats, Keys, Listener
+from tests.engine.conftest import Build
+from tests.engine.house import POLICY, House, opening, step
+
+pytestmark = pytest.mark.anyio
+
+SCHEMA = {
+    "type": "object",
+    "properties": {"count": {"type": "integer"}, "names": {"type": "array", "items": {"type": "string"}}},
+    "required": ["count"],
+    "additionalProperties": False,
+}
+
+
+def uses(*calls: tuple[str, dict[str, Any]], text: str = "") -> Answer:
+    return Answer(text, tuple(Call(name, args) for name, args in calls), Usage(10, 5), "scripted", "tools")
+
+
+def submits(value: Any) -> Answer:
+    return uses(("submit_result", {"value": value}))
+
+
+def reads(number: int, text: str = "") -> Answer:
+    return uses(("read", {"n": number}), text=text)
+
+
+async def ok() -> str:
+    return "ok"
+
+
+Says = Callable[[int], Answer | str]
+
+
+async def child(
+    build: Build, says: Says, policy: Policy = POLICY, *, runs: bool = True, **asked: Any
+) -> House:
+    """Main sends one child, which says at each step what `says` says; at work until all is quiet."""
+
+    async def script(request: ModelRequest) -> Answer | str:
+        if opening(request) == "go":
+            sent = uses(("sessions_spawn", {"task": "do child", "label": "child", **asked}))
+            return (sent, "sent", "heard")[min(2, step(request))]
+        return says(step(request))
+
+    house = await build(script, policy)
+    house.tool("read", ok)
+    await house.say("go")
+    if runs:
+        await house.hire()
+        await house.until_quiet()
+    return house
+
+
+def told(house: House) -> tuple[Result, ...]:
+    """The results the child's model saw last."""
+    found = [entry for entry in house.model.of("do child")[-1].transcript if isinstance(entry, Results)]
+    return found[-1].results
+
+
+async def value(house: House) -> Any:
+    ((text,),) = await house.rows("SELECT value FROM tasks")
+    return None if text is None else json.loads(text)
+
+
+# ---- steps and loops ---------------------------------------------------------------------------------------
+
+
+async def test_run_ends_at_its_number_of_steps_with_what_it_has_said(build: Build) -> None:
+    policy = replace(POLICY, life=replace(POLICY.life, steps_max=5))
+    house = await child(build, lambda number: reads(number, f"step {number}"), policy)
+    task = await house.task("child")
+    assert (task.outcome, task.error) == (Outcome.ERROR, "step limit of 5 reached")
+    assert task.result == "step 4"
+    assert len(house.model.of("do child")) == 5
+
+
+async def test_same_call_is_warned_the_fourth_time_and_ended_the_eighth(build: Build) -> None:
+    house = await child(build, lambda _: reads(1))
+    task = await house.task("child")
+    assert (task.outcome, task.error) == (Outcome.ERROR, "loop")
+    asked = house.model.of("do child")
+    assert len(asked) == 8
+    seen = [entry.results[0].text for entry in asked[-1].transcript if isinstance(entry, Results)]
+    assert [LOOP_NOTE in text for text in seen] == [False] * 3 + [True] * 4
+    assert await house.rows("SELECT COUNT(*) FROM calls WHERE name = 'read'") == [(7,)]
+
+
+async def test_child_that_turns_back_after_the_warning_goes_on(build: Build) -> None:
+    house = await child(build, lambda number: reads(1) if number < 5 else "found another way")
+    assert (await house.task("child")).outcome is Outcome.OK
+
+
+# ---- results in a form -------------------------------------------------------------------------------------
+
+
+async def test_value_of_the_right_form_is_the_result(build: Build) -> None:
+    wanted = {"count": 2, "names": ["ä", "b"]}
+    house = await child(build, lambda _: submits(wanted), outputSchema=SCHEMA)
+    task = await house.task("child")
+    assert task.outcome is Outcome.OK
+    assert json.loads(task.result or "") == wanted
+    assert await value(house) == wanted
+    assert len(house.model.of("do child")) == 1, "no call after the value was accepted"
+    assert await house.rows("SELECT COUNT(*) FROM usage WHERE session_id = ?", task.id) == [(1,)]
+
+
+async def test_child_has_the_tool_only_if_a_form_is_wanted(build: Build) -> None:
+    for asked, expected in (({"outputSchema": SCHEMA}, True), ({}, False)):
+        house = await child(build, lambda _: submits({"count": 1}), runs=False, **asked)
+        worker = await house.hire()
+        await house.until_asked("do child")
+        names = [spec.name for spec in house.model.of("do child")[0].tools]
+        assert ("submit_result" in names) is expected
+        await house.crash(worker)
+
+
+async def test_wrong_form_is_repaired_once(build: Build) -> None:
+    house = await child(
+        build, lambda number: submits({"count": "two"} if number == 0 else {"count": 2}), outputSchema=SCHEMA
+    )
+    (result,) = told(house)
+    assert result.failed
+    assert result.text == "count: 'two' is not of type 'integer'"
+    assert await value(house) == {"count": 2}
+
+
+async def test_wrong_form_twice_is_an_error(build: Build) -> None:
+    house = await child(build, lambda _: submits({"count": "two"}), outputSchema=SCHEMA)
+    task = await house.task("child")
+    assert (task.outcome, (task.error or "")[:7]) == (Outcome.ERROR, "schema:")
+    assert len(house.model.of("do child")) == 2
+    assert await value(house) is None
+
+
+async def test_text_instead_of_a_value_is_reminded_once(build: Build) -> None:
+    house = await child(
+        build, lambda number: "here: 2" if number == 0 else submits({"count": 2}), outputSchema=SCHEMA
+    )
+    last = house.model.of("do child")[-1].transcript[-1]
+    assert isinstance(last, Input)
+    assert last.text == SUBMIT_NOTE
+    assert await value(house) == {"count": 2}
+
+
+async def test_text_twice_is_an_error_with_the_text_as_partial_result(build: Build) -> None:
+    house = await child(build, lambda number: f"here: {number}", outputSchema=SCHEMA)
+    task = await house.task("child")
+    assert (task.outcome, (task.error or "")[:7], task.result) == (Outcome.ERROR, "schema:", "here: 1")
+    assert len(house.model.of("do child")) == 2
+
+
+async def test_wrong_value_after_the_reminder_is_an_error(build: Build) -> None:
+    house = await child(build, lambda number: "here" if number == 0 else submits({}), outputSchema=SCHEMA)
+    task = await house.task("child")
+    assert (task.outcome, (task.error or "")[:7]) == (Outcome.ERROR, "schema:")
+    assert len(house.model.of("do child")) == 2
+
+
+async def test_plan_needs_no_form(build: Build) -> None:
+    """The form is for the result; a plan is words."""
+    house = await child(
+        build, lambda _: "PLAN: look, then count", runs=False, outputSchema=SCHEMA, planMode=True
+    )
+    await house.hire()
+
+    async def is_ready() -> bool:
+        return bool(await house.rows("SELECT id FROM tasks WHERE phase = 'awaiting_approval'"))
+
+    await house.until(is_ready)
+    task = await house.task("child")
+    assert (task.plan, task.result) == (Plan.DRAFTING, "PLAN: look, then count")
+
+
+class DyingDoor:
+    """Stands still for ever at one transaction, as a process that died before it."""
+
+    def __init__(self, door: Door, fatal: Callable[..., Any]) -> None:
+        self._door, self._fatal = door, fatal
+        self.is_dead = asyncio.Event()
+
+    @property
+    def stats(self) -> DoorStats:
+        return self._door.stats
+
+    async def tx(self, keys: Keys, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
+        if fn is self._fatal:
+            self.is_dead.set()
+            await asyncio.Event().wait()
+        return await self._door.tx(keys, fn, *args, **kwargs)
+
+    async def alone(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
+        return await self._door.alone(fn, *args, **kwargs)
+
+    async def read(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
+        return await self._door.read(fn, *args, **kwargs)
+
+    def listen(self, callback: Listener) -> None:
+        self._door.listen(callback)
+
+    async def close(self) -> None:
+        await self._door.close()
+
+
+async def test_crash_between_accepted_and_done_asks_nobody_again(build: Build) -> None:
+    house = await child(build, lambda _: submits({"count": 3}), runs=False, outputSchema=SCHEMA)
+    door = DyingDoor(house.door, turns.submit)
+    first = await house.hire(door)
+    async with asyncio.timeout(10):
+        await door.is_dead.wait()
+    task = await house.task("child")
+    stored = await house.rows("SELECT body FROM messages WHERE session_id = ? AND kind = 'results'", task.id)
+    assert ACCEPTED in stored[0][0]
+    await house.crash(first)
+    await house.hire()
+    await house.until_quiet()
+    assert await value(house) == {"count": 3}
+    assert len(house.model.of("do child")) == 1
+
+
+# ---- schemas -----------------------------------------------------------------------------------------------
+
+
+@asynccontextmanager
+async def listening() -> AsyncIterator[tuple[str, list[bytes]]]:
+    """A real server that would serve a schema; what it was asked."""
+    requests: list[bytes] = []
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        requests.append(await reader.readline())
+        writer.write(b'HTTP/1.1 200 OK\r\nContent-Length: 18\r\n\r\n{"type": "string"}')
+        await writer.drain()
+        writer.close()
+
+    async with await asyncio.start_server(serve, "127.0.0.1", 0) as server:
+        host, port = server.sockets[0].getsockname()[:2]
+        yield f"http://{host}:{port}/schema.json", requests
+
+
+async def test_schema_that_refers_elsewhere_is_never_fetched(build: Build) -> None:
+    async with listening() as (url, requests):
+        house = await child(build, lambda _: submits("x"), outputSchema={"$ref": url})
+        assert requests == []
+    task = await house.task("child")
+    assert task.outcome is Outcome.ERROR
+    (result,) = told(house)
+    assert result.text.startswith("the schema refers to something that is not in it")
+
+
+@pytest.mark.parametrize(
+    ("schema", "given", "problem"),
+    [
+        ({"type": "integer"}, 1, ""),
+        ({"type": "integer"}, True, "value: True is not of type 'integer'"),
+        ({"$ref": "#/$defs/x", "$defs": {"x": {"type": "string"}}}, "a", ""),
+        ({"$ref": "#/$defs/none"}, "a", "the schema refers to something that is not in it"),
+        ({"$ref": "#"}, "a", "the schema refers to itself without end"),
+        (True, "anything", ""),
+        ({"items": {"type": "string"}}, [1, 2], "0: 1 is not of type 'string'; 1: 2 is not of type 'string'"),
+    ],
+)
+def test_problems_are_told_in_words(schema: Any, given: Any, problem: str) -> None:
+    found = typed.problems(json.dumps(schema), given)
+    assert found.startswith(problem)
+    assert bool(found) is bool(problem)
+
+
+def test_problems_are_few_and_short() -> None:
+    many = typed.problems(json.dumps({"items": {"type": "string"}}), list(range(1000)))
+    assert many.count(";") == typed.PROBLEMS_MAX - 1
+    long = typed.problems(json.dumps({"type": "integer"}), "x" * 100_000)
+    assert len(long) < 2 * typed.PROBLEM_CHARS_MAX

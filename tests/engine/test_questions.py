@@ -1,0 +1,301 @@
+"""People in the loop: nothing is started before they decide, and what they said is done exactly once."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Awaitable, Callable
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from clutch.core.messages import Answer, Call, Result, Results, Usage
+from clutch.core.model import Lane, Outcome, Phase, Wait
+from clutch.core.wording import OUTCOME_UNKNOWN
+from clutch.ports import ModelRequest, ToolContext
+from clutch.protocol import control, questions
+from clutch.protocol.questions import Decision, QuestionKind, Waiting
+from tests.engine.conftest import Build
+from tests.engine.house import POLICY, Anything, House, ask_for, opening, step
+
+pytestmark = pytest.mark.anyio
+
+NARROW = replace(POLICY, work=replace(POLICY.work, lanes={Lane.MAIN: 4, Lane.SUBAGENT: 1}))
+HEADLESS = replace(POLICY, is_headless=True)
+
+
+def uses(*calls: tuple[str, dict[str, Any]]) -> Answer:
+    return Answer("", tuple(Call(name, args) for name, args in calls), Usage(10, 5), "scripted", "tools")
+
+
+def asks(question: str, *choices: str) -> tuple[str, dict[str, Any]]:
+    return "ask_human", {"question": question} | ({"choices": list(choices)} if choices else {})
+
+
+def child_that(*answers: Answer | str) -> Callable[[ModelRequest], Awaitable[Answer | str]]:
+    """Main sends one child; the child says these one after the other."""
+
+    async def script(request: ModelRequest) -> Answer | str:
+        if opening(request) == "go":
+            return (ask_for("child"), "sent", "heard")[min(2, step(request))]
+        return answers[min(step(request), len(answers) - 1)]
+
+    return script
+
+
+class Desk:
+    """Tools that count what was done, and may be held up."""
+
+    def __init__(self, house: House) -> None:
+        self.done: list[str] = []
+        self.is_running, self.may_end = asyncio.Event(), asyncio.Event()
+        self.may_end.set()
+
+        def add(name: str, **flags: Any) -> None:
+            async def run(arguments: Anything, context: ToolContext) -> str:
+                self.done.append(name)
+                self.is_running.set()
+                await self.may_end.wait()
+                return f"{name} done"
+
+            house.tools.add(run, arguments=Anything, name=name, description=name, **flags)
+
+        add("pay", needs_approval=True)
+        add("pay_again", needs_approval=True, replay_safe=True)
+        add("look")
+
+
+async def asked(house: House, count: int = 1) -> list[Waiting]:
+    async def are_asked() -> bool:
+        return len(await house.door.read(questions.waiting)) == count
+
+    await house.until(are_asked)
+    return await house.door.read(questions.waiting)
+
+
+async def decide(house: House, question: Waiting, decision: Decision, text: str = "") -> None:
+    known = (house.policy, question.id, decision, text, question.hash, "person")
+    await house.door.alone(questions.answer, *known)
+
+
+def last_results(house: House, words: str = "do child") -> tuple[Result, ...]:
+    found = [entry for entry in house.model.of(words)[-1].transcript if isinstance(entry, Results)]
+    return found[-1].results
+
+
+async def opened(build: Build, *answers: Answer | str, policy: Any = POLICY) -> tuple[House, Desk]:
+    house = await build(child_that(*answers), policy)
+    desk = Desk(house)
+    await house.hire()
+    await house.say("go")
+    return house, desk
+
+
+# ---- ask_human ---------------------------------------------------------------------------------------------
+
+
+async def test_answer_of_a_person_is_the_result_of_the_call(build: Build) -> None:
+    house, _ = await opened(build, uses(asks("which one?", "left", "right")), "went there")
+    (question,) = await asked(house)
+    assert question.kind is QuestionKind.QUESTION
+    assert json.loads(question.body) == {"question": "which one?", "choices": ["left", "right"]}
+    assert (await house.task("child")).reason == Wait.NEEDS_YOU
+    await decide(house, question, Decision.ANSWER, "left")
+    await house.until_quiet()
+    assert last_results(house) == (Result(0, "ask_human", "left"),)
+    assert (await house.task("child")).result == "went there"
+    assert len(house.model.of("do child")) == 2
+
+
+async def test_person_may_refuse_to_answer(build: Build) -> None:
+    house, _ = await opened(build, uses(asks("why?")), "never mind")
+    (question,) = await asked(house)
+    await decide(house, question, Decision.REJECT, "none of your business")
+    await house.until_quiet()
+    (result,) = last_results(house)
+    assert (result.failed, result.text) == (True, "not answered: none of your business")
+
+
+async def test_question_without_words_goes_back_to_the_model(build: Build) -> None:
+    house, _ = await opened(build, uses(asks("  ")), "sorry")
+    await house.until_quiet()
+    (result,) = last_results(house)
+    assert result.failed
+    assert "question" in result.text
+    assert await house.rows("SELECT id FROM questions") == []
+
+
+async def test_who_waits_for_a_person_leaves_the_lane_to_others(build: Build) -> None:
+    async def script(request: ModelRequest) -> Answer | str:
+        if opening(request) == "go":
+            return (ask_for("asks", "works"), "sent", "heard", "heard")[step(request)]
+        if "do works" in opening(request):
+            return "worked"
+        return uses(asks("may I?")) if step(request) == 0 else "done"
+
+    house = await build(script, NARROW)
+    await house.hire()
+    await house.say("go")
+    await house.until_phase("works", Phase.COMPLETED)
+    (question,) = await asked(house)
+    await decide(house, question, Decision.ANSWER, "yes")
+    await house.until_quiet()
+    assert (await house.task("asks")).result == "done"
+
+
+async def test_question_outlives_its_worker_and_takes_no_time(build: Build) -> None:
+    async def script(request: ModelRequest) -> Answer | str:
+        if opening(request) == "go":
+            sent = Call("sessions_spawn", {"task": "do child", "label": "child", "runTimeoutSeconds": 50})
+            return (Answer("", (sent,), Usage(1, 1), "scripted", "tools"), "sent", "heard")[step(request)]
+        return uses(asks("may I?")) if step(request) == 0 else "done"
+
+    house = await build(script)
+    first = await house.hire()
+    await house.say("go")
+    await asked(house)
+    await house.crash(first)
+    house.clock.jump(10_000)
+    await house.hire()
+    (question,) = await asked(house)
+    await decide(house, question, Decision.ANSWER, "yes")
+    await house.until_quiet()
+    assert (await house.task("child")).outcome is Outcome.OK
+    assert len(house.model.of("do child")) == 2, "nothing was asked of the model again"
+
+
+async def test_main_agent_asks_its_person(build: Build) -> None:
+    async def script(request: ModelRequest) -> Answer | str:
+        return uses(asks("tea?")) if step(request) == 0 else "tea it is"
+
+    house = await build(script)
+    await house.hire()
+    await house.say("go")
+    (question,) = await asked(house)
+    await decide(house, question, Decision.ANSWER, "please")
+    await house.until_quiet()
+    assert await house.replies() == ["tea it is"]
+
+
+# ---- approval ----------------------------------------------------------------------------------------------
+
+
+async def test_nothing_of_an_answer_is_started_before_the_decision(build: Build) -> None:
+    house, desk = await opened(build, uses(("look", {}), ("pay", {"n": 7})), "paid")
+    (question,) = await asked(house)
+    assert json.loads(question.body) == {"tool": "pay", "args": {"n": 7}}
+    assert desk.done == []
+    await decide(house, question, Decision.APPROVE)
+    await house.until_quiet()
+    assert sorted(desk.done) == ["look", "pay"]
+    assert [result.text for result in last_results(house)] == ["look done", "pay done"]
+
+
+async def test_rejected_call_is_not_made_and_the_model_is_told_why(build: Build) -> None:
+    house, desk = await opened(build, uses(("look", {}), ("pay", {})), "not paid")
+    (question,) = await asked(house)
+    await decide(house, question, Decision.REJECT, "too dear")
+    await house.until_quiet()
+    assert desk.done == ["look"]
+    told = last_results(house)[1]
+    assert (told.failed, told.text) == (True, "not approved: too dear")
+
+
+async def test_two_calls_are_two_questions(build: Build) -> None:
+    house, desk = await opened(build, uses(("pay", {"n": 1}), ("pay", {"n": 2}), asks("ok?")), "half paid")
+    first, second, third = await asked(house, 3)
+    await decide(house, first, Decision.APPROVE)
+    await decide(house, third, Decision.ANSWER, "fine")
+    assert desk.done == []
+    await decide(house, second, Decision.REJECT, "once is enough")
+    await house.until_quiet()
+    assert desk.done == ["pay"]
+    assert [result.text for result in last_results(house)] == [
+        "pay done",
+        "not approved: once is enough",
+        "fine",
+    ]
+
+
+async def test_approval_is_used_once_even_if_the_worker_dies_over_it(build: Build) -> None:
+    house = await build(child_that(uses(("pay", {}), ("pay_again", {})), "who knows"))
+    desk = Desk(house)
+    desk.may_end.clear()
+    first = await house.hire()
+    await house.say("go")
+    for question in await asked(house, 2):
+        await decide(house, question, Decision.APPROVE)
+    async with asyncio.timeout(10):
+        await desk.is_running.wait()
+
+    async def are_running() -> bool:
+        return sorted(desk.done) == ["pay", "pay_again"]
+
+    await house.until(are_running)
+    await house.crash(first)
+    desk.may_end.set()
+    await house.hire()
+    await house.until_quiet()
+    assert sorted(desk.done) == ["pay", "pay_again", "pay_again"], "only what is safe to repeat"
+    assert [result.text for result in last_results(house)] == [OUTCOME_UNKNOWN, "pay_again done"]
+    assert len(await house.rows("SELECT id FROM questions")) == 2, "nobody was asked again"
+
+
+async def test_approved_call_runs_although_the_one_who_asked_is_dead(build: Build) -> None:
+    house = await build(child_that(uses(("pay", {})), "paid"))
+    desk = Desk(house)
+    first = await house.hire()
+    await house.say("go")
+    (question,) = await asked(house)
+    await house.crash(first)
+    await decide(house, question, Decision.APPROVE)
+    await house.hire()
+    await house.until_quiet()
+    assert desk.done == ["pay"]
+    assert last_results(house)[0].text == "pay done"
+
+
+async def test_steered_child_never_makes_the_call_it_asked_for(build: Build) -> None:
+    house, desk = await opened(build, uses(("pay", {})), "did something else")
+    await asked(house)
+    task = await house.task("child")
+    await house.door.alone(control.steer, house.policy, task.id, "steer:1", "do not pay", "person")
+    await house.until_quiet()
+    assert desk.done == []
+    assert await house.door.read(questions.waiting) == []
+    assert last_results(house)[0].failed
+    assert (await house.task("child")).result == "did something else"
+
+
+async def test_killed_child_asks_nobody_any_more(build: Build) -> None:
+    house, desk = await opened(build, uses(("pay", {})), "never")
+    await asked(house)
+    task = await house.task("child")
+    await house.door.alone(control.kill, house.policy, task.id, "enough", "person")
+    await house.until_quiet()
+    assert (desk.done, await house.door.read(questions.waiting)) == ([], [])
+
+
+async def test_paused_child_keeps_its_approval(build: Build) -> None:
+    house, desk = await opened(build, uses(("pay", {})), "paid")
+    (question,) = await asked(house)
+    task = await house.task("child")
+    await house.door.alone(control.pause, house.policy, task.id, "person")
+    await decide(house, question, Decision.APPROVE)
+    assert desk.done == []
+    await house.door.alone(control.resume, house.policy, task.id, "person")
+    await house.until_quiet()
+    assert desk.done == ["pay"]
+    assert last_results(house)[0].text == "pay done"
+
+
+async def test_without_a_person_it_is_denied_at_once(build: Build) -> None:
+    house, desk = await opened(build, uses(("pay", {}), asks("may I?")), "alone", policy=HEADLESS)
+    await house.until_quiet()
+    assert desk.done == []
+    assert [(result.failed, result.text) for result in last_results(house)] == [
+        (True, "not approved: nobody is there to ask"),
+        (True, "not answered: nobody is there to ask"),
+    ]
+    assert await house.rows("SELECT id FROM questions") == []
