@@ -43,6 +43,7 @@ class ToolSpec:
     needs_approval: bool = False  #: a person decides about each call
     timeout_s: float | None = None
     concurrency: int | None = None  #: calls of it at once in one process; others wait
+    aliases: tuple[str, ...] = ()  #: other names a model may call it by
     is_outward: bool = False  #: reaches beyond the workspace: what it says is not to be trusted
 
 

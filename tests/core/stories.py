@@ -100,6 +100,7 @@ def in_every_phase(policy: Policy = POLICY, **contract: Any) -> dict[str, Story]
 def every_event(at: float, generation: int = 1) -> tuple[ev.Event, ...]:
     """One example of each, two where a flag decides."""
     return (
+        ev.Reserved(at),
         ev.Admitted(at),
         ev.Started(at),
         ev.Resumed(at, lost_s=3, step=2),

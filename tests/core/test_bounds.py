@@ -117,7 +117,7 @@ def test_anything_else_is_no_accepted_value(transcript: list[Entry]) -> None:
 
 
 def test_wrong_forms_are_counted_since_the_last_words_from_outside() -> None:
-    wrong = [BAD, gave(BAD, failed=True)]
+    wrong: list[Entry] = [BAD, gave(BAD, failed=True)]
     assert form_errors([TASK]) == 0
     assert form_errors([TASK, *wrong]) == 1
     assert form_errors([TASK, *wrong, NOTE, *wrong]) == 2

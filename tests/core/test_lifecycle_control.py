@@ -6,6 +6,7 @@ import pytest
 
 from clutch.core import effects as fx
 from clutch.core import events as ev
+from clutch.core.lifecycle import step
 from clutch.core.model import Delivery, Outcome, Phase, Plan
 from clutch.core.policy import Life, Limits, Policy
 from tests.core.stories import (
@@ -321,3 +322,25 @@ def test_admission_queues_the_task_once() -> None:
     queued = new().then(ev.Admitted(0))
     assert (queued.phase, queued.effects) == (Phase.QUEUED, (fx.Schedule(),))
     assert queued.then(ev.Admitted(1)).task == queued.task
+
+
+# ---- side work of a spawn ----------------------------------------------------------------------------
+
+
+def test_a_spawn_that_is_not_ready_in_time_is_unmade() -> None:
+    reserved = new().then(ev.Reserved(100))
+    assert (reserved.task.phase, reserved.task.wake_at) == (Phase.SPAWNING, 130.0)
+    early = step(reserved.task, ev.Woke(129, False), Policy())
+    late = step(reserved.task, ev.Woke(130, False), Policy())
+    assert not early.effects
+    assert [type(effect) for effect in late.effects] == [fx.Unmake]
+
+
+def test_a_spawn_that_is_ready_waits_for_no_timer() -> None:
+    queued = new().then(ev.Reserved(100), ev.Admitted(110))
+    assert (queued.task.phase, queued.task.wake_at) == (Phase.QUEUED, None)
+
+
+def test_a_kill_while_files_are_made_leads_to_their_cleanup() -> None:
+    killed = new(has_cleanup=True).then(ev.Reserved(100), ev.Killed(105, "enough"))
+    assert (killed.task.phase, killed.task.outcome) == (Phase.CLEANUP_PENDING, Outcome.KILLED)

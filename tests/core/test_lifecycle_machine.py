@@ -63,7 +63,7 @@ TELLING = {
 }
 #: Nothing but its own timer is sure to move it on.
 ONLY_TIME_HELPS = {Phase.ENDING, Phase.ANNOUNCE_DEFERRED, Phase.CLEANUP_PENDING}
-MAY_HAVE_A_TIMER = ONLY_TIME_HELPS | {Phase.RUNNING, Phase.AWAITING_APPROVAL}
+MAY_HAVE_A_TIMER = ONLY_TIME_HELPS | {Phase.SPAWNING, Phase.RUNNING, Phase.AWAITING_APPROVAL}
 
 
 def catalogue(at: float, generation: int) -> list[ev.Event]:

@@ -61,7 +61,7 @@ async def _call(run: OpenRun, request: ModelRequest, on_delta: OnDelta) -> Answe
         await _reserve(run, _estimate(run, request))
     answer = await run.kit.models.ask(request, on_delta)
     run.tell("usage", answer.usage)
-    return answer
+    return run.in_own_names(answer)
 
 
 async def _free(run: OpenRun) -> None:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from decimal import Decimal
 from typing import Any, TypeVar
 
@@ -41,6 +42,7 @@ class OpenRun:
         self.steps = about.steps
         self.specs = _specs(kit, about)
         self.by_name = {spec.name: spec for spec in self.specs}
+        self._aliases = {alias: spec.name for spec in self.specs for alias in spec.aliases}
         self.model = about.model or kit.default_model
         self.thinking = None if about.thinking is None else Thinking(about.thinking)
 
@@ -101,6 +103,13 @@ class OpenRun:
 
     def tell(self, name: str, data: object = None) -> None:
         self.kit.bus.publish(Live(name, self.session_id, self.run_id, data))
+
+    def in_own_names(self, answer: Answer) -> Answer:
+        """Before rights and ledger look at it: a tool has one name there."""
+        if not any(call.name in self._aliases for call in answer.calls):
+            return answer
+        named = (replace(call, name=self._aliases.get(call.name, call.name)) for call in answer.calls)
+        return replace(answer, calls=tuple(named))
 
     def on_delta(self, delta: Delta) -> None:
         if delta.kind is not DeltaKind.CALL:

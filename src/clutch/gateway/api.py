@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Awaitable, Callable, Generator, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Generator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, AsyncExitStack
 from dataclasses import dataclass
 from pathlib import Path
@@ -130,6 +130,15 @@ class Task:
         kit = self._clutch._kit
         changed = await self._clutch._surely(lambda: kit.door.alone(verb, kit.policy, self._number, ACTOR))
         return tuple(keys.task_id(number) for number in changed)
+
+
+@dataclass(frozen=True, slots=True)
+class Event:
+    """`name`: lifecycle:start|end|error, assistant:text|thinking, tool:start|output|end, usage, question."""
+
+    name: str
+    task_id: str
+    data: Any
 
 
 @dataclass(frozen=True, slots=True)
@@ -305,6 +314,18 @@ class Gateway:
         if known is None:
             raise NotFound(f"there is no task {task_id}")
         return Task(self, number, *known)
+
+    async def events(self) -> AsyncIterator[Event]:
+        """What happens now, from here on: words as they come, tools, usage, starts and ends.
+
+        A view, not the truth: a reader who falls far behind loses the oldest, and never slows a run."""
+        bus = self._kit.bus
+        watcher = bus.watch()
+        try:
+            async for live in watcher:
+                yield Event(live.name, keys.task_id(live.session_id), live.data)
+        finally:
+            bus.leave(watcher)
 
     # ---- what needs a person -------------------------------------------------------------------------
 

@@ -9,13 +9,13 @@ from __future__ import annotations
 import asyncio
 import re
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, TypedDict, TypeVar, Unpack
 
 from pydantic import BaseModel
 
 from clutch.core.admission import SpawnRequest
-from clutch.core.authority.tools import ALIASES, NEVER_FOR_CHILDREN, SESSION_TOOLS, canonical
+from clutch.core.authority.tools import ALIASES, NEVER_FOR_CHILDREN, SESSION_TOOLS
 from clutch.core.policy import Limits
 from clutch.errors import InvalidInput
 from clutch.ports import HumanQuestion, ToolContext, ToolFailed, ToolSpec
@@ -142,14 +142,11 @@ class Tools:
             raise InvalidInput(f"{tool}, concurrency", "must be at least 1; leave it out for no limit")
 
     def specs(self) -> Sequence[ToolSpec]:
-        return [*(tool.spec for tool in self._tools.values()), *BY_THE_ENGINE]
-
-    def canonical(self, name: str) -> str:
-        """The tool behind another spelling of its name, if those are accepted here."""
-        return canonical(name) if self._has_aliases else name
+        specs = [*(tool.spec for tool in self._tools.values()), *BY_THE_ENGINE]
+        return [_with_aliases(spec) for spec in specs] if self._has_aliases else specs
 
     async def run(self, name: str, args: Mapping[str, Any], context: ToolContext) -> str:
-        tool = self._tools.get(self.canonical(name))
+        tool = self._tools.get(name)
         if tool is None:
             raise ToolFailed(f"there is no tool named {name[:80]!r}; there are: {', '.join(self._tools)}")
         try:
@@ -169,6 +166,10 @@ class Tools:
         if not said.question.strip():
             raise InvalidInput("question", "must not be blank")
         return HumanQuestion(said.question, tuple(said.choices or ()))
+
+
+def _with_aliases(spec: ToolSpec) -> ToolSpec:
+    return replace(spec, aliases=tuple(alias for alias, name in ALIASES.items() if name == spec.name))
 
 
 async def _timed(tool: _Tool, args: Mapping[str, Any], context: ToolContext) -> str:

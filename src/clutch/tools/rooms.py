@@ -84,9 +84,6 @@ class ToolRooms:
             return await self.mcp.run(name, args, context)
         return await self.tools.run(name, args, context)
 
-    def canonical(self, name: str) -> str:
-        return self.tools.canonical(name)
-
     def human_question(self, args: Mapping[str, Any]) -> HumanQuestion:
         return self.tools.human_question(args)
 
