@@ -190,6 +190,10 @@ class Workspaces(Protocol):
 
     async def remove(self, task_id: int) -> None: ...
 
+    async def kept(self) -> list[int]:
+        """The tasks that have a directory here, also a half-made one."""
+        ...
+
 
 class Prices(Protocol):
     """What model calls cost. None = nobody knows; never 0."""

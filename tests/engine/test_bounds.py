@@ -126,13 +126,23 @@ async def test_value_of_the_right_form_is_the_result(build: Build) -> None:
 
 
 async def test_child_has_the_tool_only_if_a_form_is_wanted(build: Build) -> None:
-    for asked, expected in (({"outputSchema": SCHEMA}, True), ({}, False)):
+    wanted: dict[str, Any] = {"outputSchema": SCHEMA}
+    for asked, expected in ((wanted, True), (dict[str, Any](), False)):
         house = await child(build, lambda _: submits({"count": 1}), runs=False, **asked)
         worker = await house.hire()
         await house.until_asked("do child")
         names = [spec.name for spec in house.model.of("do child")[0].tools]
         assert ("submit_result" in names) is expected
         await house.crash(worker)
+
+
+async def test_references_of_the_form_lead_somewhere_in_the_tool(build: Build) -> None:
+    shared = {"$ref": "#/$defs/count", "$defs": {"count": {"type": "integer"}}}
+    house = await child(build, lambda _: submits(3), outputSchema=shared)
+    (tool,) = [one for one in house.model.of("do child")[0].tools if one.name == "submit_result"]
+    assert tool.parameters["properties"] == {"value": {"$ref": "#/$defs/count"}}
+    assert tool.parameters["$defs"] == shared["$defs"]
+    assert await value(house) == 3
 
 
 async def test_wrong_form_is_repaired_once(build: Build) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 
 from clutch.core.lifecycle import Move, fold
-from clutch.core.model import WORKING, LetterState, Outcome, Phase
+from clutch.core.model import UNTIL_ANSWERED, WORKING, LetterState, Outcome, Phase
 from tests.protocol.world import World
 
 
@@ -87,9 +87,13 @@ async def lanes_are_within_their_caps(world: World) -> None:
 
 
 async def nobody_sleeps_through_mail(world: World) -> None:
-    """After the mailman's round: whoever has a reason to run and no owner is due, and nobody else is."""
+    """After the mailman's round: whoever has a reason to run and no owner is due, and nobody else is.
+
+    Whoever waits for a person is left out: only the answer makes it due."""
     for row in await world.rows(
-        "SELECT id, due, hold, hold_until, paused, closed, run_id FROM sessions WHERE owner IS NULL"
+        "SELECT s.id, s.due, s.hold, s.hold_until, s.paused, s.closed, s.run_id FROM sessions s"
+        " LEFT JOIN runs r ON r.id = s.run_id WHERE s.owner IS NULL AND COALESCE(r.parked_until, 0) < ?",
+        UNTIL_ANSWERED,
     ):
         session_id, due, hold, hold_until, paused, closed, run_id = row
         urgent, background = (

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 
 import pytest
 
-from clutch.core.model import UNTIL_ANSWERED, Outcome, Phase, Wait
+from clutch.core.model import Outcome, Phase, Wait
 from clutch.errors import InvalidInput
 from clutch.protocol import control, questions, turns
 from clutch.protocol.questions import (
@@ -21,7 +21,7 @@ from clutch.protocol.questions import (
     Waiting,
     call_body,
 )
-from tests.protocol.test_usage import on, reserve, rooted, step
+from tests.protocol.trees import on, reserve, rooted, step
 from tests.protocol.world import Run, World, calls
 
 pytestmark = pytest.mark.anyio
@@ -61,7 +61,7 @@ async def decide(
 async def test_who_asks_waits_without_a_slot_and_without_a_clock(world: World, main: int) -> None:
     run = await asks(world, main, PAY)
     session, task = await world.session(run.session_id), await world.task(run.session_id)
-    assert (session.owner, session.due) == (None, UNTIL_ANSWERED)
+    assert (session.owner, session.due) == (None, None)
     assert (task.phase, task.reason) == (Phase.PAUSED, Wait.NEEDS_YOU)
     assert (task.deadline_at, task.wake_at, task.clock_left_s) == (None, None, 100.0)
     world.clock.advance(10_000)
@@ -105,7 +105,7 @@ async def test_run_waits_for_the_last_of_its_questions(world: World, main: int) 
     run = await asks(world, main, PAY, WHY)
     first, second = await waiting(world)
     await decide(world, first)
-    assert await world.due(run.session_id) == UNTIL_ANSWERED
+    assert await world.due(run.session_id) is None
     await decide(world, second, Decision.ANSWER, "because")
     assert await world.due(run.session_id) == 0.0
     await world.start(run.session_id)
@@ -201,7 +201,7 @@ async def test_pause_and_resume_before_the_answer_change_nothing(world: World, m
     run = await asks(world, main, PAY)
     await world.door.alone(control.pause, world.policy, run.session_id, "person")
     await world.door.alone(control.resume, world.policy, run.session_id, "person")
-    assert await world.due(run.session_id) == UNTIL_ANSWERED
+    assert await world.due(run.session_id) is None
     assert await world.claim() == []
 
 

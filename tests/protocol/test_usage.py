@@ -4,41 +4,37 @@ from __future__ import annotations
 
 import asyncio
 import random
-from dataclasses import replace
 from decimal import Decimal
-from typing import Any
 
 import pytest
 
 from clutch.core.admission import BudgetRequest, Refused
-from clutch.core.budget import Amount
-from clutch.core.budget import Refused as NothingLeft
 from clutch.core.model import Outcome
-from clutch.core.policy import Budgets
 from clutch.protocol import turns, usage, workers
 from clutch.protocol.usage import Fate
 from clutch.store.inline import InlineStore
 from clutch.testing.clock import FakeClock
 from tests.protocol.conftest import POLICY
-from tests.protocol.trees import DAY_S, GAVE, MODEL, InlineDoor, Tree, day, give_more, on, said, uses
-from tests.protocol.world import Run, World
+from tests.protocol.trees import (
+    DAY_S,
+    MODEL,
+    InlineDoor,
+    Tree,
+    budgets,
+    day,
+    give_more,
+    on,
+    reserve,
+    rooted,
+    said,
+    step,
+)
+from tests.protocol.world import World
 
 pytestmark = pytest.mark.anyio
 
 TREES = 1000
 GROVE = 50  # of them in one database
-
-
-async def reserve(run: Run, tokens: int, usd: str | None = "0") -> NothingLeft | None:
-    held = await on(run, usage.reserve, MODEL, Amount(tokens, None if usd is None else Decimal(usd)))
-    assert held is None or isinstance(held, NothingLeft)
-    return held
-
-
-async def step(run: Run, tokens: int, usd: Decimal | None = None) -> None:
-    """One answer with a call, and its result."""
-    await on(run, turns.respond, uses(tokens), [True], run.is_unanswered, usd)
-    run.is_unanswered = (await on(run, turns.results, GAVE, run.world.nonce())).is_unanswered
 
 
 async def purse(world: World, name: str) -> tuple[int, int]:
@@ -51,15 +47,6 @@ async def purse(world: World, name: str) -> tuple[int, int]:
 async def states(world: World, session_id: int) -> list[int]:
     rows = await world.rows("SELECT state FROM usage WHERE session_id = ? ORDER BY call_no", session_id)
     return [row[0] for row in rows]
-
-
-def budgets(world: World, **given: Any) -> None:
-    world.policy = replace(world.policy, budgets=Budgets(**given))
-
-
-async def rooted(world: World, main: int, tokens: int, **more: Any) -> None:
-    budgets(world, root_tokens=tokens, **more)
-    await world.door.alone(usage.give_root, world.policy, main)
 
 
 # ---- a thousand trees --------------------------------------------------------------------------------------
@@ -90,7 +77,7 @@ async def test_a_thousand_random_trees_never_overdraw_and_leave_nothing_reserved
         await world.hire()
         for number in range(grove, grove + GROVE):
             tree = await plant(world, number)
-            for _ in range(tree.chance.randint(4, 16)):
+            for _ in range(tree.chance.randint(4, 12)):
                 await tree.act()
                 await tree.judge()
             await tree.rest()

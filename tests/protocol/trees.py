@@ -9,14 +9,16 @@ from __future__ import annotations
 import contextlib
 import random
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from decimal import Decimal
 from typing import Any
 
 from clutch.core.admission import BudgetRequest, Refused
 from clutch.core.budget import Amount
+from clutch.core.budget import Refused as NothingLeft
 from clutch.core.messages import Answer, Call, Result, Results, Usage
+from clutch.core.policy import Budgets
 from clutch.protocol import control, turns, usage
 from clutch.protocol.sessions import Stale
 from clutch.protocol.usage import Fate
@@ -91,6 +93,27 @@ def said(tokens: int, text: str = "words") -> Answer:
 
 def uses(tokens: int) -> Answer:
     return Answer("", (Call("read", {}),), Usage(tokens, 0), MODEL, "tools")
+
+
+async def reserve(run: Run, tokens: int, usd: str | None = "0") -> NothingLeft | None:
+    held = await on(run, usage.reserve, MODEL, Amount(tokens, None if usd is None else Decimal(usd)))
+    assert held is None or isinstance(held, NothingLeft)
+    return held
+
+
+async def step(run: Run, tokens: int, usd: Decimal | None = None) -> None:
+    """One answer with a call, and its result."""
+    await on(run, turns.respond, uses(tokens), [True], run.is_unanswered, usd)
+    run.is_unanswered = (await on(run, turns.results, GAVE, run.world.nonce())).is_unanswered
+
+
+def budgets(world: World, **given: Any) -> None:
+    world.policy = replace(world.policy, budgets=Budgets(**given))
+
+
+async def rooted(world: World, main: int, tokens: int, **more: Any) -> None:
+    budgets(world, root_tokens=tokens, **more)
+    await world.door.alone(usage.give_root, world.policy, main)
 
 
 @dataclass(slots=True)

@@ -17,7 +17,7 @@ from clutch.core.context import view
 from clutch.core.messages import Answer, Call, Entry, Input, Message, Result, Results, Usage
 from clutch.core.model import LetterKind, Phase, Task
 from clutch.core.policy import Policy
-from clutch.protocol import inbox, letters, queries, sessions, tasks, turns, workers
+from clutch.protocol import inbox, letters, preparing, queries, sessions, tasks, turns, workers
 from clutch.protocol.spawn import Accepted, Order, rights_text, spawn
 from clutch.protocol.turns import Begun, Boundary
 from clutch.protocol.workers import Claimed
@@ -221,7 +221,9 @@ class World:
 
     async def ring(self) -> None:
         for task_id in (await self.peek()).alarms:
-            await self.door.tx(task_id, workers.ring, self.policy, task_id)
+            why = await self.door.tx(task_id, workers.ring, self.policy, task_id)
+            if why is not None:
+                await self.door.alone(preparing.undo, self.policy, task_id, why)
 
     async def claim(self, room: int = 100) -> list[int]:
         claimed = await self.door.alone(workers.claim, self.worker, room)

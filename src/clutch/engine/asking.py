@@ -129,7 +129,7 @@ def _may_ask(run: OpenRun, refused: budget.Refused) -> bool:
 
 async def _ask_for_more(run: OpenRun, refused: budget.Refused) -> None:
     """Once for each time the purse is empty: whoever says no ends the run."""
-    said = await run.kit.door.read(questions.answers, run.session_id, run.head)
+    said = await run.kit.door.read(questions.decided, run.session_id, run.fence, run.head)
     before = [index for index in said if index <= BUDGET_INDEX]
     if any(said[index].decision is Decision.REJECT for index in before):
         return await run.fail(wording.budget_used_up(refused))

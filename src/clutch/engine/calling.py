@@ -79,7 +79,7 @@ async def _decisions(run: OpenRun, answer: Answer) -> dict[int, Said] | None:
         return {}
     if run.policy.is_headless:
         return {one.index: NOBODY for one in asked}
-    said = await run.kit.door.read(questions.answers, run.session_id, run.head)
+    said = await run.kit.door.read(questions.decided, run.session_id, run.fence, run.head)
     if all(one.index in said for one in asked):
         return said
     await run.tx(questions.ask, run.head, asked)

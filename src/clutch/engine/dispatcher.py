@@ -19,6 +19,7 @@ from typing import Any
 
 from clutch import __version__
 from clutch.core.model import Lane
+from clutch.engine import spawning
 from clutch.engine.kit import Kit
 from clutch.engine.turn import take_turn
 from clutch.errors import ClutchError, StoreError, StoreLost
@@ -106,6 +107,7 @@ class Worker:
         await self._persist(workers.register, self.id, lease_s, *about)
         if not self.has_leases:
             await self._persist(workers.bury_all_but, self.id)
+        await self._patiently(spawning.sweep, self.kit)
         self.ready.set()
 
     async def _persist(self, fn: Callable[..., Any], *args: Any) -> Any:
@@ -155,6 +157,7 @@ class Worker:
         while not self.kit.stopping.is_set():
             self._hinted.clear()
             self._sleeps_until = float("inf")
+            looked_at = self.clock.now()
             try:
                 prospect = await self.kit.door.read(workers.peek, self.id)
                 acted = await self._act(prospect, group)
@@ -163,7 +166,7 @@ class Worker:
                 await asyncio.sleep(self.kit.policy.work.tick_s)
                 continue
             if not acted:
-                await self._rest(prospect)
+                await self._rest(prospect, looked_at)
 
     async def _act(self, prospect: Prospect, group: asyncio.TaskGroup) -> bool:
         """True: something was done, so look again before sleeping."""
@@ -202,11 +205,14 @@ class Worker:
     async def _ring(self, alarms: Sequence[int]) -> bool:
         policy, door = self.kit.policy, self.kit.door
         if policy.limits.on_parent_end:  # a timeout may kill the children: many sessions
-            return bool(await _each(alarms, lambda one: door.alone(workers.ring, policy, one)))
-        # A timeout gives up the call under way, and with it what it had reserved.
-        purses = await door.read(usage.purses_of, alarms) if alarms else {}
-        keys = {one: (one, *usage.keys(policy, purses.get(one, ""))) for one in alarms}
-        return bool(await _each(alarms, lambda one: door.tx(keys[one], workers.ring, policy, one)))
+            rung = await _each(alarms, lambda one: door.alone(workers.ring, policy, one))
+        else:  # a timeout gives up the call under way, and with it what it had reserved
+            purses = await door.read(usage.purses_of, alarms) if alarms else {}
+            keys = {one: (one, *usage.keys(policy, purses.get(one, ""))) for one in alarms}
+            rung = await _each(alarms, lambda one: door.tx(keys[one], workers.ring, policy, one))
+        overdue = [one for one, why in rung.items() if why is not None]
+        await _each(overdue, lambda one: spawning.undo(self.kit, one, rung[one]))
+        return bool(rung)
 
     async def _clean(self) -> bool:
         """Files and hooks outside the transaction, then the word that it is done. A failure is tried again."""
@@ -240,10 +246,11 @@ class Worker:
             task.add_done_callback(functools.partial(self._turn_ended, one))
         return bool(claimed)
 
-    async def _rest(self, prospect: Prospect) -> None:
+    async def _rest(self, prospect: Prospect, looked_at: float) -> None:
+        """What lay ahead when it looked may be due by now: then it looks again at once."""
         now = self.clock.now()
         known = (prospect.due_at, prospect.alarm_at, prospect.lease_at)
-        ahead = [moment - now for moment in known if moment is not None and moment > now]
+        ahead = [moment - now for moment in known if moment is not None and moment > looked_at]
         self._sleeps_until = now + min([self.kit.policy.work.tick_s, *ahead])
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(max(0.001, self._sleeps_until - now)):

@@ -121,7 +121,10 @@ class OpenRun:
 
 
 def _submitting(schema: str) -> dict[str, Any]:
-    return {"type": "object", "properties": {"value": json.loads(schema)}, "required": ["value"]}
+    """References are by place from the top, so what they name must stay there."""
+    value = json.loads(schema)
+    shared = {name: value.pop(name) for name in ("$defs", "definitions") if name in value}
+    return {"type": "object", "properties": {"value": value}, "required": ["value"], **shared}
 
 
 def tools_for(about: Briefing, specs: Sequence[ToolSpec]) -> tuple[ToolSpec, ...]:

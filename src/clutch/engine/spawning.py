@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Sequence
 from typing import TypeAlias
 
@@ -11,6 +12,8 @@ from clutch.engine.kit import Kit
 from clutch.ports import WorkspaceFailed
 from clutch.protocol import preparing
 from clutch.protocol.spawn import Accepted, Order, spawn
+
+log = logging.getLogger(__name__)
 
 #: A text: the side work failed and nothing is left of the spawn.
 Spawned: TypeAlias = Accepted | Refused | str
@@ -36,13 +39,25 @@ async def _prepared(kit: Kit, answer: Accepted | Refused) -> Spawned:
             if isinstance(error, WorkspaceFailed)
             else f"workspace: {type(error).__name__}: {error}"
         )
-        await kit.door.alone(preparing.undo, answer.task_id, why)
-        await _remove(kit, answer.task_id)
+        await undo(kit, answer.task_id, why)
         return why
     if not await kit.door.tx(answer.task_id, preparing.ready, kit.policy, answer.task_id, path):
         await _remove(kit, answer.task_id)
         return "the spawn was given up before its files were made"
     return answer
+
+
+async def undo(kit: Kit, task_id: int, why: str) -> None:
+    """The row first: whoever still makes the files learns from it that they are not wanted any more."""
+    if await kit.door.alone(preparing.undo, kit.policy, task_id, why):
+        await _remove(kit, task_id)
+
+
+async def sweep(kit: Kit) -> None:
+    """At the start: whoever undid a spawn, or was about to make its files, may have died before they were gone."""
+    if kit.workspaces is not None:
+        for task_id in await kit.door.read(preparing.unwanted, await kit.workspaces.kept()):
+            await _remove(kit, task_id)
 
 
 async def _workspace(kit: Kit, answer: Accepted) -> str:
@@ -52,5 +67,8 @@ async def _workspace(kit: Kit, answer: Accepted) -> str:
 
 
 async def _remove(kit: Kit, task_id: int) -> None:
-    if kit.workspaces is not None:
-        await kit.workspaces.remove(task_id)
+    try:
+        if kit.workspaces is not None:
+            await kit.workspaces.remove(task_id)
+    except OSError:
+        log.exception("files are left; the next start removes them", extra={"task": task_id})

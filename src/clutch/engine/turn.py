@@ -14,6 +14,7 @@ from clutch.core import bounds, wording
 from clutch.core.admission import OWN_RUNTIME
 from clutch.core.bounds import FORM_NOTE, SUBMIT, Loop
 from clutch.core.messages import Answer, Input
+from clutch.engine import typed
 from clutch.engine.asking import ask
 from clutch.engine.calling import carry_out
 from clutch.engine.foreign import work_elsewhere
@@ -45,7 +46,7 @@ async def take_turn(kit: Kit, claimed: Claimed) -> None:
     else:
         answer = await work_elsewhere(run)
         if answer is not None:
-            await _finish(run, answer)
+            await _end_elsewhere(run, answer)
     run.tell("lifecycle:end")
 
 
@@ -128,8 +129,18 @@ async def _without_form(run: OpenRun, answer: Answer) -> Answer | None:
     return answer
 
 
-async def _finish(run: OpenRun, answer: Answer) -> None:
-    known = (answer, run.is_unanswered, run.price(answer.usage), run.system.events_upto)
+async def _end_elsewhere(run: OpenRun, answer: Answer) -> None:
+    """The last word of foreign code, which nobody can ask to repair its form."""
+    schema = run.about.output_schema if SUBMIT in run.by_name else None
+    wrong = "" if schema is None else typed.problems_of_text(schema, answer.text)
+    if wrong:
+        await _cut(run, answer, f"schema: {wrong}", is_final=True)
+    else:
+        await _finish(run, answer, None if schema is None else answer.text)
+
+
+async def _finish(run: OpenRun, answer: Answer, value: str | None = None) -> None:
+    known = (answer, run.is_unanswered, run.price(answer.usage), run.system.events_upto, value)
     try:
         await run.tx_with_senders(turns.finish, *known)
     except Stale:

@@ -29,6 +29,15 @@ def problems(schema: str, value: Any) -> str:
     )
 
 
+def problems_of_text(schema: str, text: str) -> str:
+    """The same for a value that comes as JSON."""
+    try:
+        value = json.loads(text)
+    except ValueError as error:
+        return f"value: is not JSON: {error}"
+    return problems(schema, value)
+
+
 @lru_cache(maxsize=64)
 def _validator(schema: str) -> Draft202012Validator:
     from jsonschema import Draft202012Validator  # loaded when somebody wants it

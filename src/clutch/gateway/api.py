@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncIterator, Awaitable, Callable, Generator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Generator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, AsyncExitStack
 from dataclasses import dataclass
 from pathlib import Path
@@ -315,7 +315,7 @@ class Gateway:
             raise NotFound(f"there is no task {task_id}")
         return Task(self, number, *known)
 
-    async def events(self) -> AsyncIterator[Event]:
+    async def events(self) -> AsyncGenerator[Event, None]:
         """What happens now, from here on: words as they come, tools, usage, starts and ends.
 
         A view, not the truth: a reader who falls far behind loses the oldest, and never slows a run."""

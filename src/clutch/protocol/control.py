@@ -67,6 +67,7 @@ def steer(now: float, policy: Policy, task_id: int, idem: str, text: str, actor:
     if task.outcome is not None:  # it has left the count of active children and comes back into it
         yield from _must_fit(policy, requester, words, f"steer of task {task_id}", is_known=True)
     yield from letters.post(now, session.id, idem, LetterKind.INSTRUCTION, text)
+    yield "UPDATE tasks SET value = NULL WHERE id = ?", (task_id,)
     changed = yield from tasks.record(now, policy, session, event, actor)
     yield from sessions.save(now, policy, session)
     return changed
@@ -130,7 +131,7 @@ def again(now: float, policy: Policy, task_id: int, how: str, idem: str, text: s
     event = ev.Again(now, how)
     _must_move(task, event, policy, "it has not finished; use `steer`")
     yield from _must_fit(policy, requester, words, f"{how} of task {task_id}")
-    yield "UPDATE tasks SET retained = 1 WHERE id = ?", (task_id,)
+    yield "UPDATE tasks SET retained = 1, value = NULL WHERE id = ?", (task_id,)
     kind = LetterKind.TASK if how == "retry" else LetterKind.INSTRUCTION
     yield from letters.post(now, session.id, idem, kind, text or words)
     changed = yield from tasks.record(now, policy, session, event, actor)

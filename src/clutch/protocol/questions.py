@@ -19,7 +19,7 @@ from clutch.core.model import ANSWERED, UNTIL_ANSWERED, Wait
 from clutch.core.policy import Policy
 from clutch.errors import ClutchError, InvalidInput
 from clutch.protocol import sessions, tasks, usage
-from clutch.protocol.sessions import SessionRow
+from clutch.protocol.sessions import SessionRow, Stale
 from clutch.store.door import HINT, Many, Tx
 
 BUDGET_INDEX = -1  # and downwards: one that was answered is asked again if the purse is empty again
@@ -114,6 +114,15 @@ def answers(now: float, session_id: int, seq: int) -> Tx[dict[int, Said]]:
         (session_id, seq),
     )
     return {index: Said(Decision(decision), text) for index, decision, text in rows}
+
+
+def decided(now: float, session_id: int, fence: int, seq: int) -> Tx[dict[int, Said]]:
+    """The same for the owner of the run: whoever lost it must not act on what its successor was told."""
+    said = yield from answers(now, session_id, seq)
+    rows = yield "SELECT owner, fence FROM sessions WHERE id = ?", (session_id,)
+    if not rows or not sessions.is_owner(rows[0][0], rows[0][1], fence):
+        raise Stale(f"session {session_id} is owned by somebody else now")
+    return said
 
 
 def answer(

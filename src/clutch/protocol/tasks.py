@@ -151,8 +151,8 @@ def _apply(now: float, policy: Policy, session: SessionRow, task: Task, effect: 
             yield from letters.post(now, session.id, key, LetterKind.NOTE, wrap_up_note(left_s))
         case fx.KillChildren(reason):
             yield from kill_below(now, policy, session.id, reason)
-        case fx.Unmake(reason):
-            yield from unmake(now, session.id, reason)
+        case fx.Unmake():
+            raise AssertionError(f"a spawn is undone alone, with its requester locked (task {task.id})")
         case fx.Schedule():
             pass  # whoever saves an unowned session computes its due time anyway
         case fx.GiveBack() | fx.Bury() | fx.Redrive() | fx.Cleanup():

@@ -328,9 +328,12 @@ def finish(
     is_unanswered: bool,
     usd: Decimal | None = None,
     events_upto: int = 0,
+    value: str | None = None,
 ) -> Tx[None]:
     """The last word: message, end of run, the task's step, its letter and the release, in one commit."""
     session = yield from sessions.own(session_id, fence)
+    if value is not None:
+        yield "UPDATE tasks SET value = ? WHERE id = ?", (value, session_id)
     yield from _say(now, policy, session, run_id, answer, is_unanswered, usd, events_upto)
     yield from _end_in_order(now, policy, session, run_id, answer.text)
 

@@ -13,8 +13,9 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Final
 
+from clutch.core import effects as fx
 from clutch.core import events as ev
-from clutch.core.lifecycle import DESCENDANTS, EXPIRED
+from clutch.core.lifecycle import DESCENDANTS, EXPIRED, step
 from clutch.core.model import Lane, Phase
 from clutch.core.policy import Policy
 from clutch.protocol import sessions, tasks, turns
@@ -201,13 +202,16 @@ def _has_room(lane: Lane) -> Tx[bool]:
     return bool(rows[0][0] > 0)
 
 
-def ring(now: float, policy: Policy, task_id: int) -> Tx[None]:
-    """A task's timer is due."""
+def ring(now: float, policy: Policy, task_id: int) -> Tx[str | None]:
+    """A task's timer is due. A text: its spawn took too long, and somebody must undo it, alone."""
     session = yield from sessions.lock(task_id)
     if session is None:
-        return
+        return None
     rows = yield "SELECT phase, reason, deadline_at FROM tasks WHERE id = ?", (task_id,)
     phase, reason, deadline_at = rows[0]
+    if phase == Phase.SPAWNING:
+        overdue = step((yield from tasks.load_one(task_id)), ev.Woke(now), policy).effects
+        return next((effect.reason for effect in overdue if isinstance(effect, fx.Unmake)), None)
     text, progress_at, person_waits = None, None, False
     if phase == Phase.RUNNING and deadline_at is not None and now >= deadline_at and session.run_id:
         text = yield from turns.partial(task_id, session.run_id)
@@ -219,6 +223,7 @@ def ring(now: float, policy: Policy, task_id: int) -> Tx[None]:
     if phase == Phase.ANNOUNCE_DEFERRED and task.reason == EXPIRED:
         yield from _note_missing(task_id, task.generation)
     yield from sessions.save(now, policy, session)
+    return None
 
 
 def _note_missing(task_id: int, generation: int) -> Tx[None]:

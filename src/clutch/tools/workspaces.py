@@ -35,6 +35,14 @@ class LocalWorkspaces:
         isolated_workspace(source, str(self._place(task_id)))
         self._mark(task_id).touch(0o600)
 
+    async def kept(self) -> list[int]:
+        return await asyncio.to_thread(self._kept)
+
+    def _kept(self) -> list[int]:
+        if not self._root.exists():
+            return []
+        return sorted(int(place.name) for place in self._root.iterdir() if place.name.isdecimal())
+
     async def remove(self, task_id: int) -> None:
         await asyncio.to_thread(self._remove, task_id)
 
