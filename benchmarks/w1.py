@@ -70,17 +70,15 @@ async def _row(system: str, n: int, rep: int) -> Row:
 async def _fan_out(system: str, n: int) -> dict[str, Any]:
     with TemporaryDirectory(prefix="clutch-w1-") as directory:
         async with started("benchmarks.w_server") as server:
-            url = await server.line(_PATIENCE_S)
+            url = await server.line()
             state = Path(directory) / "state"
             state.mkdir(mode=0o700)
             known = ("--system", system, "--url", url, "--state", str(state), "--children", str(n))
             async with started("benchmarks.w_worker", *known) as worker:
-                await worker.line(_PATIENCE_S)
-                server.tell("reset")
-                worker.tell("go")
-                measured = await worker.figures(_PATIENCE_S + n * _PATIENCE_PER_CHILD_S)
-                server.tell("report")
-                return _per_child(measured | await server.figures(_PATIENCE_S), n)
+                await worker.line()
+                await server.order("reset")
+                measured = await worker.figures("go", _PATIENCE_S + n * _PATIENCE_PER_CHILD_S)
+                return _per_child(measured | await server.figures("report"), n)
 
 
 def _per_child(figures: dict[str, Any], n: int) -> dict[str, Any]:

@@ -7,6 +7,7 @@ every child appends to are the witnesses.
 
 from __future__ import annotations
 
+import json
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -23,7 +24,6 @@ from clutch.wiring import looking_at
 
 SYSTEMS: Final = ("direct", "library")
 SIZES: Final = (20, 200)
-_PATIENCE_S: Final = 60.0
 _FIELDS: Final = (
     "calls_before_kill", "finished_before_kill", "in_flight_at_kill", "calls_after", "ideal_after",
     "repeated_calls", "children_from_zero", "side_effects", "side_effects_repeated", "results", "delivered",
@@ -72,7 +72,7 @@ async def _killed_and_resumed(system: str, n: int) -> dict[str, Any]:
         state, effects = Path(directory) / "state", Path(directory) / "effects"
         state.mkdir(mode=0o700)
         async with started("benchmarks.w_server", "--uneven") as server:
-            url = await server.line(_PATIENCE_S)
+            url = await server.line()
             known = (
                 "--system",
                 system,
@@ -89,9 +89,8 @@ async def _killed_and_resumed(system: str, n: int) -> dict[str, Any]:
             finished, _ = _ended_and_delivered(state)
             born = time.time()
             async with started("benchmarks.w_worker", *known, "--resume") as second:
-                measured = await second.figures(_PATIENCE_S)
-            server.tell("report")
-            seen = await server.figures(_PATIENCE_S)
+                measured = json.loads(await second.line())
+            seen = await server.figures("report")
         lines = effects.read_text().split()
         return seen | {
             "cpu_s": measured["cpu_s"],
@@ -107,14 +106,14 @@ async def _killed_and_resumed(system: str, n: int) -> dict[str, Any]:
 
 async def _killed_at_half(server: Process, n: int, effects: Path, *known: str) -> None:
     async with started("benchmarks.w_worker", *known) as first:
-        await first.line(_PATIENCE_S)
+        await first.line()
         _empty(effects)  # of what the warm-up did
-        server.tell("reset")
-        server.tell(f"watch {w_job.expected_calls(n) // 2}")
+        await server.order("reset")
+        await server.order(f"watch {w_job.expected_calls(n) // 2}")
         first.tell("go")
-        await server.line(_PATIENCE_S)
+        await server.line()
         await first.kill()
-        server.tell("mark")
+        await server.order("mark")
 
 
 def _empty(file: Path) -> None:

@@ -10,6 +10,7 @@ from contextlib import asynccontextmanager
 from typing import Any, Final
 
 _LINE_MAX: Final = 2**20
+_ANSWERS_S: Final = 60.0
 _ENDS_S: Final = 20.0
 
 
@@ -17,7 +18,7 @@ class Process:
     def __init__(self, name: str, process: asyncio.subprocess.Process) -> None:
         self._name, self._process = name, process
 
-    async def line(self, patience_s: float) -> str:
+    async def line(self, patience_s: float = _ANSWERS_S) -> str:
         assert self._process.stdout is not None
         async with asyncio.timeout(patience_s):
             text = (await self._process.stdout.readline()).decode().strip()
@@ -25,13 +26,18 @@ class Process:
             raise RuntimeError(f"{self._name} ended with {await self._process.wait()} and said nothing")
         return text
 
-    async def figures(self, patience_s: float) -> dict[str, Any]:
-        found: dict[str, Any] = json.loads(await self.line(patience_s))
-        return found
-
     def tell(self, line: str) -> None:
         assert self._process.stdin is not None
         self._process.stdin.write(f"{line}\n".encode())
+
+    async def order(self, line: str, patience_s: float = _ANSWERS_S) -> str:
+        """Its answer; then it is done."""
+        self.tell(line)
+        return await self.line(patience_s)
+
+    async def figures(self, order: str, patience_s: float = _ANSWERS_S) -> dict[str, Any]:
+        found: dict[str, Any] = json.loads(await self.order(order, patience_s))
+        return found
 
     async def kill(self) -> None:
         """At once, as the machine would: nothing is closed, nothing is said."""

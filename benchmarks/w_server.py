@@ -1,7 +1,8 @@
 """The model of `w1` and `w2` as a process of its own, and the witness: all counts are what it saw itself.
 
-Its first line is its URL. Then it obeys lines: `reset`, `watch K` (prints `reached` when the K-th call arrives),
-`mark` (from here on is after the kill), `report` (prints what it counted). It ends with its standard input.
+Its first line is its URL. Then it obeys lines and answers each with one: `reset`, `watch K` (says `reached` when the
+K-th call arrives), `mark` (from here on is after the kill), `report` (what it counted). It ends with its standard
+input.
 """
 
 from __future__ import annotations
@@ -67,7 +68,7 @@ class Witness:
 
     # ---- the witness -----------------------------------------------------------------------------------
 
-    def obey(self, line: str) -> None:
+    def obey(self, line: str) -> str:
         match line.split():
             case ["reset"]:
                 self.reset()
@@ -76,9 +77,10 @@ class Witness:
             case ["mark"]:
                 self._marked, self._marked_at = self.server.log.count, time.time()
             case ["report"]:
-                print(json.dumps(self._counts() | self._after_kill()), flush=True)
+                return json.dumps(self._counts() | self._after_kill())
             case _:
                 raise ValueError(f"unknown order: {line!r}")
+        return "done"
 
     def _counts(self) -> dict[str, Any]:
         log = self.server.log
@@ -181,7 +183,7 @@ async def serve(*, is_uneven: bool) -> None:
         print(server.openai_url, flush=True)
         probing = group.create_task(witness.probe())
         while line := await asyncio.to_thread(sys.stdin.readline):
-            witness.obey(line)
+            print(witness.obey(line), flush=True)
         probing.cancel()
 
 

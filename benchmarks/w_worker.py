@@ -11,8 +11,8 @@ import asyncio
 import json
 import sys
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager, suppress
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Final
@@ -22,20 +22,15 @@ import apsw
 from benchmarks import w_floor, w_job
 from benchmarks.floor import SqliteWriter
 from clutch.core.context import Context
-from clutch.core.messages import Answer
 from clutch.core.model import Lane
 from clutch.core.policy import Announcing, Limits, Policy, Work
 from clutch.gateway.api import MAIN_SESSION
-from clutch.models.library import LibraryModels
-from clutch.models.offline import OfflineModel
-from clutch.models.router import Router
 from clutch.models.settings import AdapterKind, Provider
-from clutch.models.throttle import Throttled
-from clutch.ports import ModelRequest, Models, OnDelta
 from clutch.tools.box import Tools
-from clutch.wiring import DATABASE_FILE, Clutch, SystemClock
+from clutch.wiring import DATABASE_FILE, Clutch
 
 FLOOR: Final = "floor"
+_PROVIDER: Final = "bench"
 _WARM: Final = 3  # children of the work that is not measured
 _WARM_SESSION: Final = "agent:main:chat:warm"
 _MANY: Final = 100_000
@@ -65,28 +60,16 @@ async def floor(said: argparse.Namespace) -> None:
         await _measured(w_floor.Floor(session, said.url, writer, w_job.Work()).fan_out, said)
 
 
-class _OneModel:
-    """Every session on the model of the benchmark, whatever the default is."""
-
-    def __init__(self, models: Models) -> None:
-        self._models = models
-
-    async def ask(self, request: ModelRequest, on_delta: OnDelta) -> Answer:
-        return await self._models.ask(replace(request, model=f"bench:{w_job.MODEL}"), on_delta)
-
-
-@asynccontextmanager
-async def _clutch(said: argparse.Namespace) -> AsyncIterator[Clutch]:
-    provider = Provider("bench", said.url, api_key="none", adapter=said.system, speaks="openai-chat")
-    router = Router([provider], offline=OfflineModel(), library=LibraryModels)
+def _clutch(said: argparse.Namespace) -> Clutch:
     lanes = {Lane.MAIN: _MANY, Lane.SUBAGENT: said.lane}
-    policy = replace(POLICY, work=replace(POLICY.work, lanes=lanes))
-    models, tools = _OneModel(Throttled(router, SystemClock())), _tools(said.effects)
-    try:
-        async with Clutch(state=said.state, policy=policy, models=models, tools=tools) as running:
-            yield running
-    finally:
-        await router.aclose()
+    return Clutch(
+        state=said.state,
+        policy=replace(POLICY, work=replace(POLICY.work, lanes=lanes)),
+        model=f"{_PROVIDER}:{w_job.MODEL}",
+        providers=[Provider(_PROVIDER, said.url, adapter=said.system, speaks="openai-chat")],
+        tools=_tools(said.effects),
+        workspace=said.state,
+    )
 
 
 async def clutch(said: argparse.Namespace) -> None:

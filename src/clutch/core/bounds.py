@@ -7,7 +7,8 @@ have places of their own.
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Iterator, Sequence
 from enum import StrEnum
 
 from clutch.core.messages import Answer, Call, Entry, Input, Results
@@ -32,20 +33,22 @@ def loop(transcript: Sequence[Entry], answer: Answer, life: Life) -> Loop:
     """Does this answer (the last of the transcript or about to be) repeat a call too often?
 
     Only without a person's or a parent's words in between: these may well ask for the same thing again."""
-    most = max((_times(transcript, call) for call in answer.calls), default=0)
+    made = [call for said in _since_told(transcript) if isinstance(said, Answer) for call in said.calls]
+    if len(made) < life.same_call_warn:
+        return Loop.NONE
+    times = Counter(map(_name, made))
+    most = max((times[_name(call)] for call in answer.calls), default=0)
     if most >= life.same_call_max:
         return Loop.ENDED
     return Loop.WARNED if most >= life.same_call_warn else Loop.NONE
 
 
-def _times(transcript: Sequence[Entry], call: Call) -> int:
-    wanted, times = _name(call), 0
-    for message in reversed(transcript):
-        if isinstance(message, Input) and message.source not in NOTES:
-            break
-        if isinstance(message, Answer):
-            times += sum(_name(other) == wanted for other in message.calls)
-    return times
+def _since_told(transcript: Sequence[Entry]) -> Iterator[Entry]:
+    """Back to the last words from outside."""
+    for entry in reversed(transcript):
+        if isinstance(entry, Input) and entry.source not in NOTES:
+            return
+        yield entry
 
 
 def _name(call: Call) -> tuple[str, str]:

@@ -135,6 +135,8 @@ def book(pace: Pace, bounds: Bounds, now: float, tokens: int) -> tuple[Pace, flo
     pace = _learned(pace, now)
     at = max(now, pace.next_at)
     rate = (bounds.tokens_per_minute or 0) / MINUTE_S
+    if not rate and not pace.gap_s:
+        return pace, at  # the usual case: nothing to keep account of
     if rate:
         # A call larger than a minute's tokens goes when all of them are there; it could never go otherwise.
         lead_s = MINUTE_S - min(MINUTE_S, tokens / rate)
@@ -165,12 +167,20 @@ def begin(pace: Pace, now: float, tokens: int) -> tuple[Pace, Passage]:
 
 
 def succeeded(pace: Pace, bounds: Bounds, passage: Passage, now: float, tokens: int) -> Pace:
-    pace = replace(left(pace, passage), mean_s=0.8 * pace.mean_s + 0.2 * (now - passage.begun_at))
-    if bounds.tokens_per_minute:
-        owed_s = (tokens - passage.tokens) * MINUTE_S / bounds.tokens_per_minute
-        pace = replace(pace, tokens_free_at=pace.tokens_free_at + owed_s)
-    if passage.begun_at >= pace.window_at:
-        pace = replace(pace, passed=1 + pace.passed * _fading(now - pace.passed_at), passed_at=now)
+    owed = (
+        (tokens - passage.tokens) * MINUTE_S / bounds.tokens_per_minute if bounds.tokens_per_minute else 0.0
+    )
+    is_counted = passage.begun_at >= pace.window_at
+    pace = replace(
+        pace,
+        in_flight=pace.in_flight - 1,
+        mean_s=0.8 * pace.mean_s + 0.2 * (now - passage.begun_at),
+        tokens_free_at=pace.tokens_free_at + owed,
+        passed=1 + pace.passed * _fading(now - pace.passed_at) if is_counted else pace.passed,
+        passed_at=now if is_counted else pace.passed_at,
+    )
+    if pace.breaker is None and pace.last_failure is None and not pace.strikes:
+        return pace  # no trouble to forget
     if pace.breaker is not None and not passage.is_probe:
         return pace  # it was under way before the trouble began and says nothing about now
     is_old = passage.begun_at < pace.closed_at

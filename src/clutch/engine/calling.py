@@ -40,7 +40,7 @@ async def carry_out(run: OpenRun, answer: Answer, *, interrupted: bool) -> Bound
     known = {place: answer.calls[place].name for place in places if answer.calls[place].name in run.by_name}
     sleeps = [place for place, name in known.items() if name == YIELD]
     spawns = [place for place, name in known.items() if name == SPAWN]
-    rest = [place for place in places if place not in sleeps and place not in spawns]
+    rest = [place for place in places if known.get(place) not in (YIELD, SPAWN)]
     gave, orders = _orders(run, answer, spawns)
     if orders and not rest and not any(order.request.has_side_work for order in orders):
         outcome, boundary = await _delegate(run, answer, orders, gave, sleeps)
@@ -52,7 +52,8 @@ async def carry_out(run: OpenRun, answer: Answer, *, interrupted: bool) -> Bound
             group.create_task(_one(run, answer.calls[place], place, said.get(place), interrupted))
             for place in rest
         ]
-    outcome = turns.in_order(_warned(run, answer, [*gave, *(task.result() for task in running)]))
+    gave += [task.result() for task in running]
+    outcome = turns.in_order(_noted(gave, _warning(run, answer)))
     if sleeps:
         boundary = await run.tx(turns.yields, outcome, sleeps, run.kit.ids.nonce())
         outcome = turns.with_yields(outcome, sleeps, turns.NO_CHILD)
@@ -62,11 +63,15 @@ async def carry_out(run: OpenRun, answer: Answer, *, interrupted: bool) -> Bound
     return boundary
 
 
-def _warned(run: OpenRun, answer: Answer, gave: Sequence[Result]) -> list[Result]:
-    """The same call again and again: the model is told before it is ended."""
-    if bounds.loop(run.transcript, answer, run.policy.life) is not Loop.WARNED:
-        return list(gave)
-    return [replace(result, text=f"{result.text}\n{wording.LOOP_NOTE}") for result in gave]
+def _warning(run: OpenRun, answer: Answer) -> str:
+    """The same call again and again: the model is told before it is ended. Asked once for an answer: it may have a
+    thousand calls."""
+    is_warned = bounds.loop(run.transcript, answer, run.policy.life) is Loop.WARNED
+    return f"\n{wording.LOOP_NOTE}" if is_warned else ""
+
+
+def _noted(gave: Sequence[Result], note: str) -> list[Result]:
+    return [replace(result, text=result.text + note) for result in gave] if note else list(gave)
 
 
 # ---- people ------------------------------------------------------------------------------------------------
@@ -198,14 +203,15 @@ async def _delegate(
     run: OpenRun, answer: Answer, orders: Sequence[Order], wrong: Sequence[Result], sleeps: Sequence[int]
 ) -> tuple[Results, Boundary]:
     """An answer that only spawns: children, results and sleep in one commit."""
+    note = _warning(run, answer)
 
     def words(order: Order, got: Accepted | Refused) -> Result:
-        return _warned(run, answer, [in_words(run, order, got)])[0]
+        return _noted([in_words(run, order, got)], note)[0]
 
     root, nonce = run.about.root_id, run.kit.ids.nonce()
     return await run.kit.door.tx(
         (root, run.session_id), turns.delegate, run.policy, run.session_id, run.fence, run.run_id, root, orders,
-        _warned(run, answer, wrong), sleeps, nonce, words,
+        _noted(wrong, note), sleeps, nonce, words,
     )  # fmt: skip
 
 

@@ -67,7 +67,8 @@ class Throttled:
 
     async def ask(self, request: ModelRequest, on_delta: OnDelta) -> Answer:
         line = self._line(request.model)
-        passage = await line.enter(request.key, estimate(request))
+        tokens = estimate(request) if line.bounds.tokens_per_minute else 0  # nobody else asks for it
+        passage = await line.enter(request.key, tokens)
         try:
             answer = await self._models.ask(request, on_delta)
         except ModelError as error:
