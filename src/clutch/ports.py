@@ -131,15 +131,23 @@ class Trouble(StrEnum):
 class ModelError(Exception):
     """A model call failed. `retry_at`: the moment the provider said to come back, if it did.
 
-    `is_sent` False: the request never left this process, so it can have cost nothing."""
+    `is_sent` False: the request never left this process, so it can have cost nothing.
+    `is_begun`: the provider had begun to answer, so it may be billed."""
 
     def __init__(
-        self, trouble: Trouble, message: str, retry_at: float | None = None, *, is_sent: bool = True
+        self,
+        trouble: Trouble,
+        message: str,
+        retry_at: float | None = None,
+        *,
+        is_sent: bool = True,
+        is_begun: bool = False,
     ) -> None:
         super().__init__(f"{trouble}: {message}")
         self.trouble = trouble
         self.retry_at = retry_at
         self.is_sent = is_sent
+        self.is_begun = is_begun
 
 
 class Models(Protocol):
@@ -188,7 +196,9 @@ class Workspaces(Protocol):
         """Its path. A copy of `source` as git sees it, or empty. Raises WorkspaceFailed."""
         ...
 
-    async def remove(self, task_id: int) -> None: ...
+    async def remove(self, task_id: int) -> None:
+        """Raises WorkspaceFailed."""
+        ...
 
     async def kept(self) -> list[int]:
         """The tasks that have a directory here, also a half-made one."""

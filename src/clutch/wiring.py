@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import asyncio
+import hashlib
 import os
 import time
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, TypeVar, Unpack
+from urllib.parse import urlsplit
 
+from clutch.core.admission import OWN_RUNTIME, SpawnRequest
 from clutch.core.pacing import Bounds
 from clutch.core.policy import Policy
 from clutch.engine.bus import Bus
@@ -20,12 +24,12 @@ from clutch.engine.courier import Courier
 from clutch.engine.dispatcher import Worker
 from clutch.engine.ids import BlockIds
 from clutch.engine.kit import Kit
-from clutch.errors import ClutchError
+from clutch.errors import ClutchError, InvalidInput
 from clutch.gateway.api import Gateway
 from clutch.models.evidence import findings_of as findings_of
 from clutch.models.library import LibraryModels
 from clutch.models.offline import OfflineModel, watchable_latency
-from clutch.models.prices import ListedPrices
+from clutch.models.prices import ListedPrices, preload
 from clutch.models.router import OFFLINE, Router
 from clutch.models.settings import AdapterKind as AdapterKind
 from clutch.models.settings import Provider as Provider
@@ -101,10 +105,21 @@ async def running_engine(
     async with AsyncExitStack() as stack:
         door, lives = await _open_store(stack, state, database, clock, policy)
         home = default_state_directory() if state is None else Path(state)
+        await asyncio.to_thread(home.mkdir, 0o700, parents=True, exist_ok=True)
+        router = None if models else Router(providers, offline=OfflineModel(), library=LibraryModels)
+        if router is not None:
+            stack.push_async_callback(router.aclose)
+            models = await _limited(router, providers, model, clock)
+        assert models is not None
+        tools = toolbox or ToolRooms(policy.limits, ToolSettings(), home)
+        rooms = tools if isinstance(tools, ToolRooms) else None
+        if rooms is not None:
+            stack.push_async_callback(rooms.close)
+        is_boxed = rooms is not None and rooms.is_boxed
         kit = Kit(
             door=door,
-            models=models or await _open_models(stack, providers, model, clock),
-            toolbox=toolbox or await _open_tools(stack, policy, home),
+            models=models,
+            toolbox=tools,
             policy=policy,
             ids=BlockIds(),
             bus=Bus(),
@@ -114,8 +129,11 @@ async def running_engine(
                 door, policy.context, Documents(policy.context.document_bytes_max), identities
             ),
             runtimes=runtimes,
-            workspaces=LocalWorkspaces(home / WORKSPACES),
+            workspaces=LocalWorkspaces(_workspaces_of(home, database), is_boxed=is_boxed),
             lives=lives,
+            refresh=rooms.ready if rooms is not None and rooms.has_servers else None,
+            check=partial(_check, router, runtimes),
+            is_boxed=is_boxed,
         )
         worker = Worker(kit, clock, has_leases=database is not None)
         worker.cleanup = kit.workspaces.remove if kit.workspaces is not None else None
@@ -133,24 +151,33 @@ async def running_engine(
                 await worker.stop()
 
 
-async def _open_models(
-    stack: AsyncExitStack, providers: Sequence[Provider], model: str, clock: Clock
-) -> Models:
+def _workspaces_of(home: Path, database: str | None) -> Path:
+    """Numbers of tasks are a database's own; what two databases call 17 must not be one directory."""
+    if database is None:
+        return home / WORKSPACES
+    parts = urlsplit(database)
+    place = f"{parts.hostname}:{parts.port}{parts.path}?{parts.query}"
+    return home / WORKSPACES / hashlib.sha256(place.encode()).hexdigest()[:16]
+
+
+def _check(router: Router | None, runtimes: Mapping[str, Runtime], request: SpawnRequest) -> None:
+    if router is not None and request.model is not None:
+        router.check(request.model)
+    if request.runtime != OWN_RUNTIME and request.runtime not in runtimes:
+        known = ", ".join(sorted({OWN_RUNTIME, *runtimes}))
+        raise InvalidInput("runtime", f"there is no {request.runtime[:64]!r} here; known: {known}")
+
+
+async def _limited(router: Router, providers: Sequence[Provider], model: str, clock: Clock) -> Models:
     """Everything that asks a model goes through one limiter per provider. Raises InvalidInput naming the remedy."""
-    router = Router(providers, offline=OfflineModel(), library=LibraryModels)
     router.check(model)
-    stack.push_async_callback(router.aclose)
+    if model != OFFLINE:
+        await asyncio.to_thread(preload)  # the price list takes a third of a second
     bounds = {
         one.name: Bounds(concurrency_max=one.concurrency_max, tokens_per_minute=one.tokens_per_minute)
         for one in providers
     }
     return Throttled(router, clock, bounds)
-
-
-async def _open_tools(stack: AsyncExitStack, policy: Policy, home: Path) -> Toolbox:
-    rooms = ToolRooms(policy.limits, ToolSettings(), home)
-    stack.push_async_callback(rooms.close)
-    return rooms
 
 
 async def _open_store(
@@ -196,7 +223,7 @@ class Clutch(Gateway):
         limits = (policy or Policy()).limits
         self._rooms = ToolRooms(limits, settings or ToolSettings(), home) if tools is None else None
         self._runtimes: dict[str, Runtime] = {}
-        opening = self._running(
+        opening = running_engine(
             state=state,
             database=database,
             policy=policy,
@@ -209,14 +236,6 @@ class Clutch(Gateway):
             identities=identities,
         )
         super().__init__(opening, workspace)
-
-    @asynccontextmanager
-    async def _running(self, **options: Any) -> AsyncIterator[Engine]:
-        async with AsyncExitStack() as stack:
-            if self._rooms is not None:
-                stack.push_async_callback(self._rooms.close)
-                await self._rooms.ready()
-            yield await stack.enter_async_context(running_engine(**options))
 
     def tool(self, *, name: str | None = None, **flags: Unpack[Flags]) -> Callable[[F], F]:
         """Makes the function below it a tool of every agent here: typed parameters and a docstring are all."""

@@ -342,5 +342,5 @@ def test_a_spawn_that_is_ready_waits_for_no_timer() -> None:
 
 
 def test_a_kill_while_files_are_made_leads_to_their_cleanup() -> None:
-    killed = new(has_cleanup=True).then(ev.Reserved(100), ev.Killed(105, "enough"))
+    killed = new().then(ev.Reserved(100), ev.Killed(105, "enough"))
     assert (killed.task.phase, killed.task.outcome) == (Phase.CLEANUP_PENDING, Outcome.KILLED)

@@ -250,10 +250,12 @@ async def test_a_wrong_model_is_refused_before_anything_is_started(tmp_path: Pat
             pass
 
 
-async def test_a_child_with_a_model_nobody_knows_ends_with_an_error_that_names_the_remedy(
+async def test_a_child_with_a_model_or_a_runtime_nobody_knows_is_refused_before_any_side_effect(
     tmp_path: Path,
 ) -> None:
     async with story(tmp_path, "direct", lambda _: Reply([Text("ok")])) as (clutch, _):
-        result = await (await clutch.spawn("x", model="nobody:m", run_timeout_seconds=20))
-        assert result.outcome == "error"
-        assert "there is no provider 'nobody'" in (result.error or "")
+        with pytest.raises(InvalidInput, match="there is no provider 'nobody'"):
+            _ = await clutch.spawn("x", model="nobody:m")
+        with pytest.raises(InvalidInput, match="there is no 'robot' here; known: subagent"):
+            _ = await clutch.spawn("x", runtime="robot")
+        assert await _tree(clutch) == []

@@ -564,8 +564,11 @@ def _dismissed(story: _Story) -> None:
 
 def _clean(story: _Story, reason: str, **changes: Any) -> None:
     """Cleanup comes before both ends. With nothing to clean it is over in the same step."""
+    is_half_made = (
+        story.task.phase is Phase.SPAWNING
+    )  # its files are wanted by nobody, whatever was asked for
     story.to(Phase.CLEANUP_PENDING, reason, wake_at=None, **changes)
-    if story.task.has_cleanup:
+    if story.task.has_cleanup or is_half_made:
         story.change(wake_at=story.at + CLEANUP_RETRY_S)
         story.do(fx.Cleanup())
     else:

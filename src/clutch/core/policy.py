@@ -145,7 +145,7 @@ class Budgets:
     day_tokens: int | None = None  #: all roots together, a day in UTC
     day_usd: Decimal | None = None
     on_budget: OnBudget = OnBudget.ASK
-    output_tokens: int = 4096  #: reserved for the answer of a call that names no limit of its own
+    output_tokens: int = 8192  #: reserved for each answer, and all it may have: more could overspend
 
     @property
     def has_day(self) -> bool:

@@ -78,6 +78,7 @@ def _request(run: OpenRun) -> ModelRequest:
         tools=run.specs,
         key=f"{run.about.session_key}:{run.head}",
         thinking=run.thinking,
+        output_tokens_max=run.policy.budgets.output_tokens if run.is_budgeted else None,
     )
 
 

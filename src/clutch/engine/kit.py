@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 from decimal import Decimal
 from types import MappingProxyType
+from typing import Any
 
 from clutch.core import context
+from clutch.core.admission import SpawnRequest
 from clutch.core.messages import Usage
 from clutch.core.policy import Policy
 from clutch.engine.bus import Bus
@@ -47,7 +49,19 @@ class Kit:
     runtimes: Mapping[str, Runtime] = field(default_factory=lambda: MappingProxyType({}))
     workspaces: Workspaces | None = None  #: without it no child gets a workspace of its own
     lives: Lives | None = None
+    refresh: Callable[[], Awaitable[None]] | None = (
+        None  #: before each turn: tools of others may have changed
+    )
+    check: Callable[[SpawnRequest], None] | None = None  #: raises InvalidInput: model or runtime unknown here
+    is_boxed: bool = False  #: commands and file tools see the workspace only
     stopping: asyncio.Event = field(default_factory=asyncio.Event)
+
+    def wanted(self, args: Mapping[str, Any]) -> SpawnRequest:
+        """Arguments of a spawn, checked for form and for what there is here. Raises InvalidInput."""
+        request = self.toolbox.spawn_request(args)
+        if self.check is not None:
+            self.check(request)
+        return request
 
     def around(self) -> Surroundings:
         """Without any given: prompts from the store alone, no documents of the workspace."""

@@ -70,5 +70,5 @@ async def _remove(kit: Kit, task_id: int) -> None:
     try:
         if kit.workspaces is not None:
             await kit.workspaces.remove(task_id)
-    except OSError:
+    except (OSError, WorkspaceFailed):
         log.exception("files are left; the next start removes them", extra={"task": task_id})

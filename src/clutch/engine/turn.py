@@ -34,6 +34,8 @@ async def take_turn(kit: Kit, claimed: Claimed) -> None:
     begun = await _begin(kit, claimed)
     if begun is None:
         return
+    if kit.refresh is not None:
+        await kit.refresh()
     about = await kit.door.read(queries.briefing, claimed.session_id)
     if about.fence != claimed.fence:
         # Somebody took over since: what is read here may be theirs, and their calls are not ours to run.

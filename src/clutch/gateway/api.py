@@ -271,7 +271,7 @@ class Gateway:
             "output_schema": None if output_schema is None else dict(output_schema),
             "runtime": runtime,
         }
-        request = in_surface_spelling(kit.toolbox.spawn_request, fields)
+        request = in_surface_spelling(kit.wanted, fields)
         requester = await self._session(session)
         key = f"api:{idempotency_key or kit.ids.uuid4()}"
         order = Order(key, kit.ids.next(), kit.ids.uuid4(), request, place=0)
@@ -383,7 +383,9 @@ class Gateway:
         if session in self._sessions:
             return self._sessions[session]
         number, agent_id = kit.ids.next(), parsed.agent_id
-        rights = json.dumps(authority.to_json(root_rights(AgentGrant(kit.policy.limits.depth_max))))
+        rights = json.dumps(
+            authority.to_json(root_rights(AgentGrant(kit.policy.limits.depth_max, sandbox=kit.is_boxed)))
+        )
         route = f"{CHANNEL}:{parsed}"
         opened = await self._surely(
             lambda: kit.door.alone(

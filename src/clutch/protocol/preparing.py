@@ -51,10 +51,11 @@ def undo(now: float, policy: Policy, task_id: int, why: str) -> Tx[bool]:
 
 
 def unwanted(now: float, task_ids: Sequence[int]) -> Tx[list[int]]:
-    """Those whose files nobody needs: the spawn was undone, or the task is over and was cleaned up."""
+    """Those whose files nobody needs: the spawn was undone, or killed before it began, or is over and cleaned up."""
     del now
     rows = yield (
-        "SELECT id FROM tasks WHERE id {any} AND phase <> 'completed' AND phase <> 'completed_giveup'",
+        "SELECT id FROM tasks WHERE id {any} AND ((phase <> 'completed' AND phase <> 'completed_giveup')"
+        " OR (has_cleanup = 0 AND started_at IS NOT NULL))",
         (list(task_ids),),
     )
     return sorted(set(task_ids).difference(row[0] for row in rows))

@@ -240,7 +240,7 @@ def _child(
         requester_id=SessionId(parent.id),
         timeout_s=request.run_timeout_s or 0.0,
         expects_completion=request.expects_completion,
-        has_cleanup=request.cleanup is admission.Cleanup.DELETE or request.has_side_work,
+        has_cleanup=request.cleanup is admission.Cleanup.DELETE,
         plan=Plan.DRAFTING if request.plan_mode else Plan.NONE,
     )
     key = str(keys.subagent_key(admitted.agent_id, order.uuid))

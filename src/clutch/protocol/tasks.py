@@ -163,8 +163,7 @@ def _apply(now: float, policy: Policy, session: SessionRow, task: Task, effect: 
 
 def stop(now: float, policy: Policy, session: SessionRow, reason: str) -> Tx[None]:
     """Break the owner's fence and end its run; what it took and nobody answered goes back."""
-    if usage.is_budgeted(policy, session.purses):
-        yield from usage.give_up(now, policy, session, Fate.UNKNOWN)
+    yield from usage.give_up(now, policy, session, Fate.UNKNOWN)
     yield (
         "UPDATE runs SET ended_at = ?, stop_reason = ? WHERE session_id = ? AND ended_at IS NULL",
         (now, reason, session.id),

@@ -69,6 +69,7 @@ def begin(
 
 
 def _stay_paused(now: float, policy: Policy, session: SessionRow) -> Tx[None]:
+    yield from usage.give_up(now, policy, session, Fate.UNKNOWN)  # of an owner that died
     if session.is_task:
         yield from tasks.record(now, policy, session, ev.Paused(now))
     yield from _release(now, policy, session, parked_until=now)

@@ -141,6 +141,9 @@ class Tools:
         if spec.concurrency is not None and spec.concurrency < 1:
             raise InvalidInput(f"{tool}, concurrency", "must be at least 1; leave it out for no limit")
 
+    def has(self, name: str) -> bool:
+        return name in self._tools
+
     def specs(self) -> Sequence[ToolSpec]:
         specs = [*(tool.spec for tool in self._tools.values()), *BY_THE_ENGINE]
         return [_with_aliases(spec) for spec in specs] if self._has_aliases else specs

@@ -52,6 +52,8 @@ class ToolRooms:
             description=SHELL,
             needs_approval=settings.shell_needs_approval,
         )
+        self.has_servers = bool(settings.mcp_servers)
+        self.is_boxed = settings.sandbox is Sandbox.ON
         self.mcp = None if state is None else McpTools(settings.mcp_servers, state)
 
     async def ready(self) -> None:
@@ -80,7 +82,7 @@ class ToolRooms:
         return own if self.mcp is None else [*own, *self.mcp.specs()]
 
     async def run(self, name: str, args: Mapping[str, Any], context: ToolContext) -> str:
-        if self.mcp is not None and self.mcp.has(name):
+        if self.mcp is not None and not self.tools.has(name) and self.mcp.has(name):
             return await self.mcp.run(name, args, context)
         return await self.tools.run(name, args, context)
 

@@ -10,8 +10,10 @@ from clutch.tools.isolation import IsolationFailed, isolated_workspace, remove_w
 
 
 class LocalWorkspaces:
-    def __init__(self, root: Path) -> None:
-        self._root = root
+    """`is_boxed`: tools see their workspace only. Without that, a directory of one's own isolates nobody."""
+
+    def __init__(self, root: Path, *, is_boxed: bool) -> None:
+        self._root, self._is_boxed = root, is_boxed
 
     def _place(self, task_id: int) -> Path:
         return self._root / str(task_id)
@@ -21,6 +23,8 @@ class LocalWorkspaces:
         return self._root / f"{task_id}.made"
 
     async def make(self, task_id: int, source: str) -> str:
+        if not self._is_boxed:
+            raise WorkspaceFailed("workspace: isolated needs the sandbox, which is off here")
         try:
             await asyncio.to_thread(self._make, task_id, source)
         except (IsolationFailed, OSError) as error:
@@ -44,7 +48,10 @@ class LocalWorkspaces:
         return sorted(int(place.name) for place in self._root.iterdir() if place.name.isdecimal())
 
     async def remove(self, task_id: int) -> None:
-        await asyncio.to_thread(self._remove, task_id)
+        try:
+            await asyncio.to_thread(self._remove, task_id)
+        except IsolationFailed as error:
+            raise WorkspaceFailed(f"workspace: {error}") from error
 
     def _remove(self, task_id: int) -> None:
         self._mark(task_id).unlink(missing_ok=True)
