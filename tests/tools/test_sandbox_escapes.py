@@ -35,6 +35,10 @@ TEETH = {
     "connect to an abstract unix socket": "somebody reached abstract",
     "signal a process outside": "a process outside was ended",
     "plant a program in the git config": "a file outside was changed",
+    "plant a program in a copy of the git config": "a file outside was changed",
+    "exchange the repository": "a forbidden call succeeded",
+    "change the index of the repository": "a file outside was changed",
+    "make a repository of a submodule": "a forbidden call succeeded",
     "leave something in /tmp and /dev/shm": "something was left in shared memory",
 }
 
@@ -61,6 +65,14 @@ async def run(world: World, script: str, shell: Shell | None = None, seconds: fl
 @pytest.mark.parametrize("attempt", ATTEMPTS)
 async def test_escape_leaves_nothing_outside(world: World, attempt: str) -> None:
     said = await run(world, ATTEMPTS[attempt])
+    assert world.harms(said) == [], said
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize("attempt", [name for name in ATTEMPTS if "git" in name or "repository" in name])
+async def test_git_of_the_user_runs_nothing_that_a_box_has_planted(world: World, attempt: str) -> None:
+    said = await run(world, ATTEMPTS[attempt])
+    world.git("status", "--short")
     assert world.harms(said) == [], said
 
 

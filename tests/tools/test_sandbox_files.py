@@ -137,3 +137,23 @@ async def test_neither_wall_is_refused_with_a_remedy(tmp_path: Path, monkeypatch
     monkeypatch.setattr(probing, "probe", lambda: Offer(None, "bubblewrap is not installed", 0))
     with pytest.raises(ToolFailed, match=r'file tools refused.*apt install bubblewrap.*sandbox: "off"'):
         await FileRoom().run("list", {"path": "."}, str(tmp_path), True)
+
+
+@pytest.mark.parametrize(
+    "call", [("read", {"path": "state/db"}), ("write", {"path": "state/db", "text": "x"})]
+)
+@pytest.mark.parametrize("has_bubblewrap", [True, False])
+async def test_state_in_the_workspace_is_out_of_reach(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, has_bubblewrap: bool, call: tuple[str, dict[str, str]]
+) -> None:
+    (tmp_path / "state").mkdir()
+    (tmp_path / "state" / "db").write_text("secret")
+    if not has_bubblewrap:
+        offer = Offer(None, "bubblewrap is not installed", probing.probe().landlock)
+        monkeypatch.setattr(probing, "probe", lambda: offer)
+    room = FileRoom(hidden=(str(tmp_path / "state"),))
+    remedy = "read-only|no such file" if has_bubblewrap else "state directory outside.*install bubblewrap"
+    with pytest.raises(ToolFailed, match=remedy):
+        await room.run(*call, str(tmp_path), call[0] == "read")
+    assert (tmp_path / "state" / "db").read_text() == "secret"
+    await room.close()

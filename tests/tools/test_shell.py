@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import secrets
+import shutil
 from pathlib import Path
 
 import pytest
@@ -128,6 +129,11 @@ async def test_system_is_no_workspace(root: str) -> None:
         await run(Path(root), "true")
 
 
+async def test_hidden_folder_is_no_workspace_itself(tmp_path: Path) -> None:
+    with pytest.raises(ToolFailed, match="choose a folder of its own"):
+        await run(tmp_path, "true", Shell(hidden=(str(tmp_path),)))
+
+
 async def test_hidden_folder_of_the_workspace_is_empty_inside(tmp_path: Path) -> None:
     (tmp_path / "deep" / "state").mkdir(parents=True)
     (tmp_path / "deep" / "state" / "token").write_text("secret")
@@ -143,6 +149,32 @@ async def test_git_works_inside(tmp_path: Path) -> None:
     commit = "git -c user.name=a -c user.email=a@b.c commit -qm first && git log --oneline"
     said = await run(tmp_path, f"git init -q && echo x >file && git add file && {commit}")
     assert "first\n(exit code 0" in said
+
+
+async def test_repository_made_by_an_agent_cannot_uncover_what_is_hidden(tmp_path: Path) -> None:
+    """What it names is guarded by mounting it once more, and that must not undo the other mount."""
+    (tmp_path / "state" / "deep").mkdir(parents=True)
+    for name in ("state/token", "state/deep/token"):
+        (tmp_path / name).write_text("secret")
+    shell = Shell(hidden=(str(tmp_path / "state"),))
+    for name in ("state", "state/deep"):
+        link = f"--cacheinfo 160000,{'1' * 40},{name}"
+        assert "exit code 0" in await run(tmp_path, f"git init -q && git update-index --add {link}", shell)
+        assert "secret" not in await run(tmp_path, "cat state/token state/deep/token", shell)
+        shutil.rmtree(tmp_path / ".git")
+
+
+async def test_submodule_is_guarded_wherever_its_own_files_say_it_lies(tmp_path: Path) -> None:
+    (tmp_path / ".git" / "modules" / "a" / "b").mkdir(parents=True)
+    (tmp_path / ".git" / "modules" / "a" / "b" / "HEAD").touch()
+    (tmp_path / ".git" / "modules" / "a" / "b" / "config").write_text(
+        "[core]\n\tworktree = ../../../../deep/b\n"
+    )
+    (tmp_path / "deep" / "b").mkdir(parents=True)
+    (tmp_path / "deep" / "b" / ".git").write_text("gitdir: ../../.git/modules/a/b\n")
+    await run(tmp_path, "rm deep/b/.git; mv deep other; echo x >deep/b/.git; echo y >deep/b/file")
+    assert (tmp_path / "deep" / "b" / ".git").read_text().startswith("gitdir")
+    assert (tmp_path / "deep" / "b" / "file").read_text() == "y\n"
 
 
 async def test_link_named_git_is_not_followed(tmp_path: Path) -> None:

@@ -183,10 +183,21 @@ class FileRoom:
             box = Box(key.root, key.is_writable, read_only=python, hidden=self._hidden, limits=LIMITS)
         except ValueError as error:
             raise ToolFailed(str(error)) from error
+        _refuse_unseen(box, holding)
         mode = "boxed" if holding is not Walls.LANDLOCK else "writable" if key.is_writable else "readable"
         words = [sys.executable, "-I", "-m", file_worker.__name__, key.root, mode, *python]
         with guarding(box) as guards:
             return await start(box, words, walls=holding, cwd="/", guards=guards, is_served=True)
+
+
+def _refuse_unseen(box: Box, holding: Walls) -> None:
+    """Landlock knows only what is allowed: it cannot take a directory out of one that is."""
+    inside = [path for path in box.hidden if is_beneath(path, box.root)]
+    if holding is Walls.LANDLOCK and inside:
+        raise ToolFailed(
+            f"file tools refused: {inside[0]} lies in the workspace and no agent may see it. "
+            "Choose a state directory outside the workspace, or install bubblewrap"
+        )
 
 
 def _real(root: str) -> str:

@@ -4,10 +4,13 @@ Of a git repository it is a worktree: all tracked files at the current commit, a
 directory it is an empty one. The child's box shows it this directory only (`sandbox`), so nothing here has to keep
 it inside. Its changes are files in this directory; somebody outside looks at them and takes them over.
 
+A repository is a program: its filters, hooks and settings name commands, and an agent may have written them. So
+git runs in a box of its own (`sandbox.git`) or not at all.
+
 Removing looks at no path twice: every step is relative to an open directory and follows no link, so a process
 that swaps a folder for a link while it is being removed loses its own folder and nothing else.
 
-These functions block.
+These functions block, and want a thread without an event loop.
 """
 
 from __future__ import annotations
@@ -16,13 +19,11 @@ import errno
 import os
 import secrets
 import stat
-import subprocess
 from contextlib import suppress
-from pathlib import Path
 
-from clutch.tools.sandbox import bubblewrap
+from clutch.tools.sandbox import repository
+from clutch.tools.sandbox.git import BoxedGit, BoxedGitFailed
 
-GIT_S = 300
 ROUNDS_MAX = 100  # each meets what was swapped or written while the last one looked
 _DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 
@@ -33,55 +34,55 @@ class IsolationFailed(Exception):
 
 def isolated_workspace(source_root: str, target_dir: str) -> None:
     """Makes `target_dir`, which must not exist; the directory around it must."""
+    source, target = os.path.realpath(source_root), os.path.realpath(target_dir)
     if os.path.lexists(target_dir):
         raise IsolationFailed(f"{target_dir} exists already")
-    if not is_repository(source_root):
-        try:
-            os.mkdir(target_dir, 0o700)
-        except OSError as error:
-            raise IsolationFailed(f"{target_dir}: {error.strerror}") from error
+    try:
+        os.mkdir(target, 0o700)
+    except OSError as error:
+        raise IsolationFailed(f"{target_dir}: {error.strerror}") from error
+    if not is_repository(source):
         return
-    if _git(source_root, "rev-parse", "--verify", "--quiet", "HEAD").returncode:
-        raise IsolationFailed(f"{source_root} is a git repository without a commit; make one first")
-    done = _git(source_root, "worktree", "add", "--detach", "--quiet", "--", target_dir, "HEAD")
-    if done.returncode:
-        if os.path.lexists(target_dir):
-            remove_workspace(target_dir)
-        raise IsolationFailed(f"git worktree add: {done.stderr.decode(errors='replace').strip()[-300:]}")
+    try:
+        _check_out(source, target)
+    except (OSError, BoxedGitFailed, IsolationFailed) as error:
+        remove_workspace(target)
+        raise IsolationFailed(str(error)) from error
 
 
 def is_repository(root: str) -> bool:
     """Whether `root` is the top of one. A folder inside one is not: its worktree would be the whole."""
-    return Path(root, ".git").exists()
+    return os.path.lexists(f"{root}/.git")
 
 
-def _git(root: str, *words: str) -> subprocess.CompletedProcess[bytes]:
-    """No hook runs: it might be the work of an agent, and this is outside any box."""
-    quiet = ["-c", "core.hooksPath=/dev/null", "-c", "core.fsmonitor=false"]
-    environment = {
-        "PATH": os.environ.get("PATH", os.defpath),
-        "HOME": os.environ.get("HOME", "/"),
-        "LC_ALL": "C",
-    }
-    try:
-        return subprocess.run(  # noqa: S603 - fixed words and paths of ours
-            ["git", *quiet, "-C", root, *words],  # noqa: S607 - git is where the user has it
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            env={**environment, "GIT_TERMINAL_PROMPT": "0"},
-            timeout=GIT_S,
-            check=False,
+def _check_out(source: str, target: str) -> None:
+    git = BoxedGit(_git_directory(source), target)
+    if git.run("rev-parse", "--verify", "--quiet", "HEAD").exit_code == 1:
+        raise IsolationFailed(f"{source} is a git repository without a commit; make one first")
+    # Forced, because a directory of this name may have been lost without git knowing.
+    done = git.run("worktree", "add", "--force", "--detach", "--quiet", "--", target, "HEAD")
+    if done.exit_code:
+        raise IsolationFailed(f"git worktree add: {done.said[-300:]}")
+
+
+def _git_directory(source: str) -> str:
+    """In the workspace, or where git itself keeps this worktree: an agent may have written a `.git` that names
+    somebody else's repository."""
+    place = f"{source}/.git"
+    if stat.S_ISDIR(os.lstat(place).st_mode):
+        return place
+    entry = repository.worktree_entry(source)
+    if entry is None:
+        raise IsolationFailed(
+            f"{place} names a repository elsewhere; an isolated workspace needs the repository itself"
         )
-    except FileNotFoundError as error:
-        raise IsolationFailed("git is not installed, and the workspace is a git repository") from error
-    except subprocess.TimeoutExpired as error:
-        raise IsolationFailed(f"git {words[0]}: no answer within {GIT_S} s") from error
+    return entry
 
 
 def remove_workspace(target: str) -> None:
     """Removes what `isolated_workspace` made. What is gone already is no error; a link is not followed."""
     parent, name = os.path.split(os.path.abspath(target))
-    repositories = bubblewrap.history_of(os.path.realpath(target))
+    entry = repository.worktree_entry(os.path.realpath(target))
     try:
         around = os.open(parent, _DIRECTORY)
     except FileNotFoundError:
@@ -94,8 +95,19 @@ def remove_workspace(target: str) -> None:
         raise IsolationFailed(f"{target}: {error.strerror}") from error
     finally:
         os.close(around)
-    for repository in repositories:
-        _git(repository, "worktree", "prune")
+    if entry is not None:
+        with suppress(OSError):  # what is left of it hurts nobody, and git prunes it some day
+            _forget(entry, os.path.realpath(target))
+
+
+def _forget(entry: str, root: str) -> None:
+    """Without git, whose `prune` would run what a repository names; and nothing but the entry of `root`."""
+    around = os.open(os.path.dirname(entry), _DIRECTORY)
+    try:
+        if repository.names_worktree(f"/proc/self/fd/{around}/{os.path.basename(entry)}", root):
+            _remove_directory(around, os.path.basename(entry))
+    finally:
+        os.close(around)
 
 
 def _remove_directory(around: int, name: str) -> None:

@@ -48,6 +48,13 @@ SHELL = {
     "plant a git hook": "echo 'echo {marker}' >.git/hooks/pre-commit && echo ESCAPED",
     "plant a git hook in a swapped repository": "mv .git old && mkdir -p .git/hooks && echo ESCAPED",
     "plant a program in the git config": "git config core.fsmonitor 'echo {marker}' && echo ESCAPED",
+    "plant a program in a copy of the git config": "cp -r .git evil && git config -f evil/config core.fsmonitor "
+    "'echo x >{outside}/written' && echo ../evil >.git/commondir && echo ESCAPED",
+    "cover the repository": "mount --bind /tmp .git && echo ESCAPED",
+    "remove the repository": "rm -rf .git; [ -e .git/HEAD ] || echo ESCAPED",
+    "change the index of the repository": "echo x >file && git add file && echo ESCAPED",
+    "make a repository of a submodule": "mkdir -p module && cd module && git init -q && "
+    "git config core.fsmonitor 'echo x >{outside}/written' && echo ESCAPED",
 }
 
 _CALL = """
@@ -58,6 +65,12 @@ def said(result): print("ESCAPED" if result >= 0 else "no")
 """
 
 PYTHON = {
+    "exchange the repository": _CALL
+    + """
+import shutil
+shutil.copytree(".git", "evil")
+said(libc.renameat2(-100, b".git", -100, b"evil", 2))
+""",
     "reach the network": """
 import socket
 socket.create_connection(("192.0.2.1", 80), 1)

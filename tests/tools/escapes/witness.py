@@ -29,7 +29,9 @@ class World:
             (self.base / name).mkdir(parents=True)
         for name in ("token", "other/secret", "outside/home/.ssh/id"):
             (self.base / name).write_text(CANARY, encoding="utf-8")
-        subprocess.run(["git", "init", "-q", self.workspace], check=True)  # noqa: S607
+        self.git("init", "-q")
+        (self.base / "workspace" / "module").mkdir()
+        self.git("update-index", "--add", "--cacheinfo", f"160000,{'1' * 40},module")
         self._listen("tcp", socket.AF_INET, socket.SOCK_STREAM, ("127.0.0.1", 0))
         self._listen("udp", socket.AF_INET, socket.SOCK_DGRAM, ("127.0.0.1", 0))
         self._listen("unix", socket.AF_UNIX, socket.SOCK_STREAM, f"/tmp/{self.marker}.socket")  # noqa: S108
@@ -43,6 +45,11 @@ class World:
     @property
     def workspace(self) -> str:
         return str(self.base / "workspace")
+
+    def git(self, *words: str) -> None:
+        """As the user does, outside any box."""
+        command = ["git", "--no-optional-locks", "-C", self.workspace, *words]
+        subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
 
     def filled(self, script: str) -> str:
         places = {
@@ -97,10 +104,9 @@ class World:
         self.listeners[name] = listener
 
     def _files(self) -> dict[str, bytes]:
-        """All but what lies in the workspace, of which only what git would run is looked at."""
-        own = (".git/hooks/pre-commit", ".git/config")
+        """All but what lies in the workspace, of which only the repository is looked at: git runs what it names."""
         beyond = [path for path in self.base.rglob("*") if not path.is_relative_to(self.workspace)]
-        watched = [*beyond, *(Path(self.workspace, name) for name in own)]
+        watched = [*beyond, *Path(self.workspace, ".git").rglob("*")]
         return {str(path): path.read_bytes() for path in watched if path.is_file()}
 
 

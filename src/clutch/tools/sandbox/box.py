@@ -46,6 +46,7 @@ class Box:
     root: str
     is_writable: bool = True
     read_only: tuple[str, ...] = ()  #: further directories to be seen
+    writable: tuple[str, ...] = ()  #: further directories to be seen and changed
     hidden: tuple[str, ...] = ()  #: directories that stay unseen although they lie in the workspace
     network: bool = False  #: the whole network of this machine, its loopback included
     environment: tuple[str, ...] = ENVIRONMENT  #: names passed on
@@ -59,8 +60,11 @@ class Box:
         root = os.path.realpath(self.root)
         if any(is_beneath(place, root) for place in SYSTEM):
             raise ValueError(f"workspace: {root} is part of the system; choose a folder of its own")
+        if root in map(os.path.realpath, self.hidden):
+            raise ValueError(f"workspace: {root} is what no agent may see; choose a folder of its own")
         object.__setattr__(self, "root", root)
         object.__setattr__(self, "read_only", tuple(map(os.path.realpath, self.read_only)))
+        object.__setattr__(self, "writable", tuple(map(os.path.realpath, self.writable)))
         object.__setattr__(self, "hidden", tuple(map(os.path.realpath, self.hidden)))
 
     def variables(self) -> dict[str, str]:

@@ -5,9 +5,10 @@ bounded size and the workspace. There is no network but a loopback of its own, n
 capability, no way to a second user namespace. The user inside is always `agent` (1000); outside it is the
 caller. When the caller is root, `descent` stands in front and makes it somebody who may do nothing.
 
-Guards. Some things in a workspace are run by people later, outside any box: git hooks and what `.git/config`
-names, and the Python that Clutch itself runs from when that lies in the workspace. They are mounted read-only,
-and every directory above them onto itself, because a mount point cannot be renamed while what is above it can.
+Guards. Some things in a workspace are run by people later, outside any box: what `.git` names, and the Python
+that Clutch itself runs from when that lies in the workspace. They are mounted read-only, and every directory
+above them onto itself, because a mount point cannot be renamed while what is above it can. Of `.git` it is the
+whole, because its `config` lies wherever `commondir` says; and that of its submodules, which git enters from it.
 Mounting at a path in reach of a boxed process is a race with that process. So guards are chosen while no
 command runs in the workspace, and stay the same until none runs: what is guarded cannot be swapped by anybody,
 and what is not guarded is not touched.
@@ -20,11 +21,14 @@ import stat
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
 
+from clutch.tools.sandbox import repository
 from clutch.tools.sandbox.box import Box, is_beneath
 
 USER = "1000"
+TREES_MAX = 200  # a command line has an end, and only a repository made to exhaust it has more
 ETC = Path(__file__).parent / "etc"
 
 #: What programs need to start, to show times and to check certificates. None of it is a secret.
@@ -95,7 +99,7 @@ def _system(box: Box, staged: Staged) -> list[str]:
 
 def _workspace(box: Box, guards: Sequence[Guard], staged: Staged) -> list[str]:
     """Outer directories first: a mount hides what was mounted beneath it before."""
-    mounts = dict.fromkeys(box.read_only, "--ro-bind")
+    mounts = dict.fromkeys(box.read_only, "--ro-bind") | dict.fromkeys(box.writable, "--bind")
     mounts[box.root] = "--bind" if box.is_writable else "--ro-bind"
     for guard in guards:
         for above in _between(box.root, guard.path):
@@ -112,7 +116,7 @@ def sources(box: Box, guards: Sequence[Guard]) -> list[str]:
     between = [above for guard in guards for above in _between(box.root, guard.path)]
     shown = [guard.path for guard in guards if not guard.is_hidden]
     own = [str(ETC / name) for name in ("passwd", "group")]
-    return list(dict.fromkeys([box.root, *box.read_only, *between, *shown, *own]))
+    return list(dict.fromkeys([box.root, *box.read_only, *box.writable, *between, *shown, *own]))
 
 
 def _between(root: str, path: str) -> Iterator[str]:
@@ -128,7 +132,7 @@ def python_places() -> tuple[str, ...]:
 
 
 def hidden_in(box: Box) -> tuple[Guard, ...]:
-    inside = [path for path in box.hidden if is_beneath(path, box.root) and path != box.root]
+    inside = [path for path in box.hidden if is_beneath(path, box.root)]
     return tuple(Guard(path, is_hidden=True) for path in inside if os.path.isdir(path))
 
 
@@ -136,43 +140,25 @@ def guards_of(box: Box) -> tuple[Guard, ...]:
     """What must be guarded in this workspace as it stands now. Links are not followed: they guard nothing."""
     root = box.root
     own = [Guard(path) for path in python_places() if is_beneath(path, root) and path != root]
-    repository, config, hooks = (f"{root}/{name}" for name in (".git", ".git/config", ".git/hooks"))
-    if _is_kind(repository, stat.S_ISREG):
-        own.append(Guard(repository))
-    elif _is_kind(repository, stat.S_ISDIR) and _is_kind(config, stat.S_ISREG):
-        own.append(Guard(config))
-        if _is_kind(hooks, stat.S_ISDIR) or not os.path.lexists(hooks):
-            own.append(Guard(hooks, is_hidden=not os.path.lexists(hooks)))
-    return tuple(own)
+    named = dict.fromkeys([f"{root}/.git", *islice(repository.trees_of(root), TREES_MAX)])
+    inside = [path for path in named if is_beneath(path, root) and path != root]
+    return (*own, *(Guard(path) for path in inside if _is_file_or_folder(path)))
 
 
-def _is_kind(path: str, is_kind: Callable[[int], bool]) -> bool:
+def _is_file_or_folder(path: str) -> bool:
     try:
-        return is_kind(os.lstat(path).st_mode)
-    except OSError:
+        mode = os.lstat(path).st_mode
+    except (OSError, ValueError):
         return False
+    return os.path.realpath(path) == path and (stat.S_ISREG(mode) or stat.S_ISDIR(mode))
+
+
+def unhidden(guards: Sequence[Guard], hidden: Sequence[Guard]) -> Iterator[Guard]:
+    """An agent's repository may name anything; what is hidden stays so."""
+    return (guard for guard in guards if not any(is_beneath(guard.path, other.path) for other in hidden))
 
 
 def history_of(root: str) -> tuple[str, ...]:
-    """The repository a git worktree belongs to, to be shown read-only; nothing for any other workspace.
-
-    `.git` of a worktree is a file that names it, and an agent may have written that file. So the place named
-    must name this workspace in turn, which only git did."""
-    named = os.path.realpath(_line(f"{root}/.git").removeprefix("gitdir: "))
-    common, folder = os.path.split(os.path.dirname(named))
-    is_mutual = folder == "worktrees" and os.path.realpath(_line(f"{named}/gitdir")) == f"{root}/.git"
-    return (common,) if is_mutual and not is_beneath(common, root) else ()
-
-
-def _line(path: str) -> str:
-    """The text of a small file, which may be a stranger's: a pipe there must not keep us waiting."""
-    try:
-        file = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC)
-    except OSError:
-        return ""
-    try:
-        return os.read(file, 4096).decode("utf-8", "replace").strip().replace("\0", "")
-    except OSError:
-        return ""
-    finally:
-        os.close(file)
+    """The repository a git worktree belongs to, to be shown read-only; nothing for any other workspace."""
+    entry = repository.worktree_entry(root)
+    return () if entry is None else (os.path.dirname(os.path.dirname(entry)),)

@@ -34,13 +34,14 @@ _held: dict[str, _Held] = {}
 @contextmanager
 def guarding(box: Box) -> Iterator[tuple[bubblewrap.Guard, ...]]:
     """The guards of a box, the same ones for every box of this workspace until the last has ended."""
+    hidden = bubblewrap.hidden_in(box)
     if not box.is_writable:
-        yield bubblewrap.hidden_in(box)
+        yield hidden
         return
     held = _held.setdefault(box.root, _Held(bubblewrap.guards_of(box)))
     held.boxes += 1
     try:
-        yield (*bubblewrap.hidden_in(box), *held.guards)
+        yield (*hidden, *bubblewrap.unhidden(held.guards, hidden))
     finally:
         held.boxes -= 1
         if not held.boxes:
