@@ -124,7 +124,7 @@ async def running_engine(
             ids=BlockIds(),
             bus=Bus(),
             default_model=model,
-            prices=ListedPrices(),
+            prices=ListedPrices({one.name: one.context_window for one in providers if one.context_window}),
             surroundings=Surroundings(
                 door, policy.context, Documents(policy.context.document_bytes_max), identities
             ),
@@ -177,7 +177,7 @@ async def _limited(router: Router, providers: Sequence[Provider], model: str, cl
         one.name: Bounds(concurrency_max=one.concurrency_max, tokens_per_minute=one.tokens_per_minute)
         for one in providers
     }
-    return Throttled(router, clock, bounds)
+    return Throttled(router, clock, bounds, known=router.knows)
 
 
 async def _open_store(

@@ -210,11 +210,12 @@ def test_one_probe_goes_first_and_the_others_wait_for_it() -> None:
 
 
 def test_each_failed_probe_opens_the_breaker_for_longer_up_to_a_bound() -> None:
-    pace, waits = broken(5), []
+    pace, waits, opened_at = broken(5), [], NOW
     for _ in range(9):
         assert pace.breaker is not None
-        waits.append(pace.breaker.until - pace.breaker.opened_at)
-        pace = after(pace, BROKEN, pace.breaker.until)
+        waits.append(pace.breaker.until - opened_at)
+        opened_at = pace.breaker.until
+        pace = after(pace, BROKEN, opened_at)
     assert waits == [5, 10, 20, 40, 80, 160, 300, 300, 300]
 
 

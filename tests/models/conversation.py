@@ -15,7 +15,19 @@ from clutch.ports import ModelRequest, ToolContext, ToolFailed, ToolSpec
 from clutch.tools.box import standard_tools
 
 NONCE = "0123456789abcdef" * 2
+TOOLS = standard_tools()
+SEEN: dict[tuple[str, str, str], str] = {}
 LEAF_TOOLS = ("read", "list", "search", "write")
+
+
+async def seen(call: Call, context: ToolContext) -> str:
+    """Each search starts a process, and many conversations look at the same folders, which never change."""
+    if call.name == "write":
+        return await TOOLS.run(call.name, call.args, context)
+    key = (context.workspace, call.name, json.dumps(dict(call.args)))
+    if key not in SEEN:
+        SEEN[key] = await TOOLS.run(call.name, call.args, context)
+    return SEEN[key]
 
 
 async def no_sleep(_: float) -> None:
@@ -69,7 +81,7 @@ class Conversation:
         allowed = [*LEAF_TOOLS]
         if self.depth < self.depth_max:
             allowed += ["sessions_spawn", *(["sessions_yield"] if self.has_yield else [])]
-        return [spec for spec in standard_tools().specs() if spec.name in allowed]
+        return [spec for spec in TOOLS.specs() if spec.name in allowed]
 
     async def answer(self, answer: Answer) -> None:
         calls = [self.carry_out(index, call) for index, call in enumerate(answer.calls)]
@@ -86,12 +98,12 @@ class Conversation:
             return replace(result, text=json.dumps(self.spawn(call)))
         try:
             context = ToolContext(str(self.workspace), "agent:main:main", "key")
-            return replace(result, text=await standard_tools().run(call.name, call.args, context))
+            return replace(result, text=await seen(call, context))
         except ToolFailed as error:
             return replace(result, text=str(error), failed=True)
 
     def spawn(self, call: Call) -> dict[str, str]:
-        request = standard_tools().spawn_request(call.args)
+        request = TOOLS.spawn_request(call.args)
         label = request.label or ""
         if self.fates.get(label) == "refused":
             return {"status": "forbidden", "error": "limit reached: 5/5 (maxChildrenPerAgent)"}

@@ -207,7 +207,13 @@ async def test_an_error_that_is_only_a_text_is_shown() -> None:
 async def test_an_error_with_status_200_is_an_error() -> None:
     body = b'{"error":{"code":429,"message":"slow down"}}'
     head = b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n" % len(body)
-    assert (await failed(head + body)).trouble is Trouble.RATE_LIMIT
+    error = await failed(head + body)
+    assert (error.trouble, error.is_begun) == (Trouble.RATE_LIMIT, False)
+
+
+async def test_a_complaint_as_the_first_event_is_no_answer_that_was_begun() -> None:
+    error = await failed(SSE + b'data: {"error":{"code":429,"message":"slow down"}}\n\n')
+    assert (error.trouble, error.is_begun) == (Trouble.RATE_LIMIT, False)
 
 
 async def test_the_key_is_not_carried_to_where_a_redirect_leads() -> None:

@@ -6,6 +6,7 @@ import json
 import os
 from collections.abc import Callable
 from pathlib import Path
+from typing import TypeAlias
 
 import pytest
 
@@ -19,6 +20,7 @@ from tests.models.conversation import Conversation, no_sleep
 
 pytestmark = pytest.mark.anyio
 
+Shape: TypeAlias = Callable[[Path], None]
 SURVEY = Input("Survey the folder")
 BAD_NAME = os.fsdecode(b"caf\xe9")
 
@@ -79,13 +81,31 @@ def many_places(root: Path) -> None:
         (root / f"dir{number:02}" / "readme.md").write_text(f"# Part {number}\n")
 
 
-SHAPES = [repository, one_file, weird_names, strange_contents, only_a_subfolder, many_places]
+SHAPES: list[Shape] = [repository, one_file, weird_names, strange_contents, only_a_subfolder, many_places]
+
+
+@pytest.fixture(scope="module")
+def folders(tmp_path_factory: pytest.TempPathFactory) -> dict[Shape, Path]:
+    """One of each shape."""
+    made = {shape: tmp_path_factory.mktemp(shape.__name__) for shape in SHAPES}
+    for shape, root in made.items():
+        shape(root)
+    return made
 
 
 @pytest.fixture(params=SHAPES, ids=lambda shape: shape.__name__)
-def workspace(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
-    request.param(tmp_path)
-    return tmp_path
+def workspace(request: pytest.FixtureRequest, folders: dict[Shape, Path]) -> Path:
+    return folders[request.param]
+
+
+@pytest.fixture
+def project(folders: dict[Shape, Path]) -> Path:
+    return folders[repository]
+
+
+@pytest.fixture
+def letter(folders: dict[Shape, Path]) -> Path:
+    return folders[one_file]
 
 
 def final_texts(conversation: Conversation) -> list[str]:
@@ -134,9 +154,8 @@ async def test_the_answer_names_the_files_of_the_folder(workspace: Path) -> None
     assert sum(name in answer for name in names) >= min(5, len(names))
 
 
-async def test_children_are_of_different_shape_and_stay_within_their_steps(tmp_path: Path) -> None:
-    repository(tmp_path)
-    conversation = Conversation(tmp_path, SURVEY)
+async def test_children_are_of_different_shape_and_stay_within_their_steps(project: Path) -> None:
+    conversation = Conversation(project, SURVEY)
     await conversation.run()
     answers = [[m for m in one.transcript if isinstance(m, Answer)] for one in conversation.everybody()]
     assert sum(len(answer.calls) for answered in answers for answer in answered) >= 25
@@ -174,7 +193,7 @@ def only_binary(root: Path) -> None:
     ],
 )
 async def test_a_folder_without_text_is_described_and_nothing_is_invented(
-    tmp_path: Path, make: Callable[[Path], None], words: str, spawned: int
+    tmp_path: Path, make: Shape, words: str, spawned: int
 ) -> None:
     make(tmp_path)
     conversation = Conversation(tmp_path, SURVEY)
@@ -203,37 +222,34 @@ async def test_the_same_transcript_gives_the_same_answer_also_after_storing_it(w
                 assert message.usage != Usage()
 
 
-async def test_a_run_cut_at_any_step_ends_with_the_same_answer(tmp_path: Path) -> None:
-    repository(tmp_path)
-    conversation = Conversation(tmp_path, SURVEY)
+async def test_a_run_cut_at_any_step_ends_with_the_same_answer(project: Path) -> None:
+    conversation = Conversation(project, SURVEY)
     await conversation.run()
     for whole in conversation.everybody()[1:]:
         steps = [at for at, message in enumerate(whole.transcript) if isinstance(message, Answer)]
         for at in steps[:-1]:
-            resumed = Conversation(tmp_path, whole.job, whole.depth, transcript=whole.transcript[:at])
+            resumed = Conversation(project, whole.job, whole.depth, transcript=whole.transcript[:at])
             if at > steps[1]:  # spawned before the cut; not told of yet
                 resumed.children = whole.children
             assert await resumed.run() == whole.transcript[-1].text  # type: ignore[union-attr]
 
 
 @pytest.mark.parametrize("lost", [OUTCOME_UNKNOWN, CANCELLED])
-async def test_calls_whose_outcome_was_lost_are_made_once_more(tmp_path: Path, lost: str) -> None:
-    repository(tmp_path)
-    whole = Conversation(tmp_path, Input("Look.\nquestion: markers", "task"), depth=2)
+async def test_calls_whose_outcome_was_lost_are_made_once_more(project: Path, lost: str) -> None:
+    whole = Conversation(project, Input("Look.\nquestion: markers", "task"), depth=2)
     text = await whole.run()
     asked = whole.transcript[1]
     assert isinstance(asked, Answer)
     lost_results = tuple(Result(at, call.name, lost, failed=True) for at, call in enumerate(asked.calls))
-    resumed = Conversation(tmp_path, whole.job, 2, transcript=[whole.job, asked, Results(lost_results)])
+    resumed = Conversation(project, whole.job, 2, transcript=[whole.job, asked, Results(lost_results)])
     assert await resumed.run() == text
     again = resumed.transcript[3]
     assert isinstance(again, Answer)
     assert again.calls == asked.calls
 
 
-async def test_a_cancelled_spawn_is_repeated_and_one_with_unknown_outcome_is_not(tmp_path: Path) -> None:
-    repository(tmp_path)
-    start = Conversation(tmp_path, SURVEY)
+async def test_a_cancelled_spawn_is_repeated_and_one_with_unknown_outcome_is_not(project: Path) -> None:
+    start = Conversation(project, SURVEY)
     await start.run()
     spawning = start.transcript[3]
     assert isinstance(spawning, Answer)
@@ -241,7 +257,7 @@ async def test_a_cancelled_spawn_is_repeated_and_one_with_unknown_outcome_is_not
     assert [call.name for call in spawning.calls] == names
     fates = [CANCELLED, CANCELLED, OUTCOME_UNKNOWN, CANCELLED, CANCELLED, CANCELLED]
     results = Results(tuple(Result(at, names[at], text, True) for at, text in enumerate(fates)))
-    resumed = Conversation(tmp_path, SURVEY, transcript=[*start.transcript[:4], results])
+    resumed = Conversation(project, SURVEY, transcript=[*start.transcript[:4], results])
     answer = await resumed.run()
     assert [child.label for child in resumed.children] == [
         "unfinished work",
@@ -265,10 +281,9 @@ async def test_a_cancelled_spawn_is_repeated_and_one_with_unknown_outcome_is_not
 )
 @pytest.mark.parametrize("one_by_one", [False, True])
 async def test_what_went_wrong_with_a_child_is_said_by_name(
-    tmp_path: Path, fate: str, words: str, one_by_one: bool
+    project: Path, fate: str, words: str, one_by_one: bool
 ) -> None:
-    repository(tmp_path)
-    conversation = Conversation(tmp_path, SURVEY, fates={"outline": fate}, one_by_one=one_by_one)
+    conversation = Conversation(project, SURVEY, fates={"outline": fate}, one_by_one=one_by_one)
     answer = await conversation.run()
     assert words in answer
     if not (one_by_one and fate == "missing"):
@@ -276,43 +291,38 @@ async def test_what_went_wrong_with_a_child_is_said_by_name(
         assert "reading by place: completed successfully" in answer
 
 
-async def test_results_that_come_one_by_one_are_answered_once_after_the_last(tmp_path: Path) -> None:
-    repository(tmp_path)
-    together = await Conversation(tmp_path, SURVEY).run()
-    conversation = Conversation(tmp_path, SURVEY, one_by_one=True)
+async def test_results_that_come_one_by_one_are_answered_once_after_the_last(project: Path) -> None:
+    together = await Conversation(project, SURVEY).run()
+    conversation = Conversation(project, SURVEY, one_by_one=True)
     assert await conversation.run() == together
     finals = [m for m in conversation.transcript if isinstance(m, Answer) and not m.calls]
     assert len(finals) == 1
 
 
-async def test_without_yield_it_ends_its_turn_and_answers_when_all_have_reported(tmp_path: Path) -> None:
-    repository(tmp_path)
-    together = await Conversation(tmp_path, SURVEY).run()
-    assert await Conversation(tmp_path, SURVEY, has_yield=False).run() == together
+async def test_without_yield_it_ends_its_turn_and_answers_when_all_have_reported(project: Path) -> None:
+    together = await Conversation(project, SURVEY).run()
+    assert await Conversation(project, SURVEY, has_yield=False).run() == together
 
 
-async def test_when_all_children_are_refused_it_works_alone_and_says_why(tmp_path: Path) -> None:
-    repository(tmp_path)
+async def test_when_all_children_are_refused_it_works_alone_and_says_why(project: Path) -> None:
     labels = ("unfinished work", "references", "outline", "size and shape", "reading by place")
-    conversation = Conversation(tmp_path, SURVEY, fates=dict.fromkeys(labels, "refused"))
+    conversation = Conversation(project, SURVEY, fates=dict.fromkeys(labels, "refused"))
     answer = await conversation.run()
     assert all(f"Refused: {label}: limit reached: 5/5" in answer for label in labels)
-    assert assert_true(tmp_path, answer) > 5
+    assert assert_true(project, answer) > 5
 
 
-async def test_without_the_tool_it_never_spawns(tmp_path: Path) -> None:
-    repository(tmp_path)
-    alone = Conversation(tmp_path, SURVEY, depth=2)
-    assert assert_true(tmp_path, await alone.run()) > 5
-    flat = Conversation(tmp_path, SURVEY, depth_max=1)
+async def test_without_the_tool_it_never_spawns(project: Path) -> None:
+    alone = Conversation(project, SURVEY, depth=2)
+    assert assert_true(project, await alone.run()) > 5
+    flat = Conversation(project, SURVEY, depth_max=1)
     await flat.run()
     assert [one.depth for one in flat.everybody()] == [0, 1, 1, 1, 1, 1]
-    assert all(assert_true(tmp_path, text) for text in final_texts(flat)[1:])
+    assert all(assert_true(project, text) for text in final_texts(flat)[1:])
 
 
-async def test_a_child_told_to_wrap_up_answers_with_what_it_has(tmp_path: Path) -> None:
-    repository(tmp_path)
-    conversation = Conversation(tmp_path, Input("Look.\nquestion: markers", "task"), depth=2)
+async def test_a_child_told_to_wrap_up_answers_with_what_it_has(project: Path) -> None:
+    conversation = Conversation(project, Input("Look.\nquestion: markers", "task"), depth=2)
     conversation.transcript = [conversation.job]
     asked = await conversation.ask()
     conversation.transcript.append(asked)
@@ -320,19 +330,17 @@ async def test_a_child_told_to_wrap_up_answers_with_what_it_has(tmp_path: Path) 
     conversation.transcript.append(Input(wrap_up_note(5), "note"))
     last = await conversation.ask()
     assert last.calls == ()
-    assert assert_true(tmp_path, last.text) > 0
+    assert assert_true(project, last.text) > 0
 
 
-async def test_an_instruction_it_cannot_follow_is_admitted(tmp_path: Path) -> None:
-    one_file(tmp_path)
-    conversation = Conversation(tmp_path, Input("Look.\nquestion: sizes", "task"), depth=2)
+async def test_an_instruction_it_cannot_follow_is_admitted(letter: Path) -> None:
+    conversation = Conversation(letter, Input("Look.\nquestion: sizes", "task"), depth=2)
     conversation.transcript = [conversation.job, Input("only look at songs", "instruction")]
     assert "Not followed, because a script cannot: only look at songs" in await conversation.run()
 
 
-async def test_other_words_get_a_plain_answer_and_do_not_disturb_the_survey(tmp_path: Path) -> None:
-    repository(tmp_path)
-    conversation = Conversation(tmp_path, SURVEY)
+async def test_other_words_get_a_plain_answer_and_do_not_disturb_the_survey(project: Path) -> None:
+    conversation = Conversation(project, SURVEY)
     answer = await conversation.run()
     before: list[Message] = conversation.transcript[:6]
     assert isinstance(before[-2], Results)
@@ -344,9 +352,8 @@ async def test_other_words_get_a_plain_answer_and_do_not_disturb_the_survey(tmp_
     assert decide([*meanwhile, talk, before[-1]], conversation.specs()).text == answer
 
 
-async def test_results_nobody_surveyed_for_are_passed_on(tmp_path: Path) -> None:
-    one_file(tmp_path)
-    survey = Conversation(tmp_path, SURVEY)
+async def test_results_nobody_surveyed_for_are_passed_on(letter: Path) -> None:
+    survey = Conversation(letter, SURVEY)
     await survey.run()
     told = decide([Input("hello"), Answer("hello"), survey.transcript[5]], survey.specs())
     assert "letter.txt:1: Dear reader" in told.text

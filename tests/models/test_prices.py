@@ -9,7 +9,17 @@ from decimal import Decimal
 import pytest
 
 from clutch.core.messages import Answer, Call, Input, Result, Results, Usage
-from clutch.models.prices import OUTPUT_TOKENS, ListedPrices, context_window, estimate, price, tokens
+from clutch.models.prices import (
+    LISTED,
+    LISTED_AS,
+    OUTPUT_TOKENS,
+    ListedPrices,
+    context_window,
+    estimate,
+    price,
+    tokens,
+)
+from clutch.models.settings import WELL_KNOWN
 from clutch.ports import ModelRequest, Prices, ToolSpec
 
 USED = Usage(input=1_000_000, output=100_000)
@@ -43,7 +53,17 @@ def test_the_price_is_exact_and_reading_a_cache_costs_less() -> None:
 
 @pytest.mark.parametrize(
     "model",
-    ["openai:gpt-0-nobody", "ollama:llama3", "my-proxy:gpt-4o", "offline", "gpt-4o", "openai:", ":x", ""],
+    [
+        "openai:gpt-0-nobody",
+        "ollama:llama3",
+        "my-proxy:gpt-4o",
+        "my-openai:gpt-4o",
+        "offline",
+        "gpt-4o",
+        "openai:",
+        ":x",
+        "",
+    ],
 )
 def test_a_price_that_nobody_knows_is_none_and_never_zero(model: str) -> None:
     assert price(model, USED) is None
@@ -59,6 +79,21 @@ def test_the_context_window_is_told_where_it_is_known() -> None:
     window = context_window("anthropic:claude-sonnet-4-5")
     assert window is not None
     assert window >= 100_000
+
+
+def test_the_context_window_of_the_settings_goes_before_the_list() -> None:
+    prices = ListedPrices({"lab": 8000, "anthropic": 9000})
+    assert prices.window("lab:qwen3:8b") == 8000
+    assert prices.window("anthropic:claude-sonnet-4-5") == 9000
+    assert prices.window("openai:gpt-4o") == context_window("openai:gpt-4o")
+    assert prices.window("offline") is None
+
+
+def test_every_well_known_provider_that_charges_is_on_the_list() -> None:
+    from genai_prices.data_snapshot import get_snapshot
+
+    assert {provider.id for provider in get_snapshot().providers} >= LISTED
+    assert {LISTED_AS.get(name, name) for name in WELL_KNOWN if name != "ollama"} <= LISTED
 
 
 def test_an_estimate_counts_everything_that_is_sent_and_room_for_the_answer() -> None:
@@ -79,6 +114,13 @@ def test_letters_of_several_bytes_count_as_several() -> None:
     assert tokens(request(system="\ud800" * 400)) > 0
 
 
-def test_the_price_list_is_not_read_before_it_is_asked() -> None:
-    code = "import sys, clutch.models.prices, clutch.models.throttle; sys.exit('genai_prices' in sys.modules)"
-    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+def test_the_price_list_is_read_only_for_a_provider_that_is_on_it() -> None:
+    code = (
+        "import sys, clutch.models.throttle\n"
+        "from clutch.models.prices import ListedPrices, Usage\n"
+        "for model in ('offline', 'gpt-4o', 'lab:qwen3:8b', 'openai:gpt-4o'):\n"
+        "    ListedPrices().cost(model, Usage(1, 1)), ListedPrices().window(model)\n"
+        "    print('genai_prices' in sys.modules)"
+    )
+    said = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True)
+    assert said.stdout.split() == ["False", "False", "False", "True"]

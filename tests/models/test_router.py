@@ -21,14 +21,10 @@ class Remembering:
     def __init__(self, provider: Provider, key: str) -> None:
         self.provider = provider
         self.key = key
-        self.prepared: list[str] = []
         self.is_closed = False
 
     async def ask(self, request: ModelRequest, on_delta: OnDelta) -> Answer:
         return Answer(f"{self.provider.name} says", model=request.model)
-
-    async def prepare(self, model: str) -> None:
-        self.prepared.append(model)
 
     async def aclose(self) -> None:
         self.is_closed = True
@@ -59,21 +55,24 @@ async def test_the_provider_is_asked_by_its_own_name_of_the_model() -> None:
 async def test_an_adapter_is_made_once_and_closed_in_the_end() -> None:
     house = House(OPENAI_API_KEY="sk-1")
     assert not house.made
-    await house.router.prepare("openai:gpt-x")
     await house.ask("openai:gpt-x")
     await house.ask("openai:gpt-y")
     [adapter] = house.made
-    assert adapter.prepared == ["gpt-x"]
     await house.router.aclose()
     assert adapter.is_closed
 
 
 async def test_offline_needs_no_provider() -> None:
     house = House()
-    await house.router.prepare("offline")
     assert (await house.ask("offline")).text == "scripted"
     assert not house.made
     house.router.check("offline")
+
+
+async def test_only_names_of_providers_are_known() -> None:
+    router = House(Provider("lab", "http://host/v1")).router
+    assert all(map(router.knows, ("offline", "lab:qwen3:8b", "openai:gpt-x")))
+    assert not any(map(router.knows, ("invented:x", "offline:x", "lab", ":x", "")))
 
 
 async def test_settings_override_what_is_known() -> None:

@@ -84,7 +84,6 @@ class Hold:
 @dataclass(frozen=True, slots=True)
 class Breaker:
     failure: Failure
-    opened_at: float
     until: float
     times: int  #: it opened in a row, each time for longer
     is_probing: bool = False
@@ -251,7 +250,7 @@ def _counted(
         return pace
     times = breaker.times + 1 if breaker is not None else 1
     wait_s = _doubled(bounds.breaker_first_s, times - 1, bounds.breaker_max_s) * (1 + chance / 2)
-    return replace(pace, breaker=Breaker(failure, now, now + wait_s, times))
+    return replace(pace, breaker=Breaker(failure, now + wait_s, times))
 
 
 def _learned(pace: Pace, now: float) -> Pace:

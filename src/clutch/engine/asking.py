@@ -84,7 +84,13 @@ def _request(run: OpenRun) -> ModelRequest:
 
 async def _stumble(run: OpenRun, error: ModelError) -> None:
     run.tell("lifecycle:error", str(error))
-    fate = Fate.UNSENT if not error.is_sent else Fate.UNKNOWN if error.trouble in CUT else Fate.FREE
+    fate = (
+        Fate.UNSENT
+        if not error.is_sent
+        else Fate.UNKNOWN
+        if error.is_begun or error.trouble in CUT
+        else Fate.FREE
+    )
     is_retryable = error.trouble in RETRYABLE
     await run.tx_with_senders(turns.stumble, str(error), is_retryable, error.retry_at, fate)
 

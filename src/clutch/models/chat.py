@@ -130,6 +130,7 @@ class Reading:
         "_thinking",
         "_usage",
         "finish",
+        "is_begun",
         "model",
     )
 
@@ -141,10 +142,12 @@ class Reading:
         self._by_index: dict[int, _OpenCall] = {}
         self._usage: Mapping[str, Any] | None = None
         self._is_refused = False
+        self.is_begun = False  #: an event has come
         self.model = ""
         self.finish: str | None = None  #: None: the answer is not complete
 
     def feed(self, event: Mapping[str, Any]) -> None:
+        self.is_begun = True
         if not self.model:
             self.model = event.get("model") or ""
         if choices := event.get("choices"):

@@ -10,7 +10,7 @@ import asyncio
 import importlib
 import json
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from clutch.core.messages import Answer
@@ -49,23 +49,29 @@ class DirectModels:
         reading = chat.Reading(on_delta)
         effort = self._provider.efforts.get(request.thinking) if request.thinking is not None else None
         body = chat.body(request, self._tools_text(request.tools), effort)
+        asking = session.post(
+            self._url, data=body, headers={"Idempotency-Key": request.key}, allow_redirects=False
+        )
         try:
-            response = await session.post(
-                self._url, data=body, headers={"Idempotency-Key": request.key}, allow_redirects=False
-            )
+            await self._answered(asking, reading, request.model)
+            return reading.answer(self._provider.name)
+        except ModelError as error:
+            error.is_begun = reading.is_begun
+            raise
+
+    async def _answered(
+        self, asking: Awaitable[aiohttp.ClientResponse], reading: chat.Reading, model: str
+    ) -> None:
+        try:
+            response = await asking
             try:
-                await self._read(response, reading, request.model)
+                await self._read(response, reading, model)
             except BaseException:
                 response.close()  # at once: a provider that is still read goes on working
                 raise
             response.release()
         except self._broken as error:
             raise self._network(error) from error
-        return reading.answer(self._provider.name)
-
-    async def prepare(self, _: str) -> None:
-        if self._session is None:
-            await self._opened()
 
     async def aclose(self) -> None:
         if self._session is not None:

@@ -72,6 +72,7 @@ def mismatch(requested: str, effective: str) -> ModelError | None:
         Trouble.BAD_REQUEST,
         f"{requested!r} was asked for, {effective!r} answered; name that one, "
         "or set allowModelMismatch for this provider",
+        is_begun=True,
     )
 
 

@@ -1,7 +1,7 @@
 """What a call costs and how much fits into one. A price that is not known is None and never 0.
 
-The price list comes with the `genai-prices` package and is read at the first question: about a tenth of a
-second that belongs into a thread (`await asyncio.to_thread(preload)`), not into the event loop.
+The price list comes with the `genai-prices` package and is read at the first question about a provider that is on
+it: a third of a second that belongs into a thread (`await asyncio.to_thread(preload)`), not into the event loop.
 """
 
 from __future__ import annotations
@@ -10,10 +10,11 @@ import json
 from collections.abc import Mapping
 from decimal import Decimal
 from functools import lru_cache
+from types import MappingProxyType
 from typing import TYPE_CHECKING, assert_never
 
 from clutch.core.messages import Answer, Input, Message, Results, Usage
-from clutch.models.library_memo import Memo
+from clutch.models.memo import Memo
 from clutch.models.names import parse
 from clutch.ports import ModelRequest, ToolSpec
 
@@ -22,12 +23,42 @@ if TYPE_CHECKING:
 
 OUTPUT_TOKENS = 4096  #: reserved for an answer whose length nobody limits; long ones are settled after
 BYTES_PER_TOKEN = 4
+#: Whose prices are on the list, by the list's own names. It would also take any name that resembles one of them,
+#: and charge an endpoint of your own like the provider it is called after.
+LISTED = frozenset(
+    {
+        "anthropic",
+        "avian",
+        "aws",
+        "azure",
+        "cerebras",
+        "cohere",
+        "deepseek",
+        "fireworks",
+        "google",
+        "groq",
+        "meta",
+        "minimax",
+        "mistral",
+        "moonshotai",
+        "novita",
+        "openai",
+        "openrouter",
+        "ovhcloud",
+        "perplexity",
+        "together",
+        "x-ai",
+        "zai",
+        "zhipuai",
+    }
+)
 #: Our name of a provider -> the price list's, where they differ.
 LISTED_AS: Mapping[str, str] = {
     "bedrock": "aws",
     "openai-chat": "openai",
     "openai-responses": "openai",
 }
+NO_WINDOWS: Mapping[str, int] = MappingProxyType({})
 
 
 def preload() -> None:
@@ -77,7 +108,10 @@ def estimate(request: ModelRequest) -> int:
 
 
 class ListedPrices:
-    """The price list, as the engine asks for it."""
+    """The price list, as the engine asks for it. `windows`: by provider, in place of what the list says."""
+
+    def __init__(self, windows: Mapping[str, int] = NO_WINDOWS) -> None:
+        self._windows = windows
 
     def cost(self, model: str, usage: Usage) -> Decimal | None:
         return price(model, usage)
@@ -86,17 +120,17 @@ class ListedPrices:
         return tokens(request)
 
     def window(self, model: str) -> int | None:
-        return context_window(model)
+        return self._windows.get(parse(model).provider) or context_window(model)
 
 
 @lru_cache(maxsize=512)
 def _find(model: str) -> tuple[Provider, ModelInfo] | None:
-    from genai_prices.data_snapshot import get_snapshot
-
     name = parse(model)
     listed_as = LISTED_AS.get(name.provider, name.provider)
-    if not listed_as:
-        return None  # the list would guess a provider
+    if listed_as not in LISTED:
+        return None  # before the list is read: most often it is the offline model
+    from genai_prices.data_snapshot import get_snapshot
+
     try:
         return get_snapshot().find_provider_model(name.model, None, listed_as, None)
     except LookupError:

@@ -25,10 +25,6 @@ SHOWN_MAX = 80  # an error repeats enough of a name to recognise it
 class Adapter(Models, Protocol):
     """The models of one provider, known by the provider's own names."""
 
-    async def prepare(self, model: str) -> object:
-        """Do now what the first call would do first, such as importing a library. Raises ModelError."""
-        ...
-
     async def aclose(self) -> None: ...
 
 
@@ -61,11 +57,9 @@ class Router:
         adapter, model = self._route(request.model)
         return await adapter.ask(replace(request, model=model), on_delta)
 
-    async def prepare(self, model: str) -> None:
-        """So that the first call of a run does not pay for an import. Raises ModelError."""
-        if model != OFFLINE:
-            adapter, name = self._route(model)
-            await adapter.prepare(name)
+    def knows(self, model: str) -> bool:
+        """Whether it names a provider there is; what is asked of another one is refused here."""
+        return model == OFFLINE or names.parse(model).provider in self._providers
 
     def provider(self, model: str) -> Provider | None:
         """Whose model this is; None for the offline one. Raises InvalidInput naming the remedy."""

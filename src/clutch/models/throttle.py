@@ -42,12 +42,15 @@ EFFECTS = {
 }
 
 
-def provider_of(model: str) -> str:
-    return model.partition(":")[0]
+def _everybody(model: str) -> bool:
+    del model
+    return True
 
 
 class Throttled:
-    """Models behind one shared limiter per provider key."""
+    """Models behind one shared limiter per provider key.
+
+    What names no `known` provider is passed on at once: an agent may invent names, and none is remembered."""
 
     def __init__(
         self,
@@ -56,16 +59,18 @@ class Throttled:
         bounds: Mapping[str, Bounds] = NO_BOUNDS,
         *,
         chance: Callable[[], float] = random.random,
-        key_of: Callable[[str], str] = provider_of,
+        known: Callable[[str], bool] = _everybody,
     ) -> None:
         self._models = models
         self._clock = clock
         self._bounds = bounds
         self._chance = chance
-        self._key_of = key_of
+        self._known = known
         self._lines: dict[str, _Line] = {}
 
     async def ask(self, request: ModelRequest, on_delta: OnDelta) -> Answer:
+        if not self._known(request.model):
+            return await self._models.ask(request, on_delta)
         line = self._line(request.model)
         tokens = estimate(request) if line.bounds.tokens_per_minute else 0  # nobody else asks for it
         passage = await line.enter(request.key, tokens)
@@ -80,15 +85,12 @@ class Throttled:
         line.succeeded(passage, answer)
         return answer
 
-    def pace(self, model: str) -> Pace:
-        """What is known of the provider of this model, for people who look."""
-        return self._line(model).pace
-
     def _line(self, model: str) -> _Line:
-        key = self._key_of(model)
-        line = self._lines.get(key)
+        name = model.partition(":")[0]
+        line = self._lines.get(name)
         if line is None:
-            line = self._lines[key] = _Line(key, self._bounds.get(key, Bounds()), self._clock, self._chance)
+            bounds = self._bounds.get(name, Bounds())
+            line = self._lines[name] = _Line(name, bounds, self._clock, self._chance)
         return line
 
 

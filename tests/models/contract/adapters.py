@@ -29,18 +29,18 @@ class Adapter:
     speaks: str = ""
     #: What comes back for a filtered answer: some formats know no filter, only refusals.
     filtered: str = "filter"
-    #: Its client is that of another one too, so what is slow to test is tested there.
-    shares_client: bool = False
+    #: Tested with a thousand at once; the others have the same kind of transport, or the very same.
+    is_crowded: bool = False
 
     def url(self, server: Providers) -> str:
         return server.anthropic_url if self.format is Format.MESSAGES else server.openai_url
 
 
 ADAPTERS = [
-    Adapter("direct", Format.CHAT, DirectModels, AdapterKind.DIRECT),
-    Adapter("library-compatible", Format.CHAT, LibraryModels, shares_client=True),
-    Adapter("library-chat", Format.CHAT, LibraryModels, speaks="openai-chat"),
-    Adapter("library-ollama", Format.CHAT, LibraryModels, speaks="ollama", shares_client=True),
+    Adapter("direct", Format.CHAT, DirectModels, AdapterKind.DIRECT, is_crowded=True),
+    Adapter("library-compatible", Format.CHAT, LibraryModels),
+    Adapter("library-chat", Format.CHAT, LibraryModels, speaks="openai-chat", is_crowded=True),
+    Adapter("library-ollama", Format.CHAT, LibraryModels, speaks="ollama"),
     Adapter("library-responses", Format.RESPONSES, LibraryModels, speaks="openai-responses"),
     Adapter("library-anthropic", Format.MESSAGES, LibraryModels, speaks="anthropic", filtered="refusal"),
 ]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Sequence
 from dataclasses import replace
+from importlib import import_module
 
 import pytest
 
@@ -88,6 +89,13 @@ class Talk:
 
 def unasked(request: WireRequest) -> Reply:
     raise AssertionError("the test did not say how to behave")
+
+
+@pytest.fixture(scope="session", autouse=True)
+def libraries() -> None:
+    """Loaded before any deadline runs: on a busy machine that takes longer than a call may."""
+    for name in ("clutch.models.library.stream", "pydantic_ai.models.openai", "pydantic_ai.models.anthropic"):
+        import_module(name)
 
 
 @pytest.fixture(params=ADAPTERS, ids=lambda adapter: adapter.name)

@@ -45,6 +45,7 @@ pytestmark = pytest.mark.anyio
 async def test_each_failure_has_its_word(talk: Talk, fault: Fault, trouble: Trouble) -> None:
     error = await talk.fails(Failure(fault))
     assert error.trouble is trouble
+    assert (error.is_sent, error.is_begun) == (True, False)
     assert "sk-secret" not in str(error)
 
 
@@ -82,7 +83,7 @@ async def test_rate_limit_without_a_time_has_none(talk: Talk) -> None:
 
 async def test_a_stream_that_breaks_off_is_a_network_failure(talk: Talk) -> None:
     error = await talk.fails(Reply([Text("half"), Cut()], drip_s=0.01))
-    assert error.trouble is Trouble.NETWORK
+    assert (error.trouble, error.is_begun) == (Trouble.NETWORK, True)
     assert talk.streamed(DeltaKind.TEXT) == "half"
 
 
@@ -94,7 +95,7 @@ async def test_a_call_that_breaks_off_is_never_an_answer(talk: Talk) -> None:
 
 async def test_a_stream_that_ends_without_saying_why_is_malformed(talk: Talk) -> None:
     error = await talk.fails(Reply([Text("half"), Cut(is_clean=True)]))
-    assert error.trouble is Trouble.MALFORMED
+    assert (error.trouble, error.is_begun) == (Trouble.MALFORMED, True)
 
 
 @pytest.mark.parametrize("garbage", [b"{not json", b"\xff\xfe\xfa"])
@@ -102,14 +103,14 @@ async def test_garbage_in_the_stream_is_malformed(talk: Talk, garbage: bytes) ->
     """Anthropic's events have names, and one without is skipped by everybody."""
     name = b"event: content_block_delta\n" if talk.adapter.format is Format.MESSAGES else b""
     error = await talk.fails(Reply([Text("half"), Raw(name + b"data: " + garbage + b"\n\n")]))
-    assert error.trouble is Trouble.MALFORMED
+    assert (error.trouble, error.is_begun) == (Trouble.MALFORMED, True)
 
 
 async def test_broken_arguments_are_malformed(talk: Talk) -> None:
     """Nobody can say what was meant, so nothing is run."""
     for broken in ('{"path": "a"', '["a"]', "rm -rf"):
         error = await talk.fails(Reply([ToolCall("read", (broken,))]))
-        assert error.trouble is Trouble.MALFORMED, broken
+        assert (error.trouble, error.is_begun) == (Trouble.MALFORMED, True), broken
         assert "read" in str(error)
 
 
@@ -123,20 +124,21 @@ async def test_broken_arguments_are_malformed(talk: Talk) -> None:
     ],
 )
 async def test_an_error_inside_the_stream_has_its_word(talk: Talk, fault: Fault, trouble: Trouble) -> None:
-    assert (await talk.fails(Reply([Text("half"), StreamError(fault)]))).trouble is trouble
+    error = await talk.fails(Reply([Text("half"), StreamError(fault)]))
+    assert (error.trouble, error.is_begun) == (trouble, True)
 
 
 @pytest.mark.parametrize("behaviour", [Silence(), Reply([Text("half"), Silence()], drip_s=0.01)])
 async def test_silence_is_cut_by_the_idle_timeout(talk: Talk, behaviour: Silence | Reply) -> None:
     error = await talk.fails(behaviour, models=talk.models(idle_timeout_s=0.3))
-    assert error.trouble is Trouble.NETWORK
+    assert (error.trouble, error.is_begun) == (Trouble.NETWORK, isinstance(behaviour, Reply))
     assert "silent" in str(error)
     await talk.last.ended.wait()
 
 
 async def test_another_model_than_asked_for_is_an_error(talk: Talk) -> None:
     error = await talk.fails(Reply([Text("ok")], model="tiny-model"))
-    assert error.trouble is Trouble.BAD_REQUEST
+    assert (error.trouble, error.is_begun) == (Trouble.BAD_REQUEST, True)
     assert "tiny-model" in str(error)
 
 
@@ -150,7 +152,7 @@ async def test_nobody_there_is_a_network_failure(talk: Talk) -> None:
     async with Providers(lambda _: Reply()) as gone:
         url = talk.adapter.url(gone)
     error = await talk.fails(models=talk.models(base_url=url))
-    assert error.trouble is Trouble.NETWORK
+    assert (error.trouble, error.is_sent, error.is_begun) == (Trouble.NETWORK, False, False)
 
 
 async def test_a_failure_leaves_the_adapter_usable(talk: Talk) -> None:

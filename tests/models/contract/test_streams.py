@@ -61,7 +61,7 @@ async def test_cancelling_closes_the_connection_at_once(talk: Talk, behaviour: S
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    "talk", [one for one in ADAPTERS if not one.shares_client], indirect=True, ids=lambda one: one.name
+    "talk", [one for one in ADAPTERS if one.is_crowded], indirect=True, ids=lambda one: one.name
 )
 async def test_a_thousand_requests_are_in_flight_at_once(talk: Talk) -> None:
     """The server answers nobody before all have arrived: a pool with a limit would never get there."""

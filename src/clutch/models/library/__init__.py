@@ -17,8 +17,10 @@ from clutch.models.settings import Provider
 from clutch.ports import ModelError, ModelRequest, OnDelta, Trouble
 
 if TYPE_CHECKING:
-    from clutch.models.library_clients import Client
-    from clutch.models.library_stream import Asker
+    from clutch.models.library.clients import Client
+    from clutch.models.library.stream import Asker
+
+ASKERS_MAX = 256  #: models kept ready; agents may name any number of them
 
 
 class LibraryModels:
@@ -32,17 +34,21 @@ class LibraryModels:
         self._askers: dict[str, Asker] = {}
 
     async def prepare(self, model: str) -> Asker:
-        """Imports what this model needs. A worker does this before its first claim. Raises ModelError."""
+        """Imports what this model needs; the first call does. Raises ModelError."""
         async with self._preparing:
-            if model not in self._askers:
+            asker = self._ready(model)
+            if asker is None:
                 try:
-                    self._askers[model] = await asyncio.to_thread(self._make, model)
+                    asker = await asyncio.to_thread(self._make, model)
                 except InvalidInput as error:
                     raise ModelError(Trouble.BAD_REQUEST, str(error), is_sent=False) from error
-        return self._askers[model]
+                self._askers[model] = asker
+                if len(self._askers) > ASKERS_MAX:
+                    del self._askers[next(iter(self._askers))]
+        return asker
 
     async def ask(self, request: ModelRequest, on_delta: OnDelta) -> Answer:
-        asker = self._askers.get(request.model) or await self.prepare(request.model)
+        asker = self._ready(request.model) or await self.prepare(request.model)
         answer = await asker.ask(request, on_delta, time.time)
         wrong = None if self._provider.allow_model_mismatch else mismatch(request.model, answer.model)
         if wrong is not None:
@@ -55,9 +61,15 @@ class LibraryModels:
             await self._client.aclose()
             self._client = None
 
+    def _ready(self, model: str) -> Asker | None:
+        asker = self._askers.pop(model, None)
+        if asker is not None:
+            self._askers[model] = asker  # what was used last is dropped last
+        return asker
+
     def _make(self, model: str) -> Asker:
-        from clutch.models.library_clients import connect
-        from clutch.models.library_stream import Asker
+        from clutch.models.library.clients import connect
+        from clutch.models.library.stream import Asker
 
         if self._client is None:
             self._client = connect(self._provider, self._key)

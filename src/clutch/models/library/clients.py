@@ -20,7 +20,7 @@ from pydantic_ai.models import Model
 from pydantic_ai.profiles import ModelProfile
 
 from clutch.errors import InvalidInput
-from clutch.models.library_lean import LeanOpenAI
+from clutch.models.library.lean import LeanOpenAI
 from clutch.models.settings import Provider
 
 if TYPE_CHECKING:

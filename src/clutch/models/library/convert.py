@@ -201,7 +201,8 @@ def _arguments(part: library.ToolCallPart) -> dict[str, Any] | None:
 
 def _malformed(part: library.ToolCallPart) -> ModelError:
     name, sent = part.tool_name[:64], str(part.args)[:200]
-    return ModelError(Trouble.MALFORMED, f"the arguments for {name!r} are no JSON object: {sent!r}")
+    text = f"the arguments for {name!r} are no JSON object: {sent!r}"
+    return ModelError(Trouble.MALFORMED, text, is_begun=True)
 
 
 def _stop(response: library.ModelResponse, has_calls: bool) -> tuple[str, str]:

@@ -12,10 +12,10 @@ from pydantic_ai.profiles import ModelProfile, merge_profile
 from pydantic_ai.profiles.openai import OpenAIModelProfile
 
 from clutch.core.messages import Answer
-from clutch.models.library_clients import Client
-from clutch.models.library_convert import answer, messages, parameters, settings, tool_maker
-from clutch.models.library_failures import explained
-from clutch.models.library_memo import Memo
+from clutch.models.library.clients import Client
+from clutch.models.library.convert import answer, messages, parameters, settings, tool_maker
+from clutch.models.library.failures import explained
+from clutch.models.memo import Memo
 from clutch.models.settings import Provider
 from clutch.ports import Delta, DeltaKind, ModelError, ModelRequest, OnDelta, Trouble
 
@@ -34,23 +34,26 @@ class Asker:
         sent = messages(request.transcript, self._provider, self._model)
         asked = parameters(request, [self._tools(spec) for spec in request.tools])
         allowed = settings(request, self._provider)
+        watching = _Watching(on_delta)
         try:
-            response = await self._streamed(sent, asked, allowed, on_delta)
+            response = await self._streamed(sent, asked, allowed, watching)
         except Exception as error:  # foreign code; whatever breaks in it is a call that failed
-            raise explained(error, self._provider, now()) from error
+            failure = explained(error, self._provider, now())
+            failure.is_begun = watching.is_begun
+            raise failure from error
         reason = (response.provider_details or {}).get("finish_reason")
         if response.state != "complete" or (response.finish_reason is None and reason is None):
-            raise ModelError(Trouble.MALFORMED, "the answer ended without saying why")
+            raise ModelError(Trouble.MALFORMED, "the answer ended without saying why", is_begun=True)
         return answer(response, self._provider)
 
     async def _streamed(
-        self, sent: list[library.ModelMessage], asked: Any, allowed: Any, on_delta: OnDelta
+        self, sent: list[library.ModelMessage], asked: Any, allowed: Any, watching: _Watching
     ) -> library.ModelResponse:
         stream = model_request_stream(
             self._model, sent, model_settings=allowed, model_request_parameters=asked, instrument=False
         )
-        watching = _Watching(on_delta)
         async with stream as streamed:
+            watching.is_begun = True
             async for event in streamed:
                 watching.see(event)
             return streamed.get()
@@ -68,6 +71,7 @@ class _Watching:
     """Events of the library as deltas. The first piece of a part comes with its start."""
 
     def __init__(self, on_delta: OnDelta) -> None:
+        self.is_begun = False  #: the library opens a stream when its first event has come
         self._tell = on_delta
         self._calls: dict[int, int] = {}  # index of a part -> which call it is
 
