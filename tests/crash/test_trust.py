@@ -13,7 +13,7 @@ from clutch.testing.killing.kills import Total
 from clutch.testing.killing.lone import Lone
 from clutch.testing.killing.points import POINTS
 from clutch.testing.killing.races import Outcome
-from clutch.testing.simulation.campaign import NEVER_COMMITTED, Simulated
+from clutch.testing.simulation.campaign import Simulated
 from clutch.testing.trust import Findings, Hunted, Plan, summarise, table
 
 FIELDS = [
@@ -30,7 +30,7 @@ def simulated() -> Simulated:
     found = Simulated(worlds=800, runs=20_000, commits=600_000)
     found.faults = dict.fromkeys(found.faults, 1_000)
     found.invariants = dict.fromkeys(found.invariants, 1_000)
-    found.edges = [str(edge) for edge in EDGES - NEVER_COMMITTED]
+    found.edges = [str(edge) for edge in EDGES]
     return found
 
 
@@ -72,7 +72,7 @@ def test_a_backend_that_was_not_raced_is_unknown_and_not_zero() -> None:
 
 def test_the_tries_for_a_state_directory_are_counted_beside_the_other_invariants() -> None:
     asked = summarise(PLAN, findings())["invariants"]
-    assert {f"T{number}" for number in range(1, 19)} - asked.keys() == {"T16"}
+    assert {f"T{number}" for number in range(1, 19)} <= asked.keys()
     assert asked["T17"] == 1600
 
 

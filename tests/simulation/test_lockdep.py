@@ -10,7 +10,7 @@ import pytest
 from clutch.core.authority import AgentGrant, root_rights
 from clutch.protocol.sessions import open_session
 from clutch.protocol.spawn import rights_text
-from clutch.store.door import Tx
+from clutch.store.door import Many, Tx
 from clutch.testing.clock import FakeClock
 from clutch.testing.promises.history import History
 from clutch.testing.promises.lockdep import offences
@@ -40,6 +40,10 @@ class Bench:
         outcome = self.disk.commit(Made("test", keys, fn, args), self.clock)
         assert outcome.error is None
         return self.found
+
+
+def _spend(now: float, name: str) -> Tx[None]:
+    yield "UPDATE purses SET tokens_spent = ? WHERE name = ?", Many([(1, name)])
 
 
 def _adopt(now: float) -> Tx[None]:
@@ -84,3 +88,11 @@ def test_a_child_before_its_parent_is_an_offence(bench: Bench) -> None:
 
 def test_after_locking_in_order_the_order_of_writes_is_free(bench: Bench) -> None:
     assert bench.run(None, _lock_then_touch, PARENT, CHILD) == []
+
+
+def test_a_purse_is_written_under_its_key(bench: Bench) -> None:
+    assert bench.run((PARENT, -PARENT), _spend, f"root:{PARENT}") == []
+    assert bench.run((PARENT, -1), _spend, "day:2026-01-01") == []
+    assert bench.run((CHILD,), _spend, f"task:{CHILD}") == [
+        f"_spend with keys {(CHILD,)} wrote purse task:{CHILD}"
+    ]

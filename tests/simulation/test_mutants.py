@@ -30,6 +30,10 @@ SAMPLE = (
     "twin_spawn",
     "unsafe_tool_runs_again",
     "children_locked_first",
+    "limit_of_a_purse_not_asked",
+    "call_before_its_row",
+    "approval_not_waited_for",
+    "undone_spawn_keeps_its_session",
 )
 
 

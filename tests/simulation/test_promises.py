@@ -13,7 +13,7 @@ from clutch.core.authority import AgentGrant, root_rights
 from clutch.core.policy import Policy
 from clutch.protocol.sessions import open_session
 from clutch.protocol.spawn import Order, rights_text, spawn
-from clutch.store.door import Tx
+from clutch.store.door import Many, Tx
 from clutch.testing.clock import FakeClock
 from clutch.testing.promises.judge import Judge
 from clutch.testing.simulation.disk import Made, SimDisk
@@ -114,6 +114,101 @@ def test_what_nobody_trims_is_seen_when_the_world_is_at_rest(bench: Bench, left:
     bench.run(_write, "UPDATE tasks SET wake_at = NULL, deadline_at = NULL, clock_left_s = NULL")
     assert "T15" not in bench.at_rest("UPDATE sessions SET due = due")
     assert "T15" in bench.at_rest(left)
+
+
+_CALL = "INSERT INTO usage(session_id, call_no, run_id, at, state, model, reserved_tokens, input)"
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        "UPDATE purses SET tokens_spent = 6",
+        "UPDATE purses SET tokens_reserved = 1",
+        f"{_CALL} VALUES(2, 2, 1, 0, 2, '', 9, 0)",
+        f"{_CALL} VALUES(2, 2, 1, 0, 0, '', 9, 0)",
+    ],
+)
+def test_a_purse_that_is_not_the_sum_of_its_calls_is_seen(bench: Bench, wrong: str) -> None:
+    bench.run(
+        _write, "INSERT INTO purses(name, kind, tokens_max, tokens_spent) VALUES('root:1', 'root', 20, 5)"
+    )
+    bench.run(_write, "UPDATE sessions SET purses = 'root:1'")
+    bench.run(_write, f"{_CALL} VALUES(2, 1, 1, 0, 1, '', 9, 5)")
+    assert "T16" not in bench.at_rest("UPDATE purses SET warned = 0")
+    assert "T16" in bench.at_rest(wrong)
+
+
+@pytest.mark.parametrize(("spent", "is_over"), [(28, False), (29, True)])
+def test_a_purse_is_overdrawn_by_less_than_one_call(bench: Bench, spent: int, is_over: bool) -> None:
+    bench.run(_write, "INSERT INTO purses(name, kind, tokens_max) VALUES('root:1', 'root', 20)")
+    bench.run(_write, "UPDATE sessions SET purses = 'root:1'")
+    bench.run(_write, f"{_CALL} VALUES(2, 1, 1, 0, 1, '', 9, {spent})")
+    bench.accused.clear()
+    bench.run(_spend, spent)
+    assert ("T16" in bench.accused) is is_over
+
+
+def _spend(now: float, spent: int) -> Tx[None]:
+    yield "UPDATE purses SET tokens_spent = ? WHERE name = ?", Many([(spent, "root:1")])
+
+
+def test_an_open_question_without_a_run_that_waits_for_it_is_seen(bench: Bench) -> None:
+    asked = "INSERT INTO questions(id, session_id, seq, idx, kind, body, hash, asked_at)"
+    bench.run(_write, f"{asked} VALUES(9, 2, 1, 0, 'approval', '', '', 0)")
+    assert "N31" in bench.write("UPDATE sessions SET due = due + 1")
+
+
+UNDO = "DELETE FROM {} WHERE id = 2"
+
+
+@pytest.fixture
+def reserved(bench: Bench) -> Bench:
+    """Its child is still being prepared."""
+    bench.run(_write, "DELETE FROM inbox")
+    bench.run(_write, "UPDATE tasks SET phase = 'spawning'")
+    bench.run(_write, "DELETE FROM events")
+    bench.run(
+        _write,
+        "INSERT INTO events(task_id, seq, at, actor, from_phase, to_phase, reason, generation)"
+        " VALUES(2, 1, 0, '', 'spawning', 'spawning', 'spawn-failed: no disk', 1)",
+    )
+    return bench
+
+
+def test_a_spawn_that_is_undone_leaves_one_line(reserved: Bench) -> None:
+    reserved.accused.clear()
+    reserved.run(_undo, "sessions", "tasks")
+    assert reserved.accused == []
+
+
+@pytest.mark.parametrize(
+    "left",
+    [
+        "INSERT INTO purses(name, kind) VALUES('task:2', 'task')",
+        "INSERT INTO messages VALUES(2, 1, 1, 'input', '', 0)",
+        "INSERT INTO inbox(session_id, idem, kind, silent, body, route, at, ready_at, seen)"
+        " VALUES(2, 'n', 'note', 0, '', '', 0, 0, 1)",
+        "UPDATE events SET reason = 'admitted'",
+        "DELETE FROM events",
+        "UPDATE tasks SET phase = 'queued'",
+    ],
+)
+def test_what_an_undone_spawn_leaves_is_seen(reserved: Bench, left: str) -> None:
+    reserved.run(_write, left)
+    reserved.accused.clear()
+    reserved.run(_undo, "sessions", "tasks")
+    assert "N1" in reserved.accused
+
+
+def test_a_session_without_its_task_is_seen(reserved: Bench) -> None:
+    reserved.accused.clear()
+    reserved.run(_undo, "tasks")
+    assert "N1" in reserved.accused
+
+
+def _undo(now: float, *tables: str) -> Tx[None]:
+    for table in tables:
+        yield UNDO.format(table), ()
 
 
 class RestingWorld(World):

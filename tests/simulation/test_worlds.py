@@ -51,7 +51,7 @@ def test_nothing_goes_wrong_in_a_calm_world(played: list[Report]) -> None:
 
 
 def test_the_same_seed_gives_the_same_log_twenty_times(played: list[Report]) -> None:
-    assert len(played) == 20
+    assert len(played) >= 20
     assert [simulate(report.seed, report.world).digest for report in played] == [
         report.digest for report in played
     ]

@@ -204,7 +204,7 @@ MUTANTS = (
         "lost_claims_kept",
         ("clutch.protocol.workers.disown",),
         frozenset({"T8", "N6"}),
-        CRASHES,
+        ("crash", "gone"),
         _claims_forgotten,
         "a claim whose answer was lost is nobody's",
     ),

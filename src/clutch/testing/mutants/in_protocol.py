@@ -157,7 +157,7 @@ MUTANTS: tuple[Mutant, ...] = (
         "cleanup_of_the_living",
         "queries.awaits_cleanup",
         "T14",
-        ("storm", "gone"),
+        ("busy",),
         _cleans_at_any_time,
         "a late hint removes the files of a task that works again",
     ),

@@ -107,6 +107,7 @@ class Change:
     tasks: dict[int, tuple[TaskShot | None, TaskShot]] = field(default_factory=dict)
     letters: dict[int, tuple[LetterShot | None, LetterShot]] = field(default_factory=dict)
     runs: dict[int, tuple[RunShot | None, RunShot]] = field(default_factory=dict)
+    gone: dict[int, TaskShot] = field(default_factory=dict)  #: tasks that are there no more, as they were
     has_new_owners: bool = False
 
     def now_of(self, session_id: int) -> float:
@@ -143,6 +144,7 @@ class Change:
                 if before is not None:
                     touched.add(before.session_id)
         touched.update(after.requester_id for before, after in self.tasks.values() if before != after)
+        touched.update(task.requester_id for task in self.gone.values())
         return touched
 
     def requesters_to_count(self) -> set[int]:
@@ -179,6 +181,10 @@ class Change:
         }
         return lost - {guard[0] for made in self.made if (guard := _guard(made))} if lost else lost
 
+    def purses(self) -> set[str]:
+        """The names of the budgets whose amounts were written."""
+        return {name for made in self.made for name in made.purses}
+
     def steered(self) -> list[int]:
         return [made.args[1] for made in self.made if made.name == "steer" and made.args[1] in self.tasks]
 
@@ -206,6 +212,7 @@ class History:
                     change.has_new_owners = True
         change.sessions = self._pairs("sessions", written["sessions"])
         change.tasks = self._pairs("tasks", written["tasks"])
+        change.gone = self._forget(written["tasks"].difference(change.tasks))
         change.letters = self._pairs("inbox", written["inbox"])
         change.runs = self._pairs("runs", written["runs"])
         change.has_new_owners |= any(
@@ -226,6 +233,12 @@ class History:
             known[row[0]] = after
             pairs[row[0]] = (before, after)
         return pairs
+
+    def _forget(self, task_ids: set[int]) -> dict[int, TaskShot]:
+        for task_id in task_ids:
+            self._known["sessions"].pop(task_id, None)
+        known = self._known["tasks"]
+        return {task_id: known.pop(task_id) for task_id in sorted(task_ids) if task_id in known}
 
     def note_touched(self, sessions: Iterable[int]) -> None:
         for session_id in sessions:

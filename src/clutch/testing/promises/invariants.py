@@ -2,7 +2,8 @@
 
 `{touched}` stands for the rows a commit may have changed, so that a check after every commit looks at those
 only; without a list it looks at all. Limits are filled in from the policy. What a commit may change stands in
-`moves`, what must be left in the end in `keeping`; what no table shows in `transitions` and in the `witness`.
+`moves`, what must be left in the end in `keeping`, money in `spending`, questions in `people`; what no table shows
+in `transitions` and in the `witness`.
 
 T1 to T18 and N1 to N33 are the names under which the project lists its promises.
 """
@@ -29,6 +30,8 @@ class Scope(StrEnum):
     STEER = "steer"  #: after a commit that steered tasks: those
     GUARDED = "guarded"  #: after every write by an owner: its session is ?1, its worker ?2, its fence ?3
     CUT = "cut"  #: after a commit that took sessions from owners who had not let go: those
+    UNDONE = "undone"  #: after a commit that took tasks away: those
+    PURSE = "purse"  #: after a commit that reserved or charged something: the names of the purses
     OWNERS = "owners"  #: after a commit that changed who owns what: everything
     CALM = "calm"  #: again and again while nothing goes wrong
     END = "end"  #: when all is over
@@ -243,9 +246,11 @@ QUERIES: Final[tuple[Query, ...]] = (
         " JOIN sessions s ON s.id = t.id WHERE t.id {touched} AND NOT CASE"
         " WHEN t.phase IN ('queued', 'running') OR (t.phase = 'paused' AND t.reason NOT IN ('children', 'pause'))"
         " THEN s.owner IS NOT NULL OR s.due IS NOT NULL OR s.paused = 1"
+        " OR (t.reason = 'needs-you' AND EXISTS (SELECT 1 FROM questions q"
+        " WHERE q.session_id = t.id AND q.answered_at IS NULL))"
         " WHEN t.phase = 'paused' AND t.reason = 'children' THEN s.hold = 1"
         " WHEN t.phase = 'paused' THEN s.paused = 1"
-        " WHEN t.phase IN ('ending', 'announce_deferred', 'cleanup_pending') THEN t.wake_at IS NOT NULL"
+        " WHEN t.phase IN ('spawning', 'ending', 'announce_deferred', 'cleanup_pending') THEN t.wake_at IS NOT NULL"
         " ELSE 1 = 1 END",
     ),
     Query(
@@ -253,8 +258,10 @@ QUERIES: Final[tuple[Query, ...]] = (
         Scope.SESSION,
         "a session that nobody owns and that has something to read or to go on with is due",
         "SELECT s.id, 'has mail or a run and no time' FROM sessions s WHERE s.id {touched} AND s.owner IS NULL"
-        " AND s.due IS NULL AND s.closed = 0 AND s.paused = 0 AND (s.run_id IS NOT NULL OR EXISTS ("
-        "SELECT 1 FROM inbox i WHERE i.session_id = s.id AND i.state = 0 AND i.taken_run IS NULL AND i.seen = 1"
+        " AND s.due IS NULL AND s.closed = 0 AND s.paused = 0"
+        " AND NOT EXISTS (SELECT 1 FROM questions q WHERE q.session_id = s.id AND q.answered_at IS NULL)"
+        " AND (s.run_id IS NOT NULL OR EXISTS (SELECT 1 FROM inbox i WHERE i.session_id = s.id AND i.state = 0"
+        " AND i.taken_run IS NULL AND i.seen = 1"
         " AND (i.kind <> 'announce' OR (i.silent = 0 AND (i.taken_seq IS NOT NULL OR s.hold = 0)))))",
     ),
     Query(
@@ -262,7 +269,7 @@ QUERIES: Final[tuple[Query, ...]] = (
         Scope.SESSION,
         "a parent that waits for its children is woken when none works any more",
         "SELECT s.id, 'waits for nobody' FROM sessions s WHERE s.id {touched} AND s.hold = 1 AND s.owner IS NULL"
-        " AND s.due IS NULL AND s.closed = 0 AND s.paused = 0"
+        " AND (s.due IS NULL OR s.due = s.hold_until) AND s.closed = 0 AND s.paused = 0 AND s.run_id IS NULL"
         " AND NOT EXISTS (SELECT 1 FROM tasks t WHERE t.requester_id = s.id AND {t_is_alive})"
         " AND NOT EXISTS (SELECT 1 FROM inbox i WHERE i.session_id = s.id AND i.seen = 0)",
     ),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
@@ -13,7 +14,9 @@ from clutch.testing.promises.history import Change, History
 from clutch.testing.promises.invariants import QUERIES, Query, Scope, filled
 from clutch.testing.promises.keeping import KEPT
 from clutch.testing.promises.moves import MOVES
+from clutch.testing.promises.people import PEOPLE
 from clutch.testing.promises.shadow import Shadow, as_list
+from clutch.testing.promises.spending import SPENDING
 from clutch.testing.simulation.disk import Made, SimDisk
 from clutch.testing.simulation.witness import PROMISES
 
@@ -22,7 +25,7 @@ _ENLISTED = (lockdep, reading, transitions, waking)
 
 _TABLES = ("sessions", "tasks", "letters", "runs")
 _TOUCHED = "IN (SELECT value FROM json_each(?1))"
-_ALL = (*QUERIES, *MOVES, *KEPT)
+_ALL = (*QUERIES, *MOVES, *KEPT, *SPENDING, *PEOPLE)
 
 
 class _Bench:
@@ -70,12 +73,16 @@ class Judge:
             self._ask(self._benches[Scope.BIRTH], touched)
         if steered := change.steered():
             self._ask(self._benches[Scope.STEER], steered)
+        if change.gone:
+            self._ask(self._benches[Scope.UNDONE], change.gone)
+        if purses := change.purses():
+            self._ask_about(self._benches[Scope.PURSE], (json.dumps(sorted(purses)),))
         for write in change.guarded():
             self._ask_about(self._benches[Scope.GUARDED], write)
         if change.has_new_owners:
             self._ask(self._benches[Scope.OWNERS], ())
         self.history.note_claims(change)
-        self._shadow.remember(moved, refenced)
+        self._shadow.remember(moved, refenced, change.gone)
         return change
 
     @property

@@ -1,4 +1,5 @@
-"""What is kept and what is not, as SQL: accepted tasks for ever, everything that waits only as long as it must.
+"""What is kept and what is not, as SQL: accepted tasks for ever, everything that waits only as long as it must,
+and of a spawn that was undone one line.
 
 A world at rest holds its history (transcripts, timelines, deliveries, usage: trimmed by retention, not here)
 and nothing that somebody would still have to look at. No rows, ever.
@@ -15,7 +16,56 @@ _TOLD: Final = (
     " ON t.id = w.task_id AND t.requester_id = w.requester_id AND t.idem = w.idem WHERE t.id IS NULL"
 )
 
+_LEFT: Final = " UNION ALL ".join(
+    f"SELECT undone.id, 'left a row in {table}' FROM {table} JOIN undone ON {column} = undone.id"  # noqa: S608
+    for table, column in (
+        ("sessions", "sessions.id"),
+        ("tasks", "tasks.id"),
+        ("inbox", "inbox.session_id"),
+        ("inbox", "inbox.task_id"),
+        ("messages", "messages.session_id"),
+        ("runs", "runs.session_id"),
+        ("calls", "calls.session_id"),
+        ("usage", "usage.session_id"),
+        ("questions", "questions.session_id"),
+        ("purses", "SUBSTR(purses.name, 1, 5) = 'task:' AND CAST(SUBSTR(purses.name, 6) AS INTEGER)"),
+    )
+)
+_ONE_LINE: Final = (
+    "COUNT(e.seq) <> 1 OR MIN(e.reason) NOT LIKE 'spawn-failed: %' OR MIN(e.to_phase) <> 'spawning'"
+)
+
 KEPT: Final[tuple[Query, ...]] = (
+    Query(
+        "N1",
+        Scope.UNDONE,
+        "only a spawn that was not accepted yet is undone",
+        "SELECT b.id, 'was ' || b.phase FROM was.tasks b WHERE b.id {touched} AND b.phase <> 'spawning'",
+    ),
+    Query(
+        "N1",
+        Scope.UNDONE,
+        "a spawn that was undone leaves nothing behind",
+        f"WITH undone(id) AS (SELECT value FROM json_each(?1)) {_LEFT}",  # noqa: S608
+    ),
+    Query(
+        "N1",
+        Scope.UNDONE,
+        "a spawn that was undone leaves one line",
+        "SELECT v.value, COUNT(e.seq) || ' lines, the first of them ' || COALESCE(MIN(e.reason), '')"  # noqa: S608
+        f" FROM json_each(?1) v LEFT JOIN events e ON e.task_id = v.value GROUP BY v.value HAVING {_ONE_LINE}",
+    ),
+    Query(
+        "N1",
+        Scope.END,
+        "whatever has no task has one line, and nothing else",
+        "SELECT e.task_id, 'has no task and ' || COUNT(*) || ' lines' FROM events e"  # noqa: S608
+        f" WHERE e.task_id NOT IN (SELECT id FROM tasks) GROUP BY e.task_id HAVING {_ONE_LINE}"
+        " UNION ALL SELECT s.id, 'is a session without its task' FROM sessions s"
+        " WHERE s.is_task = 1 AND s.id NOT IN (SELECT id FROM tasks)"
+        " UNION ALL SELECT p.name, 'is nobody''s purse' FROM purses p WHERE SUBSTR(p.name, 1, 5) = 'task:'"
+        " AND CAST(SUBSTR(p.name, 6) AS INTEGER) NOT IN (SELECT id FROM tasks)",
+    ),
     Query(
         "T7",
         Scope.BIRTH,

@@ -1,6 +1,6 @@
 """What a serial simulator cannot see and PostgreSQL would punish: writes without the key, locks upside down.
 
-A transaction given to `tx(keys, …)` writes the rows of the sessions in its keys only. It may also insert
+A transaction given to `tx(keys, …)` writes the rows of the sessions and purses in its keys only. It may also insert
 letters for others, make children, and step the tasks of *closed* sessions whose letters it reads: nobody
 else writes those. One that runs alone may write many. Both lock ancestors before descendants, so that two
 of them never wait for each other in a circle. `claim` skips what others have locked and never waits.
@@ -33,12 +33,15 @@ def offences(change: Change, history: History) -> Iterator[str]:
 
 
 def _foreign_writes(made: Made, keys: tuple[int, ...], change: Change) -> Iterator[str]:
+    for name in made.purses:
+        if _purse_key(name) not in keys:
+            yield f"{made.name} with keys {keys} wrote purse {name}"
     for table, row_id in made.written:
         wrong: str | None = None
         match table:
             case "sessions":
-                before, _ = change.sessions[row_id]
-                if before is not None and row_id not in keys:
+                is_new = row_id in change.sessions and change.sessions[row_id][0] is None
+                if not is_new and row_id not in keys:
                     wrong = f"session {row_id}"
             case "tasks":
                 wrong = _foreign_task(row_id, keys, change)
@@ -54,9 +57,18 @@ def _foreign_writes(made: Made, keys: tuple[int, ...], change: Change) -> Iterat
             yield f"{made.name} with keys {keys} wrote {wrong}"
 
 
+def _purse_key(name: str) -> int:
+    kind, _, number = name.partition(":")
+    return -1 if kind == "day" else -int(number)
+
+
 def _foreign_task(task_id: int, keys: tuple[int, ...], change: Change) -> str | None:
+    if task_id in keys:
+        return None
+    if task_id not in change.tasks:
+        return f"task {task_id}, which is gone"
     before, after = change.tasks[task_id]
-    if before is None or task_id in keys:
+    if before is None:
         return None
     # An ended task: its own session is closed, and whoever reads its letter has the letter's key.
     return None if before.outcome is not None else f"task {task_id} in {after.phase}"

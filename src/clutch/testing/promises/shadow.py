@@ -27,6 +27,9 @@ _REMEMBER: Final = {
 }
 
 
+_READY: Final = "INSERT OR IGNORE INTO was.told SELECT requester_id, idem, id FROM tasks WHERE id = ?"
+
+
 def as_list(ids: Iterable[int]) -> str:
     """For `json_each`."""
     return f"[{','.join(map(str, sorted(ids)))}]"
@@ -44,14 +47,19 @@ class Shadow:
         )
 
     def hear(self, made: Sequence[Made]) -> None:
-        """What the transactions of a commit are answered with."""
+        """What the transactions of a commit are answered with. A spawn with side work is accepted when it is ready."""
         for one in made:
+            if one.name == "ready" and one.value:
+                self._disk.ask(_READY, (one.args[1],))
             for idem, task_id in _accepted(one):
                 told = (one.args[1], idem, task_id)
                 self._disk.ask("INSERT OR IGNORE INTO was.told VALUES(?, ?, ?)", told)
 
-    def remember(self, moved: Sequence[int], refenced: Sequence[int]) -> None:
+    def remember(self, moved: Sequence[int], refenced: Sequence[int], gone: Iterable[int]) -> None:
         """The commit was judged: its rows are what stands there before the next one."""
+        for task_id in gone:
+            self._disk.ask("DELETE FROM was.tasks WHERE id = ?", (task_id,))
+            self._disk.ask("DELETE FROM was.sessions WHERE id = ?", (task_id,))
         if moved:
             self._disk.ask(_REMEMBER["tasks"], (as_list(moved),))
         if refenced:
@@ -62,7 +70,7 @@ def _accepted(made: Made) -> Iterator[tuple[str, int]]:
     """Key and number of every task that the caller of this transaction, or its model, is told is accepted."""
     if made.name == "spawn":
         for order, answer in zip(made.args[4], made.value, strict=True):
-            if isinstance(answer, Accepted):
+            if isinstance(answer, Accepted) and not answer.is_spawning:
                 yield order.idem, answer.task_id
     if made.name == "delegate":
         keys_by_place = {order.place: order.idem for order in made.args[5]}

@@ -5,10 +5,11 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from decimal import Decimal
 from typing import TYPE_CHECKING, Any, Final
 
-from clutch.core.admission import Cleanup, SpawnRequest
-from clutch.core.messages import Answer
+from clutch.core.admission import BudgetRequest, Cleanup, SpawnRequest, Workspace
+from clutch.core.messages import Answer, Usage
 from clutch.ports import (
     HumanQuestion,
     ModelError,
@@ -41,6 +42,8 @@ TOOLS: Final = (
     ToolSpec("slow", "", _NOTHING, replay_safe=True),
     ToolSpec("once", "", _NOTHING, replay_safe=False),
     ToolSpec("fail", "", _NOTHING, replay_safe=True),
+    ToolSpec("risky", "", _NOTHING, needs_approval=True),
+    ToolSpec("ask_human", "", _NOTHING, replay_safe=True),
     ToolSpec("sessions_spawn", "", _NOTHING),
     ToolSpec("sessions_yield", "", _NOTHING, replay_safe=True, read_only=True),
 )
@@ -84,6 +87,21 @@ class SimModel:
                 raise ModelError(trouble, words)
 
 
+class SimPrices:
+    """Every call takes about as much, and less than was reserved for it; dollars are nobody's business here."""
+
+    def cost(self, model: str, usage: Usage) -> Decimal | None:
+        del model, usage
+        return None
+
+    def tokens(self, request: ModelRequest) -> int:
+        return script.USAGE.input + len(request.transcript) % 7
+
+    def window(self, model: str) -> int | None:
+        del model
+        return None
+
+
 class SimToolbox:
     def __init__(self, gateway: Gateway) -> None:
         self._gateway, self._world = gateway, gateway.world
@@ -93,7 +111,7 @@ class SimToolbox:
 
     async def run(self, name: str, args: Mapping[str, Any], context: ToolContext) -> str:
         world = self._world
-        world.witness.runs_tool(name, context, is_unsafe=name == "once")
+        world.witness.runs_tool(name, context, is_unsafe=name in ("once", "risky"))
         if name == "slow":
             await asyncio.sleep(world.rng.choice((0.5, 2.0, 5.0)))
         elif world.rng.random() < 0.5:
@@ -117,4 +135,6 @@ def spawn_request(args: Mapping[str, Any]) -> SpawnRequest:
         plan_mode=args["plan_mode"],
         expects_completion=args["expects_completion"],
         cleanup=Cleanup.DELETE if args["cleanup"] else Cleanup.KEEP,
+        workspace=Workspace.ISOLATED if args["isolated"] else Workspace.INHERIT,
+        budget=BudgetRequest(args["tokens"]) if args["tokens"] else None,
     )

@@ -31,6 +31,7 @@ class Made:
     worker_id: int = 0
     locked: list[int] = field(default_factory=list)  #: sessions, in the order of locking
     written: list[Written] = field(default_factory=list)
+    purses: list[str] = field(default_factory=list)  #: whose amounts it wrote
     value: Any = None
     now: float = 0.0  #: what its clock said
     name: str = field(init=False)
@@ -43,6 +44,7 @@ class Made:
         self.now = now
         self.locked.clear()
         self.written.clear()
+        self.purses.clear()
         return self._overheard(self.fn(now, *self.args))
 
     def _overheard(self, transaction: Tx[Any]) -> Tx[Any]:
@@ -52,8 +54,12 @@ class Made:
                 statement = next(transaction) if rows is None else transaction.send(rows)
                 rows = yield statement
                 sql = statement[0]
-                if sql is not None and "{lock}" in sql and "FROM sessions WHERE" in sql:
+                if sql is None:
+                    continue
+                if "{lock}" in sql and "FROM sessions WHERE" in sql:
                     self.locked.extend(row[0] for row in rows)
+                elif sql.startswith("UPDATE purses SET tokens_spent"):
+                    self.purses.extend(row[-1] for row in statement[1])
         except StopIteration as stop:
             return stop.value
 

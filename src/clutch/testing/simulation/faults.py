@@ -43,6 +43,8 @@ class Fault(StrEnum):
     # the tools
     TOOL_FAILED = "tool_failed"
     CLEANUP_FAILED = "cleanup_failed"
+    WORKSPACE_FAILED = "workspace_failed"  #: the files of a spawn cannot be made
+    WORKSPACE_HANGS = "workspace_hangs"  #: they take longer than a spawn may
     # the clock
     CLOCK_FORWARD = "clock_forward"
     CLOCK_BACK = "clock_back"
@@ -50,6 +52,10 @@ class Fault(StrEnum):
     # the requester
     REQUESTER_BUSY = "requester_busy"  #: a main session sits in a very long model call
     REQUESTER_GONE = "requester_gone"  #: a main session is closed while its children work
+
+
+class Dead(BaseException):
+    """The process that asked is gone. Not an Exception: the dead handle nothing."""
 
 
 RATES: Final[Mapping[Fault, float]] = MappingProxyType(
@@ -70,10 +76,12 @@ RATES: Final[Mapping[Fault, float]] = MappingProxyType(
         Fault.PROVIDER_OVERLOADED: 0.010,
         Fault.PROVIDER_CUT_STREAM: 0.010,
         Fault.PROVIDER_AUTH: 0.008,
-        Fault.PROVIDER_EMPTY: 0.014,
-        Fault.PROVIDER_CUT_ANSWER: 0.014,
+        Fault.PROVIDER_EMPTY: 0.02,
+        Fault.PROVIDER_CUT_ANSWER: 0.02,
         Fault.TOOL_FAILED: 0.016,
         Fault.CLEANUP_FAILED: 0.2,
+        Fault.WORKSPACE_FAILED: 0.2,
+        Fault.WORKSPACE_HANGS: 0.18,
         Fault.REQUESTER_BUSY: 0.025,
     }
 )

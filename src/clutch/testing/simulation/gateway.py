@@ -20,8 +20,10 @@ from clutch.engine.kit import Kit
 from clutch.errors import DiskFull, StoreBusy, StoreLost
 from clutch.store.door import DoorStats, Keys, Listener, P, T, TxFunction
 from clutch.testing.clock import START
+from clutch.testing.simulation.agents import SimPrices
 from clutch.testing.simulation.disk import Made
-from clutch.testing.simulation.faults import Fault
+from clutch.testing.simulation.faults import Dead, Fault
+from clutch.testing.simulation.workspaces import SimWorkspaces
 
 if TYPE_CHECKING:
     from clutch.testing.simulation.world import World
@@ -30,10 +32,6 @@ BATCH_MAX = 6
 RESTARTS_S = (0.01, 0.5, 2.0, 8.0)
 SHORT_FREEZES_S = (0.5, 2.0, 6.0)
 LONG_FREEZES_S = (14.0, 18.0, 24.0)
-
-
-class Dead(BaseException):
-    """The process that asked is gone. Not an Exception: the dead handle nothing."""
 
 
 class SimClock:
@@ -242,7 +240,16 @@ class Gateway:
         world = self.world
         self.is_up, self.life, self.frozen_until = True, self.life + 1, 0.0
         self.door = SimDoor(world, self)
-        kit = Kit(self.door, world.models(self), world.toolbox(self), world.policy, SimIds(world), Bus())
+        kit = Kit(
+            self.door,
+            world.models(self),
+            world.toolbox(self),
+            world.policy,
+            SimIds(world),
+            Bus(),
+            prices=SimPrices(),
+            workspaces=SimWorkspaces(world, self.door),
+        )
         self.worker = Worker(kit, self.clock, has_leases=True)
         self.worker.cleanup = world.cleanup
         world.tell(f"{self.name} starts")

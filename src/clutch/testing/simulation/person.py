@@ -1,4 +1,4 @@
-"""The person of a simulated world: writes, kills, steers, pauses, decides, tries again, goes and comes back.
+"""The person of a simulated world: writes, kills, steers, pauses, decides, answers, tries again, goes, comes back.
 
 Every wish goes through some gateway. One that dies or loses its store on the way is asked again, elsewhere,
 with the same key: what was done already must be found, not done twice.
@@ -8,22 +8,23 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final
 
-from clutch.core.admission import Refused
 from clutch.core.authority import AgentGrant, root_rights
 from clutch.core.events import Verdict
 from clutch.core.model import LetterKind
+from clutch.engine.spawning import spawn_all
 from clutch.errors import ClutchError, StoreError
-from clutch.protocol import control, letters, sessions
+from clutch.protocol import control, letters, questions, sessions, usage
 from clutch.protocol.pages import plan_hash
-from clutch.protocol.spawn import Order, rights_text, spawn
+from clutch.protocol.questions import Decision, QuestionKind
+from clutch.protocol.spawn import Accepted, Order, rights_text
 from clutch.testing.simulation import script
 from clutch.testing.simulation.agents import spawn_request
-from clutch.testing.simulation.faults import Fault
-from clutch.testing.simulation.gateway import Dead, Gateway, sim_uuid4
+from clutch.testing.simulation.faults import Dead, Fault
+from clutch.testing.simulation.gateway import Gateway, sim_uuid4
 
 if TYPE_CHECKING:
     from clutch.testing.simulation.world import World
@@ -38,6 +39,7 @@ VERBS: Final[Mapping[str, int]] = MappingProxyType(
         "pause": 3,
         "resume": 3,
         "decide": 5,
+        "answer": 8,
         "retry": 5,
         "continue": 5,
         "redeliver": 4,
@@ -49,7 +51,7 @@ VERBS: Final[Mapping[str, int]] = MappingProxyType(
 
 #: What one tries again is mostly what one has just heard of; and what has just ended is still moving.
 JUST_ENDED: Final = (
-    "id IN (SELECT id FROM tasks WHERE phase IN ('completed', 'completed_giveup')"
+    "id IN (SELECT id FROM tasks WHERE phase IN ('completed', 'completed_giveup') AND has_cleanup >= ?"
     " ORDER BY ended_at DESC, id LIMIT 3)"
 )
 
@@ -69,6 +71,8 @@ class Person:
             key = f"agent:main:chat:m{number}"
             made = (self._new_id(), key, "main", rights, f"terminal:{number}", ".")
             self.mains.append(await self._surely(None, sessions.open_session, *made))
+            if self._rng.random() < self._world.setting.thrift:
+                await self._surely(None, usage.give_root, self._world.policy, self.mains[-1])
             await self._tell(self.mains[-1], script.words(self._world.author.main_job(depth_left)))
             await asyncio.sleep(self._rng.random())
 
@@ -89,6 +93,17 @@ class Person:
             await asyncio.sleep(self._rng.expovariate(1 / pause_s))
             await self._come_back()
 
+    async def help_out(self, pause_s: float) -> None:
+        """For ever: give whoever sleeps until its children are done one more, which may not come about."""
+        while True:
+            await asyncio.sleep(self._rng.expovariate(1 / pause_s))
+            asleep = self._world.disk.query(
+                "SELECT id FROM sessions WHERE is_task = 0 AND hold = 1 ORDER BY id"
+            )
+            if asleep:
+                job = {**self._world.author.small_job(), "isolated": 1}
+                await self._spawn_in(self._rng.choice(asleep)[0], job)
+
     async def _do(self, verb: str) -> None:
         try:
             done = await getattr(self, f"_{verb}")()
@@ -101,16 +116,26 @@ class Person:
     # ---- asking --------------------------------------------------------------------------------------
 
     async def _surely(self, key: int | None, fn: Callable[..., Any], *args: Any) -> Any:
+        def call(gateway: Gateway) -> Awaitable[Any]:
+            return gateway.door.alone(fn, *args) if key is None else gateway.door.tx(key, fn, *args)
+
+        return await self._somewhere(call, fn.__name__)
+
+    async def _somewhere(self, call: Callable[[Gateway], Awaitable[Any]], what: str) -> Any:
         while True:
             gateway = self._somebody()
             if gateway is not None:
                 try:
-                    if key is None:
-                        return await gateway.door.alone(fn, *args)
-                    return await gateway.door.tx(key, fn, *args)
+                    return await call(gateway)
                 except (StoreError, Dead) as error:
-                    self._world.tell(f"person asks again: {type(error).__name__} {fn.__name__}")
+                    self._world.tell(f"person asks again: {type(error).__name__} {what}")
             await asyncio.sleep(0.2)
+
+    async def _served(self, call: Coroutine[Any, Any, Any]) -> Any:
+        """Whoever serves it goes on when the person does not wait any more."""
+        serving = self._world.loop.create_task(call)
+        serving.add_done_callback(lambda ended: ended.cancelled() or ended.exception())
+        return await asyncio.shield(serving)
 
     def _somebody(self) -> Gateway | None:
         up = [gateway for gateway in self._world.gateways if gateway.is_up]
@@ -144,20 +169,26 @@ class Person:
         await self._tell(self._rng.choice(self.mains), text)
 
     async def _spawn(self) -> bool:
-        session_id = self._rng.choice(self.mains)
         job = self._world.author.child_job(self._world.policy.limits.depth_max - 1)
+        return await self._spawn_in(self._rng.choice(self.mains), job)
+
+    async def _spawn_in(self, session_id: int, job: dict[str, Any]) -> bool:
         request = spawn_request(script.spawn_arguments(job))
         order = Order(self._key("person"), self._new_id(), sim_uuid4(self._rng), request, 0)
-        answers = await self._surely(
-            session_id, spawn, self._world.policy, session_id, session_id, None, [order]
+        (answer,) = await self._somewhere(
+            lambda gateway: self._served(
+                spawn_all(gateway.worker.kit, session_id, session_id, None, [order])
+            ),
+            "spawn",
         )
-        if isinstance(answers[0], Refused):
+        if not isinstance(answer, Accepted):
             return False
-        self._world.witness.accepted(order.idem, answers[0].task_id)
+        self._world.witness.accepted(order.idem, answer.task_id)
         return True
 
     async def _kill(self) -> bool:
-        chosen = self._one("phase NOT IN ('completed', 'completed_giveup')")
+        chosen = self._one("phase IN ('spawning', 'announce_deferred')") if self._rng.random() < 0.5 else None
+        chosen = chosen or self._one("phase NOT IN ('completed', 'completed_giveup')")
         if chosen is None:
             return False
         report = await self._surely(None, control.kill, self._world.policy, chosen[0], "enough", "person")
@@ -203,6 +234,26 @@ class Person:
             None, control.decide, self._world.policy, task_id, verdict, seen, "so be it", "person"
         )
 
+    async def _answer(self) -> bool:
+        waiting = self._questions()
+        if waiting:
+            await self._say_about(*self._rng.choice(waiting))
+        return bool(waiting)
+
+    def _questions(self) -> list[tuple[Any, ...]]:
+        """The needs-you inbox."""
+        return self._world.disk.query(
+            "SELECT id, kind, hash FROM questions WHERE answered_at IS NULL ORDER BY id"
+        )
+
+    async def _say_about(self, question_id: int, kind: str, seen: str) -> None:
+        yes = Decision.ANSWER if kind == QuestionKind.QUESTION else Decision.APPROVE
+        decision = yes if self._rng.random() < 0.7 else Decision.REJECT
+        self._world.witness.decided(question_id, decision)
+        await self._surely(
+            None, questions.answer, self._world.policy, question_id, decision, "as you like", seen, "person"
+        )
+
     async def _retry(self) -> bool:
         return await self._again("retry")
 
@@ -211,7 +262,7 @@ class Person:
 
     async def _again(self, how: str) -> bool:
         chosen = self._one("phase = 'completed_giveup'") if self._rng.random() < 0.3 else None
-        chosen = chosen or self._one(JUST_ENDED)
+        chosen = chosen or self._one(JUST_ENDED, self._rng.choice((0, 1)))
         if chosen is None:
             return False
         text = "" if how == "retry" else script.words(self._world.author.small_job())
@@ -247,7 +298,7 @@ class Person:
         return True
 
     async def put_right(self) -> None:
-        """Leave nothing waiting for a person: resume what is paused, decide what asks."""
+        """Leave nothing waiting for a person: resume what is paused, decide what asks, answer every question."""
         for (task_id,) in self._world.disk.query(
             "SELECT id FROM sessions WHERE paused = 1 ORDER BY depth, id"
         ):
@@ -259,6 +310,11 @@ class Person:
                 await self._verdict(chosen, Verdict.APPROVE)
             except ClutchError as error:
                 self._world.tell(f"person cannot decide: {type(error).__name__}")
+        for question in self._questions():
+            try:
+                await self._say_about(*question)
+            except ClutchError as error:
+                self._world.tell(f"person cannot answer: {type(error).__name__}")
 
     async def thinks_again(self) -> bool:
         """About a dead letter, once for each: tell it again, forget it, have it done again, or leave it."""

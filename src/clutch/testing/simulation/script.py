@@ -19,6 +19,7 @@ from clutch.ports import ModelRequest
 MARK: Final = "JOB"
 SOURCES: Final = frozenset({"user", "task", "instruction"})
 MODEL: Final = "simulated"
+USAGE: Final = Usage(10, 5)
 
 #: Longer than what an announce carries in full and than what a simulated result may keep.
 HUGE: Final = "all work and no play " * 120
@@ -77,9 +78,13 @@ def decide(request: ModelRequest) -> Answer:
 
 def _step(step: dict[str, Any], request: ModelRequest) -> Answer:
     calls = [Call("sessions_spawn", spawn_arguments(child)) for child in step.get("spawn", ())]
-    calls += [Call(name, {"at": _mark(request)}) for name in step.get("do", ())]
+    calls += [_call(name, _mark(request)) for name in step.get("do", ())]
     calls += [Call("sessions_yield", {})] if "yield" in step else []
     return _calls(*calls)
+
+
+def _call(name: str, mark: str) -> Call:
+    return Call(name, {"question": f"and now? {mark}"} if name == "ask_human" else {"at": mark})
 
 
 def spawn_arguments(child: dict[str, Any]) -> dict[str, Any]:
@@ -90,6 +95,8 @@ def spawn_arguments(child: dict[str, Any]) -> dict[str, Any]:
         "plan_mode": bool(child.get("plan")),
         "expects_completion": not child.get("lazy"),
         "cleanup": bool(child.get("delete")),
+        "isolated": bool(child.get("isolated")),
+        "tokens": child.get("tokens"),
     }
 
 
@@ -105,7 +112,7 @@ def _end(job: dict[str, Any], request: ModelRequest) -> Answer:
         case "huge":
             return _says(f"{HUGE}\nSUMMARY: {said}")
         case "cut":
-            return Answer(said, (), Usage(9, 5), MODEL, "length")
+            return Answer(said, (), USAGE, MODEL, "length")
         case _:
             return _says(said)
 
@@ -115,25 +122,34 @@ def _mark(request: ModelRequest) -> str:
 
 
 def _says(text: str) -> Answer:
-    return Answer(text, (), Usage(10, 5), MODEL)
+    return Answer(text, (), USAGE, MODEL)
 
 
 def _calls(*calls: Call) -> Answer:
-    return Answer("", calls, Usage(10, 5), MODEL, "tools")
+    return Answer("", calls, USAGE, MODEL, "tools")
 
 
 # ---- writing ------------------------------------------------------------------------------------------
 
 DOINGS: Final = (["echo"], ["echo"], ["slow"], ["once"], ["echo", "once"], ["fail"], ["slow", "echo", "once"])
+NEEDS_PEOPLE: Final = (
+    ["risky"],
+    ["ask_human"],
+    ["risky", "echo"],
+    ["ask_human", "once"],
+    ["risky", "ask_human"],
+)
 BESIDE: Final[tuple[dict[str, Any], ...]] = ({}, {}, {"do": ["echo"]}, {"do": ["slow"]}, {"yield": 1})
 ENDS: Final = ("text",) * 12 + ("huge", "huge", "skip", "silent", "empty", "cut")
 
 
 class Author:
-    """Invents jobs. `depth_left`: how many levels of children the job may have."""
+    """Invents jobs. `depth_left`: how many levels of children the job may have.
 
-    def __init__(self, rng: random.Random, children: int) -> None:
-        self._rng, self._children = rng, children
+    `asks`: how many of its steps need a person; `thrift`: how many children have a budget of their own."""
+
+    def __init__(self, rng: random.Random, children: int, asks: float, thrift: float) -> None:
+        self._rng, self._children, self._asks, self._thrift = rng, children, asks, thrift
         self._named = 0
 
     def main_job(self, depth_left: int) -> dict[str, Any]:
@@ -157,7 +173,9 @@ class Author:
                 job["steps"].append({"yield": 1})
         if rng.random() < 0.15:
             job["timeout"] = rng.choice((3.0, 8.0, 20.0))
-        for trait, chance in (("plan", 0.08), ("lazy", 0.1), ("delete", 0.2)):
+        if rng.random() < self._thrift:
+            job["tokens"] = rng.choice((30, 90, 200))
+        for trait, chance in (("plan", 0.08), ("lazy", 0.1), ("delete", 0.2), ("isolated", 0.08)):
             if rng.random() < chance:
                 job[trait] = 1
         return job
@@ -169,7 +187,10 @@ class Author:
         return step | self._rng.choice(BESIDE)
 
     def _work(self) -> list[dict[str, Any]]:
-        return [{"do": self._rng.choice(DOINGS)} for _ in range(self._rng.choice((0, 1, 1, 2, 3)))]
+        return [{"do": self._doing()} for _ in range(self._rng.choice((0, 1, 1, 2, 3)))]
+
+    def _doing(self) -> list[str]:
+        return self._rng.choice(NEEDS_PEOPLE if self._rng.random() < self._asks else DOINGS)
 
     def _name(self, prefix: str) -> str:
         self._named += 1

@@ -12,7 +12,7 @@ from types import MappingProxyType
 from typing import Final
 
 from clutch.core.model import Lane, Outcome
-from clutch.core.policy import Announcing, Drop, Life, Limits, Policy, QueueMode, Work
+from clutch.core.policy import Announcing, Budgets, Drop, Life, Limits, OnBudget, Policy, QueueMode, Work
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,6 +34,8 @@ class Setting:
     is_lockstep: bool = False
     is_tight: bool = False
     has_modes: bool = False
+    asks: float = 0.02  #: of the steps: they need a person
+    thrift: float = 0.05  #: of the main sessions and of the children: they have a budget
 
 
 SETTINGS: Final[Mapping[str, Setting]] = MappingProxyType(
@@ -58,6 +60,15 @@ SETTINGS: Final[Mapping[str, Setting]] = MappingProxyType(
                 meddle_s=1.5,
             ),
             Setting("sick", "a provider that fails all the time", provider=6.0, severity=0.7, gateways=2),
+            Setting(
+                "thrift",
+                "small budgets, and much to ask people",
+                asks=0.12,
+                thrift=0.4,
+                meddle_s=1.2,
+                severity=0.8,
+                gateways=2,
+            ),
             Setting("lockstep", "everything at once, in batches without isolation", is_lockstep=True),
         )
     }
@@ -70,6 +81,7 @@ def policy_of(setting: Setting, rng: random.Random) -> Policy:
         life=_life(rng),
         announcing=_announcing(setting, rng),
         work=_work(setting),
+        budgets=_budgets(setting, rng),
     )
 
 
@@ -81,7 +93,18 @@ def _limits(setting: Setting, rng: random.Random) -> Limits:
         descendants_max=4 if setting.is_tight else 12,
         retained_max=4 if setting.is_tight else 15,
         undelivered_max=2 if setting.is_tight else 50,
+        reservation_s=10.0,
         on_parent_end=kills if setting.has_modes and rng.random() < 0.5 else MappingProxyType({}),
+    )
+
+
+def _budgets(setting: Setting, rng: random.Random) -> Budgets:
+    """A root's is given to some main sessions only; a day's is everybody's."""
+    return Budgets(
+        root_tokens=rng.choice((150, 400, 900)),
+        day_tokens=rng.choice((500, 1500)) if setting.thrift > rng.random() * 2 else None,
+        on_budget=rng.choice((OnBudget.ASK, OnBudget.ASK, OnBudget.WRAP_UP, OnBudget.END)),
+        output_tokens=10,
     )
 
 

@@ -16,7 +16,9 @@ from clutch.core import lifecycle
 from clutch.core.lifecycle import Move
 from clutch.core.model import Outcome, Phase
 from clutch.ports import ModelRequest, ToolContext
+from clutch.protocol.questions import Decision
 from clutch.testing.simulation.disk import SimDisk
+from clutch.testing.simulation.workspaces import Directory, path_of
 
 if TYPE_CHECKING:
     from clutch.testing.simulation.gateway import Gateway
@@ -29,8 +31,17 @@ PROMISES: Final[Mapping[str, str]] = MappingProxyType(
         "N23": "a tool that must not run twice does not",
         "T10": "the timeline reduces to the row",
         "T14": "nothing is cleaned up before its task is told, given up or killed",
+        "N31": "a tool that needs a person's word has it",
+        "T16": "every model call has its row, and within a budget its reservation, before it is sent",
         "T18": "a tool is run under the key of its call",
     }
+)
+
+
+_BOOKED: Final = (
+    "SELECT COUNT(u.call_no), COALESCE(MAX(u.state = 0 AND u.call_no = (SELECT MAX(n.call_no) FROM usage n"
+    " WHERE n.session_id = s.id)), 0), s.purses = '' OR COALESCE(MAX(u.state = 0 AND u.reserved_tokens > 0), 0)"
+    " FROM sessions s LEFT JOIN usage u ON u.session_id = s.id WHERE s.id = ?"
 )
 
 
@@ -38,14 +49,19 @@ class Witness:
     """`accuse` is called with the name of the broken promise and what was seen."""
 
     def __init__(
-        self, disk: SimDisk, tell: Callable[[str], None], accuse: Callable[[str, str], None]
+        self,
+        disk: SimDisk,
+        directories: Mapping[int, Directory],
+        tell: Callable[[str], None],
+        accuse: Callable[[str, str], None],
     ) -> None:
-        self._disk, self._tell, self._accuse = disk, tell, accuse
+        self._disk, self._directories, self._tell, self._accuse = disk, directories, tell, accuse
         self.evaluations: Counter[str] = Counter()
         self._told: dict[str, int] = {}
         self._said: dict[str, tuple[int, str]] = {}
         self._unsafe: Counter[str] = Counter()
-        self.model_calls = 0
+        self._asked: Counter[int] = Counter()
+        self._approved: set[int] = set()
         self.closed: set[int] = set()  #: sessions whose person went away at some time
 
     def _judge(self, invariant: str, wrong: str | None) -> None:
@@ -62,18 +78,33 @@ class Witness:
         self._said[key] = (session_id, text)
 
     def asked(self, gateway: Gateway, request: ModelRequest) -> None:
-        self.model_calls += 1
         self._tell(f"{gateway.name} asks {request.key}")
         key, _, head = request.key.rpartition(":")
         ((session_id, owner, real_head, base),) = self._disk.query(
             "SELECT id, owner, head, base FROM sessions WHERE key = ?", key
         )
+        self._asked[session_id] += 1
         held = gateway.worker.turns.get(session_id)
         is_current = held is not None and held[1] is asyncio.current_task() and owner == gateway.worker.id
+        self._judge("T16", self._unbooked(session_id, is_current))
         if not is_current:
             return  # it lost the session and has not noticed yet; its next write will
         is_right = real_head == int(head) and len(request.transcript) == real_head - base
         self._judge("N22", None if is_right else f"{request.key} was asked at head {real_head}")
+
+    def _unbooked(self, session_id: int, is_current: bool) -> str | None:
+        """Whoever lost the session meanwhile has a row, too, but its successor has given that call up."""
+        ((rows, is_open, is_reserved),) = self._disk.query(_BOOKED, session_id)
+        if rows < self._asked[session_id]:
+            return f"session {session_id} made {self._asked[session_id]} calls and has {rows} rows"
+        if is_current and not (is_open and is_reserved):
+            return f"session {session_id} makes call {rows}, open {is_open}, reserved {is_reserved}"
+        return None
+
+    def decided(self, question_id: int, decision: Decision) -> None:
+        """A person is about to say so."""
+        if decision is Decision.APPROVE:
+            self._approved.add(question_id)
 
     def runs_tool(self, name: str, context: ToolContext, is_unsafe: bool) -> None:
         session_id, seq, place = context.key.split(":")
@@ -81,6 +112,15 @@ class Witness:
             "SELECT name FROM calls WHERE session_id = ? AND seq = ? AND idx = ?", session_id, seq, place
         )
         self._judge("T18", None if rows == [(name,)] else f"{name} runs under {context.key}")
+        if name == "risky":
+            asked = self._disk.query(
+                "SELECT id FROM questions WHERE session_id = ? AND seq = ? AND idx = ?",
+                session_id,
+                seq,
+                place,
+            )
+            is_approved = any(row[0] in self._approved for row in asked)
+            self._judge("N31", None if is_approved else f"nobody approved {context.key}")
         if is_unsafe:
             self._unsafe[context.key] += 1
             self._judge(
@@ -94,9 +134,23 @@ class Witness:
             "T14", None if is_over else f"the files of task {task_id} are removed while it is {phase}"
         )
 
+    def removes(self, task_id: int) -> None:
+        """The maker of the files thinks that nobody wants them."""
+        rows = self._disk.query(
+            "SELECT t.phase FROM tasks t JOIN sessions s ON s.id = t.id WHERE t.id = ? AND s.workspace = ?"
+            " AND t.phase NOT IN ('cleanup_pending', 'completed', 'completed_giveup')",
+            task_id,
+            path_of(task_id),
+        )
+        is_needed = bool(rows) and self._directories.get(task_id) is Directory.MADE
+        self._judge("T14", f"task {task_id} is {rows} and loses its files" if is_needed else None)
+
     # ---- at the end ----------------------------------------------------------------------------------
 
     def judge_end(self) -> None:
+        for task_id in self._directories:
+            rows = self._disk.query("SELECT 1 FROM tasks WHERE id = ?", task_id)
+            self._judge("T14", None if rows else f"files are left of {task_id}, whose spawn was undone")
         for idem, task_id in self._told.items():
             rows = self._disk.query("SELECT id FROM tasks WHERE idem = ?", idem)
             self._judge("N1", None if rows == [(task_id,)] else f"{idem} was {task_id} and is {rows}")

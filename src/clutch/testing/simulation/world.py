@@ -31,12 +31,14 @@ from clutch.testing.simulation.report import Report, Violation
 from clutch.testing.simulation.script import Author
 from clutch.testing.simulation.settings import SETTINGS, Setting, policy_of
 from clutch.testing.simulation.witness import Witness
+from clutch.testing.simulation.workspaces import Directory
 
 LIVES_MAX_S = 900.0  # virtual, after healing: longer than every timer of a setting together
 LOOKS_EVERY_S = 3.0
 COMMITS_MAX = 6_000  # several times what a busy world needs: whoever writes so much runs in a circle
 DEAF = 0.4  # of the hints of other processes: one that hears is enough, and the others need not look, too
 HINTS_WITHIN_S = 0.06  # to another process; what comes within this time is told together
+REMOVES_MAX_S = 0.5  # for the files of a spawn that was undone just now
 JOINS_MAX_S = 30.0  # for a healthy gateway to be at work after healing
 
 _UNFINISHED = """
@@ -61,9 +63,10 @@ class World:
         self.clock = SimClock(self.loop)
         self.dice = Dice(self.rng, setting.severity, setting.provider, self.tell)
         self.policy = policy_of(setting, self.rng)
-        self.author = Author(self.rng, setting.children)
+        self.author = Author(self.rng, setting.children, setting.asks, setting.thrift)
+        self.directories: dict[int, Directory] = {}  #: of isolated children; they outlive every process
         self.disk = SimDisk(self.clock, self._observe)
-        self.witness = Witness(self.disk, self.tell, self.violated)
+        self.witness = Witness(self.disk, self.directories, self.tell, self.violated)
         self.judge = Judge(self.disk, self.policy, self.violated)
         self.gateways = [Gateway(self, number) for number in range(1, setting.gateways + 1)]
         self.person = Person(self)
@@ -86,6 +89,7 @@ class World:
         await asyncio.sleep(self.rng.random() * 0.1)
         if self.dice.strikes(Fault.CLEANUP_FAILED, task_id):
             raise OSError("the files cannot be removed now")
+        self.directories.pop(task_id, None)
 
     def failed(self, error: BaseException, where: str) -> None:
         """The product raised what nobody expected."""
@@ -117,9 +121,16 @@ class World:
             if self.dice.strikes(Fault.HINT_LATE, gateway.name):
                 self.loop.call_later(self.rng.choice((0.5, 3.0, 8.0)), gateway.hear, hints, gateway.life)
                 continue
+            if self.dice.is_hot and (cleaning := [hint for hint in hints if hint[0] == "clean"]):
+                self._doubled(gateway, cleaning)
             gateway.hear_soon(hints, self.rng.random() * (0.005 if gateway is origin else HINTS_WITHIN_S))
             if self.dice.strikes(Fault.HINT_DOUBLED, gateway.name):
                 self.loop.call_later(self.rng.random() * 5, gateway.hear, hints, gateway.life)
+
+    def _doubled(self, gateway: Gateway, cleaning: Sequence[Any]) -> None:
+        """Always: removing files is what a late hint must never do to a task that works again."""
+        for _ in range(2):
+            self.loop.call_later(self.rng.random() * 12, gateway.hear, cleaning, gateway.life)
 
     def _observe(self, made: Sequence[Made]) -> None:
         for one in made:
@@ -163,6 +174,7 @@ class World:
             doing.append(self._nemesis(setting.nemesis_s))
         if setting.meddle_s:
             doing.append(self.person.meddle(setting.meddle_s))
+            doing.append(self.person.help_out(4 * setting.meddle_s))
         if setting.leaves_s:
             doing.append(self.person.wander(setting.leaves_s))
         helpers = [self.loop.create_task(one) for one in doing]
@@ -224,6 +236,7 @@ class World:
             self._judge_calm(ends_at)
             await self.person.put_right()
             await asyncio.sleep(LOOKS_EVERY_S)
+        await asyncio.sleep(REMOVES_MAX_S)
         self.judge.judge_end()
         self.witness.judge_end()
 

@@ -1,0 +1,170 @@
+"""Planted bugs in what runs before a child may start, what it may spend, and what people are asked about it."""
+
+from __future__ import annotations
+
+from functools import wraps
+from typing import Any
+
+from clutch.store.door import Statement
+from clutch.testing.mutants.planting import STORMS, Mutant
+from clutch.testing.mutants.tamper import Say, answering_only, tampered
+
+THRIFT = ("thrift",)
+SIDE_WORK = ("crash", "sick", "storm")
+
+
+def _without(*beginnings: str) -> Say:
+    """Statements that begin so are never said."""
+
+    def say(sql: str, parameters: Any) -> Statement | None:
+        return None if sql.startswith(beginnings) else (sql, parameters)
+
+    return say
+
+
+def _silently(function: Any) -> tuple[Any, ...]:
+    """Instead of what it does: nothing."""
+
+    @wraps(function)
+    async def bug(*args: Any) -> None:
+        del args
+
+    return (bug,)
+
+
+def _nobody_decides(decisions: Any) -> tuple[Any, ...]:
+    @wraps(decisions)
+    async def bug(*args: Any) -> dict[int, Any]:
+        del args
+        return {}
+
+    return (bug,)
+
+
+def _no_is_yes(one: Any) -> tuple[Any, ...]:
+    @wraps(one)
+    async def bug(run: Any, call: Any, place: int, said: Any, interrupted: bool) -> Any:
+        return await one(run, call, place, said if call.name == "ask_human" else None, interrupted)
+
+    return (bug,)
+
+
+def _no_timer(reserved: Any) -> tuple[Any, ...]:
+    @wraps(reserved)
+    def bug(story: Any, at: float) -> None:
+        del at
+        story.note("reserved")
+
+    return (bug,)
+
+
+def _mutant(name: str, target: str, expected: str, worlds: tuple[str, ...], plant: Any, about: str) -> Mutant:
+    return Mutant(name, (f"clutch.{target}",), frozenset(expected.split()), worlds, plant, about)
+
+
+MUTANTS: tuple[Mutant, ...] = (
+    _mutant(
+        "limit_of_a_purse_not_asked",
+        "core.budget._refusal",
+        "T16",
+        THRIFT,
+        lambda refusal: (wraps(refusal)(lambda *_: None),),
+        "a call is made although nothing is left",
+    ),
+    _mutant(
+        "purses_not_locked",
+        "protocol.usage.keys",
+        "T16 lockdep",
+        ("thrift", "lockstep"),
+        lambda keys: (wraps(keys)(lambda *_: ()),),
+        "two calls take the same rest of a purse at the same time",
+    ),
+    _mutant(
+        "call_before_its_row",
+        "protocol.turns._foresee",
+        "T16",
+        STORMS,
+        lambda foresee: (answering_only(foresee),),
+        "a model is called before its call is in the books",
+    ),
+    _mutant(
+        "call_without_reservation",
+        "engine.asking._reserve",
+        "T16",
+        THRIFT,
+        _silently,
+        "a budget is looked at when the bill comes",
+    ),
+    _mutant(
+        "stopped_call_keeps_its_reservation",
+        "protocol.tasks.stop",
+        "T16",
+        THRIFT,
+        lambda stop: (tampered(stop, say=_without("UPDATE purses", "UPDATE usage")),),
+        "what a killed run had reserved is never given back",
+    ),
+    _mutant(
+        "approval_not_waited_for",
+        "engine.calling._decisions",
+        "N31",
+        THRIFT,
+        _nobody_decides,
+        "a tool that needs a person's word runs without it",
+    ),
+    _mutant(
+        "rejection_not_heard",
+        "engine.calling._one",
+        "N31",
+        THRIFT,
+        _no_is_yes,
+        "whatever the person says, the tool runs",
+    ),
+    _mutant(
+        "answer_wakes_nobody",
+        "protocol.questions._go_on",
+        "N31",
+        THRIFT,
+        lambda go_on: (tampered(go_on, say=_without("UPDATE runs")),),
+        "the person has answered, and the run still waits",
+    ),
+    _mutant(
+        "question_outlives_its_run",
+        "protocol.tasks.stop",
+        "N31",
+        THRIFT,
+        lambda stop: (tampered(stop, say=_without("UPDATE questions")),),
+        "a person is asked about a run that was killed",
+    ),
+    _mutant(
+        "undone_spawn_keeps_its_session",
+        "protocol.tasks.unmake",
+        "N1",
+        SIDE_WORK,
+        lambda unmake: (tampered(unmake, say=_without("DELETE FROM sessions")),),
+        "a spawn that failed leaves a session nobody owns",
+    ),
+    _mutant(
+        "undone_spawn_keeps_its_purse",
+        "protocol.tasks.unmake",
+        "N1",
+        THRIFT,
+        lambda unmake: (tampered(unmake, say=_without("DELETE FROM purses")),),
+        "a spawn that failed leaves a budget",
+    ),
+    _mutant(
+        "undone_spawn_keeps_its_files",
+        "engine.spawning._remove",
+        "T14",
+        SIDE_WORK,
+        _silently,
+        "a spawn that failed leaves a directory",
+    ),
+    _mutant(
+        "reservation_without_a_timer",
+        "core.lifecycle._reserved",
+        "N6",
+        SIDE_WORK,
+        _no_timer,
+        "a spawn whose maker died stays for ever",
+    ),
+)
