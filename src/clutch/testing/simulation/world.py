@@ -229,6 +229,7 @@ class World:
             gateway.frozen_until = 0.0
             gateway.clock.offset = 0.0
             gateway.start()
+        self.judge.history.note_clock()
         ends_at = self.loop.time() + LIVES_MAX_S
         while (left := self.disk.query(_UNFINISHED)) or await self.person.thinks_again():
             if self.loop.time() > ends_at:
