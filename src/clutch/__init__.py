@@ -25,7 +25,17 @@ if TYPE_CHECKING:
         UnsafeStateDirectory,
         UnsupportedStore,
     )
-    from clutch.gateway.api import NotPossible, PlanChanged, Question, Task, TaskResult, UnknownTask
+    from clutch.gateway.api import (
+        Event,
+        NotPossible,
+        PlanChanged,
+        Question,
+        Task,
+        TaskResult,
+        UnknownQuestion,
+        UnknownTask,
+    )
+    from clutch.ports import RuntimeJob, ToolContext
     from clutch.wiring import AdapterKind, Clutch, McpServer, Provider, Sandbox, ToolSettings
 
 __all__ = [
@@ -34,6 +44,7 @@ __all__ = [
     "Clutch",
     "ClutchError",
     "DiskFull",
+    "Event",
     "InvalidInput",
     "Limits",
     "McpServer",
@@ -45,6 +56,7 @@ __all__ = [
     "Policy",
     "Provider",
     "Question",
+    "RuntimeJob",
     "Sandbox",
     "SchemaTooNew",
     "SpawnRefused",
@@ -54,7 +66,9 @@ __all__ = [
     "StoreLost",
     "Task",
     "TaskResult",
+    "ToolContext",
     "ToolSettings",
+    "UnknownQuestion",
     "UnknownTask",
     "UnsafeStateDirectory",
     "UnsupportedStore",
@@ -67,6 +81,7 @@ _ELSEWHERE = {
     "AdapterKind": "clutch.wiring",
     "Budgets": "clutch.core.policy",
     "Clutch": "clutch.wiring",
+    "Event": "clutch.gateway.api",
     "Limits": "clutch.core.policy",
     "McpServer": "clutch.wiring",
     "NotPossible": "clutch.gateway.api",
@@ -76,10 +91,13 @@ _ELSEWHERE = {
     "Policy": "clutch.core.policy",
     "Provider": "clutch.wiring",
     "Question": "clutch.gateway.api",
+    "RuntimeJob": "clutch.ports",
     "Sandbox": "clutch.wiring",
     "Task": "clutch.gateway.api",
     "TaskResult": "clutch.gateway.api",
+    "ToolContext": "clutch.ports",
     "ToolSettings": "clutch.wiring",
+    "UnknownQuestion": "clutch.gateway.api",
     "UnknownTask": "clutch.gateway.api",
 }
 

@@ -6,6 +6,7 @@ import asyncio
 import json
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import TypeAlias
 
@@ -259,3 +260,19 @@ async def test_a_child_with_a_model_or_a_runtime_nobody_knows_is_refused_before_
         with pytest.raises(InvalidInput, match="there is no 'robot' here; known: subagent"):
             _ = await clutch.spawn("x", runtime="robot")
         assert await _tree(clutch) == []
+
+
+async def test_a_dead_address_is_given_up_after_a_few_tries(tmp_path: Path) -> None:
+    life = Life(provider_retries_s=(0.01, 0.01), error_grace_s=0.05)
+    dead = Provider("lab", base_url="http://127.0.0.1:9/v1", api_key="k", adapter=AdapterKind.DIRECT)
+    async with Clutch(
+        state=tmp_path / "state",
+        model="lab:m",
+        providers=[dead],
+        policy=replace(ONE_ROOM, life=life),
+        workspace=tmp_path,
+    ) as clutch:
+        result = await asyncio.wait_for((await clutch.spawn("x"))._result(), DEADLINE_S)
+    assert result.outcome == "error"
+    assert "Cannot connect" in (result.error or "")
+    assert "(3 times)" in (result.error or "")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 from dataclasses import replace
 from decimal import Decimal
 
@@ -21,7 +22,11 @@ from clutch.protocol.usage import Fate
 RETRYABLE = frozenset({Trouble.RATE_LIMIT, Trouble.OVERLOADED, Trouble.NETWORK, Trouble.MALFORMED})
 #: A stream that was cut may have cost as much as a whole one.
 CUT = frozenset({Trouble.NETWORK, Trouble.MALFORMED})
+BUSY = frozenset({Trouble.RATE_LIMIT, Trouble.OVERLOADED})
 PURSE_WAIT_S = 2.0  # only calls in flight are in the way; most take longer, none is waited for in vain
+
+
+log = logging.getLogger(__name__)
 
 
 class _Stopped(Exception):
@@ -92,7 +97,10 @@ async def _stumble(run: OpenRun, error: ModelError) -> None:
         else Fate.FREE
     )
     is_retryable = error.trouble in RETRYABLE
-    await run.tx_with_senders(turns.stumble, str(error), is_retryable, error.retry_at, fate)
+    log.warning("model call failed: %s", error, extra={"session": run.session_id})
+    # Only who is busy names a time that is worth waiting for; a dead address gets its few tries.
+    retry_at = error.retry_at if error.trouble in BUSY else None
+    await run.tx_with_senders(turns.stumble, str(error), is_retryable, retry_at, fate)
 
 
 # ---- what it may cost --------------------------------------------------------------------------------------

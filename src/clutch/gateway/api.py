@@ -35,6 +35,7 @@ from clutch.protocol.control import NotPossible as NotPossible
 from clutch.protocol.control import PlanChanged as PlanChanged
 from clutch.protocol.control import UnknownTask as UnknownTask
 from clutch.protocol.questions import Decision, QuestionKind
+from clutch.protocol.questions import UnknownQuestion as UnknownQuestion
 from clutch.protocol.spawn import Accepted, Order
 from clutch.store.door import DoorStats, Keys, Tx
 
@@ -266,9 +267,9 @@ class Gateway:
             "context": context,
             "workspace": workspace,
             "cwd": cwd,
-            "tools": None if tools is None else list(tools),
-            "budget": None if budget is None else dict(budget),
-            "output_schema": None if output_schema is None else dict(output_schema),
+            "tools": tools if tools is None or isinstance(tools, str) else list(tools),
+            "budget": dict(budget) if isinstance(budget, Mapping) else budget,
+            "output_schema": dict(output_schema) if isinstance(output_schema, Mapping) else output_schema,
             "runtime": runtime,
         }
         request = in_surface_spelling(kit.wanted, fields)
@@ -339,6 +340,8 @@ class Gateway:
     ) -> None:
         """The run goes on by itself. Raises UnknownQuestion when somebody else was first."""
         kit = self._kit
+        if decision not in ("approve", "reject", "answer"):
+            raise InvalidInput("decision", 'must be "approve", "reject" or "answer"')
         known = (kit.policy, question.id, Decision(decision), text, question.hash, ACTOR)
         await self._surely(lambda: kit.door.alone(questions.answer, *known))
 

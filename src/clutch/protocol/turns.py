@@ -428,7 +428,7 @@ def stumble(
         is_retryable=is_retryable,
         retry_at=retry_at,
         life=policy.life,
-        is_sent=fate is not Fate.UNSENT,
+        is_sent=fate is not Fate.UNSENT or retry_at is None,  # else it only waits in line
     )
     if isinstance(decision, runs.GiveUp):
         text = yield from partial(session_id, run_id)

@@ -12,7 +12,7 @@ from typing import Any, Final
 
 from clutch.testing.killing.points import COMMIT, POINTS
 
-DEFAULT_SECONDS: Final = 300.0
+DEFAULT_SECONDS: Final = 360.0
 
 SIM_RUNS_MIN: Final = 20_000
 FAULTS_MIN: Final = 6_000
