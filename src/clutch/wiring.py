@@ -136,19 +136,27 @@ async def running_engine(
             is_boxed=is_boxed,
         )
         worker = Worker(kit, clock, has_leases=database is not None)
-        worker.cleanup = kit.workspaces.remove if kit.workspaces is not None else None
-        async with asyncio.TaskGroup() as group:
-            group.create_task(worker.run())
-            await worker.ready.wait()
-            couriers = [Courier(worker, name, channel) for name, channel in channels.items()]
+        await stack.enter_async_context(_at_work(worker, channels))
+        yield Engine(door, kit, worker, clock)
+
+
+@asynccontextmanager
+async def _at_work(worker: Worker, channels: Mapping[str, Channel]) -> AsyncIterator[None]:
+    """From the moment it is registered until everything it held is handed over."""
+    if worker.kit.workspaces is not None:
+        worker.cleanup = worker.kit.workspaces.remove
+    async with asyncio.TaskGroup() as group:
+        group.create_task(worker.run())
+        await worker.ready.wait()
+        couriers = [Courier(worker, name, channel) for name, channel in channels.items()]
+        for courier in couriers:
+            courier.start(group)
+        try:
+            yield
+        finally:
             for courier in couriers:
-                courier.start(group)
-            try:
-                yield Engine(door, kit, worker, clock)
-            finally:
-                for courier in couriers:
-                    await courier.stop()
-                await worker.stop()
+                await courier.stop()
+            await worker.stop()
 
 
 def _workspaces_of(home: Path, database: str | None) -> Path:

@@ -17,7 +17,6 @@ from clutch.core.budget import (
     Refused,
     Reserved,
     child_limits,
-    release,
     remaining,
     reserve,
     settle,
@@ -89,7 +88,7 @@ def test_a_call_whose_cost_nobody_heard_is_charged_as_estimated() -> None:
 
 
 def test_a_call_that_was_never_sent_costs_nothing() -> None:
-    assert release(reserved((TASK, DAY), CALL), CALL) == (TASK, DAY)
+    assert settle(reserved((TASK, DAY), CALL), CALL, Amount(0, Decimal(0))).purses == (TASK, DAY)
 
 
 def test_the_warning_comes_at_80_percent_and_once() -> None:

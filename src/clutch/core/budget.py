@@ -27,7 +27,6 @@ ZERO = Decimal(0)
 
 class PurseKind(StrEnum):
     TASK = "task"
-    PARENT = "parent"
     ROOT = "root"
     DAY = "day"
 
@@ -107,11 +106,6 @@ def settle(purses: Sequence[Purse], estimate: Amount, actual: Amount | None) -> 
     charged = [_charged(_with_reserved(purse, estimate, -1), cost) for purse in purses]
     warnings = tuple(purse for purse in charged if not purse.warned and used_percent(purse) >= WARN_PERCENT)
     return Settled(tuple(replace(p, warned=True) if p in warnings else p for p in charged), warnings)
-
-
-def release(purses: Sequence[Purse], estimate: Amount) -> tuple[Purse, ...]:
-    """The call was never sent."""
-    return tuple(_with_reserved(purse, estimate, -1) for purse in purses)
 
 
 def used_percent(purse: Purse) -> int:
