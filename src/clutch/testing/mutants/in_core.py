@@ -158,7 +158,7 @@ MUTANTS = (
     ),
     Mutant(
         "no_deferral",
-        (f"{LIFE}._ended",),
+        (f"{LIFE}.ending.ended",),
         frozenset({"N18"}),
         STORMS,
         _no_deferral,
@@ -166,7 +166,7 @@ MUTANTS = (
     ),
     Mutant(
         "steer_keeps_generation",
-        (f"{LIFE}._new_generation",),
+        (f"{LIFE}.running.new_generation",),
         frozenset({"T12", "T2", "N5"}),
         ("busy",),
         _steer_keeps_generation,
@@ -174,7 +174,7 @@ MUTANTS = (
     ),
     Mutant(
         "steer_keeps_old_run",
-        (f"{LIFE}._supersede",),
+        (f"{LIFE}.running.supersede",),
         frozenset({"T12"}),
         ("busy",),
         _steer_keeps_run,
@@ -182,7 +182,7 @@ MUTANTS = (
     ),
     Mutant(
         "deferral_burns_attempt",
-        (f"{LIFE}._requester_gone",),
+        (f"{LIFE}.telling.requester_gone",),
         frozenset({"T13"}),
         STORMS,
         _deferral_burns,
@@ -190,7 +190,7 @@ MUTANTS = (
     ),
     Mutant(
         "deadline_without_owner",
-        (f"{LIFE}._alarm_rings",),
+        (f"{LIFE}.waking.alarm_rings",),
         frozenset({"T6"}),
         ("crash", "storm"),
         _rings_for_nobody,
@@ -198,7 +198,7 @@ MUTANTS = (
     ),
     Mutant(
         "result_changed_after_delivery",
-        (f"{LIFE}._delivered",),
+        (f"{LIFE}.telling.delivered",),
         frozenset({"T9"}),
         STORMS,
         _forgets_result,
@@ -206,7 +206,7 @@ MUTANTS = (
     ),
     Mutant(
         "result_not_cut",
-        (f"{LIFE}.freeze",),
+        (f"{LIFE}.ending.freeze",),
         frozenset({"T9"}),
         STORMS,
         _never_cuts,
@@ -214,7 +214,7 @@ MUTANTS = (
     ),
     Mutant(
         "illegal_edge",
-        (f"{LIFE}._settle",),
+        (f"{LIFE}.ending.settle",),
         frozenset({"T10"}),
         STORMS,
         _skips_ending,

@@ -161,7 +161,7 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     _mutant(
         "reservation_without_a_timer",
-        "core.lifecycle._reserved",
+        "core.lifecycle.running.reserved",
         "N6",
         SIDE_WORK,
         _no_timer,

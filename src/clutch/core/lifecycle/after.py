@@ -1,0 +1,38 @@
+"""After the telling: cleanup, the two ends, and a new generation of what had finished."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from clutch.core import effects as fx
+from clutch.core.lifecycle import running
+from clutch.core.lifecycle.story import Story
+from clutch.core.model import FINISHED, Delivery, Phase
+
+CLEANUP_RETRY_S = 60.0  # a sweeper tick
+
+
+def clean(story: Story, reason: str, **changes: Any) -> None:
+    """Cleanup comes before both ends. With nothing to clean it is over in the same step."""
+    is_half_made = (
+        story.task.phase is Phase.SPAWNING
+    )  # its files are wanted by nobody, whatever was asked for
+    story.to(Phase.CLEANUP_PENDING, reason, wake_at=None, **changes)
+    if story.task.has_cleanup or is_half_made:
+        story.change(wake_at=story.at + CLEANUP_RETRY_S)
+        story.do(fx.Cleanup())
+    else:
+        cleaned(story)
+
+
+def cleaned(story: Story) -> None:
+    task = story.task
+    if task.phase is Phase.CLEANUP_PENDING:
+        gave_up = task.delivery is Delivery.UNDELIVERED
+        story.to(Phase.COMPLETED_GIVEUP if gave_up else Phase.COMPLETED, task.reason, wake_at=None)
+
+
+def again(story: Story, how: str) -> None:
+    if story.task.phase in FINISHED:
+        running.new_generation(story, how, plan_round=0)
+        story.do(fx.Open(keep_transcript=how != "retry"), fx.Schedule())

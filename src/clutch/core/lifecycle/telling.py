@@ -1,0 +1,90 @@
+"""Telling the requester: told, tried again, given up; a second small machine over `announcing`."""
+
+from __future__ import annotations
+
+from clutch.core import effects as fx
+from clutch.core import events as ev
+from clutch.core.lifecycle import after
+from clutch.core.lifecycle.story import MISSING, Story
+from clutch.core.model import Delivery, Phase, Task
+
+
+def delivered(story: Story, event: ev.Delivered) -> None:
+    if event.generation != story.task.generation or not has_letter(story.task):
+        return
+    tellable(story)
+    after.clean(story, f"delivered: {event.path}", delivery=Delivery.DELIVERED, delivery_reason=event.path)
+
+
+def has_letter(task: Task) -> bool:
+    return task.phase is Phase.ANNOUNCING or (
+        task.phase is Phase.ANNOUNCE_DEFERRED and task.reason == MISSING
+    )
+
+
+def tellable(story: Story) -> None:
+    if story.task.phase is Phase.ANNOUNCE_DEFERRED:
+        story.to(Phase.ANNOUNCING, "requester is back")
+
+
+def delivery_failed(story: Story, event: ev.DeliveryFailed) -> None:
+    task, rules = story.task, story.policy.announcing
+    if event.generation != task.generation or task.phase is not Phase.ANNOUNCING:
+        return
+    attempts = task.attempts + 1
+    story.note(f"attempt {attempts} failed: {event.error[:200]}", attempts=attempts)
+    if event.is_permanent:
+        return give_up(story, "permanent-error")
+    delay = rules.delay_s(attempts, seed=task.id, expects_completion=task.expects_completion)
+    if delay is None:
+        return give_up(story, "expiry" if rules.slow else "retry-limit")
+    story.do(fx.GiveBack(task.generation, event.at + delay))
+
+
+def give_up(story: Story, reason: str) -> None:
+    story.change(delivery=Delivery.UNDELIVERED, delivery_reason=reason)
+    story.do(fx.Bury(story.task.generation))
+    after.clean(story, f"undelivered: {reason}")
+
+
+def requester_gone(story: Story, at: float) -> None:
+    if story.task.phase is Phase.ANNOUNCING:
+        story.to(
+            Phase.ANNOUNCE_DEFERRED,
+            MISSING,
+            delivery=Delivery.DEFERRED,
+            delivery_reason=MISSING,
+            wake_at=at + story.policy.announcing.until_s,
+        )
+
+
+def requester_back(story: Story) -> None:
+    if story.task.phase is Phase.ANNOUNCE_DEFERRED and story.task.reason == MISSING:
+        waiting = {"delivery": Delivery.WAITING, "delivery_reason": "", "wake_at": None}
+        story.to(Phase.ANNOUNCING, "requester is back", **waiting)
+
+
+def requester_killed(story: Story) -> None:
+    if has_letter(story.task):
+        tellable(story)
+        story.change(delivery=Delivery.SKIPPED, delivery_reason="killed")
+        after.clean(story, "skipped: requester killed")
+
+
+def dropped(story: Story) -> None:
+    if story.task.phase is Phase.ANNOUNCING:
+        give_up(story, "dropped")
+
+
+def redelivered(story: Story) -> None:
+    task = story.task
+    if task.phase is Phase.COMPLETED_GIVEUP and task.delivery is Delivery.UNDELIVERED:
+        again = {"attempts": 0, "delivery": Delivery.WAITING, "delivery_reason": ""}
+        story.to(Phase.ANNOUNCING, "redelivered", **again)
+        story.do(fx.Redrive(task.generation))
+
+
+def dismissed(story: Story) -> None:
+    task = story.task
+    if task.phase is Phase.COMPLETED_GIVEUP and task.delivery is Delivery.UNDELIVERED:
+        story.note("dismissed", delivery=Delivery.SKIPPED, delivery_reason="dismissed")
