@@ -170,6 +170,12 @@ def raise_limit(name: str, tokens: int | None, usd: Decimal | None) -> Tx[None]:
 _SELECT = f"SELECT {_PURSE} FROM purses WHERE name {{any}} ORDER BY name {{lock}}"  # noqa: S608 (constant columns)
 
 
+def look(names: Sequence[str]) -> Tx[list[Purse]]:
+    """Only to show them: nothing is locked, and what is spent may be more by now."""
+    sql = f"SELECT {_PURSE} FROM purses WHERE name {{any}} ORDER BY name"  # noqa: S608 (constant columns)
+    return [_purse(row) for row in (yield sql, (list(names),))]
+
+
 def chain(session: StepRow) -> Tx[list[Purse]]:
     """Locked: what a new child of this session may draw on."""
     if not session.purses:

@@ -12,6 +12,7 @@ from typing import assert_never
 
 SUMMARY_MARK = "SUMMARY:"
 RESULT_BYTES_MIN = 256  # room for the note that says what was cut
+_CUT = re.compile(r"\n\n\[truncated here: (\d{1,12}) bytes in full\]\n\n")
 _LINE_END = re.compile(r"\r\n|\n|\r")
 
 
@@ -112,6 +113,12 @@ def _joined(text: str) -> str:
     if text.isascii():
         return text
     return text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace")
+
+
+def cut_from(text: str) -> int | None:
+    """How long a result was before `freeze` cut it, in bytes; None when it is whole."""
+    noted = _CUT.search(text)
+    return int(noted[1]) if noted else None
 
 
 def _cut_middle(encoded: bytes, bytes_max: int) -> str:

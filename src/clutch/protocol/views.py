@@ -1,0 +1,251 @@
+"""Reads for people, programs and models: tasks as everybody sees them, one, some, a page or a tree of them.
+
+Each costs what it answers: a page is found through an index, and a handful of statements then read what
+belongs to its tasks, however many there are in the store.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from decimal import Decimal
+from typing import Any
+
+from clutch.core import messages
+from clutch.core.budget import Purse
+from clutch.core.messages import Answer
+from clutch.core.model import Delivery, Outcome, Path, Phase, Plan
+from clutch.core.task_view import (
+    NOTHING_USED,
+    CurrentTool,
+    PlanView,
+    Tally,
+    TaskView,
+    Telling,
+    evidence_of,
+)
+from clutch.core.wording.calls import main_argument
+from clutch.protocol import usage
+from clutch.protocol.pages import plan_hash
+from clutch.protocol.sessions import IS_WORKING
+from clutch.store.door import Row, Tx
+
+
+def one(now: float, task_id: int) -> Tx[TaskView | None]:
+    found = yield from of(now, [task_id])
+    return found[0] if found else None
+
+
+def of(now: float, task_ids: Sequence[int]) -> Tx[list[TaskView]]:
+    """Those of them that exist, in the order they were made."""
+    rows = yield _TASKS, (list(task_ids),)
+    if not rows:
+        return []
+    about = yield from _about(now, [row[0] for row in rows])
+    return [_view(row, about) for row in rows]
+
+
+def tree(now: float, task_id: int) -> Tx[list[TaskView]]:
+    """The task and everything below it."""
+    return (yield from of(now, [task_id, *(yield from _ids_below(task_id))]))
+
+
+def below(now: float, session_id: int) -> Tx[list[TaskView]]:
+    """Everything below a session, main or child."""
+    return (yield from of(now, (yield from _ids_below(session_id))))
+
+
+def _ids_below(session_id: int) -> Tx[list[int]]:
+    rows = yield (
+        "WITH RECURSIVE below(id) AS (SELECT id FROM tasks WHERE requester_id = ?"
+        " UNION ALL SELECT t.id FROM tasks t JOIN below b ON t.requester_id = b.id) SELECT id FROM below",
+        (session_id,),
+    )
+    return [row[0] for row in rows]
+
+
+_TASKS = (
+    "SELECT t.id, t.requester_id, t.root_id, s.key, r.key, o.key, t.depth, s.role, s.agent_id, t.label, t.phase,"
+    " t.reason, t.outcome, t.error, t.generation, t.created_at, t.started_at, t.ended_at, s.progress_at,"
+    " t.deadline_at, t.delivery, t.delivery_reason, t.attempts, t.plan, t.plan_round,"
+    " CASE WHEN t.phase = 'awaiting_approval' THEN t.result END, t.evidence, s.model, s.owner, s.run_id,"
+    " s.head - s.base"
+    " FROM tasks t LEFT JOIN sessions s ON s.id = t.id LEFT JOIN sessions r ON r.id = t.requester_id"
+    " LEFT JOIN sessions o ON o.id = t.root_id WHERE t.id {any} ORDER BY t.created_at, t.id"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class _Runs:
+    last: int
+    count: int
+    parked: Mapping[int, float]
+
+
+@dataclass(frozen=True, slots=True)
+class _About:
+    """What other tables know of the tasks of one answer, by task."""
+
+    runs: Mapping[int, _Runs]
+    own: Mapping[int, Tally]
+    below: Mapping[int, Tally]
+    models: Mapping[int, str]
+    resumes: Mapping[int, int]
+    children: Mapping[int, tuple[int, int]]  #: all, active
+    retries: Mapping[tuple[int, int], float]  #: by task and generation: when its letter is tried again
+    told: Mapping[tuple[int, int], float]
+    tools: Mapping[int, CurrentTool]
+    purses: Mapping[str, Purse]
+
+
+def _about(now: float, ids: list[int]) -> Tx[_About]:
+    own, beneath = yield from _tallies(ids)
+    return _About(
+        runs=(yield from _runs(ids)),
+        own=own,
+        below=beneath,
+        models=_pairs((yield _MODELS, (ids,))),
+        resumes=_pairs((yield _RESUMES, (ids,))),
+        children={row[0]: (int(row[1]), int(row[2])) for row in (yield _CHILDREN, (ids,))},
+        retries={(row[0], row[1]): row[2] for row in (yield _RETRIES, (ids, now))},
+        told={(row[0], row[1]): row[2] for row in (yield _TOLD, (ids,))},
+        tools=(yield from _tools(ids)),
+        purses={purse.name: purse for purse in (yield from usage.look([f"task:{one}" for one in ids]))},
+    )
+
+
+def _pairs(rows: Sequence[Row]) -> dict[int, Any]:
+    return {row[0]: row[1] for row in rows}
+
+
+_MODELS = (
+    "SELECT u.session_id, u.effective FROM usage u WHERE u.session_id {any} AND u.state = 1 AND u.call_no ="
+    " (SELECT MAX(v.call_no) FROM usage v WHERE v.session_id = u.session_id AND v.state = 1)"
+)
+_RESUMES = (
+    "SELECT task_id, COUNT(*) FROM events WHERE task_id {any} AND SUBSTR(reason, 1, 9) = 'resumed @'"
+    " GROUP BY task_id"
+)
+_CHILDREN = (
+    f"SELECT requester_id, COUNT(*), SUM(CASE WHEN {IS_WORKING} THEN 1 ELSE 0 END) FROM tasks"  # noqa: S608
+    " WHERE requester_id {any} GROUP BY requester_id"
+)
+_RETRIES = (
+    "SELECT task_id, generation, ready_at FROM inbox WHERE task_id {any} AND kind = 'announce' AND state = 0"
+    " AND taken_run IS NULL AND ready_at > ?"
+)
+_TOLD = (
+    "SELECT task_id, generation, MAX(at) FROM deliveries WHERE task_id {any} AND outcome = 'delivered'"
+    " GROUP BY task_id, generation"
+)
+
+
+def _runs(ids: list[int]) -> Tx[dict[int, _Runs]]:
+    rows = yield (
+        "SELECT session_id, id, parked_until FROM runs WHERE session_id {any} ORDER BY started_at, id",
+        (ids,),
+    )
+    by_session = defaultdict(list)
+    for session_id, run_id, parked_until in rows:
+        by_session[session_id].append((run_id, parked_until))
+    return {
+        session_id: _Runs(runs[-1][0], len(runs), {run: until for run, until in runs if until is not None})
+        for session_id, runs in by_session.items()
+    }
+
+
+#: Money is kept as text. In whole units of 10^-12 dollars both databases add it up without losing any.
+PICO = Decimal(10) ** 12
+SPENT = (
+    "SUM(u.input), SUM(u.output), SUM(u.cache_read), SUM(u.cache_write), COUNT(*),"
+    " SUM(CAST(ROUND(CAST(u.usd AS {float}) * 1000000000000.0) AS {big})),"
+    " SUM(CASE WHEN u.usd IS NULL AND u.state < 3 THEN 1 ELSE 0 END)"
+)
+_SPENT_BELOW = (
+    "WITH RECURSIVE below(top, id) AS (SELECT id, id FROM tasks WHERE id {any}"  # noqa: S608 (constant words)
+    " UNION ALL SELECT b.top, t.id FROM tasks t JOIN below b ON t.requester_id = b.id)"
+    f" SELECT b.top, CASE WHEN b.id = b.top THEN 1 ELSE 0 END AS is_own, {SPENT}"
+    " FROM below b JOIN usage u ON u.session_id = b.id WHERE u.state > 0 GROUP BY b.top, is_own"
+)
+
+
+def _tallies(ids: list[int]) -> Tx[tuple[dict[int, Tally], dict[int, Tally]]]:
+    """What each has used itself, and what was used below it."""
+    own: dict[int, Tally] = {}
+    beneath: dict[int, Tally] = {}
+    for top, is_own, *spent in (yield _SPENT_BELOW, (ids,)):
+        (own if is_own else beneath)[top] = tally(spent)
+    return own, beneath
+
+
+def tally(spent: Sequence[Any]) -> Tally:
+    """A row of `SPENT`."""
+    given, said, cached, stored, calls, pico, unpriced = spent
+    usd = None if pico is None else (Decimal(int(pico)) / PICO).normalize()
+    return Tally(int(given), int(said), int(cached), int(stored), int(calls), usd, int(unpriced))
+
+
+def _tools(ids: list[int]) -> Tx[dict[int, CurrentTool]]:
+    """A call is open while its answer is the last message of an open run that somebody works on."""
+    rows = yield (
+        "SELECT s.id, m.body, m.at FROM sessions s JOIN messages m ON m.session_id = s.id AND m.seq = s.head"
+        " WHERE s.id {any} AND s.owner IS NOT NULL AND s.run_id IS NOT NULL AND m.kind = 'answer'",
+        (ids,),
+    )
+    said = [(session_id, messages.load("answer", body), at) for session_id, body, at in rows]
+    return {
+        session_id: CurrentTool(answer.calls[0].name, main_argument(answer.calls[0].args), at)
+        for session_id, answer, at in said
+        if isinstance(answer, Answer) and answer.calls
+    }
+
+
+def _view(row: Row, about: _About) -> TaskView:
+    (
+        task_id, requester_id, root_id, key, requester_key, root_key, depth, role, agent_id, label, phase, reason,
+        outcome, error, generation, created_at, started_at, ended_at, progress_at, deadline_at, delivery,
+        delivery_reason, attempts, plan, plan_round, awaiting, evidence, model, owner, run_id, step,
+    ) = row  # fmt: skip
+    runs = about.runs.get(task_id)
+    own = about.own.get(task_id, NOTHING_USED)
+    total, active = about.children.get(task_id, (0, 0))
+    turn = (task_id, generation)
+    telling = _telling(Delivery(delivery), delivery_reason, attempts, about.told.get(turn))
+    return TaskView(
+        task_id, requester_id, root_id, key, requester_key, root_key, depth, role, agent_id, label, Phase(phase),
+        reason, None if outcome is None else Outcome(outcome), error, generation, created_at, started_at, ended_at,
+        progress_at, deadline_at, replace(telling, next_at=about.retries.get(turn)),
+        run_id=run_id or (runs.last if runs else None),
+        attempt=runs.count if runs else 0,
+        step=step,
+        resumes=about.resumes.get(task_id, 0),
+        parked_until=runs.parked.get(run_id) if runs else None,
+        model_requested=model,
+        model=about.models.get(task_id),
+        current_tool=about.tools.get(task_id) if phase == Phase.RUNNING else None,
+        own=own,
+        subtree=own + about.below.get(task_id, NOTHING_USED),
+        budget=about.purses.get(f"task:{task_id}"),
+        plan=_plan(Plan(plan), phase, plan_round, awaiting),
+        evidence=evidence_of(evidence, generation),
+        worker_id=owner,
+        children_active=active,
+        children_total=total,
+    )  # fmt: skip
+
+
+def _telling(state: Delivery, reason: str, attempts: int, at: float | None) -> Telling:
+    """Of a delivered result the stored reason is the path it took."""
+    if state is Delivery.DELIVERED:
+        path = Path(reason) if reason in set(Path) else None
+        return Telling(state, path, None if path else reason or None, attempts + 1, at=at)
+    return Telling(state, None, reason or None, attempts)
+
+
+def _plan(plan: Plan, phase: str, rounds: int, awaiting: str | None) -> PlanView | None:
+    if plan is Plan.NONE:
+        return None
+    if phase == Phase.AWAITING_APPROVAL:
+        return PlanView(phase, plan_hash(awaiting or ""), rounds)
+    return PlanView(plan.value, None, rounds)
