@@ -9,7 +9,18 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from clutch.core.model import Outcome
+    from clutch.core.agents import (
+        ActiveHours,
+        Agent,
+        AgentDefaults,
+        Delegation,
+        Heartbeat,
+        OnFull,
+        OnInvalidModel,
+        Subagents,
+    )
+    from clutch.core.authority import ToolPolicy
+    from clutch.core.model import Outcome, Thinking, Workspace
     from clutch.core.policy import Budgets, Limits, OnBudget, Policy
     from clutch.errors import (
         ClutchError,
@@ -39,18 +50,25 @@ if TYPE_CHECKING:
     from clutch.wiring import AdapterKind, Clutch, McpServer, Provider, Sandbox, ToolSettings
 
 __all__ = [
+    "ActiveHours",
     "AdapterKind",
+    "Agent",
+    "AgentDefaults",
     "Budgets",
     "Clutch",
     "ClutchError",
+    "Delegation",
     "DiskFull",
     "Event",
+    "Heartbeat",
     "InvalidInput",
     "Limits",
     "McpServer",
     "NotFound",
     "NotPossible",
     "OnBudget",
+    "OnFull",
+    "OnInvalidModel",
     "Outcome",
     "PlanChanged",
     "Policy",
@@ -64,28 +82,39 @@ __all__ = [
     "StoreBusy",
     "StoreError",
     "StoreLost",
+    "Subagents",
     "Task",
     "TaskResult",
+    "Thinking",
     "ToolContext",
+    "ToolPolicy",
     "ToolSettings",
     "UnknownQuestion",
     "UnknownTask",
     "UnsafeStateDirectory",
     "UnsupportedStore",
+    "Workspace",
     "__version__",
 ]
 
 __version__ = "0.1.0"
 
 _ELSEWHERE = {
+    "ActiveHours": "clutch.core.agents",
     "AdapterKind": "clutch.wiring",
+    "Agent": "clutch.core.agents",
+    "AgentDefaults": "clutch.core.agents",
     "Budgets": "clutch.core.policy",
     "Clutch": "clutch.wiring",
+    "Delegation": "clutch.core.agents",
     "Event": "clutch.gateway.api",
+    "Heartbeat": "clutch.core.agents",
     "Limits": "clutch.core.policy",
     "McpServer": "clutch.wiring",
     "NotPossible": "clutch.gateway.api",
     "OnBudget": "clutch.core.policy",
+    "OnFull": "clutch.core.agents",
+    "OnInvalidModel": "clutch.core.agents",
     "Outcome": "clutch.core.model",
     "PlanChanged": "clutch.gateway.api",
     "Policy": "clutch.core.policy",
@@ -93,12 +122,16 @@ _ELSEWHERE = {
     "Question": "clutch.gateway.api",
     "RuntimeJob": "clutch.ports",
     "Sandbox": "clutch.wiring",
+    "Subagents": "clutch.core.agents",
     "Task": "clutch.gateway.api",
     "TaskResult": "clutch.gateway.api",
+    "Thinking": "clutch.core.model",
     "ToolContext": "clutch.ports",
+    "ToolPolicy": "clutch.core.authority",
     "ToolSettings": "clutch.wiring",
     "UnknownQuestion": "clutch.gateway.api",
     "UnknownTask": "clutch.gateway.api",
+    "Workspace": "clutch.core.model",
 }
 
 

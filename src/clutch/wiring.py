@@ -8,7 +8,7 @@ import os
 import time
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from types import MappingProxyType
@@ -16,6 +16,7 @@ from typing import Any, TypeVar, Unpack
 from urllib.parse import urlsplit
 
 from clutch.core.admission import OWN_RUNTIME, SpawnRequest
+from clutch.core.agents import Agent, roster
 from clutch.core.pacing import Bounds
 from clutch.core.policy import Policy
 from clutch.engine.bus import Bus
@@ -52,7 +53,6 @@ DATABASE_FILE = "clutch.db"
 WORKSPACES = "workspaces"  #: in the state directory: those of isolated children
 NO_CHANNELS: Mapping[str, Channel] = MappingProxyType({})
 NO_RUNTIMES: Mapping[str, Runtime] = MappingProxyType({})
-NO_IDENTITIES: Mapping[str, str] = MappingProxyType({})
 
 F = TypeVar("F", bound=Callable[..., Any])
 R = TypeVar("R", bound=Function)
@@ -91,15 +91,12 @@ async def running_engine(
     toolbox: Toolbox | None = None,
     channels: Mapping[str, Channel] = NO_CHANNELS,
     clock: Clock | None = None,
-    model: str = OFFLINE,
     providers: Sequence[Provider] = (),
     runtimes: Mapping[str, Runtime] = NO_RUNTIMES,
-    identities: Mapping[str, str] = NO_IDENTITIES,
 ) -> AsyncIterator[Engine]:
     """SQLite in the state directory, owned by this process alone; or a PostgreSQL shared by many.
 
-    `channels` by the name that routes begin with; what is meant for another one waits in the outbox.
-    `model`: of sessions that name none. `identities`: what each main agent is told about itself."""
+    `channels` by the name that routes begin with; what is meant for another one waits in the outbox."""
     clock = clock or SystemClock()
     policy = policy or Policy()
     async with AsyncExitStack() as stack:
@@ -109,13 +106,14 @@ async def running_engine(
         router = None if models else Router(providers, offline=OfflineModel(), library=LibraryModels)
         if router is not None:
             stack.push_async_callback(router.aclose)
-            models = await _limited(router, providers, model, clock)
+            models = await _limited(router, providers, policy, clock)
         assert models is not None
         tools = toolbox or ToolRooms(policy.limits, ToolSettings(), home)
         rooms = tools if isinstance(tools, ToolRooms) else None
         if rooms is not None:
             stack.push_async_callback(rooms.close)
         is_boxed = rooms is not None and rooms.is_boxed
+        policy = replace(policy, defaults=replace(policy.defaults, sandbox=is_boxed))
         kit = Kit(
             door=door,
             models=models,
@@ -123,17 +121,15 @@ async def running_engine(
             policy=policy,
             ids=BlockIds(),
             bus=Bus(),
-            default_model=model,
             prices=ListedPrices({one.name: one.context_window for one in providers if one.context_window}),
             surroundings=Surroundings(
-                door, policy.context, Documents(policy.context.document_bytes_max), identities
+                door, policy.context, Documents(policy.context.document_bytes_max), policy.agents
             ),
             runtimes=runtimes,
             workspaces=LocalWorkspaces(_workspaces_of(home, database), is_boxed=is_boxed),
             lives=lives,
             refresh=rooms.ready if rooms is not None and rooms.has_servers else None,
             check=partial(_check, router, runtimes),
-            is_boxed=is_boxed,
         )
         worker = Worker(kit, clock, has_leases=database is not None)
         await stack.enter_async_context(_at_work(worker, channels))
@@ -176,10 +172,27 @@ def _check(router: Router | None, runtimes: Mapping[str, Runtime], request: Spaw
         raise InvalidInput("runtime", f"there is no {request.runtime[:64]!r} here; known: {known}")
 
 
-async def _limited(router: Router, providers: Sequence[Provider], model: str, clock: Clock) -> Models:
+def _models(policy: Policy) -> Iterator[tuple[str, str]]:
+    """Every model the settings name, and where they name it."""
+    yield "model", policy.defaults.model
+    named = [("defaults.subagents", policy.defaults.subagents.model)]
+    for agent in policy.agents.values():
+        named += [
+            (f"agent {agent.id!r}", agent.model),
+            (f"agent {agent.id!r}, subagents", agent.subagents.model),
+        ]
+    yield from ((f"{where}, model", model) for where, model in named if model is not None)
+
+
+async def _limited(router: Router, providers: Sequence[Provider], policy: Policy, clock: Clock) -> Models:
     """Everything that asks a model goes through one limiter per provider. Raises InvalidInput naming the remedy."""
-    router.check(model)
-    if model != OFFLINE:
+    named = dict(_models(policy))
+    for where, model in named.items():
+        try:
+            router.check(model)
+        except InvalidInput as error:
+            raise InvalidInput(where, error.rule) from error
+    if set(named.values()) != {OFFLINE}:
         await asyncio.to_thread(preload)  # the price list takes a third of a second
     bounds = {
         one.name: Bounds(concurrency_max=one.concurrency_max, tokens_per_minute=one.tokens_per_minute)
@@ -204,13 +217,26 @@ async def _open_store(
     return await stack.enter_async_context(SqliteStore(directory.path / DATABASE_FILE, clock)), None
 
 
+def _settled(
+    policy: Policy, model: str | None, workspace: Path | str | None, agents: Sequence[Agent]
+) -> Policy:
+    """What was said beside the policy wins over what it says."""
+    defaults = policy.defaults
+    place = str(Path(workspace or defaults.workspace or ".").absolute())
+    return replace(
+        policy,
+        agents=roster([*policy.agents.values(), *agents]),
+        defaults=replace(defaults, model=defaults.model if model is None else model, workspace=place),
+    )
+
+
 class Clutch(Gateway):
     """Clutch inside your own program; the work goes on where it was when the program starts again.
 
     Without `state` the directory of `default_state_directory`; `database` names a PostgreSQL instead.
     `workspace` is where the file tools of new sessions work. `model` is `provider:model`, and without it the
-    scripted offline one; `providers` are endpoints of your own. `settings`: sandbox, network and MCP servers of
-    the tools. `models` and `tools` take the place of all of that."""
+    scripted offline one; `providers` are endpoints of your own; `agents` are those that differ from the others.
+    `settings`: sandbox, network and MCP servers of the tools. `models` and `tools` take the place of all of that."""
 
     def __init__(
         self,
@@ -221,15 +247,15 @@ class Clutch(Gateway):
         models: Models | None = None,
         tools: Toolbox | None = None,
         channels: Mapping[str, Channel] = NO_CHANNELS,
-        workspace: Path | str = ".",
-        model: str = OFFLINE,
+        workspace: Path | str | None = None,
+        model: str | None = None,
         providers: Sequence[Provider] = (),
         settings: ToolSettings | None = None,
-        identities: Mapping[str, str] = NO_IDENTITIES,
+        agents: Sequence[Agent] = (),
     ) -> None:
         home = default_state_directory() if state is None else Path(state)
-        limits = (policy or Policy()).limits
-        self._rooms = ToolRooms(limits, settings or ToolSettings(), home) if tools is None else None
+        policy = _settled(policy or Policy(), model, workspace, agents)
+        self._rooms = ToolRooms(policy.limits, settings or ToolSettings(), home) if tools is None else None
         self._runtimes: dict[str, Runtime] = {}
         opening = running_engine(
             state=state,
@@ -238,12 +264,10 @@ class Clutch(Gateway):
             models=models,
             toolbox=tools or self._rooms,
             channels=channels,
-            model=model,
             providers=providers,
             runtimes=self._runtimes,
-            identities=identities,
         )
-        super().__init__(opening, workspace)
+        super().__init__(opening)
 
     def tool(self, *, name: str | None = None, **flags: Unpack[Flags]) -> Callable[[F], F]:
         """Makes the function below it a tool of every agent here: typed parameters and a docstring are all."""

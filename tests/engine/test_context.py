@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from clutch.core.agents import Agent, roster
 from clutch.core.context import Context, Cut, cut, record
 from clutch.core.messages import Answer, Call, Entry, Input, Result, Results
 from clutch.core.model import LetterKind
@@ -61,7 +62,8 @@ async def about(world: World, session_id: int, workspace: Path | None = None) ->
 
 
 def surroundings(world: World, **identities: str) -> Surroundings:
-    return Surroundings(world.door, Context(), Documents(1000), identities)
+    agents = roster(Agent(agent_id, identity=words) for agent_id, words in identities.items())
+    return Surroundings(world.door, Context(), Documents(1000), agents)
 
 
 # ---- the system prompt -------------------------------------------------------------------------------------

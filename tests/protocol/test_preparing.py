@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from clutch.core.admission import BudgetRequest, Context, Refused, Workspace
-from clutch.core.model import Outcome, Phase
+from clutch.core.admission import BudgetRequest, Context, Refused
+from clutch.core.model import Outcome, Phase, Workspace
 from clutch.protocol import control, preparing
 from clutch.protocol.spawn import Accepted
 from tests.protocol.trees import rooted

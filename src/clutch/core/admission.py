@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 from decimal import Decimal
 from enum import StrEnum
 
-from clutch.core.model import Thinking
+from clutch.core.model import Thinking, Workspace
 from clutch.core.policy import Limits
 
 OWN_RUNTIME = "subagent"
@@ -28,11 +28,6 @@ class Context(StrEnum):
 
     ISOLATED = "isolated"
     FORK = "fork"  #: a copy of the caller's transcript
-
-
-class Workspace(StrEnum):
-    INHERIT = "inherit"
-    ISOLATED = "isolated"  #: a directory of its own, enforced by the sandbox
 
 
 @dataclass(frozen=True, slots=True)

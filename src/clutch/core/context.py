@@ -18,6 +18,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import assert_never, cast
 
+from clutch.core.checks import check
 from clutch.core.messages import Answer, Entry, Input, Message, Results, Summary, Usage, dump
 from clutch.core.model import LetterKind
 from clutch.core.wording import prompts
@@ -44,6 +45,9 @@ class Context:
     recent_children_s: float = 1800.0
     system_events_max: int = 20
     fork_bytes_max: int = 200_000  #: about 50k tokens: dearer than telling the child what it needs
+
+    def __post_init__(self) -> None:
+        check(self)
 
 
 @dataclass(frozen=True, slots=True)

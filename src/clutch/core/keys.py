@@ -69,9 +69,16 @@ def _shown(text: str) -> str:
     return ascii(text[:SHOWN_INPUT_MAX]) + ("…" if len(text) > SHOWN_INPUT_MAX else "")
 
 
+def agent_id_problem(text: str) -> str | None:
+    """Its form only; whether there is such an agent is another question."""
+    if _AGENT_ID.fullmatch(text):
+        return None
+    return f"agent id {_shown(text)} is not valid: a-z, 0-9, _ and -, at most 64, taken as written"
+
+
 def _key_problem(agent_id: str, kind: KeyKind, name: str) -> str | None:
-    if not _AGENT_ID.fullmatch(agent_id):
-        return f"agent id {_shown(agent_id)} is not valid: a-z, 0-9, _ and -, at most 64"
+    if problem := agent_id_problem(agent_id):
+        return problem
     match kind:
         case KeyKind.MAIN:
             return None if name == "" else f"a main session has no name, got {_shown(name)}"
@@ -119,14 +126,12 @@ def nearest(text: str, known: Iterable[str]) -> str | None:
 
 def check_agent_id(text: str, configured: Collection[str]) -> BadAgentId | None:
     """None when `text` is the exact id of a configured agent."""
-    if _AGENT_ID.fullmatch(text) and text in configured:
+    problem = agent_id_problem(text)
+    if problem is None and text in configured:
         return None
     suggestion = nearest(text, configured)
     hint = f"; did you mean {suggestion!r}?" if suggestion is not None else ""
-    if _AGENT_ID.fullmatch(text):
-        return BadAgentId(f"agent {text!r} is not configured{hint}", suggestion)
-    rule = "a-z, 0-9, _ and -, at most 64, taken as written"
-    return BadAgentId(f"agent id {_shown(text)} is not valid: {rule}{hint}", suggestion)
+    return BadAgentId((problem or f"agent {text!r} is not configured") + hint, suggestion)
 
 
 # --- public ids -------------------------------------------------------------------------------------------

@@ -108,6 +108,13 @@ class Thinking(StrEnum):
     MAX = "max"
 
 
+class Workspace(StrEnum):
+    """Where a child works."""
+
+    INHERIT = "inherit"  #: its caller's directory; another agent's own
+    ISOLATED = "isolated"  #: a directory of its own, enforced by the sandbox
+
+
 class Lane(StrEnum):
     MAIN = "main"
     SUBAGENT = "subagent"

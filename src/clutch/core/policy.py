@@ -8,7 +8,9 @@ from decimal import Decimal
 from enum import StrEnum
 from types import MappingProxyType
 
-from clutch.core.authority import ToolPolicy
+from clutch.core.agents import NOBODY, Agent, AgentDefaults, check_allowed
+from clutch.core.authority import AgentGrant, ToolPolicy
+from clutch.core.checks import check, require
 from clutch.core.context import Context
 from clutch.core.hours import next_delay
 from clutch.core.model import Lane, Outcome
@@ -30,6 +32,12 @@ class Drop(StrEnum):
     NEW = "new"
 
 
+DEPTH_MAX = 5
+#: How a parent's run can end by itself. Killing it takes its children along in any case.
+ENDS = frozenset({Outcome.TIMEOUT, Outcome.ERROR, Outcome.LOST})
+ON_PARENT_END = frozenset({"kill", "continue"})
+
+
 @dataclass(frozen=True, slots=True)
 class Limits:
     """`agents.defaults.subagents.*`: how far delegation may go."""
@@ -48,7 +56,24 @@ class Limits:
     label_from_task: int = 72  #: one line of a terminal
     on_parent_end: Mapping[Outcome, str] = field(
         default_factory=lambda: MappingProxyType({})
-    )  #: "kill" or nothing
+    )  #: "kill" or "continue" (the default) for timeout, error and lost
+
+    def __post_init__(self) -> None:
+        check(self)
+        check_allowed("Limits.allow_agents", self.allow_agents)
+        deep = f"must be at most {DEPTH_MAX}: what nests deeper is a loop"
+        require("Limits.depth_max", deep, is_kept=self.depth_max <= DEPTH_MAX)
+        for outcome, what in self.on_parent_end.items():
+            require(
+                "Limits.on_parent_end",
+                f"knows timeout, error and lost, not {outcome}",
+                is_kept=outcome in ENDS,
+            )
+            require(
+                "Limits.on_parent_end",
+                f'must be "kill" or "continue", not {what!r}',
+                is_kept=what in ON_PARENT_END,
+            )
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,6 +95,12 @@ class Life:
     quota_wait_max_s: float = 900.0
     steer_chars_max: int = 4000
     steer_interval_s: float = 2.0
+
+    def __post_init__(self) -> None:
+        check(self)
+        require(
+            "Life.wrap_up_at", "must be a share of the run's time, at most 1", is_kept=self.wrap_up_at <= 1
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,6 +127,10 @@ class Announcing:
     until_no_completion_s: float = 300.0
     dead_letter_days: int = 7
     send_timeout_s: float = 120.0  #: one send to an outside channel
+
+    def __post_init__(self) -> None:
+        check(self)
+        require("Announcing.jitter", "must be a share below 1", is_kept=self.jitter < 1)
 
     def delay_s(self, attempts: int, *, seed: int, expects_completion: bool = True) -> float | None:
         """How long to wait after so many failed attempts; None = give up."""
@@ -127,6 +162,10 @@ class Work:
     sessions_max: int = 1000  #: turns one process runs at once
     claim_first: int = 500  #: sessions in a first claim: these are at work while the rest is claimed
 
+    def __post_init__(self) -> None:
+        check(self)
+        require("Work.lanes", "must name main and subagent", is_kept=set(self.lanes) == set(Lane))
+
 
 class OnBudget(StrEnum):
     """What happens at 100 %; nothing of it ever makes another call."""
@@ -147,6 +186,9 @@ class Budgets:
     on_budget: OnBudget = OnBudget.ASK
     output_tokens: int = 8192  #: reserved for each answer, and all it may have: more could overspend
 
+    def __post_init__(self) -> None:
+        check(self)
+
     @property
     def has_day(self) -> bool:
         return self.day_tokens is not None or self.day_usd is not None
@@ -165,4 +207,27 @@ class Policy:
     tools: ToolPolicy = field(default_factory=ToolPolicy)
     budgets: Budgets = field(default_factory=Budgets)
     context: Context = field(default_factory=Context)
+    agents: Mapping[str, Agent] = field(default_factory=lambda: NOBODY)  #: by id; `agents.roster` makes it
+    defaults: AgentDefaults = field(default_factory=AgentDefaults)
     is_headless: bool = False  #: nobody is there to ask: what needs a person is denied at once
+
+    def __post_init__(self) -> None:
+        check(self)
+        for agent_id, agent in self.agents.items():
+            require("Policy.agents", f"{agent_id!r} is the agent {agent.id!r}", is_kept=agent_id == agent.id)
+
+    def agent(self, agent_id: str) -> Agent:
+        """One that is not listed has the defaults and nothing else."""
+        return self.agents.get(agent_id) or Agent(agent_id)
+
+    def model_of(self, agent_id: str) -> str:
+        return self.agent(agent_id).model or self.defaults.model
+
+    def workspace_of(self, agent_id: str) -> str | None:
+        return self.agent(agent_id).workspace or self.defaults.workspace
+
+    def grant(self, agent_id: str) -> AgentGrant:
+        """What the config gives to this agent, whoever starts it."""
+        agent = self.agent(agent_id)
+        is_boxed = self.defaults.sandbox if agent.sandbox is None else agent.sandbox
+        return AgentGrant(self.limits.depth_max, agent.tools.filter, agent.models, is_boxed, agent.network)

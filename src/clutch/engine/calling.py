@@ -240,7 +240,7 @@ def in_words(run: OpenRun, order: Order, got: Spawned) -> Result:
         "childSessionKey": got.session_key,
         "label": got.label,
         "mode": "run",
-        "model": got.model or run.kit.default_model,
+        "model": got.model or run.policy.defaults.model,
         "context": got.context,
         "note": note,
     }

@@ -11,12 +11,12 @@ import asyncio
 import hashlib
 import os
 import stat
-from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from types import MappingProxyType
 from typing import TypeAlias
 
 from clutch.core import context as rules_of
+from clutch.core.agents import NOBODY, Roster
 from clutch.core.authority import Role
 from clutch.core.context import Context, Cut
 from clutch.core.messages import Answer, Input, Summary
@@ -123,16 +123,16 @@ class System:
 
 
 class Surroundings:
-    """Builds system prompts. `identities`: what the config says about each agent; only main agents get it."""
+    """Builds system prompts. An agent's identity goes to its main and chat sessions only."""
 
     def __init__(
         self,
         door: Door,
         rules: Context,
         documents: Documents | None = None,
-        identities: Mapping[str, str] = MappingProxyType({}),
+        agents: Roster = NOBODY,
     ) -> None:
-        self._door, self._rules, self._documents, self._identities = door, rules, documents, identities
+        self._door, self._rules, self._documents, self._agents = door, rules, documents, agents
 
     async def system(self, session_id: int, about: Briefing, *, submits_result: bool = False) -> System:
         """Once per turn and after each compaction: a prompt that changed with every step could not be cached."""
@@ -148,8 +148,8 @@ class Surroundings:
     def _who(self, about: Briefing, submits_result: bool) -> str:
         rights = about.rights
         if not about.depth:
-            identity = self._identities.get(about.agent_id, "")
-            return prompts.main_prompt(identity, may_spawn=rights.may_spawn)
+            agent = self._agents.get(about.agent_id)
+            return prompts.main_prompt(agent.identity if agent else "", may_spawn=rights.may_spawn)
         brief = prompts.ChildBrief(
             label=about.label or "",
             session_key=about.session_key,

@@ -43,7 +43,6 @@ class Kit:
     policy: Policy
     ids: Ids
     bus: Bus
-    default_model: str = "offline"
     prices: Prices = field(default_factory=NoPrices)
     surroundings: Surroundings | None = None
     runtimes: Mapping[str, Runtime] = field(default_factory=lambda: MappingProxyType({}))
@@ -53,7 +52,6 @@ class Kit:
         None  #: before each turn: tools of others may have changed
     )
     check: Callable[[SpawnRequest], None] | None = None  #: raises InvalidInput: model or runtime unknown here
-    is_boxed: bool = False  #: commands and file tools see the workspace only
     stopping: asyncio.Event = field(default_factory=asyncio.Event)
 
     def wanted(self, args: Mapping[str, Any]) -> SpawnRequest:
@@ -66,5 +64,5 @@ class Kit:
     def around(self) -> Surroundings:
         """Without any given: prompts from the store alone, no documents of the workspace."""
         if self.surroundings is None:
-            self.surroundings = Surroundings(self.door, self.policy.context)
+            self.surroundings = Surroundings(self.door, self.policy.context, agents=self.policy.agents)
         return self.surroundings

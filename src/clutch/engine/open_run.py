@@ -43,7 +43,7 @@ class OpenRun:
         self.specs = _specs(kit, about)
         self.by_name = {spec.name: spec for spec in self.specs}
         self._aliases = {alias: spec.name for spec in self.specs for alias in spec.aliases}
-        self.model = about.model or kit.default_model
+        self.model = about.model or kit.policy.model_of(about.agent_id)
         self.thinking = None if about.thinking is None else Thinking(about.thinking)
 
     async def look_around(self) -> None:

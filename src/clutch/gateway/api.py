@@ -16,13 +16,12 @@ import json
 from collections.abc import AsyncGenerator, Awaitable, Callable, Generator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, AsyncExitStack
 from dataclasses import dataclass
-from pathlib import Path
 from types import TracebackType
 from typing import Any, Literal, Protocol, Self, TypeVar
 
 from clutch.core import authority, keys
 from clutch.core.admission import KEY, OWN_RUNTIME, Refused
-from clutch.core.authority import AgentGrant, root_rights
+from clutch.core.authority import root_rights
 from clutch.core.model import LetterKind, Outcome
 from clutch.core.policy import Limits
 from clutch.engine.kit import Kit
@@ -153,11 +152,10 @@ class Question:
 
 
 class Gateway:
-    """`opening` starts the engine and stops it; sessions opened here work in `workspace`."""
+    """`opening` starts the engine and stops it."""
 
-    def __init__(self, opening: AbstractAsyncContextManager[Running], workspace: str | Path = ".") -> None:
+    def __init__(self, opening: AbstractAsyncContextManager[Running]) -> None:
         self._opening = opening
-        self._workspace = str(Path(workspace).absolute())
         self._stack = AsyncExitStack()
         self._sessions: dict[str, int] = {}
         self._lines: dict[int, asyncio.Lock] = {}  #: by session: spawns that wait, first come first served
@@ -386,14 +384,10 @@ class Gateway:
         if session in self._sessions:
             return self._sessions[session]
         number, agent_id = kit.ids.next(), parsed.agent_id
-        rights = json.dumps(
-            authority.to_json(root_rights(AgentGrant(kit.policy.limits.depth_max, sandbox=kit.is_boxed)))
-        )
-        route = f"{CHANNEL}:{parsed}"
+        rights = authority.to_text(root_rights(kit.policy.grant(agent_id)))
+        route, workspace = f"{CHANNEL}:{parsed}", kit.policy.workspace_of(agent_id) or "."
         opened = await self._surely(
-            lambda: kit.door.alone(
-                sessions.open_session, number, session, agent_id, rights, route, self._workspace
-            )
+            lambda: kit.door.alone(sessions.open_session, number, session, agent_id, rights, route, workspace)
         )
         if kit.policy.budgets.has_root:
             await self._surely(lambda: kit.door.alone(usage.give_root, kit.policy, opened))

@@ -23,10 +23,9 @@ from clutch.core.admission import (
     Cleanup,
     Context,
     SpawnRequest,
-    Workspace,
 )
 from clutch.core.keys import main_key
-from clutch.core.model import Thinking
+from clutch.core.model import Thinking, Workspace
 from clutch.core.policy import Limits
 from clutch.errors import InvalidInput
 from clutch.tools.arguments import Arguments, checked

@@ -11,6 +11,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import StrEnum
 
+from clutch.core.checks import check
+
 #: Accepted spellings. Resolved before any rule is asked, so that a denial cannot be walked around.
 ALIASES = {"spawn_subagent": "sessions_spawn", "subagent_spawn": "sessions_spawn", "bash": "shell"}
 
@@ -100,13 +102,20 @@ class ToolPolicy:
     also_allow: frozenset[str] = frozenset()
     deny: frozenset[str] = frozenset()
 
+    def __post_init__(self) -> None:
+        check(self)
+
+    @property
+    def filter(self) -> ToolFilter:
+        allow = frozenset() if self.allow is None else frozenset({self.allow | self.also_allow})
+        return ToolFilter(allow, self.deny)
+
 
 def role_filter(of: Role, policy: ToolPolicy) -> ToolFilter:
     """What a session of this role passes at most. The config is for children; a main session has all."""
     if of is Role.MAIN:
         return EVERY_TOOL
-    allow = frozenset() if policy.allow is None else frozenset({policy.allow | policy.also_allow})
-    return ToolFilter(allow, policy.deny | NEVER_FOR_CHILDREN | _withheld(of, policy))
+    return policy.filter.and_also(ToolFilter(deny=NEVER_FOR_CHILDREN | _withheld(of, policy)))
 
 
 def _withheld(of: Role, policy: ToolPolicy) -> frozenset[str]:

@@ -8,8 +8,9 @@ from dataclasses import replace
 from decimal import Decimal
 from typing import TYPE_CHECKING, Any, Final
 
-from clutch.core.admission import BudgetRequest, Cleanup, SpawnRequest, Workspace
+from clutch.core.admission import BudgetRequest, Cleanup, SpawnRequest
 from clutch.core.messages import Answer, Usage
+from clutch.core.model import Workspace
 from clutch.ports import (
     HumanQuestion,
     ModelError,

@@ -1,0 +1,198 @@
+"""Agents as the config describes them: `agents.list[]`, and `agents.defaults` for what none of them says.
+
+Plain data and its rules. What of it a child gets is decided in `choosing`, who may spawn whom in `admission`,
+what the rights amount to in `authority`. An agent that is not listed has the defaults.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, tzinfo
+from enum import StrEnum
+from types import MappingProxyType
+from zoneinfo import ZoneInfo
+
+from clutch.core import hours, keys
+from clutch.core.authority import ToolPolicy
+from clutch.core.checks import check, require
+from clutch.core.model import Thinking, Workspace
+from clutch.errors import InvalidInput
+
+MAIN = "main"  #: there is always one of this name
+OFFLINE = "offline"  #: the scripted model; it needs no provider and no key
+MODEL_CHARS_MAX = 200
+HEARTBEAT_PROMPT = (
+    "This is a heartbeat. Look at the system events and at HEARTBEAT.md of the workspace, if there is one, and do "
+    "what they ask for. If nothing needs attention, reply HEARTBEAT_OK."
+)
+
+
+class OnInvalidModel(StrEnum):
+    """What a spawn does with a model there is not."""
+
+    ERROR = "error"
+    FALLBACK = "fallback"  #: goes on with the next in order, and says so
+
+
+class OnFull(StrEnum):
+    """What a spawn does at a limit that has room again by itself."""
+
+    REJECT = "reject"
+    QUEUE = "queue"
+
+
+@dataclass(frozen=True, slots=True)
+class ActiveHours:
+    """HH:MM; start inclusive, end exclusive, over midnight when start is later, equal = never."""
+
+    start: str
+    end: str
+    timezone: str = "UTC"
+
+    def __post_init__(self) -> None:
+        check(self)
+        try:
+            self._minutes()
+        except ValueError as error:
+            name, _, rule = str(error).partition(": ")
+            raise InvalidInput(name, rule) from error
+        try:
+            self._zone()
+        except (KeyError, ValueError, OSError) as error:  # OSError: the name of a directory
+            rule = f"there is no time zone {self.timezone[:64]!a}; write for example Europe/Berlin"
+            raise InvalidInput("activeHours.timezone", rule) from error
+
+    def _minutes(self) -> tuple[int, int]:
+        return (
+            hours.parse_minute(self.start, "activeHours.start"),
+            hours.parse_minute(self.end, "activeHours.end", is_end=True),
+        )
+
+    def _zone(self) -> tzinfo:
+        return UTC if self.timezone == "UTC" else ZoneInfo(self.timezone)  # some machines have no other zones
+
+    def minutes_until(self, moment: float) -> int | None:
+        """From the minute this moment is in: 0 when active, None when never."""
+        there = datetime.fromtimestamp(moment, UTC).astimezone(self._zone())
+        return hours.minutes_until_active(there.hour * 60 + there.minute, *self._minutes())
+
+
+@dataclass(frozen=True, slots=True)
+class Heartbeat:
+    """`heartbeat.*`: an agent that has one is woken now and then."""
+
+    every_s: float = 1800.0
+    prompt: str = HEARTBEAT_PROMPT
+    target: str = "last"  #: where its reply goes: last, none, or a route
+    active_hours: ActiveHours | None = None  #: None = always
+    ack_chars_max: int = 300  #: beside HEARTBEAT_OK: more is something to say
+    coalesce_s: float = 0.25  #: wakes that come together are one
+    busy_retry_s: float = 1.0
+    dedupe_s: float = 24 * 3600.0  #: the same alert is not repeated within
+    events_max: int = 20  #: the newest; an agent that was away needs no more to catch up
+
+    def __post_init__(self) -> None:
+        check(self)
+        require(
+            "Heartbeat.every_s",
+            "must be at least 1; leave the heartbeat out for none",
+            is_kept=self.every_s >= 1,
+        )
+        require("Heartbeat.target", "must be last, none or a route", is_kept=bool(self.target.strip()))
+
+
+@dataclass(frozen=True, slots=True)
+class Delegation:
+    """`agents.list[].subagents`: what holds when this agent spawns (the lists), or is spawned (model, thinking)."""
+
+    allow_agents: frozenset[str] = frozenset()  #: others than itself; empty = those of the defaults
+    model: str | None = None
+    thinking: Thinking | None = None
+    require_agent_id: bool | None = None  #: None = as the defaults say
+
+    def __post_init__(self) -> None:
+        check(self)
+        check_allowed("Delegation.allow_agents", self.allow_agents)
+        check_model("Delegation.model", self.model)
+
+
+@dataclass(frozen=True, slots=True)
+class Agent:
+    """`agents.list[]`. None = as the defaults say."""
+
+    id: str
+    model: str | None = None
+    thinking: Thinking | None = None
+    identity: str = ""  #: its own words about itself; only its main and chat sessions get them
+    workspace: str | None = None
+    heartbeat: Heartbeat | None = None
+    subagents: Delegation = field(default_factory=Delegation)
+    sandbox: bool | None = None  #: its file tools and commands run boxed
+    network: bool = True  #: its commands may reach the network, if the tools let any
+    tools: ToolPolicy = field(default_factory=ToolPolicy)  #: what it has at most, whoever starts it
+    models: frozenset[str] | None = None  #: patterns; None = any
+
+    def __post_init__(self) -> None:
+        check(self)
+        problem = keys.agent_id_problem(self.id)
+        require("Agent.id", problem or "", is_kept=problem is None)
+        check_model(f"agent {self.id!r}, model", self.model)
+
+
+@dataclass(frozen=True, slots=True)
+class Subagents:
+    """`agents.defaults.subagents.*`: what a child gets where neither its spawn nor an agent says. See `Limits` too."""
+
+    model: str | None = None
+    thinking: Thinking | None = None
+    run_timeout_s: float = 0.0  #: 0 = none: a deadline nobody asked for would cut good work
+    workspace: Workspace = Workspace.INHERIT
+    on_invalid_model: OnInvalidModel = OnInvalidModel.ERROR
+    on_full: OnFull = OnFull.REJECT  #: of agents: a model that waits can do nothing else; programs choose
+
+    def __post_init__(self) -> None:
+        check(self)
+        check_model("Subagents.model", self.model)
+
+
+@dataclass(frozen=True, slots=True)
+class AgentDefaults:
+    """`agents.defaults.*`"""
+
+    model: str = OFFLINE
+    thinking: Thinking | None = None
+    workspace: str | None = None
+    heartbeat: Heartbeat | None = None  #: of every listed agent that has none of its own
+    sandbox: bool = False
+    subagents: Subagents = field(default_factory=Subagents)
+
+    def __post_init__(self) -> None:
+        check(self)
+        check_model("AgentDefaults.model", self.model)
+
+
+Roster = Mapping[str, Agent]
+NOBODY: Roster = MappingProxyType({})
+
+
+def roster(agents: Iterable[Agent]) -> Roster:
+    """By id. Raises InvalidInput for two of one id."""
+    listed: dict[str, Agent] = {}
+    for agent in agents:
+        require("agents", f"must be Agent(…), not {type(agent).__name__}", is_kept=isinstance(agent, Agent))
+        require("agents", f"there are two agents {agent.id!r}", is_kept=agent.id not in listed)
+        listed[agent.id] = agent
+    return MappingProxyType(listed)
+
+
+def check_allowed(field_name: str, allowed: frozenset[str]) -> None:
+    """An id that could never be an agent's is a mistake: nobody would ever be allowed by it."""
+    for agent_id in allowed - {"*"}:
+        problem = keys.agent_id_problem(agent_id)
+        require(field_name, problem or "", is_kept=problem is None)
+
+
+def check_model(field_name: str, model: str | None) -> None:
+    is_name = model is None or (bool(model.strip()) and model.isprintable() and len(model) <= MODEL_CHARS_MAX)
+    require(field_name, f"must be a name of at most {MODEL_CHARS_MAX} printable characters", is_kept=is_name)
