@@ -50,6 +50,14 @@ class StateDirectoryInUse(StoreError):
     """Another process uses this state directory. Stop it, or use another state directory."""
 
 
+class GatewayInUse(StoreError):
+    """Another gateway serves this state directory. Stop it, or use another state directory."""
+
+
+class NoGateway(ClutchError):
+    """No gateway serves this state directory. Start one: `clutch serve`, or a program with `Clutch(...)`."""
+
+
 class UnsafeStateDirectory(StoreError):
     """The state directory is not one of its own, or could be read or replaced by somebody else."""
 

@@ -194,6 +194,11 @@ class Gateway:
         return self._inside
 
     @property
+    def kit(self) -> Kit:
+        """For surfaces: what the engine works with. Raises ClutchError outside of `async with`."""
+        return self._open().kit
+
+    @property
     def _kit(self) -> Kit:
         return self._open().kit
 
@@ -345,16 +350,17 @@ class Gateway:
 
     # ---- talking -------------------------------------------------------------------------------------
 
-    async def say(
-        self, text: str, *, session: str = MAIN_SESSION, idempotency_key: str | None = None
-    ) -> None:
-        """A person's words to a main agent, on disk when this returns. `reply` has the answer."""
+    async def say(self, text: str, *, session: str = MAIN_SESSION, idempotency_key: str | None = None) -> str:
+        """A person's words to a main agent, on disk when this returns. `reply` has the answer.
+
+        Gives the id of the letter: the same for the same key."""
         kit = self._kit
         check_key(idempotency_key)
         check_text("text", text, kit.policy.limits.task_bytes_max)
         receiver = await self._session(session)
         key = f"user:{receiver}:{idempotency_key or kit.ids.uuid4()}"
         await self._tx(receiver, inbox.say, kit.policy, receiver, key, LetterKind.USER, text)
+        return key
 
     async def reply(self, *, session: str = MAIN_SESSION) -> str:
         """The oldest words of this main agent that nobody has taken yet; waits for them. Each is given once."""
