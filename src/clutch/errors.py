@@ -75,5 +75,21 @@ class SpawnRefused(ClutchError):
     """A limit or a right forbids this spawn; the message names the config key and both numbers."""
 
 
+class Forbidden(ClutchError):
+    """Whoever asked may not do this; `rule` says which rule denied it."""
+
+    def __init__(self, rule: str, reason: str) -> None:
+        super().__init__(reason)
+        self.rule = rule
+
+
+class RateLimited(ClutchError):
+    """Too soon after the last time."""
+
+    def __init__(self, message: str, *, retry_after_s: float) -> None:
+        super().__init__(f"{message}; try again in {retry_after_s:.1f} s")
+        self.retry_after_s = retry_after_s
+
+
 class NotFound(ClutchError):
     """There is no such thing here."""
