@@ -9,6 +9,7 @@ from enum import StrEnum
 from typing import Any, NamedTuple, Protocol
 
 from clutch.core.admission import SpawnRequest
+from clutch.core.attachments import Attachment, AttachmentRules, Side, StoredFile
 from clutch.core.messages import Answer, Transcript, Usage
 from clutch.core.model import Thinking
 
@@ -185,8 +186,12 @@ class Runtime(Protocol):
         ...
 
 
-class WorkspaceFailed(Exception):
-    """The directory of a child could not be made; the spawn is undone and the text says why."""
+class SideWorkFailed(Exception):
+    """Something a spawn needs could not be made; the spawn is undone and the text says why."""
+
+
+class WorkspaceFailed(SideWorkFailed):
+    """The directory of an isolated child."""
 
 
 class Workspaces(Protocol):
@@ -202,6 +207,50 @@ class Workspaces(Protocol):
 
     async def kept(self) -> list[int]:
         """The tasks that have a directory here, also a half-made one."""
+        ...
+
+
+class FilesFailed(SideWorkFailed):
+    """The files of a task."""
+
+
+@dataclass(frozen=True, slots=True)
+class Handed:
+    """What a task hands over, by name. `left_out`: entries that are no plain files or are over the limits."""
+
+    files: tuple[StoredFile, ...] = ()
+    left_out: int = 0
+
+
+class TaskFiles(Protocol):
+    """One directory per task, named by its number: `in/` as given at spawn, `out/` to hand over. All idempotent."""
+
+    def path(self, task_id: int) -> str:
+        """Where the two sides are, or would be."""
+        ...
+
+    def exists(self, task_id: int) -> bool:
+        """One look at the file system, short enough for an event loop."""
+        ...
+
+    async def put(self, task_id: int, files: Sequence[Attachment]) -> None:
+        """On disk when this returns. Raises FilesFailed."""
+        ...
+
+    async def handed(self, task_id: int, rules: AttachmentRules) -> Handed:
+        """What lies in `out/`. Raises FilesFailed."""
+        ...
+
+    async def read(self, task_id: int, name: str) -> bytes:
+        """A file it hands over. Raises FilesFailed."""
+        ...
+
+    async def remove(self, task_id: int, *sides: Side) -> None:
+        """These sides, or all of it. Raises FilesFailed."""
+        ...
+
+    async def kept(self) -> list[int]:
+        """The tasks that have a directory here."""
         ...
 
 

@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from clutch.core.attachments import StoredFile
 from clutch.core.model import Outcome, Phase, Plan
 from clutch.core.wording import (
     CANCELLED,
@@ -17,7 +18,6 @@ from clutch.core.wording import (
     Audience,
     ChildBrief,
     Finding,
-    OutFile,
     PayloadMode,
     PlanFailure,
     PlanReady,
@@ -69,7 +69,7 @@ AI = Finding(
     session_key=KEY,
     outcome="ok",
     text="Three papers.\nSUMMARY: all good",
-    files=(OutFile("report.md", 1300, "ab" * 32),),
+    files=(StoredFile("report.md", 1300, "ab" * 32),),
     runtime_s=154,
     tokens_in=12_100,
     tokens_out=3_100,
@@ -197,7 +197,7 @@ def test_a_summary_says_how_to_read_the_rest() -> None:
 
 
 def test_a_file_name_cannot_pose_as_another_file() -> None:
-    odd = replace(AI, files=(OutFile('a (1 B, sha256 00), "b"\u202e', 5, "cd" * 32),))
+    odd = replace(AI, files=(StoredFile('a (1 B, sha256 00), "b"\u202e', 5, "cd" * 32),))
     expected = f'Files: "a (1 B, sha256 00), \\"b\\"\\u202e" (5 B, sha256 {"cd" * 32})'
     assert expected in announcement([odd], Audience.PERSON, NONCE).split("\n")
 

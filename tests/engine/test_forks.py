@@ -16,7 +16,7 @@ from clutch.core.model import Outcome, Phase
 from clutch.core.wording import prompts
 from clutch.engine.dispatcher import Worker
 from clutch.ports import ModelRequest, ToolContext, WorkspaceFailed
-from clutch.protocol import control
+from clutch.protocol import control, tasks
 from clutch.protocol.spawn import NOT_FORKED
 from tests.engine.conftest import Build
 from tests.engine.house import POLICY, Anything, House, opening, step
@@ -136,7 +136,7 @@ async def test_child_is_not_queued_before_its_directory_is_there(build: Build) -
     ("error", "words"),
     [
         (WorkspaceFailed("no space left"), "no space left"),
-        (RuntimeError("a defect"), "workspace: RuntimeError: a defect"),
+        (RuntimeError("a defect"), "side work: RuntimeError: a defect"),
     ],
 )
 async def test_failure_rolls_the_spawn_back_and_the_model_hears_it(
@@ -216,18 +216,20 @@ async def test_parent_that_died_meanwhile_finds_the_child_and_completes_it(build
 
 async def test_directory_that_nobody_needs_any_more_is_removed_at_the_next_start(build: Build) -> None:
     directories = Directories()
-    directories.made = [987_654]  # of a spawn that was undone by somebody who died before this was gone
+    stranger, undone = 123_456, 987_654  # somebody died before the files of an undone spawn were gone
+    directories.made = [stranger, undone]
     house = await house_with(build, directories, script(ISOLATED))
+    await house.door.alone(tasks.unmake, undone, "no disk")
     directories.may_end.clear()
     first = await making(house, directories)
-    assert directories.removed == [987_654]
+    assert directories.removed == [undone], "what this database never heard of is not its own"
     task = await house.task("child")
     directories.made.append(task.id)
     await house.crash(first)
     directories.may_end.set()
     await house.hire()
     await house.until_quiet()
-    assert directories.removed == [987_654]
+    assert directories.removed == [undone]
     assert (await house.task("child")).outcome is Outcome.OK
 
 

@@ -12,6 +12,8 @@ from dataclasses import dataclass, field, replace
 from decimal import Decimal
 from enum import StrEnum
 
+from clutch.core import attachments
+from clutch.core.attachments import Attachment
 from clutch.core.model import Thinking, Workspace
 from clutch.core.policy import Limits
 
@@ -59,11 +61,12 @@ class SpawnRequest:
     budget: BudgetRequest | None = None
     output_schema: str | None = None  #: as JSON text
     runtime: str = OWN_RUNTIME
+    attachments: tuple[Attachment, ...] = field(default=(), repr=False)
 
     @property
     def has_side_work(self) -> bool:
         """Files are made before the task may be queued."""
-        return self.workspace is Workspace.ISOLATED
+        return self.workspace is Workspace.ISOLATED or bool(self.attachments)
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,6 +107,7 @@ def admit(request: SpawnRequest, census: Census, limits: Limits) -> Admitted | R
     agent_id = request.agent_id or census.agent_id
     refusal = (
         _dead_parent(census)
+        or _attachments(request, limits)
         or _agent(request, census, limits, agent_id)
         or _over("maxSpawnDepth", census.depth, limits.depth_max)
         or _over("maxChildrenPerAgent", census.children, limits.children_max)
@@ -129,6 +133,13 @@ def _dead_parent(census: Census) -> Refused | None:
     if census.is_closed:
         return Refused("the spawning session was ended or killed; a dead parent cannot spawn")
     return None
+
+
+def _attachments(request: SpawnRequest, limits: Limits) -> Refused | None:
+    if limits.attachments.enabled or not request.attachments:
+        return None
+    key = f"{attachments.KEY}enabled"
+    return Refused(f"{attachments.Code.DISABLED}: files cannot be given here ({key})", {"key": key})
 
 
 def _agent(request: SpawnRequest, census: Census, limits: Limits, agent_id: str) -> Refused | None:

@@ -191,14 +191,6 @@ class Late:
 
 
 @dataclass(frozen=True, slots=True)
-class Noted:
-    """Somebody did something that moves nothing: a line that says who and what."""
-
-    at: float
-    text: str
-
-
-@dataclass(frozen=True, slots=True)
 class Woke:
     """The timer of the task is due.
 
@@ -239,6 +231,5 @@ Event = (
     | Redelivered
     | Dismissed
     | Late
-    | Noted
     | Woke
 )

@@ -13,6 +13,7 @@ from dataclasses import replace
 
 from clutch.core import bounds, keys, wording
 from clutch.core.admission import Refused
+from clutch.core.attachments import SPAWN, receipt, redacted
 from clutch.core.bounds import SUBMIT, Loop
 from clutch.core.messages import Answer, Call, Result, Results
 from clutch.engine import typed
@@ -26,7 +27,7 @@ from clutch.protocol.questions import Asked, Decision, QuestionKind, Said, call_
 from clutch.protocol.spawn import Accepted, Order
 from clutch.protocol.turns import Boundary
 
-SPAWN, YIELD, ASK = "sessions_spawn", "sessions_yield", "ask_human"
+YIELD, ASK = "sessions_yield", "ask_human"
 PARKED = Boundary(goes_on=False)
 NOBODY = Said(Decision.REJECT, "nobody is there to ask")
 
@@ -42,7 +43,9 @@ async def carry_out(run: OpenRun, answer: Answer, *, interrupted: bool) -> Bound
     spawns = [place for place, name in known.items() if name == SPAWN]
     rest = [place for place in places if known.get(place) not in (YIELD, SPAWN)]
     gave, orders = _orders(run, answer, spawns)
-    if orders and not rest and not any(order.request.has_side_work for order in orders):
+    kept = redacted(answer)
+    instead = None if kept is answer else kept
+    if orders and not rest and not instead and not any(order.request.has_side_work for order in orders):
         outcome, boundary = await _delegate(run, answer, orders, gave, sleeps)
         run.went_on(outcome, boundary)
         return boundary
@@ -55,10 +58,12 @@ async def carry_out(run: OpenRun, answer: Answer, *, interrupted: bool) -> Bound
     gave += [task.result() for task in running]
     outcome = turns.in_order(_noted(gave, _warning(run, answer)))
     if sleeps:
-        boundary = await run.tx(turns.yields, outcome, sleeps, run.kit.ids.nonce())
+        boundary = await run.tx(turns.yields, outcome, sleeps, run.kit.ids.nonce(), instead)
         outcome = turns.with_yields(outcome, sleeps, turns.NO_CHILD)
     else:
-        boundary = await run.tx(turns.results, outcome, run.kit.ids.nonce())
+        boundary = await run.tx(turns.results, outcome, run.kit.ids.nonce(), instead)
+    if instead is not None:
+        run.transcript[-1] = instead
     run.went_on(outcome, boundary)
     return boundary
 
@@ -246,6 +251,8 @@ def in_words(run: OpenRun, order: Order, got: Spawned) -> Result:
     }
     if request.thinking is not None:
         accepted["thinking"] = request.thinking
+    if request.attachments:
+        accepted["attachments"] = receipt(file.stored for file in request.attachments)
     if got.warnings:
         accepted["warnings"] = list(got.warnings)
     return _said(order.place, accepted, failed=False)

@@ -6,18 +6,33 @@ toolbox; what it says of them in the spelling of the surfaces is translated here
 
 from __future__ import annotations
 
+import base64
 import re
 from collections.abc import Callable, Mapping
 from typing import TypeVar
 
 from clutch.core import keys
 from clutch.core.keys import BadKey, KeyKind, SessionKey
-from clutch.engine.verbs import check_text as check_text
 from clutch.errors import InvalidInput
 
 T = TypeVar("T")
 
 KEY_CHARS_MAX = 200
+
+
+def check_text(field: str, text: object, chars_max: int) -> None:
+    if not isinstance(text, str):
+        raise InvalidInput(field, "must be text")
+    try:
+        text.encode()
+    except UnicodeEncodeError as error:
+        raise InvalidInput(field, "must be valid Unicode text") from error
+    if not text.strip():
+        raise InvalidInput(field, "must not be blank")
+    if "\0" in text:
+        raise InvalidInput(field, "must not contain NUL")
+    if len(text) > chars_max:
+        raise InvalidInput(field, f"has {len(text)} characters, at most {chars_max} are allowed")
 
 
 def check_key(key: object) -> None:
@@ -47,6 +62,18 @@ def task_number(task_id: object) -> int:
     if number is None:
         raise InvalidInput("task_id", "must be a task id as printed: t_ and letters and digits")
     return number
+
+
+def as_given(attachments: object) -> object:
+    """Files of a program as an agent would write them; whatever else it is, the toolbox says what is wrong."""
+    if not isinstance(attachments, Mapping):
+        return attachments
+    return [
+        {"name": name, "content": base64.b64encode(content).decode(), "encoding": "base64"}
+        if isinstance(content, bytes)
+        else {"name": name, "content": content}
+        for name, content in attachments.items()
+    ]
 
 
 def in_surface_spelling(check: Callable[[Mapping[str, object]], T], fields: Mapping[str, object]) -> T:

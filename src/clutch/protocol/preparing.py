@@ -6,6 +6,7 @@ parent that goes on before finds it by its key and makes the files again.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 
 from clutch.core import events as ev
@@ -16,17 +17,19 @@ from clutch.protocol import letters, sessions, tasks
 from clutch.store.door import Tx
 
 
-def ready(now: float, policy: Policy, task_id: int, workspace: str) -> Tx[bool]:
-    """False: it was undone or killed meanwhile, and the files are not wanted any more."""
+def ready(now: float, policy: Policy, task_id: int, workspace: str | None) -> Tx[bool]:
+    """`workspace`: its own, if it has one. False: it was undone or killed meanwhile, and its files are not wanted."""
     session = yield from sessions.lock(task_id)
     if session is None:
         return False
     phase = (yield from tasks.load_one(task_id)).phase
     if phase is not Phase.SPAWNING:  # somebody else was faster
         return phase is not Phase.CLEANUP_PENDING and phase not in FINISHED
-    words = yield "SELECT task FROM tasks WHERE id = ?", (task_id,)
-    first = wording.first_message(words[0][0], session.depth, policy.limits.depth_max)
-    yield "UPDATE sessions SET workspace = ? WHERE id = ?", (workspace, task_id)
+    ((words, spec),) = yield "SELECT task, spec FROM tasks WHERE id = ?", (task_id,)
+    names = [name for name, *_ in json.loads(spec).get("attachments", ())]
+    first = wording.first_message(words, session.depth, policy.limits.depth_max, names)
+    if workspace is not None:
+        yield "UPDATE sessions SET workspace = ? WHERE id = ?", (workspace, task_id)
     yield from letters.insert(now, task_id, f"task:{task_id}", LetterKind.TASK, first)
     yield from tasks.record(now, policy, session, ev.Admitted(now))
     yield from sessions.save(now, policy, session)
@@ -50,12 +53,33 @@ def undo(now: float, policy: Policy, task_id: int, why: str) -> Tx[bool]:
     return True
 
 
-def unwanted(now: float, task_ids: Sequence[int]) -> Tx[list[int]]:
-    """Those whose files nobody needs: the spawn was undone, or killed before it began, or is over and cleaned up."""
+def unwanted_workspaces(now: float, task_ids: Sequence[int]) -> Tx[list[int]]:
+    """The spawn was undone, or killed before it began, or the task is over and cleaned up."""
     del now
-    rows = yield (
-        "SELECT id FROM tasks WHERE id {any} AND ((phase <> 'completed' AND phase <> 'completed_giveup')"
-        " OR (has_cleanup = 0 AND started_at IS NOT NULL))",
-        (list(task_ids),),
+    return (
+        yield from _known_but(
+            task_ids,
+            "SELECT id FROM tasks WHERE id {any} AND ((phase <> 'completed' AND phase <> 'completed_giveup')"
+            " OR (has_cleanup = 0 AND started_at IS NOT NULL))",
+        )
     )
-    return sorted(set(task_ids).difference(row[0] for row in rows))
+
+
+def unwanted_files(now: float, task_ids: Sequence[int]) -> Tx[list[int]]:
+    """The spawn was undone, or the task was killed."""
+    del now
+    return (
+        yield from _known_but(
+            task_ids,
+            "SELECT id FROM tasks WHERE id {any} AND ((phase <> 'completed' AND phase <> 'completed_giveup')"
+            " OR outcome <> 'killed')",
+        )
+    )
+
+
+def _known_but(task_ids: Sequence[int], wanted: str) -> Tx[list[int]]:
+    """Only what this database knows it has made: a directory it never heard of is somebody else's, or its rows
+    were lost, and then its files are all there is."""
+    known = yield "SELECT DISTINCT task_id FROM events WHERE task_id {any}", (list(task_ids),)
+    kept = yield wanted, (list(task_ids),)
+    return sorted({row[0] for row in known}.difference(row[0] for row in kept))

@@ -345,8 +345,14 @@ def _spec(request: SpawnRequest) -> str:
         "outputSchema": request.output_schema,
         "runtime": None if request.runtime == admission.OWN_RUNTIME else request.runtime,
         "cwd": request.cwd,
+        "attachments": _listed(request) or None,
     }
     return _spec_text(tuple((name, value) for name, value in known.items() if value is not None))
+
+
+def _listed(request: SpawnRequest) -> tuple[tuple[str, int, str], ...]:
+    files = (file.stored for file in request.attachments)
+    return tuple((file.name, file.bytes, file.sha256) for file in files)
 
 
 def _evict(requester_id: int, count: int) -> Tx[None]:

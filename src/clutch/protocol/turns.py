@@ -14,10 +14,11 @@ from decimal import Decimal
 from clutch.core import events as ev
 from clutch.core import messages, runs, wording
 from clutch.core.admission import Refused
+from clutch.core.attachments import SPAWN, redacted
 from clutch.core.authority import Role
 from clutch.core.delivery import Point
 from clutch.core.messages import Answer, Input, Message, Result, Results
-from clutch.core.model import ANSWERED, LetterKind, Wait
+from clutch.core.model import ANSWERED, Wait
 from clutch.core.policy import Policy
 from clutch.protocol import context, inbox, outbox, sessions, tasks, usage
 from clutch.protocol.sessions import SessionRow, StepRow
@@ -167,8 +168,19 @@ def _close_calls(now: float, session: SessionRow, run_id: int) -> Tx[None]:
         (session.id, session.head),
     )
     if rows:
+        if any(name == SPAWN for _, name in rows):
+            yield from _redact(session)
         unknown = tuple(Result(index, name, wording.OUTCOME_UNKNOWN, failed=True) for index, name in rows)
         yield from _append(now, session, run_id, [Results(unknown)])
+
+
+def _redact(session: StepRow) -> Tx[None]:
+    """An answer that nobody carries out any more keeps no contents of files either."""
+    known = (session.id, session.head)
+    rows = yield "SELECT kind, body FROM messages WHERE session_id = ? AND seq = ?", known
+    answer = messages.load(*rows[0])
+    if isinstance(answer, Answer) and (instead := redacted(answer)) is not answer:
+        yield from _reword(session, instead)
 
 
 def _append(now: float, session: StepRow, run_id: int, new: Sequence[Message]) -> Tx[None]:
@@ -230,10 +242,21 @@ def _say(
 
 
 def results(
-    now: float, policy: Policy, session_id: int, fence: int, run_id: int, outcome: Results, nonce: str
+    now: float,
+    policy: Policy,
+    session_id: int,
+    fence: int,
+    run_id: int,
+    outcome: Results,
+    nonce: str,
+    instead: Answer | None = None,
 ) -> Tx[Boundary]:
-    """What the calls gave, and what arrived meanwhile. Here a run is steered, interrupted or parked."""
+    """What the calls gave, and what arrived meanwhile. Here a run is steered, interrupted or parked.
+
+    `instead`: how their answer is kept from now on, without the contents of files it gave away."""
     step, is_more = yield from sessions.own_at_step(session_id, fence)
+    if instead is not None:
+        yield from _reword(step, instead)
     if is_more:
         return (yield from _results_and_mail(now, policy, session_id, fence, run_id, outcome, nonce))
     yield _MESSAGE, _line(now, step, run_id, outcome)
@@ -242,15 +265,17 @@ def results(
     return _ON
 
 
+def _reword(session: StepRow, instead: Answer) -> Tx[None]:
+    """The last message, before anything follows it."""
+    known = (messages.dump(instead), session.id, session.head)
+    yield "UPDATE messages SET body = ? WHERE session_id = ? AND seq = ?", known
+
+
 def _results_and_mail(
     now: float, policy: Policy, session_id: int, fence: int, run_id: int, outcome: Results, nonce: str
 ) -> Tx[Boundary]:
     session = yield from sessions.own(session_id, fence)
     yield _MESSAGE, _line(now, session, run_id, outcome)
-    return (yield from _with_mail(now, policy, session, run_id, nonce))
-
-
-def _with_mail(now: float, policy: Policy, session: SessionRow, run_id: int, nonce: str) -> Tx[Boundary]:
     if session.paused:
         session.progress_at = now
         yield from _stay_paused(now, policy, session)
@@ -271,12 +296,15 @@ def yields(
     outcome: Results,
     places: Sequence[int],
     nonce: str,
+    instead: Answer | None = None,
 ) -> Tx[Boundary]:
     """`sessions_yield`: results, end of run and hold in one commit; a crash between them would un-yield."""
     session = yield from sessions.own(session_id, fence)
     if not (yield from sessions.untold(session_id)):
         said = with_yields(outcome, places, NO_CHILD)
-        return (yield from results(now, policy, session_id, fence, run_id, said, nonce))
+        return (yield from results(now, policy, session_id, fence, run_id, said, nonce, instead))
+    if instead is not None:
+        yield from _reword(session, instead)
     yield _MESSAGE, _line(now, session, run_id, with_yields(outcome, places, YIELDED))
     session.progress_at = now
     yield from _end_run(now, session, run_id, "yield")
@@ -334,28 +362,13 @@ def finish(
     usd: Decimal | None = None,
     events_upto: int = 0,
     value: str | None = None,
-    nonce: str = "",
-) -> Tx[Boundary | None]:
-    """The last word: message, end of run, the task's step, its letter and the release, in one commit.
-
-    Not the last if somebody has added something to its task meanwhile: then the run goes on with that."""
+) -> Tx[None]:
+    """The last word: message, end of run, the task's step, its letter and the release, in one commit."""
     session = yield from sessions.own(session_id, fence)
-    yield from _say(now, policy, session, run_id, answer, is_unanswered, usd, events_upto)
-    if (yield from _was_told_more(session)):
-        return (yield from _with_mail(now, policy, session, run_id, nonce))
     if value is not None:
         yield "UPDATE tasks SET value = ? WHERE id = ?", (value, session_id)
+    yield from _say(now, policy, session, run_id, answer, is_unanswered, usd, events_upto)
     yield from _end_in_order(now, policy, session, run_id, answer.text)
-    return None
-
-
-def _was_told_more(session: SessionRow) -> Tx[bool]:
-    """A main session reads it in its next turn; a task has none. One look, also for whoever closes the session."""
-    if not session.is_task:
-        return False
-    rows = yield "SELECT kind, taken_run FROM inbox WHERE session_id = ? AND state = 0", (session.id,)
-    session.has_mail = bool(rows)
-    return any(kind == LetterKind.INSTRUCTION and taken_run is None for kind, taken_run in rows)
 
 
 def _end_in_order(now: float, policy: Policy, session: SessionRow, run_id: int, text: str) -> Tx[None]:
@@ -371,21 +384,14 @@ def _end_in_order(now: float, policy: Policy, session: SessionRow, run_id: int, 
     yield from sessions.save(now, policy, session)
 
 
-def submit(
-    now: float, policy: Policy, session_id: int, fence: int, run_id: int, value: str, nonce: str = ""
-) -> Tx[Boundary | None]:
-    """The value that was accepted with the last results is the last word; no further model call is made.
-
-    Not the last, as above: then another will be submitted."""
+def submit(now: float, policy: Policy, session_id: int, fence: int, run_id: int, value: str) -> Tx[None]:
+    """The value that was accepted with the last results is the last word; no further model call is made."""
     session = yield from sessions.own(session_id, fence)
     yield from usage.give_up(now, policy, session, Fate.UNSENT)
-    if (yield from _was_told_more(session)):
-        return (yield from _with_mail(now, policy, session, run_id, nonce))
     yield from inbox.answer(now, policy, session, run_id)
     yield from _append(now, session, run_id, [Answer(value)])
     yield "UPDATE tasks SET value = ? WHERE id = ?", (value, session_id)
     yield from _end_in_order(now, policy, session, run_id, value)
-    return None
 
 
 def remind(

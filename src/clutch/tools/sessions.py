@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import unicodedata
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from decimal import Decimal, InvalidOperation
 from enum import StrEnum
 from pathlib import PurePosixPath
@@ -24,6 +24,7 @@ from clutch.core.admission import (
     Context,
     SpawnRequest,
 )
+from clutch.core.attachments import Attachment, Encoding, Given, attachments
 from clutch.core.keys import main_key
 from clutch.core.model import Thinking, Workspace
 from clutch.core.policy import Limits
@@ -54,6 +55,12 @@ class BudgetArguments(Arguments):
     usd: float | int | str | None = Field(None, description="Dollars.")
 
 
+class AttachmentArguments(Arguments):
+    name: str
+    content: str
+    encoding: Encoding = Field(Encoding.UTF8, strict=False)
+
+
 class SpawnArguments(Arguments):
     """What the model is told; rules that count bytes or look at characters are checked by `request_of`."""
 
@@ -66,9 +73,7 @@ class SpawnArguments(Arguments):
     run_timeout_seconds: Seconds | None = Field(None, description="0 means no limit.")
     timeout_seconds: Seconds | None = Field(None, description="Another name of runTimeoutSeconds.")
     # Strict mode knows no strings for an enum, and arguments are JSON.
-    cleanup: Cleanup = Field(
-        Cleanup.KEEP, description="delete: its transcript may go once told; for now it stays.", strict=False
-    )
+    cleanup: Cleanup = Field(Cleanup.KEEP, description="delete: its transcript goes once told.", strict=False)
     plan_mode: bool = Field(False, description="The child writes a plan first and waits for a decision.")
     expects_completion: bool = Field(True, description="false: tell me when convenient.")
     thinking: Thinking | None = Field(None, strict=False)
@@ -82,6 +87,9 @@ class SpawnArguments(Arguments):
     budget: BudgetArguments | None = Field(None, description="For the child and all below it.")
     output_schema: dict[str, Any] | None = Field(None, description="JSON schema the result must satisfy.")
     runtime: str = Field(OWN_RUNTIME, description="Who does the work.", min_length=1, max_length=64)
+    attachments: list[AttachmentArguments] | None = Field(
+        None, description="Files for the child, which reads them as /task/in/NAME."
+    )
 
 
 class YieldArguments(Arguments):
@@ -116,7 +124,13 @@ def request_of(args: Mapping[str, Any], limits: Limits) -> SpawnRequest:
         budget=_budget(said.budget),
         output_schema=_schema(said.output_schema),
         runtime=OWN_RUNTIME if said.runtime == "agent" else said.runtime,
+        attachments=_attachments(said.attachments or (), limits),
     )
+
+
+def _attachments(said: Sequence[AttachmentArguments], limits: Limits) -> tuple[Attachment, ...]:
+    given = [Given(one.name, one.content, one.encoding) for one in said]
+    return attachments(given, limits.attachments)
 
 
 def _check_task(task: str, limits: Limits) -> None:

@@ -29,6 +29,7 @@ from decimal import Decimal
 from enum import StrEnum
 from typing import assert_never
 
+from clutch.core.attachments import StoredFile
 from clutch.core.wording.fence import fence
 from clutch.core.wording.results import summary
 from clutch.core.wording.shown import ERROR_MAX, KEY_MAX, duration, money, quoted, size, tokens, visible
@@ -49,13 +50,6 @@ class Audience(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class OutFile:
-    name: str
-    bytes: int
-    sha256: str
-
-
-@dataclass(frozen=True, slots=True)
 class Finding:
     """One ended task. `outcome` is a word of the model (ok, error, timeout, killed, lost); None = unknown."""
 
@@ -66,7 +60,7 @@ class Finding:
     error: str | None = None
     text: str | None = None
     summary_only: bool = False  #: `text` is a summary and the rest can be read
-    files: tuple[OutFile, ...] = ()
+    files: tuple[StoredFile, ...] = ()
     runtime_s: float | None = None
     tokens_in: int | None = None
     tokens_out: int | None = None
@@ -176,7 +170,7 @@ def stats_line(finding: Finding) -> str | None:
     return "Stats: " + " • ".join(parts) if parts else None
 
 
-def _file(file: OutFile) -> str:
+def _file(file: StoredFile) -> str:
     name = file.name if _PLAIN_FILE_NAME.fullmatch(file.name) else quoted(file.name)
     return f"{name} ({size(file.bytes)}, sha256 {file.sha256})"
 

@@ -53,8 +53,14 @@ class ChildLine:
     outcome: Outcome | None = None
 
 
-def first_message(task: str, depth: int, depth_max: int) -> str:
-    return f"[Subagent task, depth {depth} of {depth_max}]\n\n{task}"
+def first_message(task: str, depth: int, depth_max: int, files: Sequence[str] = ()) -> str:
+    """`files`: names of what was given with it."""
+    given = f"\n\n[Files given with this task, to read as /task/in/NAME: {_listed(files)}]" if files else ""
+    return f"[Subagent task, depth {depth} of {depth_max}]\n\n{task}{given}"
+
+
+def _listed(names: Sequence[str]) -> str:
+    return ", ".join(quoted(name) for name in names)
 
 
 # ---- the system prompt: what never changes comes first, so that providers can cache it -------------------

@@ -22,11 +22,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
+from clutch.core.attachments import SPAWN
 from clutch.core.messages import Answer, Call, Entry, Input, Message, Results, Usage
 from clutch.core.model import Lane
 from clutch.core.policy import Announcing, Life, Limits, Policy, Work
 from clutch.core.wording.fence import parse_fences
-from clutch.engine.calling import SPAWN, YIELD
+from clutch.engine.calling import YIELD
 from clutch.ports import ModelError, ModelRequest, OnDelta, ToolContext, Trouble
 from clutch.testing.killing.client import Teller
 from clutch.tools.arguments import Arguments

@@ -1,0 +1,262 @@
+"""Files given to a child and files it hands over: how they may be named, how much there may be, what is kept of it.
+
+Every task has one directory with two sides:
+
+    in/    what was given at spawn; the child only reads it
+    out/   what its tools produced and it hands over
+
+An agent reaches its own as `/task/in/NAME` and `/task/out/NAME`, and those of a task it asked for as
+`/tasks/t_…/out/NAME`. Contents are never part of a transcript: `redacted` takes them out of a spawn call once
+they are on disk.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import hashlib
+import unicodedata
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from enum import StrEnum
+from typing import Any
+
+from clutch.core import keys
+from clutch.core.checks import check
+from clutch.core.messages import Answer, Call
+from clutch.errors import InvalidInput
+
+KEY = "tools.sessions_spawn.attachments."
+SPAWN = "sessions_spawn"
+MANIFEST = ".manifest.json"
+NAME_BYTES_MAX = 255  # what a file system takes
+SHA256_CHARS = 64
+REMOVED = "(removed)"
+#: They make a name read otherwise than it is written.
+TURNS_TEXT = frozenset("\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069")
+
+
+class Code(StrEnum):
+    """Why files are refused, for machines."""
+
+    DISABLED = "attachments_disabled"
+    FILE_COUNT = "attachments_file_count_exceeded"
+    FILE_BYTES = "attachments_file_bytes_exceeded"
+    TOTAL_BYTES = "attachments_total_bytes_exceeded"
+    NAME = "attachments_invalid_name"
+    DUPLICATE = "attachments_duplicate_name"
+    BASE64 = "attachments_invalid_base64"
+
+
+class Encoding(StrEnum):
+    UTF8 = "utf8"
+    BASE64 = "base64"
+
+
+class Side(StrEnum):
+    IN = "in"
+    OUT = "out"
+
+
+@dataclass(frozen=True, slots=True)
+class AttachmentRules:
+    """`tools.sessions_spawn.attachments.*`. The limits hold for each side of a task."""
+
+    enabled: bool = True
+    files_max: int = 50  #: more is a folder, and a folder is a workspace
+    file_bytes_max: int = 1024 * 1024
+    total_bytes_max: int = 5 * 1024 * 1024  #: they pass through a model's answer and one request
+    retain_on_keep: bool = False  #: what was given stays after the end, until the task is archived
+
+    def __post_init__(self) -> None:
+        check(self)
+
+
+@dataclass(frozen=True, slots=True)
+class StoredFile:
+    """What is known of a file wherever its contents are not shown."""
+
+    name: str
+    bytes: int
+    sha256: str
+
+
+@dataclass(frozen=True, slots=True)
+class Attachment:
+    name: str
+    content: bytes
+
+    @property
+    def stored(self) -> StoredFile:
+        return StoredFile(self.name, len(self.content), hashlib.sha256(self.content).hexdigest())
+
+
+@dataclass(frozen=True, slots=True)
+class Given:
+    """An attachment as a caller wrote it."""
+
+    name: str
+    content: str
+    encoding: Encoding = Encoding.UTF8
+
+
+def attachments(given: Sequence[Given], rules: AttachmentRules) -> tuple[Attachment, ...]:
+    """Raises InvalidInput, whose rule begins with the code. Where attachments are off, admission says so:
+    nothing is looked at here."""
+    if not rules.enabled:
+        return tuple(Attachment(one.name, b"") for one in given)
+    if len(given) > rules.files_max:
+        raise _wrong("attachments", Code.FILE_COUNT, f"{len(given)} files, at most {rules.files_max}")
+    names: set[str] = set()
+    found: list[Attachment] = []
+    left = rules.total_bytes_max
+    for place, one in enumerate(given):
+        field = f"attachments[{place}]"
+        if problem := name_problem(one.name):
+            raise _wrong(f"{field}.name", Code.NAME, problem)
+        if one.name in names:
+            raise _wrong(f"{field}.name", Code.DUPLICATE, "two files cannot have one name")
+        names.add(one.name)
+        content = _content(one, field, rules.file_bytes_max)
+        left -= len(content)
+        if left < 0:
+            raise _wrong("attachments", Code.TOTAL_BYTES, f"at most {rules.total_bytes_max} bytes together")
+        found.append(Attachment(one.name, content))
+    return tuple(found)
+
+
+def name_problem(name: str) -> str | None:
+    """The rule a name breaks. What passes is one component of a path, and reads as it is written."""
+    if not name or name in (".", "..", MANIFEST):
+        return f"must not be empty, '.', '..' or {MANIFEST}"
+    if any(char in name for char in "/\\"):
+        return "must not contain / or \\"
+    if any(unicodedata.category(char) in ("Cc", "Cs", "Zl", "Zp") or char in TURNS_TEXT for char in name):
+        return "must not contain control characters"
+    if len(name.encode()) > NAME_BYTES_MAX:
+        return f"must not be longer than {NAME_BYTES_MAX} bytes"
+    return None
+
+
+def _content(given: Given, field: str, bytes_max: int) -> bytes:
+    is_text = given.encoding is Encoding.UTF8
+    too_large = _wrong(field, Code.FILE_BYTES, f"at most {bytes_max} bytes each")
+    if len(given.content) > (bytes_max if is_text else 4 * (bytes_max + 2) // 3):
+        raise too_large
+    content = given.content.encode() if is_text else _decoded(given.content, field)
+    if len(content) > bytes_max:
+        raise too_large
+    return content
+
+
+def _decoded(text: str, field: str) -> bytes:
+    """Strict: what decodes must encode to the same again, so that one content has one form."""
+    try:
+        content = base64.b64decode(text, validate=True)
+    except (binascii.Error, ValueError) as error:
+        raise _wrong(f"{field}.content", Code.BASE64, "is not strict base64") from error
+    if base64.b64encode(content).decode() != text:
+        raise _wrong(f"{field}.content", Code.BASE64, "is not strict base64")
+    return content
+
+
+def _wrong(field: str, code: Code, rule: str) -> InvalidInput:
+    return InvalidInput(field, f"{code}: {rule}")
+
+
+def receipt(files: Iterable[StoredFile]) -> dict[str, object]:
+    """What the answer of a spawn says about its files."""
+    listed = list(files)
+    return {
+        "count": len(listed),
+        "totalBytes": sum(file.bytes for file in listed),
+        "files": [{"name": file.name, "bytes": file.bytes, "sha256": file.sha256} for file in listed],
+    }
+
+
+# ---- paths -------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """A path of an agent that leads to the files of a task. `task_id` None: its own."""
+
+    task_id: int | None
+    side: Side
+    path: str  #: beneath that side
+
+
+def place(path: object) -> Place | None:
+    """None: any other path. Raises InvalidInput for one that begins like a task's and is none."""
+    if not isinstance(path, str):
+        return None
+    first, _, rest = path.removeprefix("/").partition("/")
+    if not path.startswith("/") or first not in ("task", "tasks"):
+        return None
+    task_id = None
+    if first == "tasks":
+        name, _, rest = rest.partition("/")
+        task_id = keys.parse_task_id(name)
+        if task_id is None:
+            raise InvalidInput("path", "must be /tasks/TASK/in/… or /tasks/TASK/out/…")
+    side, _, beneath = rest.partition("/")
+    if side not in tuple(Side):
+        raise InvalidInput("path", "must be /task/in/… or /task/out/…")
+    return Place(task_id, Side(side), beneath or ".")
+
+
+# ---- transcripts -------------------------------------------------------------------------------------------
+
+
+def redacted(answer: Answer) -> Answer:
+    """Without the contents of files; the same answer where there are none."""
+    if not any(_has_contents(call) for call in answer.calls):
+        return answer
+    return replace(
+        answer, calls=tuple(_without(call) if _has_contents(call) else call for call in answer.calls)
+    )
+
+
+def _has_contents(call: Call) -> bool:
+    given = call.args.get("attachments") if call.name == SPAWN else None
+    if given is None or given == REMOVED:
+        return False
+    return not isinstance(given, list) or not all(_is_kept(one) for one in given)
+
+
+def _is_kept(given: object) -> bool:
+    """Exactly what `_kept` makes: anything else may be, or hide, a content."""
+    match given:
+        case {"name": str(), "bytes": int(), "sha256": str(digest), **more}:
+            return not more and len(digest) == SHA256_CHARS
+        case {"name": str(), **more}:
+            return not more
+        case _:
+            return False
+
+
+def _without(call: Call) -> Call:
+    given = call.args["attachments"]
+    kept: object = [_kept(one) for one in given] if isinstance(given, list) else REMOVED
+    return replace(call, args={**call.args, "attachments": kept})
+
+
+def _kept(given: object) -> dict[str, object]:
+    """Whatever a model wrote there, well formed or not."""
+    if not isinstance(given, Mapping):
+        return {"name": REMOVED}
+    name, content = given.get("name"), given.get("content")
+    known: dict[str, object] = {"name": name[:NAME_BYTES_MAX] if isinstance(name, str) else REMOVED}
+    if isinstance(content, str):
+        data = _bytes_of(content, given)
+        known |= {"bytes": len(data), "sha256": hashlib.sha256(data).hexdigest()}
+    return known
+
+
+def _bytes_of(content: str, given: Mapping[Any, Any]) -> bytes:
+    if given.get("encoding") == Encoding.BASE64:
+        try:
+            return base64.b64decode(content, validate=True)
+        except (binascii.Error, ValueError):
+            pass
+    return content.encode("utf-8", "replace")

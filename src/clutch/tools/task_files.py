@@ -1,0 +1,193 @@
+"""The files of tasks on this machine: `<root>/<number>/in` and `out`, made from numbers and nothing else.
+
+    in/.manifest.json   written last: names, sizes and hashes of the others. Without it, `in/` is half-made
+    out/                only files right in it count; folders, links and pipes are nobody's to hand over
+
+Everything is reached from an open directory, and no link is followed: what a task's own process put there cannot
+lead anywhere else. Directories are 0700 and files 0600.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import hashlib
+import json
+import os
+import stat
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import BinaryIO, ParamSpec, TypeVar
+
+from clutch.core.attachments import MANIFEST, Attachment, AttachmentRules, Side, StoredFile, name_problem
+from clutch.ports import FilesFailed, Handed
+from clutch.tools.removal import DIRECTORY, remove
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+_NEW = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+# O_NONBLOCK: opening a pipe must not wait for somebody to write into it.
+_FILE = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+_LOOKED_AT_MAX = 1000  # entries of an `out/`; a task that made more hands over a folder, not files
+
+
+class LocalTaskFiles:
+    def __init__(self, root: Path) -> None:
+        self._root = root
+
+    def path(self, task_id: int) -> str:
+        return str(self._root / str(task_id))
+
+    def exists(self, task_id: int) -> bool:
+        return os.path.lexists(self.path(task_id))
+
+    async def put(self, task_id: int, files: Sequence[Attachment]) -> None:
+        await _in_thread(self._put, task_id, files)
+
+    async def handed(self, task_id: int, rules: AttachmentRules) -> Handed:
+        return await _in_thread(self._handed, task_id, rules)
+
+    async def read(self, task_id: int, name: str) -> bytes:
+        return await _in_thread(self._read, task_id, name)
+
+    async def remove(self, task_id: int, *sides: Side) -> None:
+        await _in_thread(self._remove, task_id, sides)
+
+    async def kept(self) -> list[int]:
+        return await _in_thread(self._kept)
+
+    # ---- in a thread -----------------------------------------------------------------------------------
+
+    def _put(self, task_id: int, files: Sequence[Attachment]) -> None:
+        manifest = _manifest([file.stored for file in files])
+        with self._task(task_id, create=True) as here:
+            if _content(here, Side.IN, MANIFEST) == manifest:
+                return
+            remove(here, Side.IN)
+            with _entered(here, Side.IN, create=True) as folder:
+                for file in files:
+                    _write(folder, file.name, file.content)
+                _write(folder, MANIFEST, manifest)
+                os.fsync(folder)
+            os.fsync(here)
+
+    def _handed(self, task_id: int, rules: AttachmentRules) -> Handed:
+        files: list[StoredFile] = []
+        left_out, room = 0, rules.total_bytes_max
+        with suppress(FileNotFoundError, NotADirectoryError), self._side(task_id, Side.OUT) as folder:
+            with os.scandir(folder) as found:
+                names = sorted(entry.name for _, entry in zip(range(_LOOKED_AT_MAX), found, strict=False))
+            for name in names:
+                size = min(rules.file_bytes_max, room)
+                file = _stored(folder, name, size) if len(files) < rules.files_max else None
+                if file is None:
+                    left_out += 1
+                else:
+                    room -= file.bytes
+                    files.append(file)
+        return Handed(tuple(files), left_out)
+
+    def _read(self, task_id: int, name: str) -> bytes:
+        if problem := name_problem(name):
+            raise FilesFailed(f"files: the name {problem}")
+        with self._side(task_id, Side.OUT) as folder, _plain(folder, name) as stream:
+            return stream.read()
+
+    def _remove(self, task_id: int, sides: Sequence[Side]) -> None:
+        with suppress(FileNotFoundError):
+            if not sides:
+                with _opened(str(self._root)) as root:
+                    return remove(root, str(task_id))
+            with suppress(NotADirectoryError), self._task(task_id) as here:
+                for side in sides:
+                    remove(here, side)
+
+    def _kept(self) -> list[int]:
+        try:
+            return sorted(int(name) for name in os.listdir(self._root) if name.isdecimal())
+        except FileNotFoundError:
+            return []
+
+    @contextmanager
+    def _task(self, task_id: int, *, create: bool = False) -> Iterator[int]:
+        if create:
+            self._root.mkdir(0o700, parents=True, exist_ok=True)
+        with _opened(str(self._root)) as root, _entered(root, str(task_id), create=create) as here:
+            yield here
+
+    @contextmanager
+    def _side(self, task_id: int, side: Side) -> Iterator[int]:
+        with self._task(task_id) as here, _entered(here, side) as folder:
+            yield folder
+
+
+async def _in_thread(work: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+    try:
+        return await asyncio.to_thread(work, *args, **kwargs)
+    except OSError as error:
+        raise FilesFailed(f"files: {error.strerror or type(error).__name__}") from error
+
+
+def _manifest(files: Sequence[StoredFile]) -> bytes:
+    listed = [{"name": file.name, "bytes": file.bytes, "sha256": file.sha256} for file in files]
+    return json.dumps({"files": listed}, ensure_ascii=False, indent=1).encode()
+
+
+@contextmanager
+def _opened(path: str, around: int | None = None) -> Iterator[int]:
+    folder = os.open(path, DIRECTORY, dir_fd=around)
+    try:
+        yield folder
+    finally:
+        os.close(folder)
+
+
+@contextmanager
+def _entered(around: int, name: str, *, create: bool = False) -> Iterator[int]:
+    if create:
+        with suppress(FileExistsError):
+            os.mkdir(name, 0o700, dir_fd=around)
+    with _opened(name, around) as folder:
+        yield folder
+
+
+@contextmanager
+def _plain(folder: int, name: str) -> Iterator[BinaryIO]:
+    """Raises OSError for a link, a folder, a pipe."""
+    file = os.open(name, _FILE, dir_fd=folder)
+    if not stat.S_ISREG(os.fstat(file).st_mode):
+        os.close(file)
+        raise OSError(errno.EINVAL, "not a plain file")
+    with os.fdopen(file, "rb") as stream:
+        yield stream
+
+
+def _write(folder: int, name: str, content: bytes) -> None:
+    with os.fdopen(os.open(name, _NEW, 0o600, dir_fd=folder), "wb") as stream:
+        stream.write(content)
+        stream.flush()
+        os.fsync(stream.fileno())
+
+
+def _content(here: int, side: Side, name: str) -> bytes | None:
+    try:
+        with _entered(here, side) as folder, _plain(folder, name) as stream:
+            return stream.read()
+    except OSError:
+        return None
+
+
+def _stored(folder: int, name: str, size_max: int) -> StoredFile | None:
+    """None: it is not to be handed over."""
+    if name_problem(name):
+        return None
+    try:
+        with _plain(folder, name) as stream:
+            data = stream.read(size_max + 1)
+    except OSError:
+        return None
+    if len(data) > size_max:
+        return None
+    return StoredFile(name, len(data), hashlib.sha256(data).hexdigest())

@@ -1,0 +1,250 @@
+"""Files given at spawn: on disk before the child starts, in nobody's transcript, and gone with a spawn that failed."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import json
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, TypeAlias
+
+import pytest
+
+from clutch.core.attachments import Attachment, AttachmentRules
+from clutch.core.messages import Answer, Call, Results, Usage
+from clutch.core.model import Phase
+from clutch.ports import FilesFailed, ModelRequest, ToolContext
+from clutch.protocol import control
+from clutch.tools.task_files import LocalTaskFiles
+from tests.engine.conftest import Build
+from tests.engine.house import POLICY, Anything, House, opening, step
+
+pytestmark = pytest.mark.anyio
+
+SECRET = "the password is tulip"
+FILE = {"name": "notes.txt", "content": SECRET}
+
+
+class SlowFiles(LocalTaskFiles):
+    """On a real disk, by somebody who may be held up, before it begins or after it has done it."""
+
+    def __init__(self, root: Path, *, fails: bool = False) -> None:
+        super().__init__(root)
+        self.fails = fails
+        self.waits_before = self.waits_after = False
+        self.puts = 0
+        self.is_waiting, self.may_go_on = asyncio.Event(), asyncio.Event()
+
+    async def put(self, task_id: int, files: Sequence[Attachment]) -> None:
+        self.puts += 1
+        if self.waits_before:
+            await self._wait()
+        await super().put(task_id, files)
+        if self.fails:
+            raise FilesFailed("files: No space left on device")
+        if self.waits_after:
+            await self._wait()
+
+    async def _wait(self) -> None:
+        self.is_waiting.set()
+        await self.may_go_on.wait()
+
+
+def gives(*files: dict[str, Any], then: str = "heard", **more: Any) -> Callable[[ModelRequest], Any]:
+    """A main agent that gives these files to one child, which looks at them."""
+
+    async def says(request: ModelRequest) -> Answer | str:
+        if opening(request) != "go":
+            return Answer("", (Call("look", {}),), Usage(1, 1), "m", "tools") if not step(request) else "done"
+        if not step(request):
+            args = {"task": "do child", "label": "child", "attachments": list(files), **more}
+            return Answer("", (Call("sessions_spawn", args),), Usage(10, 5), "m", "tools")
+        return then
+
+    return says
+
+
+Seen: TypeAlias = list[dict[str, bytes]]
+
+
+async def house_with(build: Build, files: LocalTaskFiles, says: Any, **limits: Any) -> tuple[House, Seen]:
+    """And what the child saw of its files."""
+    house = await build(says, replace(POLICY, limits=replace(POLICY.limits, **limits)))
+    house.more["files"] = files
+    seen: Seen = []
+
+    async def look(arguments: Anything, context: ToolContext) -> str:
+        seen.append(contents(files))
+        return "looked"
+
+    house.tools.add(look, arguments=Anything, name="look", description="look")
+    return house, seen
+
+
+def contents(files: LocalTaskFiles) -> dict[str, bytes]:
+    root = Path(files.path(0)).parent
+    return {str(path.relative_to(root)): path.read_bytes() for path in root.rglob("*") if path.is_file()}
+
+
+def answer_of_spawn(request: ModelRequest) -> dict[str, Any]:
+    (results,) = [entry for entry in request.transcript if isinstance(entry, Results)]
+    told: dict[str, Any] = json.loads(results.results[0].text)
+    return told
+
+
+async def stored(house: House) -> str:
+    return "\n".join(row[0] for row in await house.rows("SELECT body FROM messages"))
+
+
+@pytest.mark.scenario(49)
+async def test_files_are_there_when_the_child_starts_and_in_no_transcript(
+    build: Build, tmp_path: Path
+) -> None:
+    files = LocalTaskFiles(tmp_path)
+    house, seen = await house_with(
+        build, files, gives(FILE, {"name": "b", "content": "aGk=", "encoding": "base64"})
+    )
+    await house.hire()
+    await house.say("go")
+    await house.until_quiet()
+    (found,) = seen
+    (number,) = {path.split("/")[0] for path in found}
+    assert found[f"{number}/in/notes.txt"] == SECRET.encode()
+    assert found[f"{number}/in/b"] == b"hi"
+    told = answer_of_spawn(house.model.of("go")[1])
+    digest = hashlib.sha256(SECRET.encode()).hexdigest()
+    assert told["status"] == "accepted"
+    assert told["attachments"]["files"][0] == {"name": "notes.txt", "bytes": len(SECRET), "sha256": digest}
+    assert SECRET not in await stored(house)
+    assert SECRET not in repr([request.transcript for request in house.model.requests])
+    (first,) = (await house.inputs(int(number)))[:1]
+    assert '/task/in/NAME: "notes.txt", "b"' in first
+
+
+@pytest.mark.scenario(48)
+async def test_files_over_the_total_limit_make_an_error_and_leave_nothing(
+    build: Build, tmp_path: Path
+) -> None:
+    files = LocalTaskFiles(tmp_path)
+    rules = AttachmentRules(total_bytes_max=len(SECRET))
+    house, _ = await house_with(build, files, gives(FILE, {"name": "b", "content": "!"}), attachments=rules)
+    await house.hire()
+    await house.say("go")
+    await house.until_quiet()
+    told = answer_of_spawn(house.model.of("go")[1])
+    assert told["status"] == "error"
+    assert "attachments_total_bytes_exceeded" in told["error"]
+    assert contents(files) == {}
+    assert await house.rows("SELECT 1 FROM tasks UNION ALL SELECT 1 FROM events") == []
+    assert SECRET not in await stored(house), "also what was refused is not kept"
+
+
+@pytest.mark.scenario(45)
+async def test_where_files_are_off_the_spawn_is_forbidden(build: Build, tmp_path: Path) -> None:
+    files = LocalTaskFiles(tmp_path)
+    house, _ = await house_with(build, files, gives(FILE), attachments=AttachmentRules(enabled=False))
+    await house.hire()
+    await house.say("go")
+    await house.until_quiet()
+    told = answer_of_spawn(house.model.of("go")[1])
+    assert (told["status"], told["limit"]) == (
+        "forbidden", {"key": "tools.sessions_spawn.attachments.enabled"},
+    )  # fmt: skip
+    assert contents(files) == {}
+    assert SECRET not in await stored(house)
+
+
+@pytest.mark.scenario(15)
+@pytest.mark.scenario(211)
+async def test_a_spawn_whose_files_fail_leaves_no_session_no_files_no_slot(
+    build: Build, tmp_path: Path
+) -> None:
+    files = SlowFiles(tmp_path, fails=True)
+    house, _ = await house_with(build, files, gives(FILE))
+    await house.hire()
+    await house.say("go")
+    await house.until_quiet()
+    told = answer_of_spawn(house.model.of("go")[1])
+    assert (told["status"], told["error"]) == ("error", "files: No space left on device")
+    assert contents(files) == {}
+    assert await house.rows("SELECT id FROM sessions WHERE is_task = 1 UNION SELECT id FROM tasks") == []
+    assert await house.rows("SELECT reason FROM events") == [
+        ("spawn-failed: files: No space left on device",)
+    ]
+
+
+@pytest.mark.scenario(31)
+@pytest.mark.scenario(211)
+async def test_a_spawn_whose_files_hang_is_undone_after_thirty_seconds(build: Build, tmp_path: Path) -> None:
+    files = SlowFiles(tmp_path)
+    files.waits_after = True
+    house, _ = await house_with(build, files, gives(FILE), children_max=1)
+    worker = await house.hire()
+    await house.say("go")
+    async with asyncio.timeout(10):
+        await files.is_waiting.wait()
+    assert len(contents(files)) == 2
+    house.clock.jump(31)
+    worker.hear([("look",)])
+
+    async def is_undone() -> bool:
+        return not await house.rows("SELECT 1 FROM tasks")
+
+    await house.until(is_undone)
+    assert await house.rows("SELECT reason FROM events") == [("spawn-failed: not ready within 30 s",)]
+    files.may_go_on.set()
+    await house.until_quiet()
+    assert contents(files) == {}
+    assert answer_of_spawn(house.model.of("go")[1])["status"] == "error"
+
+
+@pytest.mark.parametrize("when", ["before", "after"])
+async def test_contents_survive_a_crash_between_the_spawn_and_its_files(
+    build: Build, tmp_path: Path, when: str
+) -> None:
+    """Until they are on disk they live in the parent's call, and whoever goes on with it writes them again."""
+    files = SlowFiles(tmp_path)
+    files.waits_before, files.waits_after = when == "before", when == "after"
+    house, seen = await house_with(build, files, gives(FILE))
+    first = await house.hire()
+    await house.say("go")
+    async with asyncio.timeout(10):
+        await files.is_waiting.wait()
+    await house.crash(first)
+    files.waits_before = files.waits_after = False
+    await house.hire()
+    await house.until_quiet()
+    (found,) = seen
+    assert SECRET.encode() in found.values()
+    assert files.puts == 2
+    assert SECRET not in await stored(house)
+    assert await house.rows("SELECT COUNT(*) FROM tasks") == [(1,)]
+
+
+async def test_an_answer_nobody_carries_out_any_more_keeps_no_contents(build: Build, tmp_path: Path) -> None:
+    """The parent is superseded while the files of its child are made."""
+    files = SlowFiles(tmp_path)
+    files.waits_before = True
+    spawn_child = Answer(
+        "", (Call("sessions_spawn", {"task": "do parent", "label": "parent"}),), stop="tools"
+    )
+
+    async def says(request: ModelRequest) -> Answer | str:
+        if opening(request) == "go":
+            return spawn_child if not step(request) else "heard"
+        if "do parent" in opening(request) and not step(request):
+            args = {"task": "do child", "label": "child", "attachments": [FILE]}
+            return Answer("", (Call("sessions_spawn", args),), Usage(10, 5), "m", "tools")
+        return "done"
+
+    house, _ = await house_with(build, files, says)
+    await house.hire()
+    await house.say("go")
+    async with asyncio.timeout(10):
+        await files.is_waiting.wait()
+    parent = await house.task("parent")
+    await house.door.alone(control.steer, house.policy, parent.id, "steer:1", "something else", "person")
+    await house.until_phase("parent", Phase.COMPLETED, Phase.ANNOUNCE_DEFERRED)
+    assert SECRET not in await stored(house)
