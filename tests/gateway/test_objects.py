@@ -7,10 +7,10 @@ from dataclasses import replace
 from decimal import Decimal
 
 from clutch.core.budget import Purse, PurseKind
+from clutch.core.evidence import Evidence
 from clutch.core.model import Delivery, Outcome, Path, Phase
 from clutch.core.task_view import (
     CurrentTool,
-    Evidence,
     Line,
     PlanView,
     ResultView,

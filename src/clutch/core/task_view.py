@@ -6,13 +6,11 @@ Plain data, read from the store by `protocol.views`; the words for it are in `wo
 
 from __future__ import annotations
 
-import json
-from collections.abc import Mapping
 from dataclasses import dataclass
 from decimal import Decimal
-from typing import Any
 
 from clutch.core.budget import Purse
+from clutch.core.evidence import Evidence
 from clutch.core.model import Delivery, Outcome, Path, Phase
 
 
@@ -74,43 +72,6 @@ class PlanView:
     state: str  #: drafting, awaiting_approval or approved
     hash: str | None  #: of the plan that awaits a decision
     round: int  #: how often it was sent back
-
-
-@dataclass(frozen=True, slots=True)
-class Evidence:
-    """Written by the runtime when the outcome was fixed; never what the child says of itself."""
-
-    tool_calls: int = 0
-    files_touched: tuple[str, ...] = ()
-    children_joined: int = 0
-    children_missing: tuple[str, ...] = ()  #: labels of those still out
-    stop_reason: str | None = None
-
-    def to_text(self, generation: int) -> str:
-        return json.dumps(
-            {
-                "generation": generation,
-                "toolCalls": self.tool_calls,
-                "filesTouched": self.files_touched,
-                "childrenJoined": self.children_joined,
-                "childrenMissing": self.children_missing,
-                "stopReason": self.stop_reason,
-            }
-        )
-
-
-def evidence_of(text: str | None, generation: int) -> Evidence | None:
-    """That of an older generation says nothing about this one."""
-    known: Mapping[str, Any] = json.loads(text) if text else {}
-    if known.get("generation") != generation:
-        return None
-    return Evidence(
-        known.get("toolCalls", 0),
-        tuple(known.get("filesTouched", ())),
-        known.get("childrenJoined", 0),
-        tuple(known.get("childrenMissing", ())),
-        known.get("stopReason"),
-    )
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,7 +15,8 @@ from typing import Any, TypeAlias
 
 from clutch.core import keys
 from clutch.core.budget import Purse
-from clutch.core.task_view import Evidence, Line, ResultView, Summary, Tally, TaskView, Telling, Transcript
+from clutch.core.evidence import Evidence
+from clutch.core.task_view import Line, ResultView, Summary, Tally, TaskView, Telling, Transcript
 from clutch.core.wording.results import cut_from
 
 Object: TypeAlias = dict[str, Any]

@@ -8,12 +8,15 @@ from typing import Any, assert_never
 
 from clutch.core import effects as fx
 from clutch.core import events as ev
+from clutch.core import messages
+from clutch.core.authority import Role
+from clutch.core.evidence import WRITING_TOOLS, Evidence, files_touched, stop_reason
 from clutch.core.lifecycle import Move, Step, step
 from clutch.core.model import Delivery, LetterKind, Outcome, Phase, Plan, Task
 from clutch.core.policy import Policy
 from clutch.core.wording import wrap_up_note
 from clutch.protocol import letters, sessions, usage
-from clutch.protocol.sessions import SessionRow
+from clutch.protocol.sessions import IS_WORKING, SessionRow
 from clutch.protocol.usage import Fate
 from clutch.store.door import HINT, Many, Row, Tx
 
@@ -24,9 +27,26 @@ COLUMNS = (
 )
 _CONTRACT = 5  # the columns that are fixed at spawn
 _WRITTEN = tuple(COLUMNS.replace(" ", "").split(","))[_CONTRACT:]
+_SIZE = _CONTRACT + len(_WRITTEN)
 _UPDATE = f"UPDATE tasks SET {', '.join(f'{name} = ?' for name in _WRITTEN)}, result_sha = ? WHERE id = ?"  # noqa: S608
+_UPDATE_ENDED = _UPDATE.replace("result_sha = ?", "result_sha = ?, evidence = ?")
 _LOAD_ONE = f"SELECT {COLUMNS} FROM tasks WHERE id = ? {{lock}}"  # noqa: S608 (constant columns)
 _LOAD = f"SELECT {COLUMNS} FROM tasks WHERE id {{any}} ORDER BY id {{lock}}"  # noqa: S608 (as above)
+#: What can fix the outcome. With these the task is loaded together with what the ledger knows of its work.
+_ENDING = (ev.Ended, ev.Failed, ev.Killed, ev.Woke, ev.Decided)
+_WRITES = "name IN ('" + "', '".join(WRITING_TOOLS) + "')"
+_LOAD_WITH_LEDGER = (
+    f"SELECT {COLUMNS}, (SELECT COUNT(*) FROM calls c WHERE c.session_id = tasks.id AND c.seq > ?),"  # noqa: S608
+    f" (SELECT COUNT(*) FROM calls c WHERE c.session_id = tasks.id AND c.seq > ? AND {_WRITES}),"
+    " (SELECT COUNT(*) FROM tasks k WHERE k.requester_id = tasks.id AND k.delivery = 'delivered')"
+    " FROM tasks WHERE id = ? {lock}"
+)
+#: Answers with calls that write, each with its results.
+_WRITTEN_WITH = (
+    "SELECT DISTINCT m.seq, m.kind, m.body FROM calls c JOIN messages m ON m.session_id = c.session_id"  # noqa: S608
+    f" AND m.seq BETWEEN c.seq AND c.seq + 1 WHERE c.session_id = ? AND c.seq > ? AND c.{_WRITES} ORDER BY m.seq"
+)
+_STILL_OUT = f"SELECT label FROM tasks WHERE requester_id = ? AND {IS_WORKING} ORDER BY spawn_order, id"  # noqa: S608
 INSERT_EVENT = (
     "INSERT INTO events(task_id, seq, at, actor, from_phase, to_phase, reason, generation, outcome)"
     " VALUES(?, ?, ?, ?, ?, ?, ?, ?, ?)"
@@ -76,9 +96,17 @@ def record(
     now: float, policy: Policy, session: SessionRow, event: ev.Event, actor: str = "clutch"
 ) -> Tx[Task]:
     """The session's own task. Effects change the row in memory; the caller saves it."""
-    task = yield from load_one(session.id)
+    ledger: Row = ()
+    if isinstance(event, _ENDING):
+        rows = yield _LOAD_WITH_LEDGER, (session.base, session.base, session.id)
+        task, ledger = from_row(rows[0][:_SIZE]), rows[0][_SIZE:]
+    else:
+        task = yield from load_one(session.id)
     result = step(task, event, policy)
-    yield from _write(now, [(task, result)], actor)
+    evidence = None
+    if ledger and task.outcome is None and result.task.outcome is not None:
+        evidence = yield from _evidence(session, result.task, event, *ledger)
+    yield from _write(now, [(task, result)], actor, evidence)
     for effect in result.effects:
         yield from _apply(now, policy, session, result.task, effect)
     return result.task
@@ -99,14 +127,33 @@ def record_senders(
     return [result.task for _, result in results]
 
 
-def _write(now: float, results: Sequence[tuple[Task, Step]], actor: str) -> Tx[None]:
+def _evidence(
+    session: SessionRow, task: Task, event: ev.Event, calls: int, writes: int, joined: int
+) -> Tx[str]:
+    """With the outcome, in its transaction. The ledger came with the task; the rest is read where there is any."""
+    files: tuple[str, ...] = ()
+    if writes:
+        rows = yield _WRITTEN_WITH, (session.id, session.base)
+        files = files_touched([messages.load(kind, body) for _, kind, body in rows])
+    missing: Sequence[Row] = ()
+    # Whoever ends in order has heard all its children, and a leaf has none.
+    if session.role != Role.LEAF and not isinstance(event, ev.Ended):
+        missing = yield _STILL_OUT, (session.id,)
+    labels = tuple(row[0] for row in missing)
+    return Evidence(calls, files, joined, labels, stop_reason(task)).to_text(task.generation)
+
+
+def _write(
+    now: float, results: Sequence[tuple[Task, Step]], actor: str, evidence: str | None = None
+) -> Tx[None]:
     rows, lines = Many(), Many()
+    more = () if evidence is None else (evidence,)
     for before, (task, moves, _) in results:
         if task is not before:
-            rows.append((*task[_CONTRACT:], _sha(task), task.id))
+            rows.append((*task[_CONTRACT:], _sha(task), *more, task.id))
             lines += event_rows(now, before, moves, actor)
     if rows:
-        yield _UPDATE, rows
+        yield _UPDATE if evidence is None else _UPDATE_ENDED, rows
     if lines:
         yield INSERT_EVENT, lines
 

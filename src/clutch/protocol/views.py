@@ -14,6 +14,7 @@ from typing import Any
 
 from clutch.core import messages
 from clutch.core.budget import Purse
+from clutch.core.evidence import evidence_of
 from clutch.core.messages import Answer
 from clutch.core.model import Delivery, Outcome, Path, Phase, Plan
 from clutch.core.task_view import (
@@ -23,7 +24,6 @@ from clutch.core.task_view import (
     Tally,
     TaskView,
     Telling,
-    evidence_of,
 )
 from clutch.core.wording.calls import main_argument
 from clutch.protocol import usage

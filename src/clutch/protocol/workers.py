@@ -7,7 +7,6 @@ process writes nothing.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from types import MappingProxyType
@@ -15,7 +14,7 @@ from typing import Final
 
 from clutch.core import effects as fx
 from clutch.core import events as ev
-from clutch.core.lifecycle import DESCENDANTS, EXPIRED, step
+from clutch.core.lifecycle import DESCENDANTS, step
 from clutch.core.model import Lane, Phase
 from clutch.core.policy import Policy
 from clutch.protocol import sessions, tasks, turns
@@ -219,18 +218,6 @@ def ring(now: float, policy: Policy, task_id: int) -> Tx[str | None]:
         progress_at = yield from turns.progress_below(task_id)
         person_waits = yield from turns.person_waits(task_id)
     woke = ev.Woke(now, session.owner is not None, progress_at, person_waits, text)
-    task = yield from tasks.record(now, policy, session, woke)
-    if phase == Phase.ANNOUNCE_DEFERRED and task.reason == EXPIRED:
-        yield from _note_missing(task_id, task.generation)
+    yield from tasks.record(now, policy, session, woke)
     yield from sessions.save(now, policy, session)
     return None
-
-
-def _note_missing(task_id: int, generation: int) -> Tx[None]:
-    """It is told without some of its children: the requester must hear which."""
-    rows = yield (
-        f"SELECT spawn_order, label FROM tasks WHERE requester_id = ? AND {sessions.IS_WORKING}",  # noqa: S608
-        (task_id,),
-    )
-    evidence = json.dumps({"generation": generation, "childrenMissing": [label for _, label in sorted(rows)]})
-    yield "UPDATE tasks SET evidence = ? WHERE id = ?", (evidence, task_id)
