@@ -50,6 +50,14 @@ class StateDirectoryInUse(StoreError):
     """Another process uses this state directory. Stop it, or use another state directory."""
 
 
+class GatewayInUse(StoreError):
+    """Another gateway serves this state directory. Stop it, or use another state directory."""
+
+
+class NoGateway(ClutchError):
+    """No gateway serves this state directory. Start one: `clutch serve`, or a program with `Clutch(...)`."""
+
+
 class UnsafeStateDirectory(StoreError):
     """The state directory is not one of its own, or could be read or replaced by somebody else."""
 
@@ -65,6 +73,22 @@ class InvalidInput(ClutchError):
 
 class SpawnRefused(ClutchError):
     """A limit or a right forbids this spawn; the message names the config key and both numbers."""
+
+
+class Forbidden(ClutchError):
+    """Whoever asked may not do this; `rule` says which rule denied it."""
+
+    def __init__(self, rule: str, reason: str) -> None:
+        super().__init__(reason)
+        self.rule = rule
+
+
+class RateLimited(ClutchError):
+    """Too soon after the last time."""
+
+    def __init__(self, message: str, *, retry_after_s: float) -> None:
+        super().__init__(f"{message}; try again in {retry_after_s:.1f} s")
+        self.retry_after_s = retry_after_s
 
 
 class NotFound(ClutchError):

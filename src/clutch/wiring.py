@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import os
+import shlex
 import time
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
@@ -12,7 +13,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, TypeVar, Unpack
+from typing import Any, Self, TypeVar, Unpack
 from urllib.parse import urlsplit
 
 from clutch.core.admission import OWN_RUNTIME, SpawnRequest
@@ -25,7 +26,7 @@ from clutch.engine.courier import Courier
 from clutch.engine.dispatcher import Worker
 from clutch.engine.ids import BlockIds
 from clutch.engine.kit import Kit
-from clutch.errors import ClutchError, InvalidInput
+from clutch.errors import ClutchError, GatewayInUse, InvalidInput, StateDirectoryInUse
 from clutch.gateway.api import Gateway
 from clutch.models.evidence import findings_of as findings_of
 from clutch.models.library import LibraryModels
@@ -41,6 +42,8 @@ from clutch.store.door import Door, Tx
 from clutch.store.sqlite import SqliteStore
 from clutch.store.sqlite_connection import SqliteConnection
 from clutch.store.state_directory import StateDirectory
+from clutch.surfaces import address
+from clutch.surfaces.serving import serving
 from clutch.tools.box import Flags
 from clutch.tools.mcp import McpServer as McpServer
 from clutch.tools.rooms import ToolRooms
@@ -216,7 +219,11 @@ async def _open_store(
         settings = PostgresSettings(idle_in_transaction_s=within_lease, transaction_s=within_lease)
         store = await stack.enter_async_context(PostgresStore(database, clock, settings=settings))
         return store, store.lives
-    directory = stack.enter_context(StateDirectory(default_state_directory() if state is None else state))
+    home = StateDirectory(default_state_directory() if state is None else state)
+    try:
+        directory = stack.enter_context(home)
+    except StateDirectoryInUse as error:
+        raise _owned_by(home.path, error) from error
     return await stack.enter_async_context(SqliteStore(directory.path / DATABASE_FILE, clock)), None
 
 
@@ -233,13 +240,28 @@ def _settled(
     )
 
 
+def _owned_by(home: Path, error: StateDirectoryInUse) -> StateDirectoryInUse:
+    """Whoever owns it can be asked to do what this process wanted."""
+    found = address.find(home)
+    if found is None:
+        return error
+    return StateDirectoryInUse(
+        f"{home} is owned by the gateway at {found.url} (pid {found.pid}); talk to it with "
+        f"`clutch ps --state {shlex.quote(str(home))}`, stop it, or use another state directory"
+    )
+
+
 class Clutch(Gateway):
     """Clutch inside your own program; the work goes on where it was when the program starts again.
 
     Without `state` the directory of `default_state_directory`; `database` names a PostgreSQL instead.
     `workspace` is where the file tools of new sessions work. `model` is `provider:model`, and without it the
     scripted offline one; `providers` are endpoints of your own; `agents` are those that differ from the others.
-    `settings`: sandbox, network and MCP servers of the tools. `models` and `tools` take the place of all of that."""
+    `settings`: sandbox, network and MCP servers of the tools. `models` and `tools` take the place of all of that.
+
+    While it is open, `clutch ps`, `clutch steer` … in another terminal reach it on loopback, with the token in
+    the state directory; `serve=False` keeps that door shut. `port`: 0 = any free one. On PostgreSQL the door is
+    open when `state` is given."""
 
     def __init__(
         self,
@@ -255,8 +277,13 @@ class Clutch(Gateway):
         providers: Sequence[Provider] = (),
         settings: ToolSettings | None = None,
         agents: Sequence[Agent] = (),
+        serve: bool = True,
+        port: int = 0,
     ) -> None:
         home = default_state_directory() if state is None else Path(state)
+        self._served = home if serve and (database is None or state is not None) else None
+        self._port = port
+        self._can_share = database is not None
         policy = _settled(policy or Policy(), model, workspace, agents)
         self._rooms = ToolRooms(policy.limits, settings or ToolSettings(), home) if tools is None else None
         self._runtimes: dict[str, Runtime] = {}
@@ -271,6 +298,26 @@ class Clutch(Gateway):
             runtimes=self._runtimes,
         )
         super().__init__(opening)
+        self.url: str | None = None  #: where it is served, while it is
+
+    async def __aenter__(self) -> Self:
+        await super().__aenter__()
+        if self._served is not None:
+            try:
+                await self._serve(self._served)
+            except BaseException:
+                await self.__aexit__(None, None, None)
+                raise
+        return self
+
+    async def _serve(self, home: Path) -> None:
+        try:
+            found = await self._stack.enter_async_context(serving(self, home, self._port))
+        except GatewayInUse:
+            if not self._can_share or self._port:
+                raise
+            return  # one of the many gateways of a PostgreSQL answers for all of them
+        self.url = found.url
 
     def tool(self, *, name: str | None = None, **flags: Unpack[Flags]) -> Callable[[F], F]:
         """Makes the function below it a tool of every agent here: typed parameters and a docstring are all."""

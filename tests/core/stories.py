@@ -130,6 +130,7 @@ def every_event(at: float, generation: int = 1) -> tuple[ev.Event, ...]:
         ev.Redelivered(at),
         ev.Dismissed(at),
         ev.Late(at, "old words"),
+        ev.Noted(at, "somebody looked"),
         ev.Woke(at, partial="half"),
         ev.Woke(at, is_owned=False),
     )

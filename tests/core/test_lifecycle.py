@@ -429,7 +429,7 @@ def test_start_counts_only_where_a_run_may_begin(name: str) -> None:
 @pytest.mark.parametrize("name", ["completed", "completed_giveup"])
 def test_no_event_changes_a_finished_task_but_again_redeliver_dismiss_and_a_late_note(name: str) -> None:
     story = in_every_phase(timeout_s=5)[name]
-    may_change: tuple[type[ev.Event], ...] = (ev.Again, ev.Late)
+    may_change: tuple[type[ev.Event], ...] = (ev.Again, ev.Late, ev.Noted)
     if name == "completed_giveup":
         may_change += (ev.Redelivered, ev.Dismissed)
     for event in every_event(1e6, story.task.generation):

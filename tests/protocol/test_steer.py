@@ -14,7 +14,7 @@ pytestmark = [pytest.mark.anyio, pytest.mark.scenario(208)]
 
 
 async def steer(world: World, task_id: int, text: str = "do this instead", idem: str = "steer") -> Task:
-    return await world.door.alone(control.steer, world.policy, task_id, idem, text, "person")
+    return (await world.door.alone(control.steer, world.policy, task_id, idem, text, "person")).task
 
 
 @pytest.mark.scenario(122)

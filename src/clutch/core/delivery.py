@@ -54,6 +54,10 @@ def due(
     return min(known) if known else None
 
 
+#: Read between two steps: a note about the run itself, and what somebody added to its task.
+INJECTED = frozenset({LetterKind.NOTE, LetterKind.INSTRUCTION})
+
+
 class Point(StrEnum):
     """The two places where a run takes letters."""
 
@@ -154,7 +158,7 @@ def _capped(
 def _at_step(
     ready: list[Letter], rules: Announcing, expects_completion: bool, started_by_person: bool
 ) -> Choice:
-    notes = tuple(letter for letter in ready if letter.kind is LetterKind.NOTE)
+    notes = tuple(letter for letter in ready if letter.kind in INJECTED)
     announces = [letter for letter in ready if letter.kind is LetterKind.ANNOUNCE and not letter.silent]
     if rules.mode is QueueMode.INTERRUPT:
         return Choice(urgent=notes, interrupts=bool(announces) and not started_by_person)

@@ -191,6 +191,14 @@ class Late:
 
 
 @dataclass(frozen=True, slots=True)
+class Noted:
+    """Somebody did something that moves nothing: a line that says who and what."""
+
+    at: float
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
 class Woke:
     """The timer of the task is due.
 
@@ -231,5 +239,6 @@ Event = (
     | Redelivered
     | Dismissed
     | Late
+    | Noted
     | Woke
 )

@@ -10,7 +10,7 @@ from types import MappingProxyType
 
 from clutch.core.agents import NOBODY, Agent, AgentDefaults, check_allowed
 from clutch.core.attachments import AttachmentRules
-from clutch.core.authority import AgentGrant, ToolPolicy
+from clutch.core.authority import AgentGrant, Peers, ToolPolicy, Visibility
 from clutch.core.checks import check, require
 from clutch.core.context import Context
 from clutch.core.hours import next_delay
@@ -95,14 +95,33 @@ class Life:
     plan_expiry_s: float = 0.0  #: 0 = a plan waits for ever
     provider_retries_s: tuple[float, ...] = (1.0, 4.0, 15.0)
     quota_wait_max_s: float = 900.0
-    steer_chars_max: int = 4000
-    steer_interval_s: float = 2.0
 
     def __post_init__(self) -> None:
         check(self)
         require(
             "Life.wrap_up_at", "must be a share of the run's time, at most 1", is_kept=self.wrap_up_at <= 1
         )
+
+
+class LateResult(StrEnum):
+    """What becomes of words that a killed task said anyway."""
+
+    KEEP = "keep"  #: stored and shown
+    DELIVER = "deliver"  #: and told to the requester
+
+
+@dataclass(frozen=True, slots=True)
+class Control:
+    """`control.*` and `kill.*`: what others may do to a task that works."""
+
+    steer_chars_max: int = 4000
+    steer_interval_s: float = 2.0  #: per caller and child: each steer cuts a model call that was paid for
+    send_wait_s: float = 30.0  #: for a reply; a model call rarely takes longer, and a caller must not hang
+    announces_kill: bool = False  #: whoever kills knows; the requester need not be told
+    late_result: LateResult = LateResult.KEEP
+
+    def __post_init__(self) -> None:
+        check(self)
 
 
 @dataclass(frozen=True, slots=True)
@@ -204,9 +223,12 @@ class Budgets:
 class Policy:
     limits: Limits = field(default_factory=Limits)
     life: Life = field(default_factory=Life)
+    control: Control = field(default_factory=Control)
     announcing: Announcing = field(default_factory=Announcing)
     work: Work = field(default_factory=Work)
     tools: ToolPolicy = field(default_factory=ToolPolicy)
+    visibility: Visibility = Visibility.TREE  #: what an agent sees of other sessions
+    peers: Peers = field(default_factory=Peers)  #: agents that may write to each other
     budgets: Budgets = field(default_factory=Budgets)
     context: Context = field(default_factory=Context)
     agents: Mapping[str, Agent] = field(default_factory=lambda: NOBODY)  #: by id; `agents.roster` makes it

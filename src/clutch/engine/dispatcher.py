@@ -243,6 +243,7 @@ class Worker:
         for one in claimed:
             task = group.create_task(self._turn(one))
             self.turns[one.session_id] = (one, task)
+            self.kit.turns[one.session_id] = task
             task.add_done_callback(functools.partial(self._turn_ended, one))
         return bool(claimed)
 
@@ -276,8 +277,10 @@ class Worker:
                 f"internal error: {error!r}"[:500],
             )
 
-    def _turn_ended(self, claimed: Claimed, _: asyncio.Task[None]) -> None:
+    def _turn_ended(self, claimed: Claimed, turn: asyncio.Task[None]) -> None:
         """Also of one that was cancelled before its first step."""
+        if self.kit.turns.get(claimed.session_id) is turn:
+            del self.kit.turns[claimed.session_id]
         held = self.turns.get(claimed.session_id)
         if held is not None and held[0] is claimed:
             del self.turns[claimed.session_id]

@@ -14,6 +14,7 @@ from clutch.core.admission import SpawnRequest
 from clutch.core.messages import Usage
 from clutch.core.policy import Policy
 from clutch.engine.bus import Bus
+from clutch.engine.changes import Changes
 from clutch.engine.context import Surroundings
 from clutch.engine.ids import Ids
 from clutch.ports import Lives, ModelRequest, Models, Prices, Runtime, TaskFiles, Toolbox, Workspaces
@@ -54,6 +55,14 @@ class Kit:
     )
     check: Callable[[SpawnRequest], None] | None = None  #: raises InvalidInput: model or runtime unknown here
     stopping: asyncio.Event = field(default_factory=asyncio.Event)
+    turns: dict[int, asyncio.Task[None]] = field(default_factory=dict)  #: under way here, by session
+    _changes: Changes | None = None
+
+    @property
+    def changes(self) -> Changes:
+        if self._changes is None:
+            self._changes = Changes(self.door, self.policy.work.tick_s)
+        return self._changes
 
     def wanted(self, args: Mapping[str, Any]) -> SpawnRequest:
         """Arguments of a spawn, checked for form and for what there is here. Raises InvalidInput."""

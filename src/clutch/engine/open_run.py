@@ -89,8 +89,13 @@ class OpenRun:
         self.is_unanswered, self.senders = False, ()
 
     def went_on(self, new: Entry, boundary: Boundary) -> None:
-        self.transcript += [new, *boundary.inputs]
-        self.head += 1 + len(boundary.inputs)
+        self.transcript.append(new)
+        self.head += 1
+        self.heard(boundary)
+
+    def heard(self, boundary: Boundary) -> None:
+        self.transcript += boundary.inputs
+        self.head += len(boundary.inputs)
         self.is_unanswered, self.senders = boundary.is_unanswered, boundary.senders
 
     def open_answer(self) -> Answer | None:

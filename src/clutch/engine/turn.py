@@ -46,9 +46,7 @@ async def take_turn(kit: Kit, claimed: Claimed) -> None:
     if about.runtime == OWN_RUNTIME:
         await _steps(run, interrupted=begun.is_resumed)
     else:
-        answer = await work_elsewhere(run)
-        if answer is not None:
-            await _end_elsewhere(run, answer)
+        await _elsewhere(run)
     run.tell("lifecycle:end")
 
 
@@ -80,8 +78,10 @@ async def _next_answer(run: OpenRun) -> Answer | None:
     submitted = bounds.submitted(run.transcript)
     if submitted is not None:
         value = json.dumps(submitted.args["value"], ensure_ascii=False)
-        await run.tx_with_senders(turns.submit, value)
-        return None
+        boundary = await run.tx_with_senders(turns.submit, value, run.kit.ids.nonce())
+        if boundary is None or not boundary.goes_on:
+            return None
+        run.heard(boundary)
     if bounds.form_errors(run.transcript) > 1:
         await run.fail("schema: the result did not have the form that was asked for")
         return None
@@ -101,8 +101,8 @@ async def _heard(run: OpenRun, answer: Answer) -> Answer | None:
         return answer
     elif SUBMIT in run.by_name:
         return await _without_form(run, answer)
-    else:
-        await _finish(run, answer)
+    elif await _finish(run, answer):
+        return answer
     return None
 
 
@@ -131,23 +131,35 @@ async def _without_form(run: OpenRun, answer: Answer) -> Answer | None:
     return answer
 
 
-async def _end_elsewhere(run: OpenRun, answer: Answer) -> None:
-    """The last word of foreign code, which nobody can ask to repair its form."""
+async def _elsewhere(run: OpenRun) -> None:
+    while (answer := await work_elsewhere(run)) is not None:
+        if not await _end_elsewhere(run, answer):
+            return
+
+
+async def _end_elsewhere(run: OpenRun, answer: Answer) -> bool:
+    """The last word of foreign code, which nobody can ask to repair its form. True: it was told more."""
     schema = run.about.output_schema if SUBMIT in run.by_name else None
     wrong = "" if schema is None else typed.problems_of_text(schema, answer.text)
     if wrong:
         await _cut(run, answer, f"schema: {wrong}", is_final=True)
-    else:
-        await _finish(run, answer, None if schema is None else answer.text)
+        return False
+    return await _finish(run, answer, None if schema is None else answer.text)
 
 
-async def _finish(run: OpenRun, answer: Answer, value: str | None = None) -> None:
+async def _finish(run: OpenRun, answer: Answer, value: str | None = None) -> bool:
+    """True: not the last word; somebody has added something, and the run goes on."""
     known = (answer, run.is_unanswered, run.price(answer.usage), run.system.events_upto, value)
     try:
-        await run.tx_with_senders(turns.finish, *known)
+        boundary = await run.tx_with_senders(turns.finish, *known, run.kit.ids.nonce())
     except Stale:
         await run.kit.door.tx(run.session_id, turns.late, run.policy, run.session_id, answer.text)
         raise
+    if boundary is None or not boundary.goes_on:
+        return False
+    run.answered(answer, run.head + 1)
+    run.heard(boundary)
+    return True
 
 
 async def _hand_over(run: OpenRun) -> None:

@@ -21,12 +21,15 @@ from typing import Any, Literal, Protocol, Self, TypeVar
 
 from clutch.core import authority, keys
 from clutch.core.admission import KEY, OWN_RUNTIME, Refused
-from clutch.core.authority import root_rights
+from clutch.core.authority import EVERY_SCOPE, OperatorCaller, root_rights
+from clutch.core.events import Verdict
 from clutch.core.model import LetterKind, Outcome
 from clutch.core.policy import Limits
+from clutch.engine.insisting import surely
 from clutch.engine.kit import Kit
 from clutch.engine.spawning import spawn_all
-from clutch.errors import ClutchError, InvalidInput, NotFound, SpawnRefused, StoreLost
+from clutch.engine.verbs import Verbs
+from clutch.errors import ClutchError, InvalidInput, NotFound, SpawnRefused, StoreError
 from clutch.gateway.checks import (
     as_given,
     check_key,
@@ -36,7 +39,7 @@ from clutch.gateway.checks import (
     task_number,
 )
 from clutch.gateway.waiting import PAUSE_S, Waiting
-from clutch.protocol import control, inbox, outbox, queries, questions, results, sessions, usage
+from clutch.protocol import inbox, outbox, queries, questions, results, sessions, usage
 from clutch.protocol.control import NotPossible as NotPossible
 from clutch.protocol.control import PlanChanged as PlanChanged
 from clutch.protocol.control import UnknownTask as UnknownTask
@@ -49,9 +52,7 @@ T = TypeVar("T")
 
 MAIN_SESSION = "agent:main:main"
 CHANNEL = "api"  #: the route of sessions opened here; `reply` is its counter
-ACTOR = "api"
-REASON_CHARS_MAX = 500
-LOST_TRIES_MAX = 5  # with a tick between them; a database that stays away longer is the caller's to handle
+PROGRAM = OperatorCaller(EVERY_SCOPE, "api")  #: whoever embeds Clutch may do everything
 NOT_ENTERED = "Clutch works inside `async with Clutch(...) as c:` only; this one was not entered"
 ENTERED_BEFORE = "this Clutch was entered before; make a new one: `async with Clutch(...) as c:`"
 CLOSED = "this Clutch is closed; its tasks go on at the next start, and `get` finds them by their id"
@@ -109,34 +110,65 @@ class Task:
         return TaskResult(ended.outcome, ended.text, ended.error, value)
 
     async def kill(self, reason: str = "killed") -> tuple[str, ...]:
-        """The task and everything below it. The ids of what was stopped; empty when all had finished."""
-        kit = self._clutch._kit
-        check_text("reason", reason, REASON_CHARS_MAX)
-        report = await self._clutch._surely(
-            lambda: kit.door.alone(control.kill, kit.policy, self._number, reason, ACTOR)
-        )
-        return tuple(keys.task_id(number) for number in report.stopped)
+        """The task and everything below it. The ids of what was stopped; empty when all had finished.
+
+        Raises StoreError when nothing could be written: nothing has stopped then."""
+        report = await self._verbs.kill(PROGRAM, self._number, reason)
+        if report.not_stopped:
+            raise StoreError(f"not stopped: {report.not_stopped[0][1]}")
+        return _ids(report.stopped)
 
     async def steer(self, text: str) -> None:
         """A new instruction takes the place of what runs now. A finished task refuses: NotPossible."""
-        kit = self._clutch._kit
-        check_text("text", text, kit.policy.life.steer_chars_max)
-        key = f"steer:{kit.ids.uuid4()}"
-        await self._clutch._surely(
-            lambda: kit.door.alone(control.steer, kit.policy, self._number, key, text, ACTOR)
-        )
+        await self._verbs.steer(PROGRAM, self._number, text)
+
+    async def send(self, text: str, *, wait_seconds: float | None = None) -> str | None:
+        """A follow-up. The first new words of the child; None when it says nothing within the time."""
+        return (await self._verbs.send(PROGRAM, self._number, text, wait_seconds)).reply
 
     async def pause(self) -> tuple[str, ...]:
         """The task and everything below it stop at their next step and free their slots. Those that changed."""
-        return await self._verb(control.pause)
+        return _ids(await self._verbs.pause(PROGRAM, self._number))
 
     async def resume(self) -> tuple[str, ...]:
-        return await self._verb(control.resume)
+        return _ids(await self._verbs.resume(PROGRAM, self._number))
 
-    async def _verb(self, verb: Callable[..., Tx[tuple[int, ...]]]) -> tuple[str, ...]:
-        kit = self._clutch._kit
-        changed = await self._clutch._surely(lambda: kit.door.alone(verb, kit.policy, self._number, ACTOR))
-        return tuple(keys.task_id(number) for number in changed)
+    async def retry(self, text: str = "") -> None:
+        """A finished task starts anew from an empty transcript, with other words if some are given."""
+        await self._verbs.retry(PROGRAM, self._number, text)
+
+    async def continue_(self, text: str) -> None:
+        """A finished task goes on in its transcript."""
+        await self._verbs.continue_(PROGRAM, self._number, text)
+
+    async def approve(self, plan_hash: str, text: str = "") -> None:
+        """Its plan, as it was shown. Raises PlanChanged when there is another one by now."""
+        await self._verbs.approve(PROGRAM, self._number, plan_hash, text)
+
+    async def reject(self, plan_hash: str, reason: str, *, then: Literal["revise", "end"] = "revise") -> None:
+        if then not in ("revise", "end"):
+            raise InvalidInput("then", 'must be "revise" or "end"')
+        await self._verbs.reject(PROGRAM, self._number, plan_hash, reason, Verdict(then))
+
+    async def remove(self) -> None:
+        """Finished and delivered, it leaves the quota of its requester."""
+        await self._verbs.remove(PROGRAM, self._number)
+
+    async def redeliver(self) -> None:
+        """A result that could not be told is told again."""
+        await self._verbs.redeliver(PROGRAM, self._number)
+
+    async def dismiss(self) -> None:
+        """A result that could not be told need not be."""
+        await self._verbs.dismiss(PROGRAM, self._number)
+
+    @property
+    def _verbs(self) -> Verbs:
+        return self._clutch._verbs
+
+
+def _ids(numbers: Sequence[int]) -> tuple[str, ...]:
+    return tuple(keys.task_id(number) for number in numbers)
 
 
 @dataclass(frozen=True, slots=True)
@@ -175,7 +207,7 @@ class Gateway:
         self._was_entered = True
         async with AsyncExitStack() as stack:
             kit = (await stack.enter_async_context(self._opening)).kit
-            waiting = Waiting(kit.door, kit.policy.work.tick_s)
+            waiting = Waiting(kit.door, kit.changes)
             group = await stack.enter_async_context(asyncio.TaskGroup())
             watch = group.create_task(waiting.run())
             stack.callback(watch.cancel)
@@ -201,12 +233,21 @@ class Gateway:
         return self._inside
 
     @property
+    def kit(self) -> Kit:
+        """For surfaces: what the engine works with. Raises ClutchError outside of `async with`."""
+        return self._open().kit
+
+    @property
     def _kit(self) -> Kit:
         return self._open().kit
 
     @property
     def _waiting(self) -> Waiting:
         return self._open().waiting
+
+    @property
+    def _verbs(self) -> Verbs:
+        return Verbs(self._kit)
 
     @property
     def stats(self) -> DoorStats:
@@ -347,24 +388,23 @@ class Gateway:
         self, question: Question, decision: Literal["approve", "reject", "answer"], text: str = ""
     ) -> None:
         """The run goes on by itself. Raises UnknownQuestion when somebody else was first."""
-        kit = self._kit
         if decision not in ("approve", "reject", "answer"):
             raise InvalidInput("decision", 'must be "approve", "reject" or "answer"')
-        known = (kit.policy, question.id, Decision(decision), text, question.hash, ACTOR)
-        await self._surely(lambda: kit.door.alone(questions.answer, *known))
+        await self._verbs.answer(PROGRAM, question.id, Decision(decision), text, question.hash)
 
     # ---- talking -------------------------------------------------------------------------------------
 
-    async def say(
-        self, text: str, *, session: str = MAIN_SESSION, idempotency_key: str | None = None
-    ) -> None:
-        """A person's words to a main agent, on disk when this returns. `reply` has the answer."""
+    async def say(self, text: str, *, session: str = MAIN_SESSION, idempotency_key: str | None = None) -> str:
+        """A person's words to a main agent, on disk when this returns. `reply` has the answer.
+
+        Gives the id of the letter: the same for the same key."""
         kit = self._kit
         check_key(idempotency_key)
         check_text("text", text, kit.policy.limits.task_bytes_max)
         receiver = await self._session(session)
         key = f"user:{receiver}:{idempotency_key or kit.ids.uuid4()}"
         await self._tx(receiver, inbox.say, kit.policy, receiver, key, LetterKind.USER, text)
+        return key
 
     async def reply(self, *, session: str = MAIN_SESSION) -> str:
         """The oldest words of this main agent that nobody has taken yet; waits for them. Each is given once."""
@@ -408,13 +448,7 @@ class Gateway:
         return await self._surely(lambda: self._kit.door.tx(written, fn, *args))
 
     async def _surely(self, ask: Callable[[], Awaitable[T]]) -> T:
-        """After a lost connection nobody knows whether it was committed; asking again with the same key does."""
-        for _ in range(LOST_TRIES_MAX - 1):
-            try:
-                return await ask()
-            except StoreLost:
-                await asyncio.sleep(self._kit.policy.work.tick_s)
-        return await ask()
+        return await surely(self._kit.policy.work.tick_s, ask)
 
 
 def _frees_up(refused: Refused, limits: Limits) -> bool:

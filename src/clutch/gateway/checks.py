@@ -13,26 +13,12 @@ from typing import TypeVar
 
 from clutch.core import keys
 from clutch.core.keys import BadKey, KeyKind, SessionKey
+from clutch.engine.verbs import check_text as check_text
 from clutch.errors import InvalidInput
 
 T = TypeVar("T")
 
 KEY_CHARS_MAX = 200
-
-
-def check_text(field: str, text: object, chars_max: int) -> None:
-    if not isinstance(text, str):
-        raise InvalidInput(field, "must be text")
-    try:
-        text.encode()
-    except UnicodeEncodeError as error:
-        raise InvalidInput(field, "must be valid Unicode text") from error
-    if not text.strip():
-        raise InvalidInput(field, "must not be blank")
-    if "\0" in text:
-        raise InvalidInput(field, "must not contain NUL")
-    if len(text) > chars_max:
-        raise InvalidInput(field, f"has {len(text)} characters, at most {chars_max} are allowed")
 
 
 def check_key(key: object) -> None:

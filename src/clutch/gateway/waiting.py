@@ -7,9 +7,8 @@ tick.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
-from typing import Any
 
+from clutch.engine.changes import Changes
 from clutch.errors import ClutchError, StoreError
 from clutch.protocol import results
 from clutch.protocol.results import Ended
@@ -19,40 +18,24 @@ PAUSE_S = 0.01  # between two looks: under load hints come with every commit
 
 
 class Waiting:
-    def __init__(self, door: Door, tick_s: float) -> None:
-        self._door, self._tick_s = door, tick_s
+    def __init__(self, door: Door, changes: Changes) -> None:
+        self._door, self._changes = door, changes
         self._waiters: dict[int, asyncio.Future[Ended]] = {}
-        self._change = asyncio.Event()
-        door.listen(self._hear)
-
-    def _hear(self, hints: Sequence[Any]) -> None:
-        del hints
-        self._tell()
-
-    def _tell(self) -> None:
-        self._change.set()
-        self._change = asyncio.Event()
 
     @property
     def next_change(self) -> asyncio.Event:
-        """Ask for it before a look, wait for it after: then nothing in between is missed."""
-        return self._change
+        return self._changes.next_change
 
     async def end_of(self, task_id: int) -> Ended:
         """Many may wait for one task, and any of them may stop waiting."""
         future = self._waiters.get(task_id)
         if future is None:
             future = self._waiters[task_id] = asyncio.get_running_loop().create_future()
-            self._tell()
+            self._changes.tell()
         return await asyncio.shield(future)
 
     async def until(self, change: asyncio.Event) -> None:
-        """Something happened, or a tick has passed."""
-        try:
-            async with asyncio.timeout(self._tick_s):
-                await change.wait()
-        except TimeoutError:
-            pass
+        await self._changes.until(change)
 
     async def run(self) -> None:
         while True:
@@ -78,4 +61,4 @@ class Waiting:
             if not future.done():
                 future.set_exception(ClutchError(why))
                 future.exception()  # whoever awaits it hears; an abandoned one must not complain
-        self._tell()
+        self._changes.tell()

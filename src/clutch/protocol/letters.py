@@ -41,8 +41,11 @@ def ask_approval(now: float, session: SessionRow, requester_id: int, generation:
     yield HINT, ("mail", requester_id)
 
 
-def unsee(session_id: int) -> Tx[None]:
+def unsee(session: SessionRow) -> Tx[None]:
     """The session closes: the mailman must look again at what nobody took."""
-    if (yield "SELECT 1 FROM inbox WHERE session_id = ? AND state = 0 LIMIT 1", (session_id,)):
-        yield "UPDATE inbox SET seen = 0, taken_run = NULL WHERE session_id = ? AND state = 0", (session_id,)
-        yield HINT, ("mail", session_id)
+    if session.has_mail is None:
+        rows = yield "SELECT 1 FROM inbox WHERE session_id = ? AND state = 0 LIMIT 1", (session.id,)
+        session.has_mail = bool(rows)
+    if session.has_mail:
+        yield "UPDATE inbox SET seen = 0, taken_run = NULL WHERE session_id = ? AND state = 0", (session.id,)
+        yield HINT, ("mail", session.id)

@@ -17,7 +17,7 @@ from typing import Any
 from clutch.core import events as ev
 from clutch.core.model import ANSWERED, UNTIL_ANSWERED, Wait
 from clutch.core.policy import Policy
-from clutch.errors import ClutchError, InvalidInput
+from clutch.errors import ClutchError, InvalidInput, NotFound
 from clutch.protocol import sessions, tasks, usage
 from clutch.protocol.sessions import SessionRow, Stale
 from clutch.store.door import HINT, Many, Tx
@@ -45,7 +45,7 @@ ALLOWED = {
 }
 
 
-class UnknownQuestion(ClutchError):
+class UnknownQuestion(NotFound):
     """There is no such question, or it was answered before."""
 
 
@@ -157,8 +157,20 @@ def answer(
             Many((now, decision.value, text, actor, other) for other in same),
         )
     for session in locked:
+        if session.is_task:
+            said = ev.Noted(now, f"answered: {decision.value} ({kind})")
+            yield from tasks.record(now, policy, session, said, actor)
         yield from _go_on(now, policy, session)
     return int(session_id)
+
+
+def asker(now: float, question_id: int) -> Tx[int]:
+    """The session whose question it is. A read."""
+    del now
+    rows = yield "SELECT session_id FROM questions WHERE id = ?", (question_id,)
+    if not rows:
+        raise UnknownQuestion()
+    return int(rows[0][0])
 
 
 def _check(kind: QuestionKind, body: str, decision: Decision, text: str) -> None:

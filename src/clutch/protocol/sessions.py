@@ -7,7 +7,7 @@ saves a session that nobody owns recomputes when it is due; there is no other wa
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from clutch.core.delivery import due
 from clutch.core.model import NO_MAIL, UNTOLD, WORKING, Mail, Phase, SessionId, WorkerId
@@ -68,6 +68,9 @@ class SessionRow(StepRow):
     run_id: int | None
     progress_at: float | None
     idle_at: float | None
+    has_mail: bool | None = field(
+        default=None, kw_only=True
+    )  #: open letters lie here; None = nobody has looked
 
 
 @dataclass(slots=True)

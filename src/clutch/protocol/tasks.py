@@ -188,7 +188,7 @@ def _apply(now: float, policy: Policy, session: SessionRow, task: Task, effect: 
             if session.owner is not None:  # claimed for a letter, not begun yet: it must not begin any more
                 yield from stop(now, policy, session, "closed")
             session.closed, session.hold, session.hold_until, session.paused = 1, 0, None, 0
-            yield from letters.unsee(session.id)
+            yield from letters.unsee(session)
         case fx.Open(keep_transcript):
             session.closed = 0
             if not keep_transcript:

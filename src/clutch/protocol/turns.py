@@ -18,7 +18,7 @@ from clutch.core.attachments import SPAWN, redacted
 from clutch.core.authority import Role
 from clutch.core.delivery import Point
 from clutch.core.messages import Answer, Input, Message, Result, Results
-from clutch.core.model import ANSWERED, Wait
+from clutch.core.model import ANSWERED, LetterKind, Wait
 from clutch.core.policy import Policy
 from clutch.protocol import context, inbox, outbox, sessions, tasks, usage
 from clutch.protocol.sessions import SessionRow, StepRow
@@ -276,6 +276,10 @@ def _results_and_mail(
 ) -> Tx[Boundary]:
     session = yield from sessions.own(session_id, fence)
     yield _MESSAGE, _line(now, session, run_id, outcome)
+    return (yield from _with_mail(now, policy, session, run_id, nonce))
+
+
+def _with_mail(now: float, policy: Policy, session: SessionRow, run_id: int, nonce: str) -> Tx[Boundary]:
     if session.paused:
         session.progress_at = now
         yield from _stay_paused(now, policy, session)
@@ -362,13 +366,28 @@ def finish(
     usd: Decimal | None = None,
     events_upto: int = 0,
     value: str | None = None,
-) -> Tx[None]:
-    """The last word: message, end of run, the task's step, its letter and the release, in one commit."""
+    nonce: str = "",
+) -> Tx[Boundary | None]:
+    """The last word: message, end of run, the task's step, its letter and the release, in one commit.
+
+    Not the last if somebody has added something to its task meanwhile: then the run goes on with that."""
     session = yield from sessions.own(session_id, fence)
+    yield from _say(now, policy, session, run_id, answer, is_unanswered, usd, events_upto)
+    if (yield from _was_told_more(session)):
+        return (yield from _with_mail(now, policy, session, run_id, nonce))
     if value is not None:
         yield "UPDATE tasks SET value = ? WHERE id = ?", (value, session_id)
-    yield from _say(now, policy, session, run_id, answer, is_unanswered, usd, events_upto)
     yield from _end_in_order(now, policy, session, run_id, answer.text)
+    return None
+
+
+def _was_told_more(session: SessionRow) -> Tx[bool]:
+    """A main session reads it in its next turn; a task has none. One look, also for whoever closes the session."""
+    if not session.is_task:
+        return False
+    rows = yield "SELECT kind, taken_run FROM inbox WHERE session_id = ? AND state = 0", (session.id,)
+    session.has_mail = bool(rows)
+    return any(kind == LetterKind.INSTRUCTION and taken_run is None for kind, taken_run in rows)
 
 
 def _end_in_order(now: float, policy: Policy, session: SessionRow, run_id: int, text: str) -> Tx[None]:
@@ -384,14 +403,21 @@ def _end_in_order(now: float, policy: Policy, session: SessionRow, run_id: int, 
     yield from sessions.save(now, policy, session)
 
 
-def submit(now: float, policy: Policy, session_id: int, fence: int, run_id: int, value: str) -> Tx[None]:
-    """The value that was accepted with the last results is the last word; no further model call is made."""
+def submit(
+    now: float, policy: Policy, session_id: int, fence: int, run_id: int, value: str, nonce: str = ""
+) -> Tx[Boundary | None]:
+    """The value that was accepted with the last results is the last word; no further model call is made.
+
+    Not the last, as above: then another will be submitted."""
     session = yield from sessions.own(session_id, fence)
     yield from usage.give_up(now, policy, session, Fate.UNSENT)
+    if (yield from _was_told_more(session)):
+        return (yield from _with_mail(now, policy, session, run_id, nonce))
     yield from inbox.answer(now, policy, session, run_id)
     yield from _append(now, session, run_id, [Answer(value)])
     yield "UPDATE tasks SET value = ? WHERE id = ?", (value, session_id)
     yield from _end_in_order(now, policy, session, run_id, value)
+    return None
 
 
 def remind(

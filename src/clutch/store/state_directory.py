@@ -17,8 +17,9 @@ from typing import Self
 
 from clutch.errors import InvalidInput, StateDirectoryInUse, UnsafeStateDirectory
 
-#: A directory that holds one of them is ours. The demo writes its two before a gateway has been there.
-OWN_FILES = frozenset(("lock", "clutch.db", "demo.json", "last-demo"))
+#: A directory that holds one of them is ours. The demo writes its two before a gateway has
+#: been there, and a gateway on PostgreSQL has nothing else here.
+OWN_FILES = frozenset(("lock", "clutch.db", "demo.json", "last-demo", "token", "gateway.json"))
 
 
 class StateDirectory:

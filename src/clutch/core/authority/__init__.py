@@ -8,6 +8,7 @@ the caller's identity always comes from the server-side run, never from a parame
 from __future__ import annotations
 
 from clutch.core.authority.guard import (
+    EVERY_SCOPE,
     AgentCaller,
     Allowed,
     Caller,
@@ -47,6 +48,7 @@ from clutch.core.authority.tools import (
 )
 
 __all__ = [
+    "EVERY_SCOPE",
     "NEVER_FOR_CHILDREN",
     "SESSION_TOOLS",
     "AgentCaller",

@@ -93,6 +93,12 @@ class AgentCaller:
     visibility: Visibility = Visibility.TREE
     is_sandboxed: bool = False
     peers: Peers = Peers()
+    session_key: str = ""
+    fence: int | None = None  #: of the run that speaks: one that lost its session has no say any more
+
+    @property
+    def actor(self) -> str:
+        return self.session_key
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,8 +106,10 @@ class OperatorCaller:
     """A person at a surface, or a token. Scopes live on the server, never in the request."""
 
     scopes: frozenset[Scope]
+    actor: str = "person"  #: who or what it is in timelines: "api", "cli", the name of a token
 
 
+EVERY_SCOPE = frozenset(Scope)
 Caller = AgentCaller | OperatorCaller
 
 

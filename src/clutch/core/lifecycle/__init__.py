@@ -83,6 +83,8 @@ def step(task: Task, event: ev.Event, policy: Policy) -> Step:
             telling.dismissed(story)
         case ev.Late():
             story.note(f"late: {event.text[:200]}")
+        case ev.Noted():
+            story.note(event.text[:200])
         case ev.Woke():
             waking.woke(story, event)
         case _:

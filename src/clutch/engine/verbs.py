@@ -1,0 +1,235 @@
+"""Every verb for every door: tools of agents, the Python API, slash commands, command line, HTTP, MCP.
+
+Each takes a `Caller` that was made on the server's side and the number of a session (a task has the number of
+its session). The one guard is asked in the same transaction in which the verb acts. Whoever loses the
+connection asks again with the same key. Raises Forbidden, NotFound, NotPossible, InvalidInput, RateLimited,
+PlanChanged; what a kill could not do is part of its answer.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any, TypeVar
+
+from clutch.core.authority import Caller, Verb
+from clutch.core.events import Verdict
+from clutch.core.model import Phase, Task
+from clutch.engine.insisting import surely
+from clutch.engine.kit import Kit
+from clutch.errors import InvalidInput, StoreError
+from clutch.protocol import control, questions
+from clutch.protocol.control import KillReport, Steered, StopReport
+from clutch.protocol.guarding import guarded
+from clutch.protocol.questions import Decision
+from clutch.store.door import Tx
+
+T = TypeVar("T")
+
+REASON_CHARS_MAX = 500
+
+
+class SendStatus(StrEnum):
+    OK = "ok"  #: it has replied
+    ACCEPTED = "accepted"  #: on disk; nobody waited
+    TIMEOUT = "timeout"  #: on disk; no reply within the time
+
+
+@dataclass(frozen=True, slots=True)
+class Sent:
+    status: SendStatus
+    reply: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Decided:
+    """`status`: approved, revising or ended. `round`: how often a plan was sent back."""
+
+    status: str
+    task_id: int
+    round: int
+
+
+class Verbs:
+    def __init__(self, kit: Kit) -> None:
+        self._kit = kit
+
+    # ---- ending --------------------------------------------------------------------------------------
+
+    async def kill(self, caller: Caller, task_id: int, reason: str = "killed") -> KillReport:
+        """The task and everything below it. Back when nothing of it runs here any more, or says what still does."""
+        check_text("reason", reason, REASON_CHARS_MAX)
+        try:
+            report = await self._act(caller, Verb.KILL, task_id, control.kill, reason)
+        except StoreError as error:
+            return KillReport(not_stopped=((task_id, str(error)),))
+        return await self._at_rest(report)
+
+    async def kill_all(self, caller: Caller, task_ids: Sequence[int], reason: str = "killed") -> KillReport:
+        """One after the other: whatever fails for one, the others are stopped."""
+        reports = [await self.kill(caller, task_id, reason) for task_id in task_ids]
+        return KillReport(
+            tuple(one for report in reports for one in report.stopped),
+            tuple(one for report in reports for one in report.already_finished),
+            tuple(one for report in reports for one in report.not_stopped),
+        )
+
+    async def stop(self, caller: Caller, session_id: int, reason: str = "stopped") -> StopReport:
+        """The session's own run and everything below it."""
+        report = await self._act(caller, Verb.KILL, session_id, control.stop, reason)
+        await self._at_rest(KillReport((session_id, *report.stopped)))
+        return report
+
+    async def _at_rest(self, report: KillReport) -> KillReport:
+        """The commit has cancelled their turns; a tool may need a moment to end its processes."""
+        turns = {one: turn for one in report.stopped if (turn := self._kit.turns.get(one)) is not None}
+        if turns:
+            await asyncio.wait(turns.values(), timeout=self._kit.policy.work.tool_grace_s)
+        late = {one for one, turn in turns.items() if not turn.done()}
+        return KillReport(
+            tuple(one for one in report.stopped if one not in late),
+            report.already_finished,
+            (*report.not_stopped, *((one, "a tool of it has not ended yet") for one in sorted(late))),
+        )
+
+    # ---- words ---------------------------------------------------------------------------------------
+
+    async def steer(self, caller: Caller, task_id: int, text: str, key: str | None = None) -> Steered:
+        """A new instruction takes the place of what runs now."""
+        check_text("text", text, self._kit.policy.control.steer_chars_max)
+        return await self._act(caller, Verb.STEER, task_id, control.steer, self._key("steer", key), text)
+
+    async def send(
+        self,
+        caller: Caller,
+        session_id: int,
+        text: str,
+        wait_s: float | None = None,
+        key: str | None = None,
+    ) -> Sent:
+        """A follow-up. `wait_s`: for the reply; 0 = don't wait, None = as long as the policy says."""
+        check_text("text", text, self._kit.policy.limits.task_bytes_max)
+        idem = self._key("send", key)
+        await self._act(caller, Verb.SEND, session_id, control.send, idem, text)
+        wait_s = self._kit.policy.control.send_wait_s if wait_s is None else wait_s
+        if wait_s <= 0:
+            return Sent(SendStatus.ACCEPTED)
+        reply = await self._reply(idem, wait_s)
+        return Sent(SendStatus.TIMEOUT if reply is None else SendStatus.OK, reply)
+
+    async def _reply(self, idem: str, wait_s: float) -> str | None:
+        changes = self._kit.changes
+        try:
+            async with asyncio.timeout(wait_s):
+                while True:
+                    change = changes.next_change
+                    reply = await self._kit.door.read(control.heard, idem)
+                    if reply is not None:
+                        return reply
+                    await changes.until(change)
+        except TimeoutError:
+            return None
+
+    # ---- pausing and trying again --------------------------------------------------------------------
+
+    async def pause(self, caller: Caller, task_id: int) -> tuple[int, ...]:
+        """The task and everything below it stop at their next step and free their slots. Those that changed."""
+        return await self._act(caller, Verb.PAUSE, task_id, control.pause)
+
+    async def resume(self, caller: Caller, task_id: int) -> tuple[int, ...]:
+        return await self._act(caller, Verb.RESUME, task_id, control.resume)
+
+    async def retry(self, caller: Caller, task_id: int, text: str = "", key: str | None = None) -> Task:
+        """A finished task starts anew from an empty transcript."""
+        return await self._again(caller, Verb.RETRY, task_id, text, key)
+
+    async def continue_(self, caller: Caller, task_id: int, text: str = "", key: str | None = None) -> Task:
+        """A finished task goes on in its transcript."""
+        return await self._again(caller, Verb.CONTINUE, task_id, text, key)
+
+    async def _again(self, caller: Caller, verb: Verb, task_id: int, text: str, key: str | None) -> Task:
+        if text:
+            check_text("text", text, self._kit.policy.limits.task_bytes_max)
+        idem = self._key(verb.value, key)
+        return await self._act(caller, verb, task_id, control.again, verb.value, idem, text)
+
+    async def remove(self, caller: Caller, task_id: int) -> Task:
+        """A finished, delivered record leaves the quota of its requester."""
+        return await self._act(caller, Verb.REMOVE, task_id, control.remove)
+
+    # ---- deciding ------------------------------------------------------------------------------------
+
+    async def approve(self, caller: Caller, task_id: int, plan_hash: str, text: str = "") -> Decided:
+        return await self._decide(caller, Verb.APPROVE, task_id, Verdict.APPROVE, plan_hash, text)
+
+    async def reject(
+        self, caller: Caller, task_id: int, plan_hash: str, reason: str, then: Verdict = Verdict.REVISE
+    ) -> Decided:
+        """`then`: REVISE for another round, END for good."""
+        return await self._decide(caller, Verb.REJECT, task_id, then, plan_hash, reason)
+
+    async def _decide(
+        self, caller: Caller, verb: Verb, task_id: int, verdict: Verdict, plan_hash: str, text: str
+    ) -> Decided:
+        if text:
+            check_text("text", text, self._kit.policy.control.steer_chars_max)
+        task = await self._act(caller, verb, task_id, control.decide, verdict, plan_hash, text)
+        goes_on = "approved" if verdict is Verdict.APPROVE else "revising"
+        return Decided(goes_on if task.phase is Phase.QUEUED else "ended", task_id, task.plan_round)
+
+    async def answer(
+        self, caller: Caller, question_id: int, decision: Decision, text: str, seen_hash: str
+    ) -> int:
+        """The session whose question it was; its run goes on by itself."""
+        session_id = await self._kit.door.read(questions.asker, question_id)
+        return await self._surely(
+            caller, Verb.ANSWER, session_id, questions.answer,
+            self._kit.policy, question_id, decision, text, seen_hash, caller.actor,
+        )  # fmt: skip
+
+    # ---- dead letters --------------------------------------------------------------------------------
+
+    async def redeliver(self, caller: Caller, task_id: int) -> Task:
+        return await self._act(caller, Verb.REDELIVER, task_id, control.redeliver)
+
+    async def dismiss(self, caller: Caller, task_id: int) -> Task:
+        return await self._act(caller, Verb.DISMISS, task_id, control.dismiss)
+
+    # ---- around it -----------------------------------------------------------------------------------
+
+    async def _act(
+        self, caller: Caller, verb: Verb, session_id: int, fn: Callable[..., Tx[T]], *args: Any
+    ) -> T:
+        return await self._surely(
+            caller, verb, session_id, fn, self._kit.policy, session_id, *args, caller.actor
+        )
+
+    async def _surely(
+        self, caller: Caller, verb: Verb, session_id: int, fn: Callable[..., Tx[T]], *args: Any
+    ) -> T:
+        door = self._kit.door
+        return await surely(
+            self._kit.policy.work.tick_s,
+            lambda: door.alone(guarded, caller, verb, session_id, fn, *args),
+        )
+
+    def _key(self, verb: str, key: str | None) -> str:
+        return f"{verb}:{key or self._kit.ids.uuid4()}"
+
+
+def check_text(field: str, text: object, chars_max: int) -> None:
+    """What strangers give as text: raises InvalidInput."""
+    if not isinstance(text, str):
+        raise InvalidInput(field, "must be text")
+    try:
+        text.encode()
+    except UnicodeEncodeError as error:
+        raise InvalidInput(field, "must be valid Unicode text") from error
+    if not text.strip():
+        raise InvalidInput(field, "must not be blank")
+    if "\0" in text:
+        raise InvalidInput(field, "must not contain NUL")
+    if len(text) > chars_max:
+        raise InvalidInput(field, f"has {len(text)} characters, at most {chars_max} are allowed")

@@ -1,0 +1,40 @@
+"""The verbs of people and parents on a task, as transactions.
+
+All run alone: they are rare, some write many sessions, and their row locks then order them against
+whatever batches do. Authority is checked before (`protocol.guarding`); here only the task's state decides.
+Each act leaves a line in the task's timeline with its actor.
+"""
+
+from __future__ import annotations
+
+from clutch.protocol.control.again import again, cleaned, dismiss, redeliver, remove
+from clutch.protocol.control.ending import KillReport, StopReport, kill, stop
+from clutch.protocol.control.pausing import pause, resume
+from clutch.protocol.control.rooms import close_main, open_main
+from clutch.protocol.control.state import AlreadyFinished, NotPossible, PlanChanged, UnknownTask
+from clutch.protocol.control.words import Steered, decide, heard, send, steer
+
+__all__ = [
+    "AlreadyFinished",
+    "KillReport",
+    "NotPossible",
+    "PlanChanged",
+    "Steered",
+    "StopReport",
+    "UnknownTask",
+    "again",
+    "cleaned",
+    "close_main",
+    "decide",
+    "dismiss",
+    "heard",
+    "kill",
+    "open_main",
+    "pause",
+    "redeliver",
+    "remove",
+    "resume",
+    "send",
+    "steer",
+    "stop",
+]

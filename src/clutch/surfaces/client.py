@@ -1,0 +1,109 @@
+"""Ask the gateway of a state directory, from another process: standard library only, one request at a time.
+
+Where it is and what opens it is read from the state directory each time. What it refuses is raised as
+`Declined` with the object it said; that nobody is there is `NoGateway`.
+"""
+
+from __future__ import annotations
+
+import http.client
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote, urlencode, urlsplit
+
+from clutch.errors import ClutchError, NoGateway
+from clutch.surfaces import address
+from clutch.surfaces.address import TOKEN_FILE, Address
+
+PATIENCE_S = 60.0
+
+
+class Declined(ClutchError):
+    """The gateway said no; `said` is its error object."""
+
+    def __init__(self, status: int, said: Mapping[str, Any]) -> None:
+        super().__init__(str(said.get("message", f"the gateway answered {status}")))
+        self.status, self.said = status, said
+
+    @property
+    def code(self) -> str:
+        return str(self.said.get("code", "internal"))
+
+
+@dataclass(frozen=True, slots=True)
+class Client:
+    address: Address
+    token: str
+
+    def get(self, path: str, *, patience_s: float = PATIENCE_S, **query: object) -> Any:
+        wanted = {name: _text(value) for name, value in query.items() if value is not None}
+        return self._ask("GET", f"{path}?{urlencode(wanted)}" if wanted else path, None, {}, patience_s)
+
+    def post(
+        self,
+        path: str,
+        body: Mapping[str, Any] | None = None,
+        *,
+        key: str | None = None,
+        patience_s: float = PATIENCE_S,
+    ) -> Any:
+        return self._ask("POST", path, body or {}, {"Idempotency-Key": key} if key else {}, patience_s)
+
+    def delete(self, path: str, **query: object) -> Any:
+        wanted = {name: _text(value) for name, value in query.items() if value is not None}
+        return self._ask("DELETE", f"{path}?{urlencode(wanted)}" if wanted else path, None, {}, PATIENCE_S)
+
+    def _ask(
+        self,
+        method: str,
+        path: str,
+        body: Mapping[str, Any] | None,
+        headers: Mapping[str, str],
+        patience_s: float,
+    ) -> Any:
+        place = urlsplit(self.address.url)
+        assert place.hostname is not None, "an address without a host is not read"
+        line = http.client.HTTPConnection(place.hostname, place.port, timeout=patience_s)
+        sent = {"Authorization": f"Bearer {self.token}", **headers}
+        if body is not None:
+            sent["Content-Type"] = "application/json"
+        try:
+            line.request(method, path, None if body is None else json.dumps(body), sent)
+            answer = line.getresponse()
+            return _heard(answer.status, answer.read())
+        except (OSError, http.client.HTTPException) as error:
+            raise NoGateway(f"the gateway at {self.address.url} does not answer: {error}") from error
+        finally:
+            line.close()
+
+
+def connect(home: Path) -> Client:
+    """Raises NoGateway, UnsafeStateDirectory."""
+    found = address.find(home)
+    if found is None:
+        raise NoGateway(f"no gateway serves {home}; start one with `clutch serve --state {home}`")
+    try:
+        return Client(found, address.read_token(home / TOKEN_FILE))
+    except FileNotFoundError as error:
+        raise NoGateway(f"{home} has no token; start its gateway again") from error
+
+
+def task_path(target: str, *rest: str) -> str:
+    return "/".join(("/v1/tasks", quote(target, safe=""), *rest))
+
+
+def _text(value: object) -> str:
+    return ("true" if value else "false") if isinstance(value, bool) else str(value)
+
+
+def _heard(status: int, body: bytes) -> Any:
+    try:
+        said = json.loads(body)
+    except ValueError as error:
+        raise NoGateway(f"what answered ({status}) is no gateway") from error
+    if status < 300:
+        return said
+    raise Declined(status, said.get("error", said) if isinstance(said, dict) else {})

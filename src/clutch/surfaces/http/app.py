@@ -1,0 +1,113 @@
+"""The app: guard, table of paths, and what is the same for every request.
+
+Errors become objects, answers to writes are kept under their `Idempotency-Key`, and a browser is told to
+keep nothing.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import logging
+from collections.abc import Awaitable, Callable, Mapping
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING
+from urllib.parse import unquote
+
+from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
+from starlette.requests import ClientDisconnect, Request
+from starlette.responses import JSONResponse, Response
+from starlette.routing import Route
+from starlette.types import ASGIApp
+
+from clutch.core.authority import OperatorCaller, Scope
+from clutch.errors import ClutchError, InvalidInput
+from clutch.gateway.checks import check_key
+from clutch.surfaces.address import scopes_by_token
+from clutch.surfaces.http import about, sessions
+from clutch.surfaces.http.bodies import read_body, read_query
+from clutch.surfaces.http.guard import CALLER, Guard, refusal
+from clutch.surfaces.http.replays import Replays
+from clutch.surfaces.http.routes import Ask, Entry, House, Reply
+from clutch.surfaces.problems import Problem, problem_of
+
+if TYPE_CHECKING:
+    from clutch.gateway.api import Gateway
+
+ENTRIES: tuple[Entry, ...] = (*sessions.ENTRIES, *about.ENTRIES)
+PRIVATE: Mapping[str, str] = {
+    "cache-control": "no-store",
+    "referrer-policy": "no-referrer",
+    "x-content-type-options": "nosniff",
+}
+INTERNAL = "something went wrong inside the gateway; its log says what"
+
+log = logging.getLogger(__name__)
+
+
+def make_app(gateway: Gateway, home: Path, closing: asyncio.Event) -> ASGIApp:
+    house = House(gateway, closing)
+    replays = Replays(house)
+    routes = [Route(one.path, _endpoint(one, house, replays), methods=[one.method]) for one in ENTRIES]
+    app = Starlette(routes=routes, exception_handlers={HTTPException: _no_such_path})
+    app.router.redirect_slashes = False
+    return Guard(app, partial(scopes_by_token, home))
+
+
+def _endpoint(entry: Entry, house: House, replays: Replays) -> Callable[[Request], Awaitable[Response]]:
+    async def respond(request: Request) -> Response:
+        try:
+            response = await _respond(entry, house, replays, request)
+        except ClientDisconnect:
+            return Response(status_code=400)  # nobody reads it
+        except ClutchError as error:
+            problem = problem_of(error)
+            response = refusal(problem, closes=problem.code == "too_large")
+        except Exception:  # a bug of ours must not end the connection without a word
+            log.exception("%s %s failed", entry.method, entry.path)
+            response = refusal(Problem("internal", INTERNAL))
+        response.headers.update(PRIVATE)
+        return response
+
+    return respond
+
+
+async def _respond(entry: Entry, house: House, replays: Replays, request: Request) -> Response:
+    caller: OperatorCaller = request.scope[CALLER]
+    if not caller.scopes & {entry.scope, Scope.ADMIN}:
+        raise Problem("forbidden", f"this token does not have the scope {entry.scope}", rule="scope")
+    body, raw = await read_body(request, entry.body, entry.bytes_max)
+    key = _key(request) if entry.is_write else None
+    ask = Ask(
+        house=house,
+        caller=caller,
+        path={name: unquote(value) for name, value in request.path_params.items()},
+        query=read_query(request, entry.query),
+        body=body,
+        headers=request.headers,
+        key=key,
+    )
+    if key is None:
+        return _rendered(await entry.handler(ask))
+    said = hashlib.sha256(b"\0".join((entry.method.encode(), request.scope["raw_path"], raw))).hexdigest()
+    return await replays.once(key, said, lambda: entry.handler(ask))
+
+
+def _key(request: Request) -> str | None:
+    key = request.headers.get("idempotency-key")
+    try:
+        check_key(key)
+    except InvalidInput as error:
+        raise InvalidInput("Idempotency-Key", error.rule) from error
+    return key
+
+
+def _rendered(reply: Reply | Response) -> Response:
+    return reply if isinstance(reply, Response) else JSONResponse(reply.body, reply.status)
+
+
+async def _no_such_path(request: Request, error: Exception) -> Response:
+    del error
+    return refusal(Problem("not_found", f"there is no {request.method} at this path"), closes=False)

@@ -1,0 +1,73 @@
+"""One request as a handler sees it, and one line of the table of all paths."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
+
+from starlette.responses import Response
+
+from clutch.core.authority import OperatorCaller, Scope
+from clutch.store.door import Tx
+from clutch.surfaces.http.bodies import BODY_BYTES_MAX, Body, Query
+
+if TYPE_CHECKING:
+    from clutch.gateway.api import Gateway
+
+T = TypeVar("T")
+B = TypeVar("B", bound=Body)
+Q = TypeVar("Q", bound=Query)
+
+
+@dataclass(frozen=True, slots=True)
+class House:
+    """What all handlers share. `closing`: whoever waits or watches is to be answered now."""
+
+    gateway: Gateway
+    closing: asyncio.Event
+
+    async def reads(self, fn: Callable[..., Tx[T]], *args: Any) -> T:
+        return await self.gateway.kit.door.read(fn, *args)
+
+    async def writes(self, fn: Callable[..., Tx[T]], *args: Any) -> T:
+        return await self.gateway.kit.door.alone(fn, *args)
+
+
+@dataclass(frozen=True, slots=True)
+class Ask(Generic[B, Q]):
+    house: House
+    caller: OperatorCaller
+    path: Mapping[str, str]  #: decoded
+    query: Q
+    body: B
+    headers: Mapping[str, str]
+    key: str | None  #: `Idempotency-Key`: what is done under it is done once
+
+    @property
+    def target(self) -> str:
+        return self.path["target"]
+
+
+@dataclass(frozen=True, slots=True)
+class Reply:
+    body: Any
+    status: int = 200
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """`scope`: what it takes to get as far as the handler; the guard of the verbs asks again for the target."""
+
+    method: str
+    path: str
+    scope: Scope
+    handler: Callable[[Ask[Any, Any]], Awaitable[Reply | Response]]
+    body: type[Body] = Body
+    query: type[Query] = Query
+    bytes_max: int = BODY_BYTES_MAX
+
+    @property
+    def is_write(self) -> bool:
+        return self.method != "GET"

@@ -1,0 +1,94 @@
+"""uvicorn around the app, inside an event loop that belongs to somebody else: no signals, no log files, no extras.
+
+A connection that has not said what it wants within a few seconds is cut, and only so many of those are held
+at once: strangers cost nothing before they have shown a token.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import socket
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from starlette.types import ASGIApp
+from uvicorn import Config, Server
+from uvicorn.protocols.http.h11_impl import H11Protocol
+
+from clutch.surfaces.http.app import make_app
+
+if TYPE_CHECKING:
+    from clutch.gateway.api import Gateway
+
+HEAD_BYTES_MAX = 16 * 1024
+HEAD_WITHIN_S = 3.0
+SILENT_MAX = 32  #: connections that have not sent a request yet
+STOP_S = 2  #: what a request under way gets when the gateway stops
+
+logging.getLogger("uvicorn").addHandler(logging.NullHandler())  # its warnings are about strangers' mistakes
+
+
+class PromptProtocol(H11Protocol):
+    """HTTP/1.1 from callers who come to the point."""
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        super().connection_made(transport)
+        self.access_log = False  # here and not in the config, which would switch off the host program's own
+        self.since = self.loop.time()
+        self.loop.call_later(HEAD_WITHIN_S, self.cut_if_silent)
+        mine = (one for one in self.connections if isinstance(one, PromptProtocol))
+        silent = sorted((one for one in mine if one.is_silent), key=PromptProtocol.waited_since)
+        if len(silent) > SILENT_MAX:  # the one that has had the most time goes: a newcomer may have a token
+            silent[0].cut_if_silent()
+
+    @property
+    def is_silent(self) -> bool:
+        request: object = self.cycle  # None until the first one, whatever its type says
+        return request is None
+
+    def waited_since(self) -> float:
+        return self.since
+
+    def cut_if_silent(self) -> None:
+        if self.is_silent:
+            self.transport.abort()
+
+
+async def answer(gateway: Gateway, home: Path, listener: socket.socket) -> None:
+    """Until it is cancelled."""
+    closing = asyncio.Event()
+    server = Server(_config(make_app(gateway, home, closing)))
+    server.config.load()
+    server.lifespan = server.config.lifespan_class(server.config)
+    await server.startup(sockets=[listener])
+    try:
+        await asyncio.Event().wait()
+    finally:
+        closing.set()  # whoever waits or watches is answered now
+        await _stop(server, listener)
+
+
+def _config(app: ASGIApp) -> Config:
+    return Config(
+        app,
+        loop="none",
+        http=PromptProtocol,
+        ws="none",
+        lifespan="off",
+        log_config=None,
+        proxy_headers=False,
+        server_header=False,
+        date_header=False,
+        h11_max_incomplete_event_size=HEAD_BYTES_MAX,
+        timeout_graceful_shutdown=STOP_S,
+    )
+
+
+async def _stop(server: Server, listener: socket.socket) -> None:
+    """uvicorn's own way has pauses in it that nobody needs when nobody is connected."""
+    if server.server_state.connections:
+        await server.shutdown(sockets=[listener])
+    else:
+        for one in server.servers:
+            one.close()

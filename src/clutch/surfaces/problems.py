@@ -1,0 +1,98 @@
+"""What went wrong, as every surface says it: `{"error": {"code", "message", "field"?, …}}` and its status.
+
+Which exception means which code is decided here and nowhere else. What a stranger gave is never repeated
+at more than a glance.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from clutch.core.wording import visible
+from clutch.errors import (
+    ClutchError,
+    InvalidInput,
+    NotFound,
+    SpawnRefused,
+    StoreError,
+)
+from clutch.gateway.api import NotPossible, PlanChanged, UnknownQuestion, UnknownTask
+from clutch.protocol.questions import QuestionChanged
+
+ECHO_CHARS_MAX = 200
+MESSAGE_CHARS_MAX = 1000
+
+STATUS: Mapping[str, int] = {
+    "invalid_input": 400,
+    "unauthorized": 401,
+    "forbidden": 403,
+    "not_found": 404,
+    "ambiguous": 409,
+    "already_finished": 409,
+    "plan_changed": 409,
+    "idempotency_conflict": 409,
+    "gone": 410,
+    "too_large": 413,
+    "wrong_host": 421,
+    "rate_limited": 429,
+    "internal": 500,
+    "unavailable": 503,
+}
+
+
+class Problem(ClutchError):
+    """A request that is answered with an error."""
+
+    def __init__(
+        self,
+        code: str,
+        message: str,
+        *,
+        field: str | None = None,
+        rule: str | None = None,
+        remedy: str | None = None,
+        candidates: Sequence[str] = (),
+        retry_after_s: float | None = None,
+    ) -> None:
+        super().__init__(visible(message, MESSAGE_CHARS_MAX))
+        self.code = code
+        self.field, self.rule, self.remedy = field, rule, remedy
+        self.candidates, self.retry_after_s = candidates, retry_after_s
+
+    @property
+    def status(self) -> int:
+        return STATUS[self.code]
+
+    def to_json(self) -> dict[str, Any]:
+        said: dict[str, Any] = {"code": self.code, "message": str(self)}
+        for name in ("field", "rule", "remedy"):
+            if (value := getattr(self, name)) is not None:
+                said[name] = visible(value, ECHO_CHARS_MAX)
+        if self.candidates:
+            said["candidates"] = [visible(one, ECHO_CHARS_MAX) for one in self.candidates]
+        if self.retry_after_s is not None:
+            said["retryAfterSeconds"] = self.retry_after_s
+        return {"error": said}
+
+
+def problem_of(error: ClutchError) -> Problem:
+    """Every exception a caller may meet, as this surface says it."""
+    message = str(error)
+    match error:
+        case Problem():
+            return error
+        case InvalidInput():
+            return Problem("invalid_input", message, field=error.field, rule=error.rule)
+        case NotFound() | UnknownTask() | UnknownQuestion():
+            return Problem("not_found", message)
+        case PlanChanged() | QuestionChanged():
+            return Problem("plan_changed", message, remedy="read it again, then decide with its new hash")
+        case NotPossible():
+            return Problem("already_finished", message)
+        case SpawnRefused():
+            return Problem("forbidden", message)
+        case StoreError():
+            return Problem("unavailable", message)
+        case _:
+            return Problem("internal", message)

@@ -1,0 +1,449 @@
+"""The verbs behind every door: one guard, honest reports, a line with the actor for every act."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from dataclasses import replace
+from typing import Any, cast
+
+import pytest
+
+from clutch.core.authority import (
+    EVERY_SCOPE,
+    AgentCaller,
+    Caller,
+    OperatorCaller,
+    Role,
+    Scope,
+)
+from clutch.core.messages import Answer
+from clutch.core.model import Outcome, Phase
+from clutch.core.policy import Control, Policy
+from clutch.engine.verbs import SendStatus, Verbs
+from clutch.errors import Forbidden, InvalidInput, NotFound, RateLimited, StoreError
+from clutch.ports import ModelRequest
+from clutch.protocol.control import AlreadyFinished, KillReport, NotPossible, PlanChanged
+from clutch.protocol.pages import plan_hash
+from clutch.protocol.sessions import Stale
+from clutch.store.door import Door
+from tests.engine.conftest import Build
+from tests.engine.house import POLICY, House, ask_for, step, use
+
+pytestmark = pytest.mark.anyio
+
+BOSS = OperatorCaller(EVERY_SCOPE, "boss")
+
+
+class Stage:
+    """A main session whose children wait until they are let go."""
+
+    def __init__(self, house: House, go: asyncio.Event, verbs: Verbs) -> None:
+        self.house, self.go, self.verbs = house, go, verbs
+
+    async def id(self, label: str) -> int:
+        return (await self.house.task(label)).id
+
+    async def lines(self, label: str) -> list[tuple[str, str]]:
+        rows = await self.house.rows(
+            "SELECT e.actor, e.reason FROM events e JOIN tasks t ON t.id = e.task_id WHERE t.label = ? ORDER BY e.seq",
+            label,
+        )
+        return [(row[0], row[1]) for row in rows]
+
+
+async def stage(build: Build, *labels: str, policy: Policy = POLICY) -> Stage:
+    """Main spawns; a child named `parent` spawns `child`; everybody else waits for `go`."""
+    go = asyncio.Event()
+
+    async def script(request: ModelRequest) -> Answer | str:
+        words = request.transcript[0].text  # type: ignore[union-attr]
+        if words == "begin":
+            return ask_for(*labels) if step(request) == 0 else "spawned"
+        if "do parent" in words and step(request) == 0:
+            return ask_for("child")
+        await go.wait()
+        return f"heard {len(request.transcript)}"
+
+    house = await build(script, policy)
+    worker = await house.hire()
+    await house.say("begin")
+    for label in labels:
+        await house.until_phase(label, Phase.RUNNING)
+    if "parent" in labels:
+        await house.until_asked("do child")
+    return Stage(house, go, Verbs(worker.kit))
+
+
+def agent(session_id: int, role: Role = Role.ORCHESTRATOR, **more: Any) -> AgentCaller:
+    return AgentCaller(session_id, "main", role, session_key=f"agent:{session_id}", **more)
+
+
+# ---- one guard ---------------------------------------------------------------------------------------
+
+VERBS: dict[str, Callable[[Verbs, Caller, int], Awaitable[Any]]] = {
+    "kill": lambda verbs, who, task: verbs.kill(who, task),
+    "steer": lambda verbs, who, task: verbs.steer(who, task, "other way"),
+    "send": lambda verbs, who, task: verbs.send(who, task, "by the way", 0),
+    "pause": lambda verbs, who, task: verbs.pause(who, task),
+    "resume": lambda verbs, who, task: verbs.resume(who, task),
+    "retry": lambda verbs, who, task: verbs.retry(who, task),
+    "continue": lambda verbs, who, task: verbs.continue_(who, task),
+    "remove": lambda verbs, who, task: verbs.remove(who, task),
+    "approve": lambda verbs, who, task: verbs.approve(who, task, "0"),
+    "reject": lambda verbs, who, task: verbs.reject(who, task, "0", "no"),
+    "redeliver": lambda verbs, who, task: verbs.redeliver(who, task),
+    "dismiss": lambda verbs, who, task: verbs.dismiss(who, task),
+}
+
+
+CONTROL = {("main", "parent"), ("main", "child"), ("main", "other"), ("parent", "child")}
+REACHES = dict.fromkeys(VERBS, CONTROL) | {
+    "approve": CONTROL - {("main", "child")},
+    "reject": CONTROL - {("main", "child")},
+    "redeliver": set(),
+    "dismiss": set(),
+}
+
+
+@pytest.mark.parametrize("verb", VERBS)
+async def test_an_agent_reaches_its_descendants_and_nobody_else(build: Build, verb: str) -> None:
+    set_up = await stage(build, "parent", "other")
+    ids = {label: await set_up.id(label) for label in ("parent", "child", "other")} | {
+        "main": set_up.house.main
+    }
+    roles = {"main": Role.MAIN, "parent": Role.ORCHESTRATOR, "child": Role.LEAF, "other": Role.LEAF}
+    reached = {
+        (who, whom)
+        for who in roles
+        for whom in roles
+        if await reaches(VERBS[verb](set_up.verbs, agent(ids[who], roles[who]), ids[whom]))
+    }
+    assert reached == REACHES[verb]
+
+
+async def reaches(act: Awaitable[Any]) -> bool:
+    """It got as far as the task, whatever the task then said."""
+    try:
+        await act
+    except Forbidden:
+        return False
+    except (NotPossible, PlanChanged, RateLimited, NotFound):
+        pass
+    return True
+
+
+async def test_what_is_denied_leaves_no_trace(build: Build) -> None:
+    set_up = await stage(build, "parent", "other")
+    before = await set_up.house.rows("SELECT * FROM events")
+    for verb in VERBS.values():
+        with pytest.raises(Forbidden):
+            await verb(set_up.verbs, agent(await set_up.id("other"), Role.LEAF), await set_up.id("parent"))
+        with pytest.raises(Forbidden):
+            await verb(set_up.verbs, OperatorCaller(frozenset({Scope.READ})), await set_up.id("parent"))
+    assert await set_up.house.rows("SELECT * FROM events") == before
+    assert await set_up.house.rows("SELECT * FROM inbox WHERE kind = 'instruction'") == []
+
+
+async def test_a_run_that_lost_its_session_has_no_say(build: Build) -> None:
+    set_up = await stage(build, "one")
+    lost = agent(set_up.house.main, Role.MAIN, fence=0)
+    with pytest.raises(Stale):
+        await set_up.verbs.kill(lost, await set_up.id("one"))
+
+
+async def test_nobody_is_said_to_be_unknown(build: Build) -> None:
+    set_up = await stage(build, "one")
+    for verb in VERBS.values():
+        with pytest.raises(NotFound):
+            await verb(set_up.verbs, BOSS, 999_999)
+
+
+async def test_each_act_is_in_the_timeline_with_its_actor(build: Build) -> None:
+    set_up = await stage(build, "one")
+    one = await set_up.id("one")
+    await set_up.verbs.send(BOSS, one, "by the way", 0)
+    await set_up.verbs.pause(agent(set_up.house.main, Role.MAIN), one)
+    await set_up.verbs.resume(BOSS, one)
+    await set_up.verbs.steer(BOSS, one, "rather this")
+    set_up.go.set()
+    await set_up.house.until_quiet()
+    await set_up.verbs.continue_(BOSS, one, "and that")
+    await set_up.house.until_quiet()
+    await set_up.verbs.remove(BOSS, one)
+    acts = [line for line in await set_up.lines("one") if line[0] != "clutch"]
+    assert acts == [
+        ("boss", "a message was sent to it"),
+        (f"agent:{set_up.house.main}", "pauses at its next step"),
+        ("boss", "resumed"),
+        ("boss", "steered"),
+        ("boss", "continue"),
+        ("boss", "removed"),
+    ]
+
+
+# ---- kill --------------------------------------------------------------------------------------------
+
+
+async def test_killed_all_stops_every_child_and_says_which(build: Build) -> None:
+    set_up = await stage(build, "parent", "other")
+    parent, child, other = [await set_up.id(label) for label in ("parent", "child", "other")]
+    report = await set_up.verbs.kill_all(BOSS, [parent, other], "enough")
+    assert report == KillReport((parent, child, other))
+    assert await set_up.verbs.kill_all(BOSS, [parent, other]) == KillReport((), (parent, other))
+
+
+async def test_when_kill_returns_nothing_of_it_runs_any_more(build: Build) -> None:
+    set_up = await stage(build, "one")
+    ended = asyncio.Event()
+
+    async def slow_to_end() -> str:
+        try:
+            await asyncio.Event().wait()
+        finally:
+            await asyncio.sleep(0.05)  # a process group that takes its time to die
+            ended.set()
+        return ""
+
+    set_up.house.tool("dig", slow_to_end)
+
+    async def digs(request: ModelRequest) -> Answer | str:
+        return use("dig")
+
+    set_up.house.model.script = digs
+    set_up.go.set()
+    one = await set_up.id("one")
+    await set_up.verbs.steer(BOSS, one, "dig")
+    await set_up.house.until(lambda: _has_call(set_up.house, one))
+    assert (await set_up.verbs.kill(BOSS, one)).stopped == (one,)
+    assert ended.is_set()
+
+
+async def _has_call(house: House, session_id: int) -> bool:
+    return bool(await house.rows("SELECT 1 FROM calls WHERE session_id = ? AND name = 'dig'", session_id))
+
+
+async def test_a_tool_that_does_not_end_is_reported_as_not_stopped(build: Build) -> None:
+    policy = replace(POLICY, work=replace(POLICY.work, tool_grace_s=0.05))
+    set_up = await stage(build, "one", policy=policy)
+    let_go = asyncio.Event()
+
+    async def stubborn() -> str:
+        try:
+            await asyncio.Event().wait()
+        finally:
+            await let_go.wait()
+        return ""
+
+    set_up.house.tool("dig", stubborn)
+
+    async def digs(request: ModelRequest) -> Answer | str:
+        return use("dig")
+
+    set_up.house.model.script = digs
+    one = await set_up.id("one")
+    await set_up.verbs.steer(BOSS, one, "dig")
+    await set_up.house.until(lambda: _has_call(set_up.house, one))
+    report = await set_up.verbs.kill(BOSS, one)
+    assert report == KillReport((), (), ((one, "a tool of it has not ended yet"),))
+    assert (await set_up.house.task("one")).outcome is Outcome.KILLED
+    let_go.set()
+
+
+class Broken:
+    """A door whose next `alone` fails before anything is written."""
+
+    def __init__(self, door: Any) -> None:
+        self._door, self.is_broken = door, True
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._door, name)
+
+    async def alone(self, *args: Any) -> Any:
+        if self.is_broken:
+            self.is_broken = False
+            raise StoreError("the disk is full")
+        return await self._door.alone(*args)
+
+
+@pytest.mark.scenario(118)
+async def test_store_error_during_kill_is_reported_and_the_next_kill_works(build: Build) -> None:
+    set_up = await stage(build, "parent")
+    parent, child = await set_up.id("parent"), await set_up.id("child")
+    kit = set_up.verbs._kit
+    kit.door = cast("Door", Broken(kit.door))
+    assert await set_up.verbs.kill(BOSS, parent) == KillReport(not_stopped=((parent, "the disk is full"),))
+    for label in ("parent", "child"):
+        assert (await set_up.house.task(label)).phase is Phase.RUNNING
+    assert await set_up.verbs.kill(BOSS, parent) == KillReport((parent, child))
+
+
+# ---- steer -------------------------------------------------------------------------------------------
+
+
+@pytest.mark.scenario(124)
+async def test_steer_is_limited_in_rate_and_length_and_never_reaches_oneself(build: Build) -> None:
+    policy = replace(POLICY, control=Control(steer_interval_s=2.0))
+    set_up = await stage(build, "one", policy=policy)
+    one, verbs = await set_up.id("one"), set_up.verbs
+    await verbs.steer(BOSS, one, "x" * 4000)
+    with pytest.raises(RateLimited) as refused:
+        await verbs.steer(BOSS, one, "again")
+    assert 0 < refused.value.retry_after_s <= 2
+    await verbs.steer(agent(set_up.house.main, Role.MAIN), one, "another caller has its own count")
+    set_up.house.clock.jump(2)
+    await verbs.steer(BOSS, one, "now it may")
+    with pytest.raises(InvalidInput, match="4001 characters, at most 4000"):
+        await verbs.steer(BOSS, one, "x" * 4001)
+    with pytest.raises(Forbidden) as denied:
+        await verbs.steer(agent(one), one, "me")
+    assert denied.value.rule == "self"
+
+
+async def test_the_same_steer_twice_is_one(build: Build) -> None:
+    set_up = await stage(build, "one")
+    one = await set_up.id("one")
+    first = await set_up.verbs.steer(BOSS, one, "so", key="k")
+    assert first.supersedes is not None
+    assert (await set_up.verbs.steer(BOSS, one, "so", key="k")).task.generation == first.task.generation
+
+
+# ---- send --------------------------------------------------------------------------------------------
+
+
+async def test_send_waits_for_a_new_reply(build: Build) -> None:
+    heard = asyncio.Event()
+
+    async def script(request: ModelRequest) -> Answer | str:
+        if step(request) == 0:
+            await heard.wait()
+            return Answer("old words", use("dig").calls, model="scripted", stop="tools")
+        return f"new words: {request.transcript[-1].text}"  # type: ignore[union-attr]
+
+    set_up = await stage(build, "one")
+    set_up.house.model.script = script
+    house, one = set_up.house, await set_up.id("one")
+
+    async def dig() -> str:
+        return "dug"
+
+    house.tool("dig", dig)
+    await set_up.verbs.steer(BOSS, one, "start over")
+    await house.until_asked("do one", 2)
+    sending = asyncio.create_task(set_up.verbs.send(BOSS, one, "how far are you?", 10))
+    await house.until(lambda: _waits(house))
+    heard.set()
+    sent = await sending
+    assert (sent.status, sent.reply) == (SendStatus.OK, "new words: how far are you?")
+
+
+async def _waits(house: House) -> bool:
+    return bool(await house.rows("SELECT 1 FROM inbox WHERE body = 'how far are you?'"))
+
+
+async def test_words_sent_while_the_last_answer_is_made_are_not_lost(build: Build) -> None:
+    set_up = await stage(build, "one")
+    sending = asyncio.create_task(set_up.verbs.send(BOSS, await set_up.id("one"), "one more thing", 10))
+    await set_up.house.until(lambda: _sent(set_up.house))
+    set_up.go.set()
+    assert (await sending).reply == "heard 3"
+    await set_up.house.until_quiet()
+    assert (await set_up.house.task("one")).result == "heard 3"
+    assert (await set_up.house.task("one")).generation == 1
+
+
+async def _sent(house: House) -> bool:
+    return bool(await house.rows("SELECT 1 FROM inbox WHERE body = 'one more thing'"))
+
+
+async def test_send_says_timeout_or_accepted_when_nobody_replies(build: Build) -> None:
+    set_up = await stage(build, "one")
+    one = await set_up.id("one")
+    assert (await set_up.verbs.send(BOSS, one, "hello", 0)).status is SendStatus.ACCEPTED
+    assert (await set_up.verbs.send(BOSS, one, "hello?", 0.01)).status is SendStatus.TIMEOUT
+
+
+async def test_send_to_a_finished_task_is_refused_and_names_continue(build: Build) -> None:
+    set_up = await stage(build, "one")
+    set_up.go.set()
+    await set_up.house.until_quiet()
+    with pytest.raises(AlreadyFinished, match="use `continue`"):
+        await set_up.verbs.send(BOSS, await set_up.id("one"), "hello", 0)
+
+
+# ---- remove ------------------------------------------------------------------------------------------
+
+
+async def test_remove_takes_a_finished_record_out_of_the_quota_and_no_other(build: Build) -> None:
+    set_up = await stage(build, "one")
+    one = await set_up.id("one")
+    with pytest.raises(NotPossible, match="use `kill` first"):
+        await set_up.verbs.remove(BOSS, one)
+    set_up.go.set()
+    await set_up.house.until_quiet()
+    await set_up.verbs.remove(BOSS, one)
+    await set_up.verbs.remove(BOSS, one)
+    assert await set_up.house.rows("SELECT retained FROM tasks WHERE id = ?", one) == [(0,)]
+    assert (await set_up.lines("one")).count(("boss", "removed")) == 1
+
+
+# ---- stop --------------------------------------------------------------------------------------------
+
+
+@pytest.mark.scenario(216)
+async def test_stop_ends_the_own_run_and_the_whole_tree(build: Build) -> None:
+    set_up = await stage(build, "parent", "other")
+    house = set_up.house
+    asked = asyncio.Event()
+
+    async def spawns_for_ever(request: ModelRequest) -> Answer | str:
+        asked.set()
+        return ask_for(f"more {step(request)}")
+
+    house.model.script = spawns_for_ever
+    await house.say("and now spawn for ever")
+    await asked.wait()
+    report = await set_up.verbs.stop(BOSS, house.main)
+    (before,) = await house.rows("SELECT COUNT(*) FROM tasks")
+    alive = await house.rows("SELECT id FROM tasks WHERE outcome IS NULL")
+    assert alive == []
+    assert len(report.stopped) == before[0]
+    await house.until_quiet()
+    assert await house.rows("SELECT COUNT(*) FROM tasks") == [before]
+    assert await house.rows("SELECT id FROM sessions WHERE owner IS NOT NULL OR due IS NOT NULL") == []
+
+
+# ---- plans -------------------------------------------------------------------------------------------
+
+
+@pytest.mark.scenario(215)
+async def test_only_the_requester_or_a_person_decides_and_only_on_the_plan_that_was_shown(
+    build: Build,
+) -> None:
+    async def script(request: ModelRequest) -> Answer | str:
+        return "the plan" if step(request) == 0 else "done as planned"
+
+    house = await build(script)
+    worker = await house.hire()
+    verbs = Verbs(worker.kit)
+    await _spawn_plan(house, worker)
+    task = await house.until_phase("planner", Phase.AWAITING_APPROVAL)
+    seen = plan_hash("the plan")
+    with pytest.raises(Forbidden):
+        await verbs.approve(agent(task.id + 1000, Role.MAIN), task.id, seen)
+    with pytest.raises(PlanChanged):
+        await verbs.approve(BOSS, task.id, plan_hash("another plan"))
+    decided = await verbs.approve(agent(house.main, Role.MAIN), task.id, seen, "go")
+    assert (decided.status, decided.round) == ("approved", 0)
+    await house.until_quiet()
+    assert (await house.task("planner")).result == "done as planned"
+
+
+async def _spawn_plan(house: House, worker: Any) -> None:
+    from clutch.core.admission import SpawnRequest
+    from clutch.engine.spawning import spawn_all
+    from clutch.protocol.spawn import Order
+
+    ids = worker.kit.ids
+    order = Order("plan", ids.next(), ids.uuid4(), SpawnRequest("plan it", "planner", plan_mode=True), 0)
+    await spawn_all(worker.kit, house.main, house.main, None, [order])

@@ -1,0 +1,126 @@
+"""A Clutch in a thread of its own, reached through its socket like from another terminal; and its models."""
+
+from __future__ import annotations
+
+import asyncio
+import http.client
+import json
+import threading
+from collections.abc import Coroutine, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TypeVar
+
+from clutch import Clutch, Policy
+from clutch.core.messages import Answer, Input
+from clutch.core.policy import Work
+from clutch.ports import ModelRequest, Models, OnDelta
+from clutch.surfaces.address import read_token
+from clutch.surfaces.client import Client, connect
+
+T = TypeVar("T")
+
+QUICK = Policy(work=Work(tick_s=0.02, stop_s=0.05))
+PATIENCE_S = 20.0
+
+
+class Slow:
+    """Answers `slow …` only when it is let go, everything else at once."""
+
+    def __init__(self) -> None:
+        self.go = asyncio.Event()
+
+    async def ask(self, request: ModelRequest, on_delta: OnDelta) -> Answer:
+        told = [message.text for message in request.transcript if isinstance(message, Input)]
+        if "slow" in told[-1]:
+            await self.go.wait()
+        return Answer(f"heard: {told[-1]}", model="slow")
+
+
+@dataclass(frozen=True, slots=True)
+class Heard:
+    status: int
+    headers: Mapping[str, str]
+    raw: bytes
+
+    @property
+    def body(self) -> Any:
+        return json.loads(self.raw)
+
+    @property
+    def code(self) -> str:
+        return str(self.body["error"]["code"])
+
+
+@dataclass(frozen=True, slots=True)
+class Served:
+    clutch: Clutch
+    loop: asyncio.AbstractEventLoop
+    home: Path
+    models: Any
+
+    @property
+    def port(self) -> int:
+        assert self.clutch.url is not None
+        return int(self.clutch.url.rpartition(":")[2])
+
+    @property
+    def client(self) -> Client:
+        return connect(self.home)
+
+    @property
+    def token(self) -> str:
+        return read_token(self.home / "token")
+
+    def run(self, ask: Coroutine[Any, Any, T]) -> T:
+        """Inside the process that owns the state."""
+        return asyncio.run_coroutine_threadsafe(ask, self.loop).result(PATIENCE_S)
+
+    def let_go(self) -> None:
+        """The slow ones may answer now."""
+        self.loop.call_soon_threadsafe(self.models.go.set)
+
+    def raw(self, method: str, path: str, body: bytes | None = None, **headers: str | None) -> Heard:
+        """A request as it is written here; `authorization=None` leaves the token out. `_` stands for `-`."""
+        line = http.client.HTTPConnection("127.0.0.1", self.port, timeout=PATIENCE_S)
+        wanted: dict[str, str | None] = {"authorization": f"Bearer {self.token}", **headers}
+        sent = {name.replace("_", "-"): value for name, value in wanted.items() if value is not None}
+        try:
+            line.request(method, path, body, sent)
+            answer = line.getresponse()
+            return Heard(answer.status, {k.lower(): v for k, v in answer.getheaders()}, answer.read())
+        finally:
+            line.close()
+
+    def post(self, path: str, body: Any, **headers: str | None) -> Heard:
+        return self.raw("POST", path, json.dumps(body).encode(), content_type="application/json", **headers)
+
+
+@contextmanager
+def served(
+    home: Path, models: Models | None = None, policy: Policy = QUICK, **options: Any
+) -> Iterator[Served]:
+    """Entered in its own thread; leaving it here stops it there."""
+    is_up, stop = threading.Event(), asyncio.Event()
+    made: list[Served] = []
+
+    async def live() -> None:
+        answering = models or Slow()
+        async with Clutch(state=home, models=answering, policy=policy, workspace=home.parent, **options) as c:
+            made.append(Served(c, asyncio.get_running_loop(), home, answering))
+            is_up.set()
+            await stop.wait()
+
+    with ThreadPoolExecutor(1) as pool:
+        living = pool.submit(asyncio.run, live())
+        living.add_done_callback(lambda _: is_up.set())
+        assert is_up.wait(PATIENCE_S)
+        try:
+            if made:
+                yield made[0]
+        finally:
+            if made:
+                made[0].loop.call_soon_threadsafe(stop.set)
+            living.result(PATIENCE_S)

@@ -1,0 +1,233 @@
+"""What every path of the HTTP door has in common: errors as objects, strict input, and keys that do things once."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+
+from clutch import Clutch
+from clutch.errors import InvalidInput, NoGateway, StateDirectoryInUse, UnsafeStateDirectory
+from clutch.store.door import Tx
+from clutch.surfaces import address
+from clutch.surfaces.client import Declined, connect
+from tests.surfaces.served import Served, served
+
+MESSAGES = "/v1/sessions/agent:main:main/messages"
+
+
+@pytest.fixture(scope="module")
+def door(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
+    with served(tmp_path_factory.mktemp("door") / "state") as here:
+        yield here
+
+
+def letters(now: float) -> Tx[int]:
+    return int((yield "SELECT COUNT(*) FROM inbox", ())[0][0])
+
+
+def count_letters(door: Served) -> int:
+    return door.run(door.clutch.kit.door.read(letters))
+
+
+def test_health_tells_what_there_is(door: Served) -> None:
+    said = door.client.get("/v1/health")
+    assert said["status"] == "ok"
+    assert said["database"] == "sqlite"
+    assert said["workers"] == 1
+    assert {type(said[name]) for name in ("schema", "running", "queued", "undelivered")} == {int}
+
+
+def test_the_file_says_where_it_is_and_whose_it_is(door: Served) -> None:
+    said = json.loads((door.home / "gateway.json").read_text())
+    assert said["url"] == door.clutch.url
+    assert said["pid"] == os.getpid()
+    assert set(said) == {"url", "pid", "version", "startedAt"}
+    assert said["startedAt"].endswith("Z")
+
+
+def test_an_unknown_field_is_named(door: Served) -> None:
+    before = count_letters(door)
+    with pytest.raises(Declined) as declined:
+        door.client.post(MESSAGES, {"text": "hello", "chanel": "x"})
+    assert declined.value.status == 400
+    assert declined.value.said["field"] == "chanel"
+    assert count_letters(door) == before
+
+
+@pytest.mark.parametrize(
+    ("body", "field"),
+    [(b"{", "body"), (b"[]", "body"), (b'{"text": 3}', "text"), (b"{}", "text"), (b'{"text": " "}', "text")],
+)
+def test_what_is_wrong_is_named_and_nothing_is_written(door: Served, body: bytes, field: str) -> None:
+    before = count_letters(door)
+    heard = door.raw("POST", MESSAGES, body, content_type="application/json; charset=utf-8")
+    assert (heard.status, heard.code) == (400, "invalid_input")
+    assert heard.body["error"]["field"] == field
+    assert heard.body["error"]["rule"]
+    assert count_letters(door) == before
+
+
+def test_unknown_and_repeated_parameters_are_named(door: Served) -> None:
+    assert door.raw("GET", "/v1/health?deep=1").body["error"]["field"] == "deep"
+    assert door.raw("GET", "/v1/health?deep=1&deep=2").body["error"]["field"] == "deep"
+
+
+def test_the_same_key_and_body_do_it_once_and_get_the_same_answer(door: Served) -> None:
+    before = count_letters(door)
+    first = door.post(MESSAGES, {"text": "once"}, idempotency_key="k1")
+    again = door.post(MESSAGES, {"text": "once"}, idempotency_key="k1")
+    assert (first.status, first.raw) == (again.status, again.raw) == (202, again.raw)
+    assert "idempotent-replay" not in first.headers
+    assert again.headers["idempotent-replay"] == "true"
+    assert count_letters(door) == before + 1
+
+
+def test_the_same_key_for_something_else_is_a_conflict(door: Served) -> None:
+    door.post(MESSAGES, {"text": "this"}, idempotency_key="k2")
+    before = count_letters(door)
+    for path, text in ((MESSAGES, "that"), ("/v1/sessions/agent:main:chat:other/messages", "this")):
+        heard = door.post(path, {"text": text}, idempotency_key="k2")
+        assert (heard.status, heard.code) == (409, "idempotency_conflict")
+    assert count_letters(door) == before
+
+
+def test_many_at_once_with_one_key_do_it_once(door: Served) -> None:
+    before = count_letters(door)
+    with ThreadPoolExecutor(8) as pool:
+        heard = list(pool.map(lambda _: door.post(MESSAGES, {"text": "x"}, idempotency_key="k3"), range(8)))
+    assert {one.status for one in heard} == {202}
+    assert len({one.raw for one in heard}) == 1
+    assert sum("idempotent-replay" in one.headers for one in heard) == 7
+    assert count_letters(door) == before + 1
+
+
+def test_a_refusal_is_not_kept_under_its_key(door: Served) -> None:
+    assert door.post("/v1/sessions/agent:!/messages", {"text": "x"}, idempotency_key="k4").status == 400
+    assert door.post(MESSAGES, {"text": "x"}, idempotency_key="k4").status == 202
+    assert (
+        door.post(MESSAGES, {"text": "x"}, idempotency_key="\x7f").body["error"]["field"] == "Idempotency-Key"
+    )
+
+
+def test_kept_answers_outlive_the_gateway(tmp_path: Path) -> None:
+    with served(tmp_path / "state") as here:
+        first = here.post(MESSAGES, {"text": "once"}, idempotency_key="k")
+    with served(tmp_path / "state") as here:
+        again = here.post(MESSAGES, {"text": "once"}, idempotency_key="k")
+        assert again.headers["idempotent-replay"] == "true"
+        assert count_letters(here) == 1
+    assert first.raw == again.raw
+
+
+# ---- finding it ------------------------------------------------------------------------------------------
+
+
+def test_a_closed_clutch_leaves_no_address_and_keeps_its_token(tmp_path: Path) -> None:
+    with served(tmp_path / "state") as here:
+        assert address.find(here.home) is not None
+    assert not (tmp_path / "state" / "gateway.json").exists()
+    assert (tmp_path / "state" / "token").exists()
+    with pytest.raises(NoGateway, match="clutch serve"):
+        connect(tmp_path / "state")
+
+
+def test_the_address_of_a_dead_gateway_is_not_believed(tmp_path: Path) -> None:
+    """Its port may be somebody else's by now, and whoever listens there must not be sent the token."""
+    left = address.Address("http://127.0.0.1:9", os.getpid(), "0", "2026-01-01T00:00:00.000Z")
+    (tmp_path / "gateway.json").touch(0o600)
+    (tmp_path / "gateway.json").write_text(left.to_json())
+    assert address.find(tmp_path) is None
+
+
+def test_a_killed_gateway_is_gone_and_the_next_one_takes_its_place(tmp_path: Path) -> None:
+    state = tmp_path / "state"
+    code = (
+        "import asyncio,sys\nfrom clutch import Clutch\nasync def main():\n"
+        " async with Clutch(state=sys.argv[1]) as c:\n"
+        "  print(c.url, flush=True)\n  await asyncio.sleep(60)\nasyncio.run(main())"
+    )
+    with subprocess.Popen(
+        [sys.executable, "-c", code, str(state)], stdout=subprocess.PIPE, text=True, cwd=tmp_path
+    ) as process:
+        assert process.stdout is not None
+        url = process.stdout.readline().strip()
+        found = address.find(state)
+        assert found is not None
+        assert (found.url, found.pid) == (url, process.pid)
+        assert connect(state).get("/v1/health")["status"] == "ok"
+        process.kill()
+    assert (state / "gateway.json").exists()
+    assert address.find(state) is None
+    with served(state) as here:
+        assert here.client.get("/v1/health")["status"] == "ok"
+
+
+def test_a_second_clutch_is_told_where_the_first_can_be_asked(door: Served) -> None:
+    async def open_it() -> None:
+        async with Clutch(state=door.home):
+            pass
+
+    with pytest.raises(StateDirectoryInUse) as refused:
+        asyncio.run(open_it())
+    assert str(door.clutch.url) in str(refused.value)
+    assert f"clutch ps --state {door.home}" in str(refused.value)
+
+
+def test_a_token_that_others_could_read_is_not_used(tmp_path: Path) -> None:
+    with served(tmp_path / "state") as here:
+        (here.home / "token").chmod(0o644)
+        with pytest.raises(UnsafeStateDirectory, match="chmod 600"):
+            connect(here.home)
+
+
+def test_a_file_of_somebody_elses_making_is_not_followed(tmp_path: Path) -> None:
+    (tmp_path / "other").write_text("{}")
+    (tmp_path / "gateway.json").symlink_to(tmp_path / "other")
+    with pytest.raises(UnsafeStateDirectory, match="symbolic link"):
+        address.find(tmp_path)
+
+
+def test_a_port_that_is_taken_is_said_and_leaves_nothing_open(tmp_path: Path, door: Served) -> None:
+    with pytest.raises(InvalidInput, match="port"), served(tmp_path / "state", port=door.port):
+        pass
+    assert not (tmp_path / "state" / "gateway.json").exists()
+    with served(tmp_path / "state") as here:
+        assert here.client.get("/v1/health")["status"] == "ok"
+
+
+def test_without_serving_there_is_no_door(tmp_path: Path) -> None:
+    with served(tmp_path / "state", serve=False) as here:
+        assert here.clutch.url is None
+        assert not (here.home / "gateway.json").exists()
+        assert not (here.home / "token").exists()
+
+
+def test_nothing_of_the_http_libraries_is_loaded_before_somebody_knocks(tmp_path: Path) -> None:
+    code = (
+        "import asyncio,sys\nimport clutch\nfrom clutch import Clutch\n"
+        "loaded = lambda: sorted({'starlette','uvicorn'} & set(sys.modules))\n"
+        "async def main():\n"
+        " from clutch.surfaces.client import connect\n"
+        " async with Clutch(state=sys.argv[1]) as c:\n"
+        "  print(loaded())\n"
+        "  await asyncio.to_thread(lambda: connect(__import__('pathlib').Path(sys.argv[1])).get('/v1/health'))\n"
+        "  print(loaded())\n"
+        "asyncio.run(main())"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code, str(tmp_path / "s")],
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=60,
+    )
+    assert done.stdout.splitlines() == ["[]", "['starlette', 'uvicorn']"]
+    assert done.stderr == ""

@@ -1,0 +1,246 @@
+"""The rows of the security table that stand at the HTTP door, each against a real server on a real socket."""
+
+from __future__ import annotations
+
+import json
+import os
+import secrets
+import socket
+import stat
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from clutch.surfaces.http.app import ENTRIES
+from clutch.surfaces.http.guard import FAILURES_MAX
+from clutch.surfaces.http.server import HEAD_WITHIN_S, SILENT_MAX
+from tests.surfaces.served import Served, served
+
+FOREIGN_HOSTS = (
+    "evil.example", "127.evil.com", "localhost.evil", "127.0.0.1.evil.example", "0.0.0.1", "127.0.0.2", "[::2]",
+    "localhost:1:2", "user@localhost", "localhost/", "ⓛocalhost".encode().decode("latin-1"), "",
+)  # fmt: skip
+MESSAGES = "/v1/sessions/agent:main:main/messages"
+OWN_HOSTS = ("127.0.0.1", "localhost", "LOCALHOST:80", "[::1]:7", "127.0.0.1:65535")
+FOREIGN_ORIGINS = (
+    "http://evil.example", "null", "https://127.0.0.1:{port}", "http://127.0.0.1:1", "http://localhost.evil:{port}",
+    "http://127.0.0.1:{port}.evil.example", "file://", "",
+)  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def door(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
+    with served(tmp_path_factory.mktemp("door") / "state") as here:
+        yield here
+
+
+def filled(path: str) -> str:
+    """A path of the table with something in the place of its parameters."""
+    return "/".join("t_1" if part.startswith("{") else part for part in path.split("/"))
+
+
+EVERY = [(entry.method, filled(entry.path)) for entry in ENTRIES]
+IDS = [f"{method} {path}" for method, path in EVERY]
+
+
+@pytest.mark.parametrize(("method", "path"), EVERY, ids=IDS)
+def test_s1_no_path_answers_without_the_token(door: Served, method: str, path: str) -> None:
+    for given in (None, "", "Bearer", "Bearer ", f"Basic {door.token}", f"Bearer {door.token}x", door.token):
+        heard = door.raw(method, path, authorization=given)
+        assert heard.status in (401, 429), given
+        assert heard.code in ("unauthorized", "rate_limited")
+        assert door.token not in heard.raw.decode()
+
+
+def test_s1_a_path_that_is_not_there_says_nothing_to_strangers(door: Served) -> None:
+    assert door.raw("GET", "/", authorization=None).status in (401, 429)
+    assert door.raw("GET", "/v1/nothing", authorization=None).status in (401, 429)
+    assert door.raw("GET", "/v1/nothing").code == "not_found"
+    assert door.raw("PUT", "/v1/health").code == "not_found"
+
+
+def test_s1_the_token_has_256_bits_and_stays_the_same(tmp_path: Path) -> None:
+    with served(tmp_path / "state") as one:
+        first = one.token
+    with served(tmp_path / "state") as other:
+        assert other.token == first
+    assert len(first) >= 43  # 32 bytes in base64
+    assert first.isascii()
+
+
+def test_s1_it_listens_on_loopback_only(door: Served) -> None:
+    """Whatever other address this machine has, nobody answers there."""
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+        probe.connect(("192.0.2.1", 9))  # sends nothing; tells which address would be used
+        outside = probe.getsockname()[0]
+    for address in {outside, "127.0.0.2"} - {"127.0.0.1"}:
+        with socket.socket() as line:
+            assert line.connect_ex((address, door.port)) != 0
+
+
+@pytest.mark.parametrize("host", FOREIGN_HOSTS)
+def test_s2_a_name_rebound_to_loopback_is_refused(door: Served, host: str) -> None:
+    heard = door.raw("GET", "/v1/health", host=host)
+    assert heard.status in (400, 421)
+    assert b"workers" not in heard.raw
+
+
+@pytest.mark.parametrize("host", OWN_HOSTS)
+def test_s2_its_own_names_are_answered(door: Served, host: str) -> None:
+    assert door.raw("GET", "/v1/health", host=host).status == 200
+
+
+@pytest.mark.parametrize("origin", FOREIGN_ORIGINS)
+def test_s3_a_page_from_elsewhere_is_refused_even_with_the_token(door: Served, origin: str) -> None:
+    heard = door.raw("GET", "/v1/health", origin=origin.format(port=door.port))
+    assert heard.code == "forbidden"
+    assert "access-control-allow-origin" not in heard.headers
+
+
+def test_s3_no_other_protocol_is_spoken(door: Served) -> None:
+    heard = door.raw(
+        "GET", "/v1/events", connection="Upgrade", upgrade="websocket", sec_websocket_version="13",
+        sec_websocket_key="dGhlIHNhbXBsZSBub25jZQ==",
+    )  # fmt: skip
+    assert heard.code == "invalid_input"
+    assert "sec-websocket-accept" not in heard.headers
+
+
+@pytest.mark.parametrize("site", ["cross-site", "same-site", "anything"])
+def test_s4_a_browser_that_says_where_it_comes_from_is_believed(door: Served, site: str) -> None:
+    assert door.raw("GET", "/v1/health", sec_fetch_site=site).code == "forbidden"
+
+
+def test_s4_no_cookie_opens_anything(door: Served) -> None:
+    heard = door.raw(
+        "GET", "/v1/health", authorization=None, cookie=f"token={door.token}; session={door.token}"
+    )
+    assert heard.status in (401, 429)
+
+
+def test_s5_a_token_in_the_address_is_refused_before_it_is_used(door: Served) -> None:
+    for name in ("token", "access_token", "TOKEN", "authorization"):
+        heard = door.raw("GET", f"/v1/health?{name}={door.token}")
+        assert heard.code == "invalid_input"
+        assert door.token not in heard.raw.decode()
+
+
+def test_s5_nothing_is_logged_or_kept_by_a_browser(door: Served, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(0)
+    heard = door.raw("GET", f"/v1/health?token={door.token}")
+    good = door.raw("GET", "/v1/health")
+    assert heard.status == 400
+    assert door.token not in caplog.text
+    assert good.headers["cache-control"] == "no-store"
+    assert good.headers["referrer-policy"] == "no-referrer"
+
+
+def test_s6_guessing_is_slowed_down_and_never_keeps_the_owner_out(tmp_path: Path) -> None:
+    with served(tmp_path / "state") as here:
+        guesses = [
+            here.raw("GET", "/v1/health", authorization="Bearer guess") for _ in range(FAILURES_MAX + 3)
+        ]
+        assert [one.status for one in guesses] == [401] * FAILURES_MAX + [429] * 3
+        assert 0 < guesses[-1].body["error"]["retryAfterSeconds"] <= 60
+        assert int(guesses[-1].headers["retry-after"]) >= 1
+        assert here.raw("GET", "/v1/health").status == 200
+
+
+@pytest.mark.slow
+def test_s6_whoever_says_nothing_is_cut_and_only_so_many_are_held(tmp_path: Path) -> None:
+    with served(tmp_path / "state") as here:
+        here.raw("GET", "/v1/health")
+        lines = [socket.create_connection(("127.0.0.1", here.port)) for _ in range(SILENT_MAX + 8)]
+        lines[0].sendall(b"GET /v1/health HTTP/1.1\r\nHost: loc")
+        assert here.raw("GET", "/v1/health").status == 200
+        for line in lines:
+            line.settimeout(HEAD_WITHIN_S + 3)
+            assert is_cut(line)
+
+
+def is_cut(line: socket.socket) -> bool:
+    with line:
+        try:
+            return line.recv(1) == b""
+        except ConnectionResetError:
+            return True
+
+
+def test_s7_scopes_are_the_servers_affair(door: Served) -> None:
+    write_token(door.home / "token.read", reading := secrets.token_urlsafe(32))
+    own = f"Bearer {reading}"
+    assert door.raw("GET", "/v1/health", authorization=own).status == 200
+    for claimed in ("x_scopes", "scope", "x_clutch_scopes"):
+        heard = door.post(MESSAGES, {"text": "x"}, authorization=own, **{claimed: "write,admin"})
+        assert (heard.code, heard.body["error"]["rule"]) == ("forbidden", "scope")
+
+
+def test_s7_a_changed_token_opens_nothing_from_then_on(tmp_path: Path) -> None:
+    with served(tmp_path / "state") as here:
+        old = f"Bearer {here.token}"
+        assert here.raw("GET", "/v1/health", authorization=old).status == 200
+        write_token(here.home / "token", secrets.token_urlsafe(32))
+        assert here.raw("GET", "/v1/health", authorization=old).status == 401
+        assert here.raw("GET", "/v1/health").status == 200
+
+
+def write_token(path: Path, token: str) -> None:
+    path.unlink(missing_ok=True)
+    with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT, 0o600), "w") as file:
+        file.write(token)
+
+
+def test_s18_a_body_that_says_it_is_too_large_is_not_read(door: Served) -> None:
+    with socket.create_connection(("127.0.0.1", door.port)) as line:
+        line.settimeout(10)
+        head = f"POST {MESSAGES} HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer {door.token}\r\n"
+        line.sendall(
+            f"{head}Content-Type: application/json\r\nContent-Length: {64 * 1024 * 1024}\r\n\r\n".encode()
+        )
+        said = line.makefile("rb").read()
+    assert said.startswith(b"HTTP/1.1 413 ")
+    assert json.loads(said.partition(b"\r\n\r\n")[2])["error"]["code"] == "too_large"
+
+
+def test_s18_a_body_that_does_not_say_how_large_it_is_is_cut(door: Served) -> None:
+    with socket.create_connection(("127.0.0.1", door.port)) as line:
+        line.settimeout(10)
+        head = f"POST {MESSAGES} HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer {door.token}\r\n"
+        line.sendall(f"{head}Content-Type: application/json\r\nTransfer-Encoding: chunked\r\n\r\n".encode())
+        sent = b"10000\r\n" + b"x" * 0x10000 + b"\r\n"
+        pushed = 0
+        try:
+            for _ in range(1024):
+                line.sendall(sent)
+                pushed += len(sent)
+            said = line.recv(64)
+        except (ConnectionResetError, BrokenPipeError):
+            said = b"cut"
+    assert pushed < 32 * 1024 * 1024
+    assert said == b"cut" or said.startswith(b"HTTP/1.1 413 ")
+    assert door.raw("GET", "/v1/health").status == 200
+
+
+def test_s18_an_error_repeats_at_most_a_glance_of_what_was_given(door: Served) -> None:
+    canary = "canary" * 10_000
+    bodies = ({canary: 1}, {"text": [canary]}, {"text": {canary: canary}}, [canary], canary)
+    for body in bodies:
+        heard = door.post(MESSAGES, body)
+        assert heard.code == "invalid_input"
+        assert len(heard.raw) < 2048
+    assert len(door.raw("GET", f"/v1/tasks?{'x' * 4000}=1").raw) < 2048
+
+
+@pytest.mark.parametrize(
+    "kind", ["text/plain", "application/x-www-form-urlencoded", "multipart/form-data", None]
+)
+def test_s4_only_json_is_read(door: Served, kind: str | None) -> None:
+    heard = door.raw("POST", MESSAGES, b'{"text":"csrf"}', content_type=kind)
+    assert (heard.code, heard.body["error"]["field"]) == ("invalid_input", "Content-Type")
+
+
+def test_s20_the_files_are_their_owners_only(door: Served) -> None:
+    assert stat.S_IMODE(door.home.stat().st_mode) == 0o700
+    for name in ("token", "gateway.json", "clutch.db", "lock"):
+        assert stat.S_IMODE((door.home / name).stat().st_mode) == 0o600, name
