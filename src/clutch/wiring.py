@@ -18,6 +18,7 @@ from urllib.parse import urlsplit
 
 from clutch.core.admission import OWN_RUNTIME, SpawnRequest
 from clutch.core.agents import Agent, roster
+from clutch.core.heartbeat import CHECKLIST
 from clutch.core.pacing import Bounds
 from clutch.core.policy import Policy
 from clutch.engine.bus import Bus
@@ -130,6 +131,7 @@ async def running_engine(
             surroundings=Surroundings(
                 door, policy.context, Documents(policy.context.document_bytes_max), policy.agents
             ),
+            checklists=Documents(policy.context.document_bytes_max, CHECKLIST),
             runtimes=runtimes,
             workspaces=LocalWorkspaces(_place_of(home, WORKSPACES, database), is_boxed=is_boxed),
             files=LocalTaskFiles(_place_of(home, TASKS, database)),

@@ -164,7 +164,8 @@ def at(hour: int, minute: int = 0) -> float:
         ("09:00", "17:00", "Europe/Berlin", at(6, 30), 30),
     ],
 )
-def test_minutes_until_the_hours_begin(
+def test_outside_its_hours_an_agent_waits_for_their_start(
     start: str, end: str, timezone: str, moment: float, minutes: int | None
 ) -> None:
-    assert ActiveHours(start, end, timezone).minutes_until(moment) == minutes
+    opens = None if minutes is None else moment + 60 * minutes
+    assert ActiveHours(start, end, timezone).opens_at(moment) == opens

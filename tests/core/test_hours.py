@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from datetime import datetime
+from zoneinfo import ZoneInfo
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from clutch.core.hours import is_active, minutes_until_active, next_delay, parse_minute
+from clutch.core.hours import is_active, minutes_until_active, next_delay, opens_at, parse_minute
 
 MINUTES = st.integers(0, 1439)
 
@@ -114,3 +117,26 @@ def test_the_wait_ends_at_the_first_active_minute(minute: int, start: int, end: 
     wait = minutes_until_active(minute, start, end)
     active = [later for later in range(1440) if is_active((minute + later) % 1440, start, end)]
     assert wait == (active[0] if active else None)
+
+
+# ---- the hours of an agent -------------------------------------------------------------------------------
+
+
+@given(
+    MINUTES,
+    MINUTES,
+    st.floats(1_600_000_000, 1_900_000_000),
+    st.sampled_from(["Europe/Berlin", "America/New_York"]),
+)
+def test_a_deferred_moment_lies_ahead_whatever_the_clocks_do_that_night(
+    start: int, end: int, now: float, name: str
+) -> None:
+    zone = ZoneInfo(name)
+    opens = opens_at(now, zone, start, end)
+    if opens is None:
+        assert start == end
+        return
+    assert now <= opens <= now + 49 * 3600
+    if opens > now:  # in the night when an hour is missing, its start may be the hour after
+        local = datetime.fromtimestamp(opens, zone)
+        assert (local.hour * 60 + local.minute - start) % 1440 in (0, 60)

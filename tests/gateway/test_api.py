@@ -158,6 +158,20 @@ async def test_a_reply_nobody_took_waits_for_the_next_start(tmp_path: Path) -> N
         assert await c.reply(session="agent:main:chat:notes") == "heard: remember me"
 
 
+async def test_an_agent_that_is_woken_reads_what_happened_and_tells(tmp_path: Path) -> None:
+    class Watchman:
+        async def ask(self, request: ModelRequest, on_delta: OnDelta) -> Answer:
+            return Answer("the mill burns" if "- smoke" in request.system else "HEARTBEAT_OK", model="w")
+
+    async with clutch(tmp_path / "state", Watchman()) as c:
+        assert await c.notify("smoke")
+        assert not await c.notify("smoke")
+        await c.wake()
+        assert await c.reply() == "the mill burns"
+        with pytest.raises(InvalidInput, match="text"):
+            await c.notify(" ")
+
+
 async def test_an_error_inside_the_block_comes_out_as_it_is(tmp_path: Path) -> None:
     with pytest.raises(KeyError, match="mine"):
         async with clutch(tmp_path / "state"):

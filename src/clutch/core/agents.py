@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from datetime import UTC, datetime, tzinfo
+from datetime import UTC, tzinfo
 from enum import StrEnum
 from types import MappingProxyType
 from zoneinfo import ZoneInfo
@@ -72,10 +72,9 @@ class ActiveHours:
     def _zone(self) -> tzinfo:
         return UTC if self.timezone == "UTC" else ZoneInfo(self.timezone)  # some machines have no other zones
 
-    def minutes_until(self, moment: float) -> int | None:
-        """From the minute this moment is in: 0 when active, None when never."""
-        there = datetime.fromtimestamp(moment, UTC).astimezone(self._zone())
-        return hours.minutes_until_active(there.hour * 60 + there.minute, *self._minutes())
+    def opens_at(self, moment: float) -> float | None:
+        """`moment` when it is the hour, else when it will be; None = never."""
+        return hours.opens_at(moment, self._zone(), *self._minutes())
 
 
 @dataclass(frozen=True, slots=True)

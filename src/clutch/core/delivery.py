@@ -6,6 +6,7 @@ take. `due` is asked only with the session's row locked and nobody owning it.
 Who waits for what:
 - urgent letters (a task, an instruction, a decision, a note) start a turn at once, without announces;
   a person's words start one before all others, alone;
+- a letter whose answer goes its own way (a heartbeat) has a turn of its own, after the other urgent ones;
 - announces wait for a debounce, so that one fan-out costs one turn;
 - a session that *holds* (it yielded, or ended while children work) sleeps until no child works, then
   reads everything in spawn order;
@@ -111,16 +112,22 @@ def choose(
         return Choice(urgent=tuple(_same_route(people)))
     urgent = tuple(letter for letter in ready if letter.is_urgent)
     if urgent and not is_settled:
-        return Choice(urgent=urgent)
+        return Choice(urgent=_of_one_turn(urgent))
     background = [letter for letter in ready if not letter.is_urgent]
     if is_settled:
         told = [letter for letter in background if not letter.silent]
         silent = tuple(letter for letter in background if letter.silent)
-        return _capped(told, rules, urgent=urgent, silent=silent)
+        return _capped(told, rules, urgent=_of_one_turn(urgent, is_only=not background), silent=silent)
     told = [letter for letter in background if not letter.silent]
     if is_held:
         told = [letter for letter in told if letter.taken_seq is not None]
     return _turn(told, rules)
+
+
+def _of_one_turn(urgent: tuple[Letter, ...], *, is_only: bool = True) -> tuple[Letter, ...]:
+    """Those that may be read together; else, if there is nothing else to read, the oldest of those that may not."""
+    together = tuple(letter for letter in urgent if not letter.is_solo)
+    return together or (urgent[:1] if is_only else ())
 
 
 def _turn(background: list[Letter], rules: Announcing) -> Choice:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import re
+from datetime import datetime, timedelta, tzinfo
 
 MINUTES_PER_DAY = 24 * 60
 _HH_MM = re.compile(r"([01][0-9]|2[0-3]):([0-5][0-9])")
@@ -85,3 +86,16 @@ def minutes_until_active(minute: int, start: int, end: int) -> int | None:
     if is_active(minute, start, end):
         return 0
     return None if start == end else (start - minute) % MINUTES_PER_DAY
+
+
+def opens_at(moment: float, zone: tzinfo, start: int, end: int) -> float | None:
+    """`moment` when it is the hour there; else the next moment when it is. None = never."""
+    local = datetime.fromtimestamp(moment, zone)
+    minute = local.hour * 60 + local.minute
+    wait = minutes_until_active(minute, start, end)
+    if not wait:
+        return None if wait is None else moment
+    opens = local.replace(hour=start // 60, minute=start % 60, second=0, microsecond=0)
+    if minute >= start:
+        opens = (opens + timedelta(days=1)).replace(fold=0)
+    return opens.timestamp()

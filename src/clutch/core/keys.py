@@ -103,6 +103,11 @@ def subagent_key(agent_id: str, uuid4: str) -> SessionKey:
     return SessionKey(agent_id, KeyKind.SUBAGENT, uuid4)
 
 
+def agent_of(session_key: str) -> str:
+    """Of a key that was checked when its session was made."""
+    return session_key.split(":", 2)[1]
+
+
 def parse_session_key(text: str) -> SessionKey | BadKey:
     match text.split(":", 4):
         case ["agent", agent_id, "main"]:

@@ -126,12 +126,15 @@ class LetterKind(StrEnum):
     INSTRUCTION = "instruction"  #: steer, send, continue: somebody with authority over the session wrote
     DECISION = "decision"  #: a plan was approved or rejected
     NOTE = "note"  #: the runtime itself, e.g. wrap up before the deadline
+    HEARTBEAT = "heartbeat"  #: look up: something happened, or there is a checklist
     PLAN = "plan"  #: a child's plan awaits a decision
     ANNOUNCE = "announce"  #: a child's outcome
 
 
 #: Start a turn without debounce. The others wait to be collected.
 URGENT_KINDS = frozenset(LetterKind) - {LetterKind.ANNOUNCE}
+#: Have a turn each: what becomes of its last words depends on the letter.
+SOLO_KINDS = frozenset({LetterKind.HEARTBEAT})
 
 
 class LetterState(IntEnum):
@@ -222,3 +225,7 @@ class Letter(NamedTuple):
     @property
     def is_urgent(self) -> bool:
         return self.kind in URGENT_KINDS
+
+    @property
+    def is_solo(self) -> bool:
+        return self.kind in SOLO_KINDS

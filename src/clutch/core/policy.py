@@ -8,7 +8,7 @@ from decimal import Decimal
 from enum import StrEnum
 from types import MappingProxyType
 
-from clutch.core.agents import NOBODY, Agent, AgentDefaults, check_allowed
+from clutch.core.agents import NOBODY, Agent, AgentDefaults, Heartbeat, check_allowed
 from clutch.core.attachments import AttachmentRules
 from clutch.core.authority import AgentGrant, Peers, ToolPolicy, Visibility
 from clutch.core.checks import check, require
@@ -249,6 +249,11 @@ class Policy:
 
     def workspace_of(self, agent_id: str) -> str | None:
         return self.agent(agent_id).workspace or self.defaults.workspace
+
+    def heartbeat_of(self, agent_id: str) -> Heartbeat | None:
+        """None: it never looks up by itself."""
+        agent = self.agents.get(agent_id)
+        return None if agent is None else agent.heartbeat or self.defaults.heartbeat
 
     def grant(self, agent_id: str) -> AgentGrant:
         """What the config gives to this agent, whoever starts it."""

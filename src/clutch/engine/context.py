@@ -52,10 +52,10 @@ class _Known:
 
 
 class Documents:
-    """AGENTS.md of each workspace as a section of the prompt, read again when the file has changed."""
+    """One file of each workspace as a section of a prompt, read again when it has changed."""
 
-    def __init__(self, bytes_max: int) -> None:
-        self._bytes_max = bytes_max
+    def __init__(self, bytes_max: int, name: str = DOCUMENT) -> None:
+        self._bytes_max, self._name = bytes_max, name
         self._known: dict[str, _Known] = {}
 
     async def section(self, workspace: str) -> str:
@@ -79,7 +79,7 @@ class Documents:
 
     def _look(self, workspace: str, known: _Known) -> None:
         try:
-            file = _opened(workspace)
+            file = _opened(workspace, self._name)
         except OSError:
             known.section, known.stamp = "", None
             return
@@ -97,19 +97,19 @@ class Documents:
         text = data[: self._bytes_max].decode("utf-8", "replace").replace("\0", "\ufffd")
         if not text.strip():
             return ""
-        return prompts.document_section(DOCUMENT, text, is_cut=len(data) > self._bytes_max)
+        return prompts.document_section(self._name, text, is_cut=len(data) > self._bytes_max)
 
 
 def _is_fresh(known: _Known, now: float) -> bool:
     return known.looked_at is not None and now - known.looked_at < FRESH_S
 
 
-def _opened(workspace: str) -> int:
+def _opened(workspace: str, name: str) -> int:
     """Relative to the open directory and never through a link: a link could lead to anybody's file."""
     directory = os.open(workspace, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         # O_NONBLOCK: opening a pipe must not wait for somebody to write into it.
-        return os.open(DOCUMENT, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=directory)
+        return os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=directory)
     finally:
         os.close(directory)
 

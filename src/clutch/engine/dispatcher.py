@@ -19,12 +19,13 @@ from typing import Any
 
 from clutch import __version__
 from clutch.core.model import Lane
-from clutch.engine import spawning
+from clutch.engine import heartbeat, spawning
 from clutch.engine.kit import Kit
 from clutch.engine.turn import take_turn
 from clutch.errors import ClutchError, StoreError, StoreLost
 from clutch.ports import Clock
 from clutch.protocol import control, inbox, queries, turns, usage, workers
+from clutch.protocol import heartbeat as pulses
 from clutch.protocol.sessions import Stale
 from clutch.protocol.workers import Claimed, Prospect
 
@@ -108,6 +109,8 @@ class Worker:
         if not self.has_leases:
             await self._persist(workers.bury_all_but, self.id)
         await self._patiently(spawning.sweep, self.kit)
+        if self.kit.policy.agents:
+            await self._persist(pulses.arm, self.kit.policy)
         self.ready.set()
 
     async def _persist(self, fn: Callable[..., Any], *args: Any) -> Any:
@@ -175,6 +178,8 @@ class Worker:
         acted |= await self._deliver_mail(prospect.unseen)
         acted |= await self._ring(prospect.alarms)
         acted |= await self._clean()
+        if prospect.beat_at is not None and prospect.beat_at <= now:
+            acted |= await heartbeat.ring_all(self.kit)
         if prospect.due_lanes and self._room() > 0:
             acted |= await self._claim(group, prospect.due_lanes)
         return acted
@@ -250,7 +255,7 @@ class Worker:
     async def _rest(self, prospect: Prospect, looked_at: float) -> None:
         """What lay ahead when it looked may be due by now: then it looks again at once."""
         now = self.clock.now()
-        known = (prospect.due_at, prospect.alarm_at, prospect.lease_at)
+        known = (prospect.due_at, prospect.alarm_at, prospect.beat_at, prospect.lease_at)
         ahead = [moment - now for moment in known if moment is not None and moment > looked_at]
         self._sleeps_until = now + min([self.kit.policy.work.tick_s, *ahead])
         with contextlib.suppress(TimeoutError):

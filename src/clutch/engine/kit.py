@@ -15,7 +15,7 @@ from clutch.core.messages import Usage
 from clutch.core.policy import Policy
 from clutch.engine.bus import Bus
 from clutch.engine.changes import Changes
-from clutch.engine.context import Surroundings
+from clutch.engine.context import Documents, Surroundings
 from clutch.engine.ids import Ids
 from clutch.ports import Lives, ModelRequest, Models, Prices, Runtime, TaskFiles, Toolbox, Workspaces
 from clutch.store.door import Door
@@ -46,6 +46,9 @@ class Kit:
     bus: Bus
     prices: Prices = field(default_factory=NoPrices)
     surroundings: Surroundings | None = None
+    checklists: Documents | None = (
+        None  #: what a heartbeat reads; without it only an event is a reason for one
+    )
     runtimes: Mapping[str, Runtime] = field(default_factory=lambda: MappingProxyType({}))
     workspaces: Workspaces | None = None  #: without it no child gets a workspace of its own
     files: TaskFiles | None = None  #: without it no child is given files, and none hands any over

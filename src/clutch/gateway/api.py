@@ -39,7 +39,7 @@ from clutch.gateway.checks import (
     task_number,
 )
 from clutch.gateway.waiting import PAUSE_S, Waiting
-from clutch.protocol import inbox, outbox, queries, questions, results, sessions, usage
+from clutch.protocol import events, heartbeat, inbox, outbox, queries, questions, results, sessions, usage
 from clutch.protocol.control import NotPossible as NotPossible
 from clutch.protocol.control import PlanChanged as PlanChanged
 from clutch.protocol.control import UnknownTask as UnknownTask
@@ -53,6 +53,7 @@ T = TypeVar("T")
 MAIN_SESSION = "agent:main:main"
 CHANNEL = "api"  #: the route of sessions opened here; `reply` is its counter
 PROGRAM = OperatorCaller(EVERY_SCOPE, "api")  #: whoever embeds Clutch may do everything
+EVENT_CHARS_MAX = 4096  # an event is a line; whatever is longer is a message
 NOT_ENTERED = "Clutch works inside `async with Clutch(...) as c:` only; this one was not entered"
 ENTERED_BEFORE = "this Clutch was entered before; make a new one: `async with Clutch(...) as c:`"
 CLOSED = "this Clutch is closed; its tasks go on at the next start, and `get` finds them by their id"
@@ -406,6 +407,22 @@ class Gateway:
         await self._tx(receiver, inbox.say, kit.policy, receiver, key, LetterKind.USER, text)
         return key
 
+    async def notify(self, text: str, *, session: str = MAIN_SESSION) -> bool:
+        """Something happened: the agent reads it in its next turn. Wakes nobody; `wake` does.
+
+        The newest 20 are kept. False: the newest one that waits says the same."""
+        kit = self._kit
+        check_text("text", text, EVENT_CHARS_MAX)
+        receiver = await self._session(session)
+        return await self._tx(receiver, events.notify, kit.policy, receiver, text)
+
+    async def wake(self, *, session: str = MAIN_SESSION) -> None:
+        """The agent looks up within a quarter of a second, or after its turn; once, however many ask until then.
+
+        Without an event and without a HEARTBEAT.md in its workspace there is nothing to look at, and no model call."""
+        kit, sleeper = self._kit, await self._session(session)
+        await self._tx(sleeper, heartbeat.wake, kit.policy, sleeper)
+
     async def reply(self, *, session: str = MAIN_SESSION) -> str:
         """The oldest words of this main agent that nobody has taken yet; waits for them. Each is given once."""
         speaker = await self._session(session)
@@ -439,6 +456,8 @@ class Gateway:
         opened = await self._surely(
             lambda: kit.door.alone(sessions.open_session, number, session, agent_id, rights, route, workspace)
         )
+        if kit.policy.heartbeat_of(agent_id) is not None:
+            await self._surely(lambda: kit.door.alone(heartbeat.arm, kit.policy))
         if kit.policy.budgets.has_root:
             await self._surely(lambda: kit.door.alone(usage.give_root, kit.policy, opened))
         self._sessions[session] = opened

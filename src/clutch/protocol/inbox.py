@@ -108,6 +108,7 @@ class Taken:
     is_any: bool = False
     by_person: bool = False
     interrupts: bool = False
+    solo: int | None = None  #: the letter that has this turn for itself
 
 
 _NOTHING = Taken()
@@ -160,7 +161,8 @@ def take(
     inputs = tuple(page.inputs(choice, point, absent))
     yield from _mark(session, run_id, choice, point)
     told = tuple(letter.task_id for letter in choice.announces if letter.task_id is not None)
-    return Taken(inputs, told, is_any=True, by_person=by_person, interrupts=choice.interrupts)
+    solo = next((letter.id for letter in choice.urgent if letter.is_solo), None)
+    return Taken(inputs, told, is_any=True, by_person=by_person, interrupts=choice.interrupts, solo=solo)
 
 
 def _letter(

@@ -22,7 +22,7 @@ class Stale(ClutchError):
 
 _COLUMNS = (
     "id, head, model, purses, key, parent_id, root_id, depth, role, is_task, route, owner, fence, base, hold,"
-    " hold_until, paused, closed, run_id, progress_at, idle_at"
+    " hold_until, paused, closed, run_id, progress_at, idle_at, letter_id"
 )
 
 
@@ -68,6 +68,7 @@ class SessionRow(StepRow):
     run_id: int | None
     progress_at: float | None
     idle_at: float | None
+    letter_id: int | None  #: the letter its latest run answers in a way of its own
     has_mail: bool | None = field(
         default=None, kw_only=True
     )  #: open letters lie here; None = nobody has looked
@@ -140,20 +141,21 @@ def save(now: float, policy: Policy, session: SessionRow) -> Tx[None]:
     if session.owner is not None:
         yield (
             "UPDATE sessions SET head = ?, base = ?, hold = ?, hold_until = ?, paused = ?, closed = ?, run_id = ?,"
-            " progress_at = ?, idle_at = ? WHERE id = ?",
+            " progress_at = ?, idle_at = ?, letter_id = ? WHERE id = ?",
             (
                 session.head, session.base, session.hold, session.hold_until, session.paused, session.closed,
-                session.run_id, session.progress_at, session.idle_at, session.id,
+                session.run_id, session.progress_at, session.idle_at, session.letter_id, session.id,
             ),
         )  # fmt: skip
         return
     moment = yield from _due(now, policy, session)
     yield (
         "UPDATE sessions SET owner = ?, fence = ?, head = ?, base = ?, due = ?, hold = ?, hold_until = ?,"
-        " paused = ?, closed = ?, run_id = ?, progress_at = ?, idle_at = ? WHERE id = ?",
+        " paused = ?, closed = ?, run_id = ?, progress_at = ?, idle_at = ?, letter_id = ? WHERE id = ?",
         (
             session.owner, session.fence, session.head, session.base, moment, session.hold, session.hold_until,
-            session.paused, session.closed, session.run_id, session.progress_at, session.idle_at, session.id,
+            session.paused, session.closed, session.run_id, session.progress_at, session.idle_at, session.letter_id,
+            session.id,
         ),
     )  # fmt: skip
     if moment is not None:

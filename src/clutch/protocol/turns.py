@@ -20,7 +20,7 @@ from clutch.core.delivery import Point
 from clutch.core.messages import Answer, Input, Message, Result, Results
 from clutch.core.model import ANSWERED, LetterKind, Wait
 from clutch.core.policy import Policy
-from clutch.protocol import context, inbox, outbox, sessions, tasks, usage
+from clutch.protocol import context, inbox, last_words, sessions, tasks, usage
 from clutch.protocol.sessions import SessionRow, StepRow
 from clutch.protocol.spawn import Accepted, Order, spawn
 from clutch.protocol.usage import Fate
@@ -143,7 +143,7 @@ def _open_run(now: float, policy: Policy, session: SessionRow, run_id: int, nonc
         "INSERT INTO runs(id, session_id, generation, by_person, started_at) VALUES(?, ?, ?, ?, ?)",
         (run_id, session.id, generation, int(taken.by_person), now),
     )
-    session.run_id, session.progress_at = run_id, now
+    session.run_id, session.progress_at, session.letter_id = run_id, now, taken.solo
     yield from sessions.save(now, policy, session)
     yield from _foresee(now, policy, session, run_id)
     return Begun(run_id, session.head, session.base, session.depth, False, True, taken.senders)
@@ -398,7 +398,7 @@ def _end_in_order(now: float, policy: Policy, session: SessionRow, run_id: int, 
         yield from tasks.record(now, policy, session, ev.Ended(now, text, children))
     else:
         yield from tasks.forget_notes(session.id)  # a warning that came with the last words starts no turn
-        yield from _reply(now, session, run_id, text)
+        yield from last_words.reply(now, policy, session, run_id, text)
     session.progress_at = now
     yield from sessions.save(now, policy, session)
 
@@ -448,14 +448,6 @@ def wait(now: float, policy: Policy, session_id: int, fence: int, run_id: int, s
     if session.is_task:
         yield from tasks.record(now, policy, session, ev.Parked(now, Wait.BUDGET))
     yield from _release(now, policy, session, parked_until=now + seconds)
-
-
-def _reply(now: float, session: SessionRow, run_id: int, text: str) -> Tx[None]:
-    """A main agent's words go to the person's channel, unless it chose to say nothing."""
-    if session.route is None or not text.strip() or wording.silence(text) is not None:
-        return
-    channel, _, target = session.route.partition(":")
-    yield from outbox.post(now, session.id, f"reply:{run_id}", channel, target, text)
 
 
 def _end_run(now: float, session: SessionRow, run_id: int, reason: str) -> Tx[None]:
@@ -545,7 +537,7 @@ def _end(
     if session.is_task:
         yield from tasks.record(now, policy, session, ev.Failed(now, error, text, is_final))
     else:
-        yield from _reply(now, session, run_id, f"(this turn failed: {error})")
+        yield from last_words.reply(now, policy, session, run_id, f"(this turn failed: {error})")
     yield from sessions.save(now, policy, session)
 
 

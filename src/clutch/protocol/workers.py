@@ -153,6 +153,7 @@ class Prospect:
     due_lanes: tuple[Lane, ...]  #: lanes with room for one that is due already
     alarms: tuple[int, ...]  #: tasks whose timer is due
     alarm_at: float | None
+    beat_at: float | None  #: a session looks up by itself then
     unseen: tuple[int, ...]  #: sessions with letters the mailman has not looked at
     others: tuple[int, ...]  #: workers beside this one
     lease_at: float | None  #: when the next lease of one of them is over
@@ -161,7 +162,11 @@ class Prospect:
 def peek(now: float, worker_id: int) -> Tx[Prospect]:
     due = yield from _next_due(now)
     alarms = yield "SELECT id FROM tasks WHERE wake_at <= ? ORDER BY wake_at, id LIMIT 200", (now,)
-    alarm = yield "SELECT MIN(wake_at) FROM tasks WHERE wake_at IS NOT NULL", ()
+    timers = yield (
+        "SELECT (SELECT MIN(wake_at) FROM tasks WHERE wake_at IS NOT NULL),"
+        " (SELECT MIN(heartbeat_at) FROM sessions WHERE heartbeat_at IS NOT NULL)",
+        (),
+    )
     unseen = yield (
         "SELECT DISTINCT session_id FROM inbox WHERE seen = 0 ORDER BY session_id LIMIT ?",
         (UNSEEN_MAX,),
@@ -171,7 +176,8 @@ def peek(now: float, worker_id: int) -> Tx[Prospect]:
         min(due.values(), default=None),
         tuple(lane for lane, moment in due.items() if moment <= now),
         tuple(row[0] for row in alarms),
-        alarm[0][0],
+        timers[0][0],
+        timers[0][1],
         tuple(row[0] for row in unseen),
         tuple(row[0] for row in others),
         min((row[1] for row in others), default=None),

@@ -8,3 +8,15 @@ CREATE INDEX tasks_ended ON tasks(ended_at) WHERE ended_at IS NOT NULL;
 CREATE TABLE replies(
   key {text} PRIMARY KEY, request {text} NOT NULL, status {big} NOT NULL, body {text} NOT NULL, at {float} NOT NULL);
 CREATE INDEX replies_at ON replies(at);
+
+-- Peers: heartbeats, agent to agent, threads.
+-- A fourth timer: when a main session looks up by itself. `wake` only ever brings it forward.
+ALTER TABLE sessions ADD COLUMN heartbeat_at {float};
+CREATE INDEX sessions_heartbeat ON sessions(heartbeat_at) WHERE heartbeat_at IS NOT NULL;
+-- The letter that the latest run answers, where it decides what becomes of the last words; NULL: as usual.
+ALTER TABLE sessions ADD COLUMN letter_id {big};
+-- What the run that read it said last; only of letters that somebody waits for an answer to.
+ALTER TABLE inbox ADD COLUMN reply {text};
+-- What heartbeats have told lately, so that it is not told again.
+CREATE TABLE alerts(
+  session_id {big} NOT NULL, sha {text} NOT NULL, at {float} NOT NULL, PRIMARY KEY(session_id, sha)){without_rowid};
