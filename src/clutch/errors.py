@@ -7,6 +7,7 @@ these are for broken promises of the caller or of the world.
 from __future__ import annotations
 
 import inspect
+from collections.abc import Sequence
 
 
 class ClutchError(Exception):
@@ -92,4 +93,16 @@ class RateLimited(ClutchError):
 
 
 class NotFound(ClutchError):
-    """There is no such thing here."""
+    """There is no such thing here. `candidates` are what there is instead."""
+
+    def __init__(self, message: str | None = None, candidates: Sequence[str] = ()) -> None:
+        super().__init__(message)
+        self.candidates = tuple(candidates)
+
+
+class AmbiguousTarget(ClutchError):
+    """More than one thing is meant by this; `candidates` are some of them."""
+
+    def __init__(self, message: str | None = None, candidates: Sequence[str] = ()) -> None:
+        super().__init__(message)
+        self.candidates = tuple(candidates)

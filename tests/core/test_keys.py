@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from clutch.core import keys
 from clutch.core.keys import (
     CANDIDATES_MAX,
     ROW_NUMBER_MAX,
@@ -294,3 +295,19 @@ def test_a_full_id_or_key_always_finds_its_own_task(candidates: list[Candidate],
     assert wanted.run_id is not None
     for text in (wanted.session_key, task_id(wanted.task_id), run_id(wanted.run_id)):
         assert found(text, candidates) == wanted
+
+
+@given(st.integers(min_value=0, max_value=keys.ROW_NUMBER_MAX), st.data())
+def test_the_beginning_of_an_id_as_arithmetic_holds_for_every_id_it_begins(
+    number: int, data: st.DataObject
+) -> None:
+    text = keys.task_id(number)
+    beginning = text[: data.draw(st.integers(min_value=3, max_value=max(3, min(len(text), 14))))]
+    divided = keys.low_digits("t_", beginning)
+    assert divided is not None
+    assert number % divided[0] == divided[1]
+
+
+@pytest.mark.parametrize("text", ["t_", "t", "", "r_7", "t_u", "t_" + "1" * 13, "T_7"])
+def test_what_begins_no_id_has_no_arithmetic(text: str) -> None:
+    assert keys.low_digits("t_", text) is None

@@ -143,6 +143,7 @@ def check_agent_id(text: str, configured: Collection[str]) -> BadAgentId | None:
 
 _DIGITS = "0123456789abcdefghjkmnpqrstvwxyz"  # Crockford: no i l o u, nothing to misread
 _DIGIT_VALUES = {digit: value for value, digit in enumerate(_DIGITS)}
+_BEGINNING = re.compile(f"[{_DIGITS}]{{1,12}}")
 _ENCODED = re.compile(f"0|[{_DIGITS}]{{0,12}}[{_DIGITS[1:]}]")
 
 
@@ -190,6 +191,14 @@ def parse_run_id(text: str) -> int | None:
 
 def parse_worker_id(text: str) -> int | None:
     return _parse_id("w_", text)
+
+
+def low_digits(prefix: str, text: str) -> tuple[int, int] | None:
+    """The beginning of an id as arithmetic: such a row number leaves the second when divided by the first."""
+    digits = text[len(prefix) :]
+    if not text.startswith(prefix) or not _BEGINNING.fullmatch(digits):
+        return None
+    return 32 ** len(digits), sum(_DIGIT_VALUES[digit] << (5 * place) for place, digit in enumerate(digits))
 
 
 # --- targets: what was typed ------------------------------------------------------------------------------

@@ -48,15 +48,16 @@ def of(now: float, task_ids: Sequence[int]) -> Tx[list[TaskView]]:
 
 def tree(now: float, task_id: int) -> Tx[list[TaskView]]:
     """The task and everything below it."""
-    return (yield from of(now, [task_id, *(yield from _ids_below(task_id))]))
+    return (yield from of(now, [task_id, *(yield from ids_below(task_id))]))
 
 
 def below(now: float, session_id: int) -> Tx[list[TaskView]]:
     """Everything below a session, main or child."""
-    return (yield from of(now, (yield from _ids_below(session_id))))
+    return (yield from of(now, (yield from ids_below(session_id))))
 
 
-def _ids_below(session_id: int) -> Tx[list[int]]:
+def ids_below(session_id: int) -> Tx[list[int]]:
+    """Also below sessions that were deleted: their tasks stay."""
     rows = yield (
         "WITH RECURSIVE below(id) AS (SELECT id FROM tasks WHERE requester_id = ?"
         " UNION ALL SELECT t.id FROM tasks t JOIN below b ON t.requester_id = b.id) SELECT id FROM below",

@@ -3,6 +3,9 @@
 -- Lists: in the order of creation, and what ended lately.
 CREATE INDEX tasks_created ON tasks(created_at, id);
 CREATE INDEX tasks_ended ON tasks(ended_at) WHERE ended_at IS NOT NULL;
+-- Targets: the numbers of the list that somebody was last shown.
+CREATE TABLE shown(
+  viewer {text} NOT NULL, number {big} NOT NULL, task_id {big} NOT NULL, PRIMARY KEY(viewer, number)){without_rowid};
 
 -- Answers to writes that came with an `Idempotency-Key`, so that asking again does nothing again.
 CREATE TABLE replies(

@@ -1,0 +1,226 @@
+"""What a person or a model typed to point at a session, and the one it means.
+
+The grammar and the order of meanings are in `core.keys`; here the store is asked for whatever could be meant.
+Only what the caller may see is ever looked at, so nothing else can be found, and nothing else is proposed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, assert_never
+
+from clutch.core import keys
+from clutch.core.authority import AgentCaller, Allowed, Caller, OperatorCaller, Target, Verb, Visibility, can
+from clutch.core.keys import Ambiguous, Candidate, Unknown, Viewpoint
+from clutch.errors import AmbiguousTarget, NotFound
+from clutch.protocol import views
+from clutch.store.door import Many, Row, Statement, Tx
+
+MATCHES_MAX = 1000  # of a prefix that begins nearly everything
+NUMBERED_MAX = 200  # lines of one list
+MAIN_AGENT = "main"
+
+
+@dataclass(frozen=True, slots=True)
+class Standpoint:
+    """Whose words they are. `viewer` names whoever was shown a numbered list; `session_id` is where `current` is,
+    and whose children `last` is about: without one, everybody's."""
+
+    caller: Caller
+    viewer: str = ""
+    session_id: int | None = None
+    agent_id: str = MAIN_AGENT
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    session_id: int
+    session_key: str | None  #: None once it was deleted
+    task_id: int | None  #: None: a main session
+
+
+def of_agent(caller: AgentCaller) -> Standpoint:
+    return Standpoint(caller, f"session:{caller.session_id}", caller.session_id, caller.agent_id)
+
+
+def task(now: float, text: str, who: Standpoint) -> Tx[int]:
+    """The number of a task. Raises NotFound, AmbiguousTarget."""
+    found = yield from resolve(now, text, who)
+    if found.task_id is None:
+        raise NotFound(f"{found.session_key} is a main session and nobody's task")
+    return found.task_id
+
+
+def resolve(now: float, text: str, who: Standpoint) -> Tx[Found]:
+    """Raises NotFound, AmbiguousTarget; both propose what it could be."""
+    del now
+    target = keys.parse_target(text)
+    viewpoint = yield from _viewpoint(target, who)
+    rows = yield from _matches(target, viewpoint, who)
+    known = {_candidate(row): row[0] for row in rows}
+    match keys.resolve(target, list(known), viewpoint):
+        case Candidate() as meant:
+            return Found(known[meant], meant.session_key or None, meant.task_id)
+        case Ambiguous(typed, candidates, total):
+            raise AmbiguousTarget(
+                f"{_quoted(typed)} fits {total} sessions", [_proposal(one) for one in candidates]
+            )
+        case Unknown(typed):
+            recent = yield from _recent(who)
+            raise NotFound(
+                f"there is no session or task {_quoted(typed)}", [_proposal(one) for one in recent]
+            )
+        case never:
+            assert_never(never)
+
+
+def _quoted(text: str) -> str:
+    return repr(text[: keys.SHOWN_INPUT_MAX])
+
+
+def _proposal(one: Candidate) -> str:
+    """A text that finds it again."""
+    name = one.session_key if one.task_id is None else keys.task_id(one.task_id)
+    return f"{name} ({one.label})" if one.label else name
+
+
+# ---- what the caller's own words mean -------------------------------------------------------------------
+
+
+def _viewpoint(target: keys.Target, who: Standpoint) -> Tx[Viewpoint]:
+    match target:
+        case keys.Numbered(number):
+            rows = yield (
+                "SELECT task_id FROM shown WHERE viewer = ? AND number = ?",
+                (who.viewer, number),
+            )
+            return Viewpoint(numbering={number: rows[0][0]} if rows else {})
+        case keys.Last():
+            return Viewpoint(last_task_id=(yield from _last(who.session_id)))
+        case keys.Main():
+            return Viewpoint(main_key=str(keys.main_key(who.agent_id)))
+        case keys.Current() if who.session_id is not None:
+            rows = yield "SELECT key FROM sessions WHERE id = ?", (who.session_id,)
+            return Viewpoint(current_key=rows[0][0] if rows else None)
+        case _:
+            return Viewpoint()
+
+
+def _last(session_id: int | None) -> Tx[int | None]:
+    newest = "ORDER BY created_at DESC, spawn_order DESC, id DESC LIMIT 1"
+    if session_id is None:
+        rows = yield f"SELECT id FROM tasks {newest}", ()  # noqa: S608 (constant words)
+    else:
+        rows = yield f"SELECT id FROM tasks WHERE requester_id = ? {newest}", (session_id,)  # noqa: S608
+    return rows[0][0] if rows else None
+
+
+def remember(now: float, viewer: str, task_ids: Sequence[int]) -> Tx[None]:
+    """The numbers of a list that was just shown: from now on `1` is the first of these to this viewer. Alone."""
+    del now
+    yield "DELETE FROM shown WHERE viewer = ?", (viewer,)
+    numbered = enumerate(task_ids[:NUMBERED_MAX], start=1)
+    rows = Many((viewer, number, task_id) for number, task_id in numbered)
+    if rows:
+        yield "INSERT INTO shown(viewer, number, task_id) VALUES(?, ?, ?)", rows
+
+
+# ---- what could be meant -------------------------------------------------------------------------------
+
+#: Where each meaning looks: by number or label, by key, by run.
+_BY_TASK = (
+    "SELECT t.id, COALESCE(s.key, ''), t.id, s.run_id, t.label, s.agent_id"
+    " FROM tasks t LEFT JOIN sessions s ON s.id = t.id"
+)
+_BY_KEY = (
+    "SELECT s.id, s.key, t.id, s.run_id, t.label, s.agent_id FROM sessions s LEFT JOIN tasks t ON t.id = s.id"
+)
+_BY_RUN = (
+    "SELECT r.session_id, COALESCE(s.key, ''), t.id, r.id, t.label, s.agent_id FROM runs r"
+    " LEFT JOIN sessions s ON s.id = r.session_id LEFT JOIN tasks t ON t.id = r.session_id"
+)
+_SESSION = {_BY_TASK: "t.id", _BY_KEY: "s.id", _BY_RUN: "r.session_id"}
+
+
+def _candidate(row: Row) -> Candidate:
+    _, key, task_id, run_id, label, _ = row
+    return Candidate(key, task_id, run_id, label)
+
+
+def _matches(target: keys.Target, viewpoint: Viewpoint, who: Standpoint) -> Tx[list[Row]]:
+    """One row a session: the first that was found, which is the one with the exact meaning."""
+    sight = yield from _sight(who.caller)
+    found: dict[int, Row] = {}
+    for source, words, values in _conditions(target, viewpoint):
+        for row in (yield sight.statement(source, words, values)):
+            if sight.sees(row):
+                found.setdefault(row[0], row)
+    return list(found.values())
+
+
+def _conditions(target: keys.Target, viewpoint: Viewpoint) -> Iterator[tuple[str, str, tuple[Any, ...]]]:
+    text = keys.target_text(target)
+    for number in _numbers(target, viewpoint):
+        yield _BY_TASK, "t.id = ?", (number,)
+    for key in (viewpoint.main_key, viewpoint.current_key):
+        if key is not None:
+            yield _BY_KEY, "s.key = ?", (key,)
+    if isinstance(target, keys.RunRef):
+        yield _BY_RUN, "r.id = ?", (target.id,)
+    if text.startswith("agent:"):
+        yield _BY_KEY, "SUBSTR(s.key, 1, ?) = ?", (len(text), text)
+    if (low := keys.low_digits("t_", text)) is not None:
+        yield _BY_TASK, "t.id % ? = ?", low
+    if (low := keys.low_digits("r_", text)) is not None:
+        yield _BY_RUN, "r.id % ? = ?", low
+    if text:
+        yield _BY_TASK, "SUBSTR(t.label, 1, ?) = ?", (len(text), text)
+
+
+def _numbers(target: keys.Target, viewpoint: Viewpoint) -> Iterator[int]:
+    yield from viewpoint.numbering.values()
+    if viewpoint.last_task_id is not None:
+        yield viewpoint.last_task_id
+    if isinstance(target, keys.TaskRef):
+        yield target.id
+
+
+@dataclass(frozen=True, slots=True)
+class _Sight:
+    """What a caller may see: an operator everything, an agent what the guard lets it list."""
+
+    caller: Caller
+    tree: frozenset[int] = frozenset()  #: below an agent, and itself
+
+    def statement(
+        self, source: str, words: str, values: Sequence[Any], limit: int = MATCHES_MAX
+    ) -> Statement:
+        """Newest first. Where the guard would say no to everything else, nothing else is looked at."""
+        if isinstance(self.caller, AgentCaller) and self.caller.visibility <= Visibility.TREE:
+            words, values = f"{_SESSION[source]} {{any}} AND {words}", (sorted(self.tree), *values)
+        return f"{source} WHERE {words} ORDER BY {_SESSION[source]} DESC LIMIT ?", (*values, limit)
+
+    def sees(self, row: Row) -> bool:
+        session_id, agent_id = row[0], row[-1] or ""
+        above = (
+            () if isinstance(self.caller, OperatorCaller) else self._above(session_id, self.caller.session_id)
+        )
+        return isinstance(can(self.caller, Verb.LIST, Target(session_id, agent_id, above)), Allowed)
+
+    def _above(self, session_id: int, own: int) -> tuple[int, ...]:
+        return (own,) if session_id in self.tree and session_id != own else ()
+
+
+def _sight(caller: Caller) -> Tx[_Sight]:
+    if isinstance(caller, OperatorCaller):
+        return _Sight(caller)
+    below = yield from views.ids_below(caller.session_id)
+    return _Sight(caller, frozenset({caller.session_id, *below}))
+
+
+def _recent(who: Standpoint) -> Tx[list[Candidate]]:
+    """What it could have meant, if anything: the newest it may see."""
+    sight = yield from _sight(who.caller)
+    rows = yield sight.statement(_BY_TASK, "1 = 1", (), 10 * keys.CANDIDATES_MAX)
+    return [_candidate(row) for row in rows if sight.sees(row)][: keys.CANDIDATES_MAX]
