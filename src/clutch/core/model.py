@@ -127,6 +127,7 @@ class LetterKind(StrEnum):
     DECISION = "decision"  #: a plan was approved or rejected
     NOTE = "note"  #: the runtime itself, e.g. wrap up before the deadline
     HEARTBEAT = "heartbeat"  #: look up: something happened, or there is a checklist
+    PEER = "peer"  #: another agent wrote; the body is an `Exchange`
     PLAN = "plan"  #: a child's plan awaits a decision
     ANNOUNCE = "announce"  #: a child's outcome
 
@@ -134,7 +135,7 @@ class LetterKind(StrEnum):
 #: Start a turn without debounce. The others wait to be collected.
 URGENT_KINDS = frozenset(LetterKind) - {LetterKind.ANNOUNCE}
 #: Have a turn each: what becomes of its last words depends on the letter.
-SOLO_KINDS = frozenset({LetterKind.HEARTBEAT})
+SOLO_KINDS = frozenset({LetterKind.HEARTBEAT, LetterKind.PEER})
 
 
 class LetterState(IntEnum):

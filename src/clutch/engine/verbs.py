@@ -14,13 +14,13 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any, TypeVar
 
-from clutch.core.authority import Caller, Verb
+from clutch.core.authority import AgentCaller, Caller, Verb
 from clutch.core.events import Verdict
 from clutch.core.model import Phase, Task
 from clutch.engine.insisting import surely
 from clutch.engine.kit import Kit
 from clutch.errors import InvalidInput, StoreError
-from clutch.protocol import control, questions
+from clutch.protocol import control, peers, questions
 from clutch.protocol.control import KillReport, Steered, StopReport
 from clutch.protocol.guarding import guarded
 from clutch.protocol.questions import Decision
@@ -112,7 +112,11 @@ class Verbs:
         """A follow-up. `wait_s`: for the reply; 0 = don't wait, None = as long as the policy says."""
         check_text("text", text, self._kit.policy.limits.task_bytes_max)
         idem = self._key("send", key)
-        await self._act(caller, Verb.SEND, session_id, control.send, idem, text)
+        if isinstance(caller, AgentCaller):  # to a stranger it is the beginning of a talk
+            known = (self._kit.policy, session_id, idem, text, caller.session_id, caller.actor)
+            await self._surely(caller, Verb.SEND, session_id, peers.send, *known)
+        else:
+            await self._act(caller, Verb.SEND, session_id, control.send, idem, text)
         wait_s = self._kit.policy.control.send_wait_s if wait_s is None else wait_s
         if wait_s <= 0:
             return Sent(SendStatus.ACCEPTED)

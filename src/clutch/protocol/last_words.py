@@ -7,31 +7,32 @@ from __future__ import annotations
 
 import hashlib
 
-from clutch.core import heartbeat, keys, wording
+from clutch.core import heartbeat, keys, pingpong
 from clutch.core.agents import Heartbeat
 from clutch.core.model import LetterKind
+from clutch.core.pingpong import Exchange, Stage
 from clutch.core.policy import Policy
-from clutch.protocol import outbox
+from clutch.protocol import letters, outbox
 from clutch.protocol.sessions import SessionRow
 from clutch.store.door import Tx
 
 
-def reply(now: float, policy: Policy, session: SessionRow, run_id: int, text: str) -> Tx[None]:
+def reply(
+    now: float, policy: Policy, session: SessionRow, run_id: int, text: str, *, is_error: bool = False
+) -> Tx[None]:
+    """`is_error`: words of ours about a turn that failed."""
     if session.letter_id is None:
-        return (yield from _post(now, session, run_id, session.route, text))
+        return (yield from outbox.reply(now, session.id, run_id, session.route, text))
     rows = yield "SELECT kind, body FROM inbox WHERE id = ?", (session.letter_id,)
     match LetterKind(rows[0][0]):
         case LetterKind.HEARTBEAT:
             yield from _alert(now, policy, session, run_id, text)
+        case LetterKind.PEER if not is_error:  # what failed is answered by nobody: the talk is over
+            yield from _answer(now, session, run_id, pingpong.load(rows[0][1]), text)
+        case LetterKind.PEER:
+            pass
         case other:
             raise AssertionError(f"a {other} has no turn of its own")
-
-
-def _post(now: float, session: SessionRow, run_id: int, route: str | None, text: str) -> Tx[None]:
-    if route is None or not text.strip() or wording.silence(text) is not None:
-        return
-    channel, _, target = route.partition(":")
-    yield from outbox.post(now, session.id, f"reply:{run_id}", channel, target, text)
 
 
 def _alert(now: float, policy: Policy, session: SessionRow, run_id: int, text: str) -> Tx[None]:
@@ -46,4 +47,14 @@ def _alert(now: float, policy: Policy, session: SessionRow, run_id: int, text: s
         return
     yield "INSERT INTO alerts(session_id, sha, at) VALUES(?, ?, ?)", (session.id, sha, now)
     route = session.route if rules.target == heartbeat.LAST else rules.target
-    yield from _post(now, session, run_id, route, said)
+    yield from outbox.reply(now, session.id, run_id, route, said)
+
+
+def _answer(now: float, session: SessionRow, run_id: int, exchange: Exchange, text: str) -> Tx[None]:
+    """What follows in a talk with another agent, or what a person is told of it."""
+    if exchange.stage is Stage.ANNOUNCE and not pingpong.is_silent(text):
+        return (yield from outbox.reply(now, session.id, run_id, session.route, text))
+    following = pingpong.answered(exchange, text)
+    if following is not None:
+        idem = f"peer:{following.key}:{following.stage}:{following.turn}"
+        yield from letters.post(now, following.reader_id, idem, LetterKind.PEER, pingpong.dump(following))

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from clutch.core import wording
 from clutch.core.policy import Announcing
 from clutch.protocol.sessions import Stale
 from clutch.store.door import HINT, Tx
@@ -32,6 +33,14 @@ def post(now: float, session_id: int, key: str, channel: str, target: str, body:
         (key, session_id, channel, target, body, now),
     )
     yield HINT, ("outbox", channel)
+
+
+def reply(now: float, session_id: int, run_id: int, route: str | None, text: str) -> Tx[None]:
+    """The last words of a run, unless it chose to say nothing."""
+    if route is None or not text.strip() or wording.silence(text) is not None:
+        return
+    channel, _, target = route.partition(":")
+    yield from post(now, session_id, f"reply:{run_id}", channel, target, text)
 
 
 def claim(now: float, worker_id: int, channel: str, count: int) -> Tx[list[Parcel]]:

@@ -8,11 +8,12 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from clutch.core import keys, wording
+from clutch.core import keys, pingpong, wording
 from clutch.core.delivery import Choice, Point
 from clutch.core.messages import Input
 from clutch.core.model import Delivery, Letter, LetterKind, Outcome
 from clutch.core.policy import Announcing
+from clutch.core.wording.peers import peer_message
 from clutch.protocol.sessions import IS_WORKING, SessionRow
 from clutch.store.door import Tx
 
@@ -157,6 +158,8 @@ class Page:
             yield Input(wording.interrupt(text) if steered else text, LetterKind.ANNOUNCE.value)
 
     def _words(self, letter: Letter) -> str:
+        if letter.kind is LetterKind.PEER:
+            return peer_message(pingpong.load(letter.body), self.nonce)
         if letter.kind is not LetterKind.PLAN or letter.task_id is None:
             return letter.body
         sender = self.senders[letter.task_id]

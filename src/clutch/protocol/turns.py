@@ -537,7 +537,9 @@ def _end(
     if session.is_task:
         yield from tasks.record(now, policy, session, ev.Failed(now, error, text, is_final))
     else:
-        yield from last_words.reply(now, policy, session, run_id, f"(this turn failed: {error})")
+        yield from last_words.reply(
+            now, policy, session, run_id, f"(this turn failed: {error})", is_error=True
+        )
     yield from sessions.save(now, policy, session)
 
 

@@ -19,6 +19,7 @@ from enum import IntEnum, StrEnum
 from typing import assert_never
 
 from clutch.core.authority.tools import Role, any_matches
+from clutch.errors import InvalidInput
 
 
 class Verb(StrEnum):
@@ -80,6 +81,11 @@ class Peers:
 
     enabled: bool = False
     allow: frozenset[str] = frozenset()
+    turns_max: int = 5  #: replies to and fro after the first: two models can be polite to each other for ever
+
+    def __post_init__(self) -> None:
+        if self.turns_max not in range(6):
+            raise InvalidInput("Peers.turns_max", f"must be 0 to 5, not {self.turns_max!r}")
 
     def connect(self, one: str, other: str) -> bool:
         return self.enabled and any_matches(self.allow, one) and any_matches(self.allow, other)

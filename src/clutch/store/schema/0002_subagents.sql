@@ -18,8 +18,6 @@ ALTER TABLE sessions ADD COLUMN heartbeat_at {float};
 CREATE INDEX sessions_heartbeat ON sessions(heartbeat_at) WHERE heartbeat_at IS NOT NULL;
 -- The letter that the latest run answers, where it decides what becomes of the last words; NULL: as usual.
 ALTER TABLE sessions ADD COLUMN letter_id {big};
--- What the run that read it said last; only of letters that somebody waits for an answer to.
-ALTER TABLE inbox ADD COLUMN reply {text};
 -- What heartbeats have told lately, so that it is not told again.
 CREATE TABLE alerts(
   session_id {big} NOT NULL, sha {text} NOT NULL, at {float} NOT NULL, PRIMARY KEY(session_id, sha)){without_rowid};
