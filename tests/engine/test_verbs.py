@@ -17,12 +17,14 @@ from clutch.core.authority import (
     Role,
     Scope,
 )
-from clutch.core.messages import Answer
+from clutch.core.messages import Answer, Input, Result, Results
 from clutch.core.model import Outcome, Phase
-from clutch.core.policy import Control, Policy
+from clutch.core.policy import Control, LateResult, Policy
+from clutch.core.wording import OUTCOME_UNKNOWN
 from clutch.engine.verbs import SendStatus, Verbs
 from clutch.errors import Forbidden, InvalidInput, NotFound, RateLimited, StoreError
 from clutch.ports import ModelRequest
+from clutch.protocol import listing, queries, turns
 from clutch.protocol.control import AlreadyFinished, KillReport, NotPossible, PlanChanged
 from clutch.protocol.pages import plan_hash
 from clutch.protocol.sessions import Stale
@@ -278,6 +280,40 @@ async def test_store_error_during_kill_is_reported_and_the_next_kill_works(build
     assert await set_up.verbs.kill(BOSS, parent) == KillReport((parent, child))
 
 
+@pytest.mark.scenario(119)
+@pytest.mark.parametrize("late", LateResult)
+async def test_what_a_killed_task_said_anyway_is_stored_and_told_if_the_policy_says_so(
+    build: Build, late: LateResult
+) -> None:
+    set_up = await stage(build, "one", policy=replace(POLICY, control=Control(late_result=late)))
+    one, house = await set_up.id("one"), set_up.house
+    await set_up.verbs.kill(BOSS, one, "enough")
+    nonce = "0" * 32
+    await house.door.tx(one, turns.late, house.policy, one, "I had it!", nonce)
+    await house.door.tx(one, turns.late, house.policy, one, "I had it!", nonce)
+    set_up.go.set()
+    await house.until_quiet()
+    result = await house.door.read(listing.result, one)
+    assert result is not None
+    assert result.outcome is Outcome.KILLED
+    assert result.late is not None
+    assert result.late[0] == "I had it!"
+    told = [text for text in await house.inputs(house.main) if "I had it!" in text]
+    assert len(told) == (late is LateResult.DELIVER)
+    assert all("killed; finished anyway" in text for text in told)
+
+
+async def test_requester_is_told_of_a_kill_if_the_policy_says_so(build: Build) -> None:
+    set_up = await stage(build, "parent", policy=replace(POLICY, control=Control(announces_kill=True)))
+    house = set_up.house
+    await set_up.verbs.kill(BOSS, await set_up.id("parent"))
+    await set_up.verbs.kill(BOSS, await set_up.id("parent"))
+    set_up.go.set()
+    await house.until_quiet()
+    told = [text for text in await house.inputs(house.main) if text.startswith("[Subagent]")]
+    assert [text.splitlines()[0] for text in told] == ['[Subagent] "parent" killed']
+
+
 # ---- steer -------------------------------------------------------------------------------------------
 
 
@@ -298,6 +334,70 @@ async def test_steer_is_limited_in_rate_and_length_and_never_reaches_oneself(bui
     with pytest.raises(Forbidden) as denied:
         await verbs.steer(agent(one), one, "me")
     assert denied.value.rule == "self"
+
+
+async def steered_while_a_tool_runs(build: Build, tool: Callable[[], Awaitable[str]]) -> tuple[Stage, int]:
+    policy = replace(POLICY, work=replace(POLICY.work, tool_grace_s=0.2))
+    set_up = await stage(build, "one", policy=policy)
+    set_up.house.tool("dig", tool)
+
+    async def script(request: ModelRequest) -> Answer | str:
+        return use("dig") if request.transcript[-1] == Input("dig", "instruction") else "as you say"
+
+    set_up.house.model.script = script
+    one = await set_up.id("one")
+    await set_up.verbs.steer(BOSS, one, "dig")
+    await set_up.house.until(lambda: _has_call(set_up.house, one))
+    await set_up.verbs.steer(agent(set_up.house.main, Role.MAIN), one, "stop digging")
+    return set_up, one
+
+
+async def test_a_tool_that_ends_in_time_is_not_forgotten_by_a_steer(build: Build) -> None:
+    steered = asyncio.Event()
+
+    async def dig() -> str:
+        await steered.wait()
+        return "a bone"
+
+    set_up, one = await steered_while_a_tool_runs(build, dig)
+    steered.set()
+    await set_up.house.until_quiet()
+    *_, call, gave, told, _last = await set_up.house.door.read(queries.transcript, one)
+    assert isinstance(call, Answer)
+    assert gave == Results((Result(0, "dig", "a bone"),))
+    assert told == Input("stop digging", "instruction")
+    assert (await set_up.house.task("one")).result == "as you say"
+
+
+async def test_a_tool_that_does_not_end_in_time_is_cut_and_its_outcome_unknown(build: Build) -> None:
+    cut = asyncio.Event()
+
+    async def dig() -> str:
+        try:
+            await asyncio.Event().wait()
+        finally:
+            cut.set()
+        return ""
+
+    set_up, one = await steered_while_a_tool_runs(build, dig)
+    await set_up.house.until_quiet()
+    assert cut.is_set()
+    *_, gave, told, _last = await set_up.house.door.read(queries.transcript, one)
+    assert gave == Results((Result(0, "dig", OUTCOME_UNKNOWN, failed=True),))
+    assert told == Input("stop digging", "instruction")
+
+
+async def test_the_next_run_does_not_wait_for_a_worker_that_died(build: Build) -> None:
+    async def dig() -> str:
+        await asyncio.Event().wait()
+        return ""
+
+    set_up, _one = await steered_while_a_tool_runs(build, dig)
+    (worker,) = set_up.house._working
+    await set_up.house.crash(worker)
+    await set_up.house.hire()
+    await set_up.house.until_quiet()
+    assert (await set_up.house.task("one")).result == "as you say"
 
 
 async def test_the_same_steer_twice_is_one(build: Build) -> None:

@@ -10,6 +10,7 @@ import asyncio
 import json
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import NoReturn
 
 from clutch.core import bounds, keys, wording
 from clutch.core.admission import Refused
@@ -24,6 +25,7 @@ from clutch.errors import InvalidInput
 from clutch.ports import ToolContext, ToolFailed
 from clutch.protocol import questions, turns
 from clutch.protocol.questions import Asked, Decision, QuestionKind, Said, call_body
+from clutch.protocol.sessions import Stale
 from clutch.protocol.spawn import Accepted, Order
 from clutch.protocol.turns import Boundary
 
@@ -55,8 +57,16 @@ async def carry_out(run: OpenRun, answer: Answer, *, interrupted: bool) -> Bound
             group.create_task(_one(run, answer.calls[place], place, said.get(place), interrupted))
             for place in rest
         ]
-    gave += [task.result() for task in running]
+        if running:
+            with run.interrupt.sparing(running):
+                await asyncio.wait(running)
+    gave += [
+        _unknown(answer.calls[place], place) if task.cancelled() else task.result()
+        for place, task in zip(rest, running, strict=True)
+    ]
     outcome = turns.in_order(_noted(gave, _warning(run, answer)))
+    if run.interrupt.is_pulled:
+        await _leave(run, turns.with_yields(outcome, sleeps, wording.OUTCOME_UNKNOWN))
     if sleeps:
         boundary = await run.tx(turns.yields, outcome, sleeps, run.kit.ids.nonce(), instead)
         outcome = turns.with_yields(outcome, sleeps, turns.NO_CHILD)
@@ -66,6 +76,17 @@ async def carry_out(run: OpenRun, answer: Answer, *, interrupted: bool) -> Bound
         run.transcript[-1] = instead
     run.went_on(outcome, boundary)
     return boundary
+
+
+def _unknown(call: Call, place: int) -> Result:
+    return Result(place, call.name, wording.OUTCOME_UNKNOWN, failed=True)
+
+
+async def _leave(run: OpenRun, outcome: Results) -> NoReturn:
+    """Superseded while tools ran: what they gave in time is there for the next run. Here it is over."""
+    known = (run.policy, run.session_id, run.run_id, run.head, outcome)
+    await run.kit.door.tx(run.session_id, turns.leave, *known)
+    raise Stale(f"session {run.session_id} was given a new instruction")
 
 
 def _warning(run: OpenRun, answer: Answer) -> str:
@@ -128,7 +149,7 @@ async def _one(run: OpenRun, call: Call, place: int, said: Said | None, interrup
     if said is not None and said.decision is not Decision.APPROVE:
         return Result(place, call.name, f"not approved: {said.text}", failed=True)
     if interrupted and not spec.replay_safe:
-        return Result(place, call.name, wording.OUTCOME_UNKNOWN, failed=True)
+        return _unknown(call, place)
     run.tell("tool:start", call.name)
     text, failed = await _run_tool(run, call, place)
     run.tell("tool:end", call.name)

@@ -20,6 +20,7 @@ from typing import Any
 from clutch import __version__
 from clutch.core.model import Lane
 from clutch.engine import heartbeat, spawning
+from clutch.engine.interrupt import Interrupt
 from clutch.engine.kit import Kit
 from clutch.engine.turn import take_turn
 from clutch.errors import ClutchError, StoreError, StoreLost
@@ -41,6 +42,7 @@ class Worker:
         self.kit, self.clock, self.has_leases = kit, clock, has_leases
         self.id = 0
         self.turns: dict[int, tuple[Claimed, asyncio.Task[None]]] = {}
+        self._interrupts: dict[int, Interrupt] = {}
         self.ready = asyncio.Event()  #: registered, and whatever a dead predecessor held is free
         self.cleanup: Callable[[int], Awaitable[None]] | None = None
         self._hinted = asyncio.Event()
@@ -62,15 +64,21 @@ class Worker:
                         self._hinted.set()
                 case ("stop", session_id, fence):
                     self._stop_turn(session_id, fence)
+                case ("supersede", session_id, fence):
+                    self._stop_turn(session_id, fence, is_superseded=True)
                 case ("clean", task_id):
                     self._to_clean.add(task_id)
                     self._hinted.set()
                 case _:
                     self._hinted.set()
 
-    def _stop_turn(self, session_id: int, fence: int) -> None:
+    def _stop_turn(self, session_id: int, fence: int, *, is_superseded: bool = False) -> None:
         held = self.turns.get(session_id)
-        if held is not None and held[0].fence < fence:
+        if held is None or held[0].fence >= fence:
+            return
+        if is_superseded:
+            self._interrupts[session_id].pull(held[1], self.kit.policy.work.tool_grace_s)
+        else:
             held[1].cancel()
 
     # ---- life ----------------------------------------------------------------------------------------
@@ -246,7 +254,8 @@ class Worker:
             await self._persist(workers.disown, self.id, [claimed for claimed, _ in self.turns.values()])
             raise
         for one in claimed:
-            task = group.create_task(self._turn(one))
+            interrupt = self._interrupts[one.session_id] = Interrupt()
+            task = group.create_task(self._turn(one, interrupt))
             self.turns[one.session_id] = (one, task)
             self.kit.turns[one.session_id] = task
             task.add_done_callback(functools.partial(self._turn_ended, one))
@@ -264,9 +273,9 @@ class Worker:
 
     # ---- turns ---------------------------------------------------------------------------------------
 
-    async def _turn(self, claimed: Claimed) -> None:
+    async def _turn(self, claimed: Claimed, interrupt: Interrupt) -> None:
         try:
-            await take_turn(self.kit, claimed)
+            await take_turn(self.kit, claimed, interrupt)
         except Stale:
             log.info("lost the session", extra={"session": claimed.session_id})
         except StoreError as error:
@@ -288,7 +297,7 @@ class Worker:
             del self.kit.turns[claimed.session_id]
         held = self.turns.get(claimed.session_id)
         if held is not None and held[0] is claimed:
-            del self.turns[claimed.session_id]
+            del self.turns[claimed.session_id], self._interrupts[claimed.session_id]
         self._hinted.set()
 
     async def _give_back(self, claimed: Claimed) -> None:

@@ -18,6 +18,7 @@ from clutch.core.messages import Answer, Entry, Usage
 from clutch.core.model import Plan, Thinking
 from clutch.engine.bus import Live
 from clutch.engine.context import System
+from clutch.engine.interrupt import Interrupt
 from clutch.engine.kit import Kit
 from clutch.ports import Delta, DeltaKind, ToolSpec
 from clutch.protocol import turns, usage
@@ -32,7 +33,10 @@ T = TypeVar("T")
 class OpenRun:
     """`is_unanswered`: letters wait for the model's next answer, and `senders` wrote them."""
 
-    def __init__(self, kit: Kit, claimed: Claimed, begun: Begun, about: Briefing) -> None:
+    def __init__(
+        self, kit: Kit, claimed: Claimed, begun: Begun, about: Briefing, interrupt: Interrupt
+    ) -> None:
+        self.interrupt = interrupt
         self.kit, self.policy = kit, kit.policy
         self.session_id, self.fence = claimed.session_id, claimed.fence
         self.run_id, self.head = begun.run_id, begun.head

@@ -18,6 +18,7 @@ from clutch.engine import typed
 from clutch.engine.asking import ask
 from clutch.engine.calling import carry_out
 from clutch.engine.foreign import work_elsewhere
+from clutch.engine.interrupt import Interrupt
 from clutch.engine.kit import Kit
 from clutch.engine.open_run import OpenRun
 from clutch.protocol import queries, turns, usage
@@ -29,7 +30,7 @@ from clutch.protocol.workers import Claimed
 COMPLETE = frozenset({"end", "tools"})
 
 
-async def take_turn(kit: Kit, claimed: Claimed) -> None:
+async def take_turn(kit: Kit, claimed: Claimed, interrupt: Interrupt | None = None) -> None:
     """From the claim to the end of the run, or to where it parks."""
     begun = await _begin(kit, claimed)
     if begun is None:
@@ -40,7 +41,7 @@ async def take_turn(kit: Kit, claimed: Claimed) -> None:
     if about.fence != claimed.fence:
         # Somebody took over since: what is read here may be theirs, and their calls are not ours to run.
         raise Stale(f"session {claimed.session_id} is owned by somebody else now")
-    run = OpenRun(kit, claimed, begun, about)
+    run = OpenRun(kit, claimed, begun, about, interrupt or Interrupt())
     await run.look_around()
     run.tell("lifecycle:start")
     if about.runtime == OWN_RUNTIME:
@@ -153,7 +154,9 @@ async def _finish(run: OpenRun, answer: Answer, value: str | None = None) -> boo
     try:
         boundary = await run.tx_with_senders(turns.finish, *known, run.kit.ids.nonce())
     except Stale:
-        await run.kit.door.tx(run.session_id, turns.late, run.policy, run.session_id, answer.text)
+        await run.kit.door.tx(
+            run.session_id, turns.late, run.policy, run.session_id, answer.text, run.kit.ids.nonce()
+        )
         raise
     if boundary is None or not boundary.goes_on:
         return False

@@ -62,7 +62,8 @@ class Verbs:
         """The task and everything below it. Back when nothing of it runs here any more, or says what still does."""
         check_text("reason", reason, REASON_CHARS_MAX)
         try:
-            report = await self._act(caller, Verb.KILL, task_id, control.kill, reason)
+            known = (self._kit.policy, task_id, reason, caller.actor, self._kit.ids.nonce())
+            report = await self._surely(caller, Verb.KILL, task_id, control.kill, *known)
         except StoreError as error:
             return KillReport(not_stopped=((task_id, str(error)),))
         return await self._at_rest(report)

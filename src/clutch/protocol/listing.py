@@ -156,17 +156,13 @@ def result(now: float, task_id: int) -> Tx[ResultView | None]:
     """None: there is no such task. Without an outcome there is no result yet."""
     del now
     rows = yield (
-        "SELECT phase, outcome, result, value, result_sha, generation, ended_at FROM tasks WHERE id = ?",
+        "SELECT phase, outcome, result, value, result_sha, generation, ended_at, late_text, late_at"
+        " FROM tasks WHERE id = ?",
         (task_id,),
     )
     if not rows:
         return None
-    phase, outcome, text, value, sha, generation, ended_at = rows[0]
-    late = yield (
-        "SELECT reason, at FROM events WHERE task_id = ? AND SUBSTR(reason, 1, 6) = 'late: ' ORDER BY seq DESC"
-        " LIMIT 1",
-        (task_id,),
-    )
+    phase, outcome, text, value, sha, generation, ended_at, *late = rows[0]
     return ResultView(
         task_id,
         Phase(phase),
@@ -176,7 +172,7 @@ def result(now: float, task_id: int) -> Tx[ResultView | None]:
         sha,
         generation,
         ended_at,
-        (late[0][0].removeprefix("late: "), late[0][1]) if late else None,
+        None if late[0] is None else (late[0], late[1]),
     )
 
 

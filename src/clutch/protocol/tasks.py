@@ -47,6 +47,7 @@ _WRITTEN_WITH = (
     f" AND m.seq BETWEEN c.seq AND c.seq + 1 WHERE c.session_id = ? AND c.seq > ? AND c.{_WRITES} ORDER BY m.seq"
 )
 _STILL_OUT = f"SELECT label FROM tasks WHERE requester_id = ? AND {IS_WORKING} ORDER BY spawn_order, id"  # noqa: S608
+SUPERSEDED = "superseded"  #: a run that is stopped for a new instruction: its tools get a moment
 INSERT_EVENT = (
     "INSERT INTO events(task_id, seq, at, actor, from_phase, to_phase, reason, generation, outcome)"
     " VALUES(?, ?, ?, ?, ?, ?, ?, ?, ?)"
@@ -227,7 +228,7 @@ def stop(now: float, policy: Policy, session: SessionRow, reason: str) -> Tx[Non
     )
     session.owner, session.run_id, session.idle_at = None, None, now
     session.fence += 1
-    yield HINT, ("stop", session.id, session.fence)
+    yield HINT, ("supersede" if reason == SUPERSEDED else "stop", session.id, session.fence)
 
 
 def unmake(now: float, task_id: int, why: str) -> Tx[None]:

@@ -18,9 +18,9 @@ from clutch.core.attachments import SPAWN, redacted
 from clutch.core.authority import Role
 from clutch.core.delivery import Point
 from clutch.core.messages import Answer, Input, Message, Result, Results
-from clutch.core.model import ANSWERED, LetterKind, Wait
-from clutch.core.policy import Policy
-from clutch.protocol import context, inbox, last_words, sessions, tasks, usage
+from clutch.core.model import ANSWERED, LetterKind, Outcome, Wait
+from clutch.core.policy import LateResult, Policy
+from clutch.protocol import context, inbox, last_words, news, sessions, tasks, usage
 from clutch.protocol.sessions import SessionRow, StepRow
 from clutch.protocol.spawn import Accepted, Order, spawn
 from clutch.protocol.usage import Fate
@@ -606,8 +606,29 @@ def person_waits(session_id: int) -> Tx[bool]:
     return bool(rows[0][0])
 
 
-def late(now: float, policy: Policy, session_id: int, text: str) -> Tx[None]:
-    """A run that lost its session still said something: kept in the timeline, never acted upon."""
+def late(now: float, policy: Policy, session_id: int, text: str, nonce: str = "") -> Tx[None]:
+    """A run that lost its session still said something: kept in the timeline, and it changes no outcome."""
     session = yield from sessions.lock(session_id)
-    if session is not None and session.is_task:
-        yield from tasks.record(now, policy, session, ev.Late(now, text))
+    if session is None or not session.is_task:
+        return
+    task = yield from tasks.record(now, policy, session, ev.Late(now, text))
+    kept = wording.freeze(text, policy.life.result_bytes_max).text
+    if task.outcome is not Outcome.KILLED or kept is None:
+        return
+    yield "UPDATE tasks SET late_text = ?, late_at = ? WHERE id = ?", (kept, now, session_id)
+    if policy.control.late_result is LateResult.DELIVER:
+        yield from news.tell(now, session, task, kept, nonce, late=True)
+
+
+def leave(now: float, policy: Policy, session_id: int, run_id: int, head: int, outcome: Results) -> Tx[bool]:
+    """What the calls of a superseded run gave in the time they had. False: the next run went on without."""
+    session = yield from sessions.lock(session_id)
+    if session is None or session.closed or session.owner is not None or session.head != head:
+        return False
+    yield _MESSAGE, _line(now, session, run_id, outcome)
+    yield (
+        "UPDATE inbox SET ready_at = ? WHERE session_id = ? AND state = 0 AND kind = 'instruction' AND ready_at > ?",
+        (now, session_id, now),
+    )
+    yield from sessions.save(now, policy, session)
+    return True

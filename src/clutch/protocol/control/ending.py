@@ -8,7 +8,7 @@ from clutch.core import events as ev
 from clutch.core.lifecycle import step
 from clutch.core.policy import Policy
 from clutch.errors import NotFound
-from clutch.protocol import sessions, tasks
+from clutch.protocol import news, sessions, tasks
 from clutch.protocol.control.state import locked
 from clutch.protocol.sessions import SessionRow
 from clutch.store.door import Tx
@@ -31,8 +31,10 @@ class StopReport:
     stopped: tuple[int, ...]
 
 
-def kill(now: float, policy: Policy, task_id: int, reason: str, actor: str) -> Tx[KillReport]:
-    """The task and everything below it, also below an ended one."""
+def kill(
+    now: float, policy: Policy, task_id: int, reason: str, actor: str, nonce: str | None = None
+) -> Tx[KillReport]:
+    """The task and everything below it, also below an ended one. Without a nonce nobody is told."""
     session, task = yield from locked(task_id)
     below = yield from tasks.lock_below(session.id)
     is_live = bool(step(task, ev.Killed(now, reason), policy).moves)
@@ -40,6 +42,8 @@ def kill(now: float, policy: Policy, task_id: int, reason: str, actor: str) -> T
     descendants = [one.id for one in below]
     yield from tasks.skip_letters(now, policy, [one.id for one in dying], descendants, actor)
     stopped = yield from tasks.kill_all(now, policy, dying, reason, actor)
+    if is_live and policy.control.announces_kill and nonce is not None:
+        yield from news.tell(now, session, task._replace(error=reason), task.result, nonce, late=False)
     return KillReport(tuple(stopped), () if is_live else (task_id,))
 
 

@@ -21,6 +21,7 @@ from clutch.protocol.control.state import (
     refusal,
 )
 from clutch.protocol.pages import plan_hash
+from clutch.protocol.sessions import SessionRow
 from clutch.store.door import Tx
 
 
@@ -50,10 +51,19 @@ def steer(now: float, policy: Policy, task_id: int, idem: str, text: str, actor:
         yield from must_fit(policy, requester, words, f"steer of {keys.task_id(task_id)}", is_known=True)
     supersedes = session.run_id
     yield from letters.post(now, session.id, idem, LetterKind.INSTRUCTION, text)
+    yield from _give_tools_a_moment(now, policy, session, idem)
     yield "UPDATE tasks SET value = NULL WHERE id = ?", (task_id,)
     changed = yield from tasks.record(now, policy, session, event, actor)
     yield from sessions.save(now, policy, session)
     return Steered(changed, supersedes)
+
+
+def _give_tools_a_moment(now: float, policy: Policy, session: SessionRow, idem: str) -> Tx[None]:
+    """The next run waits for tools that are running: what they give in time is its to read (`turns.leave`)."""
+    if session.owner is None:
+        return
+    if (yield "SELECT 1 FROM calls WHERE session_id = ? AND seq = ?", (session.id, session.head)):
+        yield "UPDATE inbox SET ready_at = ? WHERE idem = ?", (now + policy.work.tool_grace_s, idem)
 
 
 def _not_too_often(now: float, policy: Policy, task_id: int, actor: str) -> Tx[None]:

@@ -21,3 +21,7 @@ ALTER TABLE sessions ADD COLUMN letter_id {big};
 -- What heartbeats have told lately, so that it is not told again.
 CREATE TABLE alerts(
   session_id {big} NOT NULL, sha {text} NOT NULL, at {float} NOT NULL, PRIMARY KEY(session_id, sha)){without_rowid};
+
+-- Verbs: what a killed task said anyway.
+ALTER TABLE tasks ADD COLUMN late_text {text};
+ALTER TABLE tasks ADD COLUMN late_at {float};
