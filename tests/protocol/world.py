@@ -51,6 +51,9 @@ def spawns(*labels: str) -> Answer:
     return Answer("", wanted, Usage(10, 5), "scripted", "tools")
 
 
+_NOTHING_ELSE = (None, 0, None)  # no price, no events, no value
+
+
 @dataclass(slots=True)
 class Run:
     """A run somebody owns, and the transactions its owner may make."""
@@ -86,8 +89,15 @@ class Run:
         await self.respond(calls(YIELD))
         return self._cross(await self._tx(turns.yields, Results(()), [0], self.world.nonce()))
 
-    async def finish(self, text: str = "all done") -> None:
-        await self._tx(turns.finish, Answer(text, (), Usage(10, 5), "scripted"), self.is_unanswered)
+    async def finish(self, text: str = "all done") -> bool:
+        """True: it was told more meanwhile, and goes on."""
+        boundary: Boundary | None = await self._tx(
+            turns.finish, Answer(text, (), Usage(10, 5), "scripted"), self.is_unanswered, *_NOTHING_ELSE,
+            self.world.nonce(),
+        )  # fmt: skip
+        if boundary is None:
+            return False
+        return self._cross(boundary).goes_on
 
     async def stumble(
         self, error: str = "overloaded", *, is_retryable: bool = True, retry_at: float | None = None
@@ -290,7 +300,9 @@ class World:
             if not (isinstance(last, Answer) and last.calls):
                 last = self._said(model(session_id, view(said, 0)))
                 if not last.calls:
-                    return await run.finish(last.text)
+                    if await run.finish(last.text):
+                        continue
+                    return
                 await run.respond(last)
             if not (await run.carry_out(last)).goes_on:
                 return

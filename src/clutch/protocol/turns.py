@@ -276,16 +276,20 @@ def _results_and_mail(
 ) -> Tx[Boundary]:
     session = yield from sessions.own(session_id, fence)
     yield _MESSAGE, _line(now, session, run_id, outcome)
-    return (yield from _with_mail(now, policy, session, run_id, nonce))
-
-
-def _with_mail(now: float, policy: Policy, session: SessionRow, run_id: int, nonce: str) -> Tx[Boundary]:
     if session.paused:
         session.progress_at = now
         yield from _stay_paused(now, policy, session)
         return Boundary(goes_on=False)
+    return (yield from _read_on(now, policy, session, run_id, nonce))
+
+
+def _read_on(now: float, policy: Policy, session: SessionRow, run_id: int, nonce: str) -> Tx[Boundary]:
     taken = yield from inbox.take(now, policy, session, run_id, Point.STEP, nonce)
     yield from _append(now, session, run_id, taken.inputs)
+    if session.paused:
+        session.progress_at = now
+        yield from _stay_paused(now, policy, session)
+        return Boundary(goes_on=False)
     yield sessions.moved(now, session)
     yield from _foresee(now, policy, session, run_id)
     return Boundary(taken.inputs, True, taken.is_any, taken.senders)
@@ -374,7 +378,7 @@ def finish(
     session = yield from sessions.own(session_id, fence)
     yield from _say(now, policy, session, run_id, answer, is_unanswered, usd, events_upto)
     if (yield from _was_told_more(session)):
-        return (yield from _with_mail(now, policy, session, run_id, nonce))
+        return (yield from _read_on(now, policy, session, run_id, nonce))
     if value is not None:
         yield "UPDATE tasks SET value = ? WHERE id = ?", (value, session_id)
     yield from _end_in_order(now, policy, session, run_id, answer.text)
@@ -412,7 +416,7 @@ def submit(
     session = yield from sessions.own(session_id, fence)
     yield from usage.give_up(now, policy, session, Fate.UNSENT)
     if (yield from _was_told_more(session)):
-        return (yield from _with_mail(now, policy, session, run_id, nonce))
+        return (yield from _read_on(now, policy, session, run_id, nonce))
     yield from inbox.answer(now, policy, session, run_id)
     yield from _append(now, session, run_id, [Answer(value)])
     yield "UPDATE tasks SET value = ? WHERE id = ?", (value, session_id)
