@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
-import os
 import shlex
 import time
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
-from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -29,6 +28,7 @@ from clutch.engine.ids import BlockIds
 from clutch.engine.kit import Kit
 from clutch.errors import ClutchError, GatewayInUse, InvalidInput, StateDirectoryInUse
 from clutch.gateway.api import Gateway
+from clutch.looking import DATABASE_FILE as DATABASE_FILE
 from clutch.models.evidence import findings_of as findings_of
 from clutch.models.library import LibraryModels
 from clutch.models.offline import OfflineModel, watchable_latency
@@ -39,11 +39,11 @@ from clutch.models.settings import Provider as Provider
 from clutch.models.throttle import Throttled
 from clutch.ports import Channel, Clock, Lives, ModelRequest, Models, Runtime, Toolbox, ToolFailed
 from clutch.runtimes.function import Function, FunctionRuntime
-from clutch.store.door import Door, Tx
+from clutch.store.door import Door
 from clutch.store.sqlite import SqliteStore
-from clutch.store.sqlite_connection import SqliteConnection
 from clutch.store.state_directory import StateDirectory
 from clutch.surfaces import address
+from clutch.surfaces.address import default_state_directory as default_state_directory
 from clutch.surfaces.serving import serving
 from clutch.tools.box import Flags
 from clutch.tools.mcp import McpServer as McpServer
@@ -54,7 +54,6 @@ from clutch.tools.sandbox.probe import walls
 from clutch.tools.task_files import LocalTaskFiles
 from clutch.tools.workspaces import LocalWorkspaces
 
-DATABASE_FILE = "clutch.db"
 WORKSPACES = "workspaces"  #: in the state directory: those of isolated children
 TASKS = "tasks"  #: ... and the files given to children and handed over by them
 NO_CHANNELS: Mapping[str, Channel] = MappingProxyType({})
@@ -77,14 +76,6 @@ class Engine:
     kit: Kit
     worker: Worker
     clock: Clock
-
-
-def default_state_directory() -> Path:
-    """`$CLUTCH_HOME`, else `$XDG_STATE_HOME/clutch`, else `~/.local/state/clutch`."""
-    if home := os.environ.get("CLUTCH_HOME"):
-        return Path(home)
-    state = os.environ.get("XDG_STATE_HOME")
-    return Path(state) / "clutch" if state else Path.home() / ".local" / "state" / "clutch"
 
 
 @asynccontextmanager
@@ -359,20 +350,3 @@ def can_box_files() -> bool:
     except ToolFailed:
         return False
     return True
-
-
-@contextmanager
-def looking_at(state: Path) -> Iterator[Callable[..., Any]]:
-    """Read beside whoever owns the state directory: `look(fn, *args)` runs a transaction that only reads."""
-    connection = SqliteConnection(str(state / DATABASE_FILE), read_only=True)
-
-    def look(fn: Callable[..., Tx[Any]], *args: Any) -> Any:
-        outcome = connection.look(lambda now: fn(now, *args), time.time())
-        if outcome.error is not None:
-            raise outcome.error
-        return outcome.value
-
-    try:
-        yield look
-    finally:
-        connection.close()

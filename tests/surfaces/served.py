@@ -5,17 +5,18 @@ from __future__ import annotations
 import asyncio
 import http.client
 import json
+import os
 import threading
 from collections.abc import Coroutine, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, TypeVar
 
 from clutch import Clutch, Policy
-from clutch.core.messages import Answer, Input
-from clutch.core.policy import Work
+from clutch.core.messages import Answer, Call, Input, Results
+from clutch.core.policy import Announcing, Limits, Work
 from clutch.ports import ModelRequest, Models, OnDelta
 from clutch.surfaces.address import read_token
 from clutch.surfaces.client import Client, connect
@@ -23,19 +24,31 @@ from clutch.surfaces.client import Client, connect
 T = TypeVar("T")
 
 QUICK = Policy(work=Work(tick_s=0.02, stop_s=0.05))
+#: Told at once, with room for many, and nobody is too hasty.
+FAST = replace(
+    QUICK,
+    limits=Limits(children_max=100, retained_max=200),
+    announcing=Announcing(debounce_s=0.02),
+    control=replace(QUICK.control, steer_interval_s=0.0),
+)
 PATIENCE_S = 20.0
 
 
 class Slow:
-    """Answers `slow …` only when it is let go, everything else at once."""
+    """Answers `slow …` only when it is let go, asks a person when told to `ask`, and says everything else again."""
 
     def __init__(self) -> None:
         self.go = asyncio.Event()
 
     async def ask(self, request: ModelRequest, on_delta: OnDelta) -> Answer:
         told = [message.text for message in request.transcript if isinstance(message, Input)]
-        if "slow" in told[-1]:
+        last = told[-1].rpartition("\n")[2]
+        if last.startswith("slow"):
             await self.go.wait()
+        if last == "ask me" and not any(isinstance(one, Results) for one in request.transcript):
+            return Answer(
+                "", (Call("ask_human", {"question": "Which one?", "choices": ["a", "b"]}),), model="slow"
+            )
         return Answer(f"heard: {told[-1]}", model="slow")
 
 
@@ -124,3 +137,9 @@ def served(
             if made:
                 made[0].loop.call_soon_threadsafe(stop.set)
             living.result(PATIENCE_S)
+
+
+def write_token(path: Path, token: str) -> None:
+    path.unlink(missing_ok=True)
+    with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT, 0o600), "w") as file:
+        file.write(token)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import secrets
 import socket
 import stat
@@ -15,7 +14,7 @@ import pytest
 from clutch.surfaces.http.app import ENTRIES
 from clutch.surfaces.http.guard import FAILURES_MAX
 from clutch.surfaces.http.server import HEAD_WITHIN_S, SILENT_MAX
-from tests.surfaces.served import Served, served
+from tests.surfaces.served import Served, served, write_token
 
 FOREIGN_HOSTS = (
     "evil.example", "127.evil.com", "localhost.evil", "127.0.0.1.evil.example", "0.0.0.1", "127.0.0.2", "[::2]",
@@ -183,12 +182,6 @@ def test_s7_a_changed_token_opens_nothing_from_then_on(tmp_path: Path) -> None:
         write_token(here.home / "token", secrets.token_urlsafe(32))
         assert here.raw("GET", "/v1/health", authorization=old).status == 401
         assert here.raw("GET", "/v1/health").status == 200
-
-
-def write_token(path: Path, token: str) -> None:
-    path.unlink(missing_ok=True)
-    with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT, 0o600), "w") as file:
-        file.write(token)
 
 
 def test_s18_a_body_that_says_it_is_too_large_is_not_read(door: Served) -> None:

@@ -9,6 +9,8 @@ from typing import Annotated, Any
 import typer
 
 from clutch import __version__
+from clutch.cli.acts import acts
+from clutch.cli.looks import looks
 
 USAGE = 2  #: exit code
 USAGE_SCHEMA = "clutch.usage/1"  #: when it is not even clear which command is meant
@@ -21,6 +23,8 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
 )
+app.add_typer(acts)
+app.add_typer(looks)
 
 
 def run() -> int:

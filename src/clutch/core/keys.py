@@ -180,6 +180,10 @@ def worker_id(number: int) -> str:
     return "w_" + _encode(number)
 
 
+def question_id(number: int) -> str:
+    return "q_" + _encode(number)
+
+
 def parse_task_id(text: str) -> int | None:
     """None unless `text` is exactly what `task_id` prints for some row."""
     return _parse_id("t_", text)
@@ -199,6 +203,10 @@ def low_digits(prefix: str, text: str) -> tuple[int, int] | None:
     if not text.startswith(prefix) or not _BEGINNING.fullmatch(digits):
         return None
     return 32 ** len(digits), sum(_DIGIT_VALUES[digit] << (5 * place) for place, digit in enumerate(digits))
+
+
+def parse_question_id(text: str) -> int | None:
+    return _parse_id("q_", text)
 
 
 # --- targets: what was typed ------------------------------------------------------------------------------

@@ -67,7 +67,7 @@ def in_surface_spelling(check: Callable[[Mapping[str, object]], T], fields: Mapp
     try:
         return check({_camel(name): value for name, value in fields.items()})
     except InvalidInput as error:
-        raise InvalidInput(_snake(error.field), error.rule) from error
+        raise InvalidInput(snake(error.field), error.rule) from error
 
 
 def _camel(name: str) -> str:
@@ -75,5 +75,5 @@ def _camel(name: str) -> str:
     return first + "".join(part.capitalize() for part in rest)
 
 
-def _snake(name: str) -> str:
+def snake(name: str) -> str:
     return re.sub("[A-Z]", lambda letter: f"_{letter[0].lower()}", name)

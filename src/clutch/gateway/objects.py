@@ -18,6 +18,8 @@ from clutch.core.budget import Purse
 from clutch.core.evidence import Evidence
 from clutch.core.task_view import Line, ResultView, Summary, Tally, TaskView, Telling, Transcript
 from clutch.core.wording.results import cut_from
+from clutch.protocol.control import KillReport, Steered
+from clutch.protocol.needs_you import Item
 
 Object: TypeAlias = dict[str, Any]
 
@@ -198,4 +200,49 @@ def _line(line: Line) -> Object:
         "runId": keys.run_id(line.run_id) if line.run_id else None,
         "kind": line.kind,
         "body": json.loads(line.body),
+    }
+
+
+# ---- what verbs answer -------------------------------------------------------------------------------
+
+
+def ids(numbers: Sequence[int]) -> list[str]:
+    return [keys.task_id(number) for number in numbers]
+
+
+def killed(report: KillReport) -> Object:
+    return {
+        "stopped": ids(report.stopped),
+        "alreadyFinished": ids(report.already_finished),
+        "notStopped": [{"taskId": keys.task_id(number), "why": why} for number, why in report.not_stopped],
+    }
+
+
+def steered(done: Steered) -> Object:
+    """The new run has its id when it begins."""
+    supersedes = None if done.supersedes is None else keys.run_id(done.supersedes)
+    return {
+        "status": "accepted",
+        "taskId": keys.task_id(done.task.id),
+        "runId": None,
+        "supersedes": supersedes,
+    }
+
+
+def inbox(items: Sequence[Item]) -> Object:
+    return {"items": [_item(item) for item in items]}
+
+
+def _item(item: Item) -> Object:
+    return {
+        "id": item.id,
+        "kind": item.kind,
+        "taskId": None if item.task_id is None else keys.task_id(item.task_id),
+        "sessionKey": item.session_key,
+        "label": item.label,
+        "depth": item.depth,
+        "text": item.text,
+        "detail": item.detail,
+        "hash": item.hash,
+        "askedAt": moment(item.asked_at),
     }

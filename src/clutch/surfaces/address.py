@@ -14,14 +14,13 @@ import os
 import secrets
 import stat
 import time
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, suppress
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Self
 from urllib.parse import urlsplit
 
-from clutch.core.authority import Scope
 from clutch.errors import UnsafeStateDirectory
 
 GATEWAY_FILE = "gateway.json"
@@ -31,6 +30,14 @@ TOKEN_BYTES = 32
 LOOPBACK = frozenset({"127.0.0.1", "::1", "localhost"})
 _BYTES_MAX = 4096
 _CLAIM_TRIES, _CLAIM_PAUSE_S = 25, 0.02  # whoever only looks holds the lock for a moment, too
+
+
+def default_state_directory() -> Path:
+    """`$CLUTCH_HOME`, else `$XDG_STATE_HOME/clutch`, else `~/.local/state/clutch`."""
+    if home := os.environ.get("CLUTCH_HOME"):
+        return Path(home)
+    state = os.environ.get("XDG_STATE_HOME")
+    return Path(state) / "clutch" if state else Path.home() / ".local" / "state" / "clutch"
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,32 +142,6 @@ def ensure_token(home: Path) -> None:
         os.fchmod(file, 0o600)
         made.write(secrets.token_urlsafe(TOKEN_BYTES) + "\n")
     fresh.replace(path)
-
-
-def scopes_by_token(home: Path) -> Mapping[str, frozenset[Scope]]:
-    """Read anew each time it is asked: a token that was taken away or changed opens nothing any more.
-
-    One that others could read opens nothing either; whoever tries to use it is told so by `read_token`."""
-    found: dict[str, frozenset[Scope]] = {}
-    for name in os.listdir(home):
-        scopes = _scopes_named(name)
-        if scopes is None:
-            continue
-        with suppress(FileNotFoundError, UnsafeStateDirectory):
-            if token := read_token(home / name):
-                found[token] = scopes
-    return found
-
-
-def _scopes_named(name: str) -> frozenset[Scope] | None:
-    """None: not the name of a token, or of one with a scope that does not exist."""
-    if name == TOKEN_FILE:
-        return frozenset({Scope.ADMIN})
-    kind, _, ending = name.partition(".")
-    scopes = set(ending.split("+"))
-    if kind != TOKEN_FILE or not scopes <= set(Scope):
-        return None
-    return frozenset(map(Scope, scopes))
 
 
 @contextmanager

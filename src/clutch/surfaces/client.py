@@ -106,4 +106,19 @@ def _heard(status: int, body: bytes) -> Any:
         raise NoGateway(f"what answered ({status}) is no gateway") from error
     if status < 300:
         return said
-    raise Declined(status, said.get("error", said) if isinstance(said, dict) else {})
+    raise Declined(status, _refusal(said))
+
+
+def _refusal(said: Any) -> Mapping[str, Any]:
+    """The answer to a spawn says its error in words; everybody else in an object."""
+    if not isinstance(said, dict):
+        return {}
+    error = said.get("error", said)
+    if isinstance(error, str):
+        code = "forbidden" if said.get("status") == "forbidden" else "invalid_input"
+        return {
+            "code": code,
+            "message": error,
+            **{name: said[name] for name in ("limit", "field") if name in said},
+        }
+    return dict(error)

@@ -11,14 +11,17 @@ from typing import Any
 
 from clutch.core.wording import visible
 from clutch.errors import (
+    AmbiguousTarget,
     ClutchError,
+    Forbidden,
     InvalidInput,
     NotFound,
+    RateLimited,
     SpawnRefused,
     StoreError,
 )
-from clutch.gateway.api import NotPossible, PlanChanged, UnknownQuestion, UnknownTask
-from clutch.protocol.questions import QuestionChanged
+from clutch.protocol.control import AlreadyFinished, NotPossible, PlanChanged
+from clutch.protocol.questions import QuestionChanged, UnknownQuestion
 
 ECHO_CHARS_MAX = 200
 MESSAGE_CHARS_MAX = 1000
@@ -84,14 +87,24 @@ def problem_of(error: ClutchError) -> Problem:
             return error
         case InvalidInput():
             return Problem("invalid_input", message, field=error.field, rule=error.rule)
-        case NotFound() | UnknownTask() | UnknownQuestion():
+        case NotFound():
+            return Problem("not_found", message, candidates=error.candidates)
+        case UnknownQuestion():
             return Problem("not_found", message)
+        case AmbiguousTarget():
+            return Problem("ambiguous", message, candidates=error.candidates)
         case PlanChanged() | QuestionChanged():
             return Problem("plan_changed", message, remedy="read it again, then decide with its new hash")
-        case NotPossible():
+        case AlreadyFinished():
             return Problem("already_finished", message)
+        case NotPossible():
+            return Problem("forbidden", message, rule="state")
+        case Forbidden():
+            return Problem("forbidden", message, rule=error.rule)
         case SpawnRefused():
-            return Problem("forbidden", message)
+            return Problem("forbidden", message, rule="limit")
+        case RateLimited():
+            return Problem("rate_limited", message, retry_after_s=round(error.retry_after_s, 1))
         case StoreError():
             return Problem("unavailable", message)
         case _:

@@ -31,7 +31,7 @@ PORT_MAX = 65535
 @asynccontextmanager
 async def serving(gateway: Gateway, home: Path, port: int = 0) -> AsyncIterator[Address]:
     """On loopback only; port 0 = any free one. Raises GatewayInUse, InvalidInput, UnsafeStateDirectory."""
-    held = address.claim(home)
+    held = await asyncio.to_thread(address.claim, home)
     if held is None:
         raise GatewayInUse(f"{home} is served by another gateway already; see `clutch ps`")
     try:

@@ -15,10 +15,11 @@ from clutch.cli.demo.witness import Account, account_of, lines
 from clutch.cli.demo.worker import LIVES, STATS
 from clutch.core import keys
 from clutch.core.model import Outcome
+from clutch.looking import looking_at
 from clutch.protocol import figures, queries
 from clutch.protocol.figures import Figures
 from clutch.protocol.queries import TimelineRow, TreeRow
-from clutch.wiring import findings_of, looking_at
+from clutch.wiring import findings_of
 
 SCHEMA = "clutch.demo/1"
 RESUMED = "resumed @step "

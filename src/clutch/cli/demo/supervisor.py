@@ -19,8 +19,8 @@ from clutch.cli.demo.job import SESSION, Job
 from clutch.cli.demo.view import Picture, View
 from clutch.cli.demo.witness import Log, lines
 from clutch.errors import ClutchError, StoreError
+from clutch.looking import DATABASE_FILE, looking_at
 from clutch.protocol import figures, queries
-from clutch.wiring import DATABASE_FILE, looking_at
 
 KILLS, WORKER_LOG = "kills.jsonl", "worker.log"
 LOG_FILE = f"{DATABASE_FILE}-wal"  #: there as soon as somebody has the database open

@@ -25,18 +25,18 @@ from starlette.types import ASGIApp
 from clutch.core.authority import OperatorCaller, Scope
 from clutch.errors import ClutchError, InvalidInput
 from clutch.gateway.checks import check_key
-from clutch.surfaces.address import scopes_by_token
-from clutch.surfaces.http import about, sessions
+from clutch.surfaces.http import about, acting, sessions, tasks
 from clutch.surfaces.http.bodies import read_body, read_query
 from clutch.surfaces.http.guard import CALLER, Guard, refusal
 from clutch.surfaces.http.replays import Replays
 from clutch.surfaces.http.routes import Ask, Entry, House, Reply
+from clutch.surfaces.http.tokens import callers
 from clutch.surfaces.problems import Problem, problem_of
 
 if TYPE_CHECKING:
     from clutch.gateway.api import Gateway
 
-ENTRIES: tuple[Entry, ...] = (*sessions.ENTRIES, *about.ENTRIES)
+ENTRIES: tuple[Entry, ...] = (*tasks.ENTRIES, *acting.ENTRIES, *sessions.ENTRIES, *about.ENTRIES)
 PRIVATE: Mapping[str, str] = {
     "cache-control": "no-store",
     "referrer-policy": "no-referrer",
@@ -53,7 +53,7 @@ def make_app(gateway: Gateway, home: Path, closing: asyncio.Event) -> ASGIApp:
     routes = [Route(one.path, _endpoint(one, house, replays), methods=[one.method]) for one in ENTRIES]
     app = Starlette(routes=routes, exception_handlers={HTTPException: _no_such_path})
     app.router.redirect_slashes = False
-    return Guard(app, partial(scopes_by_token, home))
+    return Guard(app, partial(callers, home))
 
 
 def _endpoint(entry: Entry, house: House, replays: Replays) -> Callable[[Request], Awaitable[Response]]:

@@ -19,7 +19,6 @@ from starlette.datastructures import Headers
 from starlette.responses import JSONResponse
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from clutch.core import authority
 from clutch.core.authority import OperatorCaller
 from clutch.surfaces.address import LOOPBACK
 from clutch.surfaces.problems import Problem
@@ -29,14 +28,14 @@ FAILURES_MAX, FAILURES_WITHIN_S = 10, 60.0
 _HOST = re.compile(r"(\[[0-9a-f:.]+\]|[a-z0-9.-]+)(?::\d{1,5})?", re.ASCII)
 _SECRETS_IN_ADDRESS = frozenset({"token", "access_token", "authorization", "api_key", "apikey"})
 
-Keys = Callable[[], Mapping[str, frozenset[authority.Scope]]]
+Callers = Callable[[], Mapping[str, OperatorCaller]]
 
 
 class Guard:
-    """`keys` says which token opens what, each time it is asked."""
+    """`callers` says who holds which token, each time it is asked."""
 
-    def __init__(self, app: ASGIApp, keys: Keys) -> None:
-        self._app, self._keys = app, keys
+    def __init__(self, app: ASGIApp, callers: Callers) -> None:
+        self._app, self._callers = app, callers
         self._failures: deque[float] = deque(maxlen=FAILURES_MAX)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -46,7 +45,7 @@ class Guard:
             _check_host(headers)
             _check_page(headers)
             _check_address(scope)
-            scope[CALLER] = OperatorCaller(self._scopes(headers))
+            scope[CALLER] = self._caller(headers)
             # A target may hold a slash; it is told from ours as long as nothing is decoded.
             scope["path"] = scope["raw_path"].decode("ascii")
         except Problem as problem:
@@ -54,15 +53,15 @@ class Guard:
             return
         await self._app(scope, receive, send)
 
-    def _scopes(self, headers: Headers) -> frozenset[authority.Scope]:
+    def _caller(self, headers: Headers) -> OperatorCaller:
         kind, _, given = headers.get("authorization", "").partition(" ")
-        opened: frozenset[authority.Scope] | None = None
-        for token, scopes in self._keys().items():
+        found: OperatorCaller | None = None
+        for token, caller in self._callers().items():
             if secrets.compare_digest(token.encode(), given.strip().encode()):
-                opened = scopes  # no break: how long it takes must not tell which one it was
-        if opened is None or kind.lower() != "bearer":
+                found = caller  # no break: how long it takes must not tell which one it was
+        if found is None or kind.lower() != "bearer":
             raise self._failed()
-        return opened
+        return found
 
     def _failed(self) -> Problem:
         """Whoever has the right token is never kept out by others who guess."""

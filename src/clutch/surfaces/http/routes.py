@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar
 from starlette.responses import Response
 
 from clutch.core.authority import OperatorCaller, Scope
+from clutch.gateway.desk import Desk, standpoint
+from clutch.protocol.targets import Standpoint
 from clutch.store.door import Tx
 from clutch.surfaces.http.bodies import BODY_BYTES_MAX, Body, Query
 
@@ -27,6 +29,10 @@ class House:
 
     gateway: Gateway
     closing: asyncio.Event
+
+    @property
+    def desk(self) -> Desk:
+        return Desk(self.gateway)
 
     async def reads(self, fn: Callable[..., Tx[T]], *args: Any) -> T:
         return await self.gateway.kit.door.read(fn, *args)
@@ -48,6 +54,10 @@ class Ask(Generic[B, Q]):
     @property
     def target(self) -> str:
         return self.path["target"]
+
+    @property
+    def who(self) -> Standpoint:
+        return standpoint(self.caller)
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,0 +1,252 @@
+"""The commands that make something happen: their options and the words of their `--help`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from clutch.cli.options import AsJson, Hash, MaybeWords, State, Sure, Target, Words
+
+acts = typer.Typer()
+
+Label = Annotated[str | None, typer.Option(help="A name to show.", show_default=False)]
+Agent = Annotated[
+    str | None, typer.Option(help="Another agent, if the config allows it.", show_default=False)
+]
+Model = Annotated[str | None, typer.Option(help="provider:model", show_default=False)]
+Thinking = Annotated[
+    str | None, typer.Option(help="off, minimal, low, medium, high or max.", show_default=False)
+]
+RunTimeout = Annotated[
+    float | None, typer.Option(min=0, help="Seconds one run may take; 0 = no limit.", show_default=False)
+]
+Plan = Annotated[bool, typer.Option("--plan", help="It writes a plan first and waits for your decision.")]
+Tool = Annotated[
+    list[str] | None, typer.Option(help="Only these tools; may be repeated.", show_default=False)
+]
+Session = Annotated[
+    str | None, typer.Option(help="The session it works for. Default: agent:main:main.", show_default=False)
+]
+Key = Annotated[
+    str | None, typer.Option(help="The same key gives the same task, never a twin.", show_default=False)
+]
+
+
+@acts.command()
+def serve(
+    state: State = None,
+    database: Annotated[
+        str | None, typer.Option(help="A PostgreSQL instead of SQLite: postgresql://…", show_default=False)
+    ] = None,
+    model: Annotated[
+        str | None, typer.Option(help="provider:model of agents that name none. Default: the offline script.")
+    ] = None,
+    workspace: Annotated[
+        Path | None, typer.Option(help="Where the file tools of new sessions work. Default: here.")
+    ] = None,
+    port: Annotated[int, typer.Option(min=0, max=65535, help="On 127.0.0.1; 0 = any free one.")] = 0,
+    as_json: AsJson = False,
+) -> None:
+    """Run a gateway in the foreground: it works on tasks and answers the other commands."""
+    from clutch.cli import serving
+
+    serving.serve(state, database=database, model=model, workspace=workspace, port=port, as_json=as_json)
+
+
+@acts.command()
+def spawn(
+    task: Annotated[str, typer.Argument(metavar="TASK")],
+    label: Label = None,
+    agent: Agent = None,
+    model: Model = None,
+    thinking: Thinking = None,
+    run_timeout: RunTimeout = None,
+    plan: Plan = False,
+    tool: Tool = None,
+    session: Session = None,
+    key: Key = None,
+    state: State = None,
+    as_json: AsJson = False,
+) -> None:
+    """Start a task in the background and print its id."""
+    from clutch.cli import doing
+
+    wanted = doing.Wanted(task, label, agent, model, thinking, run_timeout, plan, tool, session)
+    doing.spawn(state, wanted, key=key, as_json=as_json)
+
+
+@acts.command()
+def run(
+    task: Annotated[str, typer.Argument(metavar="TASK")],
+    wait: Annotated[bool, typer.Option("--wait", help="Until it has ended; print its result.")] = False,
+    timeout: Annotated[
+        float | None,
+        typer.Option(min=0, help="Seconds to wait; the task itself goes on.", show_default=False),
+    ] = None,
+    label: Label = None,
+    agent: Agent = None,
+    model: Model = None,
+    thinking: Thinking = None,
+    run_timeout: RunTimeout = None,
+    plan: Plan = False,
+    tool: Tool = None,
+    session: Session = None,
+    key: Key = None,
+    state: State = None,
+    as_json: AsJson = False,
+) -> None:
+    """Start a task and, with --wait, print its result when it has ended.
+
+    Exit code: 0 ok, 1 error, 3 timeout, 4 killed, 5 needs you, 6 undelivered, 7 lost, 8 forbidden."""
+    from clutch.cli import doing
+
+    wanted = doing.Wanted(task, label, agent, model, thinking, run_timeout, plan, tool, session)
+    doing.run(state, wanted, key=key, waits=wait, timeout_s=timeout, as_json=as_json)
+
+
+@acts.command()
+def kill(
+    target: Target,
+    reason: Annotated[str, typer.Option(help="Stored with the outcome.")] = "killed",
+    state: State = None,
+    as_json: AsJson = False,
+) -> None:
+    """Stop a task and everything below it, for good."""
+    from clutch.cli import doing
+
+    doing.verb("kill", state, target, {"reason": reason}, as_json=as_json)
+
+
+@acts.command()
+def steer(target: Target, text: Words, state: State = None, as_json: AsJson = False) -> None:
+    """Give a new instruction in place of what a task does now."""
+    from clutch.cli import doing
+
+    doing.verb("steer", state, target, {"text": text}, as_json=as_json)
+
+
+@acts.command()
+def send(
+    target: Target,
+    text: Words,
+    wait: Annotated[
+        float, typer.Option(min=0, max=60, help="Seconds to wait for a reply; 0 = don't.")
+    ] = 30.0,
+    state: State = None,
+    as_json: AsJson = False,
+) -> None:
+    """Add a message for a task and wait a little for its reply."""
+    from clutch.cli import doing
+
+    doing.verb("send", state, target, {"text": text, "waitSeconds": wait}, as_json=as_json)
+
+
+@acts.command()
+def pause(target: Target, state: State = None, as_json: AsJson = False) -> None:
+    """Park a task and everything below it at the next step."""
+    from clutch.cli import doing
+
+    doing.verb("pause", state, target, as_json=as_json)
+
+
+@acts.command()
+def resume(target: Target, state: State = None, as_json: AsJson = False) -> None:
+    """Let a paused task go on."""
+    from clutch.cli import doing
+
+    doing.verb("resume", state, target, as_json=as_json)
+
+
+@acts.command()
+def retry(target: Target, text: MaybeWords = "", state: State = None, as_json: AsJson = False) -> None:
+    """Run a finished task again from the beginning, with other words if you give some."""
+    from clutch.cli import doing
+
+    doing.verb("retry", state, target, {"text": text}, as_json=as_json)
+
+
+@acts.command("continue")
+def continue_(target: Target, text: MaybeWords = "", state: State = None, as_json: AsJson = False) -> None:
+    """Let a finished task go on where it ended, with more instructions."""
+    from clutch.cli import doing
+
+    doing.verb("continue", state, target, {"text": text}, as_json=as_json)
+
+
+@acts.command()
+def approve(
+    target: Target,
+    text: MaybeWords = "",
+    plan_hash: Hash = None,
+    yes: Sure = False,
+    state: State = None,
+    as_json: AsJson = False,
+) -> None:
+    """Approve the plan of a task: it goes on with all its tools."""
+    from clutch.cli import doing
+
+    doing.decide("approve", state, target, {"text": text}, seen_hash=plan_hash, is_sure=yes, as_json=as_json)
+
+
+@acts.command()
+def reject(
+    target: Target,
+    reason: Words,
+    end: Annotated[
+        bool, typer.Option("--end", help="End the task instead of asking for another plan.")
+    ] = False,
+    plan_hash: Hash = None,
+    yes: Sure = False,
+    state: State = None,
+    as_json: AsJson = False,
+) -> None:
+    """Send the plan of a task back, with the reason."""
+    from clutch.cli import doing
+
+    body = {"reason": reason, "then": "end" if end else "revise"}
+    doing.decide("reject", state, target, body, seen_hash=plan_hash, is_sure=yes, as_json=as_json)
+
+
+@acts.command()
+def answer(
+    item: Annotated[str, typer.Argument(metavar="ID", help="As `clutch inbox` shows it.")],
+    text: MaybeWords = "",
+    yes: Annotated[bool, typer.Option("--approve", help="Allow what was asked for.")] = False,
+    no: Annotated[bool, typer.Option("--reject", help="Do not allow it; the text is the reason.")] = False,
+    seen_hash: Hash = None,
+    state: State = None,
+    as_json: AsJson = False,
+) -> None:
+    """Answer what waits in the inbox: with words, or --approve, or --reject."""
+    from clutch.cli import doing
+
+    if yes and no:
+        raise typer.BadParameter("--approve and --reject cannot both be meant")
+    decision = "approve" if yes else "reject" if no else "answer"
+    doing.answer(state, item, decision, text, seen_hash=seen_hash, as_json=as_json)
+
+
+@acts.command()
+def redeliver(target: Target, state: State = None, as_json: AsJson = False) -> None:
+    """Tell a result again that could not be told."""
+    from clutch.cli import doing
+
+    doing.verb("redeliver", state, target, as_json=as_json)
+
+
+@acts.command()
+def dismiss(target: Target, state: State = None, as_json: AsJson = False) -> None:
+    """Let a result go that could not be told; it stays readable."""
+    from clutch.cli import doing
+
+    doing.verb("dismiss", state, target, as_json=as_json)
+
+
+@acts.command()
+def remove(target: Target, state: State = None, as_json: AsJson = False) -> None:
+    """Take a finished, delivered task out of its requester's quota."""
+    from clutch.cli import doing
+
+    doing.verb("remove", state, target, as_json=as_json)

@@ -1,0 +1,105 @@
+"""Ask the gateway, say what came of it: words on stderr, data on stdout, one exit code for each kind of end.
+
+`with answering("kill", as_json=…)` around a command turns every failure into a message, an object for whoever
+reads objects, and an exit code. Nothing here knows what a command means.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from enum import IntEnum
+from pathlib import Path
+from typing import Any
+
+import typer
+
+from clutch.cli.screen import plain
+from clutch.errors import ClutchError, InvalidInput, NoGateway
+from clutch.surfaces.address import default_state_directory
+from clutch.surfaces.client import Client, Declined, connect
+
+
+class Exit(IntEnum):
+    OK = 0
+    ERROR = 1
+    USAGE = 2
+    TIMEOUT = 3
+    KILLED = 4
+    NEEDS_YOU = 5
+    UNDELIVERED = 6
+    LOST = 7
+    FORBIDDEN = 8
+    NO_GATEWAY = 9
+
+
+OF_CODE: Mapping[str, Exit] = {
+    "invalid_input": Exit.USAGE,
+    "unauthorized": Exit.FORBIDDEN,
+    "forbidden": Exit.FORBIDDEN,
+    "rate_limited": Exit.FORBIDDEN,
+}
+OF_OUTCOME: Mapping[str, Exit] = {
+    "ok": Exit.OK,
+    "error": Exit.ERROR,
+    "timeout": Exit.TIMEOUT,
+    "killed": Exit.KILLED,
+    "lost": Exit.LOST,
+}
+
+
+def home_of(state: Path | None) -> Path:
+    return default_state_directory() if state is None else state
+
+
+def gateway(state: Path | None) -> Client:
+    """Raises NoGateway, UnsafeStateDirectory."""
+    return connect(home_of(state))
+
+
+@contextmanager
+def answering(command: str, *, as_json: bool) -> Iterator[None]:
+    try:
+        yield
+    except Declined as error:
+        raise _failed(command, error.said, OF_CODE.get(error.code, Exit.ERROR), as_json) from error
+    except NoGateway as error:
+        said = {"code": "unavailable", "message": str(error), "remedy": "clutch serve"}
+        raise _failed(command, said, Exit.NO_GATEWAY, as_json) from error
+    except InvalidInput as error:
+        said = {"code": "invalid_input", "message": str(error), "field": error.field, "rule": error.rule}
+        raise _failed(command, said, Exit.USAGE, as_json) from error
+    except ClutchError as error:
+        raise _failed(command, {"code": "internal", "message": str(error)}, Exit.ERROR, as_json) from error
+
+
+def _failed(command: str, said: Mapping[str, Any], code: Exit, as_json: bool) -> typer.Exit:
+    say(f"clutch {command}: {said.get('message', 'failed')}")
+    for candidate in said.get("candidates", ()):
+        say(f"  {candidate}")
+    if "remedy" in said:
+        say(f"Try: {said['remedy']}")
+    if as_json:
+        print_object(command, {"error": dict(said)}, is_ok=False)
+    return typer.Exit(code)
+
+
+def say(words: str) -> None:
+    """To the person."""
+    typer.echo(plain(words), err=True)
+
+
+def print_object(command: str, body: Mapping[str, Any], *, is_ok: bool = True) -> None:
+    """To the program that reads."""
+    print(json.dumps({"schema": f"clutch.{command}/1", "ok": is_ok, **body}, ensure_ascii=False), flush=True)
+
+
+def print_text(text: str) -> None:
+    """A child's own words are data; what would move the cursor is shown instead of done."""
+    print(plain(text), flush=True)
+
+
+def is_interactive() -> bool:
+    return sys.stdin.isatty() and sys.stderr.isatty()

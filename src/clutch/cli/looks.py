@@ -1,0 +1,76 @@
+"""The commands that show: their options and the words of their `--help`. What they do is loaded when they run."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from clutch.cli.options import All, AsJson, State, Target
+
+looks = typer.Typer()
+
+
+@looks.command()
+def ps(
+    all_: All = False,
+    root: Annotated[
+        str | None, typer.Option(help="Only in the tree of this task or session.", show_default=False)
+    ] = None,
+    phase: Annotated[
+        str | None, typer.Option(help="Only in this phase: running, queued, paused …", show_default=False)
+    ] = None,
+    undelivered: Annotated[bool, typer.Option("--undelivered", help="Only what could not be told.")] = False,
+    limit: Annotated[int, typer.Option(min=1, max=200)] = 50,
+    state: State = None,
+    as_json: AsJson = False,
+) -> None:
+    """List tasks, oldest first. Works without a gateway, too."""
+    from clutch.cli import showing
+
+    wanted = showing.Wanted(is_all=all_, root=root, phase=phase, is_undelivered=undelivered, limit=limit)
+    showing.ps(state, wanted, as_json=as_json)
+
+
+@looks.command()
+def dead(state: State = None, as_json: AsJson = False) -> None:
+    """List results that could not be told. `redeliver` or `dismiss` them."""
+    from clutch.cli import showing
+
+    showing.ps(state, showing.Wanted(is_undelivered=True), as_json=as_json, command="dead")
+
+
+@looks.command()
+def tree(
+    target: Annotated[
+        str | None, typer.Argument(metavar="[TASK]", help="Only the tree this task or session is in.")
+    ] = None,
+    all_: All = False,
+    state: State = None,
+    as_json: AsJson = False,
+) -> None:
+    """Show who works for whom. Works without a gateway, too."""
+    from clutch.cli import showing
+
+    showing.tree(state, target, as_json=as_json, is_all=all_)
+
+
+@looks.command()
+def logs(
+    target: Target,
+    follow: Annotated[bool, typer.Option("--follow", "-f", help="Go on until the task has ended.")] = False,
+    state: State = None,
+    as_json: AsJson = False,
+) -> None:
+    """Print what a task was told, said and did, in order; with --json one object per line."""
+    from clutch.cli import showing
+
+    showing.logs(state, target, follows=follow, as_json=as_json)
+
+
+@looks.command()
+def inbox(state: State = None, as_json: AsJson = False) -> None:
+    """List what waits for you: plans, questions, approvals, budgets."""
+    from clutch.cli import showing
+
+    showing.inbox(state, as_json=as_json)

@@ -1,0 +1,116 @@
+"""Where what is shown comes from: the gateway if one runs, else its store, read beside whoever owns it.
+
+Both give the same objects. Of the store only reads are possible, and that nobody works is said on stderr.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, Protocol
+
+from clutch.cli.asking import home_of, say
+from clutch.errors import NoGateway
+from clutch.surfaces.client import Client, connect, task_path
+
+Object = dict[str, Any]
+
+
+class Source(Protocol):
+    def tasks(self, **wanted: Any) -> Object: ...
+
+    def task(self, target: str) -> Object: ...
+
+    def tree(self, target: str) -> Object: ...
+
+    def transcript(self, target: str, after: int = 0) -> Object: ...
+
+    def result(self, target: str) -> Object: ...
+
+    def inbox(self) -> Object: ...
+
+
+class Gateway:
+    def __init__(self, client: Client) -> None:
+        self._client = client
+
+    def tasks(self, **wanted: Any) -> Object:
+        return self._get("/v1/tasks", **wanted)
+
+    def task(self, target: str) -> Object:
+        return self._get(task_path(target))
+
+    def tree(self, target: str) -> Object:
+        return self._get(task_path(target, "tree"))
+
+    def transcript(self, target: str, after: int = 0) -> Object:
+        return self._get(task_path(target, "transcript"), after=after)
+
+    def result(self, target: str) -> Object:
+        return self._get(task_path(target, "result"))
+
+    def inbox(self) -> Object:
+        return self._get("/v1/inbox")
+
+    def _get(self, path: str, **query: Any) -> Object:
+        got: Object = self._client.get(path, **query)
+        return got
+
+
+class Beside:
+    """`look(fn, *args)` runs a transaction that only reads."""
+
+    def __init__(self, look: Callable[..., Any]) -> None:
+        from clutch.core.authority import EVERY_SCOPE, OperatorCaller
+        from clutch.gateway.desk import standpoint
+
+        self._look = look
+        self._who = standpoint(OperatorCaller(EVERY_SCOPE))
+
+    def tasks(self, **wanted: Any) -> Object:
+        from clutch.gateway import reads
+
+        recent, phase, _ = wanted.pop("recentMinutes"), wanted.pop("phase"), wanted.pop("numbered", None)
+        asked = reads.Filter(**wanted, recent_minutes=recent, phase=reads.phase_named(phase))
+        got: Object = self._look(reads.tasks, self._who, asked)
+        return got
+
+    def task(self, target: str) -> Object:
+        return self._read("task", self._who, target)
+
+    def tree(self, target: str) -> Object:
+        return self._read("tree", self._who, target)
+
+    def transcript(self, target: str, after: int = 0) -> Object:
+        return self._read("transcript", self._who, target, after)
+
+    def result(self, target: str) -> Object:
+        return self._read("result", self._who, target)
+
+    def inbox(self) -> Object:
+        return self._read("inbox")
+
+    def _read(self, name: str, *args: Any) -> Object:
+        from clutch.gateway import reads
+
+        got: Object = self._look(getattr(reads, name), *args)
+        return got
+
+
+@contextmanager
+def source(state: Path | None) -> Iterator[Source]:
+    """Raises NoGateway when there is neither."""
+    home = home_of(state)
+    try:
+        client = connect(home)
+    except NoGateway:
+        from clutch.looking import DATABASE_FILE, looking_at
+
+        if not (home / DATABASE_FILE).exists():
+            raise
+        say(f"No gateway runs: this is what {home} holds; nobody works on it.")
+        with looking_at(home) as look:
+            yield Beside(look)
+        return
+    yield Gateway(client)

@@ -1,0 +1,115 @@
+"""Commands that show: lists, trees, the inbox, what a task said and did. Nothing here changes anything."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from clutch.cli import screen
+from clutch.cli.asking import answering, print_object, print_text, say
+from clutch.cli.reading import Source, source
+from clutch.core.wording.shown import visible
+
+FOLLOW_S = 0.5
+RECENT_MINUTES = 30
+PAGE = 200
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """What a list is asked for."""
+
+    is_all: bool = False
+    root: str | None = None
+    phase: str | None = None
+    is_undelivered: bool = False
+    limit: int = PAGE
+
+    def to_query(self) -> dict[str, Any]:
+        """What ended long ago is shown only to whoever asks for it."""
+        recent = None if self.is_all or self.phase or self.is_undelivered else RECENT_MINUTES
+        wanted = {"root": self.root, "phase": self.phase, "limit": self.limit, "recentMinutes": recent}
+        return {**wanted, "undelivered": self.is_undelivered}
+
+
+def ps(state: Path | None, wanted: Wanted, *, as_json: bool, command: str = "ps") -> None:
+    with answering(command, as_json=as_json), source(state) as here:
+        page = here.tasks(**wanted.to_query(), numbered=not as_json)
+        if as_json:
+            print_object(command, {"at": screen.moment_now(), "cursor": None, **page})
+            return
+        if page["tasks"]:
+            screen.console().print(screen.table(page["tasks"], screen.now()))
+        say(screen.summary(page["summary"]) + (" · more: --limit" if page["next"] else ""))
+
+
+def tree(state: Path | None, target: str | None, *, as_json: bool, is_all: bool) -> None:
+    with answering("tree", as_json=as_json), source(state) as here:
+        page = here.tasks(**Wanted(is_all=is_all or target is not None, root=target).to_query())
+        tops = nested(page["tasks"])
+        if as_json:
+            print_object("tree", {"at": screen.moment_now(), "cursor": None, **page, "tasks": tops})
+            return
+        if tops:
+            screen.console().print(screen.forest(tops, screen.now()))
+        say(screen.summary(page["summary"]))
+
+
+def inbox(state: Path | None, *, as_json: bool) -> None:
+    with answering("inbox", as_json=as_json), source(state) as here:
+        said = here.inbox()
+        if as_json:
+            print_object("inbox", said)
+            return
+        for item in said["items"]:
+            print_text(_item(item))
+        count = len(said["items"])
+        say(f"{count} {'waits' if count == 1 else 'wait'} for you" if count else "nothing waits for you")
+
+
+def _item(item: dict[str, Any]) -> str:
+    """Who, why, what exactly, and the command that answers it."""
+    who = item["label"] or item["sessionKey"]
+    how = {
+        "plan": f"clutch approve {item['id']} | clutch reject {item['id']} 'why'",
+        "question": f"clutch answer {item['id']} 'your words'",
+    }.get(item["kind"], f"clutch answer {item['id']} --approve | --reject")
+    return f"{item['id']}  {item['kind']}  {visible(who, 60)}\n  {item['text']}\n  -> {how}"
+
+
+def logs(state: Path | None, target: str, *, follows: bool, as_json: bool) -> None:
+    """The transcript in order; with `-f` until the task has ended."""
+    with answering("logs", as_json=as_json), source(state) as here:
+        after = 0
+        while True:
+            is_over = not follows or here.task(target)["outcome"] is not None
+            after = _print_lines(here, target, after, as_json=as_json)
+            if is_over:
+                return
+            time.sleep(FOLLOW_S)
+
+
+def _print_lines(here: Source, target: str, after: int, *, as_json: bool) -> int:
+    """Everything there is after that number; the last number printed."""
+    page: dict[str, Any] = {"next": after}
+    while page["next"] is not None:
+        page = here.transcript(target, after)
+        for line in page["messages"]:
+            after = line["seq"]
+            if as_json:
+                print_object("log", line)
+            else:
+                print_text(screen.log_line(line))
+    return after
+
+
+def nested(tasks: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Tasks with their children in `nodes`; on top those whose parent is not among them."""
+    shown = {task["taskId"]: {**task, "nodes": []} for task in tasks}
+    tops: list[dict[str, Any]] = []
+    for task in shown.values():
+        above = shown.get(task["parentTaskId"])
+        (tops if above is None else above["nodes"]).append(task)
+    return tops

@@ -1,0 +1,206 @@
+"""What every surface does for whoever asks: wait, and act. The answers are the objects everybody is given.
+
+HTTP, MCP and programs ask here, so that they cannot disagree. Who may do what to which task is asked of the
+one guard, with the caller that the door has made.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+from enum import StrEnum
+from typing import TYPE_CHECKING, Any, Literal, assert_never
+
+from clutch.core import keys
+from clutch.core.authority import AgentCaller, Caller
+from clutch.core.events import Verdict
+from clutch.core.model import Phase
+from clutch.core.task_view import TaskView
+from clutch.engine.verbs import Decided, Verbs
+from clutch.errors import InvalidInput, SpawnRefused
+from clutch.gateway import objects, reads
+from clutch.gateway.checks import main_session, snake
+from clutch.gateway.objects import Object
+from clutch.protocol import needs_you, views
+from clutch.protocol.questions import Decision
+from clutch.protocol.targets import Standpoint, of_agent
+from clutch.store.door import Tx
+
+if TYPE_CHECKING:
+    from clutch.gateway.api import Gateway
+
+PAUSE_S = 0.05  # between two looks: under load every commit is a change
+DONE = (Phase.COMPLETED, Phase.COMPLETED_GIVEUP)
+
+
+class Until(StrEnum):
+    ENDED = "ended"  #: it has its outcome
+    DELIVERED = "delivered"  #: ... and that was told, or could not be
+    SETTLED = "settled"  #: ... and nothing is left to do anywhere below it
+
+
+class Desk:
+    def __init__(self, gateway: Gateway) -> None:
+        self._gateway = gateway
+
+    @property
+    def _verbs(self) -> Verbs:
+        return Verbs(self._gateway.kit)
+
+    async def _number(self, caller: Caller, target: str) -> int:
+        return await self._gateway.kit.door.read(reads.task_number, standpoint(caller), target)
+
+    # ---- acting --------------------------------------------------------------------------------------
+
+    async def spawn(
+        self, args: Mapping[str, Any], session: str, on_full: Literal["queue", "reject"], key: str | None
+    ) -> Object:
+        """The parameters and answers of `sessions_spawn`."""
+        main_session(session)
+        try:
+            self._gateway.kit.wanted(args)
+            asked = {snake(name): value for name, value in args.items()}
+            task = await self._gateway.spawn(**asked, session=session, on_full=on_full, idempotency_key=key)
+        except InvalidInput as error:
+            return {"status": "error", "error": str(error)}
+        except SpawnRefused as error:
+            return {"status": "forbidden", "error": str(error)}
+        keys_of = {"taskId": task.id, "runId": None, "childSessionKey": task.session_key}
+        return {"status": "accepted", **keys_of, "label": task.label, "mode": "run", "warnings": []}
+
+    async def kill(self, caller: Caller, target: str, reason: str) -> Object:
+        return objects.killed(await self._verbs.kill(caller, await self._number(caller, target), reason))
+
+    async def steer(self, caller: Caller, target: str, text: str, key: str | None) -> Object:
+        return objects.steered(await self._verbs.steer(caller, await self._number(caller, target), text, key))
+
+    async def send(
+        self, caller: Caller, target: str, text: str, wait_s: float | None, key: str | None
+    ) -> Object:
+        sent = await self._verbs.send(caller, await self._number(caller, target), text, wait_s, key)
+        return {"status": sent.status.value} | ({} if sent.reply is None else {"reply": sent.reply})
+
+    async def pause(self, caller: Caller, target: str) -> Object:
+        return {"changed": objects.ids(await self._verbs.pause(caller, await self._number(caller, target)))}
+
+    async def resume(self, caller: Caller, target: str) -> Object:
+        return {"changed": objects.ids(await self._verbs.resume(caller, await self._number(caller, target)))}
+
+    async def retry(self, caller: Caller, target: str, text: str, key: str | None) -> Object:
+        number = await self._number(caller, target)
+        await self._verbs.retry(caller, number, text, key)
+        return await self._started_again(number)
+
+    async def continue_(self, caller: Caller, target: str, text: str, key: str | None) -> Object:
+        number = await self._number(caller, target)
+        await self._verbs.continue_(caller, number, text, key)
+        return await self._started_again(number)
+
+    async def _started_again(self, number: int) -> Object:
+        """In the words of a spawn."""
+        task = await self._task(number)
+        return {
+            "status": "accepted",
+            "taskId": task["taskId"],
+            "runId": None,
+            "childSessionKey": task["sessionKey"],
+            "label": task["label"],
+            "model": task["modelRequested"],
+            "generation": task["generation"],
+            "warnings": [],
+        }
+
+    async def remove(self, caller: Caller, target: str) -> Object:
+        return await self._task((await self._verbs.remove(caller, await self._number(caller, target))).id)
+
+    async def redeliver(self, caller: Caller, target: str) -> Object:
+        return await self._task((await self._verbs.redeliver(caller, await self._number(caller, target))).id)
+
+    async def dismiss(self, caller: Caller, target: str) -> Object:
+        return await self._task((await self._verbs.dismiss(caller, await self._number(caller, target))).id)
+
+    async def _task(self, number: int) -> Object:
+        return await self._gateway.kit.door.read(reads.known, number)
+
+    # ---- deciding ------------------------------------------------------------------------------------
+
+    async def approve(self, caller: Caller, target: str, plan_hash: str, text: str) -> Object:
+        return _decided(
+            await self._verbs.approve(caller, await self._number(caller, target), plan_hash, text)
+        )
+
+    async def reject(self, caller: Caller, target: str, plan_hash: str, reason: str, then: Verdict) -> Object:
+        return _decided(
+            await self._verbs.reject(caller, await self._number(caller, target), plan_hash, reason, then)
+        )
+
+    async def answer(
+        self, caller: Caller, item: str, decision: Decision, text: str, seen_hash: str
+    ) -> Object:
+        """Of the inbox: a question by its id, a plan by its task."""
+        number = keys.parse_question_id(item)
+        if number is not None:
+            session = await self._verbs.answer(caller, number, decision, text, seen_hash)
+            return {"status": "answered", "taskId": await self._gateway.kit.door.read(reads.task_of, session)}
+        match decision:
+            case Decision.APPROVE:
+                return await self.approve(caller, item, seen_hash, text)
+            case Decision.REJECT:
+                return await self.reject(caller, item, seen_hash, text, Verdict.REVISE)
+            case _:
+                raise InvalidInput("decision", "a plan is approved or rejected")
+
+    # ---- waiting -------------------------------------------------------------------------------------
+
+    async def wait(
+        self, caller: Caller, target: str, timeout_s: float, until: Until, closing: asyncio.Event
+    ) -> Object:
+        """Never changes the task. `pending` after the time, or when the gateway stops."""
+        door, changes = self._gateway.kit.door, self._gateway.kit.changes
+        number = await self._number(caller, target)
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + timeout_s
+        while True:
+            change = changes.next_change
+            shown, status = await door.read(_looked, number, until)
+            if status != "pending" or closing.is_set() or loop.time() >= deadline:
+                result = await door.read(reads.result_if_any, number)
+                return {"status": status, "task": objects.task(_top(shown, number)), "result": result}
+            await asyncio.sleep(PAUSE_S)
+            await changes.until(change)
+
+
+def standpoint(caller: Caller) -> Standpoint:
+    """An agent speaks from its session; a person remembers the list that was last shown to him."""
+    return of_agent(caller) if isinstance(caller, AgentCaller) else Standpoint(caller, caller.actor)
+
+
+def _decided(done: Decided) -> Object:
+    return {"status": done.status, "taskId": keys.task_id(done.task_id), "runId": None, "round": done.round}
+
+
+def _top(shown: list[TaskView], number: int) -> TaskView:
+    for view in shown:
+        if view.task_id == number:
+            return view
+    raise reads.unknown(number)
+
+
+def _looked(now: float, number: int, until: Until) -> Tx[tuple[list[TaskView], str]]:
+    shown = yield from views.tree(now, number)
+    if _is_reached(shown, _top(shown, number), until):
+        return shown, "done"
+    is_asking = yield from needs_you.is_asking(now, [view.task_id for view in shown])
+    return shown, "needs_you" if is_asking else "pending"
+
+
+def _is_reached(shown: list[TaskView], top: TaskView, until: Until) -> bool:
+    match until:
+        case Until.ENDED:
+            return top.outcome is not None
+        case Until.DELIVERED:
+            return top.phase in DONE
+        case Until.SETTLED:
+            return all(view.phase in DONE for view in shown)
+        case _:
+            assert_never(until)

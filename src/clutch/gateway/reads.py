@@ -1,0 +1,149 @@
+"""Reads as the objects everybody is given: each a transaction from what was typed to the JSON that answers it.
+
+A gateway runs them for whoever asks; where none runs, the command line runs them beside the store. `who` is
+whose words the targets are: what they may see is all they can find.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from clutch.core import keys
+from clutch.core.model import Outcome, Phase
+from clutch.core.task_view import TaskView
+from clutch.errors import InvalidInput, NotFound
+from clutch.gateway import objects
+from clutch.gateway.objects import Object
+from clutch.protocol import listing, needs_you, targets, views
+from clutch.protocol.listing import PAGE_MAX, Wanted
+from clutch.protocol.targets import Standpoint
+from clutch.store.door import Tx
+
+TARGET_CHARS_MAX = 300
+
+
+@dataclass(frozen=True, slots=True)
+class Filter:
+    """What a list is asked for. `root`, `requester`: targets. `recent_minutes`: without what had ended before."""
+
+    root: str | None = None
+    requester: str | None = None
+    phase: Phase | None = None
+    outcome: Outcome | None = None
+    label: str | None = None
+    undelivered: bool = False
+    recent_minutes: float | None = None
+    limit: int = 50
+    cursor: str | None = None
+
+
+def phase_named(name: str | None) -> Phase | None:
+    if name is not None and name not in set(Phase):
+        raise InvalidInput("phase", f"must be one of: {', '.join(Phase)}")
+    return None if name is None else Phase(name)
+
+
+def tasks(now: float, who: Standpoint, asked: Filter) -> Tx[Object]:
+    wanted = Wanted(
+        root_id=None if asked.root is None else (yield from root_number(now, who, asked.root)),
+        requester_id=None
+        if asked.requester is None
+        else (yield from session_number(now, who, asked.requester)),
+        phase=asked.phase,
+        outcome=asked.outcome,
+        label=asked.label,
+        is_undelivered=asked.undelivered,
+        ended_after=None if asked.recent_minutes is None else now - 60 * asked.recent_minutes,
+    )
+    page = yield from listing.page(now, wanted, asked.limit, asked.cursor)
+    counted = yield from listing.summary(now, wanted)
+    return objects.listing(page.tasks, counted, page.next)
+
+
+def task(now: float, who: Standpoint, target: str) -> Tx[Object]:
+    return objects.task((yield from view(now, who, target)))
+
+
+def known(now: float, number: int) -> Tx[Object]:
+    found = yield from views.one(now, number)
+    if found is None:
+        raise unknown(number)
+    return objects.task(found)
+
+
+def tree(now: float, who: Standpoint, target: str) -> Tx[Object]:
+    number = yield from task_number(now, who, target)
+    found = yield from views.tree(now, number)
+    if not found:
+        raise unknown(number)
+    return objects.tree(found, number)
+
+
+def transcript(now: float, who: Standpoint, target: str, after: int = 0, limit: int = PAGE_MAX) -> Tx[Object]:
+    number = (yield from view(now, who, target)).task_id
+    return objects.transcript((yield from listing.transcript(now, number, after, limit)))
+
+
+def result(now: float, who: Standpoint, target: str) -> Tx[Object]:
+    """Raises NotFound, with its phase, of a task that has not ended."""
+    number = yield from task_number(now, who, target)
+    found = yield from listing.result(now, number)
+    if found is None:
+        raise unknown(number)
+    if found.outcome is None:
+        raise NotFound(f"task {keys.task_id(number)} has no result yet: it is {found.phase}")
+    return objects.result(found)
+
+
+def inbox(now: float) -> Tx[Object]:
+    return objects.inbox((yield from needs_you.waiting(now)))
+
+
+def result_if_any(now: float, number: int) -> Tx[Object | None]:
+    found = yield from listing.result(now, number)
+    return None if found is None or found.outcome is None else objects.result(found)
+
+
+# ---- what was meant ----------------------------------------------------------------------------------
+
+
+def view(now: float, who: Standpoint, target: str) -> Tx[TaskView]:
+    number = yield from task_number(now, who, target)
+    found = yield from views.one(now, number)
+    if found is None:
+        raise unknown(number)
+    return found
+
+
+def task_number(now: float, who: Standpoint, target: str) -> Tx[int]:
+    return (yield from targets.task(now, meant(target), who))
+
+
+def meant(target: str) -> str:
+    """Nobody was ever shown a longer name."""
+    if len(target) > TARGET_CHARS_MAX:
+        raise InvalidInput("target", f"has {len(target)} characters, at most {TARGET_CHARS_MAX} are allowed")
+    return target
+
+
+def task_of(now: float, session_id: int) -> Tx[str | None]:
+    """A main session is nobody's task."""
+    found = yield from views.one(now, session_id)
+    return None if found is None else keys.task_id(session_id)
+
+
+def session_number(now: float, who: Standpoint, target: str) -> Tx[int]:
+    return (yield from targets.resolve(now, meant(target), who)).session_id
+
+
+def root_number(now: float, who: Standpoint, target: str) -> Tx[int]:
+    """Of the main session above it."""
+    found = yield from targets.resolve(now, meant(target), who)
+    if found.task_id is None:
+        return found.session_id
+    task = yield from views.one(now, found.task_id)
+    return found.session_id if task is None else task.root_id
+
+
+def unknown(number: int) -> NotFound:
+    return NotFound(f"there is no task {keys.task_id(number)}")

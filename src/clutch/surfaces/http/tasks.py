@@ -1,0 +1,86 @@
+"""Tasks over HTTP: reading them, waiting for them."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from pydantic import Field
+
+from clutch.core import keys
+from clutch.core.authority import Scope
+from clutch.core.model import Outcome, Phase
+from clutch.gateway import reads
+from clutch.gateway.desk import Until
+from clutch.protocol import targets
+from clutch.protocol.listing import LIMIT_MAX, PAGE_MAX
+from clutch.surfaces.http.bodies import Body, Query
+from clutch.surfaces.http.routes import Ask, Entry, Reply
+
+WAIT_S_MAX = 60.0
+
+
+class ListQuery(Query):
+    root: str | None = None
+    requester: str | None = None
+    phase: Phase | None = None
+    outcome: Outcome | None = None
+    label: str | None = None
+    undelivered: bool = False
+    recent_minutes: Annotated[float | None, Field(alias="recentMinutes", ge=0)] = None
+    limit: Annotated[int, Field(ge=1, le=LIMIT_MAX)] = 50
+    cursor: str | None = None
+    numbered: bool = False  #: from now on `#1` is the first of these to whoever asked
+
+
+class PageQuery(Query):
+    after: Annotated[int, Field(ge=0)] = 0
+    limit: Annotated[int, Field(ge=1, le=PAGE_MAX)] = PAGE_MAX
+
+
+class WaitQuery(Query):
+    timeout_seconds: Annotated[float, Field(alias="timeoutSeconds", ge=0, le=WAIT_S_MAX)] = 30.0
+    until: Until = Until.ENDED
+
+
+async def listed(ask: Ask[Body, ListQuery]) -> Reply:
+    wanted = ask.query.model_dump()
+    is_numbered = wanted.pop("numbered")
+    page = await ask.house.reads(reads.tasks, ask.who, reads.Filter(**wanted))
+    if is_numbered:
+        shown = [keys.parse_task_id(task["taskId"]) for task in page["tasks"]]
+        await ask.house.writes(targets.remember, ask.who.viewer, shown)
+    return Reply(page)
+
+
+async def one(ask: Ask[Body, Query]) -> Reply:
+    return Reply(await ask.house.reads(reads.task, ask.who, ask.target))
+
+
+async def tree(ask: Ask[Body, Query]) -> Reply:
+    return Reply(await ask.house.reads(reads.tree, ask.who, ask.target))
+
+
+async def transcript(ask: Ask[Body, PageQuery]) -> Reply:
+    return Reply(
+        await ask.house.reads(reads.transcript, ask.who, ask.target, ask.query.after, ask.query.limit)
+    )
+
+
+async def result(ask: Ask[Body, Query]) -> Reply:
+    return Reply(await ask.house.reads(reads.result, ask.who, ask.target))
+
+
+async def wait(ask: Ask[Body, WaitQuery]) -> Reply:
+    query, house = ask.query, ask.house
+    waited = house.desk.wait(ask.caller, ask.target, query.timeout_seconds, query.until, house.closing)
+    return Reply(await waited)
+
+
+ENTRIES = (
+    Entry("GET", "/v1/tasks", Scope.READ, listed, query=ListQuery),
+    Entry("GET", "/v1/tasks/{target}", Scope.READ, one),
+    Entry("GET", "/v1/tasks/{target}/tree", Scope.READ, tree),
+    Entry("GET", "/v1/tasks/{target}/transcript", Scope.READ, transcript, query=PageQuery),
+    Entry("GET", "/v1/tasks/{target}/result", Scope.READ, result),
+    Entry("GET", "/v1/tasks/{target}/wait", Scope.READ, wait, query=WaitQuery),
+)

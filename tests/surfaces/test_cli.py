@@ -1,0 +1,219 @@
+"""The second terminal: real `clutch` processes against what runs in another one, and beside it when nothing runs."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from clutch.surfaces.client import task_path
+from tests.surfaces.served import FAST, Served, served
+from tests.surfaces.test_http_tasks import ended, seen, spawned
+
+pytestmark = pytest.mark.slow
+
+#: Clears the screen, names the window, changes the colour, reads backwards, hides a character.
+NASTY = "\x1b[2J\x1b]0;owned\x07\x9b31m\x08\u202egnp\u200b"
+
+
+@dataclass(frozen=True, slots=True)
+class Done:
+    code: int
+    out: str
+    err: str
+
+    @property
+    def body(self) -> Any:
+        (line,) = self.out.splitlines()
+        return json.loads(line)
+
+
+def clutch(*words: object, state: Path, **env: str) -> Done:
+    ran = subprocess.run(
+        [sys.executable, "-m", "clutch", *map(str, words), "--state", str(state)],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+        stdin=subprocess.DEVNULL,
+        env={**os.environ, "NO_COLOR": "1", **env},
+    )
+    return Done(ran.returncode, ran.stdout, ran.stderr)
+
+
+@pytest.fixture(scope="module")
+def first(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
+    with served(tmp_path_factory.mktemp("first") / "state", policy=FAST) as here:
+        yield here
+
+
+def test_the_second_terminal_lists_steers_and_kills_what_runs_in_the_first(first: Served) -> None:
+    task = spawned(first.client, "slow survey", label="survey")
+    seen(first.client, task, lambda one: one["phase"] == "running")
+
+    shown = clutch("ps", state=first.home)
+    assert shown.code == 0
+    (line,) = [line for line in shown.out.splitlines() if task in line]
+    number, *rest = line.split()
+    assert rest[:3] == [task, "running", "survey"]
+    assert max(map(len, shown.out.splitlines())) <= 80
+    assert "1 running" in shown.err
+
+    steered = clutch("steer", f"#{number}", "slow and elsewhere", "--json", state=first.home)
+    assert (steered.code, steered.body["schema"], steered.body["ok"]) == (0, "clutch.steer/1", True)
+    assert (steered.body["status"], steered.body["taskId"]) == ("accepted", task)
+
+    killed = clutch("kill", "survey", "--reason", "enough", state=first.home)
+    assert (killed.code, killed.out, killed.err) == (0, "", f"stopped: {task}\n")
+    assert first.client.get(task_path(task))["error"] == "enough"
+
+
+def test_a_plan_is_shown_in_the_inbox_and_approved_from_there(first: Served) -> None:
+    task = spawned(first.client, "think first", planMode=True, label="planner")
+    seen(first.client, task, lambda one: one["phase"] == "awaiting_approval")
+    inbox = clutch("inbox", state=first.home)
+    assert f"{task}  plan  planner" in inbox.out
+    assert f"clutch approve {task}" in inbox.out
+    unsure = clutch("approve", task, "--json", state=first.home)
+    assert (unsure.code, unsure.body["error"]["field"]) == (2, "--hash")
+    stale = clutch("approve", task, "--hash", "0123456789abcdef", "--json", state=first.home)
+    assert (stale.code, stale.body["error"]["code"]) == (1, "plan_changed")
+    sure = clutch("approve", task, "--yes", state=first.home)
+    assert (sure.code, sure.err) == (0, f"approved {task}\n")
+    assert ended(first.client, task)["task"]["outcome"] == "ok"
+
+
+def test_a_question_is_answered_from_the_second_terminal(first: Served) -> None:
+    task = spawned(first.client, "ask me")
+    seen(first.client, task, lambda one: one["reason"] == "needs-you")
+    (item,) = [
+        one for one in clutch("inbox", "--json", state=first.home).body["items"] if one["taskId"] == task
+    ]
+    assert clutch("answer", item["id"], "b", state=first.home).code == 0
+    assert ended(first.client, task)["task"]["outcome"] == "ok"
+
+
+def test_lists_are_objects_in_the_promised_form(first: Served) -> None:
+    task = spawned(first.client, "quick one")
+    ended(first.client, task, "delivered")
+    listed = clutch("ps", "--all", "--json", state=first.home).body
+    assert (listed["schema"], listed["ok"]) == ("clutch.ps/1", True)
+    assert set(listed) == {"schema", "ok", "at", "cursor", "summary", "tasks", "next"}
+    assert first.client.get(task_path(task)) in listed["tasks"]
+    tree = clutch("tree", task, "--json", state=first.home).body
+    assert tree["schema"] == "clutch.tree/1"
+    assert [node["nodes"] for node in tree["tasks"] if node["taskId"] == task] == [[]]
+
+
+def test_what_a_child_calls_itself_cannot_touch_the_terminal(first: Served) -> None:
+    """S28."""
+    task = spawned(first.client, f"quick {NASTY}")
+    ended(first.client, task)
+    listed, followed = (clutch(*words, state=first.home) for words in (("ps",), ("logs", task)))
+    for done in (listed, followed):
+        assert done.code == 0, done.err
+        assert all(one.isprintable() or one in "\n\t" for one in done.out + done.err)
+    assert "\\x1b[2J" in followed.out
+    assert "\\u202egnp" in followed.out
+
+
+def test_what_cannot_be_done_says_why_and_has_its_exit_code(first: Served) -> None:
+    unknown = clutch("kill", "t_zzzz", "--json", state=first.home)
+    assert (unknown.code, unknown.body["ok"], unknown.body["error"]["code"]) == (1, False, "not_found")
+    assert unknown.err.startswith("clutch kill: there is no ")
+    task = spawned(first.client, "slow one")
+    too_soon = clutch("retry", task, "--json", state=first.home)
+    assert (too_soon.code, too_soon.body["error"]["code"]) == (8, "forbidden")
+    assert clutch("ps", "--limit", "0", state=first.home).code == 2
+    assert clutch("ps", "--phase", "asleep", state=first.home).code == 2
+    first.client.post(task_path(task, "kill"))
+
+
+def test_a_run_that_is_waited_for_ends_with_the_exit_code_of_its_outcome(first: Served) -> None:
+    good = clutch("run", "say hello", "--wait", "--json", "--label", "greeter", state=first.home)
+    assert (good.code, good.body["schema"], good.body["ok"], good.body["exitCode"]) == (
+        0,
+        "clutch.run/1",
+        True,
+        0,
+    )
+    assert good.body["task"]["label"] == "greeter"
+    assert "say hello" in good.body["result"]["text"]
+    needs = clutch("run", "think", "--plan", "--wait", state=first.home)
+    assert (needs.code, "clutch inbox" in needs.err) == (5, True)
+    late = clutch("run", "slow one", "--wait", "--timeout", "0.1", "--json", state=first.home)
+    assert (late.code, late.body["ok"], late.body["task"]["outcome"]) == (3, False, None)
+    assert clutch("kill", late.body["task"]["taskId"], state=first.home).code == 0
+
+
+def test_a_spawn_prints_the_id_and_its_words_can_be_followed(first: Served) -> None:
+    spawn = clutch("spawn", "quick one", state=first.home)
+    assert spawn.code == 0
+    task = spawn.out.strip()
+    followed = clutch("logs", "-f", task, state=first.home)
+    assert followed.code == 0
+    assert "heard: " in followed.out
+    lines = [json.loads(line) for line in clutch("logs", task, "--json", state=first.home).out.splitlines()]
+    assert [line["kind"] for line in lines] == ["input", "answer"]
+
+
+def test_without_a_gateway_lists_are_read_beside_and_verbs_say_how_to_start_one(tmp_path: Path) -> None:
+    with served(tmp_path / "state", policy=FAST) as here:
+        task = spawned(here.client, "quick one", label="left behind")
+        ended(here.client, task, "delivered")
+        asked = here.client.get("/v1/tasks")
+    for words in (("tree", "--json"), ("ps", "--phase", "completed", "--json")):
+        done = clutch(*words, state=here.home)
+        assert done.code == 0
+        assert "No gateway runs" in done.err
+        assert [one["taskId"] for one in done.body["tasks"]] == [task]
+        assert done.body["summary"] == asked["summary"]
+    assert "heard: " in clutch("logs", task, state=here.home).out
+    done = clutch("kill", task, "--json", state=here.home)
+    assert (done.code, done.body["ok"]) == (9, False)
+    assert "clutch serve" in done.body["error"]["message"]
+    assert clutch("ps", state=tmp_path / "nothing").code == 9
+    assert not (tmp_path / "nothing").exists()
+
+
+def test_a_served_gateway_works_until_it_is_told_to_stop(tmp_path: Path) -> None:
+    state = tmp_path / "state"
+    command = [sys.executable, "-m", "clutch", "serve", "--state", str(state), "--json"]
+    with subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=tmp_path
+    ) as serving:
+        assert serving.stdout is not None
+        ready = json.loads(serving.stdout.readline())
+        assert (ready["schema"], ready["ok"]) == ("clutch.serve/1", True)
+        assert ready["url"].startswith("http://127.0.0.1:")
+        twin = clutch("serve", "--json", state=state)
+        assert (twin.code, twin.body["ok"]) == (1, False)
+        assert ready["url"] in twin.body["error"]["message"]
+        done = clutch("run", "say hello", "--wait", "--json", state=state)
+        assert (done.code, done.body["task"]["outcome"]) == (0, "ok")
+        serving.send_signal(signal.SIGTERM)
+        out, err = serving.communicate(timeout=30)
+    assert (serving.returncode, out) == (0, "")
+    assert "Stopping" in err
+    assert not (state / "gateway.json").exists()
+
+
+def test_no_command_that_only_asks_loads_what_talks_to_models(first: Served) -> None:
+    code = (
+        "import sys\nfrom clutch.cli.app import run\n"
+        "sys.argv[1:] = ['ps', '--state', sys.argv[1]]\nassert run() == 0\n"
+        "heavy = {'pydantic_ai','mcp','openai','anthropic','starlette','uvicorn','aiohttp','clutch.wiring'}\n"
+        "print(sorted(heavy & set(sys.modules)), file=sys.stderr)"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code, str(first.home)], capture_output=True, text=True, timeout=60, check=True
+    )
+    assert done.stderr.splitlines()[-1] == "[]"

@@ -1,0 +1,304 @@
+"""What a second process can do to what runs in the first: over a real socket, in the formats everybody is given."""
+
+from __future__ import annotations
+
+import json
+import secrets
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from clutch.core import keys
+from clutch.core.policy import Limits, Policy
+from clutch.store.door import Tx
+from clutch.surfaces.client import Client, Declined, task_path
+from tests.surfaces.served import FAST, QUICK, Served, served, write_token
+
+
+@pytest.fixture(scope="module")
+def door(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
+    with served(tmp_path_factory.mktemp("door") / "state", policy=FAST) as here:
+        yield here
+
+
+@pytest.fixture
+def client(door: Served) -> Client:
+    return door.client
+
+
+def spawned(client: Client, task: str, **wanted: Any) -> str:
+    said = client.post("/v1/tasks", {"task": task, **wanted})
+    assert said["status"] == "accepted"
+    return str(said["taskId"])
+
+
+def ended(client: Client, target: str, until: str = "ended") -> dict[str, Any]:
+    said: dict[str, Any] = client.get(task_path(target, "wait"), timeoutSeconds=20, until=until)
+    assert said["status"] == "done", said
+    return said
+
+
+def seen(client: Client, target: str, is_there: Callable[[dict[str, Any]], bool]) -> dict[str, Any]:
+    """The task once it looks like that; each look waits for a change."""
+    deadline = time.monotonic() + 20
+    while not is_there(task := client.get(task_path(target))):
+        assert time.monotonic() < deadline, task
+        client.get(task_path(target, "wait"), timeoutSeconds=0.05)
+    return dict(task)
+
+
+def declined(ask: Callable[[], Any]) -> Declined:
+    with pytest.raises(Declined) as caught:
+        ask()
+    return caught.value
+
+
+def test_a_task_is_spawned_awaited_and_read(client: Client) -> None:
+    task = spawned(client, "say hello", label="greeter")
+    said = ended(client, task, "delivered")
+    assert said["task"]["outcome"] == "ok"
+    assert said["task"]["delivery"]["state"] == "delivered"
+    assert "say hello" in said["result"]["text"]
+    assert client.get(task_path(task, "result")) == said["result"]
+    lines = client.get(task_path(task, "transcript"))["messages"]
+    assert [line["kind"] for line in lines] == ["input", "answer"]
+    assert client.get(task_path(task, "transcript"), after=1)["messages"] == lines[1:]
+    assert client.get(task_path(task, "tree"))["root"]["task"]["taskId"] == task
+
+
+def test_a_list_is_in_the_order_of_creation_and_comes_in_pages(client: Client) -> None:
+    session = "agent:main:chat:pages"
+    made = [spawned(client, f"number {number}", requester=session) for number in range(5)]
+    first = client.get("/v1/tasks", requester=session, limit=3)
+    second = client.get("/v1/tasks", requester=session, limit=3, cursor=first["next"])
+    assert [task["taskId"] for task in first["tasks"] + second["tasks"]] == made
+    assert second["next"] is None
+    assert sum(first["summary"][name] for name in ("running", "queued", "waiting", "done")) == 5
+
+
+@pytest.mark.parametrize(
+    ("query", "field"),
+    [
+        ({"limit": 201}, "limit"), ({"limit": "many"}, "limit"), ({"phase": "asleep"}, "phase"),
+        ({"cursor": "x"}, "cursor"), ({"sort": "label"}, "sort"),
+    ],
+)  # fmt: skip
+def test_a_wrong_parameter_of_a_list_is_named(client: Client, query: dict[str, Any], field: str) -> None:
+    error = declined(lambda: client.get("/v1/tasks", **query))
+    assert (error.status, error.said["field"]) == (400, field)
+
+
+def test_what_is_not_there_is_not_found(client: Client) -> None:
+    for part in ("", "/tree", "/result", "/wait", "/transcript"):
+        assert declined(partial(client.get, f"/v1/tasks/t_zzzz{part}")).code == "not_found"
+    for verb in ("kill", "pause", "resume", "retry", "redeliver", "dismiss", "remove"):
+        assert declined(partial(client.post, f"/v1/tasks/t_zzzz/{verb}")).code == "not_found"
+
+
+def test_a_running_task_has_no_result_and_waiting_for_it_changes_nothing(door: Served) -> None:
+    client = door.client
+    task = spawned(client, "slow one")
+    seen(client, task, lambda one: one["phase"] == "running")
+    error = declined(lambda: client.get(task_path(task, "result")))
+    assert (error.status, error.code) == (404, "not_found")
+    assert "running" in str(error)
+    waited = client.get(task_path(task, "wait"), timeoutSeconds=0)
+    assert (waited["status"], waited["result"]) == ("pending", None)
+    assert client.get(task_path(task))["phase"] == "running"
+    client.post(task_path(task, "kill"))
+
+
+def test_a_kill_stops_the_task_and_says_what_it_stopped(client: Client) -> None:
+    task = spawned(client, "slow one")
+    assert client.post(task_path(task, "kill"), {"reason": "not needed"}) == {
+        "stopped": [task], "alreadyFinished": [], "notStopped": [],
+    }  # fmt: skip
+    killed = client.get(task_path(task))
+    assert (killed["outcome"], killed["error"]) == ("killed", "not needed")
+    assert client.post(task_path(task, "kill"))["alreadyFinished"] == [task]
+
+
+def test_a_steered_task_does_the_new_thing_under_the_same_id(client: Client) -> None:
+    task = spawned(client, "slow one")
+    running = seen(client, task, lambda one: one["phase"] == "running")
+    said = client.post(task_path(task, "steer"), {"text": "quick instead"})
+    assert (said["status"], said["taskId"], said["supersedes"]) == ("accepted", task, running["runId"])
+    assert "quick instead" in ended(client, task)["result"]["text"]
+
+
+def test_a_sent_message_gets_its_reply(client: Client) -> None:
+    task = spawned(client, "slow one")
+    seen(client, task, lambda one: one["phase"] == "running")
+    assert client.post(task_path(task, "send"), {"text": "also this", "waitSeconds": 0}) == {
+        "status": "accepted"
+    }
+    client.post(task_path(task, "kill"))
+
+
+def test_a_paused_task_stands_still_until_it_is_resumed(client: Client) -> None:
+    task = spawned(client, "slow one")
+    seen(client, task, lambda one: one["phase"] == "running")
+    assert client.post(task_path(task, "pause")) == {"changed": [task]}
+    assert client.post(task_path(task, "pause")) == {"changed": []}
+    assert client.post(task_path(task, "resume")) == {"changed": [task]}
+    client.post(task_path(task, "kill"))
+
+
+def test_a_finished_task_runs_again_or_goes_on(client: Client) -> None:
+    task = spawned(client, "first words")
+    ended(client, task, "delivered")
+    assert client.post(task_path(task, "retry"), {"text": "other words"})["generation"] == 2
+    assert "other words" in ended(client, task, "delivered")["result"]["text"]
+    assert client.post(task_path(task, "continue"), {"text": "more words"})["status"] == "accepted"
+    assert "more words" in ended(client, task, "delivered")["result"]["text"]
+    assert client.post(task_path(task, "remove"))["taskId"] == task
+
+
+@pytest.mark.parametrize("verb", ["continue", "retry", "remove", "redeliver", "approve"])
+def test_what_a_running_task_does_not_allow_is_refused_with_the_reason(client: Client, verb: str) -> None:
+    task = spawned(client, "slow one")
+    body = {"continue": {"text": "x"}, "approve": {"planHash": "0"}}.get(verb, {})
+    error = declined(lambda: client.post(task_path(task, verb), body))
+    assert (error.status, error.code, error.said["rule"]) == (403, "forbidden", "state")
+    assert task in str(error)
+    client.post(task_path(task, "kill"))
+
+
+@pytest.mark.parametrize("verb", ["steer", "send"])
+def test_a_finished_task_is_not_spoken_to(client: Client, verb: str) -> None:
+    task = spawned(client, "quick one")
+    ended(client, task, "delivered")
+    error = declined(lambda: client.post(task_path(task, verb), {"text": "x"}))
+    assert (error.status, error.code) == (409, "already_finished")
+    assert "continue" in str(error)
+
+
+def test_a_plan_is_approved_by_the_hash_that_was_shown(client: Client) -> None:
+    task = spawned(client, "think first", planMode=True, label="planner")
+    waiting = seen(client, task, lambda one: one["phase"] == "awaiting_approval")
+    assert client.get(task_path(task, "wait"), timeoutSeconds=20)["status"] == "needs_you"
+    (item,) = [one for one in client.get("/v1/inbox")["items"] if one["taskId"] == task]
+    assert (item["kind"], item["label"], item["hash"]) == ("plan", "planner", waiting["plan"]["hash"])
+    error = declined(lambda: client.post(task_path(task, "approve"), {"planHash": "0" * 16}))
+    assert (error.status, error.code) == (409, "plan_changed")
+    said = client.post(task_path(task, "approve"), {"planHash": item["hash"], "text": "go"})
+    assert (said["status"], said["taskId"], said["round"]) == ("approved", task, 0)
+    assert ended(client, task)["task"]["outcome"] == "ok"
+
+
+def test_a_plan_is_sent_back_or_ended(client: Client) -> None:
+    task = spawned(client, "think first", planMode=True)
+    first = seen(client, task, lambda one: one["phase"] == "awaiting_approval")
+    body = {"planHash": first["plan"]["hash"], "reason": "too long"}
+    assert client.post(task_path(task, "reject"), body)["status"] == "revising"
+    second = seen(client, task, lambda one: one["phase"] == "awaiting_approval" and one["plan"]["round"] == 1)
+    body = {"planHash": second["plan"]["hash"], "reason": "no", "then": "end"}
+    assert client.post(task_path(task, "reject"), body)["status"] == "ended"
+    assert ended(client, task)["task"]["outcome"] == "error"
+
+
+def test_a_question_is_answered_once_and_only_as_it_was_shown(client: Client) -> None:
+    task = spawned(client, "ask me")
+    seen(client, task, lambda one: one["reason"] == "needs-you")
+    (item,) = [one for one in client.get("/v1/inbox")["items"] if one["taskId"] == task]
+    assert (item["kind"], item["text"], item["detail"]["choices"]) == ("question", "Which one?", ["a", "b"])
+    path = f"/v1/inbox/{item['id']}"
+    wrong = {"decision": "answer", "text": "a", "hash": "0" * 64}
+    assert declined(lambda: client.post(path, wrong)).code == "plan_changed"
+    right = {"decision": "answer", "text": "b", "hash": item["hash"]}
+    assert declined(lambda: client.post(path, {**right, "text": "c"})).said["field"] == "text"
+    assert client.post(path, right) == {"status": "answered", "taskId": task}
+    assert declined(lambda: client.post(path, right)).code == "not_found"
+    assert ended(client, task)["task"]["outcome"] == "ok"
+
+
+# ---- spawning ----------------------------------------------------------------------------------------------
+
+
+def test_the_same_key_is_the_same_task(client: Client) -> None:
+    first, again = (client.post("/v1/tasks", {"task": "once"}, key="spawn-1") for _ in range(2))
+    assert first == again
+
+
+def test_a_spawn_with_a_wrong_parameter_names_it(door: Served) -> None:
+    for body, field in (({"task": "x", "chanel": "y"}, "chanel"), ({"task": 3}, "task"), ({}, "task")):
+        heard = door.post("/v1/tasks", body)
+        assert heard.status == 400
+        assert heard.body["status"] == "error"
+        assert field in heard.body["error"]
+    assert door.post("/v1/tasks", {"task": "x", "onFull": "maybe"}).body["error"]["field"] == "onFull"
+    assert door.post("/v1/tasks", {"task": "x", "requester": "main"}).body["error"]["field"] == "requester"
+
+
+def test_a_spawn_over_a_limit_is_refused_naming_it(tmp_path: Path) -> None:
+    policy = replace(QUICK, limits=Limits(children_max=1))
+    with served(tmp_path / "state", policy=policy) as here:
+        assert here.post("/v1/tasks", {"task": "slow one"}).status == 201
+        heard = here.post("/v1/tasks", {"task": "slow two", "onFull": "reject"})
+        assert (heard.status, heard.body["status"]) == (403, "forbidden")
+        assert "maxChildrenPerAgent" in heard.body["error"]
+
+
+def test_many_spawn_at_once_through_the_door_and_the_limit_holds(tmp_path: Path) -> None:
+    policy = replace(QUICK, limits=Limits(children_max=3))
+    with served(tmp_path / "state", policy=policy) as here:
+        body = {"task": "slow one", "onFull": "reject"}
+        with ThreadPoolExecutor(8) as pool:
+            heard = list(pool.map(lambda _: here.post("/v1/tasks", body).status, range(16)))
+        assert sorted(heard) == [201] * 3 + [403] * 13
+
+
+def actors(now: float, task_id: int) -> Tx[set[str]]:
+    return {row[0] for row in (yield "SELECT actor FROM events WHERE task_id = ?", (task_id,))}
+
+
+def test_every_act_is_in_the_timeline_with_its_actor(door: Served) -> None:
+    task = spawned(door.client, "slow one")
+    write_token(door.home / "token.read+write", other := secrets.token_urlsafe(32))
+    door.client.post(task_path(task, "pause"))
+    assert door.post(task_path(task, "kill"), {}, authorization=f"Bearer {other}").status == 200
+    number = keys.parse_task_id(task)
+    assert number is not None
+    assert {"person", "token.read+write"} <= door.run(door.clutch.kit.door.read(actors, number))
+
+
+def test_a_task_is_meant_by_its_label_its_key_its_beginning_or_its_number(client: Client) -> None:
+    session = "agent:main:chat:targets"
+    made = [
+        spawned(client, "x", label=label, requester=session)
+        for label in ("a/b?c#d%2f", "twin one", "twin two")
+    ]
+    key = client.get(task_path(made[0]))["sessionKey"]
+    for target in ("a/b?c#d%2f", "a/b", key, key[:-2], made[0]):
+        assert client.get(task_path(target))["taskId"] == made[0], target
+    client.get("/v1/tasks", requester=session, numbered=True)
+    assert [client.get(task_path(f"#{number}"))["taskId"] for number in (1, 2, 3)] == made
+    assert client.get(task_path("last"))["taskId"] == made[2]
+    error = declined(lambda: client.get(task_path("twin")))
+    assert (error.status, error.code) == (409, "ambiguous")
+    assert {one.split()[0] for one in error.said["candidates"]} == set(made[1:])
+    unknown = declined(lambda: client.get(task_path("nobody")))
+    assert (unknown.status, unknown.code, len(unknown.said["candidates"]) > 0) == (404, "not_found", True)
+    assert declined(lambda: client.get(task_path("x" * 301))).code == "invalid_input"
+
+
+def test_an_answer_is_plain_json_without_a_secret(door: Served) -> None:
+    heard = door.raw("GET", "/v1/tasks")
+    assert heard.headers["content-type"] == "application/json"
+    assert door.token not in json.dumps(heard.body)
+
+
+def test_a_stop_answers_whoever_waits(tmp_path: Path) -> None:
+    with ThreadPoolExecutor(1) as pool:
+        with served(tmp_path / "state", policy=Policy(work=QUICK.work)) as here:
+            client = here.client
+            task = spawned(client, "slow one")
+            waiting = pool.submit(client.get, task_path(task, "wait"), timeoutSeconds=60)
+            seen(client, task, lambda one: one["phase"] == "running")
+        assert waiting.result(10)["status"] == "pending"
