@@ -9,7 +9,7 @@ from enum import StrEnum
 from typing import Any, NamedTuple, Protocol
 
 from clutch.core.admission import SpawnRequest
-from clutch.core.attachments import Attachment, AttachmentRules, Side, StoredFile
+from clutch.core.attachments import Attachment, AttachmentRules, Handed, Side
 from clutch.core.messages import Answer, Transcript, Usage
 from clutch.core.model import Thinking
 
@@ -58,6 +58,8 @@ class ToolContext:
     cwd: str = "."  #: beneath the workspace; where commands start
     network: bool = True  #: a boxed command may reach the network, if the config lets any
     on_output: Callable[[str], None] | None = None  #: what a command prints, as it comes
+    files: str | None = None  #: the task's own directory with `in` and `out`, which may not be there yet
+    reached: str | None = None  #: that of another task, which the call names and may read
 
 
 class ToolFailed(Exception):
@@ -175,6 +177,7 @@ class RuntimeJob:
     workspace: str
     key: str
     model: str | None = None
+    files: str | None = None  #: the task's directory: `in` was given to it, `out` is handed over
     say: Callable[[str], None] = _silent
 
 
@@ -212,14 +215,6 @@ class Workspaces(Protocol):
 
 class FilesFailed(SideWorkFailed):
     """The files of a task."""
-
-
-@dataclass(frozen=True, slots=True)
-class Handed:
-    """What a task hands over, by name. `left_out`: entries that are no plain files or are over the limits."""
-
-    files: tuple[StoredFile, ...] = ()
-    left_out: int = 0
 
 
 class TaskFiles(Protocol):

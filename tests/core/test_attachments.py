@@ -24,9 +24,9 @@ from clutch.core.attachments import (
     Side,
     StoredFile,
     name_problem,
-    place,
     receipt,
     redacted,
+    task_path,
 )
 from clutch.core.keys import task_id
 from clutch.core.messages import Answer, Call
@@ -126,10 +126,10 @@ def test_a_receipt_names_every_file_with_size_and_hash() -> None:
 
 def test_paths_of_a_task_are_told_from_all_others() -> None:
     child = task_id(7)
-    assert place("/task/in/a/b") == Place(None, Side.IN, "a/b")
-    assert place("/task/out") == Place(None, Side.OUT, ".")
-    assert place(f"/tasks/{child}/out/x") == Place(7, Side.OUT, "x")
-    assert [place(path) for path in ("task/in/a", "/etc/x", "src/task", "", None, 3)] == [None] * 6
+    assert task_path("/task/in/a/b") == Place(None, Side.IN, "a/b")
+    assert task_path("/task/out") == Place(None, Side.OUT, ".")
+    assert task_path(f"/tasks/{child}/out/x") == Place(7, Side.OUT, "x")
+    assert [task_path(path) for path in ("task/in/a", "/etc/x", "src/task", "", None, 3)] == [None] * 6
 
 
 @pytest.mark.parametrize(
@@ -137,7 +137,7 @@ def test_paths_of_a_task_are_told_from_all_others() -> None:
 )
 def test_a_path_that_only_looks_like_a_tasks_is_refused(path: str) -> None:
     with pytest.raises(InvalidInput, match="path"):
-        place(path)
+        task_path(path)
 
 
 # ---- transcripts -------------------------------------------------------------------------------------------

@@ -88,6 +88,7 @@ def test_a_single_announce_reads_to_the_letter() -> None:
             '| "SUMMARY: all good"',
             f"<<<end of data {NONCE}>>>",
             f"Files: report.md (1.2 KiB, sha256 {'ab' * 32})",
+            "Read them as /tasks/t_7f3a/out/NAME.",
             "Stats: runtime 2m34s • tokens 15.2k (in 12.1k / out 3.1k) • est $0.42",
             instruction(Audience.WAITING_PERSON, 1),
         ]
@@ -104,6 +105,7 @@ def test_collected_results_have_one_header_numbered_blocks_and_one_instruction()
         "Findings:",
         *fence(AI.text or "", NONCE).split("\n"),
         f"Files: report.md (1.2 KiB, sha256 {'ab' * 32})",
+        "Read them as /tasks/t_7f3a/out/NAME.",
         "Stats: runtime 2m34s • tokens 15.2k (in 12.1k / out 3.1k) • est $0.42",
         '--- Task 2: "Data" (failed: no such table) ---',
         f"task: t_2 session: {KEY}",

@@ -14,7 +14,7 @@ import pytest
 
 from clutch.core.attachments import Attachment, AttachmentRules
 from clutch.core.messages import Answer, Call, Results, Usage
-from clutch.core.model import Phase
+from clutch.core.model import Outcome, Phase
 from clutch.ports import FilesFailed, ModelRequest, ToolContext
 from clutch.protocol import control
 from clutch.tools.task_files import LocalTaskFiles
@@ -248,3 +248,55 @@ async def test_an_answer_nobody_carries_out_any_more_keeps_no_contents(build: Bu
     await house.door.alone(control.steer, house.policy, parent.id, "steer:1", "something else", "person")
     await house.until_phase("parent", Phase.COMPLETED, Phase.ANNOUNCE_DEFERRED)
     assert SECRET not in await stored(house)
+
+
+# ---- handing over ------------------------------------------------------------------------------------------
+
+
+def makes(house: House, name: str) -> None:
+    """A tool that hands over a file of this name."""
+
+    async def make(arguments: Anything, context: ToolContext) -> str:
+        assert context.files is not None
+        out = Path(context.files) / "out"
+        out.mkdir(parents=True, exist_ok=True)
+        (out / name).write_text("found")
+        return "made"
+
+    house.tools.add(make, arguments=Anything, name="make", description="make")
+
+
+@pytest.mark.scenario(203)
+async def test_files_of_a_child_that_runs_out_of_time_are_listed_too(build: Build, tmp_path: Path) -> None:
+    async def says(request: ModelRequest) -> Answer | str:
+        if opening(request) == "go":
+            if not step(request):
+                args = {"task": "do child", "label": "child", "runTimeoutSeconds": 30}
+                return Answer("", (Call("sessions_spawn", args),), Usage(1, 1), "m", "tools")
+            return "heard"
+        if not step(request):
+            return Answer("", (Call("make", {}),), Usage(1, 1), "m", "tools")
+        await asyncio.Event().wait()
+        return "never"
+
+    house, _ = await house_with(build, LocalTaskFiles(tmp_path), says)
+    makes(house, "half.txt")
+    worker = await house.hire()
+    await house.say("go")
+    await house.until_asked("do child", 2)
+    house.clock.jump(31)
+    worker.hear([("look",)])
+    await house.until_quiet()
+    assert (await house.task("child")).outcome is Outcome.TIMEOUT
+    digest = hashlib.sha256(b"found").hexdigest()
+    (told,) = [text for text in await house.inputs(house.main) if text.startswith("[Subagent]")]
+    assert f"Files: half.txt (5 B, sha256 {digest})" in told
+
+
+async def test_a_child_without_files_costs_no_transaction(build: Build, tmp_path: Path) -> None:
+    house, _ = await house_with(build, LocalTaskFiles(tmp_path), gives())
+    await house.hire()
+    await house.say("go")
+    await house.until_quiet()
+    assert (await house.task("child")).outcome is Outcome.OK
+    assert "hands_over" not in house.door.stats.by_function

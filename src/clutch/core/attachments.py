@@ -15,9 +15,10 @@ from __future__ import annotations
 import base64
 import binascii
 import hashlib
+import json
 import unicodedata
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import astuple, dataclass, replace
 from enum import StrEnum
 from typing import Any
 
@@ -79,6 +80,26 @@ class StoredFile:
     name: str
     bytes: int
     sha256: str
+
+
+@dataclass(frozen=True, slots=True)
+class Handed:
+    """What a task hands over, by name. `left_out`: entries that are no plain files or are over the limits."""
+
+    files: tuple[StoredFile, ...] = ()
+    left_out: int = 0
+
+    def to_text(self) -> str | None:
+        if not self.files and not self.left_out:
+            return None
+        return json.dumps({"files": [astuple(file) for file in self.files], "leftOut": self.left_out})
+
+
+def handed(text: str | None) -> Handed:
+    if text is None:
+        return Handed()
+    known = json.loads(text)
+    return Handed(tuple(StoredFile(*file) for file in known["files"]), known["leftOut"])
 
 
 @dataclass(frozen=True, slots=True)
@@ -186,7 +207,7 @@ class Place:
     path: str  #: beneath that side
 
 
-def place(path: object) -> Place | None:
+def task_path(path: object) -> Place | None:
     """None: any other path. Raises InvalidInput for one that begins like a task's and is none."""
     if not isinstance(path, str):
         return None

@@ -9,6 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from decimal import Decimal
 
+from clutch.core.attachments import StoredFile
 from clutch.core.budget import Purse
 from clutch.core.evidence import Evidence
 from clutch.core.model import Delivery, Outcome, Path, Phase
@@ -148,6 +149,7 @@ class ResultView:
     generation: int
     frozen_at: float | None
     late: tuple[str, float] | None = None
+    files: tuple[StoredFile, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,16 +14,17 @@ from typing import NoReturn
 
 from clutch.core import bounds, keys, wording
 from clutch.core.admission import Refused
-from clutch.core.attachments import SPAWN, receipt, redacted
+from clutch.core.attachments import SPAWN, receipt, redacted, task_path
+from clutch.core.authority import Verb
 from clutch.core.bounds import SUBMIT, Loop
 from clutch.core.messages import Answer, Call, Result, Results
 from clutch.engine import typed
 from clutch.engine.context import spilled
 from clutch.engine.open_run import OpenRun
 from clutch.engine.spawning import Spawned, spawn_all
-from clutch.errors import InvalidInput
+from clutch.errors import Forbidden, InvalidInput, NotFound
 from clutch.ports import ToolContext, ToolFailed
-from clutch.protocol import questions, turns
+from clutch.protocol import guarding, questions, turns
 from clutch.protocol.questions import Asked, Decision, QuestionKind, Said, call_body
 from clutch.protocol.sessions import Stale
 from clutch.protocol.spawn import Accepted, Order
@@ -167,6 +168,10 @@ async def _run_tool(run: OpenRun, call: Call, place: int) -> tuple[str, bool]:
         await toolbox.run("write", {"path": ".clutch/.gitignore", "text": "*\n"}, context)
         await toolbox.run("write", {"path": path, "text": text}, context)
 
+    try:
+        reached = await _reached(run, call)
+    except (Forbidden, NotFound) as error:
+        return str(error), True
     context = ToolContext(
         workspace=where,
         session_key=about.session_key,
@@ -174,6 +179,8 @@ async def _run_tool(run: OpenRun, call: Call, place: int) -> tuple[str, bool]:
         cwd=about.cwd or ".",
         network=about.rights.network,
         on_output=lambda text: run.tell("tool:output", text),
+        files=run.files,
+        reached=reached,
     )
     try:
         text, failed = await toolbox.run(call.name, call.args, context), False
@@ -182,6 +189,19 @@ async def _run_tool(run: OpenRun, call: Call, place: int) -> tuple[str, bool]:
     except Exception as error:  # noqa: BLE001 - a tool is foreign code; what it breaks, the model should read
         text, failed = f"{call.name} failed: {type(error).__name__}: {error}"[:2000], True
     return await spilled(text, run.policy.context.result_chars_max, keep), failed
+
+
+async def _reached(run: OpenRun, call: Call) -> str | None:
+    """The files of another task that the call names, if this agent may read that task."""
+    files = run.kit.files
+    try:
+        named = task_path(call.args.get("path"))
+    except InvalidInput:
+        return None  # the tool says what is wrong with it
+    if files is None or named is None or named.task_id is None:
+        return None
+    await run.kit.door.read(guarding.check, run.caller, Verb.READ, named.task_id)
+    return files.path(named.task_id)
 
 
 def _told(run: OpenRun, call: Call, place: int, said: Said | None) -> Result:

@@ -20,6 +20,7 @@ from typing import Any
 from clutch import __version__
 from clutch.core.model import Lane
 from clutch.engine import heartbeat, spawning
+from clutch.engine.handing import hand_over
 from clutch.engine.interrupt import Interrupt
 from clutch.engine.kit import Kit
 from clutch.engine.turn import take_turn
@@ -217,6 +218,7 @@ class Worker:
 
     async def _ring(self, alarms: Sequence[int]) -> bool:
         policy, door = self.kit.policy, self.kit.door
+        await _each(alarms, lambda one: hand_over(self.kit, one))  # a timer may be the end of a task
         if policy.limits.on_parent_end:  # a timeout may kill the children: many sessions
             rung = await _each(alarms, lambda one: door.alone(workers.ring, policy, one))
         else:  # a timeout gives up the call under way, and with it what it had reserved

@@ -38,6 +38,7 @@ def _job(run: OpenRun) -> RuntimeJob:
         workspace=run.about.workspace or ".",
         key=f"{run.about.session_key}:{run.head}",
         model=run.about.model,
+        files=run.files,
         say=lambda text: run.tell("assistant:text", text),
     )
 

@@ -12,12 +12,13 @@ from decimal import Decimal
 from typing import Any, TypeVar
 
 from clutch.core import wording
-from clutch.core.authority import under_plan
+from clutch.core.authority import AgentCaller, under_plan
 from clutch.core.bounds import SUBMIT
 from clutch.core.messages import Answer, Entry, Usage
 from clutch.core.model import Plan, Thinking
 from clutch.engine.bus import Live
 from clutch.engine.context import System
+from clutch.engine.handing import hand_over
 from clutch.engine.interrupt import Interrupt
 from clutch.engine.kit import Kit
 from clutch.ports import Delta, DeltaKind, ToolSpec
@@ -49,6 +50,32 @@ class OpenRun:
         self._aliases = {alias: spec.name for spec in self.specs for alias in spec.aliases}
         self.model = about.model or kit.policy.model_of(about.agent_id)
         self.thinking = None if about.thinking is None else Thinking(about.thinking)
+
+    @property
+    def caller(self) -> AgentCaller:
+        """Who speaks when its tools act on others."""
+        about, policy = self.about, self.policy
+        return AgentCaller(
+            session_id=self.session_id,
+            agent_id=about.agent_id,
+            role=about.rights.role,
+            visibility=policy.visibility,
+            is_sandboxed=about.rights.sandbox,
+            peers=policy.peers,
+            session_key=about.session_key,
+            fence=self.fence,
+        )
+
+    @property
+    def files(self) -> str | None:
+        """The directory of its task. A main session has none."""
+        files = self.kit.files
+        return None if files is None or not self.about.depth else files.path(self.session_id)
+
+    async def hand_over(self) -> None:
+        """Before its end is told: what lies in its `out/`."""
+        if self.about.depth:
+            await hand_over(self.kit, self.session_id)
 
     async def look_around(self) -> None:
         """The system prompt: at the start of a turn, and when a summary may have forgotten the children."""
@@ -126,6 +153,7 @@ class OpenRun:
 
     async def fail(self, error: str, *, is_final: bool = True) -> None:
         self.tell("lifecycle:error", error)
+        await self.hand_over()
         await self.tx_with_senders(turns.fail, error, is_final)
 
 

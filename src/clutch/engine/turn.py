@@ -79,6 +79,7 @@ async def _next_answer(run: OpenRun) -> Answer | None:
     submitted = bounds.submitted(run.transcript)
     if submitted is not None:
         value = json.dumps(submitted.args["value"], ensure_ascii=False)
+        await run.hand_over()
         boundary = await run.tx_with_senders(turns.submit, value, run.kit.ids.nonce())
         if boundary is None or not boundary.goes_on:
             return None
@@ -115,6 +116,7 @@ def _is_replay_safe(run: OpenRun, name: str) -> bool:
 async def _cut(run: OpenRun, answer: Answer, error: str, *, is_final: bool) -> None:
     run.tell("lifecycle:error", error)
     known = (error, is_final, answer, run.is_unanswered, run.price(answer.usage))
+    await run.hand_over()
     await run.tx_with_senders(turns.fail, *known)
 
 
@@ -151,6 +153,7 @@ async def _end_elsewhere(run: OpenRun, answer: Answer) -> bool:
 async def _finish(run: OpenRun, answer: Answer, value: str | None = None) -> bool:
     """True: not the last word; somebody has added something, and the run goes on."""
     known = (answer, run.is_unanswered, run.price(answer.usage), run.system.events_upto, value)
+    await run.hand_over()
     try:
         boundary = await run.tx_with_senders(turns.finish, *known, run.kit.ids.nonce())
     except Stale:

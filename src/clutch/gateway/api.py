@@ -21,6 +21,7 @@ from typing import Any, Literal, Protocol, Self, TypeVar
 
 from clutch.core import authority, keys
 from clutch.core.admission import KEY, OWN_RUNTIME, Refused
+from clutch.core.attachments import StoredFile
 from clutch.core.authority import EVERY_SCOPE, OperatorCaller, root_rights
 from clutch.core.events import Verdict
 from clutch.core.model import LetterKind, Outcome
@@ -39,6 +40,7 @@ from clutch.gateway.checks import (
     task_number,
 )
 from clutch.gateway.waiting import PAUSE_S, Waiting
+from clutch.ports import FilesFailed
 from clutch.protocol import events, heartbeat, inbox, outbox, queries, questions, results, sessions, usage
 from clutch.protocol.control import NotPossible as NotPossible
 from clutch.protocol.control import PlanChanged as PlanChanged
@@ -84,6 +86,7 @@ class TaskResult:
     text: str | None
     error: str | None
     value: Any = None  #: what was submitted, if a form was asked for (`output_schema`)
+    files: tuple[StoredFile, ...] = ()  #: what it hands over; `Task.read_file` has the contents
 
     @property
     def is_ok(self) -> bool:
@@ -108,7 +111,17 @@ class Task:
     async def _result(self) -> TaskResult:
         ended = await self._clutch._waiting.end_of(self._number)
         value = None if ended.value is None else json.loads(ended.value)
-        return TaskResult(ended.outcome, ended.text, ended.error, value)
+        return TaskResult(ended.outcome, ended.text, ended.error, value, ended.files)
+
+    async def read_file(self, name: str) -> bytes:
+        """A file it hands over, as long as it is kept. Raises NotFound."""
+        files = self._clutch._kit.files
+        try:
+            if files is not None:
+                return await files.read(self._number, name)
+        except FilesFailed as error:
+            raise NotFound(f"{name[:80]!r} of {self.id}: {error}") from error
+        raise NotFound("no files are kept here")
 
     async def kill(self, reason: str = "killed") -> tuple[str, ...]:
         """The task and everything below it. The ids of what was stopped; empty when all had finished.

@@ -184,7 +184,7 @@ def result(found: ResultView) -> Object:
         "truncated": text is not None and cut_from(text) is not None,
         "generation": found.generation,
         "frozenAt": moment(found.frozen_at),
-        "files": [],
+        "files": [{"name": file.name, "bytes": file.bytes, "sha256": file.sha256} for file in found.files],
         "late": None if found.late is None else {"text": found.late[0], "at": moment(found.late[1])},
     }
 

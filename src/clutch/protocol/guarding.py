@@ -26,6 +26,12 @@ def guarded(
     return (yield from fn(now, *args))
 
 
+def check(now: float, caller: Caller, verb: Verb, session_id: int) -> Tx[None]:
+    """For what happens outside the store. Raises Forbidden, NotFound."""
+    del now
+    yield from allow(caller, verb, session_id)
+
+
 def allow(caller: Caller, verb: Verb, session_id: int) -> Tx[None]:
     if isinstance(caller, AgentCaller):
         yield from _still_runs(caller)

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from clutch.core import keys
+from clutch.core.attachments import handed
 from clutch.core.model import UNTOLD, Outcome, Phase
 from clutch.core.task_view import Line, ResultView, Summary, TaskView, Transcript
 from clutch.errors import InvalidInput
@@ -156,13 +157,13 @@ def result(now: float, task_id: int) -> Tx[ResultView | None]:
     """None: there is no such task. Without an outcome there is no result yet."""
     del now
     rows = yield (
-        "SELECT phase, outcome, result, value, result_sha, generation, ended_at, late_text, late_at"
+        "SELECT phase, outcome, result, value, result_sha, generation, ended_at, files, late_text, late_at"
         " FROM tasks WHERE id = ?",
         (task_id,),
     )
     if not rows:
         return None
-    phase, outcome, text, value, sha, generation, ended_at, *late = rows[0]
+    phase, outcome, text, value, sha, generation, ended_at, files, *late = rows[0]
     return ResultView(
         task_id,
         Phase(phase),
@@ -173,6 +174,7 @@ def result(now: float, task_id: int) -> Tx[ResultView | None]:
         generation,
         ended_at,
         None if late[0] is None else (late[0], late[1]),
+        handed(files).files,
     )
 
 

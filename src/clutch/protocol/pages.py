@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from clutch.core import keys, pingpong, wording
+from clutch.core.attachments import Handed, handed
 from clutch.core.delivery import Choice, Point
 from clutch.core.messages import Input
 from clutch.core.model import Delivery, Letter, LetterKind, Outcome
@@ -36,6 +37,7 @@ class Sender(NamedTuple):
     missing: tuple[str, ...]  #: its own children that were still out when it was told all the same
     tokens_in: int | None
     tokens_out: int | None
+    files: Handed
 
 
 def senders(waiting: list[Letter]) -> Tx[dict[int, Sender]]:
@@ -47,7 +49,7 @@ def senders(waiting: list[Letter]) -> Tx[dict[int, Sender]]:
         "SELECT id, label, (SELECT key FROM sessions s WHERE s.id = tasks.id), generation, outcome, error, result,"
         " started_at, ended_at, spawn_order, expects_completion, delivery, evidence,"
         " (SELECT SUM(input) FROM usage u WHERE u.session_id = tasks.id),"
-        " (SELECT SUM(output) FROM usage u WHERE u.session_id = tasks.id)"
+        " (SELECT SUM(output) FROM usage u WHERE u.session_id = tasks.id), files"
         " FROM tasks WHERE id {any} ORDER BY id {lock}",
         (wanted,),
     )
@@ -70,6 +72,7 @@ def _sender(
     evidence: str | None,
     tokens_in: int | None,
     tokens_out: int | None,
+    files: str | None,
 ) -> Sender:
     ended = None if outcome is None else Outcome(outcome)
     key, expects, is_skipped = (
@@ -79,7 +82,7 @@ def _sender(
     )
     return Sender(
         task_id, label, key, generation, ended, error, result, started_at, ended_at, spawn_order, expects,
-        is_skipped, _missing(evidence, generation), _whole(tokens_in), _whole(tokens_out),
+        is_skipped, _missing(evidence, generation), _whole(tokens_in), _whole(tokens_out), handed(files),
     )  # fmt: skip
 
 
@@ -193,4 +196,6 @@ class Page:
             tokens_out=sender.tokens_out,
             late=letter.id in self.late,
             missing=sender.missing,
+            files=sender.files.files,
+            files_left_out=sender.files.left_out,
         )

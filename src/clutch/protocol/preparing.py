@@ -1,4 +1,4 @@
-"""A spawn with side work: reserved in `spawning`, queued when its files are there, or undone.
+"""The files of a task. A spawn with side work: reserved in `spawning`, queued when its files are there, or undone.
 
 Whoever spawned makes the files and says `ready`. If it dies in between, the task's timer undoes the spawn, and a
 parent that goes on before finds it by its key and makes the files again.
@@ -11,6 +11,7 @@ from collections.abc import Sequence
 
 from clutch.core import events as ev
 from clutch.core import wording
+from clutch.core.attachments import Handed
 from clutch.core.model import FINISHED, LetterKind, Phase
 from clutch.core.policy import Policy
 from clutch.protocol import letters, sessions, tasks
@@ -51,6 +52,13 @@ def undo(now: float, policy: Policy, task_id: int, why: str) -> Tx[bool]:
     if requester is not None and requester.owner is None:
         yield from sessions.reschedule(now, policy, requester)
     return True
+
+
+def hands_over(now: float, task_id: int, handed: Handed) -> Tx[None]:
+    """What lies in its `out/` while it has not ended; afterwards it is part of the result."""
+    del now
+    known = (handed.to_text(), task_id)
+    yield "UPDATE tasks SET files = ? WHERE id = ? AND outcome IS NULL", known
 
 
 def unwanted_workspaces(now: float, task_ids: Sequence[int]) -> Tx[list[int]]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from clutch.core.attachments import StoredFile, handed
 from clutch.core.model import Outcome
 from clutch.store.door import Tx
 
@@ -16,17 +17,21 @@ class Ended:
     text: str | None
     error: str | None
     value: str | None = None  #: JSON, if a form was asked for
+    files: tuple[StoredFile, ...] = ()
 
 
 def ended(now: float, task_ids: Sequence[int]) -> Tx[list[Ended]]:
     """Those of them that have."""
     del now
     rows = yield (
-        "SELECT id, outcome, COALESCE(result, fallback), error, value FROM tasks WHERE id {any}"
+        "SELECT id, outcome, COALESCE(result, fallback), error, value, files FROM tasks WHERE id {any}"
         " AND outcome IS NOT NULL",
         (list(task_ids),),
     )
-    return [Ended(task_id, Outcome(outcome), *rest) for task_id, outcome, *rest in rows]
+    return [
+        Ended(task_id, Outcome(outcome), text, error, value, handed(files).files)
+        for task_id, outcome, text, error, value, files in rows
+    ]
 
 
 def known(now: float, task_id: int) -> Tx[tuple[str, str] | None]:

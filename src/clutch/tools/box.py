@@ -19,7 +19,7 @@ from clutch.core.authority.tools import ALIASES, NEVER_FOR_CHILDREN, SESSION_TOO
 from clutch.core.policy import Limits
 from clutch.errors import InvalidInput
 from clutch.ports import HumanQuestion, ToolContext, ToolFailed, ToolSpec
-from clutch.tools import files, sessions, standard
+from clutch.tools import files, sessions, shelves, standard
 from clutch.tools.addresses import Reach, reach_of
 from clutch.tools.arguments import checked, schema_of
 from clutch.tools.python import Seats, python_tool
@@ -203,7 +203,7 @@ def standard_tools(
 
     def add(name: str, description: str, arguments: type[BaseModel], **flags: Unpack[Flags]) -> None:
         async def run(given: BaseModel, context: ToolContext) -> str:
-            return await run_files(name, given.model_dump(), context.workspace)
+            return await run_files(name, *await shelves.found(name, given.model_dump(), context))
 
         tools.add(run, name=name, description=description, arguments=arguments, **flags)
 

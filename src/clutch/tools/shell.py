@@ -16,6 +16,7 @@ from dataclasses import dataclass, field, replace
 
 from pydantic import Field
 
+from clutch.core.attachments import Side
 from clutch.ports import ToolContext, ToolFailed
 from clutch.tools.arguments import Arguments
 from clutch.tools.sandbox import bubblewrap
@@ -23,6 +24,7 @@ from clutch.tools.sandbox.box import ENVIRONMENT, MIB, Box, BoxLimits, Sandbox
 from clutch.tools.sandbox.probe import walls
 from clutch.tools.sandbox.start import CHUNK_BYTES, FirstProcess, end, guarding, kill, start
 from clutch.tools.sandbox.watch import broken_limit
+from clutch.tools.shelves import made
 from clutch.tools.workspace import Refused, parts_of
 
 OnOutput = Callable[[str], None]
@@ -55,8 +57,10 @@ class Shell:
             raise ToolFailed("command: must not contain NUL")
         try:
             cwd = "/".join([context.workspace, *parts_of(arguments.cwd)])
-            box = self._box(context.workspace, arguments.timeout_seconds)
-        except (Refused, ValueError) as error:
+            if context.files is not None:
+                await asyncio.to_thread(made, context.files, Side.OUT)
+            box = self._box(context.workspace, arguments.timeout_seconds, context.files)
+        except (Refused, ValueError, OSError) as error:
             raise ToolFailed(str(error)) from error
         holding = await asyncio.to_thread(walls, self.sandbox, for_shell=True)
         command = ["/bin/sh", "-c", arguments.command]
@@ -67,9 +71,10 @@ class Shell:
             finally:
                 await first.gone()
 
-    def _box(self, root: str, wall_s: float) -> Box:
+    def _box(self, root: str, wall_s: float, files: str | None) -> Box:
         return Box(
             root=root,
+            task=files,
             read_only=(*self.read_only, *bubblewrap.history_of(root)),
             hidden=self.hidden,
             network=self.network,

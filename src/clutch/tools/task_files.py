@@ -20,8 +20,16 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import BinaryIO, ParamSpec, TypeVar
 
-from clutch.core.attachments import MANIFEST, Attachment, AttachmentRules, Side, StoredFile, name_problem
-from clutch.ports import FilesFailed, Handed
+from clutch.core.attachments import (
+    MANIFEST,
+    Attachment,
+    AttachmentRules,
+    Handed,
+    Side,
+    StoredFile,
+    name_problem,
+)
+from clutch.ports import FilesFailed
 from clutch.tools.removal import DIRECTORY, remove
 
 P = ParamSpec("P")

@@ -61,6 +61,7 @@ class Finding:
     text: str | None = None
     summary_only: bool = False  #: `text` is a summary and the rest can be read
     files: tuple[StoredFile, ...] = ()
+    files_left_out: int = 0  #: over the limits, or no plain files
     runtime_s: float | None = None
     tokens_in: int | None = None
     tokens_out: int | None = None
@@ -137,6 +138,9 @@ def _body(finding: Finding, nonce: str) -> Iterator[str]:
         yield "Not settled when the wait ended: " + ", ".join(quoted(label) for label in finding.missing)
     if finding.files:
         yield "Files: " + ", ".join(_file(file) for file in finding.files)
+        yield f"Read them as /tasks/{finding.task_id}/out/NAME."
+    if finding.files_left_out:
+        yield f"Not handed over, too large or no plain files: {finding.files_left_out}"
     if stats := stats_line(finding):
         yield stats
 

@@ -164,7 +164,8 @@ You are a subagent, not the main agent. Another agent started you for one task.
 
 _REPORTING = """# Your answer
 Your last message is reported to your requester; nothing else you write is. Say what you did, what you
-found and what is left open. End with a short paragraph whose first line starts with `SUMMARY:`.
+found and what is left open. Files to hand over go to `/task/out/NAME`.
+End with a short paragraph whose first line starts with `SUMMARY:`.
 If there is nothing to report, reply only ANNOUNCE_SKIP."""
 
 _SUBMITTING = """# Submitting the result

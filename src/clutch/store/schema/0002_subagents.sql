@@ -7,6 +7,9 @@ CREATE INDEX tasks_ended ON tasks(ended_at) WHERE ended_at IS NOT NULL;
 CREATE TABLE shown(
   viewer {text} NOT NULL, number {big} NOT NULL, task_id {big} NOT NULL, PRIMARY KEY(viewer, number)){without_rowid};
 
+-- Files a task hands over (JSON): names, sizes and hashes of what lay in its `out/` when its run ended.
+ALTER TABLE tasks ADD COLUMN files {text};
+
 -- Answers to writes that came with an `Idempotency-Key`, so that asking again does nothing again.
 CREATE TABLE replies(
   key {text} PRIMARY KEY, request {text} NOT NULL, status {big} NOT NULL, body {text} NOT NULL, at {float} NOT NULL);

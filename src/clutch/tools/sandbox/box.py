@@ -47,6 +47,9 @@ class Box:
     is_writable: bool = True
     read_only: tuple[str, ...] = ()  #: further directories to be seen
     writable: tuple[str, ...] = ()  #: further directories to be seen and changed
+    task: str | None = (
+        None  #: the files of a task, seen as /task: `in` to read, `out` to write; of each, if it is there
+    )
     hidden: tuple[str, ...] = ()  #: directories that stay unseen although they lie in the workspace
     network: bool = False  #: the whole network of this machine, its loopback included
     environment: tuple[str, ...] = ENVIRONMENT  #: names passed on
@@ -63,6 +66,7 @@ class Box:
         if root in map(os.path.realpath, self.hidden):
             raise ValueError(f"workspace: {root} is what no agent may see; choose a folder of its own")
         object.__setattr__(self, "root", root)
+        object.__setattr__(self, "task", self.task and os.path.realpath(self.task))
         object.__setattr__(self, "read_only", tuple(map(os.path.realpath, self.read_only)))
         object.__setattr__(self, "writable", tuple(map(os.path.realpath, self.writable)))
         object.__setattr__(self, "hidden", tuple(map(os.path.realpath, self.hidden)))
@@ -70,7 +74,14 @@ class Box:
     def variables(self) -> dict[str, str]:
         """The whole environment of a boxed process."""
         passed = {name: os.environ[name] for name in self.environment if name in os.environ}
+        if self.task is not None:
+            passed["TASK_DIR"] = self.task
         return {"PATH": "/usr/local/bin:/usr/bin:/bin", "HOME": "/tmp/home", "TERM": "dumb", **passed}  # noqa: S108
+
+    def task_sides(self) -> dict[str, bool]:
+        """Those that are there, and whether they may be written."""
+        sides = {} if self.task is None else {f"{self.task}/in": False, f"{self.task}/out": True}
+        return {path: is_writable for path, is_writable in sides.items() if os.path.isdir(path)}
 
 
 def is_beneath(path: str, root: str) -> bool:

@@ -28,6 +28,7 @@ from clutch.tools.sandbox import repository
 from clutch.tools.sandbox.box import Box, is_beneath
 
 USER = "1000"
+TASK = "/task"  # where a task's own files are, wherever they lie outside
 TREES_MAX = 200  # a command line has an end, and only a repository made to exhaust it has more
 ETC = Path(__file__).parent / "etc"
 
@@ -69,7 +70,7 @@ def arguments(
     said += ["--uid", USER, "--gid", USER, "--hostname", "box"]
     said += ["--die-with-parent", "--new-session", "--clearenv"]
     for name, value in box.variables().items():
-        said += ["--setenv", name, value]
+        said += ["--setenv", name, TASK if name == "TASK_DIR" else value]
     if box.network:
         said += ["--share-net"]
     said += [*_system(box, staged), *_workspace(box, guards, staged), "--chdir", cwd]
@@ -108,6 +109,8 @@ def _workspace(box: Box, guards: Sequence[Guard], staged: Staged) -> list[str]:
     said = []
     for path, how in sorted(mounts.items()):
         said += ["--tmpfs", path, "--remount-ro", path] if how == "--tmpfs" else [how, staged(path), path]
+    for path, is_writable in box.task_sides().items():
+        said += ["--bind" if is_writable else "--ro-bind", staged(path), f"{TASK}/{os.path.basename(path)}"]
     return [*said, "--remount-ro", "/"]
 
 
@@ -116,7 +119,8 @@ def sources(box: Box, guards: Sequence[Guard]) -> list[str]:
     between = [above for guard in guards for above in _between(box.root, guard.path)]
     shown = [guard.path for guard in guards if not guard.is_hidden]
     own = [str(ETC / name) for name in ("passwd", "group")]
-    return list(dict.fromkeys([box.root, *box.read_only, *box.writable, *between, *shown, *own]))
+    named = [box.root, *box.read_only, *box.writable, *box.task_sides(), *between, *shown, *own]
+    return list(dict.fromkeys(named))
 
 
 def _between(root: str, path: str) -> Iterator[str]:

@@ -20,14 +20,18 @@ DISK_SLACK_BYTES = 16 * MIB  # a disk that was full before is not this command's
 async def broken_limit(pid: int, box: Box) -> str:
     """Waits until the box of the process `pid` has broken a limit, and says which."""
     limits = box.limits
-    before = _free(box.root)
+    disks = [box.root, *box.task_sides()]
+    before = [_free(disk) for disk in disks]
     while True:
         await asyncio.sleep(PERIOD_S)
         if await asyncio.to_thread(uses_more, pid, limits.memory_bytes):
             return f"it used more than {limits.memory_bytes // MIB} MiB of memory"
-        free = _free(box.root)
-        if free < limits.disk_free_bytes and free < before - DISK_SLACK_BYTES:
+        if any(map(_fills, disks, before, [limits.disk_free_bytes] * len(disks))):
             return f"it left less than {limits.disk_free_bytes // MIB} MiB free on the disk of the workspace"
+
+
+def _fills(disk: str, before: int, least: int) -> bool:
+    return (free := _free(disk)) < least and free < before - DISK_SLACK_BYTES
 
 
 def _free(root: str) -> int:
