@@ -128,6 +128,7 @@ async def running_engine(
             files=LocalTaskFiles(_place_of(home, TASKS, database)),
             lives=lives,
             refresh=rooms.ready if rooms is not None and rooms.has_servers else None,
+            prepare=router.prepare if router is not None else None,
             check=partial(_check, router, runtimes),
         )
         worker = Worker(kit, clock, has_leases=database is not None)

@@ -43,6 +43,14 @@ def test_a_call_is_taken_from_every_purse_of_the_chain() -> None:
     ]
 
 
+@pytest.mark.parametrize("actual", [None, Amount(7, None)])
+def test_where_nothing_was_reserved_an_unknown_cost_is_not_taken_for_zero(actual: Amount | None) -> None:
+    """Somebody else's code reserves nothing: what it will use is not known before."""
+    nothing = Amount(0, Decimal(0))
+    (after,) = settle(reserved((DAY,), nothing), nothing, actual).purses
+    assert (after.usd_spent, after.unpriced_calls) == (0, 1)
+
+
 def test_a_refusal_names_the_first_empty_purse_and_its_numbers() -> None:
     empty = replace(DAY, usd_spent=Decimal("0.70"), usd_reserved=Decimal("0.30"))
     assert reserve((TASK, empty), CALL) == Refused(

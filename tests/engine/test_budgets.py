@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from clutch.core.agents import AgentDefaults
 from clutch.core.messages import Answer, Call, Usage
 from clutch.core.model import Outcome, Wait
 from clutch.core.policy import Budgets, OnBudget, Policy
@@ -356,6 +357,29 @@ async def test_dollar_budget_refuses_a_model_without_a_price_and_asks_nobody(bui
 
 
 # ---- the ledger --------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("limit", [None, 1_000_000], ids=["without a budget", "with one"])
+async def test_ledger_names_the_model_that_was_requested_also_when_it_is_the_default(
+    build: Build, limit: int | None
+) -> None:
+    async def script(request: ModelRequest) -> Answer:
+        if opening(request) != "go":
+            return words("done")
+        return (spawns("plain"), spawns("special", model="lab:big"), words("heard"))[min(2, step(request))]
+
+    policy = replace(POLICY, defaults=AgentDefaults(model="lab:small"), budgets=Budgets(root_tokens=limit))
+    house = await budgeted(build, script, policy, known=True)
+    if limit is not None:
+        await house.door.alone(usage.give_root, policy, house.main)
+    await hire(house)
+    await house.say("go")
+    await house.until_quiet()
+    rows = await house.rows(
+        "SELECT DISTINCT t.label, u.model FROM usage u LEFT JOIN tasks t ON t.id = u.session_id"
+        " ORDER BY t.label IS NULL, t.label"
+    )
+    assert rows == [("plain", "lab:small"), ("special", "lab:big"), (None, "lab:small")]
 
 
 @pytest.mark.parametrize("limits", [{}, {"root_tokens": 10_000}, {"day_tokens": 10_000}])

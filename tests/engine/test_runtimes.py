@@ -174,6 +174,51 @@ async def test_what_a_runtime_says_it_used_is_taken_from_the_budget(build: Build
     assert await house.rows("SELECT tokens_spent, tokens_reserved FROM purses") == [(350 + 2 + 15 + 15, 0)]
 
 
+class OnlyTheirs(NoPrices):
+    def cost(self, model: str, usage: Usage) -> Decimal | None:
+        return Decimal(usage.input + usage.output) / 1000 if model == "lab:theirs" else None
+
+
+async def with_dollars(build: Build, says: Answer, **asked: Any) -> tuple[House, list[str]]:
+    begun: list[str] = []
+
+    async def works(job: RuntimeJob) -> Answer:
+        begun.append(job.key)
+        return says
+
+    house = await house_with(build, FunctionRuntime(works), budget={"usd": "5"}, **asked)
+    house.more["prices"] = OnlyTheirs()
+    await at_work(house)
+    return house, begun
+
+
+async def test_dollar_budget_refuses_a_runtime_whose_price_nobody_knows(build: Build) -> None:
+    house, begun = await with_dollars(build, Answer("done", (), Usage(300, 50), "theirs"))
+    task = await house.task("child")
+    assert (task.outcome, begun) == (Outcome.ERROR, [])
+    assert "give the budget in tokens" in (task.error or "")
+
+
+@pytest.mark.parametrize(
+    ("says", "usd", "spent", "unpriced"),
+    [
+        (Answer("done", (), Usage(300, 50), "theirs"), "0.35", Decimal("0.35"), 0),
+        (Answer("done"), None, Decimal(0), 1),
+    ],
+    ids=["counted", "not counted"],
+)
+async def test_dollars_of_a_runtime_are_what_its_model_costs_and_never_zero_when_it_counts_nothing(
+    build: Build, says: Answer, usd: str | None, spent: Decimal, unpriced: int
+) -> None:
+    house, begun = await with_dollars(build, says, model="lab:theirs")
+    task = await house.task("child")
+    assert (task.outcome, len(begun)) == (Outcome.OK, 1)
+    rows = await house.rows("SELECT model, usd FROM usage WHERE session_id = ?", task.id)
+    assert rows == [("lab:theirs", usd)]
+    ((stored, count),) = await house.rows("SELECT usd_spent, unpriced_calls FROM purses")
+    assert (Decimal(stored), count) == (spent, unpriced)
+
+
 async def test_runtime_is_not_started_without_anything_left(build: Build) -> None:
     begun: list[str] = []
 

@@ -7,6 +7,7 @@ from dataclasses import replace
 
 import pytest
 
+from clutch.core.agents import AgentDefaults
 from clutch.core.messages import Answer, Call, Results, Usage
 from clutch.core.model import Delivery, LetterKind, Outcome, Phase
 from clutch.core.policy import Life, QueueMode
@@ -82,6 +83,80 @@ async def blocked_child(build: Build, policy: object = POLICY) -> tuple[House, a
     await house.say("go")
     await house.until_asked("do child")
     return house, held
+
+
+async def test_nothing_is_claimed_before_what_the_models_need_is_loaded_and_all_else_goes_on(
+    build: Build,
+) -> None:
+    asked_for: list[str] = []
+    loaded = {"lab:small": asyncio.Event(), "lab:big": asyncio.Event()}
+
+    async def prepare(model: str) -> None:
+        asked_for.append(model)
+        await loaded[model].wait()
+
+    async def script(request: ModelRequest) -> Answer | str:
+        if opening(request) == "go":
+            return (ask_for("child"), "sent", "heard")[step(request)]
+        return "the child's words"
+
+    house = await build(script, replace(POLICY, defaults=AgentDefaults(model="lab:small")))
+    house.more["prepare"] = prepare
+    await house.hire()
+    await house.say("go")
+
+    async def is_seen() -> bool:
+        return await house.rows("SELECT COUNT(*) FROM inbox WHERE seen = 1") == [(1,)]
+
+    await house.until(is_seen)  # the mailman does not wait
+    assert await house.rows("SELECT owner FROM sessions") == [(None,)]
+    loaded["lab:small"].set()
+    await house.until_asked("go", 2)
+    await house.until_quiet()
+    assert asked_for == ["lab:small"] * 4  # at the start, and before each of three turns
+    assert await house.replies() == ["sent", "heard"]
+
+
+async def test_clock_of_a_run_starts_when_its_own_model_is_loaded(build: Build) -> None:
+    loading, loaded = asyncio.Event(), asyncio.Event()
+
+    async def prepare(model: str) -> None:
+        if model == "lab:big":
+            loading.set()
+            await loaded.wait()
+
+    async def script(request: ModelRequest) -> Answer | str:
+        if opening(request) == "go":
+            asked = {"task": "do child", "label": "child", "model": "lab:big", "runTimeoutSeconds": 60}
+            call = Answer("", (Call("sessions_spawn", asked),), Usage(1, 1), "scripted", "tools")
+            return (call, "sent", "heard")[step(request)]
+        return "the child's words"
+
+    house = await build(script)
+    house.more["prepare"] = prepare
+    await house.hire()
+    await house.say("go")
+    await loading.wait()
+    house.clock.jump(100)
+    assert (await house.task("child")).phase is Phase.QUEUED
+    loaded.set()
+    await house.until_quiet()
+    assert (await house.task("child")).outcome is Outcome.OK
+
+
+async def test_what_cannot_be_loaded_stops_no_worker(build: Build) -> None:
+    async def prepare(model: str) -> None:
+        raise ImportError("no module named lab")
+
+    async def script(request: ModelRequest) -> Answer | str:
+        raise ModelError(Trouble.BAD_REQUEST, "the package lab is missing", is_sent=False)
+
+    house = await build(script)
+    house.more["prepare"] = prepare
+    await house.hire()
+    await house.say("go")
+    await house.until_quiet()
+    assert "the package lab is missing" in (await house.replies())[0]
 
 
 async def test_kill_cancels_the_model_call_at_once(build: Build) -> None:

@@ -22,9 +22,13 @@ class Remembering:
         self.provider = provider
         self.key = key
         self.is_closed = False
+        self.prepared: list[str] = []
 
     async def ask(self, request: ModelRequest, on_delta: OnDelta) -> Answer:
         return Answer(f"{self.provider.name} says", model=request.model)
+
+    async def prepare(self, model: str) -> None:
+        self.prepared.append(model)
 
     async def aclose(self) -> None:
         self.is_closed = True
@@ -50,6 +54,13 @@ async def test_the_provider_is_asked_by_its_own_name_of_the_model() -> None:
     assert (await house.ask("openai:gpt-x")).model == "gpt-x"
     assert (await house.ask("lab:qwen3:8b")).model == "qwen3:8b"
     assert [(one.provider.name, one.key) for one in house.made] == [("openai", "sk-1"), ("lab", "")]
+
+
+async def test_what_a_model_needs_is_loaded_by_its_adapter_and_an_impossible_one_waits_for_its_call() -> None:
+    house = House(Provider("lab", "http://host/v1"))
+    for model in ("offline", "lab:small", "nobody:x", "openai:gpt-x", "nonsense"):
+        await house.router.prepare(model)
+    assert [(one.provider.name, one.prepared) for one in house.made] == [("lab", ["small"])]
 
 
 async def test_an_adapter_is_made_once_and_closed_in_the_end() -> None:

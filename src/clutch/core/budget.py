@@ -102,7 +102,7 @@ def reserve(purses: Sequence[Purse], estimate: Amount) -> Reserved | Refused:
 
 def settle(purses: Sequence[Purse], estimate: Amount, actual: Amount | None) -> Settled:
     """`actual` None: nobody knows what the call cost (a crash, a cut stream); the estimate is charged."""
-    cost = estimate if actual is None else _priced(actual, estimate)
+    cost = _priced(estimate if actual is None else actual, estimate, is_known=actual is not None)
     charged = [_charged(_with_reserved(purse, estimate, -1), cost) for purse in purses]
     warnings = tuple(purse for purse in charged if not purse.warned and used_percent(purse) >= WARN_PERCENT)
     return Settled(tuple(replace(p, warned=True) if p in warnings else p for p in charged), warnings)
@@ -164,9 +164,11 @@ def _with_reserved(purse: Purse, estimate: Amount, sign: int) -> Purse:
     )
 
 
-def _priced(actual: Amount, estimate: Amount) -> Amount:
-    """A provider that reports no price does not make the call free."""
-    return actual if actual.usd is not None else replace(actual, usd=estimate.usd)
+def _priced(cost: Amount, estimate: Amount, *, is_known: bool) -> Amount:
+    """Who reports no price does not work for nothing; and where nothing was reserved, nobody can tell for what."""
+    if is_known and cost.usd is not None:
+        return cost
+    return replace(cost, usd=estimate.usd if estimate.tokens else None)
 
 
 def _charged(purse: Purse, cost: Amount) -> Purse:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import logging
 from dataclasses import replace
-from decimal import Decimal
 
 from clutch.core import budget, context, wording
 from clutch.core.budget import Amount
@@ -107,11 +106,11 @@ async def _stumble(run: OpenRun, error: ModelError) -> None:
 
 
 async def may_start(run: OpenRun) -> bool:
-    """Somebody else's code makes its calls itself; what they cost is known when it has ended.
+    """Somebody else's code makes its calls itself; what they cost is known when it has ended, if their price is.
 
     False: nothing is left, and what follows from that is committed."""
     try:
-        await _reserve(run, Amount(0, Decimal(0)))
+        await _reserve(run, Amount(0, run.price(Usage())))
     except _Stopped:
         return False
     return True
@@ -175,7 +174,7 @@ async def _compact(run: OpenRun, *, is_forced: bool) -> bool:
             if error.trouble is Trouble.CONTEXT:
                 await _free(run)  # it is asked again in smaller pieces
             raise
-        await run.tx_with_purses(usage.book, answer, run.price(answer.usage))
+        await run.tx_with_purses(usage.book, answer, run.price_of(answer))
         return answer
 
     summary = await compacted(booked, _request(run), found, rules, run.kit.ids.nonce())

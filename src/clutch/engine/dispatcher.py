@@ -48,6 +48,7 @@ class Worker:
         self.cleanup: Callable[[int], Awaitable[None]] | None = None
         self._hinted = asyncio.Event()
         self._stopped = asyncio.Event()
+        self._is_prepared = kit.prepare is None  #: claims wait for it, nothing else does
         self._sleeps_until = float("inf")  #: while it looks, everything is news
         self._mail: set[int] = set()
         self._to_clean: set[int] = set()
@@ -101,9 +102,11 @@ class Worker:
             try:
                 async with asyncio.TaskGroup() as group:
                     heart = group.create_task(self._beat())
+                    loading = group.create_task(self._prepare())
                     await self._dispatch(group)
                     await self._drain()
                     heart.cancel()
+                    loading.cancel()
             except* Stale:
                 log.warning("declared dead while alive; coming back", extra={"worker": self.id})
 
@@ -145,6 +148,11 @@ class Worker:
                 await self.kit.door.tx((), workers.heartbeat, self.id, work.lease_s)
             except StoreError as error:
                 log.warning("heartbeat failed", extra={"error": str(error)})
+
+    async def _prepare(self) -> None:
+        await self.kit.prepared(self.kit.policy.defaults.model)
+        self._is_prepared = True
+        self._hinted.set()
 
     async def stop(self) -> None:
         """No new claims; back when all turns have ended or were handed over. Nothing is marked failed."""
@@ -189,7 +197,7 @@ class Worker:
         acted |= await self._clean()
         if prospect.beat_at is not None and prospect.beat_at <= now:
             acted |= await heartbeat.ring_all(self.kit)
-        if prospect.due_lanes and self._room() > 0:
+        if prospect.due_lanes and self._is_prepared and self._room() > 0:
             acted |= await self._claim(group, prospect.due_lanes)
         return acted
 

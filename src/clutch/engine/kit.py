@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 from decimal import Decimal
@@ -19,6 +20,8 @@ from clutch.engine.context import Documents, Surroundings
 from clutch.engine.ids import Ids
 from clutch.ports import Lives, ModelRequest, Models, Prices, Runtime, TaskFiles, Toolbox, Workspaces
 from clutch.store.door import Door
+
+log = logging.getLogger(__name__)
 
 
 class NoPrices:
@@ -56,6 +59,8 @@ class Kit:
     refresh: Callable[[], Awaitable[None]] | None = (
         None  #: before each turn: tools of others may have changed
     )
+    #: Loads what a model needs, in a thread: an import of seconds on the event loop would cost the lease.
+    prepare: Callable[[str], Awaitable[None]] | None = None
     check: Callable[[SpawnRequest], None] | None = None  #: raises InvalidInput: model or runtime unknown here
     stopping: asyncio.Event = field(default_factory=asyncio.Event)
     turns: dict[int, asyncio.Task[None]] = field(default_factory=dict)  #: under way here, by session
@@ -66,6 +71,14 @@ class Kit:
         if self._changes is None:
             self._changes = Changes(self.door, self.policy.work.tick_s)
         return self._changes
+
+    async def prepared(self, model: str) -> None:
+        if self.prepare is None:
+            return
+        try:
+            await self.prepare(model)
+        except Exception:
+            log.exception("not everything was loaded; the first call says what is missing")
 
     def wanted(self, args: Mapping[str, Any]) -> SpawnRequest:
         """Arguments of a spawn, checked for form and for what there is here. Raises InvalidInput."""

@@ -12,6 +12,7 @@ from decimal import Decimal
 from typing import Any, TypeVar
 
 from clutch.core import wording
+from clutch.core.admission import OWN_RUNTIME
 from clutch.core.authority import AgentCaller, under_plan
 from clutch.core.bounds import SUBMIT
 from clutch.core.messages import Answer, Entry, Usage
@@ -48,7 +49,9 @@ class OpenRun:
         self.specs = _specs(kit, about)
         self.by_name = {spec.name: spec for spec in self.specs}
         self._aliases = {alias: spec.name for spec in self.specs for alias in spec.aliases}
-        self.model = about.model or kit.policy.model_of(about.agent_id)
+        self.is_ours = about.runtime == OWN_RUNTIME
+        theirs = kit.policy.model_of(about.agent_id) if self.is_ours else f"runtime:{about.runtime}"
+        self.model = about.model or theirs
         self.thinking = None if about.thinking is None else Thinking(about.thinking)
 
     @property
@@ -136,6 +139,11 @@ class OpenRun:
 
     def price(self, used: Usage) -> Decimal | None:
         return self.kit.prices.cost(self.model, used)
+
+    def price_of(self, answer: Answer) -> Decimal | None:
+        """Foreign code may say which model it used; ours uses the one that was asked for."""
+        theirs = None if self.is_ours else self.kit.prices.cost(answer.model, answer.usage)
+        return self.price(answer.usage) if theirs is None else theirs
 
     def tell(self, name: str, data: object = None) -> None:
         self.kit.bus.publish(Live(name, self.session_id, self.run_id, data))

@@ -11,7 +11,6 @@ from __future__ import annotations
 import json
 
 from clutch.core import bounds, wording
-from clutch.core.admission import OWN_RUNTIME
 from clutch.core.bounds import FORM_NOTE, SUBMIT, Loop
 from clutch.core.messages import Answer, Input
 from clutch.engine import typed
@@ -32,6 +31,7 @@ COMPLETE = frozenset({"end", "tools"})
 
 async def take_turn(kit: Kit, claimed: Claimed, interrupt: Interrupt | None = None) -> None:
     """From the claim to the end of the run, or to where it parks."""
+    await kit.prepared(claimed.model or kit.policy.model_of(claimed.agent_id))  # before its clock starts
     begun = await _begin(kit, claimed)
     if begun is None:
         return
@@ -44,7 +44,7 @@ async def take_turn(kit: Kit, claimed: Claimed, interrupt: Interrupt | None = No
     run = OpenRun(kit, claimed, begun, about, interrupt or Interrupt())
     await run.look_around()
     run.tell("lifecycle:start")
-    if about.runtime == OWN_RUNTIME:
+    if run.is_ours:
         await _steps(run, interrupted=begun.is_resumed)
     else:
         await _elsewhere(run)
@@ -98,7 +98,7 @@ async def _heard(run: OpenRun, answer: Answer) -> Answer | None:
         await _cut(run, answer, "loop", is_final=True)
     elif answer.calls:
         flags = [_is_replay_safe(run, call.name) for call in answer.calls]
-        known = (answer, flags, run.is_unanswered, run.price(answer.usage), run.system.events_upto)
+        known = (answer, flags, run.is_unanswered, run.price_of(answer), run.system.events_upto)
         run.answered(answer, await run.tx_with_senders(turns.respond, *known))
         return answer
     elif SUBMIT in run.by_name:
@@ -115,7 +115,7 @@ def _is_replay_safe(run: OpenRun, name: str) -> bool:
 
 async def _cut(run: OpenRun, answer: Answer, error: str, *, is_final: bool) -> None:
     run.tell("lifecycle:error", error)
-    known = (error, is_final, answer, run.is_unanswered, run.price(answer.usage))
+    known = (error, is_final, answer, run.is_unanswered, run.price_of(answer))
     await run.hand_over()
     await run.tx_with_senders(turns.fail, *known)
 
@@ -128,7 +128,7 @@ async def _without_form(run: OpenRun, answer: Answer) -> Answer | None:
         )
         return None
     note = Input(wording.SUBMIT_NOTE, FORM_NOTE)
-    known = (answer, note, run.is_unanswered, run.price(answer.usage))
+    known = (answer, note, run.is_unanswered, run.price_of(answer))
     run.answered(answer, await run.tx_with_senders(turns.remind, *known))
     run.transcript.append(note)
     return answer
@@ -152,7 +152,7 @@ async def _end_elsewhere(run: OpenRun, answer: Answer) -> bool:
 
 async def _finish(run: OpenRun, answer: Answer, value: str | None = None) -> bool:
     """True: not the last word; somebody has added something, and the run goes on."""
-    known = (answer, run.is_unanswered, run.price(answer.usage), run.system.events_upto, value)
+    known = (answer, run.is_unanswered, run.price_of(answer), run.system.events_upto, value)
     await run.hand_over()
     try:
         boundary = await run.tx_with_senders(turns.finish, *known, run.kit.ids.nonce())

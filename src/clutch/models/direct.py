@@ -59,6 +59,10 @@ class DirectModels:
             error.is_begun = reading.is_begun
             raise
 
+    async def prepare(self, model: str) -> None:
+        del model
+        await self._opened()
+
     async def _answered(
         self, asking: Awaitable[aiohttp.ClientResponse], reading: chat.Reading, model: str
     ) -> None:

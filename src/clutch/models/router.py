@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
 from dataclasses import replace
 from typing import Protocol, TypeAlias
 
@@ -24,6 +25,10 @@ SHOWN_MAX = 80  # an error repeats enough of a name to recognise it
 
 class Adapter(Models, Protocol):
     """The models of one provider, known by the provider's own names."""
+
+    async def prepare(self, model: str) -> object:
+        """Loads what this model needs, off the event loop. Raises ModelError."""
+        ...
 
     async def aclose(self) -> None: ...
 
@@ -56,6 +61,14 @@ class Router:
             return await self._offline.ask(request, on_delta)
         adapter, model = self._route(request.model)
         return await adapter.ask(replace(request, model=model), on_delta)
+
+    async def prepare(self, model: str) -> None:
+        """Whatever loading takes is done before the first call. What cannot be asked says so when it is."""
+        if model == OFFLINE:
+            return
+        with suppress(ModelError):
+            adapter, name = self._route(model)
+            await adapter.prepare(name)
 
     def knows(self, model: str) -> bool:
         """Whether it names a provider there is; what is asked of another one is refused here."""

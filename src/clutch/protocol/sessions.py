@@ -21,20 +21,20 @@ class Stale(ClutchError):
 
 
 _COLUMNS = (
-    "id, head, model, purses, key, parent_id, root_id, depth, role, is_task, route, owner, fence, base, hold,"
+    "id, head, model, purses, agent_id, key, parent_id, root_id, depth, role, is_task, route, owner, fence, base, hold,"
     " hold_until, paused, closed, run_id, progress_at, idle_at, letter_id"
 )
 
 
 _LOCK = f"SELECT {_COLUMNS} FROM sessions WHERE id = ? {{lock}}"  # noqa: S608 (constant columns)
 _LOCK_ALL = f"SELECT {_COLUMNS} FROM sessions WHERE id {{any}} ORDER BY depth, id {{lock}}"  # noqa: S608 (as above)
-_LOCK_STEP = "SELECT id, head, model, purses, owner, fence FROM sessions WHERE id = ? {lock}"
+_LOCK_STEP = "SELECT id, head, model, purses, agent_id, owner, fence FROM sessions WHERE id = ? {lock}"
 _LOCK_AT_STEP = (
-    "SELECT id, head, model, purses, owner, fence, paused, (SELECT COUNT(*) FROM (SELECT 1 FROM inbox"
+    "SELECT id, head, model, purses, agent_id, owner, fence, paused, (SELECT COUNT(*) FROM (SELECT 1 FROM inbox"
     " WHERE session_id = sessions.id AND state = 0 AND taken_run IS NULL LIMIT 1) waiting)"
     " FROM sessions WHERE id = ? {lock}"
 )
-_LOCK_PARENT = f"SELECT {_COLUMNS}, agent_id, rights, thinking, workspace FROM sessions WHERE id = ? {{lock}}"  # noqa: S608 (as above)
+_LOCK_PARENT = f"SELECT {_COLUMNS}, rights, thinking, workspace FROM sessions WHERE id = ? {{lock}}"  # noqa: S608 (as above)
 
 
 @dataclass(slots=True)
@@ -45,6 +45,7 @@ class StepRow:
     head: int
     model: str | None
     purses: str  #: names of the budgets it draws on
+    agent_id: str
 
 
 @dataclass(slots=True)
@@ -78,7 +79,6 @@ class SessionRow(StepRow):
 class ParentRow(SessionRow):
     """With what its children inherit."""
 
-    agent_id: str
     rights: str
     thinking: str | None
     workspace: str | None
@@ -111,9 +111,9 @@ def own(session_id: int, fence: int) -> Tx[SessionRow]:
 def own_step(session_id: int, fence: int) -> Tx[StepRow]:
     """The same for a step that only makes the transcript longer."""
     rows = yield _LOCK_STEP, (session_id,)
-    if not rows or not is_owner(rows[0][4], rows[0][5], fence):
+    if not rows or not is_owner(rows[0][5], rows[0][6], fence):
         raise Stale(f"session {session_id} is owned by somebody else now")
-    return StepRow(*rows[0][:4])
+    return StepRow(*rows[0][:5])
 
 
 def own_at_step(session_id: int, fence: int) -> Tx[tuple[StepRow, bool]]:
@@ -121,7 +121,7 @@ def own_at_step(session_id: int, fence: int) -> Tx[tuple[StepRow, bool]]:
 
     A letter that comes while this waits for the lock is read at the next step."""
     rows = yield _LOCK_AT_STEP, (session_id,)
-    if not rows or not is_owner(rows[0][4], rows[0][5], fence):
+    if not rows or not is_owner(rows[0][5], rows[0][6], fence):
         raise Stale(f"session {session_id} is owned by somebody else now")
     *step, _, _, paused, waiting = rows[0]
     return StepRow(*step), bool(paused or waiting)

@@ -158,7 +158,7 @@ def _has_open_calls(session: SessionRow) -> Tx[bool]:
 def _foresee(now: float, policy: Policy, session: StepRow, run_id: int) -> Tx[None]:
     """With a budget the call must be reserved, which takes a transaction of its own."""
     if not usage.is_budgeted(policy, session.purses):
-        yield from usage.foresee(now, session.id, run_id, session.model or "")
+        yield from usage.foresee(now, session.id, run_id, session.model or policy.model_of(session.agent_id))
 
 
 def _close_calls(now: float, session: SessionRow, run_id: int) -> Tx[None]:

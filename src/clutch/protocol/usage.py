@@ -128,7 +128,7 @@ def book(
     session = yield from sessions.own(session_id, fence)
     yield from settle(now, policy, session, answer, usd)
     if not is_budgeted(policy, session.purses):
-        yield from foresee(now, session_id, run_id, session.model or "")
+        yield from foresee(now, session_id, run_id, session.model or policy.model_of(session.agent_id))
 
 
 def open_purse(kind: PurseKind, number: int, tokens: int | None, usd: Decimal | None) -> Tx[str]:

@@ -111,6 +111,8 @@ class Claimed:
     purses: str = field(
         default="", compare=False
     )  #: fixed at birth; going on may give up a call they paid for
+    model: str | None = field(default=None, compare=False)
+    agent_id: str = field(default="", compare=False)
 
 
 LANES = tuple(sorted(Lane))
@@ -139,7 +141,8 @@ def _claim_lane(now: float, worker_id: int, lane: Lane, room: int) -> Tx[list[Cl
         # Materialized: PostgreSQL may run a plain subquery again for every row, and would then pass the limit.
         "WITH first AS MATERIALIZED (SELECT id FROM sessions WHERE lane = ? AND owner IS NULL AND due <= ?"
         " ORDER BY due, id LIMIT ? {skip}) UPDATE sessions SET owner = ?, fence = fence + 1, due = NULL,"
-        " progress_at = COALESCE(progress_at, ?) WHERE id IN (SELECT id FROM first) RETURNING id, fence, purses",
+        " progress_at = COALESCE(progress_at, ?) WHERE id IN (SELECT id FROM first) RETURNING id, fence,"
+        " purses, model, agent_id",
         (lane.value, now, free, worker_id, now),
     )
     return [Claimed(*row) for row in sorted(rows)]

@@ -18,5 +18,8 @@ SUBMIT_NOTE = (
 def budget_used_up(refused: Refused) -> str:
     whose = f"{refused.kind} budget {refused.name}"
     if refused.is_unpriced:
-        return f"budget: {whose} is in dollars and the price of this model is not known"
+        return (
+            f"budget: {whose} is in dollars and the price of this model is not known;"
+            " name a model that has a price, or give the budget in tokens"
+        )
     return f"budget: {whose} is used up: {refused.spent} of {refused.limit} {refused.measure}"

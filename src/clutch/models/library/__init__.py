@@ -34,7 +34,9 @@ class LibraryModels:
         self._askers: dict[str, Asker] = {}
 
     async def prepare(self, model: str) -> Asker:
-        """Imports what this model needs; the first call does. Raises ModelError."""
+        """Imports what this model needs; without it the first call does. Raises ModelError."""
+        if (ready := self._ready(model)) is not None:
+            return ready
         async with self._preparing:
             asker = self._ready(model)
             if asker is None:
@@ -48,7 +50,7 @@ class LibraryModels:
         return asker
 
     async def ask(self, request: ModelRequest, on_delta: OnDelta) -> Answer:
-        asker = self._ready(request.model) or await self.prepare(request.model)
+        asker = await self.prepare(request.model)
         answer = await asker.ask(request, on_delta, time.time)
         wrong = None if self._provider.allow_model_mismatch else mismatch(request.model, answer.model)
         if wrong is not None:
