@@ -41,6 +41,13 @@ ADAPTERS = [
     Adapter("library-compatible", Format.CHAT, LibraryModels),
     Adapter("library-chat", Format.CHAT, LibraryModels, speaks="openai-chat", is_crowded=True),
     Adapter("library-ollama", Format.CHAT, LibraryModels, speaks="ollama"),
-    Adapter("library-responses", Format.RESPONSES, LibraryModels, speaks="openai-responses"),
-    Adapter("library-anthropic", Format.MESSAGES, LibraryModels, speaks="anthropic", filtered="refusal"),
+    Adapter("library-responses", Format.RESPONSES, LibraryModels, speaks="openai-responses", is_crowded=True),
+    Adapter(
+        "library-anthropic",
+        Format.MESSAGES,
+        LibraryModels,
+        speaks="anthropic",
+        filtered="refusal",
+        is_crowded=True,
+    ),
 ]

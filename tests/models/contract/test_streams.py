@@ -73,10 +73,10 @@ async def test_a_thousand_requests_are_in_flight_at_once(talk: Talk) -> None:
         return Reply([Gate(everybody), Text(request.key)])
 
     talk.server.behave = behave
-    models = talk.models(idle_timeout_s=60.0)
+    models = talk.models(idle_timeout_s=120.0)
     requests = [ModelRequest(MODEL, "", (Input("hello"),), (), f"s:{number}") for number in range(MANY)]
     asking = asyncio.gather(*(models.ask(one, lambda _: None) for one in requests))
-    answers = await asyncio.wait_for(asking, 60.0)
+    answers = await asyncio.wait_for(asking, 120.0)
     assert [answer.text for answer in answers] == [one.key for one in requests]
     assert talk.server.log.in_flight_max == MANY
     assert not talk.server.log.repeated
