@@ -48,7 +48,7 @@ def test_where_nothing_was_reserved_an_unknown_cost_is_not_taken_for_zero(actual
     """Somebody else's code reserves nothing: what it will use is not known before."""
     nothing = Amount(0, Decimal(0))
     (after,) = settle(reserved((DAY,), nothing), nothing, actual).purses
-    assert (after.usd_spent, after.unpriced_calls) == (0, 1)
+    assert (after.usd_spent, after.unpriced_calls) == (Decimal(0), 1)
 
 
 def test_a_refusal_names_the_first_empty_purse_and_its_numbers() -> None:

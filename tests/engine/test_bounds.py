@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import replace
@@ -289,14 +290,86 @@ async def test_schema_that_refers_elsewhere_is_never_fetched(build: Build) -> No
         ({"items": {"type": "string"}}, [1, 2], "0: 1 is not of type 'string'; 1: 2 is not of type 'string'"),
     ],
 )
-def test_problems_are_told_in_words(schema: Any, given: Any, problem: str) -> None:
-    found = typed.problems(json.dumps(schema), given)
+async def test_problems_are_told_in_words(schema: Any, given: Any, problem: str) -> None:
+    found = await typed.problems(json.dumps(schema), given)
     assert found.startswith(problem)
     assert bool(found) is bool(problem)
 
 
-def test_problems_are_few_and_short() -> None:
-    many = typed.problems(json.dumps({"items": {"type": "string"}}), list(range(1000)))
+async def test_problems_are_few_and_short() -> None:
+    many = await typed.problems(json.dumps({"items": {"type": "string"}}), list(range(1000)))
     assert many.count(";") == typed.PROBLEMS_MAX - 1
-    long = typed.problems(json.dumps({"type": "integer"}), "x" * 100_000)
+    long = await typed.problems(json.dumps({"type": "integer"}), "x" * 100_000)
     assert len(long) < 2 * typed.PROBLEM_CHARS_MAX
+
+
+# ---- forms that would take for ever ------------------------------------------------------------------------
+
+#: Each definition asks twice for the next: 2 to the power of 60 ways down.
+THOUSANDFOLD = {
+    "$ref": "#/$defs/d0",
+    "$defs": {
+        f"d{depth}": {"allOf": [{"$ref": f"#/$defs/d{depth + 1}"}] * 2} if depth < 60 else {"type": "string"}
+        for depth in range(61)
+    },
+}
+
+
+@pytest.mark.parametrize(
+    ("schema", "given", "is_fine"),
+    [
+        ({"type": "string", "pattern": "^(a+)+$"}, "a" * 50_000 + "!", False),
+        ({"type": "string", "pattern": "^(a|a)*$"}, "a" * 50_000, True),
+        ({"type": "string", "pattern": "(?:x{1,300}){1,300}y"}, "x" * 50_000, False),
+        ({"type": "array", "uniqueItems": True}, [{"n": n} for n in range(20_000)], True),
+        ({"type": "array", "uniqueItems": True}, [{"n": 1}, {"n": 1}], False),
+        (THOUSANDFOLD, "x", False),
+    ],
+    ids=["backtracking", "alternatives", "counted", "different", "equal", "references"],
+)
+async def test_form_that_would_take_for_ever_holds_nobody_up(
+    schema: Any, given: Any, is_fine: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Somebody else's heart beats meanwhile: what is counted is the CPU of a gap, however busy the machine is."""
+    monkeypatch.setattr(typed, "CHECK_S", 0.3)
+    gaps: list[float] = []
+
+    async def beat() -> None:
+        last = time.process_time()
+        while True:
+            await asyncio.sleep(0.01)
+            gaps.append(time.process_time() - last)
+            last = time.process_time()
+
+    beating = asyncio.create_task(beat())
+    await asyncio.sleep(0)
+    found = await asyncio.wait_for(typed.problems(json.dumps(schema), given), 20)
+    beating.cancel()
+    assert (found == "") is is_fine
+    assert max(gaps, default=0.0) < 1.0
+
+
+@pytest.mark.parametrize(
+    ("schema", "rule"),
+    [
+        ({"type": "string", "pattern": "^(?=a)b"}, "look-around"),
+        ({"anyOf": [{"properties": {"a": {"pattern": "(a)\\1"}}}]}, "backreferences"),
+        ({"$defs": {"x": {"pattern": "\\w{1000}"}}}, "size limit"),
+        ({"patternProperties": {"^a": {}}}, "patternProperties"),
+    ],
+)
+async def test_form_that_cannot_be_bounded_is_refused_before_anything_is_spawned(
+    build: Build, schema: Any, rule: str
+) -> None:
+    house = await child(build, lambda _: "never asked", runs=False, outputSchema=schema)
+    await house.hire()
+    await house.until_asked("go", 2)
+    (refused,) = [entry for entry in house.model.of("go")[-1].transcript if isinstance(entry, Results)]
+    assert "outputSchema" in refused.results[0].text
+    assert rule in refused.results[0].text
+    assert await house.rows("SELECT COUNT(*) FROM tasks") == [(0,)]
+
+
+def test_words_that_only_look_like_patterns_are_no_patterns() -> None:
+    named = {"properties": {"pattern": {"const": {"pattern": "(?="}}, "patternProperties": {}}}
+    typed.check_form(json.dumps(named))

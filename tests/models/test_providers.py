@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import signal
 import sys
 from collections.abc import AsyncIterator
 
@@ -157,9 +158,11 @@ async def test_a_process_of_its_own_plays_an_agent_and_ends_with_its_starter() -
         *(sys.executable, "-m", "clutch.testing.providers", "--calls", "1", "--latency", "0"),
         stdin=asyncio.subprocess.PIPE,
         stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.PIPE,
     )
     assert process.stdout is not None
     assert process.stdin is not None
+    assert process.stderr is not None
     url = (await process.stdout.readline()).decode().strip()
     async with aiohttp.ClientSession() as session:
         asked: list[dict[str, str]] = [{"role": "user", "content": "hi"}]
@@ -174,4 +177,22 @@ async def test_a_process_of_its_own_plays_an_agent_and_ends_with_its_starter() -
     assert reasons == ["tool_calls", "stop"]
     assert (counted["calls"], counted["in_flight"]) == (2, 0)
     process.stdin.close()
+    assert await asyncio.wait_for(process.wait(), 10) == 0
+    words = (await process.stderr.read()).decode()
+    assert f"OpenAI and compatible: baseUrl {url}/v1\n" in words
+    assert words.endswith("standard input has ended, and so has this server\n")
+
+
+async def test_a_process_that_stays_does_not_look_at_its_input_and_ends_when_interrupted() -> None:
+    process = await asyncio.create_subprocess_exec(
+        *(sys.executable, "-m", "clutch.testing.providers", "--stay"),
+        stdin=asyncio.subprocess.DEVNULL,
+        stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.DEVNULL,
+    )
+    assert process.stdout is not None
+    url = (await process.stdout.readline()).decode().strip()
+    async with aiohttp.ClientSession() as session, session.get(f"{url}/log") as response:
+        assert response.status == 200
+    process.send_signal(signal.SIGINT)
     assert await asyncio.wait_for(process.wait(), 10) == 0

@@ -146,7 +146,7 @@ async def _one(run: OpenRun, call: Call, place: int, said: Said | None, interrup
     if call.name == ASK:
         return _told(run, call, place, said)
     if call.name == SUBMIT:
-        return _submitted(run, call, place)
+        return await _submitted(run, call, place)
     if said is not None and said.decision is not Decision.APPROVE:
         return Result(place, call.name, f"not approved: {said.text}", failed=True)
     if interrupted and not spec.replay_safe:
@@ -215,11 +215,11 @@ def _told(run: OpenRun, call: Call, place: int, said: Said | None) -> Result:
     return Result(place, ASK, said.text)
 
 
-def _submitted(run: OpenRun, call: Call, place: int) -> Result:
+async def _submitted(run: OpenRun, call: Call, place: int) -> Result:
     schema = run.about.output_schema or "{}"
     if "value" not in call.args:
         return Result(place, SUBMIT, "value: is required", failed=True)
-    wrong = typed.problems(schema, call.args["value"])
+    wrong = await typed.problems(schema, call.args["value"])
     return Result(place, SUBMIT, wrong or bounds.ACCEPTED, failed=bool(wrong))
 
 

@@ -14,6 +14,7 @@ from clutch.core import context
 from clutch.core.admission import SpawnRequest
 from clutch.core.messages import Usage
 from clutch.core.policy import Policy
+from clutch.engine import typed
 from clutch.engine.bus import Bus
 from clutch.engine.changes import Changes
 from clutch.engine.context import Documents, Surroundings
@@ -83,6 +84,8 @@ class Kit:
     def wanted(self, args: Mapping[str, Any]) -> SpawnRequest:
         """Arguments of a spawn, checked for form and for what there is here. Raises InvalidInput."""
         request = self.toolbox.spawn_request(args)
+        if request.output_schema is not None:
+            typed.check_form(request.output_schema)
         if self.check is not None:
             self.check(request)
         return request

@@ -143,7 +143,7 @@ async def _elsewhere(run: OpenRun) -> None:
 async def _end_elsewhere(run: OpenRun, answer: Answer) -> bool:
     """The last word of foreign code, which nobody can ask to repair its form. True: it was told more."""
     schema = run.about.output_schema if SUBMIT in run.by_name else None
-    wrong = "" if schema is None else typed.problems_of_text(schema, answer.text)
+    wrong = "" if schema is None else await typed.problems_of_text(schema, answer.text)
     if wrong:
         await _cut(run, answer, f"schema: {wrong}", is_final=True)
         return False

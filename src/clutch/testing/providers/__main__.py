@@ -1,13 +1,14 @@
 """`python -m clutch.testing.providers`: the server as a process of its own; its first line is its URL.
 
-Without `--behave` it plays an agent's work: so many tool calls, one at a time, then a last word. It ends with
-the pipe on its standard input, so that it is not left behind when whoever started it dies.
+Without `--behave` it plays an agent's work: so many tool calls, one at a time, then a last word. It ends when its
+standard input does, so that it is not left behind when whoever started it dies; with `--stay` it does not.
 """
 
 from __future__ import annotations
 
 import argparse
 import asyncio
+import contextlib
 import importlib
 import json
 import sys
@@ -18,8 +19,14 @@ from clutch.testing.providers.server import Behave, Providers
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(prog="python -m clutch.testing.providers")
-    parser.add_argument("--port", type=int, default=0)
+    parser = argparse.ArgumentParser(
+        prog="python -m clutch.testing.providers",
+        description="A model provider on loopback: OpenAI's chat completions and responses, Anthropic's messages."
+        " The first line it prints is its address; what to give to clients is told on stderr.",
+        epilog="It ends when its standard input does (Ctrl-D on a terminal).",
+    )
+    parser.add_argument("--port", type=int, default=0, help="0: any that is free")
+    parser.add_argument("--stay", action="store_true", help="until it is interrupted, whatever stdin does")
     parser.add_argument("--behave", help="module:function, called with each WireRequest")
     parser.add_argument("--calls", type=int, default=2, help="tool calls before the last word")
     parser.add_argument("--tool", default="read", help="the tool to call")
@@ -31,7 +38,8 @@ def main() -> None:
     parser.add_argument("--keep-log", action="store_true", help="keep every request, not only the counts")
     said = parser.parse_args()
     behave = _named(said.behave) if said.behave else _worker(said)
-    asyncio.run(_serve(Providers(behave, port=said.port, keep_log=said.keep_log)))
+    with contextlib.suppress(KeyboardInterrupt):
+        asyncio.run(_serve(Providers(behave, port=said.port, keep_log=said.keep_log), stays=said.stay))
 
 
 def _named(path: str) -> Behave:
@@ -66,10 +74,20 @@ def _results(request: WireRequest) -> int:
             return sum(isinstance(block, dict) and block["type"] == "tool_result" for block in blocks)
 
 
-async def _serve(server: Providers) -> None:
+async def _serve(server: Providers, *, stays: bool) -> None:
     async with server:
         print(server.url, flush=True)
+        _say(f"OpenAI and compatible: baseUrl {server.openai_url}")
+        _say(f"Anthropic: baseUrl {server.anthropic_url}")
+        if stays:
+            await asyncio.Event().wait()
+        _say("ends with its standard input (Ctrl-D); --stay keeps it until Ctrl-C")
         await asyncio.to_thread(sys.stdin.read)
+        _say("standard input has ended, and so has this server")
+
+
+def _say(text: str) -> None:
+    print(text, file=sys.stderr, flush=True)
 
 
 if __name__ == "__main__":
