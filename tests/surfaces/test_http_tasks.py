@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from datetime import datetime
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -302,3 +303,21 @@ def test_a_stop_answers_whoever_waits(tmp_path: Path) -> None:
             waiting = pool.submit(client.get, task_path(task, "wait"), timeoutSeconds=60)
             seen(client, task, lambda one: one["phase"] == "running")
         assert waiting.result(10)["status"] == "pending"
+
+
+@pytest.mark.parametrize("by", ["root", "agent", "model", "day"])
+def test_what_was_used_is_added_up(client: Client, by: str) -> None:
+    task = spawned(client, "quick one", requester="agent:main:chat:spender")
+    calls = ended(client, task)["task"]["usage"]["own"]["calls"]
+    said = client.get("/v1/usage", by=by)
+    rows = {row["name"]: row for row in said["usage"]}
+    assert (said["by"], len(rows) > 0) == (by, True)
+    assert sum(row["calls"] for row in rows.values()) >= calls == 1
+    if by == "day":
+        assert all(datetime.fromisoformat(name) for name in rows)
+    if by == "root":
+        assert rows["agent:main:chat:spender"]["calls"] >= 1
+
+
+def test_the_agents_are_listed_with_their_models(client: Client) -> None:
+    assert [agent["agentId"] for agent in client.get("/v1/agents")["agents"]] == ["main"]

@@ -65,7 +65,7 @@ def task(view: TaskView) -> Object:
         "endedAt": moment(view.ended_at),
         "lastProgressAt": moment(view.progress_at),
         "deadlineAt": moment(view.deadline_at),
-        "usage": {"own": _tally(view.own), "subtree": _tally(view.subtree)},
+        "usage": {"own": tally(view.own), "subtree": tally(view.subtree)},
         "budget": None if view.budget is None else _budget(view.budget),
         "delivery": _telling(view.delivery),
         "plan": None
@@ -77,7 +77,7 @@ def task(view: TaskView) -> Object:
     }
 
 
-def _tally(used: Tally) -> Object:
+def tally(used: Tally) -> Object:
     return {
         "input": used.input,
         "output": used.output,
@@ -204,6 +204,10 @@ def _line(line: Line) -> Object:
 
 
 # ---- what verbs answer -------------------------------------------------------------------------------
+
+
+def spending(by: str, rows: Sequence[tuple[str, Tally]]) -> Object:
+    return {"by": by, "usage": [{"name": name, **tally(used)} for name, used in rows]}
 
 
 def ids(numbers: Sequence[int]) -> list[str]:

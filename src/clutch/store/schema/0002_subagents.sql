@@ -28,3 +28,6 @@ CREATE TABLE alerts(
 -- Verbs: what a killed task said anyway.
 ALTER TABLE tasks ADD COLUMN late_text {text};
 ALTER TABLE tasks ADD COLUMN late_at {float};
+
+-- The stream of events: everybody's timelines in one order, from a place in it.
+CREATE INDEX events_at ON events(at, task_id, seq);

@@ -1,10 +1,14 @@
-"""The gateway itself: is it well, what does it do."""
+"""The gateway itself: is it well, what has it used, which agents does it know."""
 
 from __future__ import annotations
 
 from clutch import __version__
+from clutch.core.agents import MAIN
 from clutch.core.authority import Scope
-from clutch.protocol import health
+from clutch.core.policy import Policy
+from clutch.gateway import objects
+from clutch.protocol import health, spending
+from clutch.protocol.spending import By
 from clutch.surfaces.http.bodies import Body, Query
 from clutch.surfaces.http.routes import Ask, Entry, Reply
 
@@ -26,4 +30,26 @@ async def healthy(ask: Ask[Body, Query]) -> Reply:
     )
 
 
-ENTRIES = (Entry("GET", "/v1/health", Scope.READ, healthy),)
+class UsageQuery(Query):
+    by: By = By.ROOT
+
+
+async def usage(ask: Ask[Body, UsageQuery]) -> Reply:
+    return Reply(objects.spending(ask.query.by, await ask.house.reads(spending.spending, ask.query.by)))
+
+
+async def agents(ask: Ask[Body, Query]) -> Reply:
+    policy = ask.house.gateway.kit.policy
+    return Reply({"agents": [_agent(policy, name) for name in sorted({MAIN, *policy.agents})]})
+
+
+def _agent(policy: Policy, name: str) -> dict[str, object]:
+    model = policy.agents[name].model if name in policy.agents else None
+    return {"agentId": name, "model": model or policy.defaults.model, "workspace": policy.workspace_of(name)}
+
+
+ENTRIES = (
+    Entry("GET", "/v1/health", Scope.READ, healthy),
+    Entry("GET", "/v1/usage", Scope.READ, usage, query=UsageQuery),
+    Entry("GET", "/v1/agents", Scope.READ, agents),
+)

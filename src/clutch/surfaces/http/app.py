@@ -6,13 +6,11 @@ keep nothing.
 
 from __future__ import annotations
 
-import asyncio
 import hashlib
 import logging
 from collections.abc import Awaitable, Callable, Mapping
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
 from urllib.parse import unquote
 
 from starlette.applications import Starlette
@@ -25,7 +23,7 @@ from starlette.types import ASGIApp
 from clutch.core.authority import OperatorCaller, Scope
 from clutch.errors import ClutchError, InvalidInput
 from clutch.gateway.checks import check_key
-from clutch.surfaces.http import about, acting, sessions, tasks
+from clutch.surfaces.http import about, acting, events, sessions, tasks
 from clutch.surfaces.http.bodies import read_body, read_query
 from clutch.surfaces.http.guard import CALLER, Guard, refusal
 from clutch.surfaces.http.replays import Replays
@@ -33,10 +31,13 @@ from clutch.surfaces.http.routes import Ask, Entry, House, Reply
 from clutch.surfaces.http.tokens import callers
 from clutch.surfaces.problems import Problem, problem_of
 
-if TYPE_CHECKING:
-    from clutch.gateway.api import Gateway
-
-ENTRIES: tuple[Entry, ...] = (*tasks.ENTRIES, *acting.ENTRIES, *sessions.ENTRIES, *about.ENTRIES)
+ENTRIES: tuple[Entry, ...] = (
+    *tasks.ENTRIES,
+    *acting.ENTRIES,
+    *events.ENTRIES,
+    *sessions.ENTRIES,
+    *about.ENTRIES,
+)
 PRIVATE: Mapping[str, str] = {
     "cache-control": "no-store",
     "referrer-policy": "no-referrer",
@@ -47,8 +48,7 @@ INTERNAL = "something went wrong inside the gateway; its log says what"
 log = logging.getLogger(__name__)
 
 
-def make_app(gateway: Gateway, home: Path, closing: asyncio.Event) -> ASGIApp:
-    house = House(gateway, closing)
+def make_app(house: House, home: Path) -> ASGIApp:
     replays = Replays(house)
     routes = [Route(one.path, _endpoint(one, house, replays), methods=[one.method]) for one in ENTRIES]
     app = Starlette(routes=routes, exception_handlers={HTTPException: _no_such_path})

@@ -11,6 +11,7 @@ from starlette.responses import Response
 
 from clutch.core.authority import OperatorCaller, Scope
 from clutch.gateway.desk import Desk, standpoint
+from clutch.gateway.feed import Feed
 from clutch.protocol.targets import Standpoint
 from clutch.store.door import Tx
 from clutch.surfaces.http.bodies import BODY_BYTES_MAX, Body, Query
@@ -28,6 +29,7 @@ class House:
     """What all handlers share. `closing`: whoever waits or watches is to be answered now."""
 
     gateway: Gateway
+    feed: Feed
     closing: asyncio.Event
 
     @property

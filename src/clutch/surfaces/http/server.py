@@ -16,7 +16,9 @@ from starlette.types import ASGIApp
 from uvicorn import Config, Server
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
+from clutch.gateway.feed import Feed
 from clutch.surfaces.http.app import make_app
+from clutch.surfaces.http.routes import House
 
 if TYPE_CHECKING:
     from clutch.gateway.api import Gateway
@@ -57,15 +59,15 @@ class PromptProtocol(H11Protocol):
 
 async def answer(gateway: Gateway, home: Path, listener: socket.socket) -> None:
     """Until it is cancelled."""
-    closing = asyncio.Event()
-    server = Server(_config(make_app(gateway, home, closing)))
+    house = House(gateway, Feed(gateway), closing=asyncio.Event())
+    server = Server(_config(make_app(house, home)))
     server.config.load()
     server.lifespan = server.config.lifespan_class(server.config)
     await server.startup(sockets=[listener])
     try:
-        await asyncio.Event().wait()
+        await house.feed.run()
     finally:
-        closing.set()  # whoever waits or watches is answered now
+        house.closing.set()  # whoever waits or watches is answered now
         await _stop(server, listener)
 
 

@@ -1,0 +1,208 @@
+"""One look for all who watch: timeline lines from the store, words and tools as they come from the bus.
+
+A watcher first gets what happened since its cursor, then everything new, without a gap or a repetition in between.
+One who does not read is let go at a bound of bytes and can come back with the last cursor it was given: a slow
+reader never slows anybody else. Nobody watches, nothing is read.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections import OrderedDict, deque
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from clutch.core import keys
+from clutch.engine.bus import Live
+from clutch.errors import StoreError
+from clutch.gateway import objects
+from clutch.protocol import stream, views
+from clutch.protocol.stream import OVERLAP_S, Cursor, Moment
+from clutch.store.door import Tx
+
+if TYPE_CHECKING:
+    from clutch.gateway.api import Gateway
+
+BEHIND_BYTES_MAX = 1024 * 1024
+PAUSE_S = 0.05  # between two looks: under load every commit is a change
+SEEN_MAX = 10_000  # lines within the overlap
+LIVE_NAMES = frozenset({"assistant:text", "assistant:thinking", "tool:start", "tool:end", "usage"})
+
+
+@dataclass(frozen=True, slots=True)
+class News:
+    """`cursor`: None for what is not kept and cannot be read again."""
+
+    name: str
+    task_id: int
+    root_id: int | None
+    data: str
+    cursor: str | None = None
+
+
+class Watcher:
+    def __init__(self, task_id: int | None = None, root_id: int | None = None) -> None:
+        self._task_id, self._root_id = task_id, root_id
+        self._waiting: deque[News] = deque()
+        self._bytes = 0
+        self.came = asyncio.Event()
+        self.is_behind = False
+
+    def wants(self, news: News) -> bool:
+        if self._task_id is not None:
+            return news.task_id == self._task_id
+        return self._root_id is None or news.root_id == self._root_id
+
+    def put(self, news: News) -> None:
+        if self.is_behind or not self.wants(news):
+            return
+        self._waiting.append(news)
+        self._bytes += len(news.data)
+        self.is_behind = self._bytes > BEHIND_BYTES_MAX
+        self.came.set()
+
+    def take(self) -> News | None:
+        if not self._waiting:
+            self.came.clear()
+            return None
+        news = self._waiting.popleft()
+        self._bytes -= len(news.data)
+        return news
+
+
+class Feed:
+    def __init__(self, gateway: Gateway) -> None:
+        self._gateway = gateway
+        self._watchers: set[Watcher] = set()
+        self._place = stream.BEGINNING
+        self._seen: OrderedDict[Cursor, None] = OrderedDict()
+        self._looking = asyncio.Lock()
+        self._roots: dict[int, int] = {}
+
+    @asynccontextmanager
+    async def watching(self, watcher: Watcher) -> AsyncIterator[Cursor]:
+        """From here on everything new reaches the watcher; what was before this place it reads with `since`."""
+        async with self._looking:
+            if not self._watchers:
+                await self._begin()
+            self._watchers.add(watcher)
+            place = self._place
+        try:
+            yield place
+        finally:
+            self._watchers.discard(watcher)
+
+    async def _begin(self) -> None:
+        """What is there already is not new."""
+        self._place = await self._gateway.kit.door.read(stream.newest)
+        self._seen.clear()
+        await self._look()
+
+    async def since(self, cursor: Cursor, upto: Cursor) -> AsyncIterator[News]:
+        while True:
+            page = [one for one in await self._read(cursor) if one[0].cursor <= upto]
+            for moment, news in page:
+                cursor = moment.cursor
+                yield news
+            if not page:
+                return
+
+    async def run(self) -> None:
+        async with asyncio.TaskGroup() as group:
+            group.create_task(self._follow_store())
+            group.create_task(self._follow_bus())
+
+    async def _follow_store(self) -> None:
+        changes = self._gateway.kit.changes
+        while True:
+            change = changes.next_change
+            if self._watchers:
+                try:
+                    async with self._looking:
+                        await self._look()
+                except StoreError:
+                    pass  # the next tick looks again
+            await asyncio.sleep(PAUSE_S)
+            await changes.until(change)
+
+    async def _look(self) -> None:
+        place = self._place._replace(at=max(0.0, self._place.at - OVERLAP_S))
+        while page := await self._read(place):
+            for moment, news in page:
+                if moment.cursor not in self._seen:
+                    self._seen[moment.cursor] = None
+                    for watcher in self._watchers:
+                        watcher.put(news)
+            place = page[-1][0].cursor
+            self._place = max(self._place, place)
+        while len(self._seen) > SEEN_MAX:
+            self._seen.popitem(last=False)
+
+    async def _read(self, place: Cursor) -> Sequence[tuple[Moment, News]]:
+        return await self._gateway.kit.door.read(_page, place)
+
+    async def _follow_bus(self) -> None:
+        bus = self._gateway.kit.bus
+        heard = bus.watch()
+        try:
+            async for live in heard:
+                if self._watchers and live.name in LIVE_NAMES:
+                    news = _live(live, await self._root_of(live.session_id))
+                    for watcher in self._watchers:
+                        watcher.put(news)
+        finally:
+            bus.leave(heard)
+
+    async def _root_of(self, session_id: int) -> int | None:
+        """None: it was deleted meanwhile, or the store is away; whoever watches one root misses a word."""
+        if len(self._roots) > SEEN_MAX:
+            self._roots.clear()
+        if session_id not in self._roots:
+            try:
+                root = await self._gateway.kit.door.read(stream.root_of, session_id)
+            except StoreError:
+                return None
+            if root is None:
+                return None
+            self._roots[session_id] = root
+        return self._roots[session_id]
+
+
+def _page(now: float, place: Cursor) -> Tx[list[tuple[Moment, News]]]:
+    moments = yield from stream.after(now, place)
+    shown = yield from views.of(now, sorted({moment.cursor.task_id for moment in moments}))
+    tasks = {view.task_id: objects.task(view) for view in shown}
+    return [(one, _news(one, tasks[one.cursor.task_id])) for one in moments if one.cursor.task_id in tasks]
+
+
+def _news(moment: Moment, task: objects.Object) -> News:
+    data = {
+        "cursor": str(moment.cursor),
+        "at": objects.moment(moment.cursor.at),
+        "taskId": task["taskId"],
+        "rootKey": task["rootKey"],
+        "seq": moment.cursor.seq,
+        "from": moment.from_phase,
+        "to": moment.to_phase,
+        "reason": moment.reason,
+        "task": task,
+    }
+    return News(
+        moment.name,
+        moment.cursor.task_id,
+        moment.root_id,
+        json.dumps(data, ensure_ascii=False),
+        str(moment.cursor),
+    )
+
+
+def _live(live: Live, root_id: int | None) -> News:
+    data = {
+        "taskId": keys.task_id(live.session_id),
+        "runId": keys.run_id(live.run_id),
+        "text": str(live.data),
+    }
+    return News(live.name, live.session_id, root_id, json.dumps(data, ensure_ascii=False))

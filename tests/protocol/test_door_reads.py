@@ -1,0 +1,93 @@
+"""What the control door reads and keeps, the same on every database: health, answers, the inbox, the stream, use."""
+
+from __future__ import annotations
+
+import pytest
+
+from clutch.core import keys
+from clutch.errors import InvalidInput
+from clutch.protocol import health, needs_you, replies, spending, stream
+from clutch.protocol.questions import Asked, QuestionKind, ask
+from clutch.protocol.spending import By
+from clutch.protocol.stream import BEGINNING, Cursor
+from clutch.testing.clock import FakeClock
+from tests.protocol.world import World
+
+pytestmark = pytest.mark.anyio
+
+
+async def test_health_counts_what_works_and_what_waits(world: World, main: int) -> None:
+    await world.started(main, "works")
+    await world.child(main, "waits")
+    found = await world.door.read(health.health)
+    assert (found.schema >= 2, found.workers, found.running, found.queued) == (True, 1, 1, 1)
+    assert found.undelivered == 0
+
+
+async def test_the_first_answer_stays_and_old_ones_leave(world: World, main: int, clock: FakeClock) -> None:
+    door = world.door
+    await door.alone(replies.keep, "k", "asked", 201, "first")
+    await door.alone(replies.keep, "k", "asked", 200, "second")
+    assert await door.read(replies.kept, "k") == replies.Kept("asked", 201, "first")
+    clock.advance(replies.KEPT_S + 1)
+    assert await door.read(replies.kept, "k") is None
+    await door.alone(replies.keep, "other", "asked", 200, "new")
+    assert await world.rows("SELECT key FROM replies") == [("other",)]
+
+
+async def test_questions_and_plans_wait_in_one_inbox_oldest_first(
+    world: World, main: int, clock: FakeClock
+) -> None:
+    asking = await world.started(main, "asks")
+    question = Asked(world.number(), 0, QuestionKind.QUESTION, '{"question": "Which?", "choices": []}')
+    await asking._tx(ask, 1, [question])
+    clock.advance(1)
+    planning = await world.started(main, "plans", plan_mode=True)
+    await planning.finish("the plan")
+    first, second = await world.door.read(needs_you.waiting)
+    assert (first.id, first.kind, first.label, first.text) == (
+        keys.question_id(question.id), "question", "asks", "Which?",
+    )  # fmt: skip
+    assert (second.id, second.kind, second.text) == (keys.task_id(planning.session_id), "plan", "the plan")
+    assert second.asked_at > first.asked_at
+    for session, expected in ((asking.session_id, True), (planning.session_id, True), (main, False)):
+        assert await world.door.read(needs_you.is_asking, [session]) is expected
+
+
+async def test_the_stream_has_every_line_once_in_pages_from_any_place(world: World, main: int) -> None:
+    for label in ("one", "two"):
+        await world.end(await world.child(main, label))
+    await world.live()
+    everything = await world.door.read(stream.after, BEGINNING, 1000)
+    assert len(everything) == await world.one("SELECT COUNT(*) FROM events")
+    place, paged = BEGINNING, []
+    while page := await world.door.read(stream.after, place, 3):
+        paged += page
+        place = page[-1].cursor
+    assert paged == everything
+    assert await world.door.read(stream.newest) == everything[-1].cursor
+    assert {moment.root_id for moment in everything} == {main}
+    assert {"lifecycle:start", "lifecycle:end", "announce", "phase"} == {moment.name for moment in everything}
+
+
+def test_a_cursor_is_read_as_it_was_written() -> None:
+    for cursor in (Cursor(1.5, 7, 3), Cursor(1792000000.123456, 2**40, 999), BEGINNING, Cursor(1e-07, 1, 1)):
+        assert stream.parse(str(cursor)) == cursor
+    for text in ("", "1", "1:t_1", "x:t_1:1", "1:t_l:1", "1:t_1:-1", "1e999:t_1:1x"):
+        with pytest.raises(InvalidInput, match="after"):
+            stream.parse(text)
+
+
+@pytest.mark.parametrize(
+    ("by", "name"), [(By.ROOT, "agent:main:main"), (By.AGENT, "main"), (By.DAY, None), (By.MODEL, None)]
+)
+async def test_use_is_added_up_and_nothing_is_counted_twice(
+    world: World, main: int, by: By, name: str | None
+) -> None:
+    await world.end(await world.child(main, "one"))
+    await world.live()
+    rows = await world.door.read(spending.spending, by)
+    calls = await world.one("SELECT COUNT(*) FROM usage WHERE state > 0")
+    assert sum(used.calls for _, used in rows) == calls > 0
+    if name is not None:
+        assert [row[0] for row in rows] == [name]

@@ -1,0 +1,148 @@
+"""Live events over a real socket: in order, no gap and no repetition across a reconnect, bounded for the slow."""
+
+from __future__ import annotations
+
+import http.client
+import json
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+
+from clutch.core import keys
+from clutch.engine.bus import Live
+from clutch.surfaces.client import task_path
+from tests.surfaces.served import FAST, Served, served
+from tests.surfaces.test_http_tasks import ended, seen, spawned
+
+
+@pytest.fixture(scope="module")
+def door(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
+    with served(tmp_path_factory.mktemp("door") / "state", policy=FAST) as here:
+        yield here
+
+
+@dataclass(frozen=True, slots=True)
+class Event:
+    id: str | None
+    name: str
+    data: dict[str, Any]
+
+    @property
+    def line(self) -> tuple[str, int]:
+        return self.data["taskId"], self.data["seq"]
+
+
+@contextmanager
+def watching(door: Served, query: str = "", **headers: str) -> Iterator[Iterator[Event]]:
+    """Open once the gateway has said that it is there."""
+    line = http.client.HTTPConnection("127.0.0.1", door.port, timeout=20)
+    try:
+        line.request(
+            "GET", f"/v1/events{query}", headers={"Authorization": f"Bearer {door.token}", **headers}
+        )
+        answer = line.getresponse()
+        assert (answer.status, answer.getheader("content-type")) == (200, "text/event-stream; charset=utf-8")
+        assert answer.readline() == b": here\n"
+        yield read(answer)
+    finally:
+        line.close()
+
+
+def read(answer: http.client.HTTPResponse) -> Iterator[Event]:
+    fields: dict[str, str] = {}
+    while raw := answer.readline().decode():
+        name, _, value = raw.rstrip("\n").partition(": ")
+        if name:
+            fields[name] = value
+        elif "data" in fields:
+            yield Event(fields.get("id"), fields["event"], json.loads(fields["data"]))
+            fields = {}
+
+
+def kept(events: Iterator[Event], task: str, until: str = "completed") -> list[Event]:
+    """Those that can be read again, of one task, until it is in that phase."""
+    found = []
+    for event in events:
+        if event.id is not None and event.data["taskId"] == task:
+            found.append(event)
+            if event.data["to"] == until:
+                return found
+    raise AssertionError("the stream ended")
+
+
+def test_a_task_is_seen_from_its_birth_to_its_end_in_order(door: Served) -> None:
+    with watching(door) as events:
+        task = spawned(door.client, "quick one")
+        found = kept(events, task)
+    assert [event.data["seq"] for event in found] == sorted({event.data["seq"] for event in found})
+    assert [event.data["from"] for event in found][1:] == [event.data["to"] for event in found][:-1]
+    assert {"lifecycle:start", "lifecycle:end", "announce", "phase"} <= {event.name for event in found}
+    assert found[0].data["task"]["taskId"] == task
+    assert {event.data["rootKey"] for event in found} == {"agent:main:main"}
+
+
+def test_after_a_reconnect_nothing_is_missing_and_nothing_comes_twice(door: Served) -> None:
+    with watching(door) as events:
+        task = spawned(door.client, "quick one")
+        first = [
+            next(event for event in events if event.id and event.data["taskId"] == task) for _ in range(2)
+        ]
+    ended(door.client, task, "settled")
+    cursor = first[-1].id
+    assert cursor is not None
+    with watching(door, f"?after={cursor}") as events:
+        rest = kept(events, task)
+    with watching(door, **{"Last-Event-ID": cursor}) as events:
+        assert kept(events, task) == rest
+    with watching(door, f"?after=0.0:{keys.task_id(0)}:0&task={task}") as events:
+        assert [event.line for event in kept(events, task)] == [event.line for event in first + rest]
+
+
+def test_words_come_live_to_whoever_watches_this_task_and_are_not_kept(door: Served) -> None:
+    bus, loop = door.clutch.kit.bus, door.loop
+    one, other = (spawned(door.client, "slow one") for _ in range(2))
+    numbers = [keys.parse_task_id(task) for task in (other, one)]
+    with watching(door, f"?task={one}") as events:
+        for number in numbers:
+            assert number is not None
+            loop.call_soon_threadsafe(bus.publish, Live("assistant:text", number, 7, f"words of {number}"))
+        event = next(event for event in events if event.name == "assistant:text")
+    assert (event.id, event.data["text"], event.data["taskId"]) == (None, f"words of {numbers[1]}", one)
+    for task in (one, other):
+        door.client.post(task_path(task, "kill"))
+
+
+def test_only_the_tree_that_was_asked_for(door: Served) -> None:
+    mine = "agent:main:chat:watched"
+    spawned(door.client, "quick one", requester=mine)
+    with watching(door, f"?root={mine}") as events:
+        spawned(door.client, "quick one")
+        task = spawned(door.client, "quick one", requester=mine)
+        found = next(event for event in events if event.id is not None and event.data["to"] == "queued")
+    assert found.data["taskId"] == task
+
+
+def test_whoever_does_not_read_is_let_go_with_the_place_to_come_back_to(door: Served) -> None:
+    task = spawned(door.client, "slow one")
+    seen(door.client, task, lambda one: one["phase"] == "running")
+    number = keys.parse_task_id(task)
+    assert number is not None
+    with watching(door, f"?task={task}") as events:
+        for _ in range(400):
+            live = Live("assistant:text", number, 7, "x" * 50_000)
+            door.loop.call_soon_threadsafe(door.clutch.kit.bus.publish, live)
+        assert door.client.get("/v1/health")["status"] == "ok"
+        *_, last = events
+    assert last.name == "gap"
+    with watching(door, f"?after={last.data['cursor']}&task={task}") as events:
+        door.client.post(task_path(task, "kill"))
+        assert kept(events, task, "cleanup_pending")
+
+
+@pytest.mark.parametrize("cursor", ["x", "1.0:t_1", "1.0:1:1", "nan:t_1:1", "-1:t_1:1", "1:t_1:1:1"])
+def test_a_cursor_that_is_none_is_refused(door: Served, cursor: str) -> None:
+    heard = door.raw("GET", f"/v1/events?after={cursor}")
+    assert (heard.status, heard.body["error"]["field"]) == (400, "after")
