@@ -120,6 +120,7 @@ def every_event(at: float, generation: int = 1) -> tuple[ev.Event, ...]:
         delivered(at, generation),
         refused(at, generation),
         refused(at, generation, is_permanent=True),
+        ev.Unheard(at, generation),
         ev.RequesterGone(at),
         ev.RequesterBack(at),
         ev.RequesterKilled(at),

@@ -1,4 +1,4 @@
-"""When a session is due, what it then reads, and where its reply goes: for any mailbox, not for examples."""
+"""When a session is due and what it then reads: for any mailbox, not for examples."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ import pytest
 from hypothesis import assume, example, given
 from hypothesis import strategies as st
 
-from clutch.core.delivery import Choice, Point, choose, due, injects, merged_route, path_of, route_of
-from clutch.core.model import Letter, LetterId, LetterKind, Mail, Path, Route, TaskId
-from clutch.core.policy import Announcing, Drop, QueueMode
+from clutch.core.delivery import Choice, Point, Running, choose, due, injects, is_sent, way_of
+from clutch.core.model import Letter, LetterId, LetterKind, Mail, Path, SessionId, TaskId
+from clutch.core.policy import Announcing, Direct, Drop, QueueMode
 
 NOW = 100.0
 RULES = Announcing()
@@ -27,14 +27,16 @@ def letter(
     silent: bool = False,
     route: str = "",
     taken_seq: int | None = None,
+    expects: bool = True,
 ) -> Letter:
     ready = at if ready_at is None else ready_at
     sender = TaskId(number) if kind is LetterKind.ANNOUNCE else None
-    return Letter(LetterId(number), kind, f"letter {number}", at, ready, sender, 1, silent, route, taken_seq)
+    body = f"letter {number}"
+    return Letter(LetterId(number), kind, body, at, ready, sender, 1, silent, route, taken_seq, expects)
 
 
-def announces(count: int, *, route: str = "") -> list[Letter]:
-    return [letter(number, route=route) for number in range(1, count + 1)]
+def announces(count: int, *, route: str = "", expects: bool = True) -> list[Letter]:
+    return [letter(number, route=route, expects=expects) for number in range(1, count + 1)]
 
 
 def mail_of(letters: Sequence[Letter]) -> Mail:
@@ -85,6 +87,7 @@ def letters(draw: st.DrawFn) -> Letter:
         silent=is_silent,
         route=draw(st.sampled_from(["", "web:1"])),
         taken_seq=draw(st.integers(1, 9)) if is_back else None,
+        expects=draw(st.booleans()),
     )
 
 
@@ -98,6 +101,7 @@ RULE_SETS = st.builds(
     cap=st.integers(1, 4),
     debounce_s=st.sampled_from([0.0, 1.0, 5.0]),
 )
+RUNNING = st.builds(Running, by_person=st.booleans(), route=st.sampled_from(["", "web:1"]))
 
 
 @dataclass(frozen=True, slots=True)
@@ -309,9 +313,9 @@ def test_routes_never_mix_in_a_turn_of_announces_or_of_people(box: list[Letter],
     assert len(people) <= 1
 
 
-@given(MAILBOXES, RULE_SETS, HOLDS, st.sampled_from(Point), st.booleans(), st.booleans())
+@given(MAILBOXES, RULE_SETS, HOLDS, st.sampled_from(Point), RUNNING)
 def test_no_letter_is_lost_or_taken_twice(
-    box: list[Letter], rules: Announcing, hold: Hold, point: Point, expects: bool, by_person: bool
+    box: list[Letter], rules: Announcing, hold: Hold, point: Point, running: Running
 ) -> None:
     choice = choose(
         box,
@@ -320,8 +324,7 @@ def test_no_letter_is_lost_or_taken_twice(
         rules=rules,
         is_held=hold.is_held,
         is_settled=hold.is_settled,
-        expects_completion=expects,
-        started_by_person=by_person,
+        running=running,
     )
     out = Counter(one.id for one in (*choice.taken, *choice.dropped))
     assert set(out.values()) <= {1}
@@ -360,10 +363,24 @@ def test_settled_hold_reads_every_letter_at_once_unless_a_person_spoke(
     box: list[Letter], rules: Announcing
 ) -> None:
     assume(all(one.kind is not LetterKind.USER for one in box))
-    choice = choose(box, Point.START, now=NOW, rules=rules, is_held=True, is_settled=True)
-    read = Counter((*choice.taken, *choice.dropped))
-    assert read == Counter(_read_together(box))
-    assert choice.silent == tuple(one for one in box if one.silent)
+    here = [one._replace(route="") for one in box]
+    choice = choose(here, Point.START, now=NOW, rules=rules, is_held=True, is_settled=True)
+    assert Counter((*choice.taken, *choice.dropped)) == Counter(_read_together(here))
+    assert choice.silent == tuple(one for one in here if one.silent)
+
+
+@pytest.mark.scenario(89)
+@given(MAILBOXES, RULE_SETS)
+def test_what_a_settled_hold_leaves_for_another_route_is_read_in_the_next_turns(
+    box: list[Letter], rules: Announcing
+) -> None:
+    assume(all(one.kind is not LetterKind.USER for one in box))
+    first = choose(box, Point.START, now=NOW, rules=rules, is_held=True, is_settled=True)
+    rest = [one for one in box if one not in (*first.taken, *first.dropped)]
+    assert len({one.route for one in (*first.announces, *first.dropped, *first.silent)}) <= 1
+    while choice := choose(rest, Point.START, now=1000.0, rules=rules):
+        rest = [one for one in rest if one not in (*choice.taken, *choice.dropped)]
+    assert all(one.silent for one in rest)
 
 
 def test_held_session_leaves_announces_alone_while_children_work() -> None:
@@ -397,9 +414,9 @@ def test_held_session_answers_what_is_urgent() -> None:
     ],
 )
 def test_mode_decides_what_a_running_turn_is_told(mode: QueueMode, expects: bool, is_injected: bool) -> None:
-    box = announces(2)
+    box = announces(2, expects=expects)
     rules = Announcing(mode=mode)
-    choice = choose(box, Point.STEP, now=NOW, rules=rules, expects_completion=expects)
+    choice = choose(box, Point.STEP, now=NOW, rules=rules)
     assert choice.taken == (tuple(box) if is_injected else ())
     assert injects(mode, expects) is is_injected
 
@@ -411,13 +428,38 @@ def test_notes_of_the_runtime_reach_a_running_turn_in_every_mode_and_people_do_n
     assert choice == Choice(urgent=(note,))
 
 
+def test_auto_injects_only_what_nobody_waits_for() -> None:
+    waited_for, other = letter(1), letter(2, expects=False)
+    assert choose([waited_for, other], Point.STEP, now=NOW, rules=RULES).taken == (other,)
+
+
+def test_only_letters_for_the_running_turns_own_route_are_injected() -> None:
+    here, there = letter(1, route="web:1"), letter(2, route="web:2")
+    rules, running = Announcing(mode=QueueMode.STEER), Running(route="web:1")
+    assert choose([here, there], Point.STEP, now=NOW, rules=rules, running=running).taken == (here,)
+
+
 @pytest.mark.parametrize("by_person", [True, False])
 def test_interrupt_ends_the_running_turn_unless_a_person_started_it(by_person: bool) -> None:
     rules = Announcing(mode=QueueMode.INTERRUPT)
-    choice = choose(announces(1), Point.STEP, now=NOW, rules=rules, started_by_person=by_person)
+    choice = choose(announces(1), Point.STEP, now=NOW, rules=rules, running=Running(by_person))
     assert choice.interrupts is not by_person
     assert not choice.taken
     assert not choose([letter(1, silent=True)], Point.STEP, now=NOW, rules=rules).interrupts
+
+
+@given(MAILBOXES, HOLDS)
+def test_turn_that_is_interrupted_finds_something_to_read_in_its_place(box: list[Letter], hold: Hold) -> None:
+    rules = Announcing(mode=QueueMode.INTERRUPT)
+    if choose(box, Point.STEP, now=NOW, rules=rules, is_held=hold.is_held).interrupts:
+        assert choose(box, Point.START, now=NOW, rules=rules, is_held=hold.is_held)
+
+
+def test_what_could_not_be_injected_follows_one_by_one_or_together() -> None:
+    box = announces(3)
+    backlog, steer = Announcing(mode=QueueMode.STEER_BACKLOG), Announcing(mode=QueueMode.STEER)
+    assert choose(box, Point.START, now=NOW, rules=backlog).taken == (box[0],)
+    assert choose(box, Point.START, now=NOW, rules=steer).taken == tuple(box)
 
 
 def test_silent_letters_are_never_injected() -> None:
@@ -426,74 +468,58 @@ def test_silent_letters_are_never_injected() -> None:
 
 
 @pytest.mark.parametrize(
-    ("point", "idle_since", "path"),
+    ("direct", "depths", "is_settled", "sends"),
     [
-        (Point.STEP, None, Path.STEERED),
-        (Point.STEP, 50.0, Path.STEERED),
-        (Point.START, None, Path.DIRECT),
-        (Point.START, 90.0, Path.DIRECT),
-        (Point.START, 90.1, Path.QUEUED),
+        (Direct.SEND, [1, 1], False, True),
+        (Direct.TURN, [1, 1], False, False),
+        (Direct.SEND, [1, 2], False, False),
+        (Direct.SEND, [1, 1], True, False),
+        (Direct.SEND, [], False, False),
     ],
 )
-def test_path_says_whether_the_requester_was_idle_busy_or_interrupted(
-    point: Point, idle_since: float | None, path: Path
+def test_only_results_of_own_children_that_nobody_sleeps_for_are_sent_as_they_are(
+    direct: Direct, depths: list[int], is_settled: bool, sends: bool
 ) -> None:
-    assert path_of(letter(1, at=90), point, idle_since) is path
+    choice = Choice(blocks=tuple(announces(len(depths))))
+    assert is_sent(choice, depths, Announcing(direct=direct), is_settled=is_settled) is sends
 
 
-# ---- routes ------------------------------------------------------------------------------------------
-
-PARTS = st.one_of(st.none(), st.sampled_from(["a", "b"]))
-ROUTES = st.builds(Route, st.sampled_from(["web", "terminal"]), PARTS, PARTS, PARTS)
-
-
-@pytest.mark.scenario(95)
-def test_missing_target_is_filled_from_the_session_only_within_the_same_channel() -> None:
-    captured = Route("web", "me", None)
-    assert merged_route(captured, Route("web", "me", "room", "9")) == Route("web", "me", "room", "9")
-    assert merged_route(captured, Route("terminal", "me", "tty1")) == captured
-    assert merged_route(captured, Route("web", "you", "room")) == captured
+def test_what_must_be_answered_is_never_only_sent() -> None:
+    choice = Choice(urgent=(letter(9, LetterKind.PLAN),), blocks=tuple(announces(1)))
+    assert not is_sent(choice, [1], Announcing(direct=Direct.SEND), is_settled=False)
 
 
-@pytest.mark.scenario(95)
-def test_thread_of_another_target_is_not_borrowed() -> None:
-    captured = Route("web", "me", "room")
-    assert merged_route(captured, Route("web", "me", "kitchen", "9")) == captured
-    assert merged_route(captured, Route("web", "me", "room", "9")) == Route("web", "me", "room", "9")
+# ---- the trace ---------------------------------------------------------------------------------------
+
+BUSY, ENDED = ("direct-primary", "requester-busy"), ("steer-primary", "turn ended first")
+GONE, AGAIN = ("direct-primary", "requester gone"), ("direct-primary", "attempt failed")
+SLEPT = ("direct-primary", "descendants-active")
 
 
-@pytest.mark.scenario(201)
-@given(ROUTES, ROUTES)
-def test_captured_parts_are_never_replaced_and_borrowed_ones_come_from_one_route(
-    captured: Route, current: Route
+@pytest.mark.scenario(202)
+@pytest.mark.parametrize(
+    ("point", "mode", "idle_since", "path", "tried"),
+    [
+        (Point.STEP, QueueMode.STEER, None, Path.STEERED, ()),
+        (Point.STEP, QueueMode.STEER, 50.0, Path.STEERED, ()),
+        (Point.START, QueueMode.AUTO, None, Path.DIRECT, ()),
+        (Point.START, QueueMode.AUTO, 90.0, Path.DIRECT, ()),
+        (Point.START, QueueMode.AUTO, 90.1, Path.QUEUED, (BUSY,)),
+        (Point.START, QueueMode.INTERRUPT, 90.1, Path.QUEUED, (BUSY,)),
+        (Point.START, QueueMode.STEER, 90.1, Path.QUEUED, (ENDED,)),
+        (Point.START, QueueMode.STEER_BACKLOG, 90.1, Path.QUEUED, (ENDED,)),
+    ],
+)
+def test_trace_names_the_path_and_why_the_first_one_was_left(
+    point: Point, mode: QueueMode, idle_since: float | None, path: Path, tried: tuple[tuple[str, str], ...]
 ) -> None:
-    merged = merged_route(captured, current)
-    assert merged is not None
-    assert merged.channel == captured.channel
-    borrowed = set()
-    for part in ("account", "to", "thread"):
-        own, got, other = getattr(captured, part), getattr(merged, part), getattr(current, part)
-        assert got == own if own is not None else got in (None, other)
-        borrowed |= {part} if got != own else set()
-    if current.channel != captured.channel:
-        assert not borrowed
-    if borrowed:
-        assert merged.account in (current.account, captured.account)
-        assert captured.account in (None, current.account)
-    if "thread" in borrowed:
-        assert merged.to == current.to
+    way = way_of(letter(1, at=90), point, mode, idle_since=idle_since)
+    assert (way.path, way.tried) == (path, tried)
 
 
-@given(st.one_of(st.none(), ROUTES))
-def test_without_one_of_the_routes_the_other_stands(route: Route | None) -> None:
-    assert merged_route(None, route) == route
-    assert merged_route(route, None) == route
-
-
-@pytest.mark.scenario(96)
-def test_bound_thread_wins_over_the_hook_and_the_hook_over_the_captured_route() -> None:
-    bound, hook, captured = Route("web", to="1"), Route("web", to="2"), Route("web", to="3")
-    assert route_of(bound=bound, hook=hook, captured=captured) == (bound, "bound")
-    assert route_of(bound=None, hook=hook, captured=captured) == (hook, "hook")
-    assert route_of(bound=None, hook=None, captured=captured) == (captured, "fallback")
-    assert route_of(bound=None, hook=None, captured=None) == (None, "fallback")
+@pytest.mark.scenario(202)
+def test_trace_names_everything_a_letter_went_through_in_order() -> None:
+    risen = letter(1, at=90, taken_seq=3)._replace(bubbled_from=SessionId(7))
+    way = way_of(risen, Point.START, QueueMode.AUTO, idle_since=95.0)
+    assert way.tried == (GONE, AGAIN, BUSY)
+    assert way_of(letter(1), Point.START, QueueMode.AUTO, idle_since=50.0, was_held=True).tried == (SLEPT,)

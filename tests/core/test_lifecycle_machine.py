@@ -57,13 +57,15 @@ CONTRACTS = st.builds(
 TELLING = {
     Phase.ANNOUNCING: {Delivery.WAITING},
     Phase.ANNOUNCE_DEFERRED: {Delivery.DEFERRED},
-    Phase.CLEANUP_PENDING: {Delivery.DELIVERED, Delivery.SKIPPED, Delivery.UNDELIVERED},
-    Phase.COMPLETED: {Delivery.DELIVERED, Delivery.SKIPPED},
+    Phase.CLEANUP_PENDING: {Delivery.DELIVERED, Delivery.SKIPPED, Delivery.UNDELIVERED, Delivery.UNSURE},
+    Phase.COMPLETED: {Delivery.DELIVERED, Delivery.SKIPPED, Delivery.UNSURE},
     Phase.COMPLETED_GIVEUP: {Delivery.UNDELIVERED, Delivery.SKIPPED},
 }
 #: Nothing but its own timer is sure to move it on.
 ONLY_TIME_HELPS = {Phase.ENDING, Phase.ANNOUNCE_DEFERRED, Phase.CLEANUP_PENDING}
-MAY_HAVE_A_TIMER = ONLY_TIME_HELPS | {Phase.SPAWNING, Phase.RUNNING, Phase.AWAITING_APPROVAL}
+MAY_HAVE_A_TIMER = ONLY_TIME_HELPS | {
+    Phase.SPAWNING, Phase.RUNNING, Phase.AWAITING_APPROVAL, Phase.COMPLETED_GIVEUP,
+}  # fmt: skip
 
 
 def catalogue(at: float, generation: int) -> list[ev.Event]:
@@ -176,7 +178,10 @@ class LifeOfATask(RuleBasedStateMachine):
     def generation_keeps_its_outcome(self, event: ev.Event, before: Task) -> None:
         after = self.task
         assert after.generation - before.generation in (0, 1)
-        if isinstance(event, ev.Delivered | ev.DeliveryFailed) and event.generation != before.generation:
+        if (
+            isinstance(event, ev.Delivered | ev.DeliveryFailed | ev.Unheard)
+            and event.generation != before.generation
+        ):
             assert after == before, "a letter of another generation"
         if after.generation > before.generation:
             self.is_buried = False
@@ -200,7 +205,7 @@ class LifeOfATask(RuleBasedStateMachine):
         assert self.announced.count(task.generation) == int(has_ended), "one letter per outcome"
         assert len(set(self.announced)) == len(self.announced)
         assert self.is_buried is (
-            task.delivery is Delivery.UNDELIVERED or task.delivery_reason == "dismissed"
+            task.delivery is Delivery.UNDELIVERED or task.delivery_reason in ("dismissed", "expired")
         )
         assert task.delivery in TELLING.get(task.phase, {Delivery.NONE})
         assert task.ended_at is not None or not has_ended
@@ -220,6 +225,8 @@ class LifeOfATask(RuleBasedStateMachine):
             assert task.wake_at is not None
         if task.phase not in MAY_HAVE_A_TIMER:
             assert task.wake_at is None
+        if task.phase is Phase.COMPLETED_GIVEUP and task.delivery is Delivery.UNDELIVERED:
+            assert task.wake_at is not None, "it never leaves the lists"
         if task.phase is Phase.AWAITING_APPROVAL:
             assert (task.wake_at is not None) is bool(self.policy.life.plan_expiry_s)
         self.clock_runs_only_with_the_run(event)

@@ -8,7 +8,7 @@ from clutch.core import effects as fx
 from clutch.core import events as ev
 from clutch.core.lifecycle import DESCENDANTS, MISSING
 from clutch.core.model import Delivery, Outcome, Path, Phase
-from clutch.core.policy import Announcing, Policy
+from clutch.core.policy import Announcing, ExpiryFrom, Life, Policy
 from tests.core.stories import Story, announcing, deferred, delivered, in_every_phase, refused, running
 
 # ---- descendants -------------------------------------------------------------------------------------
@@ -69,6 +69,13 @@ def test_wait_stands_still_while_a_person_is_asked_below() -> None:
         assert (story.phase, story.task.wake_at) == (Phase.ANNOUNCE_DEFERRED, at + 1800)
 
 
+def test_absolute_clock_of_the_wait_does_not_care_what_happens_below() -> None:
+    policy = Policy(life=Life(settle_expiry_from=ExpiryFrom.END))
+    assert deferred(policy).then(ev.Woke(1801, progress_at=1800)).phase is Phase.ANNOUNCE_DEFERRED
+    story = deferred(policy).then(ev.Woke(1802, progress_at=1800, person_waits=True))
+    assert (story.phase, story.task.reason) == (Phase.ANNOUNCING, "descendants expired")
+
+
 @pytest.mark.parametrize("end", [ev.Failed(9, "boom", is_final=True), ev.Woke(10, partial="half")])
 def test_failure_does_not_wait_for_the_children(end: ev.Event) -> None:
     assert running(timeout_s=10).then(end).phase is Phase.ANNOUNCING
@@ -119,7 +126,7 @@ def test_slow_tries_follow_the_quick_ones_until_the_time_is_up(expects: bool, un
         Delivery.UNDELIVERED,
         "expiry",
     )
-    assert story.effects == (fx.Bury(1),)
+    assert story.effects == (fx.Bury(1), fx.TellPerson("expiry"))
     assert task.result == "done"
 
 
@@ -137,7 +144,7 @@ def test_permanent_error_is_a_dead_letter_at_once() -> None:
         1,
         "permanent-error",
     )
-    assert story.effects == (fx.Bury(1),)
+    assert story.effects == (fx.Bury(1), fx.TellPerson("permanent-error"))
 
 
 @pytest.mark.scenario(82)
@@ -149,6 +156,13 @@ def test_dropped_letter_is_recorded_as_undelivered() -> None:
         "dropped",
     )
     assert story.effects == (fx.Bury(1),)
+
+
+def test_sent_and_not_answered_is_neither_told_nor_to_be_told_again() -> None:
+    story = announcing().then(ev.Unheard(9, 1))
+    assert (story.phase, story.task.delivery, story.task.attempts) == (Phase.COMPLETED, Delivery.UNSURE, 0)
+    assert story.then(refused(10), delivered(11), ev.Redelivered(12)).task == story.task
+    assert announcing().then(ev.Unheard(9, 2)).phase is Phase.ANNOUNCING
 
 
 @pytest.mark.scenario(109)
@@ -189,7 +203,7 @@ def test_nobody_came_back_within_half_an_hour_is_a_dead_letter() -> None:
     assert story.then(ev.Woke(1819)).task == story.task
     given_up = story.then(ev.Woke(1820))
     assert (given_up.phase, given_up.task.delivery_reason) == (Phase.COMPLETED_GIVEUP, "no-requester")
-    assert given_up.effects == (fx.Bury(1),)
+    assert given_up.effects == (fx.Bury(1), fx.TellPerson("no-requester"))
 
 
 def test_letter_that_is_read_after_all_ends_the_wait_for_a_requester() -> None:
@@ -248,3 +262,49 @@ def test_only_dead_letters_are_redelivered_or_dismissed(event: ev.Event) -> None
     for name, story in in_every_phase().items():
         if name != "completed_giveup":
             assert story.then(event).task == story.task
+
+
+WEEK_S = 7 * 86_400
+
+
+def test_dead_letter_leaves_the_lists_after_a_week_and_keeps_its_result() -> None:
+    dead = announcing().then(refused(10, is_permanent=True))
+    assert dead.task.wake_at == 10 + WEEK_S
+    assert dead.then(ev.Woke(9 + WEEK_S)).task == dead.task
+    story = dead.then(ev.Woke(10 + WEEK_S))
+    assert (story.phase, story.task.delivery, story.task.delivery_reason) == (
+        Phase.COMPLETED_GIVEUP,
+        Delivery.SKIPPED,
+        "expired",
+    )
+    assert (story.moves[-1].reason, story.task.result, story.task.wake_at) == ("expired", "done", None)
+    assert story.then(ev.Redelivered(11 + WEEK_S)).task == story.task
+
+
+def test_dead_letters_can_be_kept_for_ever() -> None:
+    policy = Policy(announcing=Announcing(dead_letter_days=0))
+    assert announcing(policy).then(refused(is_permanent=True)).task.wake_at is None
+
+
+@pytest.mark.parametrize("event", [ev.Redelivered(20), ev.Again(20, "continue")])
+def test_dead_letter_that_gets_another_chance_does_not_expire(event: ev.Event) -> None:
+    story = announcing().then(refused(10, is_permanent=True), event)
+    assert story.task.wake_at is None
+
+
+@pytest.mark.parametrize("event", [ev.Dismissed(20), ev.Woke(10 + WEEK_S)])
+def test_what_a_give_up_kept_is_cleaned_when_the_letter_is_let_go(event: ev.Event) -> None:
+    dead = announcing(has_cleanup=True).then(refused(10, is_permanent=True), ev.Cleaned(10))
+    story = dead.then(event)
+    assert (story.phase, story.effects) == (Phase.COMPLETED_GIVEUP, (fx.Cleanup(),))
+    wake_at = story.task.wake_at
+    assert wake_at is not None
+    again = story.then(ev.Woke(wake_at))
+    assert (again.effects, again.task.wake_at) == ((fx.Cleanup(),), wake_at + 60)
+    clean = again.then(ev.Cleaned(wake_at + 1))
+    assert (clean.phase, clean.task.wake_at, clean.effects) == (Phase.COMPLETED_GIVEUP, None, ())
+
+
+def test_letting_go_of_what_left_nothing_behind_cleans_nothing() -> None:
+    story = announcing().then(refused(is_permanent=True), ev.Dismissed(9))
+    assert (story.effects, story.task.wake_at) == ((), None)

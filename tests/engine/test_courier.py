@@ -65,7 +65,7 @@ def engine(place: Place, policy: Policy = QUICK, **channels: Channel) -> Any:
 
 
 async def post(running: Engine, key: str, body: str = "hello", channel: str = "mail") -> None:
-    await running.door.tx((), outbox.post, 1, key, channel, "ada", body)
+    await running.door.tx((), outbox.post, 1, key, f"{channel}:ada", body)
 
 
 def row(now: float, key: str) -> Tx[dict[str, Any]]:

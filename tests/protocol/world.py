@@ -25,6 +25,7 @@ from clutch.store.door import Door, Row, Tx
 from clutch.testing.clock import FakeClock
 
 SPAWN, YIELD = "sessions_spawn", "sessions_yield"
+A_DAY_S = 86_400.0
 
 Model: TypeAlias = Callable[[int, Sequence[Message]], Answer | str]
 
@@ -98,6 +99,10 @@ class Run:
         if boundary is None:
             return False
         return self._cross(boundary).goes_on
+
+    async def interrupt(self) -> bool:
+        """What the engine does after a boundary that says so."""
+        return bool(await self._tx(turns.interrupt, self.world.number(), self.world.nonce()))
 
     async def stumble(
         self, error: str = "overloaded", *, is_retryable: bool = True, retry_at: float | None = None
@@ -284,8 +289,8 @@ class World:
             if prospect.unseen or prospect.alarms:
                 continue
             ahead = [moment for moment in (prospect.due_at, prospect.alarm_at) if moment is not None]
-            if not ahead:
-                return
+            if not ahead or min(ahead) > self.clock.now() + A_DAY_S:
+                return  # a dead letter stays listed for longer than any work takes
             self.clock.set(max(self.clock.now(), min(ahead)))
         raise AssertionError("it does not come to rest")
 

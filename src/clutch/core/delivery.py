@@ -7,7 +7,9 @@ Who waits for what:
 - urgent letters (a task, an instruction, a decision, a note) start a turn at once, without announces;
   a person's words start one before all others, alone;
 - a letter whose answer goes its own way (a heartbeat) has a turn of its own, after the other urgent ones;
-- announces wait for a debounce, so that one fan-out costs one turn;
+- announces wait for a debounce, so that one fan-out costs one turn; those for different routes, or with
+  `followup`, have a turn each;
+- a running turn is told between two steps if the mode says so, or it is cancelled there (`interrupt`);
 - a session that *holds* (it yielded, or ended while children work) sleeps until no child works, then
   reads everything in spawn order;
 - a letter given back after a failed attempt waits for its own time and needs no debounce.
@@ -19,8 +21,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
-from clutch.core.model import UNTIL_ANSWERED, Letter, LetterKind, Mail, Path, Route
-from clutch.core.policy import Announcing, Drop, QueueMode
+from clutch.core.model import UNTIL_ANSWERED, Letter, LetterKind, Mail, Path
+from clutch.core.policy import Announcing, Direct, Drop, QueueMode
 
 
 def due(
@@ -92,6 +94,17 @@ class Choice:
 NOTHING = Choice()
 
 
+@dataclass(frozen=True, slots=True)
+class Running:
+    """The turn that reaches a step boundary: who started it, and where its reply goes."""
+
+    by_person: bool = False
+    route: str = ""
+
+
+BACKGROUND = Running()
+
+
 def choose(
     letters: Sequence[Letter],
     point: Point,
@@ -100,24 +113,21 @@ def choose(
     rules: Announcing,
     is_held: bool = False,
     is_settled: bool = False,
-    expects_completion: bool = True,
-    started_by_person: bool = False,
+    running: Running = BACKGROUND,
 ) -> Choice:
     """Which of the waiting letters (oldest first) this run takes at this point."""
     ready = [letter for letter in letters if letter.ready_at <= now or is_settled]
     if point is Point.STEP:
-        return _at_step(ready, rules, expects_completion, started_by_person)
+        return _at_step(ready, rules, running, is_held=is_held)
     people = [letter for letter in ready if letter.kind is LetterKind.USER]
     if people:
         return Choice(urgent=tuple(_same_route(people)))
-    urgent = tuple(letter for letter in ready if letter.is_urgent)
+    urgent = _one_route([letter for letter in ready if letter.is_urgent])
     if urgent and not is_settled:
         return Choice(urgent=_of_one_turn(urgent))
     background = [letter for letter in ready if not letter.is_urgent]
     if is_settled:
-        told = [letter for letter in background if not letter.silent]
-        silent = tuple(letter for letter in background if letter.silent)
-        return _capped(told, rules, urgent=_of_one_turn(urgent, is_only=not background), silent=silent)
+        return _settled(background, urgent, rules)
     told = [letter for letter in background if not letter.silent]
     if is_held:
         told = [letter for letter in told if letter.taken_seq is not None]
@@ -130,18 +140,38 @@ def _of_one_turn(urgent: tuple[Letter, ...], *, is_only: bool = True) -> tuple[L
     return together or (urgent[:1] if is_only else ())
 
 
+def _settled(background: list[Letter], urgent: tuple[Letter, ...], rules: Announcing) -> Choice:
+    """The wait is over: everything for one route at once, whatever the mode."""
+    told = [letter for letter in background if not letter.silent]
+    silent = [letter for letter in background if letter.silent]
+    here = _same_route(told + silent)
+    together = _of_one_turn(urgent, is_only=not background)
+    return _capped(
+        [letter for letter in here if not letter.silent],
+        rules,
+        urgent=tuple(letter for letter in together if not here or letter.route in ("", here[0].route)),
+        silent=tuple(letter for letter in here if letter.silent),
+    )
+
+
 def _turn(background: list[Letter], rules: Announcing) -> Choice:
-    """One turn: one route, and with `followup` one letter."""
+    """One turn: one route, and with `followup` (also of what could not be injected) one letter."""
     if not background:
         return NOTHING
     same_route = _same_route(background)
-    if rules.mode is QueueMode.FOLLOWUP:
+    if rules.mode in (QueueMode.FOLLOWUP, QueueMode.STEER_BACKLOG):
         return Choice(blocks=(same_route[0],))
     return _capped(same_route, rules)
 
 
 def _same_route(letters: list[Letter]) -> list[Letter]:
     return [letter for letter in letters if letter.route == letters[0].route]
+
+
+def _one_route(urgent: list[Letter]) -> tuple[Letter, ...]:
+    """A plan is answered where its requester speaks; instructions and decisions have no such place."""
+    first = next((letter.route for letter in urgent if letter.route), "")
+    return tuple(letter for letter in urgent if letter.route in ("", first))
 
 
 def _capped(
@@ -162,16 +192,17 @@ def _capped(
     return Choice(urgent=urgent, blocks=tuple(kept), lines=lines, silent=silent, dropped=dropped)
 
 
-def _at_step(
-    ready: list[Letter], rules: Announcing, expects_completion: bool, started_by_person: bool
-) -> Choice:
+def _at_step(ready: list[Letter], rules: Announcing, running: Running, *, is_held: bool) -> Choice:
     notes = tuple(letter for letter in ready if letter.kind in INJECTED)
     announces = [letter for letter in ready if letter.kind is LetterKind.ANNOUNCE and not letter.silent]
     if rules.mode is QueueMode.INTERRUPT:
-        return Choice(urgent=notes, interrupts=bool(announces) and not started_by_person)
-    if not injects(rules.mode, expects_completion):
-        return Choice(urgent=notes)
-    return _capped(announces, rules, urgent=notes)
+        return Choice(urgent=notes, interrupts=bool(announces) and not (running.by_person or is_held))
+    injected = [
+        letter
+        for letter in announces
+        if letter.route == running.route and injects(rules.mode, letter.expects_completion)
+    ]
+    return _capped(injected, rules, urgent=notes)
 
 
 def injects(mode: QueueMode, expects_completion: bool) -> bool:
@@ -181,33 +212,35 @@ def injects(mode: QueueMode, expects_completion: bool) -> bool:
     return mode in (QueueMode.STEER, QueueMode.STEER_BACKLOG)
 
 
-def path_of(letter: Letter, point: Point, idle_since: float | None) -> Path:
-    """In the words of a delivery trace: how did the letter get into the transcript?"""
+def is_sent(choice: Choice, depths: Sequence[int], rules: Announcing, *, is_settled: bool) -> bool:
+    """Do these results go to the person as they are, without a model turn? Only what a main session's own children
+    found (`depths`: of the senders), and not what it sleeps for: that it means to work on."""
+    is_only_told = bool(choice.announces) and not (choice.urgent or choice.silent)
+    return rules.direct is Direct.SEND and is_only_told and not is_settled and set(depths) == {1}
+
+
+@dataclass(frozen=True, slots=True)
+class Way:
+    """In the words of a delivery trace: how a letter got into the transcript, and what was left on the way."""
+
+    path: Path
+    tried: tuple[tuple[str, str], ...] = ()
+
+
+def way_of(
+    letter: Letter, point: Point, mode: QueueMode, *, idle_since: float | None, was_held: bool = False
+) -> Way:
+    left: list[tuple[str, str]] = []
+    if letter.bubbled_from is not None:
+        left.append(("direct-primary", "requester gone"))
     if point is Point.STEP:
-        return Path.STEERED
-    return Path.DIRECT if idle_since is None or letter.at >= idle_since else Path.QUEUED
-
-
-def merged_route(captured: Route | None, current: Route | None) -> Route | None:
-    """Missing parts of the captured route come from the current one, but only within the same channel."""
-    if captured is None:
-        return current
-    if current is None or current.channel != captured.channel:
-        return captured
-    if captured.account is not None and captured.account != current.account:
-        return captured
-    return Route(
-        captured.channel,
-        captured.account or current.account,
-        captured.to or current.to,
-        captured.thread or (current.thread if captured.to in (None, current.to) else None),
-    )
-
-
-def route_of(*, bound: Route | None, hook: Route | None, captured: Route | None) -> tuple[Route | None, str]:
-    """Bound thread first, then what a hook says, then the route captured at spawn."""
-    if bound is not None:
-        return bound, "bound"
-    if hook is not None:
-        return hook, "hook"
-    return captured, "fallback"
+        return Way(Path.STEERED, tuple(left))
+    if letter.taken_seq is not None:
+        left.append(("direct-primary", "attempt failed"))
+    if idle_since is not None and letter.at < idle_since:
+        steers = injects(mode, letter.expects_completion)
+        left.append(("steer-primary", "turn ended first") if steers else ("direct-primary", "requester-busy"))
+        return Way(Path.QUEUED, tuple(left))
+    if was_held:
+        left.append(("direct-primary", "descendants-active"))
+    return Way(Path.DIRECT, tuple(left))

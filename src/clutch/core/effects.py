@@ -29,6 +29,13 @@ class Bury:
 
 
 @dataclass(frozen=True, slots=True)
+class TellPerson:
+    """One line to the person's channel: a result could not be told."""
+
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
 class Redrive:
     """A dead letter goes back into the inbox, as if new."""
 
@@ -101,6 +108,7 @@ Effect = (
     Announce
     | GiveBack
     | Bury
+    | TellPerson
     | Redrive
     | Stop
     | Hold

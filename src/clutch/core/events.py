@@ -134,6 +134,14 @@ class DeliveryFailed:
 
 
 @dataclass(frozen=True, slots=True)
+class Unheard:
+    """It was sent to a person as it is, and nobody knows whether it arrived. A second send might be one too many."""
+
+    at: float
+    generation: int
+
+
+@dataclass(frozen=True, slots=True)
 class RequesterGone:
     """Nobody up the chain can take the letter now."""
 
@@ -230,6 +238,7 @@ Event = (
     | Decided
     | Delivered
     | DeliveryFailed
+    | Unheard
     | RequesterGone
     | RequesterBack
     | RequesterKilled

@@ -81,6 +81,7 @@ class Wait(StrEnum):
     BUDGET = "budget"  #: the calls of others hold what is left of it
     PROVIDER = "provider"  #: it failed in a way that may pass
     RESTART = "restart"  #: its worker stopped in good order
+    INTERRUPT = "interrupt"  #: its turn was cancelled for letters; the one that reads them is about to start
 
 
 #: `parked_until` of a run that waits for a person: no moment, so it is never due by itself ...
@@ -223,6 +224,9 @@ class Letter(NamedTuple):
     silent: bool = False  #: wakes nobody but a hold; only named in a settle message
     route: str = ""  #: letters for different routes never mix
     taken_seq: int | None = None  #: stands in the transcript already; never appended again
+    expects_completion: bool = True  #: somebody waits for this announce
+    route_mode: str = ""  #: how the route was found
+    bubbled_from: SessionId | None = None  #: whoever asked is gone: it came up from there
 
     @property
     def is_urgent(self) -> bool:

@@ -39,6 +39,20 @@ ENDS = frozenset({Outcome.TIMEOUT, Outcome.ERROR, Outcome.LOST})
 ON_PARENT_END = frozenset({"kill", "continue"})
 
 
+class ExpiryFrom(StrEnum):
+    """Where the wait for descendants is measured from."""
+
+    PROGRESS = "progress"  #: the last sign of life of any of them; it stands while a person is asked
+    END = "end"  #: the parent's end, whatever happens below
+
+
+class Direct(StrEnum):
+    """What becomes of a result when its requester is idle."""
+
+    TURN = "turn"  #: its model tells the person in its own words
+    SEND = "send"  #: the person reads it as it is; no model turn
+
+
 @dataclass(frozen=True, slots=True)
 class Limits:
     """`agents.defaults.subagents.*`: how far delegation may go."""
@@ -87,6 +101,7 @@ class Life:
     crash_limit: int = 3  #: takeovers without a commit in between; more would wedge every boot
     result_bytes_max: int = 100 * 1024
     settle_expiry_s: float = 1800.0  #: without any progress below; with progress the wait goes on
+    settle_expiry_from: ExpiryFrom = ExpiryFrom.PROGRESS
     steps_max: int = 200
     same_call_warn: int = 4  #: the same call with the same arguments: the model is told
     same_call_max: int = 8  #: ... and then ended: it will not find its way out by itself
@@ -137,6 +152,7 @@ class Announcing:
     debounce_restarts: int = 10  #: a steady trickle must not postpone the turn for ever
     cap: int = 20  #: blocks in full in one turn
     drop: Drop = Drop.SUMMARIZE
+    direct: Direct = Direct.TURN
     fast_tries: int = 3
     first_s: float = 1.0
     fast_max_s: float = 8.0
@@ -146,7 +162,7 @@ class Announcing:
     jitter: float = 0.2  #: so that a provider's outage does not end in a stampede
     until_s: float = 1800.0
     until_no_completion_s: float = 300.0
-    dead_letter_days: int = 7
+    dead_letter_days: float = 7.0  #: listed so long; 0 = until somebody redelivers or dismisses it
     send_timeout_s: float = 120.0  #: one send to an outside channel
 
     def __post_init__(self) -> None:

@@ -2,7 +2,7 @@
 
 One courier per attached channel, so that a channel that hangs holds up nobody else. Sending is at least
 once: a process that dies between the send and the note sends again, with the same key. Decides nothing
-about when to try again (`protocol.outbox`).
+about when to try again (`protocol.sending`).
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ from typing import Any
 from clutch.engine.dispatcher import Worker
 from clutch.errors import ClutchError, StoreError
 from clutch.ports import Channel
-from clutch.protocol import outbox
-from clutch.protocol.outbox import UNSURE, Parcel
+from clutch.protocol import outbox, sending
+from clutch.protocol.outbox import Parcel
 from clutch.protocol.sessions import Stale
 from clutch.store.door import LOOK
 
@@ -86,21 +86,22 @@ class Courier:
 
     async def _send(self, owner: int, parcel: Parcel) -> None:
         kit = self.worker.kit
-        rules = kit.policy.announcing
-        patience = asyncio.timeout(rules.send_timeout_s)
+        patience = asyncio.timeout(kit.policy.announcing.send_timeout_s)
+        known = (kit.policy, owner, parcel)
+        keys = () if parcel.task_id is None else (parcel.task_id,)
         try:
             async with patience:
                 receipt = await self.channel.send(parcel.target, parcel.body, parcel.key)
         except PermissionError as error:
-            await kit.door.tx((), outbox.dead, owner, parcel.id, _said(error))
+            await kit.door.tx(keys, sending.refused, *known, _said(error))
         except Exception as error:  # noqa: BLE001 - a channel is a stranger's code; whatever it raised is tried again
             if patience.expired():
-                await kit.door.tx((), outbox.dead, owner, parcel.id, UNSURE)
+                await kit.door.tx(keys, sending.unheard, *known)
                 return
             log.warning("not sent", extra={"channel": self.name, "key": parcel.key, "error": _said(error)})
-            await kit.door.tx((), outbox.failed, rules, owner, parcel, _said(error))
+            await kit.door.tx(keys, sending.failed, *known, _said(error))
         else:
-            await kit.door.tx((), outbox.done, owner, parcel.id, receipt)
+            await kit.door.tx(keys, sending.done, *known, receipt)
 
     async def _rest(self) -> None:
         kit = self.worker.kit

@@ -70,8 +70,17 @@ async def _steps(run: OpenRun, *, interrupted: bool) -> None:
             answer = await _next_answer(run)
             if answer is None:
                 return
-        if answer.calls and not (await carry_out(run, answer, interrupted=interrupted)).goes_on:
+        if not answer.calls:
+            continue
+        boundary = await carry_out(run, answer, interrupted=interrupted)
+        if not boundary.goes_on or (boundary.interrupts and await _interrupt(run)):
             return
+
+
+async def _interrupt(run: OpenRun) -> bool:
+    """Letters want this turn's place. Between two steps nothing is under way that could be lost."""
+    ids = run.kit.ids
+    return await run.tx_with_purses(turns.interrupt, ids.next(), ids.nonce())
 
 
 async def _next_answer(run: OpenRun) -> Answer | None:

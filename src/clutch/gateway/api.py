@@ -41,7 +41,18 @@ from clutch.gateway.checks import (
 )
 from clutch.gateway.waiting import PAUSE_S, Waiting
 from clutch.ports import FilesFailed
-from clutch.protocol import events, heartbeat, inbox, outbox, queries, questions, results, sessions, usage
+from clutch.protocol import (
+    events,
+    heartbeat,
+    inbox,
+    outbox,
+    queries,
+    questions,
+    results,
+    sending,
+    sessions,
+    usage,
+)
 from clutch.protocol.control import NotPossible as NotPossible
 from clutch.protocol.control import PlanChanged as PlanChanged
 from clutch.protocol.control import UnknownTask as UnknownTask
@@ -442,7 +453,7 @@ class Gateway:
         while True:
             change = self._waiting.next_change
             if await self._kit.door.read(outbox.waits, speaker, CHANNEL):
-                body = await self._kit.door.tx(speaker, outbox.hand_out, speaker, CHANNEL)
+                body = await self._kit.door.alone(sending.hand_out, self._kit.policy, speaker, CHANNEL)
                 if body is not None:
                     return body
             await self._waiting.until(change)

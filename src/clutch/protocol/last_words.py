@@ -18,11 +18,24 @@ from clutch.store.door import Tx
 
 
 def reply(
-    now: float, policy: Policy, session: SessionRow, run_id: int, text: str, *, is_error: bool = False
+    now: float,
+    policy: Policy,
+    session: SessionRow,
+    run_id: int,
+    text: str,
+    *,
+    is_error: bool = False,
+    is_tried_again: bool = False,
 ) -> Tx[None]:
-    """`is_error`: words of ours about a turn that failed."""
+    """`is_error`: words of ours about a turn that failed.
+
+    `is_tried_again`: the results it read will be told later; until then only a person who asked wants to know."""
     if session.letter_id is None:
-        return (yield from outbox.reply(now, session.id, run_id, session.route, text))
+        rows = yield "SELECT route, by_person FROM runs WHERE id = ?", (run_id,)
+        route, by_person = rows[0]
+        if by_person or not is_tried_again:
+            yield from outbox.reply(now, session.id, run_id, route or session.route, text)
+        return
     rows = yield "SELECT kind, body FROM inbox WHERE id = ?", (session.letter_id,)
     match LetterKind(rows[0][0]):
         case LetterKind.HEARTBEAT:

@@ -12,12 +12,12 @@ _INSERT = (
 )
 
 
-def insert(now: float, session_id: int, idem: str, kind: LetterKind, body: str) -> Tx[None]:
-    yield _INSERT, (session_id, idem, kind.value, 0, body, "", None, None, now, now, 0)
+def insert(now: float, session_id: int, idem: str, kind: LetterKind, body: str, route: str = "") -> Tx[None]:
+    yield _INSERT, (session_id, idem, kind.value, 0, body, route, None, None, now, now, 0)
 
 
-def post(now: float, session_id: int, idem: str, kind: LetterKind, body: str) -> Tx[None]:
-    yield from insert(now, session_id, idem, kind, body)
+def post(now: float, session_id: int, idem: str, kind: LetterKind, body: str, route: str = "") -> Tx[None]:
+    yield from insert(now, session_id, idem, kind, body, route)
     yield HINT, ("mail", session_id)
 
 

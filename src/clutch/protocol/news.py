@@ -27,7 +27,7 @@ def tell(
     audience = wording.Audience.PARENT if depth else wording.Audience.WAITING_PERSON
     key = f"{'late' if late else 'killed'}:v1:{session.key}:{task.generation}"
     body = wording.announcement([finding], audience, nonce)
-    yield from letters.post(now, reader_id, key, LetterKind.NEWS, body)
+    yield from letters.post(now, reader_id, key, LetterKind.NEWS, body, session.route or "")
 
 
 def _reader(session_id: int | None) -> Tx[tuple[int, int] | None]:

@@ -1,5 +1,7 @@
 """The outbox: words from us to people. A row is due until somebody claims it, then done, due again, or dead.
 
+What became of a send is written in `sending`.
+
 *Claim* gives a row one owner at a time; a dead owner's rows are due again (`workers.bury`), so sending is at
 least once and the row's key tells a channel what it has seen already. A row whose channel nobody has
 attached is never claimed: it waits.
@@ -8,13 +10,13 @@ attached is never claimed: it waits.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from clutch.core import wording
-from clutch.core.policy import Announcing
+from clutch.protocol.letters import announce_key
+from clutch.protocol.pages import Verbatim
 from clutch.protocol.sessions import Stale
 from clutch.store.door import HINT, Tx
-
-UNSURE = "unsure"  #: sent, and no answer heard: neither done nor to be sent again
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,13 +26,30 @@ class Parcel:
     target: str
     body: str
     attempt: int  #: this one included
+    task_id: int | None = None  #: whose result it is; None: words of an agent, or of ours
+    generation: int | None = None
 
 
-def post(now: float, session_id: int, key: str, channel: str, target: str, body: str) -> Tx[None]:
+_INSERT = (
+    "INSERT INTO outbox(idem, session_id, channel, target, body, due, task_id, generation)"
+    " VALUES(?, ?, ?, ?, ?, ?, ?, ?) ON CONFLICT(idem) DO "
+)
+
+
+def post(now: float, session_id: int, key: str, route: str, body: str) -> Tx[None]:
+    channel, _, target = route.partition(":")
+    yield _INSERT + "NOTHING", (key, session_id, channel, target, body, now, None, None)
+    yield HINT, ("outbox", channel)
+
+
+def post_result(now: float, session_id: int, route: str, result: Verbatim) -> Tx[None]:
+    """A task's own words. A second try is the same row: whoever reads its key sees that it knows it."""
+    channel, _, target = route.partition(":")
+    key = announce_key(result.session_key, result.generation)
     yield (
-        "INSERT INTO outbox(idem, session_id, channel, target, body, due) VALUES(?, ?, ?, ?, ?, ?)"
-        " ON CONFLICT(idem) DO NOTHING",
-        (key, session_id, channel, target, body, now),
+        _INSERT
+        + "UPDATE SET due = excluded.due, error = NULL WHERE outbox.done_at IS NULL AND outbox.owner IS NULL",
+        (key, session_id, channel, target, result.text, now, result.task_id, result.generation),
     )
     yield HINT, ("outbox", channel)
 
@@ -39,8 +58,7 @@ def reply(now: float, session_id: int, run_id: int, route: str | None, text: str
     """The last words of a run, unless it chose to say nothing."""
     if route is None or not text.strip() or wording.silence(text) is not None:
         return
-    channel, _, target = route.partition(":")
-    yield from post(now, session_id, f"reply:{run_id}", channel, target, text)
+    yield from post(now, session_id, f"reply:{run_id}", route, text)
 
 
 def claim(now: float, worker_id: int, channel: str, count: int) -> Tx[list[Parcel]]:
@@ -51,7 +69,8 @@ def claim(now: float, worker_id: int, channel: str, count: int) -> Tx[list[Parce
         # Materialized: see workers.claim.
         "WITH first AS MATERIALIZED (SELECT id FROM outbox WHERE due <= ? AND channel = ? AND owner IS NULL"
         " ORDER BY id LIMIT ? {skip}) UPDATE outbox SET owner = ?, attempts = attempts + 1, due = NULL"
-        " WHERE id IN (SELECT id FROM first) RETURNING id, idem, target, body, attempts",
+        " WHERE id IN (SELECT id FROM first) RETURNING id, idem, target, body, attempts,"
+        " task_id, generation",
         (now, channel, count, worker_id),
     )
     return [Parcel(*row) for row in sorted(rows)]
@@ -73,29 +92,6 @@ def waits(now: float, session_id: int, channel: str) -> Tx[bool]:
     return bool(rows)
 
 
-def done(now: float, worker_id: int, parcel_id: int, receipt: str | None) -> Tx[None]:
-    """Whoever lost the row to another owner has no say: that one will tell."""
-    yield (
-        "UPDATE outbox SET done_at = ?, receipt = ?, error = NULL, owner = NULL WHERE id = ? AND owner = ?",
-        (now, receipt, parcel_id, worker_id),
-    )
-    yield HINT, ("parcel", parcel_id)
-
-
-def failed(now: float, rules: Announcing, worker_id: int, parcel: Parcel, error: str) -> Tx[float | None]:
-    """Due again after a while. None: given up, and the row stays with its error."""
-    delay_s = rules.delay_s(parcel.attempt, seed=parcel.id)
-    due_at = None if delay_s is None else now + delay_s
-    yield from _let_go(worker_id, parcel.id, error, due_at)
-    return due_at
-
-
-def dead(now: float, worker_id: int, parcel_id: int, error: str) -> Tx[None]:
-    """Never to be sent again: a permanent error, or `UNSURE`."""
-    del now
-    yield from _let_go(worker_id, parcel_id, error, None)
-
-
 def free(now: float, worker_id: int, channel: str) -> Tx[None]:
     """What this worker sends no more, and what nobody alive sends: after a lost answer, a stop, a start."""
     yield (
@@ -105,20 +101,46 @@ def free(now: float, worker_id: int, channel: str) -> Tx[None]:
     )
 
 
-def _let_go(worker_id: int, parcel_id: int, error: str, due_at: float | None) -> Tx[None]:
-    yield (
-        "UPDATE outbox SET owner = NULL, due = ?, error = ? WHERE id = ? AND owner = ?",
-        (due_at, error, parcel_id, worker_id),
-    )
-    yield HINT, ("parcel", parcel_id)
-
-
-def hand_out(now: float, session_id: int, channel: str) -> Tx[str | None]:
-    """The oldest waiting words of one session, for a caller who stands at the counter: claimed and done."""
+def waiting(now: float) -> Tx[dict[int, int]]:
+    """How many messages wait for somebody to attach, by session. Failed ones wait for another try, not for people."""
+    del now
     rows = yield (
-        "WITH first AS MATERIALIZED (SELECT id FROM outbox WHERE session_id = ? AND due IS NOT NULL AND channel = ?"
-        " AND owner IS NULL ORDER BY id LIMIT 1 {skip}) UPDATE outbox SET done_at = ?, due = NULL,"
-        " attempts = attempts + 1 WHERE id IN (SELECT id FROM first) RETURNING body",
-        (session_id, channel, now),
+        "SELECT session_id, COUNT(*) FROM outbox WHERE due IS NOT NULL AND attempts = 0 AND owner IS NULL"
+        " GROUP BY session_id",
+        (),
     )
-    return str(rows[0][0]) if rows else None
+    return dict(rows)
+
+
+class Undelivered(NamedTuple):
+    """Words that will not be sent again by themselves, and why."""
+
+    id: int
+    session_id: int
+    channel: str
+    target: str
+    body: str
+    error: str
+
+
+def undelivered(now: float, limit: int = 100) -> Tx[list[Undelivered]]:
+    """Replies that no channel took. A task's result is not among them: its dead letter is the task's."""
+    del now
+    rows = yield (
+        "SELECT id, session_id, channel, target, body, error FROM outbox"
+        " WHERE done_at IS NULL AND due IS NULL AND owner IS NULL AND task_id IS NULL ORDER BY id DESC LIMIT ?",
+        (limit,),
+    )
+    return [Undelivered(*row) for row in rows]
+
+
+def resend(now: float, parcel_id: int) -> Tx[bool]:
+    """Somebody says that it may go through now."""
+    rows = yield (
+        "UPDATE outbox SET due = ?, attempts = 0, error = NULL WHERE id = ? AND done_at IS NULL AND due IS NULL"
+        " AND owner IS NULL AND task_id IS NULL RETURNING channel",
+        (now, parcel_id),
+    )
+    for (channel,) in rows:
+        yield HINT, ("outbox", channel)
+    return bool(rows)

@@ -6,9 +6,10 @@ import hashlib
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from decimal import Decimal
 from typing import NamedTuple
 
-from clutch.core import keys, pingpong, wording
+from clutch.core import keys, pingpong, routes, wording
 from clutch.core.attachments import Handed, handed
 from clutch.core.delivery import Choice, Point
 from clutch.core.messages import Input
@@ -38,6 +39,17 @@ class Sender(NamedTuple):
     tokens_in: int | None
     tokens_out: int | None
     files: Handed
+    usd: float | None  #: None: not every call has a price
+    depth: int
+
+
+class Verbatim(NamedTuple):
+    """A result that goes to a person as it is."""
+
+    task_id: int
+    generation: int
+    session_key: str
+    text: str
 
 
 def senders(waiting: list[Letter]) -> Tx[dict[int, Sender]]:
@@ -49,7 +61,9 @@ def senders(waiting: list[Letter]) -> Tx[dict[int, Sender]]:
         "SELECT id, label, (SELECT key FROM sessions s WHERE s.id = tasks.id), generation, outcome, error, result,"
         " started_at, ended_at, spawn_order, expects_completion, delivery, evidence,"
         " (SELECT SUM(input) FROM usage u WHERE u.session_id = tasks.id),"
-        " (SELECT SUM(output) FROM usage u WHERE u.session_id = tasks.id), files"
+        " (SELECT SUM(output) FROM usage u WHERE u.session_id = tasks.id), files,"
+        " (SELECT CASE WHEN COUNT(*) = COUNT(usd) THEN SUM(CAST(usd AS {float})) END FROM usage u"
+        " WHERE u.session_id = tasks.id AND u.state = 1), depth"
         " FROM tasks WHERE id {any} ORDER BY id {lock}",
         (wanted,),
     )
@@ -73,6 +87,8 @@ def _sender(
     tokens_in: int | None,
     tokens_out: int | None,
     files: str | None,
+    usd: float | None,
+    depth: int,
 ) -> Sender:
     ended = None if outcome is None else Outcome(outcome)
     key, expects, is_skipped = (
@@ -82,7 +98,7 @@ def _sender(
     )
     return Sender(
         task_id, label, key, generation, ended, error, result, started_at, ended_at, spawn_order, expects,
-        is_skipped, _missing(evidence, generation), _whole(tokens_in), _whole(tokens_out), handed(files),
+        is_skipped, _missing(evidence, generation), _whole(tokens_in), _whole(tokens_out), handed(files), usd, depth,
     )  # fmt: skip
 
 
@@ -98,21 +114,32 @@ def _missing(evidence: str | None, generation: int) -> tuple[str, ...]:
     return tuple(known["childrenMissing"]) if known.get("generation") == generation else ()
 
 
-def absent(session_id: int, choice: Choice, senders: Mapping[int, Sender]) -> Tx[list[wording.Absent]]:
-    """Children without a finding, by name: killed ones, and those still out when the wait expired."""
+def absent(
+    session: SessionRow, choice: Choice, senders: Mapping[int, Sender], route: str | None
+) -> Tx[list[wording.Absent]]:
+    """Children without a finding, by name: killed ones, and those still out when the wait expired.
+
+    Where the reply is posted, only those whose own reply would go there."""
     silent = [senders[letter.task_id] for letter in choice.silent if letter.task_id is not None]
     gone = [
         wording.Absent(sender.label, keys.task_id(sender.task_id), _why(sender))
         for sender in sorted(silent, key=lambda sender: sender.spawn_order)
     ]
     rows = yield (
-        f"SELECT spawn_order, id, label, phase FROM tasks WHERE requester_id = ? AND {IS_WORKING}",  # noqa: S608
-        (session_id,),
+        "SELECT spawn_order, id, label, phase, (SELECT route FROM sessions s WHERE s.id = tasks.id)"  # noqa: S608
+        f" FROM tasks WHERE requester_id = ? AND {IS_WORKING} ORDER BY spawn_order, id",
+        (session.id,),
     )
     return gone + [
         wording.Absent(label, keys.task_id(task_id), f"still {phase}")
-        for _, task_id, label, phase in sorted(rows)
+        for _, task_id, label, phase, captured in rows
+        if route is None or _is_heard_at(route, captured, session.route)
     ]
+
+
+def _is_heard_at(route: str, captured: str | None, current: str | None) -> bool:
+    known = [None if text is None else routes.from_text(text) for text in (captured, current)]
+    return routes.merged(*known) in (None, routes.from_text(route))
 
 
 def _why(sender: Sender) -> str:
@@ -121,9 +148,11 @@ def _why(sender: Sender) -> str:
     return "has nothing to tell"
 
 
-def audience(session: SessionRow, senders: Mapping[int, Sender]) -> wording.Audience:
+def audience(session: SessionRow, senders: Mapping[int, Sender], *, is_sent: bool) -> wording.Audience:
     if session.depth:
         return wording.Audience.PARENT
+    if is_sent:
+        return wording.Audience.INFORMED_PERSON
     expects = any(sender.expects_completion for sender in senders.values())
     return wording.Audience.WAITING_PERSON if expects else wording.Audience.PERSON
 
@@ -160,6 +189,12 @@ class Page:
             steered = point is Point.STEP
             yield Input(wording.interrupt(text) if steered else text, LetterKind.ANNOUNCE.value)
 
+    def verbatim(self, choice: Choice) -> Iterator[Verbatim]:
+        for letter in choice.announces:
+            sender = self.senders[letter.task_id or 0]
+            text = wording.as_it_is(self._finding(sender, letter), sender.result)
+            yield Verbatim(sender.task_id, sender.generation, sender.session_key, text)
+
     def _words(self, letter: Letter) -> str:
         if letter.kind is LetterKind.PEER:
             return peer_message(pingpong.load(letter.body), self.nonce)
@@ -194,6 +229,7 @@ class Page:
             runtime_s=(sender.ended_at or 0.0) - (sender.started_at or 0.0) if known else None,
             tokens_in=sender.tokens_in,
             tokens_out=sender.tokens_out,
+            usd=None if sender.usd is None else Decimal(sender.usd),
             late=letter.id in self.late,
             missing=sender.missing,
             files=sender.files.files,

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
+from clutch.core import queueing
 from clutch.core.delivery import due
 from clutch.core.model import NO_MAIL, UNTOLD, WORKING, Mail, Phase, SessionId, WorkerId
 from clutch.core.policy import Policy
@@ -22,7 +23,7 @@ class Stale(ClutchError):
 
 _COLUMNS = (
     "id, head, model, purses, agent_id, key, parent_id, root_id, depth, role, is_task, route, owner, fence, base, hold,"
-    " hold_until, paused, closed, run_id, progress_at, idle_at, letter_id"
+    " hold_until, paused, closed, run_id, progress_at, idle_at, letter_id, queue"
 )
 
 
@@ -34,7 +35,10 @@ _LOCK_AT_STEP = (
     " WHERE session_id = sessions.id AND state = 0 AND taken_run IS NULL LIMIT 1) waiting)"
     " FROM sessions WHERE id = ? {lock}"
 )
-_LOCK_PARENT = f"SELECT {_COLUMNS}, rights, thinking, workspace FROM sessions WHERE id = ? {{lock}}"  # noqa: S608 (as above)
+_LOCK_PARENT = (
+    f"SELECT {_COLUMNS}, rights, thinking, workspace,"  # noqa: S608 (as above)
+    " (SELECT r.route FROM runs r WHERE r.id = sessions.run_id) FROM sessions WHERE id = ? {lock}"
+)
 
 
 @dataclass(slots=True)
@@ -70,6 +74,7 @@ class SessionRow(StepRow):
     progress_at: float | None
     idle_at: float | None
     letter_id: int | None  #: the letter its latest run answers in a way of its own
+    queue: str | None  #: its own way to queue announces
     has_mail: bool | None = field(
         default=None, kw_only=True
     )  #: open letters lie here; None = nobody has looked
@@ -82,6 +87,12 @@ class ParentRow(SessionRow):
     rights: str
     thinking: str | None
     workspace: str | None
+    turn_route: str | None  #: where the reply of its turn goes; None: no turn is open, or nobody hears it
+
+    @property
+    def captured_route(self) -> str | None:
+        """What its children keep for the day they are announced."""
+        return self.turn_route or self.route
 
 
 def lock(session_id: int) -> Tx[SessionRow | None]:
@@ -197,7 +208,7 @@ def _due(now: float, policy: Policy, session: SessionRow) -> Tx[float | None]:
         working_children=children,
         has_open_run=session.run_id is not None,
         parked_until=parked_until,
-        rules=policy.announcing,
+        rules=queueing.applied(policy.announcing, session.queue),
     )
 
 

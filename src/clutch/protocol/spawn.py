@@ -304,7 +304,7 @@ def _session_row(now: float, parent: ParentRow, child: _Child) -> tuple[object, 
     request = child.order.request
     return (
         child.order.child_id, child.key, child.admitted.agent_id, parent.id, parent.root_id, child.admitted.depth,
-        Lane.SUBAGENT.value, child.rights.role.value, rights_text(child.rights), parent.route,
+        Lane.SUBAGENT.value, child.rights.role.value, rights_text(child.rights), parent.captured_route,
         request.model or parent.model, request.thinking or parent.thinking, parent.workspace, child.purses,
         None if request.has_side_work else now, now,
     )  # fmt: skip

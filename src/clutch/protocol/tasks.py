@@ -11,11 +11,12 @@ from clutch.core import events as ev
 from clutch.core import messages
 from clutch.core.authority import Role
 from clutch.core.evidence import WRITING_TOOLS, Evidence, files_touched, stop_reason
+from clutch.core.keys import task_id
 from clutch.core.lifecycle import Move, Step, step
 from clutch.core.model import Delivery, LetterKind, Outcome, Phase, Plan, Task
 from clutch.core.policy import Policy
-from clutch.core.wording import wrap_up_note
-from clutch.protocol import letters, sessions, usage
+from clutch.core.wording import undelivered_line, wrap_up_note
+from clutch.protocol import letters, outbox, sessions, usage
 from clutch.protocol.sessions import IS_WORKING, SessionRow
 from clutch.protocol.usage import Fate
 from clutch.store.door import HINT, Many, Row, Tx
@@ -203,7 +204,7 @@ def _apply(now: float, policy: Policy, session: SessionRow, task: Task, effect: 
             raise AssertionError(f"a spawn is undone alone, with its requester locked (task {task.id})")
         case fx.Schedule():
             pass  # whoever saves an unowned session computes its due time anyway
-        case fx.GiveBack() | fx.Bury() | fx.Redrive() | fx.Cleanup():
+        case fx.GiveBack() | fx.Bury() | fx.TellPerson() | fx.Redrive() | fx.Cleanup():
             yield from _apply_to_letter(now, task, effect)
         case _:
             assert_never(effect)
@@ -275,10 +276,25 @@ def _apply_to_letter(now: float, task: Task, effect: fx.Effect) -> Tx[None]:
             )
             for (session_id,) in rows:
                 yield HINT, ("mail", session_id)
+        case fx.TellPerson(reason):
+            yield from _tell_person(now, task, reason)
         case fx.Cleanup():
             yield HINT, ("clean", task.id)
         case _:
             raise AssertionError(f"{effect} is not about a letter (task {task.id})")
+
+
+def _tell_person(now: float, task: Task, reason: str) -> Tx[None]:
+    """Where the requester's reply would have gone."""
+    rows = yield (
+        "SELECT label, root_id, COALESCE((SELECT route FROM sessions s WHERE s.id = tasks.id),"
+        " (SELECT route FROM sessions r WHERE r.id = tasks.root_id)) FROM tasks WHERE id = ?",
+        (task.id,),
+    )
+    label, root_id, route = rows[0]
+    if route is not None:
+        line = undelivered_line(label, task_id(task.id), reason)
+        yield from outbox.post(now, root_id, f"undelivered:{task.id}:{task.seq}", route, line)
 
 
 # ---- a whole subtree ---------------------------------------------------------------------------------

@@ -16,13 +16,14 @@ from clutch.core import messages, runs, wording
 from clutch.core.admission import Refused
 from clutch.core.attachments import SPAWN, redacted
 from clutch.core.authority import Role
-from clutch.core.delivery import Point
+from clutch.core.delivery import Point, Running
 from clutch.core.messages import Answer, Input, Message, Result, Results
 from clutch.core.model import ANSWERED, LetterKind, Outcome, Wait
-from clutch.core.policy import LateResult, Policy
-from clutch.protocol import context, inbox, last_words, news, sessions, tasks, usage
+from clutch.core.policy import ExpiryFrom, LateResult, Policy
+from clutch.protocol import context, last_words, news, outbox, sessions, taking, tasks, usage
 from clutch.protocol.sessions import SessionRow, StepRow
 from clutch.protocol.spawn import Accepted, Order, spawn
+from clutch.protocol.taking import Taken
 from clutch.protocol.usage import Fate
 from clutch.store.door import Many, Row, Tx
 
@@ -45,10 +46,13 @@ class Begun:
 
 @dataclass(frozen=True, slots=True)
 class Boundary:
-    """Between two steps: what was injected, and whether the run may go on."""
+    """Between two steps: what was injected, and whether the run may go on.
+
+    `interrupts`: letters want a turn of their own in place of this one (`interrupt`)."""
 
     inputs: tuple[Input, ...] = ()
     goes_on: bool = True
+    interrupts: bool = False
     is_unanswered: bool = False
     senders: tuple[int, ...] = ()
 
@@ -119,7 +123,7 @@ def _go_on(now: float, policy: Policy, session: SessionRow) -> Tx[Begun | None]:
 def _open_run(now: float, policy: Policy, session: SessionRow, run_id: int, nonce: str) -> Tx[Begun | None]:
     children = (yield from sessions.working(session.id)) if session.hold else 0
     if session.hold and children and session.hold_until is not None and now >= session.hold_until:
-        moved_at = now if (yield from person_waits(session.id)) else (yield from progress_below(session.id))
+        moved_at = yield from _sign_of_life(now, policy, session.id)
         if moved_at is not None and moved_at + policy.life.settle_expiry_s > now:
             session.hold_until = moved_at + policy.life.settle_expiry_s
         else:
@@ -127,7 +131,7 @@ def _open_run(now: float, policy: Policy, session: SessionRow, run_id: int, nonc
     is_settled = bool(session.hold) and not children
     if session.head > session.base:
         yield from _close_calls(now, session, run_id)
-    taken = yield from inbox.take(now, policy, session, run_id, Point.START, nonce, is_settled=is_settled)
+    taken = yield from taking.take(now, policy, session, run_id, Point.START, nonce, is_settled=is_settled)
     if not taken.is_any:
         if is_settled:
             session.hold, session.hold_until = 0, None
@@ -136,17 +140,68 @@ def _open_run(now: float, policy: Policy, session: SessionRow, run_id: int, nonc
     if is_settled and not taken.by_person:
         session.hold, session.hold_until = 0, None
     yield from _append(now, session, run_id, taken.inputs)
+    if taken.verbatim:
+        yield from _send(now, policy, session, run_id, taken)
+        return None
     generation = 0
     if session.is_task:
         generation = (yield from tasks.record(now, policy, session, ev.Started(now))).generation
-    yield (
-        "INSERT INTO runs(id, session_id, generation, by_person, started_at) VALUES(?, ?, ?, ?, ?)",
-        (run_id, session.id, generation, int(taken.by_person), now),
-    )
-    session.run_id, session.progress_at, session.letter_id = run_id, now, taken.solo
+    yield from _new_run(now, session, run_id, generation, taken)
     yield from sessions.save(now, policy, session)
     yield from _foresee(now, policy, session, run_id)
     return Begun(run_id, session.head, session.base, session.depth, False, True, taken.senders)
+
+
+def _new_run(now: float, session: SessionRow, run_id: int, generation: int, taken: Taken) -> Tx[None]:
+    yield (
+        "INSERT INTO runs(id, session_id, generation, by_person, started_at, route) VALUES(?, ?, ?, ?, ?, ?)",
+        (run_id, session.id, generation, int(taken.by_person), now, taken.route),
+    )
+    if taken.by_person and taken.route is not None and taken.route != session.route:
+        session.route = taken.route  # from now on this is where it speaks by itself
+        yield "UPDATE sessions SET route = ? WHERE id = ?", (taken.route, session.id)
+    session.run_id, session.progress_at, session.letter_id = run_id, now, taken.solo
+
+
+def _send(now: float, policy: Policy, session: SessionRow, run_id: int, taken: Taken) -> Tx[None]:
+    """`announce.direct: send`: a turn without a model. What becomes of each parcel is told to its task."""
+    yield (
+        "INSERT INTO runs(id, session_id, generation, by_person, started_at, ended_at, stop_reason, route)"
+        " VALUES(?, ?, 0, 0, ?, ?, 'sent', ?)",
+        (run_id, session.id, now, now, taken.route),
+    )
+    for one in taken.verbatim:
+        yield from outbox.post_result(now, session.id, taken.route or "", one)
+    session.idle_at = now
+    yield from _release(now, policy, session)
+
+
+def interrupt(
+    now: float, policy: Policy, session_id: int, fence: int, run_id: int, next_run_id: int, nonce: str
+) -> Tx[bool]:
+    """After a boundary that said so: this turn is cancelled there, and a new one stands in its place, open and
+    parked until somebody claims it. False: whatever wanted it is not there any more, and the turn goes on."""
+    session = yield from sessions.own(session_id, fence)
+    session.idle_at = now  # until this moment it was busy
+    taken = yield from taking.take(now, policy, session, next_run_id, Point.START, nonce, needs_model=True)
+    if not taken.is_any:
+        return False
+    yield from usage.give_up(now, policy, session, Fate.UNSENT)
+    yield from _end_run(now, session, run_id, "interrupted")
+    yield from _append(now, session, next_run_id, taken.inputs)
+    generation = 0
+    if session.is_task:
+        parked = ev.Parked(now, Wait.INTERRUPT)
+        generation = (yield from tasks.record(now, policy, session, parked)).generation
+    yield from _new_run(now, session, next_run_id, generation, taken)
+    yield from _release(now, policy, session, parked_until=now)
+    return True
+
+
+def _sign_of_life(now: float, policy: Policy, session_id: int) -> Tx[float | None]:
+    if policy.life.settle_expiry_from is ExpiryFrom.END:
+        return None
+    return now if (yield from person_waits(session_id)) else (yield from progress_below(session_id))
 
 
 def _has_open_calls(session: SessionRow) -> Tx[bool]:
@@ -236,7 +291,7 @@ def _say(
     yield _MESSAGE, _line(now, session, run_id, answer)
     yield from usage.settle(now, policy, session, answer, usd)
     if is_unanswered:
-        yield from inbox.answer(now, policy, session, run_id)
+        yield from taking.answer(now, policy, session, run_id)
     if events_upto:
         yield from context.consume_events(session.id, run_id, events_upto)
 
@@ -284,7 +339,9 @@ def _results_and_mail(
 
 
 def _read_on(now: float, policy: Policy, session: SessionRow, run_id: int, nonce: str) -> Tx[Boundary]:
-    taken = yield from inbox.take(now, policy, session, run_id, Point.STEP, nonce)
+    rows = yield "SELECT by_person, route FROM runs WHERE id = ?", (run_id,)
+    running = Running(bool(rows[0][0]), rows[0][1] or "")
+    taken = yield from taking.take(now, policy, session, run_id, Point.STEP, nonce, running=running)
     yield from _append(now, session, run_id, taken.inputs)
     if session.paused:
         session.progress_at = now
@@ -292,7 +349,7 @@ def _read_on(now: float, policy: Policy, session: SessionRow, run_id: int, nonce
         return Boundary(goes_on=False)
     yield sessions.moved(now, session)
     yield from _foresee(now, policy, session, run_id)
-    return Boundary(taken.inputs, True, taken.is_any, taken.senders)
+    return Boundary(taken.inputs, True, taken.interrupts, taken.is_any, taken.senders)
 
 
 def yields(
@@ -417,7 +474,7 @@ def submit(
     yield from usage.give_up(now, policy, session, Fate.UNSENT)
     if (yield from _was_told_more(session)):
         return (yield from _read_on(now, policy, session, run_id, nonce))
-    yield from inbox.answer(now, policy, session, run_id)
+    yield from taking.answer(now, policy, session, run_id)
     yield from _append(now, session, run_id, [Answer(value)])
     yield "UPDATE tasks SET value = ? WHERE id = ?", (value, session_id)
     yield from _end_in_order(now, policy, session, run_id, value)
@@ -535,14 +592,20 @@ def _end(
     now: float, policy: Policy, session: SessionRow, error: str, text: str, *, is_final: bool
 ) -> Tx[None]:
     run_id = session.run_id or 0
-    yield from inbox.refuse(now, policy, session, run_id, error)
+    is_tried_again = yield from taking.refuse(now, policy, session, run_id, error)
     yield from tasks.forget_notes(session.id)
     yield from _end_run(now, session, run_id, f"error: {error}")
     if session.is_task:
         yield from tasks.record(now, policy, session, ev.Failed(now, error, text, is_final))
     else:
         yield from last_words.reply(
-            now, policy, session, run_id, f"(this turn failed: {error})", is_error=True
+            now,
+            policy,
+            session,
+            run_id,
+            f"(this turn failed: {error})",
+            is_error=True,
+            is_tried_again=is_tried_again,
         )
     yield from sessions.save(now, policy, session)
 

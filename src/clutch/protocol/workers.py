@@ -213,7 +213,8 @@ def _has_room(lane: Lane) -> Tx[bool]:
 def ring(now: float, policy: Policy, task_id: int) -> Tx[str | None]:
     """A task's timer is due. A text: its spawn took too long, and somebody must undo it, alone."""
     session = yield from sessions.lock(task_id)
-    if session is None:
+    if session is None:  # deleted; of its record only a dead letter may have a timer left
+        yield from tasks.record_senders(now, policy, {task_id: ev.Woke(now)})
         return None
     rows = yield "SELECT phase, reason, deadline_at FROM tasks WHERE id = ?", (task_id,)
     phase, reason, deadline_at = rows[0]

@@ -65,6 +65,8 @@ def step(task: Task, event: ev.Event, policy: Policy) -> Step:
             telling.delivered(story, event)
         case ev.DeliveryFailed():
             telling.delivery_failed(story, event)
+        case ev.Unheard():
+            telling.unheard(story, event)
         case ev.RequesterGone():
             telling.requester_gone(story, event.at)
         case ev.RequesterBack():
@@ -80,7 +82,7 @@ def step(task: Task, event: ev.Event, policy: Policy) -> Step:
         case ev.Redelivered():
             telling.redelivered(story)
         case ev.Dismissed():
-            telling.dismissed(story)
+            telling.let_go(story, "dismissed")
         case ev.Late():
             story.note(f"late: {event.text[:200]}")
         case ev.Noted():

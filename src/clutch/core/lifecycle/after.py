@@ -10,6 +10,7 @@ from clutch.core.lifecycle.story import Story
 from clutch.core.model import FINISHED, Delivery, Phase
 
 CLEANUP_RETRY_S = 60.0  # a sweeper tick
+DAY_S = 86_400.0
 
 
 def clean(story: Story, reason: str, **changes: Any) -> None:
@@ -18,18 +19,29 @@ def clean(story: Story, reason: str, **changes: Any) -> None:
         story.task.phase is Phase.SPAWNING
     )  # its files are wanted by nobody, whatever was asked for
     story.to(Phase.CLEANUP_PENDING, reason, wake_at=None, **changes)
-    if story.task.has_cleanup or is_half_made:
+    clean_up(story, is_needed=story.task.has_cleanup or is_half_made)
+    if story.task.wake_at is None:
+        cleaned(story)
+
+
+def clean_up(story: Story, *, is_needed: bool | None = None) -> None:
+    """Until somebody says that it is done, the timer asks for it again."""
+    if story.task.has_cleanup if is_needed is None else is_needed:
         story.change(wake_at=story.at + CLEANUP_RETRY_S)
         story.do(fx.Cleanup())
-    else:
-        cleaned(story)
 
 
 def cleaned(story: Story) -> None:
     task = story.task
     if task.phase is Phase.CLEANUP_PENDING:
-        gave_up = task.delivery is Delivery.UNDELIVERED
-        story.to(Phase.COMPLETED_GIVEUP if gave_up else Phase.COMPLETED, task.reason, wake_at=None)
+        if task.delivery is Delivery.UNDELIVERED:
+            days = story.policy.announcing.dead_letter_days
+            expires_at = story.at + days * DAY_S if days else None
+            story.to(Phase.COMPLETED_GIVEUP, task.reason, wake_at=expires_at)
+        else:
+            story.to(Phase.COMPLETED, task.reason, wake_at=None)
+    elif task.phase is Phase.COMPLETED_GIVEUP and task.delivery is Delivery.SKIPPED:
+        story.change(wake_at=None)
 
 
 def again(story: Story, how: str) -> None:

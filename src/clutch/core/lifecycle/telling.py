@@ -8,12 +8,20 @@ from clutch.core.lifecycle import after
 from clutch.core.lifecycle.story import MISSING, Story
 from clutch.core.model import Delivery, Phase, Task
 
+DROPPED = "dropped"
+
 
 def delivered(story: Story, event: ev.Delivered) -> None:
     if event.generation != story.task.generation or not has_letter(story.task):
         return
     tellable(story)
     after.clean(story, f"delivered: {event.path}", delivery=Delivery.DELIVERED, delivery_reason=event.path)
+
+
+def unheard(story: Story, event: ev.Unheard) -> None:
+    if event.generation == story.task.generation and has_letter(story.task):
+        tellable(story)
+        after.clean(story, "sent, but no answer heard", delivery=Delivery.UNSURE, delivery_reason="unsure")
 
 
 def has_letter(task: Task) -> bool:
@@ -44,6 +52,8 @@ def delivery_failed(story: Story, event: ev.DeliveryFailed) -> None:
 def give_up(story: Story, reason: str) -> None:
     story.change(delivery=Delivery.UNDELIVERED, delivery_reason=reason)
     story.do(fx.Bury(story.task.generation))
+    if reason != DROPPED:  # whoever set a cap that drops knows that it does
+        story.do(fx.TellPerson(reason))
     after.clean(story, f"undelivered: {reason}")
 
 
@@ -73,18 +83,20 @@ def requester_killed(story: Story) -> None:
 
 def dropped(story: Story) -> None:
     if story.task.phase is Phase.ANNOUNCING:
-        give_up(story, "dropped")
+        give_up(story, DROPPED)
 
 
 def redelivered(story: Story) -> None:
     task = story.task
     if task.phase is Phase.COMPLETED_GIVEUP and task.delivery is Delivery.UNDELIVERED:
-        again = {"attempts": 0, "delivery": Delivery.WAITING, "delivery_reason": ""}
+        again = {"attempts": 0, "delivery": Delivery.WAITING, "delivery_reason": "", "wake_at": None}
         story.to(Phase.ANNOUNCING, "redelivered", **again)
         story.do(fx.Redrive(task.generation))
 
 
-def dismissed(story: Story) -> None:
+def let_go(story: Story, why: str) -> None:
+    """A dead letter leaves the lists. What a give-up left for whoever might redeliver it is not needed any more."""
     task = story.task
     if task.phase is Phase.COMPLETED_GIVEUP and task.delivery is Delivery.UNDELIVERED:
-        story.note("dismissed", delivery=Delivery.SKIPPED, delivery_reason="dismissed")
+        story.note(why, delivery=Delivery.SKIPPED, delivery_reason=why, wake_at=None)
+        after.clean_up(story)

@@ -6,7 +6,8 @@ from clutch.core import effects as fx
 from clutch.core import events as ev
 from clutch.core.lifecycle import after, ending, telling
 from clutch.core.lifecycle.story import DESCENDANTS, Story
-from clutch.core.model import Outcome, Phase
+from clutch.core.model import Delivery, Outcome, Phase
+from clutch.core.policy import ExpiryFrom
 
 EXPIRED = "descendants expired"
 
@@ -29,9 +30,10 @@ def woke(story: Story, event: ev.Woke) -> None:
         case Phase.ANNOUNCE_DEFERRED:
             story.to(Phase.ANNOUNCING, "nobody came back", wake_at=None)
             telling.give_up(story, "no-requester")
-        case Phase.CLEANUP_PENDING:
-            story.change(wake_at=event.at + after.CLEANUP_RETRY_S)
-            story.do(fx.Cleanup())
+        case Phase.COMPLETED_GIVEUP if task.delivery is Delivery.UNDELIVERED:
+            telling.let_go(story, "expired")
+        case Phase.CLEANUP_PENDING | Phase.COMPLETED_GIVEUP:
+            after.clean_up(story, is_needed=True)
         case _:
             story.change(wake_at=None)
 
@@ -50,8 +52,10 @@ def alarm_rings(story: Story, event: ev.Woke) -> None:
 
 def settle_expired(story: Story, event: ev.Woke) -> None:
     """The wait is measured from the last sign of life below, and not at all while a person is asked."""
-    expiry = story.policy.life.settle_expiry_s
-    alive_at = event.at if event.person_waits else max(event.progress_at or 0.0, story.task.ended_at or 0.0)
+    expiry, ended_at = story.policy.life.settle_expiry_s, story.task.ended_at or 0.0
+    alive_at = event.at if event.person_waits else max(event.progress_at or 0.0, ended_at)
+    if story.policy.life.settle_expiry_from is ExpiryFrom.END:
+        alive_at = ended_at
     if alive_at + expiry > event.at:
         return story.change(wake_at=alive_at + expiry)
     ending.settle(story, event.at, Outcome.OK, story.task.result, why=EXPIRED)

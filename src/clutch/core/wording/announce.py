@@ -47,6 +47,7 @@ class Audience(StrEnum):
     PERSON = "person"  #: "tell me when convenient"
     WAITING_PERSON = "waiting-person"  #: a completion is expected
     PARENT = "parent"  #: the requester is itself a child; nobody else listens
+    INFORMED_PERSON = "informed-person"  #: has read it as it is; only the requester's memory is left to fill
 
 
 @dataclass(frozen=True, slots=True)
@@ -209,8 +210,16 @@ def instruction(audience: Audience, count: int) -> str:
                 "briefly, in your own words, without technical detail such as ids, keys or statistics. "
                 "Reply only NO_REPLY if nothing needs saying."
             )
+        case Audience.INFORMED_PERSON:
+            return f"{data} The person has been shown all of this already; there is nothing left to tell."
         case _:
             assert_never(audience)
+
+
+def as_it_is(finding: Finding, text: str | None) -> str:
+    """What a person reads of a result that no agent has put into its own words."""
+    late = " (late)" if finding.late else ""
+    return f"[Subagent] {quoted(finding.label)} {status_words(finding)}{late}\n\n{text or NO_OUTPUT}"
 
 
 def undelivered_line(label: str, task_id: str, reason: str) -> str:

@@ -1,5 +1,20 @@
 -- What the complete system of subagents needs beyond the first tables.
 
+-- Announce. A session's own way to queue; the route of a turn's reply; what a hook said about a letter's route.
+ALTER TABLE sessions ADD COLUMN queue {text};
+ALTER TABLE runs ADD COLUMN route {text};
+ALTER TABLE inbox ADD COLUMN hook_route {text};
+-- How a taken letter got there: how its route was found, and the paths that were left, as JSON.
+ALTER TABLE inbox ADD COLUMN route_mode {text};
+ALTER TABLE inbox ADD COLUMN tried {text};
+ALTER TABLE deliveries ADD COLUMN to_depth {big};
+ALTER TABLE deliveries ADD COLUMN why {text};
+ALTER TABLE deliveries ADD COLUMN route_mode {text};
+ALTER TABLE deliveries ADD COLUMN tried {text};
+-- A result that goes to a person as it is: the task that is told of what became of it.
+ALTER TABLE outbox ADD COLUMN task_id {big};
+ALTER TABLE outbox ADD COLUMN generation {big};
+
 -- Lists: in the order of creation, and what ended lately.
 CREATE INDEX tasks_created ON tasks(created_at, id);
 CREATE INDEX tasks_ended ON tasks(ended_at) WHERE ended_at IS NOT NULL;

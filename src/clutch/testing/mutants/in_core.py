@@ -222,7 +222,7 @@ MUTANTS = (
     ),
     Mutant(
         "person_waits_for_announces",
-        ("clutch.protocol.inbox.choose",),
+        ("clutch.protocol.taking.choose",),
         frozenset({"N17"}),
         ("busy",),
         _background_first,

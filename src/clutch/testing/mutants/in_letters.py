@@ -94,18 +94,18 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     _mutant(
         "taken_but_not_appended",
-        "inbox.take",
+        "taking.take",
         "N12",
         STORMS,
         _taken_before_appended,
         "taken, and not to be read",
     ),
     _mutant(
-        "appended_twice", "inbox.take", "N12", STORMS, _appended_twice, "the same letter stands there twice"
+        "appended_twice", "taking.take", "N12", STORMS, _appended_twice, "the same letter stands there twice"
     ),
     _mutant(
         "take_not_marked",
-        "inbox._mark",
+        "taking._mark",
         "N12",
         STORMS,
         lambda mark: (answering_only(mark),),
@@ -113,14 +113,19 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     _mutant(
         "given_back_appended_again",
-        "inbox._letter",
+        "taking._letter",
         "N12",
         ("sick",),
         _given_back_again,
         "a letter given back is appended once more",
     ),
     _mutant(
-        "senders_not_stepped", "inbox.answer", "T2", STORMS, _senders_not_stepped, "told, but nobody notes it"
+        "senders_not_stepped",
+        "taking.answer",
+        "T2",
+        STORMS,
+        _senders_not_stepped,
+        "told, but nobody notes it",
     ),
     _mutant(
         "homeless_letters_forgotten",

@@ -89,7 +89,8 @@ QUERIES: Final[tuple[Query, ...]] = (
         "SELECT t.id, t.delivery || ' but its letter has state ' || i.state || ', silent ' || i.silent"
         " FROM tasks t JOIN inbox i ON i.task_id = t.id AND i.kind = 'announce' AND i.generation = t.generation"
         " WHERE t.id {touched} AND NOT CASE t.delivery WHEN 'delivered' THEN i.state = 1 AND i.silent = 0"
-        " WHEN 'undelivered' THEN i.state = 2 WHEN 'waiting' THEN i.state = 0 AND i.silent = 0"
+        " WHEN 'unsure' THEN i.state = 1 WHEN 'undelivered' THEN i.state = 2"
+        " WHEN 'waiting' THEN i.state = 0 AND i.silent = 0"
         " WHEN 'deferred' THEN i.state = 0 WHEN 'skipped' THEN i.silent = 1 OR i.state IN (2, 3) ELSE 1 = 0 END",
     ),
     Query(
@@ -97,9 +98,10 @@ QUERIES: Final[tuple[Query, ...]] = (
         Scope.TASK,
         "a task ends delivered, skipped, or as a dead letter, and its phase says so",
         "SELECT t.id, t.phase || ' but ' || t.delivery FROM tasks t WHERE t.id {touched} AND NOT CASE t.phase"
-        " WHEN 'announcing' THEN t.delivery = 'waiting' WHEN 'completed' THEN t.delivery IN ('delivered', 'skipped')"
+        " WHEN 'announcing' THEN t.delivery = 'waiting'"
+        " WHEN 'completed' THEN t.delivery IN ('delivered', 'skipped', 'unsure')"
         " WHEN 'completed_giveup' THEN t.delivery IN ('undelivered', 'skipped')"
-        " WHEN 'cleanup_pending' THEN t.delivery IN ('delivered', 'skipped', 'undelivered')"
+        " WHEN 'cleanup_pending' THEN t.delivery IN ('delivered', 'skipped', 'undelivered', 'unsure')"
         " WHEN 'announce_deferred' THEN t.delivery = 'deferred' ELSE t.delivery = 'none' END",
     ),
     Query(

@@ -101,9 +101,18 @@ KEPT: Final[tuple[Query, ...]] = (
     Query(
         "T15",
         Scope.END,
-        "a finished task has no timer",
-        "SELECT t.id, t.phase || ' has a timer' FROM tasks t"
-        " WHERE t.wake_at IS NOT NULL OR t.deadline_at IS NOT NULL OR t.clock_left_s IS NOT NULL",
+        "a finished task has no timer, unless it is a dead letter that will expire",
+        "SELECT t.id, t.phase || ' has a timer' FROM tasks t WHERE t.deadline_at IS NOT NULL"
+        " OR t.clock_left_s IS NOT NULL OR (t.wake_at IS NOT NULL) <> (t.delivery = 'undelivered')",
+    ),
+    Query(
+        "N10",
+        Scope.END,
+        "whoever waits for a result that could not be told is told so, once",
+        "SELECT e.task_id, 'was given up, and the person does not know' FROM events e"
+        " WHERE e.to_phase = 'cleanup_pending' AND e.reason LIKE 'undelivered: %'"
+        " AND e.reason <> 'undelivered: dropped' AND 1 <> (SELECT COUNT(*) FROM outbox o WHERE o.idem IN"
+        " ('undelivered:' || e.task_id || ':' || e.seq, 'undelivered:' || e.task_id || ':' || (e.seq + 1)))",
     ),
     Query(
         "T15",

@@ -12,7 +12,18 @@ from types import MappingProxyType
 from typing import Final
 
 from clutch.core.model import Lane, Outcome
-from clutch.core.policy import Announcing, Budgets, Drop, Life, Limits, OnBudget, Policy, QueueMode, Work
+from clutch.core.policy import (
+    Announcing,
+    Budgets,
+    Drop,
+    ExpiryFrom,
+    Life,
+    Limits,
+    OnBudget,
+    Policy,
+    QueueMode,
+    Work,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,6 +124,7 @@ def _life(rng: random.Random) -> Life:
         error_grace_s=rng.choice((1.0, 5.0)),
         result_bytes_max=1024,
         settle_expiry_s=rng.choice((15.0, 50.0)),
+        settle_expiry_from=rng.choice((ExpiryFrom.PROGRESS, ExpiryFrom.PROGRESS, ExpiryFrom.END)),
         provider_retries_s=(1.0, 3.0),
         quota_wait_max_s=60.0,
         plan_rounds_max=2,
@@ -132,6 +144,7 @@ def _announcing(setting: Setting, rng: random.Random) -> Announcing:
         slow_max_s=15.0,
         until_s=rng.choice((20.0, 60.0)),
         until_no_completion_s=15.0,
+        dead_letter_days=rng.choice((7.0, 20.0 / 86_400)),
     )
 
 

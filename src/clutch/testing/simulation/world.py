@@ -42,7 +42,8 @@ REMOVES_MAX_S = 0.5  # for the files of a spawn that was undone just now
 JOINS_MAX_S = 30.0  # for a healthy gateway to be at work after healing
 
 _UNFINISHED = """
-SELECT 'task', id, phase, reason FROM tasks WHERE phase NOT IN ('completed', 'completed_giveup')
+SELECT 'task', id, phase, reason FROM tasks
+  WHERE phase NOT IN ('completed', 'completed_giveup') OR (delivery = 'skipped' AND wake_at IS NOT NULL)
 UNION ALL SELECT 'session', id, due, hold FROM sessions
   WHERE closed = 0 AND (owner IS NOT NULL OR due IS NOT NULL OR hold = 1 OR run_id IS NOT NULL)
 UNION ALL SELECT 'letter', i.id, i.kind, i.state FROM inbox i JOIN sessions s ON s.id = i.session_id

@@ -1,0 +1,178 @@
+"""`announce.direct: send`: a result goes to the person as it is, and its task is told what became of it."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from clutch.core.model import Delivery, LetterState, Phase
+from clutch.core.policy import Direct
+from clutch.protocol import control, outbox, sending, trace
+from clutch.protocol.outbox import Parcel
+from tests.protocol.world import World
+
+pytestmark = pytest.mark.anyio
+
+
+@pytest.fixture
+def sender(world: World, main: int) -> int:
+    world.policy = replace(world.policy, announcing=replace(world.policy.announcing, direct=Direct.SEND))
+    return main
+
+
+async def sent(world: World, main: int, text: str = "the finding") -> tuple[int, Parcel]:
+    """A child that ended, and the parcel a courier has just claimed."""
+    task = await world.child(main, "survey")
+    await world.end(task, text)
+    world.clock.advance(2)
+    return task, await claimed(world, main)
+
+
+async def claimed(world: World, main: int) -> Parcel:
+    await world.mail()
+    assert await world.claim() == [main]
+    assert await world.begin(main) is None
+    (parcel,) = await world.door.alone(outbox.claim, world.worker, "terminal", 10)
+    return parcel
+
+
+async def test_result_goes_verbatim_to_the_person_and_into_the_transcript_without_a_model(
+    world: World, sender: int
+) -> None:
+    task, parcel = await sent(world, sender, "line one\nline two")
+    assert parcel.body == '[Subagent] "survey" completed successfully\n\nline one\nline two'
+    assert (parcel.target, parcel.task_id, parcel.generation) == ("main", task, 1)
+    (text,) = await world.inputs(sender)
+    assert "line two" in text
+    assert "nothing left to tell" in text
+    assert (await world.task(task)).delivery is Delivery.WAITING
+    await world.door.tx(task, sending.done, world.policy, world.worker, parcel, "receipt")
+    told = await world.task(task)
+    assert (told.phase, told.delivery, told.delivery_reason) == (
+        Phase.COMPLETED,
+        Delivery.DELIVERED,
+        "direct",
+    )
+    assert (await world.letter(task)).state == LetterState.ACKED
+    assert await world.one("SELECT COUNT(*) FROM usage WHERE session_id = ?", sender) == 0
+    await world.live()
+    assert len(await world.inputs(sender)) == 1
+
+
+@pytest.mark.scenario(92)
+async def test_failed_send_is_tried_again_by_the_letters_own_clock_and_lost_it_is_not(
+    world: World, sender: int
+) -> None:
+    task, parcel = await sent(world, sender)
+    for attempt, wait in ((1, 1), (2, 2)):
+        await world.door.tx(task, sending.failed, world.policy, world.worker, parcel, "no route")
+        assert (await world.task(task)).attempts == attempt
+        await world.mail()
+        assert await world.due(sender) == world.clock.now() + wait
+        world.clock.advance(wait)
+        parcel = await claimed(world, sender)
+        assert parcel.body.endswith("the finding")
+    await world.door.tx(task, sending.done, world.policy, world.worker, parcel, None)
+    assert (await world.task(task)).delivery is Delivery.DELIVERED
+    assert len(await world.inputs(sender)) == 1
+    assert [(one.attempt, one.outcome) for one in await world.door.read(trace.attempts, task)] == [
+        (1, "failed"),
+        (2, "failed"),
+        (3, "delivered"),
+    ]
+
+
+@pytest.mark.scenario(85)
+async def test_permanent_error_of_the_channel_is_a_dead_letter_at_once(world: World, sender: int) -> None:
+    task, parcel = await sent(world, sender)
+    await world.door.tx(task, sending.refused, world.policy, world.worker, parcel, "you are blocked")
+    state = await world.task(task)
+    assert (state.phase, state.delivery, state.delivery_reason, state.attempts) == (
+        Phase.COMPLETED_GIVEUP,
+        Delivery.UNDELIVERED,
+        "permanent-error",
+        1,
+    )
+    assert (await world.letter(task)).state == LetterState.DEAD
+    await world.door.alone(control.redeliver, world.policy, task, "person")
+    world.clock.advance(2)
+    await world.mail()
+    await world.claim()
+    await world.begin(sender)
+    again = {parcel.key for parcel in await world.door.alone(outbox.claim, world.worker, "terminal", 10)}
+    assert parcel.key in again
+
+
+async def test_send_without_an_answer_is_unsure_and_never_repeated(world: World, sender: int) -> None:
+    task, parcel = await sent(world, sender)
+    await world.door.tx(task, sending.unheard, world.policy, world.worker, parcel)
+    state = await world.task(task)
+    assert (state.phase, state.delivery) == (Phase.COMPLETED, Delivery.UNSURE)
+    (attempt,) = await world.door.read(trace.attempts, task)
+    assert (attempt.outcome, attempt.path) == ("unsure", "direct")
+    await world.live()
+    assert await world.door.alone(outbox.claim, world.worker, "terminal", 10) == []
+
+
+async def test_whoever_lost_the_parcel_has_no_say_about_the_task(world: World, sender: int) -> None:
+    task, parcel = await sent(world, sender)
+    for outcome in (sending.failed, sending.refused):
+        await world.door.tx(task, outcome, world.policy, world.worker + 1, parcel, "late news")
+    await world.door.tx(task, sending.unheard, world.policy, world.worker + 1, parcel)
+    await world.door.tx(task, sending.done, world.policy, world.worker + 1, parcel, None)
+    assert (await world.task(task)).delivery is Delivery.WAITING
+    assert await world.trace(task) == []
+
+
+async def test_counter_hands_a_result_out_once_and_then_it_is_told(world: World, sender: int) -> None:
+    task = await world.child(sender, "survey")
+    await world.end(task, "the finding")
+    world.clock.advance(2)
+    await world.mail()
+    await world.claim()
+    await world.begin(sender)
+    assert await world.door.read(outbox.waiting) == {sender: 1}
+    known = (world.policy, sender, "terminal")
+    assert "the finding" in (await world.door.alone(sending.hand_out, *known) or "")
+    assert await world.door.alone(sending.hand_out, *known) is None
+    assert (await world.task(task)).delivery is Delivery.DELIVERED
+    assert await world.door.read(outbox.waiting) == {}
+
+
+async def test_what_a_session_sleeps_for_is_read_by_its_model(world: World, sender: int) -> None:
+    await world.tell(sender, "go")
+    run = await world.start(sender)
+    await run.spawn("survey")
+    await run.results()
+    await run.yields()
+    (task,) = [row[0] for row in await world.rows("SELECT id FROM tasks")]
+    await world.end(task, "the finding")
+    await (await world.start(sender)).finish("it says so")
+    assert (await world.task(task)).delivery is Delivery.DELIVERED
+    assert await world.rows("SELECT body FROM outbox") == [("it says so",)]
+
+
+async def test_results_of_grandchildren_are_never_only_sent(world: World, sender: int) -> None:
+    parent = await world.started(sender, "parent")
+    child = await world.child(parent.session_id, "child")
+    await world.end(child, "deep finding")
+    world.clock.advance(2)
+    await parent.finish("my part")
+    await (await world.start(parent.session_id)).finish("both parts")
+    assert [row[0] for row in await world.rows("SELECT body FROM outbox")] == []
+
+
+async def test_closed_and_reopened_session_does_not_send_twice(world: World, sender: int) -> None:
+    task, parcel = await sent(world, sender)
+    await world.door.alone(control.close_main, world.policy, sender)
+    await world.mail()
+    assert (await world.task(task)).phase is Phase.ANNOUNCE_DEFERRED
+    await world.door.alone(control.open_main, world.policy, sender)
+    await world.mail()
+    await world.claim()
+    await world.begin(sender)
+    await world.door.tx(task, sending.done, world.policy, world.worker, parcel, None)
+    assert (await world.task(task)).delivery is Delivery.DELIVERED
+    assert await world.door.alone(outbox.claim, world.worker, "terminal", 10) == []
+    assert len(await world.inputs(sender)) == 1
