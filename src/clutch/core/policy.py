@@ -13,6 +13,7 @@ from clutch.core.attachments import AttachmentRules
 from clutch.core.authority import AgentGrant, Peers, ToolPolicy, Visibility
 from clutch.core.checks import check, require
 from clutch.core.context import Context
+from clutch.core.history import Reading
 from clutch.core.hours import next_delay
 from clutch.core.model import Lane, Outcome
 from clutch.core.wording.results import PayloadMode
@@ -247,6 +248,7 @@ class Policy:
     peers: Peers = field(default_factory=Peers)  #: agents that may write to each other
     budgets: Budgets = field(default_factory=Budgets)
     context: Context = field(default_factory=Context)
+    history: Reading = field(default_factory=Reading)
     agents: Mapping[str, Agent] = field(default_factory=lambda: NOBODY)  #: by id; `agents.roster` makes it
     defaults: AgentDefaults = field(default_factory=AgentDefaults)
     is_headless: bool = False  #: nobody is there to ask: what needs a person is denied at once

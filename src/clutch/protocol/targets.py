@@ -15,7 +15,7 @@ from clutch.core.authority import AgentCaller, Allowed, Caller, OperatorCaller, 
 from clutch.core.keys import Ambiguous, Candidate, Unknown, Viewpoint
 from clutch.errors import AmbiguousTarget, NotFound
 from clutch.protocol import views
-from clutch.store.door import Many, Row, Statement, Tx
+from clutch.store.door import Many, Row, Tx
 
 MATCHES_MAX = 1000  # of a prefix that begins nearly everything
 NUMBERED_MAX = 200  # lines of one list
@@ -150,12 +150,11 @@ def _candidate(row: Row) -> Candidate:
 
 def _matches(target: keys.Target, viewpoint: Viewpoint, who: Standpoint) -> Tx[list[Row]]:
     """One row a session: the first that was found, which is the one with the exact meaning."""
-    sight = yield from _sight(who.caller)
+    seen = yield from sight(who.caller)
     found: dict[int, Row] = {}
     for source, words, values in _conditions(target, viewpoint):
-        for row in (yield sight.statement(source, words, values)):
-            if sight.sees(row):
-                found.setdefault(row[0], row)
+        for row in (yield from _look(seen, source, words, values)):
+            found.setdefault(row[0], row)
     return list(found.values())
 
 
@@ -187,40 +186,46 @@ def _numbers(target: keys.Target, viewpoint: Viewpoint) -> Iterator[int]:
 
 
 @dataclass(frozen=True, slots=True)
-class _Sight:
+class Sight:
     """What a caller may see: an operator everything, an agent what the guard lets it list."""
 
     caller: Caller
     tree: frozenset[int] = frozenset()  #: below an agent, and itself
 
-    def statement(
-        self, source: str, words: str, values: Sequence[Any], limit: int = MATCHES_MAX
-    ) -> Statement:
-        """Newest first. Where the guard would say no to everything else, nothing else is looked at."""
+    def within(self, column: str) -> tuple[str, tuple[Any, ...]]:
+        """A condition on session numbers. Where the guard says no to everything else, nothing else is looked at."""
         if isinstance(self.caller, AgentCaller) and self.caller.visibility <= Visibility.TREE:
-            words, values = f"{_SESSION[source]} {{any}} AND {words}", (sorted(self.tree), *values)
-        return f"{source} WHERE {words} ORDER BY {_SESSION[source]} DESC LIMIT ?", (*values, limit)
+            return f"{column} {{any}}", (sorted(self.tree),)
+        return "1 = 1", ()
 
-    def sees(self, row: Row) -> bool:
-        session_id, agent_id = row[0], row[-1] or ""
+    def sees(self, session_id: int, agent_id: str | None) -> bool:
         above = (
             () if isinstance(self.caller, OperatorCaller) else self._above(session_id, self.caller.session_id)
         )
-        return isinstance(can(self.caller, Verb.LIST, Target(session_id, agent_id, above)), Allowed)
+        return isinstance(can(self.caller, Verb.LIST, Target(session_id, agent_id or "", above)), Allowed)
 
     def _above(self, session_id: int, own: int) -> tuple[int, ...]:
         return (own,) if session_id in self.tree and session_id != own else ()
 
 
-def _sight(caller: Caller) -> Tx[_Sight]:
+def sight(caller: Caller) -> Tx[Sight]:
     if isinstance(caller, OperatorCaller):
-        return _Sight(caller)
+        return Sight(caller)
     below = yield from views.ids_below(caller.session_id)
-    return _Sight(caller, frozenset({caller.session_id, *below}))
+    return Sight(caller, frozenset({caller.session_id, *below}))
+
+
+def _look(
+    seen: Sight, source: str, words: str, values: Sequence[Any], limit: int = MATCHES_MAX
+) -> Tx[list[Row]]:
+    """Newest first."""
+    within, ids = seen.within(_SESSION[source])
+    sql = f"{source} WHERE {within} AND {words} ORDER BY {_SESSION[source]} DESC LIMIT ?"
+    return [row for row in (yield sql, (*ids, *values, limit)) if seen.sees(row[0], row[-1])]
 
 
 def _recent(who: Standpoint) -> Tx[list[Candidate]]:
     """What it could have meant, if anything: the newest it may see."""
-    sight = yield from _sight(who.caller)
-    rows = yield sight.statement(_BY_TASK, "1 = 1", (), 10 * keys.CANDIDATES_MAX)
-    return [_candidate(row) for row in rows if sight.sees(row)][: keys.CANDIDATES_MAX]
+    seen = yield from sight(who.caller)
+    rows = yield from _look(seen, _BY_TASK, "1 = 1", (), 10 * keys.CANDIDATES_MAX)
+    return [_candidate(row) for row in rows[: keys.CANDIDATES_MAX]]

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from clutch.core.model import Outcome, Phase, Plan
 from clutch.core.wording.fence import fence
 from clutch.core.wording.shown import KEY_MAX, duration, quoted, visible
+from clutch.core.wording.states import plan_tag, status_word
 
 LAST_CALL_MAX = 120
 CHILD_LABEL_MAX = 72
@@ -118,26 +119,14 @@ def children_section(
 
 
 def _state(child: ChildLine) -> str:
-    return " ".join(
-        (_phase_words(child), *_plan_tag(child), quoted(child.label, CHILD_LABEL_MAX), child.task_id)
-    )
+    tag = plan_tag(child.phase, child.plan)
+    named = (quoted(child.label, CHILD_LABEL_MAX), child.task_id)
+    return " ".join((_phase_words(child), *((tag,) if tag else ()), *named))
 
 
 def _phase_words(child: ChildLine) -> str:
-    if child.outcome is not None:
-        return "done" if child.outcome is Outcome.OK else str(child.outcome)
-    if child.phase is Phase.PAUSED and child.reason:
-        return f"paused ({visible(child.reason, CHILD_LABEL_MAX)})"
-    return str(child.phase)
-
-
-def _plan_tag(child: ChildLine) -> Iterator[str]:
-    if child.phase is Phase.AWAITING_APPROVAL:
-        yield "[PLAN:AWAITING APPROVAL]"
-    elif child.plan is Plan.APPROVED:
-        yield "[PLAN:APPROVED]"
-    elif child.plan is Plan.DRAFTING:
-        yield "[PLAN]"
+    word = status_word(child.phase, child.reason, child.outcome)
+    return f"{word} ({visible(child.reason, CHILD_LABEL_MAX)})" if word == "paused" and child.reason else word
 
 
 def events_section(events: Sequence[str]) -> str:

@@ -4,9 +4,39 @@ from __future__ import annotations
 
 from datetime import UTC, datetime
 
-from clutch.core.model import UNTIL_ANSWERED, Phase
+from clutch.core.model import UNTIL_ANSWERED, Outcome, Phase, Plan, Wait
 
 STALLED = "stalled"
+_ENDED = {
+    Outcome.OK: "done",
+    Outcome.ERROR: "failed",
+    Outcome.TIMEOUT: "timeout",
+    Outcome.KILLED: "killed",
+    Outcome.LOST: "lost",
+}
+
+
+def status_word(phase: Phase, reason: str, outcome: Outcome | None, children: int | None = None) -> str:
+    """The same word everywhere: in lists, in the prompt of a parent, on a screen."""
+    if outcome is not None:
+        return _ENDED[outcome]
+    match phase:
+        case Phase.AWAITING_APPROVAL:
+            return "plan?"
+        case Phase.SPAWNING | Phase.QUEUED:
+            return "queued"
+        case Phase.PAUSED if reason != Wait.CHILDREN:
+            return "paused"
+        case Phase.PAUSED | Phase.ANNOUNCE_DEFERRED:
+            return "waiting" if children is None else f"waiting ({children} children)"
+        case _:
+            return "running"
+
+
+def plan_tag(phase: Phase, plan: str) -> str:
+    if phase is Phase.AWAITING_APPROVAL:
+        return "[PLAN:AWAITING APPROVAL]"
+    return {Plan.APPROVED.value: "[PLAN:APPROVED]", Plan.DRAFTING.value: "[PLAN]"}.get(plan, "")
 
 
 def state_words(

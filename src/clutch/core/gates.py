@@ -1,0 +1,190 @@
+"""What a task waits for, if it waits: one gate, decided from the rows and from nothing else.
+
+A task that works, that is about to be picked up, or that is over waits at no gate.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import assert_never
+
+from clutch.core.lifecycle import DESCENDANTS, MISSING
+from clutch.core.model import UNTIL_ANSWERED, Delivery, Outcome, Phase, Wait
+
+QUIET_HOURS = "quiet-hours"  # the reason of what is deferred until somebody is awake
+
+
+class Gate(StrEnum):
+    LANE_FULL = "lane-full"
+    LEASE = "lease"  #: nobody holds it: no worker is alive, or its own is dead and not yet replaced
+    DESCENDANTS_ACTIVE = "descendants-active"
+    REQUESTER_BUSY = "requester-busy"
+    REQUESTER_MISSING = "requester-missing"
+    BACKOFF = "backoff"
+    NEEDS_YOU = "needs-you"
+    QUOTA = "quota"
+    BUDGET = "budget"
+    PAUSED = "paused"
+    QUIET_HOURS = "quiet-hours"
+    DEAD_LETTER = "dead-letter"
+
+
+@dataclass(frozen=True, slots=True)
+class Room:
+    """A session, as far as it can hold somebody up: the task's own, or its reader's."""
+
+    id: int
+    key: str
+    is_task: bool = True
+    lane: str = "subagent"
+    is_owned: bool = False
+    lease_until: float | None = None  #: of its owner; None: the owner is gone
+    due: float | None = None
+    is_paused: bool = False
+    is_held: bool = False  #: it sleeps until its children have settled
+    is_closed: bool = False
+    has_run: bool = False
+    parked_until: float | None = None
+    hold_until: float | None = None
+    heartbeat_at: float | None = None
+    working: tuple[int, ...] = ()  #: its children that have not settled
+
+
+@dataclass(frozen=True, slots=True)
+class Facts:
+    """What the rows say about one task at one moment."""
+
+    at: float
+    task_id: int
+    phase: Phase
+    reason: str
+    delivery: Delivery
+    since: float  #: when it came to where it stands
+    own: Room | None  #: None: deleted
+    outcome: Outcome | None = None
+    wake_at: float | None = None
+    reader: Room | None = None  #: with whom its letter lies
+    ready_at: float | None = None  #: of the letter; None: there is none
+    is_seen: bool = True  #: the mailman has looked at it
+    is_taken: bool = False  #: a run has read it and not answered yet
+    lanes: Mapping[str, tuple[int, int]] | None = None  #: used and cap, by lane
+    workers: int = 0  #: alive
+    questions: tuple[str, ...] = ()  #: ids of what a person was asked
+
+
+@dataclass(frozen=True, slots=True)
+class Stuck:
+    """`room`: the session at which it is held up. `until`: when the gate opens by itself."""
+
+    gate: Gate
+    since: float
+    room: Room | None = None
+    children: tuple[int, ...] = ()
+    questions: tuple[str, ...] = ()
+    until: float | None = None
+    slots: int | None = None  #: of a lane that is full
+
+
+def gate_of(facts: Facts) -> Stuck | None:
+    match facts.phase:
+        case Phase.QUEUED | Phase.RUNNING:
+            return _to_be_worked_on(facts, facts.own)
+        case Phase.PAUSED:
+            return _paused(facts)
+        case Phase.AWAITING_APPROVAL:
+            return Stuck(Gate.NEEDS_YOU, facts.since, facts.own, until=facts.wake_at)
+        case Phase.ENDING | Phase.CLEANUP_PENDING:
+            return Stuck(Gate.BACKOFF, facts.since, facts.own, until=facts.wake_at)
+        case Phase.ANNOUNCE_DEFERRED:
+            return _deferred(facts)
+        case Phase.ANNOUNCING:
+            return _to_be_told(facts)
+        case Phase.COMPLETED_GIVEUP if facts.delivery is Delivery.UNDELIVERED:
+            return Stuck(Gate.DEAD_LETTER, facts.since, until=facts.wake_at)
+        case Phase.SPAWNING | Phase.COMPLETED | Phase.COMPLETED_GIVEUP:
+            return None
+        case _:
+            assert_never(facts.phase)
+
+
+def _to_be_worked_on(facts: Facts, room: Room | None) -> Stuck | None:
+    """Somebody must hold it, or pick it up."""
+    if room is None:
+        return None
+    if room.is_owned:
+        is_held_by_a_dead = room.lease_until is None or room.lease_until < facts.at
+        return Stuck(Gate.LEASE, room.lease_until or facts.since, room) if is_held_by_a_dead else None
+    if room.due is None:
+        return None
+    if not facts.workers:
+        return Stuck(Gate.LEASE, facts.since, room)
+    used, cap = (facts.lanes or {}).get(room.lane, (0, 1))
+    if used < cap or room.due > facts.at:
+        return None
+    return Stuck(Gate.LANE_FULL, facts.since, room, slots=cap)
+
+
+_WAITS = {
+    Wait.NEEDS_YOU: Gate.NEEDS_YOU,
+    Wait.QUOTA: Gate.QUOTA,
+    Wait.BUDGET: Gate.BUDGET,
+    Wait.PROVIDER: Gate.BACKOFF,
+}
+
+
+def _paused(facts: Facts) -> Stuck | None:
+    room = facts.own
+    if facts.reason == Wait.PERSON or (room is not None and room.is_paused):
+        return Stuck(Gate.PAUSED, facts.since, room)
+    if facts.reason == Wait.CHILDREN:
+        return _children(facts, room) or _to_be_worked_on(facts, room)
+    until = None if room is None else room.parked_until
+    gate = _WAITS.get(Wait(facts.reason)) if facts.reason in set(Wait) else None
+    if gate is None or (until is not None and until <= facts.at):
+        return _to_be_worked_on(facts, room)
+    named = until if until is not None and until < UNTIL_ANSWERED else None
+    return Stuck(gate, facts.since, room, questions=facts.questions, until=named)
+
+
+def _children(facts: Facts, room: Room | None) -> Stuck | None:
+    if room is None or not room.working:
+        return None
+    until = room.hold_until if facts.wake_at is None else facts.wake_at
+    return Stuck(Gate.DESCENDANTS_ACTIVE, facts.since, room, children=room.working, until=until)
+
+
+def _deferred(facts: Facts) -> Stuck | None:
+    match facts.reason:
+        case str(reason) if reason == DESCENDANTS:
+            return _children(facts, facts.own) or _to_be_worked_on(facts, facts.own)
+        case str(reason) if reason == MISSING:
+            return Stuck(Gate.REQUESTER_MISSING, facts.since, facts.reader, until=facts.wake_at)
+        case str(reason) if reason == QUIET_HOURS:
+            return Stuck(Gate.QUIET_HOURS, facts.since, facts.reader, until=facts.wake_at)
+        case _:
+            return _to_be_told(facts)
+
+
+def _to_be_told(facts: Facts) -> Stuck | None:
+    reader = facts.reader
+    if reader is None or reader.is_closed:
+        return Stuck(Gate.REQUESTER_MISSING, facts.since, reader, until=facts.wake_at)
+    if facts.ready_at is None:
+        return None
+    if facts.ready_at > facts.at:
+        return Stuck(Gate.BACKOFF, facts.since, reader, until=facts.ready_at)
+    if reader.is_paused:
+        return Stuck(Gate.PAUSED, facts.since, reader)
+    if facts.is_taken or reader.is_owned or reader.has_run:
+        return Stuck(Gate.REQUESTER_BUSY, facts.since, reader)
+    if reader.is_held and reader.working:
+        return Stuck(
+            Gate.DESCENDANTS_ACTIVE, facts.since, reader, children=reader.working, until=reader.hold_until
+        )
+    if not facts.is_seen:
+        return None if facts.workers else Stuck(Gate.LEASE, facts.since, reader)
+    if reader.due is None:  # seen, and nobody is woken for it: it waits for the next heartbeat
+        return Stuck(Gate.QUIET_HOURS, facts.since, reader, until=reader.heartbeat_at)
+    return _to_be_worked_on(facts, reader)

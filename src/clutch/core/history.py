@@ -1,0 +1,151 @@
+"""A transcript as others may read it: bounded, secrets taken out, the newest kept.
+
+A text is looked through for secrets a little beyond where it is cut, so that a cut never makes one unrecognisable.
+Whatever is left out is said: `is_cut` a text, `is_dropped` whole entries, `before` where to ask on.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from itertools import groupby
+from typing import assert_never
+
+from clutch.core import messages
+from clutch.core.checks import check
+from clutch.core.messages import Answer, Input, Results, Summary
+from clutch.core.redaction import redact
+from clutch.core.wording.calls import in_words, main_argument
+from clutch.core.wording.shown import size
+
+OVERHEAD = 120  # bytes of an entry beside its text: number, time, names
+SLACK = 4096  # characters beyond the cut that are looked through for secrets
+RESULTS_MAX = 20  # of one answer
+
+
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """`history.*`: how much of a transcript one look shows."""
+
+    bytes_max: int = 80 * 1024  #: more would fill the reader's own context
+    text_chars_max: int = 4000
+    entry_bytes_max: int = 256 * 1024  #: a longer entry is not even loaded
+    limit: int = 50
+    limit_max: int = 200
+    log: int = 20  #: lines of a log, unless asked for more
+    messages_max: int = 20  #: of each session in a list
+
+    def __post_init__(self) -> None:
+        check(self)
+
+
+@dataclass(frozen=True, slots=True)
+class Stored:
+    """An entry as it is stored; without its body when that is too long to be worth it."""
+
+    seq: int
+    at: float
+    kind: str
+    length: int
+    body: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class Said:
+    """`source`: who put it to the model, or the tool that gave it. `calls`: tools the answer asked for, in words."""
+
+    seq: int
+    at: float
+    kind: str
+    text: str
+    source: str = ""
+    calls: tuple[str, ...] = ()
+    is_cut: bool = False
+    is_redacted: bool = False
+    is_failed: bool = False
+
+    @property
+    def bytes(self) -> int:
+        return OVERHEAD + len(self.text.encode()) + sum(len(call.encode()) for call in self.calls)
+
+
+@dataclass(frozen=True, slots=True)
+class History:
+    entries: tuple[Said, ...] = ()  #: oldest first
+    before: int | None = None  #: older ones are found before this number; None = there are none
+    is_cut: bool = False
+    is_redacted: bool = False
+    is_dropped: bool = False
+
+
+def history(stored: Sequence[Stored], rules: Reading, *, with_tools: bool, is_more: bool) -> History:
+    """Of entries in order; `is_more`: there are older ones."""
+    said = [one for entry in stored for one in _said(entry, rules, with_tools=with_tools)]
+    kept = _newest(said, rules.bytes_max)
+    is_dropped = len(kept) < len(said)
+    oldest = kept[0].seq if kept else stored[0].seq if stored else None
+    return History(
+        tuple(kept),
+        oldest if is_more or is_dropped else None,
+        any(one.is_cut for one in kept),
+        any(one.is_redacted for one in kept),
+        is_dropped,
+    )
+
+
+def _newest(said: Sequence[Said], bytes_max: int) -> list[Said]:
+    """Whole answers' results stay together, so that a page never begins in the middle of one."""
+    kept: list[Said] = []
+    room = bytes_max
+    for _, group in groupby(reversed(said), key=lambda one: one.seq):
+        entry = list(group)
+        room -= sum(one.bytes for one in entry)
+        if room < 0 and kept:
+            break
+        kept += entry
+    return kept[::-1]
+
+
+def _said(entry: Stored, rules: Reading, *, with_tools: bool) -> Iterator[Said]:
+    blank = Said(entry.seq, entry.at, entry.kind, "")
+    if entry.body is None:
+        yield replace(
+            blank, text=f"[{entry.kind} of {size(entry.length)}: too long to be shown]", is_cut=True
+        )
+        return
+    match messages.load(entry.kind, entry.body):
+        case Input(text, source):
+            yield _fitted(replace(blank, source=source), text, rules)
+        case Answer() as answer:
+            calls = tuple(_call(call.name, call.args) for call in answer.calls) if with_tools else ()
+            if answer.text.strip() or calls:
+                yield _fitted(replace(blank, calls=calls), answer.text, rules)
+        case Results(results):
+            yield from _results(blank, results, rules) if with_tools else ()
+        case Summary(text):
+            yield _fitted(blank, text, rules)
+        case never:
+            assert_never(never)
+
+
+def _call(name: str, args: object) -> str:
+    return in_words(name, redact(main_argument(args if isinstance(args, dict) else {})).text)
+
+
+def _results(blank: Said, results: Sequence[messages.Result], rules: Reading) -> Iterator[Said]:
+    shown = results[:RESULTS_MAX]
+    for result in shown:
+        one = replace(blank, source=result.name, is_failed=result.failed)
+        yield _fitted(one, result.text, rules, parts=len(shown) + 1)
+    if len(results) > len(shown):
+        yield replace(blank, text=f"[and {len(results) - len(shown)} results more]", is_cut=True)
+
+
+def _fitted(blank: Said, text: str, rules: Reading, parts: int = 1) -> Said:
+    """`parts`: that share the room of one look."""
+    most = rules.text_chars_max
+    shown = redact(text[: most + SLACK])
+    cut = shown.text[:most].encode()[: rules.bytes_max // parts - OVERHEAD].decode(errors="ignore")
+    is_cut = len(cut) < len(shown.text) or len(text) > most + SLACK
+    note = f"… [{len(text)} characters in all]" if is_cut else ""
+    return replace(blank, text=cut + note, is_cut=is_cut, is_redacted=shown.is_any)

@@ -1,0 +1,89 @@
+"""Secrets in text that is shown to somebody else than it was meant for: taken out, and marked where they stood.
+
+It knows the shapes that keys and tokens have and the names that people give to passwords. A secret that looks
+like a word cannot be seen; what is not to be read at all must not be given. Every pattern has a bound on every
+repetition, so that no text can make it slow.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import NamedTuple
+
+MARK = "[redacted]"
+
+_BEGIN_KEY = re.compile(r"-----BEGIN (?:[A-Z0-9]{1,20} ){0,3}PRIVATE KEY(?: BLOCK)?-----")
+_END_KEY = re.compile(r"-----END (?:[A-Z0-9]{1,20} ){0,3}PRIVATE KEY(?: BLOCK)?-----")
+
+#: Tokens that their makers gave a shape of their own.
+_TOKENS = re.compile(
+    r"(?<![A-Za-z0-9])(?:"
+    r"(?:AKIA|ASIA|AROA|AIDA)[0-9A-Z]{16}"
+    r"|sk-[A-Za-z0-9_-]{16,300}|(?:sk|rk|pk)_(?:live|test)_[A-Za-z0-9]{10,200}"
+    r"|gh[opusr]_[A-Za-z0-9]{20,255}|github_pat_[A-Za-z0-9_]{20,255}|glpat-[A-Za-z0-9_-]{16,100}"
+    r"|xox[abeprs]-[A-Za-z0-9-]{10,300}|xapp-[A-Za-z0-9-]{10,300}"
+    r"|AIza[A-Za-z0-9_-]{30,60}|ya29\.[A-Za-z0-9_-]{20,1000}"
+    r"|hf_[A-Za-z0-9]{20,100}|npm_[A-Za-z0-9]{30,100}|pypi-[A-Za-z0-9_-]{30,500}|dop_v1_[a-f0-9]{40,100}"
+    r"|SG\.[A-Za-z0-9_-]{16,40}\.[A-Za-z0-9_-]{16,100}"
+    r"|eyJ[A-Za-z0-9_-]{8,2000}\.[A-Za-z0-9_-]{8,4000}\.[A-Za-z0-9_-]{8,1000}"
+    r"|[0-9]{8,10}:AA[A-Za-z0-9_-]{30,40}"
+    r")(?![A-Za-z0-9])"
+)
+_SCHEMES = re.compile(r"(?i)\b(bearer|basic)( {1,3})([A-Za-z0-9._~+/=-]{8,4000})")
+_IN_ADDRESS = re.compile(r"(://[^\s/@:]{0,200}:)([^\s/@]{1,500})(@)")
+_NAMED = re.compile(
+    r"(?i)((?:password|passwd|passphrase|pwd|secret|token|credential|api[_-]?key|access[_-]?key|private[_-]?key|"
+    r"client[_-]?secret|auth[_-]?key|encryption[_-]?key)"
+    r"[\"']?\s{0,3}(?:=>|[:=])\s{0,3})(\"[^\"\n]{1,4000}\"|'[^'\n]{1,4000}'|[^\s\"',;&)\]}]{4,4000})"
+)
+_NO_SECRET = re.compile(
+    r"(?i)[\"']?(?:null|none|true|false|undefined|\$\{?[A-Z_].{0,200}|\[redacted\]?)[\"']?"
+)
+
+
+class Redacted(NamedTuple):
+    text: str
+    found: int
+
+    @property
+    def is_any(self) -> bool:
+        return self.found > 0
+
+
+def redact(text: str) -> Redacted:
+    text, keys = _private_keys(text)
+    text, named = _values(text)
+    text, tokens = _TOKENS.subn(MARK, text)
+    text, schemes = _SCHEMES.subn(lambda found: f"{found[1]}{found[2]}{MARK}", text)
+    text, addresses = _IN_ADDRESS.subn(_address, text)
+    return Redacted(text, keys + named + tokens + schemes + addresses)
+
+
+def _address(found: re.Match[str]) -> str:
+    return f"{found[1]}{MARK}{found[3]}"
+
+
+def _private_keys(text: str) -> tuple[str, int]:
+    """From its first line to its last; one whose end is missing goes on to the end of the text."""
+    pieces, at, count = [], 0, 0
+    while begin := _BEGIN_KEY.search(text, at):
+        pieces += [text[at : begin.start()], MARK]
+        end = _END_KEY.search(text, begin.end())
+        at, count = (end.end() if end else len(text)), count + 1
+    return "".join([*pieces, text[at:]]), count
+
+
+def _values(text: str) -> tuple[str, int]:
+    """What is assigned to a name that says it is secret."""
+    count = 0
+
+    def instead(found: re.Match[str]) -> str:
+        nonlocal count
+        value = found[2]
+        if _NO_SECRET.fullmatch(value):
+            return found[0]
+        count += 1
+        quote = value[0] if value[0] in "\"'" else ""
+        return f"{found[1]}{quote}{MARK}{quote}"
+
+    return _NAMED.sub(instead, text), count

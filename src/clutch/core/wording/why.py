@@ -1,0 +1,258 @@
+"""Why a task is where it is, in plain words: its timeline, how it was told, and the gate it waits at.
+
+Every command printed here runs as it stands.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import assert_never
+
+from clutch.core import keys
+from clutch.core.gates import Gate, Stuck
+from clutch.core.lifecycle import DESCENDANTS, MISSING
+from clutch.core.model import Phase, Wait
+from clutch.core.wording.shown import ERROR_MAX, duration, visible
+
+LATE = "late: "
+
+
+@dataclass(frozen=True, slots=True)
+class Happened:
+    """One line of a task's timeline, as it is stored."""
+
+    seq: int
+    at: float
+    actor: str
+    from_phase: Phase
+    to_phase: Phase
+    reason: str
+    generation: int = 1
+    outcome: str | None = None
+
+    @property
+    def is_note(self) -> bool:
+        return self.from_phase is self.to_phase
+
+    @property
+    def is_late(self) -> bool:
+        return self.reason.startswith(LATE)
+
+
+@dataclass(frozen=True, slots=True)
+class Attempt:
+    """One attempt to tell. `tried`: the paths that were left, each with why."""
+
+    key: str
+    to_session: str | None
+    to_depth: int | None
+    why: str
+    route_mode: str | None
+    tried: tuple[tuple[str, str], ...]
+    path: str | None
+    attempt: int
+    at: float
+    next_at: float | None
+    outcome: str
+    reason: str
+    run_id: int | None
+    transcript_seq: int | None
+
+
+# ---- the timeline --------------------------------------------------------------------------------------
+
+_PAUSES = {
+    Wait.PERSON: "paused by {actor}",
+    Wait.CHILDREN: "sleeps until its children have settled",
+    Wait.NEEDS_YOU: "waits for a person to decide",
+    Wait.QUOTA: "the provider's quota is used up; it waits without a slot",
+    Wait.BUDGET: "the calls of others hold what is left of the budget; it waits without a slot",
+    Wait.PROVIDER: "the provider failed in a way that may pass; it tries again",
+    Wait.RESTART: "its worker stopped in good order; the next one goes on",
+}
+#: What a reason says in words, by how it begins. `{rest}` is what follows, `{actor}` who did it.
+_SENTENCES: tuple[tuple[str, str, str], ...] = (
+    ("admitted", "spawned", "accepted; waits in the queue"),
+    ("reserved", "spawned", "accepted; its files are being made"),
+    ("started", "started", "a run started"),
+    ("resumed @step ", "resumed", "its worker was lost; another one went on at step {rest}"),
+    ("resumed", "unpaused", "resumed by {actor}"),
+    ("no longer waiting: ", "unparked", "no longer waits for {rest}"),
+    ("grace cancelled", "started", "started again within the grace; the failure does not count"),
+    ("steered", "steered", "steered by {actor}: a new instruction takes the place of what ran"),
+    ("attempt ", "attempt", "telling it failed: attempt {rest}"),
+    ("delivered: ", "delivered", "its requester has read and answered the result ({rest})"),
+    ("undelivered: ", "undelivered", "could not be told ({rest}); kept as a dead letter"),
+    ("skipped: ", "skipped", "nobody is told: {rest}"),
+    ("killed: ", "killed", "killed by {actor}: {rest}"),
+    ("error: ", "failed", "the run failed: {rest}; a new start within the grace goes on"),
+    ("plan ready", "plan", "its plan is written and awaits a decision"),
+    ("plan approved", "decided", "plan approved by {actor}"),
+    ("plan sent back", "decided", "plan sent back by {actor}"),
+    ("plan rejected: ", "decided", "plan rejected by {actor}: {rest}"),
+    ("plan expired", "decided", "nobody decided about the plan in time"),
+    ("children settled", "woken", "its children have settled; it goes on with what they found"),
+    ("descendants expired", "ended", "its children took too long; told with what there is"),
+    (DESCENDANTS, "deferred", "it has ended, but its children's results are still to come"),
+    (MISSING, "deferred", "nobody is there to be told; it waits for somebody to come back"),
+    ("requester is back", "announced", "its requester is back"),
+    ("nobody came back", "announced", "nobody came back in time"),
+    ("redelivered", "redelivered", "redelivered by {actor}"),
+    ("dismissed", "dismissed", "dismissed by {actor}"),
+    ("retry", "again", "started anew by {actor}, from an empty transcript"),
+    ("continue", "again", "continued by {actor}"),
+    ("timeout", "ended", "its time was over"),
+    (LATE, "late", "said after it was over, and kept: {rest}"),
+)
+
+
+def happening(line: Happened) -> tuple[str, str]:
+    """A fixed word for the kind of line, and the line in words."""
+    if line.to_phase is Phase.PAUSED and not line.is_note and line.reason in set(Wait):
+        return "parked", _PAUSES[Wait(line.reason)].format(actor=_who(line))
+    if line.to_phase in (Phase.COMPLETED, Phase.COMPLETED_GIVEUP) and not line.is_note:
+        return "cleaned", "cleaned up; nothing is left to do"
+    if line.to_phase is Phase.ANNOUNCING and line.outcome is not None and line.reason == line.outcome:
+        return "announced", f"the outcome is fixed ({line.outcome}); a letter went to its requester"
+    for beginning, word, sentence in _SENTENCES:
+        if line.reason.startswith(beginning):
+            rest = visible(line.reason.removeprefix(beginning), ERROR_MAX)
+            return word, sentence.format(rest=rest, actor=_who(line))
+    if line.to_phase is Phase.ENDING:
+        return "ended", f"the run ended: {visible(line.reason, ERROR_MAX)}"
+    return "note" if line.is_note else "moved", visible(line.reason, ERROR_MAX)
+
+
+def _who(line: Happened) -> str:
+    return visible(line.actor, ERROR_MAX)
+
+
+# ---- the gate ------------------------------------------------------------------------------------------
+
+
+def clock(at: float) -> str:
+    return f"{datetime.fromtimestamp(at, UTC):%H:%M:%S} UTC"
+
+
+def waiting_for(stuck: Stuck) -> tuple[str, ...]:
+    """Ids of what must happen first, where there are any."""
+    if stuck.children:
+        return tuple(keys.task_id(number) for number in stuck.children)
+    if stuck.gate is Gate.NEEDS_YOU:
+        return stuck.questions
+    is_somebody = stuck.gate in (Gate.REQUESTER_BUSY, Gate.REQUESTER_MISSING, Gate.QUIET_HOURS, Gate.PAUSED)
+    return (_name(stuck),) if is_somebody and stuck.room is not None else ()
+
+
+def _name(stuck: Stuck) -> str:
+    room = stuck.room
+    if room is None:
+        return "its requester"
+    return keys.task_id(room.id) if room.is_task else room.key
+
+
+def opens_when(stuck: Stuck) -> str:
+    by = "" if stuck.until is None else f", at {clock(stuck.until)} at the latest"
+    at = "" if stuck.until is None else f" at {clock(stuck.until)}"
+    match stuck.gate:
+        case Gate.LANE_FULL:
+            lane = "its lane" if stuck.room is None else f"the lane `{stuck.room.lane}`"
+            return f"one of the {stuck.slots} turns in {lane} ends"
+        case Gate.LEASE:
+            return "a worker takes it up; none holds it now"
+        case Gate.DESCENDANTS_ACTIVE:
+            return f"the last of these children has settled{by}"
+        case Gate.REQUESTER_BUSY:
+            return f"the present turn of {_name(stuck)} has ended and it has read the letter"
+        case Gate.REQUESTER_MISSING:
+            return f"{_name(stuck)} is there again{', given up' + at if at else ''}"
+        case Gate.BACKOFF:
+            return f"it is tried again{at}"
+        case Gate.NEEDS_YOU:
+            return f"somebody has decided{by}"
+        case Gate.QUOTA:
+            return f"the provider's quota is free again{at}"
+        case Gate.BUDGET:
+            return f"other calls have given back what they reserved, or somebody gives more{at and ', tried' + at}"
+        case Gate.PAUSED:
+            return f"somebody resumes {_name(stuck)}"
+        case Gate.QUIET_HOURS:
+            return f"the active hours of {_name(stuck)} begin{at}"
+        case Gate.DEAD_LETTER:
+            return f"somebody redelivers or dismisses it{by and ', it expires' + at}"
+        case _:
+            assert_never(stuck.gate)
+
+
+def command(stuck: Stuck, task: str) -> str:
+    """What to type next: it opens the gate, or shows who keeps it shut."""
+    match stuck.gate:
+        case Gate.LANE_FULL:
+            return "clutch ps --phase running"
+        case Gate.LEASE:
+            return "clutch serve"
+        case Gate.DESCENDANTS_ACTIVE:
+            return f"clutch why {keys.task_id(stuck.children[0])}"
+        case Gate.REQUESTER_BUSY | Gate.REQUESTER_MISSING | Gate.QUIET_HOURS:
+            is_task = stuck.room is not None and stuck.room.is_task
+            return f"clutch {'why' if is_task else 'tree'} {task if stuck.room is None else _name(stuck)}"
+        case Gate.NEEDS_YOU:
+            return "clutch inbox"
+        case Gate.PAUSED:
+            return f"clutch resume {task if stuck.room is None else _name(stuck)}"
+        case Gate.DEAD_LETTER:
+            return f"clutch redeliver {task}"
+        case Gate.BACKOFF | Gate.QUOTA | Gate.BUDGET:
+            return f"clutch logs {task}"
+        case _:
+            assert_never(stuck.gate)
+
+
+# ---- all of it, for a terminal ---------------------------------------------------------------------------
+
+
+def why_text(
+    headline: str,
+    timeline: Sequence[Happened],
+    attempts: Sequence[Attempt],
+    stuck: Stuck | None,
+    task: str,
+    now: float,
+) -> str:
+    return "\n".join(_lines(headline, timeline, attempts, stuck, task, now))
+
+
+def _lines(
+    headline: str,
+    timeline: Sequence[Happened],
+    attempts: Sequence[Attempt],
+    stuck: Stuck | None,
+    task: str,
+    now: float,
+) -> Iterator[str]:
+    yield headline
+    for line in timeline:
+        yield f"  {clock(line.at)}  {happening(line)[1]}"
+    if attempts:
+        yield "Telling:"
+    for attempt in attempts:
+        yield from _telling(attempt)
+    if stuck is not None:
+        yield f"Waits at the gate {stuck.gate} since {clock(stuck.since)} ({duration(now - stuck.since)})."
+        yield f"It opens when {opens_when(stuck)}."
+        yield f"  {command(stuck, task)}"
+
+
+def _telling(attempt: Attempt) -> Iterator[str]:
+    where = "main" if attempt.to_depth == 0 else "nested" if attempt.to_depth else "gone"
+    target = visible(attempt.to_session or "a session that was deleted", ERROR_MAX)
+    how = attempt.reason if attempt.outcome == "failed" else attempt.path or attempt.reason
+    again = "" if attempt.next_at is None else f"; next {clock(attempt.next_at)}"
+    route = "" if attempt.route_mode is None else f", route {attempt.route_mode}"
+    reached = f"{target} ({where}; {visible(attempt.why, ERROR_MAX)}{route})"
+    became = f"{attempt.outcome} ({visible(how, ERROR_MAX)}){again}"
+    yield f"  {clock(attempt.at)}  attempt {attempt.attempt} to {reached}: {became}"
+    for path, left in attempt.tried:
+        yield f"    left {visible(path, ERROR_MAX)}: {visible(left, ERROR_MAX)}"

@@ -1,0 +1,170 @@
+"""The gate a task waits at: each is decided from the rows alone, and each names what opens it."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from clutch.core.gates import Facts, Gate, Room, gate_of
+from clutch.core.lifecycle import DESCENDANTS, MISSING
+from clutch.core.model import UNTIL_ANSWERED, Delivery, Phase, Wait
+from clutch.core.wording.why import command, opens_when, waiting_for
+
+OWN = Room(2, "agent:main:subagent:x", due=90.0)
+MAIN = Room(1, "agent:main:main", is_task=False, lane="main", due=90.0)
+FREE = {"main": (0, 4), "subagent": (0, 8)}
+FULL = {"main": (4, 4), "subagent": (8, 8)}
+AT = Facts(100.0, 2, Phase.QUEUED, "", Delivery.NONE, 50.0, OWN, lanes=FREE, workers=1, reader=MAIN)
+TELLING = replace(AT, phase=Phase.ANNOUNCING, delivery=Delivery.WAITING, ready_at=80.0)
+PAUSED = replace(AT, phase=Phase.PAUSED)
+
+
+def parked(reason: str, until: float | None) -> Facts:
+    return replace(PAUSED, reason=reason, own=replace(OWN, due=until, has_run=True, parked_until=until))
+
+
+def told(**reader: object) -> Facts:
+    return replace(TELLING, reader=replace(MAIN, **reader))  # type: ignore[arg-type]
+
+
+CASES = [
+    ("queue is full", replace(AT, lanes=FULL), Gate.LANE_FULL, "8 turns in the lane `subagent`", "ps --phase running"),
+    ("no worker at all", replace(AT, workers=0), Gate.LEASE, "a worker takes it up", "serve"),
+    (
+        "its worker is dead",
+        replace(AT, phase=Phase.RUNNING, own=replace(OWN, is_owned=True, lease_until=99.0)),
+        Gate.LEASE, "a worker takes it up", "serve",
+    ),
+    (
+        "its worker is gone",
+        replace(AT, phase=Phase.RUNNING, own=replace(OWN, is_owned=True)),
+        Gate.LEASE, "a worker takes it up", "serve",
+    ),
+    ("freed, and the lane full", replace(AT, phase=Phase.RUNNING, lanes=FULL), Gate.LANE_FULL, "8 turns", "ps"),
+    (
+        "ended before its children",
+        replace(AT, phase=Phase.ANNOUNCE_DEFERRED, reason=DESCENDANTS, own=replace(OWN, working=(3, 4)), wake_at=200.0),
+        Gate.DESCENDANTS_ACTIVE, "the last of these children has settled, at 00:03:20", "why t_3",
+    ),
+    (
+        "yielded",
+        replace(PAUSED, reason=Wait.CHILDREN, own=replace(OWN, working=(3,), hold_until=160.0)),
+        Gate.DESCENDANTS_ACTIVE, "at 00:02:40", "why t_3",
+    ),
+    (
+        "told when its siblings have settled",
+        told(is_held=True, working=(5,)),
+        Gate.DESCENDANTS_ACTIVE, "the last of these", "why t_5",
+    ),
+    (
+        "requester in a turn",
+        told(is_owned=True, lease_until=200.0),
+        Gate.REQUESTER_BUSY, "turn of agent:main:main", "tree agent:main:main",
+    ),
+    ("requester has it", replace(TELLING, is_taken=True), Gate.REQUESTER_BUSY, "has read the letter", "tree"),
+    ("requester is parked", told(has_run=True), Gate.REQUESTER_BUSY, "agent:main:main", "tree"),
+    (
+        "requester is a task",
+        replace(TELLING, reader=replace(OWN, id=9, is_owned=True)),
+        Gate.REQUESTER_BUSY, "turn of t_9", "why t_9",
+    ),
+    (
+        "nobody is there",
+        replace(TELLING, phase=Phase.ANNOUNCE_DEFERRED, reason=MISSING, wake_at=300.0),
+        Gate.REQUESTER_MISSING, "is there again, given up at 00:05:00", "tree agent:main:main",
+    ),
+    ("requester closed", told(is_closed=True), Gate.REQUESTER_MISSING, "is there again", "tree"),
+    ("requester deleted", replace(TELLING, reader=None), Gate.REQUESTER_MISSING, "its requester is there", "tree t_2"),
+    ("an attempt failed", replace(TELLING, ready_at=130.0), Gate.BACKOFF, "tried again at 00:02:10", "logs t_2"),
+    ("error grace", replace(AT, phase=Phase.ENDING, wake_at=110.0), Gate.BACKOFF, "00:01:50", "logs t_2"),
+    ("cleanup failed", replace(AT, phase=Phase.CLEANUP_PENDING, wake_at=110.0), Gate.BACKOFF, "00:01:50", "logs"),
+    ("provider trouble", parked(Wait.PROVIDER, 104.0), Gate.BACKOFF, "00:01:44", "logs t_2"),
+    ("plan awaits", replace(AT, phase=Phase.AWAITING_APPROVAL), Gate.NEEDS_YOU, "somebody has decided", "inbox"),
+    (
+        "asked a person",
+        replace(parked(Wait.NEEDS_YOU, UNTIL_ANSWERED), questions=("q_7",)),
+        Gate.NEEDS_YOU, "somebody has decided", "inbox",
+    ),
+    ("quota", parked(Wait.QUOTA, 400.0), Gate.QUOTA, "free again at 00:06:40", "logs t_2"),
+    ("budget", parked(Wait.BUDGET, 130.0), Gate.BUDGET, "somebody gives more, tried at 00:02:10", "logs t_2"),
+    ("paused", replace(PAUSED, reason=Wait.PERSON), Gate.PAUSED, "somebody resumes t_2", "resume t_2"),
+    (
+        "parked and then paused",
+        replace(PAUSED, reason=Wait.QUOTA, own=replace(OWN, is_paused=True, parked_until=400.0)),
+        Gate.PAUSED, "somebody resumes t_2", "resume t_2",
+    ),
+    (
+        "requester paused",
+        replace(TELLING, reader=replace(OWN, id=9, is_paused=True)),
+        Gate.PAUSED, "somebody resumes t_9", "resume t_9",
+    ),
+    ("asleep until the heartbeat", told(due=None, heartbeat_at=700.0), Gate.QUIET_HOURS, "begin at 00:11:40", "tree"),
+    (
+        "deferred for the night",
+        replace(TELLING, phase=Phase.ANNOUNCE_DEFERRED, reason="quiet-hours", wake_at=700.0),
+        Gate.QUIET_HOURS, "active hours of agent:main:main begin", "tree",
+    ),
+    (
+        "dead letter",
+        replace(AT, phase=Phase.COMPLETED_GIVEUP, delivery=Delivery.UNDELIVERED, wake_at=900.0),
+        Gate.DEAD_LETTER, "redelivers or dismisses it, it expires at 00:15:00", "redeliver t_2",
+    ),
+    ("letter due, main lane full", replace(TELLING, lanes=FULL), Gate.LANE_FULL, "4 turns in the lane `main`", "ps"),
+    ("nobody carries letters", replace(TELLING, is_seen=False, workers=0), Gate.LEASE, "a worker", "serve"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("facts", "gate", "opens", "typed"), [case[1:] for case in CASES], ids=[case[0] for case in CASES]
+)
+def test_each_gate_is_named_with_what_opens_it_and_what_to_type(
+    facts: Facts, gate: Gate, opens: str, typed: str
+) -> None:
+    stuck = gate_of(facts)
+    assert stuck is not None
+    assert stuck.gate is gate
+    assert opens in opens_when(stuck)
+    assert command(stuck, "t_2").startswith("clutch ")
+    assert typed in command(stuck, "t_2")
+    assert stuck.since <= facts.at
+
+
+def test_every_gate_has_a_case() -> None:
+    assert {case[2] for case in CASES} == set(Gate)
+
+
+@pytest.mark.parametrize(
+    "facts",
+    [
+        AT,  # about to be claimed
+        replace(AT, lanes=FULL, own=replace(OWN, due=101.0)),
+        replace(AT, phase=Phase.RUNNING, own=replace(OWN, is_owned=True, lease_until=105.0)),
+        replace(AT, phase=Phase.SPAWNING),
+        replace(AT, phase=Phase.COMPLETED, delivery=Delivery.DELIVERED),
+        replace(AT, phase=Phase.COMPLETED_GIVEUP, delivery=Delivery.SKIPPED),
+        parked(Wait.QUOTA, 99.0),  # its time has come
+        parked(Wait.RESTART, 90.0),
+        replace(PAUSED, reason=Wait.CHILDREN),  # they have settled
+        TELLING,
+        replace(TELLING, is_seen=False),
+        replace(TELLING, ready_at=None),
+    ],
+)
+def test_whoever_works_or_is_about_to_waits_at_no_gate(facts: Facts) -> None:
+    assert gate_of(facts) is None
+
+
+def test_what_is_waited_for_is_named_by_ids() -> None:
+    by_name = {case[0]: gate_of(case[1]) for case in CASES}
+
+    def named(case: str) -> tuple[str, ...]:
+        stuck = by_name[case]
+        assert stuck is not None
+        return waiting_for(stuck)
+
+    assert named("ended before its children") == ("t_3", "t_4")
+    assert named("asked a person") == ("q_7",)
+    assert named("requester in a turn") == ("agent:main:main",)
+    assert named("requester is a task") == ("t_9",)
+    assert named("quota") == ()

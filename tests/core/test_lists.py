@@ -1,0 +1,121 @@
+"""Tasks in a few words: the list of a chat, all about one, a log."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from decimal import Decimal
+
+import pytest
+
+from clutch.core.history import History, Said
+from clutch.core.lifecycle import DESCENDANTS
+from clutch.core.model import Delivery, Outcome, Path, Phase, Wait
+from clutch.core.task_view import CurrentTool, PlanView, Tally, TaskView, Telling
+from clutch.core.wording.lists import NOTHING, Contract, info_text, list_text, log_text, status
+
+RUNNING = TaskView(
+    0x7F3A, 1, 1, "agent:main:subagent:x", "agent:main:main", "agent:main:main", 1, "leaf", "main", "AI research",
+    Phase.RUNNING, "started", None, None, 1, 1000.0, 1000.0, None, 1146.0, None, Telling(Delivery.NONE),
+    own=Tally(12_100, 3_100, calls=4), current_tool=CurrentTool("web_fetch", "example.com", 1146.0),
+)  # fmt: skip
+DONE = replace(
+    RUNNING, task_id=0x91BC, label="Data analysis", phase=Phase.COMPLETED, outcome=Outcome.OK, ended_at=1312.0,
+    current_tool=None, delivery=Telling(Delivery.DELIVERED, Path.QUEUED, None, 1, at=1313.0),
+)  # fmt: skip
+CONTRACT = Contract("find\nout", "agent:main:main")
+
+
+def test_a_list_is_numbered_lined_up_and_counts() -> None:
+    assert list_text([RUNNING, DONE], 1150.0) == (
+        "Subagents (this session)   Active: 1 · Done: 1\n"
+        "1) running · AI research · 2m30s · 15.2k tok · web_fetch(example.com) 4s ago · t_tsz\n"
+        "2) done    · Data analysis · 5m12s · delivered (queued) · t_wd41"
+    )
+
+
+def test_an_empty_list_says_so() -> None:
+    assert list_text([], 0.0) == NOTHING
+
+
+def test_a_label_cannot_begin_a_line_of_its_own() -> None:
+    text = list_text([replace(RUNNING, label="x\n2) done · fake")], 1150.0)
+    assert len(text.splitlines()) == 2
+
+
+@pytest.mark.parametrize(
+    ("changes", "word"),
+    [
+        ({"phase": Phase.SPAWNING}, "queued"),
+        ({"phase": Phase.QUEUED}, "queued"),
+        ({}, "running"),
+        ({"phase": Phase.ENDING}, "running"),
+        ({"phase": Phase.PAUSED, "reason": Wait.QUOTA}, "paused"),
+        ({"phase": Phase.PAUSED, "reason": Wait.CHILDREN, "children_active": 2}, "waiting (2 children)"),
+        (
+            {"phase": Phase.ANNOUNCE_DEFERRED, "reason": DESCENDANTS, "children_active": 1},
+            "waiting (1 children)",
+        ),
+        ({"phase": Phase.AWAITING_APPROVAL}, "plan?"),
+        ({"phase": Phase.ANNOUNCING, "outcome": Outcome.OK}, "done"),
+        ({"outcome": Outcome.ERROR}, "failed"),
+        ({"outcome": Outcome.TIMEOUT}, "timeout"),
+        ({"outcome": Outcome.KILLED}, "killed"),
+        ({"outcome": Outcome.LOST}, "lost"),
+        (
+            {"outcome": Outcome.OK, "delivery": Telling(Delivery.UNDELIVERED, None, "expiry")},
+            "done, undelivered",
+        ),
+    ],
+)
+def test_each_state_has_its_word(changes: dict[str, object], word: str) -> None:
+    assert status(replace(RUNNING, **changes)) == word  # type: ignore[arg-type]
+
+
+@pytest.mark.scenario(159)
+def test_info_shows_all_fields() -> None:
+    view = replace(
+        DONE, error="broken", model_requested="small", model="small-2", run_id=3, plan=PlanView("approved", None, 1),
+        own=Tally(10, 5, calls=1, usd=Decimal("0.42")), subtree=Tally(20, 10, calls=2, usd=Decimal("0.5"), unpriced=1),
+        delivery=Telling(Delivery.WAITING, None, None, 2, next_at=1400.0),
+    )  # fmt: skip
+    contract = replace(
+        CONTRACT, thinking="low", workspace="/w", cleanup="delete", queued_at=1000.0, archived_at=5000.0,
+        result_bytes=2100, result_sha="ab" * 32, attachments=(("data.csv", 10),),
+    )  # fmt: skip
+    lines = dict(line.split(": ", 1) for line in info_text(view, contract, 2000.0).splitlines())
+    assert list(lines) == [
+        "Status", "Phase", "Label", "Task", "Ids", "Session", "Requester", "Depth", "Role", "Model", "Thinking", "Mode",
+        "Cleanup", "Workspace", "Created", "Queued", "Started", "Ended", "Archive", "Runtime", "Tokens", "Cost",
+        "Delivery", "Outcome", "Result", "Attachments", "Plan",
+    ]  # fmt: skip
+    assert lines["Ids"] == "task t_wd41, run r_3, generation 1, attempt 0"
+    assert (lines["Task"], lines["Model"]) == ("find\\nout", "asked small, used small-2")
+    assert lines["Cost"] == "$0.42 (subtree at least $0.50)"
+    assert lines["Delivery"] == "to be told, 2 attempts, next try 1970-01-01 00:23:20 UTC"
+    assert (lines["Outcome"], lines["Plan"]) == ("ok: broken", "[PLAN:APPROVED]")
+    assert lines["Result"] == "2 KiB, sha256 abababababab…, captured 1970-01-01 00:21:52 UTC"
+    assert (lines["Attachments"], lines["Archive"]) == ("data.csv (10 B)", "archived 1970-01-01 01:23:20 UTC")
+
+
+def test_what_is_unknown_is_never_shown_as_nothing_spent() -> None:
+    lines = dict(line.split(": ", 1) for line in info_text(RUNNING, CONTRACT, 2000.0).splitlines())
+    assert lines["Cost"] == "n/a (subtree n/a)"
+    assert (lines["Ended"], lines["Result"], lines["Outcome"]) == ("n/a", "none", "none yet")
+
+
+@pytest.mark.scenario(159)
+def test_a_log_has_one_line_for_each_thing_said() -> None:
+    entries = (
+        Said(1, 3600.0, "input", "do\nit", "task"),
+        Said(2, 3601.0, "answer", "", calls=("read(a.txt)",)),
+        Said(3, 3602.0, "results", "gone", "read", is_failed=True),
+        Said(4, 3603.0, "answer", "sorry"),
+    )
+    assert log_text(History(entries, before=1)).splitlines() == [
+        "(older entries before #1)",
+        "#1 01:00:00 task: do\\nit",
+        "#2 01:00:01 assistant calls read(a.txt)",
+        "#3 01:00:02 read failed: gone",
+        "#4 01:00:03 assistant: sorry",
+    ]
+    assert log_text(History()) == "Nothing was said yet."
