@@ -12,6 +12,7 @@ from datetime import datetime
 from functools import partial
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 import pytest
 
@@ -321,3 +322,29 @@ def test_what_was_used_is_added_up(client: Client, by: str) -> None:
 
 def test_the_agents_are_listed_with_their_models(client: Client) -> None:
     assert [agent["agentId"] for agent in client.get("/v1/agents")["agents"]] == ["main"]
+
+
+def test_sessions_are_listed_with_their_tasks_and_can_be_read(client: Client) -> None:
+    chat = "agent:main:chat:listed"
+    task = spawned(client, "quick one", requester=chat)
+    key = ended(client, task, "delivered")["task"]["sessionKey"]
+    found = {one["sessionKey"]: one for one in client.get("/v1/sessions", limit=200)["sessions"]}
+    assert (found[chat]["kind"], found[chat]["task"]) == ("chat", None)
+    assert (found[key]["kind"], found[key]["task"]["taskId"]) == ("subagent", task)
+    path = f"/v1/sessions/{quote(key, safe='')}/transcript"
+    assert client.get(path) == client.get(task_path(task, "transcript"))
+    said = client.get(f"/v1/sessions/{quote(chat, safe='')}/transcript")["messages"]
+    assert any(line["kind"] == "answer" for line in said)
+
+
+def test_words_to_a_main_agent_start_its_turn(client: Client) -> None:
+    path = "/v1/sessions/agent%3Amain%3Achat%3Aspoken"
+    assert client.post(f"{path}/messages", {"text": "good morning"})["letterId"].startswith("user:")
+    deadline = time.monotonic() + 20
+    while len(said := client.get(f"{path}/transcript")["messages"]) < 2:
+        assert time.monotonic() < deadline, said
+    assert "good morning" in said[1]["body"]["text"]
+    assert (
+        declined(lambda: client.post("/v1/sessions/nobody/messages", {"text": "x"})).said["field"]
+        == "session"
+    )

@@ -19,6 +19,7 @@ from clutch.core.evidence import Evidence
 from clutch.core.task_view import Line, ResultView, Summary, Tally, TaskView, Telling, Transcript
 from clutch.core.wording.results import cut_from
 from clutch.protocol.control import KillReport, Steered
+from clutch.protocol.history import SessionLine
 from clutch.protocol.needs_you import Item
 
 Object: TypeAlias = dict[str, Any]
@@ -191,6 +192,21 @@ def result(found: ResultView) -> Object:
 
 def transcript(page: Transcript) -> Object:
     return {"messages": [_line(line) for line in page.lines], "next": page.next}
+
+
+def sessions(lines: Sequence[SessionLine]) -> Object:
+    return {"sessions": [_session(line) for line in lines]}
+
+
+def _session(line: SessionLine) -> Object:
+    return {
+        "sessionKey": line.key,
+        "kind": line.kind.value,
+        "agentId": line.agent_id,
+        "depth": line.depth,
+        "lastProgressAt": moment(line.moved_at),
+        "task": None if line.task is None else task(line.task),
+    }
 
 
 def _line(line: Line) -> Object:

@@ -95,6 +95,13 @@ def result(now: float, who: Standpoint, target: str) -> Tx[Object]:
     return objects.result(found)
 
 
+def session_transcript(
+    now: float, who: Standpoint, target: str, after: int = 0, limit: int = PAGE_MAX
+) -> Tx[Object]:
+    number = yield from session_number(now, who, target)
+    return objects.transcript((yield from listing.transcript(now, number, after, limit)))
+
+
 def inbox(now: float) -> Tx[Object]:
     return objects.inbox((yield from needs_you.waiting(now)))
 

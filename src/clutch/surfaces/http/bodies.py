@@ -5,11 +5,12 @@ Sizes are checked while reading, so that nobody makes us hold more than we would
 
 from __future__ import annotations
 
-from typing import TypeVar
+from typing import Annotated, TypeVar
 
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from starlette.requests import Request
 
+from clutch.protocol.listing import PAGE_MAX
 from clutch.surfaces.problems import Problem
 
 BODY_BYTES_MAX = 1024 * 1024
@@ -27,6 +28,13 @@ class Query(BaseModel):
     """Behind the `?` everything is text, and is read as what it should be."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class PageQuery(Query):
+    """A piece of a transcript."""
+
+    after: Annotated[int, Field(ge=0)] = 0
+    limit: Annotated[int, Field(ge=1, le=PAGE_MAX)] = PAGE_MAX
 
 
 async def read_body(request: Request, model: type[M], bytes_max: int = BODY_BYTES_MAX) -> tuple[M, bytes]:

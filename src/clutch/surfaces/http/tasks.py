@@ -12,8 +12,8 @@ from clutch.core.model import Outcome, Phase
 from clutch.gateway import reads
 from clutch.gateway.desk import Until
 from clutch.protocol import targets
-from clutch.protocol.listing import LIMIT_MAX, PAGE_MAX
-from clutch.surfaces.http.bodies import Body, Query
+from clutch.protocol.listing import LIMIT_MAX
+from clutch.surfaces.http.bodies import Body, PageQuery, Query
 from clutch.surfaces.http.routes import Ask, Entry, Reply
 
 WAIT_S_MAX = 60.0
@@ -30,11 +30,6 @@ class ListQuery(Query):
     limit: Annotated[int, Field(ge=1, le=LIMIT_MAX)] = 50
     cursor: str | None = None
     numbered: bool = False  #: from now on `#1` is the first of these to whoever asked
-
-
-class PageQuery(Query):
-    after: Annotated[int, Field(ge=0)] = 0
-    limit: Annotated[int, Field(ge=1, le=PAGE_MAX)] = PAGE_MAX
 
 
 class WaitQuery(Query):
