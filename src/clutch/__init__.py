@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from clutch.errors import (
         ClutchError,
         DiskFull,
+        IdempotencyConflict,
         InvalidInput,
         NotFound,
         SchemaTooNew,
@@ -61,6 +62,7 @@ __all__ = [
     "DiskFull",
     "Event",
     "Heartbeat",
+    "IdempotencyConflict",
     "InvalidInput",
     "Limits",
     "McpServer",

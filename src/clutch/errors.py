@@ -7,7 +7,7 @@ these are for broken promises of the caller or of the world.
 from __future__ import annotations
 
 import inspect
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 
 class ClutchError(Exception):
@@ -73,7 +73,15 @@ class InvalidInput(ClutchError):
 
 
 class SpawnRefused(ClutchError):
-    """A limit or a right forbids this spawn; the message names the config key and both numbers."""
+    """A limit or a right forbids this spawn; the message names the config key and both numbers, `limit` has them."""
+
+    def __init__(self, message: str | None = None, limit: Mapping[str, object] | None = None) -> None:
+        super().__init__(message)
+        self.limit = dict(limit or {})
+
+
+class IdempotencyConflict(ClutchError):
+    """This key was used before, for something else. Take another key, or ask for the same again."""
 
 
 class Forbidden(ClutchError):

@@ -9,13 +9,11 @@ import time
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, replace
-from functools import partial
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Self, TypeVar, Unpack
 from urllib.parse import urlsplit
 
-from clutch.core.admission import OWN_RUNTIME, SpawnRequest
 from clutch.core.agents import Agent, roster
 from clutch.core.heartbeat import CHECKLIST
 from clutch.core.pacing import Bounds
@@ -129,7 +127,7 @@ async def running_engine(
             lives=lives,
             refresh=rooms.ready if rooms is not None and rooms.has_servers else None,
             prepare=router.prepare if router is not None else None,
-            check=partial(_check, router, runtimes),
+            check_model=None if router is None else router.check,
         )
         worker = Worker(kit, clock, has_leases=database is not None)
         await stack.enter_async_context(_at_work(worker, channels))
@@ -162,14 +160,6 @@ def _place_of(home: Path, what: str, database: str | None) -> Path:
     parts = urlsplit(database)
     place = f"{parts.hostname}:{parts.port}{parts.path}?{parts.query}"
     return home / what / hashlib.sha256(place.encode()).hexdigest()[:16]
-
-
-def _check(router: Router | None, runtimes: Mapping[str, Runtime], request: SpawnRequest) -> None:
-    if router is not None and request.model is not None:
-        router.check(request.model)
-    if request.runtime != OWN_RUNTIME and request.runtime not in runtimes:
-        known = ", ".join(sorted({OWN_RUNTIME, *runtimes}))
-        raise InvalidInput("runtime", f"there is no {request.runtime[:64]!r} here; known: {known}")
 
 
 def _models(policy: Policy) -> Iterator[tuple[str, str]]:

@@ -115,7 +115,7 @@ def test_what_the_config_gives_an_agent() -> None:
 
 
 def test_defaults_are_those_of_the_documents() -> None:
-    assert Subagents() == Subagents(None, None, 0.0, on_full=OnFull.REJECT)
+    assert Subagents() == Subagents(None, None, 0.0, on_full=OnFull.QUEUE)
     beat = Heartbeat()
     assert (beat.every_s, beat.ack_chars_max, beat.coalesce_s, beat.busy_retry_s) == (1800, 300, 0.25, 1)
     assert (beat.dedupe_s, beat.events_max, beat.target) == (86_400, 20, "last")

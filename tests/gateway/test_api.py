@@ -235,11 +235,23 @@ async def test_bad_spawns_name_the_field_and_write_nothing(tmp_path: Path) -> No
         assert await c._kit.door.read(rows) == before
 
 
-@pytest.mark.parametrize("name", ["colour", "channel", "target", "agentId"])
-async def test_a_parameter_that_does_not_exist_is_an_error_of_python(tmp_path: Path, name: str) -> None:
+@pytest.mark.parametrize(
+    ("name", "rule"),
+    [
+        ("colour", "is not a known field; known are: task, label"),
+        ("lable", "is not a known field; did you mean 'label'?"),
+        ("agentId", "is not a known field; did you mean 'agent_id'?"),
+        ("channel", "the child never chooses where results go"),
+        ("target", "the child never chooses where results go"),
+    ],
+)
+async def test_a_parameter_that_does_not_exist_is_named(tmp_path: Path, name: str, rule: str) -> None:
     async with clutch(tmp_path / "state") as c:
-        with pytest.raises(TypeError, match=name):
-            _ = await c.spawn("fine", **{name: "red"})  # type: ignore[arg-type]
+        unknown: Any = {name: "red"}
+        with pytest.raises(InvalidInput) as caught:
+            _ = await c.spawn("fine", **unknown)
+        assert caught.value.field == name
+        assert rule in caught.value.rule
 
 
 async def test_bad_words_name_the_field_and_write_nothing(tmp_path: Path) -> None:

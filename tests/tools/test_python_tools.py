@@ -92,7 +92,7 @@ async def test_the_signature_is_the_schema_and_the_docstring_the_description() -
         ({"city": 1}, "city: must be a valid string"),
         ({"city": "x", "days": "3"}, "days: must be a valid integer"),
         ({"city": "x", "days": True}, "days: must be a valid integer"),
-        ({"city": "x", "dais": 3}, "dais: is not a known field; known are: city, days"),
+        ({"city": "x", "dais": 3}, "dais: is not a known field; did you mean 'days'? known are: city, days"),
         ({"city": "x", "context": {}}, "context: is not a known field"),
     ],
 )

@@ -12,10 +12,10 @@ from dataclasses import dataclass, field, replace
 from decimal import Decimal
 from enum import StrEnum
 
-from clutch.core import attachments
+from clutch.core import attachments, keys
 from clutch.core.attachments import Attachment
 from clutch.core.model import Thinking, Workspace
-from clutch.core.policy import Limits
+from clutch.core.policy import DEPTH_MAX, Limits
 
 OWN_RUNTIME = "subagent"
 
@@ -23,6 +23,11 @@ OWN_RUNTIME = "subagent"
 class Cleanup(StrEnum):
     KEEP = "keep"
     DELETE = "delete"
+
+
+class Mode(StrEnum):
+    RUN = "run"
+    SESSION = "session"  #: stays for what is said in its thread
 
 
 class Context(StrEnum):
@@ -54,7 +59,7 @@ class SpawnRequest:
     expects_completion: bool = True
     thinking: Thinking | None = None
     context: Context = Context.ISOLATED
-    workspace: Workspace = Workspace.INHERIT
+    workspace: Workspace | None = None
     cwd: str | None = None  #: beneath the workspace
     tools: frozenset[str] | None = None  #: patterns; can only remove
     needs_sandbox: bool = False
@@ -62,11 +67,17 @@ class SpawnRequest:
     output_schema: str | None = None  #: as JSON text
     runtime: str = OWN_RUNTIME
     attachments: tuple[Attachment, ...] = field(default=(), repr=False)
+    mode: Mode = Mode.RUN
+    thread: bool = False  #: a thread of a channel is bound to it
+    dry_run: bool = False  #: says what would be accepted, and writes nothing
+    idempotency_key: str | None = None
+    digest: str = ""  #: of all that was asked for, if somebody chose the key and may use it again
+    warnings: tuple[str, ...] = ()  #: what was not taken as it was said
 
     @property
     def has_side_work(self) -> bool:
-        """Files are made before the task may be queued."""
-        return self.workspace is Workspace.ISOLATED or bool(self.attachments)
+        """Files or a thread are made before the task may be queued."""
+        return self.workspace is Workspace.ISOLATED or self.thread or bool(self.attachments)
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,6 +86,7 @@ class Census:
 
     agent_id: str
     depth: int
+    depth_max: int = DEPTH_MAX  #: of the session: raising the limit later does not raise it
     is_closed: bool = False
     children: int = 0  #: active children; an ended one with live descendants still counts
     descendants: int = 0  #: alive below the same root
@@ -98,6 +110,7 @@ class Refused:
 
     error: str
     limit: Mapping[str, object] = field(default_factory=dict)
+    is_conflict: bool = False  #: not a limit: the key was used for something else
 
 
 KEY = "agents.defaults.subagents."
@@ -109,7 +122,7 @@ def admit(request: SpawnRequest, census: Census, limits: Limits) -> Admitted | R
         _dead_parent(census)
         or _attachments(request, limits)
         or _agent(request, census, limits, agent_id)
-        or _over("maxSpawnDepth", census.depth, limits.depth_max)
+        or _over("maxSpawnDepth", census.depth, min(census.depth_max, limits.depth_max))
         or _over("maxChildrenPerAgent", census.children, limits.children_max)
         or _over("maxDescendants", census.descendants, limits.descendants_max)
         or _retained(census, limits)
@@ -150,9 +163,9 @@ def _agent(request: SpawnRequest, census: Census, limits: Limits, agent_id: str)
     allowed = limits.allow_agents
     if agent_id in allowed - {"*"} or ("*" in allowed and agent_id in census.configured_agents):
         return None
-    return Refused(
-        f"agent {agent_id[:64]!r} is not in {KEY}allowAgents {sorted(allowed)}", {"key": f"{KEY}allowAgents"}
-    )
+    hint = keys.hint(agent_id, census.configured_agents | allowed - {"*"})
+    error = f"agent {agent_id[:64]!r} is not in {KEY}allowAgents {sorted(allowed)}{hint}"
+    return Refused(error, {"key": f"{KEY}allowAgents"})
 
 
 def _over(name: str, used: int, allowed: int) -> Refused | None:

@@ -10,6 +10,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, tzinfo
 from enum import StrEnum
+from functools import lru_cache
 from types import MappingProxyType
 from zoneinfo import ZoneInfo
 
@@ -148,7 +149,9 @@ class Subagents:
     run_timeout_s: float = 0.0  #: 0 = none: a deadline nobody asked for would cut good work
     workspace: Workspace = Workspace.INHERIT
     on_invalid_model: OnInvalidModel = OnInvalidModel.ERROR
-    on_full: OnFull = OnFull.REJECT  #: of agents: a model that waits can do nothing else; programs choose
+    on_full: OnFull = (
+        OnFull.QUEUE
+    )  #: of programs. Agents are refused at once: one that waited would hold a turn
 
     def __post_init__(self) -> None:
         check(self)
@@ -183,6 +186,11 @@ def roster(agents: Iterable[Agent]) -> Roster:
         require("agents", f"there are two agents {agent.id!r}", is_kept=agent.id not in listed)
         listed[agent.id] = agent
     return MappingProxyType(listed)
+
+
+@lru_cache(maxsize=256)  # asked for every child
+def unlisted(agent_id: str) -> Agent:
+    return Agent(agent_id)
 
 
 def check_allowed(field_name: str, allowed: frozenset[str]) -> None:

@@ -129,14 +129,19 @@ def nearest(text: str, known: Iterable[str]) -> str | None:
     return close[0] if close else None
 
 
+def hint(text: str, known: Iterable[str]) -> str:
+    """For the end of an error message."""
+    suggestion = nearest(text, known)
+    return "" if suggestion is None else f"; did you mean {suggestion!r}?"
+
+
 def check_agent_id(text: str, configured: Collection[str]) -> BadAgentId | None:
     """None when `text` is the exact id of a configured agent."""
     problem = agent_id_problem(text)
     if problem is None and text in configured:
         return None
     suggestion = nearest(text, configured)
-    hint = f"; did you mean {suggestion!r}?" if suggestion is not None else ""
-    return BadAgentId((problem or f"agent {text!r} is not configured") + hint, suggestion)
+    return BadAgentId((problem or f"agent {text!r} is not configured") + hint(text, configured), suggestion)
 
 
 # --- public ids -------------------------------------------------------------------------------------------

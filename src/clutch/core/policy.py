@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from decimal import Decimal
 from enum import StrEnum
 from types import MappingProxyType
 
-from clutch.core.agents import NOBODY, Agent, AgentDefaults, Heartbeat, check_allowed
+from clutch.core.agents import NOBODY, Agent, AgentDefaults, Heartbeat, check_allowed, unlisted
 from clutch.core.attachments import AttachmentRules
 from clutch.core.authority import AgentGrant, Peers, ToolPolicy, Visibility
 from clutch.core.checks import check, require
@@ -260,7 +260,16 @@ class Policy:
 
     def agent(self, agent_id: str) -> Agent:
         """One that is not listed has the defaults and nothing else."""
-        return self.agents.get(agent_id) or Agent(agent_id)
+        return self.agents.get(agent_id) or unlisted(agent_id)
+
+    def limits_of(self, agent_id: str) -> Limits:
+        """For what this agent spawns: its own lists come before those of the defaults."""
+        own = self.agent(agent_id).subagents
+        if not own.allow_agents and own.require_agent_id is None:
+            return self.limits
+        required = self.limits.require_agent_id if own.require_agent_id is None else own.require_agent_id
+        allowed = own.allow_agents or self.limits.allow_agents
+        return replace(self.limits, allow_agents=allowed, require_agent_id=required)
 
     def model_of(self, agent_id: str) -> str:
         return self.agent(agent_id).model or self.defaults.model

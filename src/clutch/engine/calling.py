@@ -12,13 +12,13 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import NoReturn
 
-from clutch.core import bounds, keys, wording
+from clutch.core import bounds, wording
 from clutch.core.admission import Refused
-from clutch.core.attachments import SPAWN, receipt, redacted, task_path
+from clutch.core.attachments import SPAWN, redacted, task_path
 from clutch.core.authority import Verb
 from clutch.core.bounds import SUBMIT, Loop
 from clutch.core.messages import Answer, Call, Result, Results
-from clutch.engine import typed
+from clutch.engine import spawning, typed
 from clutch.engine.context import spilled
 from clutch.engine.open_run import OpenRun
 from clutch.engine.spawning import Spawned, spawn_all
@@ -234,11 +234,10 @@ def _orders(run: OpenRun, answer: Answer, places: Sequence[int]) -> tuple[list[R
         try:
             request = run.kit.wanted(answer.calls[place].args)
         except InvalidInput as error:
-            wrong.append(_said(place, {"status": "error", "error": str(error)}, failed=True))
+            wrong.append(_said(place, spawning.wrong(error), failed=True))
             continue
-        ids = run.kit.ids
         key = f"{run.session_id}:{run.head}:{place}"
-        orders.append(Order(key, ids.next(), ids.uuid4(), request, place))
+        orders.append(spawning.order(run.kit, request, key, place))
     return wrong, orders
 
 
@@ -246,7 +245,7 @@ async def _spawn(run: OpenRun, orders: Sequence[Order]) -> list[Result]:
     if not orders:
         return []
     answers = await spawn_all(run.kit, run.session_id, run.about.root_id, run.fence, orders)
-    return [in_words(run, order, got) for order, got in zip(orders, answers, strict=True)]
+    return [in_words(order, got) for order, got in zip(orders, answers, strict=True)]
 
 
 async def _delegate(
@@ -256,7 +255,7 @@ async def _delegate(
     note = _warning(run, answer)
 
     def words(order: Order, got: Accepted | Refused) -> Result:
-        return _noted([in_words(run, order, got)], note)[0]
+        return _noted([in_words(order, got)], note)[0]
 
     root, nonce = run.about.root_id, run.kit.ids.nonce()
     return await run.kit.door.tx(
@@ -269,31 +268,6 @@ def _said(place: int, body: dict[str, object], *, failed: bool) -> Result:
     return Result(place, SPAWN, json.dumps(body, ensure_ascii=False), failed)
 
 
-def in_words(run: OpenRun, order: Order, got: Spawned) -> Result:
-    """The answer of `sessions_spawn`, in the words of the surfaces."""
-    if isinstance(got, str):
-        return _said(order.place, {"status": "error", "error": got}, failed=True)
-    if isinstance(got, Refused):
-        body: dict[str, object] = {"status": "forbidden", "error": got.error}
-        if got.limit:
-            body["limit"] = dict(got.limit)
-        return _said(order.place, body, failed=True)
-    request = order.request
-    note = wording.spawn_note(expects_completion=request.expects_completion, plan_mode=request.plan_mode)
-    accepted: dict[str, object] = {
-        "status": "accepted",
-        "taskId": keys.task_id(got.task_id),
-        "childSessionKey": got.session_key,
-        "label": got.label,
-        "mode": "run",
-        "model": got.model or run.policy.defaults.model,
-        "context": got.context,
-        "note": note,
-    }
-    if request.thinking is not None:
-        accepted["thinking"] = request.thinking
-    if request.attachments:
-        accepted["attachments"] = receipt(file.stored for file in request.attachments)
-    if got.warnings:
-        accepted["warnings"] = list(got.warnings)
-    return _said(order.place, accepted, failed=False)
+def in_words(order: Order, got: Spawned) -> Result:
+    said = spawning.answer(order, got)
+    return _said(order.place, said, failed=said["status"] != "accepted")

@@ -5,13 +5,14 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from decimal import Decimal
 from types import MappingProxyType
 from typing import Any
 
-from clutch.core import context
+from clutch.core import choosing, context
 from clutch.core.admission import SpawnRequest
+from clutch.core.agents import OnInvalidModel
 from clutch.core.messages import Usage
 from clutch.core.policy import Policy
 from clutch.engine import typed
@@ -19,6 +20,7 @@ from clutch.engine.bus import Bus
 from clutch.engine.changes import Changes
 from clutch.engine.context import Documents, Surroundings
 from clutch.engine.ids import Ids
+from clutch.errors import InvalidInput
 from clutch.ports import Lives, ModelRequest, Models, Prices, Runtime, TaskFiles, Toolbox, Workspaces
 from clutch.store.door import Door
 
@@ -62,7 +64,7 @@ class Kit:
     )
     #: Loads what a model needs, in a thread: an import of seconds on the event loop would cost the lease.
     prepare: Callable[[str], Awaitable[None]] | None = None
-    check: Callable[[SpawnRequest], None] | None = None  #: raises InvalidInput: model or runtime unknown here
+    check_model: Callable[[str], None] | None = None  #: raises InvalidInput for one that cannot be asked
     stopping: asyncio.Event = field(default_factory=asyncio.Event)
     turns: dict[int, asyncio.Task[None]] = field(default_factory=dict)  #: under way here, by session
     _changes: Changes | None = None
@@ -82,12 +84,28 @@ class Kit:
             log.exception("not everything was loaded; the first call says what is missing")
 
     def wanted(self, args: Mapping[str, Any]) -> SpawnRequest:
-        """Arguments of a spawn, checked for form and for what there is here. Raises InvalidInput."""
+        """Arguments of a spawn, checked for form and for what there is here. Raises InvalidInput.
+
+        Every door comes through here, so all say the same of the same arguments."""
         request = self.toolbox.spawn_request(args)
         if request.output_schema is not None:
             typed.check_form(request.output_schema)
-        if self.check is not None:
-            self.check(request)
+        names = None if request.tools is None else [spec.name for spec in self.toolbox.specs()]
+        choosing.check(request, self.policy, names, self.runtimes)
+        if request.idempotency_key is not None:
+            request = replace(request, digest=choosing.digest(request))
+        return choosing.settled(self._with_model(request), self.policy)
+
+    def _with_model(self, request: SpawnRequest) -> SpawnRequest:
+        if request.model is None or self.check_model is None:
+            return request
+        try:
+            self.check_model(request.model)
+        except InvalidInput as error:
+            if self.policy.defaults.subagents.on_invalid_model is OnInvalidModel.ERROR:
+                raise
+            warning = f"{error}; the child gets the model it would have without"
+            return replace(request, model=None, warnings=(*request.warnings, warning))
         return request
 
     def around(self) -> Surroundings:

@@ -1,5 +1,6 @@
-"""Spawning with side work: the task is reserved, its files are made, then it is queued; or all of it is undone.
+"""Spawning, for every door: the order, the transaction, the side work, the answer.
 
+With side work the task is reserved, its files are made, then it is queued; or all of it is undone.
 Contents of attachments live in the spawn call until they are on disk: an agent's call is in its transcript, and
 whoever goes on with its run after a crash makes them again; a program that got no answer has its own.
 """
@@ -8,12 +9,18 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Sequence
+import math
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import replace
+from functools import partial
 from typing import TypeAlias
 
-from clutch.core.admission import Refused
-from clutch.core.model import Workspace
+from clutch.core import keys, wording
+from clutch.core.admission import Refused, SpawnRequest
+from clutch.core.attachments import receipt
+from clutch.core.model import Phase, Workspace
 from clutch.engine.kit import Kit
+from clutch.errors import InvalidInput
 from clutch.ports import FilesFailed, SideWorkFailed, TaskFiles, WorkspaceFailed, Workspaces
 from clutch.protocol import preparing
 from clutch.protocol.spawn import Accepted, Order, spawn
@@ -24,6 +31,16 @@ log = logging.getLogger(__name__)
 Spawned: TypeAlias = Accepted | Refused | str
 NO_WORKSPACES = "workspace: no directory for isolated workspaces is configured here"
 NO_FILES = "attachments: no directory for files is configured here"
+NO_THREADS = "thread: no channel here can bind one"
+STILL_SPAWNING = "idempotencyKey: a spawn with this key is still under way; ask again"
+PAUSE_S = 0.05
+LATE_TICKS = 10  # a reservation that ran out is undone by whoever looks at the alarms next
+
+
+def order(kit: Kit, request: SpawnRequest, key: str, place: int = 0) -> Order:
+    """`key`: of this call; one that the caller chose comes before it, and is the same at every door."""
+    chosen = request.idempotency_key
+    return Order(key if chosen is None else f"key:{chosen}", kit.ids.next(), kit.ids.uuid4(), request, place)
 
 
 async def spawn_all(
@@ -32,14 +49,41 @@ async def spawn_all(
     """All spawns of one answer in one transaction, then the side work of each that has some."""
     answers = await kit.door.tx((root_id, session_id), spawn, kit.policy, session_id, root_id, fence, orders)
     pairs = zip(orders, answers, strict=True)
-    return list(await asyncio.gather(*(_prepared(kit, order, answer) for order, answer in pairs)))
+    again = partial(spawn_all, kit, session_id, root_id, fence)
+    return list(await asyncio.gather(*(_brought_about(kit, one, answer, again) for one, answer in pairs)))
 
 
-async def _prepared(kit: Kit, order: Order, answer: Accepted | Refused) -> Spawned:
+async def _brought_about(
+    kit: Kit,
+    wanted: Order,
+    answer: Accepted | Refused,
+    again: Callable[[Sequence[Order]], Awaitable[list[Spawned]]],
+) -> Spawned:
     if isinstance(answer, Refused) or not answer.is_spawning:
         return answer
+    if answer.is_new or not wanted.request.digest:
+        return await _prepared(kit, wanted, answer)
+    # Of a key that somebody chose: they may be alive and at it. Of a call, they are dead, or this is not the owner.
+    phase = await _left_to_others(kit, answer.task_id)
+    if phase is None:
+        return (await again([wanted]))[0]
+    return STILL_SPAWNING if phase is Phase.SPAWNING else replace(answer, is_spawning=False)
+
+
+async def _left_to_others(kit: Kit, task_id: int) -> Phase | None:
+    """What became of it. Without an end of their work the alarm undoes it, and there is no such task any more."""
+    patience_s = kit.policy.limits.reservation_s + LATE_TICKS * kit.policy.work.tick_s
+    for _ in range(math.ceil(patience_s / PAUSE_S)):
+        phase = await kit.door.read(preparing.phase_of, task_id)
+        if phase is not Phase.SPAWNING:
+            return phase
+        await asyncio.sleep(PAUSE_S)
+    return Phase.SPAWNING
+
+
+async def _prepared(kit: Kit, wanted: Order, answer: Accepted) -> Spawned:
     try:
-        path = await _side_work(kit, order, answer)
+        path = await _side_work(kit, wanted, answer)
     except Exception as error:  # noqa: BLE001 - whatever failed, nothing of the spawn may stay
         is_told = isinstance(error, SideWorkFailed)
         why = str(error) if is_told else f"side work: {type(error).__name__}: {error}"
@@ -51,13 +95,15 @@ async def _prepared(kit: Kit, order: Order, answer: Accepted | Refused) -> Spawn
     return answer
 
 
-async def _side_work(kit: Kit, order: Order, answer: Accepted) -> str | None:
+async def _side_work(kit: Kit, wanted: Order, answer: Accepted) -> str | None:
     """The path of its own workspace, if it has one."""
-    if order.request.attachments:
+    if wanted.request.thread:
+        raise SideWorkFailed(NO_THREADS)
+    if wanted.request.attachments:
         if kit.files is None:
             raise FilesFailed(NO_FILES)
-        await kit.files.put(answer.task_id, order.request.attachments)
-    if order.request.workspace is not Workspace.ISOLATED:
+        await kit.files.put(answer.task_id, wanted.request.attachments)
+    if wanted.request.workspace is not Workspace.ISOLATED:
         return None
     if kit.workspaces is None:
         raise WorkspaceFailed(NO_WORKSPACES)
@@ -78,6 +124,44 @@ async def sweep(kit: Kit) -> None:
     if kit.files is not None:
         for task_id in await kit.door.read(preparing.unwanted_files, await kit.files.kept()):
             await _gone(kit.files, task_id)
+
+
+def wrong(error: InvalidInput) -> dict[str, object]:
+    """The answer to arguments that make no sense."""
+    return {"status": "error", "error": str(error), "code": "invalid_input", "field": error.field}
+
+
+def answer(wanted: Order, got: Spawned) -> dict[str, object]:
+    """The answer of `sessions_spawn`, in the words of the surfaces."""
+    if isinstance(got, str):
+        return {"status": "error", "error": got}
+    if isinstance(got, Refused):
+        if got.is_conflict:
+            return {"status": "error", "error": got.error, "code": "idempotency_conflict"}
+        return {"status": "forbidden", "error": got.error} | ({"limit": dict(got.limit)} if got.limit else {})
+    request = wanted.request
+    note = wording.spawn_note(expects_completion=request.expects_completion, plan_mode=request.plan_mode)
+    ids: dict[str, object] = {
+        "taskId": keys.task_id(got.task_id),
+        "runId": keys.run_id(got.task_id),  # of its first run, see `turns.begin`
+        "childSessionKey": got.session_key,
+    }
+    if got.is_dry:
+        ids, note = {"dryRun": True, **dict.fromkeys(ids)}, "This would be accepted now. Nothing was started."
+    said = {
+        "status": "accepted",
+        **ids,
+        "label": got.label,
+        "mode": request.mode,
+        "model": got.model,
+        "thinking": got.thinking,
+        "context": got.context,
+        "note": note,
+        "warnings": list(got.warnings),
+    }
+    if request.attachments:
+        said["attachments"] = receipt(file.stored for file in request.attachments)
+    return said
 
 
 async def _remove(kit: Kit, task_id: int) -> None:

@@ -17,29 +17,29 @@ from collections.abc import AsyncGenerator, Awaitable, Callable, Generator, Mapp
 from contextlib import AbstractAsyncContextManager, AsyncExitStack
 from dataclasses import dataclass
 from types import TracebackType
-from typing import Any, Literal, Protocol, Self, TypeVar
+from typing import Any, Literal, Protocol, Self, TypeVar, Unpack
 
 from clutch.core import authority, keys
-from clutch.core.admission import KEY, OWN_RUNTIME, Refused
+from clutch.core.admission import Refused
 from clutch.core.attachments import StoredFile
 from clutch.core.authority import EVERY_SCOPE, OperatorCaller, root_rights
 from clutch.core.events import Verdict
 from clutch.core.model import LetterKind, Outcome
-from clutch.core.policy import Limits
+from clutch.engine import spawning
 from clutch.engine.insisting import surely
 from clutch.engine.kit import Kit
-from clutch.engine.spawning import spawn_all
 from clutch.engine.verbs import Verbs
-from clutch.errors import ClutchError, InvalidInput, NotFound, SpawnRefused, StoreError
-from clutch.gateway.checks import (
-    as_given,
-    check_key,
-    check_text,
-    in_surface_spelling,
-    main_session,
-    task_number,
+from clutch.errors import (
+    ClutchError,
+    IdempotencyConflict,
+    InvalidInput,
+    NotFound,
+    SpawnRefused,
+    StoreError,
 )
-from clutch.gateway.waiting import PAUSE_S, Waiting
+from clutch.gateway.checks import check_key, check_text, in_surface_spelling, main_session, task_number
+from clutch.gateway.spawns import Asked, OnFullWord, Spawns, arguments, check_on_full
+from clutch.gateway.waiting import Waiting
 from clutch.ports import FilesFailed
 from clutch.protocol import (
     events,
@@ -58,7 +58,6 @@ from clutch.protocol.control import PlanChanged as PlanChanged
 from clutch.protocol.control import UnknownTask as UnknownTask
 from clutch.protocol.questions import Decision, QuestionKind
 from clutch.protocol.questions import UnknownQuestion as UnknownQuestion
-from clutch.protocol.spawn import Accepted, Order
 from clutch.store.door import DoorStats, Keys, Tx
 
 T = TypeVar("T")
@@ -70,8 +69,6 @@ EVENT_CHARS_MAX = 4096  # an event is a line; whatever is longer is a message
 NOT_ENTERED = "Clutch works inside `async with Clutch(...) as c:` only; this one was not entered"
 ENTERED_BEFORE = "this Clutch was entered before; make a new one: `async with Clutch(...) as c:`"
 CLOSED = "this Clutch is closed; its tasks go on at the next start, and `get` finds them by their id"
-#: These have room again when a child ends or is told. The others stay full until somebody acts.
-FREED_BY_TIME = frozenset(KEY + name for name in ("maxChildrenPerAgent", "maxDescendants", "maxRetained"))
 
 
 class Running(Protocol):
@@ -87,6 +84,7 @@ class _Inside:
 
     kit: Kit
     waiting: Waiting
+    spawns: Spawns
 
 
 @dataclass(frozen=True, slots=True)
@@ -222,7 +220,6 @@ class Gateway:
         self._opening = opening
         self._stack = AsyncExitStack()
         self._sessions: dict[str, int] = {}
-        self._lines: dict[int, asyncio.Lock] = {}  #: by session: spawns that wait, first come first served
         self._was_entered = False
         self._inside: _Inside | None = None
 
@@ -238,7 +235,7 @@ class Gateway:
             stack.callback(watch.cancel)
             stack.callback(self._close, waiting)
             self._stack = stack.pop_all()
-        self._inside = _Inside(kit, waiting)
+        self._inside = _Inside(kit, waiting, Spawns(kit, waiting, self._surely))
         return self
 
     async def __aexit__(
@@ -285,102 +282,60 @@ class Gateway:
         self,
         task: str,
         *,
-        label: str | None = None,
-        agent_id: str | None = None,
-        model: str | None = None,
-        run_timeout_seconds: float | None = None,
-        cleanup: Literal["keep", "delete"] = "keep",
-        plan_mode: bool = False,
-        expects_completion: bool = True,
-        thinking: str | None = None,
-        context: Literal["isolated", "fork"] = "isolated",
-        workspace: Literal["inherit", "isolated"] = "inherit",
-        cwd: str | None = None,
-        tools: Sequence[str] | None = None,
-        budget: Mapping[str, Any] | None = None,
-        output_schema: Mapping[str, Any] | None = None,
-        runtime: str = OWN_RUNTIME,
-        attachments: Mapping[str, str | bytes] | None = None,
         session: str = MAIN_SESSION,
-        idempotency_key: str | None = None,
-        on_full: Literal["queue", "reject"] = "queue",
+        on_full: OnFullWord | None = None,
+        **asked: Unpack[Asked],
     ) -> Task:
-        """A child of `session`, on disk when this returns. Raises InvalidInput, SpawnRefused.
+        """A child of `session`, on disk when this returns. Raises InvalidInput, SpawnRefused, IdempotencyConflict.
 
         label: a name to show; without one, the beginning of the task.
-        agent_id, model: others than those of the session; the policy must allow the agent.
+        agent_id, model, thinking: others than those of the session; the policy must allow the agent.
+            thinking is off, minimal, low, medium, high or max.
         run_timeout_seconds: of one run; 0 = no limit.
         cleanup: "delete" forgets the child once its result was told.
         plan_mode: the child writes a plan first and waits for a decision.
+        mode, thread: True binds a thread of a channel, and the child stays for follow-ups ("session").
         expects_completion: False = the session is told when convenient.
-        thinking: off, minimal, low, medium, high or max.
         context: "fork" starts it with a copy of the session's talk.
         workspace, cwd: "isolated" gives it a directory of its own; `cwd` is where its commands start.
+        sandbox: "require" refuses an agent whose tools do not run boxed.
         tools: only these; budget: {"tokens": …, "usd": …} for it and everything below it.
         output_schema: a JSON schema its result must satisfy; runtime: who does the work.
         attachments: files by name, which the child reads as /task/in/NAME.
         session: the main or chat session it works for; the result is told to that agent too.
-        idempotency_key: the same key gives the same task, never a twin.
+        idempotency_key: the same key gives the same task, never a twin; other wishes under it are an error.
         on_full: "queue" waits while a limit is reached that has room again by itself (children, descendants,
             retained), in the order they came; "reject" raises. Cancelled while it waits, it leaves nothing."""
-        kit = self._kit
-        check_key(idempotency_key)
-        if on_full not in ("queue", "reject"):
-            raise InvalidInput("on_full", 'must be "queue" or "reject"')
-        fields = {
-            "task": task,
-            "label": label,
-            "agent_id": agent_id,
-            "model": model,
-            "run_timeout_seconds": run_timeout_seconds,
-            "cleanup": cleanup,
-            "plan_mode": plan_mode,
-            "expects_completion": expects_completion,
-            "thinking": thinking,
-            "context": context,
-            "workspace": workspace,
-            "cwd": cwd,
-            "tools": tools if tools is None or isinstance(tools, str) else list(tools),
-            "budget": dict(budget) if isinstance(budget, Mapping) else budget,
-            "output_schema": dict(output_schema) if isinstance(output_schema, Mapping) else output_schema,
-            "runtime": runtime,
-            "attachments": as_given(attachments),
-        }
-        request = in_surface_spelling(kit.wanted, fields)
+        check_on_full(on_full)
+        request = await in_surface_spelling(self._open().spawns.wanted, arguments(task, asked))
+        _, got = await self._open().spawns.spawn(await self._session(session), request, on_full)
+        if isinstance(got, str):
+            raise SpawnRefused(got)
+        if isinstance(got, Refused):
+            raise IdempotencyConflict(got.error) if got.is_conflict else SpawnRefused(got.error, got.limit)
+        return Task(self, got.task_id, got.label, got.session_key)
+
+    async def would_spawn(
+        self, task: str, *, session: str = MAIN_SESSION, **asked: Unpack[Asked]
+    ) -> Mapping[str, Any]:
+        """What `spawn` would be answered now: model, thinking, context and warnings, or why not. Writes nothing."""
+        fields = arguments(task, asked) | {"dry_run": True}
+        request = await in_surface_spelling(self._open().spawns.wanted, fields)
+        return spawning.answer(*await self._open().spawns.spawn(await self._session(session), request, None))
+
+    async def spawn_answer(
+        self, args: Mapping[str, Any], *, session: str = MAIN_SESSION, on_full: OnFullWord | None = None
+    ) -> dict[str, Any]:
+        """For surfaces: arguments as `sessions_spawn` takes them, and its answer, whatever it is.
+
+        Raises InvalidInput only for what is no argument of it: `session`, `on_full`."""
+        check_on_full(on_full)
         requester = await self._session(session)
-        key = f"api:{idempotency_key or kit.ids.uuid4()}"
-        order = Order(key, kit.ids.next(), kit.ids.uuid4(), request, place=0)
-        ask = self._in_line if on_full == "queue" else self._ask
-        answer = await ask(requester, order)
-        if isinstance(answer, Refused):
-            raise SpawnRefused(answer.error)
-        return Task(self, answer.task_id, answer.label, answer.session_key)
-
-    async def _ask(self, requester: int, order: Order) -> Accepted | Refused:
-        kit = self._kit
-        (answer,) = await self._surely(lambda: spawn_all(kit, requester, requester, None, [order]))
-        if isinstance(answer, str):
-            raise SpawnRefused(answer)
-        return answer
-
-    async def _in_line(self, requester: int, order: Order) -> Accepted | Refused:
-        """While there is room nobody waits for anybody. The first in line asks after every change."""
-        line = self._lines.setdefault(requester, asyncio.Lock())
-        if not line.locked():
-            answer = await self._ask(requester, order)
-            if not self._has_room_later(answer):
-                return answer
-        async with line:
-            while True:
-                change = self._waiting.next_change
-                answer = await self._ask(requester, order)
-                if not self._has_room_later(answer):
-                    return answer
-                await asyncio.sleep(PAUSE_S)
-                await self._waiting.until(change)
-
-    def _has_room_later(self, answer: Accepted | Refused) -> bool:
-        return isinstance(answer, Refused) and _frees_up(answer, self._kit.policy.limits)
+        try:
+            request = await self._open().spawns.wanted(args)
+        except InvalidInput as error:
+            return spawning.wrong(error)
+        return spawning.answer(*await self._open().spawns.spawn(requester, request, on_full))
 
     async def get(self, task_id: str) -> Task:
         """A task by its id, also one of an earlier start. Raises InvalidInput, NotFound."""
@@ -492,11 +447,3 @@ class Gateway:
 
     async def _surely(self, ask: Callable[[], Awaitable[T]]) -> T:
         return await surely(self._kit.policy.work.tick_s, ask)
-
-
-def _frees_up(refused: Refused, limits: Limits) -> bool:
-    """A limit of nothing never has room, and a quota that evicts nothing only when somebody removes a record."""
-    key = refused.limit.get("key")
-    if key not in FREED_BY_TIME or refused.limit.get("max") == 0:
-        return False
-    return limits.evicts_delivered or key != f"{KEY}maxRetained"

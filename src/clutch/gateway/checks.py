@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import base64
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from typing import TypeVar
 
 from clutch.core import keys
@@ -19,6 +19,7 @@ from clutch.errors import InvalidInput
 T = TypeVar("T")
 
 KEY_CHARS_MAX = 200
+NAME_CHARS_MAX = 80
 
 
 def check_key(key: object) -> None:
@@ -62,10 +63,15 @@ def as_given(attachments: object) -> object:
     ]
 
 
-def in_surface_spelling(check: Callable[[Mapping[str, object]], T], fields: Mapping[str, object]) -> T:
+async def in_surface_spelling(
+    check: Callable[[Mapping[str, object]], Awaitable[T]], fields: Mapping[str, object]
+) -> T:
     """`check` knows the parameters as agents write them (`runTimeoutSeconds`); a program writes Python."""
+    for name in fields:
+        if name != snake(name):
+            raise InvalidInput(name[:NAME_CHARS_MAX], f"is not a known field; did you mean {snake(name)!r}?")
     try:
-        return check({_camel(name): value for name, value in fields.items()})
+        return await check({_camel(name): value for name, value in fields.items()})
     except InvalidInput as error:
         raise InvalidInput(snake(error.field), error.rule) from error
 

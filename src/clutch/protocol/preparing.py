@@ -9,8 +9,8 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 
+from clutch.core import authority, wording
 from clutch.core import events as ev
-from clutch.core import wording
 from clutch.core.attachments import Handed
 from clutch.core.model import FINISHED, LetterKind, Phase
 from clutch.core.policy import Policy
@@ -20,7 +20,7 @@ from clutch.store.door import Tx
 
 def ready(now: float, policy: Policy, task_id: int, workspace: str | None) -> Tx[bool]:
     """`workspace`: its own, if it has one. False: it was undone or killed meanwhile, and its files are not wanted."""
-    session = yield from sessions.lock(task_id)
+    session = yield from sessions.lock_parent(task_id)
     if session is None:
         return False
     phase = (yield from tasks.load_one(task_id)).phase
@@ -28,13 +28,21 @@ def ready(now: float, policy: Policy, task_id: int, workspace: str | None) -> Tx
         return phase is not Phase.CLEANUP_PENDING and phase not in FINISHED
     ((words, spec),) = yield "SELECT task, spec FROM tasks WHERE id = ?", (task_id,)
     names = [name for name, *_ in json.loads(spec).get("attachments", ())]
-    first = wording.first_message(words, session.depth, policy.limits.depth_max, names)
+    depth_max = authority.from_text(session.rights).depth_max
+    first = wording.first_message(words, session.depth, depth_max, names)
     if workspace is not None:
         yield "UPDATE sessions SET workspace = ? WHERE id = ?", (workspace, task_id)
     yield from letters.insert(now, task_id, f"task:{task_id}", LetterKind.TASK, first)
     yield from tasks.record(now, policy, session, ev.Admitted(now))
     yield from sessions.save(now, policy, session)
     return True
+
+
+def phase_of(now: float, task_id: int) -> Tx[Phase | None]:
+    """None: there is no such task, or not any more."""
+    del now
+    rows = yield "SELECT phase FROM tasks WHERE id = ?", (task_id,)
+    return Phase(rows[0][0]) if rows else None
 
 
 def undo(now: float, policy: Policy, task_id: int, why: str) -> Tx[bool]:

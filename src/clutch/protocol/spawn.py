@@ -9,15 +9,17 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from decimal import Decimal
 from functools import lru_cache
 
-from clutch.core import admission, authority, budget, context, keys, messages, wording
+from clutch.core import admission, authority, budget, choosing, context, keys, messages, wording
 from clutch.core.admission import Census, Context, Refused, SpawnRequest
 from clutch.core.budget import PurseKind
+from clutch.core.choosing import Spawner, Terms
 from clutch.core.events import Admitted, Reserved
 from clutch.core.lifecycle import Step, step
 from clutch.core.messages import Message
-from clutch.core.model import Lane, LetterKind, Phase, Plan, SessionId, Task, TaskId
+from clutch.core.model import Lane, LetterKind, Phase, Plan, SessionId, Task, TaskId, Thinking
 from clutch.core.policy import Limits, Policy
 from clutch.protocol import context as stored
 from clutch.protocol import sessions, tasks, usage
@@ -61,10 +63,12 @@ class Accepted:
     label: str
     is_new: bool = True
     is_spawning: bool = False  #: its side work is to be done before it is queued
-    workspace: str | None = None  #: of its parent
+    workspace: str | None = None  #: where it works, or what its own is made from
     model: str | None = None
+    thinking: str | None = None
     context: Context = Context.ISOLATED
     warnings: tuple[str, ...] = ()
+    is_dry: bool = False  #: it would have been accepted; there is no such task
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,19 +77,14 @@ class _Child:
     admitted: admission.Admitted
     key: str
     rights: authority.Rights
+    terms: Terms
     born: Step
     forked: Sequence[Message] | None = None  #: what its transcript begins with
-    purses: str = ""
+    purse: tuple[int | None, Decimal | None] | None = None  #: limits of a budget of its own
 
 
 def spawn(
-    now: float,
-    policy: Policy,
-    session_id: int,
-    root_id: int,
-    fence: int | None,
-    orders: Sequence[Order],
-    agents: frozenset[str] = frozenset(),
+    now: float, policy: Policy, session_id: int, root_id: int, fence: int | None, orders: Sequence[Order]
 ) -> Tx[list[Accepted | Refused]]:
     """`fence`: the caller's run; None when a person or a program spawns in the session's name."""
     if root_id != session_id:
@@ -93,73 +92,65 @@ def spawn(
     parent = yield from sessions.lock_parent(session_id)
     if parent is None or (fence is not None and (parent.owner is None or parent.fence != fence)):
         raise Stale(f"session {session_id} is owned by somebody else now")
-    rights = authority.from_text(parent.rights)
-    limits = policy.limits
-    if rights.depth_max < limits.depth_max:
-        limits = replace(limits, depth_max=rights.depth_max)
+    limits = policy.limits_of(parent.agent_id)
     known = yield from _known(session_id, orders)
-    counted = yield from census(parent, limits, agents, len(orders))
+    counted = yield from census(parent, limits, choosing.known_agents(policy), len(orders))
     answers: list[Accepted | Refused] = []
     children: list[_Child] = []
     for order in orders:
         if order.idem in known:
-            answers.append(known[order.idem])
+            answers.append(_same(order, *known[order.idem]))
             continue
         verdict = admission.admit(order.request, admission.counting(counted, len(children)), limits)
-        if isinstance(verdict, Refused):
-            answers.append(verdict)
-            continue
-        child = _child(now, policy, parent, order, verdict)
+        child = (
+            verdict
+            if isinstance(verdict, Refused)
+            else (yield from _child(now, policy, parent, order, verdict))
+        )
         if isinstance(child, Refused):
             answers.append(child)
             continue
-        if parent.purses or order.request.budget is not None:
-            purses = yield from _purses(parent, order)
-            if isinstance(purses, Refused):
-                answers.append(purses)
-                continue
-            child = replace(child, purses=purses)
-        if order.request.context is Context.FORK:
-            child = replace(child, forked=(yield from _forked(policy, parent, order.request)))
-        children.append(child)
-        answers.append(_accepted(parent, child))
+        answers.append(accepted := _accepted(child))
+        if not order.request.dry_run:
+            children.append(child)
+            if order.request.digest:  # somebody may use a key twice in one answer
+                known[order.idem] = (replace(accepted, is_new=False), order.request.digest)
     if children:
-        yield from _insert(now, policy, parent, children)
+        yield from _insert(now, parent, children)
     return answers
 
 
-def _accepted(parent: ParentRow, child: _Child) -> Accepted:
+def _same(order: Order, found: Accepted, digest: str) -> Accepted | Refused:
+    """The task of this key; a key that meant something else is a mistake and not an answer."""
+    if order.request.digest == digest:
+        return found
+    error = (
+        f"idempotencyKey: it was used for {keys.task_id(found.task_id)}, which was asked for in other words"
+    )
+    return Refused(error, is_conflict=True)
+
+
+def _accepted(child: _Child) -> Accepted:
     request = child.order.request
     is_forked = child.forked is not None
+    not_forked = (NOT_FORKED,) if request.context is Context.FORK and not is_forked else ()
     return Accepted(
         child.order.child_id,
         child.key,
         child.admitted.label,
-        is_spawning=request.has_side_work,
-        workspace=parent.workspace,
-        model=request.model or parent.model,
+        is_spawning=request.has_side_work and not request.dry_run,
+        workspace=child.terms.directory,
+        model=child.terms.model,
+        thinking=child.terms.thinking,
         context=Context.FORK if is_forked else Context.ISOLATED,
-        warnings=(NOT_FORKED,) if request.context is Context.FORK and not is_forked else (),
+        warnings=(*request.warnings, *not_forked),
+        is_dry=request.dry_run,
     )
 
 
-def _purses(parent: ParentRow, order: Order) -> Tx[str | Refused]:
-    """The budgets it draws on: its parent's, and its own within what those have left."""
-    chain = yield from usage.chain(parent)
-    tokens_left, usd_left = budget.remaining(chain)
-    if tokens_left == 0 or usd_left == 0:
-        return Refused("the budget is used up; nothing is left for a child", {"key": "budget"})
-    asked = order.request.budget
-    if asked is None:
-        return parent.purses
-    limits = budget.child_limits(asked.tokens, asked.usd, chain)
-    own = yield from usage.open_purse(PurseKind.TASK, order.child_id, *limits)
-    return f"{parent.purses} {own}".strip()
-
-
-def _forked(policy: Policy, parent: ParentRow, request: SpawnRequest) -> Tx[Sequence[Message] | None]:
+def _forked(policy: Policy, parent: ParentRow, agent_id: str) -> Tx[Sequence[Message] | None]:
     """None: too long, or another agent's; the child starts without it."""
-    if request.agent_id not in (None, parent.agent_id):
+    if agent_id != parent.agent_id:
         return None
     rows = yield (
         "SELECT kind, body FROM messages WHERE session_id = ? AND seq > ? ORDER BY seq",
@@ -169,16 +160,31 @@ def _forked(policy: Policy, parent: ParentRow, request: SpawnRequest) -> Tx[Sequ
     return context.forked(said, parent.base, policy.context.fork_bytes_max)
 
 
-def _known(session_id: int, orders: Sequence[Order]) -> Tx[dict[str, Accepted]]:
+def _known(session_id: int, orders: Sequence[Order]) -> Tx[dict[str, tuple[Accepted, str]]]:
+    """What there is of these keys, and what was asked for under each."""
     rows = yield (
-        "SELECT t.idem, t.id, s.key, t.label, t.phase, s.workspace, s.model FROM tasks t"
+        "SELECT t.idem, t.id, s.key, t.label, t.phase, s.workspace, s.model, s.thinking, t.spec FROM tasks t"
         " LEFT JOIN sessions s ON s.id = t.id WHERE t.requester_id = ? AND t.idem {any}",
         (session_id, [order.idem for order in orders]),
     )
-    return {
-        idem: Accepted(task_id, key or "", label, False, phase == Phase.SPAWNING, workspace, model)
-        for idem, task_id, key, label, phase, workspace, model in rows
-    }
+    return {idem: _found(*row) for idem, *row in rows}
+
+
+def _found(
+    task_id: int,
+    key: str | None,
+    label: str,
+    phase: str,
+    workspace: str | None,
+    model: str | None,
+    thinking: str | None,
+    spec: str,
+) -> tuple[Accepted, str]:
+    asked = json.loads(spec)
+    context = Context(asked.get("context", Context.ISOLATED))
+    is_spawning = phase == Phase.SPAWNING
+    found = Accepted(task_id, key or "", label, False, is_spawning, workspace, model, thinking, context)
+    return found, asked.get("digest", "")
 
 
 def census(parent: ParentRow, limits: Limits, agents: frozenset[str], wanted: int = 1) -> Tx[Census]:
@@ -196,11 +202,13 @@ def census(parent: ParentRow, limits: Limits, agents: frozenset[str], wanted: in
     evictable = 0
     if retained + wanted > limits.retained_max:
         evictable = int((yield _EVICTABLE, (parent.id, limits.retained_max))[0][0])
-    if limits.depth_max > parent.depth + 1:
+    depth_max = min(limits.depth_max, authority.from_text(parent.rights).depth_max)
+    if depth_max > parent.depth + 1:
         children += yield from _ended_with_live_descendants(parent)
     return Census(
         agent_id=parent.agent_id,
         depth=parent.depth,
+        depth_max=depth_max,
         is_closed=bool(parent.closed),
         children=children,
         descendants=descendants,
@@ -224,17 +232,20 @@ def _ended_with_live_descendants(parent: ParentRow) -> Tx[int]:
 
 
 def _child(
-    now: float,
-    policy: Policy,
-    parent: ParentRow,
-    order: Order,
-    admitted: admission.Admitted,
-) -> _Child | Refused:
-    request = order.request
+    now: float, policy: Policy, parent: ParentRow, order: Order, admitted: admission.Admitted
+) -> Tx[_Child | Refused]:
+    """Everything there is to decide; nothing is written yet."""
+    request, agent_id = order.request, admitted.agent_id
     asked = authority.Request(request.tools, sandbox=request.needs_sandbox)
-    given = _given(parent.rights, policy.limits.depth_max, policy.tools, asked)
-    if isinstance(given, authority.NoSandbox):
-        return Refused(given.reason)
+    rights = _given(parent.rights, policy.grant(agent_id), policy.tools, asked)
+    if isinstance(rights, authority.NoSandbox):
+        return Refused(rights.reason, {"key": "sandbox"})
+    caller = Spawner(parent.agent_id, parent.model, _thinking(parent.thinking), parent.workspace)
+    terms = choosing.terms(request, agent_id, caller, policy)
+    if not rights.permits_model(terms.model):
+        return Refused(
+            f"model {terms.model[:80]!r} is not among those allowed here", {"key": "agents.list[].models"}
+        )
     task = Task(
         id=TaskId(order.child_id),
         requester_id=SessionId(parent.id),
@@ -243,28 +254,54 @@ def _child(
         has_cleanup=request.cleanup is admission.Cleanup.DELETE,
         plan=Plan.DRAFTING if request.plan_mode else Plan.NONE,
     )
-    key = str(keys.subagent_key(admitted.agent_id, order.uuid))
+    key = str(keys.subagent_key(agent_id, order.uuid))
     event = Reserved(now) if request.has_side_work else Admitted(now)
-    return _Child(order, admitted, key, given, step(task, event, policy))
+    child = _Child(order, admitted, key, rights, terms, step(task, event, policy))
+    if parent.purses or request.budget is not None:
+        purse = yield from _purse(parent, request)
+        if isinstance(purse, Refused):
+            return purse
+        child = replace(child, purse=purse)
+    if request.context is Context.FORK:
+        child = replace(child, forked=(yield from _forked(policy, parent, agent_id)))
+    return child
+
+
+_THINKING = {level.value: level for level in Thinking}
+
+
+def _thinking(stored: str | None) -> Thinking | None:
+    return None if stored is None else _THINKING[stored]
 
 
 @lru_cache(maxsize=1024)  # a fan-out asks the same of the same parent again and again
 def _given(
-    stored: str, depth_max: int, tools: authority.ToolPolicy, asked: authority.Request
+    stored: str, grant: authority.AgentGrant, tools: authority.ToolPolicy, asked: authority.Request
 ) -> authority.Rights | authority.NoSandbox:
-    parent = authority.from_text(stored)
-    grant = authority.AgentGrant(depth_max=depth_max, sandbox=parent.sandbox)
-    return authority.child_rights(parent, grant, asked, tools)
+    return authority.child_rights(authority.from_text(stored), grant, asked, tools)
 
 
-def _insert(now: float, policy: Policy, parent: ParentRow, children: Sequence[_Child]) -> Tx[None]:
+def _purse(
+    parent: ParentRow, request: SpawnRequest
+) -> Tx[tuple[int | None, Decimal | None] | Refused | None]:
+    """The limits of its own budget, within what those above have left; None = it only draws on theirs."""
+    chain = yield from usage.chain(parent)
+    tokens_left, usd_left = budget.remaining(chain)
+    if tokens_left == 0 or usd_left == 0:
+        return Refused("the budget is used up; nothing is left for a child", {"key": "budget"})
+    asked = request.budget
+    return None if asked is None else budget.child_limits(asked.tokens, asked.usd, chain)
+
+
+def _insert(now: float, parent: ParentRow, children: Sequence[_Child]) -> Tx[None]:
     evicted = max((child.admitted.evict for child in children), default=0)
     if evicted:
         yield from _evict(parent.id, evicted)
+    purses = yield from _purses(parent, children)
     yield (
         "INSERT INTO sessions(id, key, agent_id, parent_id, root_id, depth, lane, role, is_task, rights, route, model,"
         " thinking, workspace, purses, due, created_at) VALUES(?, ?, ?, ?, ?, ?, ?, ?, 1, ?, ?, ?, ?, ?, ?, ?, ?)",
-        Many(_session_row(now, parent, child) for child in children),
+        Many(_session_row(now, parent, child, purses[child.key]) for child in children),
     )
     yield (
         _INSERT_TASK,
@@ -286,7 +323,7 @@ def _insert(now: float, policy: Policy, parent: ParentRow, children: Sequence[_C
         " VALUES(?, ?, ?, 0, ?, '', ?, ?, 1)",
         Many(
             (
-                child.order.child_id, f"task:{child.order.child_id}", LetterKind.TASK.value, _first(policy, child),
+                child.order.child_id, f"task:{child.order.child_id}", LetterKind.TASK.value, _first(child),
                 now, now,
             )
             for child in children
@@ -299,13 +336,23 @@ def _insert(now: float, policy: Policy, parent: ParentRow, children: Sequence[_C
     yield HINT, ("due", now)
 
 
-def _session_row(now: float, parent: ParentRow, child: _Child) -> tuple[object, ...]:
+def _purses(parent: ParentRow, children: Sequence[_Child]) -> Tx[dict[str, str]]:
+    """The budgets each draws on: its parent's, and its own if it has one."""
+    drawn = {child.key: parent.purses for child in children}
+    for child in children:
+        if child.purse is not None:
+            own = yield from usage.open_purse(PurseKind.TASK, child.order.child_id, *child.purse)
+            drawn[child.key] = f"{parent.purses} {own}".strip()
+    return drawn
+
+
+def _session_row(now: float, parent: ParentRow, child: _Child, purses: str) -> tuple[object, ...]:
     """With side work to do it is not due: `preparing.ready` makes it so."""
     request = child.order.request
     return (
         child.order.child_id, child.key, child.admitted.agent_id, parent.id, parent.root_id, child.admitted.depth,
         Lane.SUBAGENT.value, child.rights.role.value, rights_text(child.rights), parent.captured_route,
-        request.model or parent.model, request.thinking or parent.thinking, parent.workspace, child.purses,
+        child.terms.model, child.terms.thinking, child.terms.directory, purses,
         None if request.has_side_work else now, now,
     )  # fmt: skip
 
@@ -318,8 +365,8 @@ def _unborn(task: Task) -> Task:
     return Task(task.id, task.requester_id)
 
 
-def _first(policy: Policy, child: _Child) -> str:
-    return wording.first_message(child.order.request.task, child.admitted.depth, policy.limits.depth_max)
+def _first(child: _Child) -> str:
+    return wording.first_message(child.order.request.task, child.admitted.depth, child.rights.depth_max)
 
 
 def _contract(now: float, parent: ParentRow, child: _Child) -> tuple[object, ...]:
@@ -327,7 +374,7 @@ def _contract(now: float, parent: ParentRow, child: _Child) -> tuple[object, ...
     order = parent.head * 1000 + child.order.place
     return (
         parent.root_id, child.admitted.depth, order, child.order.idem, child.admitted.label, request.task,
-        _spec(request), now,
+        _spec(child), now,
     )  # fmt: skip
 
 
@@ -336,8 +383,9 @@ def _spec_text(known: tuple[tuple[str, object], ...]) -> str:
     return json.dumps(dict(known))
 
 
-def _spec(request: SpawnRequest) -> str:
+def _spec(child: _Child) -> str:
     """What its runs must know; whatever is as usual is left out."""
+    request = child.order.request
     known = {
         "model": request.model,
         "planMode": request.plan_mode or None,
@@ -346,6 +394,9 @@ def _spec(request: SpawnRequest) -> str:
         "runtime": None if request.runtime == admission.OWN_RUNTIME else request.runtime,
         "cwd": request.cwd,
         "attachments": _listed(request) or None,
+        "mode": None if request.mode is admission.Mode.RUN else request.mode.value,
+        "context": None if child.forked is None else Context.FORK.value,
+        "digest": request.digest or None,
     }
     return _spec_text(tuple((name, value) for name, value in known.items() if value is not None))
 

@@ -227,7 +227,9 @@ def stop(now: float, policy: Policy, session: SessionRow, reason: str) -> Tx[Non
         " AND answered_at IS NULL",
         (now, session.id),
     )
-    session.owner, session.run_id, session.idle_at = None, None, now
+    if session.run_id is not None:
+        session.run_id, session.idle_at = None, now
+    session.owner = None
     session.fence += 1
     yield HINT, ("supersede" if reason == SUPERSEDED else "stop", session.id, session.fence)
 

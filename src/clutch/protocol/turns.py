@@ -121,6 +121,8 @@ def _go_on(now: float, policy: Policy, session: SessionRow) -> Tx[Begun | None]:
 
 
 def _open_run(now: float, policy: Policy, session: SessionRow, run_id: int, nonce: str) -> Tx[Begun | None]:
+    if session.is_task and session.idle_at is None:
+        run_id = session.id  # its first: the spawn could name it, because numbers are given once for all
     children = (yield from sessions.working(session.id)) if session.hold else 0
     if session.hold and children and session.hold_until is not None and now >= session.hold_until:
         moved_at = yield from _sign_of_life(now, policy, session.id)

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping
-from typing import Any, TypeVar
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, TypeVar, get_args
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
+from clutch.core.keys import hint
 from clutch.errors import InvalidInput
 
 FIELD_CHARS_MAX = 80  # an error repeats enough of the input to recognise it, never the whole
-RULE_CHARS_MAX = 200
+RULE_CHARS_MAX = 400
 
 
 class Arguments(BaseModel):
@@ -69,7 +70,9 @@ def _plain(schema: Mapping[str, Any], definitions: Mapping[str, Any]) -> dict[st
         schema = _optional(schema)
     if definitions and "$ref" in schema:
         rest = {key: value for key, value in schema.items() if key != "$ref"}
-        schema = {**definitions[schema["$ref"].removeprefix("#/$defs/")], **rest}
+        schema = {**definitions[schema["$ref"].removeprefix("#/$defs/")], "description": None, **rest}
+    if "enum" in schema:  # whoever chooses one of a few names it; the usual one comes first
+        schema = {key: value for key, value in schema.items() if key != "default"}
     plain = {key: _plain_value(key, value, definitions) for key, value in schema.items()}
     return {key: value for key, value in plain.items() if not _is_noise(key, value)}
 
@@ -77,14 +80,16 @@ def _plain(schema: Mapping[str, Any], definitions: Mapping[str, Any]) -> dict[st
 def _is_noise(key: str, value: Any) -> bool:
     """A model leaves out what it does not want, asks for one at least, and seldom meets a high limit."""
     match key, value:
-        case "title", str():
+        case ("title", str()) | ("description", None) | ("additionalProperties", bool()):
             return True
-        case (("additionalProperties" | "default"), False):
+        case "default", False:
             return True
         case (("minLength" | "minItems" | "minimum"), 1):
             return True
         case (("maxLength" | "maxItems"), int(most)):
             return most >= 100
+        case "maximum", int() | float():
+            return bool(value >= 10**6)
         case _:
             return False
 
@@ -118,8 +123,9 @@ def _first(model: type[BaseModel], error: ValidationError) -> tuple[str, str]:
         case "missing":
             rule = "is required"
         case "extra_forbidden":
-            known = ", ".join(_names(model)) or "none"
-            rule = f"is not a known field; known are: {known}"
+            known = _names(_inner(model, problem["loc"][:-1]))
+            near = hint(str(problem["loc"][-1]), known)
+            rule = f"is not a known field{near or ';'} known are: {', '.join(known) or 'none'}"
         case _:
             rule = re.sub(r"^\w+ should", "must", problem["msg"])
     return _printable(field)[:FIELD_CHARS_MAX] or "arguments", rule[:RULE_CHARS_MAX]
@@ -134,6 +140,25 @@ def _is_unicode(value: object) -> bool:
     except UnicodeEncodeError:
         return False
     return True
+
+
+def _inner(model: type[BaseModel], path: Sequence[int | str]) -> type[BaseModel]:
+    """The model that the field at `path` is to fit, as far as the path can be followed."""
+    for part in path:
+        fields = {info.alias or name: info.annotation for name, info in model.model_fields.items()}
+        found = [one for one in _parts(fields.get(str(part))) if _is_model(one)]
+        model = found[0] if found else model
+    return model
+
+
+def _parts(annotation: Any) -> Iterator[Any]:
+    yield annotation
+    for inner in get_args(annotation):
+        yield from _parts(inner)
+
+
+def _is_model(annotation: Any) -> bool:
+    return isinstance(annotation, type) and issubclass(annotation, BaseModel)
 
 
 def _names(model: type[BaseModel]) -> list[str]:

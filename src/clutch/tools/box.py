@@ -41,7 +41,7 @@ SPAWN = ToolSpec(
     "sessions_spawn",
     "Give a task to a child that works in the background. Answers at once. The result is pushed to you when "
     "the child is done: do not poll, and answer only after ALL children have reported.",
-    schema_of(sessions.SpawnArguments),
+    schema_of(sessions.ToldArguments),
 )
 YIELD = ToolSpec(
     "sessions_yield",

@@ -22,10 +22,11 @@ from clutch.core.admission import (
     BudgetRequest,
     Cleanup,
     Context,
+    Mode,
     SpawnRequest,
 )
+from clutch.core.agents import check_model
 from clutch.core.attachments import Attachment, Encoding, Given, attachments
-from clutch.core.keys import main_key
 from clutch.core.model import Thinking, Workspace
 from clutch.core.policy import Limits
 from clutch.errors import InvalidInput
@@ -34,7 +35,7 @@ from clutch.tools.arguments import Arguments, checked
 #: A child that chose its own audience could be talked into sending results to a stranger.
 DELIVERY_FIELDS = ("channel", "to", "threadId", "replyTo", "transport", "target")
 SECONDS_MAX = 1e9  # about thirty years; beyond it a deadline is no date any more
-MODEL_CHARS_MAX = 200
+KEY_CHARS_MAX = 200
 TOKENS_MAX = 10**12
 USD_MAX = 10**9
 SCHEMA_CHARS_MAX = 32 * 1024
@@ -50,9 +51,13 @@ class Sandbox(StrEnum):
 Seconds = Annotated[float, Field(ge=0, le=SECONDS_MAX, allow_inf_nan=False)]
 
 
-class BudgetArguments(Arguments):
+class ToldBudget(Arguments):
     tokens: int | None = Field(None, ge=1, le=TOKENS_MAX)
-    usd: float | int | str | None = Field(None, description="Dollars.")
+    usd: float | None = None
+
+
+class BudgetArguments(ToldBudget):
+    usd: float | int | str | None = None  # type: ignore[assignment]  # wider: an exact sum is a text
 
 
 class AttachmentArguments(Arguments):
@@ -61,35 +66,41 @@ class AttachmentArguments(Arguments):
     encoding: Encoding = Field(Encoding.UTF8, strict=False)
 
 
-class SpawnArguments(Arguments):
-    """What the model is told; rules that count bytes or look at characters are checked by `request_of`."""
+class ToldArguments(Arguments):
+    """What a model is told, in every request: few words, and nothing a model seldom needs."""
 
     model_config = ConfigDict(alias_generator=to_camel)
 
-    task: str = Field(description="What the child shall do, complete: it sees nothing else of this talk.")
-    label: str | None = Field(None, description="A short name to show.")
-    agent_id: str | None = Field(None, description="Another agent, if allowed.")
-    model: str | None = Field(None, description="Another model than the default.")
-    run_timeout_seconds: Seconds | None = Field(None, description="0 means no limit.")
-    timeout_seconds: Seconds | None = Field(None, description="Another name of runTimeoutSeconds.")
+    task: str = Field(description="All the child needs to know: it sees nothing else of this talk.")
+    label: str | None = Field(None, description="name to show")
+    agent_id: str | None = Field(None, description="another agent")
+    model: str | None = None
     # Strict mode knows no strings for an enum, and arguments are JSON.
-    cleanup: Cleanup = Field(Cleanup.KEEP, description="delete: its transcript goes once told.", strict=False)
-    plan_mode: bool = Field(False, description="The child writes a plan first and waits for a decision.")
-    expects_completion: bool = Field(True, description="false: tell me when convenient.")
     thinking: Thinking | None = Field(None, strict=False)
-    context: Context = Field(
-        Context.ISOLATED, description="fork: it starts with a copy of this talk.", strict=False
-    )
-    workspace: Workspace = Field(Workspace.INHERIT, description="isolated: its own directory.", strict=False)
-    cwd: str | None = Field(None, description="A directory inside the workspace.")
-    tools: list[str] | None = Field(None, description="Only these tools; can only remove.", max_length=100)
+    run_timeout_seconds: Seconds | None = None
+    plan_mode: bool = Field(False, description="it plans first and waits for approval")
+    expects_completion: bool = Field(True, description="false: its result is not urgent")
+    context: Context = Field(Context.ISOLATED, description="fork: with a copy of this talk", strict=False)
+    workspace: Workspace | None = Field(None, description="isolated: a directory of its own", strict=False)
+    cleanup: Cleanup = Field(Cleanup.KEEP, description="delete: forgotten once told", strict=False)
+    thread: bool = Field(False, description="bind a thread of the chat to it; it stays for follow-ups")
+    tools: list[str] | None = Field(None, description="only these", max_length=100)
+    budget: ToldBudget | None = Field(None, description="with all below it")
+    output_schema: dict[str, Any] | None = Field(None, description="JSON schema of the result")
+    attachments: list[AttachmentArguments] | None = Field(None, description="it reads them as /task/in/NAME")
+
+
+class SpawnArguments(ToldArguments):
+    """What is accepted; rules that count bytes or look at characters are checked by `request_of`."""
+
+    timeout_seconds: Seconds | None = None  # another name of run_timeout_seconds
+    mode: Mode | None = Field(None, strict=False)
     sandbox: Sandbox = Field(Sandbox.INHERIT, strict=False)
-    budget: BudgetArguments | None = Field(None, description="For the child and all below it.")
-    output_schema: dict[str, Any] | None = Field(None, description="JSON schema the result must satisfy.")
-    runtime: str = Field(OWN_RUNTIME, description="Who does the work.", min_length=1, max_length=64)
-    attachments: list[AttachmentArguments] | None = Field(
-        None, description="Files for the child, which reads them as /task/in/NAME."
-    )
+    cwd: str | None = None
+    runtime: str = Field(OWN_RUNTIME, min_length=1, max_length=64)
+    budget: BudgetArguments | None = None
+    dry_run: bool = False
+    idempotency_key: str | None = Field(None, min_length=1, max_length=KEY_CHARS_MAX)
 
 
 class YieldArguments(Arguments):
@@ -100,11 +111,11 @@ def request_of(args: Mapping[str, Any], limits: Limits) -> SpawnRequest:
     for name in DELIVERY_FIELDS:
         if name in args:
             raise InvalidInput(name, "is not accepted: the child never chooses where results go")
-    said = checked(SpawnArguments, args)
+    said = checked(SpawnArguments, {name: value for name, value in args.items() if _is_said(name, value)})
     _check_task(said.task, limits)
     _check_label(said.label, limits)
-    _check_agent_id(said.agent_id)
-    _check_model(said.model)
+    check_model("model", said.model)
+    _check_key(said.idempotency_key)
     seconds = said.timeout_seconds if said.run_timeout_seconds is None else said.run_timeout_seconds
     return SpawnRequest(
         task=said.task,
@@ -112,7 +123,7 @@ def request_of(args: Mapping[str, Any], limits: Limits) -> SpawnRequest:
         agent_id=said.agent_id,
         model=said.model,
         run_timeout_s=seconds,
-        cleanup=Cleanup.KEEP if said.plan_mode else said.cleanup,
+        cleanup=said.cleanup,
         plan_mode=said.plan_mode,
         expects_completion=said.expects_completion,
         thinking=said.thinking,
@@ -125,12 +136,30 @@ def request_of(args: Mapping[str, Any], limits: Limits) -> SpawnRequest:
         output_schema=_schema(said.output_schema),
         runtime=OWN_RUNTIME if said.runtime == "agent" else said.runtime,
         attachments=_attachments(said.attachments or (), limits),
+        mode=_mode(said),
+        thread=said.thread,
+        dry_run=said.dry_run,
+        idempotency_key=said.idempotency_key,
     )
 
 
 def _attachments(said: Sequence[AttachmentArguments], limits: Limits) -> tuple[Attachment, ...]:
     given = [Given(one.name, one.content, one.encoding) for one in said]
     return attachments(given, limits.attachments)
+
+
+def _is_said(name: str, value: object) -> bool:
+    """Models write null for what they do not want to say."""
+    return value is not None or name == "task" or name not in _NAMES
+
+
+_NAMES = frozenset(field.alias or name for name, field in SpawnArguments.model_fields.items())
+
+
+def _mode(said: SpawnArguments) -> Mode:
+    if said.mode is Mode.SESSION and not said.thread:
+        raise InvalidInput("mode", "session needs thread: true, where its follow-ups come from")
+    return said.mode or (Mode.SESSION if said.thread else Mode.RUN)
 
 
 def _check_task(task: str, limits: Limits) -> None:
@@ -154,13 +183,9 @@ def _check_label(label: str | None, limits: Limits) -> None:
         raise InvalidInput("label", "must not contain control characters")
 
 
-def _check_agent_id(agent_id: str | None) -> None:
-    if agent_id is None:
-        return
-    try:
-        main_key(agent_id)
-    except ValueError as error:
-        raise InvalidInput("agentId", "must match ^[a-z0-9][a-z0-9_-]{0,63}$, taken as written") from error
+def _check_key(key: str | None) -> None:
+    if key is not None and not (key.strip() and key.isprintable()):
+        raise InvalidInput("idempotencyKey", "must be printable and not blank")
 
 
 def _cwd(cwd: str | None) -> str | None:
@@ -206,8 +231,3 @@ def _schema(schema: dict[str, Any] | None) -> str | None:
     except SchemaError as error:
         raise InvalidInput("outputSchema", f"is no JSON schema: {error.message[:200]}") from error
     return text
-
-
-def _check_model(model: str | None) -> None:
-    if model is not None and (len(model) > MODEL_CHARS_MAX or not model.isprintable() or not model.strip()):
-        raise InvalidInput("model", f"must be a name of at most {MODEL_CHARS_MAX} printable characters")

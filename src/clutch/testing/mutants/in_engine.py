@@ -32,7 +32,7 @@ def _acks_early(delegate: Any) -> tuple[Any, ...]:
     @wraps(delegate)
     async def bug(run: Any, answer: Any, orders: Any, wrong: Any, sleeps: Any) -> Any:
         del answer
-        outcome = turns.in_order([*wrong, *(_promise(run, order) for order in orders)])
+        outcome = turns.in_order([*wrong, *(_promise(order) for order in orders)])
         told = turns.with_yields(outcome, sleeps, turns.NO_CHILD)
         boundary = await run.tx(turns.results, told, run.kit.ids.nonce())
         running = asyncio.ensure_future(calling._spawn(run, orders))
@@ -42,10 +42,10 @@ def _acks_early(delegate: Any) -> tuple[Any, ...]:
     return (bug,)
 
 
-def _promise(run: Any, order: Order) -> Any:
+def _promise(order: Order) -> Any:
     """What the spawn will answer."""
     key = f"agent:main:subagent:{order.uuid}"
-    return calling.in_words(run, order, Accepted(order.child_id, key, order.request.label or ""))
+    return calling.in_words(order, Accepted(order.child_id, key, order.request.label or ""))
 
 
 def _post(now: float, announce: Any, session: Any, to: int, generation: int, silent: bool) -> Any:
@@ -146,7 +146,7 @@ def _late_mail(post: Any) -> tuple[Any, ...]:
 MUTANTS = (
     Mutant(
         "twin_spawn",
-        (f"{CALLING}.Order",),
+        ("clutch.engine.spawning.Order",),
         frozenset({"N2"}),
         CRASHES,
         _twins,
