@@ -17,9 +17,8 @@ from clutch.core.events import Verdict
 from clutch.core.model import Phase
 from clutch.core.task_view import TaskView
 from clutch.engine.verbs import Decided, Verbs
-from clutch.errors import InvalidInput, SpawnRefused
+from clutch.errors import InvalidInput
 from clutch.gateway import objects, reads
-from clutch.gateway.checks import main_session, snake
 from clutch.gateway.objects import Object
 from clutch.protocol import needs_you, views
 from clutch.protocol.questions import Decision
@@ -56,17 +55,8 @@ class Desk:
         self, args: Mapping[str, Any], session: str, on_full: Literal["queue", "reject"], key: str | None
     ) -> Object:
         """The parameters and answers of `sessions_spawn`."""
-        main_session(session)
-        try:
-            self._gateway.kit.wanted(args)
-            asked = {snake(name): value for name, value in args.items()}
-            task = await self._gateway.spawn(**asked, session=session, on_full=on_full, idempotency_key=key)
-        except InvalidInput as error:
-            return {"status": "error", "error": str(error)}
-        except SpawnRefused as error:
-            return {"status": "forbidden", "error": str(error)}
-        keys_of = {"taskId": task.id, "runId": None, "childSessionKey": task.session_key}
-        return {"status": "accepted", **keys_of, "label": task.label, "mode": "run", "warnings": []}
+        named = {} if key is None else {"idempotencyKey": key}
+        return await self._gateway.spawn_answer(named | dict(args), session=session, on_full=on_full)
 
     async def kill(self, caller: Caller, target: str, reason: str) -> Object:
         return objects.killed(await self._verbs.kill(caller, await self._number(caller, target), reason))

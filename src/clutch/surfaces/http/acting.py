@@ -67,7 +67,7 @@ class Answering(Body):
 
 
 async def spawn(ask: Ask[SpawnBody, Query]) -> Reply:
-    """201 accepted, 403 and 400 the same object with `status` and `error`."""
+    """201 accepted; 403, 400 and 409 the same object with `status` and `error`."""
     body = ask.body
     args, desk = body.model_extra or {}, ask.house.desk
     try:
@@ -77,7 +77,8 @@ async def spawn(ask: Ask[SpawnBody, Query]) -> Reply:
         answer = await desk.spawn(args, body.requester, "reject", ask.key)
     except InvalidInput as error:
         raise InvalidInput("requester" if error.field == "session" else error.field, error.rule) from error
-    return Reply(answer, _SPAWN_STATUS[answer["status"]])
+    is_conflict = answer.get("code") == "idempotency_conflict"
+    return Reply(answer, 409 if is_conflict else _SPAWN_STATUS[answer["status"]])
 
 
 _SPAWN_STATUS = {"accepted": 201, "forbidden": 403, "error": 400}
