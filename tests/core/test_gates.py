@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from clutch.core.gates import Facts, Gate, Room, gate_of
+from clutch.core.gates import Facts, Gate, Room, gate_of, unserved
 from clutch.core.lifecycle import DESCENDANTS, MISSING
 from clutch.core.model import UNTIL_ANSWERED, Delivery, Phase, Wait
 from clutch.core.wording.why import command, opens_when, waiting_for
@@ -128,6 +128,20 @@ def test_each_gate_is_named_with_what_opens_it_and_what_to_type(
     assert command(stuck, "t_2").startswith("clutch ")
     assert typed in command(stuck, "t_2")
     assert stuck.since <= facts.at
+
+
+def test_where_nobody_works_the_rows_of_the_dead_do_not_count() -> None:
+    alive = replace(AT, phase=Phase.RUNNING, own=replace(OWN, is_owned=True, lease_until=1e12, due=None))
+    assert gate_of(alive) is None
+    stuck = gate_of(unserved(alive))
+    assert stuck is not None
+    assert (stuck.gate, command(stuck, "t_2")) == (Gate.LEASE, "clutch serve")
+    reading = gate_of(unserved(replace(TELLING, is_taken=True)))
+    assert reading is not None
+    assert reading.gate is Gate.LEASE
+    paused = gate_of(unserved(replace(PAUSED, reason=Wait.PERSON)))
+    assert paused is not None
+    assert paused.gate is Gate.PAUSED
 
 
 def test_every_gate_has_a_case() -> None:

@@ -69,6 +69,22 @@ def logs(
 
 
 @looks.command()
+def why(target: Target, state: State = None, as_json: AsJson = False) -> None:
+    """Tell how a task came to where it is, how it was told, and what it waits for."""
+    from clutch.cli import showing
+
+    showing.why(state, target, as_json=as_json)
+
+
+@looks.command()
+def replay(target: Target, state: State = None, as_json: AsJson = False) -> None:
+    """Go through a task's journal step by step; with --json one object per line. Nothing is run again."""
+    from clutch.cli import showing
+
+    showing.replay(state, target, as_json=as_json)
+
+
+@looks.command()
 def inbox(state: State = None, as_json: AsJson = False) -> None:
     """List what waits for you: plans, questions, approvals, budgets."""
     from clutch.cli import showing

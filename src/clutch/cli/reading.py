@@ -28,6 +28,10 @@ class Source(Protocol):
 
     def result(self, target: str) -> Object: ...
 
+    def why(self, target: str) -> Object: ...
+
+    def replay(self, target: str, after: int = 0) -> Object: ...
+
     def inbox(self) -> Object: ...
 
 
@@ -49,6 +53,12 @@ class Gateway:
 
     def result(self, target: str) -> Object:
         return self._get(task_path(target, "result"))
+
+    def why(self, target: str) -> Object:
+        return self._get(task_path(target, "why"))
+
+    def replay(self, target: str, after: int = 0) -> Object:
+        return self._get(task_path(target, "replay"), after=after)
 
     def inbox(self) -> Object:
         return self._get("/v1/inbox")
@@ -87,6 +97,12 @@ class Beside:
 
     def result(self, target: str) -> Object:
         return self._read("result", self._who, target)
+
+    def why(self, target: str) -> Object:
+        return self._read("why", self._who, target, False)
+
+    def replay(self, target: str, after: int = 0) -> Object:
+        return self._read("replay", self._who, target, after)
 
     def inbox(self) -> Object:
         return self._read("inbox")

@@ -236,3 +236,9 @@ def log_line(line: Mapping[str, Any]) -> str:
 def _gave(result: Mapping[str, Any]) -> str:
     mark = "!" if result.get("failed") else "="
     return f"{mark} {result['name']}: {visible(result['text'], RESULT_CHARS_MAX)}"
+
+
+def step_line(step: Mapping[str, Any]) -> str:
+    """One step of a journal: its number, when, what kind, what."""
+    where = "" if step["seq"] is None else f" #{step['seq']}"
+    return f"{step['n']:>4}  {clock(step['at'])}  {step['kind']}{where}: {visible(step['text'], RESULT_CHARS_MAX)}"

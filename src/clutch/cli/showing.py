@@ -105,6 +105,28 @@ def _print_lines(here: Source, target: str, after: int, *, as_json: bool) -> int
     return after
 
 
+def why(state: Path | None, target: str, *, as_json: bool) -> None:
+    with answering("why", as_json=as_json), source(state) as here:
+        found = here.why(target)
+        if as_json:
+            print_object("why", found)
+        else:
+            print_text(found["text"])
+
+
+def replay(state: Path | None, target: str, *, as_json: bool) -> None:
+    """The journal from its beginning, step by step."""
+    with answering("replay", as_json=as_json), source(state) as here:
+        page: dict[str, Any] = {"next": 0}
+        while page["next"] is not None:
+            page = here.replay(target, page["next"])
+            for step in page["steps"]:
+                if as_json:
+                    print_object("replay", step)
+                else:
+                    print_text(screen.step_line(step))
+
+
 def nested(tasks: list[dict[str, Any]]) -> list[dict[str, Any]]:
     """Tasks with their children in `nodes`; on top those whose parent is not among them."""
     shown = {task["taskId"]: {**task, "nodes": []} for task in tasks}

@@ -6,7 +6,7 @@ A task that works, that is about to be picked up, or that is over waits at no ga
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import assert_never
 
@@ -85,6 +85,14 @@ class Stuck:
     questions: tuple[str, ...] = ()
     until: float | None = None
     slots: int | None = None  #: of a lane that is full
+
+
+def unserved(facts: Facts) -> Facts:
+    """The same when nobody works on the store, whatever the rows of the last worker say."""
+    own = facts.own
+    if own is not None and own.is_owned:
+        own = replace(own, is_owned=False, due=facts.at)
+    return replace(facts, workers=0, own=own)
 
 
 def gate_of(facts: Facts) -> Stuck | None:
@@ -177,6 +185,8 @@ def _to_be_told(facts: Facts) -> Stuck | None:
         return Stuck(Gate.BACKOFF, facts.since, reader, until=facts.ready_at)
     if reader.is_paused:
         return Stuck(Gate.PAUSED, facts.since, reader)
+    if not facts.workers:
+        return Stuck(Gate.LEASE, facts.since, reader)
     if facts.is_taken or reader.is_owned or reader.has_run:
         return Stuck(Gate.REQUESTER_BUSY, facts.since, reader)
     if reader.is_held and reader.working:
@@ -184,7 +194,7 @@ def _to_be_told(facts: Facts) -> Stuck | None:
             Gate.DESCENDANTS_ACTIVE, facts.since, reader, children=reader.working, until=reader.hold_until
         )
     if not facts.is_seen:
-        return None if facts.workers else Stuck(Gate.LEASE, facts.since, reader)
+        return None
     if reader.due is None:  # seen, and nobody is woken for it: it waits for the next heartbeat
         return Stuck(Gate.QUIET_HOURS, facts.since, reader, until=reader.heartbeat_at)
     return _to_be_worked_on(facts, reader)

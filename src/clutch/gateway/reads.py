@@ -12,9 +12,10 @@ from clutch.core import keys
 from clutch.core.model import Outcome, Phase
 from clutch.core.task_view import TaskView
 from clutch.errors import InvalidInput, NotFound
-from clutch.gateway import objects
+from clutch.gateway import objects, stories
 from clutch.gateway.objects import Object
 from clutch.protocol import listing, needs_you, targets, views
+from clutch.protocol import why as why_of
 from clutch.protocol.listing import PAGE_MAX, Wanted
 from clutch.protocol.targets import Standpoint
 from clutch.store.door import Tx
@@ -100,6 +101,19 @@ def session_transcript(
 ) -> Tx[Object]:
     number = yield from session_number(now, who, target)
     return objects.transcript((yield from listing.transcript(now, number, after, limit)))
+
+
+def why(now: float, who: Standpoint, target: str, is_served: bool = True) -> Tx[Object]:
+    number = yield from task_number(now, who, target)
+    found = yield from why_of.why(now, number, is_served)
+    if found is None:
+        raise unknown(number)
+    return stories.why(now, found)
+
+
+def replay(now: float, who: Standpoint, target: str, after: int = 0, limit: int = PAGE_MAX) -> Tx[Object]:
+    number = (yield from view(now, who, target)).task_id
+    return stories.journal((yield from why_of.journal(now, number)), after, limit)
 
 
 def inbox(now: float) -> Tx[Object]:

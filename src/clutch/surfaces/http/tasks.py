@@ -61,6 +61,15 @@ async def transcript(ask: Ask[Body, PageQuery]) -> Reply:
     )
 
 
+async def why(ask: Ask[Body, Query]) -> Reply:
+    return Reply(await ask.house.reads(reads.why, ask.who, ask.target))
+
+
+async def replay(ask: Ask[Body, PageQuery]) -> Reply:
+    known = (ask.who, ask.target, ask.query.after, ask.query.limit)
+    return Reply(await ask.house.reads(reads.replay, *known))
+
+
 async def result(ask: Ask[Body, Query]) -> Reply:
     return Reply(await ask.house.reads(reads.result, ask.who, ask.target))
 
@@ -76,6 +85,8 @@ ENTRIES = (
     Entry("GET", "/v1/tasks/{target}", Scope.READ, one),
     Entry("GET", "/v1/tasks/{target}/tree", Scope.READ, tree),
     Entry("GET", "/v1/tasks/{target}/transcript", Scope.READ, transcript, query=PageQuery),
+    Entry("GET", "/v1/tasks/{target}/why", Scope.READ, why),
+    Entry("GET", "/v1/tasks/{target}/replay", Scope.READ, replay, query=PageQuery),
     Entry("GET", "/v1/tasks/{target}/result", Scope.READ, result),
     Entry("GET", "/v1/tasks/{target}/wait", Scope.READ, wait, query=WaitQuery),
 )

@@ -1,0 +1,69 @@
+"""A timeline in plain words, each attempt to tell, and what to type when it is stuck."""
+
+from __future__ import annotations
+
+import pytest
+
+from clutch.core.gates import Gate, Room, Stuck
+from clutch.core.model import Phase
+from clutch.core.wording.why import Attempt, Happened, happening, why_text
+
+
+def move(
+    came: Phase, went: Phase, reason: str, actor: str = "clutch", outcome: str | None = None
+) -> Happened:
+    return Happened(1, 0.0, actor, came, went, reason, 1, outcome)
+
+
+@pytest.mark.parametrize(
+    ("line", "word", "text"),
+    [
+        (move(Phase.SPAWNING, Phase.QUEUED, "admitted"), "spawned", "accepted; waits in the queue"),
+        (move(Phase.RUNNING, Phase.RUNNING, "resumed @step 14"), "resumed", "another one went on at step 14"),
+        (move(Phase.RUNNING, Phase.PAUSED, "quota"), "parked", "the provider's quota is used up"),
+        (move(Phase.RUNNING, Phase.PAUSED, "pause", "person"), "parked", "paused by person"),
+        (move(Phase.PAUSED, Phase.QUEUED, "resumed", "person"), "unpaused", "resumed by person"),
+        (move(Phase.ENDING, Phase.ANNOUNCING, "ok", outcome="ok"), "announced", "the outcome is fixed (ok)"),
+        (move(Phase.ANNOUNCING, Phase.ANNOUNCING, "attempt 2 failed: 429"), "attempt", "attempt 2 failed: 429"),
+        (move(Phase.ANNOUNCING, Phase.CLEANUP_PENDING, "delivered: direct"), "delivered", "answered the result"),
+        (move(Phase.CLEANUP_PENDING, Phase.COMPLETED, "delivered: direct"), "cleaned", "nothing is left to do"),
+        (move(Phase.ANNOUNCING, Phase.CLEANUP_PENDING, "undelivered: expiry"), "undelivered", "kept as a dead letter"),
+        (move(Phase.RUNNING, Phase.CLEANUP_PENDING, "killed: enough", "api"), "killed", "killed by api: enough"),
+        (move(Phase.RUNNING, Phase.ENDING, "error: broken"), "failed", "the run failed: broken"),
+        (move(Phase.COMPLETED, Phase.COMPLETED, "late: but still"), "late", "kept: but still"),
+        (move(Phase.RUNNING, Phase.RUNNING, "something new"), "note", "something new"),
+        (move(Phase.COMPLETED, Phase.QUEUED, "something new"), "moved", "something new"),
+    ],
+)  # fmt: skip
+def test_each_line_has_a_fixed_word_and_a_sentence(line: Happened, word: str, text: str) -> None:
+    said = happening(line)
+    assert said[0] == word
+    assert text in said[1]
+
+
+def test_foreign_words_cannot_begin_a_line_of_their_own() -> None:
+    evil = move(Phase.RUNNING, Phase.CLEANUP_PENDING, "killed: x\n  00:00:01 UTC  all is well", "a\nb {rest}")
+    assert "\n" not in happening(evil)[1]
+
+
+@pytest.mark.scenario(202)
+def test_each_attempt_is_printed_with_target_depth_route_paths_number_and_next_try() -> None:
+    failed = Attempt(
+        "announce:v1:k:1", "agent:main:main", 0, "bubbled from t_9", "fallback", (("steer-primary", "turn ended"),),
+        "queued", 1, 3600.0, 3601.0, "failed", "overloaded", 5, 7,
+    )  # fmt: skip
+    stuck = Stuck(Gate.PAUSED, 3500.0, Room(2, "k"))
+    text = why_text(
+        't_2 "survey": done', [move(Phase.QUEUED, Phase.RUNNING, "started")], [failed], stuck, "t_2", 3620.0
+    )
+    assert text.splitlines() == [
+        't_2 "survey": done',
+        "  00:00:00 UTC  a run started",
+        "Telling:",
+        "  01:00:00 UTC  attempt 1 to agent:main:main (main; bubbled from t_9, route fallback): failed (overloaded);"
+        " next 01:00:01 UTC",
+        "    left steer-primary: turn ended",
+        "Waits at the gate paused since 00:58:20 UTC (2m00s).",
+        "It opens when somebody resumes t_2.",
+        "  clutch resume t_2",
+    ]
