@@ -16,6 +16,8 @@ from pathlib import Path
 from typing import Any, Final
 
 from benchmarks.unfinished import not_owned_yet
+from clutch.core.session_calls import SessionCall
+from clutch.tools.subagents import session_call
 from clutch.core.admission import SpawnRequest
 from clutch.core.messages import Answer, Usage
 from clutch.core.model import Lane
@@ -58,6 +60,9 @@ class Script:
 
     def spawn_request(self, args: Mapping[str, Any]) -> SpawnRequest:
         return SpawnRequest(**args)
+
+    def session_call(self, name: str, args: Mapping[str, Any]) -> SessionCall:
+        return session_call(name, args)
 
     def _note(self) -> None:
         if self.first_at is None:

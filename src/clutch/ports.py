@@ -8,6 +8,7 @@ from decimal import Decimal
 from enum import StrEnum
 from typing import Any, NamedTuple, Protocol
 
+from clutch.core.session_calls import SessionCall
 from clutch.core.admission import SpawnRequest
 from clutch.core.attachments import Attachment, AttachmentRules, Handed, Side
 from clutch.core.messages import Answer, Transcript, Usage
@@ -87,6 +88,10 @@ class Toolbox(Protocol):
 
     def spawn_request(self, args: Mapping[str, Any]) -> SpawnRequest:
         """Arguments of `sessions_spawn` as our own type. Raises InvalidInput naming the field and the rule."""
+        ...
+
+    def session_call(self, name: str, args: Mapping[str, Any]) -> SessionCall:
+        """Arguments of another session tool (`core.session_calls.TOOLS`). Raises InvalidInput as above."""
         ...
 
 

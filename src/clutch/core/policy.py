@@ -251,6 +251,7 @@ class Policy:
     history: Reading = field(default_factory=Reading)
     agents: Mapping[str, Agent] = field(default_factory=lambda: NOBODY)  #: by id; `agents.roster` makes it
     defaults: AgentDefaults = field(default_factory=AgentDefaults)
+    list_recent_s: float = 1800.0  #: lists show what ended since: half an hour is one sitting
     is_headless: bool = False  #: nobody is there to ask: what needs a person is denied at once
 
     def __post_init__(self) -> None:

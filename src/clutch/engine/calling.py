@@ -12,13 +12,13 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import NoReturn
 
-from clutch.core import bounds, wording
+from clutch.core import bounds, session_calls, wording
 from clutch.core.admission import Refused
 from clutch.core.attachments import SPAWN, redacted, task_path
 from clutch.core.authority import Verb
 from clutch.core.bounds import SUBMIT, Loop
 from clutch.core.messages import Answer, Call, Result, Results
-from clutch.engine import spawning, typed
+from clutch.engine import session_tools, spawning, typed
 from clutch.engine.context import spilled
 from clutch.engine.open_run import OpenRun
 from clutch.engine.spawning import Spawned, spawn_all
@@ -152,7 +152,8 @@ async def _one(run: OpenRun, call: Call, place: int, said: Said | None, interrup
     if interrupted and not spec.replay_safe:
         return _unknown(call, place)
     run.tell("tool:start", call.name)
-    text, failed = await _run_tool(run, call, place)
+    carry = session_tools.use if call.name in session_calls.TOOLS else _run_tool
+    text, failed = await carry(run, call, place)
     run.tell("tool:end", call.name)
     return Result(place, call.name, text, failed)
 

@@ -181,8 +181,17 @@ class Verbs:
         if text:
             check_text("text", text, self._kit.policy.control.steer_chars_max)
         task = await self._act(caller, verb, task_id, control.decide, verdict, plan_hash, text)
-        goes_on = "approved" if verdict is Verdict.APPROVE else "revising"
-        return Decided(goes_on if task.phase is Phase.QUEUED else "ended", task_id, task.plan_round)
+        return _decided(task, verdict)
+
+    async def decide_by_words(self, caller: AgentCaller, task_id: int, message: str) -> Decided | None:
+        """`APPROVED: …` or `REJECTED: …` to a child whose plan waits. None: it is a message like any other."""
+        spoken = control.spoken_verdict(message)
+        if spoken is None:
+            return None
+        verb = Verb.APPROVE if spoken[0] is Verdict.APPROVE else Verb.REJECT
+        known = (self._kit.policy, task_id, caller.session_id, message, caller.actor)
+        task = await self._surely(caller, verb, task_id, control.decide_as_read, *known)
+        return None if task is None else _decided(task, spoken[0])
 
     async def answer(
         self, caller: Caller, question_id: int, decision: Decision, text: str, seen_hash: str
@@ -222,6 +231,11 @@ class Verbs:
 
     def _key(self, verb: str, key: str | None) -> str:
         return f"{verb}:{key or self._kit.ids.uuid4()}"
+
+
+def _decided(task: Task, verdict: Verdict) -> Decided:
+    goes_on = "approved" if verdict is Verdict.APPROVE else "revising"
+    return Decided(goes_on if task.outcome is None else "ended", task.id, task.plan_round)
 
 
 def check_text(field: str, text: object, chars_max: int) -> None:

@@ -1,6 +1,6 @@
 """The tools an agent has: one registry that checks arguments, runs, and keeps answers storable.
 
-Who may use which tool is not decided here. `sessions_spawn`, `sessions_yield` and `ask_human` are described
+Who may use which tool is not decided here. The session tools and `ask_human` are described
 here like all others, but they change the ledger, so the engine carries them out.
 """
 
@@ -14,12 +14,13 @@ from typing import TYPE_CHECKING, Any, TypedDict, TypeVar, Unpack
 
 from pydantic import BaseModel
 
+from clutch.core.session_calls import SessionCall
 from clutch.core.admission import SpawnRequest
 from clutch.core.authority.tools import ALIASES, NEVER_FOR_CHILDREN, SESSION_TOOLS
 from clutch.core.policy import Limits
 from clutch.errors import InvalidInput
 from clutch.ports import HumanQuestion, ToolContext, ToolFailed, ToolSpec
-from clutch.tools import files, sessions, shelves, standard
+from clutch.tools import files, sessions, shelves, standard, subagents
 from clutch.tools.addresses import Reach, reach_of
 from clutch.tools.arguments import checked, schema_of
 from clutch.tools.python import Seats, python_tool
@@ -51,7 +52,7 @@ YIELD = ToolSpec(
     read_only=True,
 )
 ASK = ToolSpec("ask_human", standard.ASK, schema_of(standard.AskArguments), replay_safe=True, read_only=True)
-BY_THE_ENGINE = (ASK, SPAWN, YIELD)
+BY_THE_ENGINE = (ASK, SPAWN, YIELD, *subagents.SPECS)
 
 #: A tool of such a name would be taken for the one that has it, by a rule or by a model.
 RESERVED = (
@@ -162,6 +163,9 @@ class Tools:
 
     def spawn_request(self, args: Mapping[str, Any]) -> SpawnRequest:
         return sessions.request_of(args, self._limits)
+
+    def session_call(self, name: str, args: Mapping[str, Any]) -> SessionCall:
+        return subagents.session_call(name, args)
 
     def human_question(self, args: Mapping[str, Any]) -> HumanQuestion:
         """Arguments of `ask_human` as our own type. Raises InvalidInput naming the field and the rule."""

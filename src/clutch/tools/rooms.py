@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from clutch.core.session_calls import SessionCall
 from clutch.core.admission import SpawnRequest
 from clutch.core.policy import Limits
 from clutch.ports import HumanQuestion, ToolContext, ToolSpec
@@ -91,3 +92,6 @@ class ToolRooms:
 
     def spawn_request(self, args: Mapping[str, Any]) -> SpawnRequest:
         return self.tools.spawn_request(args)
+
+    def session_call(self, name: str, args: Mapping[str, Any]) -> SessionCall:
+        return self.tools.session_call(name, args)

@@ -20,6 +20,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from clutch.core.session_calls import SessionCall
 from clutch.core.admission import SpawnRequest
 from clutch.core.messages import Answer, Call, Input, Message, Results, Transcript
 from clutch.ports import HumanQuestion, ModelRequest, Models, OnDelta, Toolbox, ToolContext, ToolSpec
@@ -136,6 +137,9 @@ class Journal:
 
     def spawn_request(self, args: Mapping[str, Any]) -> SpawnRequest:
         return self._toolbox.spawn_request(args)
+
+    def session_call(self, name: str, args: Mapping[str, Any]) -> SessionCall:
+        return self._toolbox.session_call(name, args)
 
 
 # --- afterwards -------------------------------------------------------------------------------------------

@@ -12,7 +12,7 @@ from clutch.protocol.control.ending import KillReport, StopReport, kill, stop
 from clutch.protocol.control.pausing import pause, resume
 from clutch.protocol.control.rooms import close_main, open_main
 from clutch.protocol.control.state import AlreadyFinished, NotPossible, PlanChanged, UnknownTask
-from clutch.protocol.control.words import Steered, decide, heard, send, steer
+from clutch.protocol.control.words import Steered, decide, decide_as_read, heard, send, spoken_verdict, steer
 
 __all__ = [
     "AlreadyFinished",
@@ -26,6 +26,7 @@ __all__ = [
     "cleaned",
     "close_main",
     "decide",
+    "decide_as_read",
     "dismiss",
     "heard",
     "kill",
@@ -35,6 +36,7 @@ __all__ = [
     "remove",
     "resume",
     "send",
+    "spoken_verdict",
     "steer",
     "stop",
 ]

@@ -25,6 +25,9 @@ from clutch.protocol.sessions import SessionRow
 from clutch.store.door import Tx
 
 
+APPROVED, REJECTED = "APPROVED:", "REJECTED:"
+
+
 @dataclass(frozen=True, slots=True)
 class Steered:
     """`supersedes`: the run that was cut, if one was open."""
@@ -116,19 +119,63 @@ def heard(now: float, idem: str) -> Tx[str | None]:
 def decide(
     now: float, policy: Policy, task_id: int, verdict: ev.Verdict, seen_hash: str, text: str, actor: str
 ) -> Tx[Task]:
-    """Bound to the task and to the words of the plan that was shown."""
+    """Bound to the task and to the words of the plan that was shown. The same decision again changes nothing."""
     session, task = yield from locked(task_id)
-    event = ev.Decided(now, verdict, text)
+    event, said = ev.Decided(now, verdict, text), _verdict_words(verdict, text)
+    if (yield from _was_decided(task, said, text)):
+        return task
     must_move(task, event, policy, "only a plan that awaits approval can be decided")
     if seen_hash != plan_hash(task.result or ""):
-        raise PlanChanged(
-            f"the plan of {keys.task_id(task_id)} is not the one that was decided on; read it again"
-        )
+        raise PlanChanged(f"the plan of {keys.task_id(task_id)} is not the one that was decided on; read it again")
     changed = yield from tasks.record(now, policy, session, event, actor)
     if changed.phase is Phase.QUEUED:
-        said = f"{verdict.value.upper()}D: {text}" if verdict is ev.Verdict.APPROVE else f"REJECTED: {text}"
-        yield from letters.post(
-            now, session.id, f"decision:{task_id}:{task.generation}", LetterKind.DECISION, said
-        )
+        key = _decision_key(task_id, task.generation)
+        yield from letters.post(now, session.id, key, LetterKind.DECISION, said)
     yield from sessions.save(now, policy, session)
     return changed
+
+
+def _verdict_words(verdict: ev.Verdict, text: str) -> str:
+    return f"{APPROVED if verdict is ev.Verdict.APPROVE else REJECTED} {text}"
+
+
+def _decision_key(task_id: int, generation: int) -> str:
+    return f"decision:{task_id}:{generation}"
+
+
+def _was_decided(task: Task, said: str, text: str) -> Tx[bool]:
+    """Whoever lost the answer asks again, in the same words."""
+    if task.outcome is not None:
+        return task.error == f"plan rejected: {text}"
+    rows = yield "SELECT body FROM inbox WHERE idem = ?", (_decision_key(task.id, task.generation - 1),)
+    return bool(rows) and rows[0][0] == said and task.phase is not Phase.AWAITING_APPROVAL
+
+
+def decide_as_read(
+    now: float, policy: Policy, task_id: int, reader_id: int, message: str, actor: str
+) -> Tx[Task | None]:
+    """`APPROVED: …` or `REJECTED: …` of a session that has read the plan as it is now. None: no such message, or
+    there is nothing to decide."""
+    spoken = spoken_verdict(message)
+    rows = yield "SELECT phase, result, generation FROM tasks WHERE id = ?", (task_id,)
+    if spoken is None or not rows or rows[0][0] != Phase.AWAITING_APPROVAL:
+        return None
+    _, plan, generation = rows[0]
+    read = yield (
+        "SELECT 1 FROM inbox WHERE task_id = ? AND generation = ? AND kind = 'plan' AND session_id = ?"
+        " AND taken_seq IS NOT NULL",
+        (task_id, generation, reader_id),
+    )
+    if not read:
+        raise PlanChanged(f"you have not read the plan of {keys.task_id(task_id)} as it is now")
+    verdict, text = spoken
+    return (yield from decide(now, policy, task_id, verdict, plan_hash(plan or ""), text, actor))
+
+
+def spoken_verdict(message: str) -> tuple[ev.Verdict, str] | None:
+    said = message.strip()
+    if said.startswith(APPROVED):
+        return ev.Verdict.APPROVE, said.removeprefix(APPROVED).strip()
+    if said.startswith(REJECTED):
+        return ev.Verdict.REVISE, said.removeprefix(REJECTED).strip()
+    return None

@@ -17,6 +17,7 @@ import signal
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
+from clutch.core.session_calls import SessionCall
 from clutch.core.admission import SpawnRequest
 from clutch.core.messages import Answer
 from clutch.ports import HumanQuestion, ModelRequest, Models, OnDelta, Toolbox, ToolContext, ToolSpec
@@ -162,3 +163,6 @@ class CrashingTools:
 
     def spawn_request(self, args: Mapping[str, Any]) -> SpawnRequest:
         return self._tools.spawn_request(args)
+
+    def session_call(self, name: str, args: Mapping[str, Any]) -> SessionCall:
+        return self._tools.session_call(name, args)

@@ -8,6 +8,8 @@ from dataclasses import replace
 from decimal import Decimal
 from typing import TYPE_CHECKING, Any, Final
 
+from clutch.core.session_calls import SessionCall
+from clutch.tools.subagents import session_call
 from clutch.core.admission import BudgetRequest, Cleanup, SpawnRequest
 from clutch.core.messages import Answer, Usage
 from clutch.core.model import Workspace
@@ -126,6 +128,9 @@ class SimToolbox:
 
     def spawn_request(self, args: Mapping[str, Any]) -> SpawnRequest:
         return spawn_request(args)
+
+    def session_call(self, name: str, args: Mapping[str, Any]) -> SessionCall:
+        return session_call(name, args)
 
 
 def spawn_request(args: Mapping[str, Any]) -> SpawnRequest:

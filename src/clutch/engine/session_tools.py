@@ -1,0 +1,266 @@
+"""The session tools of an agent: its words become a verb, a list or a look, and the answer becomes text.
+
+Who asks is the run that is under way, never a parameter. What it may do is decided by the one guard. A call
+that acts carries the key of its place in the transcript, so that one that is made again acts once.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Any, assert_never
+
+from clutch.core import keys
+from clutch.core.authority import AgentCaller, Verb
+from clutch.core.messages import Call
+from clutch.core.session_calls import (
+    EVERYBODY,
+    Act,
+    Action,
+    ListAgents,
+    ListSessions,
+    ReadHistory,
+    SendTo,
+    SessionCall,
+    ShowStatus,
+)
+from clutch.engine.open_run import OpenRun
+from clutch.engine.verbs import Decided, Sent, Verbs
+from clutch.errors import AmbiguousTarget, ClutchError, Forbidden, NotFound, StoreError
+from clutch.protocol import guarding, history, lists, targets
+from clutch.protocol.control import KillReport
+from clutch.protocol.guarding import guarded
+from clutch.protocol.sessions import Stale
+from clutch.protocol.targets import Found
+
+Body = Mapping[str, Any]
+
+
+async def use(run: OpenRun, call: Call, place: int) -> tuple[str, bool]:
+    """The text for the model, and whether it failed."""
+    try:
+        asked = run.kit.toolbox.session_call(call.name, call.args)
+        said = await _Tools(run, f"{run.session_id}:{run.head}:{place}").carry_out(asked)
+    except (Stale, StoreError):
+        raise
+    except Forbidden as error:
+        return _json({"status": "forbidden", "error": str(error), "rule": error.rule}), True
+    except (NotFound, AmbiguousTarget) as error:
+        return _json({"status": "error", "error": str(error), "candidates": list(error.candidates)}), True
+    except ClutchError as error:
+        return _json({"status": "error", "error": str(error)}), True
+    return said if isinstance(said, str) else _json(said), False
+
+
+def caller_of(run: OpenRun) -> AgentCaller:
+    about, policy = run.about, run.policy
+    return AgentCaller(
+        run.session_id,
+        about.agent_id,
+        about.rights.role,
+        policy.visibility,
+        about.rights.sandbox,
+        policy.peers,
+        about.session_key,
+        run.fence,
+    )
+
+
+class _Tools:
+    def __init__(self, run: OpenRun, key: str) -> None:
+        self._run, self._key = run, key
+        self._door, self._policy = run.kit.door, run.policy
+        self._caller = caller_of(run)
+        self._who = targets.of_agent(self._caller)
+        self._verbs = Verbs(run.kit)
+
+    async def carry_out(self, asked: SessionCall) -> str | Body:
+        match asked:
+            case Act(Action.LIST):
+                return await self._door.alone(
+                    lists.children, self._policy, self._who.viewer, self._run.session_id
+                )
+            case Act():
+                return await self._act(asked)
+            case SendTo():
+                return await self._send_to(asked)
+            case ListSessions():
+                return await self._sessions(asked)
+            case ReadHistory():
+                return await self._history(asked)
+            case ListAgents():
+                return self._agents()
+            case ShowStatus(target):
+                return await self._status(target)
+            case _:
+                assert_never(asked)
+
+    # ---- acting --------------------------------------------------------------------------------------
+
+    async def _act(self, asked: Act) -> Body:
+        if asked.target == EVERYBODY:
+            below = await self._door.read(lists.alive, self._run.session_id)
+            return _killed(await self._verbs.kill_all(self._caller, below, asked.text or "killed"))
+        task = await self._door.read(targets.task, asked.target, self._who)
+        verbs, who, text = self._verbs, self._caller, asked.text
+        match asked.action:
+            case Action.KILL:
+                return _killed(await verbs.kill(who, task, text or "killed"))
+            case Action.STEER:
+                steered = await verbs.steer(who, task, text, self._key)
+                return {**_accepted(task), "supersedes": _run_id(steered.supersedes)}
+            case Action.SEND:
+                return _sent(await verbs.send(who, task, text, asked.wait_s, self._key))
+            case Action.APPROVE:
+                return _decided(await verbs.approve(who, task, asked.plan_hash, text))
+            case Action.REJECT:
+                return _decided(await verbs.reject(who, task, asked.plan_hash, text))
+            case Action.PAUSE:
+                return {"changed": _ids(await verbs.pause(who, task))}
+            case Action.RESUME:
+                return {"changed": _ids(await verbs.resume(who, task))}
+            case Action.RETRY:
+                await verbs.retry(who, task, text, self._key)
+            case Action.CONTINUE:
+                await verbs.continue_(who, task, text, self._key)
+            case Action.REMOVE:
+                await verbs.remove(who, task)
+            case Action.LIST:
+                raise AssertionError("a list has no target")
+            case _:
+                assert_never(asked.action)
+        return _accepted(task)
+
+    async def _send_to(self, asked: SendTo) -> Body:
+        found = await self._found(asked)
+        if found.task_id is not None:
+            decided = await self._verbs.decide_by_words(self._caller, found.task_id, asked.text)
+            if decided is not None:
+                return _decided(decided)
+        return _sent(
+            await self._verbs.send(self._caller, found.session_id, asked.text, asked.wait_s, self._key)
+        )
+
+    async def _found(self, asked: SendTo) -> Found:
+        if asked.label is None:
+            return await self._door.read(lists.meant, asked.target or "", self._who)
+        agent_id = asked.agent_id or self._caller.agent_id
+        return await self._door.read(lists.labelled, asked.label, agent_id, self._who)
+
+    # ---- looking -------------------------------------------------------------------------------------
+
+    async def _sessions(self, asked: ListSessions) -> Body:
+        found = await self._door.read(
+            history.sessions, self._caller, self._policy.history, asked.kinds, asked.limit, asked.active_s,
+            asked.message_limit,
+        )  # fmt: skip
+        return {"sessions": [_line(one) for one in found]}
+
+    async def _history(self, asked: ReadHistory) -> Body:
+        found = await self._door.read(lists.meant, asked.target, self._who)
+        shown = await self._door.read(
+            guarded, self._caller, Verb.READ, found.session_id, history.history,
+            found.session_id, self._policy.history, asked.limit, asked.before, asked.with_tools,
+        )  # fmt: skip
+        return {
+            "sessionKey": found.session_key,
+            "messages": [_entry(said) for said in shown.entries],
+            "truncated": shown.is_cut,
+            "droppedMessages": shown.is_dropped,
+            "contentRedacted": shown.is_redacted,
+            "before": shown.before,
+        }
+
+    def _agents(self) -> Body:
+        own, policy = self._caller.agent_id, self._policy
+        allowed = policy.agent(own).subagents.allow_agents or policy.limits.allow_agents
+        known = set(policy.agents) if "*" in allowed else allowed - {"*"}
+        named = [own, *sorted(known - {own})]
+        return {
+            "requester": own,
+            "allowAny": "*" in allowed,
+            "agents": [{"id": one, "model": policy.model_of(one)} for one in named],
+        }
+
+    async def _status(self, target: str) -> Body:
+        found = await self._door.read(lists.meant, target, self._who)
+        about = await self._door.read(
+            guarded, self._caller, Verb.READ, found.session_id, lists.status, found.session_id
+        )
+        used = about.used
+        return {
+            "sessionKey": about.key,
+            "agentId": about.agent_id,
+            "depth": about.depth,
+            "role": about.role,
+            "model": about.model or self._policy.model_of(about.agent_id),
+            "thinking": about.thinking,
+            "phase": about.phase,
+            "running": about.is_running,
+            "waitingLetters": about.waiting,
+            "children": {"active": about.children_active, "total": about.children_total},
+            "usage": {
+                "input": used.input,
+                "output": used.output,
+                "calls": used.calls,
+                "usd": None if used.usd is None else format(used.usd, "f"),
+            },
+        }
+
+
+# ---- in words ----------------------------------------------------------------------------------------
+
+
+def _json(body: Body) -> str:
+    return json.dumps(body, ensure_ascii=False, separators=(",", ":"))
+
+
+def _ids(numbers: tuple[int, ...]) -> list[str]:
+    return [keys.task_id(number) for number in numbers]
+
+
+def _run_id(number: int | None) -> str | None:
+    return None if number is None else keys.run_id(number)
+
+
+def _accepted(task_id: int) -> dict[str, Any]:
+    return {"status": "accepted", "taskId": keys.task_id(task_id)}
+
+
+def _killed(report: KillReport) -> Body:
+    return {
+        "stopped": _ids(report.stopped),
+        "alreadyFinished": _ids(report.already_finished),
+        "notStopped": [{"taskId": keys.task_id(one), "why": why} for one, why in report.not_stopped],
+    }
+
+
+def _sent(sent: Sent) -> Body:
+    return {"status": sent.status} if sent.reply is None else {"status": sent.status, "reply": sent.reply}
+
+
+def _decided(decided: Decided) -> Body:
+    return {"status": decided.status, "taskId": keys.task_id(decided.task_id), "round": decided.round}
+
+
+def _line(one: history.SessionLine) -> Body:
+    line: dict[str, Any] = {"sessionKey": one.key, "kind": one.kind, "agentId": one.agent_id}
+    if one.task is not None:
+        line |= {
+            "taskId": keys.task_id(one.task.task_id),
+            "label": one.task.label,
+            "phase": one.task.phase,
+            "outcome": one.task.outcome,
+        }
+    if one.last:
+        line["messages"] = [_entry(said) for said in one.last]
+    return line
+
+
+def _entry(said: history.Said) -> Body:
+    entry: dict[str, Any] = {"seq": said.seq, "kind": said.kind, "text": said.text}
+    if said.source:
+        entry["source"] = said.source
+    if said.calls:
+        entry["calls"] = list(said.calls)
+    return entry

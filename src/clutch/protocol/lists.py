@@ -1,0 +1,147 @@
+"""Numbered lists: what is shown and what its numbers mean from then on, in one transaction.
+
+And the few other looks of the session tools that are nobody else's."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from clutch.core.authority import Denied, Target, Verb, can
+from clutch.core.keys import SessionKey, parse_session_key
+from clutch.core.model import Phase
+from clutch.core.policy import Policy
+from clutch.core.task_view import NOTHING_USED, Tally, TaskView
+from clutch.core.wording.lists import list_text
+from clutch.errors import AmbiguousTarget, Forbidden, NotFound
+from clutch.protocol import listing, targets, views
+from clutch.protocol.listing import Wanted
+from clutch.protocol.sessions import IS_WORKING
+from clutch.protocol.targets import Found, Standpoint
+from clutch.store.door import Tx
+
+
+def children(now: float, policy: Policy, viewer: str, session_id: int) -> Tx[str]:
+    """Those that work or ended lately, and whatever could not be told. Alone: its numbers are stored."""
+    wanted = Wanted(requester_id=session_id, ended_after=now - policy.list_recent_s)
+    page = yield from listing.page(now, wanted, limit=listing.LIMIT_MAX)
+    return (yield from _numbered(now, viewer, page.tasks, "Subagents (this session)"))
+
+
+def tree(now: float, policy: Policy, viewer: str, session_id: int) -> Tx[str]:
+    """The same for everything below, each child after its parent."""
+    since = now - policy.list_recent_s
+    below = yield from views.below(now, session_id)
+    shown = [view for view in below if view.ended_at is None or view.ended_at >= since]
+    return (yield from _numbered(now, viewer, _nested(shown, session_id), "Subagents (tree)"))
+
+
+def _nested(shown: Sequence[TaskView], parent_id: int) -> list[TaskView]:
+    """A child whose parent is not shown any more stands where the parent would."""
+    known = {view.task_id for view in shown}
+    tops = [view for view in shown if view.requester_id == parent_id or view.requester_id not in known]
+    ordered: list[TaskView] = []
+    stack = tops[::-1]
+    while stack:
+        view = stack.pop()
+        ordered.append(view)
+        stack += [one for one in shown if one.requester_id == view.task_id][::-1]
+    return ordered
+
+
+def _numbered(now: float, viewer: str, shown: Sequence[TaskView], title: str) -> Tx[str]:
+    yield from targets.remember(now, viewer, [view.task_id for view in shown])
+    return list_text(shown, now, title)
+
+
+def alive(now: float, session_id: int) -> Tx[list[int]]:
+    """The children of a session that work, or below whom somebody does."""
+    del now
+    rows = yield (
+        "WITH RECURSIVE below(top, id) AS (SELECT id, id FROM tasks WHERE requester_id = ?"  # noqa: S608
+        " UNION ALL SELECT b.top, t.id FROM tasks t JOIN below b ON t.requester_id = b.id)"
+        f" SELECT DISTINCT b.top FROM below b JOIN tasks t ON t.id = b.id WHERE {IS_WORKING} ORDER BY b.top",
+        (session_id,),
+    )
+    return [int(row[0]) for row in rows]
+
+
+# ---- whom somebody means -----------------------------------------------------------------------------
+
+
+def meant(now: float, text: str, who: Standpoint) -> Tx[Found]:
+    """Any target. The full key of another agent's session is refused by the rule that hides it."""
+    try:
+        return (yield from targets.resolve(now, text, who))
+    except NotFound:
+        key = parse_session_key(text.strip())
+        if isinstance(key, SessionKey):
+            _must_reach(who, key.agent_id)
+        raise
+
+
+def labelled(now: float, label: str, agent_id: str, who: Standpoint) -> Tx[Found]:
+    """Exactly this label, of this agent."""
+    del now
+    rows = yield (
+        "SELECT t.id, s.key FROM tasks t JOIN sessions s ON s.id = t.id WHERE t.label = ? AND s.agent_id = ?"
+        " ORDER BY t.id DESC",
+        (label, agent_id),
+    )
+    sight = yield from targets.sight(who.caller)
+    found = [Found(row[0], row[1], row[0]) for row in rows if sight.sees(row[0], agent_id)]
+    if not found:
+        _must_reach(who, agent_id)
+        raise NotFound(f"there is no session labelled {label[:80]!r} of the agent {agent_id[:64]!r}")
+    if len(found) > 1:
+        raise AmbiguousTarget(f"{label[:80]!r} is the label of {len(found)} sessions", [])
+    return found[0]
+
+
+def _must_reach(who: Standpoint, agent_id: str) -> None:
+    """What is hidden because it is another agent's is no secret: whoever names the agent is told the rule."""
+    if agent_id == who.agent_id:
+        return
+    answer = can(who.caller, Verb.SEND, Target(0, agent_id))
+    if isinstance(answer, Denied):
+        raise Forbidden(answer.rule, answer.reason)
+
+
+# ---- one session -------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class SessionStatus:
+    key: str
+    agent_id: str
+    depth: int
+    role: str
+    model: str | None
+    thinking: str | None
+    is_running: bool
+    waiting: int  #: letters nobody has read
+    children_active: int
+    children_total: int
+    used: Tally
+    phase: Phase | None  #: None: a main session
+
+
+def status(now: float, session_id: int) -> Tx[SessionStatus]:
+    del now
+    rows = yield (
+        "SELECT key, agent_id, depth, role, model, thinking, owner,"  # noqa: S608 (constant words)
+        " (SELECT COUNT(*) FROM inbox WHERE session_id = sessions.id AND state = 0 AND taken_run IS NULL),"
+        f" (SELECT COUNT(*) FROM tasks WHERE requester_id = sessions.id AND {IS_WORKING}),"
+        " (SELECT COUNT(*) FROM tasks WHERE requester_id = sessions.id),"
+        " (SELECT phase FROM tasks t WHERE t.id = sessions.id) FROM sessions WHERE id = ?",
+        (session_id,),
+    )
+    if not rows:
+        raise NotFound("the session was deleted")
+    *about, owner, waiting, active, total, phase = rows[0]
+    spent = yield f"SELECT {views.SPENT} FROM usage u WHERE u.session_id = ? AND u.state > 0", (session_id,)  # noqa: S608
+    used = views.tally(spent[0]) if spent[0][4] else NOTHING_USED
+    is_running = owner is not None
+    return SessionStatus(
+        *about, is_running, waiting, active, total, used, None if phase is None else Phase(phase)
+    )
