@@ -16,13 +16,13 @@ from pathlib import Path
 from typing import Any, Final
 
 from benchmarks.unfinished import not_owned_yet
-from clutch.core.session_calls import SessionCall
-from clutch.tools.subagents import session_call
 from clutch.core.admission import SpawnRequest
 from clutch.core.messages import Answer, Usage
 from clutch.core.model import Lane
 from clutch.core.policy import Policy, Work
+from clutch.core.session_calls import SessionCall
 from clutch.ports import HumanQuestion, ModelRequest, OnDelta, ToolContext, ToolSpec
+from clutch.tools.subagents import session_call
 from clutch.wiring import running_engine
 
 _LANE_CAP: Final = 100_000

@@ -8,11 +8,11 @@ from decimal import Decimal
 from enum import StrEnum
 from typing import Any, NamedTuple, Protocol
 
-from clutch.core.session_calls import SessionCall
 from clutch.core.admission import SpawnRequest
 from clutch.core.attachments import Attachment, AttachmentRules, Handed, Side
 from clutch.core.messages import Answer, Transcript, Usage
 from clutch.core.model import Thinking
+from clutch.core.session_calls import SessionCall
 
 
 class Clock(Protocol):

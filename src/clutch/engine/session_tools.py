@@ -12,6 +12,7 @@ from typing import Any, assert_never
 
 from clutch.core import keys
 from clutch.core.authority import AgentCaller, Verb
+from clutch.core.history import Said
 from clutch.core.messages import Call
 from clutch.core.session_calls import (
     EVERYBODY,
@@ -27,7 +28,7 @@ from clutch.core.session_calls import (
 from clutch.engine.open_run import OpenRun
 from clutch.engine.verbs import Decided, Sent, Verbs
 from clutch.errors import AmbiguousTarget, ClutchError, Forbidden, NotFound, StoreError
-from clutch.protocol import guarding, history, lists, targets
+from clutch.protocol import history, lists, targets
 from clutch.protocol.control import KillReport
 from clutch.protocol.guarding import guarded
 from clutch.protocol.sessions import Stale
@@ -257,7 +258,7 @@ def _line(one: history.SessionLine) -> Body:
     return line
 
 
-def _entry(said: history.Said) -> Body:
+def _entry(said: Said) -> Body:
     entry: dict[str, Any] = {"seq": said.seq, "kind": said.kind, "text": said.text}
     if said.source:
         entry["source"] = said.source

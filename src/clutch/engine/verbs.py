@@ -16,7 +16,7 @@ from typing import Any, TypeVar
 
 from clutch.core.authority import AgentCaller, Caller, Verb
 from clutch.core.events import Verdict
-from clutch.core.model import Phase, Task
+from clutch.core.model import Task
 from clutch.engine.insisting import surely
 from clutch.engine.kit import Kit
 from clutch.errors import InvalidInput, StoreError

@@ -138,10 +138,9 @@ def status(now: float, session_id: int) -> Tx[SessionStatus]:
     )
     if not rows:
         raise NotFound("the session was deleted")
-    *about, owner, waiting, active, total, phase = rows[0]
+    key, agent_id, depth, role, model, thinking, owner, waiting, active, total, phase = rows[0]
     spent = yield f"SELECT {views.SPENT} FROM usage u WHERE u.session_id = ? AND u.state > 0", (session_id,)  # noqa: S608
-    used = views.tally(spent[0]) if spent[0][4] else NOTHING_USED
-    is_running = owner is not None
     return SessionStatus(
-        *about, is_running, waiting, active, total, used, None if phase is None else Phase(phase)
-    )
+        key, agent_id, depth, role, model, thinking, owner is not None, waiting, active, total,
+        views.tally(spent[0]) if spent[0][4] else NOTHING_USED, None if phase is None else Phase(phase),
+    )  # fmt: skip

@@ -14,10 +14,10 @@ from typing import TYPE_CHECKING, Any, TypedDict, TypeVar, Unpack
 
 from pydantic import BaseModel
 
-from clutch.core.session_calls import SessionCall
 from clutch.core.admission import SpawnRequest
 from clutch.core.authority.tools import ALIASES, NEVER_FOR_CHILDREN, SESSION_TOOLS
 from clutch.core.policy import Limits
+from clutch.core.session_calls import SessionCall
 from clutch.errors import InvalidInput
 from clutch.ports import HumanQuestion, ToolContext, ToolFailed, ToolSpec
 from clutch.tools import files, sessions, shelves, standard, subagents

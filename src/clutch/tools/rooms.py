@@ -10,9 +10,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from clutch.core.session_calls import SessionCall
 from clutch.core.admission import SpawnRequest
 from clutch.core.policy import Limits
+from clutch.core.session_calls import SessionCall
 from clutch.ports import HumanQuestion, ToolContext, ToolSpec
 from clutch.tools.box import Tools, standard_tools
 from clutch.tools.file_room import FileRoom

@@ -139,9 +139,7 @@ def _list(args: Mapping[str, Any]) -> ListSessions:
     said = checked(ListArguments, args)
     minutes = said.active_minutes
     active_s = None if minutes is None else 60 * minutes
-    return ListSessions(
-        tuple(KeyKind(kind) for kind in said.kinds), said.limit, active_s, said.message_limit
-    )
+    return ListSessions(tuple(KeyKind(kind) for kind in said.kinds), said.limit, active_s, said.message_limit)
 
 
 def _history(args: Mapping[str, Any]) -> ReadHistory:

@@ -20,9 +20,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from clutch.core.session_calls import SessionCall
 from clutch.core.admission import SpawnRequest
 from clutch.core.messages import Answer, Call, Input, Message, Results, Transcript
+from clutch.core.session_calls import SessionCall
 from clutch.ports import HumanQuestion, ModelRequest, Models, OnDelta, Toolbox, ToolContext, ToolSpec
 
 _CALLS, _NOTES = "model-calls.jsonl", "journal.jsonl"

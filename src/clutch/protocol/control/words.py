@@ -24,7 +24,6 @@ from clutch.protocol.pages import plan_hash
 from clutch.protocol.sessions import SessionRow
 from clutch.store.door import Tx
 
-
 APPROVED, REJECTED = "APPROVED:", "REJECTED:"
 
 
@@ -126,7 +125,9 @@ def decide(
         return task
     must_move(task, event, policy, "only a plan that awaits approval can be decided")
     if seen_hash != plan_hash(task.result or ""):
-        raise PlanChanged(f"the plan of {keys.task_id(task_id)} is not the one that was decided on; read it again")
+        raise PlanChanged(
+            f"the plan of {keys.task_id(task_id)} is not the one that was decided on; read it again"
+        )
     changed = yield from tasks.record(now, policy, session, event, actor)
     if changed.phase is Phase.QUEUED:
         key = _decision_key(task_id, task.generation)

@@ -68,6 +68,7 @@ def _announce_twice(
 class _Reckless:
     def __init__(self, real: Toolbox) -> None:
         self.run, self.spawn_request, self.human_question = real.run, real.spawn_request, real.human_question
+        self.session_call = real.session_call
         self._specs = [replace(spec, replay_safe=True) for spec in real.specs()]
 
     def specs(self) -> Sequence[ToolSpec]:

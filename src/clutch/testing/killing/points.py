@@ -17,9 +17,9 @@ import signal
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
-from clutch.core.session_calls import SessionCall
 from clutch.core.admission import SpawnRequest
 from clutch.core.messages import Answer
+from clutch.core.session_calls import SessionCall
 from clutch.ports import HumanQuestion, ModelRequest, Models, OnDelta, Toolbox, ToolContext, ToolSpec
 from clutch.protocol.turns import Begun
 from clutch.store.door import Door, DoorStats, Keys, Listener, P, T, Tx, TxFunction

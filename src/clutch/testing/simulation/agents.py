@@ -8,11 +8,10 @@ from dataclasses import replace
 from decimal import Decimal
 from typing import TYPE_CHECKING, Any, Final
 
-from clutch.core.session_calls import SessionCall
-from clutch.tools.subagents import session_call
 from clutch.core.admission import BudgetRequest, Cleanup, SpawnRequest
 from clutch.core.messages import Answer, Usage
 from clutch.core.model import Workspace
+from clutch.core.session_calls import SessionCall
 from clutch.ports import (
     HumanQuestion,
     ModelError,
@@ -25,6 +24,7 @@ from clutch.ports import (
 )
 from clutch.testing.simulation import script
 from clutch.testing.simulation.faults import Fault
+from clutch.tools.subagents import session_call
 
 if TYPE_CHECKING:
     from clutch.testing.simulation.gateway import Gateway

@@ -1,0 +1,365 @@
+"""The session tools as agents use them: on their own children, through the guard, once."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from clutch.core.authority import NEVER_FOR_CHILDREN, Peers, ToolPolicy, Visibility
+from clutch.core.messages import Answer, Call, Usage
+from clutch.core.model import Outcome, Phase
+from clutch.core.session_calls import TOOLS, Action
+from clutch.ports import ModelRequest
+from clutch.protocol import sessions
+from clutch.protocol.pages import plan_hash
+from clutch.protocol.spawn import rights_text
+from tests.engine.conftest import Build
+from tests.engine.family import FREE, Family, family
+from tests.engine.house import ask_for, opening, step
+
+pytestmark = pytest.mark.anyio
+
+
+async def tree(build: Build, **policy: Any) -> Family:
+    """main ← parent ← child; main ← other."""
+    made = await family(build, replace(FREE, **policy))
+    await made.child("parent")
+    await made.child("child", "parent")
+    await made.child("other")
+    return made
+
+
+# ---- who has them ------------------------------------------------------------------------------------
+
+
+async def tools_of(made: Family, name: str) -> set[str]:
+    return {spec.name for spec in made.house.model.of(f"be {name}")[0].tools} & TOOLS
+
+
+@pytest.mark.scenario(42)
+async def test_session_tools_follow_the_role_that_was_fixed_at_spawn(build: Build) -> None:
+    made = await tree(build, limits=replace(FREE.limits, depth_max=2))
+    await made.hears("main", "agents_list")
+    assert {spec.name for spec in made.house.model.of("you are main")[0].tools} >= TOOLS
+    reads = {"sessions_list", "sessions_history"}
+    assert await tools_of(made, "parent") == {"subagents", "sessions_subagent_remove"} | reads
+    assert await tools_of(made, "child") == set()
+    made.kit.policy = replace(made.kit.policy, limits=replace(FREE.limits, depth_max=5))  # promotes nobody
+    assert (await made.hears("child", "subagents")).startswith("there is no tool")
+
+
+@pytest.mark.scenario(41)
+async def test_also_allow_gives_a_leaf_two_reads_and_never_the_five(build: Build) -> None:
+    tools = ToolPolicy(also_allow=frozenset({"*"}))
+    made = await tree(build, tools=tools, limits=replace(FREE.limits, depth_max=2))
+    assert await tools_of(made, "child") == {"sessions_list", "sessions_history"}
+    for name in NEVER_FOR_CHILDREN & TOOLS:
+        assert (await made.hears("child", name)).startswith("there is no tool")
+
+
+@pytest.mark.scenario(44)
+async def test_leaf_that_may_list_sees_itself_and_no_sibling(build: Build) -> None:
+    tools = ToolPolicy(also_allow=frozenset({"sessions_*"}))
+    made = await tree(build, tools=tools, limits=replace(FREE.limits, depth_max=2))
+    listed = await made.uses("child", "sessions_list")
+    assert [one["label"] for one in listed["sessions"]] == ["child"]
+    refused = await made.uses("child", "sessions_history", sessionKey="other")
+    assert refused["status"] == "error"
+    assert "other" not in json.dumps(refused["candidates"])
+
+
+# ---- acting ------------------------------------------------------------------------------------------
+
+REACHED = {"main": {"parent", "child", "other"}, "parent": {"child"}}
+ARGUMENTS: dict[Action, dict[str, str]] = {
+    Action.STEER: {"text": "so"},
+    Action.SEND: {"text": "so"},
+    Action.APPROVE: {"planHash": "0"},
+    Action.REJECT: {"planHash": "0", "text": "no"},
+}
+
+
+@pytest.mark.parametrize("who", REACHED)
+async def test_agent_acts_on_its_descendants_and_finds_nobody_else(build: Build, who: str) -> None:
+    """The same matrix as at the other doors. What is not below is not even found."""
+    made = await tree(build)
+    for action in [action for action in Action if action is not Action.LIST]:
+        for whom in ("main", "parent", "child", "other"):
+            target = whom if whom == "main" else _id(made, whom)
+            wait = {"timeoutSeconds": 0} if action is Action.SEND else {}
+            known = ARGUMENTS.get(action, {})
+            told = await made.hears(who, "subagents", action=action.value, target=target, **known, **wait)
+            assert _fate(told) == expected(action, who, whom), (action, whom, told)
+
+
+def expected(action: Action, who: str, whom: str) -> str:
+    if who == whom and who != "main":
+        return "forbidden"
+    if whom not in REACHED[who]:
+        return "hidden"
+    decides = action not in (Action.APPROVE, Action.REJECT) or (who, whom) != ("main", "child")
+    return "reached" if decides else "forbidden"
+
+
+def _fate(told: str) -> str:
+    if "there is no session or task" in told or "is a main session" in told:
+        return "hidden"
+    return "forbidden" if '"forbidden"' in told else "reached"
+
+
+def _id(made: Family, label: str) -> str:
+    from clutch.core import keys
+
+    return keys.task_id(made.ids[label])
+
+
+async def test_list_numbers_the_children_and_the_numbers_work(build: Build) -> None:
+    made = await tree(build)
+    listed = await made.hears("main", "subagents")
+    head, first, second = listed.splitlines()
+    assert head == "Subagents (this session)   Active: 2 · Done: 0"
+    assert first.startswith("1) running · parent · ")
+    assert second.startswith("2) running · other · ")
+    assert (await made.uses("main", "subagents", action="kill", target="#2"))["stopped"] == [
+        _id(made, "other")
+    ]
+    assert (await made.uses("main", "subagents", action="kill", target="2"))["alreadyFinished"] == [
+        _id(made, "other")
+    ]
+
+
+async def test_kill_all_kills_the_callers_own_tree_and_nothing_else(build: Build) -> None:
+    made = await tree(build)
+    assert (await made.uses("parent", "subagents", action="kill", target="all"))["stopped"] == [
+        _id(made, "child")
+    ]
+    assert (await made.house.task("other")).outcome is None
+    told = await made.uses("main", "subagents", action="kill", target="all", text="enough")
+    assert told == {
+        "stopped": [_id(made, "parent"), _id(made, "other")],
+        "alreadyFinished": [],
+        "notStopped": [],
+    }
+
+
+async def test_send_waits_for_the_child_and_brings_its_new_words(build: Build) -> None:
+    made = await tree(build)
+    asking = asyncio.create_task(
+        made.uses("main", "subagents", action="send", target="other", text="how far are you?")
+    )
+
+    async def is_sent() -> bool:
+        return bool(await made.house.rows("SELECT 1 FROM inbox WHERE body = 'how far are you?'"))
+
+    await made.house.until(is_sent)
+    made.says("other", "old words")
+    made.says("other", "half way")
+    assert await asking == {"status": "ok", "reply": "half way"}
+
+
+async def test_steer_pause_resume_continue_and_remove_do_what_they_say(build: Build) -> None:
+    made = await tree(build)
+    steered = await made.uses("main", "subagents", action="steer", target="other", text="go left")
+    assert (steered["status"], steered["taskId"]) == ("accepted", _id(made, "other"))
+    assert steered["supersedes"].startswith("r_")
+    assert await made.uses("main", "subagents", action="pause", target="other") == {
+        "changed": [_id(made, "other")]
+    }
+    assert await made.uses("main", "subagents", action="resume", target="other") == {
+        "changed": [_id(made, "other")]
+    }
+    refused = await made.uses("main", "sessions_subagent_remove", target="other")
+    assert "use `kill` first" in refused["error"]
+    made.says("other", "left it is")
+    made.says("main", "told so")
+    await made.house.until_phase("other", Phase.COMPLETED)
+    again = await made.uses("main", "subagents", action="continue", target="other", text="more")
+    assert again["status"] == "accepted"
+    made.says("other", "more it is")
+    made.says("main", "told so")
+    await made.house.until_phase("other", Phase.COMPLETED)
+    await made.uses("main", "sessions_subagent_remove", target="other")
+    assert await made.house.rows("SELECT retained FROM tasks WHERE label = 'other'") == [(0,)]
+
+
+async def test_call_that_is_made_again_after_a_crash_acts_once(build: Build) -> None:
+    made = await tree(build)
+    house = made.house
+    asking = asyncio.create_task(made.hears("main", "subagents", action="send", target="other", text="hello"))
+
+    async def is_sent() -> bool:
+        return bool(await house.rows("SELECT 1 FROM inbox WHERE body = 'hello'"))
+
+    await house.until(is_sent)
+    (worker,) = house._working
+    await house.crash(worker)
+    made.kit = (await house.hire()).kit
+    made.nobody_waits()
+    assert json.loads(await asking)["status"] == "ok"
+    assert len(await house.rows("SELECT id FROM inbox WHERE body = 'hello'")) == 1
+
+
+async def test_killed_caller_acts_on_nobody_any_more(build: Build) -> None:
+    """The caller is the run on the server: one that lost its session meets it at its next act."""
+    asked, go_on = asyncio.Event(), asyncio.Event()
+
+    async def script(request: ModelRequest) -> Answer | str:
+        if opening(request) == "go":
+            return (ask_for("parent"), "sent")[step(request)]
+        if "do parent" in opening(request):
+            if step(request) == 0:
+                return ask_for("child")
+            asked.set()
+            try:
+                await go_on.wait()
+            except asyncio.CancelledError:
+                await go_on.wait()  # a library that does not heed the cancellation
+            return Answer(
+                "", (Call("subagents", {"action": "steer", "target": "child", "text": "x"}),), Usage(1, 1)
+            )
+        await asyncio.Event().wait()
+        return ""
+
+    house = await build(script)
+    await house.hire()
+    await house.say("go")
+    await asked.wait()
+    await house.until_asked("do child")
+    from clutch.protocol import control
+
+    parent = await house.task("parent")
+    await house.door.alone(control.kill, house.policy, parent.id, "enough", "person")
+    go_on.set()
+    await house.until_quiet()
+    assert (await house.task("child")).outcome is Outcome.KILLED
+    assert await house.rows("SELECT id FROM inbox WHERE kind = 'instruction'") == []
+
+
+# ---- plans -------------------------------------------------------------------------------------------
+
+
+async def planned(build: Build) -> Family:
+    made = await family(build)
+    await made.child("planner", plan_mode=True)
+    made.says("planner", "look, then leap")
+    await made.house.until_phase("planner", Phase.AWAITING_APPROVAL)
+    return made
+
+
+@pytest.mark.scenario(138)
+async def test_requester_approves_by_the_tool_with_the_hash_it_was_shown(build: Build) -> None:
+    made = await planned(build)
+    made.says("main", "a plan, I see")
+    listed = await made.hears("main", "subagents")
+    assert "plan?" in listed
+    wrong = await made.uses("main", "subagents", action="approve", target="planner", planHash="0")
+    assert "read it again" in wrong["error"]
+    seen = plan_hash("look, then leap")
+    right = await made.uses("main", "subagents", action="approve", target="planner", planHash=seen, text="go")
+    assert right == {"status": "approved", "taskId": _id(made, "planner"), "round": 0}
+    made.nobody_waits()
+    await made.house.until_quiet()
+    assert (await made.house.task("planner")).result == "planner is done"
+
+
+@pytest.mark.scenario(138)
+@pytest.mark.scenario(139)
+@pytest.mark.scenario(215)
+async def test_words_of_the_requester_that_has_read_the_plan_decide_it(build: Build) -> None:
+    made = await planned(build)
+    made.says("main", "a plan, I see")
+    told = await made.uses("main", "sessions_send", sessionKey="planner", message="REJECTED: too risky")
+    assert told == {"status": "revising", "taskId": _id(made, "planner"), "round": 1}
+    await made.house.until_asked("be planner", 2)
+    assert (await made.house.inputs(made.ids["planner"]))[-1] == "REJECTED: too risky"
+    made.says("planner", "look twice, then leap")
+    await made.house.until_phase("planner", Phase.AWAITING_APPROVAL)
+    made.says("main", "a better plan, I see")
+    told = await made.uses("main", "sessions_send", sessionKey="planner", message="APPROVED:")
+    assert told["status"] == "approved"
+
+
+# ---- sessions_send -----------------------------------------------------------------------------------
+
+
+@pytest.mark.scenario(144)
+async def test_unknown_label_is_an_error_and_another_agent_is_forbidden(build: Build) -> None:
+    made = await tree(build)
+    unknown = await made.uses("main", "sessions_send", label="nobody", message="hi")
+    assert unknown["status"] == "error"
+    for args in ({"label": "x", "agentId": "beta"}, {"sessionKey": "agent:beta:main"}):
+        told = await made.uses("main", "sessions_send", message="hi", **args)
+        assert told["status"] == "forbidden", told
+    told = await made.uses("main", "sessions_send", label="other", message="hi", timeoutSeconds=0)
+    assert told == {"status": "accepted"}
+
+
+async def open_beta(made: Family) -> None:
+    from clutch.core.authority import AgentGrant, root_rights
+
+    rights = rights_text(root_rights(AgentGrant(depth_max=1)))
+    made.ids["beta"] = await made.house.door.alone(
+        sessions.open_session, made.kit.ids.next(), "agent:beta:main", "beta", rights, None, "."
+    )
+
+
+@pytest.mark.scenario(141)
+@pytest.mark.parametrize("visibility", Visibility)
+@pytest.mark.parametrize("is_boxed", [False, True])
+async def test_what_a_main_agent_sees_is_as_wide_as_the_config_says(
+    build: Build, visibility: Visibility, is_boxed: bool
+) -> None:
+    peers = Peers(enabled=True, allow=frozenset({"*"}))
+    made = await family(build, replace(FREE, visibility=visibility, peers=peers))
+    await made.child("mine")
+    await open_beta(made)
+    from clutch.core.authority import AgentGrant, root_rights
+
+    rights = rights_text(root_rights(AgentGrant(depth_max=3, sandbox=is_boxed)))
+    twin = "agent:main:chat:twin"
+    await made.house.door.alone(sessions.open_session, made.kit.ids.next(), twin, "main", rights, None, ".")
+    await made.house.door.alone(_set_rights, made.house.main, rights)
+    seen = {one["sessionKey"] for one in (await made.uses("main", "sessions_list"))["sessions"]}
+    allowed = min(visibility, Visibility.TREE) if is_boxed else visibility
+    assert (twin in seen) == (allowed >= Visibility.AGENT)
+    assert ("agent:beta:main" in seen) == (allowed >= Visibility.ALL)
+    assert any("subagent" in key for key in seen) == (allowed >= Visibility.TREE)
+    assert "agent:main:main" in seen
+
+
+def _set_rights(now: float, session_id: int, rights: str) -> Any:
+    yield "UPDATE sessions SET rights = ? WHERE id = ?", (rights, session_id)
+
+
+# ---- looking -----------------------------------------------------------------------------------------
+
+
+async def test_history_of_a_child_is_read_and_of_nobody_else(build: Build) -> None:
+    made = await tree(build)
+    read = await made.uses("main", "sessions_history", sessionKey="child")
+    assert "be child" in read["messages"][0]["text"]
+    assert read["before"] is None
+    hidden = await made.uses("parent", "sessions_history", sessionKey=_id(made, "other"))
+    assert hidden["status"] == "error"
+
+
+async def test_status_and_agents_are_told_in_few_words(build: Build) -> None:
+    made = await tree(build)
+    status = await made.uses("main", "session_status")
+    assert (status["sessionKey"], status["children"]) == ("agent:main:main", {"active": 2, "total": 2})
+    assert status["usage"]["calls"] == 1
+    of_child = await made.uses("main", "session_status", sessionKey="child")
+    assert (of_child["depth"], of_child["phase"]) == (2, "running")
+    assert await made.uses("main", "agents_list") == {
+        "requester": "main", "allowAny": False, "agents": [{"id": "main", "model": "offline"}],
+    }  # fmt: skip
+
+
+@pytest.mark.scenario(148)
+async def test_yield_without_any_child_says_so(build: Build) -> None:
+    made = await family(build)
+    assert "there is nothing to wait for" in await made.hears("main", "sessions_yield")
