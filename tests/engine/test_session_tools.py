@@ -273,6 +273,7 @@ async def test_words_of_the_requester_that_has_read_the_plan_decide_it(build: Bu
     made = await planned(build)
     made.says("main", "a plan, I see")
     told = await made.uses("main", "sessions_send", sessionKey="planner", message="REJECTED: too risky")
+    assert any("sessions_send sessionKey=" in text for text in await made.house.inputs(made.house.main))
     assert told == {"status": "revising", "taskId": _id(made, "planner"), "round": 1}
     await made.house.until_asked("be planner", 2)
     assert (await made.house.inputs(made.ids["planner"]))[-1] == "REJECTED: too risky"

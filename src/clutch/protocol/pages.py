@@ -203,8 +203,9 @@ class Page:
         sender = self.senders[letter.task_id]
         plan = sender.result or ""
         ready = wording.PlanReady(
-            sender.label, keys.task_id(sender.task_id), sender.session_key, plan, plan_hash(plan)
-        )
+            sender.label, keys.task_id(sender.task_id), sender.session_key, plan, plan_hash(plan),
+            may_send=self.audience is not wording.Audience.PARENT,  # no child has sessions_send
+        )  # fmt: skip
         return wording.plan_ready(ready, self.nonce)
 
     def _findings(self, chosen: Sequence[Letter]) -> list[wording.Finding]:
