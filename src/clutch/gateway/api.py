@@ -37,7 +37,9 @@ from clutch.errors import (
     SpawnRefused,
     StoreError,
 )
+from clutch.gateway import reads
 from clutch.gateway.checks import check_key, check_text, in_surface_spelling, main_session, task_number
+from clutch.gateway.objects import Object
 from clutch.gateway.spawns import Asked, OnFullWord, Spawns, arguments, check_on_full
 from clutch.gateway.waiting import Waiting
 from clutch.ports import FilesFailed
@@ -45,6 +47,7 @@ from clutch.protocol import (
     events,
     heartbeat,
     inbox,
+    listing,
     outbox,
     queries,
     questions,
@@ -56,8 +59,10 @@ from clutch.protocol import (
 from clutch.protocol.control import NotPossible as NotPossible
 from clutch.protocol.control import PlanChanged as PlanChanged
 from clutch.protocol.control import UnknownTask as UnknownTask
+from clutch.protocol.listing import Wanted
 from clutch.protocol.questions import Decision, QuestionKind
 from clutch.protocol.questions import UnknownQuestion as UnknownQuestion
+from clutch.protocol.targets import Standpoint
 from clutch.store.door import DoorStats, Keys, Tx
 
 T = TypeVar("T")
@@ -65,6 +70,7 @@ T = TypeVar("T")
 MAIN_SESSION = "agent:main:main"
 CHANNEL = "api"  #: the route of sessions opened here; `reply` is its counter
 PROGRAM = OperatorCaller(EVERY_SCOPE, "api")  #: whoever embeds Clutch may do everything
+AS_PROGRAM = Standpoint(PROGRAM, "api")
 EVENT_CHARS_MAX = 4096  # an event is a line; whatever is longer is a message
 NOT_ENTERED = "Clutch works inside `async with Clutch(...) as c:` only; this one was not entered"
 ENTERED_BEFORE = "this Clutch was entered before; make a new one: `async with Clutch(...) as c:`"
@@ -121,6 +127,14 @@ class Task:
         ended = await self._clutch._waiting.end_of(self._number)
         value = None if ended.value is None else json.loads(ended.value)
         return TaskResult(ended.outcome, ended.text, ended.error, value, ended.files)
+
+    async def info(self) -> Object:
+        """All there is to know about it now, in the form every surface shows: phase, use, delivery, plan, evidence."""
+        return await self._clutch._kit.door.read(reads.known, self._number)
+
+    async def why(self) -> Object:
+        """How it came to where it is: `timeline`, `deliveries`, and `stuck` with the gate it waits at."""
+        return await self._clutch._kit.door.read(reads.why, AS_PROGRAM, self.id)
 
     async def read_file(self, name: str) -> bytes:
         """A file it hands over, as long as it is kept. Raises NotFound."""
@@ -344,6 +358,29 @@ class Gateway:
         if known is None:
             raise NotFound(f"there is no task {task_id}")
         return Task(self, number, *known)
+
+    async def tasks(
+        self,
+        *,
+        requester: str | None = None,
+        phase: str | None = None,
+        outcome: str | None = None,
+        label: str | None = None,
+        undelivered: bool = False,
+        limit: int = 200,
+    ) -> list[Task]:
+        """The oldest first, at most `limit`. `requester`: a session key or task id. Raises InvalidInput, NotFound."""
+        door = self._kit.door
+        asker = None if requester is None else await door.read(reads.session_number, AS_PROGRAM, requester)
+        wanted = Wanted(
+            requester_id=asker,
+            phase=reads.phase_named(phase),
+            outcome=reads.outcome_named(outcome),
+            label=label,
+            is_undelivered=undelivered,
+        )
+        page = await door.read(listing.page, wanted, limit)
+        return [Task(self, view.task_id, view.label, view.session_key or "") for view in page.tasks]
 
     async def events(self) -> AsyncGenerator[Event, None]:
         """What happens now, from here on: words as they come, tools, usage, starts and ends.

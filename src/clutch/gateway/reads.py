@@ -44,6 +44,12 @@ def phase_named(name: str | None) -> Phase | None:
     return None if name is None else Phase(name)
 
 
+def outcome_named(name: str | None) -> Outcome | None:
+    if name is not None and name not in set(Outcome):
+        raise InvalidInput("outcome", f"must be one of: {', '.join(Outcome)}")
+    return None if name is None else Outcome(name)
+
+
 def tasks(now: float, who: Standpoint, asked: Filter) -> Tx[Object]:
     wanted = Wanted(
         root_id=None if asked.root is None else (yield from root_number(now, who, asked.root)),
