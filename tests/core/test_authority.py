@@ -107,6 +107,7 @@ def test_a_leaf_has_no_session_tool() -> None:
     assert not leaf.may_spawn
 
 
+@pytest.mark.scenario(41)
 @pytest.mark.parametrize("also", [{"sessions_list", "sessions_history"}, {"*"}, {"sessions_*", "gateway"}])
 def test_also_allow_gives_a_leaf_the_two_reads_and_nothing_more(also: set[str]) -> None:
     policy = ToolPolicy(also_allow=frozenset(also))
@@ -125,6 +126,7 @@ def test_allow_alone_is_the_whole_list_and_also_allow_adds_to_it() -> None:
     assert tools_of(child_of(root_rights(PLAIN), policy=both)) == {"read", "web_fetch"}
 
 
+@pytest.mark.scenario(41)
 def test_deny_wins_over_allow() -> None:
     policy = ToolPolicy(allow=frozenset({"*"}), also_allow=frozenset({"shell"}), deny=frozenset({"sh*"}))
     orchestrator = child_of(root_rights(PLAIN), policy=policy)
@@ -153,6 +155,7 @@ def test_an_alias_in_an_allow_list_means_the_tool() -> None:
     assert canonical("subagent_spawn") == "sessions_spawn"
 
 
+@pytest.mark.scenario(42)
 def test_raising_the_limit_later_promotes_nobody() -> None:
     leaf = child_of(root_rights(AgentGrant(depth_max=1)))
     grandchild = child_of(leaf, AgentGrant(depth_max=5))
@@ -173,6 +176,7 @@ def test_only_read_only_tools_are_there_while_planning_and_for_what_is_spawned_m
     assert child_of(planner, request=Request(read_only=True)).read_only
 
 
+@pytest.mark.scenario(39)
 def test_a_sandboxed_requester_or_a_required_sandbox_refuses_a_plain_target() -> None:
     boxed = AgentGrant(depth_max=3, sandbox=True)
     assert isinstance(child_rights(root_rights(boxed), PLAIN, Request(), NO_POLICY), NoSandbox)

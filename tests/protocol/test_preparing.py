@@ -93,6 +93,7 @@ async def test_copy_of_the_talk_goes_with_a_failed_spawn(world: World, main: int
     await gone(world, answer.task_id, "no disk")
 
 
+@pytest.mark.scenario(31)
 async def test_child_whose_files_take_too_long_is_undone_by_its_timer(world: World, main: int) -> None:
     answer = await reserved(world, main)
     world.clock.advance(29)

@@ -296,7 +296,7 @@ def _purse(
 def _insert(now: float, parent: ParentRow, children: Sequence[_Child]) -> Tx[None]:
     evicted = max((child.admitted.evict for child in children), default=0)
     if evicted:
-        yield from _evict(parent.id, evicted)
+        yield from evict(parent.id, evicted)
     purses = yield from _purses(parent, children)
     yield (
         "INSERT INTO sessions(id, key, agent_id, parent_id, root_id, depth, lane, role, is_task, rights, route, model,"
@@ -406,7 +406,7 @@ def _listed(request: SpawnRequest) -> tuple[tuple[str, int, str], ...]:
     return tuple((file.name, file.bytes, file.sha256) for file in files)
 
 
-def _evict(requester_id: int, count: int) -> Tx[None]:
+def evict(requester_id: int, count: int) -> Tx[None]:
     """The oldest told records leave the quota; their transcripts stay."""
     yield (
         "UPDATE tasks SET retained = 0 WHERE id IN (SELECT id FROM tasks WHERE requester_id = ? AND retained = 1"

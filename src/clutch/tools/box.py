@@ -40,8 +40,8 @@ RunFiles = Callable[[str, Mapping[str, Any], str], Awaitable[str]]
 
 SPAWN = ToolSpec(
     "sessions_spawn",
-    "Give a task to a child that works in the background. Answers at once. The result is pushed to you when "
-    "the child is done: do not poll, and answer only after ALL children have reported.",
+    "Give a task to a child that works in the background. Answers at once; the result is pushed to you when it "
+    "is done: do not poll. Answer only after ALL have reported.",
     schema_of(sessions.ToldArguments),
 )
 YIELD = ToolSpec(

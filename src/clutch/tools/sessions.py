@@ -60,45 +60,49 @@ class BudgetArguments(ToldBudget):
     usd: float | int | str | None = None  # type: ignore[assignment]  # wider: an exact sum is a text
 
 
-class AttachmentArguments(Arguments):
+class ToldFile(Arguments):
     name: str
     content: str
+
+
+class AttachmentArguments(ToldFile):
     encoding: Encoding = Field(Encoding.UTF8, strict=False)
 
 
 class ToldArguments(Arguments):
-    """What a model is told, in every request: few words, and nothing a model seldom needs."""
+    """What a model is told, in every request: few words, and nothing that a model seldom needs."""
 
     model_config = ConfigDict(alias_generator=to_camel)
 
-    task: str = Field(description="All the child needs to know: it sees nothing else of this talk.")
-    label: str | None = Field(None, description="name to show")
-    agent_id: str | None = Field(None, description="another agent")
+    task: str = Field(description="complete: the child sees nothing else of this talk")
+    label: str | None = None
+    agent_id: str | None = None
     model: str | None = None
     # Strict mode knows no strings for an enum, and arguments are JSON.
     thinking: Thinking | None = Field(None, strict=False)
     run_timeout_seconds: Seconds | None = None
-    plan_mode: bool = Field(False, description="it plans first and waits for approval")
-    expects_completion: bool = Field(True, description="false: its result is not urgent")
+    plan_mode: bool = Field(False, description="it waits for approval of a plan")
     context: Context = Field(Context.ISOLATED, description="fork: with a copy of this talk", strict=False)
-    workspace: Workspace | None = Field(None, description="isolated: a directory of its own", strict=False)
-    cleanup: Cleanup = Field(Cleanup.KEEP, description="delete: forgotten once told", strict=False)
-    thread: bool = Field(False, description="bind a thread of the chat to it; it stays for follow-ups")
+    workspace: Workspace | None = Field(None, description="isolated: its own directory", strict=False)
     tools: list[str] | None = Field(None, description="only these", max_length=100)
-    budget: ToldBudget | None = Field(None, description="with all below it")
-    output_schema: dict[str, Any] | None = Field(None, description="JSON schema of the result")
-    attachments: list[AttachmentArguments] | None = Field(None, description="it reads them as /task/in/NAME")
+    budget: ToldBudget | None = None
+    output_schema: dict[str, Any] | None = Field(None, description="of its result")
+    attachments: Sequence[ToldFile] | None = Field(None, description="/task/in/NAME")
 
 
 class SpawnArguments(ToldArguments):
     """What is accepted; rules that count bytes or look at characters are checked by `request_of`."""
 
     timeout_seconds: Seconds | None = None  # another name of run_timeout_seconds
+    expects_completion: bool = True
+    cleanup: Cleanup = Field(Cleanup.KEEP, strict=False)
     mode: Mode | None = Field(None, strict=False)
+    thread: bool = False
     sandbox: Sandbox = Field(Sandbox.INHERIT, strict=False)
     cwd: str | None = None
     runtime: str = Field(OWN_RUNTIME, min_length=1, max_length=64)
     budget: BudgetArguments | None = None
+    attachments: Sequence[AttachmentArguments] | None = None
     dry_run: bool = False
     idempotency_key: str | None = Field(None, min_length=1, max_length=KEY_CHARS_MAX)
 

@@ -27,6 +27,7 @@ def again(now: float, policy: Policy, task_id: int, how: str, idem: str, text: s
         return task
     event = ev.Again(now, how)
     must_move(task, event, policy, "it has not finished; use `steer`")
+    yield "UPDATE tasks SET retained = 0 WHERE id = ?", (task_id,)  # it makes room for itself
     yield from must_fit(policy, requester, words, f"{how} of {keys.task_id(task_id)}")
     yield "UPDATE tasks SET retained = 1, value = NULL WHERE id = ?", (task_id,)
     kind = LetterKind.TASK if how == "retry" else LetterKind.INSTRUCTION
