@@ -107,7 +107,7 @@ async def test_a_spawn_that_makes_no_sense_is_an_answer_and_no_task(build: Build
         ({"task": "x", "agentId": "Main"}, "agentId: agent id 'Main' is not valid"),
         (
             {"task": "x", "tools": ["raed"]},
-            "tools: there is no tool 'raed' (known: ask_human, sessions_spawn",
+            "tools: there is no tool 'raed' (known: agents_list, ask_human",
         ),
         ({"task": "x", "runtime": "acp"}, "runtime: there is no 'acp' here; known: subagent"),
         ({"task": "x", "mode": "session"}, "mode: session needs thread: true"),
