@@ -6,10 +6,11 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from decimal import Decimal
 from enum import StrEnum
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 from clutch.core.admission import SpawnRequest
 from clutch.core.attachments import Attachment, AttachmentRules, Handed, Side
+from clutch.core.hooks import Hook
 from clutch.core.messages import Answer, Transcript, Usage
 from clutch.core.model import Thinking
 from clutch.core.session_calls import SessionCall
@@ -268,9 +269,36 @@ class Prices(Protocol):
         ...
 
 
+class HookFailed(Exception):
+    """A hook raised or took too long. `is_permanent`: it will do so again."""
+
+    is_permanent = False
+
+
+class Hooks(Protocol):
+    """Whoever wants to decide about a subagent's life. (Whoever only wants to hear of it is a channel.)"""
+
+    async def ask(self, name: Hook, about: Mapping[str, Any]) -> Sequence[Mapping[str, Any] | HookFailed]:
+        """What each has to say, in the order they were registered."""
+        ...
+
+
+class ThreadFailed(SideWorkFailed):
+    """No thread could be made for a child; the spawn is undone and the text says why."""
+
+
 class Channel(Protocol):
     async def send(self, target: str, body: str, key: str) -> str | None:
         """Show `body` to a person. At least once; `key` is stable. Returns a receipt.
 
         Raises ConnectionError (try again) or PermissionError (never)."""
+        ...
+
+
+@runtime_checkable
+class Threaded(Channel, Protocol):
+    """A channel whose people can talk in threads."""
+
+    async def open_thread(self, target: str, title: str, key: str) -> str:
+        """A new thread beside what `target` names; the same `key` gives the same one. Raises ThreadFailed."""
         ...

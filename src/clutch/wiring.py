@@ -14,6 +14,8 @@ from types import MappingProxyType
 from typing import Any, Self, TypeVar, Unpack
 from urllib.parse import urlsplit
 
+from clutch.channels.hooks import Hooks
+from clutch.channels.hooks import Webhook as Webhook
 from clutch.core.agents import Agent, roster
 from clutch.core.heartbeat import CHECKLIST
 from clutch.core.pacing import Bounds
@@ -36,6 +38,7 @@ from clutch.models.settings import AdapterKind as AdapterKind
 from clutch.models.settings import Provider as Provider
 from clutch.models.throttle import Throttled
 from clutch.ports import Channel, Clock, Lives, ModelRequest, Models, Runtime, Toolbox, ToolFailed
+from clutch.protocol.hooks import CHANNEL as HOOK_CHANNEL
 from clutch.runtimes.function import Function, FunctionRuntime
 from clutch.store.door import Door
 from clutch.store.sqlite import SqliteStore
@@ -88,12 +91,18 @@ async def running_engine(
     clock: Clock | None = None,
     providers: Sequence[Provider] = (),
     runtimes: Mapping[str, Runtime] = NO_RUNTIMES,
+    hooks: Hooks | None = None,
 ) -> AsyncIterator[Engine]:
     """SQLite in the state directory, owned by this process alone; or a PostgreSQL shared by many.
 
-    `channels` by the name that routes begin with; what is meant for another one waits in the outbox."""
+    `channels` by the name that routes begin with; what is meant for another one waits in the outbox.
+    `hooks`: whoever is registered when it starts."""
     clock = clock or SystemClock()
     policy = policy or Policy()
+    if hooks is not None:
+        hooks.add_installed()
+        policy = replace(policy, hooks=hooks.names)
+        channels = {**channels, HOOK_CHANNEL: hooks} if hooks.names else channels
     async with AsyncExitStack() as stack:
         door, lives = await _open_store(stack, state, database, clock, policy)
         home = default_state_directory() if state is None else Path(state)
@@ -122,6 +131,8 @@ async def running_engine(
             ),
             checklists=Documents(policy.context.document_bytes_max, CHECKLIST),
             runtimes=runtimes,
+            hooks=hooks,
+            channels=channels,
             workspaces=LocalWorkspaces(_place_of(home, WORKSPACES, database), is_boxed=is_boxed),
             files=LocalTaskFiles(_place_of(home, TASKS, database)),
             lives=lives,
@@ -245,7 +256,7 @@ class Clutch(Gateway):
 
     While it is open, `clutch ps`, `clutch steer` … in another terminal reach it on loopback, with the token in
     the state directory; `serve=False` keeps that door shut. `port`: 0 = any free one. On PostgreSQL the door is
-    open when `state` is given."""
+    open when `state` is given. `hooks`: webhooks that hear of subagents; functions are added with `@c.hook(name)`."""
 
     def __init__(
         self,
@@ -263,6 +274,7 @@ class Clutch(Gateway):
         agents: Sequence[Agent] = (),
         serve: bool = True,
         port: int = 0,
+        hooks: Sequence[Webhook] = (),
     ) -> None:
         home = default_state_directory() if state is None else Path(state)
         self._served = home if serve and (database is None or state is not None) else None
@@ -271,6 +283,7 @@ class Clutch(Gateway):
         policy = _settled(policy or Policy(), model, workspace, agents)
         self._rooms = ToolRooms(policy.limits, settings or ToolSettings(), home) if tools is None else None
         self._runtimes: dict[str, Runtime] = {}
+        self._hooks = Hooks(hooks)
         opening = running_engine(
             state=state,
             database=database,
@@ -280,6 +293,7 @@ class Clutch(Gateway):
             channels=channels,
             providers=providers,
             runtimes=self._runtimes,
+            hooks=self._hooks,
         )
         super().__init__(opening)
         self.url: str | None = None  #: where it is served, while it is
@@ -308,6 +322,19 @@ class Clutch(Gateway):
         if self._rooms is None:
             raise ClutchError("this Clutch was given its own tools; add the function to those")
         return self._rooms.tools.tool(name=name, **flags)
+
+    def hook(self, name: str) -> Callable[[F], F]:
+        """The function below it hears of this moment in a subagent's life, or is asked about it (`docs/hooks.md`)."""
+        if self._was_entered:
+            raise ClutchError(
+                "hooks are registered before `async with`: what nobody listens to is not even written"
+            )
+
+        def register(function: F) -> F:
+            self._hooks.add(name, function)
+            return function
+
+        return register
 
     def runtime(self, name: str) -> Callable[[R], R]:
         """Makes the async function below it a way to work: `spawn(..., runtime=name)`."""

@@ -125,6 +125,7 @@ def every_event(at: float, generation: int = 1) -> tuple[ev.Event, ...]:
         ev.RequesterBack(at),
         ev.RequesterKilled(at),
         ev.Dropped(at),
+        ev.SessionEnded(at, "unfocused"),
         ev.Cleaned(at),
         ev.Again(at, "retry"),
         ev.Again(at, "continue"),

@@ -128,6 +128,7 @@ def test_kill_ends_every_unended_task_without_an_announce(name: str) -> None:
     assert killed.effects == (
         fx.Stop("killed"),
         fx.Close(),
+        fx.Unbind(),
         fx.Announce(task.generation, silent=True),
         fx.Cleanup(),
     )

@@ -73,11 +73,13 @@ class SpawnRequest:
     idempotency_key: str | None = None
     digest: str = ""  #: of all that was asked for, if somebody chose the key and may use it again
     warnings: tuple[str, ...] = ()  #: what was not taken as it was said
+    is_asked_about: bool = False  #: somebody may veto it
 
     @property
     def has_side_work(self) -> bool:
-        """Files or a thread are made before the task may be queued."""
-        return self.workspace is Workspace.ISOLATED or self.thread or bool(self.attachments)
+        """Files or a thread are made, or somebody is asked, before the task may be queued."""
+        is_made = self.workspace is Workspace.ISOLATED or self.thread or bool(self.attachments)
+        return is_made or self.is_asked_about
 
 
 @dataclass(frozen=True, slots=True)

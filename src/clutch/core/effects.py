@@ -60,6 +60,16 @@ class Close:
 
 
 @dataclass(frozen=True, slots=True)
+class Stay:
+    """The task has ended and its session has not: it waits for nobody, and goes on when somebody writes to it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Unbind:
+    """Its thread, if it has one, is nobody's. (After an end in order the reply to its result is posted there first.)"""
+
+
+@dataclass(frozen=True, slots=True)
 class Open:
     """The session lives again."""
 
@@ -100,6 +110,13 @@ class Unmake:
 
 
 @dataclass(frozen=True, slots=True)
+class TellEnded:
+    """Tell the hooks, once for each generation."""
+
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
 class Cleanup:
     """Remove files and fire hooks outside the transaction, then say `Cleaned`."""
 
@@ -113,11 +130,14 @@ Effect = (
     | Stop
     | Hold
     | Close
+    | Stay
+    | Unbind
     | Open
     | Schedule
     | WrapUp
     | KillChildren
     | AskApproval
+    | TellEnded
     | Cleanup
     | Unmake
 )

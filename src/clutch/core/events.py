@@ -168,6 +168,14 @@ class Dropped:
 
 
 @dataclass(frozen=True, slots=True)
+class SessionEnded:
+    """Session mode is over: unfocused, deleted, idle or old."""
+
+    at: float
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
 class Cleaned:
     at: float
 
@@ -243,6 +251,7 @@ Event = (
     | RequesterBack
     | RequesterKilled
     | Dropped
+    | SessionEnded
     | Cleaned
     | Again
     | Redelivered

@@ -198,6 +198,7 @@ class Task(NamedTuple):
     clock_left_s: float | None = None  #: what is left of the run's time while the clock stands
     started_at: float | None = None
     ended_at: float | None = None
+    stays: bool = False  #: session mode: its session outlives its end, until that session is ended itself
 
 
 class Mail(NamedTuple):

@@ -14,6 +14,7 @@ from clutch.core.authority import AgentGrant, Peers, ToolPolicy, Visibility
 from clutch.core.checks import check, require
 from clutch.core.context import Context
 from clutch.core.history import Reading
+from clutch.core.hooks import Hook
 from clutch.core.hours import next_delay
 from clutch.core.model import Lane, Outcome
 from clutch.core.wording.results import PayloadMode
@@ -205,6 +206,19 @@ class Work:
         require("Work.lanes", "must name main and subagent", is_kept=set(self.lanes) == set(Lane))
 
 
+@dataclass(frozen=True, slots=True)
+class Threads:
+    """`session.threadBindings`: threads of a channel that belong to a child."""
+
+    enabled: bool = True
+    idle_s: float = 24 * 3600.0  #: a thread nobody has used for a day is forgotten by its people, too
+    age_max_s: float = 0.0  #: 0 = none
+
+    def __post_init__(self) -> None:
+        check(self)
+        require("Threads.idle_s", "must be more than 0", is_kept=self.idle_s > 0)
+
+
 class OnBudget(StrEnum):
     """What happens at 100 %; nothing of it ever makes another call."""
 
@@ -246,12 +260,14 @@ class Policy:
     tools: ToolPolicy = field(default_factory=ToolPolicy)
     visibility: Visibility = Visibility.TREE  #: what an agent sees of other sessions
     peers: Peers = field(default_factory=Peers)  #: agents that may write to each other
+    threads: Threads = field(default_factory=Threads)
     budgets: Budgets = field(default_factory=Budgets)
     context: Context = field(default_factory=Context)
     history: Reading = field(default_factory=Reading)
     agents: Mapping[str, Agent] = field(default_factory=lambda: NOBODY)  #: by id; `agents.roster` makes it
     defaults: AgentDefaults = field(default_factory=AgentDefaults)
     list_recent_s: float = 1800.0  #: lists show what ended since: half an hour is one sitting
+    hooks: frozenset[Hook] = frozenset()  #: those that somebody listens to; the others cost nothing
     is_headless: bool = False  #: nobody is there to ask: what needs a person is denied at once
 
     def __post_init__(self) -> None:

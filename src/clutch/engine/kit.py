@@ -13,6 +13,7 @@ from typing import Any
 from clutch.core import choosing, context
 from clutch.core.admission import SpawnRequest
 from clutch.core.agents import OnInvalidModel
+from clutch.core.hooks import Hook
 from clutch.core.messages import Usage
 from clutch.core.policy import Policy
 from clutch.engine import typed
@@ -21,7 +22,18 @@ from clutch.engine.changes import Changes
 from clutch.engine.context import Documents, Surroundings
 from clutch.engine.ids import Ids
 from clutch.errors import InvalidInput
-from clutch.ports import Lives, ModelRequest, Models, Prices, Runtime, TaskFiles, Toolbox, Workspaces
+from clutch.ports import (
+    Channel,
+    Hooks,
+    Lives,
+    ModelRequest,
+    Models,
+    Prices,
+    Runtime,
+    TaskFiles,
+    Toolbox,
+    Workspaces,
+)
 from clutch.store.door import Door
 
 log = logging.getLogger(__name__)
@@ -56,6 +68,8 @@ class Kit:
         None  #: what a heartbeat reads; without it only an event is a reason for one
     )
     runtimes: Mapping[str, Runtime] = field(default_factory=lambda: MappingProxyType({}))
+    hooks: Hooks | None = None
+    channels: Mapping[str, Channel] = field(default_factory=lambda: MappingProxyType({}))
     workspaces: Workspaces | None = None  #: without it no child gets a workspace of its own
     files: TaskFiles | None = None  #: without it no child is given files, and none hands any over
     lives: Lives | None = None
@@ -94,7 +108,8 @@ class Kit:
         choosing.check(request, self.policy, names, self.runtimes)
         if request.idempotency_key is not None:
             request = replace(request, digest=choosing.digest(request))
-        return choosing.settled(self._with_model(request), self.policy)
+        request = choosing.settled(self._with_model(request), self.policy)
+        return replace(request, is_asked_about=True) if Hook.SPAWNING in self.policy.hooks else request
 
     def _with_model(self, request: SpawnRequest) -> SpawnRequest:
         if request.model is None or self.check_model is None:

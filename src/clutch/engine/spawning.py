@@ -19,10 +19,12 @@ from clutch.core import keys, wording
 from clutch.core.admission import Refused, SpawnRequest
 from clutch.core.attachments import receipt
 from clutch.core.model import Phase, Workspace
+from clutch.engine import threads
 from clutch.engine.kit import Kit
-from clutch.errors import InvalidInput
+from clutch.errors import InvalidInput, StoreError
 from clutch.ports import FilesFailed, SideWorkFailed, TaskFiles, WorkspaceFailed, Workspaces
 from clutch.protocol import preparing
+from clutch.protocol.bindings import ThreadTaken
 from clutch.protocol.spawn import Accepted, Order, spawn
 
 log = logging.getLogger(__name__)
@@ -31,7 +33,6 @@ log = logging.getLogger(__name__)
 Spawned: TypeAlias = Accepted | Refused | str
 NO_WORKSPACES = "workspace: no directory for isolated workspaces is configured here"
 NO_FILES = "attachments: no directory for files is configured here"
-NO_THREADS = "thread: no channel here can bind one"
 STILL_SPAWNING = "idempotencyKey: a spawn with this key is still under way; ask again"
 PAUSE_S = 0.05
 LATE_TICKS = 10  # a reservation that ran out is undone by whoever looks at the alarms next
@@ -82,23 +83,31 @@ async def _left_to_others(kit: Kit, task_id: int) -> Phase | None:
 
 
 async def _prepared(kit: Kit, wanted: Order, answer: Accepted) -> Spawned:
+    said, thread = threads.NOTHING_SAID, None
     try:
+        said = await threads.ask_hooks(kit, wanted, answer)
+        if said.veto is not None:
+            await undo(kit, answer.task_id, said.veto)
+            return Refused(said.veto)
         path = await _side_work(kit, wanted, answer)
+        thread = await threads.thread_for(kit, wanted, answer, said)
+        known = (kit.policy, answer.task_id, path, thread)
+        is_wanted = await kit.door.tx(answer.task_id, preparing.ready, *known)
+    except StoreError:
+        raise  # nobody knows whether it was written: whoever asks again finds out
     except Exception as error:  # noqa: BLE001 - whatever failed, nothing of the spawn may stay
-        is_told = isinstance(error, SideWorkFailed)
+        is_told = isinstance(error, SideWorkFailed | ThreadTaken)
         why = str(error) if is_told else f"side work: {type(error).__name__}: {error}"
-        await undo(kit, answer.task_id, why)
+        await undo(kit, answer.task_id, why, has_thread=thread is not None)
         return why
-    if not await kit.door.tx(answer.task_id, preparing.ready, kit.policy, answer.task_id, path):
+    if not is_wanted:
         await _remove(kit, answer.task_id)
         return "the spawn was given up before its files were made"
-    return answer
+    return replace(answer, warnings=(*answer.warnings, *said.warnings)) if said.warnings else answer
 
 
 async def _side_work(kit: Kit, wanted: Order, answer: Accepted) -> str | None:
     """The path of its own workspace, if it has one."""
-    if wanted.request.thread:
-        raise SideWorkFailed(NO_THREADS)
     if wanted.request.attachments:
         if kit.files is None:
             raise FilesFailed(NO_FILES)
@@ -110,9 +119,9 @@ async def _side_work(kit: Kit, wanted: Order, answer: Accepted) -> str | None:
     return await kit.workspaces.make(answer.task_id, answer.workspace or ".")
 
 
-async def undo(kit: Kit, task_id: int, why: str) -> None:
+async def undo(kit: Kit, task_id: int, why: str, *, has_thread: bool = False) -> None:
     """The row first: whoever still makes the files learns from it that they are not wanted any more."""
-    if await kit.door.alone(preparing.undo, kit.policy, task_id, why):
+    if await kit.door.alone(preparing.undo, kit.policy, task_id, why, has_thread):
         await _remove(kit, task_id)
 
 

@@ -20,6 +20,7 @@ from clutch.engine.foreign import work_elsewhere
 from clutch.engine.interrupt import Interrupt
 from clutch.engine.kit import Kit
 from clutch.engine.open_run import OpenRun
+from clutch.engine.threads import ask_targets
 from clutch.protocol import queries, turns, usage
 from clutch.protocol.sessions import Stale
 from clutch.protocol.turns import Begun
@@ -52,6 +53,7 @@ async def take_turn(kit: Kit, claimed: Claimed, interrupt: Interrupt | None = No
 
 
 async def _begin(kit: Kit, claimed: Claimed) -> Begun | None:
+    await ask_targets(kit, claimed.session_id)
     known = (kit.policy, claimed.session_id, claimed.fence, kit.ids.next(), kit.ids.nonce())
     if kit.policy.limits.on_parent_end:
         return await kit.door.alone(turns.begin, *known)  # a crash loop may kill the children

@@ -54,6 +54,7 @@ from clutch.protocol import (
     results,
     sending,
     sessions,
+    threads,
     usage,
 )
 from clutch.protocol.control import NotPossible as NotPossible
@@ -438,6 +439,23 @@ class Gateway:
         Without an event and without a HEARTBEAT.md in its workspace there is nothing to look at, and no model call."""
         kit, sleeper = self._kit, await self._session(session)
         await self._tx(sleeper, heartbeat.wake, kit.policy, sleeper)
+
+    async def heard(
+        self,
+        channel: str,
+        thread: str,
+        text: str,
+        *,
+        account: str = "",
+        idempotency_key: str | None = None,
+    ) -> None:
+        """Somebody wrote in a thread that belongs to a child: it reads it. Raises NotFound when it belongs to none."""
+        kit = self._kit
+        check_key(idempotency_key)
+        check_text("text", text, kit.policy.limits.task_bytes_max)
+        key = f"thread:{idempotency_key or kit.ids.uuid4()}"
+        known = (kit.policy, channel, account, thread, key, text)
+        await self._surely(lambda: kit.door.alone(threads.heard, *known))
 
     async def reply(self, *, session: str = MAIN_SESSION) -> str:
         """The oldest words of this main agent that nobody has taken yet; waits for them. Each is given once."""

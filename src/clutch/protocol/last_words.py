@@ -7,12 +7,12 @@ from __future__ import annotations
 
 import hashlib
 
-from clutch.core import heartbeat, keys, pingpong
+from clutch.core import heartbeat, keys, pingpong, routes
 from clutch.core.agents import Heartbeat
 from clutch.core.model import LetterKind
 from clutch.core.pingpong import Exchange, Stage
 from clutch.core.policy import Policy
-from clutch.protocol import letters, outbox
+from clutch.protocol import bindings, letters, outbox
 from clutch.protocol.sessions import SessionRow
 from clutch.store.door import Tx
 
@@ -33,8 +33,9 @@ def reply(
     if session.letter_id is None:
         rows = yield "SELECT route, by_person FROM runs WHERE id = ?", (run_id,)
         route, by_person = rows[0]
+        route = (yield from _thread(session)) if session.is_task else route or session.route
         if by_person or not is_tried_again:
-            yield from outbox.reply(now, session.id, run_id, route or session.route, text)
+            yield from outbox.reply(now, session.id, run_id, route, text)
         return
     rows = yield "SELECT kind, body FROM inbox WHERE id = ?", (session.letter_id,)
     match LetterKind(rows[0][0]):
@@ -46,6 +47,16 @@ def reply(
             pass
         case other:
             raise AssertionError(f"a {other} has no turn of its own")
+
+
+def _thread(session: SessionRow) -> Tx[str | None]:
+    """A child's words are posted nowhere but in its own thread."""
+    bound = yield from bindings.thread_of(session)
+    if bound is None:
+        return None
+    captured = None if session.route is None else routes.from_text(session.route)
+    found = routes.merged(bound, captured)
+    return None if found is None else routes.to_text(found)
 
 
 def _alert(now: float, policy: Policy, session: SessionRow, run_id: int, text: str) -> Tx[None]:

@@ -8,24 +8,31 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 from clutch.core import authority, wording
 from clutch.core import events as ev
 from clutch.core.attachments import Handed
-from clutch.core.model import FINISHED, LetterKind, Phase
+from clutch.core.model import FINISHED, LetterKind, Phase, Route
 from clutch.core.policy import Policy
-from clutch.protocol import letters, sessions, tasks
+from clutch.protocol import bindings, hooks, letters, sessions, tasks
 from clutch.store.door import Tx
 
 
-def ready(now: float, policy: Policy, task_id: int, workspace: str | None) -> Tx[bool]:
-    """`workspace`: its own, if it has one. False: it was undone or killed meanwhile, and its files are not wanted."""
+def ready(
+    now: float, policy: Policy, task_id: int, workspace: str | None, thread: Route | None = None
+) -> Tx[bool]:
+    """`workspace`, `thread`: its own, if it has one. Raises ThreadTaken.
+
+    False: it was undone or killed meanwhile, and nothing of it is wanted."""
     session = yield from sessions.lock_parent(task_id)
     if session is None:
         return False
     phase = (yield from tasks.load_one(task_id)).phase
     if phase is not Phase.SPAWNING:  # somebody else was faster
         return phase is not Phase.CLEANUP_PENDING and phase not in FINISHED
+    if thread is not None:
+        yield from bindings.bind(now, session, thread)
     ((words, spec),) = yield "SELECT task, spec FROM tasks WHERE id = ?", (task_id,)
     names = [name for name, *_ in json.loads(spec).get("attachments", ())]
     depth_max = authority.from_text(session.rights).depth_max
@@ -35,6 +42,7 @@ def ready(now: float, policy: Policy, task_id: int, workspace: str | None) -> Tx
     yield from letters.insert(now, task_id, f"task:{task_id}", LetterKind.TASK, first)
     yield from tasks.record(now, policy, session, ev.Admitted(now))
     yield from sessions.save(now, policy, session)
+    yield from hooks.spawned(now, policy, [task_id])
     return True
 
 
@@ -45,10 +53,33 @@ def phase_of(now: float, task_id: int) -> Tx[Phase | None]:
     return Phase(rows[0][0]) if rows else None
 
 
-def undo(now: float, policy: Policy, task_id: int, why: str) -> Tx[bool]:
+@dataclass(frozen=True, slots=True)
+class Newcomer:
+    """A child that is being made, as those are told who are asked about it."""
+
+    session_key: str
+    requester_key: str
+    agent_id: str
+    label: str
+    route: str | None  #: of its requester
+
+
+def newcomer(now: float, task_id: int) -> Tx[Newcomer | None]:
+    """None: it was undone meanwhile."""
+    del now
+    rows = yield (
+        "SELECT s.key, p.key, s.agent_id, t.label, s.route FROM sessions s JOIN tasks t ON t.id = s.id"
+        " JOIN sessions p ON p.id = s.parent_id WHERE s.id = ?",
+        (task_id,),
+    )
+    return Newcomer(*rows[0]) if rows else None
+
+
+def undo(now: float, policy: Policy, task_id: int, why: str, has_thread: bool = False) -> Tx[bool]:
     """Alone. Nothing is left of it but one line in the timeline, and a requester that waits waits for one less.
 
-    False: it was queued or killed meanwhile, and its files are not ours to remove."""
+    `has_thread`: a channel has made one for it. False: it was queued or killed meanwhile, and its files are not ours
+    to remove."""
     rows = yield "SELECT requester_id FROM tasks WHERE id = ?", (task_id,)
     requester = (yield from sessions.lock(rows[0][0])) if rows else None
     session = yield from sessions.lock(task_id)
@@ -56,6 +87,8 @@ def undo(now: float, policy: Policy, task_id: int, why: str) -> Tx[bool]:
         return True
     if (yield from tasks.load_one(task_id)).phase is not Phase.SPAWNING:
         return False
+    if has_thread:
+        yield from hooks.never_began(now, policy, task_id, session.key, why)
     yield from tasks.unmake(now, task_id, why)
     if requester is not None and requester.owner is None:
         yield from sessions.reschedule(now, policy, requester)

@@ -67,14 +67,18 @@ class Unrouted(NamedTuple):
     letter_id: int
     task_id: int
     captured: str
+    session_key: str | None  #: of whoever wrote it
+    requester_key: str
 
 
 def unrouted(now: float, session_id: int) -> Tx[list[Unrouted]]:
     """For whoever asks the `subagent_delivery_target` hooks before a main session's turn begins."""
     del now
     rows = yield (
-        "SELECT id, task_id, route FROM inbox WHERE session_id = ? AND state = 0 AND taken_seq IS NULL"
-        " AND kind IN ('announce', 'plan') AND silent = 0 AND hook_route IS NULL ORDER BY id",
+        "SELECT i.id, i.task_id, i.route, c.key, s.key FROM inbox i JOIN sessions s ON s.id = i.session_id"
+        " LEFT JOIN sessions c ON c.id = i.task_id WHERE i.session_id = ? AND s.depth = 0 AND i.state = 0"
+        " AND i.taken_seq IS NULL AND i.kind IN ('announce', 'plan') AND i.silent = 0 AND i.hook_route IS NULL"
+        " ORDER BY i.id",
         (session_id,),
     )
     return [Unrouted(*row) for row in rows]

@@ -23,7 +23,7 @@ class Stale(ClutchError):
 
 _COLUMNS = (
     "id, head, model, purses, agent_id, key, parent_id, root_id, depth, role, is_task, route, owner, fence, base, hold,"
-    " hold_until, paused, closed, run_id, progress_at, idle_at, letter_id, queue"
+    " hold_until, paused, closed, run_id, progress_at, idle_at, letter_id, queue, bound"
 )
 
 
@@ -75,6 +75,7 @@ class SessionRow(StepRow):
     idle_at: float | None
     letter_id: int | None  #: the letter its latest run answers in a way of its own
     queue: str | None  #: its own way to queue announces
+    bound: int  #: a thread of a channel is its own
     has_mail: bool | None = field(
         default=None, kw_only=True
     )  #: open letters lie here; None = nobody has looked

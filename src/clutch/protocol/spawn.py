@@ -22,7 +22,7 @@ from clutch.core.messages import Message
 from clutch.core.model import Lane, LetterKind, Phase, Plan, SessionId, Task, TaskId, Thinking
 from clutch.core.policy import Limits, Policy
 from clutch.protocol import context as stored
-from clutch.protocol import sessions, tasks, usage
+from clutch.protocol import hooks, sessions, tasks, usage
 from clutch.protocol.sessions import IS_WORKING, WORKING_PHASES, ParentRow, Stale
 from clutch.store.door import HINT, Many, Tx
 
@@ -38,7 +38,7 @@ _EVICTABLE = (
 )
 _INSERT_TASK = (
     f"INSERT INTO tasks({tasks.COLUMNS}, root_id, depth, spawn_order, idem, label, task, spec, created_at)"
-    f" VALUES({', '.join('?' * 31)})"
+    f" VALUES({', '.join('?' * 32)})"
 )
 
 
@@ -116,7 +116,7 @@ def spawn(
             if order.request.digest:  # somebody may use a key twice in one answer
                 known[order.idem] = (replace(accepted, is_new=False), order.request.digest)
     if children:
-        yield from _insert(now, parent, children)
+        yield from _insert(now, policy, parent, children)
     return answers
 
 
@@ -253,6 +253,7 @@ def _child(
         expects_completion=request.expects_completion,
         has_cleanup=request.cleanup is admission.Cleanup.DELETE,
         plan=Plan.DRAFTING if request.plan_mode else Plan.NONE,
+        stays=request.mode is admission.Mode.SESSION,
     )
     key = str(keys.subagent_key(agent_id, order.uuid))
     event = Reserved(now) if request.has_side_work else Admitted(now)
@@ -293,7 +294,7 @@ def _purse(
     return None if asked is None else budget.child_limits(asked.tokens, asked.usd, chain)
 
 
-def _insert(now: float, parent: ParentRow, children: Sequence[_Child]) -> Tx[None]:
+def _insert(now: float, policy: Policy, parent: ParentRow, children: Sequence[_Child]) -> Tx[None]:
     evicted = max((child.admitted.evict for child in children), default=0)
     if evicted:
         yield from evict(parent.id, evicted)
@@ -333,6 +334,9 @@ def _insert(now: float, parent: ParentRow, children: Sequence[_Child]) -> Tx[Non
     for child in children:
         if child.forked is not None:
             yield from stored.fork(now, child.order.child_id, child.forked)
+    if policy.hooks:
+        born = [child.order.child_id for child in children if not child.order.request.has_side_work]
+        yield from hooks.spawned(now, policy, born)
     yield HINT, ("due", now)
 
 

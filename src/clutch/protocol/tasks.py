@@ -16,7 +16,7 @@ from clutch.core.lifecycle import Move, Step, step
 from clutch.core.model import Delivery, LetterKind, Outcome, Phase, Plan, Task
 from clutch.core.policy import Policy
 from clutch.core.wording import undelivered_line, wrap_up_note
-from clutch.protocol import letters, outbox, sessions, usage
+from clutch.protocol import bindings, hooks, letters, outbox, sessions, usage
 from clutch.protocol.sessions import IS_WORKING, SessionRow
 from clutch.protocol.usage import Fate
 from clutch.store.door import HINT, Many, Row, Tx
@@ -24,7 +24,7 @@ from clutch.store.door import HINT, Many, Row, Tx
 COLUMNS = (
     "id, requester_id, timeout_s, expects_completion, has_cleanup, seq, phase, reason, generation, outcome, error,"
     " result, fallback, delivery, delivery_reason, attempts, plan, plan_round, wake_at, deadline_at, clock_left_s,"
-    " started_at, ended_at"
+    " started_at, ended_at, stays"
 )
 _CONTRACT = 5  # the columns that are fixed at spawn
 _WRITTEN = tuple(COLUMNS.replace(" ", "").split(","))[_CONTRACT:]
@@ -65,12 +65,13 @@ _PLANS = {plan.value: plan for plan in Plan}
 def from_row(row: Sequence[Any]) -> Task:
     (
         task_id, requester_id, timeout_s, expects_completion, has_cleanup, seq, phase, reason, generation, outcome,
-        error, result, fallback, delivery, delivery_reason, attempts, plan, plan_round, *times,
+        error, result, fallback, delivery, delivery_reason, attempts, plan, plan_round, wake_at,
+        deadline_at, clock_left_s, started_at, ended_at, stays,
     ) = row  # fmt: skip
     return Task(
         task_id, requester_id, timeout_s, bool(expects_completion), bool(has_cleanup), seq, _PHASES[phase], reason,
         generation, _OUTCOMES[outcome], error, result, fallback, _DELIVERIES[delivery], delivery_reason, attempts,
-        _PLANS[plan], plan_round, *times,
+        _PLANS[plan], plan_round, wake_at, deadline_at, clock_left_s, started_at, ended_at, bool(stays),
     )  # fmt: skip
 
 
@@ -191,6 +192,11 @@ def _apply(now: float, policy: Policy, session: SessionRow, task: Task, effect: 
                 yield from stop(now, policy, session, "closed")
             session.closed, session.hold, session.hold_until, session.paused = 1, 0, None, 0
             yield from letters.unsee(session)
+        case fx.Unbind():
+            if session.bound:
+                yield from bindings.unbind(session)
+        case fx.Stay():
+            session.hold, session.hold_until = 0, None
         case fx.Open(keep_transcript):
             session.closed = 0
             if not keep_transcript:
@@ -204,7 +210,7 @@ def _apply(now: float, policy: Policy, session: SessionRow, task: Task, effect: 
             raise AssertionError(f"a spawn is undone alone, with its requester locked (task {task.id})")
         case fx.Schedule():
             pass  # whoever saves an unowned session computes its due time anyway
-        case fx.GiveBack() | fx.Bury() | fx.TellPerson() | fx.Redrive() | fx.Cleanup():
+        case fx.GiveBack() | fx.Bury() | fx.TellPerson() | fx.Redrive() | fx.Cleanup() | fx.TellEnded():
             yield from _apply_to_letter(now, task, effect)
         case _:
             assert_never(effect)
@@ -282,6 +288,8 @@ def _apply_to_letter(now: float, task: Task, effect: fx.Effect) -> Tx[None]:
             yield from _tell_person(now, task, reason)
         case fx.Cleanup():
             yield HINT, ("clean", task.id)
+        case fx.TellEnded(reason):
+            yield from hooks.ended(now, task, reason)
         case _:
             raise AssertionError(f"{effect} is not about a letter (task {task.id})")
 

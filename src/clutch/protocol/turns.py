@@ -446,16 +446,23 @@ def finish(
 
 def _was_told_more(session: SessionRow) -> Tx[bool]:
     """A main session reads it in its next turn; a task has none. One look, also for whoever closes the session."""
-    if not session.is_task:
+    if not session.is_task or (yield from _outlives_its_task(session)):
         return False
     rows = yield "SELECT kind, taken_run FROM inbox WHERE session_id = ? AND state = 0", (session.id,)
     session.has_mail = bool(rows)
     return any(kind == LetterKind.INSTRUCTION and taken_run is None for kind, taken_run in rows)
 
 
+def _outlives_its_task(session: SessionRow) -> Tx[bool]:
+    """Session mode after the end of the task: what is said now is a talk in its thread, as with a main session."""
+    if not (session.is_task and session.bound):
+        return False
+    return bool((yield "SELECT 1 FROM tasks WHERE id = ? AND outcome IS NOT NULL", (session.id,)))
+
+
 def _end_in_order(now: float, policy: Policy, session: SessionRow, run_id: int, text: str) -> Tx[None]:
     yield from _end_run(now, session, run_id, "end")
-    if session.is_task:
+    if session.is_task and not (yield from _outlives_its_task(session)):
         # The rights of a leaf never let it spawn, so there is nothing to count.
         children = 0 if session.role == Role.LEAF else (yield from sessions.untold(session.id))
         yield from tasks.record(now, policy, session, ev.Ended(now, text, children))
@@ -597,7 +604,7 @@ def _end(
     is_tried_again = yield from taking.refuse(now, policy, session, run_id, error)
     yield from tasks.forget_notes(session.id)
     yield from _end_run(now, session, run_id, f"error: {error}")
-    if session.is_task:
+    if session.is_task and not (yield from _outlives_its_task(session)):
         yield from tasks.record(now, policy, session, ev.Failed(now, error, text, is_final))
     else:
         yield from last_words.reply(

@@ -15,7 +15,7 @@ from typing import Final
 from clutch.core import effects as fx
 from clutch.core import events as ev
 from clutch.core.lifecycle import DESCENDANTS, step
-from clutch.core.model import Lane, Phase
+from clutch.core.model import FINISHED, Lane, Phase
 from clutch.core.policy import Policy
 from clutch.protocol import sessions, tasks, turns
 from clutch.protocol.sessions import Stale
@@ -224,6 +224,8 @@ def ring(now: float, policy: Policy, task_id: int) -> Tx[str | None]:
     text, progress_at, person_waits = None, None, False
     if phase == Phase.RUNNING and deadline_at is not None and now >= deadline_at and session.run_id:
         text = yield from turns.partial(task_id, session.run_id)
+    if phase in FINISHED:
+        progress_at = session.progress_at  # of a session that stayed
     if phase == Phase.ANNOUNCE_DEFERRED and reason == DESCENDANTS:
         progress_at = yield from turns.progress_below(task_id)
         person_waits = yield from turns.person_waits(task_id)

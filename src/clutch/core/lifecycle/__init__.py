@@ -75,6 +75,8 @@ def step(task: Task, event: ev.Event, policy: Policy) -> Step:
             telling.requester_killed(story)
         case ev.Dropped():
             telling.dropped(story)
+        case ev.SessionEnded():
+            after.session_ended(story, event.reason)
         case ev.Cleaned():
             after.cleaned(story)
         case ev.Again():

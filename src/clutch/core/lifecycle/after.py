@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from clutch.core import effects as fx
+from clutch.core.hooks import Hook
 from clutch.core.lifecycle import running
 from clutch.core.lifecycle.story import Story
 from clutch.core.model import FINISHED, Delivery, Phase
@@ -19,6 +20,7 @@ def clean(story: Story, reason: str, **changes: Any) -> None:
         story.task.phase is Phase.SPAWNING
     )  # its files are wanted by nobody, whatever was asked for
     story.to(Phase.CLEANUP_PENDING, reason, wake_at=None, **changes)
+    tell_ended(story, reason)
     clean_up(story, is_needed=story.task.has_cleanup or is_half_made)
     if story.task.wake_at is None:
         cleaned(story)
@@ -31,6 +33,13 @@ def clean_up(story: Story, *, is_needed: bool | None = None) -> None:
         story.do(fx.Cleanup())
 
 
+def tell_ended(story: Story, reason: str) -> None:
+    """Also when it is told a second time: the key of what hooks hear is the generation. In session mode the session
+    must have ended, too."""
+    if Hook.ENDED in story.policy.hooks and not story.task.stays:
+        story.do(fx.TellEnded(reason))
+
+
 def cleaned(story: Story) -> None:
     task = story.task
     if task.phase is Phase.CLEANUP_PENDING:
@@ -39,12 +48,42 @@ def cleaned(story: Story) -> None:
             expires_at = story.at + days * DAY_S if days else None
             story.to(Phase.COMPLETED_GIVEUP, task.reason, wake_at=expires_at)
         else:
-            story.to(Phase.COMPLETED, task.reason, wake_at=None)
+            story.to(Phase.COMPLETED, task.reason, wake_at=left_alone_at(story))
     elif task.phase is Phase.COMPLETED_GIVEUP and task.delivery is Delivery.SKIPPED:
         story.change(wake_at=None)
+
+
+def left_alone_at(story: Story) -> float | None:
+    """When to look whether a session that stays is still used. One with a dead letter waits for that first."""
+    return story.at + story.policy.threads.idle_s if story.task.stays else None
 
 
 def again(story: Story, how: str) -> None:
     if story.task.phase in FINISHED:
         running.new_generation(story, how, plan_round=0)
+        running.make_room(story)
         story.do(fx.Open(keep_transcript=how != "retry"), fx.Schedule())
+
+
+def session_ended(story: Story, reason: str) -> None:
+    """A session that outlived its task ends; one whose task still works will not outlive it."""
+    task = story.task
+    if not task.stays:
+        return
+    story.note(f"session ended: {reason}", stays=False)
+    if task.outcome is not None:
+        if task.phase in FINISHED:
+            story.change(wake_at=None)
+        tell_ended(story, reason)
+        story.do(fx.Stop(reason), fx.Close(), fx.Unbind())
+
+
+def idle(story: Story, used_at: float | None) -> None:
+    """Nobody has written to a session that stays: it ends when it was left alone long enough, or is old."""
+    task, rules = story.task, story.policy.threads
+    ends_at = max(used_at or 0.0, task.ended_at or 0.0) + rules.idle_s
+    if rules.age_max_s:
+        ends_at = min(ends_at, (task.started_at or 0.0) + rules.age_max_s)
+    if ends_at > story.at:
+        return story.change(wake_at=ends_at)
+    session_ended(story, "idle" if not rules.age_max_s else "idle or old")

@@ -117,7 +117,9 @@ def settle(
         after.clean(story, f"skipped: {word}")
     else:
         story.to(Phase.ANNOUNCING, why or outcome, **fixed, delivery=Delivery.WAITING, delivery_reason="")
-    story.do(fx.Close(), fx.Announce(story.task.generation, silent=skips))
+    if not task.expects_completion:
+        after.tell_ended(story, outcome)
+    story.do(fx.Stay() if task.stays else fx.Close(), fx.Announce(story.task.generation, silent=skips))
     if story.policy.limits.on_parent_end.get(outcome) == "kill":
         story.do(fx.KillChildren(f"parent ended: {outcome}"))
 
@@ -128,9 +130,12 @@ def frozen(story: Story, text: str | None) -> str | None:
 
 def killed(story: Story, event: ev.Killed) -> None:
     """Final. Its letter is silent: it only keeps a waiting parent from waiting for ever."""
-    if story.task.phase not in WORKING or story.task.outcome is not None:
+    if story.task.outcome is not None:
+        return after.session_ended(story, f"killed: {event.reason}")
+    if story.task.phase not in WORKING:
         return
     story.change(
+        stays=False,
         outcome=Outcome.KILLED,
         error=event.reason,
         delivery=Delivery.SKIPPED,
@@ -140,5 +145,5 @@ def killed(story: Story, event: ev.Killed) -> None:
         clock_left_s=None,
         result=story.task.result or story.task.fallback,
     )
-    story.do(fx.Stop("killed"), fx.Close(), fx.Announce(story.task.generation, silent=True))
+    story.do(fx.Stop("killed"), fx.Close(), fx.Unbind(), fx.Announce(story.task.generation, silent=True))
     after.clean(story, f"killed: {event.reason}")

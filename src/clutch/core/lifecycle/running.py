@@ -119,7 +119,14 @@ def steered(story: Story, event: ev.Steered) -> None:
             story.do(fx.Schedule())
         case Phase.ANNOUNCING | Phase.ANNOUNCE_DEFERRED if not event.taken:
             new_generation(story, "steered")
+            make_room(story)
             story.do(fx.Open(), fx.Schedule())
+
+
+def make_room(story: Story) -> None:
+    """A session that stayed open may be answering somebody."""
+    if story.task.stays:
+        story.do(fx.Stop("superseded"))
 
 
 def supersede(story: Story) -> None:

@@ -98,5 +98,5 @@ def let_go(story: Story, why: str) -> None:
     """A dead letter leaves the lists. What a give-up left for whoever might redeliver it is not needed any more."""
     task = story.task
     if task.phase is Phase.COMPLETED_GIVEUP and task.delivery is Delivery.UNDELIVERED:
-        story.note(why, delivery=Delivery.SKIPPED, delivery_reason=why, wake_at=None)
+        story.note(why, delivery=Delivery.SKIPPED, delivery_reason=why, wake_at=after.left_alone_at(story))
         after.clean_up(story)

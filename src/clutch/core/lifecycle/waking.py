@@ -32,6 +32,8 @@ def woke(story: Story, event: ev.Woke) -> None:
             telling.give_up(story, "no-requester")
         case Phase.COMPLETED_GIVEUP if task.delivery is Delivery.UNDELIVERED:
             telling.let_go(story, "expired")
+        case Phase.COMPLETED | Phase.COMPLETED_GIVEUP if task.stays and not task.has_cleanup:
+            after.idle(story, event.progress_at)
         case Phase.CLEANUP_PENDING | Phase.COMPLETED_GIVEUP:
             after.clean_up(story, is_needed=True)
         case _:

@@ -46,3 +46,8 @@ ALTER TABLE tasks ADD COLUMN late_at {float};
 
 -- The stream of events: everybody's timelines in one order, from a place in it.
 CREATE INDEX events_at ON events(at, task_id, seq);
+
+-- Session mode: a task whose session outlives its end. A session with a row in `bindings` knows it, so that no other
+-- has to look.
+ALTER TABLE tasks ADD COLUMN stays {big} NOT NULL DEFAULT 0;
+ALTER TABLE sessions ADD COLUMN bound {big} NOT NULL DEFAULT 0;

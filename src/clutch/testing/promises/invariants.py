@@ -192,7 +192,7 @@ QUERIES: Final[tuple[Query, ...]] = (
         Scope.LIFE,
         "the session of a settled task is closed, that of a living one is open",
         "SELECT t.id, t.phase || ' but closed is ' || s.closed FROM tasks t JOIN sessions s ON s.id = t.id"
-        " WHERE t.id {touched} AND (s.closed = 1) <> (t.outcome IS NOT NULL)",
+        " WHERE t.id {touched} AND (s.closed = 1) <> (t.outcome IS NOT NULL AND t.stays = 0)",
     ),
     Query(
         "T6",
