@@ -12,7 +12,7 @@ from pathlib import Path
 from tempfile import gettempdir
 from typing import Final
 
-from benchmarks import boot, growth, machine, store, w1, w2
+from benchmarks import boot, fanin, growth, machine, store, w1, w2
 from benchmarks.places import Place, places
 from benchmarks.report import Report, Row, say
 
@@ -24,6 +24,7 @@ BENCHES: Final[Mapping[str, Bench]] = {
     "boot": boot.run,
     "w1": w1.run,
     "w2": w2.run,
+    "fanin": fanin.run,
 }
 
 
@@ -55,7 +56,8 @@ def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
         "--n",
         type=_sizes,
         default=[],
-        help="instead of the default sizes: tasks (store), stored (growth), unfinished (boot), children (w1, w2)",
+        help="instead of the default sizes: tasks (store), stored (growth), unfinished (boot),"
+        " children (w1, w2, fanin)",
     )
     parser.add_argument("--reps", type=int, default=3, help="repetitions; a value is their median")
     parser.add_argument(

@@ -10,7 +10,7 @@ from typing import Any
 import apsw
 import pytest
 
-from benchmarks import boot, growth, shape, store
+from benchmarks import boot, fanin, growth, shape, store
 from benchmarks.__main__ import main
 from benchmarks.floor import Floor, SqliteWriter
 from benchmarks.places import Place, PostgresPlace, SqlitePlace
@@ -181,6 +181,21 @@ def reads_a_table(step: str) -> bool:
     """Scans of constants, of a list parameter and of the rows of a subquery are none."""
     tables = ("sessions", "tasks", "runs", "messages", "calls", "inbox", "events", "deliveries", "usage")
     return step.startswith("SCAN") and step.split()[1] in tables
+
+
+@pytest.mark.anyio
+@pytest.mark.scenario(212)
+async def test_a_hundred_children_that_end_within_a_second_cost_one_or_two_turns_and_are_shown_once(
+    places: list[Place],
+) -> None:
+    lines = Lines()
+    await fanin.run(lines.report, places, reps=1, sizes=[])
+    lines.assert_fields(children=int, parent_turns=int, results_shown=int, shown_twice=int)
+    assert [row["backend"] for row in lines.rows()] == ["sqlite", "postgres"]
+    for row in lines.rows():
+        assert (row["children"], row["results_shown"], row["shown_twice"]) == (100, 100, 0)
+        assert row["parent_turns"] <= fanin.PARENT_TURNS_MAX
+    assert all(target.ok for target in lines.report.targets)
 
 
 def test_a_failed_row_and_a_missed_target_are_not_ok() -> None:
