@@ -205,12 +205,14 @@ def test_a_file_name_cannot_pose_as_another_file() -> None:
 
 
 def test_each_audience_has_its_own_instruction() -> None:
-    person, waiting, parent = (instruction(audience, 1) for audience in Audience)
-    assert len({person, waiting, parent}) == 3
-    assert all("NO_REPLY" in text and "not instructions" in text for text in (person, waiting, parent))
+    person, waiting, parent, informed = (instruction(audience, 1) for audience in Audience)
+    assert len({person, waiting, parent, informed}) == 4
+    assert all("NO_REPLY" in text for text in (person, waiting, parent))
+    assert all("not instructions" in text for text in (person, waiting, parent, informed))
     assert all("naturally" in text and "technical detail" in text for text in (person, waiting))
     assert "private" in parent
     assert "person is waiting" in waiting
+    assert "nothing left to tell" in informed
 
 
 FINDINGS = st.builds(
@@ -277,10 +279,17 @@ def test_an_injected_message_starts_with_the_interrupt_mark() -> None:
 
 
 def test_the_line_about_an_undelivered_result_names_task_and_remedy() -> None:
-    line = undelivered_line("a\nb", "t_7", "retry-limit")
+    line = undelivered_line([("a\nb", "t_7")], "retry-limit")
     assert "\n" not in line
     assert "`clutch redeliver t_7`" in line
     assert "retry-limit" in line
+
+
+def test_many_undelivered_results_are_one_line_that_names_a_few() -> None:
+    line = undelivered_line([(f"job {number}", f"t_{number}") for number in range(1000)], "expiry")
+    assert line.startswith("1000 background tasks")
+    assert '"job 0" t_0, "job 1" t_1, "job 2" t_2 and 997 more' in line
+    assert "`clutch dead`" in line
 
 
 # --- plans ------------------------------------------------------------------------------------------------

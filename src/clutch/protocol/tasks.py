@@ -124,9 +124,15 @@ def record_senders(
     loaded = yield from load(sorted(events))
     results = [(task, step(task, events[task.id], policy)) for task in loaded]
     yield from _write(now, results, actor)
+    given_up: dict[int, str] = {}
     for _, result in results:
         for effect in result.effects:
-            yield from _apply_to_letter(now, result.task, effect)
+            if isinstance(effect, fx.TellPerson):
+                given_up[result.task.id] = effect.reason
+            else:
+                yield from _apply_to_letter(now, result.task, effect)
+    if given_up:
+        yield from _tell_people(now, given_up)
     return [result.task for _, result in results]
 
 
@@ -210,7 +216,9 @@ def _apply(now: float, policy: Policy, session: SessionRow, task: Task, effect: 
             raise AssertionError(f"a spawn is undone alone, with its requester locked (task {task.id})")
         case fx.Schedule():
             pass  # whoever saves an unowned session computes its due time anyway
-        case fx.GiveBack() | fx.Bury() | fx.TellPerson() | fx.Redrive() | fx.Cleanup() | fx.TellEnded():
+        case fx.TellPerson(reason):
+            yield from _tell_people(now, {task.id: reason})
+        case fx.GiveBack() | fx.Bury() | fx.Redrive() | fx.Cleanup() | fx.TellEnded():
             yield from _apply_to_letter(now, task, effect)
         case _:
             assert_never(effect)
@@ -284,8 +292,6 @@ def _apply_to_letter(now: float, task: Task, effect: fx.Effect) -> Tx[None]:
             )
             for (session_id,) in rows:
                 yield HINT, ("mail", session_id)
-        case fx.TellPerson(reason):
-            yield from _tell_person(now, task, reason)
         case fx.Cleanup():
             yield HINT, ("clean", task.id)
         case fx.TellEnded(reason):
@@ -294,17 +300,22 @@ def _apply_to_letter(now: float, task: Task, effect: fx.Effect) -> Tx[None]:
             raise AssertionError(f"{effect} is not about a letter (task {task.id})")
 
 
-def _tell_person(now: float, task: Task, reason: str) -> Tx[None]:
-    """Where the requester's reply would have gone."""
+def _tell_people(now: float, given_up: Mapping[int, str]) -> Tx[None]:
+    """Where the requester's reply would have gone; what is given up together is one line. `given_up`: the reasons."""
     rows = yield (
-        "SELECT label, root_id, COALESCE((SELECT route FROM sessions s WHERE s.id = tasks.id),"
-        " (SELECT route FROM sessions r WHERE r.id = tasks.root_id)) FROM tasks WHERE id = ?",
-        (task.id,),
+        "SELECT COALESCE((SELECT route FROM sessions s WHERE s.id = tasks.id),"
+        " (SELECT route FROM sessions r WHERE r.id = tasks.root_id)), root_id, id, seq, label"
+        " FROM tasks WHERE id {any} ORDER BY id",
+        (list(given_up),),
     )
-    label, root_id, route = rows[0]
-    if route is not None:
-        line = undelivered_line(label, task_id(task.id), reason)
-        yield from outbox.post(now, root_id, f"undelivered:{task.id}:{task.seq}", route, line)
+    lost: dict[tuple[str, int], list[tuple[int, int, str]]] = {}
+    for route, root_id, number, seq, label in rows:
+        if route is not None:
+            lost.setdefault((route, root_id), []).append((number, seq, label))
+    for (route, root_id), tasks in lost.items():
+        number, seq, _ = tasks[0]
+        line = undelivered_line([(label, task_id(one)) for one, _, label in tasks], given_up[number])
+        yield from outbox.post(now, root_id, f"undelivered:{number}:{seq}", route, line)
 
 
 # ---- a whole subtree ---------------------------------------------------------------------------------

@@ -35,6 +35,7 @@ from clutch.core.wording.results import summary
 from clutch.core.wording.shown import ERROR_MAX, KEY_MAX, duration, money, quoted, size, tokens, visible
 
 ONE_LINE_MAX = 160
+NAMED_MAX = 3  # of many; the rest is a number, and a list elsewhere
 ONE_LINE_LABEL_MAX = 40
 ONE_LINE_ERROR_MAX = 40
 NO_OUTPUT = "(no output)"
@@ -222,9 +223,18 @@ def as_it_is(finding: Finding, text: str | None) -> str:
     return f"[Subagent] {quoted(finding.label)} {status_words(finding)}{late}\n\n{text or NO_OUTPUT}"
 
 
-def undelivered_line(label: str, task_id: str, reason: str) -> str:
-    """The one line a person gets when a result could not be told."""
+def undelivered_line(lost: Sequence[tuple[str, str]], reason: str) -> str:
+    """The one line a person gets when results could not be told. `lost`: labels and ids of the tasks."""
+    why = visible(reason, ERROR_MAX)
+    (label, task_id), *others = lost
+    if not others:
+        return (
+            f"A background task has ended but its result could not be delivered ({why}): "
+            f"{quoted(label)}, {task_id}. It is kept; try again with `clutch redeliver {task_id}`."
+        )
+    named = ", ".join(f"{quoted(label)} {task_id}" for label, task_id in lost[:NAMED_MAX])
+    more = f" and {len(lost) - NAMED_MAX} more" if len(lost) > NAMED_MAX else ""
     return (
-        f"A background task has ended but its result could not be delivered ({visible(reason, ERROR_MAX)}): "
-        f"{quoted(label)}, {task_id}. It is kept; try again with `clutch redeliver {task_id}`."
+        f"{len(lost)} background tasks have ended but their results could not be delivered ({why}): "
+        f"{named}{more}. They are kept; list them with `clutch dead`."
     )

@@ -108,11 +108,11 @@ KEPT: Final[tuple[Query, ...]] = (
     Query(
         "N10",
         Scope.END,
-        "whoever waits for a result that could not be told is told so, once",
+        "whoever waits for a result that could not be told is told so",
         "SELECT e.task_id, 'was given up, and the person does not know' FROM events e"
         " WHERE e.to_phase = 'cleanup_pending' AND e.reason LIKE 'undelivered: %'"
-        " AND e.reason <> 'undelivered: dropped' AND 1 <> (SELECT COUNT(*) FROM outbox o WHERE o.idem IN"
-        " ('undelivered:' || e.task_id || ':' || e.seq, 'undelivered:' || e.task_id || ':' || (e.seq + 1)))",
+        " AND e.reason <> 'undelivered: dropped' AND NOT EXISTS (SELECT 1 FROM outbox o JOIN tasks t"
+        " ON t.id = e.task_id WHERE o.session_id = t.root_id AND o.due >= e.at AND o.idem LIKE 'undelivered:%')",
     ),
     Query(
         "T15",
