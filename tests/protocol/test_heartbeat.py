@@ -10,6 +10,7 @@ from clutch.core.agents import HEARTBEAT_PROMPT as PROMPT
 from clutch.core.agents import ActiveHours, Agent, Heartbeat, roster
 from clutch.core.messages import Answer, Input
 from clutch.core.model import LetterKind
+from clutch.core.policy import IdleWake
 from clutch.protocol import context, control, events, heartbeat, turns
 from tests.protocol.world import Run, World
 
@@ -297,3 +298,51 @@ async def test_a_turn_after_a_heartbeat_answers_as_usual(world: World, main: int
     await world.tell(main, "hello")
     await (await world.start(main)).finish("HEARTBEAT_OK")
     assert await outbox(world) == [("terminal", "main", "HEARTBEAT_OK")]
+
+
+# ---- results as heartbeats -------------------------------------------------------------------------------
+
+MIDNIGHT = 86_400.0 * 20_000
+
+
+def waking_by_heartbeat(world: World) -> None:
+    beating(world, active_hours=ActiveHours("09:00", "17:00"))
+    rules = replace(world.policy.announcing, idle_wake=IdleWake.HEARTBEAT)
+    world.policy = replace(world.policy, announcing=rules)
+
+
+@pytest.mark.parametrize(("hour", "opens"), [(3.0, 9.0), (9.0, None), (16.9999, 33.0), (17.0, 33.0)])
+async def test_a_result_waits_for_the_active_hours_when_it_comes_as_a_heartbeat(
+    world: World, main: int, hour: float, opens: float | None
+) -> None:
+    waking_by_heartbeat(world)
+    world.clock.set(MIDNIGHT + hour * 3600)
+    await world.end(await world.child(main))
+    await world.mail()
+    debounced = world.clock.now() + world.policy.announcing.debounce_s
+    assert await world.due(main) == (debounced if opens is None else MIDNIGHT + opens * 3600)
+    assert (await world.rows("SELECT attempts, delivery FROM tasks")) == [(0, "waiting")]
+
+
+async def test_a_person_and_a_parent_that_waits_heed_no_hours(world: World, main: int) -> None:
+    waking_by_heartbeat(world)
+    world.clock.set(MIDNIGHT)
+    await world.tell(main, "hello")
+    run = await world.start(main)
+    child = await world.child(main)
+    await run.yields()
+    await world.end(child)
+    await world.mail()
+    assert await world.due(main) == world.clock.now()
+
+
+async def test_a_result_that_is_not_worth_telling_is_delivered_and_not_told(world: World, main: int) -> None:
+    waking_by_heartbeat(world)
+    world.clock.set(MIDNIGHT + 10 * 3600)
+    child = await world.child(main)
+    await world.end(child)
+    await world.mail()
+    world.clock.advance(2)
+    await (await world.start(main)).finish("HEARTBEAT_OK nothing new")
+    assert await outbox(world) == []
+    assert (await world.task(child)).delivery == "delivered"

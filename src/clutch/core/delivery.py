@@ -21,6 +21,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
+from clutch.core.agents import ActiveHours
 from clutch.core.model import UNTIL_ANSWERED, Letter, LetterKind, Mail, Path
 from clutch.core.policy import Announcing, Direct, Drop, QueueMode
 
@@ -37,8 +38,11 @@ def due(
     has_open_run: bool,
     parked_until: float | None,
     rules: Announcing,
+    hours: ActiveHours | None = None,
 ) -> float | None:
-    """THE only place that decides when a session is due. None: not until something happens."""
+    """THE only place that decides when a session is due. None: not until something happens.
+
+    `hours`: outside of them announces start no turn; None = at any hour."""
     if is_closed or is_paused:
         return None
     if has_open_run:
@@ -52,7 +56,8 @@ def due(
         moments.append(hold_until)
     elif mail.first_at is not None and mail.last_at is not None:
         d = rules.debounce_s
-        moments.append(min(mail.last_at + d, mail.first_at + rules.debounce_restarts * d))
+        collected_at = min(mail.last_at + d, mail.first_at + rules.debounce_restarts * d)
+        moments.append(collected_at if hours is None else hours.opens_at(max(now, collected_at)))
     known = [moment for moment in moments if moment is not None]
     return min(known) if known else None
 

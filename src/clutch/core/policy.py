@@ -8,7 +8,7 @@ from decimal import Decimal
 from enum import StrEnum
 from types import MappingProxyType
 
-from clutch.core.agents import NOBODY, Agent, AgentDefaults, Heartbeat, check_allowed, unlisted
+from clutch.core.agents import NOBODY, ActiveHours, Agent, AgentDefaults, Heartbeat, check_allowed, unlisted
 from clutch.core.attachments import AttachmentRules
 from clutch.core.authority import AgentGrant, Peers, ToolPolicy, Visibility
 from clutch.core.checks import check, require
@@ -53,6 +53,13 @@ class Direct(StrEnum):
 
     TURN = "turn"  #: its model tells the person in its own words
     SEND = "send"  #: the person reads it as it is; no model turn
+
+
+class IdleWake(StrEnum):
+    """What a result is to an idle main agent."""
+
+    TURN = "turn"  #: a reason for a turn, at any hour
+    HEARTBEAT = "heartbeat"  #: within its active hours; the model may find it not worth telling
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,6 +162,7 @@ class Announcing:
     cap: int = 20  #: blocks in full in one turn
     drop: Drop = Drop.SUMMARIZE
     direct: Direct = Direct.TURN
+    idle_wake: IdleWake = IdleWake.TURN
     fast_tries: int = 3
     first_s: float = 1.0
     fast_max_s: float = 8.0
@@ -298,6 +306,13 @@ class Policy:
         """None: it never looks up by itself."""
         agent = self.agents.get(agent_id)
         return None if agent is None else agent.heartbeat or self.defaults.heartbeat
+
+    def quiet_hours_but(self, agent_id: str, depth: int) -> ActiveHours | None:
+        """When results may start a turn of such a session. None: at any hour."""
+        if depth or self.announcing.idle_wake is IdleWake.TURN:
+            return None
+        rules = self.heartbeat_of(agent_id)
+        return None if rules is None else rules.active_hours
 
     def grant(self, agent_id: str) -> AgentGrant:
         """What the config gives to this agent, whoever starts it."""

@@ -11,7 +11,7 @@ from clutch.core import heartbeat, keys, pingpong, routes
 from clutch.core.agents import Heartbeat
 from clutch.core.model import LetterKind
 from clutch.core.pingpong import Exchange, Stage
-from clutch.core.policy import Policy
+from clutch.core.policy import IdleWake, Policy
 from clutch.protocol import bindings, letters, outbox
 from clutch.protocol.sessions import SessionRow
 from clutch.store.door import Tx
@@ -35,7 +35,9 @@ def reply(
         route, by_person = rows[0]
         route = (yield from _thread(session)) if session.is_task else route or session.route
         if by_person or not is_tried_again:
-            yield from outbox.reply(now, session.id, run_id, route, text)
+            yield from outbox.reply(
+                now, session.id, run_id, route, _worth_telling(policy, session, text, by_person)
+            )
         return
     rows = yield "SELECT kind, body FROM inbox WHERE id = ?", (session.letter_id,)
     match LetterKind(rows[0][0]):
@@ -47,6 +49,14 @@ def reply(
             pass
         case other:
             raise AssertionError(f"a {other} has no turn of its own")
+
+
+def _worth_telling(policy: Policy, session: SessionRow, text: str, by_person: int) -> str:
+    """Where results come as heartbeats, so does the answer to them."""
+    if by_person or policy.announcing.idle_wake is IdleWake.TURN:
+        return text
+    rules = policy.heartbeat_of(session.agent_id) or Heartbeat()
+    return heartbeat.alert(text, rules.ack_chars_max) or ""
 
 
 def _thread(session: SessionRow) -> Tx[str | None]:

@@ -14,7 +14,7 @@ from clutch.core.attachments import Handed, handed
 from clutch.core.delivery import Choice, Point
 from clutch.core.messages import Input
 from clutch.core.model import Delivery, Letter, LetterKind, Outcome
-from clutch.core.policy import Announcing
+from clutch.core.policy import Announcing, IdleWake
 from clutch.core.wording.peers import peer_message
 from clutch.protocol.sessions import IS_WORKING, SessionRow
 from clutch.store.door import Tx
@@ -148,11 +148,15 @@ def _why(sender: Sender) -> str:
     return "has nothing to tell"
 
 
-def audience(session: SessionRow, senders: Mapping[int, Sender], *, is_sent: bool) -> wording.Audience:
+def audience(
+    session: SessionRow, senders: Mapping[int, Sender], rules: Announcing, *, is_sent: bool
+) -> wording.Audience:
     if session.depth:
         return wording.Audience.PARENT
     if is_sent:
         return wording.Audience.INFORMED_PERSON
+    if rules.idle_wake is IdleWake.HEARTBEAT:
+        return wording.Audience.PERSON
     expects = any(sender.expects_completion for sender in senders.values())
     return wording.Audience.WAITING_PERSON if expects else wording.Audience.PERSON
 

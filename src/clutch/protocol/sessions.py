@@ -210,6 +210,7 @@ def _due(now: float, policy: Policy, session: SessionRow) -> Tx[float | None]:
         has_open_run=session.run_id is not None,
         parked_until=parked_until,
         rules=queueing.applied(policy.announcing, session.queue),
+        hours=policy.quiet_hours_but(session.agent_id, session.depth),
     )
 
 

@@ -78,7 +78,7 @@ def take(
     told = [letter.task_id for letter in choice.announces if letter.task_id is not None]
     depths = [senders[task_id].depth for task_id in told]
     sends = point is Point.START and not needs_model and is_sent(choice, depths, rules, is_settled=settles)
-    audience = pages.audience(session, senders, is_sent=sends)
+    audience = pages.audience(session, senders, policy.announcing, is_sent=sends)
     page = pages.Page(rules, senders, {row[0] for row in rows if row[-1]}, nonce, audience)
     inputs = tuple(page.inputs(choice, point, absent))
     yield from _mark(session, run_id, choice, point, rules)
