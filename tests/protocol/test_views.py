@@ -15,7 +15,7 @@ from clutch.errors import InvalidInput
 from clutch.protocol import control, listing, turns, views
 from clutch.protocol.listing import Wanted
 from tests.protocol.trees import reserve
-from tests.protocol.world import Run, World, calls
+from tests.protocol.world import Run, World, calls, write
 
 pytestmark = pytest.mark.anyio
 
@@ -184,6 +184,15 @@ async def test_a_tree_has_the_task_and_everything_below_and_nothing_beside(world
     assert [view.task_id for view in await world.door.read(views.tree, top)] == [top, low, lower]
     assert [view.task_id for view in await world.door.read(views.below, main)] == [top, low, lower, beside]
     assert [view.parent_task_id for view in await world.door.read(views.tree, top)] == [None, top, low]
+
+
+async def test_a_chain_that_bites_its_tail_ends(world: World, main: int) -> None:
+    """Imported sessions can have one."""
+    top = await world.child(main, "top")
+    low = await world.child(top, "low")
+    await world.door.tx(top, write, "UPDATE tasks SET requester_id = ? WHERE id = ?", low, top)
+    assert {view.task_id for view in await world.door.read(views.tree, top)} == {top, low}
+    await world.door.tx(top, write, "UPDATE tasks SET requester_id = ? WHERE id = ?", main, top)
 
 
 async def test_pages_follow_creation_and_neither_repeat_nor_skip_whatever_happens_between(

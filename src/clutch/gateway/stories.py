@@ -1,4 +1,4 @@
-"""How things came about, as the JSON everybody is given: why, journals, histories, lists of sessions."""
+"""How things came about, as the JSON everybody is given: why, and journals."""
 
 from __future__ import annotations
 
@@ -6,14 +6,12 @@ from collections.abc import Sequence
 
 from clutch.core import keys
 from clutch.core.gates import Stuck
-from clutch.core.history import History, Said
 from clutch.core.replay import Step
 from clutch.core.wording.lists import status
 from clutch.core.wording.shown import quoted
 from clutch.core.wording.why import Attempt, Happened, command, happening, opens_when, waiting_for, why_text
 from clutch.gateway import objects
 from clutch.gateway.objects import Object
-from clutch.protocol.history import SessionLine
 from clutch.protocol.why import Why
 
 
@@ -87,46 +85,3 @@ def _step(number: int, step: Step) -> Object:
     run_id = None if step.run_id is None else keys.run_id(step.run_id)
     told = {"n": number, "at": objects.moment(step.at), "kind": step.kind, "seq": step.seq, "runId": run_id}
     return told | {"text": step.text, "detail": dict(step.detail)}
-
-
-def history(key: str | None, shown: History) -> Object:
-    """What `sessions_history` answers. `before`: ask for what is older than that."""
-    return {
-        "sessionKey": key,
-        "messages": [_said(said) for said in shown.entries],
-        "truncated": shown.is_cut,
-        "redacted": shown.is_redacted,
-        "dropped": shown.is_dropped,
-        "before": shown.before,
-    }
-
-
-def _said(said: Said) -> Object:
-    """Only what there is: it is read by a model."""
-    told: Object = {"seq": said.seq, "at": objects.moment(said.at), "kind": said.kind, "text": said.text}
-    if said.source:
-        told["from"] = said.source
-    if said.calls:
-        told["calls"] = list(said.calls)
-    flags = {"truncated": said.is_cut, "redacted": said.is_redacted, "failed": said.is_failed}
-    return told | {name: True for name, is_so in flags.items() if is_so}
-
-
-def sessions(lines: Sequence[SessionLine]) -> Object:
-    """What `sessions_list` answers."""
-    return {"sessions": [_session(line) for line in lines]}
-
-
-def _session(line: SessionLine) -> Object:
-    view = line.task
-    told: Object = {
-        "sessionKey": line.key,
-        "kind": line.kind.value,
-        "agentId": line.agent_id,
-        "depth": line.depth,
-        "taskId": None if view is None else keys.task_id(view.task_id),
-        "label": None if view is None else view.label,
-        "status": None if view is None else status(view),
-        "updatedAt": objects.moment(line.moved_at),
-    }
-    return told | ({"messages": [_said(said) for said in line.last]} if line.last else {})

@@ -52,10 +52,12 @@ def page(now: float, wanted: Wanted = EVERYTHING, limit: int = 50, cursor: str |
     if not 1 <= limit <= LIMIT_MAX:
         raise InvalidInput("limit", f"must be from 1 to {LIMIT_MAX}")
     where, values = _conditions(wanted)
+    # With a plus the order has no index of its own: whatever narrows the search has one that is better.
+    order = "created_at, id" if wanted == EVERYTHING else "+created_at, id"
     if cursor is not None:
         where, values = f"{where} AND (created_at, id) > (?, ?)", (*values, *_place(cursor))
     rows = yield (
-        f"SELECT id, created_at FROM tasks WHERE {where} ORDER BY created_at, id LIMIT ?",  # noqa: S608
+        f"SELECT id, created_at FROM tasks WHERE {where} ORDER BY {order} LIMIT ?",  # noqa: S608
         (*values, limit + 1),
     )
     shown = rows[:limit]
@@ -102,10 +104,11 @@ def _pairs(wanted: Wanted) -> Iterator[tuple[str, tuple[Any, ...]]]:
         yield _STILL_SHOWN, (wanted.ended_after,)
 
 
-#: Three indexes, so that years of finished work cost nothing.
+#: Three indexes, so that years of finished work cost nothing. (Without ALL, SQLite merges three scans.)
 _STILL_SHOWN = (
-    f"id IN (SELECT id FROM tasks WHERE {IS_UNTOLD} UNION SELECT id FROM tasks WHERE delivery = 'undelivered'"  # noqa: S608
-    " UNION SELECT id FROM tasks WHERE ended_at IS NOT NULL AND ended_at >= ?)"
+    f"id IN (SELECT id FROM tasks WHERE {IS_UNTOLD}"  # noqa: S608 (constant words)
+    " UNION ALL SELECT id FROM tasks WHERE delivery = 'undelivered'"
+    " UNION ALL SELECT id FROM tasks WHERE ended_at IS NOT NULL AND ended_at >= ?)"
 )
 
 

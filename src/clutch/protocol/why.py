@@ -59,7 +59,9 @@ def timeline(now: float, task_id: int) -> Tx[tuple[Happened, ...]]:
 
 
 def journal(now: float, task_id: int) -> Tx[list[Step]]:
-    """Everything that happened to a task and in its session, in order."""
+    """Everything that happened to a task and in its session, in order.
+
+    Letters that were read have no index, which every letter would pay for: this looks at all there are."""
     lines = yield from timeline(now, task_id)
     said = yield (
         "SELECT seq, at, run_id, kind, body FROM messages WHERE session_id = ? ORDER BY seq",
