@@ -2,8 +2,8 @@
 
 `{touched}` stands for the rows a commit may have changed, so that a check after every commit looks at those
 only; without a list it looks at all. Limits are filled in from the policy. What a commit may change stands in
-`moves`, what must be left in the end in `keeping`, money in `spending`, questions in `people`; what no table shows
-in `transitions` and in the `witness`.
+`moves`, what must be left in the end in `keeping`, money in `spending`, questions in `people`, what broke elsewhere
+in `needs`; what no table shows in `transitions` and in the `witness`.
 
 T1 to T18 and N1 to N33 are the names under which the project lists its promises.
 """
@@ -43,6 +43,7 @@ class Query:
     scope: Scope
     promise: str
     sql: str  #: selects a number and, as text, what is wrong with it
+    also: str = ""  #: another promise that says the same
 
 
 WORKING_WORDS: Final = "(" + ", ".join(f"'{phase.value}'" for phase in sorted(WORKING)) + ")"
@@ -345,6 +346,7 @@ def filled(query: Query, policy: Policy, *, touched: str = "IS NOT NULL", now: s
         "{retained_max}": str(policy.limits.retained_max),
         "{depth_max}": str(policy.limits.depth_max),
         "{result_bytes_max}": str(policy.life.result_bytes_max),
+        "{inline_chars_max}": str(policy.announcing.inline_chars_max),
         "{blob}": "BLOB",
     }
     sql = query.sql

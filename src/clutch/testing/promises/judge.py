@@ -14,6 +14,7 @@ from clutch.testing.promises.history import Change, History
 from clutch.testing.promises.invariants import QUERIES, Query, Scope, filled
 from clutch.testing.promises.keeping import KEPT
 from clutch.testing.promises.moves import MOVES
+from clutch.testing.promises.needs import NEEDS
 from clutch.testing.promises.people import PEOPLE
 from clutch.testing.promises.shadow import Shadow, as_list
 from clutch.testing.promises.spending import SPENDING
@@ -25,7 +26,7 @@ _ENLISTED = (lockdep, reading, transitions, waking)
 
 _TABLES = ("sessions", "tasks", "letters", "runs")
 _TOUCHED = "IN (SELECT value FROM json_each(?1))"
-_ALL = (*QUERIES, *MOVES, *KEPT, *SPENDING, *PEOPLE)
+_ALL = (*QUERIES, *MOVES, *KEPT, *SPENDING, *PEOPLE, *NEEDS)
 
 
 class _Bench:
@@ -33,7 +34,7 @@ class _Bench:
 
     def __init__(self, scope: Scope, policy: Policy, *, now: str = "0") -> None:
         asked = [query for query in _ALL if query.scope is scope]
-        self.counts = Counter(query.invariant for query in asked)
+        self.counts = Counter(name for query in asked for name in (query.invariant, query.also) if name)
         self.times = 0
         self.asked: list[tuple[str, Query]] = [
             (filled(query, policy, touched=_TOUCHED, now=now), query) for query in asked
@@ -131,7 +132,7 @@ class Judge:
 def all_names() -> set[str]:
     """Every promise that is asked somewhere, by its name."""
     return (
-        {query.invariant for query in _ALL}
+        {name for query in _ALL for name in (query.invariant, query.also) if name}
         | {transition.invariant for transition in TRANSITIONS}
         | set(PROMISES)
     )

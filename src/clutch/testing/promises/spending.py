@@ -37,6 +37,7 @@ def _within(scope: Scope, which: str, calls: str) -> Query:
         "no more is spent and reserved than the limit and less than one call",
         f"SELECT {_PURSE} || {_LIMIT} FROM purses p WHERE {which} AND p.tokens_spent + p.tokens_reserved >="  # noqa: S608
         f" p.tokens_max + (SELECT MAX(u.reserved_tokens) {calls})",
+        also="N27",
     )
 
 

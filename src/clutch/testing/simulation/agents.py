@@ -49,6 +49,7 @@ TOOLS: Final = (
     ToolSpec("ask_human", "", _NOTHING, replay_safe=True),
     ToolSpec("sessions_spawn", "", _NOTHING),
     ToolSpec("sessions_yield", "", _NOTHING, replay_safe=True, read_only=True),
+    ToolSpec("subagents", "", _NOTHING, replay_safe=True),
 )
 
 
@@ -137,6 +138,7 @@ def spawn_request(args: Mapping[str, Any]) -> SpawnRequest:
     return SpawnRequest(
         args["task"],
         label=args["label"],
+        model=args["model"],
         run_timeout_s=args["run_timeout_s"],
         plan_mode=args["plan_mode"],
         expects_completion=args["expects_completion"],

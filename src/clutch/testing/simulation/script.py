@@ -19,6 +19,7 @@ from clutch.ports import ModelRequest
 MARK: Final = "JOB"
 SOURCES: Final = frozenset({"user", "task", "instruction"})
 MODEL: Final = "simulated"
+OTHER_MODEL: Final = "simulated-too"
 USAGE: Final = Usage(10, 5)
 
 #: Longer than what an announce carries in full and than what a simulated result may keep.
@@ -79,6 +80,7 @@ def decide(request: ModelRequest) -> Answer:
 def _step(step: dict[str, Any], request: ModelRequest) -> Answer:
     calls = [Call("sessions_spawn", spawn_arguments(child)) for child in step.get("spawn", ())]
     calls += [_call(name, _mark(request)) for name in step.get("do", ())]
+    calls += [Call("subagents", {"action": action, **args}) for action, args in step.get("act", ())]
     calls += [Call("sessions_yield", {})] if "yield" in step else []
     return _calls(*calls)
 
@@ -97,6 +99,7 @@ def spawn_arguments(child: dict[str, Any]) -> dict[str, Any]:
         "cleanup": bool(child.get("delete")),
         "isolated": bool(child.get("isolated")),
         "tokens": child.get("tokens"),
+        "model": child.get("model"),
     }
 
 
@@ -140,6 +143,20 @@ NEEDS_PEOPLE: Final = (
     ["risky", "ask_human"],
 )
 BESIDE: Final[tuple[dict[str, Any], ...]] = ({}, {}, {"do": ["echo"]}, {"do": ["slow"]}, {"yield": 1})
+#: What an agent does with its children between two steps; a target that fits nobody is an answer like any other.
+ACTS: Final[tuple[tuple[str, dict[str, Any]], ...]] = (
+    ("list", {}),
+    ("steer", {"target": "last", "text": "rather look at the other end"}),
+    ("send", {"target": "last", "text": "and one more thing", "timeoutSeconds": 0}),
+    ("pause", {"target": "1"}),
+    ("resume", {"target": "1"}),
+    ("kill", {"target": "last"}),
+    ("kill", {"target": "c2"}),  # most often the child of somebody else
+    ("steer", {"target": "c5", "text": "listen to me instead"}),
+    ("retry", {"target": "last"}),
+    ("continue", {"target": "last", "text": "go on"}),
+    ("remove", {"target": "last"}),
+)
 ENDS: Final = ("text",) * 12 + ("huge", "huge", "skip", "silent", "empty", "cut")
 
 
@@ -153,7 +170,7 @@ class Author:
         self._named = 0
 
     def main_job(self, depth_left: int) -> dict[str, Any]:
-        steps = [self._fan_out(depth_left)]
+        steps = [self._fan_out(depth_left), *self._acts()]
         if self._rng.random() < 0.75:
             steps.append({"yield": 1})
         if self._rng.random() < 0.2:
@@ -168,11 +185,13 @@ class Author:
         rng = self._rng
         job: dict[str, Any] = {"name": self._name("c"), "steps": self._work(), "end": rng.choice(ENDS)}
         if depth_left > 0 and rng.random() < 0.4:
-            job["steps"] = [self._fan_out(depth_left), *job["steps"]]
+            job["steps"] = [self._fan_out(depth_left), *self._acts(), *job["steps"]]
             if rng.random() < 0.6:
                 job["steps"].append({"yield": 1})
         if rng.random() < 0.15:
             job["timeout"] = rng.choice((3.0, 8.0, 20.0))
+        if rng.random() < 0.1:
+            job["model"] = OTHER_MODEL
         if rng.random() < self._thrift:
             job["tokens"] = rng.choice((30, 90, 200))
         for trait, chance in (("plan", 0.08), ("lazy", 0.1), ("delete", 0.2), ("isolated", 0.08)):
@@ -185,6 +204,12 @@ class Author:
         count = self._rng.randint(1, self._children)
         step: dict[str, Any] = {"spawn": [self.child_job(depth_left - 1) for _ in range(count)]}
         return step | self._rng.choice(BESIDE)
+
+    def _acts(self) -> list[dict[str, Any]]:
+        """What it does with the children it has just made."""
+        if self._rng.random() > 0.3:
+            return []
+        return [{"act": self._rng.sample(ACTS, self._rng.choice((1, 1, 2)))}]
 
     def _work(self) -> list[dict[str, Any]]:
         return [{"do": self._doing()} for _ in range(self._rng.choice((0, 1, 1, 2, 3)))]
