@@ -59,6 +59,7 @@ class ToolContext:
     key: str
     cwd: str = "."  #: beneath the workspace; where commands start
     network: bool = True  #: a boxed command may reach the network, if the config lets any
+    is_boxed: bool | None = None  #: file tools and commands run behind walls; None = as the tools are set up
     on_output: Callable[[str], None] | None = None  #: what a command prints, as it comes
     files: str | None = None  #: the task's own directory with `in` and `out`, which may not be there yet
     reached: str | None = None  #: that of another task, which the call names and may read

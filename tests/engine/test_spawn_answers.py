@@ -15,9 +15,9 @@ from clutch.core.messages import Answer, Call, Input, Results, Usage
 from clutch.core.model import Outcome
 from clutch.core.policy import Policy
 from clutch.errors import InvalidInput
-from clutch.ports import ModelRequest
+from clutch.ports import ModelRequest, ToolContext
 from tests.engine.conftest import Build
-from tests.engine.house import POLICY, House, opening, step
+from tests.engine.house import POLICY, Anything, House, opening, step
 
 pytestmark = pytest.mark.anyio
 
@@ -191,3 +191,38 @@ async def test_the_words_of_a_refusal_name_the_key_and_both_numbers(build: Build
         "error": "limit reached: 1/1 (agents.defaults.subagents.maxChildrenPerAgent)",
         "limit": {"key": "agents.defaults.subagents.maxChildrenPerAgent", "used": 1, "max": 1},
     }
+
+
+async def test_walls_hold_for_whoever_was_born_behind_them_and_once_they_are_up_for_everybody(
+    build: Build,
+) -> None:
+    """Main was born without: it is let out only by an agent that says so."""
+    agents = roster([Agent("boxed", sandbox=True), Agent("plain", sandbox=False)])
+    limits = replace(POLICY.limits, allow_agents=frozenset({"*"}))
+    for is_up in (False, True):
+        seen: dict[str, bool | None] = {}
+
+        async def says(request: ModelRequest) -> Answer | str:
+            if opening(request) == "go":
+                wanted = tuple(
+                    Call("sessions_spawn", {"task": name, "agentId": name}) for name in ("boxed", "plain")
+                )
+                return (
+                    "sent"
+                    if step(request)
+                    else Answer("", (*wanted, Call("look", {})), Usage(1, 1), "x", "tools")
+                )
+            return "done" if step(request) else Answer("", (Call("look", {}),), Usage(1, 1), "x", "tools")
+
+        async def look(arguments: Anything, context: ToolContext, seen: dict[str, bool | None] = seen) -> str:
+            seen[context.session_key.split(":")[1]] = context.is_boxed
+            return "seen"
+
+        house = await build(
+            says, replace(POLICY, limits=limits, agents=agents, defaults=AgentDefaults(sandbox=is_up))
+        )
+        house.tools.add(look, arguments=Anything, name="look", description="look")
+        await house.hire()
+        await house.say("go")
+        await house.until_quiet()
+        assert seen == {"main": is_up, "boxed": True, "plain": False}

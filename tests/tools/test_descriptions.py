@@ -9,6 +9,7 @@ import sys
 from clutch.ports import ToolSpec
 from clutch.tools.arguments import schema_of
 from clutch.tools.box import standard_tools
+from clutch.tools.sessions import SpawnArguments
 from clutch.tools.shell import Shell, ShellArguments
 
 LEAF = ("read", "list", "search", "write", "edit", "shell", "web_fetch", "ask_human")
@@ -25,6 +26,13 @@ def test_the_tools_of_a_leaf_take_few_bytes_of_every_request() -> None:
     shell = ToolSpec("shell", str(Shell.run.__doc__), schema_of(ShellArguments))
     told = [wire(specs.get(name, shell)) for name in LEAF]
     assert sum(map(len, told)) <= 3200, {name: len(text) for name, text in zip(LEAF, told, strict=True)}
+
+
+def test_sessions_spawn_takes_few_bytes_and_every_name_it_tells_is_taken() -> None:
+    spec = next(spec for spec in standard_tools().specs() if spec.name == "sessions_spawn")
+    assert len(wire(spec)) <= 1100
+    taken = {info.alias for info in SpawnArguments.model_fields.values()}
+    assert set(spec.parameters["properties"]) <= taken
 
 
 def test_no_schema_carries_words_for_people() -> None:

@@ -179,6 +179,7 @@ async def _run_tool(run: OpenRun, call: Call, place: int) -> tuple[str, bool]:
         key=f"{run.session_id}:{run.head}:{place}",
         cwd=about.cwd or ".",
         network=about.rights.network,
+        is_boxed=run.is_boxed,
         on_output=lambda text: run.tell("tool:output", text),
         files=run.files,
         reached=reached,

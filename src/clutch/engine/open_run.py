@@ -80,6 +80,11 @@ class OpenRun:
         if self.about.depth:
             await hand_over(self.kit, self.session_id)
 
+    @property
+    def is_boxed(self) -> bool:
+        """Born behind walls it stays there; and nobody is let out who was born before they were put up."""
+        return self.about.rights.sandbox or self.policy.grant(self.about.agent_id).sandbox
+
     async def look_around(self) -> None:
         """The system prompt: at the start of a turn, and when a summary may have forgotten the children."""
         about = self.about

@@ -19,7 +19,7 @@ from clutch.core.choosing import Spawner, Terms
 from clutch.core.events import Admitted, Reserved
 from clutch.core.lifecycle import Step, step
 from clutch.core.messages import Message
-from clutch.core.model import Lane, LetterKind, Phase, Plan, SessionId, Task, TaskId, Thinking
+from clutch.core.model import Lane, LetterKind, Phase, Plan, SessionId, Task, TaskId, Thinking, Workspace
 from clutch.core.policy import Limits, Policy
 from clutch.protocol import context as stored
 from clutch.protocol import hooks, sessions, tasks, usage
@@ -240,6 +240,10 @@ def _child(
     rights = _given(parent.rights, policy.grant(agent_id), policy.tools, asked)
     if isinstance(rights, authority.NoSandbox):
         return Refused(rights.reason, {"key": "sandbox"})
+    if request.workspace is Workspace.ISOLATED and policy.agent(agent_id).sandbox is False:
+        return Refused(
+            f"workspace: isolated needs walls, and agent {agent_id!r} works without", {"key": "sandbox"}
+        )
     caller = Spawner(parent.agent_id, parent.model, _thinking(parent.thinking), parent.workspace)
     terms = choosing.terms(request, agent_id, caller, policy)
     if not rights.permits_model(terms.model):

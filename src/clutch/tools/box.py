@@ -36,12 +36,12 @@ A = TypeVar("A", bound=BaseModel)
 F = TypeVar("F", bound=Callable[..., Any])
 Run = Callable[[Mapping[str, Any], ToolContext], Awaitable[str]]
 #: Serves one call of a file tool: its name, checked arguments and the workspace. Raises ToolFailed.
-RunFiles = Callable[[str, Mapping[str, Any], str], Awaitable[str]]
+RunFiles = Callable[[str, Mapping[str, Any], str, ToolContext], Awaitable[str]]
 
 SPAWN = ToolSpec(
     "sessions_spawn",
-    "Give a task to a child that works in the background. Answers at once; the result is pushed to you when it "
-    "is done: do not poll. Answer only after ALL have reported.",
+    "Give a task to a background child. Answers at once; its result is pushed to you: do not poll. Answer only "
+    "after ALL have reported.",
     schema_of(sessions.ToldArguments),
 )
 YIELD = ToolSpec(
@@ -191,7 +191,8 @@ async def _timed(tool: _Tool, args: Mapping[str, Any], context: ToolContext) -> 
         raise ToolFailed(f"{tool.spec.name}: no answer within {seconds:g} s; it was given up") from error
 
 
-async def files_in_thread(name: str, args: Mapping[str, Any], workspace: str) -> str:
+async def files_in_thread(name: str, args: Mapping[str, Any], workspace: str, context: ToolContext) -> str:
+    del context
     return await asyncio.to_thread(files.run, name, args, workspace)
 
 
@@ -207,7 +208,7 @@ def standard_tools(
 
     def add(name: str, description: str, arguments: type[BaseModel], **flags: Unpack[Flags]) -> None:
         async def run(given: BaseModel, context: ToolContext) -> str:
-            return await run_files(name, *await shelves.found(name, given.model_dump(), context))
+            return await run_files(name, *await shelves.found(name, given.model_dump(), context), context)
 
         tools.add(run, name=name, description=description, arguments=arguments, **flags)
 

@@ -35,14 +35,24 @@ class ToolSettings:
     mcp_servers: tuple[McpServer, ...] = ()
 
 
+def _setting(is_boxed: bool) -> Sandbox:
+    return Sandbox.ON if is_boxed else Sandbox.OFF
+
+
 class ToolRooms:
     """A Toolbox. `state`: where pins are kept, and what no tool may see."""
 
     def __init__(self, limits: Limits, settings: ToolSettings, state: Path | None) -> None:
         hidden = () if state is None else (str(state),)
-        self._files = FileRoom(sandbox=settings.sandbox, hidden=hidden)
-        self._shell = Shell(sandbox=settings.sandbox, network=settings.network, hidden=hidden)
-        self._no_network = Shell(sandbox=settings.sandbox, hidden=hidden)
+        self._files = {
+            is_boxed: FileRoom(sandbox=_setting(is_boxed), hidden=hidden) for is_boxed in (True, False)
+        }
+        self._shells = {
+            (is_boxed, network): Shell(sandbox=_setting(is_boxed), network=network, hidden=hidden)
+            for is_boxed in (True, False)
+            for network in (False, settings.network)
+        }
+        self._has_network = settings.network
         self.tools: Tools = standard_tools(
             limits, run_files=self._in_room, allow_private=settings.allow_private, aliases=settings.aliases
         )
@@ -63,17 +73,22 @@ class ToolRooms:
             await self.mcp.ready()
 
     async def close(self) -> None:
-        await self._files.close()
+        for room in self._files.values():
+            await room.close()
         if self.mcp is not None:
             await self.mcp.close()
 
-    async def _in_room(self, name: str, args: Mapping[str, Any], workspace: str) -> str:
-        return await self._files.run(name, args, workspace, read_only=name not in ("write", "edit"))
+    def _boxes(self, context: ToolContext) -> bool:
+        return self.is_boxed if context.is_boxed is None else context.is_boxed
+
+    async def _in_room(self, name: str, args: Mapping[str, Any], workspace: str, context: ToolContext) -> str:
+        room = self._files[self._boxes(context)]
+        return await room.run(name, args, workspace, read_only=name not in ("write", "edit"))
 
     async def _run_shell(self, given: ShellArguments, context: ToolContext) -> str:
         if given.cwd == ".":
             given = given.model_copy(update={"cwd": context.cwd})
-        shell = self._shell if context.network else self._no_network
+        shell = self._shells[self._boxes(context), context.network and self._has_network]
         return await shell.run(given, context, context.on_output)
 
     # ---- a Toolbox -----------------------------------------------------------------------------------

@@ -14,7 +14,7 @@ from enum import StrEnum
 from pathlib import PurePosixPath
 from typing import Annotated, Any
 
-from pydantic import ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field
 from pydantic.alias_generators import to_camel
 
 from clutch.core.admission import (
@@ -51,26 +51,20 @@ class Sandbox(StrEnum):
 Seconds = Annotated[float, Field(ge=0, le=SECONDS_MAX, allow_inf_nan=False)]
 
 
-class ToldBudget(Arguments):
+class BudgetArguments(Arguments):
     tokens: int | None = Field(None, ge=1, le=TOKENS_MAX)
-    usd: float | None = None
+    usd: float | int | str | None = None
 
 
-class BudgetArguments(ToldBudget):
-    usd: float | int | str | None = None  # type: ignore[assignment]  # wider: an exact sum is a text
-
-
-class ToldFile(Arguments):
+class AttachmentArguments(Arguments):
     name: str
     content: str
-
-
-class AttachmentArguments(ToldFile):
     encoding: Encoding = Field(Encoding.UTF8, strict=False)
 
 
-class ToldArguments(Arguments):
-    """What a model is told, in every request: few words, and nothing that a model seldom needs."""
+class ToldArguments(BaseModel):
+    """What a model is told in every request: names and kinds. What it writes is checked as `SpawnArguments`, and what
+    is wrong with that it is told then."""
 
     model_config = ConfigDict(alias_generator=to_camel)
 
@@ -78,31 +72,44 @@ class ToldArguments(Arguments):
     label: str | None = None
     agent_id: str | None = None
     model: str | None = None
+    thinking: str | None = None
+    run_timeout_seconds: float | None = None
+    plan_mode: bool = False
+    context: Context | None = Field(None, description="fork: with a copy of this talk")
+    workspace: Workspace | None = None
+    tools: list[str] | None = Field(None, description="only these")
+    budget: dict[str, Any] | None = Field(None, description="{tokens, usd}")
+    output_schema: dict[str, Any] | None = None
+    attachments: list[dict[str, Any]] | None = Field(None, description="[{name, content}]")
+
+
+class SpawnArguments(Arguments):
+    """What is accepted; rules that count bytes or look at characters are checked by `request_of`."""
+
+    model_config = ConfigDict(alias_generator=to_camel)
+
+    task: str
+    label: str | None = None
+    agent_id: str | None = None
+    model: str | None = None
     # Strict mode knows no strings for an enum, and arguments are JSON.
     thinking: Thinking | None = Field(None, strict=False)
     run_timeout_seconds: Seconds | None = None
-    plan_mode: bool = Field(False, description="it waits for approval of a plan")
-    context: Context = Field(Context.ISOLATED, description="fork: with a copy of this talk", strict=False)
-    workspace: Workspace | None = Field(None, description="isolated: its own directory", strict=False)
-    tools: list[str] | None = Field(None, description="only these", max_length=100)
-    budget: ToldBudget | None = None
-    output_schema: dict[str, Any] | None = Field(None, description="of its result")
-    attachments: Sequence[ToldFile] | None = Field(None, description="/task/in/NAME")
-
-
-class SpawnArguments(ToldArguments):
-    """What is accepted; rules that count bytes or look at characters are checked by `request_of`."""
-
     timeout_seconds: Seconds | None = None  # another name of run_timeout_seconds
-    expects_completion: bool = True
     cleanup: Cleanup = Field(Cleanup.KEEP, strict=False)
+    plan_mode: bool = False
     mode: Mode | None = Field(None, strict=False)
     thread: bool = False
-    sandbox: Sandbox = Field(Sandbox.INHERIT, strict=False)
+    expects_completion: bool = True
+    context: Context = Field(Context.ISOLATED, strict=False)
+    workspace: Workspace | None = Field(None, strict=False)
     cwd: str | None = None
-    runtime: str = Field(OWN_RUNTIME, min_length=1, max_length=64)
+    sandbox: Sandbox = Field(Sandbox.INHERIT, strict=False)
+    tools: list[str] | None = Field(None, max_length=100)
     budget: BudgetArguments | None = None
-    attachments: Sequence[AttachmentArguments] | None = None
+    output_schema: dict[str, Any] | None = None
+    attachments: list[AttachmentArguments] | None = None
+    runtime: str = Field(OWN_RUNTIME, min_length=1, max_length=64)
     dry_run: bool = False
     idempotency_key: str | None = Field(None, min_length=1, max_length=KEY_CHARS_MAX)
 
