@@ -222,6 +222,14 @@ async def _open_store(
     return await stack.enter_async_context(SqliteStore(directory.path / DATABASE_FILE, clock)), None
 
 
+@asynccontextmanager
+async def opened_store(state: Path | str | None = None, database: str | None = None) -> AsyncIterator[Door]:
+    """The store alone, with nobody at work. On SQLite this process owns it for as long."""
+    async with AsyncExitStack() as stack:
+        door, _ = await _open_store(stack, state, database, SystemClock(), Policy())
+        yield door
+
+
 def _settled(
     policy: Policy, model: str | None, workspace: Path | str | None, agents: Sequence[Agent]
 ) -> Policy:

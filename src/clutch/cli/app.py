@@ -10,6 +10,7 @@ import typer
 
 from clutch import __version__
 from clutch.cli.acts import acts
+from clutch.cli.imports import imports
 from clutch.cli.looks import looks
 
 USAGE = 2  #: exit code
@@ -25,6 +26,7 @@ app = typer.Typer(
 )
 app.add_typer(acts)
 app.add_typer(looks)
+app.add_typer(imports, name="import")
 
 
 def run() -> int:

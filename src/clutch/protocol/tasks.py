@@ -159,7 +159,7 @@ def _write(
     more = () if evidence is None else (evidence,)
     for before, (task, moves, _) in results:
         if task is not before:
-            rows.append((*task[_CONTRACT:], _sha(task), *more, task.id))
+            rows.append((*task[_CONTRACT:], result_sha(task), *more, task.id))
             lines += event_rows(now, before, moves, actor)
     if rows:
         yield _UPDATE if evidence is None else _UPDATE_ENDED, rows
@@ -177,7 +177,7 @@ def event_rows(now: float, before: Task, moves: Sequence[Move], actor: str) -> l
     ]  # fmt: skip
 
 
-def _sha(task: Task) -> str | None:
+def result_sha(task: Task) -> str | None:
     return None if task.result is None else hashlib.sha256(task.result.encode()).hexdigest()
 
 

@@ -1,0 +1,344 @@
+"""What OpenClaw left on disk, as records: its registry of runs, its session index, its transcripts.
+
+From text to records, and no further: nothing here reads a file, knows our tables or trusts what it reads. A field
+that is not what it should be is as if it were missing; a line that cannot be read is a `Problem`, never an exception.
+
+    subagents/runs.json                    {"version": 1 | 2, "runs": {runId: record}}
+    agents/<id>/sessions/sessions.json     {sessionKey: entry}
+    agents/<id>/sessions/<sessionId>.jsonl one entry a line; those of type "message" are the talk
+
+Times there are milliseconds. A record may say the same thing in an old and in a new place; both are read.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from decimal import Decimal
+from typing import Any
+
+from clutch.core.messages import Answer, Call, Input, Message, Result, Results, Usage
+from clutch.core.model import Outcome
+
+MILLISECONDS_MAX = 4e12  #: a hundred years from the epoch; what is larger is no time
+PROBLEMS_MAX = 20  #: of one file; a file that is no text at all has thousands
+TOKENS_MAX = 10**12
+
+OUTCOMES: Mapping[str, Outcome] = {
+    "ok": Outcome.OK,
+    "done": Outcome.OK,
+    "error": Outcome.ERROR,
+    "failed": Outcome.ERROR,
+    "timeout": Outcome.TIMEOUT,
+    "killed": Outcome.KILLED,
+    "unknown": Outcome.LOST,
+}
+TOLD = frozenset({"delivered", "discarded", "not_required"})
+#: Each a moment at which somebody had been told.
+TOLD_AT = ("completionAnnouncedAt", "announceCompletedAt", "cleanupCompletedAt")
+RESULTS = ("resultText", "frozenResultText", "fallbackResultText", "fallbackFrozenResultText")
+
+
+@dataclass(frozen=True, slots=True)
+class Problem:
+    file: str
+    line: int
+    what: str
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """One line of the registry. `outcome` None: it had not ended."""
+
+    run_id: str
+    key: str  #: of the child's session
+    requester: str
+    task: str
+    label: str | None
+    model: str | None
+    created_at: float | None
+    started_at: float | None
+    ended_at: float | None
+    outcome: Outcome | None
+    error: str | None
+    text: str | None
+    is_told: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Session:
+    """One entry of a session index."""
+
+    key: str
+    session_id: str
+    file: str | None  #: the name of its transcript, where it has another than usual
+    spawned_by: str | None
+    depth: int
+    label: str | None
+    model: str | None
+    started_at: float | None
+    ended_at: float | None
+    outcome: Outcome | None
+
+
+@dataclass(frozen=True, slots=True)
+class Talk:
+    """A transcript, and when each of its messages was written."""
+
+    messages: tuple[Message, ...] = ()
+    times: tuple[float | None, ...] = ()
+    prices: tuple[Decimal | None, ...] = ()  #: of its answers, in order
+
+    @property
+    def last_words(self) -> str | None:
+        said = (one.text for one in reversed(self.messages) if isinstance(one, Answer) and not one.calls)
+        return next((text for text in said if text.strip()), None)
+
+
+@dataclass(slots=True)
+class Reading:
+    """Collects what is wrong with one file."""
+
+    file: str
+    problems: list[Problem] = field(default_factory=list)
+    left_out: int = 0
+
+    def wrong(self, line: int, what: str) -> None:
+        if len(self.problems) < PROBLEMS_MAX:
+            self.problems.append(Problem(self.file, line, what))
+        else:
+            self.left_out += 1
+
+    def done(self) -> list[Problem]:
+        if self.left_out:
+            self.problems.append(Problem(self.file, 0, f"{self.left_out} more like these"))
+            self.left_out = 0
+        return self.problems
+
+    def json(self, text: str, line: int = 0) -> Any:
+        """None where it cannot be read; `line` 0: the text is the whole file."""
+        try:
+            return json.loads(text)
+        except json.JSONDecodeError as error:
+            self.wrong(line or error.lineno, f"is not JSON: {error.msg}")
+        except (ValueError, RecursionError):
+            self.wrong(line or 1, "is not JSON: a number or a nesting beyond all bounds")
+        return None
+
+
+# ---- the registry ------------------------------------------------------------------------------------------
+
+
+def runs(text: str, reading: Reading) -> list[Run]:
+    said = reading.json(text)
+    if said is None:
+        return []
+    stored = _mapping(said).get("runs")
+    if not isinstance(stored, Mapping) or _mapping(said).get("version") not in (1, 2):
+        reading.wrong(1, "is no registry of runs in version 1 or 2")
+        return []
+    found: list[Run] = []
+    for run_id, record in stored.items():
+        run = _run(_text(run_id), _mapping(record))
+        if run is None:
+            reading.wrong(1, f"run {_text(run_id)[:80]!r} names no session or no requester")
+        else:
+            found.append(run)
+    return found
+
+
+def _run(run_id: str, record: Mapping[str, Any]) -> Run | None:
+    key, requester = _text(record.get("childSessionKey")), _text(record.get("requesterSessionKey"))
+    if not run_id or not key or not requester:
+        return None
+    execution, delivery = _mapping(record.get("execution")), _mapping(record.get("delivery"))
+    ended_at = _moment(record.get("endedAt")) or _moment(execution.get("endedAt"))
+    if record.get("pauseReason") == "sessions_yield":
+        ended_at = None  # it slept until its children had settled
+    outcome = _mapping(record.get("outcome") or execution.get("outcome"))
+    return Run(
+        run_id=run_id,
+        key=key,
+        requester=requester,
+        task=_text(record.get("task")),
+        label=_text(record.get("label")) or _text(record.get("taskName")) or None,
+        model=_text(record.get("model")) or None,
+        created_at=_moment(record.get("createdAt")),
+        started_at=_moment(record.get("startedAt")) or _moment(execution.get("startedAt")),
+        ended_at=ended_at,
+        outcome=None if ended_at is None else _outcome(record, outcome),
+        error=_text(outcome.get("error")) or None,
+        text=_result(record, delivery),
+        is_told=delivery.get("status") in TOLD or any(_moment(record.get(name)) for name in TOLD_AT),
+    )
+
+
+def _outcome(record: Mapping[str, Any], outcome: Mapping[str, Any]) -> Outcome:
+    if "killed" in (record.get("suppressAnnounceReason"), _text(record.get("endedReason"))[-6:]):
+        return Outcome.KILLED
+    return OUTCOMES.get(_text(outcome.get("status")), Outcome.LOST)
+
+
+def _result(record: Mapping[str, Any], delivery: Mapping[str, Any]) -> str | None:
+    places = (_mapping(record.get("completion")), record, _mapping(delivery.get("payload")))
+    texts = (_text(place.get(name)) for name in RESULTS for place in places)
+    return next((text for text in texts if text.strip()), None)
+
+
+# ---- the session index -------------------------------------------------------------------------------------
+
+
+def sessions(text: str, reading: Reading) -> list[Session]:
+    said = reading.json(text)
+    if said is None:
+        return []
+    if not isinstance(said, Mapping):
+        reading.wrong(1, "is no session index")
+        return []
+    return [_session(_text(key), _mapping(entry)) for key, entry in said.items() if _text(key)]
+
+
+def _session(key: str, entry: Mapping[str, Any]) -> Session:
+    depth = entry.get("spawnDepth")
+    model, provider = _text(entry.get("model")), _text(entry.get("modelProvider"))
+    return Session(
+        key=key,
+        session_id=_text(entry.get("sessionId")),
+        file=_text(entry.get("sessionFile")) or None,
+        spawned_by=_text(entry.get("spawnedBy")) or None,
+        depth=depth if isinstance(depth, int) and 0 <= depth <= 100 else 0,
+        label=_text(entry.get("label")) or None,
+        model=f"{provider}/{model}" if provider and model else model or None,
+        started_at=_moment(entry.get("startedAt")) or _moment(entry.get("sessionStartedAt")),
+        ended_at=_moment(entry.get("endedAt")) or _moment(entry.get("updatedAt")),
+        outcome=OUTCOMES.get(_text(entry.get("status"))),
+    )
+
+
+# ---- transcripts -------------------------------------------------------------------------------------------
+
+
+def talk(text: str, reading: Reading) -> Talk:
+    """In the order of the file. A call that got no result is left out: a transcript has no open ends."""
+    spoken = list(_spoken(text, reading))
+    made: list[tuple[Message, float | None]] = []
+    prices: list[Decimal | None] = []
+    at = 0
+    while at < len(spoken):
+        said, when = spoken[at]
+        at += 1
+        match said.get("role"):
+            case "user" if words := _words(said.get("content")):
+                made.append((Input(words, "user" if made else "task"), when))
+            case "assistant":
+                given = _results_from(spoken, at)
+                at += len(given)
+                answer, results = _answer(said, given)
+                if answer.text.strip() or answer.calls:
+                    made.append((answer, when))
+                    prices.append(_price(said))
+                if results is not None:
+                    made.append((results, when))
+            case _:
+                pass
+    return Talk(tuple(one for one, _ in made), tuple(when for _, when in made), tuple(prices))
+
+
+def _spoken(text: str, reading: Reading) -> Iterator[tuple[Mapping[str, Any], float | None]]:
+    for number, line in enumerate(text.split("\n"), 1):
+        if not line.strip():
+            continue
+        entry = reading.json(line, number)
+        if entry is None:
+            continue
+        if not isinstance(entry, Mapping):
+            reading.wrong(number, "is no entry of a transcript")
+        elif entry.get("type") == "message":
+            message = entry.get("message")
+            if isinstance(message, Mapping) and isinstance(message.get("role"), str):
+                yield message, _moment(message.get("timestamp"))
+            else:
+                reading.wrong(number, "is a message without a role")
+
+
+def _results_from(
+    spoken: Sequence[tuple[Mapping[str, Any], float | None]], start: int
+) -> list[Mapping[str, Any]]:
+    end = start
+    while end < len(spoken) and spoken[end][0].get("role") == "toolResult":
+        end += 1
+    return [said for said, _ in spoken[start:end]]
+
+
+def _answer(said: Mapping[str, Any], given: Sequence[Mapping[str, Any]]) -> tuple[Answer, Results | None]:
+    by_id = {_text(one.get("toolCallId")): one for one in given}
+    calls: list[Call] = []
+    results: list[Result] = []
+    for part in _parts(said.get("content"), "toolCall"):
+        result = by_id.pop(_text(part.get("id")), None)
+        name = _text(part.get("name"))
+        if result is None or not name:
+            continue
+        text = _words(result.get("content"))
+        results.append(Result(len(calls), name, text, failed=result.get("isError") is True))
+        calls.append(Call(name, _mapping(part.get("arguments")), _text(part.get("id"))))
+    answer = Answer(
+        _words(said.get("content")),
+        tuple(calls),
+        _usage(_mapping(said.get("usage"))),
+        _text(said.get("model")),
+        "tools" if calls else "end",
+    )
+    return answer, Results(tuple(results)) if results else None
+
+
+def _usage(said: Mapping[str, Any]) -> Usage:
+    """There the cache is beside the input, here a part of it."""
+    fresh, output, read, written = (
+        _count(said.get(name)) for name in ("input", "output", "cacheRead", "cacheWrite")
+    )
+    return Usage(fresh + read + written, output, read, written)
+
+
+def _price(said: Mapping[str, Any]) -> Decimal | None:
+    total = _mapping(_mapping(said.get("usage")).get("cost")).get("total")
+    if isinstance(total, bool) or not isinstance(total, int | float) or not 0 < total < TOKENS_MAX:
+        return None  # a 0 there may stand for a price that nobody knew
+    return Decimal(str(total))
+
+
+# ---- anything may stand anywhere ---------------------------------------------------------------------------
+
+
+def _mapping(value: Any) -> Mapping[str, Any]:
+    return value if isinstance(value, Mapping) else {}
+
+
+def _text(value: Any) -> str:
+    """Without what no database takes."""
+    if not isinstance(value, str):
+        return ""
+    return value.replace("\0", "\ufffd").encode(errors="replace").decode()
+
+
+def _moment(value: Any) -> float | None:
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return None
+    return value / 1000 if 0 < value < MILLISECONDS_MAX else None
+
+
+def _count(value: Any) -> int:
+    is_number = isinstance(value, int | float) and not isinstance(value, bool)
+    return int(value) if is_number and 0 <= value < TOKENS_MAX else 0
+
+
+def _parts(content: Any, kind: str) -> Iterator[Mapping[str, Any]]:
+    if isinstance(content, list):
+        yield from (_mapping(part) for part in content if _mapping(part).get("type") == kind)
+
+
+def _words(content: Any) -> str:
+    if isinstance(content, str):
+        return _text(content)
+    return "".join(_text(part.get("text")) for part in _parts(content, "text"))
