@@ -14,11 +14,12 @@ import pytest
 from clutch import Clutch
 from clutch.core.messages import Answer, Input
 from clutch.core.model import Outcome
-from clutch.core.policy import Limits, Policy, Work
+from clutch.core.policy import Announcing, Limits, Policy, Work
 from clutch.engine.kit import Kit
 from clutch.errors import ClutchError, InvalidInput, NotFound, SpawnRefused, StoreLost
 from clutch.gateway.api import Gateway
 from clutch.ports import ModelRequest, Models, OnDelta
+from clutch.protocol import outbox
 from clutch.protocol.control import NotPossible
 from clutch.store.door import Door, DoorStats, Keys, Listener, Tx
 from clutch.wiring import running_engine
@@ -49,6 +50,11 @@ class Patient:
         self.asked.set()
         await self.go.wait()
         return Answer("at last", model="patient")
+
+
+def undelivered(now: float) -> Tx[int]:
+    """Tasks whose result did not reach whoever asked."""
+    return int((yield "SELECT COUNT(*) FROM tasks WHERE delivery <> 'delivered'", ())[0][0])
 
 
 def clutch(state: Path, models: Models | None = None, policy: Policy = QUICK) -> Clutch:
@@ -156,6 +162,25 @@ async def test_a_reply_nobody_took_waits_for_the_next_start(tmp_path: Path) -> N
         await c.settled(session="agent:main:chat:notes")
     async with clutch(tmp_path / "state") as c:
         assert await c.reply(session="agent:main:chat:notes") == "heard: remember me"
+
+
+@pytest.mark.scenario(210)
+async def test_reply_to_a_result_that_nobody_was_there_for_is_shown_at_the_next_attach_exactly_once(
+    tmp_path: Path,
+) -> None:
+    quick = replace(QUICK, announcing=Announcing(debounce_s=0.01))
+    async with clutch(tmp_path / "state", policy=quick) as c:
+        task = await c.spawn("look it up", label="look")
+        await c.settled()
+        assert (await task).is_ok
+        assert list((await c._kit.door.read(outbox.waiting)).values()) == [1]
+    async with clutch(tmp_path / "state", policy=quick) as c:
+        assert (await c.reply()).startswith('heard: [Subagent] "look" completed successfully')
+        assert await c._kit.door.read(outbox.waiting) == {}
+        with pytest.raises(TimeoutError):
+            async with asyncio.timeout(0.05):
+                await c.reply()
+        assert await c._kit.door.read(undelivered) == 0
 
 
 async def test_an_agent_that_is_woken_reads_what_happened_and_tells(tmp_path: Path) -> None:

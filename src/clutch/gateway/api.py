@@ -421,7 +421,8 @@ class Gateway:
         check_text("text", text, kit.policy.limits.task_bytes_max)
         receiver = await self._session(session)
         key = f"user:{receiver}:{idempotency_key or kit.ids.uuid4()}"
-        await self._tx(receiver, inbox.say, kit.policy, receiver, key, LetterKind.USER, text)
+        known = (receiver, key, LetterKind.USER, text, f"{CHANNEL}:{session}")
+        await self._tx(receiver, inbox.say, kit.policy, *known)
         return key
 
     async def notify(self, text: str, *, session: str = MAIN_SESSION) -> bool:
