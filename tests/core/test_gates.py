@@ -100,6 +100,7 @@ CASES = [
         Gate.PAUSED, "somebody resumes t_9", "resume t_9",
     ),
     ("asleep until the heartbeat", told(due=None, heartbeat_at=700.0), Gate.QUIET_HOURS, "begin at 00:11:40", "tree"),
+    ("asleep until the morning", told(due=700.0), Gate.QUIET_HOURS, "begin at 00:11:40", "tree agent:main:main"),
     (
         "deferred for the night",
         replace(TELLING, phase=Phase.ANNOUNCE_DEFERRED, reason="quiet-hours", wake_at=700.0),
@@ -162,6 +163,7 @@ def test_every_gate_has_a_case() -> None:
         replace(PAUSED, reason=Wait.CHILDREN),  # they have settled
         TELLING,
         replace(TELLING, is_seen=False),
+        told(due=110.0),  # letters are being collected
         replace(TELLING, ready_at=None),
     ],
 )

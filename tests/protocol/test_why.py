@@ -9,11 +9,12 @@ from clutch.core.events import Verdict
 from clutch.core.gates import Gate
 from clutch.core.model import Lane
 from clutch.core.wording.why import command, happening, opens_when, waiting_for
-from clutch.protocol import control, inbox, questions, turns, workers
+from clutch.protocol import control, questions, turns, workers
 from clutch.protocol import why as why_of
 from clutch.protocol.questions import Asked, QuestionKind, call_body
 from clutch.protocol.why import Why
-from tests.protocol.world import World, calls, write
+from tests.protocol.test_heartbeat import MIDNIGHT, waking_by_heartbeat
+from tests.protocol.world import World, calls
 
 pytestmark = pytest.mark.anyio
 
@@ -210,15 +211,18 @@ async def test_paused_says_how_to_resume(world: World, main: int) -> None:
     assert (stuck.gate, command(stuck, "?")) == (Gate.PAUSED, f"clutch resume {keys.task_id(task)}")
 
 
-async def test_quiet_hours_are_a_letter_that_was_seen_and_wakes_nobody(world: World, main: int) -> None:
+async def test_quiet_hours_name_the_moment_they_end(world: World, main: int) -> None:
+    waking_by_heartbeat(world)
+    world.clock.set(MIDNIGHT + 3 * 3600)
+    await world.hire()
     task = await world.child(main)
     await world.end(task)
     await world.mail()
-    await world.door.tx(main, write, "UPDATE sessions SET due = NULL WHERE id = ?", main)
     stuck = (await why(world, task)).stuck
     assert stuck is not None
     assert (stuck.gate, waiting_for(stuck)) == (Gate.QUIET_HOURS, ("agent:main:main",))
-    await world.door.tx(main, inbox.wake, world.policy, main)
+    assert stuck.until == MIDNIGHT + 9 * 3600
+    assert (await why(world, task)).task.delivery.attempts == 0
 
 
 # ---- replay ----------------------------------------------------------------------------------------------

@@ -14,6 +14,7 @@ from clutch.core.lifecycle import DESCENDANTS, MISSING
 from clutch.core.model import UNTIL_ANSWERED, Delivery, Outcome, Phase, Wait
 
 QUIET_HOURS = "quiet-hours"  # the reason of what is deferred until somebody is awake
+COLLECTING_S = 60.0  # letters wait a moment for others; whoever is due later sleeps
 
 
 class Gate(StrEnum):
@@ -195,6 +196,6 @@ def _to_be_told(facts: Facts) -> Stuck | None:
         )
     if not facts.is_seen:
         return None
-    if reader.due is None:  # seen, and nobody is woken for it: it waits for the next heartbeat
-        return Stuck(Gate.QUIET_HOURS, facts.since, reader, until=reader.heartbeat_at)
+    if reader.due is None or reader.due > facts.at + COLLECTING_S:
+        return Stuck(Gate.QUIET_HOURS, facts.since, reader, until=reader.due or reader.heartbeat_at)
     return _to_be_worked_on(facts, reader)
