@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
+import logging
 import shlex
 import time
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
@@ -59,6 +60,8 @@ WORKSPACES = "workspaces"  #: in the state directory: those of isolated children
 TASKS = "tasks"  #: ... and the files given to children and handed over by them
 NO_CHANNELS: Mapping[str, Channel] = MappingProxyType({})
 NO_RUNTIMES: Mapping[str, Runtime] = MappingProxyType({})
+
+log = logging.getLogger(__name__)
 
 F = TypeVar("F", bound=Callable[..., Any])
 R = TypeVar("R", bound=Function)
@@ -317,12 +320,14 @@ class Clutch(Gateway):
         return self
 
     async def _serve(self, home: Path) -> None:
+        """A door that nobody asked for by its number is no reason to stop."""
         try:
             found = await self._stack.enter_async_context(serving(self, home, self._port))
-        except GatewayInUse:
-            if not self._can_share or self._port:
+        except (GatewayInUse, InvalidInput) as error:
+            if self._port or (isinstance(error, GatewayInUse) and not self._can_share):
                 raise
-            return  # one of the many gateways of a PostgreSQL answers for all of them
+            log.warning("not reachable from other terminals: %s", error)
+            return
         self.url = found.url
 
     def tool(self, *, name: str | None = None, **flags: Unpack[Flags]) -> Callable[[F], F]:

@@ -7,7 +7,7 @@ import pytest
 from clutch.core import keys
 from clutch.errors import InvalidInput
 from clutch.protocol import health, needs_you, replies, spending, stream
-from clutch.protocol.questions import Asked, QuestionKind, ask
+from clutch.protocol.questions import Asked, QuestionKind, ask, call_body
 from clutch.protocol.spending import By
 from clutch.protocol.stream import BEGINNING, Cursor
 from clutch.testing.clock import FakeClock
@@ -52,6 +52,15 @@ async def test_questions_and_plans_wait_in_one_inbox_oldest_first(
     assert second.asked_at > first.asked_at
     for session, expected in ((asking.session_id, True), (planning.session_id, True), (main, False)):
         assert await world.door.read(needs_you.is_asking, [session]) is expected
+
+
+async def test_what_is_to_be_approved_is_shown_with_its_invisible_characters(world: World, main: int) -> None:
+    """S27: what a person approves is what will run."""
+    asking = await world.started(main, "asks")
+    body = call_body("shell", {"command": "rm \u202etxt.\u200bgpj\x1b[8m"})
+    await asking._tx(ask, 1, [Asked(world.number(), 0, QuestionKind.APPROVAL, body)])
+    (item,) = await world.door.read(needs_you.waiting)
+    assert item.text == 'shell {"command": "rm \\u202etxt.\\u200bgpj\\u001b[8m"}'
 
 
 async def test_the_stream_has_every_line_once_in_pages_from_any_place(world: World, main: int) -> None:

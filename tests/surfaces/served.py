@@ -32,6 +32,16 @@ FAST = replace(
     control=replace(QUICK.control, steer_interval_s=0.0),
 )
 PATIENCE_S = 20.0
+#: Prints where it is served, then waits to be killed.
+A_PROGRAM = """
+import asyncio, sys
+from clutch import Clutch
+async def main():
+    async with Clutch(state=sys.argv[1]) as c:
+        print(c.url, flush=True)
+        await asyncio.sleep(60)
+asyncio.run(main())
+"""
 
 
 class Slow:

@@ -16,9 +16,9 @@ import pytest
 from clutch import Clutch
 from clutch.errors import InvalidInput, NoGateway, StateDirectoryInUse, UnsafeStateDirectory
 from clutch.store.door import Tx
-from clutch.surfaces import address
+from clutch.surfaces import address, serving
 from clutch.surfaces.client import Declined, connect
-from tests.surfaces.served import Served, served
+from tests.surfaces.served import A_PROGRAM, Served, served
 
 MESSAGES = "/v1/sessions/agent:main:main/messages"
 
@@ -149,13 +149,8 @@ def test_the_address_of_a_dead_gateway_is_not_believed(tmp_path: Path) -> None:
 
 def test_a_killed_gateway_is_gone_and_the_next_one_takes_its_place(tmp_path: Path) -> None:
     state = tmp_path / "state"
-    code = (
-        "import asyncio,sys\nfrom clutch import Clutch\nasync def main():\n"
-        " async with Clutch(state=sys.argv[1]) as c:\n"
-        "  print(c.url, flush=True)\n  await asyncio.sleep(60)\nasyncio.run(main())"
-    )
     with subprocess.Popen(
-        [sys.executable, "-c", code, str(state)], stdout=subprocess.PIPE, text=True, cwd=tmp_path
+        [sys.executable, "-c", A_PROGRAM, str(state)], stdout=subprocess.PIPE, text=True, cwd=tmp_path
     ) as process:
         assert process.stdout is not None
         url = process.stdout.readline().strip()
@@ -201,6 +196,20 @@ def test_a_port_that_is_taken_is_said_and_leaves_nothing_open(tmp_path: Path, do
     assert not (tmp_path / "state" / "gateway.json").exists()
     with served(tmp_path / "state") as here:
         assert here.client.get("/v1/health")["status"] == "ok"
+
+
+def test_without_any_port_to_listen_on_a_program_works_all_the_same(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(serving, "HOST", "192.0.2.1")  # an address that no machine has
+    with served(tmp_path / "state") as here:
+        assert here.clutch.url is None
+        assert here.run(_outcome(here)) == "ok"
+    assert "not reachable from other terminals" in caplog.text
+
+
+async def _outcome(here: Served) -> str:
+    return (await (await here.clutch.spawn("quick one"))).outcome
 
 
 def test_without_serving_there_is_no_door(tmp_path: Path) -> None:

@@ -6,15 +6,18 @@ import json
 import secrets
 import socket
 import stat
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+from clutch.surfaces.client import connect
 from clutch.surfaces.http.app import ENTRIES
 from clutch.surfaces.http.guard import FAILURES_MAX
 from clutch.surfaces.http.server import HEAD_WITHIN_S, SILENT_MAX
-from tests.surfaces.served import Served, served, write_token
+from tests.surfaces.served import A_PROGRAM, Served, served, write_token
 
 FOREIGN_HOSTS = (
     "evil.example", "127.evil.com", "localhost.evil", "127.0.0.1.evil.example", "0.0.0.1", "127.0.0.2", "[::2]",
@@ -237,3 +240,57 @@ def test_s20_the_files_are_their_owners_only(door: Served) -> None:
     assert stat.S_IMODE(door.home.stat().st_mode) == 0o700
     for name in ("token", "gateway.json", "clutch.db", "lock"):
         assert stat.S_IMODE((door.home / name).stat().st_mode) == 0o600, name
+
+
+def test_s5_the_token_is_kept_in_its_file_and_nowhere_else(tmp_path: Path) -> None:
+    with served(tmp_path / "state") as here:
+        canary = here.token
+        here.client.get("/v1/health")
+        here.post(MESSAGES, {"text": "hello"}, idempotency_key="k")
+        here.raw("GET", f"/v1/tasks?token={canary}")
+        here.raw("GET", "/v1/tasks", authorization=f"Bearer {canary}x")
+    held = [
+        path.name for path in here.home.rglob("*") if path.is_file() and canary.encode() in path.read_bytes()
+    ]
+    assert held == ["token"]
+
+
+@pytest.mark.slow
+def test_s18_a_flood_costs_no_memory(tmp_path: Path) -> None:
+    """64 MiB on each of eight connections; what was read of one is let go before the next."""
+    with subprocess.Popen(
+        [sys.executable, "-c", A_PROGRAM, str(tmp_path / "s")],
+        stdout=subprocess.PIPE,
+        text=True,
+        cwd=tmp_path,
+    ) as process:
+        assert process.stdout is not None
+        port = int(process.stdout.readline().rpartition(":")[2])
+        client = connect(tmp_path / "s")
+        client.get("/v1/health")
+        flood(port, client.token)
+        before = resident_bytes(process.pid)
+        for _ in range(8):
+            flood(port, client.token)
+        assert client.get("/v1/health")["status"] == "ok"
+        assert resident_bytes(process.pid) - before < 10 * 1024 * 1024
+        process.kill()
+
+
+def resident_bytes(pid: int) -> int:
+    (line,) = [
+        line for line in Path(f"/proc/{pid}/status").read_text().splitlines() if line.startswith("VmRSS")
+    ]
+    return int(line.split()[1]) * 1024
+
+
+def flood(port: int, token: str) -> None:
+    head = f"POST {MESSAGES} HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer {token}\r\n"
+    with socket.create_connection(("127.0.0.1", port), timeout=10) as line:
+        line.sendall(f"{head}Content-Type: application/json\r\nTransfer-Encoding: chunked\r\n\r\n".encode())
+        try:
+            for _ in range(1024):
+                line.sendall(b"10000\r\n" + b"x" * 0x10000 + b"\r\n")
+        except (ConnectionResetError, BrokenPipeError):
+            return
+    raise AssertionError("64 MiB were taken")

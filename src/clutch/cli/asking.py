@@ -16,6 +16,7 @@ from typing import Any
 
 import typer
 
+from clutch import __version__
 from clutch.cli.screen import plain
 from clutch.errors import ClutchError, InvalidInput, NoGateway
 from clutch.surfaces.address import default_state_directory
@@ -56,7 +57,10 @@ def home_of(state: Path | None) -> Path:
 
 def gateway(state: Path | None) -> Client:
     """Raises NoGateway, UnsafeStateDirectory."""
-    return connect(home_of(state))
+    client = connect(home_of(state))
+    if client.address.version != __version__:
+        say(f"Note: the gateway is Clutch {client.address.version}, this is {__version__}.")
+    return client
 
 
 @contextmanager

@@ -73,7 +73,7 @@ class Beside:
 
     def __init__(self, look: Callable[..., Any]) -> None:
         from clutch.core.authority import EVERY_SCOPE, OperatorCaller
-        from clutch.gateway.desk import standpoint
+        from clutch.gateway.reads import standpoint
 
         self._look = look
         self._who = standpoint(OperatorCaller(EVERY_SCOPE))
@@ -121,6 +121,8 @@ def source(state: Path | None) -> Iterator[Source]:
     try:
         client = connect(home)
     except NoGateway:
+        if not home.is_dir():
+            raise
         from clutch.looking import DATABASE_FILE, looking_at
 
         if not (home / DATABASE_FILE).exists():

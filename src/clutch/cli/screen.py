@@ -7,19 +7,17 @@ could move its cursor, change its colours or turn the reading direction.
 from __future__ import annotations
 
 import json
+import os
 import re
 import shutil
 import sys
-from collections.abc import Iterable, Mapping, Sequence
+import unicodedata
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from decimal import Decimal
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from clutch.core.wording.shown import duration, is_plain, money, tokens, visible
-
-if TYPE_CHECKING:
-    from rich.console import Console, RenderableType
-    from rich.tree import Tree
+from clutch.core.shown import duration, is_plain, money, tokens, visible
 
 Task = Mapping[str, Any]
 
@@ -28,7 +26,7 @@ LABEL_CHARS_MAX = 200
 RESULT_CHARS_MAX = 400
 STALLED_S = 300.0
 ENDS = {"ok": "done", "error": "failed"}
-STYLES = {"running": "bold cyan", "queued": "dim", "done": "green"}
+STYLES = {"running": "1;36", "queued": "2", "done": "32"}  #: as terminals number them
 _OUTSIDE_LINES = re.compile(r"[^\n\t]+")
 
 
@@ -43,12 +41,31 @@ def _seen(text: str) -> str:
     return "".join(one if is_plain(one) else one.encode("unicode_escape").decode() for one in text)
 
 
-def console() -> Console:
-    """Data, on stdout. Colours only on a terminal, and not with NO_COLOR; elsewhere 80 columns."""
-    from rich.console import Console
+def width() -> int:
+    """Of a terminal what it has; elsewhere 80 columns."""
+    return max(WIDTH_MIN, shutil.get_terminal_size((WIDTH, 24)).columns) if sys.stdout.isatty() else WIDTH
 
-    width = max(WIDTH_MIN, shutil.get_terminal_size((WIDTH, 24)).columns) if sys.stdout.isatty() else WIDTH
-    return Console(width=width, highlight=False, markup=False, emoji=False, soft_wrap=False)
+
+def coloured(text: str, code: str) -> str:
+    """Only on a terminal, and not with NO_COLOR."""
+    if not code or not sys.stdout.isatty() or os.environ.get("NO_COLOR"):
+        return text
+    return f"\x1b[{code}m{text}\x1b[0m"
+
+
+def fitted(text: str, cells: int) -> str:
+    """Exactly so wide: cut with an ellipsis, or filled with blanks. Some characters are two columns wide."""
+    if sum(map(_cells, text)) > cells:
+        while sum(map(_cells, text)) >= cells:
+            text = text[:-1]
+        text += "…"
+    return text + " " * (cells - sum(map(_cells, text)))
+
+
+def _cells(character: str) -> int:
+    if unicodedata.combining(character):
+        return 0
+    return 2 if unicodedata.east_asian_width(character) in "WF" else 1
 
 
 # ---- words -----------------------------------------------------------------------------------------------
@@ -120,9 +137,9 @@ def doing(task: Task, now: float) -> str:
 
 def style(task: Task) -> str:
     if task["outcome"] not in (None, "ok") or task["delivery"]["state"] == "undelivered":
-        return "red"
+        return "31"
     if task["phase"] == "awaiting_approval" or task["reason"] == "needs-you":
-        return "yellow"
+        return "33"
     return STYLES.get("done" if task["outcome"] else task["phase"], "")
 
 
@@ -142,49 +159,53 @@ def summary(counted: Mapping[str, Any]) -> str:
 # ---- drawings --------------------------------------------------------------------------------------------
 
 
-def table(tasks: Sequence[Task], now: float) -> RenderableType:
-    from rich.table import Table
-    from rich.text import Text
-
-    drawn = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), expand=False)
-    for name, options in (
-        ("#", {"no_wrap": True, "justify": "right"}),
-        ("TASK", {"no_wrap": True}),
-        ("STATE", {"no_wrap": True, "max_width": 22}),
-        ("LABEL", {"no_wrap": True, "ratio": None, "max_width": 28}),
-        ("AGE", {"no_wrap": True, "justify": "right"}),
-        ("TOKENS", {"no_wrap": True, "justify": "right"}),
-        ("COST", {"no_wrap": True, "justify": "right"}),
-        ("NOW", {"no_wrap": True}),
-    ):
-        drawn.add_column(Text(name, style="bold"), overflow="ellipsis", **options)
-    for number, task in enumerate(tasks, start=1):
-        cells = (str(number), task["taskId"], state(task, now), "  " * (task["depth"] - 1) + label(task))
-        rest = (age(task, now), used(task), cost(task), doing(task, now))
-        drawn.add_row(*(Text(cell) for cell in (*cells, *rest)), style=style(task))
-    return drawn
+HEADINGS = ("#", "TASK", "STATE", "LABEL", "AGE", "TOKENS", "COST", "NOW")
+CELLS_MAX = (3, 14, 22, 28, 7, 7, 8, 60)
+RIGHT = ("#", "AGE", "TOKENS", "COST")
 
 
-def forest(tops: Iterable[Task], now: float) -> RenderableType:
+def table(tasks: Sequence[Task], now: float) -> str:
+    rows = [HEADINGS, *(_row(number, task, now) for number, task in enumerate(tasks, start=1))]
+    wide = [
+        min(most, max(sum(map(_cells, row[place])) for row in rows)) for place, most in enumerate(CELLS_MAX)
+    ]
+    wide[-1] = max(0, min(wide[-1], width() - sum(wide[:-1]) - 2 * len(wide) + 2))
+    codes = ["1", *(style(task) for task in tasks)]
+    return "\n".join(coloured(_line(row, wide), code) for row, code in zip(rows, codes, strict=True))
+
+
+def _row(number: int, task: Task, now: float) -> tuple[str, ...]:
+    named = "  " * (task["depth"] - 1) + label(task)
+    figures = (age(task, now), used(task), cost(task))
+    return (str(number), task["taskId"], state(task, now), named, *figures, doing(task, now))
+
+
+def _line(row: Sequence[str], wide: Sequence[int]) -> str:
+    cells = (fitted(cell, most) for cell, most in zip(row, wide, strict=True))
+    placed = (
+        cell.rstrip().rjust(len(cell)) if heading in RIGHT else cell
+        for heading, cell in zip(HEADINGS, cells, strict=True)
+    )
+    return "  ".join(placed).rstrip()
+
+
+def forest(tops: Iterable[Task], now: float) -> str:
     """Objects with `nodes`, below the sessions they work for."""
-    from rich.console import Group
-    from rich.text import Text
-    from rich.tree import Tree
-
-    roots: dict[str, Tree] = {}
+    roots: dict[str, list[Task]] = {}
     for top in tops:
         key = top["requesterKey"] if top["parentTaskId"] is not None else top["rootKey"]
-        root = roots.setdefault(str(key), Tree(Text(visible(str(key), LABEL_CHARS_MAX), style="bold")))
-        _grow(root, top, now)
-    return Group(*roots.values())
+        roots.setdefault(visible(str(key), LABEL_CHARS_MAX), []).append(top)
+    return "\n".join(
+        line for key, below in roots.items() for line in (coloured(key, "1"), *_branches(below, "", now))
+    )
 
 
-def _grow(above: Tree, task: Task, now: float) -> None:
-    from rich.text import Text
-
-    branch = above.add(Text(one_line(task, now), style=style(task), no_wrap=True, overflow="ellipsis"))
-    for node in task["nodes"]:
-        _grow(branch, node, now)
+def _branches(tasks: Sequence[Task], before: str, now: float) -> Iterator[str]:
+    for task in tasks:
+        is_last = task is tasks[-1]
+        text = fitted(one_line(task, now), width() - len(before) - 4).rstrip()
+        yield f"{before}{'└── ' if is_last else '├── '}{coloured(text, style(task))}"
+        yield from _branches(task["nodes"], before + ("    " if is_last else "│   "), now)
 
 
 def one_line(task: Task, now: float) -> str:

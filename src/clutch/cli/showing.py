@@ -10,7 +10,7 @@ from typing import Any
 from clutch.cli import screen
 from clutch.cli.asking import answering, print_object, print_text, say
 from clutch.cli.reading import Source, source
-from clutch.core.wording.shown import visible
+from clutch.core.shown import visible
 
 FOLLOW_S = 0.5
 RECENT_MINUTES = 30
@@ -41,7 +41,7 @@ def ps(state: Path | None, wanted: Wanted, *, as_json: bool, command: str = "ps"
             print_object(command, {"at": screen.moment_now(), "cursor": None, **page})
             return
         if page["tasks"]:
-            screen.console().print(screen.table(page["tasks"], screen.now()))
+            print(screen.table(page["tasks"], screen.now()))
         say(screen.summary(page["summary"]) + (" · more: --limit" if page["next"] else ""))
 
 
@@ -53,7 +53,7 @@ def tree(state: Path | None, target: str | None, *, as_json: bool, is_all: bool)
             print_object("tree", {"at": screen.moment_now(), "cursor": None, **page, "tasks": tops})
             return
         if tops:
-            screen.console().print(screen.forest(tops, screen.now()))
+            print(screen.forest(tops, screen.now()))
         say(screen.summary(page["summary"]))
 
 

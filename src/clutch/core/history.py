@@ -15,8 +15,8 @@ from clutch.core import messages
 from clutch.core.checks import check
 from clutch.core.messages import Answer, Input, Results, Summary
 from clutch.core.redaction import redact
+from clutch.core.shown import size
 from clutch.core.wording.calls import in_words, main_argument
-from clutch.core.wording.shown import size
 
 OVERHEAD = 120  # bytes of an entry beside its text: number, time, names
 SLACK = 4096  # characters beyond the cut that are looked through for secrets

@@ -12,7 +12,7 @@ from enum import StrEnum
 from typing import TYPE_CHECKING, Any, Literal, assert_never
 
 from clutch.core import keys
-from clutch.core.authority import AgentCaller, Caller
+from clutch.core.authority import Caller
 from clutch.core.events import Verdict
 from clutch.core.model import Phase
 from clutch.core.task_view import TaskView
@@ -22,7 +22,6 @@ from clutch.gateway import objects, reads
 from clutch.gateway.objects import Object
 from clutch.protocol import needs_you, views
 from clutch.protocol.questions import Decision
-from clutch.protocol.targets import Standpoint, of_agent
 from clutch.store.door import Tx
 
 if TYPE_CHECKING:
@@ -47,7 +46,7 @@ class Desk:
         return Verbs(self._gateway.kit)
 
     async def _number(self, caller: Caller, target: str) -> int:
-        return await self._gateway.kit.door.read(reads.task_number, standpoint(caller), target)
+        return await self._gateway.kit.door.read(reads.task_number, reads.standpoint(caller), target)
 
     # ---- acting --------------------------------------------------------------------------------------
 
@@ -158,11 +157,6 @@ class Desk:
                 return {"status": status, "task": objects.task(_top(shown, number)), "result": result}
             await asyncio.sleep(PAUSE_S)
             await changes.until(change)
-
-
-def standpoint(caller: Caller) -> Standpoint:
-    """An agent speaks from its session; a person remembers the list that was last shown to him."""
-    return of_agent(caller) if isinstance(caller, AgentCaller) else Standpoint(caller, caller.actor)
 
 
 def _decided(done: Decided) -> Object:

@@ -11,16 +11,18 @@ from collections import defaultdict
 from collections.abc import Sequence
 from datetime import UTC, datetime
 from decimal import Decimal
-from typing import Any, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from clutch.core import keys
 from clutch.core.budget import Purse
 from clutch.core.evidence import Evidence
 from clutch.core.task_view import Line, ResultView, Summary, Tally, TaskView, Telling, Transcript
 from clutch.core.wording.results import cut_from
-from clutch.protocol.control import KillReport, Steered
-from clutch.protocol.history import SessionLine
-from clutch.protocol.needs_you import Item
+
+if TYPE_CHECKING:  # a list needs none of them, and `clutch ps` should be quick
+    from clutch.protocol.control import KillReport, Steered
+    from clutch.protocol.history import SessionLine
+    from clutch.protocol.needs_you import Item
 
 Object: TypeAlias = dict[str, Any]
 

@@ -9,13 +9,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from clutch.core import keys
+from clutch.core.authority import AgentCaller, Caller
 from clutch.core.model import Outcome, Phase
 from clutch.core.task_view import TaskView
 from clutch.errors import InvalidInput, NotFound
-from clutch.gateway import objects, stories
+from clutch.gateway import objects
 from clutch.gateway.objects import Object
 from clutch.protocol import listing, needs_you, targets, views
-from clutch.protocol import why as why_of
 from clutch.protocol.listing import PAGE_MAX, Wanted
 from clutch.protocol.targets import Standpoint
 from clutch.store.door import Tx
@@ -110,6 +110,9 @@ def session_transcript(
 
 
 def why(now: float, who: Standpoint, target: str, is_served: bool = True) -> Tx[Object]:
+    from clutch.gateway import stories  # much to load, and lists are asked for far more often
+    from clutch.protocol import why as why_of
+
     number = yield from task_number(now, who, target)
     found = yield from why_of.why(now, number, is_served)
     if found is None:
@@ -118,6 +121,9 @@ def why(now: float, who: Standpoint, target: str, is_served: bool = True) -> Tx[
 
 
 def replay(now: float, who: Standpoint, target: str, after: int = 0, limit: int = PAGE_MAX) -> Tx[Object]:
+    from clutch.gateway import stories
+    from clutch.protocol import why as why_of
+
     number = (yield from view(now, who, target)).task_id
     return stories.journal((yield from why_of.journal(now, number)), after, limit)
 
@@ -132,6 +138,11 @@ def result_if_any(now: float, number: int) -> Tx[Object | None]:
 
 
 # ---- what was meant ----------------------------------------------------------------------------------
+
+
+def standpoint(caller: Caller) -> Standpoint:
+    """An agent speaks from its session; a person remembers the list that was last shown to him."""
+    return targets.of_agent(caller) if isinstance(caller, AgentCaller) else Standpoint(caller, caller.actor)
 
 
 def view(now: float, who: Standpoint, target: str) -> Tx[TaskView]:

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from clutch.core import keys
 from clutch.core.gates import Stuck
 from clutch.core.replay import Step
+from clutch.core.shown import quoted
 from clutch.core.wording.lists import status
-from clutch.core.wording.shown import quoted
 from clutch.core.wording.why import Attempt, Happened, command, happening, opens_when, waiting_for, why_text
 from clutch.gateway import objects
 from clutch.gateway.objects import Object

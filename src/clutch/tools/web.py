@@ -28,8 +28,8 @@ import aiohttp
 import yarl
 from aiohttp.abc import AbstractResolver, ResolveResult
 
+from clutch.core.shown import is_plain
 from clutch.core.wording import fence
-from clutch.core.wording.shown import is_plain
 from clutch.ports import ToolFailed
 from clutch.tools import readable
 from clutch.tools.addresses import Address, Reach, Target, Unreachable, addresses_of, target_of

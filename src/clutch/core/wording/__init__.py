@@ -1,6 +1,6 @@
 """Every sentence the runtime shows to a model or a person about background work.
 
-`shown` makes foreign text safe to stand in a line of ours and prints figures; `fence` carries a child's
+`core.shown` makes foreign text safe to stand in a line of ours and prints figures; `fence` carries a child's
 text as data; `results` reads a child's own text (silence, summary, freeze); `announce` writes what a
 requester is told, `plans` what it is told about a plan, `prompts` what a child is told.
 
@@ -9,6 +9,7 @@ Nothing here decides whether or when a message is sent.
 
 from __future__ import annotations
 
+from clutch.core.shown import duration, money, quoted, size, tokens, visible
 from clutch.core.wording.announce import (
     Absent,
     Audience,
@@ -44,7 +45,6 @@ from clutch.core.wording.results import (
     silence,
     summary,
 )
-from clutch.core.wording.shown import duration, money, quoted, size, tokens, visible
 from clutch.core.wording.states import state_words
 
 __all__ = [

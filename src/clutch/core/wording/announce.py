@@ -30,9 +30,9 @@ from enum import StrEnum
 from typing import assert_never
 
 from clutch.core.attachments import StoredFile
+from clutch.core.shown import ERROR_MAX, KEY_MAX, duration, money, quoted, size, tokens, visible
 from clutch.core.wording.fence import fence
 from clutch.core.wording.results import summary
-from clutch.core.wording.shown import ERROR_MAX, KEY_MAX, duration, money, quoted, size, tokens, visible
 
 ONE_LINE_MAX = 160
 NAMED_MAX = 3  # of many; the rest is a number, and a list elsewhere

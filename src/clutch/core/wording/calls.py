@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from clutch.core.wording.shown import visible
+from clutch.core.shown import visible
 
 ARGUMENT_MAX = 60
 #: What a call is about, in the order of how much it tells.

@@ -21,7 +21,7 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from clutch.core.wording.shown import is_plain
+from clutch.core.shown import is_plain
 
 _NONCE = re.compile(r"[0-9a-f]{32}")
 _OPENING = re.compile(r"<<<data ([0-9a-f]{32})>>>")

@@ -10,9 +10,9 @@ from decimal import Decimal
 from clutch.core import keys
 from clutch.core.history import History, Said
 from clutch.core.model import Delivery, Phase, Plan, Wait
+from clutch.core.shown import ERROR_MAX, KEY_MAX, duration, money, size, tokens, visible
 from clutch.core.task_view import Tally, TaskView
 from clutch.core.wording.calls import in_words
-from clutch.core.wording.shown import ERROR_MAX, KEY_MAX, duration, money, size, tokens, visible
 from clutch.core.wording.states import plan_tag, status_word
 
 LIST_LABEL_MAX = 72

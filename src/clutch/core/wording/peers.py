@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import assert_never
 
 from clutch.core.pingpong import REPLY_SKIP, Exchange, Stage
+from clutch.core.shown import KEY_MAX, visible
 from clutch.core.wording.fence import fence
-from clutch.core.wording.shown import KEY_MAX, visible
 
 
 def peer_message(exchange: Exchange, nonce: str) -> str:

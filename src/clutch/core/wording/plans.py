@@ -8,8 +8,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from clutch.core.shown import ERROR_MAX, KEY_MAX, quoted, visible
 from clutch.core.wording.fence import fence
-from clutch.core.wording.shown import ERROR_MAX, KEY_MAX, quoted, visible
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,8 +11,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from clutch.core.model import Outcome, Phase, Plan
+from clutch.core.shown import KEY_MAX, duration, quoted, visible
 from clutch.core.wording.fence import fence
-from clutch.core.wording.shown import KEY_MAX, duration, quoted, visible
 from clutch.core.wording.states import plan_tag, status_word
 
 LAST_CALL_MAX = 120

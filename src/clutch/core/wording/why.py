@@ -14,7 +14,7 @@ from clutch.core import keys
 from clutch.core.gates import Gate, Stuck
 from clutch.core.lifecycle import DESCENDANTS, MISSING
 from clutch.core.model import Phase, Wait
-from clutch.core.wording.shown import ERROR_MAX, duration, visible
+from clutch.core.shown import ERROR_MAX, duration, visible
 
 LATE = "late: "
 

@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar
 from starlette.responses import Response
 
 from clutch.core.authority import OperatorCaller, Scope
-from clutch.gateway.desk import Desk, standpoint
+from clutch.gateway.desk import Desk
 from clutch.gateway.feed import Feed
+from clutch.gateway.reads import standpoint
 from clutch.protocol.targets import Standpoint
 from clutch.store.door import Tx
 from clutch.surfaces.http.bodies import BODY_BYTES_MAX, Body, Query

@@ -6,7 +6,7 @@ import json
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, assert_never
 
-from clutch.core.wording.shown import visible
+from clutch.core.shown import visible
 from clutch.ports import ToolFailed
 
 if TYPE_CHECKING:

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from clutch.core.wording.shown import visible
+from clutch.core.shown import visible
 from clutch.errors import InvalidInput
 from clutch.ports import ToolContext, ToolFailed, ToolSpec
 from clutch.tools.mcp.answers import answer

@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from clutch.core.wording.shown import is_plain
+from clutch.core.shown import is_plain
 from clutch.ports import ToolSpec
 from clutch.tools.mcp.settings import McpServer
 

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from clutch.core.wording.shown import visible
+from clutch.core.shown import visible
 from clutch.ports import ToolContext, ToolFailed
 from clutch.tools.mcp.life import Life
 from clutch.tools.mcp.naming import BadTool, Definition, changes, plain, vet
