@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from clutch.testing.killing.fire import LIMITS, OFF_BY_ONE, run_fire
 from clutch.testing.killing.lone import Lone, run_lone
 from clutch.testing.killing.races import CHECK_THEN_INSERT, Outcome, run_races
 
@@ -26,3 +27,17 @@ def test_a_limit_that_is_checked_before_the_insert_is_seen_to_break(backend: str
 
 def test_of_many_processes_that_want_a_state_directory_exactly_one_gets_it() -> None:
     assert run_lone(processes=4, rounds=20) == Lone(4, 20, exactly_one=20)
+
+
+def test_processes_that_spawn_through_every_door_at_once_are_never_seen_over_a_limit() -> None:
+    """An agent's tool at two depths, the API, retry and continue; whole engines on one PostgreSQL."""
+    fire = run_fire(processes=8, seconds=4)
+    assert not fire.is_over, fire
+    assert (fire.children, fire.depth) == (LIMITS.children_max, LIMITS.depth_max), "the limits were reached"
+    assert fire.samples > 100
+    assert set(fire.accepted) >= {"api", "tool at depth 1", "tool at depth 2"}
+    assert set(fire.refused) >= {"api", "tool at depth 1", "tool at depth 2"}
+
+
+def test_a_count_that_is_one_too_low_is_seen_under_fire() -> None:
+    assert run_fire(processes=4, seconds=3, plant=OFF_BY_ONE).children > LIMITS.children_max

@@ -9,6 +9,7 @@ from dataclasses import replace
 import pytest
 
 from clutch.core.lifecycle import EDGES
+from clutch.testing.killing.fire import Fire
 from clutch.testing.killing.kills import Total
 from clutch.testing.killing.lone import Lone
 from clutch.testing.killing.points import POINTS
@@ -59,6 +60,13 @@ def test_the_summary_of_a_good_run_is_ok_and_has_every_promised_field() -> None:
     }  # fmt: skip
     assert summary["limit_rounds"] == {"processes": 8, "rounds": 200, "exactly_one": 200}
     assert all(isinstance(line, str) for line in table(summary))
+
+
+def test_a_limit_that_was_passed_under_fire_is_a_failure() -> None:
+    fire = Fire(8, 1_000, children=3, descendants=8, depth=2, accepted={}, refused={})
+    assert summarise(PLAN, replace(findings(), fired=fire))["ok"] is True
+    for over in (replace(fire, children=4), replace(fire, descendants=9), replace(fire, depth=3)):
+        assert summarise(PLAN, replace(findings(), fired=over))["ok"] is False
 
 
 def test_a_backend_that_was_not_raced_is_unknown_and_not_zero() -> None:

@@ -3,6 +3,7 @@
     simulation  faults in virtual time, invariants after every commit     replays  same seed, same bytes
     mutants     planted bugs that the simulation must find                kills    real processes, kill -9
     races       many processes want the last slot                         lone     … or one state directory
+    fire        many processes spawn through every door while somebody counts
 
 Progress, the table and how to reproduce a failure go to stderr; the summary is the last line of stdout.
 """
@@ -26,6 +27,7 @@ import apsw
 
 from clutch import __version__
 from clutch.testing import bounds
+from clutch.testing.killing.fire import Fire, run_fire
 from clutch.testing.killing.kills import Total, Wish, run_kills
 from clutch.testing.killing.lone import Lone, run_lone
 from clutch.testing.killing.races import Outcome, run_races
@@ -43,6 +45,8 @@ _SIMULATION_SHARE: Final = 0.40
 _KILLS_SHARE: Final = 0.32
 _MUTANT_MAX_S: Final = 30.0
 _PATIENCE: Final = 2.0  #: each part may take so many times the whole time to reach its numbers
+_FIRE_S: Final = 30.0  #: at the default length
+_FIRE_LEAST_S: Final = 6.0
 _ROUNDS_LEAST: Final = 20
 
 T = TypeVar("T")
@@ -80,6 +84,7 @@ class Findings:
     raced: Mapping[str, Outcome]
     lone: Lone
     wall_s: float
+    fired: Fire | None = None  #: only PostgreSQL has many processes
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -114,6 +119,7 @@ def find_out(plan: Plan) -> Findings:
         killed=_step("kills", lambda: _kill(plan)),
         raced=_step("races", lambda: _race(plan)),
         lone=_step("lone", lambda: run_lone(bounds.RACE_PROCESSES, _rounds_of(plan))),
+        fired=_step("fire", lambda: _fire(plan)),
         wall_s=time.monotonic() - started,
     )
 
@@ -144,6 +150,11 @@ def _kill(plan: Plan) -> Total:
 
 def _race(plan: Plan) -> Mapping[str, Outcome]:
     return run_races(plan.backends, processes=bounds.RACE_PROCESSES, rounds=_rounds_of(plan))
+
+
+def _fire(plan: Plan) -> Fire | None:
+    seconds = max(_FIRE_LEAST_S, _FIRE_S * plan.share)
+    return run_fire(bounds.RACE_PROCESSES, seconds) if "postgres" in plan.backends else None
 
 
 def _rounds_of(plan: Plan) -> int:
@@ -216,6 +227,7 @@ def summarise(plan: Plan, findings: Findings) -> dict[str, Any]:
         "accepted": killed.accepted,
         "repeated_model_calls": killed.repeated_model_calls,
         "state_directory_rounds": asdict(findings.lone),
+        "limit_fire": None if findings.fired is None else asdict(findings.fired),
     }
     short = bounds.shortfalls(summary, plan.share, plan.backends)
     return summary | {"shortfalls": short, "ok": not short and not failures(findings)}
@@ -242,7 +254,9 @@ def failures(findings: Findings) -> list[str]:
     crowded = (
         [f"T17: {shared} of {lone.rounds} state directories had not exactly one owner"] if shared else []
     )
-    return [*findings.simulated.violations, *findings.killed.failures, *crowded]
+    fired = findings.fired
+    over = [f"T3: over a limit under fire: {fired}"] if fired is not None and fired.is_over else []
+    return [*findings.simulated.violations, *findings.killed.failures, *crowded, *over]
 
 
 def versions(backends: Sequence[str]) -> dict[str, str | None]:
@@ -280,7 +294,7 @@ def _git(where: Path, *words: str) -> str:
 
 def table(summary: Mapping[str, Any]) -> Iterator[str]:
     edges, mutants, races = summary["edges"], summary["mutants"], summary["limit_rounds"]
-    lone = summary["state_directory_rounds"]
+    lone, fire = summary["state_directory_rounds"], summary["limit_fire"]
     moments = f"{summary['kills_in_flight']:,} / {summary['kills_in_recovery']:,}"
     harm = f"{summary['lost']} / {summary['twice']} / {summary['unsafe_repeats']}"
     rows = {
@@ -300,6 +314,7 @@ def table(summary: Mapping[str, Any]) -> Iterator[str]:
         "rounds over the limit": _pairs(summary["over_limit"]),
         "rounds with exactly one winner": f"{races['exactly_one']} of {races['rounds']}",
         "state directories with exactly one owner": f"{lone['exactly_one']} of {lone['rounds']}",
+        "looks at the limits under fire": "–" if fire is None else f"{fire['samples']:,}",
         "seconds": summary["wall_s"],
     }
     wide = max(map(len, rows))
