@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections import deque
 from itertools import permutations
+from random import Random
 from typing import get_args
 
 import pytest
@@ -159,6 +160,21 @@ def test_first_committed_signal_wins_over_all_later_and_repeated_ones(
     assert ended.task.outcome is outcome
     others = [signal for signal, _ in SIGNALS]
     assert ended.then(*others, *others).task == ended.task
+
+
+@pytest.mark.scenario(62)
+@given(st.lists(st.sampled_from([signal for signal, _ in SIGNALS]), min_size=1, max_size=12), st.randoms())
+def test_signals_in_any_order_and_any_number_of_times_lead_to_the_same_state(
+    signals: list[ev.Event], chance: Random
+) -> None:
+    """Seen together the strongest decides; seen one by one the first; and whatever comes again changes nothing."""
+    shuffled = chance.sample(signals, len(signals))
+    together = at_its_deadline().then(*in_order(signals)).task
+    assert together == at_its_deadline().then(*in_order(shuffled)).task
+    assert together == at_its_deadline().then(in_order(signals)[0]).task
+    one_by_one = at_its_deadline().then(*shuffled)
+    assert one_by_one.task == at_its_deadline().then(shuffled[0]).task
+    assert one_by_one.task.outcome is dict(SIGNALS)[shuffled[0]]
 
 
 def test_what_is_no_signal_of_a_run_keeps_its_place_after_the_signals() -> None:

@@ -421,6 +421,24 @@ async def test_silent_second_run_keeps_the_first_words(world: World, main: int) 
     assert (task.phase, task.result, task.generation) == (Phase.ANNOUNCING, "real text", 2)
 
 
+@pytest.mark.scenario(64)
+async def test_new_run_before_the_result_was_heard_replaces_it_and_is_told_once(
+    world: World, main: int
+) -> None:
+    child = await world.child(main, "child")
+    await world.end(child, "first words")
+    await world.mail()
+    await world.door.alone(control.steer, world.policy, child, "s:1", "look again", "person")
+    await world.end(child, "better words")
+    task = await world.task(child)
+    assert (task.phase, task.generation, task.result) == (Phase.ANNOUNCING, 2, "better words")
+    await world.live()
+    (told,) = await world.inputs(main)
+    assert ("better words" in told, "first words" in told) == (True, False)
+    assert (await world.task(child)).delivery is Delivery.DELIVERED
+    assert await world.rows("SELECT generation FROM deliveries WHERE outcome = 'delivered'") == [(2,)]
+
+
 # ---- yields ------------------------------------------------------------------------------------------
 
 
