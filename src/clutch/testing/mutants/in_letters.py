@@ -75,7 +75,32 @@ def _in_order_of_letters(findings: Any) -> tuple[Any, ...]:
     return (bug,)
 
 
+def _in_silence(tell_people: Any) -> tuple[Any, ...]:
+    @wraps(tell_people)
+    def bug(now: float, given_up: Any) -> Tx[None]:
+        del now, given_up
+        yield from ()
+
+    return (bug,)
+
+
 MUTANTS: tuple[Mutant, ...] = (
+    Mutant(
+        "routes_mixed_in_a_turn",
+        ("clutch.core.delivery._same_route",),
+        frozenset({"N14"}),
+        ("busy", "storm"),
+        lambda same_route: (wraps(same_route)(lambda letters: letters),),
+        "results for two places share a turn",
+    ),
+    _mutant(
+        "given_up_in_silence",
+        "tasks._tell_people",
+        "N10",
+        ("sick", "gone", "storm"),
+        _in_silence,
+        "a result is given up and nobody hears of it",
+    ),
     _mutant(
         "lost_wake_up_at_a_join",
         "letters.announce",

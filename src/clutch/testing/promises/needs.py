@@ -99,6 +99,21 @@ NEEDS: Final[tuple[Query, ...]] = (
         " WHERE t.id {touched} AND i.route <> COALESCE(s.route, '')",
     ),
     Query(
+        "N14",
+        Scope.END,
+        "the reply to a result goes where it was asked for",
+        "SELECT d.task_id, 'was asked for from ' || i.route || ', and the reply goes to ' || r.route"
+        " FROM deliveries d JOIN inbox i ON i.idem = d.letter JOIN runs r ON r.id = d.run_id"
+        " WHERE d.to_depth = 0 AND d.route_mode = 'fallback' AND i.route <> '' AND r.route <> i.route",
+    ),
+    Query(
+        "N17",
+        Scope.END,
+        "a turn that a person started is never cancelled for a result",
+        "SELECT r.session_id, 'was interrupted in run ' || r.id FROM runs r"
+        " WHERE r.by_person = 1 AND r.stop_reason = 'interrupted'",
+    ),
+    Query(
         "N15",
         Scope.END,
         "people hear main agents, and never a word that was meant for the runtime",

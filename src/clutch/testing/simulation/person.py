@@ -160,7 +160,8 @@ class Person:
 
     async def _tell(self, session_id: int, text: str) -> None:
         key = self._key("say")
-        await self._surely(session_id, letters.post, session_id, key, LetterKind.USER, text)
+        place = self._rng.choice(("", f"web:{session_id}"))  # people write from here and from there
+        await self._surely(session_id, letters.post, session_id, key, LetterKind.USER, text, place)
         self._world.witness.said(session_id, key, text)
 
     async def _say(self) -> None:
