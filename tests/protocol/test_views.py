@@ -12,7 +12,7 @@ from clutch.core.messages import Answer, Call, Usage
 from clutch.core.model import Delivery, Outcome, Path, Phase
 from clutch.core.task_view import TaskView, Telling
 from clutch.errors import InvalidInput
-from clutch.protocol import control, listing, turns, views
+from clutch.protocol import control, listing, turns, views, why
 from clutch.protocol.listing import Wanted
 from tests.protocol.trees import reserve
 from tests.protocol.world import Run, World, calls, write
@@ -254,6 +254,32 @@ async def test_a_summary_counts_where_tasks_stand(world: World, main: int) -> No
     assert (await shown(world, queued)).phase is Phase.QUEUED
     assert (counted.running, counted.queued, counted.waiting, counted.needs_you) == (1, 1, 1, 1)
     assert (counted.done, counted.usd) == (0, None)
+
+
+async def test_replies_that_nobody_was_there_to_hear_are_counted(world: World, main: int) -> None:
+    await world.tell(main, "hello")
+    await (await world.start(main)).finish("hello yourself")
+    other = await world.main("other")
+    assert (await world.door.read(listing.summary)).replies == 1
+    assert (await world.door.read(listing.summary, Wanted(root_id=main))).replies == 1
+    assert (await world.door.read(listing.summary, Wanted(root_id=other))).replies == 0
+
+
+async def test_every_view_shows_the_same_task(world: World, main: int) -> None:
+    parent = await world.started(main, "parent")
+    await parent.spawn("a", "b")
+    await parent.results()
+    await parent.finish("waiting for them")
+    await world.live()
+    page = (await world.door.read(listing.page, Wanted(root_id=main))).tasks
+    assert page == await world.door.read(views.below, main)
+    assert page == await world.door.read(views.tree, parent.session_id)
+    assert page == [await shown(world, view.task_id) for view in page]
+    found = await world.door.read(why.why, parent.session_id)
+    assert found is not None
+    assert found.task == page[0]
+    last = found.timeline[-1]
+    assert (last.to_phase, last.outcome) == (page[0].phase, page[0].outcome)
 
 
 @pytest.mark.parametrize("limit", [0, 201])

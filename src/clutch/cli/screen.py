@@ -145,10 +145,10 @@ def style(task: Task) -> str:
 
 def summary(counted: Mapping[str, Any]) -> str:
     """`3 running · 1 waiting · 12 done · $0.42`; what is not there is not mentioned."""
-    names = {"needsYou": "need you"}
+    names = {"needsYou": "need you", "replies": "replies to read"}
     parts = [
         f"{counted[name]} {names.get(name, name)}"
-        for name in ("running", "queued", "waiting", "needsYou", "done", "undelivered")
+        for name in ("running", "queued", "waiting", "needsYou", "done", "undelivered", "replies")
         if counted[name]
     ]
     if counted["usd"] is not None:

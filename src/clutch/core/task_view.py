@@ -134,6 +134,7 @@ class Summary:
     done: int = 0
     undelivered: int = 0
     usd: Decimal | None = None
+    replies: int = 0  #: of main agents that wait for somebody to attach
 
 
 @dataclass(frozen=True, slots=True)

@@ -134,6 +134,7 @@ def summary(counted: Summary) -> Object:
         "done": counted.done,
         "undelivered": counted.undelivered,
         "usd": money(counted.usd),
+        "replies": counted.replies,
     }
 
 

@@ -134,7 +134,17 @@ def summary(now: float, wanted: Wanted = EVERYTHING) -> Tx[Summary]:
         f" AND u.session_id IN (SELECT id FROM tasks WHERE {where})",
         values,
     )
-    return Summary(**counts, usd=views.tally(spent[0]).usd if spent[0][4] else None)
+    usd = views.tally(spent[0]).usd if spent[0][4] else None
+    return Summary(**counts, usd=usd, replies=(yield from _replies(wanted.root_id)))
+
+
+def _replies(root_id: int | None) -> Tx[int]:
+    """Words of main agents that nobody was there to hear."""
+    rows = yield (
+        "SELECT COUNT(*) FROM outbox WHERE due IS NOT NULL AND (CAST(? AS {big}) IS NULL OR session_id = ?)",
+        (root_id, root_id),
+    )
+    return int(rows[0][0])
 
 
 def _word(phase: Phase, why: str) -> str:
