@@ -49,6 +49,14 @@ VERBS: Final[Mapping[str, int]] = MappingProxyType(
 )
 
 
+#: What a person kills: anything, but rather what has others below it or stands between two phases.
+ANY_LIVING: Final = "phase NOT IN ('completed', 'completed_giveup')"
+UNSETTLED: Final = "phase IN ('spawning', 'announce_deferred')"
+HAS_CHILDREN: Final = (
+    "phase NOT IN ('completed', 'completed_giveup')"
+    " AND id IN (SELECT requester_id FROM tasks WHERE outcome IS NULL)"
+)
+
 #: What one tries again is mostly what one has just heard of; and what has just ended is still moving.
 JUST_ENDED: Final = (
     "id IN (SELECT id FROM tasks WHERE phase IN ('completed', 'completed_giveup') AND has_cleanup >= ?"
@@ -188,8 +196,9 @@ class Person:
         return True
 
     async def _kill(self) -> bool:
-        chosen = self._one("phase IN ('spawning', 'announce_deferred')") if self._rng.random() < 0.5 else None
-        chosen = chosen or self._one("phase NOT IN ('completed', 'completed_giveup')")
+        wanted = self._rng.choice((UNSETTLED, UNSETTLED, HAS_CHILDREN, ANY_LIVING))
+        chosen = self._one(wanted)
+        chosen = chosen or self._one(ANY_LIVING)
         if chosen is None:
             return False
         report = await self._surely(None, control.kill, self._world.policy, chosen[0], "enough", "person")
