@@ -39,6 +39,13 @@ class StoreLost(StoreError):
     Ask again with the same idempotency key: it finds what was committed, or does it now."""
 
 
+class StoreUnreadable(StoreError):
+    """The database file is damaged, or none of ours. Nothing was changed and nothing deleted: restore a backup."""
+
+    def __init__(self, why: str) -> None:
+        super().__init__(f"{inspect.cleandoc(type(self).__doc__ or '')} ({why})")
+
+
 class SchemaTooNew(StoreError):
     """The database was written by a newer Clutch. Upgrade Clutch, or restore an older backup."""
 

@@ -15,7 +15,14 @@ from typing import Any, Final, TypeAlias
 
 import apsw
 
-from clutch.errors import ConstraintViolated, DiskFull, StoreBusy, StoreError, UnsupportedStore
+from clutch.errors import (
+    ConstraintViolated,
+    DiskFull,
+    StoreBusy,
+    StoreError,
+    StoreUnreadable,
+    UnsupportedStore,
+)
 from clutch.store import migrations
 from clutch.store.dialect import Dialect, is_answering, statement_text, text_of_one
 from clutch.store.door import Many, Row, Tx
@@ -209,6 +216,8 @@ def in_our_words(error: apsw.Error) -> StoreError:
             return StoreBusy()
         case apsw.ConstraintError():
             return ConstraintViolated(str(error))
+        case apsw.CorruptError() | apsw.NotADBError():
+            return StoreUnreadable(str(error))
         case apsw.ReadOnlyError():
             return StoreError(f"this transaction may only read: {error}")
         case _:
