@@ -151,8 +151,6 @@ async def running_engine(
 @asynccontextmanager
 async def _at_work(worker: Worker, channels: Mapping[str, Channel]) -> AsyncIterator[None]:
     """From the moment it is registered until everything it held is handed over."""
-    if worker.kit.workspaces is not None:
-        worker.cleanup = worker.kit.workspaces.remove
     async with asyncio.TaskGroup() as group:
         group.create_task(worker.run())
         await worker.ready.wait()

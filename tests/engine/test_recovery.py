@@ -9,9 +9,8 @@ from typing import Any
 
 import pytest
 
-from clutch.core.admission import Cleanup
 from clutch.core.messages import Answer, Call, Results, Usage
-from clutch.core.model import Lane, Outcome, Phase
+from clutch.core.model import Lane, Outcome
 from clutch.core.policy import Policy, Work
 from clutch.core.wording import OUTCOME_UNKNOWN
 from clutch.errors import StoreBusy, StoreError, StoreLost
@@ -321,38 +320,6 @@ async def test_store_that_fails_once_costs_time_only(build: Build, function: Any
     assert await house.replies() == ["both are back"]
     assert await house.rows("SELECT outcome, delivery FROM tasks") == [("ok", "delivered")] * 2
     assert len(await house.inputs(house.main)) == 2
-
-
-@pytest.mark.scenario(109)
-async def test_cleanup_that_fails_is_tried_again_and_stops_nobody(build: Build) -> None:
-    async def script(request: ModelRequest) -> Answer | str:
-        if opening(request) != "go":
-            return "done"
-        call = Call("sessions_spawn", {"task": "do x", "label": "x", "cleanup": Cleanup.DELETE.value})
-        return (Answer("", (call,), Usage(1, 1), "scripted", "tools"), "sent", "heard")[step(request)]
-
-    tries: list[int] = []
-
-    async def cleanup(task_id: int) -> None:
-        tries.append(task_id)
-        if len(tries) == 1:
-            raise OSError("directory not empty")
-
-    house = await build(script, TICKING)
-    worker = await house.hire()
-    worker.cleanup = cleanup
-    await house.say("go")
-    await house.until_phase("x", Phase.CLEANUP_PENDING)
-
-    async def was_tried() -> bool:
-        return bool(tries)
-
-    await house.until(was_tried)
-    assert (await house.task("x")).phase is Phase.CLEANUP_PENDING
-    house.clock.jump(61)
-    await house.until_phase("x", Phase.COMPLETED)
-    assert len(tries) == 2
-    assert len(await house.rows("SELECT id FROM deliveries")) == 1
 
 
 # ---- two workers on PostgreSQL ------------------------------------------------------------------------

@@ -9,7 +9,7 @@ import pytest
 from clutch.core import keys
 from clutch.core.admission import Cleanup
 from clutch.core.model import Delivery, Phase
-from clutch.protocol import control, queries
+from clutch.protocol import cleaning, control
 from clutch.store.door import Row
 from tests.protocol.world import World, write
 
@@ -84,27 +84,27 @@ async def test_dead_letter_of_a_deleted_session_expires_too(world: World, main: 
 
 async def test_what_is_to_be_deleted_waits_until_the_letter_is_dismissed(world: World, main: int) -> None:
     task = await given_up(world, main, cleanup=Cleanup.DELETE)
-    assert await world.door.read(queries.awaits_cleanup, task)
-    await world.door.alone(control.cleaned, world.policy, task)
+    assert await world.door.read(cleaning.awaited, world.policy, task)
+    await world.door.alone(cleaning.cleaned, world.policy, task)
     assert (await world.task(task)).phase is Phase.COMPLETED_GIVEUP
-    assert not await world.door.read(queries.awaits_cleanup, task)
+    assert not await world.door.read(cleaning.awaited, world.policy, task)
     await world.door.alone(control.dismiss, world.policy, task, "person")
-    assert await world.door.read(queries.awaits_cleanup, task)
+    assert await world.door.read(cleaning.awaited, world.policy, task)
     assert (await world.task(task)).wake_at == world.clock.now() + 60
-    await world.door.alone(control.cleaned, world.policy, task)
-    assert not await world.door.read(queries.awaits_cleanup, task)
+    await world.door.alone(cleaning.cleaned, world.policy, task)
+    assert not await world.door.read(cleaning.awaited, world.policy, task)
     assert (await world.task(task)).wake_at is None
 
 
 async def test_redelivered_task_is_cleaned_when_it_has_been_told(world: World, main: int) -> None:
     task = await given_up(world, main, cleanup=Cleanup.DELETE)
-    await world.door.alone(control.cleaned, world.policy, task)
+    await world.door.alone(cleaning.cleaned, world.policy, task)
     await world.door.alone(control.redeliver, world.policy, task, "person")
-    assert not await world.door.read(queries.awaits_cleanup, task)
+    assert not await world.door.read(cleaning.awaited, world.policy, task)
     world.clock.advance(2)
     await (await world.start(main)).finish("told")
     assert (await world.task(task)).phase is Phase.CLEANUP_PENDING
-    assert await world.door.read(queries.awaits_cleanup, task)
+    assert await world.door.read(cleaning.awaited, world.policy, task)
 
 
 @pytest.mark.scenario(111)
@@ -117,8 +117,8 @@ async def test_crash_after_the_telling_is_cleaned_and_not_told_again(world: Worl
     assert (await world.task(task)).phase is Phase.CLEANUP_PENDING
     world.clock.advance(60)
     await world.ring()
-    assert await world.door.read(queries.awaits_cleanup, task)
-    await world.door.alone(control.cleaned, world.policy, task)
+    assert await world.door.read(cleaning.awaited, world.policy, task)
+    await world.door.alone(cleaning.cleaned, world.policy, task)
     await world.live()
     assert (await world.task(task)).phase is Phase.COMPLETED
     assert len(await world.inputs(main)) == 1

@@ -181,6 +181,31 @@ class Cleaned:
 
 
 @dataclass(frozen=True, slots=True)
+class CleanupFailed:
+    """Something could not be removed. `failed`: how often before."""
+
+    at: float
+    error: str
+    failed: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Abandoned:
+    """Whoever could be told was deleted: what nobody has heard becomes a dead letter."""
+
+    at: float
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Orphaned:
+    """The row of its session is gone, and with it every way to go on. `is_pruned`: nobody wants to hear of it."""
+
+    at: float
+    is_pruned: bool = False
+
+
+@dataclass(frozen=True, slots=True)
 class Again:
     """Retry or continue: a finished task gets a new run."""
 
@@ -253,6 +278,9 @@ Event = (
     | Dropped
     | SessionEnded
     | Cleaned
+    | CleanupFailed
+    | Abandoned
+    | Orphaned
     | Again
     | Redelivered
     | Dismissed

@@ -227,6 +227,31 @@ class Threads:
         require("Threads.idle_s", "must be more than 0", is_kept=self.idle_s > 0)
 
 
+class OnOrphan(StrEnum):
+    """A task whose session is gone and that had no result yet."""
+
+    LOST = "lost"  #: ends so, and whoever asked is told
+    PRUNE = "prune"  #: ends so, and nobody is told
+
+
+@dataclass(frozen=True, slots=True)
+class Keeping:
+    """`archive.*` and `recovery.*`: how long what is over stays."""
+
+    archive_after_s: float = 3600.0  #: hidden and out of the quota; 0 = never
+    transcript_after_s: float | None = None  #: after archiving; 0 = with it, None = never
+    sweep_s: float = 60.0  #: what is over may wait as long
+    cleanup_first_s: float = 60.0  #: until a cleanup that failed is tried again, then twice as long each time
+    cleanup_max_s: float = 3600.0
+    on_orphan: OnOrphan = OnOrphan.LOST
+
+    def __post_init__(self) -> None:
+        check(self)
+
+    def cleanup_delay_s(self, failed: int) -> float:
+        return min(self.cleanup_max_s, self.cleanup_first_s * 2.0 ** min(failed, 32))
+
+
 class OnBudget(StrEnum):
     """What happens at 100 %; nothing of it ever makes another call."""
 
@@ -265,6 +290,7 @@ class Policy:
     control: Control = field(default_factory=Control)
     announcing: Announcing = field(default_factory=Announcing)
     work: Work = field(default_factory=Work)
+    keeping: Keeping = field(default_factory=Keeping)
     tools: ToolPolicy = field(default_factory=ToolPolicy)
     visibility: Visibility = Visibility.TREE  #: what an agent sees of other sessions
     peers: Peers = field(default_factory=Peers)  #: agents that may write to each other

@@ -20,14 +20,16 @@ from typing import Any
 from clutch import __version__
 from clutch.core.model import Lane
 from clutch.engine import heartbeat, spawning
+from clutch.engine.cleaning import clean
 from clutch.engine.handing import hand_over
 from clutch.engine.interrupt import Interrupt
 from clutch.engine.kit import Kit
+from clutch.engine.sweeping import Sweeper
 from clutch.engine.turn import take_turn
-from clutch.errors import ClutchError, StoreError, StoreLost
+from clutch.errors import ClutchError, StoreError, StoreLost, StoreUnreadable
 from clutch.ports import Clock
-from clutch.protocol import control, inbox, queries, turns, usage, workers
 from clutch.protocol import heartbeat as pulses
+from clutch.protocol import inbox, turns, usage, workers
 from clutch.protocol.sessions import Stale
 from clutch.protocol.workers import Claimed, Prospect
 
@@ -45,13 +47,16 @@ class Worker:
         self.turns: dict[int, tuple[Claimed, asyncio.Task[None]]] = {}
         self._interrupts: dict[int, Interrupt] = {}
         self.ready = asyncio.Event()  #: registered, and whatever a dead predecessor held is free
-        self.cleanup: Callable[[int], Awaitable[None]] | None = None
+        self.sweeper = Sweeper(kit, clock.now)
         self._hinted = asyncio.Event()
         self._stopped = asyncio.Event()
         self._is_prepared = kit.prepare is None  #: claims wait for it, nothing else does
         self._sleeps_until = float("inf")  #: while it looks, everything is news
         self._mail: set[int] = set()
         self._to_clean: set[int] = set()
+        self._cleaning: dict[int, asyncio.Task[None]] = {}
+        self._sweeping: asyncio.Task[None] | None = None
+        self._sweeps_at = 0.0
         kit.door.listen(self.hear)
 
     def hear(self, hints: Sequence[Any]) -> None:
@@ -134,6 +139,8 @@ class Worker:
         while True:
             try:
                 return await call(*args)
+            except StoreUnreadable:
+                raise  # waiting mends nothing
             except StoreError as error:
                 log.warning("store not available", extra={"error": str(error)})
                 if self.kit.stopping.is_set():
@@ -169,6 +176,8 @@ class Worker:
             turn.cancel()
             await asyncio.wait([turn])
             await self._give_back(claimed)
+        for beside in (*self._cleaning.values(), *([self._sweeping] if self._sweeping else [])):
+            beside.cancel()  # whoever is next does it again
         await self._persist(workers.leave, self.id)
 
     # ---- the loop ------------------------------------------------------------------------------------
@@ -181,6 +190,8 @@ class Worker:
             try:
                 prospect = await self.kit.door.read(workers.peek, self.id)
                 acted = await self._act(prospect, group)
+            except StoreUnreadable:
+                raise
             except StoreError as error:
                 log.warning("store not available", extra={"error": str(error)})
                 await asyncio.sleep(self.kit.policy.work.tick_s)
@@ -194,7 +205,8 @@ class Worker:
         acted = await self._bury(prospect, now)  # first: the clock of a run whose owner is dead stands
         acted |= await self._deliver_mail(prospect.unseen)
         acted |= await self._ring(prospect.alarms)
-        acted |= await self._clean()
+        acted |= self._clean(group)
+        self._sweep(group, now)
         if prospect.beat_at is not None and prospect.beat_at <= now:
             acted |= await heartbeat.ring_all(self.kit)
         if prospect.due_lanes and self._is_prepared and self._room() > 0:
@@ -237,21 +249,24 @@ class Worker:
         await _each(overdue, lambda one: spawning.undo(self.kit, one, rung[one]))
         return bool(rung)
 
-    async def _clean(self) -> bool:
-        """Files and hooks outside the transaction, then the word that it is done. A failure is tried again."""
-        waiting = sorted(self._to_clean)
-        self._to_clean.clear()
+    def _clean(self, group: asyncio.TaskGroup) -> bool:
+        """Beside the loop, because a large directory takes its time. The task's timer forgets nobody."""
+        waiting, self._to_clean = sorted(self._to_clean), set()
         for task_id in waiting:
-            if not await self.kit.door.read(queries.awaits_cleanup, task_id):
-                continue  # a late hint: it is done, or the task lives again
-            try:
-                if self.cleanup is not None:
-                    await self.cleanup(task_id)
-            except Exception:
-                log.exception("cleanup failed; the task's timer tries again", extra={"task": task_id})
-                continue
-            await self.kit.door.alone(control.cleaned, self.kit.policy, task_id)
+            if task_id not in self._cleaning:
+                task = self._cleaning[task_id] = group.create_task(clean(self.kit, task_id))
+                task.add_done_callback(functools.partial(self._cleaned, task_id))
         return bool(waiting)
+
+    def _cleaned(self, task_id: int, _: asyncio.Task[None]) -> None:
+        """Also one that was cancelled before its first step."""
+        del self._cleaning[task_id]
+
+    def _sweep(self, group: asyncio.TaskGroup, now: float) -> None:
+        """One tick at a time."""
+        if now >= self._sweeps_at and (self._sweeping is None or self._sweeping.done()):
+            self._sweeps_at = now + self.kit.policy.keeping.sweep_s
+            self._sweeping = group.create_task(self.sweeper.sweep())
 
     def _room(self) -> int:
         return self.kit.policy.work.sessions_max - len(self.turns)
@@ -275,7 +290,9 @@ class Worker:
         """What lay ahead when it looked may be due by now: then it looks again at once."""
         now = self.clock.now()
         known = (prospect.due_at, prospect.alarm_at, prospect.beat_at, prospect.lease_at)
-        ahead = [moment - now for moment in known if moment is not None and moment > looked_at]
+        ahead = [
+            moment - now for moment in (*known, self._sweeps_at) if moment is not None and moment > looked_at
+        ]
         self._sleeps_until = now + min([self.kit.policy.work.tick_s, *ahead])
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(max(0.001, self._sleeps_until - now)):

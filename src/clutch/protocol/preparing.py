@@ -103,27 +103,20 @@ def hands_over(now: float, task_id: int, handed: Handed) -> Tx[None]:
 
 
 def unwanted_workspaces(now: float, task_ids: Sequence[int]) -> Tx[list[int]]:
-    """The spawn was undone, or killed before it began, or the task is over and cleaned up."""
+    """The spawn was undone, or killed before it began, or its session was deleted."""
     del now
-    return (
-        yield from _known_but(
-            task_ids,
-            "SELECT id FROM tasks WHERE id {any} AND ((phase <> 'completed' AND phase <> 'completed_giveup')"
-            " OR (has_cleanup = 0 AND started_at IS NOT NULL))",
-        )
-    )
+    return (yield from _known_but(task_ids, f"{_WANTED} OR (started_at IS NOT NULL AND {_HAS_SESSION}))"))
 
 
 def unwanted_files(now: float, task_ids: Sequence[int]) -> Tx[list[int]]:
-    """The spawn was undone, or the task was killed."""
+    """The spawn was undone, or the task was killed or lost, or it is archived, or its session was deleted."""
     del now
-    return (
-        yield from _known_but(
-            task_ids,
-            "SELECT id FROM tasks WHERE id {any} AND ((phase <> 'completed' AND phase <> 'completed_giveup')"
-            " OR outcome <> 'killed')",
-        )
-    )
+    is_kept = f"outcome <> 'killed' AND outcome <> 'lost' AND archived_at IS NULL AND {_HAS_SESSION}"
+    return (yield from _known_but(task_ids, f"{_WANTED} OR ({is_kept}))"))
+
+
+_WANTED = "SELECT id FROM tasks WHERE id {any} AND ((phase <> 'completed' AND phase <> 'completed_giveup')"
+_HAS_SESSION = "EXISTS (SELECT 1 FROM sessions s WHERE s.id = tasks.id AND s.deleted_at IS NULL)"
 
 
 def _known_but(task_ids: Sequence[int], wanted: str) -> Tx[list[int]]:

@@ -133,17 +133,6 @@ def is_quiet(now: float, root_id: int) -> Tx[bool]:
     return not any(rows[0])
 
 
-def awaits_cleanup(now: float, task_id: int) -> Tx[bool]:
-    """Also one that a give-up postponed until its dead letter was dismissed or had expired."""
-    del now
-    rows = yield (
-        "SELECT 1 FROM tasks WHERE id = ? AND (phase = 'cleanup_pending'"
-        " OR (phase = 'completed_giveup' AND delivery = 'skipped' AND wake_at IS NOT NULL))",
-        (task_id,),
-    )
-    return bool(rows)
-
-
 @dataclass(frozen=True, slots=True)
 class TimelineRow:
     task_id: int

@@ -255,7 +255,7 @@ def _child(
         requester_id=SessionId(parent.id),
         timeout_s=request.run_timeout_s or 0.0,
         expects_completion=request.expects_completion,
-        has_cleanup=request.cleanup is admission.Cleanup.DELETE,
+        has_cleanup=_has_cleanup(request),
         plan=Plan.DRAFTING if request.plan_mode else Plan.NONE,
         stays=request.mode is admission.Mode.SESSION,
     )
@@ -407,6 +407,12 @@ def _spec(child: _Child) -> str:
         "digest": request.digest or None,
     }
     return _spec_text(tuple((name, value) for name, value in known.items() if value is not None))
+
+
+def _has_cleanup(request: SpawnRequest) -> bool:
+    """What was given to a session that stays is needed after the end of its task, too."""
+    is_read_later = request.mode is admission.Mode.SESSION
+    return request.cleanup is admission.Cleanup.DELETE or (bool(request.attachments) and not is_read_later)
 
 
 def _listed(request: SpawnRequest) -> tuple[tuple[str, int, str], ...]:

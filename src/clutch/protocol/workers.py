@@ -15,7 +15,7 @@ from typing import Final
 from clutch.core import effects as fx
 from clutch.core import events as ev
 from clutch.core.lifecycle import DESCENDANTS, step
-from clutch.core.model import FINISHED, Lane, Phase
+from clutch.core.model import FINISHED, Delivery, Lane, Phase
 from clutch.core.policy import Policy
 from clutch.protocol import sessions, tasks, turns
 from clutch.protocol.sessions import Stale
@@ -210,11 +210,21 @@ def _has_room(lane: Lane) -> Tx[bool]:
     return bool(rows[0][0] > 0)
 
 
+def _ring_without_session(now: float, policy: Policy, task_id: int) -> Tx[None]:
+    """A dead letter needs none. Who works waits for the sweeper, which adopts it; whoever is over waits for nothing."""
+    task = yield from tasks.load_one(task_id)
+    if task.delivery is Delivery.UNDELIVERED:
+        yield from tasks.record_senders(now, policy, {task_id: ev.Woke(now)})
+    else:
+        later = None if task.phase in FINISHED else now + policy.keeping.sweep_s
+        yield "UPDATE tasks SET wake_at = ? WHERE id = ?", (later, task_id)
+
+
 def ring(now: float, policy: Policy, task_id: int) -> Tx[str | None]:
     """A task's timer is due. A text: its spawn took too long, and somebody must undo it, alone."""
     session = yield from sessions.lock(task_id)
-    if session is None:  # deleted; of its record only a dead letter may have a timer left
-        yield from tasks.record_senders(now, policy, {task_id: ev.Woke(now)})
+    if session is None:
+        yield from _ring_without_session(now, policy, task_id)
         return None
     rows = yield "SELECT phase, reason, deadline_at FROM tasks WHERE id = ?", (task_id,)
     phase, reason, deadline_at = rows[0]

@@ -23,12 +23,24 @@ from typing import assert_never
 
 from clutch.core import events as ev
 from clutch.core.lifecycle import after, ending, running, telling, waking
+from clutch.core.lifecycle.ending import ORPHANED
 from clutch.core.lifecycle.story import DESCENDANTS, EDGES, MISSING, Move, Step, Story
 from clutch.core.lifecycle.waking import EXPIRED
 from clutch.core.model import Outcome, Phase, Task
 from clutch.core.policy import Policy
 
-__all__ = ["DESCENDANTS", "EDGES", "EXPIRED", "MISSING", "Move", "Step", "fold", "in_order", "step"]
+__all__ = [
+    "DESCENDANTS",
+    "EDGES",
+    "EXPIRED",
+    "MISSING",
+    "ORPHANED",
+    "Move",
+    "Step",
+    "fold",
+    "in_order",
+    "step",
+]
 
 
 def step(task: Task, event: ev.Event, policy: Policy) -> Step:
@@ -79,6 +91,12 @@ def step(task: Task, event: ev.Event, policy: Policy) -> Step:
             after.session_ended(story, event.reason)
         case ev.Cleaned():
             after.cleaned(story)
+        case ev.CleanupFailed():
+            after.cleanup_failed(story, event)
+        case ev.Abandoned():
+            telling.abandoned(story, event.reason)
+        case ev.Orphaned():
+            ending.orphaned(story, event)
         case ev.Again():
             after.again(story, event.how)
         case ev.Redelivered():

@@ -5,12 +5,12 @@ from __future__ import annotations
 from typing import Any
 
 from clutch.core import effects as fx
+from clutch.core import events as ev
 from clutch.core.hooks import Hook
 from clutch.core.lifecycle import running
 from clutch.core.lifecycle.story import Story
-from clutch.core.model import FINISHED, Delivery, Phase
+from clutch.core.model import FINISHED, Delivery, Phase, Task
 
-CLEANUP_RETRY_S = 60.0  # a sweeper tick
 DAY_S = 86_400.0
 
 
@@ -29,7 +29,7 @@ def clean(story: Story, reason: str, **changes: Any) -> None:
 def clean_up(story: Story, *, is_needed: bool | None = None) -> None:
     """Until somebody says that it is done, the timer asks for it again."""
     if story.task.has_cleanup if is_needed is None else is_needed:
-        story.change(wake_at=story.at + CLEANUP_RETRY_S)
+        story.change(wake_at=story.at + story.policy.keeping.cleanup_first_s)
         story.do(fx.Cleanup())
 
 
@@ -49,13 +49,27 @@ def cleaned(story: Story) -> None:
             story.to(Phase.COMPLETED_GIVEUP, task.reason, wake_at=expires_at)
         else:
             story.to(Phase.COMPLETED, task.reason, wake_at=left_alone_at(story))
-    elif task.phase is Phase.COMPLETED_GIVEUP and task.delivery is Delivery.SKIPPED:
+    elif awaits_cleanup(task):
         story.change(wake_at=None)
 
 
 def left_alone_at(story: Story) -> float | None:
     """When to look whether a session that stays is still used. One with a dead letter waits for that first."""
     return story.at + story.policy.threads.idle_s if story.task.stays else None
+
+
+def awaits_cleanup(task: Task) -> bool:
+    """Before both ends; and a dead letter that was let go, which has had its end."""
+    is_let_go = task.phase is Phase.COMPLETED_GIVEUP and task.delivery is Delivery.SKIPPED
+    return task.phase is Phase.CLEANUP_PENDING or (
+        is_let_go and task.has_cleanup and task.wake_at is not None
+    )
+
+
+def cleanup_failed(story: Story, event: ev.CleanupFailed) -> None:
+    """It never changes outcome or delivery."""
+    if awaits_cleanup(story.task):
+        story.note(event.error, wake_at=event.at + story.policy.keeping.cleanup_delay_s(event.failed))
 
 
 def again(story: Story, how: str) -> None:

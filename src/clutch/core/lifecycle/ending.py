@@ -124,6 +124,31 @@ def settle(
         story.do(fx.KillChildren(f"parent ended: {outcome}"))
 
 
+ORPHANED = "its session is gone"
+
+
+def orphaned(story: Story, event: ev.Orphaned) -> None:
+    """What it said last is its result. Without any it is lost; and what lies in an inbox already is told as it is."""
+    task = story.task
+    if task.phase not in WORKING or task.outcome is not None:
+        return
+    if task.phase is Phase.SPAWNING:
+        return story.do(fx.Unmake(ORPHANED))
+    story.change(stays=False)
+    story.do(fx.Stop("orphaned"))
+    if task.phase is Phase.ANNOUNCE_DEFERRED:
+        return settle(story, event.at, Outcome.OK, task.result, why=ORPHANED)
+    if event.is_pruned:
+        return over(story, event.at, Outcome.LOST, ORPHANED, "pruned")
+    if task.phase is Phase.PAUSED:
+        story.to(Phase.QUEUED, ORPHANED)
+    if story.task.phase is Phase.QUEUED:
+        running.start(story, event.at, ORPHANED)
+    if task.phase is Phase.AWAITING_APPROVAL:
+        story.to(Phase.ENDING, ORPHANED)
+    settle(story, event.at, Outcome.LOST, task.result, error=ORPHANED)
+
+
 def frozen(story: Story, text: str | None) -> str | None:
     return freeze(text or "", story.policy.life.result_bytes_max).text
 
@@ -131,19 +156,24 @@ def frozen(story: Story, text: str | None) -> str | None:
 def killed(story: Story, event: ev.Killed) -> None:
     """Final. Its letter is silent: it only keeps a waiting parent from waiting for ever."""
     if story.task.outcome is not None:
-        return after.session_ended(story, f"killed: {event.reason}")
-    if story.task.phase not in WORKING:
-        return
+        after.session_ended(story, f"killed: {event.reason}")
+    elif story.task.phase in WORKING:
+        story.do(fx.Stop("killed"))
+        over(story, event.at, Outcome.KILLED, event.reason, "killed")
+
+
+def over(story: Story, at: float, outcome: Outcome, error: str, word: str) -> None:
+    """At once, from wherever it stands, and nobody is told."""
     story.change(
         stays=False,
-        outcome=Outcome.KILLED,
-        error=event.reason,
+        outcome=outcome,
+        error=error,
         delivery=Delivery.SKIPPED,
-        delivery_reason="killed",
-        ended_at=event.at,
+        delivery_reason=word,
+        ended_at=at,
         deadline_at=None,
         clock_left_s=None,
         result=story.task.result or story.task.fallback,
     )
-    story.do(fx.Stop("killed"), fx.Close(), fx.Unbind(), fx.Announce(story.task.generation, silent=True))
-    after.clean(story, f"killed: {event.reason}")
+    story.do(fx.Close(), fx.Unbind(), fx.Announce(story.task.generation, silent=True))
+    after.clean(story, f"{word}: {error}")

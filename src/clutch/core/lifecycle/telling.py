@@ -86,6 +86,12 @@ def dropped(story: Story) -> None:
         give_up(story, DROPPED)
 
 
+def abandoned(story: Story, reason: str) -> None:
+    if has_letter(story.task):
+        tellable(story)
+        give_up(story, reason)
+
+
 def redelivered(story: Story) -> None:
     task = story.task
     if task.phase is Phase.COMPLETED_GIVEUP and task.delivery is Delivery.UNDELIVERED:

@@ -56,8 +56,8 @@ class ChildLine:
 
 def first_message(task: str, depth: int, depth_max: int, files: Sequence[str] = ()) -> str:
     """`files`: names of what was given with it."""
-    given = f"\n\n[Files given with this task, to read as /task/in/NAME: {_listed(files)}]" if files else ""
-    return f"[Subagent task, depth {depth} of {depth_max}]\n\n{task}{given}"
+    given = f"\n[Files given with it, to read as /task/in/NAME: {_listed(files)}]" if files else ""
+    return f"[Subagent task, depth {depth} of {depth_max}]{given}\n\n{task}"
 
 
 def _listed(names: Sequence[str]) -> str:

@@ -7,7 +7,8 @@ Each act leaves a line in the task's timeline with its actor.
 
 from __future__ import annotations
 
-from clutch.protocol.control.again import again, cleaned, dismiss, redeliver, remove
+from clutch.protocol.control.again import again, dismiss, redeliver, remove
+from clutch.protocol.control.deleting import delete
 from clutch.protocol.control.ending import KillReport, StopReport, kill, stop
 from clutch.protocol.control.pausing import pause, resume
 from clutch.protocol.control.rooms import close_main, open_main
@@ -23,10 +24,10 @@ __all__ = [
     "StopReport",
     "UnknownTask",
     "again",
-    "cleaned",
     "close_main",
     "decide",
     "decide_as_read",
+    "delete",
     "dismiss",
     "heard",
     "kill",

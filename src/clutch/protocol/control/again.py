@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from clutch.core import events as ev
 from clutch.core import keys
+from clutch.core.hooks import Removal
 from clutch.core.model import FINISHED, Delivery, LetterKind, Task
 from clutch.core.policy import Policy
-from clutch.protocol import letters, sessions, tasks
+from clutch.protocol import hooks, letters, sessions, tasks
 from clutch.protocol.control.state import (
     NotPossible,
     lock_above,
@@ -16,6 +17,7 @@ from clutch.protocol.control.state import (
     plainly,
     refusal,
 )
+from clutch.protocol.forgetting import is_forgotten
 from clutch.store.door import Tx
 
 
@@ -27,9 +29,11 @@ def again(now: float, policy: Policy, task_id: int, how: str, idem: str, text: s
         return task
     event = ev.Again(now, how)
     must_move(task, event, policy, "it has not finished; use `steer`")
+    if (yield from is_forgotten(task_id)):
+        raise NotPossible(f"the session of {keys.task_id(task_id)} was deleted: spawn a new task")
     yield "UPDATE tasks SET retained = 0 WHERE id = ?", (task_id,)  # it makes room for itself
     yield from must_fit(policy, requester, words, f"{how} of {keys.task_id(task_id)}")
-    yield "UPDATE tasks SET retained = 1, value = NULL WHERE id = ?", (task_id,)
+    yield "UPDATE tasks SET retained = 1, archived_at = NULL, value = NULL WHERE id = ?", (task_id,)
     kind = LetterKind.TASK if how == "retry" else LetterKind.INSTRUCTION
     yield from letters.post(now, session.id, idem, kind, text or words)
     changed = yield from tasks.record(now, policy, session, event, actor)
@@ -46,7 +50,7 @@ def dismiss(now: float, policy: Policy, task_id: int, actor: str) -> Tx[Task]:
 
 
 def remove(now: float, policy: Policy, task_id: int, actor: str) -> Tx[Task]:
-    """Out of the quota of its requester. Its transcript stays; a second remove changes nothing."""
+    """Archived at once, out of the quota of its requester. Its transcript stays; a second remove changes nothing."""
     session, task = yield from locked(task_id)
     if task.phase not in FINISHED:
         raise refusal(task, "only a finished task can be removed; use `kill` first")
@@ -54,15 +58,13 @@ def remove(now: float, policy: Policy, task_id: int, actor: str) -> Tx[Task]:
         raise NotPossible(
             f"the result of {keys.task_id(task_id)} was not delivered: use `redeliver` or `dismiss` first"
         )
-    taken = yield "UPDATE tasks SET retained = 0 WHERE id = ? AND retained = 1 RETURNING id", (task_id,)
+    taken = yield (
+        "UPDATE tasks SET retained = 0, archived_at = COALESCE(archived_at, ?) WHERE id = ? AND retained = 1"
+        " RETURNING id",
+        (now, task_id),
+    )
     if not taken:
         return task
+    rows = yield "SELECT workspace FROM sessions WHERE id = ?", (task_id,)
+    yield from hooks.removed(now, policy, task_id, session.key, Removal.REMOVED, rows[0][0])
     return (yield from tasks.record(now, policy, session, ev.Noted(now, "removed"), actor))
-
-
-def cleaned(now: float, policy: Policy, task_id: int) -> Tx[Task]:
-    """The files are gone and the hooks have fired."""
-    session, _ = yield from locked(task_id)
-    changed = yield from tasks.record(now, policy, session, ev.Cleaned(now))
-    yield from sessions.save(now, policy, session)
-    return changed

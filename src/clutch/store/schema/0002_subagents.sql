@@ -25,6 +25,11 @@ CREATE TABLE shown(
 -- Files a task hands over (JSON): names, sizes and hashes of what lay in its `out/` when its run ended.
 ALTER TABLE tasks ADD COLUMN files {text};
 
+-- A session whose words are gone keeps its row, which holds the tree together. What is over and not archived yet.
+ALTER TABLE sessions ADD COLUMN deleted_at {float};
+CREATE INDEX tasks_unarchived ON tasks(ended_at) WHERE archived_at IS NULL AND ended_at IS NOT NULL;
+CREATE INDEX tasks_archived ON tasks(archived_at) WHERE archived_at IS NOT NULL;
+
 -- Answers to writes that came with an `Idempotency-Key`, so that asking again does nothing again.
 CREATE TABLE replies(
   key {text} PRIMARY KEY, request {text} NOT NULL, status {big} NOT NULL, body {text} NOT NULL, at {float} NOT NULL);

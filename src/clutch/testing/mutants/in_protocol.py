@@ -7,6 +7,7 @@ from dataclasses import replace
 from functools import wraps
 from typing import Any
 
+from clutch.core.cleaning import EVERYTHING, Removal
 from clutch.core.policy import Policy
 from clutch.protocol import sessions
 from clutch.protocol.sessions import SessionRow
@@ -144,8 +145,8 @@ def _timeline_forgotten(event_rows: Any) -> tuple[Any, ...]:
     return (wraps(event_rows)(lambda *args: event_rows(*args)[:1]),)
 
 
-def _cleans_at_any_time(awaits_cleanup: Any) -> tuple[Any, ...]:
-    return (answering_only(awaits_cleanup, True),)
+def _cleans_at_any_time(awaited: Any) -> tuple[Any, ...]:
+    return (answering_only(awaited, Removal(EVERYTHING, workspace=True)),)
 
 
 def _buries_children_first(bury: Any) -> tuple[Any, ...]:
@@ -155,7 +156,7 @@ def _buries_children_first(bury: Any) -> tuple[Any, ...]:
 MUTANTS: tuple[Mutant, ...] = (
     _mutant(
         "cleanup_of_the_living",
-        "queries.awaits_cleanup",
+        "cleaning.awaited",
         "T14",
         ("busy",),
         _cleans_at_any_time,

@@ -2,8 +2,8 @@
 
 `{touched}` stands for the rows a commit may have changed, so that a check after every commit looks at those
 only; without a list it looks at all. Limits are filled in from the policy. What a commit may change stands in
-`moves`, what must be left in the end in `keeping`, money in `spending`, questions in `people`, what broke elsewhere
-in `needs`; what no table shows in `transitions` and in the `witness`.
+`moves`, what must be left in the end in `keeping`, what may go in `leaving`, money in `spending`, questions in
+`people`, what broke elsewhere in `needs`; what no table shows in `transitions` and in the `witness`.
 
 T1 to T18 and N1 to N33 are the names under which the project lists its promises.
 """
@@ -312,7 +312,7 @@ QUERIES: Final[tuple[Query, ...]] = (
         Scope.END,
         "every answer of a model is in the books, once",
         "SELECT s.id, 'has other usage than answers' FROM sessions s"
-        " WHERE (SELECT COUNT(*) FROM usage u WHERE u.session_id = s.id AND u.state = 1)"
+        " WHERE s.deleted_at IS NULL AND (SELECT COUNT(*) FROM usage u WHERE u.session_id = s.id AND u.state = 1)"
         " <> (SELECT COUNT(*) FROM messages m WHERE m.session_id = s.id AND m.kind = 'answer')",
     ),
     Query(

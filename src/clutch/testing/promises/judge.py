@@ -13,6 +13,7 @@ from clutch.testing.promises.court import ABOUT, TRANSITIONS, Court, Transition
 from clutch.testing.promises.history import Change, History
 from clutch.testing.promises.invariants import QUERIES, Query, Scope, filled
 from clutch.testing.promises.keeping import KEPT
+from clutch.testing.promises.leaving import LEAVING
 from clutch.testing.promises.moves import MOVES
 from clutch.testing.promises.needs import NEEDS
 from clutch.testing.promises.people import PEOPLE
@@ -26,7 +27,7 @@ _ENLISTED = (lockdep, reading, transitions, waking)
 
 _TABLES = ("sessions", "tasks", "letters", "runs")
 _TOUCHED = "IN (SELECT value FROM json_each(?1))"
-_ALL = (*QUERIES, *MOVES, *KEPT, *SPENDING, *PEOPLE, *NEEDS)
+_ALL = (*QUERIES, *MOVES, *KEPT, *LEAVING, *SPENDING, *PEOPLE, *NEEDS)
 
 
 class _Bench:

@@ -9,6 +9,7 @@ from decimal import Decimal
 from typing import TYPE_CHECKING, Any, Final
 
 from clutch.core.admission import BudgetRequest, Cleanup, SpawnRequest
+from clutch.core.attachments import Attachment, Side
 from clutch.core.messages import Answer, Usage
 from clutch.core.model import Workspace
 from clutch.core.session_calls import SessionCall
@@ -122,6 +123,8 @@ class SimToolbox:
             await asyncio.sleep(world.rng.random())
         if name == "fail" or world.dice.strikes(Fault.TOOL_FAILED, context.key):
             raise ToolFailed(f"{name} does not work today")
+        if name == "once" and context.files is not None:
+            world.files.setdefault(int(context.files.rpartition("/")[2]), set()).add(Side.OUT)
         return f"{name} did {args.get('at', '')}"
 
     def human_question(self, args: Mapping[str, Any]) -> HumanQuestion:
@@ -145,4 +148,5 @@ def spawn_request(args: Mapping[str, Any]) -> SpawnRequest:
         cleanup=Cleanup.DELETE if args["cleanup"] else Cleanup.KEEP,
         workspace=Workspace.ISOLATED if args["isolated"] else Workspace.INHERIT,
         budget=BudgetRequest(args["tokens"]) if args["tokens"] else None,
+        attachments=(Attachment("given", b"x"),) if args["given"] else (),
     )

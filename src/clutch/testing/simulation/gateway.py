@@ -23,6 +23,7 @@ from clutch.testing.clock import START
 from clutch.testing.simulation.agents import SimPrices
 from clutch.testing.simulation.disk import Made
 from clutch.testing.simulation.faults import Dead, Fault
+from clutch.testing.simulation.files import SimFiles
 from clutch.testing.simulation.workspaces import SimWorkspaces
 
 if TYPE_CHECKING:
@@ -249,9 +250,9 @@ class Gateway:
             Bus(),
             prices=SimPrices(),
             workspaces=SimWorkspaces(world, self.door),
+            files=SimFiles(world, self.door),
         )
         self.worker = Worker(kit, self.clock, has_leases=True)
-        self.worker.cleanup = world.cleanup
         world.tell(f"{self.name} starts")
         self.main = world.loop.create_task(self._live(self.worker, self.life))
 

@@ -98,6 +98,7 @@ def spawn_arguments(child: dict[str, Any]) -> dict[str, Any]:
         "expects_completion": not child.get("lazy"),
         "cleanup": bool(child.get("delete")),
         "isolated": bool(child.get("isolated")),
+        "given": bool(child.get("given")),
         "tokens": child.get("tokens"),
         "model": child.get("model"),
     }
@@ -194,7 +195,13 @@ class Author:
             job["model"] = OTHER_MODEL
         if rng.random() < self._thrift:
             job["tokens"] = rng.choice((30, 90, 200))
-        for trait, chance in (("plan", 0.08), ("lazy", 0.1), ("delete", 0.2), ("isolated", 0.08)):
+        for trait, chance in (
+            ("plan", 0.08),
+            ("lazy", 0.1),
+            ("delete", 0.2),
+            ("isolated", 0.08),
+            ("given", 0.12),
+        ):
             if rng.random() < chance:
                 job[trait] = 1
         return job

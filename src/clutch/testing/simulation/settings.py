@@ -17,6 +17,7 @@ from clutch.core.policy import (
     Budgets,
     Drop,
     ExpiryFrom,
+    Keeping,
     Life,
     Limits,
     OnBudget,
@@ -92,6 +93,7 @@ def policy_of(setting: Setting, rng: random.Random) -> Policy:
         life=_life(rng),
         announcing=_announcing(setting, rng),
         work=_work(setting),
+        keeping=_keeping(rng),
         budgets=_budgets(setting, rng),
     )
 
@@ -145,6 +147,16 @@ def _announcing(setting: Setting, rng: random.Random) -> Announcing:
         until_s=rng.choice((20.0, 60.0)),
         until_no_completion_s=15.0,
         dead_letter_days=rng.choice((7.0, 20.0 / 86_400)),
+    )
+
+
+def _keeping(rng: random.Random) -> Keeping:
+    return Keeping(
+        archive_after_s=rng.choice((0.0, 20.0, 60.0)),
+        transcript_after_s=rng.choice((None, None, 0.0, 15.0)),
+        sweep_s=10.0,
+        cleanup_first_s=10.0,
+        cleanup_max_s=30.0,
     )
 
 

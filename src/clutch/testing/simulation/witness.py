@@ -8,11 +8,12 @@ from __future__ import annotations
 import asyncio
 import json
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Final
 
 from clutch.core import lifecycle
+from clutch.core.attachments import Side
 from clutch.core.lifecycle import Move
 from clutch.core.model import Outcome, Phase
 from clutch.ports import ModelRequest, ToolContext
@@ -52,10 +53,12 @@ class Witness:
         self,
         disk: SimDisk,
         directories: Mapping[int, Directory],
+        files: Mapping[int, Collection[Side]],
         tell: Callable[[str], None],
         accuse: Callable[[str, str], None],
     ) -> None:
         self._disk, self._directories, self._tell, self._accuse = disk, directories, tell, accuse
+        self._files = files
         self.evaluations: Counter[str] = Counter()
         self._told: dict[str, int] = {}
         self._said: dict[str, tuple[int, str]] = {}
@@ -127,12 +130,23 @@ class Witness:
                 "N23", None if self._unsafe[context.key] == 1 else f"{name} ran twice as {context.key}"
             )
 
-    def cleans(self, task_id: int) -> None:
-        ((phase,),) = self._disk.query("SELECT phase FROM tasks WHERE id = ?", task_id)
-        is_over = phase in ("cleanup_pending", "completed", "completed_giveup")
-        self._judge(
-            "T14", None if is_over else f"the files of task {task_id} are removed while it is {phase}"
+    def removes_files(self, task_id: int, sides: Collection[Side]) -> None:
+        """What was given is needed until the task is over; what it hands over, as long as somebody may read it."""
+        rows = self._disk.query(
+            "SELECT t.phase, t.outcome, t.archived_at, t.started_at, s.deleted_at, t.spec, t.delivery FROM tasks t"
+            " LEFT JOIN sessions s ON s.id = t.id WHERE t.id = ?",
+            task_id,
         )
+        if not rows:
+            return self._judge("T14", None)
+        phase, outcome, archived_at, started_at, deleted_at, spec, delivery = rows[0]
+        is_over = phase in ("cleanup_pending", "completed", "completed_giveup")
+        is_wanted = json.loads(spec).get("cleanup") != "delete" or delivery == "undelivered"
+        is_free = (
+            outcome in ("killed", "lost") or archived_at or deleted_at or started_at is None or not is_wanted
+        )
+        is_wrong = not is_over or (Side.OUT in sides and not is_free)
+        self._judge("T14", f"task {task_id} is {rows[0]} and loses {sorted(sides)}" if is_wrong else None)
 
     def removes(self, task_id: int) -> None:
         """The maker of the files thinks that nobody wants them."""
@@ -151,6 +165,14 @@ class Witness:
         for task_id in self._directories:
             rows = self._disk.query("SELECT 1 FROM tasks WHERE id = ?", task_id)
             self._judge("T14", None if rows else f"files are left of {task_id}, whose spawn was undone")
+        for task_id in self._files:
+            rows = self._disk.query("SELECT 1 FROM tasks WHERE id = ?", task_id)
+            self._judge("T14", None if rows else f"files are left of {task_id}, whose spawn was undone")
+        for session_id, asked in self._asked.items():
+            ((rows,),) = self._disk.query("SELECT COUNT(*) FROM usage WHERE session_id = ?", session_id)
+            self._judge(
+                "T16", None if rows >= asked else f"session {session_id} lost calls: {rows} of {asked}"
+            )
         for idem, task_id in self._told.items():
             rows = self._disk.query("SELECT id FROM tasks WHERE idem = ?", idem)
             self._judge("N1", None if rows == [(task_id,)] else f"{idem} was {task_id} and is {rows}")

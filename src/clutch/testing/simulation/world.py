@@ -20,6 +20,7 @@ from collections.abc import Coroutine, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
+from clutch.core.attachments import Side
 from clutch.testing.promises.judge import Judge
 from clutch.testing.simulation.agents import SimModel, SimToolbox
 from clutch.testing.simulation.disk import Made, SimDisk
@@ -66,8 +67,9 @@ class World:
         self.policy = policy_of(setting, self.rng)
         self.author = Author(self.rng, setting.children, setting.asks, setting.thrift)
         self.directories: dict[int, Directory] = {}  #: of isolated children; they outlive every process
+        self.files: dict[int, set[Side]] = {}  #: which sides each task has, as long-lived
         self.disk = SimDisk(self.clock, self._observe)
-        self.witness = Witness(self.disk, self.directories, self.tell, self.violated)
+        self.witness = Witness(self.disk, self.directories, self.files, self.tell, self.violated)
         self.judge = Judge(self.disk, self.policy, self.violated)
         self.gateways = [Gateway(self, number) for number in range(1, setting.gateways + 1)]
         self.person = Person(self)
@@ -84,13 +86,6 @@ class World:
 
     def toolbox(self, gateway: Gateway) -> SimToolbox:
         return SimToolbox(gateway)
-
-    async def cleanup(self, task_id: int) -> None:
-        self.witness.cleans(task_id)
-        await asyncio.sleep(self.rng.random() * 0.1)
-        if self.dice.strikes(Fault.CLEANUP_FAILED, task_id):
-            raise OSError("the files cannot be removed now")
-        self.directories.pop(task_id, None)
 
     def failed(self, error: BaseException, where: str) -> None:
         """The product raised what nobody expected."""

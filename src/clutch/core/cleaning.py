@@ -1,0 +1,39 @@
+"""What goes once a task is over, and what stays.
+
+Outcome, result, usage and timeline always stay. Of the rest:
+
+    undelivered          what was given to it goes; everything else waits for whoever redelivers it
+    killed, lost         all its files
+    cleanup: delete      all its files, its own workspace, its session with the transcript
+    cleanup: keep        what was given to it, unless the policy retains that; the rest until it is archived
+    never begun          whatever was made for it
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from clutch.core.attachments import Side
+from clutch.core.model import Delivery, Outcome
+
+EVERYTHING = (Side.IN, Side.OUT)
+
+
+class Removal(NamedTuple):
+    sides: tuple[Side, ...] = ()
+    workspace: bool = False
+    session: bool = False
+
+
+def removal(
+    *, outcome: Outcome | None, delivery: Delivery, is_begun: bool, is_deleted: bool, is_retained: bool
+) -> Removal:
+    """`is_deleted`: the spawn asked for it. `is_retained`: what was given stays with a task that is kept."""
+    given = () if is_retained and not is_deleted else (Side.IN,)
+    if not is_begun:
+        return Removal(EVERYTHING, workspace=True, session=is_deleted)
+    if delivery is Delivery.UNDELIVERED:
+        return Removal(given)
+    if is_deleted:
+        return Removal(EVERYTHING, workspace=True, session=True)
+    return Removal(EVERYTHING if outcome in (Outcome.KILLED, Outcome.LOST) else given)

@@ -1,0 +1,269 @@
+"""After the telling: what is to go goes once, never before; what will not go is shown and tried again."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from clutch.core.attachments import AttachmentRules, Side
+from clutch.core.messages import Answer, Call, Usage
+from clutch.core.model import Delivery, Outcome, Phase
+from clutch.core.policy import Policy
+from clutch.errors import StoreLost
+from clutch.ports import FilesFailed, ModelRequest, ToolContext
+from clutch.protocol import control
+from clutch.protocol.control import NotPossible
+from clutch.tools.task_files import LocalTaskFiles
+from tests.engine.conftest import Build
+from tests.engine.house import POLICY, Anything, House, opening, step
+
+pytestmark = pytest.mark.anyio
+
+TICKING = replace(POLICY, work=replace(POLICY.work, tick_s=0.02))
+FILE = {"name": "given.txt", "content": "x"}
+
+
+class StubbornFiles(LocalTaskFiles):
+    """The disk refuses the first so many removals."""
+
+    refusals = 0
+    tries = 0
+
+    async def remove(self, task_id: int, *sides: Side) -> None:
+        self.tries += 1
+        if self.tries <= self.refusals:
+            raise FilesFailed("files: Directory not empty")
+        await super().remove(task_id, *sides)
+
+
+def sends(answer: str = "done", **asked: Any) -> Callable[[ModelRequest], Any]:
+    """A main agent with one child, which hands over a file and answers so."""
+
+    async def says(request: ModelRequest) -> Answer | str:
+        if opening(request) != "go":
+            if not step(request):
+                return Answer("", (Call("make", {}),), Usage(1, 1), "m", "tools")
+            return answer
+        call = Call("sessions_spawn", {"task": "do child", "label": "child", "attachments": [FILE], **asked})
+        return (Answer("", (call,), Usage(1, 1), "m", "tools"), "sent", "heard", "heard")[step(request)]
+
+    return says
+
+
+async def house_with(build: Build, files: LocalTaskFiles, says: Any, policy: Policy = TICKING) -> House:
+    house = await build(says, policy)
+    house.more["files"] = files
+
+    async def make(arguments: Anything, context: ToolContext) -> str:
+        assert context.files is not None
+        out = Path(context.files) / "out"
+        out.mkdir(exist_ok=True)
+        (out / "found.txt").write_text("found")
+        return "made"
+
+    house.tools.add(make, arguments=Anything, name="make", description="make")
+    return house
+
+
+def names(root: Path) -> set[str]:
+    return {path.name for path in root.rglob("*") if path.is_file()}
+
+
+async def words_of(house: House, task_id: int) -> int:
+    ((count,),) = await house.rows("SELECT COUNT(*) FROM messages WHERE session_id = ?", task_id)
+    return int(count)
+
+
+async def test_delete_removes_session_transcript_and_files_right_after_the_telling(
+    build: Build, tmp_path: Path
+) -> None:
+    house = await house_with(build, LocalTaskFiles(tmp_path), sends(cleanup="delete"))
+    await house.hire()
+    await house.say("go")
+    await house.until_quiet()
+    task = await house.task("child")
+    assert (task.phase, task.outcome, task.result, task.delivery) == (
+        Phase.COMPLETED, Outcome.OK, "done", Delivery.DELIVERED,
+    )  # fmt: skip
+    assert names(tmp_path) == set()
+    assert await words_of(house, task.id) == 0
+    assert await house.rows("SELECT 1 FROM calls WHERE session_id = ?", task.id) == []
+    ((deleted_at,),) = await house.rows("SELECT deleted_at FROM sessions WHERE id = ?", task.id)
+    assert deleted_at is not None
+    assert await house.rows("SELECT COUNT(*) FROM usage WHERE session_id = ?", task.id) == [(2,)]
+    assert len(await house.rows("SELECT 1 FROM events WHERE task_id = ?", task.id)) == task.seq
+    (told,) = [text for text in await house.inputs(house.main) if text.startswith("[Subagent]")]
+    assert "found.txt" in told, "what is gone was told of before"
+
+
+@pytest.mark.scenario(209)
+async def test_retry_and_continue_after_delete_are_refused(build: Build, tmp_path: Path) -> None:
+    house = await house_with(build, LocalTaskFiles(tmp_path), sends(cleanup="delete"))
+    await house.hire()
+    await house.say("go")
+    await house.until_quiet()
+    task = await house.task("child")
+    for how in ("retry", "continue"):
+        with pytest.raises(NotPossible, match="was deleted"):
+            await house.door.alone(control.again, house.policy, task.id, how, f"{how}:1", "", "person")
+    assert await house.task("child") == task
+
+
+@pytest.mark.scenario(14)
+async def test_a_plan_is_kept_whatever_was_asked_for(build: Build, tmp_path: Path) -> None:
+    house = await house_with(build, LocalTaskFiles(tmp_path), sends(cleanup="delete", planMode=True))
+    await house.hire()
+    await house.say("go")
+    task = await house.until_phase("child", Phase.AWAITING_APPROVAL)
+    ((spec,),) = await house.rows("SELECT spec FROM tasks WHERE id = ?", task.id)
+    assert "delete" not in spec
+
+
+@pytest.mark.scenario(52)
+@pytest.mark.parametrize(
+    ("retains", "kept"), [(False, {"found.txt"}), (True, {"found.txt", "given.txt", ".manifest.json"})]
+)
+async def test_keep_removes_what_was_given_unless_it_is_retained(
+    build: Build, tmp_path: Path, retains: bool, kept: set[str]
+) -> None:
+    rules = AttachmentRules(retain_on_keep=retains)
+    policy = replace(TICKING, limits=replace(TICKING.limits, attachments=rules))
+    house = await house_with(build, LocalTaskFiles(tmp_path), sends(), policy)
+    await house.hire()
+    await house.say("go")
+    await house.until_quiet()
+    task = await house.task("child")
+    assert task.phase is Phase.COMPLETED
+    assert names(tmp_path) == kept
+    assert await words_of(house, task.id) > 0
+    house.clock.jump(3600 + 120)  # "kept until archive"
+
+    async def is_archived() -> bool:
+        return names(tmp_path) == set()
+
+    await house.until(is_archived)
+
+
+@pytest.mark.scenario(52)
+async def test_files_of_a_killed_child_are_removed(build: Build, tmp_path: Path) -> None:
+    async def says(request: ModelRequest) -> Answer | str:
+        if opening(request) == "go" or not step(request):
+            return await sends()(request)  # type: ignore[no-any-return]
+        await asyncio.Event().wait()
+        return "never"
+
+    house = await house_with(build, LocalTaskFiles(tmp_path), says)
+    await house.hire()
+    await house.say("go")
+    await house.until_asked("do child", 2)
+    assert len(names(tmp_path)) == 3
+    task = await house.task("child")
+    await house.door.alone(control.kill, house.policy, task.id, "enough", "person")
+    await house.until_phase("child", Phase.COMPLETED)
+    assert names(tmp_path) == set()
+
+
+@pytest.mark.scenario(52)
+async def test_files_of_a_removed_child_are_removed(build: Build, tmp_path: Path) -> None:
+    house = await house_with(build, LocalTaskFiles(tmp_path), sends())
+    await house.hire()
+    await house.say("go")
+    await house.until_quiet()
+    assert names(tmp_path) == {"found.txt"}
+    await house.door.alone(control.remove, house.policy, (await house.task("child")).id, "person")
+    house.clock.jump(61)
+
+    async def is_gone() -> bool:
+        return names(tmp_path) == set()
+
+    await house.until(is_gone)
+
+
+@pytest.mark.scenario(109)
+async def test_cleanup_that_fails_is_shown_and_tried_again_later_and_later(
+    build: Build, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    files = StubbornFiles(tmp_path)
+    files.refusals = 3
+    house = await house_with(build, files, sends(cleanup="delete"))
+    caplog.set_level(logging.CRITICAL)
+    await house.hire()
+    await house.say("go")
+    for failed, wait_s in enumerate((60, 120, 240), start=1):
+
+        async def has_failed(failed: int = failed) -> bool:
+            lines = await house.rows("SELECT reason FROM events WHERE reason LIKE 'cleanup failed%'")
+            return len(lines) == failed
+
+        await house.until(has_failed)
+        task = await house.task("child")
+        assert (task.phase, task.outcome, task.delivery) == (
+            Phase.CLEANUP_PENDING, Outcome.OK, Delivery.DELIVERED,
+        )  # fmt: skip
+        assert task.wake_at is not None
+        assert task.wake_at - house.clock.now() == pytest.approx(wait_s, abs=5)
+        assert await words_of(house, task.id) > 0, "the transcript goes with the last step"
+        house.clock.jump(wait_s + 1)
+    task = await house.until_phase("child", Phase.COMPLETED)
+    assert await words_of(house, task.id) == 0
+    ((line,), *_) = await house.rows("SELECT reason FROM events WHERE reason LIKE 'cleanup failed%'")
+    assert "Directory not empty" in line
+    assert len(await house.rows("SELECT id FROM deliveries")) == 1
+
+
+@pytest.mark.scenario(111)
+async def test_crash_after_delivery_before_cleanup_is_cleaned_and_not_told_again(
+    build: Build, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    files = StubbornFiles(tmp_path)
+    files.refusals = 1000
+    house = await house_with(build, files, sends(cleanup="delete"))
+    caplog.set_level(logging.CRITICAL)
+    first = await house.hire()
+    await house.say("go")
+    await house.until_phase("child", Phase.CLEANUP_PENDING)
+    await house.crash(first)
+    files.refusals = 0
+    house.clock.jump(3601)
+    await house.hire()
+    await house.until_phase("child", Phase.COMPLETED)
+    assert names(tmp_path) == set()
+    assert len([text for text in await house.inputs(house.main) if text.startswith("[Subagent]")]) == 1
+
+
+async def test_a_dead_letter_keeps_session_and_files_until_it_is_dismissed(
+    build: Build, tmp_path: Path
+) -> None:
+    policy = replace(TICKING, announcing=replace(TICKING.announcing, slow=False, fast_tries=1, first_s=0.01))
+
+    async def says(request: ModelRequest) -> Answer | str:
+        if opening(request) == "go" and step(request) > 1:
+            raise StoreLost
+        return await sends(cleanup="delete")(request)  # type: ignore[no-any-return]
+
+    house = await house_with(build, LocalTaskFiles(tmp_path), says, policy)
+    worker = await house.hire()
+    await house.say("go")
+    await house.until_phase("child", Phase.ANNOUNCING)
+    await house.door.alone(control.close_main, house.policy, house.main)
+    await house.until_phase("child", Phase.ANNOUNCE_DEFERRED)
+    house.clock.jump(1801)
+    worker.hear([("look",)])
+    task = await house.until_phase("child", Phase.COMPLETED_GIVEUP)
+    assert task.delivery is Delivery.UNDELIVERED
+    assert names(tmp_path) == {"found.txt"}, "what was given is of no use any more"
+    assert await words_of(house, task.id) > 0
+    await house.door.alone(control.dismiss, house.policy, task.id, "person")
+
+    async def is_gone() -> bool:
+        return names(tmp_path) == set() and await words_of(house, task.id) == 0
+
+    await house.until(is_gone)
+    after = await house.task("child")
+    assert (after.phase, after.result, after.wake_at) == (Phase.COMPLETED_GIVEUP, "done", None)
