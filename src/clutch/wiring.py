@@ -12,12 +12,14 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, Self, TypeVar, Unpack
+from typing import Any, Self, TypeVar, Unpack, overload
 from urllib.parse import urlsplit
 
 from clutch.channels.hooks import Hooks
 from clutch.channels.hooks import Webhook as Webhook
+from clutch.core.admission import OWN_RUNTIME
 from clutch.core.agents import Agent, roster
+from clutch.core.checks import check_argument, shown
 from clutch.core.heartbeat import CHECKLIST
 from clutch.core.pacing import Bounds
 from clutch.core.policy import Policy
@@ -58,6 +60,8 @@ from clutch.tools.workspaces import LocalWorkspaces
 
 WORKSPACES = "workspaces"  #: in the state directory: those of isolated children
 TASKS = "tasks"  #: ... and the files given to children and handed over by them
+OWN_RUNTIMES = (OWN_RUNTIME, "agent", "acp")  #: names with a meaning of their own
+RUNTIME_CHARS_MAX = 64
 NO_CHANNELS: Mapping[str, Channel] = MappingProxyType({})
 NO_RUNTIMES: Mapping[str, Runtime] = MappingProxyType({})
 
@@ -231,6 +235,24 @@ async def opened_store(state: Path | str | None = None, database: str | None = N
         yield door
 
 
+def _check_arguments(given: Mapping[str, tuple[object, Any]]) -> None:
+    for name, (value, kind) in given.items():
+        check_argument(name, value, kind)
+
+
+def _check_parts(models: object, tools: object, providers: object) -> None:
+    """What takes the place of our own parts must look like them."""
+    if models is not None and not callable(getattr(models, "ask", None)):
+        rule = 'must have `async def ask(request, on_delta)`; a model is named by model="provider:model"'
+        raise InvalidInput("models", rule)
+    if tools is not None and not callable(getattr(tools, "specs", None)):
+        raise InvalidInput(
+            "tools", "must be a toolbox with `specs` and `run`; functions are added by @c.tool"
+        )
+    if not isinstance(providers, Sequence) or not all(isinstance(one, Provider) for one in providers):
+        raise InvalidInput("providers", f"must be a list of Provider(…), not {shown(providers)}")
+
+
 def _settled(
     policy: Policy, model: str | None, workspace: Path | str | None, agents: Sequence[Agent]
 ) -> Policy:
@@ -285,6 +307,19 @@ class Clutch(Gateway):
         port: int = 0,
         hooks: Sequence[Webhook] = (),
     ) -> None:
+        _check_arguments(
+            {
+                "state": (state, Path | str | None),
+                "database": (database, str | None),
+                "policy": (policy, Policy | None),
+                "workspace": (workspace, Path | str | None),
+                "model": (model, str | None),
+                "settings": (settings, ToolSettings | None),
+                "serve": (serve, bool),
+                "port": (port, int),
+            }
+        )
+        _check_parts(models, tools, providers)
         home = default_state_directory() if state is None else Path(state)
         self._served = home if serve and (database is None or state is not None) else None
         self._port = port
@@ -328,11 +363,22 @@ class Clutch(Gateway):
             return
         self.url = found.url
 
-    def tool(self, *, name: str | None = None, **flags: Unpack[Flags]) -> Callable[[F], F]:
+    @overload
+    def tool(self, function: F) -> F: ...
+
+    @overload
+    def tool(self, *, name: str | None = None, **flags: Unpack[Flags]) -> Callable[[F], F]: ...
+
+    def tool(
+        self, function: F | None = None, *, name: str | None = None, **flags: Unpack[Flags]
+    ) -> F | Callable[[F], F]:
         """Makes the function below it a tool of every agent here: typed parameters and a docstring are all."""
         if self._rooms is None:
             raise ClutchError("this Clutch was given its own tools; add the function to those")
-        return self._rooms.tools.tool(name=name, **flags)
+        if function is not None and not callable(function):
+            raise InvalidInput("tool", f"write @c.tool above a function, or @c.tool(name={shown(function)})")
+        register = self._rooms.tools.tool(name=name, **flags)
+        return register if function is None else register(function)
 
     def hook(self, name: str) -> Callable[[F], F]:
         """The function below it hears of this moment in a subagent's life, or is asked about it (`docs/hooks.md`)."""
@@ -349,6 +395,13 @@ class Clutch(Gateway):
 
     def runtime(self, name: str) -> Callable[[R], R]:
         """Makes the async function below it a way to work: `spawn(..., runtime=name)`."""
+        given: object = name
+        if not isinstance(given, str) or not 0 < len(given) <= RUNTIME_CHARS_MAX:
+            raise InvalidInput(
+                "runtime", f'needs a name of at most {RUNTIME_CHARS_MAX}: @c.runtime("crawler")'
+            )
+        if name in (*OWN_RUNTIMES, *self._runtimes):
+            raise InvalidInput(f"runtime {name!r}", "there is already one of this name; choose another")
 
         def register(function: R) -> R:
             self._runtimes[name] = FunctionRuntime(function)

@@ -22,13 +22,24 @@ SHOWN_MAX = 60  # an error repeats enough of a value to recognise it
 
 def check(settings: object) -> None:
     """Raises InvalidInput for the first field that does not fit. Numbers are finite and not negative."""
+    check_types(settings)
     kind: Any = type(settings)
-    for name, hint in _hints(kind):
+    for name, _, _ in _hints(kind):
         value = getattr(settings, name)
-        if not fits(value, hint):
-            raise InvalidInput(f"{kind.__name__}.{name}", f"must be {words(hint)}, not {shown(value)}")
         if _is_number(value) and not (math.isfinite(value) and value >= 0):
             raise InvalidInput(f"{kind.__name__}.{name}", f"must not be negative or without end: {value}")
+
+
+def check_types(settings: object) -> None:
+    kind: Any = type(settings)
+    for name, hint, is_secret in _hints(kind):
+        check_argument(f"{kind.__name__}.{name}", getattr(settings, name), hint, is_secret=is_secret)
+
+
+def check_argument(field: str, value: object, hint: Any, *, is_secret: bool = False) -> None:
+    if not fits(value, hint):
+        given = f"a {type(value).__name__}" if is_secret else shown(value)
+        raise InvalidInput(field, f"must be {words(hint)}, not {given}")
 
 
 def require(field: str, rule: str, *, is_kept: bool) -> None:
@@ -42,9 +53,10 @@ def shown(value: object) -> str:
 
 
 @lru_cache(maxsize=64)
-def _hints(kind: Any) -> Sequence[tuple[str, Any]]:
+def _hints(kind: Any) -> Sequence[tuple[str, Any, bool]]:
+    """With whether it may not be shown."""
     hints = get_type_hints(kind)
-    return [(field.name, hints[field.name]) for field in fields(kind)]
+    return [(field.name, hints[field.name], not field.repr) for field in fields(kind)]
 
 
 def _is_number(value: object) -> bool:
@@ -85,7 +97,7 @@ def words(hint: Any) -> str:
         return f"one of {', '.join(f'{hint.__name__}.{one.name}' for one in hint)}"
     if isinstance(hint, type) and is_dataclass(hint):
         return f"{'an' if hint.__name__[0] in 'AEIOU' else 'a'} {hint.__name__}(…)"
-    return _PLAIN.get(hint, str(hint))
+    return _PLAIN.get(hint) or f"a {getattr(hint, '__name__', hint)}"
 
 
 _PLAIN: Mapping[Any, str] = {

@@ -226,6 +226,8 @@ class Question:
     kind: QuestionKind
     detail: Mapping[str, Any]
     hash: str
+    session_key: str
+    task_id: str | None  #: None = a main agent asks
 
 
 class Gateway:
@@ -400,7 +402,17 @@ class Gateway:
     async def questions(self) -> list[Question]:
         """Everything that waits for somebody to decide, oldest first."""
         waiting = await self._kit.door.read(questions.waiting)
-        return [Question(one.id, one.kind, json.loads(one.body), one.hash) for one in waiting]
+        return [
+            Question(
+                one.id,
+                one.kind,
+                json.loads(one.body),
+                one.hash,
+                one.session_key,
+                keys.task_id(one.session_id) if one.is_task else None,
+            )
+            for one in waiting
+        ]
 
     async def answer(
         self, question: Question, decision: Literal["approve", "reject", "answer"], text: str = ""

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from urllib.parse import urlsplit
 
+from clutch.core.checks import check_types
 from clutch.core.model import Thinking
 from clutch.errors import InvalidInput
 
@@ -60,6 +61,7 @@ class Provider:
     efforts: Mapping[Thinking, str] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
+        check_types(self)
         if not _NAME.fullmatch(self.name):
             raise InvalidInput(
                 "models.providers", f"{self.name[:80]!r} is no name: a-z, 0-9, . _ and -, at most 64"

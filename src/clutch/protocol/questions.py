@@ -83,6 +83,8 @@ class Waiting:
     body: str
     hash: str
     asked_at: float
+    session_key: str
+    is_task: int  #: 0 = a main session asks
 
 
 def call_body(name: str, args: Mapping[str, Any]) -> str:
@@ -206,7 +208,7 @@ def waiting(now: float, root_id: int | None = None) -> Tx[list[Waiting]]:
     """The needs-you inbox, oldest first; of one root or of all."""
     del now
     rows = yield (
-        "SELECT q.id, q.session_id, q.kind, q.body, q.hash, q.asked_at FROM questions q"
+        "SELECT q.id, q.session_id, q.kind, q.body, q.hash, q.asked_at, s.key, s.is_task FROM questions q"
         " JOIN sessions s ON s.id = q.session_id WHERE q.answered_at IS NULL"
         " AND (CAST(? AS {big}) IS NULL OR s.root_id = ?) ORDER BY q.asked_at, q.id",
         (root_id, root_id),

@@ -5,11 +5,13 @@ What it has done is not journaled: after a crash it starts again from the beginn
 
 from __future__ import annotations
 
+import inspect
 import json
 from collections.abc import Awaitable, Callable
 from typing import Any
 
 from clutch.core.messages import Answer
+from clutch.errors import InvalidInput
 from clutch.ports import RuntimeJob
 
 Function = Callable[[RuntimeJob], Awaitable[Any]]
@@ -19,8 +21,11 @@ class FunctionRuntime:
     """`function` returns a text, an Answer (to report usage), or anything JSON can say."""
 
     def __init__(self, function: Function) -> None:
-        self._function = function
         self.name = getattr(function, "__name__", "function")
+        call = getattr(function, "__call__", None)  # noqa: B004 - of an object that can be awaited like a function
+        if not (inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(call)):
+            raise InvalidInput(f"runtime {self.name!r}", "must be an async function; write `async def`")
+        self._function = function
 
     async def run(self, job: RuntimeJob) -> Answer:
         said = await self._function(job)

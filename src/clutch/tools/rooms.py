@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from clutch.core.admission import SpawnRequest
+from clutch.core.checks import check
 from clutch.core.policy import Limits
 from clutch.core.session_calls import SessionCall
 from clutch.ports import HumanQuestion, ToolContext, ToolSpec
@@ -33,6 +34,9 @@ class ToolSettings:
     aliases: bool = False
     shell_needs_approval: bool = False
     mcp_servers: tuple[McpServer, ...] = ()
+
+    def __post_init__(self) -> None:
+        check(self)
 
 
 def _setting(is_boxed: bool) -> Sandbox:

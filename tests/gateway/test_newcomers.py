@@ -1,0 +1,114 @@
+"""The mistakes of a first hour: each is answered with the name of the argument and what to write instead."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from clutch import Agent, Clutch, InvalidInput, Policy, Provider, RuntimeJob, ToolSettings
+from clutch.core.messages import Answer, Call, Usage
+from clutch.ports import ModelRequest, OnDelta
+
+#: As a newcomer who has no type checker sees them.
+ANY_CLUTCH: Any = Clutch
+ANY_PROVIDER: Any = Provider
+ANY_TOOLSETTINGS: Any = ToolSettings
+ANY_POLICY: Any = Policy
+
+
+@pytest.mark.parametrize(
+    ("make", "field", "rule"),
+    [
+        (lambda: ANY_CLUTCH(model=5), "model", "must be text or None, not 5"),
+        (lambda: ANY_CLUTCH(state=5), "state", "must be a Path or text or None, not 5"),
+        (lambda: ANY_CLUTCH(database=Path("x")), "database", "must be text or None"),
+        (lambda: ANY_CLUTCH(policy={"limits": 5}), "policy", "must be a Policy(…) or None"),
+        (lambda: ANY_CLUTCH(settings=True), "settings", "must be a ToolSettings(…) or None, not True"),
+        (lambda: ANY_CLUTCH(serve="no"), "serve", "must be True or False, not 'no'"),
+        (lambda: ANY_CLUTCH(models="gpt-5"), "models", 'a model is named by model="provider:model"'),
+        (lambda: ANY_CLUTCH(tools=[print]), "tools", "functions are added by @c.tool"),
+        (lambda: ANY_CLUTCH(providers="openai"), "providers", "must be a list of Provider(…), not 'openai'"),
+        (lambda: ANY_CLUTCH(providers=["openai"]), "providers", "must be a list of Provider(…)"),
+        (lambda: ANY_CLUTCH(agents=["main"]), "agents", "must be Agent(…), not str"),
+        (lambda: ANY_CLUTCH(agents=[Agent("a"), Agent("a")]), "agents", "there are two agents 'a'"),
+        (lambda: ANY_POLICY(limits={"children_max": 5}), "Policy.limits", "must be a Limits(…)"),
+        (lambda: ANY_PROVIDER(5), "Provider.name", "must be text, not 5"),
+        (lambda: ANY_PROVIDER("lab", adapter="direct"), "Provider.adapter", "AdapterKind.DIRECT"),
+        (
+            lambda: ANY_PROVIDER("lab", concurrency_max="8"),
+            "Provider.concurrency_max",
+            "must be a whole number or None",
+        ),
+        (lambda: ANY_PROVIDER("lab", api_key=b"hush-hush"), "Provider.api_key", "must be text, not a bytes"),
+        (lambda: ANY_TOOLSETTINGS(sandbox="on"), "ToolSettings.sandbox", "Sandbox.ON"),
+        (lambda: ANY_CLUTCH().runtime("x")(lambda job: "x"), "runtime '<lambda>'", "write `async def`"),
+        (lambda: ANY_CLUTCH().runtime(print), "runtime", 'needs a name of at most 64: @c.runtime("crawler")'),
+        (lambda: ANY_CLUTCH().runtime("subagent"), "runtime 'subagent'", "choose another"),
+        (lambda: ANY_CLUTCH().tool("weather"), "tool", "@c.tool(name='weather')"),
+    ],
+)
+def test_a_wrong_argument_is_named_with_what_it_must_be(
+    make: Callable[[], Any], field: str, rule: str
+) -> None:
+    with pytest.raises(InvalidInput) as caught:
+        make()
+    assert caught.value.field == field
+    assert rule in caught.value.rule
+    assert "hush" not in str(caught.value)
+
+
+def test_two_runtimes_of_one_name_are_a_mistake(tmp_path: Path) -> None:
+    c = Clutch(state=tmp_path)
+
+    @c.runtime("crawler")
+    async def crawl(job: RuntimeJob) -> str:
+        return job.text
+
+    with pytest.raises(InvalidInput, match="already one of this name"):
+        c.runtime("crawler")
+
+
+def test_a_tool_needs_no_parentheses(tmp_path: Path) -> None:
+    c = Clutch(state=tmp_path)
+
+    @c.tool
+    def plain(city: str) -> str:
+        """The weather."""
+        return city
+
+    @c.tool(name="other", read_only=True)
+    def named(city: str) -> str:
+        """The weather."""
+        return city
+
+    assert plain("Rome") == named("Rome") == "Rome"
+    assert c._rooms is not None
+    flags = {spec.name: spec.read_only for spec in c._rooms.tools.specs()}
+    assert (flags["plain"], flags["other"]) == (False, True)
+
+
+class Asks:
+    """Whoever it is, it asks a person first."""
+
+    async def ask(self, request: ModelRequest, on_delta: OnDelta) -> Answer:
+        asked = any(isinstance(one, Answer) for one in request.transcript)
+        call = Call("ask_human", {"question": "which?"})
+        return Answer("done") if asked else Answer("", (call,), Usage(1, 1), "asks", "tools")
+
+
+@pytest.mark.anyio
+async def test_a_question_names_its_task_or_that_a_main_agent_asks(tmp_path: Path) -> None:
+    async with Clutch(state=tmp_path / "state", models=Asks(), workspace=tmp_path, serve=False) as c:
+        task = await c.spawn("look")
+        await c.say("hello", session="agent:main:chat:people")
+        async for event in c.events():
+            if event.name == "question" and len(await c.questions()) == 2:
+                break
+        named = {(one.task_id, one.session_key.split(":")[2]) for one in await c.questions()}
+        assert named == {(task.id, "subagent"), (None, "chat")}
+        for question in await c.questions():
+            await c.answer(question, "answer", "this one")
+        assert (await task).is_ok
