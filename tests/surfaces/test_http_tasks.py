@@ -348,3 +348,13 @@ def test_words_to_a_main_agent_start_its_turn(client: Client) -> None:
         declined(lambda: client.post("/v1/sessions/nobody/messages", {"text": "x"})).said["field"]
         == "session"
     )
+
+
+def test_a_session_is_deleted_only_when_nothing_of_it_works(client: Client) -> None:
+    task = spawned(client, "slow one")
+    key = seen(client, task, lambda one: one["phase"] == "running")["sessionKey"]
+    path = f"/v1/sessions/{quote(key, safe='')}"
+    error = declined(lambda: client.delete(path))
+    assert (error.status, error.code, error.said["rule"]) == (403, "forbidden", "state")
+    assert client.delete(path, kill=True) == {"status": "deleted", "sessionKey": key}
+    assert client.get(task_path(task))["outcome"] == "killed"

@@ -250,3 +250,27 @@ def remove(target: Target, state: State = None, as_json: AsJson = False) -> None
     from clutch.cli import doing
 
     doing.verb("remove", state, target, as_json=as_json)
+
+
+@acts.command()
+def rm(
+    session: Annotated[
+        str, typer.Argument(metavar="SESSION", help="Its key, or a task whose session is meant.")
+    ],
+    kill: Annotated[
+        bool, typer.Option("--kill", help="First stop whatever works in it or below it.")
+    ] = False,
+    force: Annotated[
+        bool, typer.Option("--force", help="Although its result was not told; the result stays, undelivered.")
+    ] = False,
+    keep_transcript: Annotated[
+        bool, typer.Option("--keep-transcript", help="Only out of lists and quotas; its words stay.")
+    ] = False,
+    state: State = None,
+    as_json: AsJson = False,
+) -> None:
+    """Delete a session and its transcript. Use, outcome and timeline stay."""
+    from clutch.cli import doing
+
+    options = {"kill": kill, "force": force, "keepTranscript": keep_transcript}
+    doing.remove_session(state, session, options, as_json=as_json)

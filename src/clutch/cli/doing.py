@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 import typer
 
@@ -226,9 +227,7 @@ def answer(
         print_object("answer", said) if as_json else say(words(said))
 
 
-def remove_session(state: Path | None, key: str, options: Mapping[str, bool], *, as_json: bool) -> None:
-    from urllib.parse import quote
-
+def remove_session(state: Path | None, target: str, options: Mapping[str, bool], *, as_json: bool) -> None:
     with answering("rm", as_json=as_json):
-        said = gateway(state).delete(f"/v1/sessions/{quote(key, safe='')}", **options)
-        print_object("rm", said) if as_json else say(f"removed: {key}")
+        said = gateway(state).delete(f"/v1/sessions/{quote(target, safe='')}", **options)
+        print_object("rm", said) if as_json else say(f"{said['status']}: {said['sessionKey']}")

@@ -108,6 +108,16 @@ class Desk:
     async def dismiss(self, caller: Caller, target: str) -> Object:
         return await self._task((await self._verbs.dismiss(caller, await self._number(caller, target))).id)
 
+    async def delete(
+        self, caller: Caller, target: str, *, kills: bool, force: bool, keep_transcript: bool
+    ) -> Object:
+        """The session of a target. `kills`: first whatever works in it or below it."""
+        found = await self._gateway.kit.door.read(reads.session, reads.standpoint(caller), target)
+        if kills:
+            await self._verbs.stop(caller, found.session_id)
+        await self._verbs.delete(caller, found.session_id, force=force, keep_transcript=keep_transcript)
+        return {"status": "archived" if keep_transcript else "deleted", "sessionKey": found.session_key}
+
     async def _task(self, number: int) -> Object:
         return await self._gateway.kit.door.read(reads.known, number)
 

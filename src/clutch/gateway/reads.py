@@ -17,7 +17,7 @@ from clutch.gateway import objects
 from clutch.gateway.objects import Object
 from clutch.protocol import listing, needs_you, targets, views
 from clutch.protocol.listing import PAGE_MAX, Wanted
-from clutch.protocol.targets import Standpoint
+from clutch.protocol.targets import Found, Standpoint
 from clutch.store.door import Tx
 
 TARGET_CHARS_MAX = 300
@@ -170,13 +170,17 @@ def task_of(now: float, session_id: int) -> Tx[str | None]:
     return None if found is None else keys.task_id(session_id)
 
 
+def session(now: float, who: Standpoint, target: str) -> Tx[Found]:
+    return (yield from targets.resolve(now, meant(target), who))
+
+
 def session_number(now: float, who: Standpoint, target: str) -> Tx[int]:
-    return (yield from targets.resolve(now, meant(target), who)).session_id
+    return (yield from session(now, who, target)).session_id
 
 
 def root_number(now: float, who: Standpoint, target: str) -> Tx[int]:
     """Of the main session above it."""
-    found = yield from targets.resolve(now, meant(target), who)
+    found = yield from session(now, who, target)
     if found.task_id is None:
         return found.session_id
     task = yield from views.one(now, found.task_id)

@@ -42,8 +42,28 @@ async def say(ask: Ask[Words, Query]) -> Reply:
     return Reply({"letterId": letter}, 202)
 
 
+class DeleteQuery(Query):
+    kill: bool = False
+    force: bool = False
+    keep_transcript: Annotated[bool, Field(alias="keepTranscript")] = False
+
+
+async def delete(ask: Ask[Body, DeleteQuery]) -> Reply:
+    query = ask.query
+    return Reply(
+        await ask.house.desk.delete(
+            ask.caller,
+            ask.path["key"],
+            kills=query.kill,
+            force=query.force,
+            keep_transcript=query.keep_transcript,
+        )
+    )
+
+
 ENTRIES = (
     Entry("GET", "/v1/sessions", Scope.READ, listed, query=SessionsQuery),
     Entry("GET", "/v1/sessions/{key}/transcript", Scope.READ, transcript, query=PageQuery),
+    Entry("DELETE", "/v1/sessions/{key}", Scope.ADMIN, delete, query=DeleteQuery),
     Entry("POST", "/v1/sessions/{key}/messages", Scope.WRITE, say, Words),
 )
