@@ -34,11 +34,11 @@ CASES = [
     (
         "its worker is dead",
         replace(AT, phase=Phase.RUNNING, own=replace(OWN, is_owned=True, lease_until=99.0)),
-        Gate.LEASE, "a worker takes it up", "serve",
+        Gate.LEASE, "another worker takes over", "why t_2",
     ),
     (
         "its worker is gone",
-        replace(AT, phase=Phase.RUNNING, own=replace(OWN, is_owned=True)),
+        replace(AT, phase=Phase.RUNNING, workers=0, own=replace(OWN, is_owned=True)),
         Gate.LEASE, "a worker takes it up", "serve",
     ),
     ("freed, and the lane full", replace(AT, phase=Phase.RUNNING, lanes=FULL), Gate.LANE_FULL, "8 turns", "ps"),

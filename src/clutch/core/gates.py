@@ -86,6 +86,7 @@ class Stuck:
     questions: tuple[str, ...] = ()
     until: float | None = None
     slots: int | None = None  #: of a lane that is full
+    is_served: bool = False  #: others are alive and will take it over
 
 
 def unserved(facts: Facts) -> Facts:
@@ -123,8 +124,10 @@ def _to_be_worked_on(facts: Facts, room: Room | None) -> Stuck | None:
     if room is None:
         return None
     if room.is_owned:
-        is_held_by_a_dead = room.lease_until is None or room.lease_until < facts.at
-        return Stuck(Gate.LEASE, room.lease_until or facts.since, room) if is_held_by_a_dead else None
+        if room.lease_until is not None and room.lease_until >= facts.at:
+            return None
+        since = room.lease_until or facts.since
+        return Stuck(Gate.LEASE, since, room, is_served=facts.workers > 0)
     if room.due is None:
         return None
     if not facts.workers:

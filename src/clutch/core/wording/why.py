@@ -160,8 +160,10 @@ def opens_when(stuck: Stuck) -> str:
         case Gate.LANE_FULL:
             lane = "its lane" if stuck.room is None else f"the lane `{stuck.room.lane}`"
             return f"one of the {stuck.slots} turns in {lane} ends"
+        case Gate.LEASE if stuck.is_served:
+            return "another worker takes over from the one that is gone, within seconds"
         case Gate.LEASE:
-            return "a worker takes it up; none holds it now"
+            return "a worker takes it up; none is alive now"
         case Gate.DESCENDANTS_ACTIVE:
             return f"the last of these children has settled{by}"
         case Gate.REQUESTER_BUSY:
@@ -192,7 +194,7 @@ def command(stuck: Stuck, task: str) -> str:
         case Gate.LANE_FULL:
             return "clutch ps --phase running"
         case Gate.LEASE:
-            return "clutch serve"
+            return f"clutch why {task}" if stuck.is_served else "clutch serve"
         case Gate.DESCENDANTS_ACTIVE:
             return f"clutch why {keys.task_id(stuck.children[0])}"
         case Gate.REQUESTER_BUSY | Gate.REQUESTER_MISSING | Gate.QUIET_HOURS:
