@@ -102,4 +102,22 @@ async def test_info_of_a_child_of_a_child_names_its_requester(world: World, main
     assert lines["Requester"] == f"top ({keys.task_id(top)})"
     assert (lines["Task"], lines["Cleanup"], lines["Mode"]) == ("look closely", "keep", "run")
     assert lines["Result"].startswith("4 B, sha256 ")
+    assert lines["Archive"] == "n/a"
     assert await world.door.read(info.info, 77) is None
+
+
+async def test_info_tells_when_what_was_told_is_archived(world: World, main: int) -> None:
+    task = await world.child(main)
+    assert await archive_at(world, task) is None
+    await world.end(task)
+    assert await archive_at(world, task) is None
+    await world.live()
+    ended_at = (await world.task(task)).ended_at or 0.0
+    assert await archive_at(world, task) == ended_at + 3600
+    assert await archive_at(world, task, 0.0) is None
+
+
+async def archive_at(world: World, task_id: int, after_s: float = 3600.0) -> float | None:
+    found = await world.door.read(info.info, task_id, after_s)
+    assert found is not None
+    return found.contract.archive_at

@@ -19,7 +19,8 @@ class Info:
     contract: Contract
 
 
-def info(now: float, task_id: int) -> Tx[Info | None]:
+def info(now: float, task_id: int, archive_after_s: float = 0.0) -> Tx[Info | None]:
+    """`archive_after_s`: as the policy has it; 0 = what is over is never archived."""
     view = yield from views.one(now, task_id)
     if view is None:
         return None
@@ -42,9 +43,15 @@ def info(now: float, task_id: int) -> Tx[Info | None]:
         workspace,
         queued_at,
         archived_at,
-        None,
+        _archive_at(view, 0.0 if asked.get("mode") == "session" else archive_after_s),
         None if result is None else len(result.encode()),
         sha,
         tuple((name, size) for name, size, _ in asked.get("attachments", ())),
     )
     return Info(view, contract)
+
+
+def _archive_at(view: TaskView, after_s: float) -> float | None:
+    """Nothing that runs, could not be told or stays for follow-ups is archived."""
+    is_told = view.phase is Phase.COMPLETED and view.ended_at is not None
+    return (view.ended_at or 0.0) + after_s if is_told and after_s else None

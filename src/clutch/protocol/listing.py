@@ -27,7 +27,7 @@ _MOMENT = re.compile(r"[0-9]{1,12}(\.[0-9]{1,17})?(e[+-]?[0-9]{1,3})?")
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """None and False: whatever. `ended_after`: leaves out what had ended and was told before that moment."""
+    """None and False: whatever. `ended_after`: leaves out what is archived, or had ended before that and was told."""
 
     root_id: int | None = None
     requester_id: int | None = None
@@ -108,7 +108,7 @@ def _pairs(wanted: Wanted) -> Iterator[tuple[str, tuple[Any, ...]]]:
 _STILL_SHOWN = (
     f"id IN (SELECT id FROM tasks WHERE {IS_UNTOLD}"  # noqa: S608 (constant words)
     " UNION ALL SELECT id FROM tasks WHERE delivery = 'undelivered'"
-    " UNION ALL SELECT id FROM tasks WHERE ended_at IS NOT NULL AND ended_at >= ?)"
+    " UNION ALL SELECT id FROM tasks WHERE archived_at IS NULL AND ended_at IS NOT NULL AND ended_at >= ?)"
 )
 
 

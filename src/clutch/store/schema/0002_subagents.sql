@@ -15,9 +15,8 @@ ALTER TABLE deliveries ADD COLUMN tried {text};
 ALTER TABLE outbox ADD COLUMN task_id {big};
 ALTER TABLE outbox ADD COLUMN generation {big};
 
--- Lists: in the order of creation, and what ended lately.
+-- Lists: in the order of creation.
 CREATE INDEX tasks_created ON tasks(created_at, id);
-CREATE INDEX tasks_ended ON tasks(ended_at) WHERE ended_at IS NOT NULL;
 -- Targets: the numbers of the list that somebody was last shown.
 CREATE TABLE shown(
   viewer {text} NOT NULL, number {big} NOT NULL, task_id {big} NOT NULL, PRIMARY KEY(viewer, number)){without_rowid};
