@@ -116,6 +116,7 @@ async def test_calls_a_superseded_run_left_open_get_a_result_before_anything_els
     run = await world.started(main)
     await run.respond(calls("write", "shell"))
     await world.door.alone(control.steer, world.policy, run.session_id, "s", "stop that", "person")
+    world.clock.advance(world.policy.work.tool_grace_s)  # they had their moment to end
     await world.start(run.session_id)
     *_, asked, unknown, instruction = await world.transcript(run.session_id)
     assert isinstance(asked, Answer)

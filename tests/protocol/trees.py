@@ -19,6 +19,7 @@ from clutch.core.budget import Amount
 from clutch.core.budget import Refused as NothingLeft
 from clutch.core.messages import Answer, Call, Result, Results, Usage
 from clutch.core.policy import Budgets
+from clutch.errors import RateLimited
 from clutch.protocol import control, turns, usage
 from clutch.protocol.sessions import Stale
 from clutch.protocol.usage import Fate
@@ -178,7 +179,7 @@ class Tree:
         what = self.chance.choices(
             ("call", "crash", "kill", "steer", "break", "time", "raise", "stop"), (80, 5, 3, 4, 3, 3, 2, 2)
         )[0]
-        with contextlib.suppress(Stale, control.NotPossible):  # a kill or a steer came first, or too late
+        with contextlib.suppress(Stale, control.NotPossible, RateLimited):  # a kill or a steer came first
             await getattr(self, f"do_{what}")()
         if what != "call" or not self.actors:
             await self.pick_up()
