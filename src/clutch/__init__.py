@@ -19,15 +19,17 @@ if TYPE_CHECKING:
         OnInvalidModel,
         Subagents,
     )
-    from clutch.core.authority import ToolPolicy
+    from clutch.core.authority import Peers, ToolPolicy, Visibility
     from clutch.core.model import Outcome, Thinking, Workspace
-    from clutch.core.policy import Budgets, Limits, OnBudget, Policy
+    from clutch.core.policy import Budgets, Control, LateResult, Limits, OnBudget, Policy
     from clutch.errors import (
         ClutchError,
         DiskFull,
+        Forbidden,
         IdempotencyConflict,
         InvalidInput,
         NotFound,
+        RateLimited,
         SchemaTooNew,
         SpawnRefused,
         StateDirectoryInUse,
@@ -58,12 +60,15 @@ __all__ = [
     "Budgets",
     "Clutch",
     "ClutchError",
+    "Control",
     "Delegation",
     "DiskFull",
     "Event",
+    "Forbidden",
     "Heartbeat",
     "IdempotencyConflict",
     "InvalidInput",
+    "LateResult",
     "Limits",
     "McpServer",
     "NotFound",
@@ -72,10 +77,12 @@ __all__ = [
     "OnFull",
     "OnInvalidModel",
     "Outcome",
+    "Peers",
     "PlanChanged",
     "Policy",
     "Provider",
     "Question",
+    "RateLimited",
     "RuntimeJob",
     "Sandbox",
     "SchemaTooNew",
@@ -95,6 +102,7 @@ __all__ = [
     "UnknownTask",
     "UnsafeStateDirectory",
     "UnsupportedStore",
+    "Visibility",
     "Workspace",
     "__version__",
 ]
@@ -108,9 +116,11 @@ _ELSEWHERE = {
     "AgentDefaults": "clutch.core.agents",
     "Budgets": "clutch.core.policy",
     "Clutch": "clutch.wiring",
+    "Control": "clutch.core.policy",
     "Delegation": "clutch.core.agents",
     "Event": "clutch.gateway.api",
     "Heartbeat": "clutch.core.agents",
+    "LateResult": "clutch.core.policy",
     "Limits": "clutch.core.policy",
     "McpServer": "clutch.wiring",
     "NotPossible": "clutch.gateway.api",
@@ -118,6 +128,7 @@ _ELSEWHERE = {
     "OnFull": "clutch.core.agents",
     "OnInvalidModel": "clutch.core.agents",
     "Outcome": "clutch.core.model",
+    "Peers": "clutch.core.authority",
     "PlanChanged": "clutch.gateway.api",
     "Policy": "clutch.core.policy",
     "Provider": "clutch.wiring",
@@ -133,6 +144,7 @@ _ELSEWHERE = {
     "ToolSettings": "clutch.wiring",
     "UnknownQuestion": "clutch.gateway.api",
     "UnknownTask": "clutch.gateway.api",
+    "Visibility": "clutch.core.authority",
     "Workspace": "clutch.core.model",
 }
 

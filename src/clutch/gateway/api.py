@@ -39,6 +39,7 @@ from clutch.errors import (
 )
 from clutch.gateway import reads
 from clutch.gateway.checks import check_key, check_text, in_surface_spelling, main_session, task_number
+from clutch.gateway.commands import PERSON, is_command, run_command
 from clutch.gateway.objects import Object
 from clutch.gateway.spawns import Asked, OnFullWord, Spawns, arguments, check_on_full
 from clutch.gateway.waiting import Waiting
@@ -424,18 +425,41 @@ class Gateway:
 
     # ---- talking -------------------------------------------------------------------------------------
 
-    async def say(self, text: str, *, session: str = MAIN_SESSION, idempotency_key: str | None = None) -> str:
+    async def say(
+        self,
+        text: str,
+        *,
+        session: str = MAIN_SESSION,
+        idempotency_key: str | None = None,
+        caller: OperatorCaller = PERSON,
+    ) -> str:
         """A person's words to a main agent, on disk when this returns. `reply` has the answer.
 
-        Gives the id of the letter: the same for the same key."""
+        Gives the id of the letter: the same for the same key. A slash command (`/subagents list`) is carried out
+        for `caller` instead, and answered where the agent would answer."""
         kit = self._kit
         check_key(idempotency_key)
         check_text("text", text, kit.policy.limits.task_bytes_max)
         receiver = await self._session(session)
         key = f"user:{receiver}:{idempotency_key or kit.ids.uuid4()}"
-        known = (receiver, key, LetterKind.USER, text, f"{CHANNEL}:{session}")
-        await self._tx(receiver, inbox.say, kit.policy, *known)
+        route = f"{CHANNEL}:{session}"
+        if is_command(text):
+            said = await run_command(self, session, text, caller, key)
+            await self._tx(receiver, outbox.post, receiver, f"command:{key}", route, said)
+        else:
+            await self._tx(receiver, inbox.say, kit.policy, receiver, key, LetterKind.USER, text, route)
         return key
+
+    async def command(
+        self, line: str, *, session: str = MAIN_SESSION, caller: OperatorCaller = PERSON
+    ) -> str:
+        """A slash command, and the text that answers it."""
+        check_text("line", line, self._kit.policy.limits.task_bytes_max)
+        return await run_command(self, session, line, caller)
+
+    async def session(self, session: str) -> tuple[int, str]:
+        """For surfaces: the number of a main session, made if it is not there, and its agent."""
+        return await self._session(session), main_session(session).agent_id
 
     async def notify(self, text: str, *, session: str = MAIN_SESSION) -> bool:
         """Something happened: the agent reads it in its next turn. Wakes nobody; `wake` does.

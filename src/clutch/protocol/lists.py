@@ -7,14 +7,15 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from clutch.core import keys
 from clutch.core.authority import Denied, Target, Verb, can
 from clutch.core.keys import SessionKey, parse_session_key
 from clutch.core.model import Phase
 from clutch.core.policy import Policy
 from clutch.core.task_view import NOTHING_USED, Tally, TaskView
-from clutch.core.wording.lists import list_text
+from clutch.core.wording.lists import info_text, list_text
 from clutch.errors import AmbiguousTarget, Forbidden, NotFound
-from clutch.protocol import listing, targets, views
+from clutch.protocol import info, listing, targets, views
 from clutch.protocol.listing import Wanted
 from clutch.protocol.sessions import IS_WORKING
 from clutch.protocol.targets import Found, Standpoint
@@ -52,6 +53,14 @@ def _nested(shown: Sequence[TaskView], parent_id: int) -> list[TaskView]:
 def _numbered(now: float, viewer: str, shown: Sequence[TaskView], title: str) -> Tx[str]:
     yield from targets.remember(now, viewer, [view.task_id for view in shown])
     return list_text(shown, now, title)
+
+
+def about(now: float, task_id: int) -> Tx[str]:
+    """All that is known of one."""
+    found = yield from info.info(now, task_id)
+    if found is None:
+        raise NotFound(f"there is no task {keys.task_id(task_id)}")
+    return info_text(found.view, found.contract, now)
 
 
 def alive(now: float, session_id: int) -> Tx[list[int]]:

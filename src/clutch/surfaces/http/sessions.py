@@ -38,7 +38,9 @@ async def transcript(ask: Ask[Body, PageQuery]) -> Reply:
 
 
 async def say(ask: Ask[Words, Query]) -> Reply:
-    letter = await ask.house.gateway.say(ask.body.text, session=ask.path["key"], idempotency_key=ask.key)
+    letter = await ask.house.gateway.say(
+        ask.body.text, session=ask.path["key"], idempotency_key=ask.key, caller=ask.caller
+    )
     return Reply({"letterId": letter}, 202)
 
 
