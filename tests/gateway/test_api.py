@@ -173,10 +173,10 @@ async def test_reply_to_a_result_that_nobody_was_there_for_is_shown_at_the_next_
         task = await c.spawn("look it up", label="look")
         await c.settled()
         assert (await task).is_ok
-        assert list((await c._kit.door.read(outbox.waiting)).values()) == [1]
+        assert (await c._kit.door.read(outbox.unheard)).waiting == 1
     async with clutch(tmp_path / "state", policy=quick) as c:
         assert (await c.reply()).startswith('heard: [Subagent] "look" completed successfully')
-        assert await c._kit.door.read(outbox.waiting) == {}
+        assert (await c._kit.door.read(outbox.unheard)).waiting == 0
         with pytest.raises(TimeoutError):
             async with asyncio.timeout(0.05):
                 await c.reply()

@@ -8,7 +8,7 @@ import pytest
 
 from clutch.core.model import Delivery, LetterState, Phase
 from clutch.core.policy import Direct
-from clutch.protocol import control, outbox, sending, trace
+from clutch.protocol import control, listing, outbox, sending, trace
 from clutch.protocol.outbox import Parcel
 from tests.protocol.world import World
 
@@ -132,12 +132,10 @@ async def test_counter_hands_a_result_out_once_and_then_it_is_told(world: World,
     await world.mail()
     await world.claim()
     await world.begin(sender)
-    assert await world.door.read(outbox.waiting) == {sender: 1}
     known = (world.policy, sender, "terminal")
     assert "the finding" in (await world.door.alone(sending.hand_out, *known) or "")
     assert await world.door.alone(sending.hand_out, *known) is None
     assert (await world.task(task)).delivery is Delivery.DELIVERED
-    assert await world.door.read(outbox.waiting) == {}
 
 
 async def test_what_a_session_sleeps_for_is_read_by_its_model(world: World, sender: int) -> None:
@@ -176,3 +174,18 @@ async def test_closed_and_reopened_session_does_not_send_twice(world: World, sen
     assert (await world.task(task)).delivery is Delivery.DELIVERED
     assert await world.door.alone(outbox.claim, world.worker, "terminal", 10) == []
     assert len(await world.inputs(sender)) == 1
+
+
+async def test_words_nobody_has_heard_are_counted_and_those_no_channel_took_apart(
+    world: World, main: int
+) -> None:
+    for text in ("one", "two"):
+        await world.tell(main, text)
+        await (await world.start(main)).finish(f"answer to {text}")
+    assert await world.door.read(outbox.unheard, main) == (2, 0)
+    first, second = await world.door.alone(outbox.claim, world.worker, "terminal", 10)
+    await world.door.tx((), sending.refused, world.policy, world.worker, first, "you are blocked")
+    await world.door.tx((), sending.failed, world.policy, world.worker, second, "no route")
+    assert await world.door.read(outbox.unheard) == (0, 1)
+    assert (await world.door.read(listing.summary)).unsent == 1
+    assert await world.door.read(outbox.unheard, main + 1) == (0, 0)

@@ -148,7 +148,7 @@ def summary(counted: Mapping[str, Any]) -> str:
     names = {"needsYou": "need you", "replies": "replies to read"}
     parts = [
         f"{counted[name]} {names.get(name, name)}"
-        for name in ("running", "queued", "waiting", "needsYou", "done", "undelivered", "replies")
+        for name in ("running", "queued", "waiting", "needsYou", "done", "undelivered", "replies", "unsent")
         if counted[name]
     ]
     if counted["usd"] is not None:

@@ -133,8 +133,9 @@ class Summary:
     needs_you: int = 0
     done: int = 0
     undelivered: int = 0
+    replies: int = 0  #: words of main agents that wait for somebody to attach
+    unsent: int = 0  #: … that no channel took
     usd: Decimal | None = None
-    replies: int = 0  #: of main agents that wait for somebody to attach
 
 
 @dataclass(frozen=True, slots=True)

@@ -133,8 +133,9 @@ def summary(counted: Summary) -> Object:
         "needsYou": counted.needs_you,
         "done": counted.done,
         "undelivered": counted.undelivered,
-        "usd": money(counted.usd),
         "replies": counted.replies,
+        "unsent": counted.unsent,
+        "usd": money(counted.usd),
     }
 
 
@@ -252,8 +253,9 @@ def steered(done: Steered) -> Object:
     }
 
 
-def inbox(items: Sequence[Item]) -> Object:
-    return {"items": [_item(item) for item in items]}
+def inbox(items: Sequence[Item], replies: int = 0) -> Object:
+    """`replies`: words of main agents that wait for somebody to attach."""
+    return {"items": [_item(item) for item in items], "replies": replies}
 
 
 def _item(item: Item) -> Object:

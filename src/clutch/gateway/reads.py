@@ -15,7 +15,7 @@ from clutch.core.task_view import TaskView
 from clutch.errors import InvalidInput, NotFound
 from clutch.gateway import objects
 from clutch.gateway.objects import Object
-from clutch.protocol import listing, needs_you, targets, views
+from clutch.protocol import listing, needs_you, outbox, targets, views
 from clutch.protocol.listing import PAGE_MAX, Wanted
 from clutch.protocol.targets import Found, Standpoint
 from clutch.store.door import Tx
@@ -129,7 +129,8 @@ def replay(now: float, who: Standpoint, target: str, after: int = 0, limit: int 
 
 
 def inbox(now: float) -> Tx[Object]:
-    return objects.inbox((yield from needs_you.waiting(now)))
+    replies = (yield from outbox.unheard(now)).waiting
+    return objects.inbox((yield from needs_you.waiting(now)), replies)
 
 
 def result_if_any(now: float, number: int) -> Tx[Object | None]:

@@ -16,7 +16,7 @@ from clutch.core.attachments import handed
 from clutch.core.model import UNTOLD, Outcome, Phase
 from clutch.core.task_view import Line, ResultView, Summary, TaskView, Transcript
 from clutch.errors import InvalidInput
-from clutch.protocol import views
+from clutch.protocol import outbox, views
 from clutch.protocol.sessions import IS_UNTOLD
 from clutch.store.door import Tx
 
@@ -116,7 +116,6 @@ _STILL_SHOWN = (
 
 
 def summary(now: float, wanted: Wanted = EVERYTHING) -> Tx[Summary]:
-    del now
     where, values = _conditions(wanted)
     rows = yield (
         "SELECT phase, CASE WHEN phase = 'paused' THEN reason ELSE '' END AS why, delivery, COUNT(*) FROM tasks"  # noqa: S608
@@ -134,17 +133,9 @@ def summary(now: float, wanted: Wanted = EVERYTHING) -> Tx[Summary]:
         f" AND u.session_id IN (SELECT id FROM tasks WHERE {where})",
         values,
     )
+    unheard = yield from outbox.unheard(now, wanted.root_id)
     usd = views.tally(spent[0]).usd if spent[0][4] else None
-    return Summary(**counts, usd=usd, replies=(yield from _replies(wanted.root_id)))
-
-
-def _replies(root_id: int | None) -> Tx[int]:
-    """Words of main agents that nobody was there to hear."""
-    rows = yield (
-        "SELECT COUNT(*) FROM outbox WHERE due IS NOT NULL AND (CAST(? AS {big}) IS NULL OR session_id = ?)",
-        (root_id, root_id),
-    )
-    return int(rows[0][0])
+    return Summary(**counts, replies=unheard.waiting, unsent=unheard.unsent, usd=usd)
 
 
 def _word(phase: Phase, why: str) -> str:

@@ -101,46 +101,21 @@ def free(now: float, worker_id: int, channel: str) -> Tx[None]:
     )
 
 
-def waiting(now: float) -> Tx[dict[int, int]]:
-    """How many messages wait for somebody to attach, by session. Failed ones wait for another try, not for people."""
+class Unheard(NamedTuple):
+    """Words of main agents that no person has heard."""
+
+    waiting: int  #: for somebody to attach
+    unsent: int  #: no channel took them, and none will be tried again
+
+
+def unheard(now: float, session_id: int | None = None) -> Tx[Unheard]:
+    """Of one session, or of all. A task's own words are not among them: what becomes of those stands in the task."""
     del now
+    of_one = "" if session_id is None else " AND session_id = ?"
     rows = yield (
-        "SELECT session_id, COUNT(*) FROM outbox WHERE due IS NOT NULL AND attempts = 0 AND owner IS NULL"
-        " GROUP BY session_id",
-        (),
+        "SELECT COUNT(CASE WHEN due IS NOT NULL AND attempts = 0 THEN 1 END),"  # noqa: S608 (constant words)
+        " COUNT(CASE WHEN due IS NULL THEN 1 END) FROM outbox"
+        f" WHERE done_at IS NULL AND owner IS NULL AND task_id IS NULL{of_one}",
+        () if session_id is None else (session_id,),
     )
-    return dict(rows)
-
-
-class Undelivered(NamedTuple):
-    """Words that will not be sent again by themselves, and why."""
-
-    id: int
-    session_id: int
-    channel: str
-    target: str
-    body: str
-    error: str
-
-
-def undelivered(now: float, limit: int = 100) -> Tx[list[Undelivered]]:
-    """Replies that no channel took. A task's result is not among them: its dead letter is the task's."""
-    del now
-    rows = yield (
-        "SELECT id, session_id, channel, target, body, error FROM outbox"
-        " WHERE done_at IS NULL AND due IS NULL AND owner IS NULL AND task_id IS NULL ORDER BY id DESC LIMIT ?",
-        (limit,),
-    )
-    return [Undelivered(*row) for row in rows]
-
-
-def resend(now: float, parcel_id: int) -> Tx[bool]:
-    """Somebody says that it may go through now."""
-    rows = yield (
-        "UPDATE outbox SET due = ?, attempts = 0, error = NULL WHERE id = ? AND done_at IS NULL AND due IS NULL"
-        " AND owner IS NULL AND task_id IS NULL RETURNING channel",
-        (now, parcel_id),
-    )
-    for (channel,) in rows:
-        yield HINT, ("outbox", channel)
-    return bool(rows)
+    return Unheard(*rows[0])

@@ -14,6 +14,8 @@ ALTER TABLE deliveries ADD COLUMN tried {text};
 -- A result that goes to a person as it is: the task that is told of what became of it.
 ALTER TABLE outbox ADD COLUMN task_id {big};
 ALTER TABLE outbox ADD COLUMN generation {big};
+-- What no person has heard yet.
+CREATE INDEX outbox_open ON outbox(session_id) WHERE done_at IS NULL;
 
 -- Lists: in the order of creation.
 CREATE INDEX tasks_created ON tasks(created_at, id);
