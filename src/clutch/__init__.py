@@ -50,7 +50,7 @@ if TYPE_CHECKING:
         UnknownTask,
     )
     from clutch.ports import RuntimeJob, ToolContext
-    from clutch.wiring import AdapterKind, Clutch, McpServer, Provider, Sandbox, ToolSettings
+    from clutch.wiring import AdapterKind, Clutch, McpServer, Provider, Sandbox, ToolSettings, Webhook
 
 __all__ = [
     "ActiveHours",
@@ -103,6 +103,7 @@ __all__ = [
     "UnsafeStateDirectory",
     "UnsupportedStore",
     "Visibility",
+    "Webhook",
     "Workspace",
     "__version__",
 ]
@@ -145,6 +146,7 @@ _ELSEWHERE = {
     "UnknownQuestion": "clutch.gateway.api",
     "UnknownTask": "clutch.gateway.api",
     "Visibility": "clutch.core.authority",
+    "Webhook": "clutch.wiring",
     "Workspace": "clutch.core.model",
 }
 

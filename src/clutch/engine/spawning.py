@@ -21,7 +21,7 @@ from clutch.core.attachments import receipt
 from clutch.core.model import Phase, Workspace
 from clutch.engine import threads
 from clutch.engine.kit import Kit
-from clutch.errors import InvalidInput, StoreError
+from clutch.errors import InvalidInput
 from clutch.ports import FilesFailed, SideWorkFailed, TaskFiles, WorkspaceFailed, Workspaces
 from clutch.protocol import preparing
 from clutch.protocol.bindings import ThreadTaken
@@ -83,7 +83,6 @@ async def _left_to_others(kit: Kit, task_id: int) -> Phase | None:
 
 
 async def _prepared(kit: Kit, wanted: Order, answer: Accepted) -> Spawned:
-    said, thread = threads.NOTHING_SAID, None
     try:
         said = await threads.ask_hooks(kit, wanted, answer)
         if said.veto is not None:
@@ -91,15 +90,17 @@ async def _prepared(kit: Kit, wanted: Order, answer: Accepted) -> Spawned:
             return Refused(said.veto)
         path = await _side_work(kit, wanted, answer)
         thread = await threads.thread_for(kit, wanted, answer, said)
-        known = (kit.policy, answer.task_id, path, thread)
-        is_wanted = await kit.door.tx(answer.task_id, preparing.ready, *known)
-    except StoreError:
-        raise  # nobody knows whether it was written: whoever asks again finds out
     except Exception as error:  # noqa: BLE001 - whatever failed, nothing of the spawn may stay
-        is_told = isinstance(error, SideWorkFailed | ThreadTaken)
+        is_told = isinstance(error, SideWorkFailed)
         why = str(error) if is_told else f"side work: {type(error).__name__}: {error}"
-        await undo(kit, answer.task_id, why, has_thread=thread is not None)
+        await undo(kit, answer.task_id, why)
         return why
+    known = (kit.policy, answer.task_id, path, thread)
+    try:
+        is_wanted = await kit.door.tx(answer.task_id, preparing.ready, *known)
+    except ThreadTaken as error:
+        await undo(kit, answer.task_id, str(error), has_thread=True)
+        return str(error)
     if not is_wanted:
         await _remove(kit, answer.task_id)
         return "the spawn was given up before its files were made"

@@ -86,7 +86,9 @@ def session_ended(story: Story, reason: str) -> None:
         return
     story.note(f"session ended: {reason}", stays=False)
     if task.outcome is not None:
-        if task.phase in FINISHED:
+        if (
+            task.phase in FINISHED and task.delivery is not Delivery.UNDELIVERED
+        ):  # a dead letter still expires
             story.change(wake_at=None)
         tell_ended(story, reason)
         story.do(fx.Stop(reason), fx.Close(), fx.Unbind())

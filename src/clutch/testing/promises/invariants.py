@@ -272,7 +272,9 @@ QUERIES: Final[tuple[Query, ...]] = (
         Scope.SESSION,
         "a parent that waits for its children is woken when none works any more",
         "SELECT s.id, 'waits for nobody' FROM sessions s WHERE s.id {touched} AND s.hold = 1 AND s.owner IS NULL"
-        " AND (s.due IS NULL OR s.due = s.hold_until) AND s.closed = 0 AND s.paused = 0 AND s.run_id IS NULL"
+        # The wait may end in the very moment in which it expires.
+        " AND (s.due IS NULL OR (s.due = s.hold_until AND s.due > 1 + (SELECT MAX(e.at) FROM events e)))"
+        " AND s.closed = 0 AND s.paused = 0 AND s.run_id IS NULL"
         " AND NOT EXISTS (SELECT 1 FROM tasks t WHERE t.requester_id = s.id AND {t_is_alive})"
         " AND NOT EXISTS (SELECT 1 FROM inbox i WHERE i.session_id = s.id AND i.seen = 0)",
     ),

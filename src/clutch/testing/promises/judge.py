@@ -9,6 +9,7 @@ from typing import Any
 
 from clutch.core.policy import Policy
 from clutch.testing.promises import lockdep, reading, transitions, waking
+from clutch.testing.promises.company import COMPANY
 from clutch.testing.promises.court import ABOUT, TRANSITIONS, Court, Transition
 from clutch.testing.promises.history import Change, History
 from clutch.testing.promises.invariants import QUERIES, Query, Scope, filled
@@ -27,7 +28,7 @@ _ENLISTED = (lockdep, reading, transitions, waking)
 
 _TABLES = ("sessions", "tasks", "letters", "runs")
 _TOUCHED = "IN (SELECT value FROM json_each(?1))"
-_ALL = (*QUERIES, *MOVES, *KEPT, *LEAVING, *SPENDING, *PEOPLE, *NEEDS)
+_ALL = (*QUERIES, *MOVES, *KEPT, *LEAVING, *SPENDING, *PEOPLE, *NEEDS, *COMPANY)
 
 
 class _Bench:

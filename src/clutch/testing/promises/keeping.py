@@ -101,9 +101,9 @@ KEPT: Final[tuple[Query, ...]] = (
     Query(
         "T15",
         Scope.END,
-        "a finished task has no timer, unless it is a dead letter that will expire",
+        "a finished task has no timer, unless it is a dead letter that will expire or its session stays",
         "SELECT t.id, t.phase || ' has a timer' FROM tasks t WHERE t.deadline_at IS NOT NULL"
-        " OR t.clock_left_s IS NOT NULL OR (t.wake_at IS NOT NULL) <> (t.delivery = 'undelivered')",
+        " OR t.clock_left_s IS NOT NULL OR (t.wake_at IS NOT NULL) <> (t.delivery = 'undelivered' OR t.stays = 1)",
     ),
     Query(
         "N10",

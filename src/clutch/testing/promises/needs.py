@@ -116,10 +116,10 @@ NEEDS: Final[tuple[Query, ...]] = (
     Query(
         "N15",
         Scope.END,
-        "people hear main agents, and never a word that was meant for the runtime",
+        "people hear main agents, and children in their own threads, and never a word that was meant for the runtime",
         "SELECT o.id, 'of session ' || o.session_id || ': ' || SUBSTR(o.body, 1, 40) FROM outbox o"  # noqa: S608
         f" JOIN sessions s ON s.id = o.session_id WHERE UPPER(TRIM(o.body)) IN {_TOKENS}"
-        " OR (s.is_task = 1 AND SUBSTR(o.idem, 1, 6) = 'reply:')",
+        " OR (s.is_task = 1 AND SUBSTR(o.idem, 1, 6) = 'reply:' AND INSTR(o.target, '\"thread\"') = 0)",
     ),
     Query(
         "N21",

@@ -19,6 +19,7 @@ from clutch.engine.ids import BLOCK_BITS
 from clutch.engine.kit import Kit
 from clutch.errors import DiskFull, StoreBusy, StoreLost
 from clutch.store.door import DoorStats, Keys, Listener, P, T, TxFunction
+from clutch.testing.channels import ThreadedChannel
 from clutch.testing.clock import START
 from clutch.testing.simulation.agents import SimPrices
 from clutch.testing.simulation.disk import Made
@@ -251,6 +252,7 @@ class Gateway:
             prices=SimPrices(),
             workspaces=SimWorkspaces(world, self.door),
             files=SimFiles(world, self.door),
+            channels={"terminal": ThreadedChannel()},
         )
         self.worker = Worker(kit, self.clock, has_leases=True)
         world.tell(f"{self.name} starts")

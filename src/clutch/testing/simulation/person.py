@@ -12,10 +12,11 @@ from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final
 
+from clutch.core.admission import SpawnRequest
 from clutch.core.authority import AgentGrant, root_rights
 from clutch.core.events import Verdict
 from clutch.core.model import LetterKind
-from clutch.engine.spawning import spawn_all
+from clutch.engine.spawning import Spawned, spawn_all
 from clutch.errors import ClutchError, StoreError
 from clutch.protocol import control, letters, questions, sessions, usage
 from clutch.protocol.pages import plan_hash
@@ -78,9 +79,9 @@ class Person:
         for number in range(count):
             key = f"agent:main:chat:m{number}"
             made = (self._new_id(), key, "main", rights, f"terminal:{number}", ".")
-            self.mains.append(await self._surely(None, sessions.open_session, *made))
+            self.mains.append(await self.surely(None, sessions.open_session, *made))
             if self._rng.random() < self._world.setting.thrift:
-                await self._surely(None, usage.give_root, self._world.policy, self.mains[-1])
+                await self.surely(None, usage.give_root, self._world.policy, self.mains[-1])
             await self._tell(self.mains[-1], script.words(self._world.author.main_job(depth_left)))
             await asyncio.sleep(self._rng.random())
 
@@ -123,7 +124,7 @@ class Person:
 
     # ---- asking --------------------------------------------------------------------------------------
 
-    async def _surely(self, key: int | None, fn: Callable[..., Any], *args: Any) -> Any:
+    async def surely(self, key: int | None, fn: Callable[..., Any], *args: Any) -> Any:
         def call(gateway: Gateway) -> Awaitable[Any]:
             return gateway.door.alone(fn, *args) if key is None else gateway.door.tx(key, fn, *args)
 
@@ -153,7 +154,7 @@ class Person:
         self._wishes += 1
         return self._wishes
 
-    def _key(self, verb: str) -> str:
+    def key(self, verb: str) -> str:
         return f"{verb}:{self._new_id()}"
 
     def _one(self, where: str, *parameters: Any) -> tuple[Any, ...] | None:
@@ -167,9 +168,9 @@ class Person:
     # ---- the verbs -----------------------------------------------------------------------------------
 
     async def _tell(self, session_id: int, text: str) -> None:
-        key = self._key("say")
+        key = self.key("say")
         place = self._rng.choice(("", f"web:{session_id}"))  # people write from here and from there
-        await self._surely(session_id, letters.post, session_id, key, LetterKind.USER, text, place)
+        await self.surely(session_id, letters.post, session_id, key, LetterKind.USER, text, place)
         self._world.witness.said(session_id, key, text)
 
     async def _say(self) -> None:
@@ -183,17 +184,20 @@ class Person:
 
     async def _spawn_in(self, session_id: int, job: dict[str, Any]) -> bool:
         request = spawn_request(script.spawn_arguments(job))
-        order = Order(self._key("person"), self._new_id(), sim_uuid4(self._rng), request, 0)
+        return isinstance(await self.spawn_for(session_id, request), Accepted)
+
+    async def spawn_for(self, session_id: int, request: SpawnRequest) -> Spawned:
+        order = Order(self.key("person"), self._new_id(), sim_uuid4(self._rng), request, 0)
+        answer: Spawned
         (answer,) = await self._somewhere(
             lambda gateway: self._served(
                 spawn_all(gateway.worker.kit, session_id, session_id, None, [order])
             ),
             "spawn",
         )
-        if not isinstance(answer, Accepted):
-            return False
-        self._world.witness.accepted(order.idem, answer.task_id)
-        return True
+        if isinstance(answer, Accepted):
+            self._world.witness.accepted(order.idem, answer.task_id)
+        return answer
 
     async def _kill(self) -> bool:
         wanted = self._rng.choice((UNSETTLED, UNSETTLED, HAS_CHILDREN, ANY_LIVING))
@@ -201,7 +205,7 @@ class Person:
         chosen = chosen or self._one(ANY_LIVING)
         if chosen is None:
             return False
-        report = await self._surely(None, control.kill, self._world.policy, chosen[0], "enough", "person")
+        report = await self.surely(None, control.kill, self._world.policy, chosen[0], "enough", "person")
         return bool(report.stopped)
 
     async def _steer(self) -> bool:
@@ -210,8 +214,8 @@ class Person:
             return False
         job = self._world.author.small_job()
         text = script.words(job) if self._rng.random() < 0.5 else f"rather {job['name']}"
-        await self._surely(
-            None, control.steer, self._world.policy, chosen[0], self._key("steer"), text, "person"
+        await self.surely(
+            None, control.steer, self._world.policy, chosen[0], self.key("steer"), text, "person"
         )
         return True
 
@@ -226,7 +230,7 @@ class Person:
     async def _on_task(self, fn: Callable[..., Any], chosen: tuple[Any, ...] | None) -> bool:
         if chosen is None:
             return False
-        await self._surely(None, fn, self._world.policy, chosen[0], "person")
+        await self.surely(None, fn, self._world.policy, chosen[0], "person")
         return True
 
     async def _decide(self) -> bool:
@@ -240,7 +244,7 @@ class Person:
     async def _verdict(self, chosen: tuple[Any, ...], verdict: Verdict) -> None:
         task_id, plan, _ = chosen
         seen = plan_hash(plan or "")
-        await self._surely(
+        await self.surely(
             None, control.decide, self._world.policy, task_id, verdict, seen, "so be it", "person"
         )
 
@@ -260,7 +264,7 @@ class Person:
         yes = Decision.ANSWER if kind == QuestionKind.QUESTION else Decision.APPROVE
         decision = yes if self._rng.random() < 0.7 else Decision.REJECT
         self._world.witness.decided(question_id, decision)
-        await self._surely(
+        await self.surely(
             None, questions.answer, self._world.policy, question_id, decision, "as you like", seen, "person"
         )
 
@@ -276,8 +280,8 @@ class Person:
         if chosen is None:
             return False
         text = "" if how == "retry" else script.words(self._world.author.small_job())
-        await self._surely(
-            None, control.again, self._world.policy, chosen[0], how, self._key(how), text, "person"
+        await self.surely(
+            None, control.again, self._world.policy, chosen[0], how, self.key(how), text, "person"
         )
         return True
 
@@ -296,7 +300,7 @@ class Person:
             session_id = self._rng.choice(open_ones)[0]
             self._world.dice.note(Fault.REQUESTER_GONE, session_id)
             self._world.witness.closed.add(session_id)
-            await self._surely(None, control.close_main, self._world.policy, session_id)
+            await self.surely(None, control.close_main, self._world.policy, session_id)
 
     async def _come_back(self) -> bool:
         closed = self._world.disk.query(
@@ -304,7 +308,7 @@ class Person:
         )
         if not closed:
             return False
-        await self._surely(None, control.open_main, self._world.policy, self._rng.choice(closed)[0])
+        await self.surely(None, control.open_main, self._world.policy, self._rng.choice(closed)[0])
         return True
 
     async def put_right(self) -> None:
@@ -341,13 +345,13 @@ class Person:
                     await self._peacefully(control.dismiss, task_id, "person")
                 case "retry":
                     await self._peacefully(control.open_main, root_id)
-                    await self._peacefully(control.again, task_id, "retry", self._key("retry"), "", "person")
+                    await self._peacefully(control.again, task_id, "retry", self.key("retry"), "", "person")
                 case _:
                     pass
         return bool(new)
 
     async def _peacefully(self, fn: Callable[..., Any], *args: Any) -> None:
         try:
-            await self._surely(None, fn, self._world.policy, *args)
+            await self.surely(None, fn, self._world.policy, *args)
         except ClutchError as error:
             self._world.tell(f"person cannot {fn.__name__}: {type(error).__name__}")

@@ -23,6 +23,7 @@ from clutch.core.policy import (
     OnBudget,
     Policy,
     QueueMode,
+    Threads,
     Work,
 )
 
@@ -48,6 +49,7 @@ class Setting:
     has_modes: bool = False
     asks: float = 0.02  #: of the steps: they need a person
     thrift: float = 0.05  #: of the main sessions and of the children: they have a budget
+    company_s: float = 0.0  #: between two doings of agents and people that talk to each other; 0 = they don't
 
 
 SETTINGS: Final[Mapping[str, Setting]] = MappingProxyType(
@@ -82,6 +84,9 @@ SETTINGS: Final[Mapping[str, Setting]] = MappingProxyType(
                 gateways=2,
             ),
             Setting("lockstep", "everything at once, in batches without isolation", is_lockstep=True),
+            Setting(
+                "company", "agents gossip, threads stay, things happen", company_s=0.7, mains=5, gateways=2
+            ),
         )
     }
 )
@@ -95,6 +100,7 @@ def policy_of(setting: Setting, rng: random.Random) -> Policy:
         work=_work(setting),
         keeping=_keeping(rng),
         budgets=_budgets(setting, rng),
+        threads=Threads(idle_s=20.0, age_max_s=rng.choice((0.0, 40.0))) if setting.company_s else Threads(),
     )
 
 

@@ -23,6 +23,7 @@ from typing import Any
 from clutch.core.attachments import Side
 from clutch.testing.promises.judge import Judge
 from clutch.testing.simulation.agents import SimModel, SimToolbox
+from clutch.testing.simulation.company import Company
 from clutch.testing.simulation.disk import Made, SimDisk
 from clutch.testing.simulation.faults import Dice, Fault
 from clutch.testing.simulation.gateway import Gateway, SimClock
@@ -173,6 +174,8 @@ class World:
             doing.append(self.person.help_out(4 * setting.meddle_s))
         if setting.leaves_s:
             doing.append(self.person.wander(setting.leaves_s))
+        if setting.company_s:
+            doing.append(Company(self, self.person).socialise(setting.company_s))
         helpers = [self.loop.create_task(one) for one in doing]
         try:
             await self.person.arrive(setting.mains, setting.depth_max + setting.is_tight)

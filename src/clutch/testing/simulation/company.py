@@ -1,0 +1,77 @@
+"""Company for the person of a simulated world: agents gossip, things happen, and people talk to children in threads."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Any, Final
+
+from clutch.core.admission import Mode, SpawnRequest
+from clutch.errors import ClutchError
+from clutch.protocol import events, heartbeat, peers, threads
+from clutch.protocol.spawn import Accepted
+from clutch.testing.simulation import script
+
+if TYPE_CHECKING:
+    from clutch.testing.simulation.person import Person
+    from clutch.testing.simulation.world import World
+
+DOINGS: Final = ("nudge", "nudge", "gossip", "gossip", "thread", "write", "write", "write", "unfocus")
+
+
+class Company:
+    def __init__(self, world: World, person: Person) -> None:
+        self._world, self._person, self._rng = world, person, world.rng
+
+    async def socialise(self, pause_s: float) -> None:
+        """For ever."""
+        while True:
+            await asyncio.sleep(self._rng.expovariate(1 / pause_s))
+            if len(self._person.mains) > 1:
+                doing = self._rng.choice(DOINGS)
+                try:
+                    await getattr(self, f"_{doing}")()
+                except ClutchError as error:
+                    self._world.tell(f"company {doing}: {type(error).__name__}")
+                else:
+                    self._person.counted[doing] += 1
+
+    async def _nudge(self) -> None:
+        """Something happens, and somebody says so a few times."""
+        session_id, policy = self._rng.choice(self._person.mains), self._world.policy
+        for number in range(self._rng.choice((0, 1, 3, 25))):
+            said = f"event {number // 2}"
+            await self._person.surely(session_id, events.notify, policy, session_id, said)
+        for _ in range(self._rng.choice((1, 1, 3))):
+            await self._person.surely(session_id, heartbeat.wake, policy, session_id)
+
+    async def _gossip(self) -> None:
+        """Agents write to each other whenever they like; what they are answering decides whether they may."""
+        sender, target = self._rng.sample(self._person.mains, 2)
+        known = (self._world.policy, target, self._person.key("gossip"), "have you heard?", sender, "agent")
+        await self._person.surely(None, peers.send, *known)
+
+    async def _thread(self) -> None:
+        job = self._world.author.child_job(0)
+        mode = self._rng.choice((Mode.SESSION, Mode.SESSION, Mode.RUN))
+        request = SpawnRequest(script.words(job), label=job["name"], thread=True, mode=mode)
+        answer = await self._person.spawn_for(self._rng.choice(self._person.mains), request)
+        self._world.tell(f"company thread: {isinstance(answer, Accepted)}")
+
+    def _bound(self) -> tuple[Any, ...] | None:
+        rows = self._world.disk.query(
+            "SELECT channel, account, thread, session_id FROM bindings ORDER BY session_id"
+        )
+        return self._rng.choice(rows) if rows else None
+
+    async def _write(self) -> None:
+        chosen = self._bound()
+        if chosen is not None:
+            *thread, _ = chosen
+            words = script.words(self._world.author.small_job())
+            known = (self._world.policy, *thread, self._person.key("write"), words)
+            await self._person.surely(None, threads.heard, *known)
+
+    async def _unfocus(self) -> None:
+        chosen = self._bound()
+        if chosen is not None:
+            await self._person.surely(None, threads.unfocus, self._world.policy, chosen[-1], "person")
