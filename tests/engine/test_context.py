@@ -132,10 +132,15 @@ def test_no_childs_prompt_is_longer_than_1800_bytes() -> None:
         assert len(prompts.system_prompt(asked).encode()) <= 1800
 
 
-async def test_the_first_request_of_a_child_with_a_small_task_is_at_most_6000_bytes(world: World) -> None:
-    """As chat completions send it, with the tools a child has by default: one that may not spawn."""
-    child = await world.child(await world.child(world.root_id), SIX_WORDS, task=SIX_WORDS)
+@pytest.mark.parametrize(("may_spawn", "bytes_max"), [(False, 6000), (True, 7000)])
+async def test_the_first_request_of_a_child_with_a_small_task_is_small(
+    world: World, may_spawn: bool, bytes_max: int
+) -> None:
+    """As chat completions send it, with the tools a child has by default; those of who may spawn are six more."""
+    parent = world.root_id if may_spawn else await world.child(world.root_id)
+    child = await world.child(parent, SIX_WORDS, task=SIX_WORDS)
     known = await about(world, child)
+    assert known.rights.may_spawn is may_spawn
     tools = [
         {"name": tool.name, "description": tool.description, "parameters": dict(tool.parameters)}
         for tool in standard_tools().specs()
@@ -152,7 +157,7 @@ async def test_the_first_request_of_a_child_with_a_small_task_is_at_most_6000_by
         "tools": [{"type": "function", "function": tool} for tool in tools],
     }
     assert len(tools) > 3
-    assert len(json.dumps(body, ensure_ascii=False, separators=(",", ":")).encode()) <= 6000
+    assert len(json.dumps(body, ensure_ascii=False, separators=(",", ":")).encode()) <= bytes_max
 
 
 def test_what_surrounds_the_messages_is_estimated() -> None:

@@ -14,17 +14,16 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass, fields, replace
-from typing import TypeVar
+from typing import Any
 
 from clutch.core import keys
 from clutch.core.admission import OWN_RUNTIME, Cleanup, Mode, SpawnRequest
 from clutch.core.agents import MAIN
 from clutch.core.authority import canonical
-from clutch.core.model import Thinking
+from clutch.core.model import Thinking, Workspace
 from clutch.core.policy import Policy
 from clutch.errors import InvalidInput
 
-T = TypeVar("T")
 NAMES_SHOWN_MAX = 40  # of tools: more is a list nobody reads, and an error is read by a model
 
 
@@ -90,15 +89,14 @@ def known_agents(policy: Policy) -> frozenset[str]:
 
 def settled(request: SpawnRequest, policy: Policy) -> SpawnRequest:
     """With the defaults that need no look at the caller. What a person may still want to read is kept."""
-    defaults = policy.defaults.subagents
-    is_kept = request.plan_mode or request.mode is Mode.SESSION
-    timeout_s = defaults.run_timeout_s if request.run_timeout_s is None else request.run_timeout_s
-    return replace(
-        request,
-        run_timeout_s=timeout_s,
-        workspace=request.workspace or defaults.workspace,
-        cleanup=Cleanup.KEEP if is_kept else request.cleanup,
-    )
+    defaults, changes = policy.defaults.subagents, dict[str, Any]()
+    if request.run_timeout_s is None and defaults.run_timeout_s:
+        changes["run_timeout_s"] = defaults.run_timeout_s
+    if request.workspace is None and defaults.workspace is not Workspace.INHERIT:
+        changes["workspace"] = defaults.workspace
+    if request.cleanup is not Cleanup.KEEP and (request.plan_mode or request.mode is Mode.SESSION):
+        changes["cleanup"] = Cleanup.KEEP
+    return replace(request, **changes) if changes else request
 
 
 def terms(request: SpawnRequest, agent_id: str, caller: Spawner, policy: Policy) -> Terms:
@@ -106,15 +104,11 @@ def terms(request: SpawnRequest, agent_id: str, caller: Spawner, policy: Policy)
     agent, defaults, own = policy.agent(agent_id), policy.defaults, policy.agent(agent_id).subagents
     common = defaults.subagents
     if agent_id == caller.agent_id:
-        model = _first(request.model, own.model, common.model, caller.model, agent.model)
-        thinking = _first(request.thinking, own.thinking, common.thinking, caller.thinking, agent.thinking)
+        model = request.model or own.model or common.model or caller.model or agent.model
+        thinking = request.thinking or own.thinking or common.thinking or caller.thinking or agent.thinking
         directory = caller.workspace
     else:
-        model = _first(request.model, own.model, agent.model, common.model)
-        thinking = _first(request.thinking, own.thinking, agent.thinking, common.thinking)
+        model = request.model or own.model or agent.model or common.model
+        thinking = request.thinking or own.thinking or agent.thinking or common.thinking
         directory = policy.workspace_of(agent_id)
     return Terms(model or defaults.model, thinking or defaults.thinking, directory)
-
-
-def _first(*said: T | None) -> T | None:
-    return next((one for one in said if one is not None), None)

@@ -84,12 +84,12 @@ def _is_noise(key: str, value: Any) -> bool:
             return True
         case "default", False:
             return True
-        case (("minLength" | "minItems" | "minimum"), 1):
+        case (("minLength" | "minItems" | "minimum" | "exclusiveMinimum"), 0 | 1):
             return True
         case (("maxLength" | "maxItems"), int(most)):
-            return most >= 100
+            return most >= 64
         case "maximum", int() | float():
-            return bool(value >= 10**6)
+            return bool(value >= 100)
         case _:
             return False
 

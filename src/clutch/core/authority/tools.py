@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import StrEnum
+from functools import lru_cache
 
 from clutch.core.checks import check
 
@@ -107,8 +108,13 @@ class ToolPolicy:
 
     @property
     def filter(self) -> ToolFilter:
-        allow = frozenset() if self.allow is None else frozenset({self.allow | self.also_allow})
-        return ToolFilter(allow, self.deny)
+        return _filter(self)
+
+
+@lru_cache(maxsize=256)  # asked for every child
+def _filter(policy: ToolPolicy) -> ToolFilter:
+    allow = frozenset() if policy.allow is None else frozenset({policy.allow | policy.also_allow})
+    return ToolFilter(allow, policy.deny)
 
 
 def role_filter(of: Role, policy: ToolPolicy) -> ToolFilter:
