@@ -153,7 +153,7 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     _mutant(
         "undone_spawn_keeps_its_files",
-        "engine.spawning._remove",
+        "engine.spawning._gone",
         "T14",
         SIDE_WORK,
         _silently,
