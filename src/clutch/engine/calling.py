@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import NoReturn
 
@@ -53,18 +53,7 @@ async def carry_out(run: OpenRun, answer: Answer, *, interrupted: bool) -> Bound
         run.went_on(outcome, boundary)
         return boundary
     gave += await _spawn(run, orders)  # at once: the children need not wait for the other tools
-    async with asyncio.TaskGroup() as group:
-        running = [
-            group.create_task(_one(run, answer.calls[place], place, said.get(place), interrupted))
-            for place in rest
-        ]
-        if running:
-            with run.interrupt.sparing(running):
-                await asyncio.wait(running)
-    gave += [
-        _unknown(answer.calls[place], place) if task.cancelled() else task.result()
-        for place, task in zip(rest, running, strict=True)
-    ]
+    gave += await _at_once(run, answer, rest, said, interrupted)
     outcome = turns.in_order(_noted(gave, _warning(run, answer)))
     if run.interrupt.is_pulled:
         await _leave(run, turns.with_yields(outcome, sleeps, wording.OUTCOME_UNKNOWN))
@@ -77,6 +66,27 @@ async def carry_out(run: OpenRun, answer: Answer, *, interrupted: bool) -> Bound
         run.transcript[-1] = instead
     run.went_on(outcome, boundary)
     return boundary
+
+
+async def _at_once(
+    run: OpenRun, answer: Answer, places: Sequence[int], said: Mapping[int, Said], interrupted: bool
+) -> list[Result]:
+    """A store that fails one call fails the step: the others are stopped, and the error is heard as it is."""
+    try:
+        async with asyncio.TaskGroup() as group:
+            running = [
+                group.create_task(_one(run, answer.calls[place], place, said.get(place), interrupted))
+                for place in places
+            ]
+            if running:
+                with run.interrupt.sparing(running):
+                    await asyncio.wait(running)
+    except ExceptionGroup as failed:
+        raise failed.exceptions[0] from failed
+    return [
+        _unknown(answer.calls[place], place) if task.cancelled() else task.result()
+        for place, task in zip(places, running, strict=True)
+    ]
 
 
 def _unknown(call: Call, place: int) -> Result:

@@ -40,7 +40,9 @@ LOOKS_EVERY_S = 3.0
 COMMITS_MAX = 6_000  # several times what a busy world needs: whoever writes so much runs in a circle
 DEAF = 0.4  # of the hints of other processes: one that hears is enough, and the others need not look, too
 HINTS_WITHIN_S = 0.06  # to another process; what comes within this time is told together
-REMOVES_MAX_S = 0.5  # for the files of a spawn that was undone just now; what a dead maker left waits for a sweep
+REMOVES_MAX_S = (
+    0.5  # for the files of a spawn that was undone just now; what a dead maker left waits for a sweep
+)
 JOINS_MAX_S = 30.0  # for a healthy gateway to be at work after healing
 
 _UNFINISHED = """
@@ -236,9 +238,7 @@ class World:
             self._judge_calm(ends_at)
             await self.person.put_right()
             await asyncio.sleep(LOOKS_EVERY_S)
-        await asyncio.sleep(
-            REMOVES_MAX_S + self.policy.keeping.sweep_s
-        )
+        await asyncio.sleep(REMOVES_MAX_S + self.policy.keeping.sweep_s)
         self.judge.judge_end()
         self.witness.judge_end()
 
