@@ -250,6 +250,71 @@ async def test_an_answer_nobody_carries_out_any_more_keeps_no_contents(build: Bu
     assert SECRET not in await stored(house)
 
 
+async def test_an_answer_whose_run_is_superseded_while_a_tool_runs_keeps_no_contents(
+    build: Build, tmp_path: Path
+) -> None:
+    slow, may_end = asyncio.Event(), asyncio.Event()
+
+    async def says(request: ModelRequest) -> Answer | str:
+        if opening(request) == "go":
+            call = Call("sessions_spawn", {"task": "do parent", "label": "parent"})
+            return Answer("", (call,), stop="tools") if not step(request) else "heard"
+        if "do parent" in opening(request) and not step(request):
+            args = {"task": "do child", "label": "child", "attachments": [FILE]}
+            return Answer("", (Call("sessions_spawn", args), Call("slow", {})), Usage(10, 5), "m", "tools")
+        return "done"
+
+    async def takes_its_time() -> str:
+        slow.set()
+        await may_end.wait()
+        return "done"
+
+    house, _ = await house_with(build, LocalTaskFiles(tmp_path), says)
+    house.tool("slow", takes_its_time)
+    await house.hire()
+    await house.say("go")
+    async with asyncio.timeout(10):
+        await slow.wait()
+    parent = await house.task("parent")
+    await house.door.alone(control.steer, house.policy, parent.id, "steer:1", "something else", "person")
+    may_end.set()
+    await house.until_quiet()
+    assert SECRET not in await stored(house)
+
+
+async def test_a_child_killed_while_its_files_are_made_and_started_again_keeps_what_it_hands_over(
+    build: Build, tmp_path: Path
+) -> None:
+    """Whoever made them learns too late that the spawn was killed: by then the task has worked and is over."""
+    files = SlowFiles(tmp_path)
+    files.waits_after = True
+
+    async def says(request: ModelRequest) -> Answer | str:
+        return "ANNOUNCE_SKIP" if opening(request) != "go" else await gives(FILE)(request)
+
+    house, _ = await house_with(build, files, says)
+    await house.hire()
+    await house.say("go")
+    async with asyncio.timeout(10):
+        await files.is_waiting.wait()
+    task = await house.task("child")
+    await house.door.alone(control.kill, house.policy, task.id, "enough", "person")
+    await house.until_phase("child", Phase.COMPLETED)
+    await house.door.alone(control.again, house.policy, task.id, "retry", "retry:1", "", "person")
+
+    async def has_worked() -> bool:
+        return (await house.task("child")).outcome is Outcome.OK
+
+    await house.until(has_worked)
+    out = tmp_path / str(task.id) / "out"
+    out.mkdir(parents=True)
+    (out / "found").write_text("x")
+    files.may_go_on.set()
+    await house.until_quiet()
+    assert (await house.task("child")).outcome is Outcome.OK
+    assert (out / "found").exists()
+
+
 # ---- handing over ------------------------------------------------------------------------------------------
 
 

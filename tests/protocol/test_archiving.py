@@ -15,7 +15,7 @@ from clutch.core.policy import Policy
 from clutch.protocol import archiving, control, forgetting, sessions
 from clutch.protocol.control import NotPossible
 from tests.protocol.test_dead_letters import given_up
-from tests.protocol.world import World
+from tests.protocol.world import World, write
 
 pytestmark = pytest.mark.anyio
 
@@ -154,6 +154,13 @@ async def test_a_task_that_works_again_is_archived_no_more(world: World, main: i
         "what was seen before has no say"
     )
     await world.live()
+
+
+async def test_a_record_that_was_evicted_from_the_quota_can_still_be_removed(world: World, main: int) -> None:
+    task = await told(world, main)
+    await world.door.alone(write, "UPDATE tasks SET retained = 0 WHERE id = ?", task)
+    await world.door.alone(control.remove, world.policy, task, "person")
+    assert await world.one("SELECT archived_at FROM tasks WHERE id = ?", task) == world.clock.now()
 
 
 async def test_two_sweepers_archive_once(world: World, main: int) -> None:

@@ -56,7 +56,7 @@ async def carry_out(run: OpenRun, answer: Answer, *, interrupted: bool) -> Bound
     gave += await _at_once(run, answer, rest, said, interrupted)
     outcome = turns.in_order(_noted(gave, _warning(run, answer)))
     if run.interrupt.is_pulled:
-        await _leave(run, turns.with_yields(outcome, sleeps, wording.OUTCOME_UNKNOWN))
+        await _leave(run, turns.with_yields(outcome, sleeps, wording.OUTCOME_UNKNOWN), instead)
     if sleeps:
         boundary = await run.tx(turns.yields, outcome, sleeps, run.kit.ids.nonce(), instead)
         outcome = turns.with_yields(outcome, sleeps, turns.NO_CHILD)
@@ -93,9 +93,9 @@ def _unknown(call: Call, place: int) -> Result:
     return Result(place, call.name, wording.OUTCOME_UNKNOWN, failed=True)
 
 
-async def _leave(run: OpenRun, outcome: Results) -> NoReturn:
+async def _leave(run: OpenRun, outcome: Results, instead: Answer | None) -> NoReturn:
     """Superseded while tools ran: what they gave in time is there for the next run. Here it is over."""
-    known = (run.policy, run.session_id, run.run_id, run.head, outcome)
+    known = (run.policy, run.session_id, run.run_id, run.head, outcome, instead)
     await run.kit.door.tx(run.session_id, turns.leave, *known)
     raise Stale(f"session {run.session_id} was given a new instruction")
 

@@ -127,13 +127,11 @@ async def undo(kit: Kit, task_id: int, why: str, *, has_thread: bool = False) ->
 
 
 async def sweep(kit: Kit) -> None:
-    """At the start: whoever undid a spawn, or was about to make its files, may have died before they were gone."""
+    """Whoever undid a spawn, or was about to make its files, may have died before they were gone."""
     if kit.workspaces is not None:
-        for task_id in await kit.door.read(preparing.unwanted_workspaces, await kit.workspaces.kept()):
-            await _gone(kit.workspaces, task_id)
+        await _drop_workspaces(kit, kit.workspaces, await kit.workspaces.kept())
     if kit.files is not None:
-        for task_id in await kit.door.read(preparing.unwanted_files, await kit.files.kept()):
-            await _gone(kit.files, task_id)
+        await _drop_files(kit, kit.files, await kit.files.kept())
 
 
 def wrong(error: InvalidInput) -> dict[str, object]:
@@ -175,14 +173,25 @@ def answer(wanted: Order, got: Spawned) -> dict[str, object]:
 
 
 async def _remove(kit: Kit, task_id: int) -> None:
+    """Of a spawn that did not come about. One that was killed meanwhile may work again: then it keeps what it has."""
     if kit.workspaces is not None:
-        await _gone(kit.workspaces, task_id)
+        await _drop_workspaces(kit, kit.workspaces, [task_id])
     if kit.files is not None:
-        await _gone(kit.files, task_id)
+        await _drop_files(kit, kit.files, [task_id])
+
+
+async def _drop_workspaces(kit: Kit, workspaces: Workspaces, task_ids: Sequence[int]) -> None:
+    for task_id in await kit.door.read(preparing.unwanted_workspaces, task_ids):
+        await _gone(workspaces, task_id)
+
+
+async def _drop_files(kit: Kit, files: TaskFiles, task_ids: Sequence[int]) -> None:
+    for task_id in await kit.door.read(preparing.unwanted_files, task_ids):
+        await _gone(files, task_id)
 
 
 async def _gone(place: Workspaces | TaskFiles, task_id: int) -> None:
     try:
         await place.remove(task_id)
     except (OSError, SideWorkFailed):
-        log.exception("files are left; the next start removes them", extra={"task": task_id})
+        log.exception("files are left; the next sweep removes them", extra={"task": task_id})

@@ -696,11 +696,23 @@ def late(now: float, policy: Policy, session_id: int, text: str, nonce: str = ""
         yield from news.tell(now, session, task, kept, nonce, late=True)
 
 
-def leave(now: float, policy: Policy, session_id: int, run_id: int, head: int, outcome: Results) -> Tx[bool]:
-    """What the calls of a superseded run gave in the time they had. False: the next run went on without."""
+def leave(
+    now: float,
+    policy: Policy,
+    session_id: int,
+    run_id: int,
+    head: int,
+    outcome: Results,
+    instead: Answer | None = None,
+) -> Tx[bool]:
+    """What the calls of a superseded run gave in the time they had. False: the next run went on without.
+
+    `instead`: as in `results`."""
     session = yield from sessions.lock(session_id)
     if session is None or session.closed or session.owner is not None or session.head != head:
         return False
+    if instead is not None:
+        yield from _reword(session, instead)
     yield _MESSAGE, _line(now, session, run_id, outcome)
     yield (
         "UPDATE inbox SET ready_at = ? WHERE session_id = ? AND state = 0 AND kind = 'instruction' AND ready_at > ?",

@@ -58,9 +58,10 @@ def remove(now: float, policy: Policy, task_id: int, actor: str) -> Tx[Task]:
         raise NotPossible(
             f"the result of {keys.task_id(task_id)} was not delivered: use `redeliver` or `dismiss` first"
         )
+    if task.stays:
+        raise refusal(task, "its session stays for follow-ups; use `kill` first")
     taken = yield (
-        "UPDATE tasks SET retained = 0, archived_at = COALESCE(archived_at, ?) WHERE id = ? AND retained = 1"
-        " RETURNING id",
+        "UPDATE tasks SET retained = 0, archived_at = ? WHERE id = ? AND archived_at IS NULL RETURNING id",
         (now, task_id),
     )
     if not taken:

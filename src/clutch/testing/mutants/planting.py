@@ -128,9 +128,17 @@ def hunt(mutant: Mutant, seconds: float, first_seed: int = 1) -> Found | NotFoun
 @cache
 def mutants() -> Mapping[str, Mutant]:
     """All of them. Late import: the planted bugs know the whole product."""
-    from clutch.testing.mutants import in_core, in_engine, in_letters, in_money, in_promises, in_protocol
+    from clutch.testing.mutants import (
+        in_core,
+        in_engine,
+        in_leaving,
+        in_letters,
+        in_money,
+        in_promises,
+        in_protocol,
+    )
 
-    files = (in_core, in_protocol, in_letters, in_engine, in_money, in_promises)
+    files = (in_core, in_protocol, in_letters, in_engine, in_money, in_leaving, in_promises)
     every: list[Mutant] = [mutant for file in files for mutant in file.MUTANTS]
     named = {mutant.name: mutant for mutant in every}
     assert len(named) == len(every), "two mutants have one name"

@@ -1,0 +1,76 @@
+"""Planted bugs in what goes and what stays: cleanup, archive, deleted sessions."""
+
+from __future__ import annotations
+
+from functools import wraps
+from typing import Any
+
+from clutch.core.model import Delivery
+from clutch.store.door import Statement, Tx
+from clutch.testing.mutants.planting import STORMS, Mutant
+from clutch.testing.mutants.planting import mutant_of as _mutant
+from clutch.testing.mutants.tamper import tampered
+
+
+def _dead_letters_deleted(removal: Any) -> tuple[Any, ...]:
+    @wraps(removal)
+    def bug(**known: Any) -> Any:
+        return removal(**(known | {"delivery": Delivery.DELIVERED}))
+
+    return (bug,)
+
+
+def _undelivered_archived(due: Any, archive: Any) -> tuple[Any, ...]:
+    def say(sql: str, parameters: Any) -> Statement:
+        return sql.replace("AND t.delivery <> 'undelivered' AND t.wake_at IS NULL", ""), parameters
+
+    return tampered(due, say=say), tampered(archive, say=say)
+
+
+def _usage_forgotten(forget: Any) -> tuple[Any, ...]:
+    @wraps(forget)
+    def bug(now: float, policy: Any, session: Any, why: Any) -> Tx[None]:
+        yield from forget(now, policy, session, why)
+        yield "DELETE FROM usage WHERE session_id = ?", (session.id,)
+
+    return (bug,)
+
+
+def _words_half_forgotten(forget: Any) -> tuple[Any, ...]:
+    return (tampered(forget, say=lambda sql, given: None if "FROM calls" in sql else (sql, given)),)
+
+
+MUTANTS: tuple[Mutant, ...] = (
+    Mutant(
+        "dead_letters_deleted",
+        ("clutch.core.cleaning.removal",),
+        frozenset({"N24", "T14"}),
+        ("modes", *STORMS),
+        _dead_letters_deleted,
+        "a result that nobody has heard loses its session",
+    ),
+    _mutant(
+        "undelivered_archived",
+        ("archiving.due", "archiving.archive"),
+        "N24",
+        ("modes", *STORMS),
+        _undelivered_archived,
+        "a dead letter leaves the lists by itself",
+    ),
+    _mutant(
+        "usage_goes_with_the_words",
+        ("cleaning.forget", "archiving.forget"),
+        "T16 N26",
+        STORMS,
+        lambda cleaning, archiving: (*_usage_forgotten(cleaning), *_usage_forgotten(archiving)),
+        "what a deleted session has cost is forgotten with it",
+    ),
+    _mutant(
+        "words_half_forgotten",
+        ("cleaning.forget", "archiving.forget"),
+        "N24 N22",
+        STORMS,
+        lambda cleaning, archiving: (*_words_half_forgotten(cleaning), *_words_half_forgotten(archiving)),
+        "a deleted session keeps part of its words",
+    ),
+)
