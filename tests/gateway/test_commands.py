@@ -318,12 +318,13 @@ async def test_plan_is_approved_and_rejected(tmp_path: Path) -> None:
         puppets.go.set()
         task = await c.spawn("plan it", label="planner", plan_mode=True)
         await phase(c, task, Phase.AWAITING_APPROVAL)
-        assert "plan?" in await c.command("/subagents")
+        assert "plan? · planner [PLAN:AWAITING APPROVAL] · " in await c.command("/subagents")
         assert await c.command("/subagents reject planner too risky") == f"{task.id} plans again."
         await phase(c, task, Phase.AWAITING_APPROVAL)
         assert await c.command("/subagents approve 1 go") == f"{task.id} goes on as planned."
         assert (await task).text == "heard: APPROVED: go"
         assert "no plan that waits" in await c.command("/subagents approve planner")
+        assert "planner [PLAN:APPROVED] · " in await c.command("/subagents")
 
 
 @pytest.mark.scenario(216)
@@ -353,6 +354,27 @@ async def test_new_begins_a_new_talk_and_the_children_go_on(tmp_path: Path) -> N
         assert (await task).is_ok
         await c.settled()
         assert any("heard: " in text for text in puppets.heard)
+
+
+async def test_compact_has_the_next_turn_summarise_what_was_said(tmp_path: Path) -> None:
+    async with chat(tmp_path) as (c, _puppets):
+        await c.say("remember this: " + "x" * 20_000)
+        await c.reply()
+        await c.say("and this")
+        await c.reply()
+        assert "summarised" in await c.command("/compact")
+        await c.say("what was it?")
+        await c.reply()
+        number, _ = await c.session("agent:main:main")
+        from clutch.core.messages import Summary
+        from clutch.protocol import queries
+
+        kinds = [type(entry) for entry in (await c.kit.door.read(queries.briefing, number)).transcript]
+        assert kinds.count(Summary) == 1
+        await c.say("and now?")
+        await c.reply()
+        kinds = [type(entry) for entry in (await c.kit.door.read(queries.briefing, number)).transcript]
+        assert kinds.count(Summary) == 1
 
 
 async def test_model_queue_agents_and_status(tmp_path: Path) -> None:

@@ -48,7 +48,7 @@ async def ask(run: OpenRun) -> Answer | None:
 
 
 async def _ask_and_fit(run: OpenRun) -> Answer:
-    await _compact(run, is_forced=False)
+    await _compact(run, is_forced=run.wants_summary)
     while True:
         try:
             return await _call(run, _request(run), run.on_delta)

@@ -137,6 +137,15 @@ class OpenRun:
         self.head += len(boundary.inputs)
         self.is_unanswered, self.senders = boundary.is_unanswered, boundary.senders
 
+    @property
+    def wants_summary(self) -> bool:
+        """Somebody asked for one, and the model has not been heard since."""
+        asked_at = self.about.compact_at
+        if asked_at is None:
+            return False
+        since = self.transcript[max(0, asked_at - self.about.base) :]
+        return not any(isinstance(entry, Answer) for entry in since)
+
     def open_answer(self) -> Answer | None:
         """The last message, if it is an answer whose calls have no results yet."""
         last = self.transcript[-1] if self.transcript else None

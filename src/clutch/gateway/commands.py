@@ -73,6 +73,12 @@ async def begin_anew(chat: Chat, text: str) -> str:
     return "A new talk begins. Subagents go on."
 
 
+async def compact(chat: Chat, text: str) -> str:
+    nothing(text)
+    await chat.look(Verb.SEND, chat.session_id, control.want_summary, chat.session_id)
+    return "What was said so far is summarised before the next turn."
+
+
 async def model(chat: Chat, text: str) -> str:
     if not text:
         about = await chat.look(Verb.READ, chat.session_id, lists.status, chat.session_id)
@@ -123,6 +129,7 @@ COMMANDS: Mapping[str, Command] = {
     "stop": Command("/stop", stop),
     "new": Command("/new", begin_anew),
     "reset": Command("/reset", begin_anew),
+    "compact": Command("/compact", compact),
     "model": Command("/model [name]", model),
     "queue": Command(queueing.USAGE, queue),
     "agents": Command("/agents", agents),

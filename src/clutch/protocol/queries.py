@@ -35,19 +35,20 @@ class Briefing:
     output_schema: str | None = None
     runtime: str = OWN_RUNTIME
     cwd: str | None = None
+    compact_at: int | None = None  #: a summary is wanted of what was said up to here
 
 
 def briefing(now: float, session_id: int) -> Tx[Briefing]:
     del now
     rows = yield (
         "SELECT s.key, s.agent_id, s.root_id, s.depth, s.rights, s.model, s.workspace, t.label, p.key, t.plan, s.base,"
-        " s.run_id, s.fence, s.thinking, s.purses, t.spec"
+        " s.run_id, s.fence, s.thinking, s.purses, t.spec, s.compact_at"
         " FROM sessions s LEFT JOIN tasks t ON t.id = s.id LEFT JOIN sessions p ON p.id = s.parent_id"
         " WHERE s.id = ?",
         (session_id,),
     )
     key, agent_id, root_id, depth, rights, model, workspace, label, requester_key, plan, *where = rows[0]
-    base, run_id, fence, thinking, purses, spec = where
+    base, run_id, fence, thinking, purses, spec, compact_at = where
     asked = json.loads(spec) if spec else {}
     said = yield (
         "SELECT kind, body, run_id FROM messages WHERE session_id = ? AND seq > ? ORDER BY seq",
@@ -73,6 +74,7 @@ def briefing(now: float, session_id: int) -> Tx[Briefing]:
         output_schema=asked.get("outputSchema"),
         runtime=asked.get("runtime", OWN_RUNTIME),
         cwd=asked.get("cwd"),
+        compact_at=compact_at,
     )
 
 

@@ -49,7 +49,8 @@ def list_text(views: Sequence[TaskView], now: float, title: str = "Subagents (th
 
 
 def _parts(view: TaskView, now: float) -> Iterator[str]:
-    yield visible(view.label, LIST_LABEL_MAX)
+    tag = "" if view.plan is None else plan_tag(view.phase, view.plan.state)
+    yield f"{visible(view.label, LIST_LABEL_MAX)} {tag}".rstrip()
     yield duration(runtime_s(view, now))
     if view.outcome is not None:
         yield telling_words(view)

@@ -11,7 +11,7 @@ from clutch.protocol.control.again import again, dismiss, redeliver, remove
 from clutch.protocol.control.deleting import delete
 from clutch.protocol.control.ending import KillReport, StopReport, kill, stop
 from clutch.protocol.control.pausing import pause, resume
-from clutch.protocol.control.rooms import begin_anew, close_main, open_main, use_model
+from clutch.protocol.control.rooms import begin_anew, close_main, open_main, use_model, want_summary
 from clutch.protocol.control.state import AlreadyFinished, NotPossible, PlanChanged, UnknownTask
 from clutch.protocol.control.words import Steered, decide, decide_as_read, heard, send, spoken_verdict, steer
 
@@ -42,4 +42,5 @@ __all__ = [
     "steer",
     "stop",
     "use_model",
+    "want_summary",
 ]

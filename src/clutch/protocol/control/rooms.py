@@ -1,4 +1,4 @@
-"""A main session leaves, comes back, begins anew, changes its model."""
+"""A main session leaves, comes back, begins anew, changes its model, is summarised."""
 
 from __future__ import annotations
 
@@ -56,6 +56,13 @@ def use_model(now: float, session_id: int, model: str | None) -> Tx[None]:
     del now
     session = yield from _main(session_id)
     yield "UPDATE sessions SET model = ? WHERE id = ?", (model, session.id)
+
+
+def want_summary(now: float, session_id: int) -> Tx[None]:
+    """`/compact`: what was said so far is summarised before the next model call."""
+    del now
+    session = yield from _main(session_id)
+    yield "UPDATE sessions SET compact_at = ? WHERE id = ?", (session.head, session.id)
 
 
 def _main(session_id: int) -> Tx[SessionRow]:

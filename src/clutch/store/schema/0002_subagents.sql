@@ -49,6 +49,8 @@ CREATE TABLE alerts(
 -- Verbs: what a killed task said anyway.
 ALTER TABLE tasks ADD COLUMN late_text {text};
 ALTER TABLE tasks ADD COLUMN late_at {float};
+-- Where the transcript ended when somebody asked for a summary: the next turn makes one before its first call.
+ALTER TABLE sessions ADD COLUMN compact_at {big};
 
 -- The stream of events: everybody's timelines in one order, from a place in it.
 CREATE INDEX events_at ON events(at, task_id, seq);

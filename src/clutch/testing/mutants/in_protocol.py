@@ -204,6 +204,14 @@ MUTANTS: tuple[Mutant, ...] = (
         "a park is taken for a crash",
     ),
     _mutant(
+        "follow_up_not_read",
+        "turns._was_told_more",
+        "N20",
+        STORMS,
+        lambda was_told_more: (answering_only(was_told_more, False),),
+        "a child ends without reading what was sent to it meanwhile",
+    ),
+    _mutant(
         "release_forgets_mail",
         "turns.finish",
         "N16",

@@ -68,3 +68,27 @@ def _instruction_kept(change: Change, court: Court) -> Iterator[str]:
     for made in change.made:
         if made.name == "steer" and not court.disk.query("SELECT 1 FROM inbox WHERE idem = ?", made.args[2]):
             yield f"the instruction {made.args[2]} is nowhere"
+
+
+@promises("N20", frozenset({"finish", "submit"}), "a child reads what was sent to it before it ends")
+def _read_before_the_end(change: Change, court: Court) -> Iterator[str]:
+    for before, after in change.tasks.values():
+        if before is None or before.outcome is not None or after.outcome != "ok":
+            continue
+        if court.count(
+            "SELECT COUNT(*) FROM inbox WHERE session_id = ? AND state = 0 AND kind = 'instruction'"
+            " AND taken_seq IS NULL",
+            after.id,
+        ):
+            yield f"task {after.id} has ended and left words unread"
+
+
+@promises("N19", frozenset({"stop"}), "after a stop nobody below works")
+def _all_below_is_stopped(change: Change, court: Court) -> Iterator[str]:
+    for made in change.made:
+        if made.name == "stop":
+            below = court.count(
+                "SELECT COUNT(*) FROM tasks WHERE root_id = ? AND outcome IS NULL", made.args[1]
+            )
+            if below:
+                yield f"session {made.args[1]} was stopped and {below} below it work"

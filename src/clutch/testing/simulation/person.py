@@ -37,6 +37,9 @@ VERBS: Final[Mapping[str, int]] = MappingProxyType(
         "spawn": 4,
         "kill": 6,
         "steer": 7,
+        "send": 6,
+        "stop": 1,
+        "remove": 1,
         "pause": 3,
         "resume": 3,
         "decide": 5,
@@ -218,6 +221,28 @@ class Person:
             None, control.steer, self._world.policy, chosen[0], self.key("steer"), text, "person"
         )
         return True
+
+    async def _send(self) -> bool:
+        """Also to one that is about to end, and to one that has just ended and refuses."""
+        chosen = self._one("phase NOT IN ('completed', 'completed_giveup')")
+        if chosen is None:
+            return False
+        job = self._world.author.small_job()
+        text = script.words(job) if self._rng.random() < 0.3 else f"and {job['name']}"
+        await self._surely(
+            None, control.send, self._world.policy, chosen[0], self._key("send"), text, "person"
+        )
+        return True
+
+    async def _stop(self) -> bool:
+        """What was said to it and not read is over, too."""
+        session_id = self._rng.choice(self.mains)
+        self._world.witness.closed.add(session_id)
+        report = await self._surely(None, control.stop, self._world.policy, session_id, "enough", "person")
+        return report.own_run or bool(report.stopped)
+
+    async def _remove(self) -> bool:
+        return await self._on_task(control.remove, self._one("phase = 'completed' AND retained = 1"))
 
     async def _pause(self) -> bool:
         chosen = self._one("phase NOT IN ('completed', 'completed_giveup')")
