@@ -6,6 +6,7 @@ import pytest
 
 from clutch.core import effects as fx
 from clutch.core import events as ev
+from clutch.core import wording
 from clutch.core.lifecycle import step
 from clutch.core.model import Delivery, Outcome, Phase, Plan
 from clutch.core.policy import Life, Limits, Policy
@@ -345,3 +346,13 @@ def test_a_spawn_that_is_ready_waits_for_no_timer() -> None:
 def test_a_kill_while_files_are_made_leads_to_their_cleanup() -> None:
     killed = new().then(ev.Reserved(100), ev.Killed(105, "enough"))
     assert (killed.task.phase, killed.task.outcome) == (Phase.CLEANUP_PENDING, Outcome.KILLED)
+
+
+@pytest.mark.scenario(64)
+@pytest.mark.scenario(69)
+def test_how_far_a_cut_run_came_is_never_the_result_of_another_run() -> None:
+    cut = running().then(ev.Failed(5, "broken", wording.partial_progress(2, "dig"), is_final=True))
+    again = cut.then(ev.Steered(6), ev.Started(7), ev.Ended(8, "NO_REPLY"))
+    assert again.task.result is None
+    said = running().then(ev.Failed(5, "broken", "half of it", is_final=True))
+    assert said.then(ev.Steered(6), ev.Started(7), ev.Ended(8, "NO_REPLY")).task.result == "half of it"

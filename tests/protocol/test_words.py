@@ -10,10 +10,10 @@ import pytest
 from clutch.core.authority import EVERY_SCOPE, AgentCaller, OperatorCaller, Role, Verb
 from clutch.core.events import Verdict
 from clutch.core.messages import Input, Result, Results
-from clutch.core.model import Delivery, LetterState, Outcome, Phase
+from clutch.core.model import Delivery, LetterState, Outcome, Phase, Workspace
 from clutch.core.policy import Control, LateResult
 from clutch.errors import Forbidden, NotFound, RateLimited
-from clutch.protocol import control, guarding, listing, turns
+from clutch.protocol import control, guarding, listing, preparing, turns
 from clutch.protocol.control import AlreadyFinished, KillReport, NotPossible, StopReport
 from clutch.protocol.guarding import guarded
 from clutch.protocol.pages import plan_hash
@@ -101,6 +101,16 @@ async def test_finished_child_is_not_written_to_and_a_plan_is_decided_instead(
     with pytest.raises(NotPossible, match="use `approve` or `reject`"):
         await send(world, planner.session_id, "hello")
     assert await world.rows("SELECT id FROM inbox WHERE kind = 'instruction'") == []
+
+
+async def test_child_whose_files_are_being_made_is_not_started_by_a_message(world: World, main: int) -> None:
+    task = await world.child(main, workspace=Workspace.ISOLATED)
+    assert (await world.task(task)).phase is Phase.SPAWNING
+    with pytest.raises(NotPossible, match="try again in a moment"):
+        await send(world, task, "hello")
+    await world.mail()
+    assert await world.claim() == []
+    await world.door.alone(preparing.undo, world.policy, task, "never mind")
 
 
 async def test_nobody_can_be_written_to_who_is_not_there(world: World, main: int) -> None:

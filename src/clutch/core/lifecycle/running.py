@@ -9,6 +9,7 @@ from clutch.core import events as ev
 from clutch.core.lifecycle.story import DESCENDANTS, Story
 from clutch.core.model import Delivery, Phase, Task, Wait
 from clutch.core.policy import Policy
+from clutch.core.wording.prompts import is_progress
 
 
 def admitted(story: Story) -> None:
@@ -134,12 +135,17 @@ def supersede(story: Story) -> None:
     story.do(fx.Stop("superseded"), fx.Schedule())
 
 
+def _said(result: str | None) -> str | None:
+    """How far a run came before it was cut is no text of the child: it must not become another run's result."""
+    return None if result is None or is_progress(result) else result
+
+
 def new_generation(story: Story, reason: str, **changes: Any) -> None:
     """A new run will make a new result. What was said before is kept in case it says nothing."""
     task = story.task
     fresh: dict[str, Any] = {
         "generation": task.generation + 1,
-        "fallback": task.result or task.fallback,
+        "fallback": _said(task.result) or task.fallback,
         "result": None,
         "outcome": None,
         "error": None,

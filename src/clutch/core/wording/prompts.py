@@ -256,3 +256,11 @@ def partial_progress(call_count: int, last_call: str) -> str:
     """Stands in for the result of a run that was cut before it had written any text."""
     calls = "1 tool call" if call_count == 1 else f"{call_count} tool calls"
     return f"{calls}, last: {visible(last_call, LAST_CALL_MAX)}"
+
+
+def is_progress(text: str) -> bool:
+    """Such a stand-in, and not what a child said."""
+    return _PROGRESS.fullmatch(text) is not None
+
+
+_PROGRESS = re.compile(r"\d+ tool calls?, last: [^\n]*")

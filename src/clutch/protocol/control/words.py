@@ -88,6 +88,8 @@ def send(now: float, policy: Policy, session_id: int, idem: str, text: str, acto
         return
     if session.is_task:
         task = yield from tasks.load_one(session_id)
+        if task.phase is Phase.SPAWNING:  # a letter would start it before its files are there
+            raise refusal(task, "try again in a moment")
         if task.phase is Phase.AWAITING_APPROVAL:
             raise refusal(task, "use `approve` or `reject`")
         if session.closed:

@@ -229,16 +229,14 @@ class Person:
             return False
         job = self._world.author.small_job()
         text = script.words(job) if self._rng.random() < 0.3 else f"and {job['name']}"
-        await self._surely(
-            None, control.send, self._world.policy, chosen[0], self._key("send"), text, "person"
-        )
+        await self.surely(None, control.send, self._world.policy, chosen[0], self.key("send"), text, "person")
         return True
 
     async def _stop(self) -> bool:
         """What was said to it and not read is over, too."""
         session_id = self._rng.choice(self.mains)
         self._world.witness.closed.add(session_id)
-        report = await self._surely(None, control.stop, self._world.policy, session_id, "enough", "person")
+        report = await self.surely(None, control.stop, self._world.policy, session_id, "enough", "person")
         return report.own_run or bool(report.stopped)
 
     async def _remove(self) -> bool:
