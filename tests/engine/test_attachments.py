@@ -223,8 +223,11 @@ async def test_contents_survive_a_crash_between_the_spawn_and_its_files(
     assert await house.rows("SELECT COUNT(*) FROM tasks") == [(1,)]
 
 
-async def test_an_answer_nobody_carries_out_any_more_keeps_no_contents(build: Build, tmp_path: Path) -> None:
-    """The parent is superseded while the files of its child are made."""
+@pytest.mark.parametrize("verb", ["steer", "kill"])
+async def test_an_answer_nobody_carries_out_any_more_keeps_no_contents(
+    build: Build, tmp_path: Path, verb: str
+) -> None:
+    """The parent is superseded or killed while the files of its child are made."""
     files = SlowFiles(tmp_path)
     files.waits_before = True
     spawn_child = Answer(
@@ -245,7 +248,10 @@ async def test_an_answer_nobody_carries_out_any_more_keeps_no_contents(build: Bu
     async with asyncio.timeout(10):
         await files.is_waiting.wait()
     parent = await house.task("parent")
-    await house.door.alone(control.steer, house.policy, parent.id, "steer:1", "something else", "person")
+    if verb == "steer":
+        await house.door.alone(control.steer, house.policy, parent.id, "steer:1", "something else", "person")
+    else:
+        await house.door.alone(control.kill, house.policy, parent.id, "enough", "person")
     await house.until_phase("parent", Phase.COMPLETED, Phase.ANNOUNCE_DEFERRED)
     assert SECRET not in await stored(house)
 

@@ -22,6 +22,7 @@ from clutch.protocol.control import NotPossible
 from clutch.tools.task_files import LocalTaskFiles
 from tests.engine.conftest import Build
 from tests.engine.house import POLICY, Anything, House, opening, step
+from tests.protocol.world import write
 
 pytestmark = pytest.mark.anyio
 
@@ -126,6 +127,7 @@ async def test_a_plan_is_kept_whatever_was_asked_for(build: Build, tmp_path: Pat
 
 
 @pytest.mark.scenario(52)
+@pytest.mark.scenario(203)
 @pytest.mark.parametrize(
     ("retains", "kept"), [(False, {"found.txt"}), (True, {"found.txt", "given.txt", ".manifest.json"})]
 )
@@ -166,6 +168,31 @@ async def test_files_of_a_killed_child_are_removed(build: Build, tmp_path: Path)
     task = await house.task("child")
     await house.door.alone(control.kill, house.policy, task.id, "enough", "person")
     await house.until_phase("child", Phase.COMPLETED)
+    assert names(tmp_path) == set()
+
+
+@pytest.mark.scenario(52)
+@pytest.mark.scenario(132)
+async def test_a_child_whose_session_was_lost_is_told_and_its_files_are_removed(
+    build: Build, tmp_path: Path
+) -> None:
+    async def says(request: ModelRequest) -> Answer | str:
+        if opening(request) == "go" or not step(request):
+            return await sends()(request)  # type: ignore[no-any-return]
+        await asyncio.Event().wait()
+        return "never"
+
+    house = await house_with(build, LocalTaskFiles(tmp_path), says)
+    await house.hire()
+    await house.say("go")
+    await house.until_asked("do child", 2)
+    task = await house.task("child")
+    await house.door.alone(write, "DELETE FROM sessions WHERE id = ?", task.id)
+    house.clock.jump(61)
+    lost = await house.until_phase("child", Phase.COMPLETED)
+    assert (lost.outcome, lost.delivery) == (Outcome.LOST, Delivery.DELIVERED)
+    (told,) = [text for text in await house.inputs(house.main) if text.startswith("[Subagent]")]
+    assert "lost" in told
     assert names(tmp_path) == set()
 
 

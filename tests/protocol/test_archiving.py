@@ -7,13 +7,14 @@ from typing import Any
 
 import pytest
 
-from clutch.core.admission import Mode
+from clutch.core.admission import Mode, Refused
 from clutch.core.hooks import Removal
 from clutch.core.messages import Usage
 from clutch.core.model import Delivery, Outcome, Phase
 from clutch.core.policy import Policy
 from clutch.protocol import archiving, control, forgetting, sessions
 from clutch.protocol.control import NotPossible
+from clutch.protocol.spawn import Accepted
 from tests.protocol.test_dead_letters import given_up
 from tests.protocol.world import World, write
 
@@ -161,6 +162,32 @@ async def test_a_record_that_was_evicted_from_the_quota_can_still_be_removed(wor
     await world.door.alone(write, "UPDATE tasks SET retained = 0 WHERE id = ?", task)
     await world.door.alone(control.remove, world.policy, task, "person")
     assert await world.one("SELECT archived_at FROM tasks WHERE id = ?", task) == world.clock.now()
+
+
+@pytest.mark.scenario(32)
+@pytest.mark.scenario(34)
+async def test_fifteen_records_fill_the_quota_also_after_a_restart_until_one_is_told_and_removed(
+    world: World, main: int
+) -> None:
+    limits = replace(world.policy.limits, retained_max=15, children_max=20, evicts_delivered=False)
+    world.policy = replace(world.policy, limits=limits)
+    tasks = [await world.child(main, f"child {number}") for number in range(15)]
+    for task in tasks:
+        await world.end(task)
+    for _ in range(2):
+        refused = await world.ask_child(main)
+        assert isinstance(refused, Refused)
+        assert "15/15 (agents.defaults.subagents.maxRetained)" in refused.error
+        with pytest.raises(NotPossible):
+            await world.door.alone(control.remove, world.policy, tasks[0], "person")
+        await world.die()
+    world.clock.advance(2)
+    await (await world.start(main)).finish("heard")
+    await world.die()
+    assert isinstance(await world.ask_child(main), Refused), "told, but still there"
+    await world.door.alone(control.remove, world.policy, tasks[0], "person")
+    assert isinstance(await world.ask_child(main), Accepted)
+    assert isinstance(await world.ask_child(main), Refused)
 
 
 async def test_two_sweepers_archive_once(world: World, main: int) -> None:

@@ -8,11 +8,12 @@ from dataclasses import replace
 import pytest
 
 from clutch.core.admission import Mode
+from clutch.core.authority import EVERY_SCOPE, OperatorCaller
 from clutch.core.cleaning import EVERYTHING, Removal
 from clutch.core.hooks import Hook
 from clutch.core.model import Delivery, Outcome, Phase
 from clutch.errors import NotFound
-from clutch.protocol import control
+from clutch.protocol import control, history
 from clutch.protocol.control import NotPossible
 from tests.protocol.test_archiving import told, words
 from tests.protocol.test_dead_letters import given_up
@@ -111,6 +112,20 @@ async def test_a_session_that_stays_ends_with_its_deletion(world: World, main: i
     assert (await world.session(task)).closed
     assert not (await world.task(task)).stays
     assert await words(world, task) == 0
+
+
+async def test_what_is_deleted_or_archived_leaves_the_lists_and_says_so_when_it_is_read(
+    world: World, main: int
+) -> None:
+    gone, kept, shown = [await told(world, main, label) for label in ("gone", "kept", "shown")]
+    await delete(world, gone)
+    await delete(world, kept, keep=True)
+    someone = OperatorCaller(EVERY_SCOPE)
+    listed = await world.door.read(history.sessions, someone, world.policy.history)
+    assert {line.session_id for line in listed} == {main, shown}
+    with pytest.raises(NotFound, match="transcript was deleted"):
+        await world.door.read(history.history, gone, world.policy.history)
+    assert (await world.door.read(history.history, kept, world.policy.history)).entries
 
 
 async def test_with_keep_transcript_it_is_only_archived(world: World, main: int) -> None:

@@ -10,8 +10,9 @@ from clutch.core.history import History, Reading, Said, Stored
 from clutch.core.history import history as shown_of
 from clutch.core.keys import KeyKind, SessionKey, parse_session_key
 from clutch.core.task_view import TaskView
-from clutch.errors import InvalidInput
+from clutch.errors import InvalidInput, NotFound
 from clutch.protocol import targets, views
+from clutch.protocol.forgetting import is_forgotten
 from clutch.store.door import Tx
 
 NEWEST = 2**62  # no transcript is as long
@@ -25,7 +26,7 @@ def history(
     before: int | None = None,
     with_tools: bool = False,
 ) -> Tx[History]:
-    """The newest entries before a number, within the bounds of one look."""
+    """The newest entries before a number, within the bounds of one look. Raises NotFound for words that are gone."""
     del now
     wanted = rules.limit if limit is None else limit
     if not 1 <= wanted <= rules.limit_max:
@@ -36,6 +37,8 @@ def history(
         f" WHERE session_id = ? AND seq < ?{kinds} ORDER BY seq DESC LIMIT ?",
         (rules.entry_bytes_max, session_id, NEWEST if before is None else before, wanted + 1),
     )
+    if not rows and (yield from is_forgotten(session_id)):
+        raise NotFound("the transcript was deleted; outcome and result of its task are kept")
     stored = [Stored(*row) for row in reversed(rows[:wanted])]
     return shown_of(stored, rules, with_tools=with_tools, is_more=len(rows) > wanted)
 
@@ -52,6 +55,13 @@ class SessionLine:
     moved_at: float
     task: TaskView | None
     last: tuple[Said, ...] = ()
+
+
+#: What was deleted or archived leaves the lists; by its name it is still found.
+_LISTED = (
+    "deleted_at IS NULL"
+    " AND NOT EXISTS (SELECT 1 FROM tasks t WHERE t.id = sessions.id AND t.archived_at IS NOT NULL)"
+)
 
 
 def sessions(
@@ -73,7 +83,7 @@ def sessions(
     within, ids = seen.within("id")
     rows = yield (
         "SELECT id, key, agent_id, depth, is_task, COALESCE(progress_at, created_at) AS moved_at FROM sessions"  # noqa: S608
-        f" WHERE {within} AND COALESCE(progress_at, created_at) >= ? ORDER BY moved_at DESC, id",
+        f" WHERE {within} AND COALESCE(progress_at, created_at) >= ? AND {_LISTED} ORDER BY moved_at DESC, id",
         (*ids, 0.0 if active_s is None else now - active_s),
     )
     shown = [row for row in rows if seen.sees(row[0], row[2]) and _kind(row[1], row[4]) in (kinds or KeyKind)]

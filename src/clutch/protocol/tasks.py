@@ -17,6 +17,7 @@ from clutch.core.model import Delivery, LetterKind, Outcome, Phase, Plan, Task
 from clutch.core.policy import Policy
 from clutch.core.wording import undelivered_line, wrap_up_note
 from clutch.protocol import bindings, hooks, letters, outbox, sessions, usage
+from clutch.protocol.redacting import redact_open
 from clutch.protocol.sessions import IS_WORKING, SessionRow
 from clutch.protocol.usage import Fate
 from clutch.store.door import HINT, Many, Row, Tx
@@ -226,6 +227,7 @@ def _apply(now: float, policy: Policy, session: SessionRow, task: Task, effect: 
 
 def stop(now: float, policy: Policy, session: SessionRow, reason: str) -> Tx[None]:
     """Break the owner's fence and end its run; what it took and nobody answered goes back."""
+    yield from redact_open(session)
     yield from usage.give_up(now, policy, session, Fate.UNKNOWN)
     yield (
         "UPDATE runs SET ended_at = ?, stop_reason = ? WHERE session_id = ? AND ended_at IS NULL",

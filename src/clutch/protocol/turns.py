@@ -14,13 +14,13 @@ from decimal import Decimal
 from clutch.core import events as ev
 from clutch.core import messages, runs, wording
 from clutch.core.admission import Refused
-from clutch.core.attachments import SPAWN, redacted
 from clutch.core.authority import Role
 from clutch.core.delivery import Point, Running
 from clutch.core.messages import Answer, Input, Message, Result, Results
 from clutch.core.model import ANSWERED, LetterKind, Outcome, Wait
 from clutch.core.policy import ExpiryFrom, LateResult, Policy
 from clutch.protocol import context, last_words, news, outbox, sessions, taking, tasks, usage
+from clutch.protocol.redacting import redact_open, reword
 from clutch.protocol.sessions import SessionRow, StepRow
 from clutch.protocol.spawn import Accepted, Order, spawn
 from clutch.protocol.taking import Taken
@@ -225,19 +225,8 @@ def _close_calls(now: float, session: SessionRow, run_id: int) -> Tx[None]:
         (session.id, session.head),
     )
     if rows:
-        if any(name == SPAWN for _, name in rows):
-            yield from _redact(session)
         unknown = tuple(Result(index, name, wording.OUTCOME_UNKNOWN, failed=True) for index, name in rows)
         yield from _append(now, session, run_id, [Results(unknown)])
-
-
-def _redact(session: StepRow) -> Tx[None]:
-    """An answer that nobody carries out any more keeps no contents of files either."""
-    known = (session.id, session.head)
-    rows = yield "SELECT kind, body FROM messages WHERE session_id = ? AND seq = ?", known
-    answer = messages.load(*rows[0])
-    if isinstance(answer, Answer) and (instead := redacted(answer)) is not answer:
-        yield from _reword(session, instead)
 
 
 def _append(now: float, session: StepRow, run_id: int, new: Sequence[Message]) -> Tx[None]:
@@ -313,19 +302,13 @@ def results(
     `instead`: how their answer is kept from now on, without the contents of files it gave away."""
     step, is_more = yield from sessions.own_at_step(session_id, fence)
     if instead is not None:
-        yield from _reword(step, instead)
+        yield from reword(step, instead)
     if is_more:
         return (yield from _results_and_mail(now, policy, session_id, fence, run_id, outcome, nonce))
     yield _MESSAGE, _line(now, step, run_id, outcome)
     yield sessions.moved(now, step)
     yield from _foresee(now, policy, step, run_id)
     return _ON
-
-
-def _reword(session: StepRow, instead: Answer) -> Tx[None]:
-    """The last message, before anything follows it."""
-    known = (messages.dump(instead), session.id, session.head)
-    yield "UPDATE messages SET body = ? WHERE session_id = ? AND seq = ?", known
 
 
 def _results_and_mail(
@@ -371,7 +354,7 @@ def yields(
         said = with_yields(outcome, places, NO_CHILD)
         return (yield from results(now, policy, session_id, fence, run_id, said, nonce, instead))
     if instead is not None:
-        yield from _reword(session, instead)
+        yield from reword(session, instead)
     yield _MESSAGE, _line(now, session, run_id, with_yields(outcome, places, YIELDED))
     session.progress_at = now
     yield from _end_run(now, session, run_id, "yield")
@@ -603,6 +586,7 @@ def _end(
     run_id = session.run_id or 0
     is_tried_again = yield from taking.refuse(now, policy, session, run_id, error)
     yield from tasks.forget_notes(session.id)
+    yield from redact_open(session)
     yield from _end_run(now, session, run_id, f"error: {error}")
     if session.is_task and not (yield from _outlives_its_task(session)):
         yield from tasks.record(now, policy, session, ev.Failed(now, error, text, is_final))
@@ -712,7 +696,7 @@ def leave(
     if session is None or session.closed or session.owner is not None or session.head != head:
         return False
     if instead is not None:
-        yield from _reword(session, instead)
+        yield from reword(session, instead)
     yield _MESSAGE, _line(now, session, run_id, outcome)
     yield (
         "UPDATE inbox SET ready_at = ? WHERE session_id = ? AND state = 0 AND kind = 'instruction' AND ready_at > ?",

@@ -50,7 +50,7 @@ def _gone(now: float, policy: Policy, session: SessionRow, keep_transcript: bool
     if not keep_transcript:
         yield from forget(now, policy, session, Reason.DELETED)
         if not session.is_task:  # whoever opens one of this name gets a new one
-            renamed = f"{session.key}#{session.id}"
+            renamed = f"deleted:{session.id}:{session.key}"
             yield "UPDATE sessions SET key = ? WHERE id = ?", (renamed, session.id)
     yield from sessions.save(now, policy, session)
     return Removal(EVERYTHING, workspace=not keep_transcript)
