@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from clutch import Clutch
+from clutch import Clutch, NotFound
 from clutch.core.authority import OperatorCaller, Scope
 from clutch.core.messages import Answer, Call, Input, Usage
 from clutch.core.model import Phase
@@ -392,6 +392,27 @@ async def test_model_queue_agents_and_status(tmp_path: Path) -> None:
         status = await c.command("/status")
         assert "Session: agent:main:main" in status
         assert "Subagents: 1 active, 1 in all" in status
+
+
+async def test_thread_is_given_to_a_child_and_taken_back(tmp_path: Path) -> None:
+    async with chat(tmp_path) as (c, puppets):
+        assert "this chat has none" in await c.command("/focus last")
+        assert "this chat has none" in await c.command("/unfocus")
+        task = await c.spawn("a", label="one")
+        await puppets.asked.wait()
+        await c.heard("web", "th1", "/focus one", idempotency_key="f")
+        await c.heard("web", "th1", "look left")
+        puppets.go.set()
+        assert (await task).text == "heard: look left"
+        await c.heard("web", "th1", "/unfocus")
+        with pytest.raises(NotFound):
+            await c.heard("web", "th1", "anybody there?")
+        said = await c.kit.door.read(_said_in_threads)
+        assert said == [f"This thread belongs to {task.id} now.", "This thread belongs to nobody now."]
+
+
+def _said_in_threads(now: float):  # type: ignore[no-untyped-def]
+    return [row[0] for row in (yield "SELECT body FROM outbox WHERE channel = 'web' ORDER BY id", ())]
 
 
 # ---- one guard ---------------------------------------------------------------------------------------

@@ -19,12 +19,12 @@ from dataclasses import dataclass
 from types import TracebackType
 from typing import Any, Literal, Protocol, Self, TypeVar, Unpack
 
-from clutch.core import authority, keys
+from clutch.core import authority, keys, routes
 from clutch.core.admission import Refused
 from clutch.core.attachments import StoredFile
 from clutch.core.authority import EVERY_SCOPE, OperatorCaller, root_rights
 from clutch.core.events import Verdict
-from clutch.core.model import LetterKind, Outcome
+from clutch.core.model import LetterKind, Outcome, Route
 from clutch.engine import spawning
 from clutch.engine.insisting import surely
 from clutch.engine.kit import Kit
@@ -38,8 +38,9 @@ from clutch.errors import (
     StoreError,
 )
 from clutch.gateway import reads
+from clutch.gateway.chat import MAIN_SESSION as MAIN_SESSION
 from clutch.gateway.checks import check_key, check_text, in_surface_spelling, main_session, task_number
-from clutch.gateway.commands import PERSON, is_command, run_command
+from clutch.gateway.commands import PERSON, is_command, run_command, run_in_thread
 from clutch.gateway.objects import Object
 from clutch.gateway.spawns import Asked, OnFullWord, Spawns, arguments, check_on_full
 from clutch.gateway.waiting import Waiting
@@ -69,7 +70,6 @@ from clutch.store.door import DoorStats, Keys, Tx
 
 T = TypeVar("T")
 
-MAIN_SESSION = "agent:main:main"
 CHANNEL = "api"  #: the route of sessions opened here; `reply` is its counter
 PROGRAM = OperatorCaller(EVERY_SCOPE, "api")  #: whoever embeds Clutch may do everything
 AS_PROGRAM = Standpoint(PROGRAM, "api")
@@ -486,11 +486,17 @@ class Gateway:
         account: str = "",
         idempotency_key: str | None = None,
     ) -> None:
-        """Somebody wrote in a thread that belongs to a child: it reads it. Raises NotFound when it belongs to none."""
+        """Somebody wrote in a thread that belongs to a child: it reads it. Raises NotFound when it belongs to none.
+
+        A slash command is carried out instead and answered in the thread."""
         kit = self._kit
         check_key(idempotency_key)
         check_text("text", text, kit.policy.limits.task_bytes_max)
         key = f"thread:{idempotency_key or kit.ids.uuid4()}"
+        if is_command(text):
+            route = Route(channel, account or None, None, thread)
+            said, here = await run_in_thread(self, text, route, key), await self._session(MAIN_SESSION)
+            return await self._tx(here, outbox.post, here, f"command:{key}", routes.to_text(route), said)
         known = (kit.policy, channel, account, thread, key, text)
         await self._surely(lambda: kit.door.alone(threads.heard, *known))
 

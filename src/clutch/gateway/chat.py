@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from clutch.core import keys
 from clutch.core.authority import OperatorCaller, Verb
+from clutch.core.model import Route
 from clutch.engine.kit import Kit
 from clutch.engine.verbs import Verbs
 from clutch.protocol import targets
@@ -20,6 +21,8 @@ if TYPE_CHECKING:
     from clutch.gateway.api import Gateway
 
 T = TypeVar("T")
+
+MAIN_SESSION = "agent:main:main"  #: whom a person talks to who names nobody
 
 _WORD = re.compile(r'\s*(?:"([^"]*)"|(\S+))')
 
@@ -38,6 +41,7 @@ class Chat:
     session_id: int
     agent_id: str
     key: str
+    thread: Route | None = None  #: of a channel, if the words were written in one
 
     @property
     def kit(self) -> Kit:

@@ -12,16 +12,18 @@ from typing import TYPE_CHECKING
 
 from clutch.core import keys, queueing
 from clutch.core.authority import EVERY_SCOPE, OperatorCaller, Verb
+from clutch.core.model import Route
 from clutch.core.shown import tokens, visible
 from clutch.errors import AmbiguousTarget, ClutchError, InvalidInput, NotFound, StoreError
 from clutch.gateway import subagent_commands
-from clutch.gateway.chat import Chat, Command, nothing, only_word
-from clutch.protocol import control, inbox, lists
+from clutch.gateway.chat import MAIN_SESSION, Chat, Command, nothing, only_word
+from clutch.protocol import bindings, control, inbox, lists, threads
 
 if TYPE_CHECKING:
     from clutch.gateway.api import Gateway
 
 PERSON = OperatorCaller(EVERY_SCOPE, "chat")
+NO_THREAD = "works in a thread of a channel; this chat has none"
 #: `/etc/passwd` is no command, and neither is `/ hello`.
 _COMMAND = re.compile(r"/([a-z]+)(?:\s+(.*))?", re.DOTALL)
 
@@ -39,9 +41,27 @@ async def run_command(
     if found is None or command is None:
         return _unknown(line)
     session_id, agent_id = await gateway.session(session_key)
-    chat = Chat(gateway, caller, session_key, session_id, agent_id, key or gateway.kit.ids.uuid4())
+    key = key or gateway.kit.ids.uuid4()
+    return await _answered(command, Chat(gateway, caller, session_key, session_id, agent_id, key), found[2])
+
+
+async def run_in_thread(gateway: Gateway, line: str, thread: Route, key: str) -> str:
+    """The chat is the session that has the thread; without one, the main agent's."""
+    found = _COMMAND.fullmatch(line.strip())
+    command = None if found is None else COMMANDS.get(found[1])
+    if found is None or command is None:
+        return _unknown(line)
+    door = gateway.kit.door
+    bound = await door.read(bindings.session_of, thread.channel, thread.account or "", thread.thread or "")
+    session_id = (await gateway.session(MAIN_SESSION))[0] if bound is None else bound
+    about = await door.read(lists.status, session_id)
+    chat = Chat(gateway, PERSON, about.key, session_id, about.agent_id, key, thread)
+    return await _answered(command, chat, found[2])
+
+
+async def _answered(command: Command, chat: Chat, words: str | None) -> str:
     try:
-        return await command.answer(chat, found[2] or "")
+        return await command.answer(chat, words or "")
     except StoreError:
         raise
     except (NotFound, AmbiguousTarget) as error:
@@ -121,6 +141,24 @@ async def status(chat: Chat, text: str) -> str:
     )
 
 
+async def focus(chat: Chat, text: str) -> str:
+    target = only_word(text)
+    if chat.thread is None:
+        raise InvalidInput("focus", NO_THREAD)
+    task = await chat.task(target)
+    await chat.look(Verb.SEND, task, threads.focus, chat.kit.policy, task, chat.thread)
+    return f"This thread belongs to {keys.task_id(task)} now."
+
+
+async def unfocus(chat: Chat, text: str) -> str:
+    nothing(text)
+    if chat.thread is None:
+        raise InvalidInput("unfocus", NO_THREAD)
+    known = (chat.kit.policy, chat.session_id, chat.caller.actor)
+    had_one = await chat.look(Verb.SEND, chat.session_id, threads.unfocus, *known)
+    return "This thread belongs to nobody now." if had_one else "This thread belonged to nobody."
+
+
 COMMANDS: Mapping[str, Command] = {
     "subagents": Command("/subagents [action] …", subagent_commands.subagents),
     "kill": Command("/kill <target|all> [reason]", subagent_commands.kill),
@@ -133,5 +171,7 @@ COMMANDS: Mapping[str, Command] = {
     "model": Command("/model [name]", model),
     "queue": Command(queueing.USAGE, queue),
     "agents": Command("/agents", agents),
+    "focus": Command("/focus <target>", focus),
+    "unfocus": Command("/unfocus", unfocus),
     "status": Command("/status", status),
 }
