@@ -43,6 +43,16 @@ class StubbornFiles(LocalTaskFiles):
         await super().remove(task_id, *sides)
 
 
+class UnreadableFiles(LocalTaskFiles):
+    """The disk does not say what is there."""
+
+    looks = 0
+
+    async def kept(self) -> list[int]:
+        self.looks += 1
+        raise FilesFailed("files: Too many open files")
+
+
 def sends(answer: str = "done", **asked: Any) -> Callable[[ModelRequest], Any]:
     """A main agent with one child, which hands over a file and answers so."""
 
@@ -101,6 +111,19 @@ async def test_delete_removes_session_transcript_and_files_right_after_the_telli
     assert len(await house.rows("SELECT 1 FROM events WHERE task_id = ?", task.id)) == task.seq
     (told,) = [text for text in await house.inputs(house.main) if text.startswith("[Subagent]")]
     assert "found.txt" in told, "what is gone was told of before"
+
+
+async def test_a_disk_that_does_not_answer_a_sweep_stops_nobody(build: Build, tmp_path: Path) -> None:
+    files = UnreadableFiles(tmp_path)
+    house = await house_with(build, files, sends())
+    await house.hire()
+    await house.say("go")
+    await house.until_quiet()
+    house.clock.jump(house.policy.keeping.sweep_s + 1)
+    await house.say("go")
+    await house.until_quiet()
+    assert files.looks >= 2, "at the start and at a tick"
+    assert (await house.task("child")).outcome is Outcome.OK
 
 
 @pytest.mark.scenario(209)

@@ -322,6 +322,21 @@ async def decide(
     )
 
 
+async def test_a_decision_in_words_that_is_repeated_after_a_crash_says_nothing_new(
+    world: World, main: int
+) -> None:
+    task = await planned(world, main)
+    await world.start(main)
+    known = (world.policy, task, main, "APPROVED: go", "main")
+    decided = await world.door.alone(control.decide_as_read, *known)
+    again = await world.door.alone(control.decide_as_read, *known)
+    assert decided is not None
+    assert again is not None
+    assert again.phase is Phase.QUEUED
+    rows = await world.rows("SELECT kind FROM inbox WHERE session_id = ? AND kind <> 'task'", task)
+    assert rows == [("decision",)]
+
+
 @pytest.mark.scenario(138)
 async def test_approved_plan_goes_on_in_the_same_transcript(world: World, main: int) -> None:
     task = await planned(world, main)

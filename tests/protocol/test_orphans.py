@@ -44,6 +44,17 @@ async def test_a_task_without_a_session_and_without_a_result_is_lost_and_told(
     assert (await world.task(task)).delivery is Delivery.DELIVERED
 
 
+async def test_whoever_comes_second_to_a_spawn_that_was_undone_finds_nothing_to_do(
+    world: World, main: int
+) -> None:
+    task = await world.child(main)
+    await lose(world, task)
+    await world.door.alone(write, "DELETE FROM tasks WHERE id = ?", task)
+    await world.door.alone(orphans.adopt, world.policy, task)
+    assert await world.door.alone(workers.ring, world.policy, task) is None
+    assert await world.rows("SELECT id FROM sessions WHERE id = ?", task) == []
+
+
 @pytest.mark.scenario(132)
 async def test_with_a_frozen_result_it_is_still_delivered(world: World, main: int) -> None:
     task = await world.child(main)

@@ -28,6 +28,7 @@ OWN_HOSTS = ("127.0.0.1", "localhost", "LOCALHOST:80", "[::1]:7", "127.0.0.1:655
 FOREIGN_ORIGINS = (
     "http://evil.example", "null", "https://127.0.0.1:{port}", "http://127.0.0.1:1", "http://localhost.evil:{port}",
     "http://127.0.0.1:{port}.evil.example", "file://", "",
+    "http://[",
 )  # fmt: skip
 
 
@@ -273,7 +274,8 @@ def test_s18_a_flood_costs_no_memory(tmp_path: Path) -> None:
         for _ in range(8):
             flood(port, client.token)
         assert client.get("/v1/health")["status"] == "ok"
-        assert resident_bytes(process.pid) - before < 10 * 1024 * 1024
+        # Less than half of one flood: no body is kept. An allocator's own few megabytes come and go.
+        assert resident_bytes(process.pid) - before < 32 * 1024 * 1024
         process.kill()
 
 

@@ -127,11 +127,15 @@ async def undo(kit: Kit, task_id: int, why: str, *, has_thread: bool = False) ->
 
 
 async def sweep(kit: Kit) -> None:
-    """Whoever undid a spawn, or was about to make its files, may have died before they were gone."""
-    if kit.workspaces is not None:
-        await _drop_workspaces(kit, kit.workspaces, await kit.workspaces.kept())
-    if kit.files is not None:
-        await _drop_files(kit, kit.files, await kit.files.kept())
+    """Whoever undid a spawn, or was about to make its files, may have died before they were gone. A disk that does
+    not answer is no reason to stop working: the next sweep looks again."""
+    try:
+        if kit.workspaces is not None:
+            await _drop_workspaces(kit, kit.workspaces, await kit.workspaces.kept())
+        if kit.files is not None:
+            await _drop_files(kit, kit.files, await kit.files.kept())
+    except (OSError, SideWorkFailed):
+        log.exception("the directories of tasks cannot be looked at")
 
 
 def wrong(error: InvalidInput) -> dict[str, object]:

@@ -106,7 +106,9 @@ class Verbs:
     async def steer(self, caller: Caller, task_id: int, text: str, key: str | None = None) -> Steered:
         """A new instruction takes the place of what runs now."""
         check_text("text", text, self._kit.policy.control.steer_chars_max)
-        return await self._act(caller, Verb.STEER, task_id, control.steer, self._key("steer", key), text)
+        return await self._act(
+            caller, Verb.STEER, task_id, control.steer, self._key("steer", task_id, key), text
+        )
 
     async def send(
         self,
@@ -118,7 +120,7 @@ class Verbs:
     ) -> Sent:
         """A follow-up. `wait_s`: for the reply; 0 = don't wait, None = as long as the policy says."""
         check_text("text", text, self._kit.policy.limits.task_bytes_max)
-        idem = self._key("send", key)
+        idem = self._key("send", session_id, key)
         if isinstance(caller, AgentCaller):  # to a stranger it is the beginning of a talk
             known = (self._kit.policy, session_id, idem, text, caller.session_id, caller.actor)
             await self._surely(caller, Verb.SEND, session_id, peers.send, *known)
@@ -163,7 +165,7 @@ class Verbs:
     async def _again(self, caller: Caller, verb: Verb, task_id: int, text: str, key: str | None) -> Task:
         if text:
             check_text("text", text, self._kit.policy.limits.task_bytes_max)
-        idem = self._key(verb.value, key)
+        idem = self._key(verb.value, task_id, key)
         return await self._act(caller, verb, task_id, control.again, verb.value, idem, text)
 
     async def remove(self, caller: Caller, task_id: int) -> Task:
@@ -251,8 +253,8 @@ class Verbs:
             lambda: door.alone(guarded, caller, verb, session_id, fn, *args),
         )
 
-    def _key(self, verb: str, key: str | None) -> str:
-        return f"{verb}:{key or self._kit.ids.uuid4()}"
+    def _key(self, verb: str, session_id: int, key: str | None) -> str:
+        return f"{verb}:{session_id}:{key or self._kit.ids.uuid4()}"
 
 
 def _decided(task: Task, verdict: Verdict) -> Decided:

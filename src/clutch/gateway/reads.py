@@ -162,6 +162,8 @@ def meant(target: str) -> str:
     """Nobody was ever shown a longer name."""
     if len(target) > TARGET_CHARS_MAX:
         raise InvalidInput("target", f"has {len(target)} characters, at most {TARGET_CHARS_MAX} are allowed")
+    if "\0" in target:
+        raise InvalidInput("target", "may not contain a NUL character")
     return target
 
 

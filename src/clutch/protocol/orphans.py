@@ -35,8 +35,10 @@ def find(now: float) -> Tx[list[int]]:
 
 
 def adopt(now: float, policy: Policy, task_id: int) -> Tx[None]:
-    """Alone. Nothing, if the session has come back or the task is over."""
+    """Alone. Nothing, if the session has come back, the task is over, or another sweep was first."""
     rows = yield "SELECT requester_id, root_id, depth, phase, outcome FROM tasks WHERE id = ?", (task_id,)
+    if not rows:
+        return
     requester_id, root_id, depth, phase, outcome = rows[0]
     requester = yield from sessions.lock_parent(requester_id)
     if (yield from sessions.lock(task_id)) is not None:

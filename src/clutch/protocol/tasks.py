@@ -208,6 +208,8 @@ def _apply(now: float, policy: Policy, session: SessionRow, task: Task, effect: 
             session.closed = 0
             if not keep_transcript:
                 session.base = session.head
+                # What was read and not answered stands before the new beginning: it must be read again.
+                yield "UPDATE inbox SET taken_seq = NULL WHERE session_id = ? AND state = 0", (session.id,)
         case fx.WrapUp(left_s):
             key = f"wrap-up:{session.id}:{task.generation}:{task.deadline_at}"
             yield from letters.post(now, session.id, key, LetterKind.NOTE, wrap_up_note(left_s))

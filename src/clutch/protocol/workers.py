@@ -212,7 +212,10 @@ def _has_room(lane: Lane) -> Tx[bool]:
 
 def _ring_without_session(now: float, policy: Policy, task_id: int) -> Tx[None]:
     """A dead letter needs none. Who works waits for the sweeper, which adopts it; whoever is over waits for nothing."""
-    task = yield from tasks.load_one(task_id)
+    known = yield from tasks.load([task_id])
+    if not known:  # a spawn that somebody else has undone
+        return
+    (task,) = known
     if task.delivery is Delivery.UNDELIVERED:
         yield from tasks.record_senders(now, policy, {task_id: ev.Woke(now)})
     else:

@@ -149,7 +149,7 @@ def _decision_key(task_id: int, generation: int) -> str:
 def _was_decided(task: Task, said: str, text: str) -> Tx[bool]:
     """Whoever lost the answer asks again, in the same words."""
     if task.outcome is not None:
-        return task.error == f"plan rejected: {text}"
+        return said.startswith(REJECTED) and task.error == f"plan rejected: {text}"
     rows = yield "SELECT body FROM inbox WHERE idem = ?", (_decision_key(task.id, task.generation - 1),)
     return bool(rows) and rows[0][0] == said and task.phase is not Phase.AWAITING_APPROVAL
 
@@ -161,8 +161,12 @@ def decide_as_read(
     there is nothing to decide."""
     spoken = spoken_verdict(message)
     rows = yield "SELECT phase, result, generation FROM tasks WHERE id = ?", (task_id,)
-    if spoken is None or not rows or rows[0][0] != Phase.AWAITING_APPROVAL:
+    if spoken is None or not rows:
         return None
+    if rows[0][0] != Phase.AWAITING_APPROVAL:
+        task = yield from tasks.load_one(task_id)
+        is_repeated = yield from _was_decided(task, _verdict_words(*spoken), spoken[1])
+        return task if is_repeated else None
     _, plan, generation = rows[0]
     read = yield (
         "SELECT 1 FROM inbox WHERE task_id = ? AND generation = ? AND kind = 'plan' AND session_id = ?"

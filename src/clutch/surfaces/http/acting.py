@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from typing import Annotated, Any, Literal
+from uuid import uuid4
 
 from pydantic import ConfigDict, Field
 
@@ -70,11 +71,12 @@ async def spawn(ask: Ask[SpawnBody, Query]) -> Reply:
     """201 accepted; 403, 400 and 409 the same object with `status` and `error`."""
     body = ask.body
     args, desk = body.model_extra or {}, ask.house.desk
+    key = ask.key or uuid4().hex  # one for both tries: the first may have been cut off after its commit
     try:
         async with asyncio.timeout(ROOM_WAIT_S):
-            answer = await desk.spawn(args, body.requester, body.on_full, ask.key)
+            answer = await desk.spawn(args, body.requester, body.on_full, key)
     except TimeoutError:
-        answer = await desk.spawn(args, body.requester, "reject", ask.key)
+        answer = await desk.spawn(args, body.requester, "reject", key)
     except InvalidInput as error:
         raise InvalidInput("requester" if error.field == "session" else error.field, error.rule) from error
     is_conflict = answer.get("code") == "idempotency_conflict"

@@ -91,7 +91,8 @@ async def _respond(entry: Entry, house: House, replays: Replays, request: Reques
     )
     if key is None:
         return _rendered(await entry.handler(ask))
-    said = hashlib.sha256(b"\0".join((entry.method.encode(), request.scope["raw_path"], raw))).hexdigest()
+    asked = (entry.method.encode(), request.scope["raw_path"], request.scope["query_string"], raw)
+    said = hashlib.sha256(b"\0".join(asked)).hexdigest()
     return await replays.once(key, said, lambda: entry.handler(ask))
 
 

@@ -13,7 +13,7 @@ import secrets
 import time
 from collections import deque
 from collections.abc import Callable, Mapping
-from urllib.parse import parse_qsl, urlsplit
+from urllib.parse import parse_qsl
 
 from starlette.datastructures import Headers
 from starlette.responses import JSONResponse
@@ -90,7 +90,7 @@ def _check_page(headers: Headers) -> None:
         raise Problem("invalid_input", "Upgrade: there is nothing here but HTTP", field="Upgrade")
     origin = headers.get("origin")
     own = headers.get("host", "").lower()
-    if origin is not None and (urlsplit(origin).scheme, urlsplit(origin).netloc) != ("http", own):
+    if origin is not None and origin.lower() != f"http://{own}":
         raise Problem("forbidden", "a page from elsewhere may not ask this gateway", rule="origin")
     if headers.get("sec-fetch-site", "none") not in ("none", "same-origin"):
         raise Problem("forbidden", "a page from elsewhere may not ask this gateway", rule="sec-fetch-site")
