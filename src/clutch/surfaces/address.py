@@ -151,6 +151,10 @@ def _own_file(path: Path) -> Iterator[int]:
     except OSError as error:
         if error.errno == errno.ELOOP:
             raise UnsafeStateDirectory(f"{path} is a symbolic link; remove it, and start again") from error
+        if error.errno == errno.ENOTDIR:
+            raise UnsafeStateDirectory(
+                f"{path.parent} is not a directory; name another with --state"
+            ) from error
         raise
     try:
         found = os.fstat(file)
