@@ -33,7 +33,7 @@ Step: TypeAlias = list[Statement]
 
 _SESSION: Final = (
     "INSERT INTO sessions(id, key, agent_id, parent_id, root_id, depth, lane, role, is_task, rights, workspace, due,"
-    " created_at) VALUES(?, ?, 'main', ?, ?, 1, 'subagent', 'leaf', 1, ?, ?, ?, ?)"
+    " created_at, model) VALUES(?, ?, 'main', ?, ?, 1, 'subagent', 'leaf', 1, ?, ?, ?, ?, 'offline')"
 )
 _PARENT: Final = (
     "INSERT INTO sessions(id, key, agent_id, root_id, depth, lane, role, is_task, rights, workspace, created_at)"
@@ -68,7 +68,9 @@ _CLAIM: Final = (
     "UPDATE sessions SET owner = ?, fence = fence + 1, due = NULL, progress_at = ?"
     " WHERE id = ? AND owner IS NULL AND due IS NOT NULL"
 )
-_TAKE: Final = "UPDATE inbox SET taken_run = ?, taken_seq = ?, path = 'direct' WHERE idem = ?"
+_TAKE: Final = (
+    "UPDATE inbox SET taken_run = ?, taken_seq = ?, path = 'direct', route_mode = 'fallback' WHERE idem = ?"
+)
 _ANSWERED: Final = "UPDATE inbox SET state = 1 WHERE idem = ?"
 _MESSAGE: Final = "INSERT INTO messages(session_id, seq, run_id, kind, body, at) VALUES(?, ?, ?, ?, ?, ?)"
 _RUN: Final = "INSERT INTO runs(id, session_id, generation, by_person, started_at) VALUES(?, ?, ?, 0, ?)"
@@ -77,7 +79,7 @@ _STARTED: Final = (
 )
 _OPENED: Final = "UPDATE sessions SET head = ?, run_id = ?, progress_at = ? WHERE id = ?"
 _MOVED: Final = "UPDATE sessions SET head = ?, progress_at = ? WHERE id = ?"
-_FORESEEN: Final = "INSERT INTO usage(session_id, call_no, run_id, at, model) VALUES(?, ?, ?, ?, '')"
+_FORESEEN: Final = "INSERT INTO usage(session_id, call_no, run_id, at, model) VALUES(?, ?, ?, ?, 'offline')"
 _USAGE: Final = (
     "UPDATE usage SET state = 1, effective = ?, input = ?, output = ? WHERE session_id = ? AND call_no = ?"
 )
@@ -85,9 +87,13 @@ _CALL: Final = (
     "INSERT INTO calls(session_id, seq, idx, run_id, name, replay_safe) VALUES(?, ?, 0, ?, 'read', 1)"
 )
 _RUN_ENDED: Final = "UPDATE runs SET ended_at = ?, stop_reason = 'end' WHERE id = ?"
+_EVIDENCE: Final = (
+    '{"generation": 1, "toolCalls": 2, "filesTouched": [], "childrenJoined": 0, "childrenMissing": [],'
+    ' "stopReason": "end"}'
+)
 _ENDED: Final = (
-    "UPDATE tasks SET seq = 4, phase = 'announcing', reason = 'ok', outcome = 'ok', result = ?, result_sha = ?,"
-    " delivery = 'waiting', ended_at = ? WHERE id = ?"
+    "UPDATE tasks SET seq = 4, phase = 'announcing', reason = 'ok', outcome = 'ok', result = ?, result_sha = ?,"  # noqa: S608
+    f" delivery = 'waiting', ended_at = ?, evidence = '{_EVIDENCE}' WHERE id = ?"
 )
 _CLOSED: Final = (
     "UPDATE sessions SET owner = NULL, head = ?, closed = ?, run_id = NULL, progress_at = ?, idle_at = ?"
@@ -101,7 +107,8 @@ _TOLD: Final = (
 )
 _DELIVERY: Final = (
     "INSERT INTO deliveries(task_id, generation, letter, to_session, attempt, at, path, outcome, reason, run_id,"
-    " transcript_seq) VALUES(?, 1, ?, ?, 1, ?, 'direct', 'delivered', 'direct', ?, ?)"
+    " transcript_seq, why, to_depth, route_mode)"
+    " VALUES(?, 1, ?, ?, 1, ?, 'direct', 'delivered', 'direct', ?, ?, 'requester', 0, 'fallback')"
 )
 
 
