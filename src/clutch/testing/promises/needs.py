@@ -54,10 +54,9 @@ NEEDS: Final[tuple[Query, ...]] = (
     Query(
         "N8",
         Scope.MOVE,
-        "a result is something the child said, whole, or what an earlier generation left",
+        "a result is something the child said, whole",
         "SELECT t.id, 'never said ' || SUBSTR(t.result, 1, 60) FROM tasks t WHERE t.id {touched}"  # noqa: S608
-        " AND t.outcome = 'ok' AND t.result <> COALESCE(t.fallback, '')"
-        " AND LENGTH(CAST(t.result AS {blob})) < {result_bytes_max} - 200"
+        " AND t.outcome = 'ok' AND LENGTH(CAST(t.result AS {blob})) < {result_bytes_max} - 200"
         " AND EXISTS (SELECT 1 FROM messages m WHERE m.session_id = t.id)"
         f" AND NOT EXISTS (SELECT 1 FROM messages m WHERE m.session_id = t.id AND TRIM({_SAID}) = TRIM(t.result)"
         " AND m.kind = 'answer')",
