@@ -55,7 +55,6 @@ from clutch.protocol import (
     questions,
     results,
     sending,
-    sessions,
     threads,
     usage,
 )
@@ -530,13 +529,10 @@ class Gateway:
         number, agent_id = kit.ids.next(), parsed.agent_id
         rights = authority.to_text(root_rights(kit.policy.grant(agent_id)))
         route, workspace = f"{CHANNEL}:{parsed}", kit.policy.workspace_of(agent_id) or "."
-        opened = await self._surely(
-            lambda: kit.door.alone(sessions.open_session, number, session, agent_id, rights, route, workspace)
-        )
+        made = (number, session, agent_id, rights, route, workspace)
+        opened = await self._surely(lambda: kit.door.alone(usage.open_root, kit.policy, *made))
         if kit.policy.heartbeat_of(agent_id) is not None:
             await self._surely(lambda: kit.door.alone(heartbeat.arm, kit.policy))
-        if kit.policy.budgets.has_root:
-            await self._surely(lambda: kit.door.alone(usage.give_root, kit.policy, opened))
         self._sessions[session] = opened
         return opened
 

@@ -140,6 +140,23 @@ def open_purse(kind: PurseKind, number: int, tokens: int | None, usd: Decimal | 
     return name
 
 
+def open_root(
+    now: float,
+    policy: Policy,
+    session_id: int,
+    key: str,
+    agent_id: str,
+    rights: str,
+    route: str,
+    workspace: str,
+) -> Tx[int]:
+    """A root session and its budget in one: a letter that comes between the two would be worked on for free."""
+    opened = yield from sessions.open_session(now, session_id, key, agent_id, rights, route, workspace)
+    if policy.budgets.has_root:
+        yield from give_root(now, policy, opened)
+    return opened
+
+
 def give_root(now: float, policy: Policy, session_id: int) -> Tx[None]:
     """The budget of a root session; children inherit it by name."""
     del now

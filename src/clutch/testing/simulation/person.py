@@ -82,9 +82,11 @@ class Person:
         for number in range(count):
             key = f"agent:main:chat:m{number}"
             made = (self._new_id(), key, "main", rights, f"terminal:{number}", ".")
-            self.mains.append(await self.surely(None, sessions.open_session, *made))
             if self._rng.random() < self._world.setting.thrift:
-                await self.surely(None, usage.give_root, self._world.policy, self.mains[-1])
+                opened = await self.surely(None, usage.open_root, self._world.policy, *made)
+            else:
+                opened = await self.surely(None, sessions.open_session, *made)
+            self.mains.append(opened)
             await self._tell(self.mains[-1], script.words(self._world.author.main_job(depth_left)))
             await asyncio.sleep(self._rng.random())
 
