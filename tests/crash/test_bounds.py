@@ -18,9 +18,9 @@ def good() -> dict[str, Any]:
         "violations": 0, "lost": 0, "twice": 0, "unsafe_repeats": 0,
         "over_limit": {"sqlite": 0, "postgres": 0},
         "limit_rounds": {"processes": 8, "rounds": 200, "exactly_one": 200},
-        "mutants": {"found": 20, "total": 20, "list": []},
+        "mutants": {"found": 40, "total": 40, "list": []},
         "replays_identical": 20,
-        "sim_runs": 20_000, "faults": 6_000, "faults_by_kind": {"crash": 5_940, "clock": 60},
+        "sim_runs": 40_000, "faults": 6_000, "faults_by_kind": {"crash": 5_940, "clock": 60},
         "edges": {"seen": 30, "total": 30}, "invariants": {"T1": 1},
         "kills": 2_000, "kills_in_recovery": 200, "kills_by_point": by_point,
         "kills_by_backend": {"sqlite": 1_400, "postgres": 600},
@@ -41,8 +41,8 @@ def test_numbers_that_reach_every_bound_pass() -> None:
         {"over_limit": {"sqlite": 0, "postgres": 1}},
         {"over_limit": {"sqlite": None, "postgres": 0}},
         {"limit_rounds": {"processes": 8, "rounds": 200, "exactly_one": 199}},
-        {"mutants": {"found": 20, "total": 21, "list": [{"name": "no_fence", "found_by": None}]}},
-        {"mutants": {"found": 19, "total": 19, "list": []}},
+        {"mutants": {"found": 40, "total": 41, "list": [{"name": "no_fence", "found_by": None}]}},
+        {"mutants": {"found": 39, "total": 39, "list": []}},
         {"replays_identical": 19},
     ],
 )
@@ -54,7 +54,7 @@ def test_what_must_be_zero_or_complete_is_asked_for_at_any_length(change: dict[s
 @pytest.mark.parametrize(
     "change",
     [
-        {"sim_runs": 19_999},
+        {"sim_runs": 39_999},
         {"faults": 5_999},
         {"faults_by_kind": {"crash": 5_941, "clock": 59}},
         {"edges": {"seen": 29, "total": 30}},

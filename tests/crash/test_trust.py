@@ -28,7 +28,7 @@ PLAN = Plan(seconds=300, seed=7, backends=("sqlite", "postgres"), processes=2)
 
 
 def simulated() -> Simulated:
-    found = Simulated(worlds=800, runs=20_000, commits=600_000)
+    found = Simulated(worlds=800, runs=40_000, commits=600_000)
     found.faults = dict.fromkeys(found.faults, 1_000)
     found.invariants = dict.fromkeys(found.invariants, 1_000)
     found.edges = [str(edge) for edge in EDGES]
@@ -44,7 +44,7 @@ def killed() -> Total:
 
 def findings() -> Findings:
     raced = dict.fromkeys(PLAN.backends, Outcome(8, 200, exactly_one=200, over_limit=0))
-    hunted = [Hunted(f"m{number}", "spawn", "T3", 1, 0.1) for number in range(20)]
+    hunted = [Hunted(f"m{number}", "spawn", "T3", 1, 0.1) for number in range(40)]
     lone = Lone(8, 200, exactly_one=200)
     return Findings(simulated(), 20, hunted, killed(), raced, lone, wall_s=290.04)
 

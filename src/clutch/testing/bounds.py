@@ -12,13 +12,13 @@ from typing import Any, Final
 
 from clutch.testing.killing.points import COMMIT, POINTS
 
-DEFAULT_SECONDS: Final = 360.0
+DEFAULT_SECONDS: Final = 600.0
 
-SIM_RUNS_MIN: Final = 20_000
+SIM_RUNS_MIN: Final = 40_000
 FAULTS_MIN: Final = 6_000
 FAULT_SHARE_MIN: Final = 0.01  #: of every kind
 REPLAYS_MIN: Final = 20
-MUTANTS_MIN: Final = 20
+MUTANTS_MIN: Final = 40
 KILLS_MIN: Final = 2_000
 KILLS_PER_POINT_MIN: Final = 20
 RANDOM_SHARE_MIN: Final = 0.25
