@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from clutch.store.door import Tx
-from clutch.store.sqlite_connection import SqliteConnection
+from clutch.store.sqlite_connection import SqliteConnection, library_version
 
 DATABASE_FILE = "clutch.db"
 
@@ -29,3 +29,22 @@ def looking_at(state: Path) -> Iterator[Callable[..., Any]]:
         yield look
     finally:
         connection.close()
+
+
+def sqlite_version() -> str:
+    """Of the library; one that is too old to be trusted opens nothing."""
+    return library_version()
+
+
+def integrity(now: float) -> Tx[list[str]]:
+    """What SQLite itself finds wrong with the file: nothing, or a few lines."""
+    del now
+    rows = yield "PRAGMA integrity_check(5)", ()
+    return [str(row[0]) for row in rows if row[0] != "ok"]
+
+
+def newest(now: float) -> Tx[float | None]:
+    """When the last thing happened, as it was written down."""
+    del now
+    rows = yield "SELECT MAX(at) FROM events", ()
+    return None if rows[0][0] is None else float(rows[0][0])

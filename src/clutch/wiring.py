@@ -425,6 +425,22 @@ async def standard_toolbox(policy: Policy, state: Path, *, boxed: bool = True) -
         await rooms.close()
 
 
+@dataclass(frozen=True, slots=True)
+class SandboxOffer:
+    is_ok: bool
+    detail: str
+    remedy: str | None
+
+
+def sandbox_offer() -> SandboxOffer:
+    """What this machine has to wall off commands and file tools. Starts a process."""
+    try:
+        return SandboxOffer(True, f"{walls(Sandbox.ON, for_shell=True)} holds commands and file tools", None)
+    except ToolFailed as error:
+        detail, _, remedy = str(error).partition(". ")
+        return SandboxOffer(False, detail, remedy)
+
+
 def can_box_files() -> bool:
     """Whether this machine has anything that can wall off the file tools."""
     try:

@@ -18,8 +18,8 @@ from clutch.gateway import importing
 from clutch.gateway.importing import Imported, Source
 from clutch.ports import ModelRequest
 from clutch.protocol import control, queries
+from clutch.protocol.promises.invariants import QUERIES, Scope, filled
 from clutch.store.door import Door, Row, Tx
-from clutch.testing.promises.invariants import QUERIES, Scope, filled
 from tests.engine.house import POLICY, House, JumpClock
 from tests.gateway.openclaw_state import (
     FLAT,
@@ -62,7 +62,7 @@ async def promises_hold(door: Door, *scopes: Scope) -> None:
     """The invariants of the simulator, asked of the whole database."""
     for query in QUERIES:
         if query.scope in (scopes or SCOPES):
-            assert await rows(door, filled(query, DEEP).replace("BLOB", "{blob}")) == [], query.promise
+            assert await rows(door, filled(query, DEEP, blob="{blob}")) == [], query.promise
 
 
 def small_state(directory: Path) -> Path:

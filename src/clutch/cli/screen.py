@@ -232,7 +232,11 @@ def now() -> float:
 
 
 def moment_now() -> str:
-    return datetime.now(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+    return moment_of(now())
+
+
+def moment_of(at: float) -> str:
+    return datetime.fromtimestamp(at, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 
 def log_line(line: Mapping[str, Any]) -> str:

@@ -115,4 +115,6 @@ def size(count: int) -> str:
         return f"{count} B"
     if count < 1024 * 1024:
         return _tenths(count * 10 // 1024) + " KiB"
-    return _tenths(count * 10 // (1024 * 1024)) + " MiB"
+    if count < 1024**3:
+        return _tenths(count * 10 // 1024**2) + " MiB"
+    return _tenths(count * 10 // 1024**3) + " GiB"

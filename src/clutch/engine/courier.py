@@ -53,6 +53,7 @@ class Courier:
         await self._free()
         while not self._is_stopping:
             self._hinted.clear()
+            self._beat()
             try:
                 if not await self._pass():
                     await self._rest()
@@ -60,6 +61,11 @@ class Courier:
                 self._complain(error)
                 await asyncio.sleep(self.worker.kit.policy.work.tick_s)
                 await self._free()
+
+    def _beat(self) -> None:
+        """One send may take as long as its timeout, and a pass is many sends."""
+        kit = self.worker.kit
+        kit.pulses.beat(f"courier {self.name}", self.worker.clock.now(), kit.policy.announcing.send_timeout_s)
 
     async def _free(self) -> None:
         """Nothing is being sent now; whatever still bears our name is due again."""
@@ -82,6 +88,7 @@ class Courier:
             if self._is_stopping:
                 break
             await self._send(owner, parcel)
+            self._beat()
         return bool(parcels)
 
     async def _send(self, owner: int, parcel: Parcel) -> None:

@@ -187,6 +187,7 @@ class Worker:
             self._hinted.clear()
             self._sleeps_until = float("inf")
             looked_at = self.clock.now()
+            self.kit.pulses.beat("heartbeat", looked_at, self.kit.policy.work.lease_s)
             try:
                 prospect = await self.kit.door.read(workers.peek, self.id)
                 acted = await self._act(prospect, group)

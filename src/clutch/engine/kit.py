@@ -21,6 +21,7 @@ from clutch.engine.bus import Bus
 from clutch.engine.changes import Changes
 from clutch.engine.context import Documents, Surroundings
 from clutch.engine.ids import Ids
+from clutch.engine.pulse import Pulses
 from clutch.errors import InvalidInput
 from clutch.ports import (
     Channel,
@@ -81,6 +82,7 @@ class Kit:
     check_model: Callable[[str], None] | None = None  #: raises InvalidInput for one that cannot be asked
     stopping: asyncio.Event = field(default_factory=asyncio.Event)
     turns: dict[int, asyncio.Task[None]] = field(default_factory=dict)  #: under way here, by session
+    pulses: Pulses = field(default_factory=Pulses)
     _changes: Changes | None = None
 
     @property

@@ -21,11 +21,8 @@ log = logging.getLogger(__name__)
 
 
 class Sweeper:
-    """`swept_at`: when the last tick was over, for whoever wonders whether it still comes."""
-
     def __init__(self, kit: Kit, now: Callable[[], float]) -> None:
         self._kit, self._now = kit, now
-        self.swept_at: float | None = None
         self._faded_upto = 0.0
 
     async def sweep(self) -> None:
@@ -38,7 +35,7 @@ class Sweeper:
         except StoreError as error:
             log.warning("store not available", extra={"error": str(error)})
             return
-        self.swept_at = self._now()
+        self._kit.pulses.beat("sweeper", self._now(), self._kit.policy.keeping.sweep_s)
 
     async def _adopt(self) -> None:
         door, policy = self._kit.door, self._kit.policy

@@ -51,7 +51,7 @@ class SqliteConnection:
     """Used by one thread at a time; BEGIN and COMMIT are the caller's."""
 
     def __init__(self, path: str, *, read_only: bool = False, busy_timeout_s: float = 5.0) -> None:
-        refuse_old_sqlite(apsw.sqlite_lib_version())
+        refuse_old_sqlite(library_version())
         self._plans: dict[str, _Plan] = {}
         with _in_our_words():
             self.raw = _open(path, read_only)
@@ -197,6 +197,10 @@ def _must(outcome: Outcome) -> Any:
     if outcome.error is not None:
         raise outcome.error
     return outcome.value
+
+
+def library_version() -> str:
+    return apsw.sqlite_lib_version()
 
 
 def refuse_old_sqlite(version: str) -> None:

@@ -26,6 +26,10 @@ async def healthy(ask: Ask[Body, Query]) -> Reply:
             "running": found.running,
             "queued": found.queued,
             "undelivered": found.undelivered,
+            "pulses": {
+                name: {"at": objects.moment(beat.at), "everySeconds": beat.period_s}
+                for name, beat in kit.pulses.beats.items()
+            },
         }
     )
 

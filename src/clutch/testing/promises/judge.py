@@ -8,18 +8,18 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 from clutch.core.policy import Policy
+from clutch.protocol.promises.company import COMPANY
+from clutch.protocol.promises.invariants import QUERIES, Query, Scope, filled
+from clutch.protocol.promises.leaving import LEAVING
+from clutch.protocol.promises.needs import NEEDS
+from clutch.protocol.promises.people import PEOPLE
+from clutch.protocol.promises.spending import SPENDING
 from clutch.testing.promises import lockdep, reading, transitions, waking
-from clutch.testing.promises.company import COMPANY
 from clutch.testing.promises.court import ABOUT, TRANSITIONS, Court, Transition
 from clutch.testing.promises.history import Change, History
-from clutch.testing.promises.invariants import QUERIES, Query, Scope, filled
 from clutch.testing.promises.keeping import KEPT
-from clutch.testing.promises.leaving import LEAVING
 from clutch.testing.promises.moves import MOVES
-from clutch.testing.promises.needs import NEEDS
-from clutch.testing.promises.people import PEOPLE
 from clutch.testing.promises.shadow import Shadow, as_list
-from clutch.testing.promises.spending import SPENDING
 from clutch.testing.simulation.disk import Made, SimDisk
 from clutch.testing.simulation.witness import PROMISES
 

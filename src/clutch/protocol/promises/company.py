@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from clutch.testing.promises.invariants import Query, Scope
+from clutch.protocol.promises.invariants import Query, Scope
 
 COMPANY: Final[tuple[Query, ...]] = (
     Query(
@@ -26,7 +26,7 @@ COMPANY: Final[tuple[Query, ...]] = (
         "N28",
         Scope.SESSION,
         "no more events wait than are kept",
-        "SELECT s.id, 'has more events than 20' FROM sessions s WHERE s.id {touched} AND 20 <"
+        "SELECT s.id, 'has more events than {events_max}' FROM sessions s WHERE s.id {touched} AND {events_max} <"
         " (SELECT COUNT(*) FROM system_events e WHERE e.session_id = s.id AND e.taken_run IS NULL)",
     ),
     Query(

@@ -1,9 +1,9 @@
 """What must hold, as SQL over the tables. Every query returns the rows that break the promise: none, ever.
 
 `{touched}` stands for the rows a commit may have changed, so that a check after every commit looks at those
-only; without a list it looks at all. Limits are filled in from the policy. What a commit may change stands in
-`moves`, what must be left in the end in `keeping`, what may go in `leaving`, money in `spending`, questions in
-`people`, what broke elsewhere in `needs`; what no table shows in `transitions` and in the `witness`.
+only; without a list it looks at all. Limits are filled in from the policy. What may go stands in `leaving`, money
+in `spending`, questions in `people`, what broke elsewhere in `needs`, sessions among each other in `company`. What
+only a commit or the end of a world can show stands in `testing/promises`.
 
 T1 to T18 and N1 to N33 are the names under which the project lists its promises.
 """
@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final
 
+from clutch.core.agents import Heartbeat
 from clutch.core.model import WORKING
 from clutch.core.policy import Policy
 
@@ -207,7 +208,7 @@ QUERIES: Final[tuple[Query, ...]] = (
         Scope.BIRTH,
         "one call makes one task, however often it is repeated",
         "SELECT t.requester_id, COUNT(*) || ' tasks of one call' FROM tasks t WHERE t.requester_id {touched}"
-        " AND SUBSTR(t.idem, 1, 7) <> 'person:' GROUP BY t.requester_id, t.spawn_order HAVING COUNT(*) > 1",
+        " AND t.idem LIKE t.requester_id || ':%' GROUP BY t.requester_id, t.spawn_order HAVING COUNT(*) > 1",
     ),
     Query(
         "T8",
@@ -335,7 +336,9 @@ QUERIES: Final[tuple[Query, ...]] = (
 )
 
 
-def filled(query: Query, policy: Policy, *, touched: str = "IS NOT NULL", now: str = "0") -> str:
+def filled(
+    query: Query, policy: Policy, *, touched: str = "IS NOT NULL", now: str = "0", blob: str = "BLOB"
+) -> str:
     """The SQL with the numbers of this policy. They are numbers, never anybody's words."""
     work = policy.work
     words = {
@@ -349,7 +352,8 @@ def filled(query: Query, policy: Policy, *, touched: str = "IS NOT NULL", now: s
         "{depth_max}": str(policy.limits.depth_max),
         "{result_bytes_max}": str(policy.life.result_bytes_max),
         "{inline_chars_max}": str(policy.announcing.inline_chars_max),
-        "{blob}": "BLOB",
+        "{events_max}": str((policy.defaults.heartbeat or Heartbeat()).events_max),
+        "{blob}": blob,
     }
     sql = query.sql
     for word, value in words.items():

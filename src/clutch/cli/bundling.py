@@ -1,0 +1,73 @@
+"""`clutch doctor --bundle FILE`: what somebody who helps wants to know, in one archive, without secrets.
+
+Versions, the doctor's report, the settings and how tasks stand. No transcript, no result, no token; of everything
+else whatever looks like a secret is taken out, and names that people gave are left out.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import platform
+import sys
+import tarfile
+from importlib.metadata import distributions
+from pathlib import Path
+from typing import Any
+
+from clutch import __version__
+from clutch.cli.reading import source
+from clutch.core.redaction import redact
+from clutch.errors import ClutchError
+
+LIMIT = 200
+#: Words of people and models.
+LEFT_OUT = ("label", "error", "currentTool")
+
+
+def write(path: Path, home: Path, report: dict[str, Any]) -> None:
+    """Raises InvalidInput where it cannot be written."""
+    parts = {
+        "doctor.json": _json(report),
+        "versions.json": _json(_versions()),
+        "tasks.jsonl": "".join(_json(task) for task in _tasks(home)),
+    }
+    settings = home / "clutch.json"
+    if settings.is_file():
+        parts["clutch.json"] = settings.read_text(encoding="utf-8", errors="replace")
+    file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+    with os.fdopen(file, "wb") as raw, tarfile.open(fileobj=raw, mode="w:gz") as archive:
+        for name, text in parts.items():
+            _add(archive, name, redact(text).text)
+
+
+def _add(archive: tarfile.TarFile, name: str, text: str) -> None:
+    body = text.encode()
+    about = tarfile.TarInfo(f"clutch-doctor/{name}")
+    about.size, about.mode = len(body), 0o600
+    archive.addfile(about, io.BytesIO(body))
+
+
+def _json(value: Any) -> str:
+    return json.dumps(value, ensure_ascii=False) + "\n"
+
+
+def _versions() -> dict[str, Any]:
+    packages = {one.name: one.version for one in distributions()}
+    return {
+        "clutch": __version__,
+        "python": sys.version,
+        "platform": platform.platform(),
+        "packages": dict(sorted(packages.items())),
+    }
+
+
+def _tasks(home: Path) -> list[dict[str, Any]]:
+    wanted = {"root": None, "phase": None, "limit": LIMIT, "recentMinutes": None, "undelivered": False}
+    try:
+        with source(home) as here:
+            page = here.tasks(**wanted)
+    except ClutchError:
+        return []
+    return [{name: value for name, value in task.items() if name not in LEFT_OUT} for task in page["tasks"]]

@@ -1,0 +1,135 @@
+"""What `clutch doctor` looks at outside the tables: the state directory, its files, the gateway, clock and disk.
+
+Each check is a look and a sentence. What can be put right without harm is put right by `mend`; nothing else here
+changes anything.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import stat
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from clutch.cli import screen
+from clutch.core.shown import duration, size
+from clutch.errors import UnsafeStateDirectory
+from clutch.surfaces import address
+from clutch.surfaces.address import GATEWAY_FILE
+
+DIRECTORY_MODE, FILE_MODE = 0o700, 0o600
+FREE_BYTES_MIN = 512 * 1024 * 1024  #: a log that cannot grow stops every write
+AHEAD_S = 5.0  #: clocks are set by small steps all the time
+PERIODS_MAX = 3  #: of a loop that did not come round
+FIX = "clutch doctor --fix"
+#: Whatever else lies there belongs to tools and children, who have modes of their own.
+PRIVATE_FILES = ("token*", GATEWAY_FILE, "clutch.db*", "clutch.json", "lock", "chat-history")
+
+
+@dataclass(frozen=True, slots=True)
+class Check:
+    id: str
+    is_ok: bool
+    detail: str
+    remedy: str | None = None
+
+    def to_json(self) -> dict[str, Any]:
+        return {"id": self.id, "ok": self.is_ok, "detail": self.detail, "remedy": self.remedy}
+
+
+def of_directory(home: Path) -> Iterator[Check]:
+    """Who could read or change what it holds."""
+    found = home.lstat()
+    if stat.S_ISLNK(found.st_mode) or not stat.S_ISDIR(found.st_mode) or found.st_uid != os.geteuid():
+        yield Check(
+            "state-directory", False, f"{home} is not a directory of your own", "name another: --state"
+        )
+        return
+    is_private = stat.S_IMODE(found.st_mode) == DIRECTORY_MODE
+    yield Check("state-directory", is_private, _mode(home, found), None if is_private else FIX)
+    exposed = [path for path in _private(home) if path.lstat().st_mode & 0o077]
+    words = ", ".join(f"{path.name} {stat.S_IMODE(path.lstat().st_mode):04o}" for path in exposed)
+    told = f"readable by others: {words}" if exposed else "token, database and settings are yours alone"
+    yield Check("permissions", not exposed, told, FIX if exposed else None)
+
+
+def _private(home: Path) -> list[Path]:
+    found = {path for pattern in PRIVATE_FILES for path in home.glob(pattern)}
+    return sorted(path for path in found if stat.S_ISREG(path.lstat().st_mode))
+
+
+def _mode(path: Path, found: os.stat_result) -> str:
+    return f"{path} has mode {stat.S_IMODE(found.st_mode):04o}"
+
+
+def of_gateway(home: Path) -> Check:
+    """Without one everything waits, which is no fault; a file that names a dead one is litter."""
+    try:
+        found = address.find(home)
+    except UnsafeStateDirectory as error:
+        return Check("gateway", False, str(error), FIX)
+    if found is not None:
+        return Check("gateway", True, f"{found.url}, pid {found.pid}, version {found.version}")
+    if (home / GATEWAY_FILE).exists():
+        return Check("gateway", False, f"{GATEWAY_FILE} names a gateway that is gone", FIX)
+    return Check("gateway", True, "none runs")
+
+
+def of_disk(home: Path) -> Check:
+    free = shutil.disk_usage(home).free
+    is_ok = free >= FREE_BYTES_MIN
+    return Check("disk", is_ok, f"{size(free)} free", None if is_ok else "make room: clutch gc --dry-run")
+
+
+def of_clock(newest: float | None) -> Check:
+    """`newest`: the last thing that happened, as it was written down."""
+    ahead = (newest or 0.0) - screen.now()
+    if ahead > AHEAD_S:
+        told = f"the newest line of a timeline lies {duration(ahead)} in the future"
+        return Check("clock", False, told, "set the clock of this machine, then wait as long")
+    return Check("clock", True, "runs forward")
+
+
+def of_pulses(pulses: Mapping[str, Any]) -> Iterator[Check]:
+    """Of the gateway: sweeper, heartbeat and couriers, as it says itself."""
+    for name, beat in sorted(pulses.items()):
+        late = max(0.0, screen.now() - (screen.at(beat["at"]) or 0.0))
+        is_ok = late <= PERIODS_MAX * beat["everySeconds"]
+        told = f"last came round {duration(late)} ago; at least every {duration(beat['everySeconds'])}"
+        yield Check(name, is_ok, told, None if is_ok else "stop the gateway and start it again: clutch serve")
+
+
+def mend(home: Path) -> list[str]:
+    """What was put right."""
+    done = []
+    if stat.S_IMODE(home.lstat().st_mode) != DIRECTORY_MODE:
+        home.chmod(DIRECTORY_MODE)
+        done.append(f"{home} is yours alone now")
+    for path in _private(home):
+        if path.lstat().st_mode & 0o077:
+            _make_private(path)
+            done.append(f"{path.name} is yours alone now{_was_open(path)}")
+    if address.find(home) is None and (home / GATEWAY_FILE).exists():
+        held = address.claim(home)
+        if held is not None:
+            held.release()
+            done.append(f"{GATEWAY_FILE} of a gateway that is gone was removed")
+    return done
+
+
+def _make_private(path: Path) -> None:
+    """The file itself, whatever its name comes to mean meanwhile."""
+    file = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
+    try:
+        os.fchmod(file, FILE_MODE)
+    finally:
+        os.close(file)
+
+
+def _was_open(path: Path) -> str:
+    if not path.name.startswith("token"):
+        return ""
+    return "; whoever has read it can still use it: remove it and start the gateway again"

@@ -1,0 +1,122 @@
+"""`clutch doctor`: is everything as it should be, here and in the tables, and what to do where it is not.
+
+The promises are asked of the live database as SQL, beside whoever works on it: nothing waits for the answer.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import typer
+
+from clutch.cli import checks
+from clutch.cli.asking import Exit, answering, home_of, print_object, say
+from clutch.cli.checks import Check
+from clutch.core.shown import visible
+from clutch.errors import ClutchError, NoGateway
+from clutch.surfaces.client import connect
+
+EXAMPLE_CHARS_MAX = 200
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    checks: list[Check]
+    asked: set[str] = field(default_factory=set)  #: names of promises
+    broken: list[dict[str, Any]] = field(default_factory=list)
+
+    @property
+    def is_ok(self) -> bool:
+        return not self.broken and all(check.is_ok for check in self.checks)
+
+    def to_json(self) -> dict[str, Any]:
+        lost = {one["invariant"] for one in self.broken}
+        counted = {"held": len(self.asked - lost), "total": len(self.asked), "broken": self.broken}
+        return {"checks": [check.to_json() for check in self.checks], "invariants": counted}
+
+
+def doctor(state: Path | None, *, fixes: bool, bundle: Path | None, as_json: bool) -> None:
+    with answering("doctor", as_json=as_json):
+        home = home_of(state)
+        for done in checks.mend(home) if fixes and home.is_dir() else ():
+            say(f"fixed: {done}")
+        report = examine(home)
+        if bundle is not None:
+            from clutch.cli import bundling
+
+            bundling.write(bundle, home, report.to_json())
+            say(f"written: {bundle}; read it before you send it to anybody")
+        if as_json:
+            print_object("doctor", report.to_json(), is_ok=report.is_ok)
+        else:
+            _tell(report)
+        if not report.is_ok:
+            raise typer.Exit(Exit.ERROR)
+
+
+def _tell(report: Report) -> None:
+    for check in report.checks:
+        say(f"{'ok   ' if check.is_ok else 'FAIL '} {check.id}: {check.detail}")
+        if check.remedy:
+            say(f"      -> {check.remedy}")
+    said = report.to_json()["invariants"]
+    say(f"{'FAIL ' if said['broken'] else 'ok   '} invariants: {said['held']} of {said['total']} hold")
+    for one in said["broken"]:
+        say(f"      {one['invariant']} {one['promise']}: {'; '.join(one['examples'])}")
+
+
+def examine(home: Path) -> Report:
+    from clutch.looking import DATABASE_FILE
+    from clutch.wiring import sandbox_offer
+
+    offer = sandbox_offer()
+    sandbox = Check("sandbox", offer.is_ok, offer.detail, offer.remedy)
+    if not home.exists():
+        return Report([Check("state-directory", True, f"{home} is not there yet"), sandbox])
+    loops = _of_running(home)
+    report = Report(
+        [*checks.of_directory(home), checks.of_gateway(home), *loops, checks.of_disk(home), sandbox]
+    )
+    if (home / DATABASE_FILE).exists():
+        _examine_tables(home, report, is_served=bool(loops))
+    return report
+
+
+def _of_running(home: Path) -> list[Check]:
+    """Of its loops; none where nobody serves."""
+    try:
+        health = connect(home).get("/v1/health")
+    except NoGateway:
+        return []
+    except ClutchError as error:
+        return [Check("gateway-answers", False, str(error), "stop it and start it again: clutch serve")]
+    return list(checks.of_pulses(health["pulses"]))
+
+
+def _examine_tables(home: Path, report: Report, *, is_served: bool) -> None:
+    from clutch.looking import integrity, looking_at, newest, sqlite_version
+
+    report.checks.append(Check("sqlite", True, f"version {sqlite_version()}"))
+    try:
+        with looking_at(home) as look:
+            trouble = look(integrity)
+            words = "; ".join(trouble) or "the file is whole"
+            remedy = "restore a backup; keep this file" if trouble else None
+            report.checks.append(Check("integrity", not trouble, words, remedy))
+            report.checks.append(checks.of_clock(look(newest)))
+            _ask_promises(look, report, is_served=is_served)
+    except ClutchError as error:
+        report.checks.append(Check("database", False, str(error), "restore a backup; keep this file"))
+
+
+def _ask_promises(look: Callable[..., Any], report: Report, *, is_served: bool) -> None:
+    from clutch.protocol.promises import checkup
+
+    for query in checkup.standing(is_served=is_served):
+        report.asked.add(query.invariant)
+        if examples := look(checkup.broken, query):
+            shown = [visible(one, EXAMPLE_CHARS_MAX) for one in examples]
+            report.broken.append({"invariant": query.invariant, "promise": query.promise, "examples": shown})
