@@ -10,6 +10,8 @@ import os
 import pytest
 from hypothesis import settings
 
+os.environ.setdefault("CLUTCH_NO_START", "1")  # no test leaves a gateway behind that it did not mean to start
+
 IN_CI = os.environ.get("CI") == "true"
 
 # A deadline per example would measure the machine, not the code.

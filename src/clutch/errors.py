@@ -66,6 +66,10 @@ class NoGateway(ClutchError):
     """No gateway serves this state directory. Start one: `clutch serve`, or a program with `Clutch(...)`."""
 
 
+class Draining(ClutchError):
+    """This gateway takes no new work: it ends what it has, then it stops. Ask again when it has gone."""
+
+
 class UnsafeStateDirectory(StoreError):
     """The state directory is not one of its own, or could be read or replaced by somebody else."""
 

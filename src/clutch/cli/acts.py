@@ -47,12 +47,44 @@ def serve(
         Path | None, typer.Option(help="Where the file tools of new sessions work. Default: here.")
     ] = None,
     port: Annotated[int, typer.Option(min=0, max=65535, help="On 127.0.0.1; 0 = any free one.")] = 0,
+    background: Annotated[bool, typer.Option("--background", hidden=True)] = False,
     as_json: AsJson = False,
 ) -> None:
     """Run a gateway in the foreground: it works on tasks and answers the other commands."""
     from clutch.cli import serving
 
-    serving.serve(state, database=database, model=model, workspace=workspace, port=port, as_json=as_json)
+    serving.serve(
+        state,
+        database=database,
+        model=model,
+        workspace=workspace,
+        port=port,
+        is_background=background,
+        as_json=as_json,
+    )
+
+
+@acts.command()
+def stop(state: State = None, as_json: AsJson = False) -> None:
+    """Stop the gateway. Turns end at their next step; everything goes on at the next start."""
+    from clutch.cli import ending
+
+    ending.stop(state, as_json=as_json)
+
+
+@acts.command()
+def drain(
+    timeout: Annotated[
+        float | None,
+        typer.Option(min=0, help="Seconds; then it stops anyway, as `stop` does.", show_default=False),
+    ] = None,
+    state: State = None,
+    as_json: AsJson = False,
+) -> None:
+    """Let the gateway finish what it has, take nothing new, then stop. Shows what it waits for."""
+    from clutch.cli import ending
+
+    ending.drain(state, timeout_s=timeout, as_json=as_json)
 
 
 @acts.command()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import sys
 from typing import Annotated, Any
 
@@ -12,6 +13,7 @@ from clutch import __version__
 from clutch.cli.acts import acts
 from clutch.cli.imports import imports
 from clutch.cli.looks import looks
+from clutch.surfaces.starting import NO_START
 
 USAGE = 2  #: exit code
 USAGE_SCHEMA = "clutch.usage/1"  #: when it is not even clear which command is meant
@@ -79,8 +81,16 @@ def clutch(
     version: Annotated[
         bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version.")
     ] = False,
+    no_start: Annotated[
+        bool,
+        typer.Option(
+            "--no-start", envvar=NO_START, help="Start no gateway in the background; without one exit with 9."
+        ),
+    ] = False,
 ) -> None:
     del version
+    if no_start:
+        os.environ[NO_START] = "1"
     if context.invoked_subcommand is None:
         typer.echo(context.get_help(), err=True)
         _print_object("Missing command.", None, USAGE_SCHEMA)

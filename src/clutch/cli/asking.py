@@ -19,6 +19,7 @@ import typer
 from clutch import __version__
 from clutch.cli.screen import plain
 from clutch.errors import ClutchError, InvalidInput, NoGateway
+from clutch.surfaces import address, starting
 from clutch.surfaces.address import default_state_directory
 from clutch.surfaces.client import Client, Declined, connect
 
@@ -55,11 +56,21 @@ def home_of(state: Path | None) -> Path:
     return default_state_directory() if state is None else state
 
 
-def gateway(state: Path | None) -> Client:
-    """Raises NoGateway, UnsafeStateDirectory."""
-    client = connect(home_of(state))
+def gateway(state: Path | None, *, is_new_work: bool = False) -> Client:
+    """The one that runs, else one started in the background. Raises NoGateway, UnsafeStateDirectory."""
+    home = home_of(state)
+    found = address.find(home)
+    if found is None and starting.may_start(home, is_new_work=is_new_work):
+        found = starting.start(home)
+        say(
+            f"Started a gateway in the background (pid {found.pid}); `clutch stop` ends it. It works in {Path.cwd()}."
+        )
+    client = connect(home)
     if client.address.version != __version__:
-        say(f"Note: the gateway is Clutch {client.address.version}, this is {__version__}.")
+        say(
+            f"Note: the gateway is Clutch {client.address.version}, this is {__version__}."
+            " `clutch drain`, and the next command starts one of this version."
+        )
     return client
 
 

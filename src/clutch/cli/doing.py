@@ -100,7 +100,7 @@ class Wanted:
 
 def spawn(state: Path | None, wanted: Wanted, *, key: str | None, as_json: bool) -> None:
     with answering("spawn", as_json=as_json):
-        said = _spawned(gateway(state), wanted, key)
+        said = _spawned(gateway(state, is_new_work=True), wanted, key)
         if as_json:
             print_object("spawn", said)
             return
@@ -125,7 +125,7 @@ def run(
     as_json: bool,
 ) -> None:
     with answering("run", as_json=as_json):
-        client = gateway(state)
+        client = gateway(state, is_new_work=True)
         said = _spawned(client, wanted, key)
         if not waits:
             told = {"task": client.get(task_path(said["taskId"])), "result": None, "exitCode": Exit.OK}

@@ -1,18 +1,24 @@
-"""`clutch serve`: a gateway in the foreground, until it is told to stop.
+"""`clutch serve`: a gateway that is a program, until it is told to stop, is drained, or is idle in the background.
 
-The first SIGTERM or Ctrl-C drains: no new claims, turns stop at their next step, everything is handed over.
-The second one does not wait.
+The first SIGTERM or Ctrl-C stops it: no new claims, turns stop at their next step, everything is handed over. The
+second one does not wait.
 """
 
 from __future__ import annotations
 
 import asyncio
+import logging
 import signal
 from pathlib import Path
 
+from clutch.cli import journal
 from clutch.cli.asking import answering, home_of, print_object, say
+from clutch.core.policy import Policy
+from clutch.gateway.leaving import Leaving
 
 SIGNALS = (signal.SIGTERM, signal.SIGINT)
+
+log = logging.getLogger("clutch.serve")
 
 
 def serve(
@@ -22,37 +28,65 @@ def serve(
     model: str | None,
     workspace: Path | None,
     port: int,
+    is_background: bool,
     as_json: bool,
 ) -> None:
     with answering("serve", as_json=as_json):
-        asyncio.run(_serve(home_of(state), database, model, workspace, port, as_json=as_json))
+        home, policy = home_of(state), Policy()
+        if not is_background:
+            journal.to_terminal()
+        asyncio.run(
+            _serve(
+                home, database, model, workspace, port, policy, is_background=is_background, as_json=as_json
+            )
+        )
 
 
 async def _serve(
-    home: Path, database: str | None, model: str | None, workspace: Path | None, port: int, *, as_json: bool
+    home: Path,
+    database: str | None,
+    model: str | None,
+    workspace: Path | None,
+    port: int,
+    policy: Policy,
+    *,
+    is_background: bool,
+    as_json: bool,
 ) -> None:
     from clutch.wiring import Clutch
 
-    stop = _stop_on_signals()
-    async with Clutch(state=home, database=database, model=model, workspace=workspace, port=port) as clutch:
+    clutch = Clutch(state=home, database=database, model=model, workspace=workspace, port=port, policy=policy)
+    leaving = clutch.leaving = Leaving(clutch, policy.serving.idle_exit_s if is_background else None)
+    _stop_on_signals(leaving)
+    async with clutch:
+        if is_background:
+            journal.to_file(home, policy.serving.log_bytes_max)
+        tell = log.info if is_background else say
         if clutch.url is None:
-            say(f"Another gateway answers for {home}; this one works for the same database.")
+            tell(f"Another gateway answers for {home}; this one works for the same database.")
         else:
-            say(f"Listening at {clutch.url}; state in {home}. Ctrl-C stops it.")
+            tell(f"Listening at {clutch.url}; state in {home}.{'' if is_background else ' Ctrl-C stops it.'}")
         if as_json:
             print_object("serve", {"url": clutch.url, "state": str(home)})
-        await stop.wait()
-        say("Stopping: turns end at their next step. Once more to stop at once.")
+        await _until_told(leaving)
+        tell(f"Stopping: {leaving.why}. Turns end at their next step; a second signal does not wait.")
 
 
-def _stop_on_signals() -> asyncio.Event:
-    loop, stop = asyncio.get_running_loop(), asyncio.Event()
+async def _until_told(leaving: Leaving) -> None:
+    watching = asyncio.create_task(leaving.watch())
+    try:
+        await leaving.told.wait()
+    finally:
+        watching.cancel()
 
-    def told() -> None:
-        stop.set()
-        for one in SIGNALS:
-            loop.remove_signal_handler(one)
+
+def _stop_on_signals(leaving: Leaving) -> None:
+    loop = asyncio.get_running_loop()
+
+    def told(one: signal.Signals) -> None:
+        leaving.stop(one.name)
+        for each in SIGNALS:
+            loop.remove_signal_handler(each)
 
     for one in SIGNALS:
-        loop.add_signal_handler(one, told)
-    return stop
+        loop.add_signal_handler(one, told, one)

@@ -284,6 +284,20 @@ class Budgets:
 
 
 @dataclass(frozen=True, slots=True)
+class Serving:
+    """`gateway.*`: a gateway as a program of its own."""
+
+    idle_exit_s: float | None = (
+        1800.0  #: of one that a command started; None, 0 = never. Another starts in a second
+    )
+    drain_ahead_s: float = 5.0  #: what is due so soon is waited for, so that no debounce is cut in two
+    log_bytes_max: int = 4 * 1024 * 1024  #: weeks of warnings; as much again of the file before
+
+    def __post_init__(self) -> None:
+        check(self)
+
+
+@dataclass(frozen=True, slots=True)
 class Policy:
     limits: Limits = field(default_factory=Limits)
     life: Life = field(default_factory=Life)
@@ -296,6 +310,7 @@ class Policy:
     peers: Peers = field(default_factory=Peers)  #: agents that may write to each other
     threads: Threads = field(default_factory=Threads)
     budgets: Budgets = field(default_factory=Budgets)
+    serving: Serving = field(default_factory=Serving)
     context: Context = field(default_factory=Context)
     history: Reading = field(default_factory=Reading)
     agents: Mapping[str, Agent] = field(default_factory=lambda: NOBODY)  #: by id; `agents.roster` makes it

@@ -41,6 +41,7 @@ from clutch.gateway import reads
 from clutch.gateway.chat import MAIN_SESSION as MAIN_SESSION
 from clutch.gateway.checks import check_key, check_text, in_surface_spelling, main_session, task_number
 from clutch.gateway.commands import PERSON, is_command, run_command, run_in_thread
+from clutch.gateway.leaving import Leaving, Visits
 from clutch.gateway.objects import Object
 from clutch.gateway.spawns import Asked, OnFullWord, Spawns, arguments, check_on_full
 from clutch.gateway.waiting import Waiting
@@ -239,6 +240,8 @@ class Gateway:
         self._sessions: dict[str, int] = {}
         self._was_entered = False
         self._inside: _Inside | None = None
+        self.visits = Visits()  #: of those who come through a surface
+        self.leaving: Leaving | None = None  #: None: part of a program, which decides itself when to end
 
     async def __aenter__(self) -> Self:
         if self._was_entered:
@@ -279,6 +282,11 @@ class Gateway:
     @property
     def _kit(self) -> Kit:
         return self._open().kit
+
+    def _check_accepts(self) -> None:
+        """Raises Draining."""
+        if self.leaving is not None:
+            self.leaving.check_open()
 
     @property
     def _waiting(self) -> Waiting:
@@ -324,6 +332,7 @@ class Gateway:
         on_full: "queue" waits while a limit is reached that has room again by itself (children, descendants,
             retained), in the order they came; "reject" raises. Cancelled while it waits, it leaves nothing."""
         check_on_full(on_full)
+        self._check_accepts()
         request = await in_surface_spelling(self._open().spawns.wanted, arguments(task, asked))
         _, got = await self._open().spawns.spawn(await self._session(session), request, on_full)
         if isinstance(got, str):
@@ -345,8 +354,9 @@ class Gateway:
     ) -> dict[str, Any]:
         """For surfaces: arguments as `sessions_spawn` takes them, and its answer, whatever it is.
 
-        Raises InvalidInput only for what is no argument of it: `session`, `on_full`."""
+        Raises InvalidInput only for what is no argument of it: `session`, `on_full`; Draining."""
         check_on_full(on_full)
+        self._check_accepts()
         requester = await self._session(session)
         try:
             request = await self._open().spawns.wanted(args)
@@ -446,6 +456,7 @@ class Gateway:
             said = await run_command(self, session, text, caller, key)
             await self._tx(receiver, outbox.post, receiver, f"command:{key}", route, said)
         else:
+            self._check_accepts()
             await self._tx(receiver, inbox.say, kit.policy, receiver, key, LetterKind.USER, text, route)
         return key
 

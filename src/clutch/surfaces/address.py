@@ -27,6 +27,7 @@ GATEWAY_FILE = "gateway.json"
 #: Its token opens everything; those in `token.read`, `token.read+write` … open what they name.
 TOKEN_FILE = "token"  # noqa: S105 (the name of the file)
 TOKEN_BYTES = 32
+CONFIG_FILE = "clutch.json"
 LOOPBACK = frozenset({"127.0.0.1", "::1", "localhost"})
 _BYTES_MAX = 4096
 _CLAIM_TRIES, _CLAIM_PAUSE_S = 25, 0.02  # whoever only looks holds the lock for a moment, too

@@ -13,6 +13,7 @@ from clutch.core.wording import visible
 from clutch.errors import (
     AmbiguousTarget,
     ClutchError,
+    Draining,
     Forbidden,
     InvalidInput,
     NotFound,
@@ -105,7 +106,7 @@ def problem_of(error: ClutchError) -> Problem:
             return Problem("forbidden", message, rule="limit")
         case RateLimited():
             return Problem("rate_limited", message, retry_after_s=round(error.retry_after_s, 1))
-        case StoreError():
+        case StoreError() | Draining():
             return Problem("unavailable", message)
         case _:
             return Problem("internal", message)

@@ -14,11 +14,12 @@ from clutch.surfaces.http.routes import Ask, Entry, Reply
 
 
 async def healthy(ask: Ask[Body, Query]) -> Reply:
-    kit = ask.house.gateway.kit
+    kit, leaving = ask.house.gateway.kit, ask.house.gateway.leaving
+    is_ending = kit.stopping.is_set() or (leaving is not None and leaving.is_draining)
     found = await ask.house.reads(health.health)
     return Reply(
         {
-            "status": "draining" if kit.stopping.is_set() else "ok",
+            "status": "draining" if is_ending else "ok",
             "version": __version__,
             "schema": found.schema,
             "database": "sqlite" if kit.lives is None else "postgresql",

@@ -23,7 +23,7 @@ from starlette.types import ASGIApp
 from clutch.core.authority import OperatorCaller, Scope
 from clutch.errors import ClutchError, InvalidInput
 from clutch.gateway.checks import check_key
-from clutch.surfaces.http import about, acting, events, sessions, tasks
+from clutch.surfaces.http import about, acting, ending, events, sessions, tasks
 from clutch.surfaces.http.bodies import read_body, read_query
 from clutch.surfaces.http.guard import CALLER, Guard, refusal
 from clutch.surfaces.http.replays import Replays
@@ -37,6 +37,7 @@ ENTRIES: tuple[Entry, ...] = (
     *events.ENTRIES,
     *sessions.ENTRIES,
     *about.ENTRIES,
+    *ending.ENTRIES,
 )
 PRIVATE: Mapping[str, str] = {
     "cache-control": "no-store",
@@ -53,7 +54,7 @@ def make_app(house: House, home: Path) -> ASGIApp:
     routes = [Route(one.path, _endpoint(one, house, replays), methods=[one.method]) for one in ENTRIES]
     app = Starlette(routes=routes, exception_handlers={HTTPException: _no_such_path})
     app.router.redirect_slashes = False
-    return Guard(app, partial(callers, home))
+    return Guard(app, partial(callers, home), house.gateway.visits)
 
 
 def _endpoint(entry: Entry, house: House, replays: Replays) -> Callable[[Request], Awaitable[Response]]:

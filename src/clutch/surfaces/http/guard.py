@@ -20,6 +20,7 @@ from starlette.responses import JSONResponse
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from clutch.core.authority import OperatorCaller
+from clutch.gateway.leaving import Visits
 from clutch.surfaces.address import LOOPBACK
 from clutch.surfaces.problems import Problem
 
@@ -34,8 +35,8 @@ Callers = Callable[[], Mapping[str, OperatorCaller]]
 class Guard:
     """`callers` says who holds which token, each time it is asked."""
 
-    def __init__(self, app: ASGIApp, callers: Callers) -> None:
-        self._app, self._callers = app, callers
+    def __init__(self, app: ASGIApp, callers: Callers, visits: Visits) -> None:
+        self._app, self._callers, self._visits = app, callers, visits
         self._failures: deque[float] = deque(maxlen=FAILURES_MAX)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -51,7 +52,8 @@ class Guard:
         except Problem as problem:
             await refusal(problem)(scope, receive, send)
             return
-        await self._app(scope, receive, send)
+        with self._visits.one():
+            await self._app(scope, receive, send)
 
     def _caller(self, headers: Headers) -> OperatorCaller:
         kind, _, given = headers.get("authorization", "").partition(" ")

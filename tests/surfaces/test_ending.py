@@ -1,0 +1,151 @@
+"""Ending a gateway: told to, drained, or idle; and how one is started for a command that needs it."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+import os
+import stat
+import subprocess
+import sys
+from collections.abc import Iterator
+from concurrent.futures import Future
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from clutch.cli import journal
+from clutch.errors import NoGateway
+from clutch.gateway.leaving import Leaving
+from clutch.surfaces import address, starting
+from clutch.surfaces.client import task_path
+from tests.surfaces.served import FAST, PATIENCE_S, Served, served
+from tests.surfaces.test_http_tasks import declined, ended, seen, spawned
+
+
+@contextmanager
+def leaving(here: Served, idle_exit_s: float | None = None) -> Iterator[tuple[Leaving, Future[Any]]]:
+    """Like `clutch serve`, but for the end of the process."""
+    made = here.clutch.leaving = Leaving(here.clutch, idle_exit_s)
+    watching = asyncio.run_coroutine_threadsafe(made.watch(), here.loop)
+    yield made, watching
+    watching.cancel()
+
+
+def test_a_drain_takes_nothing_new_says_what_it_waits_for_and_ends_when_that_is_over(tmp_path: Path) -> None:
+    with served(tmp_path / "state", policy=FAST) as here, leaving(here) as (made, watching):
+        task = spawned(here.client, "slow survey", label="survey")
+        seen(here.client, task, lambda one: one["phase"] == "running")
+        said = here.client.post("/v1/drain")
+        assert (said["status"], said["pid"]) == ("draining", os.getpid())
+        assert [(one["taskId"], one["phase"]) for one in said["waitingFor"]] == [(task, "running")]
+        assert here.client.get("/v1/health")["status"] == "draining"
+        refused = declined(lambda: spawned(here.client, "another"))
+        assert (refused.status, refused.code) == (503, "unavailable")
+        words = {"text": "hello"}
+        assert (
+            declined(lambda: here.client.post("/v1/sessions/agent:main:main/messages", words)).status == 503
+        )
+        here.let_go()
+        watching.result(PATIENCE_S)
+        assert made.why == "drained"
+        assert here.client.get(task_path(task))["delivery"]["state"] == "delivered"
+
+
+def test_a_drain_that_takes_too_long_becomes_a_stop(tmp_path: Path) -> None:
+    with served(tmp_path / "state", policy=FAST) as here, leaving(here) as (made, watching):
+        task = spawned(here.client, "slow survey")
+        seen(here.client, task, lambda one: one["phase"] == "running")
+        here.client.post("/v1/drain", {"timeoutSeconds": 0.05})
+        watching.result(PATIENCE_S)
+        assert "next start" in made.why
+
+
+def test_a_program_is_not_ended_by_others(tmp_path: Path) -> None:
+    with served(tmp_path / "state") as here:
+        for path in ("/v1/stop", "/v1/drain"):
+            refused = declined(lambda path=path: here.client.post(path))  # type: ignore[misc]
+            assert (refused.code, refused.said["rule"]) == ("forbidden", "embedded")
+
+
+def test_an_idle_gateway_leaves_and_one_with_work_stays(tmp_path: Path) -> None:
+    with served(tmp_path / "state", policy=FAST) as here, leaving(here, 0.05) as (made, watching):
+        task = spawned(here.client, "slow survey")
+        with pytest.raises(TimeoutError):
+            watching.result(0.5)
+        here.let_go()
+        watching.result(PATIENCE_S)
+        assert "nothing to do" in made.why
+        assert ended(here.client, task)["task"]["outcome"] == "ok"
+
+
+def test_its_log_is_private_has_a_line_per_event_no_secret_and_a_bound(tmp_path: Path) -> None:
+    handler = journal.PrivateFile(tmp_path, 2000)
+    handler.setFormatter(journal.OneLine(journal.IN_FILE))
+    log = logging.getLogger("test_ending")
+    log.addHandler(handler)
+    try:
+        raise ValueError("with\nlines and a key sk-abcdefghijklmnopqrstuv")
+    except ValueError:
+        log.exception("failed for \x1b[31m Bearer abcdefgh12345678")
+    (line,) = (tmp_path / journal.LOG_FILE).read_text().splitlines()
+    assert "ValueError" in line
+    assert "\x1b" not in line
+    assert "sk-abc" not in line
+    assert "abcdefgh12345678" not in line
+    for number in range(100):
+        log.warning("line %s %s", number, "x" * 50)
+    handler.close()
+    files = sorted(tmp_path.iterdir())
+    assert [file.name for file in files] == ["gateway.log", "gateway.log.1"]
+    assert all(file.stat().st_size <= 2000 for file in files)
+    assert all(stat.S_IMODE(file.stat().st_mode) == 0o600 for file in files)
+
+
+def test_what_may_be_started_for_whom(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv(starting.NO_START, raising=False)
+    fresh, known, elsewhere = (tmp_path / name for name in ("fresh", "known", "elsewhere"))
+    known.mkdir()
+    (known / "clutch.db").touch()
+    elsewhere.mkdir()
+    (elsewhere / "token").touch()
+    assert starting.may_start(fresh, is_new_work=True)
+    assert not starting.may_start(fresh, is_new_work=False)
+    assert starting.may_start(known, is_new_work=False)
+    assert not starting.may_start(elsewhere, is_new_work=True)
+    monkeypatch.setenv(starting.NO_START, "1")
+    assert not starting.may_start(known, is_new_work=True)
+
+
+def test_a_directory_of_somebody_elses_files_gets_no_gateway_and_no_file(tmp_path: Path) -> None:
+    (tmp_path / "letter.txt").touch()
+    with pytest.raises(NoGateway, match="holds other files"):
+        starting.start(tmp_path)
+    assert [file.name for file in tmp_path.iterdir()] == ["letter.txt"]
+
+
+@pytest.mark.slow
+def test_two_commands_at_once_start_one_gateway_that_outlives_them(tmp_path: Path) -> None:
+    state = tmp_path / "state"
+    env = {name: value for name, value in os.environ.items() if name != starting.NO_START}
+
+    def clutch(*words: str) -> subprocess.Popen[str]:
+        command = [sys.executable, "-m", "clutch", *words, "--state", str(state), "--json"]
+        return subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=env, cwd=tmp_path)
+
+    both = [clutch("spawn", f"say {word}") for word in ("one", "two")]
+    said = [json.loads(one.communicate(timeout=60)[0]) for one in both]
+    try:
+        assert [one["status"] for one in said] == ["accepted", "accepted"]
+        found = address.find(state)
+        assert found is not None
+        assert os.getsid(found.pid) == found.pid  # a Ctrl-C in the terminal does not reach it
+        assert stat.S_IMODE((state / journal.LOG_FILE).stat().st_mode) == 0o600
+    finally:
+        ending = json.loads(clutch("stop").communicate(timeout=60)[0])
+    assert (ending["status"], ending["pid"]) == ("stopped", found.pid)
+    assert address.find(state) is None
+    assert json.loads(clutch("stop").communicate(timeout=60)[0])["status"] == "none"
