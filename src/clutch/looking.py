@@ -8,8 +8,9 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from clutch.errors import InvalidInput
 from clutch.store.door import Tx
-from clutch.store.sqlite_connection import SqliteConnection, library_version
+from clutch.store.sqlite_connection import SqliteConnection, copy_database, library_version
 
 DATABASE_FILE = "clutch.db"
 
@@ -34,6 +35,19 @@ def looking_at(state: Path) -> Iterator[Callable[..., Any]]:
 def sqlite_version() -> str:
     """Of the library; one that is too old to be trusted opens nothing."""
     return library_version()
+
+
+def copy(state: Path, target: Path) -> int:
+    """The whole database as it is at this moment, while others write on. How many bytes it has.
+
+    Raises InvalidInput when something is there already; half a copy never has the name."""
+    if target.exists():
+        raise InvalidInput("FILE", f"{target} is there already; name another")
+    part = target.with_name(f".{target.name}.part")
+    part.unlink(missing_ok=True)
+    copy_database(str(state / DATABASE_FILE), str(part))
+    part.rename(target)
+    return target.stat().st_size
 
 
 def integrity(now: float) -> Tx[list[str]]:

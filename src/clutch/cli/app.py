@@ -13,6 +13,7 @@ from clutch import __version__
 from clutch.cli.acts import acts
 from clutch.cli.imports import imports
 from clutch.cli.looks import looks
+from clutch.cli.upkeep import upkeep
 from clutch.surfaces.starting import NO_START
 
 USAGE = 2  #: exit code
@@ -28,6 +29,7 @@ app = typer.Typer(
 )
 app.add_typer(acts)
 app.add_typer(looks)
+app.add_typer(upkeep)
 app.add_typer(imports, name="import")
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -91,23 +90,3 @@ def inbox(state: State = None, as_json: AsJson = False) -> None:
     from clutch.cli import showing
 
     showing.inbox(state, as_json=as_json)
-
-
-@looks.command()
-def doctor(
-    fix: Annotated[
-        bool, typer.Option("--fix", help="Put right what can be without harm: modes, a stale gateway.json.")
-    ] = False,
-    bundle: Annotated[
-        Path | None,
-        typer.Option(
-            help="Also write a .tar.gz for somebody who helps, without secrets.", show_default=False
-        ),
-    ] = None,
-    state: State = None,
-    as_json: AsJson = False,
-) -> None:
-    """Check the promises on the live database, the gateway's loops, modes, sandbox, clock and disk."""
-    from clutch.cli import doctor as command
-
-    command.doctor(state, fixes=fix, bundle=bundle, as_json=as_json)

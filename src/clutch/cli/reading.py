@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Protocol
+from urllib.parse import quote
 
 from clutch.cli.asking import home_of, say
 from clutch.errors import NoGateway
@@ -33,6 +34,10 @@ class Source(Protocol):
     def replay(self, target: str, after: int = 0) -> Object: ...
 
     def inbox(self) -> Object: ...
+
+    def usage(self, by: str) -> Object: ...
+
+    def session_transcript(self, key: str, after: int = 0) -> Object: ...
 
 
 class Gateway:
@@ -62,6 +67,12 @@ class Gateway:
 
     def inbox(self) -> Object:
         return self._get("/v1/inbox")
+
+    def usage(self, by: str) -> Object:
+        return self._get("/v1/usage", by=by)
+
+    def session_transcript(self, key: str, after: int = 0) -> Object:
+        return self._get(f"/v1/sessions/{quote(key, safe='')}/transcript", after=after)
 
     def _get(self, path: str, **query: Any) -> Object:
         got: Object = self._client.get(path, **query)
@@ -106,6 +117,12 @@ class Beside:
 
     def inbox(self) -> Object:
         return self._read("inbox")
+
+    def usage(self, by: str) -> Object:
+        return self._read("usage", by)
+
+    def session_transcript(self, key: str, after: int = 0) -> Object:
+        return self._read("session_transcript", self._who, key, after)
 
     def _read(self, name: str, *args: Any) -> Object:
         from clutch.gateway import reads

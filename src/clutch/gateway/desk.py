@@ -7,6 +7,7 @@ one guard, with the caller that the door has made.
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Mapping
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any, Literal, assert_never
@@ -16,11 +17,12 @@ from clutch.core.authority import Caller
 from clutch.core.events import Verdict
 from clutch.core.model import Phase
 from clutch.core.task_view import TaskView
+from clutch.engine.sweeping import Sweeper
 from clutch.engine.verbs import Decided, Verbs
 from clutch.errors import InvalidInput
 from clutch.gateway import objects, reads
 from clutch.gateway.objects import Object
-from clutch.protocol import needs_you, views
+from clutch.protocol import archiving, needs_you, views
 from clutch.protocol.questions import Decision
 from clutch.store.door import Tx
 
@@ -117,6 +119,19 @@ class Desk:
             await self._verbs.stop(caller, found.session_id)
         await self._verbs.delete(caller, found.session_id, force=force, keep_transcript=keep_transcript)
         return {"status": "archived" if keep_transcript else "deleted", "sessionKey": found.session_key}
+
+    async def sweep(self, *, is_dry: bool) -> Object:
+        """What the sweeper would take away now; unless it is only asked, it does."""
+        kit = self._gateway.kit
+        found = await kit.door.read(archiving.waste, kit.policy)
+        if not is_dry:
+            await Sweeper(kit, time.time).sweep()
+        return {
+            "dryRun": is_dry,
+            "archived": objects.ids(found.archived),
+            "forgotten": objects.ids(found.forgotten),
+            "transcriptBytes": found.transcript_bytes,
+        }
 
     async def _task(self, number: int) -> Object:
         return await self._gateway.kit.door.read(reads.known, number)

@@ -133,6 +133,14 @@ def inbox(now: float) -> Tx[Object]:
     return objects.inbox((yield from needs_you.waiting(now)), replies)
 
 
+def usage(now: float, by: str) -> Tx[Object]:
+    from clutch.protocol import spending
+
+    if by not in set(spending.By):
+        raise InvalidInput("by", f"must be one of: {', '.join(spending.By)}")
+    return objects.spending(by, (yield from spending.spending(now, spending.By(by))))
+
+
 def result_if_any(now: float, number: int) -> Tx[Object | None]:
     found = yield from listing.result(now, number)
     return None if found is None or found.outcome is None else objects.result(found)

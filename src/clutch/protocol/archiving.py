@@ -7,6 +7,7 @@ the lock: two sweepers, or one that runs twice, do no more than one.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Final
 
 from clutch.core.hooks import Removal as Reason
@@ -17,6 +18,7 @@ from clutch.protocol.sessions import SessionRow
 from clutch.store.door import Tx
 
 BATCH_MAX: Final = 100  # tasks in one commit: nobody else writes meanwhile
+SURVEY_MAX: Final = 10_000  # tasks one look names
 
 #: Told, skipped or let go. Nothing undelivered, nothing that works, no session that stays for follow-ups.
 _OVER: Final = (
@@ -25,7 +27,25 @@ _OVER: Final = (
 )
 
 
-def due(now: float, policy: Policy) -> Tx[list[int]]:
+@dataclass(frozen=True, slots=True)
+class Waste:
+    """What a sweep would take away now. `archived` leave lists and lose their files, `forgotten` their words."""
+
+    archived: list[int]
+    forgotten: list[int]
+    transcript_bytes: int
+
+
+def waste(now: float, policy: Policy) -> Tx[Waste]:
+    archived = yield from due(now, policy, SURVEY_MAX)
+    forgotten = yield from fading(now, policy, 0.0, SURVEY_MAX)
+    if policy.keeping.transcript_after_s == 0:
+        forgotten = sorted({*archived, *forgotten})
+    rows = yield "SELECT COALESCE(SUM(LENGTH(body)), 0) FROM messages WHERE session_id {any}", (forgotten,)
+    return Waste(archived, forgotten, int(rows[0][0]))
+
+
+def due(now: float, policy: Policy, count_max: int = BATCH_MAX) -> Tx[list[int]]:
     """Ended long enough ago, and for as long as that nothing has happened to it."""
     after_s = policy.keeping.archive_after_s
     if not after_s:
@@ -34,7 +54,7 @@ def due(now: float, policy: Policy) -> Tx[list[int]]:
         f"SELECT t.id FROM tasks t WHERE t.ended_at <= ? AND {_OVER}"  # noqa: S608 (constant words)
         " AND (SELECT e.at FROM events e WHERE e.task_id = t.id AND e.seq = t.seq) <= ?"
         " ORDER BY t.ended_at, t.id LIMIT ?",
-        (now - after_s, now - after_s, BATCH_MAX),
+        (now - after_s, now - after_s, count_max),
     )
     return [row[0] for row in rows]
 
@@ -53,7 +73,7 @@ def archive(now: float, policy: Policy, task_ids: Sequence[int]) -> Tx[list[int]
     return archived
 
 
-def fading(now: float, policy: Policy, since: float) -> Tx[list[int]]:
+def fading(now: float, policy: Policy, since: float, count_max: int = BATCH_MAX) -> Tx[list[int]]:
     """Archived so long ago that their words may go. `since`: all that were archived before have been seen to."""
     after_s = policy.keeping.transcript_after_s
     if after_s is None:
@@ -61,7 +81,7 @@ def fading(now: float, policy: Policy, since: float) -> Tx[list[int]]:
     rows = yield (
         "SELECT t.id FROM tasks t JOIN sessions s ON s.id = t.id WHERE t.archived_at > ? AND t.archived_at <= ?"
         " AND s.deleted_at IS NULL ORDER BY t.archived_at, t.id LIMIT ?",
-        (since, now - after_s, BATCH_MAX),
+        (since, now - after_s, count_max),
     )
     return [row[0] for row in rows]
 

@@ -199,6 +199,18 @@ def _must(outcome: Outcome) -> Any:
     return outcome.value
 
 
+def copy_database(source: str, target: str) -> None:
+    """In one read of one snapshot; durable when this returns."""
+    with _in_our_words():
+        here, there = _open(source, read_only=True), _open(target, read_only=False)
+        try:
+            with there.backup("main", here, "main") as copying:
+                copying.step()
+        finally:
+            here.close()
+            there.close()
+
+
 def library_version() -> str:
     return apsw.sqlite_lib_version()
 

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+from typing import Annotated
+
+from pydantic import Field
+
 from clutch import __version__
 from clutch.core.agents import MAIN
 from clutch.core.authority import Scope
@@ -53,8 +57,17 @@ def _agent(policy: Policy, name: str) -> dict[str, object]:
     return {"agentId": name, "model": model or policy.defaults.model, "workspace": policy.workspace_of(name)}
 
 
+class Sweeping(Body):
+    dry_run: Annotated[bool, Field(alias="dryRun")] = True
+
+
+async def sweep(ask: Ask[Sweeping, Query]) -> Reply:
+    return Reply(await ask.house.desk.sweep(is_dry=ask.body.dry_run))
+
+
 ENTRIES = (
     Entry("GET", "/v1/health", Scope.READ, healthy),
     Entry("GET", "/v1/usage", Scope.READ, usage, query=UsageQuery),
     Entry("GET", "/v1/agents", Scope.READ, agents),
+    Entry("POST", "/v1/gc", Scope.ADMIN, sweep, Sweeping),
 )

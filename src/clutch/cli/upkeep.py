@@ -1,0 +1,97 @@
+"""The commands for looking after it: their options and the words of their `--help`."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from clutch.cli.options import AsJson, State
+
+upkeep = typer.Typer()
+
+
+class Form(StrEnum):
+    JSONL = "jsonl"
+    MARKDOWN = "markdown"
+
+
+class By(StrEnum):
+    ROOT = "root"
+    AGENT = "agent"
+    MODEL = "model"
+    DAY = "day"
+
+
+@upkeep.command()
+def doctor(
+    fix: Annotated[
+        bool, typer.Option("--fix", help="Put right what can be without harm: modes, a stale gateway.json.")
+    ] = False,
+    bundle: Annotated[
+        Path | None,
+        typer.Option(
+            help="Also write a .tar.gz for somebody who helps, without secrets.", show_default=False
+        ),
+    ] = None,
+    state: State = None,
+    as_json: AsJson = False,
+) -> None:
+    """Check the promises on the live database, the gateway's loops, modes, sandbox, clock and disk."""
+    from clutch.cli import doctor as command
+
+    command.doctor(state, fixes=fix, bundle=bundle, as_json=as_json)
+
+
+@upkeep.command()
+def cost(
+    by: Annotated[By, typer.Option(help="Added up by this.")] = By.ROOT,
+    state: State = None,
+    as_json: AsJson = False,
+) -> None:
+    """Show what model calls have used and cost. Works without a gateway, too."""
+    from clutch.cli import costs
+
+    costs.cost(state, by.value, as_json=as_json)
+
+
+@upkeep.command()
+def export(
+    target: Annotated[str, typer.Argument(metavar="TARGET", help="A task, or the key of a session.")],
+    tree: Annotated[bool, typer.Option("--tree", help="Also everything below it.")] = False,
+    form: Annotated[Form, typer.Option("--format", help="One object per line, or to be read.")] = Form.JSONL,
+    output: Annotated[
+        Path | None, typer.Option(help="A new file, yours alone. Default: stdout.", show_default=False)
+    ] = None,
+    state: State = None,
+) -> None:
+    """Write out what a task or session was told, said and did, with its result. Works without a gateway, too."""
+    from clutch.cli import exporting
+
+    exporting.export(state, target, with_tree=tree, is_markdown=form is Form.MARKDOWN, output=output)
+
+
+@upkeep.command()
+def backup(
+    file: Annotated[Path, typer.Argument(metavar="FILE", help="A new file.")],
+    state: State = None,
+    as_json: AsJson = False,
+) -> None:
+    """Copy the database as it is at this moment, while everybody works on."""
+    from clutch.cli import housekeeping
+
+    housekeeping.backup(state, file, as_json=as_json)
+
+
+@upkeep.command()
+def gc(
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only tell what would go.")] = False,
+    state: State = None,
+    as_json: AsJson = False,
+) -> None:
+    """Archive what is long over and remove its files now, instead of at the sweeper's next round."""
+    from clutch.cli import housekeeping
+
+    housekeeping.gc(state, is_dry=dry_run, as_json=as_json)

@@ -1,0 +1,121 @@
+"""`cost`, `export`, `backup` and `gc`: what was used, what was said, a copy while it works, and what may go."""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from clutch.cli.costs import added_up
+from clutch.core.policy import Keeping
+from clutch.surfaces.client import task_path
+from tests.surfaces.served import FAST, Served, served
+from tests.surfaces.test_cli import NASTY
+from tests.surfaces.test_http_tasks import ended, seen, spawned
+from tests.surfaces.typed import typed
+
+#: Over for a thousandth of a second is long enough, and nobody sweeps by itself.
+TIDY = replace(FAST, keeping=Keeping(archive_after_s=0.001, transcript_after_s=0, sweep_s=3600))
+
+
+@pytest.fixture(scope="module")
+def first(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
+    with served(tmp_path_factory.mktemp("first") / "state", policy=FAST) as here:
+        yield here
+
+
+def test_cost_adds_up_what_was_used_by_whatever_is_asked_for(first: Served) -> None:
+    ended(first.client, spawned(first.client, "quick one"), "delivered")
+    by_model = typed("cost", "--by", "model", "--json", state=first.home).body
+    assert (by_model["schema"], by_model["ok"], by_model["by"]) == ("clutch.cost/1", True, "model")
+    assert sum(one["calls"] for one in by_model["usage"]) == by_model["total"]["calls"] >= 2
+    shown = typed("cost", state=first.home)
+    assert "agent:main:main" in shown.out
+    assert max(map(len, shown.out.splitlines())) <= 80
+    assert typed("cost", "--by", "weekday", state=first.home).code == 2
+
+
+def test_a_price_nobody_knows_makes_the_sum_unknown() -> None:
+    known = {"calls": 1, "input": 2, "output": 3, "cacheRead": 0, "cacheWrite": 0, "usd": "0.10"}
+    assert added_up([known, {**known, "usd": "0.05"}])["usd"] == "0.15"
+    assert added_up([known, {**known, "usd": None}])["usd"] is None
+    assert added_up([known, {**known, "usd": None}])["calls"] == 2
+
+
+def test_an_export_has_the_task_its_words_and_its_result(first: Served, tmp_path: Path) -> None:
+    task = spawned(first.client, f"quick {NASTY}", label="errand")
+    ended(first.client, task, "delivered")
+    lines = [json.loads(line) for line in typed("export", "errand", state=first.home).out.splitlines()]
+    assert [line["kind"] for line in lines] == ["task", "message", "message", "result"]
+    assert {line["taskId"] for line in lines} == {task}
+    assert lines[-1]["text"].startswith("heard: ")
+    file = tmp_path / "errand.md"
+    typed("export", task, "--format", "markdown", "--output", file, state=first.home)
+    assert file.stat().st_mode & 0o777 == 0o600
+    assert "# errand" in file.read_text()
+    assert "\x1b" not in file.read_text()
+    again = typed("export", task, "--output", file, state=first.home)
+    assert (again.code, "cannot be made" in again.err) == (2, True)
+
+
+def test_an_export_of_a_main_session_takes_the_tree_along_also_without_a_gateway(tmp_path: Path) -> None:
+    home = tmp_path / "state"
+    with served(home, policy=FAST) as here:
+        task = spawned(here.client, "quick one")
+        ended(here.client, task, "delivered")
+        while_served = typed("export", "agent:main:main", "--tree", state=home).out
+    lines = [
+        json.loads(line) for line in typed("export", "agent:main:main", "--tree", state=home).out.splitlines()
+    ]
+    assert lines[0] == {"kind": "session", "sessionKey": "agent:main:main"}
+    assert task in {line.get("taskId") for line in lines}
+    assert [json.loads(line)["kind"] for line in while_served.splitlines()] == [
+        line["kind"] for line in lines
+    ]
+    assert typed("export", "nobody", state=home).code == 1
+
+
+def test_a_backup_made_while_tasks_run_is_whole_and_continues_elsewhere(
+    first: Served, tmp_path: Path
+) -> None:
+    running = spawned(first.client, "slow one", label="working")
+    seen(first.client, running, lambda one: one["phase"] == "running")
+    there = tmp_path / "other"
+    there.mkdir(0o700)
+    said = typed("backup", there / "clutch.db", "--json", state=first.home).body
+    assert (said["schema"], said["ok"], said["bytes"]) == (
+        "clutch.backup/1",
+        True,
+        (there / "clutch.db").stat().st_size,
+    )
+    assert (there / "clutch.db").stat().st_mode & 0o777 == 0o600
+    with sqlite3.connect(there / "clutch.db") as tables:
+        assert tables.execute("PRAGMA integrity_check").fetchall() == [("ok",)]
+    again = typed("backup", there / "clutch.db", state=first.home)
+    assert (again.code, "is there already" in again.err) == (2, True)
+    first.client.post(task_path(running, "kill"), {})
+    with served(there, policy=FAST) as copy:
+        copy.let_go()
+        assert ended(copy.client, running)["task"]["outcome"] == "ok"
+
+
+def test_gc_tells_what_would_go_and_takes_nothing_until_it_is_told_to(tmp_path: Path) -> None:
+    with served(tmp_path / "state", policy=TIDY) as here:
+        task = spawned(here.client, "quick one", label="old")
+        ended(here.client, task, "delivered")
+        would = typed("gc", "--dry-run", "--json", state=here.home).body
+        assert (would["archived"], would["forgotten"], would["dryRun"]) == ([task], [task], True)
+        assert would["transcriptBytes"] > 0
+        assert here.client.get(task_path(task, "transcript"))["messages"]
+        assert "1 finished tasks were archived" in typed("gc", state=here.home).err
+        assert here.client.get(task_path(task, "transcript"))["messages"] == []
+        assert here.client.get(task_path(task, "result"))["text"].startswith("heard")
+        assert typed("gc", "--dry-run", state=here.home).err == "nothing to take away\n"
+
+
+def test_gc_needs_somebody_who_does_it(tmp_path: Path) -> None:
+    assert typed("gc", state=tmp_path / "none").code == 9
