@@ -10,7 +10,7 @@ import pytest
 from hypothesis import assume, example, given
 from hypothesis import strategies as st
 
-from clutch.core.delivery import Choice, Point, Running, choose, due, injects, is_sent, way_of
+from clutch.core.delivery import INJECTED, Choice, Point, Running, choose, due, injects, is_sent, way_of
 from clutch.core.model import Letter, LetterId, LetterKind, Mail, Path, SessionId, TaskId
 from clutch.core.policy import Announcing, Direct, Drop, QueueMode
 
@@ -426,6 +426,15 @@ def test_notes_of_the_runtime_reach_a_running_turn_in_every_mode_and_people_do_n
     note, person = letter(1, LetterKind.NOTE), letter(2, LetterKind.USER)
     choice = choose([note, person], Point.STEP, now=NOW, rules=Announcing(mode=mode))
     assert choice == Choice(urgent=(note,))
+
+
+@given(MAILBOXES, RULE_SETS, RUNNING)
+def test_run_at_a_step_reads_every_note_even_one_that_waits_for_a_tool(
+    box: list[Letter], rules: Announcing, running: Running
+) -> None:
+    """Else a run with something left to read would speak its last words again and again."""
+    taken = choose(box, Point.STEP, now=NOW, rules=rules, running=running).urgent
+    assert taken == tuple(letter for letter in box if letter.kind in INJECTED)
 
 
 def test_auto_injects_only_what_nobody_waits_for() -> None:

@@ -299,7 +299,7 @@ class World:
         run = await self.begin(session_id)
         if run is None:
             return
-        while True:
+        for _ in range(100):
             said = (await self.door.read(queries.briefing, session_id)).transcript
             last = said[-1]
             if not (isinstance(last, Answer) and last.calls):
@@ -312,6 +312,7 @@ class World:
             if not (await run.carry_out(last)).goes_on:
                 return
             run.head = int(await self.one("SELECT head FROM sessions WHERE id = ?", session_id))
+        raise AssertionError(f"session {session_id} finds no last word")
 
     def _said(self, said: Answer | str) -> Answer:
         return Answer(said, (), Usage(10, 5), "scripted") if isinstance(said, str) else said

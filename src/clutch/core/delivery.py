@@ -123,7 +123,10 @@ def choose(
     """Which of the waiting letters (oldest first) this run takes at this point."""
     ready = [letter for letter in letters if letter.ready_at <= now or is_settled]
     if point is Point.STEP:
-        return _at_step(ready, rules, running, is_held=is_held)
+        notes = tuple(
+            letter for letter in letters if letter.kind in INJECTED
+        )  # no tool runs that they wait for
+        return _at_step(notes, ready, rules, running, is_held=is_held)
     people = [letter for letter in ready if letter.kind is LetterKind.USER]
     if people:
         return Choice(urgent=tuple(_same_route(people)))
@@ -197,8 +200,9 @@ def _capped(
     return Choice(urgent=urgent, blocks=tuple(kept), lines=lines, silent=silent, dropped=dropped)
 
 
-def _at_step(ready: list[Letter], rules: Announcing, running: Running, *, is_held: bool) -> Choice:
-    notes = tuple(letter for letter in ready if letter.kind in INJECTED)
+def _at_step(
+    notes: tuple[Letter, ...], ready: list[Letter], rules: Announcing, running: Running, *, is_held: bool
+) -> Choice:
     announces = [letter for letter in ready if letter.kind is LetterKind.ANNOUNCE and not letter.silent]
     if rules.mode is QueueMode.INTERRUPT:
         return Choice(urgent=notes, interrupts=bool(announces) and not (running.by_person or is_held))
