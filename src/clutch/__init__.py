@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from clutch.core.policy import Budgets, Control, LateResult, Limits, OnBudget, Policy
     from clutch.errors import (
         ClutchError,
+        ConfigInvalid,
         DiskFull,
         Forbidden,
         IdempotencyConflict,
@@ -60,6 +61,7 @@ __all__ = [
     "Budgets",
     "Clutch",
     "ClutchError",
+    "ConfigInvalid",
     "Control",
     "Delegation",
     "DiskFull",

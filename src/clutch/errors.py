@@ -125,3 +125,13 @@ class AmbiguousTarget(ClutchError):
     def __init__(self, message: str | None = None, candidates: Sequence[str] = ()) -> None:
         super().__init__(message)
         self.candidates = tuple(candidates)
+
+
+class ConfigInvalid(InvalidInput):
+    """The config file cannot be taken. `problems` are all of them, one line each: file, line, column, key, rule."""
+
+    def __init__(self, file: str, problems: Sequence[str]) -> None:
+        rule = "\n".join(problems)
+        super().__init__(file, rule)
+        self.problems = tuple(problems)
+        self.args = (rule,)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import logging
+import os
 import shlex
 import time
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
@@ -17,6 +18,7 @@ from urllib.parse import urlsplit
 
 from clutch.channels.hooks import Hooks
 from clutch.channels.hooks import Webhook as Webhook
+from clutch.config.settings import Settings
 from clutch.core.admission import OWN_RUNTIME
 from clutch.core.agents import Agent, roster
 from clutch.core.checks import check_argument, shown
@@ -45,7 +47,7 @@ from clutch.protocol.hooks import CHANNEL as HOOK_CHANNEL
 from clutch.runtimes.function import Function, FunctionRuntime
 from clutch.store.door import Door
 from clutch.store.sqlite import SqliteStore
-from clutch.store.state_directory import StateDirectory
+from clutch.store.state_directory import CONFIG_FILE, StateDirectory
 from clutch.surfaces import address
 from clutch.surfaces.address import default_state_directory as default_state_directory
 from clutch.surfaces.serving import serving
@@ -253,6 +255,27 @@ def _check_parts(models: object, tools: object, providers: object) -> None:
         raise InvalidInput("providers", f"must be a list of Provider(…), not {shown(providers)}")
 
 
+def _said(home: Path, config: Path | str | None) -> Settings:
+    """What the file says. A state directory without one costs a look and no import."""
+    if config is None and not os.path.lexists(home / CONFIG_FILE):
+        return Settings()
+    from clutch.config import files
+
+    return files.load(home, config).settings
+
+
+def _with_given(
+    said: Settings, policy: Policy | None, providers: Sequence[Provider], agents: Sequence[Agent]
+) -> tuple[Policy, Sequence[Provider]]:
+    """What the program gives takes the place of what the file says of the same thing."""
+    known = {one.name: one for one in (*said.providers, *providers)}
+    if policy is not None:
+        return policy, tuple(known.values())
+    given = {getattr(agent, "id", None) for agent in agents}
+    listed = {name: agent for name, agent in said.policy.agents.items() if name not in given}
+    return replace(said.policy, agents=listed), tuple(known.values())
+
+
 def _settled(
     policy: Policy, model: str | None, workspace: Path | str | None, agents: Sequence[Agent]
 ) -> Policy:
@@ -287,7 +310,10 @@ class Clutch(Gateway):
 
     While it is open, `clutch ps`, `clutch steer` … in another terminal reach it on loopback, with the token in
     the state directory; `serve=False` keeps that door shut. `port`: 0 = any free one. On PostgreSQL the door is
-    open when `state` is given. `hooks`: webhooks that hear of subagents; functions are added with `@c.hook(name)`."""
+    open when `state` is given. `hooks`: webhooks that hear of subagents; functions are added with `@c.hook(name)`.
+
+    `config`: a `clutch.json`; without it the one in the state directory, if there is one. What is given here wins
+    over what it says: a `policy` or `settings` as a whole, agents and providers one by one."""
 
     def __init__(
         self,
@@ -304,8 +330,9 @@ class Clutch(Gateway):
         settings: ToolSettings | None = None,
         agents: Sequence[Agent] = (),
         serve: bool = True,
-        port: int = 0,
+        port: int | None = None,
         hooks: Sequence[Webhook] = (),
+        config: Path | str | None = None,
     ) -> None:
         _check_arguments(
             {
@@ -316,18 +343,22 @@ class Clutch(Gateway):
                 "model": (model, str | None),
                 "settings": (settings, ToolSettings | None),
                 "serve": (serve, bool),
-                "port": (port, int),
+                "port": (port, int | None),
+                "config": (config, Path | str | None),
             }
         )
         _check_parts(models, tools, providers)
         home = default_state_directory() if state is None else Path(state)
+        said = _said(home, config)
+        database = said.database if database is None else database
         self._served = home if serve and (database is None or state is not None) else None
-        self._port = port
+        self._port = said.port if port is None else port
         self._can_share = database is not None
-        policy = _settled(policy or Policy(), model, workspace, agents)
-        self._rooms = ToolRooms(policy.limits, settings or ToolSettings(), home) if tools is None else None
+        base, providers = _with_given(said, policy, providers, agents)
+        self.policy = policy = _settled(base, model, workspace, agents)
+        self._rooms = ToolRooms(policy.limits, settings or said.tools, home) if tools is None else None
         self._runtimes: dict[str, Runtime] = {}
-        self._hooks = Hooks(hooks)
+        self._hooks = Hooks((*said.hooks, *hooks))
         opening = running_engine(
             state=state,
             database=database,

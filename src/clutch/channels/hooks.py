@@ -33,9 +33,9 @@ Receiver: TypeAlias = Callable[[dict[str, Any]], Any]
 class Webhook:
     """POSTs JSON. `events`: names of hooks; none = all. A 4xx is not tried again."""
 
-    url: str
-    events: tuple[str, ...] = ()
-    headers: Mapping[str, str] | None = None
+    url: str  #: gets a POST of JSON
+    events: tuple[str, ...] = ()  #: names of hooks; none = all
+    headers: Mapping[str, str] | None = None  #: sent with every request
 
     async def __call__(self, told: dict[str, Any]) -> Any:
         import aiohttp  # only where there is a webhook

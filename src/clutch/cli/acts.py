@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from clutch.cli.options import AsJson, Hash, MaybeWords, State, Sure, Target, Words
+from clutch.cli.options import AsJson, Config, Hash, MaybeWords, State, Sure, Target, Words
 
 acts = typer.Typer()
 
@@ -46,22 +46,19 @@ def serve(
     workspace: Annotated[
         Path | None, typer.Option(help="Where the file tools of new sessions work. Default: here.")
     ] = None,
-    port: Annotated[int, typer.Option(min=0, max=65535, help="On 127.0.0.1; 0 = any free one.")] = 0,
+    port: Annotated[
+        int | None,
+        typer.Option(min=0, max=65535, help="On 127.0.0.1; 0 = any free one.", show_default=False),
+    ] = None,
+    config: Config = None,
     background: Annotated[bool, typer.Option("--background", hidden=True)] = False,
     as_json: AsJson = False,
 ) -> None:
     """Run a gateway in the foreground: it works on tasks and answers the other commands."""
     from clutch.cli import serving
 
-    serving.serve(
-        state,
-        database=database,
-        model=model,
-        workspace=workspace,
-        port=port,
-        is_background=background,
-        as_json=as_json,
-    )
+    wishes = serving.Wishes(state, database, model, workspace, port, config, background)
+    serving.serve(wishes, as_json=as_json)
 
 
 @acts.command()

@@ -13,6 +13,10 @@ State = Annotated[
         help="The state directory. Default: $CLUTCH_HOME, else ~/.local/state/clutch.", show_default=False
     ),
 ]
+Config = Annotated[
+    Path | None,
+    typer.Option(help="The config. Default: clutch.json in the state directory.", show_default=False),
+]
 AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object.")]
 Target = Annotated[
     str,

@@ -9,11 +9,11 @@ from __future__ import annotations
 import asyncio
 import logging
 import signal
+from dataclasses import dataclass
 from pathlib import Path
 
 from clutch.cli import journal
 from clutch.cli.asking import answering, home_of, print_object, say
-from clutch.core.policy import Policy
 from clutch.gateway.leaving import Leaving
 
 SIGNALS = (signal.SIGTERM, signal.SIGINT)
@@ -21,46 +21,44 @@ SIGNALS = (signal.SIGTERM, signal.SIGINT)
 log = logging.getLogger("clutch.serve")
 
 
-def serve(
-    state: Path | None,
-    *,
-    database: str | None,
-    model: str | None,
-    workspace: Path | None,
-    port: int,
-    is_background: bool,
-    as_json: bool,
-) -> None:
+@dataclass(frozen=True, slots=True)
+class Wishes:
+    """What was said on the command line; None = as the config has it."""
+
+    state: Path | None
+    database: str | None
+    model: str | None
+    workspace: Path | None
+    port: int | None
+    config: Path | None
+    is_background: bool
+
+
+def serve(wishes: Wishes, *, as_json: bool) -> None:
     with answering("serve", as_json=as_json):
-        home, policy = home_of(state), Policy()
-        if not is_background:
+        if not wishes.is_background:
             journal.to_terminal()
-        asyncio.run(
-            _serve(
-                home, database, model, workspace, port, policy, is_background=is_background, as_json=as_json
-            )
-        )
+        asyncio.run(_serve(wishes, as_json=as_json))
 
 
-async def _serve(
-    home: Path,
-    database: str | None,
-    model: str | None,
-    workspace: Path | None,
-    port: int,
-    policy: Policy,
-    *,
-    is_background: bool,
-    as_json: bool,
-) -> None:
+async def _serve(wishes: Wishes, *, as_json: bool) -> None:
     from clutch.wiring import Clutch
 
-    clutch = Clutch(state=home, database=database, model=model, workspace=workspace, port=port, policy=policy)
-    leaving = clutch.leaving = Leaving(clutch, policy.serving.idle_exit_s if is_background else None)
+    home, is_background = home_of(wishes.state), wishes.is_background
+    clutch = Clutch(
+        state=home,
+        database=wishes.database,
+        model=wishes.model,
+        workspace=wishes.workspace,
+        port=wishes.port,
+        config=wishes.config,
+    )
+    rules = clutch.policy.serving
+    leaving = clutch.leaving = Leaving(clutch, rules.idle_exit_s if is_background else None)
     _stop_on_signals(leaving)
     async with clutch:
         if is_background:
-            journal.to_file(home, policy.serving.log_bytes_max)
+            journal.to_file(home, rules.log_bytes_max)
         tell = log.info if is_background else say
         if clutch.url is None:
             tell(f"Another gateway answers for {home}; this one works for the same database.")

@@ -47,9 +47,9 @@ class OnFull(StrEnum):
 class ActiveHours:
     """HH:MM; start inclusive, end exclusive, over midnight when start is later, equal = never."""
 
-    start: str
-    end: str
-    timezone: str = "UTC"
+    start: str  #: HH:MM, inclusive
+    end: str  #: HH:MM, exclusive; 24:00 is the end of the day
+    timezone: str = "UTC"  #: a name like Europe/Berlin
 
     def __post_init__(self) -> None:
         check(self)
@@ -82,13 +82,13 @@ class ActiveHours:
 class Heartbeat:
     """`heartbeat.*`: an agent that has one is woken now and then."""
 
-    every_s: float = 1800.0
-    prompt: str = HEARTBEAT_PROMPT
+    every_s: float = 1800.0  #: between two looks: often enough to be useful, seldom enough to be cheap
+    prompt: str = HEARTBEAT_PROMPT  #: what it is told when it is woken
     target: str = "last"  #: where its reply goes: last, none, or a route
     active_hours: ActiveHours | None = None  #: None = always
     ack_chars_max: int = 300  #: beside HEARTBEAT_OK: more is something to say
     coalesce_s: float = 0.25  #: wakes that come together are one
-    busy_retry_s: float = 1.0
+    busy_retry_s: float = 1.0  #: when it was working at the time
     dedupe_s: float = 24 * 3600.0  #: the same alert is not repeated within
     events_max: int = 20  #: the newest; an agent that was away needs no more to catch up
 
@@ -107,8 +107,8 @@ class Delegation:
     """`agents.list[].subagents`: what holds when this agent spawns (the lists), or is spawned (model, thinking)."""
 
     allow_agents: frozenset[str] = frozenset()  #: others than itself; empty = those of the defaults
-    model: str | None = None
-    thinking: Thinking | None = None
+    model: str | None = None  #: of its children
+    thinking: Thinking | None = None  #: of its children
     require_agent_id: bool | None = None  #: None = as the defaults say
 
     def __post_init__(self) -> None:
@@ -121,13 +121,13 @@ class Delegation:
 class Agent:
     """`agents.list[]`. None = as the defaults say."""
 
-    id: str
-    model: str | None = None
-    thinking: Thinking | None = None
+    id: str  #: a-z, 0-9, _ and -; `main` is always there
+    model: str | None = None  #: provider:model
+    thinking: Thinking | None = None  #: how much it may think before it answers
     identity: str = ""  #: its own words about itself; only its main and chat sessions get them
-    workspace: str | None = None
-    heartbeat: Heartbeat | None = None
-    subagents: Delegation = field(default_factory=Delegation)
+    workspace: str | None = None  #: where its file tools work
+    heartbeat: Heartbeat | None = None  #: it looks up by itself
+    subagents: Delegation = field(default_factory=Delegation)  #: what holds when it spawns or is spawned
     sandbox: bool | None = None  #: its file tools and commands run boxed
     network: bool = True  #: its commands may reach the network, if the tools let any
     tools: ToolPolicy = field(default_factory=ToolPolicy)  #: what it has at most, whoever starts it
@@ -144,11 +144,11 @@ class Agent:
 class Subagents:
     """`agents.defaults.subagents.*`: what a child gets where neither its spawn nor an agent says. See `Limits` too."""
 
-    model: str | None = None
-    thinking: Thinking | None = None
+    model: str | None = None  #: of children; None = their parent's
+    thinking: Thinking | None = None  #: of children; None = their parent's
     run_timeout_s: float = 0.0  #: 0 = none: a deadline nobody asked for would cut good work
-    workspace: Workspace = Workspace.INHERIT
-    on_invalid_model: OnInvalidModel = OnInvalidModel.ERROR
+    workspace: Workspace = Workspace.INHERIT  #: where children work
+    on_invalid_model: OnInvalidModel = OnInvalidModel.ERROR  #: what a spawn does with a model there is not
     on_full: OnFull = (
         OnFull.QUEUE
     )  #: of programs. Agents are refused at once: one that waited would hold a turn
@@ -162,9 +162,9 @@ class Subagents:
 class AgentDefaults:
     """`agents.defaults.*`"""
 
-    model: str = OFFLINE
-    thinking: Thinking | None = None
-    workspace: str | None = None
+    model: str = OFFLINE  #: provider:model, or the offline script
+    thinking: Thinking | None = None  #: None = as the model does by itself
+    workspace: str | None = None  #: where the file tools of new sessions work; None = here
     heartbeat: Heartbeat | None = None  #: of every listed agent that has none of its own
     sandbox: bool = False
     subagents: Subagents = field(default_factory=Subagents)

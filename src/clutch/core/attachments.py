@@ -63,9 +63,9 @@ class Side(StrEnum):
 class AttachmentRules:
     """`tools.sessions_spawn.attachments.*`. The limits hold for each side of a task."""
 
-    enabled: bool = True
+    enabled: bool = True  #: files may be given to children
     files_max: int = 50  #: more is a folder, and a folder is a workspace
-    file_bytes_max: int = 1024 * 1024
+    file_bytes_max: int = 1024 * 1024  #: of one file
     total_bytes_max: int = 5 * 1024 * 1024  #: they pass through a model's answer and one request
     retain_on_keep: bool = False  #: what was given stays after the end, until the task is archived
 

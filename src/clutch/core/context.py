@@ -40,10 +40,10 @@ class Context:
     summary_bytes_max: int = 16_000  #: four pages; a longer one is a transcript again
     result_chars_max: int = 32_000  #: one tool result; more goes to a file
     document_bytes_max: int = 16_000  #: of AGENTS.md; it is sent with every single request
-    active_children_max: int = 16
-    recent_children_max: int = 8
-    recent_children_s: float = 1800.0
-    system_events_max: int = 20
+    active_children_max: int = 16  #: named in the prompt of their parent
+    recent_children_max: int = 8  #: ... and of those that have ended
+    recent_children_s: float = 1800.0  #: ended since
+    system_events_max: int = 20  #: shown in one turn
     fork_bytes_max: int = 200_000  #: about 50k tokens: dearer than telling the child what it needs
 
     def __post_init__(self) -> None:

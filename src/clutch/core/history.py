@@ -28,10 +28,10 @@ class Reading:
     """`history.*`: how much of a transcript one look shows."""
 
     bytes_max: int = 80 * 1024  #: more would fill the reader's own context
-    text_chars_max: int = 4000
+    text_chars_max: int = 4000  #: of one text
     entry_bytes_max: int = 256 * 1024  #: a longer entry is not even loaded
-    limit: int = 50
-    limit_max: int = 200
+    limit: int = 50  #: entries, unless asked for more
+    limit_max: int = 200  #: entries at most
     log: int = 20  #: lines of a log, unless asked for more
     messages_max: int = 20  #: of each session in a list
 

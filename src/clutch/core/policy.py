@@ -74,9 +74,9 @@ class Limits:
     undelivered_max: int = 50  #: dead letters of one root before new work is refused; 0 = off
     reservation_s: float = 30.0  #: side work of a spawn that takes longer is rolled back
     allow_agents: frozenset[str] = frozenset()  #: others than oneself; "*" = any configured
-    require_agent_id: bool = False
+    require_agent_id: bool = False  #: a spawn must say which agent
     task_bytes_max: int = 64 * 1024  #: a task is an instruction, not a document; documents are attachments
-    label_max: int = 200
+    label_max: int = 200  #: characters
     label_from_task: int = 72  #: one line of a terminal
     attachments: AttachmentRules = field(default_factory=AttachmentRules)
     on_parent_end: Mapping[Outcome, str] = field(
@@ -108,17 +108,17 @@ class Life:
     error_grace_s: float = 15.0  #: external runtimes report an error and go on; shorter gave false failures
     wrap_up_at: float = 0.8  #: of the run's time: late enough to have worked, early enough to write it down
     crash_limit: int = 3  #: takeovers without a commit in between; more would wedge every boot
-    result_bytes_max: int = 100 * 1024
+    result_bytes_max: int = 100 * 1024  #: a result is told and kept by value; longer ones are cut
     settle_expiry_s: float = 1800.0  #: without any progress below; with progress the wait goes on
-    settle_expiry_from: ExpiryFrom = ExpiryFrom.PROGRESS
-    steps_max: int = 200
+    settle_expiry_from: ExpiryFrom = ExpiryFrom.PROGRESS  #: where that wait is measured from
+    steps_max: int = 200  #: of one run: a bound for loops that nothing else sees
     same_call_warn: int = 4  #: the same call with the same arguments: the model is told
     same_call_max: int = 8  #: ... and then ended: it will not find its way out by itself
     stalled_s: float = 300.0  #: without progress; only shown, nothing is done about it
-    plan_rounds_max: int = 3
+    plan_rounds_max: int = 3  #: plans a person may send back before the task ends
     plan_expiry_s: float = 0.0  #: 0 = a plan waits for ever
-    provider_retries_s: tuple[float, ...] = (1.0, 4.0, 15.0)
-    quota_wait_max_s: float = 900.0
+    provider_retries_s: tuple[float, ...] = (1.0, 4.0, 15.0)  #: before a failed model call is tried again
+    quota_wait_max_s: float = 900.0  #: parked for a provider's limit, per call; 0 = for ever
 
     def __post_init__(self) -> None:
         check(self)
@@ -138,11 +138,11 @@ class LateResult(StrEnum):
 class Control:
     """`control.*` and `kill.*`: what others may do to a task that works."""
 
-    steer_chars_max: int = 4000
+    steer_chars_max: int = 4000  #: an instruction, not a document
     steer_interval_s: float = 2.0  #: per caller and child: each steer cuts a model call that was paid for
     send_wait_s: float = 30.0  #: for a reply; a model call rarely takes longer, and a caller must not hang
     announces_kill: bool = False  #: whoever kills knows; the requester need not be told
-    late_result: LateResult = LateResult.KEEP
+    late_result: LateResult = LateResult.KEEP  #: what becomes of words that a killed task said anyway
 
     def __post_init__(self) -> None:
         check(self)
@@ -152,26 +152,26 @@ class Control:
 class Announcing:
     """`announce.*`: how results come back."""
 
-    payload: PayloadMode = PayloadMode.AUTO
+    payload: PayloadMode = PayloadMode.AUTO  #: auto: in full up to the limit below, else a summary
     inline_chars_max: int = 4000  #: about a screen of text; longer results come as a summary and a handle
-    summary_chars_max: int = 200
-    line_chars_max: int = 160
-    mode: QueueMode = QueueMode.AUTO
+    summary_chars_max: int = 200  #: of a summary that the child did not write itself
+    line_chars_max: int = 160  #: of one that is only listed
+    mode: QueueMode = QueueMode.AUTO  #: how results reach a requester that is busy
     debounce_s: float = 1.0  #: children of one fan-out end close together
     debounce_restarts: int = 10  #: a steady trickle must not postpone the turn for ever
     cap: int = 20  #: blocks in full in one turn
-    drop: Drop = Drop.SUMMARIZE
-    direct: Direct = Direct.TURN
-    idle_wake: IdleWake = IdleWake.TURN
-    fast_tries: int = 3
-    first_s: float = 1.0
-    fast_max_s: float = 8.0
-    slow: bool = True
-    slow_first_s: float = 15.0
-    slow_max_s: float = 300.0
+    drop: Drop = Drop.SUMMARIZE  #: what becomes of more than that
+    direct: Direct = Direct.TURN  #: what becomes of a result when its requester is idle
+    idle_wake: IdleWake = IdleWake.TURN  #: what a result is to an idle main agent
+    fast_tries: int = 3  #: quick tries to tell it
+    first_s: float = 1.0  #: wait after the first, then doubled
+    fast_max_s: float = 8.0  #: the longest of the quick waits
+    slow: bool = True  #: go on slowly after them
+    slow_first_s: float = 15.0  #: first slow wait, then doubled
+    slow_max_s: float = 300.0  #: the longest slow wait
     jitter: float = 0.2  #: so that a provider's outage does not end in a stampede
-    until_s: float = 1800.0
-    until_no_completion_s: float = 300.0
+    until_s: float = 1800.0  #: of waiting for tries, then it is a dead letter
+    until_no_completion_s: float = 300.0  #: the same where nobody waits for it
     dead_letter_days: float = 7.0  #: listed so long; 0 = until somebody redelivers or dismisses it
     send_timeout_s: float = 120.0  #: one send to an outside channel
 
@@ -201,7 +201,7 @@ class Work:
 
     lanes: Mapping[Lane, int] = field(
         default_factory=lambda: MappingProxyType({Lane.MAIN: 4, Lane.SUBAGENT: 8})
-    )
+    )  #: turns at once of main agents and of children; whoever waits holds no place
     lease_s: float = 5.0  #: a pause of the machine longer than this hands its runs to others
     tick_s: float = 1.0  #: the backstop for lost hints
     stop_s: float = 10.0  #: how long a stop waits for the next boundary
@@ -218,7 +218,7 @@ class Work:
 class Threads:
     """`session.threadBindings`: threads of a channel that belong to a child."""
 
-    enabled: bool = True
+    enabled: bool = True  #: children may have a thread of their own
     idle_s: float = 24 * 3600.0  #: a thread nobody has used for a day is forgotten by its people, too
     age_max_s: float = 0.0  #: 0 = none
 
@@ -242,8 +242,8 @@ class Keeping:
     transcript_after_s: float | None = None  #: after archiving; 0 = with it, None = never
     sweep_s: float = 60.0  #: what is over may wait as long
     cleanup_first_s: float = 60.0  #: until a cleanup that failed is tried again, then twice as long each time
-    cleanup_max_s: float = 3600.0
-    on_orphan: OnOrphan = OnOrphan.LOST
+    cleanup_max_s: float = 3600.0  #: the longest of these waits
+    on_orphan: OnOrphan = OnOrphan.LOST  #: a task whose session is gone and that had no result yet
 
     def __post_init__(self) -> None:
         check(self)
@@ -265,10 +265,10 @@ class Budgets:
     """`budget.*`: what may be spent. None = no limit."""
 
     root_tokens: int | None = None  #: one root session and everything below it, for its whole life
-    root_usd: Decimal | None = None
+    root_usd: Decimal | None = None  #: the same in dollars
     day_tokens: int | None = None  #: all roots together, a day in UTC
-    day_usd: Decimal | None = None
-    on_budget: OnBudget = OnBudget.ASK
+    day_usd: Decimal | None = None  #: the same in dollars
+    on_budget: OnBudget = OnBudget.ASK  #: what happens at 100 %
     output_tokens: int = 8192  #: reserved for each answer, and all it may have: more could overspend
 
     def __post_init__(self) -> None:
@@ -287,9 +287,7 @@ class Budgets:
 class Serving:
     """`gateway.*`: a gateway as a program of its own."""
 
-    idle_exit_s: float | None = (
-        1800.0  #: of one that a command started; None, 0 = never. Another starts in a second
-    )
+    idle_exit_s: float | None = 1800.0  #: of one that a command started; None, 0 = never
     drain_ahead_s: float = 5.0  #: what is due so soon is waited for, so that no debounce is cut in two
     log_bytes_max: int = 4 * 1024 * 1024  #: weeks of warnings; as much again of the file before
 
@@ -313,7 +311,7 @@ class Policy:
     serving: Serving = field(default_factory=Serving)
     context: Context = field(default_factory=Context)
     history: Reading = field(default_factory=Reading)
-    agents: Mapping[str, Agent] = field(default_factory=lambda: NOBODY)  #: by id; `agents.roster` makes it
+    agents: Mapping[str, Agent] = field(default_factory=lambda: NOBODY)  #: by id; others have the defaults
     defaults: AgentDefaults = field(default_factory=AgentDefaults)
     list_recent_s: float = 1800.0  #: lists show what ended since: half an hour is one sitting
     hooks: frozenset[Hook] = frozenset()  #: those that somebody listens to; the others cost nothing

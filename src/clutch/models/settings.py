@@ -47,16 +47,16 @@ class AdapterKind(StrEnum):
 class Provider:
     name: str
     base_url: str = ""  #: empty: the provider's own
-    api_key: str = field(default="", repr=False)
+    api_key: str = field(default="", repr=False)  #: better from the environment
     api_key_env: str = ""
-    headers: Mapping[str, str] = field(default_factory=dict, repr=False)
-    adapter: AdapterKind = AdapterKind.LIBRARY
+    headers: Mapping[str, str] = field(default_factory=dict, repr=False)  #: sent with every request
+    adapter: AdapterKind = AdapterKind.LIBRARY  #: which client speaks to it
     speaks: str = ""  #: the well-known provider whose language it speaks; empty: its own name
-    concurrency_max: int | None = None
-    tokens_per_minute: int | None = None
-    idle_timeout_s: float = IDLE_TIMEOUT_S
-    allow_model_mismatch: bool = False
-    context_window: int | None = None
+    concurrency_max: int | None = None  #: calls at once; None = no limit
+    tokens_per_minute: int | None = None  #: None = no limit
+    idle_timeout_s: float = IDLE_TIMEOUT_S  #: a call that brings no byte for so long is cut and tried again
+    allow_model_mismatch: bool = False  #: another model than asked for may answer
+    context_window: int | None = None  #: tokens; None = as the price list knows it
     #: Thinking levels in the words of this endpoint; a level that is missing is not sent.
     efforts: Mapping[Thinking, str] = field(default_factory=dict)
 

@@ -17,6 +17,8 @@ from typing import Self
 
 from clutch.errors import InvalidInput, StateDirectoryInUse, UnsafeStateDirectory
 
+#: What a person may have written before there was anything else.
+CONFIG_FILE = "clutch.json"
 #: A directory that holds one of them is ours. The demo writes its two before a gateway has
 #: been there, and a gateway on PostgreSQL has nothing else here.
 OWN_FILES = frozenset(("lock", "clutch.db", "demo.json", "last-demo", "token", "gateway.json"))
@@ -105,5 +107,5 @@ def _refuse_foreign(path: Path, found: os.stat_result) -> None:
 
 def _refuse_used(path: Path, names: Sequence[str]) -> None:
     """Making somebody's folder private would lock others out of it."""
-    if names and OWN_FILES.isdisjoint(names):
+    if set(names) - {CONFIG_FILE} and OWN_FILES.isdisjoint(names):
         raise UnsafeStateDirectory(f"{path} exists and holds other files; name a directory of its own")

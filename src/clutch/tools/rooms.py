@@ -28,12 +28,12 @@ SHELL = "Run a command in the workspace. No network unless granted."
 class ToolSettings:
     """`allow_private`: hosts `web_fetch` may reach although they are not public. `network`: for commands."""
 
-    sandbox: Sandbox = Sandbox.ON
-    network: bool = False
-    allow_private: tuple[str, ...] = ()
-    aliases: bool = False
-    shell_needs_approval: bool = False
-    mcp_servers: tuple[McpServer, ...] = ()
+    sandbox: Sandbox = Sandbox.ON  #: walls around commands and file tools; off is your decision, never ours
+    network: bool = False  #: for commands in the sandbox, if their agent may have it
+    allow_private: tuple[str, ...] = ()  #: hosts `web_fetch` may reach although they are not public
+    aliases: bool = False  #: also offer tools under names other systems use
+    shell_needs_approval: bool = False  #: a person approves every command
+    mcp_servers: tuple[McpServer, ...] = ()  #: servers whose tools agents get
 
     def __post_init__(self) -> None:
         check(self)

@@ -79,8 +79,8 @@ OPERATORS_ONLY = frozenset({Verb.ANSWER, Verb.REDELIVER, Verb.DISMISS, Verb.DELE
 class Peers:
     """`tools.agentToAgent`: both agents must be on the list."""
 
-    enabled: bool = False
-    allow: frozenset[str] = frozenset()
+    enabled: bool = False  #: agents may write to each other's sessions
+    allow: frozenset[str] = frozenset()  #: agents that take part, "*" = all; both sides must be listed
     turns_max: int = 5  #: replies to and fro after the first: two models can be polite to each other for ever
 
     def __post_init__(self) -> None:

@@ -99,9 +99,9 @@ EVERY_TOOL = ToolFilter()
 class ToolPolicy:
     """`tools.subagents.tools` of the config. `allow` None = not set; set, it is the whole list."""
 
-    allow: frozenset[str] | None = None
-    also_allow: frozenset[str] = frozenset()
-    deny: frozenset[str] = frozenset()
+    allow: frozenset[str] | None = None  #: the only tools, by name or pattern; None = all that are not denied
+    also_allow: frozenset[str] = frozenset()  #: added to these, and reads of sessions for leaves
+    deny: frozenset[str] = frozenset()  #: never these; wins
 
     def __post_init__(self) -> None:
         check(self)

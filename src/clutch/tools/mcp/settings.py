@@ -37,18 +37,18 @@ class McpServer:
     """Either `command` (stdio) or `url` (streamable HTTP). Raises InvalidInput naming the field."""
 
     name: str
-    command: str | None = None
-    args: tuple[str, ...] = ()
-    cwd: str | None = None
-    env: Mapping[str, str] = field(default_factory=dict, repr=False)
+    command: str | None = None  #: a program that speaks on stdin and stdout
+    args: tuple[str, ...] = ()  #: of the command
+    cwd: str | None = None  #: where it is started
+    env: Mapping[str, str] = field(default_factory=dict, repr=False)  #: variables it gets
     inherit: frozenset[str] = frozenset()  #: names of our own variables it may see beside INHERITED
-    sandbox: bool = True
+    sandbox: bool = True  #: its process runs boxed
     network: bool = False  #: in the sandbox; without one it always has it
     visible: tuple[str, ...] = ()  #: folders it can read in the sandbox, such as the one it is installed in
-    url: str | None = None
-    headers: Mapping[str, str] = field(default_factory=dict, repr=False)
-    connect_timeout_s: float = 10.0
-    call_timeout_s: float = 60.0
+    url: str | None = None  #: streamable HTTP
+    headers: Mapping[str, str] = field(default_factory=dict, repr=False)  #: sent with every request
+    connect_timeout_s: float = 10.0  #: until it must have answered the first time
+    call_timeout_s: float = 60.0  #: of one call of a tool
     read_only_consent: bool = False  #: believe its readOnlyHint and idempotentHint
     approve: frozenset[str] | Literal["all"] = (
         frozenset()

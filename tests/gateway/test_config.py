@@ -1,0 +1,62 @@
+"""A Clutch takes what `clutch.json` says, unless the program says otherwise."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from clutch import Agent, Clutch, ConfigInvalid, Limits, Policy, Provider, SpawnRefused
+
+pytestmark = pytest.mark.anyio
+
+
+def written(home: Path, text: str) -> Path:
+    home.mkdir(mode=0o700, exist_ok=True)
+    (home / "clutch.json").write_text(text)
+    (home / "clutch.json").chmod(0o600)
+    return home
+
+
+async def test_the_file_in_the_state_directory_is_taken(tmp_path: Path) -> None:
+    home = written(
+        tmp_path / "state", "{agents: {defaults: {subagents: {maxChildrenPerAgent: 1, onFull: 'reject'}}}}"
+    )
+    async with Clutch(state=home, serve=False) as c:
+        await c.spawn("takes its time")
+        with pytest.raises(SpawnRefused, match=r"1/1.*maxChildrenPerAgent"):
+            await c.spawn("one too many")
+
+
+async def test_a_file_that_was_named_is_taken_instead(tmp_path: Path) -> None:
+    home = written(tmp_path / "state", "{headless: 1}")
+    named = written(tmp_path / "other", "{headless: true}") / "clutch.json"
+    async with Clutch(state=home, config=named, serve=False) as c:
+        assert c._kit.policy.is_headless
+
+
+async def test_what_the_program_gives_wins(tmp_path: Path) -> None:
+    file = """{headless: true, agents: {list: [{id: "main", identity: "file"}, {id: "ada", identity: "file"}]},
+               models: {providers: {lab: {baseUrl: "http://127.0.0.1:1/v1"}, own: {baseUrl: "http://127.0.0.1:2/v1"}}}}"""
+    home = written(tmp_path / "state", file)
+    mine = [Provider("lab", base_url="http://127.0.0.1:3/v1")]
+    async with Clutch(
+        state=home, agents=[Agent("main", identity="program")], providers=mine, model="own:x", serve=False
+    ) as c:
+        policy = c._kit.policy
+        assert {agent.id: agent.identity for agent in policy.agents.values()} == {
+            "main": "program",
+            "ada": "file",
+        }
+        assert (policy.is_headless, policy.defaults.model) == (True, "own:x")
+    async with Clutch(state=home, policy=Policy(limits=Limits(children_max=3)), serve=False) as c:
+        assert (c._kit.policy.limits.children_max, c._kit.policy.is_headless) == (3, False)
+
+
+async def test_a_file_that_is_wrong_starts_nothing(tmp_path: Path) -> None:
+    home = written(tmp_path / "state", "{agents: {defaults: {modle: 'x'}}}")
+    with pytest.raises(
+        ConfigInvalid, match=r"clutch.json:1:22: agents.defaults.modle: not known; did you mean model"
+    ):
+        Clutch(state=home)
+    assert [path.name for path in home.iterdir()] == ["clutch.json"]
