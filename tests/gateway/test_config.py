@@ -23,9 +23,9 @@ async def test_the_file_in_the_state_directory_is_taken(tmp_path: Path) -> None:
         tmp_path / "state", "{agents: {defaults: {subagents: {maxChildrenPerAgent: 1, onFull: 'reject'}}}}"
     )
     async with Clutch(state=home, serve=False) as c:
-        await c.spawn("takes its time")
+        _ = await c.spawn("takes its time")
         with pytest.raises(SpawnRefused, match=r"1/1.*maxChildrenPerAgent"):
-            await c.spawn("one too many")
+            _ = await c.spawn("one too many")
 
 
 async def test_a_file_that_was_named_is_taken_instead(tmp_path: Path) -> None:
