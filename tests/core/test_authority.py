@@ -528,3 +528,17 @@ def test_in_any_tree_control_reaches_descendants_and_nobody_else(
 def test_a_chain_with_a_cycle_in_it_gives_no_control_over_oneself() -> None:
     looped = Target(1, "main", (2, 1, 2))
     assert isinstance(can(caller(1), Verb.STEER, looped), Denied)
+
+
+def test_an_operator_who_speaks_from_a_session_reaches_it_and_what_is_below_it_only() -> None:
+    caller = OperatorCaller(frozenset(Scope), "client", within=1)
+    for verb in Verb:
+        for target in (Target(1, "main"), Target(2, "main", (1,)), Target(3, "main", (2, 1))):
+            assert can(caller, verb, target) == Allowed()
+        for target in (Target(4, "main"), Target(5, "main", (4,))):
+            denied = can(caller, verb, target)
+            assert isinstance(denied, Denied)
+            assert denied.rule is Rule.NOT_DESCENDANT
+    assert isinstance(
+        can(OperatorCaller(frozenset({Scope.READ}), within=1), Verb.KILL, Target(2, "main", (1,))), Denied
+    )

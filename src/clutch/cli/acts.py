@@ -85,6 +85,25 @@ def drain(
 
 
 @acts.command()
+def mcp(
+    state: State = None,
+    session: Annotated[
+        str | None,
+        typer.Option(
+            metavar="NAME",
+            help="What this client sees: its own tasks, found again under this name. Default: the client's name.",
+            show_default=False,
+        ),
+    ] = None,
+    agent: Annotated[str, typer.Option(help="Whose session that is.")] = "main",
+) -> None:
+    """Offer background agents to an MCP client, on stdin and stdout. They outlive the client."""
+    from clutch.cli import mcp as command
+
+    command.serve(state, agent_id=agent, session=session)
+
+
+@acts.command()
 def spawn(
     task: Annotated[str, typer.Argument(metavar="TASK")],
     label: Label = None,

@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from clutch.core import keys
-from clutch.core.authority import AgentCaller, Caller
+from clutch.core.authority import AgentCaller, Caller, OperatorCaller
 from clutch.core.model import Outcome, Phase
 from clutch.core.task_view import TaskView
 from clutch.errors import InvalidInput, NotFound
@@ -51,8 +51,9 @@ def outcome_named(name: str | None) -> Outcome | None:
 
 
 def tasks(now: float, who: Standpoint, asked: Filter) -> Tx[Object]:
+    root = None if asked.root is None else (yield from root_number(now, who, asked.root))
     wanted = Wanted(
-        root_id=None if asked.root is None else (yield from root_number(now, who, asked.root)),
+        root_id=own_root(who) if root is None else root,
         requester_id=None
         if asked.requester is None
         else (yield from session_number(now, who, asked.requester)),
@@ -128,9 +129,10 @@ def replay(now: float, who: Standpoint, target: str, after: int = 0, limit: int 
     return stories.journal((yield from why_of.journal(now, number)), after, limit)
 
 
-def inbox(now: float) -> Tx[Object]:
-    replies = (yield from outbox.unheard(now)).waiting
-    return objects.inbox((yield from needs_you.waiting(now)), replies)
+def inbox(now: float, who: Standpoint) -> Tx[Object]:
+    root = own_root(who)
+    replies = (yield from outbox.unheard(now, root)).waiting
+    return objects.inbox((yield from needs_you.waiting(now, root)), replies)
 
 
 def usage(now: float, by: str) -> Tx[Object]:
@@ -151,7 +153,14 @@ def result_if_any(now: float, number: int) -> Tx[Object | None]:
 
 def standpoint(caller: Caller) -> Standpoint:
     """An agent speaks from its session; a person remembers the list that was last shown to him."""
-    return targets.of_agent(caller) if isinstance(caller, AgentCaller) else Standpoint(caller, caller.actor)
+    if isinstance(caller, AgentCaller):
+        return targets.of_agent(caller)
+    return Standpoint(caller, caller.actor, caller.within)
+
+
+def own_root(who: Standpoint) -> int | None:
+    """Of a person who speaks from a session: that. None: all are there for him."""
+    return who.caller.within if isinstance(who.caller, OperatorCaller) else None
 
 
 def view(now: float, who: Standpoint, target: str) -> Tx[TaskView]:

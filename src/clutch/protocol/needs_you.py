@@ -31,19 +31,22 @@ class Item:
     asked_at: float
 
 
-def waiting(now: float) -> Tx[list[Item]]:
+def waiting(now: float, root_id: int | None = None) -> Tx[list[Item]]:
+    """`root_id`: only of that main session and what is below it."""
     del now
+    of_one, values = ("", ()) if root_id is None else (" AND s.root_id = ?", (root_id,))
     asked = yield (
-        "SELECT q.id, q.kind, t.id, s.key, t.label, s.depth, q.body, q.hash, q.asked_at FROM questions q"
+        "SELECT q.id, q.kind, t.id, s.key, t.label, s.depth, q.body, q.hash, q.asked_at FROM questions q"  # noqa: S608
         " JOIN sessions s ON s.id = q.session_id LEFT JOIN tasks t ON t.id = q.session_id"
-        " WHERE q.answered_at IS NULL",
-        (),
+        f" WHERE q.answered_at IS NULL{of_one}",
+        values,
     )
     plans = yield (
         "SELECT t.id, s.key, t.label, t.depth, t.result,"  # noqa: S608 (constant words)
         " (SELECT MAX(e.at) FROM events e WHERE e.task_id = t.id AND e.to_phase = 'awaiting_approval')"
-        f" FROM tasks t JOIN sessions s ON s.id = t.id WHERE t.phase = 'awaiting_approval' AND {IS_UNTOLD}",
-        (),
+        f" FROM tasks t JOIN sessions s ON s.id = t.id WHERE t.phase = 'awaiting_approval' AND {IS_UNTOLD}"
+        f"{of_one}",
+        values,
     )
     items = [_question(*row) for row in asked] + [_plan(*row) for row in plans]
     return sorted(items, key=lambda item: (item.asked_at, item.id))

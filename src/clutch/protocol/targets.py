@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any, assert_never
 
 from clutch.core import keys
-from clutch.core.authority import AgentCaller, Allowed, Caller, OperatorCaller, Target, Verb, Visibility, can
+from clutch.core.authority import AgentCaller, Allowed, Caller, Target, Verb, Visibility, can
 from clutch.core.keys import Ambiguous, Candidate, Unknown, Viewpoint
 from clutch.errors import AmbiguousTarget, NotFound
 from clutch.protocol import views
@@ -187,32 +187,34 @@ def _numbers(target: keys.Target, viewpoint: Viewpoint) -> Iterator[int]:
 
 @dataclass(frozen=True, slots=True)
 class Sight:
-    """What a caller may see: an operator everything, an agent what the guard lets it list."""
+    """What a caller may see: an agent what the guard lets it list, an operator all below where it speaks from."""
 
     caller: Caller
-    tree: frozenset[int] = frozenset()  #: below an agent, and itself
+    top: int | None = None  #: the session it speaks from
+    tree: frozenset[int] = frozenset()  #: below that, and itself
 
     def within(self, column: str) -> tuple[str, tuple[Any, ...]]:
         """A condition on session numbers. Where the guard says no to everything else, nothing else is looked at."""
-        if isinstance(self.caller, AgentCaller) and self.caller.visibility <= Visibility.TREE:
-            return f"{column} {{any}}", (sorted(self.tree),)
-        return "1 = 1", ()
+        sees_more = isinstance(self.caller, AgentCaller) and self.caller.visibility > Visibility.TREE
+        if self.top is None or sees_more:
+            return "1 = 1", ()
+        return f"{column} {{any}}", (sorted(self.tree),)
 
     def sees(self, session_id: int, agent_id: str | None) -> bool:
-        above = (
-            () if isinstance(self.caller, OperatorCaller) else self._above(session_id, self.caller.session_id)
-        )
-        return isinstance(can(self.caller, Verb.LIST, Target(session_id, agent_id or "", above)), Allowed)
+        target = Target(session_id, agent_id or "", self._above(session_id))
+        return isinstance(can(self.caller, Verb.LIST, target), Allowed)
 
-    def _above(self, session_id: int, own: int) -> tuple[int, ...]:
-        return (own,) if session_id in self.tree and session_id != own else ()
+    def _above(self, session_id: int) -> tuple[int, ...]:
+        if self.top is None or session_id == self.top or session_id not in self.tree:
+            return ()
+        return (self.top,)
 
 
 def sight(caller: Caller) -> Tx[Sight]:
-    if isinstance(caller, OperatorCaller):
+    top = caller.session_id if isinstance(caller, AgentCaller) else caller.within
+    if top is None:
         return Sight(caller)
-    below = yield from views.ids_below(caller.session_id)
-    return Sight(caller, frozenset({caller.session_id, *below}))
+    return Sight(caller, top, frozenset({top, *(yield from views.ids_below(top))}))
 
 
 def _look(

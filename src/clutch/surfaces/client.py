@@ -35,8 +35,11 @@ class Declined(ClutchError):
 
 @dataclass(frozen=True, slots=True)
 class Client:
+    """`session`: it speaks from that one and sees nothing but what is below it."""
+
     address: Address
     token: str
+    session: str | None = None
 
     def get(self, path: str, *, patience_s: float = PATIENCE_S, **query: object) -> Any:
         wanted = {name: _text(value) for name, value in query.items() if value is not None}
@@ -68,6 +71,8 @@ class Client:
         assert place.hostname is not None, "an address without a host is not read"
         line = http.client.HTTPConnection(place.hostname, place.port, timeout=patience_s)
         sent = {"Authorization": f"Bearer {self.token}", **headers}
+        if self.session is not None:
+            sent["Clutch-Session"] = self.session
         if body is not None:
             sent["Content-Type"] = "application/json"
         try:
@@ -106,10 +111,10 @@ def _heard(status: int, body: bytes) -> Any:
         raise NoGateway(f"what answered ({status}) is no gateway") from error
     if status < 300:
         return said
-    raise Declined(status, _refusal(said))
+    raise Declined(status, refusal_of(said))
 
 
-def _refusal(said: Any) -> Mapping[str, Any]:
+def refusal_of(said: Any) -> Mapping[str, Any]:
     """The answer to a spawn says its error in words; everybody else in an object."""
     if not isinstance(said, dict):
         return {}

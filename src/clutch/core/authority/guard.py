@@ -7,7 +7,7 @@ For an agent:
 - what is not below it, it may at most list, read and write to, if the config made that visible; control
   over others cannot be configured;
 - some verbs are for people only.
-Operators may act on anything their scopes cover.
+Operators may act on anything their scopes cover; one that speaks from a session, on that and what is below it.
 
 Asked after aliases and targets are resolved, with ids taken from the store.
 """
@@ -113,6 +113,7 @@ class OperatorCaller:
 
     scopes: frozenset[Scope]
     actor: str = "person"  #: who or what it is in timelines: "api", "cli", the name of a token
+    within: int | None = None  #: a main session; nothing but it and what is below it is there for this caller
 
 
 EVERY_SCOPE = frozenset(Scope)
@@ -146,15 +147,21 @@ class Denied:
 
 def can(caller: Caller, verb: Verb, target: Target) -> Allowed | Denied:
     match caller:
-        case OperatorCaller(scopes):
-            needed = _scope(verb)
-            if scopes & {needed, Scope.ADMIN}:
-                return Allowed()
-            return Denied(Rule.SCOPE, f"{verb} needs the scope {needed}")
+        case OperatorCaller():
+            return _operator_can(caller, verb, target)
         case AgentCaller():
             return _agent_can(caller, verb, target)
         case _:
             assert_never(caller)
+
+
+def _operator_can(caller: OperatorCaller, verb: Verb, target: Target) -> Allowed | Denied:
+    needed = _scope(verb)
+    if not caller.scopes & {needed, Scope.ADMIN}:
+        return Denied(Rule.SCOPE, f"{verb} needs the scope {needed}")
+    if caller.within is not None and caller.within not in (target.session_id, *target.ancestors):
+        return Denied(Rule.NOT_DESCENDANT, "the target is not a descendant of this session")
+    return Allowed()
 
 
 def _scope(verb: Verb) -> Scope:

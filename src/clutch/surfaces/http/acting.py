@@ -3,17 +3,23 @@
 from __future__ import annotations
 
 import asyncio
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, get_type_hints
 from uuid import uuid4
 
-from pydantic import ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, GetJsonSchemaHandler, create_model
+from pydantic.alias_generators import to_camel
+from pydantic.json_schema import JsonSchemaValue
+from pydantic_core import CoreSchema
 
 from clutch.core.authority import Scope
 from clutch.core.events import Verdict
-from clutch.errors import InvalidInput
+from clutch.errors import Forbidden, InvalidInput
 from clutch.gateway import reads
 from clutch.gateway.api import MAIN_SESSION
+from clutch.gateway.spawns import Asked
 from clutch.protocol.questions import Decision
+from clutch.surfaces.http import answers
+from clutch.surfaces.http.answers import Answer
 from clutch.surfaces.http.bodies import Body, Query
 from clutch.surfaces.http.routes import Ask, Entry, Reply
 
@@ -22,13 +28,39 @@ ROOM_WAIT_S = 20.0  #: with `onFull: "queue"`; a client waits no longer for an a
 SEND_WAIT_S_MAX = 60.0
 
 
+def _parameters() -> type[BaseModel]:
+    """What a program may say, as an agent would write it."""
+    said: dict[str, Any] = {**get_type_hints(Asked), "attachments": list[Attached], "dry_run": bool}
+    fields: dict[str, Any] = {name: (kind, None) for name, kind in said.items()}
+    return create_model(
+        "SpawnParameters", __config__=ConfigDict(alias_generator=to_camel), task=str, **fields
+    )
+
+
+class Attached(Body):
+    name: str
+    content: str
+    encoding: Literal["utf8", "base64"] = "utf8"
+
+
+SpawnParameters = _parameters()
+
+
 class SpawnBody(Body):
     """The parameters of `sessions_spawn`, checked where that tool's are, and these."""
 
     model_config = ConfigDict(extra="allow")
 
-    requester: str = MAIN_SESSION
+    requester: str | None = None
     on_full: Annotated[Literal["queue", "reject"], Field(alias="onFull")] = "queue"
+
+    @classmethod
+    def __get_pydantic_json_schema__(cls, core: CoreSchema, handler: GetJsonSchemaHandler) -> JsonSchemaValue:
+        """For whoever reads what can be said: the parameters of a spawn beside our own."""
+        own = handler(core)
+        known = handler(SpawnParameters.__pydantic_core_schema__)
+        own["properties"] = {**handler.resolve_ref_schema(known)["properties"], **own["properties"]}
+        return {**own, "required": ["task"], "additionalProperties": False}
 
 
 class Why(Body):
@@ -68,42 +100,58 @@ class Answering(Body):
 
 
 async def spawn(ask: Ask[SpawnBody, Query]) -> Reply:
-    """201 accepted; 403, 400 and 409 the same object with `status` and `error`."""
+    """Start a background task; the answer comes at once, on disk, and the work survives whoever asked for it.
+
+    201 accepted; 403, 400 and 409 the same object with `status` and `error`."""
     body = ask.body
     args, desk = body.model_extra or {}, ask.house.desk
+    requester = _requester(ask)
     key = ask.key or uuid4().hex  # one for both tries: the first may have been cut off after its commit
     try:
         async with asyncio.timeout(ROOM_WAIT_S):
-            answer = await desk.spawn(args, body.requester, body.on_full, key)
+            answer = await desk.spawn(args, requester, body.on_full, key)
     except TimeoutError:
-        answer = await desk.spawn(args, body.requester, "reject", key)
+        answer = await desk.spawn(args, requester, "reject", key)
     except InvalidInput as error:
         raise InvalidInput("requester" if error.field == "session" else error.field, error.rule) from error
     is_conflict = answer.get("code") == "idempotency_conflict"
     return Reply(answer, 409 if is_conflict else _SPAWN_STATUS[answer["status"]])
 
 
+def _requester(ask: Ask[SpawnBody, Query]) -> str:
+    """Who speaks from a session spawns in its name."""
+    asked, own = ask.body.requester, ask.session
+    if own is not None and asked not in (None, own):
+        raise Forbidden("session", f"this caller spawns for {own} only")
+    return asked or own or MAIN_SESSION
+
+
 _SPAWN_STATUS = {"accepted": 201, "forbidden": 403, "error": 400}
 
 
 async def kill(ask: Ask[Why, Query]) -> Reply:
+    """Stop a task and everything below it for good. Its result is never told."""
     return Reply(await ask.house.desk.kill(ask.caller, ask.target, ask.body.reason))
 
 
 async def steer(ask: Ask[Words, Query]) -> Reply:
+    """A new instruction takes the place of what the task does now."""
     return Reply(await ask.house.desk.steer(ask.caller, ask.target, ask.body.text, ask.key))
 
 
 async def send(ask: Ask[Sending, Query]) -> Reply:
+    """A follow-up message to a task; waits for its first new words."""
     body = ask.body
     return Reply(await ask.house.desk.send(ask.caller, ask.target, body.text, body.wait_seconds, ask.key))
 
 
 async def pause(ask: Ask[Body, Query]) -> Reply:
+    """A task and everything below it stop at their next step, until `resume`."""
     return Reply(await ask.house.desk.pause(ask.caller, ask.target))
 
 
 async def resume(ask: Ask[Body, Query]) -> Reply:
+    """A paused task and everything below it go on."""
     return Reply(await ask.house.desk.resume(ask.caller, ask.target))
 
 
@@ -128,41 +176,71 @@ async def dismiss(ask: Ask[Body, Query]) -> Reply:
 
 
 async def approve(ask: Ask[Approval, Query]) -> Reply:
+    """Approve the plan of a task; `planHash` is that of the plan as it was shown."""
     return Reply(await ask.house.desk.approve(ask.caller, ask.target, ask.body.plan_hash, ask.body.text))
 
 
 async def reject(ask: Ask[Rejection, Query]) -> Reply:
+    """Send the plan of a task back with a reason, or end the task."""
     body, then = ask.body, Verdict(ask.body.then)
     return Reply(await ask.house.desk.reject(ask.caller, ask.target, body.plan_hash, body.reason, then))
 
 
 async def inbox(ask: Ask[Body, Query]) -> Reply:
-    return Reply(await ask.house.reads(reads.inbox))
+    """Everything that waits for a decision: approvals, questions, plans, budgets."""
+    return Reply(await ask.house.reads(reads.inbox, ask.who))
 
 
 async def answer(ask: Ask[Answering, Query]) -> Reply:
+    """Decide on an item of the inbox; `hash` is that of the item as it was shown."""
     body, decision = ask.body, Decision(ask.body.decision)
-    return Reply(await ask.house.desk.answer(ask.caller, ask.path["item"], decision, body.text, body.hash))
+    return Reply(await ask.house.desk.answer(ask.caller, ask.path["id"], decision, body.text, body.hash))
 
 
-def _verb(name: str, handler: Any, body: type[Body] = Body, scope: Scope = Scope.WRITE) -> Entry:
-    return Entry("POST", f"/v1/tasks/{{target}}/{name}", scope, handler, body)
+def _verb(
+    name: str,
+    handler: Any,
+    answer: type[Answer],
+    body: type[Body] = Body,
+    scope: Scope = Scope.WRITE,
+    *,
+    is_tool: bool = True,
+) -> Entry:
+    path = f"/v1/tasks/{{target}}/{name}"
+    return Entry("POST", path, scope, handler, body, answer=answer, tool=name if is_tool else None)
 
 
 ENTRIES = (
-    Entry("POST", "/v1/tasks", Scope.WRITE, spawn, SpawnBody, bytes_max=SPAWN_BYTES_MAX),
-    _verb("kill", kill, Why),
-    _verb("steer", steer, Words),
-    _verb("send", send, Sending),
-    _verb("pause", pause),
-    _verb("resume", resume),
-    _verb("retry", retry, MaybeWords),
-    _verb("continue", continue_, MaybeWords),
-    _verb("remove", remove),
-    _verb("redeliver", redeliver),
-    _verb("dismiss", dismiss),
-    _verb("approve", approve, Approval, Scope.APPROVE),
-    _verb("reject", reject, Rejection, Scope.APPROVE),
-    Entry("GET", "/v1/inbox", Scope.READ, inbox),
-    Entry("POST", "/v1/inbox/{item}", Scope.APPROVE, answer, Answering),
+    Entry(
+        "POST",
+        "/v1/tasks",
+        Scope.WRITE,
+        spawn,
+        SpawnBody,
+        bytes_max=SPAWN_BYTES_MAX,
+        answer=answers.Spawned,
+        tool="spawn",
+    ),
+    _verb("kill", kill, answers.Killed, Why),
+    _verb("steer", steer, answers.Steered, Words),
+    _verb("send", send, answers.Sent, Sending),
+    _verb("pause", pause, answers.Changed),
+    _verb("resume", resume, answers.Changed),
+    _verb("retry", retry, answers.Spawned, MaybeWords, is_tool=False),
+    _verb("continue", continue_, answers.Spawned, MaybeWords, is_tool=False),
+    _verb("remove", remove, answers.Task, is_tool=False),
+    _verb("redeliver", redeliver, answers.Task, is_tool=False),
+    _verb("dismiss", dismiss, answers.Task, is_tool=False),
+    _verb("approve", approve, answers.Decided, Approval, Scope.APPROVE),
+    _verb("reject", reject, answers.Decided, Rejection, Scope.APPROVE),
+    Entry("GET", "/v1/inbox", Scope.READ, inbox, answer=answers.Inbox, tool="inbox"),
+    Entry(
+        "POST",
+        "/v1/inbox/{id}",
+        Scope.APPROVE,
+        answer,
+        Answering,
+        answer=answers.Answered,
+        tool="answer",
+    ),
 )

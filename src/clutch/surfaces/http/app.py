@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import logging
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable
 from functools import partial
 from pathlib import Path
 from urllib.parse import unquote
@@ -20,14 +20,14 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 from starlette.types import ASGIApp
 
-from clutch.core.authority import OperatorCaller, Scope
 from clutch.errors import ClutchError, InvalidInput
 from clutch.gateway.checks import check_key
 from clutch.surfaces.http import about, acting, ending, events, sessions, tasks
 from clutch.surfaces.http.bodies import read_body, read_query
 from clutch.surfaces.http.guard import CALLER, Guard, refusal
 from clutch.surfaces.http.replays import Replays
-from clutch.surfaces.http.routes import Ask, Entry, House, Reply
+from clutch.surfaces.http.routes import PRIVATE, Ask, Entry, House, Reply
+from clutch.surfaces.http.speaking import HEADER, admitted
 from clutch.surfaces.http.tokens import callers
 from clutch.surfaces.problems import Problem, problem_of
 
@@ -39,20 +39,16 @@ ENTRIES: tuple[Entry, ...] = (
     *about.ENTRIES,
     *ending.ENTRIES,
 )
-PRIVATE: Mapping[str, str] = {
-    "cache-control": "no-store",
-    "referrer-policy": "no-referrer",
-    "x-content-type-options": "nosniff",
-}
+MCP = "/mcp"
 INTERNAL = "something went wrong inside the gateway; its log says what"
 
 log = logging.getLogger(__name__)
 
 
-def make_app(house: House, home: Path) -> ASGIApp:
+def make_app(house: House, home: Path, mcp: ASGIApp) -> ASGIApp:
     replays = Replays(house)
     routes = [Route(one.path, _endpoint(one, house, replays), methods=[one.method]) for one in ENTRIES]
-    app = Starlette(routes=routes, exception_handlers={HTTPException: _no_such_path})
+    app = Starlette(routes=[*routes, Route(MCP, mcp)], exception_handlers={HTTPException: _no_such_path})
     app.router.redirect_slashes = False
     return Guard(app, partial(callers, home), house.gateway.visits)
 
@@ -76,9 +72,8 @@ def _endpoint(entry: Entry, house: House, replays: Replays) -> Callable[[Request
 
 
 async def _respond(entry: Entry, house: House, replays: Replays, request: Request) -> Response:
-    caller: OperatorCaller = request.scope[CALLER]
-    if not caller.scopes & {entry.scope, Scope.ADMIN}:
-        raise Problem("forbidden", f"this token does not have the scope {entry.scope}", rule="scope")
+    session = request.headers.get(HEADER)
+    caller = await admitted(house, entry, request.scope[CALLER], session)
     body, raw = await read_body(request, entry.body, entry.bytes_max)
     key = _key(request) if entry.is_write else None
     ask = Ask(
@@ -89,6 +84,7 @@ async def _respond(entry: Entry, house: House, replays: Replays, request: Reques
         body=body,
         headers=request.headers,
         key=key,
+        session=session,
     )
     if key is None:
         return _rendered(await entry.handler(ask))

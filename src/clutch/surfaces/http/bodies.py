@@ -5,7 +5,8 @@ Sizes are checked while reading, so that nobody makes us hold more than we would
 
 from __future__ import annotations
 
-from typing import Annotated, TypeVar
+from collections.abc import Mapping
+from typing import Annotated, Any, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from starlette.requests import Request
@@ -42,8 +43,12 @@ async def read_body(request: Request, model: type[M], bytes_max: int = BODY_BYTE
     raw = await _read(request, bytes_max)
     if raw and request.headers.get("content-type", "").partition(";")[0].strip() != "application/json":
         raise Problem("invalid_input", "Content-Type: must be application/json", field="Content-Type")
+    return checked_body(raw, model), raw
+
+
+def checked_body(raw: bytes, model: type[M]) -> M:
     try:
-        return model.model_validate_json(raw or b"{}"), raw
+        return model.model_validate_json(raw or b"{}")
     except ValidationError as error:
         raise _named(error) from error
 
@@ -53,6 +58,10 @@ def read_query(request: Request, model: type[M]) -> M:
     repeated = [name for name in given if len(given.getlist(name)) > 1]
     if repeated:
         raise Problem("invalid_input", "a parameter is given twice", field=repeated[0])
+    return checked_query(given, model)
+
+
+def checked_query(given: Mapping[str, Any], model: type[M]) -> M:
     try:
         return model.model_validate(dict(given))
     except ValidationError as error:

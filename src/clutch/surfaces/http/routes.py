@@ -15,10 +15,18 @@ from clutch.gateway.feed import Feed
 from clutch.gateway.reads import standpoint
 from clutch.protocol.targets import Standpoint
 from clutch.store.door import Tx
+from clutch.surfaces.http.answers import Answer
 from clutch.surfaces.http.bodies import BODY_BYTES_MAX, Body, Query
 
 if TYPE_CHECKING:
     from clutch.gateway.api import Gateway
+
+#: A browser is told to keep nothing.
+PRIVATE: Mapping[str, str] = {
+    "cache-control": "no-store",
+    "referrer-policy": "no-referrer",
+    "x-content-type-options": "nosniff",
+}
 
 T = TypeVar("T")
 B = TypeVar("B", bound=Body)
@@ -53,6 +61,7 @@ class Ask(Generic[B, Q]):
     body: B
     headers: Mapping[str, str]
     key: str | None  #: `Idempotency-Key`: what is done under it is done once
+    session: str | None = None  #: the key of the session the caller speaks from, if it said one
 
     @property
     def target(self) -> str:
@@ -71,7 +80,10 @@ class Reply:
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """`scope`: what it takes to get as far as the handler; the guard of the verbs asks again for the target."""
+    """`scope`: what it takes to get as far as the handler; the guard of the verbs asks again for the target.
+
+    `answer`: what its answers look like. `tool`: its name for whoever comes over MCP, described in the first line of
+    the handler; who speaks from a session has these paths and no others."""
 
     method: str
     path: str
@@ -80,6 +92,8 @@ class Entry:
     body: type[Body] = Body
     query: type[Query] = Query
     bytes_max: int = BODY_BYTES_MAX
+    answer: type[Answer] | None = None
+    tool: str | None = None
 
     @property
     def is_write(self) -> bool:

@@ -19,6 +19,7 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 from clutch.gateway.feed import Feed
 from clutch.surfaces.http.app import make_app
 from clutch.surfaces.http.routes import House
+from clutch.surfaces.mcp.mount import Mount
 
 if TYPE_CHECKING:
     from clutch.gateway.api import Gateway
@@ -60,12 +61,15 @@ class PromptProtocol(H11Protocol):
 async def answer(gateway: Gateway, home: Path, listener: socket.socket) -> None:
     """Until it is cancelled."""
     house = House(gateway, Feed(gateway), closing=asyncio.Event())
-    server = Server(_config(make_app(house, home)))
+    mcp = Mount(house)
+    server = Server(_config(make_app(house, home, mcp)))
     server.config.load()
     server.lifespan = server.config.lifespan_class(server.config)
     await server.startup(sockets=[listener])
     try:
-        await house.feed.run()
+        async with asyncio.TaskGroup() as group:
+            group.create_task(house.feed.run())
+            group.create_task(mcp.run())
     finally:
         house.closing.set()  # whoever waits or watches is answered now
         await _stop(server, listener)

@@ -13,6 +13,7 @@ from clutch.gateway import reads
 from clutch.gateway.desk import Until
 from clutch.protocol import targets
 from clutch.protocol.listing import LIMIT_MAX
+from clutch.surfaces.http import answers
 from clutch.surfaces.http.bodies import Body, PageQuery, Query
 from clutch.surfaces.http.routes import Ask, Entry, Reply
 
@@ -38,6 +39,7 @@ class WaitQuery(Query):
 
 
 async def listed(ask: Ask[Body, ListQuery]) -> Reply:
+    """Tasks, oldest first, with their phase, outcome, usage and delivery, and how many there are of each kind."""
     wanted = ask.query.model_dump()
     is_numbered = wanted.pop("numbered")
     page = await ask.house.reads(reads.tasks, ask.who, reads.Filter(**wanted))
@@ -52,6 +54,7 @@ async def one(ask: Ask[Body, Query]) -> Reply:
 
 
 async def tree(ask: Ask[Body, Query]) -> Reply:
+    """A task with everything below it."""
     return Reply(await ask.house.reads(reads.tree, ask.who, ask.target))
 
 
@@ -62,6 +65,7 @@ async def transcript(ask: Ask[Body, PageQuery]) -> Reply:
 
 
 async def why(ask: Ask[Body, Query]) -> Reply:
+    """How a task came to where it is: its timeline, how its result was told, and the gate it waits at."""
     return Reply(await ask.house.reads(reads.why, ask.who, ask.target))
 
 
@@ -71,22 +75,39 @@ async def replay(ask: Ask[Body, PageQuery]) -> Reply:
 
 
 async def result(ask: Ask[Body, Query]) -> Reply:
+    """What a task that has ended said last; `value` if a form was asked for, and the files it hands over."""
     return Reply(await ask.house.reads(reads.result, ask.who, ask.target))
 
 
 async def wait(ask: Ask[Body, WaitQuery]) -> Reply:
+    """Wait for a task to end. `pending`: not yet. `needs_you`: it, or one below it, waits for a decision."""
     query, house = ask.query, ask.house
     waited = house.desk.wait(ask.caller, ask.target, query.timeout_seconds, query.until, house.closing)
     return Reply(await waited)
 
 
 ENTRIES = (
-    Entry("GET", "/v1/tasks", Scope.READ, listed, query=ListQuery),
-    Entry("GET", "/v1/tasks/{target}", Scope.READ, one),
-    Entry("GET", "/v1/tasks/{target}/tree", Scope.READ, tree),
-    Entry("GET", "/v1/tasks/{target}/transcript", Scope.READ, transcript, query=PageQuery),
-    Entry("GET", "/v1/tasks/{target}/why", Scope.READ, why),
+    Entry("GET", "/v1/tasks", Scope.READ, listed, query=ListQuery, answer=answers.Tasks, tool="list"),
+    Entry("GET", "/v1/tasks/{target}", Scope.READ, one, answer=answers.Task),
+    Entry("GET", "/v1/tasks/{target}/tree", Scope.READ, tree, answer=answers.Tree, tool="tree"),
+    Entry(
+        "GET",
+        "/v1/tasks/{target}/transcript",
+        Scope.READ,
+        transcript,
+        query=PageQuery,
+        answer=answers.Messages,
+    ),
+    Entry("GET", "/v1/tasks/{target}/why", Scope.READ, why, answer=answers.Why, tool="why"),
     Entry("GET", "/v1/tasks/{target}/replay", Scope.READ, replay, query=PageQuery),
-    Entry("GET", "/v1/tasks/{target}/result", Scope.READ, result),
-    Entry("GET", "/v1/tasks/{target}/wait", Scope.READ, wait, query=WaitQuery),
+    Entry("GET", "/v1/tasks/{target}/result", Scope.READ, result, answer=answers.Result, tool="result"),
+    Entry(
+        "GET",
+        "/v1/tasks/{target}/wait",
+        Scope.READ,
+        wait,
+        query=WaitQuery,
+        answer=answers.Waited,
+        tool="wait",
+    ),
 )

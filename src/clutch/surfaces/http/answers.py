@@ -1,0 +1,316 @@
+"""What the paths answer, as models: what an OpenAPI document and the tools of MCP promise.
+
+No answer is made from them: `gateway/objects.py` does that, for everybody. Real answers are held against them in the
+tests. Fields may be added, so what is not named here is no error to a reader.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+from pydantic.alias_generators import to_camel
+
+from clutch.core import model
+from clutch.core.gates import Gate
+from clutch.core.model import Outcome, Phase
+
+Money = str | None  #: a decimal; null = not known
+Moment = str  #: RFC 3339, UTC
+
+
+class Answer(BaseModel):
+    model_config = ConfigDict(alias_generator=to_camel)
+
+
+# ---- a task ------------------------------------------------------------------------------------------
+
+
+class Use(Answer):
+    input: int
+    output: int
+    cache_read: int
+    cache_write: int
+    calls: int
+    usd: Money
+    unpriced_calls: int
+
+
+class Uses(Answer):
+    own: Use
+    subtree: Use
+
+
+class Tool(Answer):
+    name: str
+    arg: str | None
+    since: Moment | None
+
+
+class Sum(Answer):
+    tokens: int | None
+    usd: Money
+
+
+class BudgetAnswer(Answer):
+    tokens: int | None
+    usd: Money
+    spent: Sum
+    reserved: Sum
+
+
+class Delivery(Answer):
+    state: model.Delivery
+    path: model.Path | None
+    reason: str | None
+    attempts: int
+    next_at: Moment | None
+    at: Moment | None
+
+
+class Plan(Answer):
+    state: str
+    hash: str | None
+    round: int
+
+
+class EvidenceAnswer(Answer):
+    tool_calls: int
+    files_touched: list[str]
+    children_joined: int
+    children_missing: list[str]
+    stop_reason: str | None
+
+
+class Children(Answer):
+    active: int
+    total: int
+
+
+class Task(Answer):
+    task_id: str
+    run_id: str | None
+    session_key: str | None
+    requester_key: str | None
+    root_key: str | None
+    parent_task_id: str | None
+    depth: int
+    role: str | None
+    agent_id: str | None
+    label: str
+    phase: Phase
+    reason: str | None
+    outcome: Outcome | None
+    error: str | None
+    model_requested: str | None
+    model: str | None
+    generation: int
+    attempt: int
+    step: int
+    resumes: int
+    current_tool: Tool | None
+    created_at: Moment
+    started_at: Moment | None
+    ended_at: Moment | None
+    last_progress_at: Moment | None
+    deadline_at: Moment | None
+    usage: Uses
+    budget: BudgetAnswer | None
+    delivery: Delivery
+    plan: Plan | None
+    evidence: EvidenceAnswer | None
+    worker_id: str | None
+    children: Children
+
+
+# ---- reading -----------------------------------------------------------------------------------------
+
+
+class Summary(Answer):
+    running: int
+    queued: int
+    waiting: int
+    needs_you: int
+    done: int
+    undelivered: int
+    replies: int
+    unsent: int
+    usd: Money
+
+
+class Tasks(Answer):
+    tasks: list[Task]
+    summary: Summary
+    next: str | None
+
+
+class Node(Answer):
+    task: Task
+    nodes: list[Node]
+
+
+class Tree(Answer):
+    root: Node
+
+
+class File(Answer):
+    name: str
+    bytes: int
+    sha256: str
+
+
+class Late(Answer):
+    text: str
+    at: Moment
+
+
+class Result(Answer):
+    task_id: str
+    outcome: Outcome | None
+    text: str | None
+    value: Any
+    bytes: int | None
+    sha256: str | None
+    truncated: bool
+    generation: int
+    frozen_at: Moment | None
+    files: list[File]
+    late: Late | None
+
+
+class Waited(Answer):
+    status: Literal["done", "pending", "needs_you"]
+    task: Task
+    result: Result | None
+
+
+class Message(Answer):
+    seq: int
+    at: Moment
+    run_id: str | None
+    kind: str
+    body: Any
+
+
+class Messages(Answer):
+    messages: list[Message]
+    next: int | None
+
+
+class Happened(Answer):
+    seq: int
+    at: Moment
+    actor: str | None
+    event: str
+    from_: str = Field(alias="from")
+    to: str
+    reason: str | None
+    text: str
+    late: bool
+
+
+class Tried(Answer):
+    path: str
+    left: str | None
+
+
+class Attempt(Answer):
+    key: str
+    to_session: str | None
+    to_depth: int | None
+    why: str | None
+    route_mode: str | None
+    tried: list[Tried]
+    path: str | None
+    attempt: int
+    at: Moment | None
+    next_at: Moment | None
+    outcome: str | None
+    reason: str | None
+    run_id: str | None
+    transcript_seq: int | None
+
+
+class Stuck(Answer):
+    gate: Gate
+    since: Moment | None
+    waiting_for: list[str]
+    opens_when: str
+    command: str | None
+
+
+class Why(Answer):
+    task: Task
+    timeline: list[Happened]
+    deliveries: list[Attempt]
+    stuck: Stuck | None
+    text: str
+
+
+# ---- acting ------------------------------------------------------------------------------------------
+
+
+class Spawned(Answer):
+    status: Literal["accepted"]
+    task_id: str | None
+    run_id: str | None
+    child_session_key: str | None
+    label: str
+    model: str | None
+    warnings: list[str]
+
+
+class NotStopped(Answer):
+    task_id: str
+    why: str
+
+
+class Killed(Answer):
+    stopped: list[str]
+    already_finished: list[str]
+    not_stopped: list[NotStopped]
+
+
+class Steered(Answer):
+    status: Literal["accepted"]
+    task_id: str
+    run_id: str | None
+    supersedes: str | None
+
+
+class Sent(Answer):
+    status: Literal["ok", "accepted", "timeout"]
+
+
+class Changed(Answer):
+    changed: list[str]
+
+
+class Decided(Answer):
+    status: Literal["approved", "revising", "ended"]
+    task_id: str
+    run_id: str | None
+    round: int
+
+
+class Item(Answer):
+    id: str
+    kind: str
+    task_id: str | None
+    session_key: str
+    label: str | None
+    depth: int
+    text: str
+    detail: dict[str, Any]
+    hash: str
+    asked_at: Moment
+
+
+class Inbox(Answer):
+    items: list[Item]
+    replies: int
+
+
+class Answered(Answer):
+    status: Literal["answered", "approved", "revising", "ended"]
+    task_id: str | None

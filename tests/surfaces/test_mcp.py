@@ -1,0 +1,293 @@
+"""MCP clients: the official one drives a gateway over both transports, sees its own tree, and may die."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from collections.abc import AsyncIterator, Iterator
+from contextlib import AsyncExitStack, asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import anyio
+import jsonschema
+import pytest
+from anyio.streams.buffered import BufferedByteReceiveStream
+from httpx2 import AsyncClient
+from mcp import Client, StdioServerParameters
+from mcp.client.streamable_http import streamable_http_client
+from mcp_types import CallToolResult, Implementation
+
+from clutch.surfaces.client import task_path
+from clutch.surfaces.mcp.server import session_key
+from clutch.surfaces.mcp.tools import TOOLS
+from tests.surfaces.served import FAST, Served, served, write_token
+
+NAMES = {
+    "spawn", "wait", "result", "list", "tree", "send", "steer", "kill", "pause", "resume", "approve", "reject",
+    "answer", "inbox", "why",
+}  # fmt: skip
+READS = {"list", "tree", "result", "why", "inbox", "wait"}
+
+
+@pytest.fixture(scope="module")
+def door(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
+    with served(tmp_path_factory.mktemp("mcp") / "state", policy=FAST) as here:
+        yield here
+
+
+@asynccontextmanager
+async def over_http(
+    door: Served,
+    name: str = "tester",
+    *,
+    token: str | None = None,
+    mode: str = "auto",
+    session: str | None = None,
+) -> AsyncIterator[Client]:
+    headers = {"authorization": f"Bearer {token or door.token}"}
+    if session is not None:
+        headers["clutch-session"] = session
+    async with AsyncClient(headers=headers) as http:
+        transport = streamable_http_client(f"{door.clutch.url}/mcp", http_client=http)
+        who = Implementation(name=name, version="1")
+        async with Client(transport, client_info=who, mode=mode) as client:
+            yield client
+
+
+@asynccontextmanager
+async def over_stdio(door: Served, *options: str) -> AsyncIterator[Client]:
+    command = [*_COMMAND, "--state", str(door.home), *options]
+    env = {"PYTHONPATH": os.pathsep.join(sys.path)}
+    parameters = StdioServerParameters(command=command[0], args=command[1:], env=env)
+    async with Client(parameters) as client:
+        yield client
+
+
+_COMMAND = (sys.executable, "-m", "clutch", "mcp")
+HELLO = {
+    "protocolVersion": "2025-06-18",
+    "capabilities": {},
+    "clientInfo": {"name": "mortal", "version": "1"},
+}
+
+
+def _line(number: int, method: str, params: Any) -> bytes:
+    said = {"jsonrpc": "2.0", "id": number, "method": method, "params": params}
+    return json.dumps(said).encode() + b"\n"
+
+
+def body(result: CallToolResult) -> dict[str, Any]:
+    assert not result.is_error, result.structured_content
+    return dict(result.structured_content)
+
+
+def error(result: CallToolResult) -> dict[str, Any]:
+    assert result.is_error
+    return dict(result.structured_content["error"])
+
+
+@pytest.mark.anyio
+async def test_every_tool_says_what_it_takes_and_answers(door: Served) -> None:
+    async with over_http(door) as client:
+        tools = {tool.name: tool for tool in (await client.list_tools()).tools}
+    assert set(tools) == NAMES == set(TOOLS)
+    for name, tool in tools.items():
+        assert tool.annotations is not None
+        assert tool.description
+        assert tool.output_schema is not None
+        assert tool.output_schema["type"] == "object"
+        assert tool.input_schema["additionalProperties"] is False
+        assert tool.annotations.read_only_hint is (name in READS)
+        assert tool.annotations.destructive_hint is (name == "kill")
+        assert ("target" in tool.input_schema["required"]) is (
+            name not in {"spawn", "list", "inbox", "answer"}
+        )
+        jsonschema.Draft202012Validator.check_schema(tool.output_schema)
+    assert "requester" not in tools["spawn"].input_schema["properties"]
+    assert tools["wait"].input_schema["properties"]["timeoutSeconds"]["maximum"] == 50
+
+
+async def the_whole_way(client: Client) -> None:
+    """The client checks each answer against the schema of its tool."""
+    accepted = body(await client.call_tool("spawn", {"task": "say hello", "label": "greeter"}))
+    task = accepted["taskId"]
+    assert accepted["status"] == "accepted"
+    assert task in accepted["note"]
+    heard: list[tuple[float, str | None]] = []
+
+    async def progress(progress: float, total: float | None, message: str | None) -> None:
+        heard.append((progress, message))
+
+    waited = body(await client.call_tool("wait", {"target": task}, progress_callback=progress))
+    assert waited["status"] == "done"
+    assert "say hello" in waited["result"]["text"]
+    assert heard
+    assert heard[0][1] is not None
+    assert heard[0][1].endswith("tok")
+    assert body(await client.call_tool("result", {"target": "greeter"})) == waited["result"]
+    assert body(await client.call_tool("tree", {"target": task}))["root"]["task"]["taskId"] == task
+    assert body(await client.call_tool("why", {"target": task}))["timeline"]
+    listed = body(await client.call_tool("list", {"outcome": "ok", "limit": 10}))
+    assert task in [one["taskId"] for one in listed["tasks"]]
+
+    slow = body(await client.call_tool("spawn", {"task": "slow one"}))["taskId"]
+    pending = body(await client.call_tool("wait", {"target": slow, "timeoutSeconds": 0}))
+    assert pending["status"] == "pending"
+    assert slow in pending["next"]
+    assert (
+        body(await client.call_tool("steer", {"target": slow, "text": "slow still"}))["status"] == "accepted"
+    )
+    assert body(await client.call_tool("pause", {"target": slow}))["changed"] == [slow]
+    assert body(await client.call_tool("resume", {"target": slow}))["changed"] == [slow]
+    assert body(await client.call_tool("kill", {"target": slow}))["stopped"] == [slow]
+    ended = body(await client.call_tool("wait", {"target": slow}))
+    assert ended["task"]["outcome"] == "killed"
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize("mode", ["auto", "legacy"])
+async def test_spawn_wait_result_kill_over_http(door: Served, mode: str) -> None:
+    async with over_http(door, mode, mode=mode) as client:
+        await the_whole_way(client)
+
+
+@pytest.mark.anyio
+async def test_a_question_is_found_in_the_inbox_and_answered(door: Served) -> None:
+    async with over_http(door, "curious") as client:
+        task = body(await client.call_tool("spawn", {"task": "ask me"}))["taskId"]
+        waited = body(await client.call_tool("wait", {"target": task}))
+        assert waited["status"] == "needs_you"
+        assert "inbox" in waited["next"]
+        (item,) = body(await client.call_tool("inbox", {}))["items"]
+        answer = {"id": item["id"], "decision": "answer", "text": "b", "hash": item["hash"]}
+        assert body(await client.call_tool("answer", answer))["taskId"] == task
+        assert body(await client.call_tool("wait", {"target": task}))["status"] == "done"
+
+
+@pytest.mark.anyio
+async def test_a_plan_is_decided_on_by_its_hash(door: Served) -> None:
+    async with over_http(door, "planner") as client:
+        task = body(await client.call_tool("spawn", {"task": "a plan", "planMode": True}))["taskId"]
+        waited = body(await client.call_tool("wait", {"target": task}))
+        assert waited["status"] == "needs_you"
+        wrong = await client.call_tool("approve", {"target": task, "planHash": "0" * 64})
+        assert error(wrong)["code"] == "plan_changed"
+        decision = {"target": task, "planHash": waited["task"]["plan"]["hash"]}
+        back = body(await client.call_tool("reject", {**decision, "reason": "shorter"}))
+        assert back["status"] == "revising"
+        again = body(await client.call_tool("wait", {"target": task}))
+        decision["planHash"] = again["task"]["plan"]["hash"]
+        assert body(await client.call_tool("approve", decision))["status"] == "approved"
+        assert body(await client.call_tool("wait", {"target": task}))["task"]["outcome"] == "ok"
+
+
+@pytest.mark.anyio
+async def test_a_client_sees_and_touches_its_own_tree_only(door: Served) -> None:
+    async with AsyncExitStack() as stack:
+        one = await stack.enter_async_context(over_http(door, "One"))
+        other = await stack.enter_async_context(over_http(door, "Other"))
+        task = body(await one.call_tool("spawn", {"task": "slow secret", "label": "secret-work"}))["taskId"]
+        asked = body(await one.call_tool("spawn", {"task": "ask me", "label": "asks"}))["taskId"]
+        await one.call_tool("wait", {"target": asked})
+        mine = body(await one.call_tool("inbox", {}))["items"]
+        assert [item["taskId"] for item in mine] == [asked]
+
+        assert body(await other.call_tool("list", {}))["tasks"] == []
+        assert body(await other.call_tool("inbox", {}))["items"] == []
+        for name, more in {
+            "wait": {}, "result": {}, "tree": {}, "why": {}, "kill": {}, "pause": {}, "resume": {},
+            "steer": {"text": "no"}, "send": {"text": "no"}, "approve": {"planHash": "x"},
+            "reject": {"planHash": "x", "reason": "no"},
+        }.items():  # fmt: skip
+            for target in (task, "secret", "agent:main:chat:mcp-one"):
+                said = error(await other.call_tool(name, {"target": target, **more}))
+                assert (said["code"], said.get("candidates")) == ("not_found", None), (name, said)
+        answer = {"id": mine[0]["id"], "decision": "answer", "text": "a", "hash": mine[0]["hash"]}
+        assert error(await other.call_tool("answer", answer))["code"] == "forbidden"
+        assert (
+            error(await other.call_tool("list", {"root": "agent:main:chat:mcp-one"}))["code"] == "not_found"
+        )
+        stolen = await other.call_tool("spawn", {"task": "x", "requester": "agent:main:chat:mcp-one"})
+        assert error(stolen)["code"] == "forbidden"
+        await one.call_tool("kill", {"target": task})
+        await one.call_tool("kill", {"target": asked})
+
+
+@pytest.mark.anyio
+async def test_failures_are_the_error_object_of_every_surface(door: Served) -> None:
+    async with over_http(door) as client:
+        assert error(await client.call_tool("kill", {"target": "nobody-like-that"}))["code"] == "not_found"
+        blank = error(await client.call_tool("spawn", {"task": " "}))
+        assert (blank["code"], blank["field"]) == ("invalid_input", "task")
+        unknown = error(await client.call_tool("spawn", {"task": "x", "colour": "red"}))
+        assert (unknown["code"], unknown["field"]) == ("invalid_input", "colour")
+        late = error(await client.call_tool("wait", {"target": "last", "timeoutSeconds": 51}))
+        assert (late["code"], late["field"]) == ("invalid_input", "timeoutSeconds")
+        missing = error(await client.call_tool("steer", {"target": "last"}))
+        assert (missing["code"], missing["field"]) == ("invalid_input", "text")
+        assert error(await client.call_tool("dance", {}))["code"] == "invalid_input"
+
+
+@pytest.mark.anyio
+async def test_a_token_does_over_mcp_what_its_scopes_say(door: Served) -> None:
+    write_token(door.home / "token.read", "only-look")
+    async with over_http(door, "writer") as client:
+        task = body(await client.call_tool("spawn", {"task": "hello"}))["taskId"]
+    session = session_key("main", "writer")
+    async with over_http(door, token="only-look", session=session) as reader:
+        assert body(await reader.call_tool("wait", {"target": task}))["status"] == "done"
+        for name, more in {"kill": {"target": task}, "spawn": {"task": "x"}}.items():
+            said = error(await reader.call_tool(name, more))
+            assert (said["code"], said["rule"]) == ("forbidden", "scope")
+    async with over_http(door, "newcomer", token="only-look") as reader:
+        assert error(await reader.call_tool("list", {}))["code"] == "not_found"
+
+
+def test_strangers_do_not_reach_the_protocol(door: Served) -> None:
+    asked = {"jsonrpc": "2.0", "id": 1, "method": "tools/list"}
+    assert door.post("/mcp", asked, authorization=None).status == 401
+    assert door.post("/mcp", asked, host="elsewhere.example").status == 421
+    assert door.post("/mcp", asked, origin="http://elsewhere.example").status == 403
+
+
+def test_who_speaks_from_a_session_has_the_tools_and_nothing_else(door: Served) -> None:
+    session = session_key("main", "narrow")
+    for path in ("/v1/usage", "/v1/sessions", "/v1/events", "/v1/health", "/v1/tasks/last/transcript"):
+        said = door.raw("GET", path, clutch_session=session)
+        assert (said.status, said.body["error"]["rule"]) == (403, "session")
+    assert door.raw("GET", "/v1/tasks", clutch_session="agent:main:subagent:x").status == 400
+
+
+@pytest.mark.anyio
+async def test_the_task_of_a_client_that_was_killed_is_finished_when_it_comes_back(door: Served) -> None:
+    """kill -9 in the middle of a wait; then the official client over stdio, under the same name."""
+    command = [*_COMMAND, "--state", str(door.home), "--session", "mortal"]
+    spawn = {"name": "spawn", "arguments": {"task": "slow and durable", "label": "durable"}}
+    wait = {"name": "wait", "arguments": {"target": "durable"}}
+    async with await anyio.open_process(command, stderr=None) as process:
+        lines = BufferedByteReceiveStream(process.stdout)  # type: ignore[arg-type]
+        for said in (_line(0, "initialize", HELLO), _line(1, "tools/call", spawn)):
+            await process.stdin.send(said)  # type: ignore[union-attr]
+        await lines.receive_until(b"\n", 1_000_000)
+        answer = json.loads(await lines.receive_until(b"\n", 1_000_000))
+        await process.stdin.send(_line(2, "tools/call", wait))  # type: ignore[union-attr]
+        process.kill()
+    task = answer["result"]["structuredContent"]["taskId"]
+    assert door.client.get(task_path(task))["outcome"] is None
+    async with over_stdio(door, "--session", "mortal") as client:
+        await the_whole_way(client)
+        door.let_go()
+        waited = body(await client.call_tool("wait", {"target": "durable"}))
+        assert (waited["status"], waited["task"]["taskId"]) == ("done", task)
+        assert "slow and durable" in waited["result"]["text"]
+        assert waited["task"]["requesterKey"] == session_key("main", "mortal")
+
+
+@pytest.mark.anyio
+async def test_stdout_has_nothing_but_the_protocol(tmp_path: Path) -> None:
+    """Also when there is nothing to serve: words are on stderr."""
+    done = await anyio.run_process([*_COMMAND, "--state", str(tmp_path)], check=False)
+    assert (done.returncode, done.stdout) == (9, b"")
+    assert b"no gateway" in done.stderr
