@@ -180,7 +180,9 @@ def test_a_demo_that_is_under_way_is_not_resumed_beside_itself(tmp_path: Path, f
     )  # fmt: skip
     assert running.stderr is not None
     assert any("running (started)" in line for line in running.stderr)
+    running.send_signal(signal.SIGSTOP)  # it must not be over before the other one looks
     told = demo(tmp_path, "--resume", "--state", tmp_path / "kept", code=2)
+    running.send_signal(signal.SIGCONT)
     assert (told["ok"], told["error"]["code"], told["error"]["field"]) == (False, "invalid_input", "--state")
     assert f"kept is in use by another process (pid {running.pid})" in told["error"]["message"]
     out, _ = running.communicate(timeout=60)

@@ -24,6 +24,7 @@ pytestmark = [pytest.mark.anyio, pytest.mark.slow]
 LEASE_S = 15.0  # a heartbeat every 3 s: on a busy machine one may be 2 s late
 GAP_MAX_S = LEASE_S / 3
 DEADLINE_S = 60.0
+TRIES = 3
 
 WORKER = """
 import asyncio, importlib.util, sys
@@ -122,20 +123,15 @@ async def watching(dsn: str) -> AsyncIterator[tuple[Watch, asyncpg.Connection]]:
             await connection.close()
 
 
-@pytest.mark.parametrize(
-    ("default", "asked"), [("here:small", ""), ("offline", "here:small")], ids=["at the start", "later"]
-)
-async def test_importing_a_provider_leaves_no_gap_between_heartbeats(
-    tmp_path: Path, postgres_dsn: str, default: str, asked: str
-) -> None:
+async def gaps_between_heartbeats(state: Path, dsn: str, default: str, asked: str) -> list[float]:
     async with (
         Providers(lambda _: Reply([Text("ok")], model="small")) as server,
-        worker(tmp_path, postgres_dsn, server.anthropic_url, str(LEASE_S), default, asked) as process,
+        worker(state, dsn, server.anthropic_url, str(LEASE_S), default, asked) as process,
     ):
         assert await line(process) == "importing"
-        async with watching(postgres_dsn) as (watch, connection):
+        async with watching(dsn) as (watch, connection):
             await watch.until_beats(2)  # the lease as it was, and a heartbeat in the middle of the import
-            running = await connection.fetchval("SELECT COUNT(*) FROM runs")
+            running = await connection.fetchval("SELECT COUNT(*) FROM runs WHERE ended_at IS NULL")
             assert running == 0, "the clock of a run must not start before its model can be asked"
             assert process.stdin is not None
             process.stdin.write(b"go on\n")
@@ -144,4 +140,18 @@ async def test_importing_a_provider_leaves_no_gap_between_heartbeats(
             gaps = watch.gaps
         process.stdin.write(b"enough\n")
         assert await asyncio.wait_for(process.wait(), DEADLINE_S) == 0
-    assert max(gaps) < GAP_MAX_S
+    return gaps
+
+
+@pytest.mark.parametrize(
+    ("default", "asked"), [("here:small", ""), ("offline", "here:small")], ids=["at the start", "later"]
+)
+async def test_importing_a_provider_leaves_no_gap_between_heartbeats(
+    tmp_path: Path, postgres_dsn: str, default: str, asked: str
+) -> None:
+    """A busy machine may be late once; an import in the way of the heartbeat is so every time."""
+    for number in range(TRIES):
+        gaps = await gaps_between_heartbeats(tmp_path / str(number), postgres_dsn, default, asked)
+        if max(gaps) < GAP_MAX_S:
+            return
+    raise AssertionError(f"{max(gaps):.1f} s between two heartbeats, every time")
