@@ -57,13 +57,21 @@ class UnsupportedStore(StoreError):
 class StateDirectoryInUse(StoreError):
     """Another process uses this state directory. Stop it, or use another state directory."""
 
+    def __init__(self, message: str | None = None, remedy: str | None = None) -> None:
+        super().__init__(message)
+        self.remedy = remedy  #: a command, where its owner can be talked to
 
-class GatewayInUse(StoreError):
+
+class GatewayInUse(StateDirectoryInUse):
     """Another gateway serves this state directory. Stop it, or use another state directory."""
 
 
 class NoGateway(ClutchError):
     """No gateway serves this state directory. Start one: `clutch serve`, or a program with `Clutch(...)`."""
+
+    def __init__(self, message: str | None = None, remedy: str | None = None) -> None:
+        super().__init__(message)
+        self.remedy = remedy
 
 
 class Draining(ClutchError):

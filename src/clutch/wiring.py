@@ -6,7 +6,6 @@ import asyncio
 import hashlib
 import logging
 import os
-import shlex
 import time
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
@@ -25,6 +24,7 @@ from clutch.core.checks import check_argument, shown
 from clutch.core.heartbeat import CHECKLIST
 from clutch.core.pacing import Bounds
 from clutch.core.policy import Policy
+from clutch.core.shown import typed
 from clutch.engine.bus import Bus
 from clutch.engine.context import Documents, Surroundings
 from clutch.engine.courier import Courier
@@ -294,9 +294,11 @@ def _owned_by(home: Path, error: StateDirectoryInUse) -> StateDirectoryInUse:
     found = address.find(home)
     if found is None:
         return error
+    remedy = typed("ps", state=address.named_state(home))
     return StateDirectoryInUse(
         f"{home} is owned by the gateway at {found.url} (pid {found.pid}); talk to it with "
-        f"`clutch ps --state {shlex.quote(str(home))}`, stop it, or use another state directory"
+        f"`{remedy}`, stop it, or use another state directory",
+        remedy,
     )
 
 

@@ -126,8 +126,8 @@ def test_each_gate_is_named_with_what_opens_it_and_what_to_type(
     assert stuck is not None
     assert stuck.gate is gate
     assert opens in opens_when(stuck)
-    assert command(stuck, "t_2").startswith("clutch ")
-    assert typed in command(stuck, "t_2")
+    assert command(stuck, "t_2")[0].isalpha()
+    assert typed in " ".join(command(stuck, "t_2"))
     assert stuck.since <= facts.at
 
 
@@ -136,7 +136,7 @@ def test_where_nobody_works_the_rows_of_the_dead_do_not_count() -> None:
     assert gate_of(alive) is None
     stuck = gate_of(unserved(alive))
     assert stuck is not None
-    assert (stuck.gate, command(stuck, "t_2")) == (Gate.LEASE, "clutch serve")
+    assert (stuck.gate, command(stuck, "t_2")) == (Gate.LEASE, ("serve",))
     reading = gate_of(unserved(replace(TELLING, is_taken=True)))
     assert reading is not None
     assert reading.gate is Gate.LEASE

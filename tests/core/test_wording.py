@@ -281,7 +281,7 @@ def test_an_injected_message_starts_with_the_interrupt_mark() -> None:
 def test_the_line_about_an_undelivered_result_names_task_and_remedy() -> None:
     line = undelivered_line([("a\nb", "t_7")], "retry-limit")
     assert "\n" not in line
-    assert "`clutch redeliver t_7`" in line
+    assert "`/subagents redeliver t_7`" in line
     assert "retry-limit" in line
 
 
@@ -289,7 +289,7 @@ def test_many_undelivered_results_are_one_line_that_names_a_few() -> None:
     line = undelivered_line([(f"job {number}", f"t_{number}") for number in range(1000)], "expiry")
     assert line.startswith("1000 background tasks")
     assert '"job 0" t_0, "job 1" t_1, "job 2" t_2 and 997 more' in line
-    assert "`clutch dead`" in line
+    assert "`/subagents list`" in line
 
 
 # --- plans ------------------------------------------------------------------------------------------------

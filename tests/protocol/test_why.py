@@ -92,7 +92,7 @@ async def test_where_nobody_serves_the_store_a_running_task_waits_for_somebody(
     run = await world.started(main)
     stuck = (await why(world, run.session_id, is_served=False)).stuck
     assert stuck is not None
-    assert (stuck.gate, command(stuck, "t")) == (Gate.LEASE, "clutch serve")
+    assert (stuck.gate, command(stuck, "t")) == (Gate.LEASE, ("serve",))
 
 
 async def test_descendants_active_of_one_that_ended_and_of_one_that_yielded(world: World, main: int) -> None:
@@ -147,7 +147,7 @@ async def test_requester_missing_then_dead_letter(world: World, main: int) -> No
     assert dead is not None
     assert (dead.gate, command(dead, keys.task_id(task))) == (
         Gate.DEAD_LETTER,
-        f"clutch redeliver {keys.task_id(task)}",
+        ("redeliver", keys.task_id(task)),
     )
     await world.door.alone(control.open_main, world.policy, main)
 
@@ -208,7 +208,7 @@ async def test_paused_says_how_to_resume(world: World, main: int) -> None:
     await world.door.alone(control.pause, world.policy, task, "person")
     stuck = (await why(world, task)).stuck
     assert stuck is not None
-    assert (stuck.gate, command(stuck, "?")) == (Gate.PAUSED, f"clutch resume {keys.task_id(task)}")
+    assert (stuck.gate, command(stuck, "?")) == (Gate.PAUSED, ("resume", keys.task_id(task)))
 
 
 async def test_quiet_hours_name_the_moment_they_end(world: World, main: int) -> None:

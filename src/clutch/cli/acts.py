@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 import typer
 
@@ -28,6 +29,10 @@ Tool = Annotated[
 ]
 Session = Annotated[
     str | None, typer.Option(help="The session it works for. Default: agent:main:main.", show_default=False)
+]
+OnFull = Annotated[
+    Literal["queue", "reject"],
+    typer.Option(help="Where a limit is reached: wait for room, or be refused."),
 ]
 Key = Annotated[
     str | None, typer.Option(help="The same key gives the same task, never a twin.", show_default=False)
@@ -115,13 +120,14 @@ def spawn(
     tool: Tool = None,
     session: Session = None,
     key: Key = None,
+    on_full: OnFull = "queue",
     state: State = None,
     as_json: AsJson = False,
 ) -> None:
     """Start a task in the background and print its id."""
     from clutch.cli import doing
 
-    wanted = doing.Wanted(task, label, agent, model, thinking, run_timeout, plan, tool, session)
+    wanted = doing.Wanted(task, label, agent, model, thinking, run_timeout, plan, tool, session, on_full)
     doing.spawn(state, wanted, key=key, as_json=as_json)
 
 
@@ -142,6 +148,7 @@ def run(
     tool: Tool = None,
     session: Session = None,
     key: Key = None,
+    on_full: OnFull = "queue",
     state: State = None,
     as_json: AsJson = False,
 ) -> None:
@@ -150,8 +157,50 @@ def run(
     Exit code: 0 ok, 1 error, 3 timeout, 4 killed, 5 needs you, 6 undelivered, 7 lost, 8 forbidden."""
     from clutch.cli import doing
 
-    wanted = doing.Wanted(task, label, agent, model, thinking, run_timeout, plan, tool, session)
+    wanted = doing.Wanted(task, label, agent, model, thinking, run_timeout, plan, tool, session, on_full)
     doing.run(state, wanted, key=key, waits=wait, timeout_s=timeout, as_json=as_json)
+
+
+# ---- one POST to one task -------------------------------------------------------------------------------
+
+#: Those that need nothing but their task, and those that may be given words with it.
+PLAIN = {
+    "pause": "Park a task and everything below it at the next step.",
+    "resume": "Let a paused task go on.",
+    "redeliver": "Tell a result again that could not be told.",
+    "dismiss": "Let a result go that could not be told; it stays readable.",
+    "remove": "Take a finished, delivered task out of its requester's quota.",
+}
+AGAIN = {
+    "retry": "Run a finished task again from the beginning, with other words if you give some.",
+    "continue": "Let a finished task go on where it ended, with more instructions.",
+}
+
+
+def _verb(command: str, state: Path | None, target: str, *, as_json: bool, **body: object) -> None:
+    from clutch.cli import doing
+
+    doing.verb(command, state, target, body, as_json=as_json)
+
+
+def _plain(name: str) -> Callable[..., None]:
+    def act(target: Target, state: State = None, as_json: AsJson = False) -> None:
+        _verb(name, state, target, as_json=as_json)
+
+    return act
+
+
+def _again(name: str) -> Callable[..., None]:
+    def act(target: Target, text: MaybeWords = "", state: State = None, as_json: AsJson = False) -> None:
+        _verb(name, state, target, as_json=as_json, text=text)
+
+    return act
+
+
+for _name, _help in PLAIN.items():
+    acts.command(_name, help=_help)(_plain(_name))
+for _name, _help in AGAIN.items():
+    acts.command(_name, help=_help)(_again(_name))
 
 
 @acts.command()
@@ -162,17 +211,13 @@ def kill(
     as_json: AsJson = False,
 ) -> None:
     """Stop a task and everything below it, for good."""
-    from clutch.cli import doing
-
-    doing.verb("kill", state, target, {"reason": reason}, as_json=as_json)
+    _verb("kill", state, target, as_json=as_json, reason=reason)
 
 
 @acts.command()
 def steer(target: Target, text: Words, state: State = None, as_json: AsJson = False) -> None:
     """Give a new instruction in place of what a task does now."""
-    from clutch.cli import doing
-
-    doing.verb("steer", state, target, {"text": text}, as_json=as_json)
+    _verb("steer", state, target, as_json=as_json, text=text)
 
 
 @acts.command()
@@ -186,41 +231,10 @@ def send(
     as_json: AsJson = False,
 ) -> None:
     """Add a message for a task and wait a little for its reply."""
-    from clutch.cli import doing
-
-    doing.verb("send", state, target, {"text": text, "waitSeconds": wait}, as_json=as_json)
+    _verb("send", state, target, as_json=as_json, text=text, waitSeconds=wait)
 
 
-@acts.command()
-def pause(target: Target, state: State = None, as_json: AsJson = False) -> None:
-    """Park a task and everything below it at the next step."""
-    from clutch.cli import doing
-
-    doing.verb("pause", state, target, as_json=as_json)
-
-
-@acts.command()
-def resume(target: Target, state: State = None, as_json: AsJson = False) -> None:
-    """Let a paused task go on."""
-    from clutch.cli import doing
-
-    doing.verb("resume", state, target, as_json=as_json)
-
-
-@acts.command()
-def retry(target: Target, text: MaybeWords = "", state: State = None, as_json: AsJson = False) -> None:
-    """Run a finished task again from the beginning, with other words if you give some."""
-    from clutch.cli import doing
-
-    doing.verb("retry", state, target, {"text": text}, as_json=as_json)
-
-
-@acts.command("continue")
-def continue_(target: Target, text: MaybeWords = "", state: State = None, as_json: AsJson = False) -> None:
-    """Let a finished task go on where it ended, with more instructions."""
-    from clutch.cli import doing
-
-    doing.verb("continue", state, target, {"text": text}, as_json=as_json)
+# ---- deciding -------------------------------------------------------------------------------------------
 
 
 @acts.command()
@@ -274,30 +288,6 @@ def answer(
         raise typer.BadParameter("--approve and --reject cannot both be meant")
     decision = "approve" if yes else "reject" if no else "answer"
     doing.answer(state, item, decision, text, seen_hash=seen_hash, as_json=as_json)
-
-
-@acts.command()
-def redeliver(target: Target, state: State = None, as_json: AsJson = False) -> None:
-    """Tell a result again that could not be told."""
-    from clutch.cli import doing
-
-    doing.verb("redeliver", state, target, as_json=as_json)
-
-
-@acts.command()
-def dismiss(target: Target, state: State = None, as_json: AsJson = False) -> None:
-    """Let a result go that could not be told; it stays readable."""
-    from clutch.cli import doing
-
-    doing.verb("dismiss", state, target, as_json=as_json)
-
-
-@acts.command()
-def remove(target: Target, state: State = None, as_json: AsJson = False) -> None:
-    """Take a finished, delivered task out of its requester's quota."""
-    from clutch.cli import doing
-
-    doing.verb("remove", state, target, as_json=as_json)
 
 
 @acts.command()

@@ -34,7 +34,7 @@ app.add_typer(imports, name="import")
 
 
 def run() -> int:
-    """The exit code. What the options cannot be is said in words, and as an object to whoever reads objects."""
+    """The exit code. What the options cannot be is said in words, and with --json as an object."""
     try:
         code = app(standalone_mode=False)
     except typer.TyperException as error:
@@ -57,7 +57,7 @@ def _misused(error: typer.TyperException) -> int:
 
 
 def _print_object(message: str, field: str | None, schema: str) -> None:
-    if "--json" not in sys.argv and sys.stdout.isatty():
+    if "--json" not in sys.argv:
         return
     said: dict[str, Any] = {"code": "invalid_input", "message": message}
     if field is not None:

@@ -18,7 +18,8 @@ import typer
 
 from clutch import __version__
 from clutch.cli.screen import plain
-from clutch.errors import ClutchError, InvalidInput, NoGateway
+from clutch.core.shown import typed
+from clutch.errors import ClutchError, NoGateway
 from clutch.surfaces import address, starting
 from clutch.surfaces.address import default_state_directory
 from clutch.surfaces.client import Client, Declined, connect
@@ -52,6 +53,11 @@ OF_OUTCOME: Mapping[str, Exit] = {
 }
 
 
+def command_for(state: Path | None, *words: str) -> str:
+    """What to type next, with the state directory as it was named here."""
+    return typed(*words, state=None if state is None else str(state))
+
+
 def home_of(state: Path | None) -> Path:
     return default_state_directory() if state is None else state
 
@@ -80,14 +86,12 @@ def answering(command: str, *, as_json: bool) -> Iterator[None]:
         yield
     except Declined as error:
         raise _failed(command, error.said, OF_CODE.get(error.code, Exit.ERROR), as_json) from error
-    except NoGateway as error:
-        said = {"code": "unavailable", "message": str(error), "remedy": "clutch serve"}
-        raise _failed(command, said, Exit.NO_GATEWAY, as_json) from error
-    except InvalidInput as error:
-        said = {"code": "invalid_input", "message": str(error), "field": error.field, "rule": error.rule}
-        raise _failed(command, said, Exit.USAGE, as_json) from error
     except ClutchError as error:
-        raise _failed(command, {"code": "internal", "message": str(error)}, Exit.ERROR, as_json) from error
+        from clutch.surfaces.problems import problem_of  # much to load, and most commands succeed
+
+        said = problem_of(error).to_json()["error"]
+        missing = Exit.NO_GATEWAY if isinstance(error, NoGateway) else Exit.ERROR
+        raise _failed(command, said, OF_CODE.get(said["code"], missing), as_json) from error
 
 
 def _failed(command: str, said: Mapping[str, Any], code: Exit, as_json: bool) -> typer.Exit:

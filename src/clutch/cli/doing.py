@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import time
+import uuid
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
-from urllib.parse import quote
 
 import typer
 
@@ -16,6 +16,7 @@ from clutch.cli.asking import (
     OF_OUTCOME,
     Exit,
     answering,
+    command_for,
     gateway,
     is_interactive,
     print_object,
@@ -23,7 +24,7 @@ from clutch.cli.asking import (
     say,
 )
 from clutch.errors import InvalidInput
-from clutch.surfaces.client import Client, task_path
+from clutch.surfaces.client import Client, Declined, session_path, task_path
 
 WAIT_STEP_S = 50.0  #: one request; a wait is as many of them as it takes
 SLACK_S = 15.0  #: beyond what the gateway was asked to wait
@@ -81,6 +82,7 @@ class Wanted:
     is_plan: bool
     tools: list[str] | None
     session: str | None
+    on_full: str = "queue"
 
     def to_json(self) -> dict[str, Any]:
         """What was not said is left to the gateway."""
@@ -110,9 +112,19 @@ def spawn(state: Path | None, wanted: Wanted, *, key: str | None, as_json: bool)
         print_text(said["taskId"])
 
 
-def _spawned(client: Client, wanted: Wanted, key: str | None) -> dict[str, Any]:
-    said: dict[str, Any] = client.post("/v1/tasks", wanted.to_json(), key=key)
-    return said
+def _spawned(client: Client, wanted: Wanted, key: str | None) -> Any:
+    """Whoever must wait for room is told what for, at once and not after the wait."""
+    key = key or uuid.uuid4().hex  # one for all tries: any of them may be cut off after its commit
+    body = {**wanted.to_json(), "idempotencyKey": key, "onFull": "reject"}
+    while True:
+        try:
+            return client.post("/v1/tasks", body)
+        except Declined as error:
+            if wanted.on_full != "queue" or not error.said.get("limit", {}).get("hasRoomLater"):
+                raise
+            if body["onFull"] == "reject":
+                say(f"Waits for room: {error}. Ctrl-C gives up; nothing was started.")
+            body["onFull"] = "queue"
 
 
 def run(
@@ -138,7 +150,7 @@ def run(
             told = {"task": ended["task"], "result": ended["result"], "exitCode": code}
             print_object("run", told, is_ok=code is Exit.OK)
         else:
-            _tell(ended, code)
+            _tell(state, ended, code)
         raise typer.Exit(code)
 
 
@@ -155,23 +167,27 @@ def wait(client: Client, target: str, timeout_s: float | None) -> dict[str, Any]
 
 
 def exit_code(ended: Mapping[str, Any]) -> Exit:
-    """That somebody is needed, or that it could not be told, wins over a good end."""
+    """That somebody is needed, or that it could not be told, wins over a good end. Not to be told yet does not."""
     if ended["status"] == "needs_you":
         return Exit.NEEDS_YOU
-    if ended["status"] == "pending":
-        return Exit.TIMEOUT
     task = ended["task"]
+    if task["outcome"] is None:
+        return Exit.TIMEOUT
     code = OF_OUTCOME.get(task["outcome"], Exit.ERROR)
     is_undelivered = task["delivery"]["state"] == "undelivered"
     return Exit.UNDELIVERED if code is Exit.OK and is_undelivered else code
 
 
-def _tell(ended: Mapping[str, Any], code: Exit) -> None:
-    say(screen.one_line(ended["task"], screen.now()))
+def _tell(state: Path | None, ended: Mapping[str, Any], code: Exit) -> None:
+    task = ended["task"]
+    say(screen.one_line(task, screen.now()))
     if code is Exit.NEEDS_YOU:
-        say("It needs you: `clutch inbox`.")
-    if code is Exit.TIMEOUT and ended["status"] == "pending":
-        say(f"Not ended yet; it goes on. `clutch logs -f {ended['task']['taskId']}`")
+        say(f"It needs you: `{command_for(state, 'inbox')}`.")
+    elif ended["status"] == "pending" and task["outcome"] is None:
+        say(f"Not ended yet; it goes on: `{command_for(state, 'logs', '-f', task['taskId'])}`.")
+    elif ended["status"] == "pending":
+        told = command_for(state, "why", task["taskId"])
+        say(f"It has ended; {task['requesterKey']} has not read the result yet: `{told}`.")
     if ended["result"] is not None and ended["result"]["text"]:
         print_text(ended["result"]["text"])
 
@@ -221,7 +237,9 @@ def answer(
         client = gateway(state)
         found = [one for one in client.get("/v1/inbox")["items"] if one["id"] == item]
         if not found and seen_hash is None:
-            raise InvalidInput("ID", f"nothing in the inbox is called {item[:40]}; see `clutch inbox`")
+            raise InvalidInput(
+                "ID", f"nothing in the inbox is called {item[:40]}; see `{command_for(state, 'inbox')}`"
+            )
         body = {"decision": decision, "text": text, "hash": seen_hash or found[0]["hash"]}
         said = client.post(f"/v1/inbox/{item}", body)
         print_object("answer", said) if as_json else say(words(said))
@@ -229,5 +247,5 @@ def answer(
 
 def remove_session(state: Path | None, target: str, options: Mapping[str, bool], *, as_json: bool) -> None:
     with answering("rm", as_json=as_json):
-        said = gateway(state).delete(f"/v1/sessions/{quote(target, safe='')}", **options)
+        said = gateway(state).delete(session_path(target), **options)
         print_object("rm", said) if as_json else say(f"{said['status']}: {said['sessionKey']}")

@@ -7,6 +7,7 @@ from typing import Annotated
 import typer
 
 from clutch.cli.options import All, AsJson, State, Target
+from clutch.core.model import Phase
 
 looks = typer.Typer()
 
@@ -18,7 +19,7 @@ def ps(
         str | None, typer.Option(help="Only in the tree of this task or session.", show_default=False)
     ] = None,
     phase: Annotated[
-        str | None, typer.Option(help="Only in this phase: running, queued, paused …", show_default=False)
+        Phase | None, typer.Option(help="Only in this phase of its life.", show_default=False)
     ] = None,
     undelivered: Annotated[bool, typer.Option("--undelivered", help="Only what could not be told.")] = False,
     limit: Annotated[int, typer.Option(min=1, max=200)] = 50,
@@ -28,7 +29,9 @@ def ps(
     """List tasks, oldest first. Works without a gateway, too."""
     from clutch.cli import showing
 
-    wanted = showing.Wanted(is_all=all_, root=root, phase=phase, is_undelivered=undelivered, limit=limit)
+    wanted = showing.Wanted(
+        is_all=all_, root=root, phase=phase and phase.value, is_undelivered=undelivered, limit=limit
+    )
     showing.ps(state, wanted, as_json=as_json)
 
 

@@ -13,7 +13,8 @@ from urllib.parse import quote
 
 from clutch.cli.asking import home_of, say
 from clutch.errors import NoGateway
-from clutch.surfaces.client import Client, connect, task_path
+from clutch.surfaces.address import named_state
+from clutch.surfaces.client import Client, Declined, connect, session_path, task_path
 
 Object = dict[str, Any]
 
@@ -26,6 +27,8 @@ class Source(Protocol):
     def tree(self, target: str) -> Object: ...
 
     def transcript(self, target: str, after: int = 0) -> Object: ...
+
+    def is_over(self, target: str) -> bool: ...
 
     def result(self, target: str) -> Object: ...
 
@@ -54,7 +57,16 @@ class Gateway:
         return self._get(task_path(target, "tree"))
 
     def transcript(self, target: str, after: int = 0) -> Object:
-        return self._get(task_path(target, "transcript"), after=after)
+        return self._get(session_path(target, "transcript"), after=after)
+
+    def is_over(self, target: str) -> bool:
+        """A main session has no end."""
+        try:
+            return self.task(target)["outcome"] is not None
+        except Declined as error:
+            if error.code != "not_found":
+                raise
+            return False
 
     def result(self, target: str) -> Object:
         return self._get(task_path(target, "result"))
@@ -82,11 +94,11 @@ class Gateway:
 class Beside:
     """`look(fn, *args)` runs a transaction that only reads."""
 
-    def __init__(self, look: Callable[..., Any]) -> None:
+    def __init__(self, look: Callable[..., Any], state: str | None) -> None:
         from clutch.core.authority import EVERY_SCOPE, OperatorCaller
         from clutch.gateway.reads import standpoint
 
-        self._look = look
+        self._look, self._state = look, state
         self._who = standpoint(OperatorCaller(EVERY_SCOPE))
 
     def tasks(self, **wanted: Any) -> Object:
@@ -104,13 +116,18 @@ class Beside:
         return self._read("tree", self._who, target)
 
     def transcript(self, target: str, after: int = 0) -> Object:
-        return self._read("transcript", self._who, target, after)
+        return self._read("session_transcript", self._who, target, after)
+
+    def is_over(self, target: str) -> bool:
+        """Nobody works on anything."""
+        del target
+        return True
 
     def result(self, target: str) -> Object:
         return self._read("result", self._who, target)
 
     def why(self, target: str) -> Object:
-        return self._read("why", self._who, target, False)
+        return self._read("why", self._who, target, False, self._state)
 
     def replay(self, target: str, after: int = 0) -> Object:
         return self._read("replay", self._who, target, after)
@@ -146,6 +163,6 @@ def source(state: Path | None) -> Iterator[Source]:
             raise
         say(f"No gateway runs: this is what {home} holds; nobody works on it.")
         with looking_at(home) as look:
-            yield Beside(look)
+            yield Beside(look, named_state(home))
         return
     yield Gateway(client)

@@ -26,6 +26,11 @@ LABEL_CHARS_MAX = 200
 RESULT_CHARS_MAX = 400
 STALLED_S = 300.0
 ENDS = {"ok": "done", "error": "failed"}
+TOLD = {"none": "", "waiting": "to be told", "delivered": "delivered"}  #: else the state and why
+#: What a list counts, in the order it is told. Replies are told with the command that shows them.
+COUNTED = (
+    "running", "queued", "waiting", "needsYou", "done", "failed", "timeout", "killed", "lost", "undelivered", "unsent",
+)  # fmt: skip
 STYLES = {"running": "1;36", "queued": "2", "done": "32"}  #: as terminals number them
 _OUTSIDE_LINES = re.compile(r"[^\n\t]+")
 
@@ -130,8 +135,8 @@ def doing(task: Task, now: float) -> str:
     if task["outcome"] is None:
         return ""
     told = task["delivery"]
-    if told["state"] in ("delivered", "none"):
-        return str(told["path"] or told["state"])
+    if told["state"] in TOLD:
+        return TOLD[told["state"]]
     return f"{told['state']} ({visible(told['reason'], 60)})" if told["reason"] else str(told["state"])
 
 
@@ -145,12 +150,8 @@ def style(task: Task) -> str:
 
 def summary(counted: Mapping[str, Any]) -> str:
     """`3 running · 1 waiting · 12 done · $0.42`; what is not there is not mentioned."""
-    names = {"needsYou": "need you", "replies": "replies to read"}
-    parts = [
-        f"{counted[name]} {names.get(name, name)}"
-        for name in ("running", "queued", "waiting", "needsYou", "done", "undelivered", "replies", "unsent")
-        if counted[name]
-    ]
+    names = {"needsYou": "need you"}
+    parts = [f"{counted[name]} {names.get(name, name)}" for name in COUNTED if counted[name]]
     if counted["usd"] is not None:
         parts.append(money(Decimal(counted["usd"])))
     return " · ".join(parts) or "nothing here"

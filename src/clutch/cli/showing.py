@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from clutch.cli import screen
-from clutch.cli.asking import answering, print_object, print_text, say
+from clutch.cli.asking import answering, command_for, print_object, print_text, say
 from clutch.cli.reading import Source, source
 from clutch.core.shown import visible
 
@@ -43,6 +43,7 @@ def ps(state: Path | None, wanted: Wanted, *, as_json: bool, command: str = "ps"
         if page["tasks"]:
             print(screen.table(page["tasks"], screen.now()))
         say(screen.summary(page["summary"]) + (" · more: --limit" if page["next"] else ""))
+        _point_to_replies(state, page["summary"]["replies"])
 
 
 def tree(state: Path | None, target: str | None, *, as_json: bool, is_all: bool) -> None:
@@ -64,27 +65,34 @@ def inbox(state: Path | None, *, as_json: bool) -> None:
             print_object("inbox", said)
             return
         for item in said["items"]:
-            print_text(_item(item))
+            print_text(_item(state, item))
         count = len(said["items"])
         say(f"{count} {'waits' if count == 1 else 'wait'} for you" if count else "nothing waits for you")
+        _point_to_replies(state, said["replies"])
 
 
-def _item(item: dict[str, Any]) -> str:
-    """Who, why, what exactly, and the command that answers it."""
+def _point_to_replies(state: Path | None, count: int) -> None:
+    if count:
+        say(f"{count} {'reply' if count == 1 else 'replies'} to read: `{command_for(state, 'logs', 'main')}`")
+
+
+def _item(state: Path | None, item: dict[str, Any]) -> str:
+    """Who, why, what exactly, and the commands that answer it."""
     who = item["label"] or item["sessionKey"]
-    how = {
-        "plan": f"clutch approve {item['id']} | clutch reject {item['id']} 'why'",
-        "question": f"clutch answer {item['id']} 'your words'",
-    }.get(item["kind"], f"clutch answer {item['id']} --approve | --reject")
-    return f"{item['id']}  {item['kind']}  {visible(who, 60)}\n  {item['text']}\n  -> {how}"
+    answers = {
+        "plan": (("approve", item["id"]), ("reject", item["id"], "your reason")),
+        "question": (("answer", item["id"], "your words"),),
+    }.get(item["kind"], (("answer", item["id"], "--approve"), ("answer", item["id"], "--reject")))
+    ways = "".join(f"\n  -> {command_for(state, *words)}" for words in answers)
+    return f"{item['id']}  {item['kind']}  {visible(who, 60)}\n  {item['text']}{ways}"
 
 
 def logs(state: Path | None, target: str, *, follows: bool, as_json: bool) -> None:
-    """The transcript in order; with `-f` until the task has ended."""
+    """The transcript in order; with `-f` until the task has ended, of a main session until Ctrl-C."""
     with answering("logs", as_json=as_json), source(state) as here:
         after = 0
         while True:
-            is_over = not follows or here.task(target)["outcome"] is not None
+            is_over = not follows or here.is_over(target)
             after = _print_lines(here, target, after, as_json=as_json)
             if is_over:
                 return

@@ -9,6 +9,7 @@ texts never look the same.
 from __future__ import annotations
 
 import re
+import shlex
 from collections.abc import Iterable
 from decimal import ROUND_HALF_UP, Decimal
 
@@ -42,6 +43,11 @@ def quoted(text: str, length_max: int = LABEL_MAX) -> str:
         return f'"{text}"'
     escaped = ('\\"' if character == '"' else _escaped(character) for character in text[: length_max + 1])
     return f'"{_fit(escaped, length_max)}"'
+
+
+def typed(*words: str, state: str | None = None) -> str:
+    """A command as somebody types it: it runs as it is printed. `state`: None where everybody finds it."""
+    return shlex.join(("clutch", *words, *(() if state is None else ("--state", state))))
 
 
 def _stays(text: str, length_max: int) -> bool:

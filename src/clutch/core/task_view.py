@@ -131,7 +131,11 @@ class Summary:
     queued: int = 0
     waiting: int = 0  #: for a quota, for children, to be told
     needs_you: int = 0
-    done: int = 0
+    done: int = 0  #: ended well; how the others ended is counted below
+    failed: int = 0
+    timeout: int = 0
+    killed: int = 0
+    lost: int = 0
     undelivered: int = 0
     replies: int = 0  #: words of main agents that wait for somebody to attach
     unsent: int = 0  #: … that no channel took

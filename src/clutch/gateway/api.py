@@ -187,6 +187,7 @@ class Task:
     async def reject(self, plan_hash: str, reason: str, *, then: Literal["revise", "end"] = "revise") -> None:
         if then not in ("revise", "end"):
             raise InvalidInput("then", 'must be "revise" or "end"')
+        check_text("reason", reason, self._clutch._kit.policy.control.steer_chars_max)
         await self._verbs.reject(PROGRAM, self._number, plan_hash, reason, Verdict(then))
 
     async def remove(self) -> None:

@@ -21,6 +21,7 @@ from clutch.engine.sweeping import Sweeper
 from clutch.engine.verbs import Decided, Verbs
 from clutch.errors import InvalidInput
 from clutch.gateway import objects, reads
+from clutch.gateway.checks import check_text
 from clutch.gateway.objects import Object
 from clutch.protocol import archiving, needs_you, views
 from clutch.protocol.questions import Decision
@@ -144,6 +145,8 @@ class Desk:
         )
 
     async def reject(self, caller: Caller, target: str, plan_hash: str, reason: str, then: Verdict) -> Object:
+        """Without a reason there is nothing to do better."""
+        check_text("reason", reason, self._gateway.kit.policy.control.steer_chars_max)
         return _decided(
             await self._verbs.reject(caller, await self._number(caller, target), plan_hash, reason, then)
         )

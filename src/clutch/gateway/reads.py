@@ -110,7 +110,9 @@ def session_transcript(
     return objects.transcript((yield from listing.transcript(now, number, after, limit)))
 
 
-def why(now: float, who: Standpoint, target: str, is_served: bool = True) -> Tx[Object]:
+def why(
+    now: float, who: Standpoint, target: str, is_served: bool = True, state: str | None = None
+) -> Tx[Object]:
     from clutch.gateway import stories  # much to load, and lists are asked for far more often
     from clutch.protocol import why as why_of
 
@@ -118,7 +120,7 @@ def why(now: float, who: Standpoint, target: str, is_served: bool = True) -> Tx[
     found = yield from why_of.why(now, number, is_served)
     if found is None:
         raise unknown(number)
-    return stories.why(now, found)
+    return stories.why(now, found, state)
 
 
 def replay(now: float, who: Standpoint, target: str, after: int = 0, limit: int = PAGE_MAX) -> Tx[Object]:
@@ -177,6 +179,8 @@ def task_number(now: float, who: Standpoint, target: str) -> Tx[int]:
 
 def meant(target: str) -> str:
     """Nobody was ever shown a longer name."""
+    if not target.strip():
+        raise InvalidInput("target", "must not be blank")
     if len(target) > TARGET_CHARS_MAX:
         raise InvalidInput("target", f"has {len(target)} characters, at most {TARGET_CHARS_MAX} are allowed")
     if "\0" in target:

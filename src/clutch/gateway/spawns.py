@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any, Literal, TypeAlias, TypedDict
 
 from clutch.core.admission import KEY, Refused, SpawnRequest
@@ -92,7 +93,10 @@ class Spawns:
         waits = (on_full or policy.defaults.subagents.on_full) == OnFull.QUEUE and not request.dry_run
         order = spawning.order(self._kit, request, f"api:{self._kit.ids.uuid4()}")
         ask = self._in_line if waits else self._ask
-        return order, await ask(requester, order)
+        got = await ask(requester, order)
+        if isinstance(got, Refused) and self._has_room_later(got):
+            got = replace(got, limit={**got.limit, "hasRoomLater": True})  # whoever asks again may be lucky
+        return order, got
 
     async def _ask(self, requester: int, order: Order) -> Spawned:
         return (

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from clutch.core import keys
 from clutch.core.gates import Stuck
 from clutch.core.replay import Step
-from clutch.core.shown import quoted
+from clutch.core.shown import quoted, typed
 from clutch.core.wording.lists import status
 from clutch.core.wording.why import Attempt, Happened, command, happening, opens_when, waiting_for, why_text
 from clutch.gateway import objects
@@ -15,8 +15,8 @@ from clutch.gateway.objects import Object
 from clutch.protocol.why import Why
 
 
-def why(now: float, found: Why) -> Object:
-    """`text`: all of it as a person reads it."""
+def why(now: float, found: Why, state: str | None = None) -> Object:
+    """`text`: all of it as a person reads it. `state`: as commands must name it to run as they are printed."""
     number = keys.task_id(found.task.task_id)
     headline = f"{number} {quoted(found.task.label)}: {status(found.task)}"
     return {
@@ -25,8 +25,8 @@ def why(now: float, found: Why) -> Object:
         "task": objects.task(found.task),
         "timeline": [_happened(line) for line in found.timeline],
         "deliveries": [_attempt(attempt) for attempt in found.attempts],
-        "stuck": None if found.stuck is None else _stuck(found.stuck, number),
-        "text": why_text(headline, found.timeline, found.attempts, found.stuck, number, now),
+        "stuck": None if found.stuck is None else _stuck(found.stuck, number, state),
+        "text": why_text(headline, found.timeline, found.attempts, found.stuck, number, now, state),
     }
 
 
@@ -64,13 +64,13 @@ def _attempt(attempt: Attempt) -> Object:
     }
 
 
-def _stuck(stuck: Stuck, number: str) -> Object:
+def _stuck(stuck: Stuck, number: str, state: str | None) -> Object:
     return {
         "gate": stuck.gate.value,
         "since": objects.moment(stuck.since),
         "waitingFor": list(waiting_for(stuck)),
         "opensWhen": opens_when(stuck),
-        "command": command(stuck, number),
+        "command": typed(*command(stuck, number), state=state),
     }
 
 

@@ -118,13 +118,13 @@ _STILL_SHOWN = (
 def summary(now: float, wanted: Wanted = EVERYTHING) -> Tx[Summary]:
     where, values = _conditions(wanted)
     rows = yield (
-        "SELECT phase, CASE WHEN phase = 'paused' THEN reason ELSE '' END AS why, delivery, COUNT(*) FROM tasks"  # noqa: S608
-        f" WHERE {where} GROUP BY phase, why, delivery",
+        "SELECT phase, CASE WHEN phase = 'paused' THEN reason ELSE '' END AS why, outcome, delivery, COUNT(*)"  # noqa: S608
+        f" FROM tasks WHERE {where} GROUP BY phase, why, outcome, delivery",
         values,
     )
     counts: dict[str, int] = {}
-    for phase, why, delivery, count in rows:
-        word = _word(Phase(phase), why)
+    for phase, why, outcome, delivery, count in rows:
+        word = _word(Phase(phase), why, outcome)
         counts[word] = counts.get(word, 0) + count
         if delivery == "undelivered":
             counts["undelivered"] = counts.get("undelivered", 0) + count
@@ -138,7 +138,7 @@ def summary(now: float, wanted: Wanted = EVERYTHING) -> Tx[Summary]:
     return Summary(**counts, replies=unheard.waiting, unsent=unheard.unsent, usd=usd)
 
 
-def _word(phase: Phase, why: str) -> str:
+def _word(phase: Phase, why: str, outcome: str | None) -> str:
     match phase:
         case Phase.RUNNING:
             return "running"
@@ -151,7 +151,10 @@ def _word(phase: Phase, why: str) -> str:
         case Phase.ENDING | Phase.ANNOUNCING | Phase.ANNOUNCE_DEFERRED:
             return "waiting"
         case _:
-            return "done"
+            return _ENDS.get(outcome or "", "done")
+
+
+_ENDS = {"error": "failed", "timeout": "timeout", "killed": "killed", "lost": "lost"}
 
 
 # ---- one, in full ------------------------------------------------------------------------------------

@@ -41,6 +41,11 @@ def default_state_directory() -> Path:
     return Path(state) / "clutch" if state else Path.home() / ".local" / "state" / "clutch"
 
 
+def named_state(home: Path) -> str | None:
+    """As a printed command names it. None: every terminal of this user finds it, whatever its environment says."""
+    return None if home == Path.home() / ".local" / "state" / "clutch" else str(home.absolute())
+
+
 @dataclass(frozen=True, slots=True)
 class Address:
     """What stands in `gateway.json`."""

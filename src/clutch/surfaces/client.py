@@ -14,7 +14,8 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote, urlencode, urlsplit
 
-from clutch.errors import ClutchError, NoGateway
+from clutch.core.shown import typed
+from clutch.errors import ClutchError, InvalidInput, NoGateway
 from clutch.surfaces import address
 from clutch.surfaces.address import TOKEN_FILE, Address
 
@@ -89,15 +90,27 @@ def connect(home: Path) -> Client:
     """Raises NoGateway, UnsafeStateDirectory."""
     found = address.find(home)
     if found is None:
-        raise NoGateway(f"no gateway serves {home}; start one with `clutch serve --state {home}`")
+        raise NoGateway(f"no gateway serves {home}", typed("serve", state=address.named_state(home)))
     try:
         return Client(found, address.read_token(home / TOKEN_FILE))
     except FileNotFoundError as error:
-        raise NoGateway(f"{home} has no token; start its gateway again") from error
+        remedy = typed("serve", state=address.named_state(home))
+        raise NoGateway(f"{home} has no token; stop its gateway and start it again", remedy) from error
 
 
 def task_path(target: str, *rest: str) -> str:
-    return "/".join(("/v1/tasks", quote(target, safe=""), *rest))
+    return _path("/v1/tasks", target, *rest)
+
+
+def session_path(target: str, *rest: str) -> str:
+    return _path("/v1/sessions", target, *rest)
+
+
+def _path(where: str, target: str, *rest: str) -> str:
+    """Raises InvalidInput: an empty name would be another path."""
+    if not target.strip():
+        raise InvalidInput("target", "must not be blank")
+    return "/".join((where, quote(target, safe=""), *rest))
 
 
 def _text(value: object) -> str:

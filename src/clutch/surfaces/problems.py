@@ -16,9 +16,11 @@ from clutch.errors import (
     Draining,
     Forbidden,
     InvalidInput,
+    NoGateway,
     NotFound,
     RateLimited,
     SpawnRefused,
+    StateDirectoryInUse,
     StoreError,
 )
 from clutch.protocol.control import AlreadyFinished, NotPossible, PlanChanged
@@ -70,9 +72,11 @@ class Problem(ClutchError):
 
     def to_json(self) -> dict[str, Any]:
         said: dict[str, Any] = {"code": self.code, "message": str(self)}
-        for name in ("field", "rule", "remedy"):
+        for name in ("field", "rule"):
             if (value := getattr(self, name)) is not None:
                 said[name] = visible(value, ECHO_CHARS_MAX)
+        if self.remedy is not None:  # our own words: half a command does not run
+            said["remedy"] = self.remedy
         if self.candidates:
             said["candidates"] = [visible(one, ECHO_CHARS_MAX) for one in self.candidates]
         if self.retry_after_s is not None:
@@ -106,6 +110,8 @@ def problem_of(error: ClutchError) -> Problem:
             return Problem("forbidden", message, rule="limit")
         case RateLimited():
             return Problem("rate_limited", message, retry_after_s=round(error.retry_after_s, 1))
+        case StateDirectoryInUse() | NoGateway():
+            return Problem("unavailable", message, remedy=error.remedy)
         case StoreError() | Draining():
             return Problem("unavailable", message)
         case _:

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from clutch import __version__
+from clutch.core.shown import typed
 from clutch.errors import GatewayInUse, InvalidInput
 from clutch.surfaces import address
 from clutch.surfaces.address import Address, Claim
@@ -33,7 +34,8 @@ async def serving(gateway: Gateway, home: Path, port: int = 0) -> AsyncIterator[
     """On loopback only; port 0 = any free one. Raises GatewayInUse, InvalidInput, UnsafeStateDirectory."""
     held = await asyncio.to_thread(address.claim, home)
     if held is None:
-        raise GatewayInUse(f"{home} is served by another gateway already; see `clutch ps`")
+        remedy = typed("ps", state=address.named_state(home))
+        raise GatewayInUse(f"{home} is served by another gateway already", remedy)
     try:
         address.ensure_token(home)
         with _listening(port) as listener:

@@ -230,11 +230,11 @@ def undelivered_line(lost: Sequence[tuple[str, str]], reason: str) -> str:
     if not others:
         return (
             f"A background task has ended but its result could not be delivered ({why}): "
-            f"{quoted(label)}, {task_id}. It is kept; try again with `clutch redeliver {task_id}`."
+            f"{quoted(label)}, {task_id}. It is kept; try again with `/subagents redeliver {task_id}`."
         )
     named = ", ".join(f"{quoted(label)} {task_id}" for label, task_id in lost[:NAMED_MAX])
     more = f" and {len(lost) - NAMED_MAX} more" if len(lost) > NAMED_MAX else ""
     return (
         f"{len(lost)} background tasks have ended but their results could not be delivered ({why}): "
-        f"{named}{more}. They are kept; list them with `clutch dead`."
+        f"{named}{more}. They are kept; `/subagents list` shows them."
     )

@@ -1,6 +1,6 @@
 """Why a task is where it is, in plain words: its timeline, how it was told, and the gate it waits at.
 
-Every command printed here runs as it stands.
+A command here is its words; whoever prints it adds what leads to the state directory (`shown.typed`).
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from clutch.core import keys
 from clutch.core.gates import Gate, Stuck
 from clutch.core.lifecycle import DESCENDANTS, MISSING
 from clutch.core.model import Phase, Wait
-from clutch.core.shown import ERROR_MAX, duration, visible
+from clutch.core.shown import ERROR_MAX, duration, typed, visible
 
 LATE = "late: "
 
@@ -188,26 +188,26 @@ def opens_when(stuck: Stuck) -> str:
             assert_never(stuck.gate)
 
 
-def command(stuck: Stuck, task: str) -> str:
+def command(stuck: Stuck, task: str) -> tuple[str, ...]:
     """What to type next: it opens the gate, or shows who keeps it shut."""
     match stuck.gate:
         case Gate.LANE_FULL:
-            return "clutch ps --phase running"
+            return "ps", "--phase", "running"
         case Gate.LEASE:
-            return f"clutch why {task}" if stuck.is_served else "clutch serve"
+            return ("why", task) if stuck.is_served else ("serve",)
         case Gate.DESCENDANTS_ACTIVE:
-            return f"clutch why {keys.task_id(stuck.children[0])}"
+            return "why", keys.task_id(stuck.children[0])
         case Gate.REQUESTER_BUSY | Gate.REQUESTER_MISSING | Gate.QUIET_HOURS:
             is_task = stuck.room is not None and stuck.room.is_task
-            return f"clutch {'why' if is_task else 'tree'} {task if stuck.room is None else _name(stuck)}"
+            return "why" if is_task else "tree", task if stuck.room is None else _name(stuck)
         case Gate.NEEDS_YOU:
-            return "clutch inbox"
+            return ("inbox",)
         case Gate.PAUSED:
-            return f"clutch resume {task if stuck.room is None else _name(stuck)}"
+            return "resume", task if stuck.room is None else _name(stuck)
         case Gate.DEAD_LETTER:
-            return f"clutch redeliver {task}"
+            return "redeliver", task
         case Gate.BACKOFF | Gate.QUOTA | Gate.BUDGET:
-            return f"clutch logs {task}"
+            return "logs", task
         case _:
             assert_never(stuck.gate)
 
@@ -222,8 +222,10 @@ def why_text(
     stuck: Stuck | None,
     task: str,
     now: float,
+    state: str | None = None,
 ) -> str:
-    return "\n".join(_lines(headline, timeline, attempts, stuck, task, now))
+    """`state`: as the commands in it name it."""
+    return "\n".join(_lines(headline, timeline, attempts, stuck, task, now, state))
 
 
 def _lines(
@@ -233,6 +235,7 @@ def _lines(
     stuck: Stuck | None,
     task: str,
     now: float,
+    state: str | None,
 ) -> Iterator[str]:
     yield headline
     for line in timeline:
@@ -244,7 +247,7 @@ def _lines(
     if stuck is not None:
         yield f"Waits at the gate {stuck.gate} since {clock(stuck.since)} ({duration(now - stuck.since)})."
         yield f"It opens when {opens_when(stuck)}."
-        yield f"  {command(stuck, task)}"
+        yield f"  {typed(*command(stuck, task), state=state)}"
 
 
 def _telling(attempt: Attempt) -> Iterator[str]:

@@ -40,6 +40,7 @@ class House:
     gateway: Gateway
     feed: Feed
     closing: asyncio.Event
+    state: str | None = None  #: as printed commands name the state directory; None: they need not
 
     @property
     def desk(self) -> Desk:

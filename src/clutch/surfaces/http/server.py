@@ -17,6 +17,7 @@ from uvicorn import Config, Server
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from clutch.gateway.feed import Feed
+from clutch.surfaces.address import named_state
 from clutch.surfaces.http.app import make_app
 from clutch.surfaces.http.routes import House
 from clutch.surfaces.mcp.mount import Mount
@@ -60,7 +61,7 @@ class PromptProtocol(H11Protocol):
 
 async def answer(gateway: Gateway, home: Path, listener: socket.socket) -> None:
     """Until it is cancelled."""
-    house = House(gateway, Feed(gateway), closing=asyncio.Event())
+    house = House(gateway, Feed(gateway), asyncio.Event(), named_state(home))
     mcp = Mount(house)
     server = Server(_config(make_app(house, home, mcp)))
     server.config.load()

@@ -66,7 +66,7 @@ async def transcript(ask: Ask[Body, PageQuery]) -> Reply:
 
 async def why(ask: Ask[Body, Query]) -> Reply:
     """How a task came to where it is: its timeline, how its result was told, and the gate it waits at."""
-    return Reply(await ask.house.reads(reads.why, ask.who, ask.target))
+    return Reply(await ask.house.reads(reads.why, ask.who, ask.target, True, ask.house.state))
 
 
 async def replay(ask: Ask[Body, PageQuery]) -> Reply:

@@ -1,0 +1,208 @@
+"""What the command line says: commands that run as printed, the truth about a wait, every mistake by its name.
+
+In this process: what a command prints needs no other one."""
+
+from __future__ import annotations
+
+import json
+import re
+import shlex
+import sys
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from clutch.cli import doing, screen
+from clutch.cli.app import run
+from clutch.core.model import Phase
+from clutch.core.policy import Announcing, Limits
+from clutch.surfaces.client import task_path
+from tests.surfaces.served import FAST, Served, served
+from tests.surfaces.test_http_tasks import ended, seen, spawned
+
+
+@dataclass(frozen=True, slots=True)
+class Done:
+    code: int
+    out: str
+    err: str
+
+    @property
+    def body(self) -> Any:
+        (line,) = self.out.splitlines()
+        return json.loads(line)
+
+
+Typed = Callable[..., Done]
+
+
+@pytest.fixture
+def typed(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> Typed:
+    def clutch(*words: str) -> Done:
+        monkeypatch.setattr(sys, "argv", ["clutch", *words])
+        capfd.readouterr()
+        code = run()
+        return Done(code, *capfd.readouterr())
+
+    return clutch
+
+
+@pytest.fixture(scope="module")
+def first(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
+    with served(tmp_path_factory.mktemp("first") / "a state", policy=FAST) as here:
+        yield here
+
+
+def commands(text: str) -> list[list[str]]:
+    """Whatever is printed to be typed, without its first word."""
+    lines = re.findall(r"(?m)(?:-> |^  |Try: |`)(clutch [^`\n]+)", text)
+    return [shlex.split(line)[1:] for line in lines]
+
+
+def test_every_command_it_prints_runs_as_printed(first: Served, typed: Typed) -> None:
+    state = ("--state", str(first.home))
+    waits = typed("run", "think first", "--plan", "--wait", *state)
+    assert waits.code == 5
+    (inbox,) = commands(waits.err)
+    shown = typed(*inbox)
+    assert shown.code == 0
+    approve, reject = commands(shown.out)
+    assert [approve[0], reject[0]] == ["approve", "reject"]
+    assert typed(*reject, "--yes").code == 0
+    seen(first.client, approve[1], lambda one: one["phase"] == "awaiting_approval")
+    assert typed(*approve, "--yes").code == 0
+    ended(first.client, approve[1], "delivered")
+
+    task = spawned(first.client, "slow survey", label="paused one")
+    seen(first.client, task, lambda one: one["phase"] == "running")
+    first.client.post(task_path(task, "steer"), {"text": "slow elsewhere"})
+    first.client.post(task_path(task, "pause"), {})
+    seen(first.client, task, lambda one: one["phase"] == "paused")
+    (resume,) = commands(typed("why", task, *state).out)
+    assert typed(*resume).code == 0
+    assert first.client.get(task_path(task))["phase"] != "paused"
+    first.client.post(task_path(task, "kill"), {})
+
+
+def test_without_a_gateway_the_remedy_names_the_state_directory(tmp_path: Path, typed: Typed) -> None:
+    done = typed("kill", "t_1", "--json", "--state", str(tmp_path / "no where"))
+    assert (done.code, done.body["error"]["code"]) == (9, "unavailable")
+    assert shlex.split(done.body["error"]["remedy"]) == [
+        "clutch",
+        "serve",
+        "--state",
+        str(tmp_path / "no where"),
+    ]
+    assert commands(done.err) == [["serve", "--state", str(tmp_path / "no where")]]
+
+
+def test_a_second_gateway_is_told_who_owns_the_state_and_how_to_reach_it(first: Served, typed: Typed) -> None:
+    twin = typed("serve", "--json", "--state", str(first.home))
+    assert (twin.code, twin.body["ok"], twin.body["error"]["code"]) == (1, False, "unavailable")
+    assert first.clutch.url is not None
+    assert first.clutch.url in twin.body["error"]["message"]
+    remedy = shlex.split(twin.body["error"]["remedy"])[1:]
+    assert typed(*remedy).code == 0
+
+
+def test_a_task_that_ended_and_waits_to_be_told_is_not_called_unfinished(
+    tmp_path: Path, typed: Typed
+) -> None:
+    late = replace(FAST, announcing=Announcing(debounce_s=600.0))
+    with served(tmp_path / "state", policy=late) as here:
+        words = ("run", "say hello", "--wait", "--timeout", "2", "--state", str(here.home))
+        done = typed(*words)
+        assert done.code == 0
+        assert "say hello" in done.out
+        assert "Not ended" not in done.err
+        (why,) = commands(done.err)
+        assert why[0] == "why"
+        assert typed(*why).code == 0
+
+
+def test_a_spawn_at_a_limit_says_at_once_what_it_waits_for(
+    tmp_path: Path, typed: Typed, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    narrow = replace(FAST, limits=Limits(children_max=1))
+    with served(tmp_path / "state", policy=narrow) as here:
+        spawned(here.client, "slow one")
+        refused = typed("spawn", "another", "--on-full", "reject", "--state", str(here.home))
+        assert (refused.code, "maxChildrenPerAgent" in refused.err) == (8, True)
+
+        said: list[str] = []
+
+        def say(words: str) -> None:
+            said.append(words)
+            if words.startswith("Waits for room"):
+                here.let_go()
+
+        monkeypatch.setattr(doing, "say", say)
+        done = typed("spawn", "another", "--label", "second", "--state", str(here.home))
+        assert (done.code, said[-1]) == (0, "accepted: second")
+        assert "1/1" in said[0]
+        assert here.client.get(task_path(done.out.strip()))["label"] == "second"
+
+
+@pytest.mark.parametrize(
+    ("words", "field"),
+    [
+        (("why", ""), "target"),
+        (("kill", " "), "target"),
+        (("logs", ""), "target"),
+        (("rm", ""), "target"),
+        (("tree", ""), "target"),
+        (("ps", "--root", ""), "target"),
+        (("answer", ""), "ID"),
+        (("steer", "TASK", ""), "text"),
+        (("send", "TASK", " "), "text"),
+        (("reject", "TASK", "", "--hash", "x"), "reason"),
+        (("kill", "TASK", "--reason", ""), "reason"),
+        (("spawn", ""), "task"),
+    ],
+)
+def test_what_is_empty_is_named(first: Served, typed: Typed, words: tuple[str, ...], field: str) -> None:
+    task = spawned(first.client, "quick one")
+    done = typed(*(task if word == "TASK" else word for word in words), "--json", "--state", str(first.home))
+    assert done.code == 2, done.err
+    assert (done.body["error"]["code"], done.body["error"]["field"]) == ("invalid_input", field)
+
+
+def test_a_wrong_option_is_words_on_stderr_and_an_object_only_where_one_is_asked_for(typed: Typed) -> None:
+    for words in (("ps", "--limit", "0"), ("ps", "--phase", "asleep"), ("nonsense",), ()):
+        plain = typed(*words)
+        assert (plain.code, plain.out) == (2, "")
+        assert plain.err
+        asked = typed(*words, "--json")
+        assert (asked.code, asked.body["ok"], asked.body["error"]["code"]) == (2, False, "invalid_input")
+
+
+def test_the_phases_are_told_by_the_help_and_by_the_error(typed: Typed) -> None:
+    for done in (typed("ps", "--help"), typed("ps", "--phase", "asleep")):
+        told = re.sub(r"\s", "", done.out + done.err)
+        assert [phase for phase in Phase if phase not in told] == []
+
+
+def test_replies_are_shown_by_the_command_that_counts_them(first: Served, typed: Typed) -> None:
+    ended(first.client, spawned(first.client, "quick words", label="talker"), "delivered")
+    for counting in ("ps", "inbox"):
+        counted = typed(counting, "--state", str(first.home))
+        (logs,) = commands(counted.err)
+        assert logs[:2] == ["logs", "main"]
+    shown = typed(*logs)
+    assert shown.code == 0
+    assert "talker" in shown.out
+
+
+def test_lists_say_what_became_of_a_task_in_words_people_know(first: Served) -> None:
+    gone = spawned(first.client, "slow one", label="gone")
+    first.client.post(task_path(gone, "kill"), {})
+    told = spawned(first.client, "quick one", label="told")
+    ended(first.client, told, "delivered")
+    counted = first.client.get("/v1/tasks", root=gone)["summary"]
+    assert counted["killed"] >= 1
+    assert f"{counted['killed']} killed" in screen.summary(counted)
+    task = first.client.get(task_path(told))
+    assert screen.doing(task, screen.now()) == "delivered"
