@@ -142,8 +142,8 @@ def test_ps_has_its_schema_a_summary_and_the_next_page() -> None:
     assert list(shown) == ["schema", "ok", "at", "cursor", "tasks", "summary", "next"]
     assert (shown["schema"], shown["ok"], shown["next"]) == ("clutch.ps/1", True, "c")
     assert shown["summary"] == {
-        "running": 1, "queued": 0, "waiting": 0, "needsYou": 2, "done": 0, "undelivered": 0, "usd": None,
-        "replies": 0, "unsent": 0,
+        "running": 1, "queued": 0, "waiting": 0, "needsYou": 2, "done": 0, "failed": 0, "timeout": 0,
+        "killed": 0, "lost": 0, "undelivered": 0, "usd": None, "replies": 0, "unsent": 0,
     }  # fmt: skip
 
 

@@ -93,5 +93,8 @@ def test_without_a_gateway_both_work_and_why_says_that_nobody_does(tmp_path: Pat
         task = spawned(here.client, "slow survey", label="left behind")
         seen(here.client, task, lambda one: one["phase"] == "running")
     told = clutch("why", task, "--json", state=here.home).body
-    assert (told["stuck"]["gate"], told["stuck"]["command"]) == ("lease", "clutch serve")
+    assert (told["stuck"]["gate"], told["stuck"]["command"]) == (
+        "lease",
+        shlex.join(["clutch", "serve", "--state", str(here.home)]),
+    )
     assert clutch("replay", task, "--json", state=here.home).code == 0

@@ -98,7 +98,7 @@ def _failed(command: str, said: Mapping[str, Any], code: Exit, as_json: bool) ->
     say(f"clutch {command}: {said.get('message', 'failed')}")
     for candidate in said.get("candidates", ()):
         say(f"  {candidate}")
-    if "remedy" in said:
+    if "remedy" in said and said["remedy"] not in said["message"]:
         say(f"Try: {said['remedy']}")
     if as_json:
         print_object(command, {"error": dict(said)}, is_ok=False)

@@ -88,13 +88,12 @@ class Client:
 
 def connect(home: Path) -> Client:
     """Raises NoGateway, UnsafeStateDirectory."""
-    found = address.find(home)
+    found, remedy = address.find(home), typed("serve", state=address.named_state(home))
     if found is None:
-        raise NoGateway(f"no gateway serves {home}", typed("serve", state=address.named_state(home)))
+        raise NoGateway(f"no gateway serves {home}; start one with `{remedy}`", remedy)
     try:
         return Client(found, address.read_token(home / TOKEN_FILE))
     except FileNotFoundError as error:
-        remedy = typed("serve", state=address.named_state(home))
         raise NoGateway(f"{home} has no token; stop its gateway and start it again", remedy) from error
 
 
