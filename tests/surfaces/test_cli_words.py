@@ -187,10 +187,9 @@ def test_the_phases_are_told_by_the_help_and_by_the_error(typed: Typed) -> None:
 
 def test_replies_are_shown_by_the_command_that_counts_them(first: Served, typed: Typed) -> None:
     ended(first.client, spawned(first.client, "quick words", label="talker"), "delivered")
-    for counting in ("ps", "inbox"):
-        counted = typed(counting, "--state", str(first.home))
-        (logs,) = commands(counted.err)
-        assert logs[:2] == ["logs", "main"]
+    listed, inbox = (typed(counting, "--state", str(first.home)) for counting in ("ps", "inbox"))
+    (logs,) = commands(listed.err)
+    assert (logs[:2], commands(inbox.err)) == (["logs", "main"], [logs])
     shown = typed(*logs)
     assert shown.code == 0
     assert "talker" in shown.out

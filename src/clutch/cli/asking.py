@@ -69,13 +69,14 @@ def gateway(state: Path | None, *, is_new_work: bool = False) -> Client:
     if found is None and starting.may_start(home, is_new_work=is_new_work):
         found = starting.start(home)
         say(
-            f"Started a gateway in the background (pid {found.pid}); `clutch stop` ends it. It works in {Path.cwd()}."
+            f"Started a gateway in the background (pid {found.pid}), at work in {Path.cwd()};"
+            f" `{command_for(state, 'stop')}` ends it."
         )
     client = connect(home)
     if client.address.version != __version__:
         say(
             f"Note: the gateway is Clutch {client.address.version}, this is {__version__}."
-            " `clutch drain`, and the next command starts one of this version."
+            f" `{command_for(state, 'drain')}`, and the next command starts one of this version."
         )
     return client
 

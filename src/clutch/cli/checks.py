@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from clutch.cli import screen
-from clutch.core.shown import duration, size
+from clutch.core.shown import duration, size, typed
 from clutch.errors import UnsafeStateDirectory
 from clutch.surfaces import address
 from clutch.surfaces.address import GATEWAY_FILE
@@ -24,7 +24,6 @@ DIRECTORY_MODE, FILE_MODE = 0o700, 0o600
 FREE_BYTES_MIN = 512 * 1024 * 1024  #: a log that cannot grow stops every write
 AHEAD_S = 5.0  #: clocks are set by small steps all the time
 PERIODS_MAX = 3  #: of a loop that did not come round
-FIX = "clutch doctor --fix"
 #: Whatever else lies there belongs to tools and children, who have modes of their own.
 PRIVATE_FILES = ("token*", GATEWAY_FILE, "clutch.db*", "clutch.json", "lock", "chat-history")
 
@@ -49,11 +48,15 @@ def of_directory(home: Path) -> Iterator[Check]:
         )
         return
     is_private = stat.S_IMODE(found.st_mode) == DIRECTORY_MODE
-    yield Check("state-directory", is_private, _mode(home, found), None if is_private else FIX)
+    yield Check("state-directory", is_private, _mode(home, found), None if is_private else _fix(home))
     exposed = [path for path in _private(home) if path.lstat().st_mode & 0o077]
     words = ", ".join(f"{path.name} {stat.S_IMODE(path.lstat().st_mode):04o}" for path in exposed)
     told = f"readable by others: {words}" if exposed else "token, database and settings are yours alone"
-    yield Check("permissions", not exposed, told, FIX if exposed else None)
+    yield Check("permissions", not exposed, told, _fix(home) if exposed else None)
+
+
+def _fix(home: Path) -> str:
+    return typed("doctor", "--fix", state=address.named_state(home))
 
 
 def _private(home: Path) -> list[Path]:
@@ -70,11 +73,11 @@ def of_gateway(home: Path) -> Check:
     try:
         found = address.find(home)
     except UnsafeStateDirectory as error:
-        return Check("gateway", False, str(error), FIX)
+        return Check("gateway", False, str(error), _fix(home))
     if found is not None:
         return Check("gateway", True, f"{found.url}, pid {found.pid}, version {found.version}")
     if (home / GATEWAY_FILE).exists():
-        return Check("gateway", False, f"{GATEWAY_FILE} names a gateway that is gone", FIX)
+        return Check("gateway", False, f"{GATEWAY_FILE} names a gateway that is gone", _fix(home))
     return Check("gateway", True, "none runs")
 
 
