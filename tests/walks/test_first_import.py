@@ -150,8 +150,9 @@ async def test_importing_a_provider_leaves_no_gap_between_heartbeats(
     tmp_path: Path, postgres_dsn: str, default: str, asked: str
 ) -> None:
     """A busy machine may be late once; an import in the way of the heartbeat is so every time."""
+    longest = GAP_MAX_S
     for number in range(TRIES):
-        gaps = await gaps_between_heartbeats(tmp_path / str(number), postgres_dsn, default, asked)
-        if max(gaps) < GAP_MAX_S:
+        longest = max(await gaps_between_heartbeats(tmp_path / str(number), postgres_dsn, default, asked))
+        if longest < GAP_MAX_S:
             return
-    raise AssertionError(f"{max(gaps):.1f} s between two heartbeats, every time")
+    raise AssertionError(f"{longest:.1f} s between two heartbeats, every time")
