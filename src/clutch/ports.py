@@ -97,6 +97,29 @@ class Toolbox(Protocol):
         ...
 
 
+class Waits(NamedTuple):
+    """What a limiter has done since the start: calls let through, the seconds they waited, calls sent away."""
+
+    passages: int = 0
+    waited_s: float = 0.0
+    turned_away: int = 0
+
+    def passed(self, waited_s: float) -> Waits:
+        return self._replace(passages=self.passages + 1, waited_s=self.waited_s + waited_s)
+
+    def sent_away(self) -> Waits:
+        return self._replace(turned_away=self.turned_away + 1)
+
+
+@runtime_checkable
+class Limiter(Protocol):
+    """Models that stand behind one."""
+
+    def waits(self) -> Mapping[str, Waits]:
+        """By provider."""
+        ...
+
+
 @dataclass(frozen=True, slots=True)
 class ModelRequest:
     model: str

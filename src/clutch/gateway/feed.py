@@ -82,6 +82,10 @@ class Feed:
         self._looking = asyncio.Lock()
         self._roots: dict[int, int] = {}
 
+    @property
+    def watchers(self) -> int:
+        return len(self._watchers)
+
     @asynccontextmanager
     async def watching(self, watcher: Watcher) -> AsyncIterator[Cursor]:
         """From here on everything new reaches the watcher; what was before this place it reads with `since`."""

@@ -22,7 +22,7 @@ from clutch.core import pacing
 from clutch.core.messages import Answer
 from clutch.core.pacing import Bounds, Effect, Failure, Pace, Passage
 from clutch.models.prices import estimate
-from clutch.ports import Clock, ModelError, ModelRequest, Models, OnDelta, Trouble
+from clutch.ports import Clock, ModelError, ModelRequest, Models, OnDelta, Trouble, Waits
 
 NO_BOUNDS: Mapping[str, Bounds] = MappingProxyType({})
 KEPT_S = 60.0  #: how long a place waits for a run that was killed while it was parked
@@ -67,6 +67,9 @@ class Throttled:
         self._chance = chance
         self._known = known
         self._lines: dict[str, _Line] = {}
+
+    def waits(self) -> Mapping[str, Waits]:
+        return {name: line.waits for name, line in self._lines.items()}
 
     async def ask(self, request: ModelRequest, on_delta: OnDelta) -> Answer:
         if not self._known(request.model):
@@ -126,6 +129,7 @@ class _Line:
         self.name = name
         self.bounds = bounds
         self.pace = Pace()
+        self.waits = Waits()
         self._clock = clock
         self._chance = chance
         self._numbers = count()
@@ -137,7 +141,8 @@ class _Line:
 
     async def enter(self, key: str, tokens: int) -> Passage:
         """Waits for the patience in sum at most; else raises ModelError with the moment to come back."""
-        deadline = self._clock.now() + self.bounds.patience_s
+        came = self._clock.now()
+        deadline = came + self.bounds.patience_s
         try:
             while True:
                 now = self._clock.now()
@@ -150,7 +155,11 @@ class _Line:
                 else:
                     del self._places[key]
                     self.pace, passage = pacing.begin(self.pace, now, tokens)
+                    self.waits = self.waits.passed(now - came)
                     return passage
+        except ModelError:
+            self.waits = self.waits.sent_away()
+            raise
         except asyncio.CancelledError:
             self._places.pop(key, None)
             raise

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
+from clutch.core.model import Phase
 from clutch.store.door import Tx
 
 
@@ -29,3 +31,31 @@ def health(now: float) -> Tx[Health]:
         (),
     )
     return Health(*map(int, rows[0]))
+
+
+@dataclass(frozen=True, slots=True)
+class Counts:
+    """For whoever watches the gateway over months."""
+
+    tasks: int  #: ever
+    phases: Mapping[str, int]  #: of those that are not over
+    letters: int  #: open: nobody has answered them yet
+    needs_you: int
+
+
+def counts(now: float) -> Tx[Counts]:
+    del now
+    phases = yield (
+        "SELECT phase, COUNT(*) FROM tasks"
+        " WHERE phase <> 'cleanup_pending' AND phase <> 'completed' AND phase <> 'completed_giveup'"
+        " GROUP BY phase ORDER BY phase",
+        (),
+    )
+    rows = yield (
+        "SELECT (SELECT COUNT(*) FROM tasks), (SELECT COUNT(*) FROM inbox WHERE state = 0),"
+        " (SELECT COUNT(*) FROM questions WHERE answered_at IS NULL)",
+        (),
+    )
+    total, letters, asking = map(int, rows[0])
+    known = {str(phase): int(count) for phase, count in phases}
+    return Counts(total, known, letters, asking + known.get(Phase.AWAITING_APPROVAL, 0))

@@ -70,6 +70,7 @@ class DoorStats:
     commits: int = 0
     batches: int = 0
     redone: int = 0
+    batch_s: float = 0.0  #: from the first statement to durable, all batches together
     by_function: dict[str, list[int]] = field(default_factory=dict)
 
     def count(self, function: str, statements: int) -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import random
+import time
 from collections.abc import Awaitable, Callable, Sequence
 from typing import TYPE_CHECKING, Final
 
@@ -85,7 +86,9 @@ class Pump:
         while batch := await self._queue.take(self._batch_max):
             # Batches of all processes lock their sessions in the same order, parents before children.
             batch.sort(key=_keys)
+            began = time.perf_counter()
             outcomes = await self._settle(batch)
+            self._stats.batch_s += time.perf_counter() - began
             self._queue.finished(batch)
             self._deliver(batch, outcomes)
         if self._link is not None:

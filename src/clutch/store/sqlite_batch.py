@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
@@ -23,6 +24,13 @@ class SqliteBatches:
         self._stats = stats
 
     def settle(self, batch: Sequence[Job]) -> list[Outcome]:
+        began = time.perf_counter()
+        try:
+            return self._settle(batch)
+        finally:
+            self._stats.batch_s += time.perf_counter() - began
+
+    def _settle(self, batch: Sequence[Job]) -> list[Outcome]:
         self._stats.batches += 1
         if len(batch) == 1:
             return [self._by_itself(batch[0])]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+from functools import cache
 from typing import Annotated
 
 from pydantic import Field
@@ -13,6 +15,7 @@ from clutch.core.policy import Policy
 from clutch.gateway import objects
 from clutch.protocol import health, spending
 from clutch.protocol.spending import By
+from clutch.surfaces.http import answers
 from clutch.surfaces.http.bodies import Body, Query
 from clutch.surfaces.http.routes import Ask, Entry, Reply
 
@@ -65,9 +68,24 @@ async def sweep(ask: Ask[Sweeping, Query]) -> Reply:
     return Reply(await ask.house.desk.sweep(is_dry=ask.body.dry_run))
 
 
+async def openapi(ask: Ask[Body, Query]) -> Reply:
+    """All of this, for programs that read it."""
+    del ask
+    return Reply(await asyncio.to_thread(_document))
+
+
+@cache
+def _document() -> dict[str, object]:
+    from clutch.surfaces.http.app import ENTRIES as EVERY
+    from clutch.surfaces.http.openapi import document
+
+    return document(EVERY)
+
+
 ENTRIES = (
-    Entry("GET", "/v1/health", Scope.READ, healthy),
-    Entry("GET", "/v1/usage", Scope.READ, usage, query=UsageQuery),
-    Entry("GET", "/v1/agents", Scope.READ, agents),
-    Entry("POST", "/v1/gc", Scope.ADMIN, sweep, Sweeping),
+    Entry("GET", "/v1/openapi.json", Scope.READ, openapi, answer=answers.Document),
+    Entry("GET", "/v1/health", Scope.READ, healthy, answer=answers.Health),
+    Entry("GET", "/v1/usage", Scope.READ, usage, query=UsageQuery, answer=answers.Spending),
+    Entry("GET", "/v1/agents", Scope.READ, agents, answer=answers.Agents),
+    Entry("POST", "/v1/gc", Scope.ADMIN, sweep, Sweeping, answer=answers.Swept),
 )

@@ -20,7 +20,7 @@ from clutch.gateway.spawns import Asked
 from clutch.protocol.questions import Decision
 from clutch.surfaces.http import answers
 from clutch.surfaces.http.answers import Answer
-from clutch.surfaces.http.bodies import Body, Query
+from clutch.surfaces.http.bodies import Body, Query, Words
 from clutch.surfaces.http.routes import Ask, Entry, Reply
 
 SPAWN_BYTES_MAX = 8 * 1024 * 1024  #: attachments travel with it
@@ -63,12 +63,8 @@ class SpawnBody(Body):
         return {**own, "required": ["task"], "additionalProperties": False}
 
 
-class Why(Body):
+class Killing(Body):
     reason: str = "killed"
-
-
-class Words(Body):
-    text: str
 
 
 class MaybeWords(Body):
@@ -129,7 +125,7 @@ def _requester(ask: Ask[SpawnBody, Query]) -> str:
 _SPAWN_STATUS = {"accepted": 201, "forbidden": 403, "error": 400}
 
 
-async def kill(ask: Ask[Why, Query]) -> Reply:
+async def kill(ask: Ask[Killing, Query]) -> Reply:
     """Stop a task and everything below it for good. Its result is never told."""
     return Reply(await ask.house.desk.kill(ask.caller, ask.target, ask.body.reason))
 
@@ -205,9 +201,10 @@ def _verb(
     scope: Scope = Scope.WRITE,
     *,
     is_tool: bool = True,
+    status: int = 200,
 ) -> Entry:
-    path = f"/v1/tasks/{{target}}/{name}"
-    return Entry("POST", path, scope, handler, body, answer=answer, tool=name if is_tool else None)
+    path, tool = f"/v1/tasks/{{target}}/{name}", name if is_tool else None
+    return Entry("POST", path, scope, handler, body, answer=answer, tool=tool, status=status)
 
 
 ENTRIES = (
@@ -220,14 +217,16 @@ ENTRIES = (
         bytes_max=SPAWN_BYTES_MAX,
         answer=answers.Spawned,
         tool="spawn",
+        refusal=answers.SpawnRefused,
+        status=201,
     ),
-    _verb("kill", kill, answers.Killed, Why),
+    _verb("kill", kill, answers.Killed, Killing),
     _verb("steer", steer, answers.Steered, Words),
     _verb("send", send, answers.Sent, Sending),
     _verb("pause", pause, answers.Changed),
     _verb("resume", resume, answers.Changed),
-    _verb("retry", retry, answers.Spawned, MaybeWords, is_tool=False),
-    _verb("continue", continue_, answers.Spawned, MaybeWords, is_tool=False),
+    _verb("retry", retry, answers.Spawned, MaybeWords, is_tool=False, status=201),
+    _verb("continue", continue_, answers.Spawned, MaybeWords, is_tool=False, status=201),
     _verb("remove", remove, answers.Task, is_tool=False),
     _verb("redeliver", redeliver, answers.Task, is_tool=False),
     _verb("dismiss", dismiss, answers.Task, is_tool=False),

@@ -247,6 +247,21 @@ class Why(Answer):
     text: str
 
 
+class Step(Answer):
+    n: int
+    at: Moment | None
+    kind: str
+    seq: int | None
+    run_id: str | None
+    text: str
+    detail: dict[str, Any]
+
+
+class Journal(Answer):
+    steps: list[Step]
+    next: int | None
+
+
 # ---- acting ------------------------------------------------------------------------------------------
 
 
@@ -258,6 +273,11 @@ class Spawned(Answer):
     label: str
     model: str | None
     warnings: list[str]
+
+
+class SpawnRefused(Answer):
+    status: Literal["forbidden", "error"]
+    error: str
 
 
 class NotStopped(Answer):
@@ -280,6 +300,7 @@ class Steered(Answer):
 
 class Sent(Answer):
     status: Literal["ok", "accepted", "timeout"]
+    reply: str | None = None
 
 
 class Changed(Answer):
@@ -314,3 +335,100 @@ class Inbox(Answer):
 class Answered(Answer):
     status: Literal["answered", "approved", "revising", "ended"]
     task_id: str | None
+
+
+# ---- the rest ----------------------------------------------------------------------------------------
+
+
+class Session(Answer):
+    session_key: str
+    kind: str
+    agent_id: str
+    depth: int
+    last_progress_at: Moment | None
+    task: Task | None
+
+
+class Sessions(Answer):
+    sessions: list[Session]
+
+
+class Deleted(Answer):
+    status: Literal["archived", "deleted"]
+    session_key: str
+
+
+class Letter(Answer):
+    letter_id: str
+
+
+class AgentAnswer(Answer):
+    agent_id: str
+    model: str
+    workspace: str | None
+
+
+class Agents(Answer):
+    agents: list[AgentAnswer]
+
+
+class NamedUse(Use):
+    name: str
+
+
+class Spending(Answer):
+    by: Literal["root", "agent", "model", "day"]
+    usage: list[NamedUse]
+
+
+class Health(Answer):
+    status: Literal["ok", "draining"]
+    version: str
+    schema_: int = Field(alias="schema")
+    database: Literal["sqlite", "postgresql"]
+    workers: int
+    running: int
+    queued: int
+    undelivered: int
+
+
+class Swept(Answer):
+    dry_run: bool
+    archived: list[str]
+    forgotten: list[str]
+    transcript_bytes: int
+
+
+class WaitedFor(Answer):
+    task_id: str | None
+    session_key: str
+    label: str | None
+    phase: Phase | None
+
+
+class Ending(Answer):
+    status: Literal["stopping", "draining"]
+    pid: int
+    waiting_for: list[WaitedFor] = []
+
+
+class Document(Answer):
+    """This one."""
+
+    openapi: str
+    paths: dict[str, Any]
+    components: dict[str, Any]
+
+
+class Said(Answer):
+    code: str
+    message: str
+    field: str | None = None
+    rule: str | None = None
+    remedy: str | None = None
+    candidates: list[str] = []
+    retry_after_seconds: float | None = None
+
+
+class ProblemAnswer(Answer):
+    error: Said

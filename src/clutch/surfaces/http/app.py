@@ -22,7 +22,7 @@ from starlette.types import ASGIApp
 
 from clutch.errors import ClutchError, InvalidInput
 from clutch.gateway.checks import check_key
-from clutch.surfaces.http import about, acting, ending, events, sessions, tasks
+from clutch.surfaces.http import about, acting, ending, events, metrics, sessions, tasks
 from clutch.surfaces.http.bodies import read_body, read_query
 from clutch.surfaces.http.guard import CALLER, Guard, refusal
 from clutch.surfaces.http.replays import Replays
@@ -38,6 +38,7 @@ ENTRIES: tuple[Entry, ...] = (
     *sessions.ENTRIES,
     *about.ENTRIES,
     *ending.ENTRIES,
+    *metrics.ENTRIES,
 )
 MCP = "/mcp"
 INTERNAL = "something went wrong inside the gateway; its log says what"

@@ -25,6 +25,10 @@ class Body(BaseModel):
     model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
 
 
+class Words(Body):
+    text: str
+
+
 class Query(BaseModel):
     """Behind the `?` everything is text, and is read as what it should be."""
 

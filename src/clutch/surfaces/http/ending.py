@@ -11,6 +11,7 @@ from clutch.core import keys
 from clutch.core.authority import Scope
 from clutch.gateway.leaving import Leaving
 from clutch.protocol.ahead import Working
+from clutch.surfaces.http import answers
 from clutch.surfaces.http.bodies import Body, Query
 from clutch.surfaces.http.routes import Ask, Entry, Reply
 from clutch.surfaces.problems import Problem
@@ -56,6 +57,6 @@ def _waited_for(one: Working) -> dict[str, str | None]:
 
 
 ENTRIES = (
-    Entry("POST", "/v1/stop", Scope.ADMIN, stop),
-    Entry("POST", "/v1/drain", Scope.ADMIN, drain, DrainBody),
+    Entry("POST", "/v1/stop", Scope.ADMIN, stop, answer=answers.Ending, status=202),
+    Entry("POST", "/v1/drain", Scope.ADMIN, drain, DrainBody, answer=answers.Ending, status=202),
 )

@@ -71,4 +71,4 @@ def _written(news: News) -> str:
     return f"{place}event: {news.name}\ndata: {news.data}\n\n"
 
 
-ENTRIES = (Entry("GET", "/v1/events", Scope.READ, events, query=EventsQuery),)
+ENTRIES = (Entry("GET", "/v1/events", Scope.READ, events, query=EventsQuery, media="text/event-stream"),)

@@ -83,8 +83,9 @@ class Reply:
 class Entry:
     """`scope`: what it takes to get as far as the handler; the guard of the verbs asks again for the target.
 
-    `answer`: what its answers look like. `tool`: its name for whoever comes over MCP, described in the first line of
-    the handler; who speaks from a session has these paths and no others."""
+    `answer`: what its answers look like, if they are JSON; `refusal`: what it says no with, beside errors. `tool`: its
+    name for whoever comes over MCP, described in the first line of the handler; who speaks from a session has these
+    paths and no others."""
 
     method: str
     path: str
@@ -95,6 +96,9 @@ class Entry:
     bytes_max: int = BODY_BYTES_MAX
     answer: type[Answer] | None = None
     tool: str | None = None
+    refusal: type[Answer] | None = None
+    status: int = 200
+    media: str = "application/json"
 
     @property
     def is_write(self) -> bool:

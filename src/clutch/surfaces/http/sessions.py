@@ -10,12 +10,9 @@ from clutch.core.authority import Scope
 from clutch.gateway import objects, reads
 from clutch.protocol import history
 from clutch.protocol.listing import LIMIT_MAX
-from clutch.surfaces.http.bodies import Body, PageQuery, Query
+from clutch.surfaces.http import answers
+from clutch.surfaces.http.bodies import Body, PageQuery, Query, Words
 from clutch.surfaces.http.routes import Ask, Entry, Reply
-
-
-class Words(Body):
-    text: str
 
 
 class SessionsQuery(Query):
@@ -64,8 +61,15 @@ async def delete(ask: Ask[Body, DeleteQuery]) -> Reply:
 
 
 ENTRIES = (
-    Entry("GET", "/v1/sessions", Scope.READ, listed, query=SessionsQuery),
-    Entry("GET", "/v1/sessions/{key}/transcript", Scope.READ, transcript, query=PageQuery),
-    Entry("DELETE", "/v1/sessions/{key}", Scope.ADMIN, delete, query=DeleteQuery),
-    Entry("POST", "/v1/sessions/{key}/messages", Scope.WRITE, say, Words),
+    Entry("GET", "/v1/sessions", Scope.READ, listed, query=SessionsQuery, answer=answers.Sessions),
+    Entry(
+        "GET",
+        "/v1/sessions/{key}/transcript",
+        Scope.READ,
+        transcript,
+        query=PageQuery,
+        answer=answers.Messages,
+    ),
+    Entry("DELETE", "/v1/sessions/{key}", Scope.ADMIN, delete, query=DeleteQuery, answer=answers.Deleted),
+    Entry("POST", "/v1/sessions/{key}/messages", Scope.WRITE, say, Words, answer=answers.Letter, status=202),
 )

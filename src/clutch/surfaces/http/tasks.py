@@ -99,7 +99,7 @@ ENTRIES = (
         answer=answers.Messages,
     ),
     Entry("GET", "/v1/tasks/{target}/why", Scope.READ, why, answer=answers.Why, tool="why"),
-    Entry("GET", "/v1/tasks/{target}/replay", Scope.READ, replay, query=PageQuery),
+    Entry("GET", "/v1/tasks/{target}/replay", Scope.READ, replay, query=PageQuery, answer=answers.Journal),
     Entry("GET", "/v1/tasks/{target}/result", Scope.READ, result, answer=answers.Result, tool="result"),
     Entry(
         "GET",

@@ -1,0 +1,105 @@
+"""The OpenAPI document, from the table of paths and the strict models of what is asked and answered."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any
+
+from pydantic import BaseModel
+from pydantic.json_schema import JsonSchemaMode, models_json_schema
+
+from clutch import __version__
+from clutch.surfaces.http.answers import ProblemAnswer
+from clutch.surfaces.http.bodies import Body
+from clutch.surfaces.http.routes import Entry
+from clutch.surfaces.problems import STATUS
+
+Json = dict[str, Any]
+Known = Mapping[Any, Json]  #: by the model, how it is referred to
+
+REF = "#/components/schemas/{model}"
+KEY_PARAMETER: Json = {
+    "name": "Idempotency-Key",
+    "in": "header",
+    "schema": {"type": "string", "minLength": 1, "maxLength": 200, "pattern": "^[!-~]+$"},
+    "description": "the same key and body get the same answer",
+}
+
+
+def document(entries: Iterable[Entry]) -> Json:
+    entries = list(entries)
+    used = sorted({model for entry in entries for model in _models(entry)}, key=lambda model: model.__name__)
+    wanted: Sequence[tuple[type[BaseModel], JsonSchemaMode]] = [(model, "validation") for model in used]
+    refs, defined = models_json_schema(wanted, ref_template=REF)
+    known: Known = {model: ref for (model, _), ref in refs.items()}
+    paths: Json = {}
+    for entry in entries:
+        paths.setdefault(entry.path, {})[entry.method.lower()] = _operation(entry, known)
+    return {
+        "openapi": "3.1.0",
+        "info": {"title": "Clutch", "version": __version__},
+        "security": [{"token": []}],
+        "paths": paths,
+        "components": {
+            "schemas": defined.get("$defs", {}),
+            "securitySchemes": {"token": {"type": "http", "scheme": "bearer"}},
+        },
+    }
+
+
+def _models(entry: Entry) -> Iterator[type[BaseModel]]:
+    yield ProblemAnswer
+    yield from (model for model in (entry.answer, entry.refusal) if model is not None)
+    if entry.body is not Body:
+        yield entry.body
+
+
+def _operation(entry: Entry, known: Known) -> Json:
+    about = (entry.handler.__doc__ or "").strip().partition("\n")[0]
+    operation: Json = {
+        "operationId": f"{entry.method.lower()}{re.sub(r'[^a-zA-Z]+', '_', entry.path)}".strip("_"),
+        "description": f"{about} Scope: {entry.scope}.".strip(),
+        "x-scope": entry.scope.value,
+        "parameters": [*_parameters(entry)],
+        "responses": _responses(entry, known),
+    }
+    if entry.body is not Body:
+        is_needed = bool(entry.body.model_json_schema().get("required"))
+        content = {"application/json": {"schema": known[entry.body]}}
+        operation["requestBody"] = {"required": is_needed, "content": content}
+    return operation
+
+
+def _parameters(entry: Entry) -> Iterator[Json]:
+    for name in re.findall(r"{(\w+)}", entry.path):
+        yield {"name": name, "in": "path", "required": True, "schema": {"type": "string", "minLength": 1}}
+    asked = entry.query.model_json_schema(ref_template="#/$defs/{model}")
+    for name, given in asked.get("properties", {}).items():
+        yield {"name": name, "in": "query", "schema": _inlined(given, asked.get("$defs", {}))}
+    if entry.is_write:
+        yield KEY_PARAMETER
+
+
+def _inlined(given: Any, defined: Json) -> Any:
+    """Parameters have no place for definitions of their own."""
+    if isinstance(given, list):
+        return [_inlined(one, defined) for one in given]
+    if not isinstance(given, dict):
+        return given
+    if "$ref" in given:
+        return _inlined(defined[given["$ref"].rpartition("/")[2]], defined)
+    return {name: _inlined(value, defined) for name, value in given.items()}
+
+
+def _responses(entry: Entry, known: Known) -> Json:
+    schema = {"type": "string"} if entry.answer is None else known[entry.answer]
+    problem = known[ProblemAnswer]
+    if entry.refusal is not None:
+        problem = {"anyOf": [problem, known[entry.refusal]]}
+    said: Json = {str(entry.status): {"description": "done", "content": {entry.media: {"schema": schema}}}}
+    for code, status in STATUS.items():
+        known_as = said.setdefault(str(status), {"description": code})
+        known_as["description"] = " or ".join(dict.fromkeys([*known_as["description"].split(" or "), code]))
+        known_as["content"] = {"application/json": {"schema": problem}}
+    return said
