@@ -432,10 +432,3 @@ class Said(Answer):
 
 class ProblemAnswer(Answer):
     error: Said
-
-
-class Swept(Open):
-    dry_run: bool
-    archived: list[str]
-    forgotten: list[str]
-    transcript_bytes: int
