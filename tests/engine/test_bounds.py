@@ -14,7 +14,7 @@ import pytest
 
 from clutch.core.bounds import ACCEPTED
 from clutch.core.messages import Answer, Call, Input, Result, Results, Usage
-from clutch.core.model import Outcome, Plan
+from clutch.core.model import Outcome, Phase, Plan
 from clutch.core.policy import Policy
 from clutch.core.wording import LOOP_NOTE, SUBMIT_NOTE
 from clutch.engine import typed
@@ -22,7 +22,7 @@ from clutch.ports import ModelRequest
 from clutch.protocol import turns
 from clutch.store.door import Door, DoorStats, Keys, Listener
 from tests.engine.conftest import Build
-from tests.engine.house import POLICY, House, opening, step
+from tests.engine.house import POLICY, House, ask_for, opening, step
 
 pytestmark = pytest.mark.anyio
 
@@ -201,6 +201,28 @@ async def test_plan_needs_no_form(build: Build) -> None:
     await house.until(is_ready)
     task = await house.task("child")
     assert (task.plan, task.result) == (Plan.DRAFTING, "PLAN: look, then count")
+
+
+async def test_draft_may_spawn_and_neither_it_nor_its_child_is_offered_what_writes(build: Build) -> None:
+    async def script(request: ModelRequest) -> Answer | str:
+        if step(request):
+            return "done"
+        if "be planner" in opening(request):
+            return ask_for("helper")
+        if "do helper" in opening(request):
+            return "found"
+        return uses(("sessions_spawn", {"task": "be planner", "label": "planner", "planMode": True}))
+
+    house = await build(script)
+    house.tool("change", ok)
+    await house.hire()
+    await house.say("go")
+    await house.until_phase("planner", Phase.AWAITING_APPROVAL)
+    offered = [
+        {tool.name for tool in house.model.of(words)[0].tools} for words in ("be planner", "do helper")
+    ]
+    assert all("sessions_spawn" in names and "change" not in names for names in offered)
+    assert "change" in {tool.name for tool in house.model.of("go")[0].tools}
 
 
 class DyingDoor:

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from clutch import Clutch, NotFound
+from clutch import Clutch, IdempotencyConflict, NotFound
 from clutch.core.authority import OperatorCaller, Scope
 from clutch.core.messages import Answer, Call, Input, Usage
 from clutch.core.model import Phase
@@ -335,6 +335,24 @@ async def test_stop_ends_everything_and_says_how_many(tmp_path: Path) -> None:
         assert [(await task).outcome for task in tasks] == ["killed"] * 3
         await c.settled()
         assert (await c.command("/subagents")).startswith("Subagents (this session)   Active: 0 · Done: 3")
+
+
+async def test_command_with_the_same_key_acts_once_and_is_answered_the_same(tmp_path: Path) -> None:
+    async with chat(tmp_path) as (c, puppets):
+        _ = await c.spawn("a", label="first")
+        said = await asyncio.gather(*(c.command("/stop", idempotency_key="k") for _ in range(2)))
+        assert said == ["No turn was running here and 1 subagents."] * 2
+        second = await c.spawn("b", label="second")
+        assert await c.command("/stop", idempotency_key="k") == said[0]
+        with pytest.raises(IdempotencyConflict):
+            await c.command("/kill all", idempotency_key="k")
+        for _ in range(2):
+            await c.say("/kill first", idempotency_key="k2")
+            await c.say("/model other", idempotency_key="k3")
+        assert await c.reply() == f"Already finished: {(await c.tasks(label='first'))[0].id}."
+        assert await c.reply() == "Model: other, from the next turn on."
+        puppets.go.set()
+        assert (await second).outcome == "ok"
 
 
 # ---- the session -------------------------------------------------------------------------------------

@@ -11,8 +11,10 @@ from clutch.core import keys
 from clutch.core.admission import Cleanup, Context, Refused, SpawnRequest
 from clutch.core.agents import Agent, AgentDefaults, Delegation, Subagents, roster
 from clutch.core.authority import ToolPolicy, from_text
+from clutch.core.events import Verdict
 from clutch.core.model import Thinking
 from clutch.protocol import control
+from clutch.protocol.pages import plan_hash
 from clutch.protocol.spawn import Accepted, spawn
 from tests.protocol.world import World
 
@@ -318,3 +320,29 @@ async def told(world: World, parent: int, label: str) -> int:
 
 async def retained(world: World) -> list[int]:
     return [number for (number,) in await world.rows("SELECT id FROM tasks WHERE retained = 1 ORDER BY id")]
+
+
+# ---- while a plan is made ----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("phase", ["drafting", "approved"])
+async def test_children_of_a_draft_may_only_read_and_those_of_an_approved_plan_may_more(
+    world: World, main: int, phase: str
+) -> None:
+    planner = await world.started(main, "planner", plan_mode=True)
+    if phase == "approved":
+        await planner.finish("the plan")
+        verdict = (Verdict.APPROVE, plan_hash("the plan"), "", "boss")
+        await world.door.alone(control.decide, world.policy, planner.session_id, *verdict)
+        planner = await world.start(planner.session_id)
+    child = await world.child(planner.session_id, "child")
+    below = await world.child(child, "below")
+    read_only = [from_text((await row(world, one, "rights"))[0]).read_only for one in (child, below)]
+    assert read_only == [phase == "drafting"] * 2
+
+
+async def test_nobody_plans_with_code_that_keeps_to_no_filter(world: World, main: int) -> None:
+    planner = await world.started(main, "planner", plan_mode=True)
+    answer = await refused(world, planner.session_id, runtime="other")
+    assert answer.error.startswith("runtime: 'other'")
+    await accepted(world, main, runtime="other")

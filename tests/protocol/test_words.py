@@ -7,13 +7,14 @@ from typing import Any
 
 import pytest
 
+from clutch.core import pingpong
 from clutch.core.authority import EVERY_SCOPE, AgentCaller, OperatorCaller, Role, Verb
 from clutch.core.events import Verdict
 from clutch.core.messages import Input, Result, Results
-from clutch.core.model import Delivery, LetterState, Outcome, Phase, Workspace
+from clutch.core.model import Delivery, LetterKind, LetterState, Outcome, Phase, Workspace
 from clutch.core.policy import Control, LateResult
 from clutch.errors import Forbidden, NotFound, RateLimited
-from clutch.protocol import control, guarding, listing, preparing, turns
+from clutch.protocol import control, guarding, letters, listing, preparing, turns
 from clutch.protocol.control import AlreadyFinished, KillReport, NotPossible, StopReport
 from clutch.protocol.guarding import guarded
 from clutch.protocol.pages import plan_hash
@@ -196,6 +197,27 @@ async def test_stopped_session_answers_the_next_words_and_nothing_older(world: W
     await again.finish("here I am")
 
 
+@pytest.mark.parametrize("kind", [LetterKind.USER, LetterKind.INSTRUCTION, LetterKind.PEER])
+async def test_words_that_were_not_read_outlive_a_stop(world: World, main: int, kind: LetterKind) -> None:
+    """What its turn had read is over with it; what came meanwhile starts the next one."""
+    await world.tell(main, "go")
+    await world.start(main)
+    body = "wait, also this"
+    if kind is LetterKind.PEER:
+        talk = pingpong.begins("k", (9, "agent:other:main"), (main, "agent:main:main"), body)
+        assert talk is not None
+        body = pingpong.dump(talk)
+    await world.door.tx(main, letters.post, main, "unread", kind, body)
+    await world.door.alone(control.stop, world.policy, main, "stop", "boss")
+    assert await world.one("SELECT state FROM inbox WHERE kind = 'user' AND body = 'go'") == LetterState.VOID
+    await world.live()
+    assert await world.one("SELECT state FROM inbox WHERE idem = 'unread'") == LetterState.ACKED
+    first, *rest = await world.inputs(main)
+    assert first == "go"
+    assert len(rest) == 1
+    assert "wait, also this" in rest[0]
+
+
 async def test_stop_of_a_child_is_its_kill(world: World, main: int) -> None:
     run = await world.started(main)
     report = await world.door.alone(control.stop, world.policy, run.session_id, "stop", "boss")
@@ -322,17 +344,34 @@ def _bite(now: float, session_id: int, parent_id: int | None) -> Any:
     yield "UPDATE sessions SET parent_id = ? WHERE id = ?", (parent_id, session_id)
 
 
-async def test_session_that_a_result_rose_to_decides_about_the_plan(world: World, main: int) -> None:
-    """The requester has finished; its child writes a plan in a later generation, whose letter rose to main."""
+async def test_plan_of_a_requester_that_is_gone_rises_and_is_decided_there(world: World, main: int) -> None:
+    """The requester has waited long enough and finished; then its child has a plan."""
     parent = await world.started(main, "parent")
-    child = await world.started(parent.session_id, "child")
+    planner = await world.started(parent.session_id, "planner", plan_mode=True)
     await parent.finish("my part")
     world.clock.advance(1801)
     await world.ring()
-    await child.finish("late finding")
-    await world.mail()
-    assert (await world.letter(child.session_id)).session_id == main
-    assert (await world.door.read(where, child.session_id)).controller_id == main
+    await planner.finish("look, then leap")
+    await world.live()
+    assert (await world.session(parent.session_id)).closed
+    (read,) = [said for said in await world.inputs(main) if "[PLAN READY]" in said]
+    assert plan_hash("look, then leap") in read
+    assert (await world.door.read(where, planner.session_id)).controller_id == main
+    verdict = (Verdict.APPROVE, plan_hash("look, then leap"), "", "main")
+    known: tuple[Any, ...] = (control.decide, world.policy, planner.session_id, *verdict)
+    await world.door.alone(guarded, agent(main, Role.MAIN), Verb.APPROVE, planner.session_id, *known)
+    await world.live()
+    assert (await world.task(planner.session_id)).outcome is Outcome.OK
+
+
+async def test_plan_waits_for_a_main_session_that_comes_back(world: World, main: int) -> None:
+    planner = await world.started(main, "planner", plan_mode=True)
+    await world.door.alone(control.close_main, world.policy, main)
+    await planner.finish("look, then leap")
+    await world.live()
+    await world.door.alone(control.open_main, world.policy, main)
+    await world.live()
+    assert any("[PLAN READY]" in said for said in await world.inputs(main))
 
 
 async def test_denied_verb_writes_nothing_and_a_lost_run_has_no_say(world: World, main: int) -> None:

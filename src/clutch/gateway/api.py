@@ -18,6 +18,7 @@ from contextlib import AbstractAsyncContextManager, AsyncExitStack
 from dataclasses import dataclass
 from types import TracebackType
 from typing import Any, Literal, Protocol, Self, TypeVar, Unpack
+from weakref import WeakValueDictionary
 
 from clutch.core import authority, keys, routes
 from clutch.core.admission import Refused
@@ -243,6 +244,7 @@ class Gateway:
         self._inside: _Inside | None = None
         self.visits = Visits()  #: of those who come through a surface
         self.leaving: Leaving | None = None  #: None: part of a program, which decides itself when to end
+        self.under_way: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()  #: commands, by key
 
     async def __aenter__(self) -> Self:
         if self._was_entered:
@@ -462,11 +464,18 @@ class Gateway:
         return key
 
     async def command(
-        self, line: str, *, session: str = MAIN_SESSION, caller: OperatorCaller = PERSON
+        self,
+        line: str,
+        *,
+        session: str = MAIN_SESSION,
+        idempotency_key: str | None = None,
+        caller: OperatorCaller = PERSON,
     ) -> str:
-        """A slash command, and the text that answers it."""
+        """A slash command, and the text that answers it: the same for the same key, and nothing is done again."""
+        check_key(idempotency_key)
         check_text("line", line, self._kit.policy.limits.task_bytes_max)
-        return await run_command(self, session, line, caller)
+        key = None if idempotency_key is None else f"{session}:{idempotency_key}"
+        return await run_command(self, session, line, caller, key)
 
     async def session(self, session: str) -> tuple[int, str]:
         """For surfaces: the number of a main session, made if it is not there, and its agent."""

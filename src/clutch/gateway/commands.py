@@ -6,18 +6,28 @@ answer; only a store that fails is the surface's to handle.
 
 from __future__ import annotations
 
+import asyncio
+import hashlib
 import re
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable, Mapping
+from functools import partial
 from typing import TYPE_CHECKING
 
 from clutch.core import keys, queueing
 from clutch.core.authority import EVERY_SCOPE, OperatorCaller, Verb
 from clutch.core.model import Route
 from clutch.core.shown import tokens, visible
-from clutch.errors import AmbiguousTarget, ClutchError, InvalidInput, NotFound, StoreError
+from clutch.errors import (
+    AmbiguousTarget,
+    ClutchError,
+    IdempotencyConflict,
+    InvalidInput,
+    NotFound,
+    StoreError,
+)
 from clutch.gateway import subagent_commands
 from clutch.gateway.chat import MAIN_SESSION, Chat, Command, nothing, only_word
-from clutch.protocol import bindings, control, inbox, lists, threads
+from clutch.protocol import bindings, control, inbox, lists, replies, threads
 
 if TYPE_CHECKING:
     from clutch.gateway.api import Gateway
@@ -35,14 +45,16 @@ def is_command(text: str) -> bool:
 async def run_command(
     gateway: Gateway, session_key: str, line: str, caller: OperatorCaller = PERSON, key: str | None = None
 ) -> str:
-    """`key`: the same line with the same key acts once."""
+    """`key`: the same line with the same key acts once, and is answered the same. Raises IdempotencyConflict."""
     found = _COMMAND.fullmatch(line.strip())
     command = None if found is None else COMMANDS.get(found[1])
     if found is None or command is None:
         return _unknown(line)
     session_id, agent_id = await gateway.session(session_key)
-    key = key or gateway.kit.ids.uuid4()
-    return await _answered(command, Chat(gateway, caller, session_key, session_id, agent_id, key), found[2])
+    own_key = key or gateway.kit.ids.uuid4()
+    chat = Chat(gateway, caller, session_key, session_id, agent_id, own_key)
+    answer = partial(_answered, command, chat, found[2])
+    return await answer() if key is None else await _once(chat, line, answer)
 
 
 async def run_in_thread(gateway: Gateway, line: str, thread: Route, key: str) -> str:
@@ -56,7 +68,21 @@ async def run_in_thread(gateway: Gateway, line: str, thread: Route, key: str) ->
     session_id = (await gateway.session(MAIN_SESSION))[0] if bound is None else bound
     about = await door.read(lists.status, session_id)
     chat = Chat(gateway, PERSON, about.key, session_id, about.agent_id, key, thread)
-    return await _answered(command, chat, found[2])
+    return await _once(chat, line, partial(_answered, command, chat, found[2]))
+
+
+async def _once(chat: Chat, line: str, answer: Callable[[], Awaitable[str]]) -> str:
+    """Two at the same moment: the second waits for the answer of the first."""
+    door, key, asked = chat.kit.door, f"command:{chat.key}", hashlib.sha256(line.encode()).hexdigest()
+    async with chat.gateway.under_way.setdefault(key, asyncio.Lock()):
+        kept = await door.read(replies.kept, key)
+        if kept is None:
+            said = await answer()
+            await door.alone(replies.keep, key, asked, 200, said)
+            return said
+    if kept.request != asked:
+        raise IdempotencyConflict()
+    return kept.body
 
 
 async def _answered(command: Command, chat: Chat, words: str | None) -> str:

@@ -69,18 +69,20 @@ def worth_waking(now: float, session_ids: Sequence[int]) -> Tx[list[int]]:
 
 
 def _pass_on(session: SessionRow) -> Tx[bool]:
-    """One level up, marked late. Silent ones and words to the closed session itself are void."""
+    """One level up, marked late: results, and plans that somebody must decide. Silent ones and words to the closed
+    session itself are void."""
     if session.parent_id is not None:
         moved = yield (
             "UPDATE inbox SET session_id = ?, seen = 0, late = 1, bubbled_from = COALESCE(bubbled_from, session_id),"
             " taken_run = NULL, taken_seq = NULL"
-            " WHERE session_id = ? AND state = 0 AND kind = 'announce' AND silent = 0 RETURNING id",
+            " WHERE session_id = ? AND state = 0 AND kind IN ('announce', 'plan') AND silent = 0 RETURNING id",
             (session.parent_id, session.id),
         )
         if moved:
             yield HINT, ("mail", session.parent_id)
     yield (
-        "UPDATE inbox SET state = 3 WHERE session_id = ? AND state = 0 AND (kind <> 'announce' OR silent = 1)",
+        "UPDATE inbox SET state = 3 WHERE session_id = ? AND state = 0"
+        " AND (kind NOT IN ('announce', 'plan') OR silent = 1)",
         (session.id,),
     )
     # What is left open stays unseen until `orphan` has told its senders: whoever runs that may die before.

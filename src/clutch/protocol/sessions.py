@@ -37,7 +37,8 @@ _LOCK_AT_STEP = (
 )
 _LOCK_PARENT = (
     f"SELECT {_COLUMNS}, rights, thinking, workspace,"  # noqa: S608 (as above)
-    " (SELECT r.route FROM runs r WHERE r.id = sessions.run_id) FROM sessions WHERE id = ? {lock}"
+    " (SELECT r.route FROM runs r WHERE r.id = sessions.run_id),"
+    " (SELECT t.plan FROM tasks t WHERE t.id = sessions.id) FROM sessions WHERE id = ? {lock}"
 )
 
 
@@ -89,6 +90,7 @@ class ParentRow(SessionRow):
     thinking: str | None
     workspace: str | None
     turn_route: str | None  #: where the reply of its turn goes; None: no turn is open, or nobody hears it
+    plan: str | None  #: None: it has no task
 
     @property
     def captured_route(self) -> str | None:

@@ -236,10 +236,15 @@ def _child(
 ) -> Tx[_Child | Refused]:
     """Everything there is to decide; nothing is written yet."""
     request, agent_id = order.request, admitted.agent_id
-    asked = authority.Request(request.tools, sandbox=request.needs_sandbox)
+    is_planned = parent.plan == Plan.DRAFTING
+    asked = authority.Request(request.tools, sandbox=request.needs_sandbox, read_only=is_planned)
     rights = _given(parent.rights, policy.grant(agent_id), policy.tools, asked)
     if isinstance(rights, authority.NoSandbox):
         return Refused(rights.reason, {"key": "sandbox"})
+    if rights.read_only and request.runtime != admission.OWN_RUNTIME:
+        return Refused(
+            f"runtime: {request.runtime[:64]!r} keeps to no filter of tools, and a plan is made without"
+        )
     if request.workspace is Workspace.ISOLATED and policy.agent(agent_id).sandbox is False:
         return Refused(
             f"workspace: isolated needs walls, and agent {agent_id!r} works without", {"key": "sandbox"}

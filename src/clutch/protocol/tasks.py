@@ -365,13 +365,17 @@ def lock_below(session_id: int) -> Tx[list[SessionRow]]:
 
 
 def skip_letters(
-    now: float, policy: Policy, readers: Sequence[int], senders: Sequence[int], actor: str
+    now: float, policy: Policy, readers: Sequence[int], senders: Sequence[int], actor: str, stays: int = 0
 ) -> Tx[None]:
-    """What lies with dying readers, and what the senders' letters still wait to tell to anybody else."""
+    """What lies with dying readers, and what the senders' letters still wait to tell to anybody else.
+
+    `stays`: the reader that lives on. What somebody wrote to it and it has not read is not part of what ends."""
     rows = yield (
         "UPDATE inbox SET state = 3 WHERE state = 0"
-        " AND (session_id {any} OR (task_id {any} AND taken_seq IS NULL)) RETURNING task_id, kind, silent",
-        (list(readers), list(senders)),
+        " AND (session_id {any} OR (task_id {any} AND taken_seq IS NULL))"
+        " AND NOT (session_id = ? AND taken_seq IS NULL AND kind IN ('user', 'instruction', 'peer'))"
+        " RETURNING task_id, kind, silent",
+        (list(readers), list(senders), stays),
     )
     skipped: dict[int, ev.Event] = {
         task_id: ev.RequesterKilled(now)

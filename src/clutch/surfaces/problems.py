@@ -15,6 +15,7 @@ from clutch.errors import (
     ClutchError,
     Draining,
     Forbidden,
+    IdempotencyConflict,
     InvalidInput,
     NoGateway,
     NotFound,
@@ -98,6 +99,8 @@ def problem_of(error: ClutchError) -> Problem:
             return Problem("not_found", message)
         case AmbiguousTarget():
             return Problem("ambiguous", message, candidates=error.candidates)
+        case IdempotencyConflict():
+            return Problem("idempotency_conflict", message)
         case PlanChanged() | QuestionChanged():
             return Problem("plan_changed", message, remedy="read it again, then decide with its new hash")
         case AlreadyFinished():

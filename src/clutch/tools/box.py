@@ -43,6 +43,7 @@ SPAWN = ToolSpec(
     "Give a task to a background child. Answers at once; its result is pushed to you: do not poll. Answer only "
     "after ALL have reported.",
     schema_of(sessions.ToldArguments),
+    read_only=True,  # the child of a session that may only read may only read, too
 )
 YIELD = ToolSpec(
     "sessions_yield",

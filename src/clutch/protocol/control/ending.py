@@ -48,7 +48,7 @@ def kill(
 
 
 def stop(now: float, policy: Policy, session_id: int, reason: str, actor: str) -> Tx[StopReport]:
-    """The session's own run and everything below it. A main session stays and waits for the next words."""
+    """The session's own run and everything below it. A main session stays, and answers what it had not read yet."""
     session = yield from sessions.lock(session_id)
     if session is None:
         raise NotFound(f"there is no session {session_id}")
@@ -59,7 +59,7 @@ def stop(now: float, policy: Policy, session_id: int, reason: str, actor: str) -
         )
     below = yield from tasks.lock_below(session_id)
     numbers = [one.id for one in below]
-    yield from tasks.skip_letters(now, policy, [session_id, *numbers], numbers, actor)
+    yield from tasks.skip_letters(now, policy, [session_id, *numbers], numbers, actor, session_id)
     stopped = yield from tasks.kill_all(now, policy, below, reason, actor)
     own_run = yield from _fall_silent(now, policy, session)
     return StopReport(own_run, tuple(stopped))

@@ -48,7 +48,7 @@ TOOLS: Final = (
     ToolSpec("fail", "", _NOTHING, replay_safe=True),
     ToolSpec("risky", "", _NOTHING, needs_approval=True),
     ToolSpec("ask_human", "", _NOTHING, replay_safe=True),
-    ToolSpec("sessions_spawn", "", _NOTHING),
+    ToolSpec("sessions_spawn", "", _NOTHING, read_only=True),
     ToolSpec("sessions_yield", "", _NOTHING, replay_safe=True, read_only=True),
     ToolSpec("subagents", "", _NOTHING, replay_safe=True),
 )
