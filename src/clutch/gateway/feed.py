@@ -1,6 +1,8 @@
 """One look for all who watch: timeline lines from the store, words and tools as they come from the bus.
 
 A watcher first gets what happened since its cursor, then everything new, without a gap or a repetition in between.
+Where several write to one store, a line may come up behind a cursor that was given already. Whoever comes back with
+that cursor gets it; if the cursor was given by another gateway, with the other lines of those moments once more.
 One who does not read is let go at a bound of bytes and can come back with the last cursor it was given: a slow
 reader never slows anybody else. Nobody watches, nothing is read.
 """
@@ -43,6 +45,22 @@ class News:
     cursor: str | None = None
 
 
+@dataclass(frozen=True, slots=True)
+class Joined:
+    """Where a watcher came in. `arrivals`: how many lines had been seen; later ones reach it by themselves."""
+
+    place: Cursor
+    arrivals: int
+
+
+@dataclass(frozen=True, slots=True)
+class Arrival:
+    """`is_live`: somebody watched when it came. Of the others nobody knows in which order they came."""
+
+    number: int
+    is_live: bool
+
+
 class Watcher:
     def __init__(self, task_id: int | None = None, root_id: int | None = None) -> None:
         self._task_id, self._root_id = task_id, root_id
@@ -78,7 +96,8 @@ class Feed:
         self._gateway = gateway
         self._watchers: set[Watcher] = set()
         self._place = stream.BEGINNING
-        self._seen: OrderedDict[Cursor, None] = OrderedDict()
+        self._seen: OrderedDict[Cursor, Arrival] = OrderedDict()
+        self._arrivals = 0
         self._looking = asyncio.Lock()
         self._roots: dict[int, int] = {}
 
@@ -87,32 +106,42 @@ class Feed:
         return len(self._watchers)
 
     @asynccontextmanager
-    async def watching(self, watcher: Watcher) -> AsyncIterator[Cursor]:
+    async def watching(self, watcher: Watcher) -> AsyncIterator[Joined]:
         """From here on everything new reaches the watcher; what was before this place it reads with `since`."""
         async with self._looking:
             if not self._watchers:
                 await self._begin()
             self._watchers.add(watcher)
-            place = self._place
+            joined = Joined(self._place, self._arrivals)
         try:
-            yield place
+            yield joined
         finally:
             self._watchers.discard(watcher)
 
     async def _begin(self) -> None:
         """What is there already is not new."""
         self._place = await self._gateway.kit.door.read(stream.newest)
-        self._seen.clear()
         await self._look()
 
-    async def since(self, cursor: Cursor, upto: Cursor) -> AsyncIterator[News]:
-        while True:
-            page = [one for one in await self._read(cursor) if one[0].cursor <= upto]
+    async def since(self, cursor: Cursor, joined: Joined) -> AsyncIterator[News]:
+        is_shared = self._gateway.kit.lives is not None
+        place = _a_little_before(cursor) if is_shared else cursor
+        given = self._seen.get(cursor)
+        told = None if given is None or not given.is_live else given.number
+        while page := await self._read(place):
             for moment, news in page:
-                cursor = moment.cursor
-                yield news
-            if not page:
-                return
+                place = moment.cursor
+                if place > joined.place:
+                    return
+                if place != cursor and self._is_missing(place, joined, told if place < cursor else 0):
+                    yield news
+
+    def _is_missing(self, place: Cursor, joined: Joined, told: int | None) -> bool:
+        """`told`: how many lines had been seen when its reader was given its cursor; None: nobody here knows."""
+        seen = self._seen.get(place)
+        if seen is None:  # within the overlap it is found with the next look, and reaches the watcher then
+            return place < _a_little_before(joined.place)
+        return (told is None or seen.number > told) and seen.number <= joined.arrivals
 
     async def run(self) -> None:
         async with asyncio.TaskGroup() as group:
@@ -133,11 +162,12 @@ class Feed:
             await changes.until(change)
 
     async def _look(self) -> None:
-        place = self._place._replace(at=max(0.0, self._place.at - OVERLAP_S))
+        place = _a_little_before(self._place)
         while page := await self._read(place):
             for moment, news in page:
                 if moment.cursor not in self._seen:
-                    self._seen[moment.cursor] = None
+                    self._arrivals += 1
+                    self._seen[moment.cursor] = Arrival(self._arrivals, bool(self._watchers))
                     for watcher in self._watchers:
                         watcher.put(news)
             place = page[-1][0].cursor
@@ -173,6 +203,10 @@ class Feed:
                 return None
             self._roots[session_id] = root
         return self._roots[session_id]
+
+
+def _a_little_before(place: Cursor) -> Cursor:
+    return place._replace(at=max(0.0, place.at - OVERLAP_S))
 
 
 def _page(now: float, place: Cursor) -> Tx[list[tuple[Moment, News]]]:

@@ -52,7 +52,7 @@ async def _watched(
             if not await _comes(watcher, closing):
                 yield ": ping\n\n"
     if watcher.is_behind:
-        yield f"event: gap\ndata: {json.dumps({'cursor': last or str(joined)})}\n\n"
+        yield f"event: gap\ndata: {json.dumps({'cursor': last or str(joined.place)})}\n\n"
 
 
 async def _comes(watcher: Watcher, closing: asyncio.Event) -> bool:

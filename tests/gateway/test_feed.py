@@ -1,0 +1,75 @@
+"""Whoever watches misses nothing, in whatever order several writers commit."""
+
+from __future__ import annotations
+
+import json
+from types import SimpleNamespace
+from typing import Any, cast
+
+import asyncpg
+import pytest
+
+from clutch.gateway.feed import Feed, News, Watcher
+from clutch.protocol import stream
+from clutch.store.postgres import PostgresStore
+from tests.engine.house import JumpClock
+from tests.protocol.conftest import POLICY
+from tests.protocol.world import World
+
+pytestmark = pytest.mark.anyio
+
+LINE = (
+    "INSERT INTO events(task_id, seq, at, actor, from_phase, to_phase, reason, generation)"
+    " VALUES($1, $2, $3, 'x', 'queued', 'queued', $4, 1)"
+)
+
+
+async def heard(feed: Feed, after: str) -> list[str]:
+    """Comes back with a cursor: the reasons of all it is told, now and with the next look."""
+    watcher = Watcher()
+    async with feed.watching(watcher) as joined:
+        found = [news async for news in feed.since(stream.parse(after), joined)]
+        await feed._look()
+        found += taken(watcher)
+    return [reason(news) for news in found]
+
+
+def taken(watcher: Watcher) -> list[News]:
+    return list(iter(watcher.take, None))
+
+
+def reason(news: News) -> str:
+    return str(json.loads(news.data)["reason"])
+
+
+def feed_of(store: PostgresStore) -> Feed:
+    """As several gateways would have one each."""
+    kit: Any = SimpleNamespace(door=store, lives=store.lives)
+    return Feed(cast(Any, SimpleNamespace(kit=kit)))
+
+
+async def test_line_that_is_committed_behind_a_cursor_is_read_by_whoever_comes_back_with_it(
+    postgres_dsn: str, clock: JumpClock
+) -> None:
+    async with PostgresStore(postgres_dsn, clock) as store:
+        world = World(store, cast(Any, clock), POLICY)
+        task = await world.child(await world.main())
+        one, other = [await asyncpg.connect(postgres_dsn) for _ in range(2)]
+        feed, elsewhere, now = feed_of(store), feed_of(store), clock.now()
+        start = str(await store.read(stream.newest))
+        slow = one.transaction()
+        await slow.start()
+        await one.execute(LINE, task, 100, now + 0.1, "slow")
+        async with feed.watching(Watcher()):
+            await other.execute(LINE, task, 101, now + 0.5, "quick")
+            await feed._look()
+        assert await heard(feed, start) == ["quick"]
+        await slow.commit()
+        quick = str(stream.Cursor(now + 0.5, task, 101))
+        assert await heard(feed, quick) == ["slow"]
+        assert "slow" in await heard(elsewhere, quick)
+        assert await heard(feed, start) == ["slow", "quick"]
+        await other.execute(LINE, task, 102, now + 9.0, "long after")
+        assert await heard(elsewhere, str(stream.Cursor(now + 8, 1, 1))) == ["long after"]
+        await one.close()
+        await other.close()
