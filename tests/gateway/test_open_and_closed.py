@@ -13,9 +13,12 @@ import pytest
 
 import clutch
 from clutch import Clutch, ClutchError, Policy, StateDirectoryInUse, Task
-from clutch.core.messages import Answer
+from clutch.core.messages import Answer, Input
 from clutch.core.policy import Work
+from clutch.engine.verbs import Verbs
+from clutch.gateway.api import MAIN_SESSION, PROGRAM
 from clutch.ports import ModelRequest, OnDelta
+from clutch.protocol import queries
 
 pytestmark = pytest.mark.anyio
 
@@ -112,3 +115,31 @@ def test_importing_the_package_loads_nothing_else() -> None:
     )
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
     assert done.stdout == "set()\n"
+
+
+# ---- a main session that was deleted -----------------------------------------------------------------
+
+
+@pytest.mark.parametrize("keep_transcript", [False, True])
+async def test_words_and_tasks_for_a_main_session_that_was_deleted_are_not_lost(
+    tmp_path: Path, keep_transcript: bool
+) -> None:
+    """Deleted, it begins anew; archived, it comes back with what was said in it."""
+    async with made(tmp_path / "state") as c:
+        await c.say("one")
+        assert await c.reply() == "yes"
+        first, _ = await c.session(MAIN_SESSION)
+        await Verbs(c.kit).delete(PROGRAM, first, keep_transcript=keep_transcript)
+        async with asyncio.timeout(20):
+            assert (await (await c.spawn("something", on_full="reject"))).text == "yes"
+            await c.say("two")
+            assert await c.reply() == "yes"
+        second, _ = await c.session(MAIN_SESSION)
+        said = [
+            entry.text
+            for entry in await c.kit.door.read(queries.transcript, second)
+            if isinstance(entry, Input)
+        ]
+        assert (second == first) == keep_transcript
+        assert "two" in said
+        assert ("one" in said) == keep_transcript

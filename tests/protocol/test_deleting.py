@@ -7,14 +7,16 @@ from dataclasses import replace
 
 import pytest
 
+from clutch.core import keys
 from clutch.core.admission import Mode
 from clutch.core.authority import EVERY_SCOPE, OperatorCaller
 from clutch.core.cleaning import EVERYTHING, Removal
 from clutch.core.hooks import Hook
 from clutch.core.model import Delivery, Outcome, Phase
 from clutch.errors import NotFound
-from clutch.protocol import control, history
+from clutch.protocol import control, history, targets
 from clutch.protocol.control import NotPossible
+from clutch.protocol.targets import Standpoint
 from tests.protocol.test_archiving import told, words
 from tests.protocol.test_dead_letters import given_up
 from tests.protocol.world import World
@@ -126,6 +128,25 @@ async def test_what_is_deleted_or_archived_leaves_the_lists_and_says_so_when_it_
     with pytest.raises(NotFound, match="transcript was deleted"):
         await world.door.read(history.history, gone, world.policy.history)
     assert (await world.door.read(history.history, kept, world.policy.history)).entries
+
+
+@pytest.mark.parametrize("keep", [False, True])
+async def test_a_main_session_leaves_the_lists_and_is_found_only_if_its_words_are_kept(
+    world: World, main: int, keep: bool
+) -> None:
+    await world.tell(main, "hello")
+    run = await world.start(main)
+    await run.finish("hello")
+    key = await world.one("SELECT key FROM sessions WHERE id = ?", main)
+    await delete(world, main, keep=keep)
+    someone = OperatorCaller(EVERY_SCOPE)
+    assert await world.door.read(history.sessions, someone, world.policy.history) == []
+    for name in (key, key[:-1], keys.run_id(run.run_id)):
+        if keep:
+            assert (await world.door.read(targets.resolve, name, Standpoint(someone))).session_id == main
+        else:
+            with pytest.raises(NotFound):
+                await world.door.read(targets.resolve, name, Standpoint(someone))
 
 
 async def test_with_keep_transcript_it_is_only_archived(world: World, main: int) -> None:

@@ -14,7 +14,7 @@ from clutch.core.messages import Input, Result, Results
 from clutch.core.model import Delivery, LetterKind, LetterState, Outcome, Phase, Workspace
 from clutch.core.policy import Control, LateResult
 from clutch.errors import Forbidden, NotFound, RateLimited
-from clutch.protocol import control, guarding, letters, listing, preparing, turns
+from clutch.protocol import control, guarding, letters, listing, lists, preparing, turns
 from clutch.protocol.control import AlreadyFinished, KillReport, NotPossible, StopReport
 from clutch.protocol.guarding import guarded
 from clutch.protocol.pages import plan_hash
@@ -338,6 +338,27 @@ async def test_chain_that_bites_its_tail_ends(world: World, main: int) -> None:
     await world.door.alone(_bite, main, task)
     assert (await world.door.read(where, task)).ancestors == (main,)
     await world.door.alone(_bite, main, None)
+
+
+async def test_whoever_looks_down_such_a_chain_comes_to_an_end(world: World, main: int) -> None:
+    top = await world.started(main, "top")
+    low = await world.child(top.session_id, "low")
+    await world.door.alone(_bite, top.session_id, low)
+    await world.door.alone(_asks_below, top.session_id, low)
+    report = await world.door.alone(
+        control.kill, world.policy, top.session_id, "enough", "boss", world.nonce()
+    )
+    assert report == KillReport((top.session_id, low))
+    await world.door.alone(_asks_below, top.session_id, main)
+    await world.door.alone(_bite, top.session_id, main)
+
+
+def _asks_below(now: float, task_id: int, requester_id: int) -> Any:
+    """Whatever is asked of those below, with the task's requester below itself."""
+    yield "UPDATE tasks SET requester_id = ? WHERE id = ?", (requester_id, task_id)
+    yield from turns.progress_below(task_id)
+    yield from turns.person_waits(task_id)
+    yield from lists.alive(now, task_id)
 
 
 def _bite(now: float, session_id: int, parent_id: int | None) -> Any:

@@ -21,7 +21,7 @@ from typing import Any, Literal, Protocol, Self, TypeVar, Unpack
 from weakref import WeakValueDictionary
 
 from clutch.core import authority, keys, routes
-from clutch.core.admission import Refused
+from clutch.core.admission import Refused, SpawnRequest
 from clutch.core.attachments import StoredFile
 from clutch.core.authority import EVERY_SCOPE, OperatorCaller, root_rights
 from clutch.core.events import Verdict
@@ -29,6 +29,7 @@ from clutch.core.model import LetterKind, Outcome, Route
 from clutch.engine import spawning
 from clutch.engine.insisting import surely
 from clutch.engine.kit import Kit
+from clutch.engine.spawning import Spawned
 from clutch.engine.verbs import Verbs
 from clutch.errors import (
     ClutchError,
@@ -48,6 +49,7 @@ from clutch.gateway.spawns import Asked, OnFullWord, Spawns, arguments, check_on
 from clutch.gateway.waiting import Waiting
 from clutch.ports import FilesFailed
 from clutch.protocol import (
+    control,
     events,
     heartbeat,
     inbox,
@@ -66,6 +68,7 @@ from clutch.protocol.control import UnknownTask as UnknownTask
 from clutch.protocol.listing import Wanted
 from clutch.protocol.questions import Decision, QuestionKind
 from clutch.protocol.questions import UnknownQuestion as UnknownQuestion
+from clutch.protocol.spawn import Order
 from clutch.protocol.targets import Standpoint
 from clutch.store.door import DoorStats, Keys, Tx
 
@@ -337,7 +340,7 @@ class Gateway:
         check_on_full(on_full)
         self._check_accepts()
         request = await in_surface_spelling(self._open().spawns.wanted, arguments(task, asked))
-        _, got = await self._open().spawns.spawn(await self._session(session), request, on_full)
+        _, got = await self._spawned(session, request, on_full)
         if isinstance(got, str):
             raise SpawnRefused(got)
         if isinstance(got, Refused):
@@ -350,7 +353,7 @@ class Gateway:
         """What `spawn` would be answered now: model, thinking, context and warnings, or why not. Writes nothing."""
         fields = arguments(task, asked) | {"dry_run": True}
         request = await in_surface_spelling(self._open().spawns.wanted, fields)
-        return spawning.answer(*await self._open().spawns.spawn(await self._session(session), request, None))
+        return spawning.answer(*await self._spawned(session, request, None))
 
     async def spawn_answer(
         self, args: Mapping[str, Any], *, session: str = MAIN_SESSION, on_full: OnFullWord | None = None
@@ -360,12 +363,12 @@ class Gateway:
         Raises InvalidInput only for what is no argument of it: `session`, `on_full`; Draining."""
         check_on_full(on_full)
         self._check_accepts()
-        requester = await self._session(session)
+        self._known(session)
         try:
             request = await self._open().spawns.wanted(args)
         except InvalidInput as error:
             return spawning.wrong(error)
-        return spawning.answer(*await self._open().spawns.spawn(requester, request, on_full))
+        return spawning.answer(*await self._spawned(session, request, on_full))
 
     async def get(self, task_id: str) -> Task:
         """A task by its id, also one of an earlier start. Raises InvalidInput, NotFound."""
@@ -543,10 +546,29 @@ class Gateway:
     # ---- around it -----------------------------------------------------------------------------------
 
     async def _session(self, session: str) -> int:
-        """The number of a main session, made if it is not there."""
+        """The number of a main session that can be spoken to, made if it is not there."""
+        known = self._known(session)
+        if known is None or not await self._kit.door.read(queries.is_open, known):
+            known = self._sessions[session] = await self._opened(session)
+        return known
+
+    async def _spawned(
+        self, session: str, request: SpawnRequest, on_full: OnFullWord | None
+    ) -> tuple[Order, Spawned]:
+        """Whether the session is still there is asked only after a refusal."""
+        known = self._known(session) or await self._session(session)
+        order, got = await self._open().spawns.spawn(known, request, on_full)
+        if not isinstance(got, Refused) or await self._kit.door.read(queries.is_open, known):
+            return order, got
+        return await self._open().spawns.spawn(await self._session(session), request, on_full)
+
+    def _known(self, session: str) -> int | None:
+        """Raises InvalidInput for what is no main session."""
+        return self._sessions.get(str(main_session(session)))
+
+    async def _opened(self, session: str) -> int:
+        """One that was deleted begins anew; one that was archived comes back with what was said in it."""
         kit, parsed = self._kit, main_session(session)
-        if session in self._sessions:
-            return self._sessions[session]
         number, agent_id = kit.ids.next(), parsed.agent_id
         rights = authority.to_text(root_rights(kit.policy.grant(agent_id)))
         route, workspace = f"{CHANNEL}:{parsed}", kit.policy.workspace_of(agent_id) or "."
@@ -554,7 +576,7 @@ class Gateway:
         opened = await self._surely(lambda: kit.door.alone(usage.open_root, kit.policy, *made))
         if kit.policy.heartbeat_of(agent_id) is not None:
             await self._surely(lambda: kit.door.alone(heartbeat.arm, kit.policy))
-        self._sessions[session] = opened
+        await self._surely(lambda: kit.door.alone(control.open_main, kit.policy, opened))
         return opened
 
     async def _tx(self, written: Keys, fn: Callable[..., Tx[T]], *args: Any) -> T:

@@ -57,9 +57,9 @@ class SessionLine:
     last: tuple[Said, ...] = ()
 
 
-#: What was deleted or archived leaves the lists; by its name it is still found.
+#: What was deleted or archived leaves the lists; what was only archived is still found by its name.
 _LISTED = (
-    "deleted_at IS NULL"
+    "deleted_at IS NULL AND (is_task = 1 OR closed = 0)"
     " AND NOT EXISTS (SELECT 1 FROM tasks t WHERE t.id = sessions.id AND t.archived_at IS NOT NULL)"
 )
 

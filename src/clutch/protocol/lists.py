@@ -68,7 +68,7 @@ def alive(now: float, session_id: int) -> Tx[list[int]]:
     del now
     rows = yield (
         "WITH RECURSIVE below(top, id) AS (SELECT id, id FROM tasks WHERE requester_id = ?"  # noqa: S608
-        " UNION ALL SELECT b.top, t.id FROM tasks t JOIN below b ON t.requester_id = b.id)"
+        " UNION SELECT b.top, t.id FROM tasks t JOIN below b ON t.requester_id = b.id)"
         f" SELECT DISTINCT b.top FROM below b JOIN tasks t ON t.id = b.id WHERE {IS_WORKING} ORDER BY b.top",
         (session_id,),
     )

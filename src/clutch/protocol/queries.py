@@ -165,6 +165,12 @@ def session_id(now: float, key: str) -> Tx[int | None]:
     return int(rows[0][0]) if rows else None
 
 
+def is_open(now: float, session: int) -> Tx[bool]:
+    """Can it be spoken to?"""
+    del now
+    return bool((yield "SELECT 1 FROM sessions WHERE id = ? AND closed = 0", (session,)))
+
+
 def transcript(now: float, session: int) -> Tx[list[Entry]]:
     """All of it, earlier generations included."""
     del now

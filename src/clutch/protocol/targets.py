@@ -140,6 +140,8 @@ _BY_RUN = (
     "SELECT r.session_id, COALESCE(s.key, ''), t.id, r.id, t.label, s.agent_id FROM runs r"
     " LEFT JOIN sessions s ON s.id = r.session_id LEFT JOIN tasks t ON t.id = r.session_id"
 )
+#: Of a task something is left to be read; of a main session nothing.
+_IS_LEFT = "(t.id IS NOT NULL OR s.deleted_at IS NULL)"
 _SESSION = {_BY_TASK: "t.id", _BY_KEY: "s.id", _BY_RUN: "r.session_id"}
 
 
@@ -222,7 +224,7 @@ def _look(
 ) -> Tx[list[Row]]:
     """Newest first."""
     within, ids = seen.within(_SESSION[source])
-    sql = f"{source} WHERE {within} AND {words} ORDER BY {_SESSION[source]} DESC LIMIT ?"
+    sql = f"{source} WHERE {within} AND {words} AND {_IS_LEFT} ORDER BY {_SESSION[source]} DESC LIMIT ?"
     return [row for row in (yield sql, (*ids, *values, limit)) if seen.sees(row[0], row[-1])]
 
 
