@@ -29,6 +29,11 @@ class DiskFull(StoreError):
     """The disk of the database is full; nothing was written. Free some space, then try again."""
 
 
+class StoreRefused(StoreError):
+    """The database does not take this statement (no such table, no right to it, a value it cannot hold); nothing was
+    written, and asking again changes nothing."""
+
+
 class ConstraintViolated(StoreError):
     """The transaction broke a rule of the schema (unique, not null, check); nothing was written."""
 

@@ -13,7 +13,7 @@ from clutch.core.messages import Answer, Call, Results, Usage
 from clutch.core.model import Lane, Outcome
 from clutch.core.policy import Policy, Work
 from clutch.core.wording import OUTCOME_UNKNOWN
-from clutch.errors import StoreBusy, StoreError, StoreLost
+from clutch.errors import ConstraintViolated, DiskFull, StoreBusy, StoreError, StoreLost, StoreRefused
 from clutch.ports import ModelRequest
 from clutch.protocol import inbox, turns, workers
 from clutch.store.door import Door, DoorStats, Keys, Listener, Tx
@@ -320,6 +320,69 @@ async def test_store_that_fails_once_costs_time_only(build: Build, function: Any
     assert await house.replies() == ["both are back"]
     assert await house.rows("SELECT outcome, delivery FROM tasks") == [("ok", "delivered")] * 2
     assert len(await house.inputs(house.main)) == 2
+
+
+class BrokenDoor(FlakyDoor):
+    """Fails for one function, every time."""
+
+    times = 0
+
+    async def _run(self, call: Callable[[], Any], fn: Callable[..., Any]) -> Any:
+        if fn is not self._fails_at:
+            return await call()
+        self.times += 1
+        raise self._error
+
+
+@pytest.mark.parametrize("error", [ConstraintViolated("UNIQUE"), StoreRefused("no such column")], ids=repr)
+async def test_what_the_store_refuses_for_good_ends_the_run_with_its_words(
+    build: Build, error: StoreError
+) -> None:
+    async def script(request: ModelRequest) -> Answer | str:
+        return use("sleep")
+
+    house = await build(script, TICKING)
+    door = BrokenDoor(house.door, turns.respond, error)
+    await house.hire(door)
+    await house.say("go")
+    await house.until_quiet()
+    assert door.times == 1
+    assert await house.replies() == [f"(this turn failed: internal error: {error})"]
+
+
+async def test_store_that_may_come_back_is_asked_once_a_tick(build: Build) -> None:
+    async def script(request: ModelRequest) -> Answer | str:
+        return use("sleep")
+
+    house = await build(script, TICKING)
+    door = BrokenDoor(house.door, turns.respond, DiskFull())
+    worker = await house.hire(door)
+    began = asyncio.get_running_loop().time()
+    await house.say("go")
+
+    async def is_tried_again() -> bool:
+        return door.times >= 3
+
+    await house.until(is_tried_again)
+    assert asyncio.get_running_loop().time() - began >= 2 * TICKING.work.tick_s
+    await house.crash(worker)
+
+
+async def test_worker_without_its_tables_stops_and_names_what_is_missing(build: Build) -> None:
+    async def script(request: ModelRequest) -> Answer | str:
+        return "never asked"
+
+    house = await build(script, TICKING)
+    worker = await house.hire()
+    await house.door.alone(_drop_inbox)
+    with pytest.raises(ExceptionGroup) as raised:
+        async with asyncio.timeout(10):
+            await house._working.pop(worker)
+    assert raised.group_contains(StoreRefused, match="no such table: .*inbox")
+
+
+def _drop_inbox(now: float) -> Tx[None]:
+    yield "DROP TABLE inbox", ()
 
 
 # ---- two workers on PostgreSQL ------------------------------------------------------------------------

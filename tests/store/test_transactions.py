@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from clutch.errors import ConstraintViolated, StoreError
+from clutch.errors import ConstraintViolated, StoreError, StoreRefused
 from clutch.store.door import Many
 from clutch.store.postgres import PostgresStore
 from tests.store import transactions as t
@@ -82,8 +82,10 @@ async def test_a_broken_rule_of_the_schema_hurts_no_neighbour(store: Store, stal
 
 
 async def test_a_wrong_statement_is_an_error_and_the_store_goes_on(store: Store) -> None:
-    with pytest.raises(StoreError):
+    with pytest.raises(StoreRefused, match="nowhere"):
         await store.tx(1, t.write, "UPDATE nowhere SET value = 1")
+    with pytest.raises(StoreRefused, match="NUL"):
+        await store.tx(1, t.write, "UPDATE counters SET value = 1 WHERE name = ?", ("a\0b",))
     assert await store.tx(1, t.bump, 1)
 
 

@@ -26,7 +26,14 @@ from clutch.engine.interrupt import Interrupt
 from clutch.engine.kit import Kit
 from clutch.engine.sweeping import Sweeper
 from clutch.engine.turn import take_turn
-from clutch.errors import ClutchError, StoreError, StoreLost, StoreUnreadable
+from clutch.errors import (
+    ClutchError,
+    ConstraintViolated,
+    StoreError,
+    StoreLost,
+    StoreRefused,
+    StoreUnreadable,
+)
 from clutch.ports import Clock
 from clutch.protocol import heartbeat as pulses
 from clutch.protocol import inbox, turns, usage, workers
@@ -139,7 +146,7 @@ class Worker:
         while True:
             try:
                 return await call(*args)
-            except StoreUnreadable:
+            except (StoreUnreadable, StoreRefused):
                 raise  # waiting mends nothing
             except StoreError as error:
                 log.warning("store not available", extra={"error": str(error)})
@@ -191,7 +198,7 @@ class Worker:
             try:
                 prospect = await self.kit.door.read(workers.peek, self.id)
                 acted = await self._act(prospect, group)
-            except StoreUnreadable:
+            except (StoreUnreadable, StoreRefused):
                 raise
             except StoreError as error:
                 log.warning("store not available", extra={"error": str(error)})
@@ -306,18 +313,24 @@ class Worker:
             await take_turn(self.kit, claimed, interrupt)
         except Stale:
             log.info("lost the session", extra={"session": claimed.session_id})
+        except (StoreRefused, ConstraintViolated) as error:
+            log.exception("a turn broke", extra={"session": claimed.session_id})
+            await self._broke(claimed, str(error))
         except StoreError as error:
             log.warning("store not available", extra={"session": claimed.session_id, "error": str(error)})
+            await asyncio.sleep(self.kit.policy.work.tick_s)  # whoever claims it next would meet the same
             await self._give_back(claimed)
         except Exception as error:
             log.exception("a turn broke", extra={"session": claimed.session_id})
-            await self._persist_unless_stale(
-                turns.crash,
-                self.kit.policy,
-                claimed.session_id,
-                claimed.fence,
-                f"internal error: {error!r}"[:500],
-            )
+            await self._broke(claimed, repr(error))
+
+    async def _broke(self, claimed: Claimed, why: str) -> None:
+        """What cannot even be written down stays as it is until the next start: trying on would burn the machine."""
+        known = (self.kit.policy, claimed.session_id, claimed.fence, f"internal error: {why}"[:500])
+        try:
+            await self._persist_unless_stale(turns.crash, *known)
+        except StoreRefused:
+            log.exception("a turn that broke cannot be ended", extra={"session": claimed.session_id})
 
     def _turn_ended(self, claimed: Claimed, turn: asyncio.Task[None]) -> None:
         """Also of one that was cancelled before its first step."""
@@ -337,12 +350,17 @@ class Worker:
             await self._persist(fn, *args)
 
 
+def _is_its_own(error: Exception) -> bool:
+    """About this one, and not about the store or our place in it."""
+    return isinstance(error, StoreRefused | ConstraintViolated) or not isinstance(error, ClutchError)
+
+
 async def _each(ids: Sequence[int], call: Callable[[int], Awaitable[Any]]) -> dict[int, Any]:
     """All at once, so that they share a commit. A defect in one must not stop the others: it is left out."""
     ended = await asyncio.gather(*map(call, ids), return_exceptions=True)
     done = {}
     for one, outcome in zip(ids, ended, strict=True):
-        if isinstance(outcome, Exception) and not isinstance(outcome, ClutchError):
+        if isinstance(outcome, Exception) and _is_its_own(outcome):
             log.error("left out", exc_info=outcome, extra={"session": one})
             continue
         if isinstance(outcome, BaseException):

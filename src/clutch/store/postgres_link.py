@@ -20,6 +20,7 @@ from clutch.errors import (
     StoreBusy,
     StoreError,
     StoreLost,
+    StoreRefused,
     UnsupportedStore,
 )
 from clutch.store.dialect import Dialect, is_reading, is_returning, numbered, statement_text
@@ -284,9 +285,11 @@ def in_our_words(error: Exception) -> StoreError:
         case asyncpg.ReadOnlySQLTransactionError():
             return StoreError(f"this transaction may only read: {error}")
         case asyncpg.CharacterNotInRepertoireError() | asyncpg.UntranslatableCharacterError():
-            return StoreError("text with a NUL character cannot be stored")
+            return StoreRefused("text with a NUL character cannot be stored")
         case asyncpg.QueryCanceledError():
             return StoreError("a statement took too long and was stopped; nothing was written")
+        case asyncpg.SyntaxOrAccessError() | asyncpg.DataError() | asyncpg.FeatureNotSupportedError():
+            return StoreRefused(f"PostgreSQL refuses a statement: {error}")
         case _:
             return StoreError(f"PostgreSQL: {error}")
 

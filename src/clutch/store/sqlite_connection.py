@@ -20,6 +20,7 @@ from clutch.errors import (
     DiskFull,
     StoreBusy,
     StoreError,
+    StoreRefused,
     StoreUnreadable,
     UnsupportedStore,
 )
@@ -164,7 +165,7 @@ class SqliteConnection:
             for row in parameters if is_many else (parameters,):
                 for value in row:
                     if type(value) is str and "\0" in value:
-                        raise StoreError("text with a NUL character cannot be stored")
+                        raise StoreRefused("text with a NUL character cannot be stored")
                 if text_of_one is None:
                     cursor = self._execute(text, row)
                 else:
@@ -175,7 +176,7 @@ class SqliteConnection:
         except apsw.Error as error:
             raise in_our_words(error) from error
         except UnicodeEncodeError as error:
-            raise StoreError("text with half a surrogate pair cannot be stored") from error
+            raise StoreRefused("text with half a surrogate pair cannot be stored") from error
 
     def _plan(self, sql: str) -> _Plan:
         """Made once for each connection."""
@@ -234,6 +235,14 @@ def in_our_words(error: apsw.Error) -> StoreError:
             return ConstraintViolated(str(error))
         case apsw.CorruptError() | apsw.NotADBError():
             return StoreUnreadable(str(error))
+        case (
+            apsw.SQLError()
+            | apsw.MismatchError()
+            | apsw.RangeError()
+            | apsw.TooBigError()
+            | apsw.BindingsError()
+        ):
+            return StoreRefused(f"SQLite refuses a statement: {error}")
         case apsw.ReadOnlyError():
             return StoreError(f"this transaction may only read: {error}")
         case _:

@@ -13,6 +13,7 @@ from clutch.core.wording import visible
 from clutch.errors import (
     AmbiguousTarget,
     ClutchError,
+    ConstraintViolated,
     Draining,
     Forbidden,
     IdempotencyConflict,
@@ -23,6 +24,7 @@ from clutch.errors import (
     SpawnRefused,
     StateDirectoryInUse,
     StoreError,
+    StoreRefused,
 )
 from clutch.protocol.control import AlreadyFinished, NotPossible, PlanChanged
 from clutch.protocol.questions import QuestionChanged, UnknownQuestion
@@ -115,6 +117,8 @@ def problem_of(error: ClutchError) -> Problem:
             return Problem("rate_limited", message, retry_after_s=round(error.retry_after_s, 1))
         case StateDirectoryInUse() | NoGateway():
             return Problem("unavailable", message, remedy=error.remedy)
+        case StoreRefused() | ConstraintViolated():
+            return Problem("internal", message)
         case StoreError() | Draining():
             return Problem("unavailable", message)
         case _:
