@@ -204,6 +204,30 @@ for _name, _help in AGAIN.items():
 
 
 @acts.command()
+def chat(
+    session: Annotated[
+        str | None,
+        typer.Option(help="The main session to talk to. Default: agent:main:main.", show_default=False),
+    ] = None,
+    agent: Annotated[str | None, typer.Option(help="... or that of this agent.", show_default=False)] = None,
+    state: State = None,
+    as_json: AsJson = False,
+) -> None:
+    """Talk to a main agent while its children work. With a pipe on stdin: one message per line."""
+    from clutch.cli.talk import command
+
+    command.chat(state, session, agent, as_json=as_json)
+
+
+@acts.command()
+def attach(target: Target, state: State = None) -> None:
+    """Watch a task live and type to steer it; Escape or Ctrl-D detaches, the task goes on."""
+    from clutch.cli.talk import command
+
+    command.attach(state, target)
+
+
+@acts.command()
 def kill(
     target: Target,
     reason: Annotated[str, typer.Option(help="Stored with the outcome.")] = "killed",

@@ -60,11 +60,16 @@ def coloured(text: str, code: str) -> str:
 
 def fitted(text: str, cells: int) -> str:
     """Exactly so wide: cut with an ellipsis, or filled with blanks. Some characters are two columns wide."""
-    if sum(map(_cells, text)) > cells:
-        while sum(map(_cells, text)) >= cells:
+    if columns(text) > cells:
+        while columns(text) >= cells:
             text = text[:-1]
         text += "…"
-    return text + " " * (cells - sum(map(_cells, text)))
+    return text + " " * (cells - columns(text))
+
+
+def columns(text: str) -> int:
+    """How wide it is on a terminal."""
+    return sum(map(_cells, text))
 
 
 def _cells(character: str) -> int:
@@ -167,9 +172,7 @@ RIGHT = ("#", "AGE", "TOKENS", "COST")
 
 def table(tasks: Sequence[Task], now: float) -> str:
     rows = [HEADINGS, *(_row(number, task, now) for number, task in enumerate(tasks, start=1))]
-    wide = [
-        min(most, max(sum(map(_cells, row[place])) for row in rows)) for place, most in enumerate(CELLS_MAX)
-    ]
+    wide = [min(most, max(columns(row[place]) for row in rows)) for place, most in enumerate(CELLS_MAX)]
     wide[-1] = max(0, min(wide[-1], width() - sum(wide[:-1]) - 2 * len(wide) + 2))
     codes = ["1", *(style(task) for task in tasks)]
     return "\n".join(coloured(_line(row, wide), code) for row, code in zip(rows, codes, strict=True))

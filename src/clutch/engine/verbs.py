@@ -89,6 +89,12 @@ class Verbs:
         await self._at_rest(KillReport((session_id, *report.stopped)))
         return report
 
+    async def halt(self, caller: Caller, session_id: int) -> bool:
+        """The turn of a main session; its children go on. False: there was none."""
+        was_running = await self._act(caller, Verb.KILL, session_id, control.halt)
+        await self._at_rest(KillReport((session_id,)))
+        return was_running
+
     async def _at_rest(self, report: KillReport) -> KillReport:
         """The commit has cancelled their turns; a tool may need a moment to end its processes."""
         turns = {one: turn for one in report.stopped if (turn := self._kit.turns.get(one)) is not None}

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import time
 from collections.abc import AsyncGenerator, Awaitable, Callable, Generator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, AsyncExitStack
 from dataclasses import dataclass
@@ -66,6 +67,7 @@ from clutch.protocol.control import NotPossible as NotPossible
 from clutch.protocol.control import PlanChanged as PlanChanged
 from clutch.protocol.control import UnknownTask as UnknownTask
 from clutch.protocol.listing import Wanted
+from clutch.protocol.outbox import AtCounter
 from clutch.protocol.questions import Decision, QuestionKind
 from clutch.protocol.questions import UnknownQuestion as UnknownQuestion
 from clutch.protocol.spawn import Order
@@ -74,6 +76,7 @@ from clutch.store.door import DoorStats, Keys, Tx
 
 T = TypeVar("T")
 
+PAUSE_S = 0.02  # between two looks: under load every commit is a change
 CHANNEL = "api"  #: the route of sessions opened here; `reply` is its counter
 PROGRAM = OperatorCaller(EVERY_SCOPE, "api")  #: whoever embeds Clutch may do everything
 AS_PROGRAM = Standpoint(PROGRAM, "api")
@@ -532,6 +535,26 @@ class Gateway:
                 body = await self._kit.door.alone(sending.hand_out, self._kit.policy, speaker, CHANNEL)
                 if body is not None:
                     return body
+            await self._waiting.until(change)
+
+    async def next_words(
+        self, session: str, wait_s: float, *, until_quiet: bool, heard: int | None
+    ) -> tuple[AtCounter | None, bool]:
+        """For surfaces: the next words for the person, until they are `heard`; and whether all is quiet below.
+
+        None: after the time, or when all is quiet if that is waited for."""
+        speaker, deadline = await self._session(session), time.monotonic() + wait_s
+        door = self._kit.door
+        if heard is not None:
+            await door.alone(sending.hand_out, self._kit.policy, speaker, CHANNEL, heard)
+        while True:
+            change = self._waiting.next_change
+            is_quiet = await door.read(queries.is_quiet, speaker)
+            said = await door.read(outbox.at_counter, speaker, CHANNEL)  # after it: last words are not missed
+            is_over = self._kit.stopping.is_set() or time.monotonic() >= deadline
+            if said is not None or is_over or (is_quiet and until_quiet):
+                return said, is_quiet
+            await asyncio.sleep(PAUSE_S)
             await self._waiting.until(change)
 
     async def settled(self, *, session: str = MAIN_SESSION) -> None:

@@ -121,6 +121,11 @@ class Desk:
         await self._verbs.delete(caller, found.session_id, force=force, keep_transcript=keep_transcript)
         return {"status": "archived" if keep_transcript else "deleted", "sessionKey": found.session_key}
 
+    async def halt(self, caller: Caller, session: str) -> bool:
+        """The turn of a main session. False: there was none."""
+        number, _ = await self._gateway.session(session)
+        return await self._verbs.halt(caller, number)
+
     async def sweep(self, *, is_dry: bool) -> Object:
         """What the sweeper would take away now; unless it is only asked, it does."""
         kit = self._gateway.kit

@@ -92,6 +92,22 @@ def waits(now: float, session_id: int, channel: str) -> Tx[bool]:
     return bool(rows)
 
 
+class AtCounter(NamedTuple):
+    parcel_id: int
+    body: str
+
+
+def at_counter(now: float, session_id: int, channel: str) -> Tx[AtCounter | None]:
+    """The oldest of them, only shown: whoever has read them says so (`sending.hand_out`)."""
+    del now
+    rows = yield (
+        "SELECT id, body FROM outbox WHERE due IS NOT NULL AND session_id = ? AND channel = ? AND owner IS NULL"
+        " ORDER BY id LIMIT 1",
+        (session_id, channel),
+    )
+    return AtCounter(*rows[0]) if rows else None
+
+
 def free(now: float, worker_id: int, channel: str) -> Tx[None]:
     """What this worker sends no more, and what nobody alive sends: after a lost answer, a stop, a start."""
     yield (

@@ -50,14 +50,19 @@ def unheard(now: float, policy: Policy, worker_id: int, parcel: Parcel) -> Tx[No
         yield from _told(now, policy, parcel, is_sure=False)
 
 
-def hand_out(now: float, policy: Policy, session_id: int, channel: str) -> Tx[str | None]:
-    """The oldest waiting words of one session, for a caller who stands at the counter: claimed and done."""
+def hand_out(
+    now: float, policy: Policy, session_id: int, channel: str, parcel_id: int | None = None
+) -> Tx[str | None]:
+    """The oldest waiting words of one session, for a caller who stands at the counter: claimed and done.
+
+    `parcel_id`: those that were shown to it, if nobody else has taken them."""
+    which, values = ("", ()) if parcel_id is None else (" AND id = ?", (parcel_id,))
     rows = yield (
-        "WITH first AS MATERIALIZED (SELECT id FROM outbox WHERE session_id = ? AND due IS NOT NULL AND channel = ?"
-        " AND owner IS NULL ORDER BY id LIMIT 1 {skip}) UPDATE outbox SET done_at = ?, due = NULL,"
+        "WITH first AS MATERIALIZED (SELECT id FROM outbox WHERE session_id = ? AND due IS NOT NULL AND channel = ?"  # noqa: S608
+        f" AND owner IS NULL{which} ORDER BY id LIMIT 1 {{skip}}) UPDATE outbox SET done_at = ?, due = NULL,"
         " attempts = attempts + 1 WHERE id IN (SELECT id FROM first)"
         " RETURNING id, idem, target, body, attempts, task_id, generation",
-        (session_id, channel, now),
+        (session_id, channel, *values, now),
     )
     if not rows:
         return None

@@ -379,6 +379,20 @@ def skip_letters(
         " RETURNING task_id, kind, silent",
         (list(readers), list(senders), stays),
     )
+    yield from _skip(now, policy, rows, actor)
+
+
+def skip_read(now: float, policy: Policy, session_id: int, actor: str) -> Tx[None]:
+    """What a session has read and will not answer."""
+    rows = yield (
+        "UPDATE inbox SET state = 3 WHERE state = 0 AND session_id = ? AND taken_seq IS NOT NULL"
+        " RETURNING task_id, kind, silent",
+        (session_id,),
+    )
+    yield from _skip(now, policy, rows, actor)
+
+
+def _skip(now: float, policy: Policy, rows: Sequence[Row], actor: str) -> Tx[None]:
     skipped: dict[int, ev.Event] = {
         task_id: ev.RequesterKilled(now)
         for task_id, kind, silent in rows

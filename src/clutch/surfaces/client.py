@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import http.client
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -20,6 +21,7 @@ from clutch.surfaces import address
 from clutch.surfaces.address import TOKEN_FILE, Address
 
 PATIENCE_S = 60.0
+SILENCE_S = 45.0  #: of a stream that says something every 15 s
 
 
 class Declined(ClutchError):
@@ -60,6 +62,30 @@ class Client:
         wanted = {name: _text(value) for name, value in query.items() if value is not None}
         return self._ask("DELETE", f"{path}?{urlencode(wanted)}" if wanted else path, None, {}, PATIENCE_S)
 
+    def events(self, **query: object) -> Iterator[tuple[str, dict[str, Any]]]:
+        """What happens from now on, by its stable name, until the gateway stops or this one is too slow."""
+        wanted = {name: _text(value) for name, value in query.items() if value is not None}
+        path = f"/v1/events?{urlencode(wanted)}"
+        with self._line(SILENCE_S) as line:
+            line.request("GET", path, headers={"Authorization": f"Bearer {self.token}"})
+            answer = line.getresponse()
+            if answer.status >= 300:
+                _heard(answer.status, answer.read())
+            yield "here", {}
+            yield from _events(answer)
+
+    @contextmanager
+    def _line(self, patience_s: float) -> Iterator[http.client.HTTPConnection]:
+        place = urlsplit(self.address.url)
+        assert place.hostname is not None, "an address without a host is not read"
+        line = http.client.HTTPConnection(place.hostname, place.port, timeout=patience_s)
+        try:
+            yield line
+        except (OSError, http.client.HTTPException) as error:
+            raise NoGateway(f"the gateway at {self.address.url} does not answer: {error}") from error
+        finally:
+            line.close()
+
     def _ask(
         self,
         method: str,
@@ -68,22 +94,15 @@ class Client:
         headers: Mapping[str, str],
         patience_s: float,
     ) -> Any:
-        place = urlsplit(self.address.url)
-        assert place.hostname is not None, "an address without a host is not read"
-        line = http.client.HTTPConnection(place.hostname, place.port, timeout=patience_s)
         sent = {"Authorization": f"Bearer {self.token}", **headers}
         if self.session is not None:
             sent["Clutch-Session"] = self.session
         if body is not None:
             sent["Content-Type"] = "application/json"
-        try:
+        with self._line(patience_s) as line:
             line.request(method, path, None if body is None else json.dumps(body), sent)
             answer = line.getresponse()
             return _heard(answer.status, answer.read())
-        except (OSError, http.client.HTTPException) as error:
-            raise NoGateway(f"the gateway at {self.address.url} does not answer: {error}") from error
-        finally:
-            line.close()
 
 
 def connect(home: Path) -> Client:
@@ -114,6 +133,16 @@ def _path(where: str, target: str, *rest: str) -> str:
 
 def _text(value: object) -> str:
     return ("true" if value else "false") if isinstance(value, bool) else str(value)
+
+
+def _events(lines: Iterable[bytes]) -> Iterator[tuple[str, dict[str, Any]]]:
+    name = ""
+    for raw in lines:
+        field, _, value = raw.decode("utf-8", "replace").rstrip("\r\n").partition(": ")
+        if field == "event":
+            name = value
+        elif field == "data" and name:
+            yield name, json.loads(value)
 
 
 def _heard(status: int, body: bytes) -> Any:

@@ -65,6 +65,19 @@ def stop(now: float, policy: Policy, session_id: int, reason: str, actor: str) -
     return StopReport(own_run, tuple(stopped))
 
 
+def halt(now: float, policy: Policy, session_id: int, actor: str) -> Tx[bool]:
+    """Only the turn of a main session: what it has read and not answered is over. Its children go on."""
+    session = yield from sessions.lock(session_id)
+    if session is None or session.is_task:
+        raise NotFound("there is no such main session")
+    if session.run_id is None and session.owner is None:
+        return False
+    yield from tasks.skip_read(now, policy, session_id, actor)
+    yield from tasks.stop(now, policy, session, "stopped")
+    yield from sessions.save(now, policy, session)
+    return True
+
+
 def _fall_silent(now: float, policy: Policy, session: SessionRow) -> Tx[bool]:
     """What it had read and not answered is over; nobody takes it up again."""
     has_run = session.run_id is not None

@@ -362,6 +362,17 @@ class Letter(Answer):
     letter_id: str
 
 
+class NextWords(Answer):
+    id: int | None
+    reply: str | None
+    quiet: bool
+    live_id: str
+
+
+class Halted(Answer):
+    stopped: bool
+
+
 class AgentAnswer(Answer):
     agent_id: str
     model: str

@@ -6,6 +6,7 @@ from typing import Annotated
 
 from pydantic import Field
 
+from clutch.core import keys
 from clutch.core.authority import Scope
 from clutch.gateway import objects, reads
 from clutch.protocol import history
@@ -13,6 +14,8 @@ from clutch.protocol.listing import LIMIT_MAX
 from clutch.surfaces.http import answers
 from clutch.surfaces.http.bodies import Body, PageQuery, Query, Words
 from clutch.surfaces.http.routes import Ask, Entry, Reply
+
+WAIT_S_MAX = 60.0
 
 
 class SessionsQuery(Query):
@@ -39,6 +42,29 @@ async def say(ask: Ask[Words, Query]) -> Reply:
         ask.body.text, session=ask.path["key"], idempotency_key=ask.key, caller=ask.caller
     )
     return Reply({"letterId": letter}, 202)
+
+
+class Listening(Body):
+    wait_seconds: Annotated[float, Field(alias="waitSeconds", ge=0, le=WAIT_S_MAX, strict=False)] = 25.0
+    until_quiet: Annotated[bool, Field(alias="untilQuiet")] = False
+    heard: Annotated[int | None, Field(ge=0, le=2**63 - 1)] = None
+
+
+async def hear(ask: Ask[Listening, Query]) -> Reply:
+    """The next words for the person, the same ones until their `id` comes back as `heard`.
+
+    `liveId` is what events call the agent itself."""
+    body, gateway, key = ask.body, ask.house.gateway, ask.path["key"]
+    number, _ = await gateway.session(key)
+    said, is_quiet = await gateway.next_words(
+        key, body.wait_seconds, until_quiet=body.until_quiet, heard=body.heard
+    )
+    words = {"id": None, "reply": None} if said is None else {"id": said.parcel_id, "reply": said.body}
+    return Reply({**words, "quiet": is_quiet, "liveId": keys.task_id(number)})
+
+
+async def halt(ask: Ask[Body, Query]) -> Reply:
+    return Reply({"stopped": await ask.house.desk.halt(ask.caller, ask.path["key"])})
 
 
 class DeleteQuery(Query):
@@ -72,4 +98,6 @@ ENTRIES = (
     ),
     Entry("DELETE", "/v1/sessions/{key}", Scope.ADMIN, delete, query=DeleteQuery, answer=answers.Deleted),
     Entry("POST", "/v1/sessions/{key}/messages", Scope.WRITE, say, Words, answer=answers.Letter, status=202),
+    Entry("POST", "/v1/sessions/{key}/replies", Scope.WRITE, hear, Listening, answer=answers.NextWords),
+    Entry("POST", "/v1/sessions/{key}/halt", Scope.WRITE, halt, answer=answers.Halted),
 )

@@ -1,0 +1,149 @@
+"""`clutch attach TASK`: watch what a task says and does as it happens; what is typed is a new instruction for it.
+
+Escape, Ctrl-D or Ctrl-C detaches; the task goes on. When it ends, its result is shown and the watching is over.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+from clutch.cli import screen
+from clutch.cli.talk import ear as ears
+from clutch.cli.talk.ear import AGAIN_S, Ear, News
+from clutch.cli.talk.editor import Editor, Submitted
+from clutch.cli.talk.notices import Notices
+from clutch.cli.talk.seat import Seat, raw_terminal
+from clutch.cli.talk.typing import Key, Text
+from clutch.cli.talk.window import Window
+from clutch.errors import ClutchError
+from clutch.surfaces.client import Client, task_path
+
+PROMPT = "steer> "
+TAIL = 20  #: lines of what was said before
+LOOK_S = 1.0
+
+
+class Attaching:
+    def __init__(self, home: Path, client: Client, target: str, notices: Notices) -> None:
+        """Raises what the gateway says of a target there is not."""
+        self._client, self._notices = client, notices
+        self._task: Mapping[str, Any] = client.get(task_path(target))
+        self._id = str(self._task["taskId"])
+        self._ear = Ear(home)
+        self._editor = Editor()
+        self._window = Window(self._editor, PROMPT)
+        self._run_id = self._streamed = ""
+        self._is_over = False
+
+    def run(self) -> None:
+        changed = threading.Event()
+        changed.set()
+        with self._ear.open(), raw_terminal():
+            self._show_tail()
+            self._ear.listen(ears.events(self._ear, changed, task=self._id))
+            self._ear.listen(self._follow(changed))
+            seat = Seat(self._ear.wakes)
+            self._window.redraw()
+            while not self._is_over:
+                for key in seat.wait():
+                    self._press(key)
+                for news in self._ear.heard():
+                    self._hear(news)
+            self._window.clear()
+
+    def _show_tail(self) -> None:
+        lines = list(_lines(self._client, self._id, 0))
+        self._after = lines[-1]["seq"] if lines else 0
+        if len(lines) > TAIL:
+            self._window.say(f"… {len(lines) - TAIL} earlier lines: `clutch logs {self._id}`", "2")
+        for line in lines[-TAIL:]:
+            self._window.say(screen.log_line(line))
+
+    def _follow(self, changed: threading.Event) -> Callable[[Client], None]:
+        """New lines of the transcript, and how the task stands."""
+
+        def follow(client: Client) -> None:
+            while not self._is_over:
+                changed.wait(LOOK_S)
+                changed.clear()
+                task = client.get(task_path(self._id))
+                for line in _lines(client, self._id, self._after):
+                    self._after = line["seq"]
+                    self._ear.tell("line", line)
+                self._ear.tell("task", task)
+                threading.Event().wait(AGAIN_S / 5)
+
+        return follow
+
+    def _press(self, key: Key | Text) -> None:
+        match self._editor.press(key):
+            case Submitted(text) if text.strip():
+                self._steer(text.strip())
+            case Key.ESCAPE | Key.END_OF_FILE | Key.INTERRUPT:
+                self._is_over = True
+            case _:
+                pass
+        self._window.redraw()
+
+    def _steer(self, text: str) -> None:
+        try:
+            said = self._client.post(task_path(self._id, "steer"), {"text": text})
+            self._window.say(f"{PROMPT}{text}  ({said['status']})", "1")
+        except ClutchError as error:
+            self._window.say(str(error), "31")
+
+    def _hear(self, news: News) -> None:
+        match news.kind:
+            case "assistant:text" if news.data["taskId"] == self._id:
+                self._stream(news.data["runId"], news.data["text"])
+            case "line":
+                self._line(news.data)
+            case "task":
+                self._stand(news.data)
+            case "lost" | "trouble":
+                self._window.say(str(news.data), "33")
+            case _:
+                pass
+
+    def _stream(self, run_id: str, text: str) -> None:
+        if run_id != self._run_id:
+            self._window.end_stream()
+            self._run_id, self._streamed = run_id, ""
+        self._streamed += text
+        self._window.stream(text)
+
+    def _line(self, line: Mapping[str, Any]) -> None:
+        """An answer that came by piece by piece is not said again, only what it asks for."""
+        if line["kind"] == "answer" and self._streamed.strip() == line["body"]["text"].strip():
+            self._window.end_stream()
+            line = {**line, "body": {**line["body"], "text": ""}}
+        self._streamed = ""
+        if shown := screen.log_line(line):
+            self._window.say(shown)
+
+    def _stand(self, task: Mapping[str, Any]) -> None:
+        asks = task["reason"] == "needs-you" or task["phase"] == "awaiting_approval"
+        was = self._task["reason"] == "needs-you" or self._task["phase"] == "awaiting_approval"
+        self._task = task
+        self._window.status = screen.one_line(task, screen.now())
+        if asks and not was:
+            self._window.say("It needs you: `clutch inbox`.", "33")
+            self._window.ring()
+        if task["outcome"] is not None:
+            self._window.status = ""
+            self._window.say(screen.one_line(task, screen.now()), screen.style(task))
+            self._window.ring()
+            self._is_over = True
+        self._window.redraw()
+
+
+def _lines(client: Client, task_id: str, after: int) -> list[Mapping[str, Any]]:
+    lines: list[Mapping[str, Any]] = []
+    page: Mapping[str, Any] = {"next": after}
+    while page["next"] is not None:
+        page = client.get(task_path(task_id, "transcript"), after=page["next"])
+        lines += page["messages"]
+    return lines

@@ -1,0 +1,47 @@
+"""`clutch chat`: finds the gateway or starts one, opens the session, and gives the talk to whoever is there."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import typer
+
+from clutch.cli.asking import answering, gateway, home_of, say
+from clutch.cli.talk.ear import session_path
+
+MAIN_SESSION = "agent:main:main"
+
+
+def chat(state: Path | None, session: str | None, agent: str | None, *, as_json: bool) -> None:
+    with answering("chat", as_json=as_json):
+        key = session or (f"agent:{agent}:main" if agent else MAIN_SESSION)
+        client = gateway(state, is_new_work=True)
+        if as_json or not _is_terminal():
+            from clutch.cli.talk import piped
+
+            raise typer.Exit(piped.chat(client, key, Path.cwd(), as_json=as_json))
+        from clutch.cli.talk.chatting import Chatting
+        from clutch.cli.talk.notices import Notices
+
+        opened = client.post(session_path(key, "replies"), {"waitSeconds": 0})
+        say(f"Talking to {key}. /help tells the keys; Ctrl-D leaves, work goes on.")
+        talk = Chatting(home_of(state), key, opened["liveId"], Path.cwd(), Notices())
+        talk.run()
+
+
+def attach(state: Path | None, target: str) -> None:
+    """Without a terminal: what `clutch logs -f` prints."""
+    if not _is_terminal():
+        from clutch.cli import showing
+
+        return showing.logs(state, target, follows=True, as_json=False)
+    with answering("attach", as_json=False):
+        from clutch.cli.talk.attaching import Attaching
+        from clutch.cli.talk.notices import Notices
+
+        Attaching(home_of(state), gateway(state), target, Notices()).run()
+
+
+def _is_terminal() -> bool:
+    return sys.stdin.isatty() and sys.stdout.isatty()

@@ -1,0 +1,88 @@
+"""A real pseudo-terminal with a real `clutch` in it: what it shows is read, keys are typed."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import pty
+import re
+import select
+import signal
+import struct
+import subprocess
+import sys
+import termios
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+PATIENCE_S = 30.0
+_ESCAPES = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
+
+
+class Terminal:
+    def __init__(self, file: int, process: subprocess.Popen[bytes]) -> None:
+        self._file, self._process = file, process
+        self._raw = b""
+        self._from = 0
+
+    @property
+    def shown(self) -> str:
+        """Everything that was ever written, without what moves the cursor."""
+        return _ESCAPES.sub("", self._raw.decode("utf-8", "replace"))
+
+    def type(self, keys: str) -> None:
+        os.write(self._file, keys.encode())
+
+    def until(self, words: str) -> None:
+        """Shown after what was waited for last."""
+        deadline = time.monotonic() + PATIENCE_S
+        while (found := self.shown.find(words, self._from)) < 0:
+            assert time.monotonic() < deadline, f"never showed {words!r}:\n{self.shown[-3000:]}"
+            self._read(0.2)
+        self._from = found + len(words)
+
+    def _read(self, wait_s: float) -> bool:
+        ready, _, _ = select.select([self._file], [], [], wait_s)
+        if not ready:
+            return False
+        try:
+            piece = os.read(self._file, 65536)
+        except OSError:  # the other side is closed
+            return False
+        self._raw += piece
+        return bool(piece)
+
+    def ended(self) -> int:
+        """Its exit code."""
+        deadline = time.monotonic() + PATIENCE_S
+        while self._process.poll() is None:
+            assert time.monotonic() < deadline, f"does not end:\n{self.shown[-3000:]}"
+            self._read(0.1)
+        while self._read(0.0):
+            pass
+        return self._process.returncode
+
+
+@contextmanager
+def terminal(*words: object, state: Path, columns: int = 80, cwd: Path | None = None) -> Iterator[Terminal]:
+    ours, theirs = pty.openpty()
+    fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 24, columns, 0, 0))
+    process = subprocess.Popen(
+        [sys.executable, "-m", "clutch", *map(str, words), "--state", str(state)],
+        stdin=theirs,
+        stdout=theirs,
+        stderr=theirs,
+        cwd=cwd,
+        env={**os.environ, "TERM": "xterm", "NO_COLOR": "1", "CLUTCH_NO_START": "1"},
+        start_new_session=True,
+    )
+    os.close(theirs)
+    try:
+        yield Terminal(ours, process)
+    finally:
+        if process.poll() is None:
+            process.send_signal(signal.SIGKILL)
+        process.wait()
+        os.close(ours)

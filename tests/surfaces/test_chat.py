@@ -1,0 +1,130 @@
+"""`clutch chat`: in a real terminal, and with a pipe on stdin."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from clutch.core.messages import Answer, Call, Input, Results
+from clutch.models.offline import OfflineModel
+from clutch.ports import Delta, DeltaKind, ModelRequest, OnDelta
+from clutch.surfaces.client import task_path
+from tests.surfaces.pseudo import terminal
+from tests.surfaces.served import FAST, Served, served
+from tests.surfaces.test_http_tasks import seen, spawned
+from tests.surfaces.typed import typed
+
+
+class Talkative:
+    """Says what it heard in two pieces; `slow …` waits in between, `delegate` starts a child that is slow."""
+
+    def __init__(self) -> None:
+        self.go = asyncio.Event()
+
+    async def ask(self, request: ModelRequest, on_delta: OnDelta) -> Answer:
+        told = [message for message in request.transcript if isinstance(message, Input)]
+        newest = told[-1]
+        if newest.text == "delegate" and not isinstance(request.transcript[-1], Results):
+            return Answer("", (Call("sessions_spawn", {"task": "slow child", "label": "helper"}),))
+        first = "heard: " if newest.source != "announce" else "told: "
+        on_delta(Delta(DeltaKind.TEXT, first))
+        if newest.text.rpartition("\n")[2].startswith("slow"):
+            await self.go.wait()
+        rest = " ".join(newest.text.split()[:4])
+        on_delta(Delta(DeltaKind.TEXT, rest))
+        return Answer(first + rest, model="talkative")
+
+
+@pytest.fixture
+def first(tmp_path: Path) -> Iterator[Served]:
+    with served(tmp_path / "state", Talkative(), FAST) as here:
+        yield here
+
+
+@pytest.mark.slow
+def test_a_person_talks_stops_a_turn_and_leaves_while_a_child_works_on(first: Served, tmp_path: Path) -> None:
+    (tmp_path / "notes.md").write_text("water the plants")
+    with terminal("chat", state=first.home, cwd=tmp_path) as person:
+        person.until("Talking to agent:main:main")
+        person.until("> ")
+        person.type("hello \\\r@no\t\r")
+        person.until("heard: hello @notes.md notes.md: ```")
+        person.type("/sta\t\r")
+        person.until("State: idle")
+        person.type("slow question\r")
+        person.until("heard: ")
+        person.type("\x03")
+        person.until("Stopping this turn")
+        person.type("delegate\r")
+        person.until("heard: delegate")
+        person.until("1 running")
+        person.type("\x03\x03")
+        assert person.ended() == 0
+    assert json.loads((first.home / "chat-history").read_text().splitlines()[-1]) == "delegate"
+    assert (first.home / "chat-history").stat().st_mode & 0o777 == 0o600
+    (child,) = first.client.get("/v1/tasks")["tasks"]
+    assert (child["label"], child["outcome"]) == ("helper", None)
+    first.let_go()
+    with terminal("chat", state=first.home) as person:
+        person.until("told: ")
+        assert person.shown.count("told: ") == 1
+        person.type("\x1b[A")
+        person.until("> delegate")
+        person.type("\x03\x04")
+        assert person.ended() == 0
+    assert typed("doctor", "--json", state=first.home).body["invariants"]["broken"] == []
+
+
+@pytest.mark.slow
+def test_attach_watches_steers_and_detaches(first: Served) -> None:
+    task = spawned(first.client, "slow work", label="worker")
+    seen(first.client, task, lambda one: one["phase"] == "running")
+    with terminal("attach", "worker", state=first.home) as person:
+        person.until("> task: ")
+        person.until("steer> ")
+        person.type("slow and elsewhere\r")
+        person.until("(accepted)")
+        person.type("\x1b")
+        assert person.ended() == 0
+    assert first.client.get(task_path(task))["outcome"] is None
+    with terminal("attach", task, state=first.home) as person:
+        person.until("steer> ")
+        first.let_go()
+        person.until("done · worker")
+        assert person.ended() == 0
+
+
+def test_a_pipe_is_one_message_per_line_and_answers_are_printed(first: Served) -> None:
+    said = typed("chat", state=first.home, stdin="hello\n\n/model\nand more\n")
+    assert (said.code, said.out.splitlines()[0], said.out.splitlines()[-1]) == (
+        0,
+        "heard: hello",
+        "heard: and more",
+    )
+    assert "Model: " in said.out
+    first.let_go()
+    lines = typed("chat", "--json", state=first.home, stdin="delegate\n").out.splitlines()
+    told = [json.loads(line) for line in lines]
+    assert [line["schema"] for line in told] == ["clutch.chat/1"] * 2
+    assert told[0]["reply"] == "heard: delegate"
+    assert told[1]["reply"].startswith("told: ")
+
+
+@pytest.mark.slow
+def test_the_offline_model_surveys_a_folder_without_a_key(tmp_path: Path) -> None:
+    (tmp_path / "notes.md").write_text("TODO: water the plants\n")
+    with served(tmp_path / "state", OfflineModel(lambda _: 0.0), FAST) as here:
+        said = typed("chat", state=here.home, stdin="Survey the folder\n")
+    assert said.code == 0
+    assert "notes.md:1" in said.out
+
+
+def test_a_pipe_that_meets_a_question_says_who_is_needed(tmp_path: Path) -> None:
+    with served(tmp_path / "state", policy=FAST) as here:
+        said = typed("chat", state=here.home, stdin="ask me\nnever sent\n")
+    assert said.code == 5
+    assert "clutch inbox" in said.err
