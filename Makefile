@@ -9,6 +9,7 @@
 #   make trust      [SECONDS=n] [SEED=n] [BACKEND=sqlite|postgres|all]
 #   make bench      [ONLY=store,growth,boot,w1,w2,fanin] [N=100,1000] [REPS=3] [LOAD=1]
 #   make scenarios  [BACKEND=sqlite|postgres|all]
+#   make audit                        the locked packages against known vulnerabilities; needs the network
 #   make fmt                          format, and repair what the linter can
 #   make lock       [ARGS=--upgrade]  lock files from pyproject.toml; keeps versions unless told
 #   make clean                        remove .venv, build results and caches
@@ -28,7 +29,7 @@ COMPILE := $(BIN)/uv pip compile --quiet --universal --python-version 3.11 --gen
 	--no-emit-index-url --custom-compile-command "make lock"
 
 .PHONY: setup check check-format check-lint check-types check-imports check-docs
-.PHONY: test demo trust bench scenarios fmt lock clean
+.PHONY: test demo trust bench scenarios audit fmt lock clean
 .DEFAULT_GOAL := check
 
 setup: $(STAMP)
@@ -96,6 +97,14 @@ bench: $(STAMP)
 
 scenarios: $(STAMP)
 	@$(BIN)/python -m tests.scenarios $(if $(BACKEND),--backend $(BACKEND))
+
+# pip-audit is fetched for the occasion and asks a public database of vulnerabilities: it cannot work offline. That
+# everything is locked with hashes is a test, and needs nobody.
+audit: $(STAMP)
+	@$(BIN)/python -m pytest --quiet tests/security/test_supply.py >&2
+	@$(BIN)/uv tool run --quiet pip-audit --require-hashes --disable-pip --requirement requirements.lock || { \
+	  echo "Not audited, or something was found (see above). It needs an index for pip-audit and" \
+	    "its database of vulnerabilities; nothing else here does" >&2; exit 1; }
 
 fmt: $(STAMP)
 	@$(BIN)/ruff check --fix $(CODE)

@@ -46,6 +46,20 @@ def doctor(
 
 
 @upkeep.command()
+def token(
+    rotate: Annotated[
+        bool, typer.Option("--rotate", help="Make another; the old one opens nothing from now on.")
+    ] = False,
+    state: State = None,
+    as_json: AsJson = False,
+) -> None:
+    """Say where the token of the gateway is kept, or change it. It is never printed."""
+    from clutch.cli import tokens
+
+    tokens.token(state, rotates=rotate, as_json=as_json)
+
+
+@upkeep.command()
 def cost(
     by: Annotated[By, typer.Option(help="Added up by this.")] = By.ROOT,
     state: State = None,

@@ -290,6 +290,10 @@ class Serving:
     idle_exit_s: float | None = 1800.0  #: of one that a command started; None, 0 = never
     drain_ahead_s: float = 5.0  #: what is due so soon is waited for, so that no debounce is cut in two
     log_bytes_max: int = 4 * 1024 * 1024  #: weeks of warnings; as much again of the file before
+    requests_per_s: float = 200.0  #: of one token, on average; a loop gone wrong must not starve the others
+    requests_burst: int = 1000  #: ... and at once: a fan-out is no attack
+    code_s: float = 30.0  #: a one-time code for a browser: long enough to open it
+    browser_s: float = 12 * 3600.0  #: a browser that was let in: a day's work
 
     def __post_init__(self) -> None:
         check(self)

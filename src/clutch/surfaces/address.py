@@ -135,12 +135,17 @@ def read_token(path: Path) -> str:
 
 def ensure_token(home: Path) -> None:
     """Made once, by whoever holds the claim."""
-    path = home / TOKEN_FILE
     try:
-        if read_token(path):
+        if read_token(home / TOKEN_FILE):
             return
     except FileNotFoundError:
         pass
+    rotate_token(home)
+
+
+def rotate_token(home: Path) -> None:
+    """Another one from now on: the old one opens nothing, and whoever is inside by it is shown out."""
+    path = home / TOKEN_FILE
     fresh = home / f".{TOKEN_FILE}.new"
     fresh.unlink(missing_ok=True)
     file = os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)

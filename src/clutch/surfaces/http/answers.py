@@ -423,6 +423,16 @@ class Ending(Answer):
     waiting_for: list[WaitedFor] = []
 
 
+class Code(Answer):
+    code: str
+    expires_in_seconds: float
+
+
+class LetIn(Answer):
+    status: Literal["open"]
+    expires_in_seconds: float
+
+
 class Document(Answer):
     """This one."""
 

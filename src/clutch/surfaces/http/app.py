@@ -9,8 +9,6 @@ from __future__ import annotations
 import hashlib
 import logging
 from collections.abc import Awaitable, Callable
-from functools import partial
-from pathlib import Path
 from urllib.parse import unquote
 
 from starlette.applications import Starlette
@@ -22,13 +20,13 @@ from starlette.types import ASGIApp
 
 from clutch.errors import ClutchError, InvalidInput
 from clutch.gateway.checks import check_key
-from clutch.surfaces.http import about, acting, ending, events, metrics, sessions, tasks
+from clutch.surfaces.http import about, acting, browser, ending, events, metrics, sessions, tasks
 from clutch.surfaces.http.bodies import read_body, read_query
-from clutch.surfaces.http.guard import CALLER, Guard, refusal
+from clutch.surfaces.http.guard import CALLER, TOKEN, Guard, refusal
 from clutch.surfaces.http.replays import Replays
 from clutch.surfaces.http.routes import PRIVATE, Ask, Entry, House, Reply
 from clutch.surfaces.http.speaking import HEADER, admitted
-from clutch.surfaces.http.tokens import callers
+from clutch.surfaces.http.tokens import Tokens
 from clutch.surfaces.problems import Problem, problem_of
 
 ENTRIES: tuple[Entry, ...] = (
@@ -39,6 +37,7 @@ ENTRIES: tuple[Entry, ...] = (
     *about.ENTRIES,
     *ending.ENTRIES,
     *metrics.ENTRIES,
+    *browser.ENTRIES,
 )
 MCP = "/mcp"
 INTERNAL = "something went wrong inside the gateway; its log says what"
@@ -46,12 +45,12 @@ INTERNAL = "something went wrong inside the gateway; its log says what"
 log = logging.getLogger(__name__)
 
 
-def make_app(house: House, home: Path, mcp: ASGIApp) -> ASGIApp:
+def make_app(house: House, tokens: Tokens, mcp: ASGIApp) -> ASGIApp:
     replays = Replays(house)
     routes = [Route(one.path, _endpoint(one, house, replays), methods=[one.method]) for one in ENTRIES]
     app = Starlette(routes=[*routes, Route(MCP, mcp)], exception_handlers={HTTPException: _no_such_path})
     app.router.redirect_slashes = False
-    return Guard(app, partial(callers, home), house.gateway.visits)
+    return Guard(app, tokens, house.gateway.visits)
 
 
 def _endpoint(entry: Entry, house: House, replays: Replays) -> Callable[[Request], Awaitable[Response]]:
@@ -86,6 +85,7 @@ async def _respond(entry: Entry, house: House, replays: Replays, request: Reques
         headers=request.headers,
         key=key,
         session=session,
+        token=request.scope[TOKEN],
     )
     if key is None:
         return _rendered(await entry.handler(ask))

@@ -8,35 +8,40 @@ connection. Nothing here logs: an address may hold what nobody should read.
 
 from __future__ import annotations
 
+import asyncio
 import re
 import secrets
 import time
 from collections import deque
-from collections.abc import Callable, Mapping
+from contextlib import suppress
 from urllib.parse import parse_qsl
 
 from starlette.datastructures import Headers
+from starlette.requests import cookie_parser
 from starlette.responses import JSONResponse
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from clutch.core.authority import OperatorCaller
 from clutch.gateway.leaving import Visits
 from clutch.surfaces.address import LOOPBACK
+from clutch.surfaces.http.tokens import Tokens
 from clutch.surfaces.problems import Problem
 
 CALLER = "clutch.caller"  #: in the scope: who asks, as the server knows it
+TOKEN = "clutch.token"  #: ... and by which token  # noqa: S105
+BROWSER_PATH = "/v1/browser/session"  #: where a one-time code is changed for a cookie, and nowhere else
+COOKIE = "clutch"
+OWN_PAGE = "x-clutch-page"  #: a header that no form and no link can send
 FAILURES_MAX, FAILURES_WITHIN_S = 10, 60.0
 _HOST = re.compile(r"(\[[0-9a-f:.]+\]|[a-z0-9.-]+)(?::\d{1,5})?", re.ASCII)
 _SECRETS_IN_ADDRESS = frozenset({"token", "access_token", "authorization", "api_key", "apikey"})
 
-Callers = Callable[[], Mapping[str, OperatorCaller]]
-
 
 class Guard:
-    """`callers` says who holds which token, each time it is asked."""
+    """`tokens` says who holds which token, each time it is asked."""
 
-    def __init__(self, app: ASGIApp, callers: Callers, visits: Visits) -> None:
-        self._app, self._callers, self._visits = app, callers, visits
+    def __init__(self, app: ASGIApp, tokens: Tokens, visits: Visits) -> None:
+        self._app, self._tokens, self._visits = app, tokens, visits
         self._failures: deque[float] = deque(maxlen=FAILURES_MAX)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -46,24 +51,50 @@ class Guard:
             _check_host(headers)
             _check_page(headers)
             _check_address(scope)
-            scope[CALLER] = self._caller(headers)
             # A target may hold a slash; it is told from ours as long as nothing is decoded.
             scope["path"] = scope["raw_path"].decode("ascii")
+            token, scope[CALLER] = self._caller(scope, headers)
+            scope[TOKEN] = token
+            self._check_pace(token)
         except Problem as problem:
             await refusal(problem)(scope, receive, send)
             return
-        with self._visits.one():
-            await self._app(scope, receive, send)
+        with self._visits.one(), self._tokens.inside(token):
+            await self._until_shown_out(token, scope, receive, send)
 
-    def _caller(self, headers: Headers) -> OperatorCaller:
+    async def _until_shown_out(self, token: str, scope: Scope, receive: Receive, send: Send) -> None:
+        """Whoever's token was changed meanwhile hears no more; what it has begun to hear is ended in form."""
+        try:
+            await self._app(scope, receive, send)
+        except asyncio.CancelledError:
+            if token in self._tokens.callers():
+                raise
+            with suppress(RuntimeError):  # nothing was said yet
+                await send({"type": "http.response.body", "body": b"", "more_body": False})
+
+    def _caller(self, scope: Scope, headers: Headers) -> tuple[str, OperatorCaller]:
         kind, _, given = headers.get("authorization", "").partition(" ")
-        found: OperatorCaller | None = None
-        for token, caller in self._callers().items():
-            if secrets.compare_digest(token.encode(), given.strip().encode()):
-                found = caller  # no break: how long it takes must not tell which one it was
-        if found is None or kind.lower() != "bearer":
+        match kind.lower():
+            case "bearer":
+                claimed = given.strip()
+            case "code" if scope["path"] == BROWSER_PATH:
+                claimed = self._tokens.browsers.redeemed(given.strip()) or ""
+            case "" if cookie := cookie_parser(headers.get("cookie", "")).get(COOKIE):
+                _check_own_page(scope, headers)
+                claimed = self._tokens.browsers.token_of(cookie) or ""
+            case _:
+                claimed = ""
+        found: tuple[str, OperatorCaller] | None = None
+        for token, caller in self._tokens.callers().items():
+            if secrets.compare_digest(token.encode(), claimed.encode()):
+                found = token, caller  # no break: how long it takes must not tell which one it was
+        if found is None:
             raise self._failed()
         return found
+
+    def _check_pace(self, token: str) -> None:
+        if wait_s := self._tokens.wait_s(token):
+            raise Problem("rate_limited", "too many requests; wait a little", retry_after_s=round(wait_s, 3))
 
     def _failed(self) -> Problem:
         """Whoever has the right token is never kept out by others who guess."""
@@ -96,6 +127,16 @@ def _check_page(headers: Headers) -> None:
         raise Problem("forbidden", "a page from elsewhere may not ask this gateway", rule="origin")
     if headers.get("sec-fetch-site", "none") not in ("none", "same-origin"):
         raise Problem("forbidden", "a page from elsewhere may not ask this gateway", rule="sec-fetch-site")
+
+
+def _check_own_page(scope: Scope, headers: Headers) -> None:
+    """A browser sends its cookie along whoever asks; only our own page can say these."""
+    is_own = (
+        headers.get("sec-fetch-site") == "same-origin" or "origin" in headers
+    )  # `_check_page` knows whose
+    is_asked = scope["method"] == "GET" or OWN_PAGE in headers
+    if not (is_own and is_asked):
+        raise Problem("forbidden", f"a cookie opens this for our own page only ({OWN_PAGE})", rule="cookie")
 
 
 def _check_address(scope: Scope) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from starlette.responses import Response
@@ -17,6 +17,7 @@ from clutch.protocol.targets import Standpoint
 from clutch.store.door import Tx
 from clutch.surfaces.http.answers import Answer
 from clutch.surfaces.http.bodies import BODY_BYTES_MAX, Body, Query
+from clutch.surfaces.http.tokens import Browsers
 
 if TYPE_CHECKING:
     from clutch.gateway.api import Gateway
@@ -40,6 +41,7 @@ class House:
     gateway: Gateway
     feed: Feed
     closing: asyncio.Event
+    browsers: Browsers
     state: str | None = None  #: as printed commands name the state directory; None: they need not
 
     @property
@@ -63,6 +65,7 @@ class Ask(Generic[B, Q]):
     headers: Mapping[str, str]
     key: str | None  #: `Idempotency-Key`: what is done under it is done once
     session: str | None = None  #: the key of the session the caller speaks from, if it said one
+    token: str = field(default="", repr=False)  #: what opened the door
 
     @property
     def target(self) -> str:

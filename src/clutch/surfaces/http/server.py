@@ -20,6 +20,7 @@ from clutch.gateway.feed import Feed
 from clutch.surfaces.address import named_state
 from clutch.surfaces.http.app import make_app
 from clutch.surfaces.http.routes import House
+from clutch.surfaces.http.tokens import Tokens
 from clutch.surfaces.mcp.mount import Mount
 
 if TYPE_CHECKING:
@@ -61,9 +62,10 @@ class PromptProtocol(H11Protocol):
 
 async def answer(gateway: Gateway, home: Path, listener: socket.socket) -> None:
     """Until it is cancelled."""
-    house = House(gateway, Feed(gateway), asyncio.Event(), named_state(home))
+    tokens = Tokens(home, gateway.kit.policy.serving)
+    house = House(gateway, Feed(gateway), asyncio.Event(), tokens.browsers, named_state(home))
     mcp = Mount(house)
-    server = Server(_config(make_app(house, home, mcp)))
+    server = Server(_config(make_app(house, tokens, mcp)))
     server.config.load()
     server.lifespan = server.config.lifespan_class(server.config)
     await server.startup(sockets=[listener])
@@ -71,6 +73,7 @@ async def answer(gateway: Gateway, home: Path, listener: socket.socket) -> None:
         async with asyncio.TaskGroup() as group:
             group.create_task(house.feed.run())
             group.create_task(mcp.run())
+            group.create_task(tokens.watch())
     finally:
         house.closing.set()  # whoever waits or watches is answered now
         await _stop(server, listener)

@@ -1,23 +1,32 @@
-"""Which token opens what: `token` everything, `token.read`, `token.read+write` … what their names say."""
+"""Which token opens what: `token` everything, `token.read`, `token.read+write` … what their names say.
+
+Files are read anew for each request, so one that was changed opens nothing any more; whoever is inside by it is shown
+out by `watch`. A browser has no token: it has a cookie, got for a one-time code, that stands for one.
+"""
 
 from __future__ import annotations
 
+import asyncio
 import os
-from collections.abc import Mapping
-from contextlib import suppress
+import secrets
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from clutch.core.authority import OperatorCaller, Scope
+from clutch.core.bucket import Bucket
+from clutch.core.policy import Serving
 from clutch.errors import UnsafeStateDirectory
 from clutch.surfaces.address import TOKEN_FILE, read_token
 
 PERSON = "person"  #: in timelines: whoever holds the owner's own token
+LOOK_S = 0.5  #: a stream that was begun with a token that is gone ends within a second
+CODES_MAX, BROWSERS_MAX = 32, 100
 
 
 def callers(home: Path) -> Mapping[str, OperatorCaller]:
-    """Read anew each time it is asked: a token that was taken away or changed opens nothing any more.
-
-    One that others could read opens nothing either; whoever tries to use it is told so by `read_token`."""
+    """One that others could read opens nothing either; whoever tries to use it is told so by `read_token`."""
     found: dict[str, OperatorCaller] = {}
     for name in os.listdir(home):
         scopes = _scopes_named(name)
@@ -38,3 +47,80 @@ def _scopes_named(name: str) -> frozenset[Scope] | None:
     if kind != TOKEN_FILE or not scopes <= set(Scope):
         return None
     return frozenset(map(Scope, scopes))
+
+
+class Tokens:
+    """Those of one state directory, and who is inside by which."""
+
+    def __init__(self, home: Path, rules: Serving) -> None:
+        self._home, self._rules = home, rules
+        self._inside: dict[str, set[asyncio.Task[object]]] = {}
+        self._buckets: dict[str, Bucket] = {}
+        self.browsers = Browsers(rules)
+
+    def callers(self) -> Mapping[str, OperatorCaller]:
+        return callers(self._home)
+
+    def wait_s(self, token: str) -> float:
+        """0: it may ask now, and has. Else how long it has to wait."""
+        now, rate, burst = time.monotonic(), self._rules.requests_per_s, self._rules.requests_burst
+        bucket = self._buckets.get(token, Bucket(burst, now))
+        wait_s = bucket.wait_s(now, rate, burst) if rate else 0.0
+        self._buckets[token] = bucket.taken(now, rate, burst)
+        return wait_s
+
+    @contextmanager
+    def inside(self, token: str) -> Iterator[None]:
+        task = asyncio.current_task()
+        assert task is not None, "a request is answered in a task"
+        others = self._inside.setdefault(token, set())
+        others.add(task)
+        try:
+            yield
+        finally:
+            others.discard(task)
+
+    async def watch(self) -> None:
+        """Shows out whoever came in with what opens nothing any more."""
+        while True:
+            await asyncio.sleep(LOOK_S)
+            inside = [token for token, tasks in self._inside.items() if tasks]
+            for token in set(inside).difference(self.callers() if inside else ()):
+                self._buckets.pop(token, None)
+                for task in self._inside.pop(token):
+                    task.cancel()
+
+
+class Browsers:
+    """Codes that are used once and soon, and the cookies they were changed for. All of it is forgotten at the end."""
+
+    def __init__(self, rules: Serving, now: Callable[[], float] = time.monotonic) -> None:
+        self._rules, self._now = rules, now
+        self._codes: dict[str, tuple[str, float]] = {}
+        self._cookies: dict[str, tuple[str, float]] = {}
+
+    def code(self, token: str) -> str:
+        return _kept(self._codes, token, self._now() + self._rules.code_s, CODES_MAX)
+
+    def redeemed(self, code: str) -> str | None:
+        """The token it stands for, once."""
+        return _valid(self._codes.pop(code, None), self._now())
+
+    def cookie(self, token: str) -> str:
+        return _kept(self._cookies, token, self._now() + self._rules.browser_s, BROWSERS_MAX)
+
+    def token_of(self, cookie: str) -> str | None:
+        return _valid(self._cookies.get(cookie), self._now())
+
+
+def _kept(known: dict[str, tuple[str, float]], token: str, until: float, most: int) -> str:
+    """Under a name of 256 bits that nobody guesses; the oldest goes when there are too many."""
+    while len(known) >= most:
+        del known[next(iter(known))]
+    name = secrets.token_urlsafe(32)
+    known[name] = (token, until)
+    return name
+
+
+def _valid(found: tuple[str, float] | None, now: float) -> str | None:
+    return None if found is None or found[1] <= now else found[0]

@@ -1,0 +1,129 @@
+"""Tokens that change, browsers that are let in, and callers that ask too often: at a real server on a real socket."""
+
+from __future__ import annotations
+
+import http.client
+import time
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote
+
+import pytest
+
+from clutch.core.policy import Serving
+from clutch.surfaces.address import rotate_token
+from clutch.surfaces.http.tokens import Browsers
+from tests.surfaces.served import QUICK, Served, served, write_token
+from tests.surfaces.typed import typed
+
+OWN: dict[str, Any] = {"sec_fetch_site": "same-origin", "authorization": None}
+SQL = (
+    "'; DROP TABLE tasks; --",
+    '" OR 1=1 --',
+    "1); DELETE FROM sessions; --",
+    "%_\\",
+    "{lock} {any} ?",
+    "$1 :name @x",
+)
+
+
+@pytest.fixture(scope="module")
+def door(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
+    with served(tmp_path_factory.mktemp("door") / "state") as here:
+        yield here
+
+
+def cookie_for(door: Served, **headers: str | None) -> str:
+    code = door.post("/v1/browser/code", {}, **headers).body["code"]
+    heard = door.raw("POST", "/v1/browser/session", authorization=f"Code {code}")
+    assert heard.status == 200
+    said = heard.headers["set-cookie"]
+    assert {"HttpOnly", "SameSite=strict", "Path=/"} <= {part.strip() for part in said.split(";")}
+    return said.partition(";")[0]
+
+
+def test_s5_a_code_is_changed_for_a_cookie_once_and_at_one_place(door: Served) -> None:
+    code = door.post("/v1/browser/code", {}).body["code"]
+    assert door.token not in code
+    assert door.raw("GET", "/v1/health", authorization=f"Code {code}").status in (401, 429)
+    assert door.raw("POST", "/v1/browser/session", authorization=f"Code {code}").status == 200
+    assert door.raw("POST", "/v1/browser/session", authorization=f"Code {code}").status in (401, 429)
+
+
+def test_s5_a_code_is_good_for_half_a_minute() -> None:
+    now = [0.0]
+    browsers = Browsers(Serving(), lambda: now[0])
+    early, late = browsers.code("token"), browsers.code("token")
+    now[0] = 29.0
+    assert browsers.redeemed(early) == "token"
+    now[0] = 30.0
+    assert browsers.redeemed(late) is None
+
+
+def test_s4_a_cookie_opens_things_for_our_own_page_only(door: Served) -> None:
+    cookie = cookie_for(door)
+    assert door.raw("GET", "/v1/health", cookie=cookie, **OWN).status == 200
+    stranger = door.raw("GET", "/v1/health", cookie=cookie, authorization=None)
+    assert (stranger.status, stranger.body["error"]["rule"]) == (403, "cookie")
+    for site in ("cross-site", "same-site"):
+        assert (
+            door.raw("GET", "/v1/health", cookie=cookie, authorization=None, sec_fetch_site=site).status
+            == 403
+        )
+    words = {"text": "hello"}
+    path = "/v1/sessions/agent:main:main/messages"
+    assert door.post(path, words, cookie=cookie, **OWN).body["error"]["rule"] == "cookie"
+    assert door.post(path, words, cookie=cookie, x_clutch_page="1", **OWN).status == 202
+
+
+def test_s7_a_cookie_has_the_scopes_of_the_token_behind_it(door: Served) -> None:
+    write_token(door.home / "token.read", "r" * 43)
+    cookie = cookie_for(door, authorization=f"Bearer {'r' * 43}")
+    heard = door.post("/v1/stop", {}, cookie=cookie, x_clutch_page="1", **OWN)
+    assert (heard.status, heard.body["error"]["rule"]) == (403, "scope")
+
+
+def test_s7_a_rotated_token_ends_streams_and_cookies_within_a_second(tmp_path: Path) -> None:
+    with served(tmp_path / "state") as here:
+        old, cookie = here.token, cookie_for(here)
+        line = http.client.HTTPConnection("127.0.0.1", here.port, timeout=20)
+        line.request("GET", "/v1/events", headers={"Authorization": f"Bearer {old}"})
+        stream = line.getresponse()
+        assert stream.readline() == b": here\n"
+        assert typed("token", "--rotate", "--json", state=here.home).body["status"] == "rotated"
+        rotated_at = time.monotonic()
+        stream.read()
+        assert time.monotonic() - rotated_at < 5  # half a second, and a busy machine
+        line.close()
+        assert here.token != old
+        assert here.raw("GET", "/v1/health", authorization=f"Bearer {old}").status == 401
+        assert here.raw("GET", "/v1/health", cookie=cookie, **OWN).status == 401
+        assert here.raw("GET", "/v1/health").status == 200
+
+
+def test_s20_a_new_token_is_its_owners_only(tmp_path: Path) -> None:
+    rotate_token(tmp_path)
+    assert (tmp_path / "token").stat().st_mode & 0o777 == 0o600
+    assert [file.name for file in tmp_path.iterdir()] == ["token"]
+
+
+def test_s23_whoever_asks_too_often_is_told_when_to_come_back(tmp_path: Path) -> None:
+    policy = replace(QUICK, serving=Serving(requests_per_s=0.5, requests_burst=3))
+    with served(tmp_path / "state", policy=policy) as here:
+        heard = [here.raw("GET", "/v1/health") for _ in range(4)]
+        assert [one.status for one in heard] == [200, 200, 200, 429]
+        assert 0 < heard[-1].body["error"]["retryAfterSeconds"] <= 2
+        write_token(here.home / "token.read", "r" * 43)
+        assert here.raw("GET", "/v1/health", authorization=f"Bearer {'r' * 43}").status == 200
+
+
+def test_s17_words_of_sql_are_words_in_every_field(door: Served) -> None:
+    for text in SQL:
+        said = door.post("/v1/tasks", {"task": text, "label": text, "idempotencyKey": text})
+        assert said.status == 201, said.raw
+        found = door.client.get("/v1/tasks", label=text)["tasks"]
+        assert [one["label"] for one in found] == [text]
+        assert door.raw("GET", f"/v1/tasks/{quote(text, safe='')}").status in (200, 404, 409)
+        door.client.post("/v1/sessions/agent:main:main/messages", {"text": text}, key=text)
