@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from decimal import Decimal
 from enum import StrEnum
@@ -11,7 +12,7 @@ from typing import Any, NamedTuple, Protocol, runtime_checkable
 from clutch.core.admission import SpawnRequest
 from clutch.core.attachments import Attachment, AttachmentRules, Handed, Side
 from clutch.core.hooks import Hook
-from clutch.core.messages import Answer, Transcript, Usage
+from clutch.core.messages import Answer, Call, Transcript, Usage
 from clutch.core.model import Thinking
 from clutch.core.session_calls import SessionCall
 
@@ -189,9 +190,21 @@ class Models(Protocol):
         ...
 
 
-def _silent(text: str) -> None:
+class Verdict(NamedTuple):
+    """What a person said about a call."""
+
+    is_approved: bool
+    text: str = ""
+
+
+def _silent(*told: object) -> None:
     """Nobody watches."""
-    del text
+    del told
+
+
+async def _nobody(call: Call) -> Verdict:
+    del call
+    return Verdict(False, "nobody is there to ask")
 
 
 @dataclass(frozen=True, slots=True)
@@ -199,7 +212,11 @@ class RuntimeJob:
     """One run of a child that is not our own loop.
 
     It may be started again from the beginning after a crash or a steer: `key` names the run and stays the same
-    across crashes, so outside effects should carry it. `say` streams words to watchers; nothing of it is kept."""
+    across crashes, so outside effects should carry it. `say` and `think` stream words to watchers.
+
+    Calls that it makes by itself: `begin` shows one to watchers, `end` writes it into the transcript, together
+    with the words that were said before it. `ask` lets a person decide about one: nothing of the run is held up
+    but itself, for as long as it takes. After a crash the question is there again if nobody has heard its answer."""
 
     text: str  #: what it was told since its last answer: the task, later instructions
     transcript: Transcript
@@ -209,6 +226,18 @@ class RuntimeJob:
     model: str | None = None
     files: str | None = None  #: the task's directory: `in` was given to it, `out` is handed over
     say: Callable[[str], None] = _silent
+    think: Callable[[str], None] = _silent
+    begin: Callable[[Call], None] = _silent
+    end: Callable[[Call, str, bool], None] = _silent  #: the call, what it gave, whether it failed
+    ask: Callable[[Call], Awaitable[Verdict]] = _nobody
+    cwd: str = "."  #: beneath the workspace
+    is_boxed: bool = False  #: what it starts must run behind walls
+    network: bool = True  #: behind walls: whether it may reach the network
+    may_change: bool = True  #: its rights let it write files and run commands
+
+
+class RuntimeFailed(Exception):
+    """The run's error, in words that need no name of an exception before them."""
 
 
 class Runtime(Protocol):
@@ -216,6 +245,36 @@ class Runtime(Protocol):
 
     async def run(self, job: RuntimeJob) -> Answer:
         """The last word, with whatever usage is known. An exception is the run's error."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Launch:
+    """A program as it is started. `env` is all of its environment."""
+
+    argv: Sequence[str]
+    cwd: str | None
+    env: Mapping[str, str]
+    kept: tuple[int, ...] = ()  #: open files it takes along
+
+
+@dataclass(frozen=True, slots=True)
+class Room:
+    """What a program behind walls may see: `root` to change, beside it what is named, and the system to read."""
+
+    root: str
+    cwd: str
+    read_only: tuple[str, ...] = ()
+    writable: tuple[str, ...] = ()
+    task: str | None = None  #: the files of its task
+    network: bool = False
+
+
+class Walls(Protocol):
+    def launching(
+        self, argv: Sequence[str], env: Mapping[str, str], room: Room
+    ) -> AbstractContextManager[Launch]:
+        """Lasts as long as the program. Raises ToolFailed where there are no walls."""
         ...
 
 

@@ -206,6 +206,7 @@ class Work:
     tick_s: float = 1.0  #: the backstop for lost hints
     stop_s: float = 10.0  #: how long a stop waits for the next boundary
     tool_grace_s: float = 5.0  #: what a running tool gets when its run is superseded
+    held_s: float = 900.0  #: a foreign program that waits for a person is kept so long, then started again
     sessions_max: int = 1000  #: turns one process runs at once
     claim_first: int = 500  #: sessions in a first claim: these are at work while the rest is claimed
 

@@ -21,6 +21,7 @@ from clutch import __version__
 from clutch.core.model import Lane
 from clutch.engine import heartbeat, spawning
 from clutch.engine.cleaning import clean
+from clutch.engine.errands import dismiss
 from clutch.engine.handing import hand_over
 from clutch.engine.interrupt import Interrupt
 from clutch.engine.kit import Kit
@@ -105,6 +106,7 @@ class Worker:
             if not self.kit.stopping.is_set():
                 raise
         finally:
+            await dismiss(self.kit.errands)
             self._stopped.set()
 
     async def _lives(self) -> None:

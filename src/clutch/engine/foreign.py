@@ -1,54 +1,189 @@
 """A run that somebody else's code works on. We begin and end it; in between it is theirs.
 
-Nothing of it is journaled, so a crash or a steer starts it again from the beginning, under the same key.
+The calls it tells of are journaled, but it cannot be taken up from them: a crash or a steer starts it again from
+the beginning, under the same key. What a person has to decide parks the run, as everywhere.
 """
 
 from __future__ import annotations
 
+import asyncio
+
+from clutch.core.authority import under_plan
 from clutch.core.messages import Answer, Input, Results
+from clutch.core.model import Plan
 from clutch.engine.asking import may_start
+from clutch.engine.errands import Errand
+from clutch.engine.kit import Kit
 from clutch.engine.open_run import OpenRun
-from clutch.ports import RuntimeJob
+from clutch.ports import RuntimeFailed, RuntimeJob, Verdict
+from clutch.protocol import questions, turns, usage
+from clutch.protocol.questions import Asked, Decision, QuestionKind, Said, call_body
+from clutch.protocol.usage import Fate
 
 ERROR_CHARS_MAX = 500
+CHANGING = ("shell", "write")  # whoever may use both of these may do what any program does
+NOBODY = Verdict(False, "nobody is there to ask")
 
 
 async def work_elsewhere(run: OpenRun) -> Answer | None:
-    """Its last word, not committed yet. None: it failed or may not be made, and that is committed."""
+    """Its last word, not committed yet. None: it failed, may not be made or waits; and that is committed."""
     runtime = run.kit.runtimes.get(run.about.runtime)
     if runtime is None:
         known = ", ".join(sorted(run.kit.runtimes)) or "none is registered here"
-        error = f"there is no runtime {run.about.runtime!r} in this process; known: {known}"
-    elif run.is_budgeted and not await may_start(run):
+        await run.fail(
+            f"there is no runtime {run.about.runtime!r} in this process; known: {known}", is_final=False
+        )
         return None
-    else:
-        try:
-            return await runtime.run(_job(run))
-        except Exception as failure:  # noqa: BLE001 - foreign code: what it raises is the run's error
-            error = f"{type(failure).__name__}: {failure}"[:ERROR_CHARS_MAX]
+    errand = await _waiting(run)
+    if run.is_budgeted and not await may_start(run):
+        if errand is not None:
+            await errand.stop()
+        return None
+    if errand is None:
+        errand = Errand(runtime, _job(run), run.run_id, run.tell)
+    return await _accompany(run, errand)
+
+
+async def _waiting(run: OpenRun) -> Errand | None:
+    """What this run left here when it parked, if anything."""
+    errand = run.kit.errands.pop(run.session_id, None)
+    if errand is not None and errand.run_id != run.run_id:
+        await errand.stop()
+        return None
+    if errand is not None:
+        errand.take_up()
+    return errand
+
+
+async def _accompany(run: OpenRun, errand: Errand) -> Answer | None:
+    is_left = False
+    try:
+        said = await _heard(run)
+        while True:
+            await errand.news.wait()
+            errand.news.clear()
+            await _journal(run, errand)
+            if errand.is_over:
+                return await _last_word(run, errand)
+            if errand.asked and not await _decided(run, errand, said):
+                is_left = True
+                return None
+    finally:
+        if not is_left:
+            if run.kit.errands.get(run.session_id) is errand:
+                del run.kit.errands[run.session_id]
+            await errand.stop()
+
+
+async def _journal(run: OpenRun, errand: Errand) -> None:
+    done = errand.journal()
+    if done is not None:
+        run.head = await run.tx(turns.journal, *done)
+        run.transcript += done
+
+
+async def _last_word(run: OpenRun, errand: Errand) -> Answer | None:
+    try:
+        return errand.result()
+    except asyncio.CancelledError:
+        error = "it ended itself without a word"  # nobody here has cancelled it
+    except RuntimeFailed as failure:
+        error = str(failure)[:ERROR_CHARS_MAX]
+    except Exception as failure:  # noqa: BLE001 - foreign code: what it raises is the run's error
+        error = f"{type(failure).__name__}: {failure}"[:ERROR_CHARS_MAX]
     await run.fail(error, is_final=False)
     return None
 
 
+# ---- people ------------------------------------------------------------------------------------------------
+
+
+async def _heard(run: OpenRun) -> dict[str, Said]:
+    """What people said while the run was parked. Whoever crashed after hearing it has to ask again: the call may
+    have been made."""
+    if not run.is_answered:
+        return {}
+    said, _ = await run.kit.door.read(questions.latest, run.session_id, run.fence, run.head)
+    return said
+
+
+async def _decided(run: OpenRun, errand: Errand, said: dict[str, Said]) -> bool:
+    """False: people are being asked, and the run is parked."""
+    new: list[str] = []
+    for call, _ in list(errand.asked):
+        body = call_body(call.name, call.args)
+        found = said.pop(body, None)
+        if run.policy.is_headless:
+            errand.hear(call, NOBODY)
+        elif found is not None:
+            errand.hear(call, Verdict(found.decision is Decision.APPROVE, found.text))
+        else:
+            new.append(body)
+    if not new:
+        return True
+    _, before = await run.kit.door.read(questions.latest, run.session_id, run.fence, run.head)
+    asked = [
+        Asked(run.kit.ids.next(), before + place, QuestionKind.APPROVAL, body)
+        for place, body in enumerate(dict.fromkeys(new))
+    ]
+    await run.tx_with_purses(usage.drop, Fate.UNSENT)  # its row is foreseen again when the run goes on
+    run.kit.errands[run.session_id] = errand  # before the commit: the answer may come at once
+    errand.keep(_keep(run.kit, run.session_id, errand))
+    await run.tx(questions.ask, run.head, asked)
+    for one in asked:
+        run.tell("question", one.id)
+    return False
+
+
+async def _keep(kit: Kit, session_id: int, errand: Errand) -> None:
+    """Ends it when its run is over or went on elsewhere, and when a person takes too long."""
+    ends_at = asyncio.get_running_loop().time() + kit.policy.work.held_s
+    while asyncio.get_running_loop().time() < ends_at:
+        await asyncio.sleep(min(kit.policy.work.tick_s, kit.policy.work.held_s))
+        if session_id not in kit.turns and not await kit.door.read(questions.is_parked, errand.run_id):
+            break
+    if kit.errands.get(session_id) is errand:
+        del kit.errands[session_id]
+        await errand.stop()
+
+
+# ---- the job -----------------------------------------------------------------------------------------------
+
+
 def _job(run: OpenRun) -> RuntimeJob:
+    about = run.about
+    rights = under_plan(about.rights) if about.plan == Plan.DRAFTING else about.rights
     return RuntimeJob(
-        text=_told(run),
+        text="\n\n".join(entry.text for entry in _told(run)),
         transcript=tuple(entry for entry in run.transcript if isinstance(entry, Input | Answer | Results)),
-        session_key=run.about.session_key,
-        workspace=run.about.workspace or ".",
-        key=f"{run.about.session_key}:{run.head}",
-        model=run.about.model,
+        session_key=about.session_key,
+        workspace=about.workspace or ".",
+        key=f"{about.session_key}:{run.head - _made_since(run)}",
+        model=about.model_asked,
         files=run.files,
-        say=lambda text: run.tell("assistant:text", text),
+        cwd=about.cwd or ".",
+        is_boxed=run.is_boxed,
+        network=about.rights.network,
+        may_change=all(rights.permits_tool(name, is_read_only=False) for name in CHANGING),
     )
 
 
-def _told(run: OpenRun) -> str:
-    """What came since its last answer."""
-    new: list[str] = []
+def _told(run: OpenRun) -> list[Input]:
+    """What came since its last word."""
+    new: list[Input] = []
     for entry in reversed(run.transcript):
-        if isinstance(entry, Answer):
+        if isinstance(entry, Answer) and not entry.calls:
             break
         if isinstance(entry, Input):
-            new.append(entry.text)
-    return "\n\n".join(reversed(new))
+            new.append(entry)
+    return new[::-1]
+
+
+def _made_since(run: OpenRun) -> int:
+    """Entries that it has added itself since it was told anything: the name of a run does not change by them."""
+    made = 0
+    for entry in reversed(run.transcript):
+        if isinstance(entry, Input) or (isinstance(entry, Answer) and not entry.calls):
+            break
+        made += 1
+    return made

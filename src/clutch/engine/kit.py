@@ -20,6 +20,7 @@ from clutch.engine import typed
 from clutch.engine.bus import Bus
 from clutch.engine.changes import Changes
 from clutch.engine.context import Documents, Surroundings
+from clutch.engine.errands import Errand
 from clutch.engine.ids import Ids
 from clutch.engine.pulse import Pulses
 from clutch.errors import InvalidInput
@@ -83,6 +84,9 @@ class Kit:
     stopping: asyncio.Event = field(default_factory=asyncio.Event)
     turns: dict[int, asyncio.Task[None]] = field(default_factory=dict)  #: under way here, by session
     pulses: Pulses = field(default_factory=Pulses)
+    errands: dict[int, Errand] = field(
+        default_factory=dict
+    )  #: foreign code that waits for a person, by session
     _changes: Changes | None = None
 
     @property

@@ -50,8 +50,10 @@ class OpenRun:
         self.by_name = {spec.name: spec for spec in self.specs}
         self._aliases = {alias: spec.name for spec in self.specs for alias in spec.aliases}
         self.is_ours = about.runtime == OWN_RUNTIME
-        theirs = kit.policy.model_of(about.agent_id) if self.is_ours else f"runtime:{about.runtime}"
-        self.model = about.model or theirs
+        self.is_answered = begun.is_answered
+        ours = about.model or kit.policy.model_of(about.agent_id)
+        # Foreign code does not use the model a child of ours would get, so it must not be priced as if it did.
+        self.model = ours if self.is_ours else about.model_asked or f"runtime:{about.runtime}"
         self.thinking = None if about.thinking is None else Thinking(about.thinking)
 
     @property

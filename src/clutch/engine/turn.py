@@ -153,6 +153,9 @@ async def _elsewhere(run: OpenRun) -> None:
 
 async def _end_elsewhere(run: OpenRun, answer: Answer) -> bool:
     """The last word of foreign code, which nobody can ask to repair its form. True: it was told more."""
+    if answer.stop not in COMPLETE:
+        await _cut(run, answer, f"it was cut short ({answer.stop})", is_final=False)
+        return False
     schema = run.about.output_schema if SUBMIT in run.by_name else None
     wrong = "" if schema is None else await typed.problems_of_text(schema, answer.text)
     if wrong:

@@ -36,6 +36,7 @@ class Briefing:
     runtime: str = OWN_RUNTIME
     cwd: str | None = None
     compact_at: int | None = None  #: a summary is wanted of what was said up to here
+    model_asked: str | None = None  #: by the spawn itself
 
 
 def briefing(now: float, session_id: int) -> Tx[Briefing]:
@@ -75,6 +76,7 @@ def briefing(now: float, session_id: int) -> Tx[Briefing]:
         runtime=asked.get("runtime", OWN_RUNTIME),
         cwd=asked.get("cwd"),
         compact_at=compact_at,
+        model_asked=asked.get("model"),
     )
 
 

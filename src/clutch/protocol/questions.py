@@ -121,10 +121,38 @@ def answers(now: float, session_id: int, seq: int) -> Tx[dict[int, Said]]:
 def decided(now: float, session_id: int, fence: int, seq: int) -> Tx[dict[int, Said]]:
     """The same for the owner of the run: whoever lost it must not act on what its successor was told."""
     said = yield from answers(now, session_id, seq)
+    yield from _still_own(session_id, fence)
+    return said
+
+
+def _still_own(session_id: int, fence: int) -> Tx[None]:
     rows = yield "SELECT owner, fence FROM sessions WHERE id = ?", (session_id,)
     if not rows or not sessions.is_owner(rows[0][0], rows[0][1], fence):
         raise Stale(f"session {session_id} is owned by somebody else now")
-    return said
+
+
+def latest(now: float, session_id: int, fence: int, seq: int) -> Tx[tuple[dict[str, Said], int]]:
+    """What was said to whatever was asked last at this place, by what was shown; and how much was ever asked here.
+
+    For foreign code, whose calls have no places: it knows its question by its words."""
+    del now
+    rows = yield (
+        "SELECT body, decision, answer, asked_at FROM questions WHERE session_id = ? AND seq = ? AND idx >= 0"
+        " AND answered_at IS NOT NULL ORDER BY asked_at DESC",
+        (session_id, seq),
+    )
+    yield from _still_own(session_id, fence)
+    return {body: Said(Decision(what), text) for body, what, text, at in rows if at == rows[0][3]}, len(rows)
+
+
+def is_parked(now: float, run_id: int) -> Tx[bool]:
+    """Whether a run waits, or was answered and nobody has taken it up yet."""
+    del now
+    rows = yield (
+        "SELECT 1 FROM runs WHERE id = ? AND parked_until IS NOT NULL AND ended_at IS NULL",
+        (run_id,),
+    )
+    return bool(rows)
 
 
 def answer(

@@ -42,6 +42,7 @@ class Begun:
     is_resumed: bool = False
     is_unanswered: bool = False
     senders: tuple[int, ...] = ()
+    is_answered: bool = False  #: a person has decided what it waited for, and nobody has acted on it yet
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,8 +117,10 @@ def _go_on(now: float, policy: Policy, session: SessionRow) -> Tx[Begun | None]:
         yield from usage.give_up(now, policy, session, Fate.UNKNOWN)
         yield from _foresee(now, policy, session, run_id)
     # Answered: it parked before its calls were started, so nobody can have interrupted them.
-    is_resumed = parked_until != ANSWERED
-    return Begun(run_id, session.head, session.base, session.depth, is_resumed, bool(rows), senders)
+    is_answered = parked_until == ANSWERED
+    return Begun(
+        run_id, session.head, session.base, session.depth, not is_answered, bool(rows), senders, is_answered
+    )
 
 
 def _open_run(now: float, policy: Policy, session: SessionRow, run_id: int, nonce: str) -> Tx[Begun | None]:
@@ -262,6 +265,23 @@ def respond(
         Many(
             (session.id, session.head, index, run_id, call.name, int(replay_safe[index]))
             for index, call in enumerate(answer.calls)
+        ),
+    )
+    yield sessions.moved(now, session)
+    return session.head
+
+
+def journal(
+    now: float, policy: Policy, session_id: int, fence: int, run_id: int, said: Answer, gave: Results
+) -> Tx[int]:
+    """Calls that foreign code has made by itself: done when they are told, so none is ever open. The new head."""
+    del policy
+    session = yield from sessions.own_step(session_id, fence)
+    yield from _append(now, session, run_id, [said, gave])
+    yield (
+        "INSERT INTO calls(session_id, seq, idx, run_id, name, replay_safe) VALUES(?, ?, ?, ?, ?, 0)",
+        Many(
+            (session_id, session.head - 1, index, run_id, call.name) for index, call in enumerate(said.calls)
         ),
     )
     yield sessions.moved(now, session)

@@ -31,8 +31,8 @@ from mcp_types import (
 from mcp_types.version import MODERN_PROTOCOL_VERSIONS
 from pydantic import TypeAdapter, ValidationError
 
+from clutch.ports import Launch
 from clutch.tools.mcp.http import http
-from clutch.tools.mcp.launch import Launch
 from clutch.tools.mcp.naming import Definition
 from clutch.tools.mcp.settings import McpServer
 from clutch.tools.mcp.stdio import stdio

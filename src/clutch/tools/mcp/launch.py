@@ -1,32 +1,20 @@
 """How the process of a stdio server is started: plainly, or inside the sandbox.
 
 In the sandbox it sees the system, a folder of its own (or `cwd`) and what `visible` names; the network only
-with `network`. Its secrets reach it through an open file: on a command line everybody could read them.
+with `network`.
 """
 
 from __future__ import annotations
 
-import os
-import shlex
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 
+from clutch.ports import Launch, ToolFailed
 from clutch.tools.mcp.settings import McpServer
 from clutch.tools.mcp.wire import Refused
-from clutch.tools.sandbox import command_line, seccomp
 from clutch.tools.sandbox.box import Box
-from clutch.tools.sandbox.probe import probe
-from clutch.tools.sandbox.start import guarding
-
-
-@dataclass(frozen=True, slots=True)
-class Launch:
-    argv: Sequence[str]
-    cwd: str | None
-    env: Mapping[str, str]
-    kept: tuple[int, ...] = ()  #: open files it takes along
+from clutch.tools.sandbox.programs import boxed_program
 
 
 @contextmanager
@@ -37,20 +25,16 @@ def launching(server: McpServer, folder: Path) -> Iterator[Launch]:
     if not server.sandbox:
         yield Launch(argv, server.cwd, server.environment())
         return
-    offer = probe()
-    if offer.bubblewrap is None:
-        raise Refused(
-            f"is to run in a sandbox, and {offer.trouble}; install bubblewrap, or set "
-            f"mcp.servers.{server.name}.sandbox to false"
-        )
     box = _box(server, folder)
-    with guarding(box) as guards, _open_files(server.granted()) as (secrets, filter_file):
-        inside = ("/bin/sh", "-c", f'. /proc/self/fd/{secrets} && exec "$@"', "mcp", *argv)
-        words = command_line.boxed(
-            offer.bubblewrap, box, inside, cwd=box.root, guards=guards, seccomp_fd=filter_file
-        )
-        kept = (secrets,) if filter_file is None else (secrets, filter_file)
-        yield Launch(words, "/", box.variables(), kept)
+    try:
+        program = boxed_program(box, argv, server.granted(), cwd=box.root)
+    except ToolFailed as error:
+        raise Refused(
+            f"is to run in a sandbox, and {error}; install bubblewrap, or set "
+            f"mcp.servers.{server.name}.sandbox to false"
+        ) from error
+    with program as launch:
+        yield launch
 
 
 def _box(server: McpServer, folder: Path) -> Box:
@@ -60,16 +44,3 @@ def _box(server: McpServer, folder: Path) -> Box:
         return Box(root=server.cwd or str(folder), read_only=server.visible, network=server.network)
     except ValueError as error:
         raise Refused(f"cannot run in a sandbox: {error}") from error
-
-
-@contextmanager
-def _open_files(variables: Mapping[str, str]) -> Iterator[tuple[int, int | None]]:
-    filter_file = seccomp.as_file()
-    secrets = os.memfd_create("variables")
-    try:
-        lines = [f"export {name}={shlex.quote(value)}\n" for name, value in variables.items()]
-        os.write(secrets, "".join(lines).encode())
-        yield secrets, filter_file
-    finally:
-        for file in filter(None, (secrets, filter_file)):
-            os.close(file)

@@ -11,7 +11,8 @@ from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING
 
-from clutch.tools.mcp.launch import Launch, launching
+from clutch.ports import Launch
+from clutch.tools.mcp.launch import launching
 from clutch.tools.mcp.naming import Definition
 from clutch.tools.mcp.settings import McpServer
 from clutch.tools.mcp.wire import Wire

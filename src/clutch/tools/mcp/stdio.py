@@ -22,7 +22,7 @@ from anyio.streams.memory import MemoryObjectReceiveStream, MemoryObjectSendStre
 from mcp.shared.message import SessionMessage
 from mcp_types import INTERNAL_ERROR, ErrorData, JSONRPCError, jsonrpc_message_adapter
 
-from clutch.tools.mcp.launch import Launch
+from clutch.ports import Launch
 from clutch.tools.mcp.wire import Wire
 
 LINE_BYTES_MAX = 8 * 1024 * 1024

@@ -1,0 +1,113 @@
+"""Somebody else's code at work, beside the turn that accompanies it.
+
+While a person is asked there is no turn: the run is parked, holds no slot, and may be taken up by any worker. The
+code itself goes on waiting here, so that the answer finds it where it asked. It is memory and may be lost: whoever
+takes up the run and finds nothing here starts the code again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Callable, Coroutine
+from dataclasses import replace
+from typing import Any
+
+from clutch.core.messages import Answer, Call, Result, Results
+from clutch.ports import Runtime, RuntimeJob, Verdict
+
+Tell = Callable[[str, object], None]
+
+
+class Errand:
+    """`tell` reaches watchers. `news` is set when there is something for its turn to do."""
+
+    def __init__(self, runtime: Runtime, job: RuntimeJob, run_id: int, tell: Tell) -> None:
+        self.run_id, self._tell = run_id, tell
+        self.news = asyncio.Event()
+        self.asked: deque[tuple[Call, asyncio.Future[Verdict]]] = deque()
+        self._said: list[str] = []
+        self._done: list[tuple[Call, str, bool]] = []
+        told = replace(job, say=self._say, think=self._think, begin=self._begin, end=self._end, ask=self._ask)
+        self._work = asyncio.create_task(_run(runtime, told))
+        self._work.add_done_callback(lambda _: self.news.set())
+        self._keeper: asyncio.Task[None] | None = None
+
+    @property
+    def is_over(self) -> bool:
+        return self._work.done()
+
+    def result(self) -> Answer:
+        """Once it is over. Raises what it raised."""
+        return self._work.result()
+
+    def journal(self) -> tuple[Answer, Results] | None:
+        """The calls that have ended since the last look, and what was said before them."""
+        if not self._done:
+            return None
+        calls = tuple(call for call, _, _ in self._done)
+        gave = tuple(Result(i, call.name, text, bad) for i, (call, text, bad) in enumerate(self._done))
+        said = Answer("".join(self._said), calls, stop="tools")
+        self._said, self._done = [], []
+        return said, Results(gave)
+
+    def hear(self, call: Call, verdict: Verdict) -> None:
+        """The oldest question about this call has its answer."""
+        for one in self.asked:
+            if one[0] is call:
+                self.asked.remove(one)
+                if not one[1].done():
+                    one[1].set_result(verdict)
+                return
+
+    async def stop(self) -> None:
+        """Back when it has ended."""
+        if self._keeper is not None:
+            self._keeper.cancel()
+        self._work.cancel()
+        await asyncio.wait([self._work])
+        if not self._work.cancelled():
+            self._work.exception()  # nobody else will ask for it
+
+    def keep(self, keeping: Coroutine[Any, Any, None]) -> None:
+        """While no turn accompanies it."""
+        self._keeper = asyncio.create_task(keeping)
+
+    def take_up(self) -> None:
+        if self._keeper is not None:
+            self._keeper.cancel()
+        self.news.set()
+
+    # ---- what the code says --------------------------------------------------------------------------
+
+    def _say(self, text: str) -> None:
+        self._said.append(text)
+        self._tell("assistant:text", text)
+
+    def _think(self, text: str) -> None:
+        self._tell("assistant:thinking", text)
+
+    def _begin(self, call: Call) -> None:
+        self._tell("tool:start", call.name)
+
+    def _end(self, call: Call, text: str, failed: bool) -> None:
+        self._tell("tool:end", call.name)
+        self._done.append((call, text, failed))
+        self.news.set()
+
+    async def _ask(self, call: Call) -> Verdict:
+        answer: asyncio.Future[Verdict] = asyncio.get_running_loop().create_future()
+        self.asked.append((call, answer))
+        self.news.set()
+        return await answer
+
+
+async def _run(runtime: Runtime, job: RuntimeJob) -> Answer:
+    return await runtime.run(job)
+
+
+async def dismiss(errands: dict[int, Errand]) -> None:
+    """All of them, at the end of a worker."""
+    while errands:
+        _, errand = errands.popitem()
+        await errand.stop()

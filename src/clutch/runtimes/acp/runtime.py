@@ -1,0 +1,271 @@
+"""One run of an external agent: start it, open or load its session, prompt it, listen until its last word.
+
+What can go wrong is told with its remedy. When the run is stopped the agent is asked to cancel, and ended.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import shutil
+from collections.abc import AsyncIterator, Awaitable
+from contextlib import AbstractContextManager, asynccontextmanager, nullcontext, suppress
+from pathlib import Path
+from typing import TYPE_CHECKING, TypeVar, cast
+
+from clutch import __version__
+from clutch.core.messages import Answer, Input, Usage
+from clutch.core.redaction import redact
+from clutch.core.shown import visible
+from clutch.ports import Launch, Room, RuntimeFailed, RuntimeJob, ToolFailed, Walls
+from clutch.runtimes.acp.memory import Memory, Remembered
+from clutch.runtimes.acp.program import Program, running
+from clutch.runtimes.acp.settings import AcpAgent
+
+if TYPE_CHECKING:
+    from acp.client import ClientSideConnection
+    from acp.schema import PromptResponse
+
+    from clutch.runtimes.acp.listening import Listener
+
+T = TypeVar("T")
+
+CANCEL_S = 0.5  # what the agent gets to write down where it was
+WORDS_SHOWN = 300
+EARLIER_CHARS_MAX = 32_000
+AUTH_REQUIRED = -32000
+STOPS = {"end_turn": "end", "max_tokens": "length", "max_turn_requests": "too many requests"}
+GO_ON = "Your work on this was interrupted and you are started again. Look how far you came and go on:\n\n"
+
+
+class AcpRuntime:
+    """`home`: where it remembers sessions. `walls`: for sessions whose tools run behind them."""
+
+    def __init__(self, agent: AcpAgent, home: Path, walls: Walls) -> None:
+        self._agent, self._walls = agent, walls
+        self._memory = Memory(home)
+        self._is_swept = False
+
+    async def run(self, job: RuntimeJob) -> Answer:
+        if not job.may_change:
+            raise RuntimeFailed(
+                f"the agent {self._agent.name!r} writes files and runs commands, and this session may not do both"
+            )
+        await self._sweep()
+        with self._launching(job) as launch:
+            async with _started(launch) as program:
+                try:
+                    return await self._talk(job, program)
+                finally:
+                    await asyncio.shield(
+                        asyncio.to_thread(self._memory.log, job.session_key, program.last_words)
+                    )
+
+    async def _sweep(self) -> None:
+        if not self._is_swept:
+            self._is_swept = True
+            await asyncio.to_thread(self._memory.forget_old)
+
+    # ---- starting it ---------------------------------------------------------------------------------
+
+    def _launching(self, job: RuntimeJob) -> AbstractContextManager[Launch]:
+        agent, env = self._agent, self._agent.environment()
+        if job.files is not None:
+            env["TASK_DIR"] = job.files
+        command = shutil.which(agent.command, path=env.get("PATH"))
+        if command is None:
+            raise RuntimeFailed(f"the agent {agent.name!r} needs `{agent.command}`; {agent.remedy}")
+        cwd, argv = _where(job), (command, *agent.args)
+        if not (job.is_boxed and agent.sandbox):
+            return nullcontext(Launch(argv, cwd, env))
+        env.pop("TASK_DIR", None)
+        room = Room(job.workspace, cwd, _paths(agent.visible), _paths(agent.writable), job.files, job.network)
+        try:
+            return self._walls.launching(argv, env, room)
+        except ToolFailed as error:
+            raise RuntimeFailed(
+                f"the agent {agent.name!r} must run in a sandbox here, and {error}; install bubblewrap, or set "
+                f"acp.agents.{agent.name}.sandbox to false to let it run with all your rights"
+            ) from error
+
+    # ---- talking to it -------------------------------------------------------------------------------
+
+    async def _talk(self, job: RuntimeJob, program: Program) -> Answer:
+        from acp.core import Client, connect_to_agent
+
+        from clutch.runtimes.acp.listening import Listener
+
+        listener = Listener(job, self._agent.name)
+        connection = connect_to_agent(cast(Client, listener), program)
+        try:
+            session_id, text = await self._opened(job, connection, program)
+            listener.is_listening = True
+            response = await self._prompted(connection, session_id, text, listener, program)
+        finally:
+            listener.is_listening = False
+            listener.leave()
+            await asyncio.shield(connection.close())
+        return Answer(
+            listener.last_words,
+            usage=_usage(response),
+            model=f"acp:{self._agent.name}",
+            stop=STOPS.get(response.stop_reason, response.stop_reason),
+        )
+
+    async def _opened(
+        self, job: RuntimeJob, connection: ClientSideConnection, program: Program
+    ) -> tuple[str, str]:
+        """The session, and what to say in it."""
+        seconds = self._agent.start_timeout_s
+        try:
+            async with asyncio.timeout(seconds):
+                return await self._answered(self._open(job, connection), program)
+        except TimeoutError:
+            raise await self._trouble(f"was not ready within {seconds:g} s", program) from None
+
+    async def _open(self, job: RuntimeJob, connection: ClientSideConnection) -> tuple[str, str]:
+        from acp import PROTOCOL_VERSION
+        from acp.schema import ClientCapabilities, Implementation
+
+        hello = await connection.initialize(
+            PROTOCOL_VERSION, ClientCapabilities(), Implementation(name="clutch", version=__version__)
+        )
+        if hello.protocol_version != PROTOCOL_VERSION:
+            raise RuntimeFailed(
+                f"the agent {self._agent.name!r} speaks version {hello.protocol_version} of ACP and we speak "
+                f"{PROTOCOL_VERSION}; upgrade whichever is older"
+            )
+        cwd = _where(job)
+        known = await asyncio.to_thread(self._memory.recall, job.session_key, self._agent.name)
+        can_load = bool(hello.agent_capabilities and hello.agent_capabilities.load_session)
+        if known is not None and can_load and await self._loaded(connection, known, cwd):
+            session_id, text = known.session_id, GO_ON * (known.key == job.key) + job.text
+        else:
+            session_id, text = (await connection.new_session(cwd)).session_id, _with_earlier(job)
+        what = Remembered(self._agent.name, session_id, job.key)
+        await asyncio.to_thread(self._memory.remember, job.session_key, what)
+        return session_id, text
+
+    async def _loaded(self, connection: ClientSideConnection, known: Remembered, cwd: str) -> bool:
+        from acp import RequestError
+
+        try:
+            await connection.load_session(cwd, known.session_id)
+        except RequestError:
+            return False  # the agent has forgotten it; a new one will do
+        return True
+
+    async def _prompted(
+        self,
+        connection: ClientSideConnection,
+        session_id: str,
+        text: str,
+        listener: Listener,
+        program: Program,
+    ) -> PromptResponse:
+        from acp import text_block
+
+        prompting = asyncio.ensure_future(connection.prompt(session_id, [text_block(text)]))
+        try:
+            await self._listened(prompting, listener, program)
+            return await self._answered(prompting, program)
+        except asyncio.CancelledError:
+            listener.is_listening = False
+            listener.leave()
+            with suppress(Exception):
+                async with asyncio.timeout(CANCEL_S):
+                    await connection.cancel(session_id)
+                    await asyncio.wait([prompting])
+            raise
+        finally:
+            prompting.cancel()
+            await asyncio.wait([prompting])
+
+    async def _listened(
+        self, prompting: asyncio.Future[PromptResponse], listener: Listener, program: Program
+    ) -> None:
+        """Until it has answered. One that says nothing at all any more is ended; one that asks is not."""
+        seconds = self._agent.silence_timeout_s
+        while not prompting.done():
+            silent_s = asyncio.get_running_loop().time() - listener.heard_at
+            if silent_s >= seconds and not listener.is_asking:
+                raise await self._trouble(f"gave no sign of life for {seconds:g} s", program)
+            await asyncio.wait([prompting], timeout=max(0.05, seconds - silent_s))
+
+    # ---- what goes wrong -----------------------------------------------------------------------------
+
+    async def _answered(self, answering: Awaitable[T], program: Program) -> T:
+        from acp import RequestError
+
+        try:
+            return await answering
+        except ConnectionError:
+            code = await program.exit_code()
+            what = "closed the connection" if code is None else f"ended with exit code {code}"
+            raise await self._trouble(f"{what} before it had answered", program) from None
+        except RequestError as error:
+            if error.code == AUTH_REQUIRED:
+                raise await self._trouble(
+                    "wants a login; log in with its own command first", program
+                ) from None
+            raise await self._trouble(f"said: {_shown(str(error))}", program) from None
+        except ValueError as error:  # an answer that has not the form the protocol gives it
+            raise await self._trouble(f"does not speak ACP: {_shown(str(error))}", program) from None
+
+    async def _trouble(self, what: str, program: Program) -> RuntimeFailed:
+        said = program.last_words or program.noise
+        heard = f"; it printed: {_shown(said[-WORDS_SHOWN:])}" if said else ""
+        line = " ".join((self._agent.command, *self._agent.args))
+        return RuntimeFailed(
+            f"the agent {self._agent.name!r} {what}{heard}; run `{line}` by hand to see what it needs"
+        )
+
+
+@asynccontextmanager
+async def _started(launch: Launch) -> AsyncIterator[Program]:
+    try:
+        async with running(launch) as program:
+            yield program
+    except OSError as error:
+        raise RuntimeFailed(f"{launch.argv[0]} cannot be started: {error.strerror or error}") from error
+
+
+def _shown(text: str) -> str:
+    return visible(redact(text).text, WORDS_SHOWN)
+
+
+def _where(job: RuntimeJob) -> str:
+    return os.path.abspath(os.path.join(job.workspace, job.cwd))
+
+
+def _paths(named: tuple[str, ...]) -> tuple[str, ...]:
+    return tuple(map(os.path.expanduser, named))
+
+
+def _usage(response: PromptResponse) -> Usage:
+    """All zero when the agent does not count: shown as unknown, never as nothing."""
+    used = response.usage
+    if used is None:
+        return Usage()
+    return Usage(
+        used.input_tokens,
+        used.output_tokens + (used.thought_tokens or 0),
+        used.cached_read_tokens or 0,
+        used.cached_write_tokens or 0,
+    )
+
+
+def _with_earlier(job: RuntimeJob) -> str:
+    """For a session that knows nothing: what was said in ours before."""
+    lines: list[str] = []
+    answered = 0
+    for entry in job.transcript:
+        if isinstance(entry, Input):
+            lines.append(f"Task: {entry.text}")
+        elif isinstance(entry, Answer) and not entry.calls:
+            lines.append(f"You: {entry.text}")
+            answered = len(lines)
+    if not answered:
+        return job.text
+    earlier = "\n\n".join(lines[:answered])[-EARLIER_CHARS_MAX:]
+    return f"Earlier in this conversation:\n\n{earlier}\n\nNow:\n\n{job.text}"

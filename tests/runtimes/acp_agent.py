@@ -1,0 +1,160 @@
+"""A small external agent: speaks ACP over stdio with the official library, and does what its prompt says.
+
+    clutch-test: echo|stream|fail|wait …   as `clutch.testing.runtimes` wants it
+    clutch-test: edit PATH                 makes one call that changes a file, with a permission first
+    clutch-test: orphan PATH               starts a process that leaves the group, writes its number, waits
+    clutch-test: die                       ends in the middle
+    clutch-test: env NAME                  says what the variable holds
+    clutch-test: read PATH                 says what is in a file, or why it cannot be read
+    clutch-test: serve PATH                asks the client for a file
+    clutch-test: recall                    says everything it was ever told in this session
+
+Run as `python acp_agent.py [SESSIONS]`; with a directory it keeps its sessions there and can load them.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import re
+import subprocess
+import sys
+import uuid
+from pathlib import Path
+from typing import Any
+
+import acp
+from acp.schema import (
+    AgentCapabilities,
+    InitializeResponse,
+    LoadSessionResponse,
+    NewSessionResponse,
+    PermissionOption,
+    PromptResponse,
+    ToolCallUpdate,
+    Usage,
+)
+
+COMMAND = re.compile(r"clutch-test: (\w+) ?(.*)")
+OPTIONS = [
+    PermissionOption(option_id="always", name="Always", kind="allow_always"),
+    PermissionOption(option_id="once", name="Once", kind="allow_once"),
+    PermissionOption(option_id="no", name="No", kind="reject_once"),
+]
+
+
+class Obedient:
+    def __init__(self, sessions: Path | None) -> None:
+        self._sessions = sessions
+        self._told: dict[str, list[str]] = {}
+        self._cancelled = asyncio.Event()
+        self._client: Any = None
+
+    def on_connect(self, conn: Any) -> None:
+        self._client = conn
+
+    async def initialize(self, protocol_version: int, **more: Any) -> InitializeResponse:
+        can_load = AgentCapabilities(load_session=self._sessions is not None)
+        return InitializeResponse(protocol_version=protocol_version, agent_capabilities=can_load)
+
+    async def new_session(self, cwd: str, **more: Any) -> NewSessionResponse:
+        name = uuid.uuid4().hex
+        self._told[name] = []
+        os.chdir(cwd)
+        return NewSessionResponse(session_id=name)
+
+    async def load_session(self, cwd: str, session_id: str, **more: Any) -> LoadSessionResponse:
+        assert self._sessions is not None
+        try:
+            self._told[session_id] = json.loads((self._sessions / session_id).read_text())
+        except OSError:
+            raise acp.RequestError.invalid_params({"session": session_id}) from None
+        os.chdir(cwd)
+        for words in self._told[session_id]:
+            await self._client.session_update(session_id, acp.update_agent_message_text(f"(long ago) {words}"))
+        return LoadSessionResponse()
+
+    async def cancel(self, session_id: str, **more: Any) -> None:
+        self._cancelled.set()
+
+    async def prompt(self, session_id: str, prompt: list[Any], **more: Any) -> PromptResponse:
+        text = "".join(block.text for block in prompt)
+        told = self._told[session_id]
+        told.append(text)
+        if self._sessions is not None:
+            (self._sessions / session_id).write_text(json.dumps(told))
+        verb, words = COMMAND.findall(text)[-1]
+        said = await getattr(self, f"_{verb}")(session_id, words)
+        await self._say(session_id, said)
+        if self._cancelled.is_set():
+            return PromptResponse(stop_reason="cancelled")
+        usage = Usage(total_tokens=30, input_tokens=20, output_tokens=10)
+        return PromptResponse(stop_reason="end_turn", usage=usage)
+
+    async def _say(self, session_id: str, text: str) -> None:
+        await self._client.session_update(session_id, acp.update_agent_message_text(text))
+
+    async def _echo(self, session_id: str, words: str) -> str:
+        return words
+
+    async def _stream(self, session_id: str, words: str) -> str:
+        await self._client.session_update(session_id, acp.update_agent_thought_text("hm"))
+        for word in words.split()[:-1]:
+            await self._say(session_id, word)
+        return words.split()[-1]
+
+    async def _fail(self, session_id: str, words: str) -> str:
+        raise acp.RequestError(-32603, words)
+
+    async def _wait(self, session_id: str, words: str) -> str:
+        await self._cancelled.wait()
+        return ""
+
+    async def _die(self, session_id: str, words: str) -> str:
+        print("out of paper, api_key=sk-live-0123456789abcdefXYZ", file=sys.stderr, flush=True)
+        os._exit(3)
+
+    async def _env(self, session_id: str, words: str) -> str:
+        return os.environ.get(words, "(nothing)")
+
+    async def _read(self, session_id: str, words: str) -> str:
+        try:
+            return Path(words).read_text()
+        except OSError as error:
+            return f"cannot: {error.strerror}"
+
+    async def _serve(self, session_id: str, words: str) -> str:
+        try:
+            return str(await self._client.read_text_file(session_id=session_id, path=words))
+        except acp.RequestError as error:
+            return f"refused: {error.code}"
+
+    async def _recall(self, session_id: str, words: str) -> str:
+        return json.dumps(self._told[session_id])
+
+    async def _orphan(self, session_id: str, words: str) -> str:
+        left = subprocess.Popen(["sleep", "600"], start_new_session=True)
+        Path(words).write_text(f"{left.pid} {os.getpid()}")
+        return await self._wait(session_id, words)
+
+    async def _edit(self, session_id: str, words: str) -> str:
+        await self._say(session_id, "I will change it.")
+        path = os.path.join(os.getcwd(), words)
+        started = acp.start_edit_tool_call("c1", f"Edit {words}", path, "new\n")
+        await self._client.session_update(session_id, started)
+        call = ToolCallUpdate(tool_call_id="c1", title=f"Edit {words}", raw_input={"text": "new\n"})
+        asked = await self._client.request_permission(session_id=session_id, tool_call=call, options=OPTIONS)
+        chosen = getattr(asked.outcome, "option_id", "cancelled")
+        if chosen != "once":
+            failed = acp.update_tool_call("c1", status="failed")
+            await self._client.session_update(session_id, failed)
+            return f"not changed: {chosen}"
+        Path(path).write_text("new\n")
+        await self._client.session_update(session_id, acp.update_tool_call("c1", status="completed"))
+        return "changed"
+
+
+if __name__ == "__main__":
+    kept = Path(sys.argv[1]) if len(sys.argv) > 1 else None
+    asyncio.run(acp.run_agent(Obedient(kept)))  # type: ignore[arg-type]
