@@ -50,10 +50,20 @@ if TYPE_CHECKING:
         UnknownQuestion,
         UnknownTask,
     )
-    from clutch.ports import RuntimeJob, ToolContext
-    from clutch.wiring import AdapterKind, Clutch, McpServer, Provider, Sandbox, ToolSettings, Webhook
+    from clutch.ports import RuntimeJob, ToolContext, Verdict
+    from clutch.wiring import (
+        AcpAgent,
+        AdapterKind,
+        Clutch,
+        McpServer,
+        Provider,
+        Sandbox,
+        ToolSettings,
+        Webhook,
+    )
 
 __all__ = [
+    "AcpAgent",
     "ActiveHours",
     "AdapterKind",
     "Agent",
@@ -104,6 +114,7 @@ __all__ = [
     "UnknownTask",
     "UnsafeStateDirectory",
     "UnsupportedStore",
+    "Verdict",
     "Visibility",
     "Webhook",
     "Workspace",
@@ -113,6 +124,7 @@ __all__ = [
 __version__ = "0.1.0"
 
 _ELSEWHERE = {
+    "AcpAgent": "clutch.wiring",
     "ActiveHours": "clutch.core.agents",
     "AdapterKind": "clutch.wiring",
     "Agent": "clutch.core.agents",
@@ -147,6 +159,7 @@ _ELSEWHERE = {
     "ToolSettings": "clutch.wiring",
     "UnknownQuestion": "clutch.gateway.api",
     "UnknownTask": "clutch.gateway.api",
+    "Verdict": "clutch.ports",
     "Visibility": "clutch.core.authority",
     "Webhook": "clutch.wiring",
     "Workspace": "clutch.core.model",

@@ -44,6 +44,8 @@ from clutch.models.settings import Provider as Provider
 from clutch.models.throttle import Throttled
 from clutch.ports import Channel, Clock, Lives, ModelRequest, Models, Runtime, Toolbox, ToolFailed
 from clutch.protocol.hooks import CHANNEL as HOOK_CHANNEL
+from clutch.runtimes import acp as external
+from clutch.runtimes.acp import AcpAgent as AcpAgent
 from clutch.runtimes.function import Function, FunctionRuntime
 from clutch.store.door import Door
 from clutch.store.sqlite import SqliteStore
@@ -57,12 +59,14 @@ from clutch.tools.rooms import ToolRooms
 from clutch.tools.rooms import ToolSettings as ToolSettings
 from clutch.tools.sandbox.box import Sandbox as Sandbox
 from clutch.tools.sandbox.probe import walls
+from clutch.tools.sandbox.programs import BoxedPrograms
 from clutch.tools.task_files import LocalTaskFiles
 from clutch.tools.workspaces import LocalWorkspaces
 
 WORKSPACES = "workspaces"  #: in the state directory: those of isolated children
 TASKS = "tasks"  #: ... and the files given to children and handed over by them
-OWN_RUNTIMES = (OWN_RUNTIME, "agent", "acp")  #: names with a meaning of their own
+ACP = "acp"  #: ... and which sessions of external agents are whose; also the name of their runtime
+OWN_RUNTIMES = (OWN_RUNTIME, "agent", ACP)  #: names with a meaning of their own
 RUNTIME_CHARS_MAX = 64
 NO_CHANNELS: Mapping[str, Channel] = MappingProxyType({})
 NO_RUNTIMES: Mapping[str, Runtime] = MappingProxyType({})
@@ -289,6 +293,16 @@ def _settled(
     )
 
 
+def external_agents(given: Sequence[str | AcpAgent], home: Path) -> dict[str, Runtime]:
+    """By the names a spawn calls them: `acp:NAME` each, and `acp` for the first."""
+    boxes = BoxedPrograms(hidden=(str(home),))
+    found: dict[str, Runtime] = {
+        f"{ACP}:{agent.name}": external.AcpRuntime(agent, home / ACP, boxes)
+        for agent in external.chosen(given)
+    }
+    return ({ACP: next(iter(found.values()))} if found else {}) | found
+
+
 def _owned_by(home: Path, error: StateDirectoryInUse) -> StateDirectoryInUse:
     """Whoever owns it can be asked to do what this process wanted."""
     found = address.find(home)
@@ -313,6 +327,7 @@ class Clutch(Gateway):
     While it is open, `clutch ps`, `clutch steer` … in another terminal reach it on loopback, with the token in
     the state directory; `serve=False` keeps that door shut. `port`: 0 = any free one. On PostgreSQL the door is
     open when `state` is given. `hooks`: webhooks that hear of subagents; functions are added with `@c.hook(name)`.
+    `acp`: external agents that children may be, by name or as `AcpAgent` (`docs/acp.md`).
 
     `config`: a `clutch.json`; without it the one in the state directory, if there is one. What is given here wins
     over what it says: a `policy` or `settings` as a whole, agents and providers one by one."""
@@ -335,6 +350,7 @@ class Clutch(Gateway):
         port: int | None = None,
         hooks: Sequence[Webhook] = (),
         config: Path | str | None = None,
+        acp: Sequence[str | AcpAgent] = (),
     ) -> None:
         _check_arguments(
             {
@@ -359,7 +375,7 @@ class Clutch(Gateway):
         base, providers = _with_given(said, policy, providers, agents)
         self.policy = policy = _settled(base, model, workspace, agents)
         self._rooms = ToolRooms(policy.limits, settings or said.tools, home) if tools is None else None
-        self._runtimes: dict[str, Runtime] = {}
+        self._runtimes = external_agents(acp, home)
         self._hooks = Hooks((*said.hooks, *hooks))
         opening = running_engine(
             state=state,
@@ -433,7 +449,7 @@ class Clutch(Gateway):
             raise InvalidInput(
                 "runtime", f'needs a name of at most {RUNTIME_CHARS_MAX}: @c.runtime("crawler")'
             )
-        if name in (*OWN_RUNTIMES, *self._runtimes):
+        if name in (*OWN_RUNTIMES, *self._runtimes) or name.startswith(f"{ACP}:"):
             raise InvalidInput(f"runtime {name!r}", "there is already one of this name; choose another")
 
         def register(function: R) -> R:

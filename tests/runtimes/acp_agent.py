@@ -4,9 +4,8 @@
     clutch-test: edit PATH                 makes one call that changes a file, with a permission first
     clutch-test: orphan PATH               starts a process that leaves the group, writes its number, waits
     clutch-test: die                       ends in the middle
-    clutch-test: env NAME                  says what the variable holds
-    clutch-test: read PATH                 says what is in a file, or why it cannot be read
-    clutch-test: serve PATH                asks the client for a file
+    clutch-test: probe PATH                says all its variables, what is in the file, and what the client makes of
+                                           being asked for it
     clutch-test: recall                    says everything it was ever told in this session
 
 Run as `python acp_agent.py [SESSIONS]`; with a directory it keeps its sessions there and can load them.
@@ -44,6 +43,23 @@ OPTIONS = [
 ]
 
 
+def read(path: str) -> str:
+    try:
+        return Path(path).read_text()
+    except OSError as error:
+        return f"cannot: {error.strerror}"
+
+
+def write(path: str, text: str) -> None:
+    new = Path(f"{path}.new")
+    new.write_text(text)
+    new.rename(path)
+
+
+def leave_the_group() -> int:
+    return subprocess.Popen(["/bin/sleep", "600"], start_new_session=True).pid
+
+
 class Obedient:
     def __init__(self, sessions: Path | None) -> None:
         self._sessions = sessions
@@ -72,7 +88,9 @@ class Obedient:
             raise acp.RequestError.invalid_params({"session": session_id}) from None
         os.chdir(cwd)
         for words in self._told[session_id]:
-            await self._client.session_update(session_id, acp.update_agent_message_text(f"(long ago) {words}"))
+            await self._client.session_update(
+                session_id, acp.update_agent_message_text(f"(long ago) {words}")
+            )
         return LoadSessionResponse()
 
     async def cancel(self, session_id: str, **more: Any) -> None:
@@ -115,27 +133,18 @@ class Obedient:
         print("out of paper, api_key=sk-live-0123456789abcdefXYZ", file=sys.stderr, flush=True)
         os._exit(3)
 
-    async def _env(self, session_id: str, words: str) -> str:
-        return os.environ.get(words, "(nothing)")
-
-    async def _read(self, session_id: str, words: str) -> str:
+    async def _probe(self, session_id: str, words: str) -> str:
         try:
-            return Path(words).read_text()
-        except OSError as error:
-            return f"cannot: {error.strerror}"
-
-    async def _serve(self, session_id: str, words: str) -> str:
-        try:
-            return str(await self._client.read_text_file(session_id=session_id, path=words))
+            served = str(await self._client.read_text_file(session_id=session_id, path=words))
         except acp.RequestError as error:
-            return f"refused: {error.code}"
+            served = f"refused: {error.code}"
+        return json.dumps({"env": dict(os.environ), "read": read(words), "served": served})
 
     async def _recall(self, session_id: str, words: str) -> str:
         return json.dumps(self._told[session_id])
 
     async def _orphan(self, session_id: str, words: str) -> str:
-        left = subprocess.Popen(["sleep", "600"], start_new_session=True)
-        Path(words).write_text(f"{left.pid} {os.getpid()}")
+        write(words, f"{leave_the_group()} {os.getpid()}")
         return await self._wait(session_id, words)
 
     async def _edit(self, session_id: str, words: str) -> str:
@@ -150,7 +159,7 @@ class Obedient:
             failed = acp.update_tool_call("c1", status="failed")
             await self._client.session_update(session_id, failed)
             return f"not changed: {chosen}"
-        Path(path).write_text("new\n")
+        write(path, "new\n")
         await self._client.session_update(session_id, acp.update_tool_call("c1", status="completed"))
         return "changed"
 

@@ -21,6 +21,7 @@ from clutch.runtimes.acp import leash
 
 LINE_BYTES_MAX = 8 * 1024 * 1024
 NOISE_LINES_MAX = 1000  # in a row: whoever prints so much does not speak our language
+CHUNK = 64 * 1024
 NOISE_KEPT = 200
 STDERR_KEPT = 64 * 1024
 LEASH_S = 2.0  # until the leash has ended all; then the group is killed from here
@@ -83,19 +84,27 @@ class Program:
         self._stdin.close()
 
     async def _listen(self) -> None:
-        while data := await self._stderr.read(64 * 1024):
+        while data := await self._stderr.read(CHUNK):
             self._errors += data
             del self._errors[:-STDERR_KEPT]
 
     async def end(self) -> None:
         """After the leash was let go."""
         self._stdin.close()
+        if not await self._ended():
+            with suppress(ProcessLookupError, PermissionError):
+                os.killpg(self._process.pid, signal.SIGKILL)
+            await self._ended()
+        self._listening.cancel()
+
+    async def _ended(self) -> bool:
+        """Read to the end, because a full pipe would keep asyncio from noticing the end."""
         with suppress(TimeoutError):
             async with asyncio.timeout(LEASH_S):
+                while await self._stdout.read(CHUNK):
+                    pass
                 await self._process.wait()
-        with suppress(ProcessLookupError, PermissionError):
-            os.killpg(self._process.pid, signal.SIGKILL)
-        self._listening.cancel()
+        return self._process.returncode is not None
 
 
 @asynccontextmanager

@@ -10,6 +10,7 @@ import os
 import shutil
 from collections.abc import AsyncIterator, Awaitable
 from contextlib import AbstractContextManager, asynccontextmanager, nullcontext, suppress
+from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar, cast
 
@@ -44,14 +45,14 @@ class AcpRuntime:
     def __init__(self, agent: AcpAgent, home: Path, walls: Walls) -> None:
         self._agent, self._walls = agent, walls
         self._memory = Memory(home)
-        self._is_swept = False
+        self._is_prepared = False
 
     async def run(self, job: RuntimeJob) -> Answer:
         if not job.may_change:
             raise RuntimeFailed(
                 f"the agent {self._agent.name!r} writes files and runs commands, and this session may not do both"
             )
-        await self._sweep()
+        await self._prepare()
         with self._launching(job) as launch:
             async with _started(launch) as program:
                 try:
@@ -61,10 +62,12 @@ class AcpRuntime:
                         asyncio.to_thread(self._memory.log, job.session_key, program.last_words)
                     )
 
-    async def _sweep(self) -> None:
-        if not self._is_swept:
-            self._is_swept = True
+    async def _prepare(self) -> None:
+        """The library takes a second to load; on the event loop that would cost the lease."""
+        if not self._is_prepared:
+            await asyncio.to_thread(import_module, "clutch.runtimes.acp.listening")
             await asyncio.to_thread(self._memory.forget_old)
+            self._is_prepared = True
 
     # ---- starting it ---------------------------------------------------------------------------------
 
