@@ -21,7 +21,7 @@ import subprocess
 import sys
 import uuid
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import acp
 from acp.schema import (
@@ -166,4 +166,4 @@ class Obedient:
 
 if __name__ == "__main__":
     kept = Path(sys.argv[1]) if len(sys.argv) > 1 else None
-    asyncio.run(acp.run_agent(Obedient(kept)))  # type: ignore[arg-type]
+    asyncio.run(acp.run_agent(cast(Any, Obedient(kept))))
