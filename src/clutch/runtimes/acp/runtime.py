@@ -15,13 +15,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar, cast
 
 from clutch import __version__
-from clutch.core.messages import Answer, Input, Usage
+from clutch.core.messages import Answer, Usage
 from clutch.core.redaction import redact
 from clutch.core.shown import visible
 from clutch.ports import Launch, Room, RuntimeFailed, RuntimeJob, ToolFailed, Walls
 from clutch.runtimes.acp.memory import Memory, Remembered
 from clutch.runtimes.acp.program import Program, running
 from clutch.runtimes.acp.settings import AcpAgent
+from clutch.runtimes.telling import earlier
 
 if TYPE_CHECKING:
     from acp.client import ClientSideConnection
@@ -260,15 +261,8 @@ def _usage(response: PromptResponse) -> Usage:
 
 def _with_earlier(job: RuntimeJob) -> str:
     """For a session that knows nothing: what was said in ours before."""
-    lines: list[str] = []
-    answered = 0
-    for entry in job.transcript:
-        if isinstance(entry, Input):
-            lines.append(f"Task: {entry.text}")
-        elif isinstance(entry, Answer) and not entry.calls:
-            lines.append(f"You: {entry.text}")
-            answered = len(lines)
-    if not answered:
+    said = [f"{'You' if by_agent else 'Task'}: {text}" for by_agent, text in earlier(job)]
+    if not said:
         return job.text
-    earlier = "\n\n".join(lines[:answered])[-EARLIER_CHARS_MAX:]
-    return f"Earlier in this conversation:\n\n{earlier}\n\nNow:\n\n{job.text}"
+    before = "\n\n".join(said)[-EARLIER_CHARS_MAX:]
+    return f"Earlier in this conversation:\n\n{before}\n\nNow:\n\n{job.text}"
