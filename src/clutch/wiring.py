@@ -375,7 +375,7 @@ class Clutch(Gateway):
         base, providers = _with_given(said, policy, providers, agents)
         self.policy = policy = _settled(base, model, workspace, agents)
         self._rooms = ToolRooms(policy.limits, settings or said.tools, home) if tools is None else None
-        self._runtimes = external_agents(acp, home)
+        self._runtimes = external_agents(acp or said.acp, home)
         self._hooks = Hooks((*said.hooks, *hooks))
         opening = running_engine(
             state=state,

@@ -66,6 +66,7 @@ def test_every_part_of_the_settings_can_be_said() -> None:
   budget: {dayUsd: "20.50", rootTokens: 2000000},
   models: {maxWait: "1h30m", retrySeconds: ["500ms", 2],
            providers: {lab: {baseUrl: "http://127.0.0.1:8000/v1", adapter: "direct", apiKey: {env: "LAB_KEY"}}}},
+  acp: {agents: {claude: {startTimeout: "2m"}}},
   mcp: {servers: {files: {command: "mcp-files", cwd: "~/x", env: {TOKEN: {env: "FILES_TOKEN"}}, approve: "all"}}},
   hooks: [{url: "https://example.com/x", events: ["subagent_ended"]}],
   sandbox: {network: true}, tools: {sessions: {visibility: "self"}},
@@ -95,6 +96,8 @@ def test_every_part_of_the_settings_can_be_said() -> None:
     assert (lab.name, lab.api_key, lab.api_key_env) == ("lab", "", "LAB_KEY")
     assert (server.name, server.approve, server.env) == ("files", "all", {"TOKEN": "s3cret"})
     assert server.cwd == str(Path("~/x").expanduser())
+    (claude,) = said.acp
+    assert (claude.command, claude.start_timeout_s) == ("claude-agent-acp", 120)
     assert hook.events == ("subagent_ended",)
     assert (said.database, said.port, said.tools.network) == ("postgresql://db/clutch", 8080, True)
     assert policy.is_headless

@@ -21,6 +21,7 @@ from clutch.core.hooks import Hook
 from clutch.core.model import Outcome
 from clutch.core.policy import ENDS, ON_PARENT_END, QueueMode
 from clutch.models.settings import Provider
+from clutch.runtimes.acp.settings import AcpAgent
 from clutch.tools.mcp import McpServer
 
 
@@ -173,6 +174,7 @@ ROOT: Mapping[str, To] = {
     "models.maxWait": To("policy.life.quota_wait_max_s"),
     "models.retrySeconds": To("policy.life.provider_retries_s"),
     "models.providers": To("providers", Named(Record(Provider))),
+    "acp.agents": To("acp", Named(Record(AcpAgent))),
     "mcp.servers": To("tools.mcp_servers", Named(Record(McpServer))),
     "hooks": To("hooks", Many(Record(Webhook))),
     "gateway.port": To("port"),
@@ -184,6 +186,7 @@ ROOT: Mapping[str, To] = {
     "gateway.browserCode": To("policy.serving.code_s"),
     "gateway.browserSession": To("policy.serving.browser_s"),
     "worker.lease": To("policy.work.lease_s"),
+    "worker.held": To("policy.work.held_s"),
     "worker.tick": To("policy.work.tick_s"),
     "worker.stop": To("policy.work.stop_s"),
     "worker.toolGrace": To("policy.work.tool_grace_s"),
@@ -241,6 +244,18 @@ FORMS: Mapping[type, Mapping[str, To]] = {
         "contextWindow": To("context_window"),
         "efforts": To("efforts"),
     },
+    AcpAgent: {
+        "command": To("command"),
+        "args": To("args"),
+        "install": To("install"),
+        "env": To("env", _SECRETS),
+        "inherit": To("inherit"),
+        "sandbox": To("sandbox"),
+        "visible": To("visible", Many(Folder())),
+        "writable": To("writable", Many(Folder())),
+        "startTimeout": To("start_timeout_s"),
+        "silenceTimeout": To("silence_timeout_s"),
+    },
     McpServer: {
         "command": To("command"),
         "args": To("args"),
@@ -282,6 +297,7 @@ NEEDS_RESTART = (
     "prompt.",
     "context.",
     "models.providers",
+    "acp.",
     "mcp.",
     "hooks",
     "gateway.",

@@ -10,6 +10,7 @@ from clutch.channels.hooks import Webhook
 from clutch.core.checks import check
 from clutch.core.policy import Policy
 from clutch.models.settings import Provider
+from clutch.runtimes.acp.settings import AcpAgent
 from clutch.tools.rooms import ToolSettings
 
 
@@ -19,6 +20,7 @@ class Settings:
     tools: ToolSettings = field(default_factory=ToolSettings)
     providers: tuple[Provider, ...] = ()  #: endpoints of your own, and limits or keys of well-known ones
     hooks: tuple[Webhook, ...] = ()  #: webhooks that hear of subagents
+    acp: tuple[AcpAgent, ...] = ()  #: external agents that children may be; the first is the one `acp` means
     database: str | None = field(
         default=None, repr=False
     )  #: a PostgreSQL; null = SQLite in the state directory

@@ -26,7 +26,7 @@ class AcpAgent:
     """`runtime: "acp:NAME"` starts `command`. Paths may begin with `~`. Raises InvalidInput naming the field."""
 
     name: str
-    command: str
+    command: str = ""  #: without one, that of the known agent of this name, with all it needs
     args: tuple[str, ...] = ()
     install: str = ""  #: what brings the command here; said when it is missing
     env: Mapping[str, str] = field(default_factory=dict, repr=False)
@@ -45,7 +45,7 @@ class AcpAgent:
                 f"acp.agents.{self.name[:40]!r}", "a name is up to 32 of a-z, 0-9, - and _; rename the agent"
             )
         if not self.command.strip():
-            self._refuse("command", "must name a program")
+            self._be_known()
         for name in (*self.env, *self.inherit):
             if not _VARIABLE.fullmatch(name):
                 self._refuse("env", f"{name[:40]!r} is no name of a variable")
@@ -54,6 +54,14 @@ class AcpAgent:
         for name in ("start_timeout_s", "silence_timeout_s"):
             if not 0 < getattr(self, name) <= TIMEOUT_MAX_S:
                 self._refuse(name, f"must be more than 0 and at most {TIMEOUT_MAX_S:g} seconds")
+
+    def _be_known(self) -> None:
+        known = KNOWN.get(self.name)
+        if known is None:
+            self._refuse("command", f"must name a program; known without one: {', '.join(KNOWN)}")
+        else:
+            for name in ("command", "args", "install", "writable"):
+                object.__setattr__(self, name, getattr(self, name) or getattr(known, name))
 
     def _refuse(self, key: str, rule: str) -> None:
         raise InvalidInput(f"acp.agents.{self.name}.{key}", rule)
