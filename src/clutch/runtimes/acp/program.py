@@ -64,21 +64,16 @@ class Program:
 
     async def receive(self) -> dict[str, Any] | None:
         for _ in range(NOISE_LINES_MAX):
-            try:
+            line = b"(a line that is too long)"
+            with suppress(ValueError):
                 line = await self._stdout.readline()
-                message = json.loads(line) if line.strip() else None
-            except ValueError:
-                self._heard_noise()
-                continue
-            if not line:
-                return None
-            if isinstance(message, dict):
-                return message
-            self._heard_noise(line)
+                if not line:
+                    return None
+                message = json.loads(line)
+                if isinstance(message, dict):
+                    return message
+            self.noise = self.noise or line[:NOISE_KEPT].decode("utf-8", "replace").strip()
         return None
-
-    def _heard_noise(self, line: bytes = b"(something that is no message)") -> None:
-        self.noise = self.noise or line[:NOISE_KEPT].decode("utf-8", "replace").strip()
 
     async def close(self) -> None:
         self._stdin.close()

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, TypeVar, cast
 from clutch import __version__
 from clutch.core.messages import Answer, Usage
 from clutch.core.redaction import redact
-from clutch.core.shown import visible
+from clutch.core.shown import quoted
 from clutch.ports import Launch, Room, RuntimeFailed, RuntimeJob, ToolFailed, Walls
 from clutch.runtimes.acp.memory import Memory, Remembered
 from clutch.runtimes.acp.program import Program, running
@@ -235,7 +235,7 @@ async def _started(launch: Launch) -> AsyncIterator[Program]:
 
 
 def _shown(text: str) -> str:
-    return visible(redact(text).text, WORDS_SHOWN)
+    return quoted(redact(text).text, WORDS_SHOWN)
 
 
 def _where(job: RuntimeJob) -> str:
