@@ -21,7 +21,17 @@ if TYPE_CHECKING:
     )
     from clutch.core.authority import Peers, ToolPolicy, Visibility
     from clutch.core.model import Outcome, Thinking, Workspace
-    from clutch.core.policy import Budgets, Control, LateResult, Limits, OnBudget, Policy
+    from clutch.core.policy import (
+        Announcing,
+        Budgets,
+        Control,
+        IdleWake,
+        LateResult,
+        Life,
+        Limits,
+        OnBudget,
+        Policy,
+    )
     from clutch.errors import (
         ClutchError,
         ConfigInvalid,
@@ -68,6 +78,7 @@ __all__ = [
     "AdapterKind",
     "Agent",
     "AgentDefaults",
+    "Announcing",
     "Budgets",
     "Clutch",
     "ClutchError",
@@ -79,8 +90,10 @@ __all__ = [
     "Forbidden",
     "Heartbeat",
     "IdempotencyConflict",
+    "IdleWake",
     "InvalidInput",
     "LateResult",
+    "Life",
     "Limits",
     "McpServer",
     "NotFound",
@@ -129,13 +142,16 @@ _ELSEWHERE = {
     "AdapterKind": "clutch.wiring",
     "Agent": "clutch.core.agents",
     "AgentDefaults": "clutch.core.agents",
+    "Announcing": "clutch.core.policy",
     "Budgets": "clutch.core.policy",
     "Clutch": "clutch.wiring",
     "Control": "clutch.core.policy",
     "Delegation": "clutch.core.agents",
     "Event": "clutch.gateway.api",
     "Heartbeat": "clutch.core.agents",
+    "IdleWake": "clutch.core.policy",
     "LateResult": "clutch.core.policy",
+    "Life": "clutch.core.policy",
     "Limits": "clutch.core.policy",
     "McpServer": "clutch.wiring",
     "NotPossible": "clutch.gateway.api",

@@ -265,6 +265,7 @@ async def test_bad_spawns_name_the_field_and_write_nothing(tmp_path: Path) -> No
     [
         ("colour", "is not a known field; known are: task, label"),
         ("lable", "is not a known field; did you mean 'label'?"),
+        ("plan", "is not a known field; did you mean 'plan_mode'? known are: task, label, agent_id"),
         ("agentId", "is not a known field; did you mean 'agent_id'?"),
         ("channel", "the child never chooses where results go"),
         ("target", "the child never chooses where results go"),

@@ -340,10 +340,22 @@ def test_a_directory_of_something_else_is_refused_with_the_remedy(tmp_path: Path
         importing.read(tmp_path)
 
 
-def test_a_registry_that_is_cut_off_leaves_the_index_readable(tmp_path: Path) -> None:
+@pytest.mark.parametrize("name", ["subagents/runs.json", "agents/main/sessions/sessions.json"])
+def test_a_registry_or_index_that_is_cut_off_stops_the_import_before_anything_is_lost(
+    tmp_path: Path, name: str
+) -> None:
+    """What was finished and not yet told stands only there, and a second import changes nothing."""
     key = "agent:main:subagent:x"
     write(tmp_path, [], {key: {"sessionId": "s", "status": "done", "endedAt": T}})
-    (tmp_path / "subagents" / "runs.json").write_text('{"version": 2,\n"runs": {"r": ')
+    (tmp_path / name).write_text('{"version": 2,\n"runs": {"r": ')
+    with pytest.raises(InvalidInput, match=f"{name}:2 is not JSON.*nothing was imported.*move it away"):
+        importing.read(tmp_path)
+
+
+def test_a_session_whose_record_makes_no_sense_is_left_for_a_later_import(tmp_path: Path) -> None:
+    key = "agent:main:subagent:x"
+    write(tmp_path, [], {key: {"sessionId": "s", "status": "done", "endedAt": T}})
+    registry = tmp_path / "subagents" / "runs.json"
+    registry.write_text(json.dumps({"version": 2, "runs": {"r": {"childSessionKey": key}}}))
     source = importing.read(tmp_path)
-    assert [(one.file, one.line) for one in source.problems] == [("subagents/runs.json", 2)]
-    assert [child.run.outcome for child in source.children.values()] == [Outcome.OK]
+    assert (source.children, [one.file for one in source.problems]) == ({}, ["subagents/runs.json"])

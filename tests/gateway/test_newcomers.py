@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import asyncio
+import itertools
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from clutch import Agent, Clutch, InvalidInput, Policy, Provider, RuntimeJob, ToolSettings
+from clutch import Agent, Clutch, InvalidInput, Policy, Provider, Question, RuntimeJob, ToolSettings, Webhook
 from clutch.core.messages import Answer, Call, Usage
 from clutch.ports import ModelRequest, OnDelta
 
@@ -47,6 +49,8 @@ ANY_POLICY: Any = Policy
         (lambda: ANY_CLUTCH().runtime("x")(lambda job: "x"), "runtime '<lambda>'", "write `async def`"),
         (lambda: ANY_CLUTCH().runtime(print), "runtime", 'needs a name of at most 64: @c.runtime("crawler")'),
         (lambda: ANY_CLUTCH().runtime("subagent"), "runtime 'subagent'", "choose another"),
+        (lambda: Webhook("ftp://example.org/hook"), "Webhook.url", "http:// or https://"),
+        (lambda: Webhook("https:///hook"), "Webhook.url", "names a host"),
         (lambda: ANY_CLUTCH().tool("weather"), "tool", "@c.tool(name='weather')"),
     ],
 )
@@ -111,4 +115,36 @@ async def test_a_question_names_its_task_or_that_a_main_agent_asks(tmp_path: Pat
         assert named == {(task.id, "subagent"), (None, "chat")}
         for question in await c.questions():
             await c.answer(question, "answer", "this one")
+        assert (await task).is_ok
+
+
+class Echo:
+    async def ask(self, request: ModelRequest, on_delta: OnDelta) -> Answer:
+        return Answer("First this, then that.", model="echo")
+
+
+async def first_questions(c: Clutch) -> list[Question]:
+    for _ in itertools.count():
+        if waiting := await c.questions():
+            return waiting
+        await asyncio.sleep(0.02)
+    raise AssertionError
+
+
+@pytest.mark.anyio
+async def test_a_plan_is_among_the_questions_and_is_decided_like_one(tmp_path: Path) -> None:
+    async with Clutch(state=tmp_path / "state", models=Echo(), serve=False) as c:
+        task = await c.spawn("Tidy up", plan_mode=True)
+        async with asyncio.timeout(20):
+            (plan,) = await first_questions(c)
+        assert (plan.kind, plan.task_id, plan.detail) == (
+            "plan",
+            task.id,
+            {"plan": "First this, then that."},
+        )
+        with pytest.raises(InvalidInput, match="text: must not be blank"):
+            await c.answer(plan, "reject")
+        with pytest.raises(InvalidInput, match="approved or rejected"):
+            await c.answer(plan, "answer", "hm")
+        await c.answer(plan, "approve")
         assert (await task).is_ok

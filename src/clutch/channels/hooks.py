@@ -14,6 +14,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from importlib.metadata import entry_points
 from typing import Any, TypeAlias
+from urllib.parse import urlsplit
 
 from clutch.core.hooks import Hook
 from clutch.errors import InvalidInput
@@ -36,6 +37,13 @@ class Webhook:
     url: str  #: gets a POST of JSON
     events: tuple[str, ...] = ()  #: names of hooks; none = all
     headers: Mapping[str, str] | None = None  #: sent with every request
+
+    def __post_init__(self) -> None:
+        place = urlsplit(str(self.url))
+        if place.scheme not in ("http", "https") or not place.hostname:
+            raise InvalidInput(
+                "Webhook.url", "must be an address that begins with http:// or https:// and names a host"
+            )
 
     async def __call__(self, told: dict[str, Any]) -> Any:
         import aiohttp  # only where there is a webhook

@@ -55,9 +55,9 @@ from clutch.protocol import (
     heartbeat,
     inbox,
     listing,
+    needs_you,
     outbox,
     queries,
-    questions,
     results,
     sending,
     threads,
@@ -67,6 +67,7 @@ from clutch.protocol.control import NotPossible as NotPossible
 from clutch.protocol.control import PlanChanged as PlanChanged
 from clutch.protocol.control import UnknownTask as UnknownTask
 from clutch.protocol.listing import Wanted
+from clutch.protocol.needs_you import Item
 from clutch.protocol.outbox import AtCounter
 from clutch.protocol.questions import Decision, QuestionKind
 from clutch.protocol.questions import UnknownQuestion as UnknownQuestion
@@ -233,10 +234,18 @@ class Question:
 
     id: int
     kind: QuestionKind
-    detail: Mapping[str, Any]
+    detail: Mapping[str, Any]  #: of a plan its text: `detail["plan"]`
     hash: str
     session_key: str
     task_id: str | None  #: None = a main agent asks
+
+
+def _question(item: Item) -> Question:
+    number = keys.parse_question_id(item.id)
+    detail = item.detail if number is not None else {"plan": item.text}
+    task_id = None if item.task_id is None else keys.task_id(item.task_id)
+    kind = QuestionKind(item.kind)
+    return Question(number or item.task_id or 0, kind, detail, item.hash, item.session_key, task_id)
 
 
 class Gateway:
@@ -419,27 +428,26 @@ class Gateway:
     # ---- what needs a person -------------------------------------------------------------------------
 
     async def questions(self) -> list[Question]:
-        """Everything that waits for somebody to decide, oldest first."""
-        waiting = await self._kit.door.read(questions.waiting)
-        return [
-            Question(
-                one.id,
-                one.kind,
-                json.loads(one.body),
-                one.hash,
-                one.session_key,
-                keys.task_id(one.session_id) if one.is_task else None,
-            )
-            for one in waiting
-        ]
+        """Everything that waits for somebody to decide, plans too, oldest first."""
+        return [_question(item) for item in await self._kit.door.read(needs_you.waiting)]
 
     async def answer(
         self, question: Question, decision: Literal["approve", "reject", "answer"], text: str = ""
     ) -> None:
-        """The run goes on by itself. Raises UnknownQuestion when somebody else was first."""
+        """The run goes on by itself; a plan that is rejected, with the text as the reason, is written anew.
+
+        Raises UnknownQuestion when somebody else was first, PlanChanged when there is another plan by now."""
         if decision not in ("approve", "reject", "answer"):
             raise InvalidInput("decision", 'must be "approve", "reject" or "answer"')
-        await self._verbs.answer(PROGRAM, question.id, Decision(decision), text, question.hash)
+        if question.kind is not QuestionKind.PLAN:
+            await self._verbs.answer(PROGRAM, question.id, Decision(decision), text, question.hash)
+        elif decision == "approve":
+            await self._verbs.approve(PROGRAM, question.id, question.hash, text)
+        elif decision == "reject":
+            check_text("text", text, self._kit.policy.control.steer_chars_max)
+            await self._verbs.reject(PROGRAM, question.id, question.hash, text)
+        else:
+            raise InvalidInput("decision", "a plan is approved or rejected")
 
     # ---- talking -------------------------------------------------------------------------------------
 

@@ -20,6 +20,7 @@ T = TypeVar("T")
 
 KEY_CHARS_MAX = 200
 NAME_CHARS_MAX = 80
+_CAMEL = re.compile(r"(?<![.\w])[a-z]+(?:[A-Z][a-z]+)+(?![.\w])")  #: a parameter, and no part of a config key
 
 
 def check_key(key: object) -> None:
@@ -73,7 +74,8 @@ async def in_surface_spelling(
     try:
         return await check({_camel(name): value for name, value in fields.items()})
     except InvalidInput as error:
-        raise InvalidInput(snake(error.field), error.rule) from error
+        rule = _CAMEL.sub(lambda name: snake(name[0]), error.rule)  # it proposes other names
+        raise InvalidInput(snake(error.field), rule) from error
 
 
 def _camel(name: str) -> str:

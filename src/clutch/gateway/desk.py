@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any, Literal, assert_never
 
-from clutch.core import keys
+from clutch.core import keys, wording
 from clutch.core.authority import Caller
 from clutch.core.events import Verdict
 from clutch.core.model import Phase
@@ -23,7 +23,7 @@ from clutch.errors import InvalidInput
 from clutch.gateway import objects, reads
 from clutch.gateway.checks import check_text
 from clutch.gateway.objects import Object
-from clutch.protocol import archiving, needs_you, views
+from clutch.protocol import archiving, info, needs_you, views
 from clutch.protocol.questions import Decision
 from clutch.store.door import Tx
 
@@ -89,16 +89,24 @@ class Desk:
         return await self._started_again(number)
 
     async def _started_again(self, number: int) -> Object:
-        """In the words of a spawn."""
-        task = await self._task(number)
+        """In the words of a spawn. The new run has its id when it begins."""
+        found = await self._gateway.kit.door.read(info.info, number)
+        if found is None:
+            raise reads.unknown(number)
+        view, contract = found.view, found.contract
+        is_planning = view.plan is not None and view.plan.state != "approved"
         return {
             "status": "accepted",
-            "taskId": task["taskId"],
+            "taskId": keys.task_id(number),
             "runId": None,
-            "childSessionKey": task["sessionKey"],
-            "label": task["label"],
-            "model": task["modelRequested"],
-            "generation": task["generation"],
+            "childSessionKey": view.session_key,
+            "label": view.label,
+            "mode": contract.mode,
+            "model": view.model_requested,
+            "thinking": contract.thinking,
+            "context": contract.context,
+            "note": wording.spawn_note(expects_completion=contract.expects_completion, plan_mode=is_planning),
+            "generation": view.generation,
             "warnings": [],
         }
 

@@ -1,7 +1,9 @@
 """`clutch import openclaw DIR`: find its files, read them and nothing else, and bring in what they tell.
 
-The source is only ever read. What cannot be read is reported with file and line and left out. One record for each
-child session: its newest run in the registry, or, where the registry has forgotten it, what the index knows.
+The source is only ever read. A record or a line that makes no sense is reported and left out; where the registry or an
+index cannot be read at all, nothing is brought in: a second import changes nothing, so half of one would be for good.
+One record for each child session: its newest run in the registry, or, where the registry has forgotten it, what the
+index knows.
 """
 
 from __future__ import annotations
@@ -10,7 +12,7 @@ import hashlib
 import re
 import uuid
 from collections import Counter
-from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -72,7 +74,7 @@ class Imported:
 
 
 def read(directory: Path) -> Source:
-    """Raises InvalidInput: this is no state directory of OpenClaw."""
+    """Raises InvalidInput: this is no state directory of OpenClaw, or a file of it that names the others is broken."""
     source = Source(directory)
     registry = directory / "subagents" / "runs.json"
     indexes = sorted(directory.glob("agents/*/sessions/sessions.json"))
@@ -82,15 +84,25 @@ def read(directory: Path) -> Source:
     found: dict[str, tuple[Session, Path]] = {}
     for index in indexes:
         reading = Reading(str(index.relative_to(directory)))
-        text = _text(index, reading)
-        found |= {one.key: (one, index.parent) for one in openclaw.sessions(text, reading)} if text else {}
-        source.problems += reading.done()
+        found |= {one.key: (one, index.parent) for one in openclaw.sessions(_text(index, reading), reading)}
+        source.problems += _readable(reading)
     reading = Reading("subagents/runs.json")
-    text = _text(registry, reading) if registry.is_file() else None
-    runs = _newest(openclaw.runs(text, reading) if text else [], source)
-    source.problems += reading.done()
-    _put_together(source, runs, found)
+    read_runs = openclaw.runs(_text(registry, reading), reading) if registry.is_file() else []
+    source.problems += _readable(reading)
+    _put_together(source, _newest(read_runs, source), found, reading.unread)
     return source
+
+
+def _readable(reading: Reading) -> list[Problem]:
+    problems = reading.done()
+    if reading.is_unreadable:
+        first = problems[0]
+        where = f"{first.file}:{first.line}" if first.line else first.file
+        raise InvalidInput(
+            "DIR",
+            f"{where} {first.what}; nothing was imported: repair the file, or move it away to go without it",
+        )
+    return problems
 
 
 def _what_is_missing(directory: Path) -> str:
@@ -99,16 +111,17 @@ def _what_is_missing(directory: Path) -> str:
     return "holds neither subagents/runs.json nor agents/*/sessions/sessions.json: name OpenClaw's state directory"
 
 
-def _text(path: Path, reading: Reading) -> str | None:
+def _text(path: Path, reading: Reading) -> str:
+    """Empty where it cannot be read, and `reading` says why."""
     try:
         size = path.stat().st_size
         if size > FILE_BYTES_MAX:
             reading.wrong(0, f"has {size} bytes; at most {FILE_BYTES_MAX} are read")
-            return None
+            return ""
         return path.read_bytes().decode(errors="replace")
     except OSError as error:
         reading.wrong(0, f"cannot be read: {error.strerror}")
-        return None
+        return ""
 
 
 def _newest(runs: Sequence[Run], source: Source) -> dict[str, Run]:
@@ -118,9 +131,14 @@ def _newest(runs: Sequence[Run], source: Source) -> dict[str, Run]:
     return newest
 
 
-def _put_together(source: Source, runs: Mapping[str, Run], found: Mapping[str, tuple[Session, Path]]) -> None:
+def _put_together(
+    source: Source, runs: Mapping[str, Run], found: Mapping[str, tuple[Session, Path]], unread: Set[str]
+) -> None:
+    """`unread`: what the registry knows of these, the index does not."""
     forgotten = {
-        key: _from_index(one) for key, (one, _) in found.items() if key not in runs and _is_child(key)
+        key: _from_index(one)
+        for key, (one, _) in found.items()
+        if key not in runs and key not in unread and _is_child(key)
     }
     known = {**forgotten, **runs}
     born = sorted(known, key=lambda key: (known[key].created_at or 0.0, key))

@@ -103,12 +103,19 @@ class Reading:
     file: str
     problems: list[Problem] = field(default_factory=list)
     left_out: int = 0
+    is_unreadable: bool = False  #: as a whole: nothing of it is known
+    unread: set[str] = field(default_factory=set)  #: sessions of records that make no sense
 
     def wrong(self, line: int, what: str) -> None:
         if len(self.problems) < PROBLEMS_MAX:
             self.problems.append(Problem(self.file, line, what))
         else:
             self.left_out += 1
+
+    def not_at_all(self, what: str) -> None:
+        self.is_unreadable = True
+        if not self.problems:
+            self.wrong(1, what)
 
     def done(self) -> list[Problem]:
         if self.left_out:
@@ -132,17 +139,16 @@ class Reading:
 
 def runs(text: str, reading: Reading) -> list[Run]:
     said = reading.json(text)
-    if said is None:
-        return []
     stored = _mapping(said).get("runs")
     if not isinstance(stored, Mapping) or _mapping(said).get("version") not in (1, 2):
-        reading.wrong(1, "is no registry of runs in version 1 or 2")
+        reading.not_at_all("is no registry of runs in version 1 or 2")
         return []
     found: list[Run] = []
     for run_id, record in stored.items():
         run = _run(_text(run_id), _mapping(record))
         if run is None:
             reading.wrong(1, f"run {_text(run_id)[:80]!r} names no session or no requester")
+            reading.unread.add(_text(_mapping(record).get("childSessionKey")))
         else:
             found.append(run)
     return found
@@ -191,10 +197,8 @@ def _result(record: Mapping[str, Any], delivery: Mapping[str, Any]) -> str | Non
 
 def sessions(text: str, reading: Reading) -> list[Session]:
     said = reading.json(text)
-    if said is None:
-        return []
     if not isinstance(said, Mapping):
-        reading.wrong(1, "is no session index")
+        reading.not_at_all("is no session index")
         return []
     return [_session(_text(key), _mapping(entry)) for key, entry in said.items() if _text(key)]
 

@@ -25,13 +25,13 @@ def info(now: float, task_id: int, archive_after_s: float = 0.0) -> Tx[Info | No
     if view is None:
         return None
     rows = yield (
-        "SELECT t.task, t.spec, s.thinking, s.workspace, t.archived_at, t.result, t.result_sha,"
+        "SELECT t.task, t.spec, t.expects_completion, s.thinking, s.workspace, t.archived_at, t.result, t.result_sha,"
         " (SELECT MIN(e.at) FROM events e WHERE e.task_id = t.id AND e.to_phase = ?),"
         " (SELECT p.label FROM tasks p WHERE p.id = t.requester_id)"
         " FROM tasks t LEFT JOIN sessions s ON s.id = t.id WHERE t.id = ?",
         (Phase.QUEUED.value, task_id),
     )
-    task, spec, thinking, workspace, archived_at, result, sha, queued_at, label = rows[0]
+    task, spec, is_awaited, thinking, workspace, archived_at, result, sha, queued_at, label = rows[0]
     asked = json.loads(spec) if spec else {}
     named = f"{label} ({keys.task_id(view.requester_id)})" if label else view.requester_key or "(deleted)"
     contract = Contract(
@@ -47,6 +47,8 @@ def info(now: float, task_id: int, archive_after_s: float = 0.0) -> Tx[Info | No
         None if result is None else len(result.encode()),
         sha,
         tuple((name, size) for name, size, _ in asked.get("attachments", ())),
+        asked.get("context") or "isolated",
+        bool(is_awaited),
     )
     return Info(view, contract)
 

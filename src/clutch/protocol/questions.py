@@ -29,6 +29,7 @@ class QuestionKind(StrEnum):
     APPROVAL = "approval"  #: may this call be made?
     QUESTION = "question"  #: `ask_human`
     BUDGET = "budget"
+    PLAN = "plan"  #: no row here: it waits in its task
 
 
 class Decision(StrEnum):
@@ -42,6 +43,7 @@ ALLOWED = {
     QuestionKind.APPROVAL: frozenset({Decision.APPROVE, Decision.REJECT}),
     QuestionKind.QUESTION: frozenset({Decision.ANSWER, Decision.REJECT}),
     QuestionKind.BUDGET: frozenset({Decision.APPROVE, Decision.REJECT}),
+    QuestionKind.PLAN: frozenset({Decision.APPROVE, Decision.REJECT}),
 }
 
 

@@ -95,6 +95,8 @@ class Contract:
     result_bytes: int | None = None
     result_sha: str | None = None
     attachments: tuple[tuple[str, int], ...] = ()
+    context: str = "isolated"
+    expects_completion: bool = True
 
 
 def info_text(view: TaskView, contract: Contract, now: float) -> str:
