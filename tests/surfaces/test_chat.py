@@ -128,3 +128,28 @@ def test_a_pipe_that_meets_a_question_says_who_is_needed(tmp_path: Path) -> None
         said = typed("chat", state=here.home, stdin="ask me\nnever sent\n")
     assert said.code == 5
     assert "clutch inbox" in said.err
+
+
+@pytest.mark.slow
+def test_top_shows_what_works_until_a_key_says_enough(first: Served) -> None:
+    spawned(first.client, "slow work", label="worker")
+    with terminal("top", state=first.home) as person:
+        person.until("1 running")
+        person.until("worker")
+        person.type("q")
+        assert person.ended() == 0
+
+
+@pytest.mark.slow
+def test_the_inbox_is_decided_with_keys_at_a_terminal(first: Served) -> None:
+    task = spawned(first.client, "think first", planMode=True, label="planner")
+    seen(first.client, task, lambda one: one["phase"] == "awaiting_approval")
+    with terminal("inbox", state=first.home) as person:
+        person.until("planner")
+        person.until("[a]pprove  [r]eject")
+        person.type("r")
+        person.until("Why")
+        person.type("too long\r")
+        person.until("revising")
+        assert person.ended() == 0
+    seen(first.client, task, lambda one: one["plan"]["round"] == 1)

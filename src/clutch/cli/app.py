@@ -24,7 +24,6 @@ MESSAGE_CHARS_MAX = 300  # enough to recognise what was typed, never the whole o
 app = typer.Typer(
     name="clutch",
     help="Durable background subagents: spawn them, lose the process, keep the work.",
-    add_completion=False,
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
 )

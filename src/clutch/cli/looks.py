@@ -89,7 +89,15 @@ def replay(target: Target, state: State = None, as_json: AsJson = False) -> None
 
 @looks.command()
 def inbox(state: State = None, as_json: AsJson = False) -> None:
-    """List what waits for you: plans, questions, approvals, budgets."""
+    """List what waits for you: plans, questions, approvals, budgets. At a terminal, decide with a key."""
     from clutch.cli import showing
 
     showing.inbox(state, as_json=as_json)
+
+
+@looks.command()
+def top(state: State = None) -> None:
+    """Show the list of tasks live, what works first; q leaves."""
+    from clutch.cli.talk import top as command
+
+    command.top(state)

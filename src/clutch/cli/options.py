@@ -7,6 +7,13 @@ from typing import Annotated
 
 import typer
 
+
+def _tasks(context: typer.Context, incomplete: str) -> list[tuple[str, str]]:
+    from clutch.cli.completing import tasks
+
+    return tasks(context, incomplete)
+
+
 State = Annotated[
     Path | None,
     typer.Option(
@@ -21,7 +28,9 @@ AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object.")]
 Target = Annotated[
     str,
     typer.Argument(
-        metavar="TASK", help="Its id or label, a unique beginning of either, its session key, #n, or `last`."
+        metavar="TASK",
+        help="Its id or label, a unique beginning of either, its session key, #n, or `last`.",
+        autocompletion=_tasks,
     ),
 ]
 Words = Annotated[str, typer.Argument(metavar="TEXT")]

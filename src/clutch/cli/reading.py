@@ -20,6 +20,8 @@ Object = dict[str, Any]
 
 
 class Source(Protocol):
+    client: Client | None  #: None: nobody is there to do anything
+
     def tasks(self, **wanted: Any) -> Object: ...
 
     def task(self, target: str) -> Object: ...
@@ -45,6 +47,7 @@ class Source(Protocol):
 
 class Gateway:
     def __init__(self, client: Client) -> None:
+        self.client: Client | None = client
         self._client = client
 
     def tasks(self, **wanted: Any) -> Object:
@@ -98,6 +101,7 @@ class Beside:
         from clutch.core.authority import EVERY_SCOPE, OperatorCaller
         from clutch.gateway.reads import standpoint
 
+        self.client: Client | None = None
         self._look, self._state = look, state
         self._who = standpoint(OperatorCaller(EVERY_SCOPE))
 

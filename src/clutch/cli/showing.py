@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import time
 from dataclasses import dataclass
 from pathlib import Path
@@ -64,9 +65,14 @@ def inbox(state: Path | None, *, as_json: bool) -> None:
         if as_json:
             print_object("inbox", said)
             return
-        for item in said["items"]:
-            print_text(_item(state, item))
-        count = len(said["items"])
+        shown = [_item(state, item) for item in said["items"]]
+        if shown and here.client is not None and sys.stdin.isatty() and sys.stdout.isatty():
+            from clutch.cli import deciding
+
+            return deciding.decide(here.client, said["items"], shown)
+        for text in shown:
+            print_text(text)
+        count = len(shown)
         say(f"{count} {'waits' if count == 1 else 'wait'} for you" if count else "nothing waits for you")
         _point_to_replies(state, said["replies"])
 

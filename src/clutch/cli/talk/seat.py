@@ -42,13 +42,13 @@ def raw_terminal() -> Iterator[None]:
 
 @dataclass(slots=True)
 class Seat:
-    wakes: int  #: readable when there is news
+    wakes: int | None = None  #: readable when there is news
     keyboard: Keyboard = field(default_factory=Keyboard)
 
-    def wait(self) -> Iterator[Key | Text]:
-        """Until a key was pressed or there is news. A terminal that is gone says end of file."""
-        sources = [sys.stdin.fileno(), self.wakes]
-        timeout = ESCAPE_S if self.keyboard.is_waiting else None
+    def wait(self, timeout_s: float | None = None) -> Iterator[Key | Text]:
+        """Until a key was pressed, there is news or the time is over. A terminal that is gone says end of file."""
+        sources = [sys.stdin.fileno(), *([] if self.wakes is None else [self.wakes])]
+        timeout = ESCAPE_S if self.keyboard.is_waiting else timeout_s
         ready, _, _ = select.select(sources, [], [], timeout)
         if sys.stdin.fileno() in ready:
             try:
@@ -58,6 +58,17 @@ class Seat:
             yield from self.keyboard.feed(raw) if raw else (Key.END_OF_FILE,)
         elif not ready:
             yield from self.keyboard.give_up()
+
+
+@contextmanager
+def whole_screen() -> Iterator[None]:
+    """What stood on the terminal before stands there again afterwards."""
+    sys.stdout.write("\x1b[?1049h\x1b[?25l")
+    try:
+        yield
+    finally:
+        sys.stdout.write("\x1b[?25h\x1b[?1049l")
+        sys.stdout.flush()
 
 
 def leave_on_hangup() -> None:
