@@ -20,6 +20,7 @@ if TYPE_CHECKING:
         Subagents,
     )
     from clutch.core.authority import Peers, ToolPolicy, Visibility
+    from clutch.core.messages import Answer, Call, Usage
     from clutch.core.model import Outcome, Thinking, Workspace
     from clutch.core.policy import (
         Announcing,
@@ -79,7 +80,9 @@ __all__ = [
     "Agent",
     "AgentDefaults",
     "Announcing",
+    "Answer",
     "Budgets",
+    "Call",
     "Clutch",
     "ClutchError",
     "ConfigInvalid",
@@ -127,6 +130,7 @@ __all__ = [
     "UnknownTask",
     "UnsafeStateDirectory",
     "UnsupportedStore",
+    "Usage",
     "Verdict",
     "Visibility",
     "Webhook",
@@ -143,7 +147,9 @@ _ELSEWHERE = {
     "Agent": "clutch.core.agents",
     "AgentDefaults": "clutch.core.agents",
     "Announcing": "clutch.core.policy",
+    "Answer": "clutch.core.messages",
     "Budgets": "clutch.core.policy",
+    "Call": "clutch.core.messages",
     "Clutch": "clutch.wiring",
     "Control": "clutch.core.policy",
     "Delegation": "clutch.core.agents",
@@ -175,6 +181,7 @@ _ELSEWHERE = {
     "ToolSettings": "clutch.wiring",
     "UnknownQuestion": "clutch.gateway.api",
     "UnknownTask": "clutch.gateway.api",
+    "Usage": "clutch.core.messages",
     "Verdict": "clutch.ports",
     "Visibility": "clutch.core.authority",
     "Webhook": "clutch.wiring",

@@ -179,14 +179,16 @@ class OnlyTheirs(NoPrices):
         return Decimal(usage.input + usage.output) / 1000 if model == "lab:theirs" else None
 
 
-async def with_dollars(build: Build, says: Answer, **asked: Any) -> tuple[House, list[str]]:
+async def with_dollars(
+    build: Build, says: Answer, policy: Any = POLICY, **asked: Any
+) -> tuple[House, list[str]]:
     begun: list[str] = []
 
     async def works(job: RuntimeJob) -> Answer:
         begun.append(job.key)
         return says
 
-    house = await house_with(build, FunctionRuntime(works), budget={"usd": "5"}, **asked)
+    house = await house_with(build, FunctionRuntime(works), policy, budget={"usd": "5"}, **asked)
     house.more["prices"] = OnlyTheirs()
     await at_work(house)
     return house, begun
@@ -197,6 +199,13 @@ async def test_dollar_budget_refuses_a_runtime_whose_price_nobody_knows(build: B
     task = await house.task("child")
     assert (task.outcome, begun) == (Outcome.ERROR, [])
     assert "give the budget in tokens" in (task.error or "")
+
+
+async def test_runtime_is_not_priced_by_the_model_its_parent_uses(build: Build) -> None:
+    priced = replace(POLICY, defaults=replace(POLICY.defaults, model="lab:theirs"))
+    house, begun = await with_dollars(build, Answer("done", (), Usage(300, 50), "theirs"), priced)
+    task = await house.task("child")
+    assert (task.outcome, begun) == (Outcome.ERROR, [])
 
 
 @pytest.mark.parametrize(
