@@ -68,6 +68,7 @@ TASKS = "tasks"  #: ... and the files given to children and handed over by them
 ACP = "acp"  #: ... and which sessions of external agents are whose; also the name of their runtime
 OWN_RUNTIMES = (OWN_RUNTIME, "agent", ACP)  #: names with a meaning of their own
 RUNTIME_CHARS_MAX = 64
+CHILDREN_MANY = 20
 NO_CHANNELS: Mapping[str, Channel] = MappingProxyType({})
 NO_RUNTIMES: Mapping[str, Runtime] = MappingProxyType({})
 
@@ -194,6 +195,20 @@ def _models(policy: Policy) -> Iterator[tuple[str, str]]:
             (f"agent {agent.id!r}, subagents", agent.subagents.model),
         ]
     yield from ((f"{where}, model", model) for where, model in named if model is not None)
+
+
+def config_warnings(settings: Settings) -> list[str]:
+    """What is allowed and yet probably not meant; and models that nobody here could ask."""
+    router = Router(settings.providers, offline=OfflineModel(), library=LibraryModels)
+    found = []
+    if settings.policy.limits.children_max > CHILDREN_MANY:
+        found.append(f"maxChildrenPerAgent is above {CHILDREN_MANY}: more than a model keeps in mind")
+    for where, model in _models(settings.policy):
+        try:
+            router.check(model)
+        except InvalidInput as error:
+            found.append(f"{where}: {error.rule}")
+    return found
 
 
 async def _limited(router: Router, providers: Sequence[Provider], policy: Policy, clock: Clock) -> Models:

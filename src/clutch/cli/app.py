@@ -11,6 +11,7 @@ import typer
 
 from clutch import __version__
 from clutch.cli.acts import acts
+from clutch.cli.configs import beginning, configs
 from clutch.cli.imports import imports
 from clutch.cli.looks import looks
 from clutch.cli.upkeep import upkeep
@@ -30,6 +31,8 @@ app = typer.Typer(
 app.add_typer(acts)
 app.add_typer(looks)
 app.add_typer(upkeep)
+app.add_typer(beginning)
+app.add_typer(configs, name="config")
 app.add_typer(imports, name="import")
 
 

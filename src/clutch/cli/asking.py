@@ -96,7 +96,7 @@ def answering(command: str, *, as_json: bool) -> Iterator[None]:
 
 
 def _failed(command: str, said: Mapping[str, Any], code: Exit, as_json: bool) -> typer.Exit:
-    say(f"clutch {command}: {said.get('message', 'failed')}")
+    say(f"clutch {command.replace('.', ' ')}: {said.get('message', 'failed')}")
     for candidate in said.get("candidates", ()):
         say(f"  {candidate}")
     if "remedy" in said and said["remedy"] not in said["message"]:

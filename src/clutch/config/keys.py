@@ -34,7 +34,7 @@ class To:
 
 
 _SECRETS = Table(Secret())
-_MODES = Choice({mode: mode for mode in QueueMode}, {"direct": QueueMode.FOLLOWUP})
+_MODES = Choice({mode.value: mode for mode in QueueMode}, {"direct": QueueMode.FOLLOWUP})
 
 _SUBAGENTS: Mapping[str, To] = {
     "maxConcurrent": To("policy.work.lanes.subagent"),
@@ -52,7 +52,7 @@ _SUBAGENTS: Mapping[str, To] = {
         "policy.limits.on_parent_end",
         Table(
             Choice({word: word for word in sorted(ON_PARENT_END)}),
-            Choice({one: one for one in Outcome if one in ENDS}),
+            Choice({one.value: one for one in Outcome if one in ENDS}),
         ),
     ),
     "allowAgents": To("policy.limits.allow_agents"),
@@ -275,7 +275,7 @@ FORMS: Mapping[type, Mapping[str, To]] = {
     },
     Webhook: {
         "url": To("url"),
-        "events": To("events", Many(Choice({hook: hook.value for hook in Hook}))),
+        "events": To("events", Many(Choice({hook.value: hook.value for hook in Hook}))),
         "headers": To("headers", Maybe(_SECRETS)),
     },
 }

@@ -304,10 +304,10 @@ def _shown(node: Node) -> str:
 
 def _near(kind: Kind, node: Node) -> str:
     words = list(kind.words) if isinstance(kind, kinds.Choice) else []
-    return _suggestion(str(node.value), words)
+    return suggestion(str(node.value), words)
 
 
-def _suggestion(word: str, known: Iterable[str]) -> str:
+def suggestion(word: str, known: Iterable[str]) -> str:
     by_small = {one.lower(): one for one in known}
     near = difflib.get_close_matches(word.lower()[:SHOWN_MAX], by_small, n=1, cutoff=0.7)
     return f"; did you mean {by_small[near[0]]}?" if near else ""
@@ -315,7 +315,7 @@ def _suggestion(word: str, known: Iterable[str]) -> str:
 
 def _did_you_mean(key: str, path: str, tree: Tree) -> str:
     """A key beside it; else the same key elsewhere."""
-    near = _suggestion(key, tree)
+    near = suggestion(key, tree)
     if near:
         return near
     elsewhere = [one.key for one in catalogue() if one.key.split(".")[-1].lower() == key.lower()]

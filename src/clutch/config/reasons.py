@@ -15,8 +15,8 @@ _ABOVE = re.compile(r"^\s*#: (.*)$")
 
 
 def reason_of(owner: type, field: str) -> str:
-    """Empty: its name says it all."""
-    return _reasons(owner).get(field, "")
+    """Empty: its name says it all. In the words of the config, where nothing is null."""
+    return re.sub(r"\bNone\b", "null", _reasons(owner).get(field, ""))
 
 
 @lru_cache(maxsize=64)

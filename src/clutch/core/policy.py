@@ -21,18 +21,18 @@ from clutch.core.wording.results import PayloadMode
 
 
 class QueueMode(StrEnum):
-    AUTO = "auto"
-    COLLECT = "collect"
-    STEER = "steer"
-    FOLLOWUP = "followup"
-    STEER_BACKLOG = "steer-backlog"
-    INTERRUPT = "interrupt"
+    AUTO = "auto"  #: collect; steer when no completion is expected
+    COLLECT = "collect"  #: all that wait in one turn, after the debounce
+    STEER = "steer"  #: into the running turn, at its next step
+    FOLLOWUP = "followup"  #: one turn for each, in order
+    STEER_BACKLOG = "steer-backlog"  #: steer, and a turn of its own only if it was not taken
+    INTERRUPT = "interrupt"  #: the running turn ends at its next step, never one that a person started
 
 
 class Drop(StrEnum):
-    SUMMARIZE = "summarize"
-    OLD = "old"
-    NEW = "new"
+    SUMMARIZE = "summarize"  #: the older ones are one line each
+    OLD = "old"  #: the older ones become dead letters
+    NEW = "new"  #: the newer ones become dead letters
 
 
 DEPTH_MAX = 5
@@ -256,8 +256,8 @@ class Keeping:
 class OnBudget(StrEnum):
     """What happens at 100 %; nothing of it ever makes another call."""
 
-    ASK = "ask"  #: a person may raise the limit; without one as WRAP_UP
-    WRAP_UP = "wrap-up"  #: told to finish at 80 %; then as END
+    ASK = "ask"  #: a person may raise the limit; without one as wrap-up
+    WRAP_UP = "wrap-up"  #: told to finish at 80 %; then as end
     END = "end"  #: the run ends with what it has said
 
 

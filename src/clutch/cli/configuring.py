@@ -1,0 +1,146 @@
+"""What `clutch config …` and `clutch init` do. None of them talks to a gateway."""
+
+from __future__ import annotations
+
+import json
+import os
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import typer
+
+from clutch.cli.asking import Exit, answering, home_of, is_interactive, print_object, print_text, say
+from clutch.config import explaining, files, starter
+from clutch.config import schema as schemas
+from clutch.config.explaining import Explained
+from clutch.config.files import Config
+from clutch.config.starter import Choice
+from clutch.errors import ConfigInvalid, InvalidInput
+from clutch.store.state_directory import CONFIG_FILE
+
+
+def check(state: Path | None, file: Path | None, *, as_json: bool) -> None:
+    with answering("config.check", as_json=as_json):
+        home = home_of(state)
+        try:
+            config = files.load(home, file)
+        except ConfigInvalid as error:
+            say("\n".join(error.problems))
+            if as_json:
+                print_object("config.check", {"file": error.field, "problems": error.problems}, is_ok=False)
+            raise typer.Exit(Exit.ERROR) from error
+        _tell_right(config, home, as_json=as_json)
+
+
+def _tell_right(config: Config, home: Path, *, as_json: bool) -> None:
+    from clutch.wiring import config_warnings
+
+    warnings = config_warnings(config.settings)
+    for warning in warnings:
+        say(f"Note: {warning}")
+    if as_json:
+        found = None if config.path is None else str(config.path)
+        print_object("config.check", {"file": found, "keys": len(config.lines), "warnings": warnings})
+    elif config.path is None:
+        say(f"There is no {home / CONFIG_FILE}: the defaults hold. `clutch init` writes one.")
+    else:
+        say(f"{config.path} is right: {len(config.lines)} keys.")
+
+
+def explain(state: Path | None, file: Path | None, key: str, *, as_json: bool) -> None:
+    with answering("config.explain", as_json=as_json):
+        config = files.load(home_of(state), file)
+        found = explaining.explain(config, key)
+        if as_json:
+            print_object("config.explain", {"keys": [_to_json(one, config) for one in found]})
+        elif len(found) == 1:
+            print_text(_in_full(found[0], config))
+        else:
+            print_text(
+                "\n".join(f"{one.key} = {_written(one.value)}  ({_source(one, config)})" for one in found)
+            )
+
+
+def _to_json(one: Explained, config: Config) -> dict[str, Any]:
+    return {
+        "key": one.key,
+        "value": one.value,
+        "default": one.default,
+        "required": one.is_required,
+        "source": _source(one, config),
+        "mayBe": one.may_be,
+        "reason": one.reason,
+        "needsRestart": not one.is_live,
+    }
+
+
+def _in_full(one: Explained, config: Config) -> str:
+    lines = [
+        f"{one.key} = {_written(one.value)}",
+        f"  from      {_source(one, config)}",
+        f"  default   {'none: it must be said' if one.is_required else _written(one.default)}",
+        f"  may be    {one.may_be}",
+        *(f"            {word}: {meaning}" for word, meaning in one.choices if meaning),
+        *([f"  why       {one.reason}"] if one.reason else []),
+        f"  changed   {'while it runs' if one.is_live else 'at the next start of the gateway'}",
+    ]
+    return "\n".join(lines)
+
+
+def _source(one: Explained, config: Config) -> str:
+    return "default" if one.line is None else f"{config.path}:{one.line}"
+
+
+def _written(value: Any) -> str:
+    return json.dumps(value, ensure_ascii=False)
+
+
+def schema() -> None:
+    print(json.dumps(schemas.schema(), indent=2, ensure_ascii=False))
+
+
+# ---- the first one ---------------------------------------------------------------------------------------
+
+
+def init(state: Path | None, *, is_forced: bool, as_json: bool) -> None:
+    with answering("init", as_json=as_json):
+        path = home_of(state) / CONFIG_FILE
+        if os.path.lexists(path) and not is_forced:
+            raise InvalidInput(str(path), "is there already; --force writes over it")
+        found = starter.choices(os.environ)
+        chosen = _asked(found) if is_interactive() and not as_json else found[0]
+        _write(path, starter.starter(chosen, found))
+        say(f"Wrote {path}: model {chosen.model} ({chosen.because}).")
+        say('Next: `clutch config check`, then `clutch run --wait "Say hello"`.')
+        if as_json:
+            print_object(
+                "init", {"file": str(path), "model": chosen.model, "found": [one.model for one in found]}
+            )
+
+
+def _asked(found: tuple[Choice, ...]) -> Choice:
+    """Only where there is something to choose."""
+    if len(found) == 1:
+        return found[0]
+    for number, one in enumerate(found, 1):
+        say(f"  {number}  {one.model}  ({one.because})")
+    wanted: int = typer.prompt("Which model?", default=1, type=int, err=True)
+    if not 1 <= wanted <= len(found):
+        raise InvalidInput("the model", f"must be 1 to {len(found)}")
+    return found[wanted - 1]
+
+
+def _write(path: Path, text: str) -> None:
+    """All of it or nothing, for nobody else to read."""
+    path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    file, name = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)  # mode 0600
+    try:
+        with os.fdopen(file, "w", encoding="utf-8") as writing:
+            writing.write(text)
+            writing.flush()
+            os.fsync(file)
+        os.replace(name, path)
+    except BaseException:
+        os.unlink(name)
+        raise

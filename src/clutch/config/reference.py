@@ -1,0 +1,57 @@
+"""The page `docs/reference/settings.md`, made from the table of keys: `python -m clutch.config.reference`."""
+
+from __future__ import annotations
+
+import json
+import re
+from itertools import groupby
+
+from clutch.config import kinds
+from clutch.config.keys import REQUIRED, Entry, catalogue
+from clutch.config.reasons import reason_of
+
+HEAD = """# Every setting
+
+Generated from the code (`python -m clutch.config.reference`). How a config is written is told in `docs/config.md`;
+`clutch config explain KEY` tells what holds for you. `[]` stands for any item of a list, `NAME` for any name.
+Keys marked ↻ are taken over by a running gateway when it reads its file again; the others need a restart.
+"""
+CELL_CHARS_MAX = 60
+_BRIEF = re.compile(r': (?:bytes, or )?a text like "[^"]*" or "[^"]*"')  # told once, in the guide
+
+
+def page() -> str:
+    parts = [HEAD]
+    for section, entries in groupby(catalogue(), key=lambda entry: _section(entry.key)):
+        parts.append(f"\n## {section}\n\n| key | default | may be | what it is |\n|---|---|---|---|\n")
+        parts += [_row(entry) for entry in entries]
+    return "".join(parts)
+
+
+def _section(key: str) -> str:
+    first, *rest = key.split(".")
+    return f"{first}.{rest[0].removesuffix('[]')}" if first == "agents" else first
+
+
+def _row(entry: Entry) -> str:
+    cells = [
+        f"`{entry.key}`{' ↻' if entry.is_live else ''}",
+        _default(entry),
+        _BRIEF.sub("", kinds.in_words(entry.kind)),
+        reason_of(entry.owner, entry.field),
+    ]
+    return f"| {' | '.join(cells)} |\n"
+
+
+def _default(entry: Entry) -> str:
+    if entry.default is REQUIRED:
+        return "required"
+    shown = kinds.shown(entry.kind, entry.default)
+    if shown is None or shown == "…":
+        return ""
+    text = json.dumps(shown, ensure_ascii=False)
+    return f"`{text}`" if len(text) <= CELL_CHARS_MAX else f"`{text[:CELL_CHARS_MAX]}…`"
+
+
+if __name__ == "__main__":
+    print(page(), end="")
