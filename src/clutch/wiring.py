@@ -5,21 +5,21 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import logging
-import os
 import time
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, Self, TypeVar, Unpack, overload
+from typing import TYPE_CHECKING, Any, Self, TypeVar, Unpack, overload
 from urllib.parse import urlsplit
 
 from clutch.channels.hooks import Hooks
 from clutch.channels.hooks import Webhook as Webhook
+from clutch.config.given import Given
 from clutch.config.settings import Settings
 from clutch.core.admission import OWN_RUNTIME
-from clutch.core.agents import Agent, roster
+from clutch.core.agents import Agent
 from clutch.core.checks import check_argument, shown
 from clutch.core.heartbeat import CHECKLIST
 from clutch.core.pacing import Bounds
@@ -43,13 +43,14 @@ from clutch.models.settings import AdapterKind as AdapterKind
 from clutch.models.settings import Provider as Provider
 from clutch.models.throttle import Throttled
 from clutch.ports import Channel, Clock, Lives, ModelRequest, Models, Runtime, Toolbox, ToolFailed
+from clutch.protocol import heartbeat
 from clutch.protocol.hooks import CHANNEL as HOOK_CHANNEL
 from clutch.runtimes import acp as external
 from clutch.runtimes.acp import AcpAgent as AcpAgent
 from clutch.runtimes.function import Function, FunctionRuntime
 from clutch.store.door import Door
 from clutch.store.sqlite import SqliteStore
-from clutch.store.state_directory import CONFIG_FILE, StateDirectory
+from clutch.store.state_directory import StateDirectory
 from clutch.surfaces import address
 from clutch.surfaces.address import default_state_directory as default_state_directory
 from clutch.surfaces.serving import serving
@@ -62,6 +63,9 @@ from clutch.tools.sandbox.probe import walls
 from clutch.tools.sandbox.programs import BoxedPrograms
 from clutch.tools.task_files import LocalTaskFiles
 from clutch.tools.workspaces import LocalWorkspaces
+
+if TYPE_CHECKING:
+    from clutch.config.reloading import Reloaded
 
 WORKSPACES = "workspaces"  #: in the state directory: those of isolated children
 TASKS = "tasks"  #: ... and the files given to children and handed over by them
@@ -140,9 +144,7 @@ async def running_engine(
             ids=BlockIds(),
             bus=Bus(),
             prices=ListedPrices({one.name: one.context_window for one in providers if one.context_window}),
-            surroundings=Surroundings(
-                door, policy.context, Documents(policy.context.document_bytes_max), policy.agents
-            ),
+            surroundings=_surroundings(door, policy),
             checklists=Documents(policy.context.document_bytes_max, CHECKLIST),
             runtimes=runtimes,
             hooks=hooks,
@@ -176,6 +178,10 @@ async def _at_work(worker: Worker, channels: Mapping[str, Channel]) -> AsyncIter
             await worker.stop()
 
 
+def _surroundings(door: Door, policy: Policy) -> Surroundings:
+    return Surroundings(door, policy.context, Documents(policy.context.document_bytes_max), policy.agents)
+
+
 def _place_of(home: Path, what: str, database: str | None) -> Path:
     """Numbers of tasks are a database's own; what two databases call 17 must not be one directory."""
     if database is None:
@@ -197,6 +203,14 @@ def _models(policy: Policy) -> Iterator[tuple[str, str]]:
     yield from ((f"{where}, model", model) for where, model in named if model is not None)
 
 
+def _check_models(policy: Policy, check: Callable[[str], None]) -> None:
+    for where, model in _models(policy):
+        try:
+            check(model)
+        except InvalidInput as error:
+            raise InvalidInput(where, error.rule) from error
+
+
 def config_warnings(settings: Settings) -> list[str]:
     """What is allowed and yet probably not meant; and models that nobody here could ask."""
     router = Router(settings.providers, offline=OfflineModel(), library=LibraryModels)
@@ -213,13 +227,8 @@ def config_warnings(settings: Settings) -> list[str]:
 
 async def _limited(router: Router, providers: Sequence[Provider], policy: Policy, clock: Clock) -> Models:
     """Everything that asks a model goes through one limiter per provider. Raises InvalidInput naming the remedy."""
-    named = dict(_models(policy))
-    for where, model in named.items():
-        try:
-            router.check(model)
-        except InvalidInput as error:
-            raise InvalidInput(where, error.rule) from error
-    if set(named.values()) != {OFFLINE}:
+    _check_models(policy, router.check)
+    if {model for _, model in _models(policy)} != {OFFLINE}:
         await asyncio.to_thread(preload)  # the price list takes a third of a second
     bounds = {
         one.name: Bounds(concurrency_max=one.concurrency_max, tokens_per_minute=one.tokens_per_minute)
@@ -272,40 +281,6 @@ def _check_parts(models: object, tools: object, providers: object) -> None:
         )
     if not isinstance(providers, Sequence) or not all(isinstance(one, Provider) for one in providers):
         raise InvalidInput("providers", f"must be a list of Provider(…), not {shown(providers)}")
-
-
-def _said(home: Path, config: Path | str | None) -> Settings:
-    """What the file says. A state directory without one costs a look and no import."""
-    if config is None and not os.path.lexists(home / CONFIG_FILE):
-        return Settings()
-    from clutch.config import files
-
-    return files.load(home, config).settings
-
-
-def _with_given(
-    said: Settings, policy: Policy | None, providers: Sequence[Provider], agents: Sequence[Agent]
-) -> tuple[Policy, Sequence[Provider]]:
-    """What the program gives takes the place of what the file says of the same thing."""
-    known = {one.name: one for one in (*said.providers, *providers)}
-    if policy is not None:
-        return policy, tuple(known.values())
-    given = {getattr(agent, "id", None) for agent in agents}
-    listed = {name: agent for name, agent in said.policy.agents.items() if name not in given}
-    return replace(said.policy, agents=listed), tuple(known.values())
-
-
-def _settled(
-    policy: Policy, model: str | None, workspace: Path | str | None, agents: Sequence[Agent]
-) -> Policy:
-    """What was said beside the policy wins over what it says."""
-    defaults = policy.defaults
-    place = str(Path(workspace or defaults.workspace or ".").absolute())
-    return replace(
-        policy,
-        agents=roster([*policy.agents.values(), *agents]),
-        defaults=replace(defaults, model=defaults.model if model is None else model, workspace=place),
-    )
 
 
 def external_agents(given: Sequence[str | AcpAgent], home: Path) -> dict[str, Runtime]:
@@ -382,13 +357,15 @@ class Clutch(Gateway):
         )
         _check_parts(models, tools, providers)
         home = default_state_directory() if state is None else Path(state)
-        said = _said(home, config)
+        self._given = Given(home, config, policy, model, workspace, tuple(agents))
+        said = self._given.settings = self._given.load()
         database = said.database if database is None else database
         self._served = home if serve and (database is None or state is not None) else None
         self._port = said.port if port is None else port
         self._can_share = database is not None
-        base, providers = _with_given(said, policy, providers, agents)
-        self.policy = policy = _settled(base, model, workspace, agents)
+        known = {one.name: one for one in (*said.providers, *providers)}
+        providers = tuple(known.values())
+        self.policy = policy = self._given.policy(said)
         self._rooms = ToolRooms(policy.limits, settings or said.tools, home) if tools is None else None
         self._runtimes = external_agents(acp or said.acp, home)
         self._hooks = Hooks((*said.hooks, *hooks))
@@ -415,6 +392,27 @@ class Clutch(Gateway):
                 await self.__aexit__(None, None, None)
                 raise
         return self
+
+    def config_stamp(self) -> tuple[int, ...] | None:
+        """Another one when the file of the config is another one."""
+        return self._given.stamp()
+
+    async def reload(self) -> Reloaded:
+        """Read the config again. Runs under way end as they began; whoever starts next has the new settings.
+
+        Raises InvalidInput, and everything stays as it was."""
+        from clutch.config.reloading import merged
+
+        found = merged(self._given.settings, self._given.load())
+        kit, policy = self._kit, self._given.policy(found.settings)
+        if kit.check_model is not None:
+            _check_models(policy, kit.check_model)
+        self._given.settings = found.settings
+        boxed = replace(policy.defaults, sandbox=kit.policy.defaults.sandbox)
+        self.policy = kit.policy = replace(policy, defaults=boxed, hooks=kit.policy.hooks)
+        kit.surroundings = _surroundings(kit.door, policy)
+        await self._surely(lambda: kit.door.alone(heartbeat.arm, policy))
+        return found
 
     async def _serve(self, home: Path) -> None:
         """A door that nobody asked for by its number is no reason to stop."""

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import asyncio
+import os
+import signal
 from pathlib import Path
 
 import pytest
 
-from clutch import Agent, Clutch, ConfigInvalid, Limits, Policy, Provider, SpawnRefused
+from clutch import Agent, Clutch, ConfigInvalid, InvalidInput, Limits, Policy, Provider, SpawnRefused
+from clutch.cli import serving
 
 pytestmark = pytest.mark.anyio
 
@@ -37,7 +41,7 @@ async def test_a_file_that_was_named_is_taken_instead(tmp_path: Path) -> None:
 
 async def test_what_the_program_gives_wins(tmp_path: Path) -> None:
     file = """{headless: true, agents: {list: [{id: "main", identity: "file"}, {id: "ada", identity: "file"}]},
-               models: {providers: {lab: {baseUrl: "http://127.0.0.1:1/v1"}, own: {baseUrl: "http://127.0.0.1:2/v1"}}}}"""
+               models: {providers: {lab: {baseUrl: "http://127.0.0.1:1/v1"}, own: {baseUrl: "http://127.0.0.1:2/v1", adapter: "direct"}}}}"""
     home = written(tmp_path / "state", file)
     mine = [Provider("lab", base_url="http://127.0.0.1:3/v1")]
     async with Clutch(
@@ -60,3 +64,57 @@ async def test_a_file_that_is_wrong_starts_nothing(tmp_path: Path) -> None:
     ):
         Clutch(state=home)
     assert [path.name for path in home.iterdir()] == ["clutch.json"]
+
+
+# ---- while it runs ---------------------------------------------------------------------------------------
+
+
+async def test_a_changed_file_is_taken_over_as_far_as_a_running_process_can(tmp_path: Path) -> None:
+    home = written(tmp_path / "state", "{}")
+    async with Clutch(state=home, serve=False) as c:
+        written(
+            home,
+            """{agents: {defaults: {maxConcurrent: 9, subagents: {maxChildrenPerAgent: 0, onFull: "reject"}},
+                         list: [{id: "main", identity: "You are Ada."}]}, worker: {tick: 7}}""",
+        )
+        found = await c.reload()
+        assert set(found.waiting) == {"agents.defaults.maxConcurrent", "worker.tick"}
+        assert c._kit.policy.work == Policy().work
+        assert c._kit.policy.agent("main").identity == "You are Ada."
+        with pytest.raises(SpawnRefused, match="maxChildrenPerAgent"):
+            _ = await c.spawn("no room any more")
+        (home / "clutch.json").unlink()
+        assert "agents.list" in (await c.reload()).taken
+        assert (await (await c.spawn("room again"))).is_ok
+
+
+async def test_a_file_that_became_wrong_changes_nothing(tmp_path: Path) -> None:
+    home = written(tmp_path / "state", "{headless: true}")
+    async with Clutch(state=home, serve=False) as c:
+        before = c._kit.policy
+        for wrong, why in (
+            ("{headless: 1}", "true or false"),
+            ("{agents: {defaults: {model: 'no:m'}}}", "'no'"),
+        ):
+            written(home, wrong)
+            with pytest.raises(InvalidInput, match=why):
+                await c.reload()
+            assert c._kit.policy is before
+
+
+async def test_a_gateway_reads_its_config_again_on_a_hang_up(tmp_path: Path) -> None:
+    told: asyncio.Queue[str] = asyncio.Queue()
+    home = written(tmp_path / "state", "{}")
+    async with Clutch(state=home, serve=False) as c, asyncio.timeout(20):
+        following = asyncio.create_task(serving._follow_config(c, told.put_nowait))
+        await asyncio.sleep(0)
+        written(home, "{headless: 1, worker: {tick: 2}}")
+        os.kill(os.getpid(), signal.SIGHUP)
+        assert "clutch.json:1:12: headless" in await told.get()
+        written(home, "{headless: true, worker: {tick: 2}}")
+        os.kill(os.getpid(), signal.SIGHUP)
+        assert await told.get() == "The config was read again: headless changed."
+        assert await told.get() == "At the next start: worker.tick."
+        assert c.policy.is_headless
+        following.cancel()
+        asyncio.get_running_loop().remove_signal_handler(signal.SIGHUP)

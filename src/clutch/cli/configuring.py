@@ -17,7 +17,7 @@ from clutch.config.explaining import Explained
 from clutch.config.files import Config
 from clutch.config.starter import Choice
 from clutch.errors import ConfigInvalid, InvalidInput
-from clutch.store.state_directory import CONFIG_FILE
+from clutch.surfaces.address import CONFIG_FILE
 
 
 def check(state: Path | None, file: Path | None, *, as_json: bool) -> None:

@@ -9,14 +9,23 @@ from __future__ import annotations
 import asyncio
 import logging
 import signal
+import sys
+from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from clutch.cli import journal
 from clutch.cli.asking import answering, home_of, print_object, say
+from clutch.errors import ClutchError
 from clutch.gateway.leaving import Leaving
 
+if TYPE_CHECKING:
+    from clutch.wiring import Clutch
+
 SIGNALS = (signal.SIGTERM, signal.SIGINT)
+LOOK_S = 2.0  # after a change of the config
 
 log = logging.getLogger("clutch.serve")
 
@@ -66,8 +75,36 @@ async def _serve(wishes: Wishes, *, as_json: bool) -> None:
             tell(f"Listening at {clutch.url}; state in {home}.{'' if is_background else ' Ctrl-C stops it.'}")
         if as_json:
             print_object("serve", {"url": clutch.url, "state": str(home)})
+        following = asyncio.create_task(_follow_config(clutch, tell))
         await _until_told(leaving)
+        following.cancel()
         tell(f"Stopping: {leaving.why}. Turns end at their next step; a second signal does not wait.")
+
+
+async def _follow_config(clutch: Clutch, tell: Callable[[str], None]) -> None:
+    """A file that was changed is read again: by itself soon, on SIGHUP at once. A wrong one changes nothing."""
+    hang_up, seen = asyncio.Event(), clutch.config_stamp()
+    if not sys.stdin.isatty():  # where there is a terminal, its end is meant
+        asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, hang_up.set)
+    while True:
+        with suppress(TimeoutError):
+            await asyncio.wait_for(hang_up.wait(), LOOK_S)
+        stamp = await asyncio.to_thread(clutch.config_stamp)
+        if stamp != seen or hang_up.is_set():
+            seen = stamp
+            hang_up.clear()
+            await _reload(clutch, tell)
+
+
+async def _reload(clutch: Clutch, tell: Callable[[str], None]) -> None:
+    try:
+        found = await clutch.reload()
+    except ClutchError as error:
+        tell(f"The config was not taken, what held before holds:\n{error}")
+        return
+    tell(f"The config was read again: {', '.join(found.taken) or 'nothing'} changed.")
+    if found.waiting:
+        tell(f"At the next start: {', '.join(found.waiting)}.")
 
 
 async def _until_told(leaving: Leaving) -> None:

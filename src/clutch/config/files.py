@@ -16,7 +16,7 @@ from clutch.config import json5
 from clutch.config.reading import Problem, Reading
 from clutch.config.settings import Settings
 from clutch.errors import ConfigInvalid
-from clutch.store.state_directory import CONFIG_FILE
+from clutch.surfaces.address import CONFIG_FILE
 
 BYTES_MAX = 1024 * 1024
 
