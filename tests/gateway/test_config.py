@@ -41,7 +41,8 @@ async def test_a_file_that_was_named_is_taken_instead(tmp_path: Path) -> None:
 
 async def test_what_the_program_gives_wins(tmp_path: Path) -> None:
     file = """{headless: true, agents: {list: [{id: "main", identity: "file"}, {id: "ada", identity: "file"}]},
-               models: {providers: {lab: {baseUrl: "http://127.0.0.1:1/v1"}, own: {baseUrl: "http://127.0.0.1:2/v1", adapter: "direct"}}}}"""
+               models: {providers: {lab: {baseUrl: "http://127.0.0.1:1/v1"},
+                                    own: {baseUrl: "http://127.0.0.1:2/v1", adapter: "direct"}}}}"""
     home = written(tmp_path / "state", file)
     mine = [Provider("lab", base_url="http://127.0.0.1:3/v1")]
     async with Clutch(
