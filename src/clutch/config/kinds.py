@@ -147,7 +147,7 @@ def kind_of(hint: Any, key: str, name: str) -> Kind:
 
 def _kind_of_number(key: str, name: str) -> Kind:
     stored = "s" if name.endswith("_s") else "d" if name.endswith("_days") else None
-    if stored is None:
+    if stored is None or name.endswith("_per_s"):
         return Number()
     unit = next((unit for ending, unit in units.OF_NAME.items() if key.endswith(ending)), "s")
     return Duration(unit, stored)
