@@ -27,9 +27,9 @@ class AcpAgent:
 
     name: str
     command: str = ""  #: without one, that of the known agent of this name, with all it needs
-    args: tuple[str, ...] = ()
+    args: tuple[str, ...] = ()  #: of the command
     install: str = ""  #: what brings the command here; said when it is missing
-    env: Mapping[str, str] = field(default_factory=dict, repr=False)
+    env: Mapping[str, str] = field(default_factory=dict, repr=False)  #: variables it gets
     inherit: frozenset[str] = frozenset()  #: names of our own variables it may see beside INHERITED
     sandbox: bool = True  #: it runs behind walls where the session's tools do
     visible: tuple[str, ...] = ()  #: folders it can read behind walls, such as the one it is installed in
