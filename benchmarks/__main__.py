@@ -12,7 +12,7 @@ from pathlib import Path
 from tempfile import gettempdir
 from typing import Final
 
-from benchmarks import boot, fanin, growth, machine, store, w1, w2
+from benchmarks import boot, fanin, growth, load, machine, ready, store, w1, w2
 from benchmarks.places import Place, places
 from benchmarks.report import Report, Row, say
 
@@ -25,7 +25,11 @@ BENCHES: Final[Mapping[str, Bench]] = {
     "w1": w1.run,
     "w2": w2.run,
     "fanin": fanin.run,
+    "ready": ready.run,
+    "load": load.run,
 }
+#: All but `load`, which takes minutes and is for whoever asks for it.
+_SHORT: Final = "store,growth,boot,w1,w2,fanin,ready"
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -43,7 +47,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
 async def _guarded(name: str, report: Report, known: Sequence[Place], options: argparse.Namespace) -> None:
     """A benchmark that breaks is a failed row; the others still run."""
     try:
-        await BENCHES[name](report, known, options.reps, options.n)
+        if name == "load":
+            await load.run(report, known, options.reps, options.n, options.seconds)
+        else:
+            await BENCHES[name](report, known, options.reps, options.n)
     except Exception as error:  # noqa: BLE001 - reported as a row
         say(traceback.format_exc())
         report.add(Row(name, "clutch", "", 0, 0, False, None, 0.0, why=f"{type(error).__name__}: {error}"))
@@ -51,22 +58,20 @@ async def _guarded(name: str, report: Report, known: Sequence[Place], options: a
 
 def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
-    parser.add_argument("--only", type=_names, default=",".join(BENCHES), help=f"of {', '.join(BENCHES)}")
+    parser.add_argument("--only", type=_names, default=_SHORT, help=f"of {', '.join(BENCHES)}")
     parser.add_argument(
         "--n",
         type=_sizes,
         default=[],
         help="instead of the default sizes: tasks (store), stored (growth), unfinished (boot),"
-        " children (w1, w2, fanin)",
+        " children (w1, w2, fanin), watchers (load)",
     )
     parser.add_argument("--reps", type=int, default=3, help="repetitions; a value is their median")
-    parser.add_argument(
-        "--load", type=int, default=0, help="1: also `load`, where that is among the benchmarks"
-    )
+    parser.add_argument("--load", type=int, default=0, help="1: nothing but `load`, unless --only names more")
+    parser.add_argument("--seconds", type=float, default=load.SECONDS, help="how long `load` goes on")
     options = parser.parse_args(arguments)
-    if options.load and "load" not in BENCHES:
-        parser.error(f"there is no benchmark 'load'; there are {', '.join(BENCHES)}")
-    options.only += ["load"] if options.load else []
+    if options.load:
+        options.only = [*([] if options.only == _names(_SHORT) else options.only), "load"]
     return options
 
 

@@ -26,11 +26,25 @@ def usable_cores() -> int:
 
 def fsync_p50_ms(directory: Path) -> float:
     with tempfile.TemporaryFile(dir=directory) as file:
-        return median(_synced_write_ms(file.fileno()) for _ in range(_PROBES))
+        return median(synced_write_ms(file.fileno()) for _ in range(_PROBES))
 
 
-def _synced_write_ms(file: int) -> float:
+def synced_write_ms(file: int) -> float:
     started = time.perf_counter()
     os.write(file, _PROBE_BYTES)
     os.fsync(file)
     return (time.perf_counter() - started) * 1000
+
+
+def resident_kb(pid: int) -> int:
+    """Memory of a process that is really there. Raises OSError where nobody can tell."""
+    for line in Path(f"/proc/{pid}/status").read_text().splitlines():
+        if line.startswith("VmRSS:"):
+            return int(line.split()[1])
+    raise OSError(f"process {pid} says nothing about its memory")
+
+
+def cpu_s(pid: int) -> float:
+    """What a process has used so far. Raises OSError where nobody can tell."""
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")

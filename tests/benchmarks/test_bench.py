@@ -10,7 +10,7 @@ from typing import Any
 import apsw
 import pytest
 
-from benchmarks import boot, fanin, growth, shape, store
+from benchmarks import boot, fanin, growth, load, ready, shape, store
 from benchmarks.__main__ import main
 from benchmarks.floor import Floor, SqliteWriter
 from benchmarks.places import Place, PostgresPlace, SqlitePlace
@@ -235,3 +235,29 @@ def test_an_unknown_benchmark_is_a_usage_error() -> None:
     with pytest.raises(SystemExit) as ended:
         main(["--only", "nonsense"])
     assert ended.value.code == 2
+
+
+@pytest.mark.slow
+@pytest.mark.anyio
+async def test_ready_rows_say_how_soon_a_gateway_answers_and_what_it_weighs() -> None:
+    lines = Lines()
+    await ready.run(lines.report, [], reps=1, sizes=())
+    floor, gateway = lines.rows()
+    assert (floor["system"], gateway["system"], gateway["ok"]) == ("floor", "clutch", True)
+    assert gateway["ready_s"] > 0
+    assert 10 < gateway["idle_mb"] < 500
+    assert [target.limit for target in lines.report.targets] == [8.0, 150.0]
+
+
+@pytest.mark.slow
+@pytest.mark.anyio
+async def test_load_rows_say_what_a_spawn_takes_while_many_watch() -> None:
+    lines = Lines()
+    await load.run(lines.report, [], reps=1, sizes=[12], seconds=4.0)
+    (row,) = lines.rows()
+    assert (row["ok"], row["watchers"], row["dropped_watchers"]) == (True, 12, 0)
+    assert row["running"] > 0
+    assert row["events_heard"] > 12
+    assert row["spawn_p50_ms"] <= row["spawn_p99_ms"]
+    assert {type(row[name]) for name in ("fsync_p99_ms", "rss_slope_kb_per_min")} == {float}
+    assert len(row["rss_mb"]) > 3
