@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from clutch.core.messages import Answer, Call, Usage
-from clutch.core.model import Outcome
+from clutch.core.model import Outcome, Phase
 from clutch.core.policy import Budgets, OnBudget
 from clutch.engine.kit import NoPrices
 from clutch.ports import ModelRequest, Runtime, RuntimeJob
@@ -152,6 +152,29 @@ async def test_result_of_a_function_must_have_the_form_that_was_asked_for(
     assert (task.error or "").startswith(error or "")
     rows = await house.rows("SELECT value FROM tasks")
     assert rows == [(json.dumps(said) if error is None else None,)]
+
+
+@pytest.mark.parametrize(
+    ("asked", "may_change"), [({}, True), ({"tools": ["look"]}, False), ({"planMode": True}, False)]
+)
+async def test_runtime_is_told_whether_its_session_may_change_anything(
+    build: Build, asked: dict[str, Any], may_change: bool
+) -> None:
+    told: list[bool] = []
+
+    async def works(job: RuntimeJob) -> str:
+        told.append(job.may_change)
+        return "done"
+
+    async def look() -> str:
+        return "nothing"
+
+    house = await house_with(build, FunctionRuntime(works), **asked)
+    house.tool("look", look)
+    await house.hire()
+    await house.say("go")
+    await house.until_phase("child", Phase.COMPLETED, Phase.AWAITING_APPROVAL)
+    assert told == [may_change]
 
 
 class Prices(NoPrices):

@@ -81,6 +81,9 @@ class Worker:
                     self._stop_turn(session_id, fence)
                 case ("supersede", session_id, fence):
                     self._stop_turn(session_id, fence, is_superseded=True)
+                case ("pause", session_id):
+                    if session_id in self.kit.errands:
+                        self.kit.errands[session_id].pause()
                 case ("clean", task_id):
                     self._to_clean.add(task_id)
                     self._hinted.set()

@@ -25,6 +25,7 @@ class Errand:
     def __init__(self, runtime: Runtime, job: RuntimeJob, run_id: int, tell: Tell) -> None:
         self.run_id, self._tell = run_id, tell
         self.news = asyncio.Event()
+        self.is_paused = False
         self.asked: deque[tuple[Call, asyncio.Future[Verdict]]] = deque()
         self._said: list[str] = []
         self._done: list[tuple[Call, str, bool]] = []
@@ -62,8 +63,8 @@ class Errand:
 
     async def stop(self) -> None:
         """Back when it has ended."""
-        if self._keeper is not None:
-            self._keeper.cancel()
+        if self._keeper is not asyncio.current_task():
+            self._leave_keeper()
         self._work.cancel()
         await asyncio.wait([self._work])
         if not self._work.cancelled():
@@ -74,8 +75,16 @@ class Errand:
         self._keeper = asyncio.create_task(keeping)
 
     def take_up(self) -> None:
+        self._leave_keeper()
+        self.news.set()
+
+    def _leave_keeper(self) -> None:
         if self._keeper is not None:
             self._keeper.cancel()
+
+    def pause(self) -> None:
+        """It has no step to stop at, so it stops now; whoever resumes it starts it again."""
+        self.is_paused = True
         self.news.set()
 
     # ---- what the code says --------------------------------------------------------------------------

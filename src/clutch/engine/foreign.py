@@ -41,6 +41,7 @@ async def work_elsewhere(run: OpenRun) -> Answer | None:
         return None
     if errand is None:
         errand = Errand(runtime, _job(run), run.run_id, run.tell)
+    run.kit.errands[run.session_id] = errand
     return await _accompany(run, errand)
 
 
@@ -65,6 +66,13 @@ async def _accompany(run: OpenRun, errand: Errand) -> Answer | None:
             await _journal(run, errand)
             if errand.is_over:
                 return await _last_word(run, errand)
+            if errand.is_paused:
+                await errand.stop()
+                known = (run.policy, run.session_id, run.fence, Fate.UNKNOWN)
+                await run.kit.door.tx(
+                    run.session_id, turns.hand_over, *known
+                )  # whoever claims it lets it rest
+                return None
             if errand.asked and not await _decided(run, errand, said):
                 is_left = True
                 return None
@@ -127,7 +135,6 @@ async def _decided(run: OpenRun, errand: Errand, said: dict[str, Said]) -> bool:
         for place, body in enumerate(dict.fromkeys(new))
     ]
     await run.tx_with_purses(usage.drop, Fate.UNSENT)  # its row is foreseen again when the run goes on
-    run.kit.errands[run.session_id] = errand  # before the commit: the answer may come at once
     errand.keep(_keep(run.kit, run.session_id, errand))
     await run.tx(questions.ask, run.head, asked)
     for one in asked:

@@ -84,9 +84,7 @@ class Kit:
     stopping: asyncio.Event = field(default_factory=asyncio.Event)
     turns: dict[int, asyncio.Task[None]] = field(default_factory=dict)  #: under way here, by session
     pulses: Pulses = field(default_factory=Pulses)
-    errands: dict[int, Errand] = field(
-        default_factory=dict
-    )  #: foreign code that waits for a person, by session
+    errands: dict[int, Errand] = field(default_factory=dict)  #: foreign code at work here, by session
     _changes: Changes | None = None
 
     @property

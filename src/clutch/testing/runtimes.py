@@ -27,7 +27,7 @@ from typing import Any, TypeAlias
 from clutch.core.admission import SpawnRequest
 from clutch.core.authority import AgentGrant, root_rights
 from clutch.core.messages import Answer
-from clutch.core.model import Outcome, Task
+from clutch.core.model import Outcome, Phase, Task
 from clutch.core.policy import Announcing, Life, Policy
 from clutch.engine.bus import Bus, Watcher
 from clutch.engine.dispatcher import Worker
@@ -141,6 +141,20 @@ async def hears_the_new_instruction_when_steered(make: MakeRuntime) -> None:
         _must(first.key != second.key, "another instruction is another run")
 
 
+async def stops_when_paused_and_starts_again_when_resumed(make: MakeRuntime) -> None:
+    async with _stage(make) as stage:
+        task_id = await stage.working("clutch-test: wait")
+        await stage.store.alone(control.pause, POLICY, task_id, "person")
+        await stage.runtime.must_end(1)
+        await stage.until(lambda: stage.is_in(task_id, Phase.PAUSED))
+        await stage.store.alone(control.resume, POLICY, task_id, "person")
+        await stage.runtime.must_begin(2)
+        first, second = stage.runtime.jobs
+        _must(first.key == second.key, f"{first.key!r}, then {second.key!r}")
+        await stage.store.alone(control.kill, POLICY, task_id, "enough", "person")
+        await stage.runtime.must_end(2)
+
+
 async def starts_again_under_the_same_key_after_a_crash(make: MakeRuntime) -> None:
     async with _stage(make) as stage:
         task_id = await stage.working("clutch-test: wait")
@@ -156,7 +170,7 @@ async def starts_again_under_the_same_key_after_a_crash(make: MakeRuntime) -> No
 async def goes_on_with_what_it_said_before(make: MakeRuntime) -> None:
     async with _stage(make) as stage:
         task_id = await stage.spawn("clutch-test: echo first")
-        await stage.until(lambda: stage.is_completed(task_id))
+        await stage.until(lambda: stage.is_in(task_id, Phase.COMPLETED))
         new = "clutch-test: echo second"
         await stage.store.alone(control.again, POLICY, task_id, "continue", "again:1", new, "person")
         await stage.runtime.must_begin(2)
@@ -183,6 +197,7 @@ CHECKS: tuple[Check, ...] = (
     ends_promptly_when_killed,
     ends_promptly_at_its_timeout,
     hears_the_new_instruction_when_steered,
+    stops_when_paused_and_starts_again_when_resumed,
     starts_again_under_the_same_key_after_a_crash,
     goes_on_with_what_it_said_before,
     name_that_nobody_has_is_a_clear_error,
@@ -306,8 +321,8 @@ class _Stage:
         await self.until(is_ended)
         return await self.task(task_id)
 
-    async def is_completed(self, task_id: int) -> bool:
-        return (await self.task(task_id)).phase == "completed"
+    async def is_in(self, task_id: int, phase: Phase) -> bool:
+        return (await self.task(task_id)).phase is phase
 
     async def timeline(self, task_id: int) -> list[str]:
         rows = await self.store.read(

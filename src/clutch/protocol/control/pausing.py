@@ -6,7 +6,7 @@ from clutch.core import events as ev
 from clutch.core.policy import Policy
 from clutch.protocol import sessions, tasks
 from clutch.protocol.control.state import record_or_note, subtree
-from clutch.store.door import Tx
+from clutch.store.door import HINT, Tx
 
 
 def pause(now: float, policy: Policy, task_id: int, actor: str) -> Tx[tuple[int, ...]]:
@@ -18,6 +18,7 @@ def pause(now: float, policy: Policy, task_id: int, actor: str) -> Tx[tuple[int,
         session.paused = 1
         if session.owner is not None:
             yield from tasks.record(now, policy, session, ev.Noted(now, "pauses at its next step"), actor)
+            yield HINT, ("pause", session.id)  # foreign code has no steps
         else:
             if session.run_id is not None:
                 yield (
