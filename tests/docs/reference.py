@@ -1,0 +1,122 @@
+"""The pages of docs/reference, written from the code: every command with its options, every error and exit code.
+
+python -m tests.docs.reference      # writes them anew
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import typer
+
+from clutch import errors
+from clutch.cli.app import app
+from clutch.cli.asking import OF_CODE, Exit
+from clutch.surfaces.problems import STATUS
+
+FOLDER = Path(__file__).parents[2] / "docs" / "reference"
+AGAIN = "Written from the code by `python -m tests.docs.reference`; do not edit.\n"
+MEANINGS = {
+    "invalid_input": "a value breaks a rule; `field` and `rule` say which",
+    "unauthorized": "no token, or one that opens nothing",
+    "forbidden": "a limit, a right or the state of the task is against it; `rule` says which",
+    "not_found": "there is no such thing; `candidates` are what there is",
+    "ambiguous": "more than one thing is meant; `candidates` are some of them",
+    "already_finished": "it is over; `continue` and `retry` start it again",
+    "plan_changed": "there is another plan or question by now: read it again",
+    "idempotency_conflict": "the key was used before, for something else",
+    "gone": "a cursor older than what is kept",
+    "too_large": "the body has more bytes than are read",
+    "wrong_host": "the request names a host that is not this machine",
+    "rate_limited": "too soon; `retryAfterSeconds`",
+    "internal": "a mistake of ours; the log of the gateway says more",
+    "unavailable": "no gateway, or one that cannot do it now: it drains, its store is busy or in use",
+}
+
+
+def commands_page() -> str:
+    return "\n".join(["# Commands", "", AGAIN, *_group(typer.main.get_command(app), "clutch")]) + "\n"
+
+
+def _group(group: Any, name: str) -> Iterator[str]:
+    for word, command in sorted(group.commands.items()):
+        if getattr(command, "hidden", False):
+            continue
+        if hasattr(command, "commands"):
+            yield from _group(command, f"{name} {word}")
+        else:
+            yield from _command(command, f"{name} {word}")
+
+
+def _command(command: Any, name: str) -> Iterator[str]:
+    places = [param for param in command.params if param.param_type_name == "argument"]
+    options = [param for param in command.params if param.param_type_name == "option"]
+    yield f"## `{' '.join([name, *(_metavar(param) for param in places)])}`"
+    yield ""
+    yield inspect.cleandoc(command.help or "")
+    yield ""
+    shown = [*places, *(param for param in options if not getattr(param, "hidden", False))]
+    rows = [(_spelled(param), _told(param)) for param in shown if _told(param)]
+    if rows:
+        yield "| | |\n|---|---|"
+        yield from (f"| {spelled} | {told} |" for spelled, told in rows)
+        yield ""
+
+
+def _metavar(param: Any) -> str:
+    return str(param.metavar or param.name.upper())
+
+
+def _spelled(param: Any) -> str:
+    if param.param_type_name == "argument":
+        return f"`{_metavar(param)}`"
+    return ", ".join(f"`{opt}`" for opt in (*param.opts, *param.secondary_opts))
+
+
+def _told(param: Any) -> str:
+    choices = param.type_descriptor.choices
+    listed = f" One of {', '.join(f'`{one}`' for one in choices)}." if choices else ""
+    return ((getattr(param, "help", None) or "").replace("|", "\\|") + listed).strip()
+
+
+def errors_page() -> str:
+    return "\n".join(["# Errors", "", AGAIN, *_codes(), *_exits(), *_exceptions()]) + "\n"
+
+
+def _codes() -> Iterator[str]:
+    yield 'Every surface says what went wrong as `{"error": {"code", "message", "field"?, "rule"?, "remedy"?, …}}`.'
+    yield ""
+    yield "| code | HTTP | exit code | means |"
+    yield "|---|---|---|---|"
+    for code, status in STATUS.items():
+        yield f"| `{code}` | {status} | {OF_CODE.get(code, Exit.ERROR).value} | {MEANINGS[code]} |"
+    yield ""
+
+
+def _exits() -> Iterator[str]:
+    yield "## Exit codes"
+    yield ""
+    yield " · ".join(f"{code.value} {code.name.lower().replace('_', ' ')}" for code in Exit)
+    yield ""
+
+
+def _exceptions() -> Iterator[str]:
+    yield "## In Python"
+    yield ""
+    yield "All are `clutch.errors`, most are names of `clutch` too."
+    yield ""
+    for name, kind in vars(errors).items():
+        if inspect.isclass(kind) and issubclass(kind, errors.ClutchError):
+            bases = "" if kind is errors.ClutchError else f" ({kind.__bases__[0].__name__})"
+            yield f"- `{name}`{bases}: {' '.join(inspect.cleandoc(kind.__doc__ or '').split())}"
+
+
+PAGES = {"commands.md": commands_page, "errors.md": errors_page}
+
+if __name__ == "__main__":
+    FOLDER.mkdir(parents=True, exist_ok=True)
+    for file, write in PAGES.items():
+        (FOLDER / file).write_text(write(), encoding="utf-8")

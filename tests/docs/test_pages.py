@@ -1,0 +1,103 @@
+"""The pages are true: their Python runs as it stands, the reference is the code's, nothing is unlisted or misnamed."""
+
+from __future__ import annotations
+
+import ast
+import asyncio
+import inspect
+import re
+import textwrap
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+import clutch
+from clutch import Clutch
+from clutch.core.gates import Gate
+from clutch.core.policy import Announcing, Policy
+from tests.docs.reference import FOLDER, PAGES
+
+ROOT = Path(__file__).parents[2]
+TEXTS = {
+    str(path.relative_to(ROOT)): path.read_text(encoding="utf-8")
+    for path in [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
+}
+#: Run where their servers are: see the tests of those pages.
+ELSEWHERE = ("README.md", "docs/mcp-server.md")
+
+
+def fenced() -> Iterator[tuple[str, str]]:
+    for name, text in TEXTS.items():
+        for block in re.findall(r"(?s)```python\n(.*?)```", text):
+            if name not in ELSEWHERE:
+                yield name, block
+
+
+@pytest.mark.anyio
+@pytest.mark.slow
+@pytest.mark.parametrize(("name", "block"), list(fenced()), ids=[name for name, _ in fenced()])
+async def test_every_example_runs_as_it_stands(
+    name: str, block: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Whole programs alone; pieces in a program that has entered a `Clutch` as `c`."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "notes.md").write_text("# Notes\n\nTODO: water the plants\n")
+    code = compile(block, name, "exec", flags=ast.PyCF_ALLOW_TOP_LEVEL_AWAIT)
+    if "asyncio.run(" in block:
+        await asyncio.to_thread(exec, code, {"__name__": "__main__"})
+    else:
+        told_at_once = Policy(announcing=Announcing(debounce_s=0.0))
+        async with Clutch(state=tmp_path / "state", policy=told_at_once, serve=False) as c:
+            done = eval(code, {"c": c})  # noqa: S307 (our own words)
+            if inspect.iscoroutine(done):
+                await done
+    if "print(" in block:
+        assert capsys.readouterr().out.strip()
+
+
+def test_every_name_the_pages_import_is_public() -> None:
+    for page, text in TEXTS.items():
+        for names in re.findall(r"(?m)^\s*from clutch import (.+)$", text):
+            assert {name.strip() for name in names.split(",")} <= set(clutch.__all__), page
+
+
+def test_every_class_of_the_policy_the_pages_name_is_public() -> None:
+    """A reader writes `Announcing(...)` and expects to find it where everything else is."""
+    from clutch.core import policy
+
+    made = {name for text in TEXTS.values() for name in re.findall(r"`[^`]*?\b([A-Z]\w+)\([^`]*`", text)}
+    assert {name for name in made & set(vars(policy)) if name not in clutch.__all__} <= {"Work"}
+
+
+def test_indented_python_can_be_read() -> None:
+    for page, text in TEXTS.items():
+        prose = re.sub(r"(?s)```.*?```", "", text)
+        for block in re.findall(r"(?m)(?:^    .*\n|^\n)+", prose):
+            if re.match(r"\s*(?:from \w+ import|async |await |@c\.)", block):
+                compile(textwrap.dedent(block).strip(), page, "exec", flags=ast.PyCF_ALLOW_TOP_LEVEL_AWAIT)
+
+
+@pytest.mark.parametrize("file", PAGES)
+def test_the_reference_is_what_the_code_says(file: str) -> None:
+    path = FOLDER / file
+    stale = f"docs/reference/{file} is stale; write it anew with: python -m tests.docs.reference"
+    assert path.exists() and path.read_text(encoding="utf-8") == PAGES[file](), stale  # noqa: PT018 (one remedy)
+
+
+def test_every_page_is_listed_and_every_page_listed_exists() -> None:
+    index = TEXTS["docs/index.md"]
+    named = set(re.findall(r"`([\w/.-]+\.md)`", index))
+    assert {name for name in named if not (ROOT / name).is_file()} == set()
+    assert {name for name in TEXTS if name not in named} == {"docs/index.md"}
+
+
+def test_every_page_a_page_points_to_exists() -> None:
+    for page, text in TEXTS.items():
+        for name in re.findall(r"`(docs/[\w/-]+\.md)`", text):
+            assert (ROOT / name).is_file(), f"{page} names {name}"
+
+
+def test_every_gate_has_its_line_of_help() -> None:
+    table = TEXTS["docs/troubleshooting.md"].partition("| gate |")[2].partition("\n\n")[0]
+    assert re.findall(r"(?m)^\| `([\w-]+)`", table) == [gate.value for gate in Gate]
