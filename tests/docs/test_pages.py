@@ -23,8 +23,8 @@ TEXTS = {
     str(path.relative_to(ROOT)): path.read_text(encoding="utf-8")
     for path in [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 }
-#: Run where their servers are: see the tests of those pages.
-ELSEWHERE = ("README.md", "docs/mcp-server.md")
+#: Run where their servers and libraries are: see the tests of those pages.
+ELSEWHERE = ("README.md", "docs/acp.md", "docs/frameworks.md", "docs/mcp-server.md")
 
 
 def fenced() -> Iterator[tuple[str, str]]:
