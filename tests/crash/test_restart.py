@@ -20,6 +20,7 @@ PROGRAM = """
 import asyncio, json, os, signal, sys
 from clutch import Clutch, Policy
 from clutch.cli.serving import _stop_on_signals
+from clutch.gateway.leaving import Leaving
 from clutch.core.messages import Answer, Call, Results
 from clutch.core.policy import Limits, Work, Lane
 
@@ -40,8 +41,9 @@ class Model:
         return Answer("done")
 
 async def main():
-    stop = _stop_on_signals()
     c = Clutch(state=state, models=Model(), policy=policy, workspace=os.path.dirname(state))
+    leaving = Leaving(c)
+    _stop_on_signals(leaving)
     @c.tool(name="count")
     async def count() -> str:
         "count"
@@ -60,7 +62,7 @@ async def main():
         if act == "finish":
             await c.settled()
             return
-        await stop.wait()
+        await leaving.told.wait()
 
 asyncio.run(main())
 """
