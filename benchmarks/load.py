@@ -131,7 +131,7 @@ async def _lean(seen: Seen, load: Load, url: str, token: str, pid: int, place: P
     roots = max(1, load.children // CHILDREN_PER_ROOT)
     ended: list[asyncio.Queue[str]] = [asyncio.Queue() for _ in range(roots)]
     headers = {"Authorization": f"Bearer {token}"}
-    connector = aiohttp.TCPConnector(limit=0)
+    connector = aiohttp.TCPConnector(limit=0, keepalive_timeout=1)  # a server lets idle ones go after 5 s
     patience = aiohttp.ClientTimeout(total=None, sock_connect=60)
     door = asyncio.Semaphore(COMING_MAX)
     async with aiohttp.ClientSession(url, headers=headers, connector=connector, timeout=patience) as client:

@@ -15,7 +15,8 @@ from collections import OrderedDict, deque
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from itertools import chain
+from typing import TYPE_CHECKING, TypeAlias
 
 from clutch.core import keys
 from clutch.engine.bus import Live
@@ -32,6 +33,9 @@ BEHIND_BYTES_MAX = 1024 * 1024
 PAUSE_S = 0.05  # between two looks: under load every commit is a change
 SEEN_MAX = 10_000  # lines within the overlap
 LIVE_NAMES = frozenset({"assistant:text", "assistant:thinking", "tool:start", "tool:end", "usage"})
+
+
+Key: TypeAlias = tuple[str, int | None] | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,20 +66,23 @@ class Arrival:
 
 
 class Watcher:
+    """`key`: what it watches; None: everything."""
+
     def __init__(self, task_id: int | None = None, root_id: int | None = None) -> None:
-        self._task_id, self._root_id = task_id, root_id
+        self.key = (
+            ("task", task_id) if task_id is not None else None if root_id is None else ("root", root_id)
+        )
         self._waiting: deque[News] = deque()
         self._bytes = 0
         self.came = asyncio.Event()
         self.is_behind = False
 
     def wants(self, news: News) -> bool:
-        if self._task_id is not None:
-            return news.task_id == self._task_id
-        return self._root_id is None or news.root_id == self._root_id
+        return self.key in _keys(news)
 
     def put(self, news: News) -> None:
-        if self.is_behind or not self.wants(news):
+        """Something it wants."""
+        if self.is_behind:
             return
         self._waiting.append(news)
         self._bytes += len(news.data)
@@ -91,10 +98,16 @@ class Watcher:
         return news
 
 
+def _keys(news: News) -> Sequence[Key]:
+    return (None, ("root", news.root_id), ("task", news.task_id))
+
+
 class Feed:
     def __init__(self, gateway: Gateway) -> None:
         self._gateway = gateway
-        self._watchers: set[Watcher] = set()
+        self._watchers: dict[
+            Key, set[Watcher]
+        ] = {}  #: by what they watch, so that news cost only those who want them
         self._place = stream.BEGINNING
         self._seen: OrderedDict[Cursor, Arrival] = OrderedDict()
         self._arrivals = 0
@@ -103,7 +116,12 @@ class Feed:
 
     @property
     def watchers(self) -> int:
-        return len(self._watchers)
+        return sum(map(len, self._watchers.values()))
+
+    def wake(self) -> None:
+        """Everybody looks up: something else than news has happened."""
+        for watcher in chain.from_iterable(self._watchers.values()):
+            watcher.came.set()
 
     @asynccontextmanager
     async def watching(self, watcher: Watcher) -> AsyncIterator[Joined]:
@@ -111,12 +129,14 @@ class Feed:
         async with self._looking:
             if not self._watchers:
                 await self._begin()
-            self._watchers.add(watcher)
+            self._watchers.setdefault(watcher.key, set()).add(watcher)
             joined = Joined(self._place, self._arrivals)
         try:
             yield joined
         finally:
-            self._watchers.discard(watcher)
+            self._watchers[watcher.key].discard(watcher)
+            if not self._watchers[watcher.key]:
+                del self._watchers[watcher.key]
 
     async def _begin(self) -> None:
         """What is there already is not new."""
@@ -168,12 +188,16 @@ class Feed:
                 if moment.cursor not in self._seen:
                     self._arrivals += 1
                     self._seen[moment.cursor] = Arrival(self._arrivals, bool(self._watchers))
-                    for watcher in self._watchers:
-                        watcher.put(news)
+                    self._publish(news)
             place = page[-1][0].cursor
             self._place = max(self._place, place)
         while len(self._seen) > SEEN_MAX:
             self._seen.popitem(last=False)
+
+    def _publish(self, news: News) -> None:
+        for key in _keys(news):
+            for watcher in self._watchers.get(key, ()):
+                watcher.put(news)
 
     async def _read(self, place: Cursor) -> Sequence[tuple[Moment, News]]:
         return await self._gateway.kit.door.read(_page, place)
@@ -184,9 +208,7 @@ class Feed:
         try:
             async for live in heard:
                 if self._watchers and live.name in LIVE_NAMES:
-                    news = _live(live, await self._root_of(live.session_id))
-                    for watcher in self._watchers:
-                        watcher.put(news)
+                    self._publish(_live(live, await self._root_of(live.session_id)))
         finally:
             bus.leave(heard)
 

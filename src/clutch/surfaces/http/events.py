@@ -49,21 +49,20 @@ async def _watched(
             while (news_now := watcher.take()) is not None:
                 last = news_now.cursor or last
                 yield _written(news_now)
-            if not await _comes(watcher, closing):
+            if not await _comes(watcher):
                 yield ": ping\n\n"
     if watcher.is_behind:
         yield f"event: gap\ndata: {json.dumps({'cursor': last or str(joined.place)})}\n\n"
 
 
-async def _comes(watcher: Watcher, closing: asyncio.Event) -> bool:
-    """False: nothing for a while."""
-    waits = [asyncio.ensure_future(watcher.came.wait()), asyncio.ensure_future(closing.wait())]
+async def _comes(watcher: Watcher) -> bool:
+    """False: nothing for a while. Whoever closes wakes everybody."""
     try:
-        done, _ = await asyncio.wait(waits, timeout=PING_S, return_when=asyncio.FIRST_COMPLETED)
-        return bool(done)
-    finally:
-        for one in waits:
-            one.cancel()
+        async with asyncio.timeout(PING_S):
+            await watcher.came.wait()
+    except TimeoutError:
+        return False
+    return True
 
 
 def _written(news: News) -> str:

@@ -76,6 +76,7 @@ async def answer(gateway: Gateway, home: Path, listener: socket.socket) -> None:
             group.create_task(tokens.watch())
     finally:
         house.closing.set()  # whoever waits or watches is answered now
+        house.feed.wake()
         await _stop(server, listener)
 
 

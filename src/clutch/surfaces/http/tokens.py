@@ -1,6 +1,6 @@
 """Which token opens what: `token` everything, `token.read`, `token.read+write` … what their names say.
 
-Files are read anew for each request, so one that was changed opens nothing any more; whoever is inside by it is shown
+Files are looked at for each request, so one that was changed opens nothing any more; whoever is inside by it is shown
 out by `watch`. A browser has no token: it has a cookie, got for a one-time code, that stands for one.
 """
 
@@ -10,7 +10,7 @@ import asyncio
 import os
 import secrets
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
@@ -56,10 +56,19 @@ class Tokens:
         self._home, self._rules = home, rules
         self._inside: dict[str, set[asyncio.Task[object]]] = {}
         self._buckets: dict[str, Bucket] = {}
+        self._files: list[str] = []
+        self._looked: list[tuple[int, int]] | None = None
+        self._callers: Mapping[str, OperatorCaller] = {}
         self.browsers = Browsers(rules)
 
     def callers(self) -> Mapping[str, OperatorCaller]:
-        return callers(self._home)
+        """Read again when the directory or one of its tokens is not what it was."""
+        looks = _looks(self._home, self._files)
+        if looks != self._looked:
+            self._files = [name for name in os.listdir(self._home) if _scopes_named(name) is not None]
+            self._looked = _looks(self._home, self._files)
+            self._callers = callers(self._home)
+        return self._callers
 
     def wait_s(self, token: str) -> float:
         """0: it may ask now, and has. Else how long it has to wait."""
@@ -89,6 +98,15 @@ class Tokens:
                 self._buckets.pop(token, None)
                 for task in self._inside.pop(token):
                     task.cancel()
+
+
+def _looks(home: Path, names: Sequence[str]) -> list[tuple[int, int]] | None:
+    """Which files they are and when they or their modes were last changed. None: one of them is gone."""
+    try:
+        found = [os.stat(path, follow_symlinks=False) for path in (home, *(home / name for name in names))]
+    except FileNotFoundError:
+        return None
+    return [(one.st_ino, one.st_ctime_ns) for one in found]
 
 
 class Browsers:
