@@ -18,7 +18,7 @@ import pytest
 
 from clutch.cli.app import run
 from clutch.config import files, json5, schema, starter
-from clutch.config.explaining import explain
+from clutch.config.explaining import explain, said
 from clutch.errors import ConfigInvalid, InvalidInput
 from clutch.models.settings import KEY_VARIABLES
 
@@ -101,6 +101,8 @@ def test_explain_finds_what_is_said_in_lists_and_under_names_but_no_secret() -> 
     assert value("models.providers.lab.idleTimeout") == ("1m", 2)
     assert value("models.providers.other.idleTimeout") == ("2m", None)
     assert value("models.providers.lab.apiKey") == ("***", 2)
+    assert value("models.providers.my.lab.idleTimeout") == ("2m", None)
+    assert said(config).keys() == config.lines.keys()
     assert "canary" not in repr([explain(config, key) for key in ("models", "agents", "mcp")])
     with pytest.raises(InvalidInput):
         explain(config, "")

@@ -101,7 +101,10 @@ def test_a_clock_that_went_back_fails() -> None:
 def test_a_bundle_has_no_secret_and_no_words_of_anybody(first: Served, tmp_path: Path) -> None:
     task = spawned(first.client, "quick secret errand", label="my private errand")
     ended(first.client, task, "delivered")
-    (first.home / "clutch.json").write_text('{"apiKey": "sk-abcdefghijklmnopqrstuvwxyz123456"}')
+    (first.home / "clutch.json").write_text(
+        """{models: {providers: {lab: {apiKey: "canary"}}}, // abcdefghijklmnopqrstuvwxyz
+            database: "postgresql://u:canary@h/d", headless: true}"""
+    )
     (first.home / "clutch.json").chmod(0o600)
     target = tmp_path / "bundle.tar.gz"
     typed("doctor", "--bundle", target, state=first.home)
@@ -112,7 +115,8 @@ def test_a_bundle_has_no_secret_and_no_words_of_anybody(first: Served, tmp_path:
     whole = "".join(texts.values())
     assert {"doctor.json", "versions.json", "tasks.jsonl", "clutch.json"} == set(texts)
     assert task in {json.loads(line)["taskId"] for line in texts["tasks.jsonl"].splitlines()}
-    for secret in (first.token, "errand", "abcdefghijklmnopqrstuvwxyz"):
+    assert json.loads(texts["clutch.json"])["headless"] is True
+    for secret in (first.token, "errand", "canary", "abcdefghijklmnopqrstuvwxyz"):
         assert secret not in whole
 
 

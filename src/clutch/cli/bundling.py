@@ -18,8 +18,10 @@ from typing import Any
 
 from clutch import __version__
 from clutch.cli.reading import source
+from clutch.config import explaining, files
 from clutch.core.redaction import redact
-from clutch.errors import ClutchError
+from clutch.errors import ClutchError, ConfigInvalid
+from clutch.surfaces.address import CONFIG_FILE
 
 LIMIT = 200
 #: Words of people and models.
@@ -33,9 +35,8 @@ def write(path: Path, home: Path, report: dict[str, Any]) -> None:
         "versions.json": _json(_versions()),
         "tasks.jsonl": "".join(_json(task) for task in _tasks(home)),
     }
-    settings = home / "clutch.json"
-    if settings.is_file():
-        parts["clutch.json"] = settings.read_text(encoding="utf-8", errors="replace")
+    if (home / CONFIG_FILE).is_file():
+        parts[CONFIG_FILE] = _json(_said(home))
     file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
     with os.fdopen(file, "wb") as raw, tarfile.open(fileobj=raw, mode="w:gz") as archive:
         for name, text in parts.items():
@@ -47,6 +48,14 @@ def _add(archive: tarfile.TarFile, name: str, text: str) -> None:
     about = tarfile.TarInfo(f"clutch-doctor/{name}")
     about.size, about.mode = len(body), 0o600
     archive.addfile(about, io.BytesIO(body))
+
+
+def _said(home: Path) -> dict[str, Any]:
+    """The config key by key: it knows which of them are secrets, and its comments are nobody's business."""
+    try:
+        return explaining.said(files.load(home))
+    except ConfigInvalid as error:
+        return {"problems": error.problems}
 
 
 def _json(value: Any) -> str:

@@ -45,10 +45,15 @@ def explain(config: Config, wanted: str) -> tuple[Explained, ...]:
     return found
 
 
+def said(config: Config) -> dict[str, Any]:
+    """Every key that the file says, with its value; secrets stay secret."""
+    return {key: explain(config, key)[0].value for key in config.lines}
+
+
 def _meant(wanted: str) -> Iterator[tuple[Entry, str]]:
     """With the key as it was meant: `agents.list[0].model` is `agents.list[].model`."""
     for entry in catalogue():
-        pattern = re.escape(entry.key).replace("NAME", r"[^.]+").replace(r"\[\]", r"\[[0-9]*\]")
+        pattern = re.escape(entry.key).replace("NAME", r".+?").replace(r"\[\]", r"\[[0-9]*\]")
         if found := re.fullmatch(pattern, wanted):
             yield entry, found[0]
             return
@@ -115,8 +120,7 @@ def _within(kind: Kind, to: To, settings: Any, rest: str) -> Any:
             at = len(items) if found is None else int(found[1])
             return _now(made, items[at], rest[found.end() :]) if found and at < len(items) else _NOTHING
         case Named(Record(made), name):
-            called, _, rest = rest.removeprefix(".").partition(".")
-            one = next((one for one in held if getattr(one, name) == called), None)
-            return _NOTHING if one is None else _now(made, one, rest)
+            one = next((one for one in held if rest.startswith(f".{getattr(one, name)}.")), None)
+            return _NOTHING if one is None else _now(made, one, rest[len(getattr(one, name)) + 2 :])
         case _:
             return _NOTHING
