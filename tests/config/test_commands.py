@@ -21,6 +21,7 @@ from clutch.config import files, json5, schema, starter
 from clutch.config.explaining import explain, said
 from clutch.errors import ConfigInvalid, InvalidInput
 from clutch.models.settings import KEY_VARIABLES
+from clutch.surfaces.starting import NO_START
 
 GUIDE = Path(__file__).parents[2] / "docs" / "config.md"
 
@@ -189,3 +190,19 @@ def test_init_writes_a_private_file_once(
     assert typed(monkeypatch, capsys, "init", "--state", home, "--force")[0] == 0
     assert [one.name for one in home.iterdir()] == ["clutch.json"]
     assert files.load(home).settings.policy.defaults.model == "mistral:mistral-small-latest"
+
+
+def test_a_command_that_would_start_a_gateway_says_what_is_wrong_with_its_config(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.delenv(NO_START, raising=False)
+    path = tmp_path / "clutch.json"
+    path.write_text("{headles: true, agents: 1}")
+    code, said, told = typed(monkeypatch, capsys, "run", "hello", "--state", tmp_path, "--json")
+    assert (code, said["error"]["code"]) == (2, "invalid_input")
+    assert said["error"]["problems"] == [
+        f"{path}:1:2: headles: not known; did you mean headless?",
+        f"{path}:1:25: agents: must be an object, not 1",
+    ]
+    assert told == "clutch run: " + "\n".join(said["error"]["problems"]) + "\n"
+    assert list(tmp_path.iterdir()) == [path]

@@ -19,7 +19,7 @@ import typer
 from clutch import __version__
 from clutch.cli.screen import plain
 from clutch.core.shown import typed
-from clutch.errors import ClutchError, NoGateway
+from clutch.errors import ClutchError, ConfigInvalid, NoGateway
 from clutch.surfaces import address, starting
 from clutch.surfaces.address import default_state_directory
 from clutch.surfaces.client import Client, Declined, connect
@@ -67,6 +67,7 @@ def gateway(state: Path | None, *, is_new_work: bool = False) -> Client:
     home = home_of(state)
     found = address.find(home)
     if found is None and starting.may_start(home, is_new_work=is_new_work):
+        _check_config(home)
         found = starting.start(home)
         say(
             f"Started a gateway in the background (pid {found.pid}), at work in {Path.cwd()};"
@@ -81,12 +82,24 @@ def gateway(state: Path | None, *, is_new_work: bool = False) -> Client:
     return client
 
 
+def _check_config(home: Path) -> None:
+    """What is wrong with it is better said here than by a process without a terminal. Raises ConfigInvalid."""
+    if (home / address.CONFIG_FILE).exists():
+        from clutch.config import files  # much to load, but a gateway is about to be started
+
+        files.load(home)
+
+
 @contextmanager
 def answering(command: str, *, as_json: bool) -> Iterator[None]:
     try:
         yield
     except Declined as error:
         raise _failed(command, error.said, OF_CODE.get(error.code, Exit.ERROR), as_json) from error
+    except ConfigInvalid as error:
+        message = "\n".join(error.problems)
+        said = {"code": "invalid_input", "message": message, "problems": list(error.problems)}
+        raise _failed(command, said, Exit.USAGE, as_json) from error
     except ClutchError as error:
         from clutch.surfaces.problems import problem_of  # much to load, and most commands succeed
 
