@@ -8,6 +8,7 @@ from collections.abc import Sequence
 
 import pytest
 
+from clutch.core.messages import Result, Results
 from clutch.core.model import Outcome, Phase, Wait
 from clutch.errors import InvalidInput
 from clutch.protocol import control, questions, turns
@@ -99,6 +100,27 @@ async def test_answered_run_is_due_and_none_of_its_calls_was_started(world: Worl
     assert (task.phase, task.deadline_at) == (Phase.RUNNING, world.clock.now() + 100)
     await world.die()
     assert (await world.start(run.session_id)).begun.is_resumed, "now they may have been"
+
+
+async def test_foreign_code_knows_its_question_by_its_words_until_it_has_heard_the_answer(
+    world: World, main: int
+) -> None:
+    run = await world.started(main, "child")
+    gave = Results((Result(0, "look", "seen"),))
+    run.head = await on(run, turns.journal, calls("look"), gave)
+    first = 0
+    for body, decision in [(PAY, Decision.APPROVE), (WHICH, Decision.REJECT)]:
+        await on(run, questions.ask, run.head, [Asked(world.number(), first, QuestionKind.APPROVAL, body)])
+        assert await world.door.read(questions.is_parked, run.run_id)
+        (question,) = await waiting(world)
+        await decide(world, question, decision)
+        run = await world.start(run.session_id)
+        assert run.begun.is_answered
+        assert not await world.door.read(questions.is_parked, run.run_id)
+        said, first = await world.door.read(questions.latest, run.session_id, run.fence, run.head)
+        assert {words: one.decision for words, one in said.items()} == {body: decision}
+    await world.die()
+    assert not (await world.start(run.session_id)).begun.is_answered, "somebody may have acted on it"
 
 
 async def test_run_waits_for_the_last_of_its_questions(world: World, main: int) -> None:

@@ -17,7 +17,7 @@ from clutch.engine.kit import Kit
 from clutch.engine.open_run import OpenRun
 from clutch.ports import RuntimeFailed, RuntimeJob, Verdict
 from clutch.protocol import questions, turns, usage
-from clutch.protocol.questions import Asked, Decision, QuestionKind, Said, call_body
+from clutch.protocol.questions import ROUND, Asked, Decision, QuestionKind, Said, call_body
 from clutch.protocol.usage import Fate
 
 ERROR_CHARS_MAX = 500
@@ -129,10 +129,10 @@ async def _decided(run: OpenRun, errand: Errand, said: dict[str, Said]) -> bool:
             new.append(body)
     if not new:
         return True
-    _, before = await run.kit.door.read(questions.latest, run.session_id, run.fence, run.head)
+    _, first = await run.kit.door.read(questions.latest, run.session_id, run.fence, run.head)
     asked = [
-        Asked(run.kit.ids.next(), before + place, QuestionKind.APPROVAL, body)
-        for place, body in enumerate(dict.fromkeys(new))
+        Asked(run.kit.ids.next(), first + place, QuestionKind.APPROVAL, body)
+        for place, body in enumerate(list(dict.fromkeys(new))[:ROUND])
     ]
     await run.tx_with_purses(usage.drop, Fate.UNSENT)  # its row is foreseen again when the run goes on
     errand.keep(_keep(run.kit, run.session_id, errand))

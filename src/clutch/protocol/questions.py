@@ -22,6 +22,7 @@ from clutch.protocol import sessions, tasks, usage
 from clutch.protocol.sessions import SessionRow, Stale
 from clutch.store.door import HINT, Many, Tx
 
+ROUND = 1000  # questions that foreign code can ask at once
 BUDGET_INDEX = -1  # and downwards: one that was answered is asked again if the purse is empty again
 
 
@@ -134,17 +135,20 @@ def _still_own(session_id: int, fence: int) -> Tx[None]:
 
 
 def latest(now: float, session_id: int, fence: int, seq: int) -> Tx[tuple[dict[str, Said], int]]:
-    """What was said to whatever was asked last at this place, by what was shown; and how much was ever asked here.
+    """What was said to whatever was asked last at this place, by what was shown; and the place for what is asked next.
 
-    For foreign code, whose calls have no places: it knows its question by its words."""
+    For foreign code, whose calls have no places: it knows its question by its words, and each time it asks takes the
+    next `ROUND` of places. Not by the clock, which may go back: an old approval must never look like a new one."""
     del now
     rows = yield (
-        "SELECT body, decision, answer, asked_at FROM questions WHERE session_id = ? AND seq = ? AND idx >= 0"
-        " AND answered_at IS NOT NULL ORDER BY asked_at DESC",
+        "SELECT idx, body, decision, answer FROM questions WHERE session_id = ? AND seq = ? AND idx >= 0"
+        " AND answered_at IS NOT NULL ORDER BY idx DESC",
         (session_id, seq),
     )
     yield from _still_own(session_id, fence)
-    return {body: Said(Decision(what), text) for body, what, text, at in rows if at == rows[0][3]}, len(rows)
+    last = rows[0][0] // ROUND if rows else -1
+    said = {body: Said(Decision(what), text) for index, body, what, text in rows if index // ROUND == last}
+    return said, (last + 1) * ROUND
 
 
 def is_parked(now: float, run_id: int) -> Tx[bool]:
