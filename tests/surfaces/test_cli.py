@@ -217,3 +217,24 @@ def test_no_command_that_only_asks_loads_what_talks_to_models(first: Served) -> 
         [sys.executable, "-c", code, str(first.home)], capture_output=True, text=True, timeout=60, check=True
     )
     assert done.stderr.splitlines()[-1] == "[]"
+
+
+def test_beside_a_store_every_look_works_and_loads_only_what_it_shows(tmp_path: Path) -> None:
+    with served(tmp_path / "state", policy=FAST) as here:
+        task = spawned(here.client, "quick one", label="left behind")
+        ended(here.client, task, "delivered")
+    code = (
+        "import sys\nfrom clutch.cli.app import run\n"
+        "state, task = sys.argv[1:]\n"
+        "def look(*words):\n    sys.argv[1:] = [*words, '--state', state]\n    assert run() == 0, words\n"
+        "heavy = {'pydantic_ai','mcp','openai','anthropic','starlette','uvicorn','aiohttp','clutch.wiring'}\n"
+        "look('ps'); look('tree'); look('inbox'); look('dead')\n"
+        "lists = {'asyncio','http.client','clutch.core.policy','clutch.core.lifecycle'}\n"
+        "print(sorted((heavy | lists) & set(sys.modules)), file=sys.stderr)\n"
+        "look('logs', task); look('why', task); look('replay', task)\n"
+        "print(sorted(heavy & set(sys.modules)), file=sys.stderr)"
+    )
+    words = [sys.executable, "-c", code, str(here.home), task]
+    done = subprocess.run(words, capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 0, done.stderr
+    assert [line for line in done.stderr.splitlines() if line.startswith("[")] == ["[]", "[]"]

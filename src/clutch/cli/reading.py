@@ -137,7 +137,7 @@ class Beside:
         return self._read("replay", self._who, target, after)
 
     def inbox(self) -> Object:
-        return self._read("inbox")
+        return self._read("inbox", self._who)
 
     def usage(self, by: str) -> Object:
         return self._read("usage", by)

@@ -12,9 +12,8 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
 
-from clutch.core.lifecycle import EXPIRED
 from clutch.core.messages import Answer, Entry, Results
-from clutch.core.model import Outcome, Task
+from clutch.core.model import EXPIRED, Outcome, Task
 
 WRITING_TOOLS = ("edit", "write")  # what a shell command changes, nobody can tell
 FILES_MAX = 100  # a list for people; whoever touches more has a version control

@@ -16,6 +16,7 @@ Public ids        t_… r_… w_… are the row number in base 32, least signifi
 from __future__ import annotations
 
 import difflib
+import hashlib
 import re
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -409,3 +410,8 @@ def _label_equal(text: str) -> _Test:
 
 def _label_starting(text: str) -> _Test:
     return lambda candidate: text != "" and candidate.label is not None and candidate.label.startswith(text)
+
+
+def plan_hash(plan: str) -> str:
+    """An approval is bound to the words that were approved."""
+    return hashlib.sha256(plan.encode()).hexdigest()[:16]

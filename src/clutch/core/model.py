@@ -236,3 +236,6 @@ class Letter(NamedTuple):
     @property
     def is_solo(self) -> bool:
         return self.kind in SOLO_KINDS
+
+
+EXPIRED: Final = "descendants expired"  #: the reason of a task that was told without all its children

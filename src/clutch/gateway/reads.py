@@ -15,9 +15,10 @@ from clutch.core.task_view import TaskView
 from clutch.errors import InvalidInput, NotFound
 from clutch.gateway import objects
 from clutch.gateway.objects import Object
-from clutch.protocol import listing, needs_you, outbox, targets, views
+from clutch.protocol import listing, needs_you, targets, views
 from clutch.protocol.listing import PAGE_MAX, Wanted
 from clutch.protocol.targets import Found, Standpoint
+from clutch.protocol.unheard import unheard
 from clutch.store.door import Tx
 
 TARGET_CHARS_MAX = 300
@@ -133,7 +134,7 @@ def replay(now: float, who: Standpoint, target: str, after: int = 0, limit: int 
 
 def inbox(now: float, who: Standpoint) -> Tx[Object]:
     root = own_root(who)
-    replies = (yield from outbox.unheard(now, root)).waiting
+    replies = (yield from unheard(now, root)).waiting
     return objects.inbox((yield from needs_you.waiting(now, root)), replies)
 
 

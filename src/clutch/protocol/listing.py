@@ -16,8 +16,9 @@ from clutch.core.attachments import handed
 from clutch.core.model import UNTOLD, Outcome, Phase
 from clutch.core.task_view import Line, ResultView, Summary, TaskView, Transcript
 from clutch.errors import InvalidInput
-from clutch.protocol import outbox, views
-from clutch.protocol.sessions import IS_UNTOLD
+from clutch.protocol import views
+from clutch.protocol.conditions import IS_UNTOLD
+from clutch.protocol.unheard import unheard as unheard_words
 from clutch.store.door import Tx
 
 LIMIT_MAX = 200
@@ -133,7 +134,7 @@ def summary(now: float, wanted: Wanted = EVERYTHING) -> Tx[Summary]:
         f" AND u.session_id IN (SELECT id FROM tasks WHERE {where})",
         values,
     )
-    unheard = yield from outbox.unheard(now, wanted.root_id)
+    unheard = yield from unheard_words(now, wanted.root_id)
     usd = views.tally(spent[0]).usd if spent[0][4] else None
     return Summary(**counts, replies=unheard.waiting, unsent=unheard.unsent, usd=usd)
 

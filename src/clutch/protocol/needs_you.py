@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from clutch.core import keys
-from clutch.protocol.pages import plan_hash
-from clutch.protocol.sessions import IS_UNTOLD
+from clutch.core.keys import plan_hash
+from clutch.protocol.conditions import IS_UNTOLD
 from clutch.store.door import Tx
 
 PLAN = "plan"

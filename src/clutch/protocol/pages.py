@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -12,6 +11,7 @@ from typing import NamedTuple
 from clutch.core import keys, pingpong, routes, wording
 from clutch.core.attachments import Handed, handed
 from clutch.core.delivery import Choice, Point
+from clutch.core.keys import plan_hash as plan_hash
 from clutch.core.messages import Input
 from clutch.core.model import Delivery, Letter, LetterKind, Outcome
 from clutch.core.policy import Announcing, IdleWake
@@ -159,11 +159,6 @@ def audience(
         return wording.Audience.PERSON
     expects = any(sender.expects_completion for sender in senders.values())
     return wording.Audience.WAITING_PERSON if expects else wording.Audience.PERSON
-
-
-def plan_hash(plan: str) -> str:
-    """An approval is bound to the words that were approved."""
-    return hashlib.sha256(plan.encode()).hexdigest()[:16]
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,14 +6,17 @@ saves a session that nobody owns recomputes when it is due; there is no other wa
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from clutch.core import queueing
 from clutch.core.delivery import due
-from clutch.core.model import NO_MAIL, UNTOLD, WORKING, Mail, Phase, SessionId, WorkerId
+from clutch.core.model import NO_MAIL, Mail, SessionId, WorkerId
 from clutch.core.policy import Policy
 from clutch.errors import ClutchError
+from clutch.protocol.conditions import IS_UNTOLD as IS_UNTOLD
+from clutch.protocol.conditions import IS_WORKING as IS_WORKING
+from clutch.protocol.conditions import WORKING_PHASES as WORKING_PHASES
 from clutch.store.door import HINT, Statement, Tx
 
 
@@ -214,18 +217,6 @@ def _due(now: float, policy: Policy, session: SessionRow) -> Tx[float | None]:
         rules=queueing.applied(policy.announcing, session.queue),
         hours=policy.quiet_hours_but(session.agent_id, session.depth),
     )
-
-
-def _phases(phases: Iterable[Phase]) -> str:
-    return "(" + ", ".join(f"'{phase}'" for phase in sorted(phases)) + ")"
-
-
-#: for `phase IN …`
-WORKING_PHASES = _phases(WORKING)
-#: Conditions on tasks. SQLite uses `tasks_untold` and `tasks_alive` only where their words are repeated exactly;
-#: as a list of phases they made every update of a task three times as dear.
-IS_UNTOLD = " AND ".join(f"phase <> '{phase}'" for phase in sorted(set(Phase) - UNTOLD))
-IS_WORKING = f"{IS_UNTOLD} AND phase <> 'announcing'"
 
 
 def working(session_id: int) -> Tx[int]:

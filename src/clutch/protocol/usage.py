@@ -17,18 +17,16 @@ from clutch.core.budget import Amount, Purse, PurseKind
 from clutch.core.messages import Answer
 from clutch.core.model import LetterKind
 from clutch.core.policy import Budgets, Policy
-from clutch.protocol import letters, sessions
+from clutch.protocol import letters, purses, sessions
+from clutch.protocol.purses import look as look
+from clutch.protocol.purses import money, purse_of
 from clutch.protocol.sessions import StepRow
-from clutch.store.door import Many, Row, Tx
+from clutch.store.door import Many, Tx
 
 NOTHING = Amount(0, None)
 _DAY_KEY = -1
 #: Only the newest call of a session can be open.
 _OPEN = "session_id = ? AND state = 0 AND call_no = (SELECT MAX(call_no) FROM usage WHERE session_id = ?)"
-_PURSE = (
-    "name, kind, tokens_max, usd_max, tokens_spent, tokens_reserved, usd_spent, usd_reserved, unpriced_calls,"
-    " warned"
-)
 _SETTLE = (
     "UPDATE usage SET state = 1, effective = ?, input = ?, output = ?, cache_read = ?, cache_write = ?,"  # noqa: S608
     f" usd = ? WHERE {_OPEN}"
@@ -169,7 +167,7 @@ def raise_limit(name: str, tokens: int | None, usd: Decimal | None) -> Tx[None]:
     """A person gave more, from where it is now: the last call may have gone far beyond the old limit.
 
     Without a figure: as much again."""
-    (purse,) = [_purse(row) for row in (yield _SELECT, ([name],))]
+    (purse,) = [purse_of(row) for row in (yield _SELECT, ([name],))]
     if tokens is None and usd is None:
         tokens, usd = purse.tokens_max, purse.usd_max
     tokens_max = (
@@ -184,20 +182,14 @@ def raise_limit(name: str, tokens: int | None, usd: Decimal | None) -> Tx[None]:
 
 # ---- purses as rows ----------------------------------------------------------------------------------
 
-_SELECT = f"SELECT {_PURSE} FROM purses WHERE name {{any}} ORDER BY name {{lock}}"  # noqa: S608 (constant columns)
-
-
-def look(names: Sequence[str]) -> Tx[list[Purse]]:
-    """Only to show them: nothing is locked, and what is spent may be more by now."""
-    sql = f"SELECT {_PURSE} FROM purses WHERE name {{any}} ORDER BY name"  # noqa: S608 (constant columns)
-    return [_purse(row) for row in (yield sql, (list(names),))]
+_SELECT = f"SELECT {purses.COLUMNS} FROM purses WHERE name {{any}} ORDER BY name {{lock}}"  # noqa: S608 (constant columns)
 
 
 def chain(session: StepRow) -> Tx[list[Purse]]:
     """Locked: what a new child of this session may draw on."""
     if not session.purses:
         return []
-    return [_purse(row) for row in (yield _SELECT, (session.purses.split(),))]
+    return [purse_of(row) for row in (yield _SELECT, (session.purses.split(),))]
 
 
 def _lock(policy: Policy, session: StepRow, at: float) -> Tx[list[Purse]]:
@@ -205,7 +197,7 @@ def _lock(policy: Policy, session: StepRow, at: float) -> Tx[list[Purse]]:
     names = session.purses.split()
     if policy.budgets.has_day:
         names.append((yield from _open_day(policy.budgets, at)))
-    return [_purse(row) for row in (yield _SELECT, (names,))]
+    return [purse_of(row) for row in (yield _SELECT, (names,))]
 
 
 def _open_day(budgets: Budgets, at: float) -> Tx[str]:
@@ -226,7 +218,7 @@ def _charge(now: float, policy: Policy, session: StepRow, cost: Amount | None) -
     if not rows:
         return
     call_no, at, tokens, usd = rows[0]
-    settled = budget.settle((yield from _lock(policy, session, at)), Amount(tokens, _money(usd)), cost)
+    settled = budget.settle((yield from _lock(policy, session, at)), Amount(tokens, money(usd)), cost)
     yield from _save(settled.purses)
     for purse in settled.warnings:
         note = wording.budget_note(budget.used_percent(purse), purse.name)
@@ -246,29 +238,6 @@ def _save(purses: Sequence[Purse]) -> Tx[None]:
             for purse in purses
         ),
     )  # fmt: skip
-
-
-def _purse(row: Row) -> Purse:
-    (
-        name,
-        kind,
-        tokens_max,
-        usd_max,
-        tokens_spent,
-        tokens_reserved,
-        usd_spent,
-        usd_reserved,
-        unpriced,
-        warned,
-    ) = row
-    return Purse(
-        PurseKind(kind), name, tokens_max, _money(usd_max), tokens_spent, tokens_reserved, Decimal(usd_spent),
-        Decimal(usd_reserved), unpriced, bool(warned),
-    )  # fmt: skip
-
-
-def _money(text: str | None) -> Decimal | None:
-    return None if text is None else Decimal(text)
 
 
 def _text(usd: Decimal | None) -> str | None:

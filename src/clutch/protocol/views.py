@@ -15,6 +15,7 @@ from typing import Any
 from clutch.core import messages
 from clutch.core.budget import Purse
 from clutch.core.evidence import evidence_of
+from clutch.core.keys import plan_hash
 from clutch.core.messages import Answer
 from clutch.core.model import Delivery, Outcome, Path, Phase, Plan
 from clutch.core.task_view import (
@@ -26,9 +27,8 @@ from clutch.core.task_view import (
     Telling,
 )
 from clutch.core.wording.calls import main_argument
-from clutch.protocol import usage
-from clutch.protocol.pages import plan_hash
-from clutch.protocol.sessions import IS_WORKING
+from clutch.protocol import purses
+from clutch.protocol.conditions import IS_WORKING
 from clutch.store.door import Row, Tx
 
 
@@ -112,7 +112,7 @@ def _about(now: float, ids: list[int]) -> Tx[_About]:
         retries={(row[0], row[1]): row[2] for row in (yield _RETRIES, (ids, now))},
         told={(row[0], row[1]): row[2] for row in (yield _TOLD, (ids,))},
         tools=(yield from _tools(ids)),
-        purses={purse.name: purse for purse in (yield from usage.look([f"task:{one}" for one in ids]))},
+        purses={purse.name: purse for purse in (yield from purses.look([f"task:{one}" for one in ids]))},
     )
 
 

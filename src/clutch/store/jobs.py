@@ -11,11 +11,13 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from enum import Enum, auto
 from typing import Any, Final
 
 from clutch.store.door import DoorStats, Keys, Listener, P, T, Tx, TxFunction
+from clutch.store.outcomes import Outcome as Outcome
+from clutch.store.outcomes import Spoiled as Spoiled
 
 #: How far past a full batch to look for jobs without a conflict. Looking on costs time in every batch while
 #: thousands wait behind one key.
@@ -37,24 +39,6 @@ class Job:
     name: str
     start: Callable[[float], Tx[Any]]
     future: asyncio.Future[Any]
-
-
-@dataclass(slots=True)
-class Outcome:
-    """How one run of a transaction ended: a value, or the error for its caller."""
-
-    value: Any = None
-    error: Exception | None = None
-    hints: list[Any] = field(default_factory=list)
-    statements: int = 0
-
-
-class Spoiled(Exception):
-    """A transaction failed after it wrote, so its batch cannot be committed. `cause` is for its caller."""
-
-    def __init__(self, cause: Exception) -> None:
-        super().__init__(cause)
-        self.cause = cause
 
 
 def new_job(

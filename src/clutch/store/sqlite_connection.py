@@ -27,7 +27,7 @@ from clutch.errors import (
 from clutch.store import migrations
 from clutch.store.dialect import Dialect, is_answering, statement_text, text_of_one
 from clutch.store.door import Many, Row, Tx
-from clutch.store.jobs import Outcome
+from clutch.store.outcomes import Outcome
 
 MEMORY: Final = ":memory:"
 

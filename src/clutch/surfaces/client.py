@@ -6,19 +6,21 @@ Where it is and what opens it is read from the state directory each time. What i
 
 from __future__ import annotations
 
-import http.client
 import json
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from urllib.parse import quote, urlencode, urlsplit
 
 from clutch.core.shown import typed
 from clutch.errors import ClutchError, InvalidInput, NoGateway
 from clutch.surfaces import address
 from clutch.surfaces.address import TOKEN_FILE, Address
+
+if TYPE_CHECKING:
+    import http.client
 
 PATIENCE_S = 60.0
 SILENCE_S = 45.0  #: of a stream that says something every 15 s
@@ -76,6 +78,8 @@ class Client:
 
     @contextmanager
     def _line(self, patience_s: float) -> Iterator[http.client.HTTPConnection]:
+        import http.client  # much to load, and where nobody serves there is nobody to ask
+
         place = urlsplit(self.address.url)
         assert place.hostname is not None, "an address without a host is not read"
         line = http.client.HTTPConnection(place.hostname, place.port, timeout=patience_s)

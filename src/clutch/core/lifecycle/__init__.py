@@ -25,8 +25,7 @@ from clutch.core import events as ev
 from clutch.core.lifecycle import after, ending, running, telling, waking
 from clutch.core.lifecycle.ending import ORPHANED
 from clutch.core.lifecycle.story import DESCENDANTS, EDGES, MISSING, Move, Step, Story
-from clutch.core.lifecycle.waking import EXPIRED
-from clutch.core.model import Outcome, Phase, Task
+from clutch.core.model import EXPIRED, Outcome, Phase, Task
 from clutch.core.policy import Policy
 
 __all__ = [

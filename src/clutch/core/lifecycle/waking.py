@@ -6,10 +6,8 @@ from clutch.core import effects as fx
 from clutch.core import events as ev
 from clutch.core.lifecycle import after, ending, telling
 from clutch.core.lifecycle.story import DESCENDANTS, Story
-from clutch.core.model import Delivery, Outcome, Phase
+from clutch.core.model import EXPIRED, Delivery, Outcome, Phase
 from clutch.core.policy import ExpiryFrom
-
-EXPIRED = "descendants expired"
 
 
 def woke(story: Story, event: ev.Woke) -> None:
