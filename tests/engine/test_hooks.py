@@ -13,14 +13,15 @@ from typing import Any
 import pytest
 
 from clutch.channels.hooks import Hooks, Webhook
+from clutch.core import keys
 from clutch.core.admission import Mode, Refused, SpawnRequest
 from clutch.core.authority import AgentGrant, root_rights
 from clutch.core.hooks import Hook
-from clutch.core.messages import Answer
+from clutch.core.messages import Answer, Call
 from clutch.core.policy import Announcing, Policy, Work
 from clutch.engine.spawning import Spawned, spawn_all
 from clutch.errors import InvalidInput
-from clutch.ports import ModelRequest, OnDelta, ThreadFailed
+from clutch.ports import ModelRequest, Models, OnDelta, ThreadFailed
 from clutch.protocol import control, sessions
 from clutch.protocol.spawn import Accepted, Order, rights_text
 from clutch.store.door import Row, Tx
@@ -93,11 +94,15 @@ class Place:
 
 @asynccontextmanager
 async def place(
-    tmp_path: Path, hooks: Hooks, channel: RecordingChannel | None = None, policy: Policy = QUICK
+    tmp_path: Path,
+    hooks: Hooks,
+    channel: RecordingChannel | None = None,
+    policy: Policy = QUICK,
+    models: Models | None = None,
 ) -> AsyncIterator[Place]:
     channels = {} if channel is None else {"chat": channel}
     running = running_engine(
-        state=tmp_path / "state", policy=policy, models=Echo(), channels=channels, hooks=hooks
+        state=tmp_path / "state", policy=policy, models=models or Echo(), channels=channels, hooks=hooks
     )
     async with running as engine:
         rights = rights_text(root_rights(AgentGrant(depth_max=1)))
@@ -332,3 +337,47 @@ async def test_a_webhook_is_posted_the_fact_with_its_key(tmp_path: Path) -> None
     assert first_key == second_key == first["key"]
     assert first == second
     assert first["outcome"] == "ok"
+
+
+# ---- people ----------------------------------------------------------------------------------------------
+
+
+class Asking:
+    """Asks a person before it does anything."""
+
+    async def ask(self, request: ModelRequest, on_delta: OnDelta) -> Answer:
+        return Answer("", (Call("ask_human", {"question": "Which one?"}),), model="asking")
+
+
+async def test_a_plan_that_waits_for_a_person_is_told_with_the_command_that_leads_there(
+    tmp_path: Path,
+) -> None:
+    heard: list[dict[str, Any]] = []
+    async with place(tmp_path, listening(Hook.NEEDS_ME, to=heard)) as there:
+        answer = await there.spawn(plan_mode=True)
+        assert isinstance(answer, Accepted)
+        await there.until_heard(heard)
+    assert heard == [
+        {
+            "task": keys.task_id(answer.task_id),
+            "session": answer.session_key,
+            "label": "worker",
+            "kind": "plan",
+            "command": "clutch inbox",
+            "event": "needs_me",
+            "key": f"hook:needs_me:{answer.task_id}:plan:1:0",
+        }
+    ]
+
+
+async def test_a_question_is_told_once_and_costs_nothing_where_nobody_listens(tmp_path: Path) -> None:
+    heard: list[dict[str, Any]] = []
+    for number, hooks in enumerate((listening(Hook.NEEDS_ME, to=heard), Hooks())):
+        async with place(tmp_path / str(number), hooks, models=Asking()) as there:
+            await there.spawn()
+            await there.until_row("SELECT 1 FROM questions")
+            if number == 0:
+                await there.until_heard(heard)
+            else:
+                assert await there.rows("SELECT 1 FROM outbox") == []
+    assert [(told["kind"], told["label"]) for told in heard] == [("question", "worker")]

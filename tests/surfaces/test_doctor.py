@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import socket
 import sqlite3
 import tarfile
 from collections.abc import Iterator
@@ -12,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from clutch.cli import checks, screen
+from clutch.models.settings import Provider
 from clutch.surfaces.address import GATEWAY_FILE, Address
 from clutch.surfaces.client import task_path
 from tests.surfaces.served import FAST, Served, served
@@ -124,3 +126,28 @@ def test_nothing_there_yet_is_no_fault(tmp_path: Path) -> None:
     said = typed("doctor", "--json", state=tmp_path / "none").body
     assert [check["ok"] for check in said["checks"] if check["id"] == "state-directory"] == [True]
     assert not (tmp_path / "none").exists()
+
+
+def test_a_provider_of_the_config_is_asked_on_this_machine_and_beyond_it_only_when_told_to(
+    tmp_path: Path,
+) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        port = listener.getsockname()[1]
+        here = Provider("here", base_url=f"http://127.0.0.1:{port}/v1")
+        assert checks.of_provider(here, is_online=False).detail == f"answers at 127.0.0.1:{port}"
+    gone = checks.of_provider(here, is_online=False)
+    assert (gone.is_ok, f"nobody answers at 127.0.0.1:{port}" in gone.detail) == (False, True)
+    far = checks.of_provider(Provider("far", base_url="https://llm.invalid/v1"), is_online=False)
+    assert (far.is_ok, "not asked beyond this machine" in far.detail) == (True, True)
+    keyless = checks.of_provider(Provider("keyless", api_key_env="NO_SUCH_KEY"), is_online=False)
+    assert (keyless.is_ok, "NO_SUCH_KEY" in keyless.detail) == (False, True)
+
+
+def test_a_config_that_cannot_be_read_is_a_fault(tmp_path: Path) -> None:
+    tmp_path.chmod(0o700)
+    (tmp_path / "clutch.json").write_text('{"notfy": []}')
+    (tmp_path / "clutch.json").chmod(0o600)
+    (found,) = [
+        one for one in typed("doctor", "--json", state=tmp_path).body["checks"] if one["id"] == "config"
+    ]
+    assert (found["ok"], "notify" in found["detail"]) == (False, True)

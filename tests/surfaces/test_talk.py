@@ -12,9 +12,10 @@ from hypothesis import strategies as st
 
 from clutch.cli.talk import files
 from clutch.cli.talk.editor import Candidates, Editor, Submitted
-from clutch.cli.talk.notices import Notices, Wish
+from clutch.cli.talk.notices import Notices
 from clutch.cli.talk.typing import Key, Keyboard, Text
 from clutch.cli.talk.window import Window
+from clutch.core.policy import Notify
 from clutch.errors import InvalidInput
 
 
@@ -184,5 +185,5 @@ def test_each_thing_is_told_once_and_with_the_command_that_leads_there() -> None
     (done,) = notices.of_summary({**counted, "running": 0})
     assert "`clutch ps`" in done.text
     assert list(notices.of_summary({**counted, "running": 0})) == []
-    quiet = Notices(frozenset({Wish.ALL_DONE}))
+    quiet = Notices(frozenset({Notify.ALL_DONE}))
     assert list(quiet.of_inbox([item])) == []

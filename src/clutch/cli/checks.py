@@ -8,21 +8,24 @@ from __future__ import annotations
 
 import os
 import shutil
+import socket
 import stat
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
+from urllib.parse import urlsplit
 
 from clutch.cli import screen
 from clutch.core.shown import duration, size, typed
-from clutch.errors import UnsafeStateDirectory
+from clutch.errors import InvalidInput, UnsafeStateDirectory
 from clutch.surfaces import address
-from clutch.surfaces.address import GATEWAY_FILE
+from clutch.surfaces.address import GATEWAY_FILE, LOOPBACK
 
 DIRECTORY_MODE, FILE_MODE = 0o700, 0o600
 FREE_BYTES_MIN = 512 * 1024 * 1024  #: a log that cannot grow stops every write
 AHEAD_S = 5.0  #: clocks are set by small steps all the time
+REACH_S = 3.0  #: for a provider to take a connection
 PERIODS_MAX = 3  #: of a loop that did not come round
 #: Whatever else lies there belongs to tools and children, who have modes of their own.
 PRIVATE_FILES = ("token*", GATEWAY_FILE, "clutch.db*", "clutch.json", "lock", "chat-history")
@@ -103,6 +106,38 @@ def of_pulses(pulses: Mapping[str, Any]) -> Iterator[Check]:
         is_ok = late <= PERIODS_MAX * beat["everySeconds"]
         told = f"last came round {duration(late)} ago; at least every {duration(beat['everySeconds'])}"
         yield Check(name, is_ok, told, None if is_ok else "stop the gateway and start it again: clutch serve")
+
+
+class Endpoint(Protocol):
+    """A provider of the config."""
+
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def base_url(self) -> str: ...
+
+    def key(self, environment: Mapping[str, str]) -> str: ...
+
+
+def of_provider(provider: Endpoint, *, is_online: bool) -> Check:
+    """Whether it has its key, and whether somebody listens: beyond this machine only when that was asked for."""
+    about = f"provider {provider.name}"
+    try:
+        provider.key(os.environ)
+    except InvalidInput as error:
+        return Check(about, False, error.rule, "set it where the gateway is started")
+    place = urlsplit(provider.base_url)
+    if not place.hostname or (place.hostname not in LOOPBACK and not is_online):
+        return Check(about, True, "has its key; not asked beyond this machine without --online")
+    port = place.port or (443 if place.scheme == "https" else 80)
+    try:
+        socket.create_connection((place.hostname, port), timeout=REACH_S).close()
+    except OSError as error:
+        return Check(
+            about, False, f"nobody answers at {place.hostname}:{port}: {error}", "start it, or change baseUrl"
+        )
+    return Check(about, True, f"answers at {place.hostname}:{port}")
 
 
 def mend(home: Path) -> list[str]:

@@ -38,12 +38,12 @@ class Report:
         return {"checks": [check.to_json() for check in self.checks], "invariants": counted}
 
 
-def doctor(state: Path | None, *, fixes: bool, bundle: Path | None, as_json: bool) -> None:
+def doctor(state: Path | None, *, fixes: bool, is_online: bool, bundle: Path | None, as_json: bool) -> None:
     with answering("doctor", as_json=as_json):
         home = home_of(state)
         for done in checks.mend(home) if fixes and home.is_dir() else ():
             say(f"fixed: {done}")
-        report = examine(home)
+        report = examine(home, is_online=is_online)
         if bundle is not None:
             from clutch.cli import bundling
 
@@ -68,7 +68,7 @@ def _tell(report: Report) -> None:
         say(f"      {one['invariant']} {one['promise']}: {'; '.join(one['examples'])}")
 
 
-def examine(home: Path) -> Report:
+def examine(home: Path, *, is_online: bool = False) -> Report:
     from clutch.looking import DATABASE_FILE
     from clutch.wiring import sandbox_offer
 
@@ -80,9 +80,22 @@ def examine(home: Path) -> Report:
     report = Report(
         [*checks.of_directory(home), checks.of_gateway(home), *loops, checks.of_disk(home), sandbox]
     )
+    report.checks.extend(_of_config(home, is_online=is_online))
     if (home / DATABASE_FILE).exists():
         _examine_tables(home, report, is_served=bool(loops))
     return report
+
+
+def _of_config(home: Path, *, is_online: bool) -> list[Check]:
+    from clutch.config import files
+
+    try:
+        found = files.load(home)
+    except ClutchError as error:
+        return [Check("config", False, str(error), "clutch config check")]
+    told = "none; every setting has its default" if found.path is None else f"{found.path} can be read"
+    asked = (checks.of_provider(one, is_online=is_online) for one in found.settings.providers)
+    return [Check("config", True, told), *asked]
 
 
 def _of_running(home: Path) -> list[Check]:

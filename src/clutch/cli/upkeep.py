@@ -30,6 +30,9 @@ def doctor(
     fix: Annotated[
         bool, typer.Option("--fix", help="Put right what can be without harm: modes, a stale gateway.json.")
     ] = False,
+    online: Annotated[
+        bool, typer.Option("--online", help="Also knock at the providers of the config beyond this machine.")
+    ] = False,
     bundle: Annotated[
         Path | None,
         typer.Option(
@@ -39,10 +42,10 @@ def doctor(
     state: State = None,
     as_json: AsJson = False,
 ) -> None:
-    """Check the promises on the live database, the gateway's loops, modes, sandbox, clock and disk."""
+    """Check the promises on the live database, the gateway's loops, modes, config, sandbox, clock, disk."""
     from clutch.cli import doctor as command
 
-    command.doctor(state, fixes=fix, bundle=bundle, as_json=as_json)
+    command.doctor(state, fixes=fix, is_online=online, bundle=bundle, as_json=as_json)
 
 
 @upkeep.command()

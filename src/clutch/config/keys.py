@@ -177,6 +177,7 @@ ROOT: Mapping[str, To] = {
     "acp.agents": To("acp", Named(Record(AcpAgent))),
     "mcp.servers": To("tools.mcp_servers", Named(Record(McpServer))),
     "hooks": To("hooks", Many(Record(Webhook))),
+    "notify": To("policy.notify"),
     "gateway.port": To("port"),
     "gateway.idleExit": To("policy.serving.idle_exit_s"),
     "gateway.drainAhead": To("policy.serving.drain_ahead_s"),

@@ -10,6 +10,7 @@ class Hook(StrEnum):
     SPAWNED = "subagent_spawned"
     ENDED = "subagent_ended"  #: once for each generation: told, given up, killed, or its session has ended
     REMOVED = "subagent_removed"  #: its session and transcript are gone
+    NEEDS_ME = "needs_me"  #: a question, an approval, an empty purse or a plan waits for a person
     DELIVERY_TARGET = "subagent_delivery_target"  #: asked where a requester's reply to a result goes
 
 

@@ -300,6 +300,13 @@ class Serving:
         check(self)
 
 
+class Notify(StrEnum):
+    """What a person who may look elsewhere is told of: by a bell, on a desktop, through a webhook."""
+
+    NEEDS_ME = "needs_me"
+    ALL_DONE = "all_done"
+
+
 @dataclass(frozen=True, slots=True)
 class Policy:
     limits: Limits = field(default_factory=Limits)
@@ -319,6 +326,7 @@ class Policy:
     agents: Mapping[str, Agent] = field(default_factory=lambda: NOBODY)  #: by id; others have the defaults
     defaults: AgentDefaults = field(default_factory=AgentDefaults)
     list_recent_s: float = 1800.0  #: lists show what ended since: half an hour is one sitting
+    notify: frozenset[Notify] = frozenset(Notify)  #: what a person is told of who may look elsewhere
     hooks: frozenset[Hook] = frozenset()  #: those that somebody listens to; the others cost nothing
     is_headless: bool = False  #: nobody is there to ask: what needs a person is denied at once
 

@@ -95,6 +95,25 @@ def removed(
         yield from _post(now, task_id, Hook.REMOVED, f"{task_id}", told)
 
 
+def needs_me(now: float, policy: Policy, session_id: int, kind: str, fact: str) -> Tx[None]:
+    """Somebody waits for a person. `fact`: tells one question of this session from the next."""
+    if Hook.NEEDS_ME not in policy.hooks:
+        return
+    rows = yield (
+        "SELECT s.key, s.is_task, t.label FROM sessions s LEFT JOIN tasks t ON t.id = s.id WHERE s.id = ?",
+        (session_id,),
+    )
+    key, is_task, label = rows[0]
+    told = {
+        "task": keys.task_id(session_id) if is_task else None,
+        "session": key,
+        "label": label,
+        "kind": kind,
+        "command": "clutch inbox",
+    }
+    yield from _post(now, session_id, Hook.NEEDS_ME, f"{session_id}:{fact}", told)
+
+
 def _post(now: float, task_id: int, hook: Hook, fact: str, told: Mapping[str, Any]) -> Tx[None]:
     body = json.dumps(told, ensure_ascii=False)
     yield from outbox.post(now, task_id, f"hook:{hook}:{fact}", f"{CHANNEL}:{hook}", body)

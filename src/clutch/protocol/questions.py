@@ -18,7 +18,7 @@ from clutch.core import events as ev
 from clutch.core.model import ANSWERED, UNTIL_ANSWERED, Wait
 from clutch.core.policy import Policy
 from clutch.errors import ClutchError, InvalidInput, NotFound
-from clutch.protocol import sessions, tasks, usage
+from clutch.protocol import hooks, sessions, tasks, usage
 from clutch.protocol.sessions import SessionRow, Stale
 from clutch.store.door import HINT, Many, Tx
 
@@ -107,6 +107,7 @@ def ask(
     yield "UPDATE runs SET parked_until = ? WHERE id = ?", (UNTIL_ANSWERED, run_id)
     if session.is_task:
         yield from tasks.record(now, policy, session, ev.Parked(now, Wait.NEEDS_YOU))
+    yield from hooks.needs_me(now, policy, session_id, asked[0].kind.value, f"{seq}:{asked[0].index}")
     session.owner = None
     yield from sessions.save(now, policy, session)
     yield HINT, ("question", session_id)

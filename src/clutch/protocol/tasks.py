@@ -189,6 +189,7 @@ def _apply(now: float, policy: Policy, session: SessionRow, task: Task, effect: 
         case fx.AskApproval(generation):
             yield from forget_notes(session.id)
             yield from letters.ask_approval(now, session, task.requester_id, generation)
+            yield from hooks.needs_me(now, policy, session.id, "plan", f"plan:{generation}:{task.plan_round}")
         case fx.Stop(reason):
             yield from stop(now, policy, session, reason)
         case fx.Hold():

@@ -9,6 +9,8 @@ import typer
 
 from clutch.cli.asking import answering, gateway, home_of, say
 from clutch.cli.talk.ear import session_path
+from clutch.cli.talk.notices import Notices
+from clutch.errors import ClutchError
 
 MAIN_SESSION = "agent:main:main"
 
@@ -22,11 +24,10 @@ def chat(state: Path | None, session: str | None, agent: str | None, *, as_json:
 
             raise typer.Exit(piped.chat(client, key, Path.cwd(), as_json=as_json))
         from clutch.cli.talk.chatting import Chatting
-        from clutch.cli.talk.notices import Notices
 
         opened = client.post(session_path(key, "replies"), {"waitSeconds": 0})
         say(f"Talking to {key}. /help tells the keys; Ctrl-D leaves, work goes on.")
-        talk = Chatting(home_of(state), key, opened["liveId"], Path.cwd(), Notices())
+        talk = Chatting(home_of(state), key, opened["liveId"], Path.cwd(), _notices(home_of(state)))
         talk.run()
 
 
@@ -38,9 +39,18 @@ def attach(state: Path | None, target: str) -> None:
         return showing.logs(state, target, follows=True, as_json=False)
     with answering("attach", as_json=False):
         from clutch.cli.talk.attaching import Attaching
-        from clutch.cli.talk.notices import Notices
 
-        Attaching(home_of(state), gateway(state), target, Notices()).run()
+        Attaching(home_of(state), gateway(state), target, _notices(home_of(state))).run()
+
+
+def _notices(home: Path) -> Notices:
+    """As the config has it. One that cannot be read is the gateway's to complain about."""
+    from clutch.config import files
+
+    try:
+        return Notices(files.load(home).settings.policy.notify)
+    except ClutchError:
+        return Notices()
 
 
 def _is_terminal() -> bool:

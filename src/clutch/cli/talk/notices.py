@@ -10,21 +10,16 @@ import shutil
 import subprocess
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from enum import StrEnum
 from typing import Any, Final, NamedTuple
 
+from clutch.core.policy import Notify
 from clutch.core.shown import visible
 
 TEXT_CHARS_MAX = 300
 ALIVE: Final = ("running", "queued", "waiting", "needsYou")
 
 
-class Wish(StrEnum):
-    NEEDS_ME = "needs_me"
-    ALL_DONE = "all_done"
-
-
-EVERYTHING: Final = frozenset(Wish)
+EVERYTHING: Final = frozenset(Notify)
 
 
 class Notice(NamedTuple):
@@ -36,14 +31,14 @@ class Notice(NamedTuple):
 class Notices:
     """Remembers what was told, so that each thing is told once."""
 
-    wishes: frozenset[Wish] = EVERYTHING
+    wishes: frozenset[Notify] = EVERYTHING
     _asked: set[str] = field(default_factory=set)
     _were_alive: int = 0
 
     def of_inbox(self, items: Sequence[Mapping[str, Any]]) -> Iterator[Notice]:
         new = [item for item in items if item["id"] not in self._asked]
         self._asked = {item["id"] for item in items}
-        for item in new if Wish.NEEDS_ME in self.wishes else ():
+        for item in new if Notify.NEEDS_ME in self.wishes else ():
             who, what = item["label"] or item["sessionKey"], visible(item["text"], TEXT_CHARS_MAX)
             how = "words" if item["kind"] == "question" else "approve|reject"
             told = (
@@ -54,7 +49,7 @@ class Notices:
     def of_summary(self, summary: Mapping[str, Any]) -> Iterator[Notice]:
         alive = sum(summary[name] for name in ALIVE)
         is_over, self._were_alive = bool(self._were_alive and not alive), alive
-        if is_over and Wish.ALL_DONE in self.wishes:
+        if is_over and Notify.ALL_DONE in self.wishes:
             told = f"All background work is done: {summary['done']} tasks. -> `clutch ps`"
             yield self._shown(Notice(told, "clutch ps"))
 
