@@ -170,20 +170,24 @@ def test_history_is_private_and_bounded(tmp_path: Path) -> None:
     assert (len(kept), kept[-1]) == (files.HISTORY_MAX, "two\nlines")
 
 
+def command(*words: str) -> str:
+    return f"clutch {' '.join(words)} --state here"
+
+
 def test_each_thing_is_told_once_and_with_the_command_that_leads_there() -> None:
     item = {"id": "q_1", "kind": "question", "label": "survey", "sessionKey": "k", "text": "Which one?"}
-    notices = Notices()
+    notices = Notices(command)
     (told,) = notices.of_inbox([item])
     assert "survey: Which one?" in told.text
     assert "/answer q_1" in told.text
-    assert "clutch inbox" in told.text
+    assert "`clutch inbox --state here`" in told.text
     assert list(notices.of_inbox([item])) == []
     assert list(notices.of_inbox([])) == []
     assert len(list(notices.of_inbox([item]))) == 1
     counted = {"running": 1, "queued": 0, "waiting": 0, "needsYou": 0, "done": 2}
     assert list(notices.of_summary(counted)) == []
     (done,) = notices.of_summary({**counted, "running": 0})
-    assert "`clutch ps`" in done.text
+    assert "`clutch ps --state here`" in done.text
     assert list(notices.of_summary({**counted, "running": 0})) == []
-    quiet = Notices(frozenset({Notify.ALL_DONE}))
+    quiet = Notices(command, frozenset({Notify.ALL_DONE}))
     assert list(quiet.of_inbox([item])) == []

@@ -58,7 +58,9 @@ class Attaching:
         lines = list(_lines(self._client, self._id, 0))
         self._after = lines[-1]["seq"] if lines else 0
         if len(lines) > TAIL:
-            self._window.say(f"… {len(lines) - TAIL} earlier lines: `clutch logs {self._id}`", "2")
+            self._window.say(
+                f"… {len(lines) - TAIL} earlier lines: `{self._notices.command('logs', self._id)}`", "2"
+            )
         for line in lines[-TAIL:]:
             self._window.say(screen.log_line(line))
 
@@ -130,7 +132,7 @@ class Attaching:
         self._task = task
         self._window.status = screen.one_line(task, screen.now())
         if asks and not was:
-            self._window.say("It needs you: `clutch inbox`.", "33")
+            self._window.say(f"It needs you: `{self._notices.command('inbox')}`.", "33")
             self._window.ring()
         if task["outcome"] is not None:
             self._window.status = ""

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import sys
+from functools import partial
 from pathlib import Path
 
 import typer
 
-from clutch.cli.asking import answering, gateway, home_of, say
+from clutch.cli.asking import answering, command_for, gateway, home_of, say
 from clutch.cli.talk.ear import session_path
 from clutch.cli.talk.notices import Notices
 from clutch.errors import ClutchError
@@ -27,7 +28,7 @@ def chat(state: Path | None, session: str | None, agent: str | None, *, as_json:
 
         opened = client.post(session_path(key, "replies"), {"waitSeconds": 0})
         say(f"Talking to {key}. /help tells the keys; Ctrl-D leaves, work goes on.")
-        talk = Chatting(home_of(state), key, opened["liveId"], Path.cwd(), _notices(home_of(state)))
+        talk = Chatting(home_of(state), key, opened["liveId"], Path.cwd(), _notices(state))
         talk.run()
 
 
@@ -40,17 +41,18 @@ def attach(state: Path | None, target: str) -> None:
     with answering("attach", as_json=False):
         from clutch.cli.talk.attaching import Attaching
 
-        Attaching(home_of(state), gateway(state), target, _notices(home_of(state))).run()
+        Attaching(home_of(state), gateway(state), target, _notices(state)).run()
 
 
-def _notices(home: Path) -> Notices:
+def _notices(state: Path | None) -> Notices:
     """As the config has it. One that cannot be read is the gateway's to complain about."""
     from clutch.config import files
 
+    command = partial(command_for, state)
     try:
-        return Notices(files.load(home).settings.policy.notify)
+        return Notices(command, files.load(home_of(state)).settings.policy.notify)
     except ClutchError:
-        return Notices()
+        return Notices(command)
 
 
 def _is_terminal() -> bool:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 import shutil
 import subprocess
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final, NamedTuple
 
@@ -29,8 +29,9 @@ class Notice(NamedTuple):
 
 @dataclass(slots=True)
 class Notices:
-    """Remembers what was told, so that each thing is told once."""
+    """Remembers what was told, so that each thing is told once. `command` writes one that runs as it stands here."""
 
+    command: Callable[..., str]
     wishes: frozenset[Notify] = EVERYTHING
     _asked: set[str] = field(default_factory=set)
     _were_alive: int = 0
@@ -41,17 +42,16 @@ class Notices:
         for item in new if Notify.NEEDS_ME in self.wishes else ():
             who, what = item["label"] or item["sessionKey"], visible(item["text"], TEXT_CHARS_MAX)
             how = "words" if item["kind"] == "question" else "approve|reject"
-            told = (
-                f"Needs you: {visible(who, 60)}: {what}\n  -> /answer {item['id']} {how}, or `clutch inbox`"
-            )
-            yield self._shown(Notice(told, "clutch inbox"))
+            there = self.command("inbox")
+            told = f"Needs you: {visible(who, 60)}: {what}\n  -> /answer {item['id']} {how}, or `{there}`"
+            yield self._shown(Notice(told, there))
 
     def of_summary(self, summary: Mapping[str, Any]) -> Iterator[Notice]:
         alive = sum(summary[name] for name in ALIVE)
         is_over, self._were_alive = bool(self._were_alive and not alive), alive
         if is_over and Notify.ALL_DONE in self.wishes:
-            told = f"All background work is done: {summary['done']} tasks. -> `clutch ps`"
-            yield self._shown(Notice(told, "clutch ps"))
+            there = self.command("ps")
+            yield self._shown(Notice(f"All background work is done. -> `{there}`", there))
 
     def _shown(self, notice: Notice) -> Notice:
         _on_desktop(notice)
