@@ -408,6 +408,21 @@ async def test_the_same_steer_twice_is_one(build: Build) -> None:
     assert (await set_up.verbs.steer(BOSS, one, "so", key="k")).task.generation == first.task.generation
 
 
+@pytest.mark.parametrize("verb", ["steer", "send"])
+async def test_the_same_key_for_two_children_is_two_acts(build: Build, verb: str) -> None:
+    """A program may number its requests for each child on its own."""
+    set_up = await stage(build, "one", "two")
+    for label in ("one", "two"):
+        child = await set_up.id(label)
+        await (
+            set_up.verbs.steer(BOSS, child, "so", key="k")
+            if verb == "steer"
+            else set_up.verbs.send(BOSS, child, "so", 0, key="k")
+        )
+    letters = await set_up.house.rows("SELECT session_id FROM inbox WHERE kind = 'instruction'")
+    assert {row[0] for row in letters} == {await set_up.id("one"), await set_up.id("two")}
+
+
 # ---- send --------------------------------------------------------------------------------------------
 
 

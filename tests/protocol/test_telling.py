@@ -270,3 +270,29 @@ async def test_words_to_a_held_parent_are_worth_a_wake_while_a_child_works(world
     await parent.yields()
     await world.tell(parent.session_id, "hurry", LetterKind.INSTRUCTION)
     assert await world.door.read(inbox.worth_waking, [parent.session_id]) == [parent.session_id]
+
+
+async def test_retry_reads_again_what_stands_before_its_new_beginning(world: World, main: int) -> None:
+    """The letter of a grandchild was read by a run that failed; the empty transcript must hold it again."""
+    parent = await world.started(main, "parent")
+    child = await world.child(parent.session_id, "child")
+    await parent.yields()
+    await world.end(child, "a bone")
+    await (await world.start(parent.session_id)).fail("broken", is_final=True)
+    assert (await world.letter(child)).taken_seq is not None
+    await world.door.tx(main, inbox.wake, world.policy, main)  # nobody has looked at the parent's letters yet
+    world.clock.advance(1)
+    await world.claim()
+    run = await world.begin(main)
+    assert run is not None
+    await run.finish("heard")
+    assert (await world.task(parent.session_id)).phase is Phase.COMPLETED
+    await world.door.alone(control.again, world.policy, parent.session_id, "retry", "r", "", "boss")
+    await world.live()
+    assert [("a bone" in said) for said in await world.inputs(parent.session_id)] == [
+        False,
+        True,
+        False,
+        True,
+    ]
+    assert (await world.task(child)).delivery is Delivery.DELIVERED

@@ -109,6 +109,27 @@ def test_many_at_once_with_one_key_do_it_once(door: Served) -> None:
     assert count_letters(door) == before + 1
 
 
+def test_twin_spawns_with_one_key_are_one_task_and_one_answer(door: Served) -> None:
+    body = {"task": "once only", "label": "twin"}
+    with ThreadPoolExecutor(8) as pool:
+        heard = list(pool.map(lambda _: door.post("/v1/tasks", body, idempotency_key="k5"), range(8)))
+    assert {one.status for one in heard} == {201}
+    assert len({one.raw for one in heard}) == 1
+    assert sum("idempotent-replay" in one.headers for one in heard) == 7
+    assert len(door.raw("GET", "/v1/tasks?label=twin").body["tasks"]) == 1
+
+
+def test_the_same_key_with_another_query_is_a_conflict(door: Served) -> None:
+    for name in ("one", "two"):
+        door.post(f"/v1/sessions/agent:main:chat:{name}/messages", {"text": "x"})
+    path = "/v1/sessions/agent:main:chat:one?kill=true&force=true"
+    first = door.raw("DELETE", path, idempotency_key="k6")
+    assert first.status == 200
+    assert door.raw("DELETE", path, idempotency_key="k6").raw == first.raw
+    heard = door.raw("DELETE", path.replace("&force=true", ""), idempotency_key="k6")
+    assert (heard.status, heard.code) == (409, "idempotency_conflict")
+
+
 def test_a_refusal_is_not_kept_under_its_key(door: Served) -> None:
     assert door.post("/v1/sessions/agent:!/messages", {"text": "x"}, idempotency_key="k4").status == 400
     assert door.post(MESSAGES, {"text": "x"}, idempotency_key="k4").status == 202
