@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import importlib
 import json
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
@@ -12,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from clutch.channels.hooks import Hooks, Webhook
+from clutch.channels.hooks import GROUP, Hooks, Webhook
 from clutch.core import keys
 from clutch.core.admission import Mode, Refused, SpawnRequest
 from clutch.core.authority import AgentGrant, root_rights
@@ -267,6 +268,27 @@ async def test_a_kill_is_told_once_and_at_once(tmp_path: Path) -> None:
         await there.until_heard(heard)
         assert [(one["outcome"], one["error"]) for one in heard] == [("killed", "enough")]
         assert await there.rows("SELECT COUNT(*) FROM outbox WHERE channel = 'hook'") == [(1,)]
+
+
+async def test_hooks_of_installed_packages_are_told_and_a_broken_one_is_left_out(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As a package that was installed beside us would bring them."""
+    about = tmp_path / "site" / "listeners-1.0.dist-info"
+    about.mkdir(parents=True)
+    (about / "METADATA").write_text("Name: listeners\nVersion: 1.0\n")
+    points = "subagent_ended = listening_hooks:ended\nsubagent_spawned = no_such_module:x\nno_such_hook = json:dumps\n"
+    (about / "entry_points.txt").write_text(f"[{GROUP}]\n{points}")
+    (about.parent / "listening_hooks.py").write_text("heard = []\ndef ended(told): heard.append(told)\n")
+    monkeypatch.syspath_prepend(str(about.parent))
+    hooks = Hooks()
+    async with place(tmp_path, hooks) as there:
+        assert hooks.names == {Hook.ENDED}
+        answer = await there.spawn()
+        assert isinstance(answer, Accepted)
+        heard = importlib.import_module("listening_hooks").heard
+        await there.until_heard(heard)
+        assert (heard[0]["event"], heard[0]["session"]) == ("subagent_ended", answer.session_key)
 
 
 async def test_where_nobody_listens_nothing_is_written(tmp_path: Path) -> None:

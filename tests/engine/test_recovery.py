@@ -9,10 +9,12 @@ from typing import Any
 
 import pytest
 
+from clutch.core.authority import EVERY_SCOPE, OperatorCaller
 from clutch.core.messages import Answer, Call, Results, Usage
 from clutch.core.model import Lane, Outcome
 from clutch.core.policy import Policy, Work
 from clutch.core.wording import OUTCOME_UNKNOWN
+from clutch.engine.verbs import ELSEWHERE, Verbs
 from clutch.errors import ConstraintViolated, DiskFull, StoreBusy, StoreError, StoreLost, StoreRefused
 from clutch.ports import ModelRequest
 from clutch.protocol import inbox, turns, workers
@@ -502,3 +504,46 @@ async def test_kill_from_another_process_cancels_the_call(shared: Any) -> None:
         return len(house.model.cancelled) == 1
 
     await house.until(is_cancelled)
+
+
+@pytest.mark.parametrize("ends", [True, False], ids=["ends", "does not end"])
+async def test_kill_of_what_another_process_runs_says_whether_it_stopped(shared: Any, ends: bool) -> None:
+    let_go = asyncio.Event()
+
+    async def script(request: ModelRequest) -> Answer | str:
+        if opening(request) == "go":
+            return ask_for("a") if step(request) == 0 else "sent"
+        return use("dig")
+
+    async def dig() -> str:
+        try:
+            await asyncio.Event().wait()
+        finally:
+            await let_go.wait()
+        return ""
+
+    policy = replace(SHARED, work=replace(SHARED.work, tool_grace_s=5.0 if ends else 0.3))
+    house, door = await shared(script, policy)
+    house.tool("dig", dig)
+    await house.hire()
+    await house.say("go")
+    await house.until_asked("do a")
+    house.policy = replace(policy, work=replace(policy.work, sessions_max=0))
+    other = await house.hire(door)
+    task = (await house.task("a")).id
+
+    async def digs() -> bool:
+        return bool(await house.rows("SELECT 1 FROM calls WHERE session_id = ?", task))
+
+    await house.until(digs)
+    killing = asyncio.create_task(Verbs(other.kit).kill(OperatorCaller(EVERY_SCOPE), task))
+
+    async def is_killed() -> bool:
+        return (await house.task("a")).outcome is Outcome.KILLED
+
+    await house.until(is_killed)
+    if ends:
+        let_go.set()
+    report = await killing
+    let_go.set()
+    assert (report.stopped, dict(report.not_stopped)) == (((task,), {}) if ends else ((), {task: ELSEWHERE}))

@@ -43,6 +43,7 @@ from clutch.protocol.workers import Claimed, Prospect
 
 log = logging.getLogger(__name__)
 
+RESTED_MAX = 10_000  # whoever waits for one of these waits for seconds
 NO_LEASE_S = 1e12  # whoever holds the process lock of a state directory lives; no heartbeat needed
 
 
@@ -62,6 +63,9 @@ class Worker:
         self._sleeps_until = float("inf")  #: while it looks, everything is news
         self._mail: set[int] = set()
         self._to_clean: set[int] = set()
+        self._rested: set[tuple[int, int]] = (
+            set()
+        )  #: turns that were cut, by session and fence; others may wait for it
         self._cleaning: dict[int, asyncio.Task[None]] = {}
         self._sweeping: asyncio.Task[None] | None = None
         self._sweeps_at = 0.0
@@ -84,11 +88,18 @@ class Worker:
                 case ("pause", session_id):
                     if session_id in self.kit.errands:
                         self.kit.errands[session_id].pause()
+                case ("rested", session_id, fence):
+                    self._remember(session_id, fence)
                 case ("clean", task_id):
                     self._to_clean.add(task_id)
                     self._hinted.set()
                 case _:
                     self._hinted.set()
+
+    def _remember(self, session_id: int, fence: int) -> None:
+        if len(self.kit.rested) >= RESTED_MAX:
+            self.kit.rested.clear()
+        self.kit.rested.add((session_id, fence))
 
     def _stop_turn(self, session_id: int, fence: int, *, is_superseded: bool = False) -> None:
         held = self.turns.get(session_id)
@@ -129,7 +140,7 @@ class Worker:
 
     async def _register(self) -> None:
         lease_s = self.kit.policy.work.lease_s if self.has_leases else NO_LEASE_S
-        self.id = await self._persist(workers.next_number)
+        self.id = self.kit.worker_id = await self._persist(workers.next_number)
         self.kit.ids.take_block(self.id)
         if self.kit.lives is not None:
             await self._patiently(self.kit.lives.hold, self.id)
@@ -218,6 +229,7 @@ class Worker:
         acted = await self._bury(prospect, now)  # first: the clock of a run whose owner is dead stands
         acted |= await self._deliver_mail(prospect.unseen)
         acted |= await self._ring(prospect.alarms)
+        acted |= await self._tell_rested()
         acted |= self._clean(group)
         self._sweep(group, now)
         if prospect.beat_at is not None and prospect.beat_at <= now:
@@ -261,6 +273,12 @@ class Worker:
         overdue = [one for one, why in rung.items() if why is not None]
         await _each(overdue, lambda one: spawning.undo(self.kit, one, rung[one]))
         return bool(rung)
+
+    async def _tell_rested(self) -> bool:
+        rested, self._rested = sorted(self._rested), set()
+        if rested:
+            await self.kit.door.tx((), workers.rested, rested)
+        return bool(rested)
 
     def _clean(self, group: asyncio.TaskGroup) -> bool:
         """Beside the loop, because a large directory takes its time. The task's timer forgets nobody."""
@@ -318,6 +336,7 @@ class Worker:
             await take_turn(self.kit, claimed, interrupt)
         except Stale:
             log.info("lost the session", extra={"session": claimed.session_id})
+            self._was_cut(claimed)
         except (StoreRefused, ConstraintViolated) as error:
             log.exception("a turn broke", extra={"session": claimed.session_id})
             await self._broke(claimed, str(error))
@@ -339,12 +358,18 @@ class Worker:
 
     def _turn_ended(self, claimed: Claimed, turn: asyncio.Task[None]) -> None:
         """Also of one that was cancelled before its first step."""
+        if turn.cancelled():
+            self._was_cut(claimed)
         if self.kit.turns.get(claimed.session_id) is turn:
             del self.kit.turns[claimed.session_id]
         held = self.turns.get(claimed.session_id)
         if held is not None and held[0] is claimed:
             del self.turns[claimed.session_id], self._interrupts[claimed.session_id]
         self._hinted.set()
+
+    def _was_cut(self, claimed: Claimed) -> None:
+        if self.has_leases:
+            self._rested.add((claimed.session_id, claimed.fence))
 
     async def _give_back(self, claimed: Claimed) -> None:
         """What the store made of our last write is unknown; whoever claims next reads it from the transcript."""

@@ -83,6 +83,10 @@ class Kit:
     check_model: Callable[[str], None] | None = None  #: raises InvalidInput for one that cannot be asked
     stopping: asyncio.Event = field(default_factory=asyncio.Event)
     turns: dict[int, asyncio.Task[None]] = field(default_factory=dict)  #: under way here, by session
+    worker_id: int = 0  #: under which they are
+    rested: set[tuple[int, int]] = field(
+        default_factory=set
+    )  #: turns of others that have ended: session, fence
     pulses: Pulses = field(default_factory=Pulses)
     errands: dict[int, Errand] = field(default_factory=dict)  #: foreign code at work here, by session
     _changes: Changes | None = None

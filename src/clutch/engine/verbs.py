@@ -9,6 +9,7 @@ PlanChanged; what a kill could not do is part of its answer.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -25,7 +26,7 @@ from clutch.engine.kit import Kit
 from clutch.errors import InvalidInput, StoreError
 from clutch.ports import SideWorkFailed
 from clutch.protocol import control, peers, questions
-from clutch.protocol.control import KillReport, Steered, StopReport
+from clutch.protocol.control import Held, KillReport, Steered, StopReport
 from clutch.protocol.guarding import guarded
 from clutch.protocol.questions import Decision
 from clutch.store.door import Tx
@@ -35,6 +36,7 @@ T = TypeVar("T")
 log = logging.getLogger(__name__)
 
 REASON_CHARS_MAX = 500
+ELSEWHERE = "it ran in another process, which was told and has not said that it stopped"
 
 
 class SendStatus(StrEnum):
@@ -97,15 +99,33 @@ class Verbs:
 
     async def _at_rest(self, report: KillReport) -> KillReport:
         """The commit has cancelled their turns; a tool may need a moment to end its processes."""
-        turns = {one: turn for one in report.stopped if (turn := self._kit.turns.get(one)) is not None}
-        if turns:
-            await asyncio.wait(turns.values(), timeout=self._kit.policy.work.tool_grace_s)
-        late = {one for one, turn in turns.items() if not turn.done()}
+        late = await self._late_here(report.stopped) | await self._late_elsewhere(report.held)
         return KillReport(
             tuple(one for one in report.stopped if one not in late),
             report.already_finished,
-            (*report.not_stopped, *((one, "a tool of it has not ended yet") for one in sorted(late))),
+            (*report.not_stopped, *sorted(late.items())),
         )
+
+    async def _late_here(self, stopped: Sequence[int]) -> dict[int, str]:
+        turns = {one: turn for one in stopped if (turn := self._kit.turns.get(one)) is not None}
+        if turns:
+            await asyncio.wait(turns.values(), timeout=self._kit.policy.work.tool_grace_s)
+        return {one: "a tool of it has not ended yet" for one, turn in turns.items() if not turn.done()}
+
+    async def _late_elsewhere(self, held: Sequence[Held]) -> dict[int, str]:
+        """Another process was told with the commit, and says when its turn has ended; one that is dead says nothing."""
+        kit, changes = self._kit, self._kit.changes
+        waits = [one for one in held if one.worker_id != kit.worker_id]
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(kit.policy.work.tool_grace_s):
+                while self._silent(waits):
+                    await changes.until(changes.next_change)
+        silent = self._silent(waits)
+        dead = await kit.lives.dead([one.worker_id for one in silent]) if silent and kit.lives else []
+        return {one.task_id: ELSEWHERE for one in silent if one.worker_id not in dead}
+
+    def _silent(self, held: Sequence[Held]) -> list[Held]:
+        return [one for one in held if (one.task_id, one.fence) not in self._kit.rested]
 
     # ---- words ---------------------------------------------------------------------------------------
 

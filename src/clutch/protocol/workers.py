@@ -68,6 +68,13 @@ def leave(now: float, worker_id: int) -> Tx[None]:
     yield "DELETE FROM workers WHERE id = ?", (worker_id,)
 
 
+def rested(now: float, turns: Sequence[tuple[int, int]]) -> Tx[None]:
+    """For whoever waits for it in another process: these turns, by session and fence, have ended."""
+    del now
+    for session_id, fence in turns:
+        yield HINT, ("rested", session_id, fence)
+
+
 def disown(now: float, worker_id: int, held: Sequence[Claimed]) -> Tx[None]:
     """A claim whose answer was lost may have succeeded: what this worker does not know it owns is free again."""
     del now

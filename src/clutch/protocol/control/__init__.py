@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from clutch.protocol.control.again import again, dismiss, redeliver, remove
 from clutch.protocol.control.deleting import delete
-from clutch.protocol.control.ending import KillReport, StopReport, halt, kill, stop
+from clutch.protocol.control.ending import Held, KillReport, StopReport, halt, kill, stop
 from clutch.protocol.control.pausing import pause, resume
 from clutch.protocol.control.rooms import begin_anew, close_main, open_main, use_model, want_summary
 from clutch.protocol.control.state import AlreadyFinished, NotPossible, PlanChanged, UnknownTask
@@ -17,6 +17,7 @@ from clutch.protocol.control.words import Steered, decide, decide_as_read, heard
 
 __all__ = [
     "AlreadyFinished",
+    "Held",
     "KillReport",
     "NotPossible",
     "PlanChanged",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from clutch.core import events as ev
 from clutch.core.lifecycle import step
@@ -15,12 +15,22 @@ from clutch.store.door import Tx
 
 
 @dataclass(frozen=True, slots=True)
+class Held:
+    """It was in a turn when it was killed: with whom, and under which fence."""
+
+    task_id: int
+    worker_id: int
+    fence: int
+
+
+@dataclass(frozen=True, slots=True)
 class KillReport:
     """`not_stopped`: whose end could not be written, and why; another kill may do it."""
 
     stopped: tuple[int, ...] = ()
     already_finished: tuple[int, ...] = ()
     not_stopped: tuple[tuple[int, str], ...] = ()
+    held: tuple[Held, ...] = field(default=(), compare=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,11 +50,12 @@ def kill(
     is_live = bool(step(task, ev.Killed(now, reason), policy).moves)
     dying = [session, *below] if is_live else below
     descendants = [one.id for one in below]
+    held = tuple(Held(one.id, one.owner, one.fence) for one in dying if one.owner is not None)
     yield from tasks.skip_letters(now, policy, [one.id for one in dying], descendants, actor)
     stopped = yield from tasks.kill_all(now, policy, dying, reason, actor)
     if is_live and policy.control.announces_kill and nonce is not None:
         yield from news.tell(now, session, task._replace(error=reason), task.result, nonce, late=False)
-    return KillReport(tuple(stopped), () if is_live else (task_id,))
+    return KillReport(tuple(stopped), () if is_live else (task_id,), held=held)
 
 
 def stop(now: float, policy: Policy, session_id: int, reason: str, actor: str) -> Tx[StopReport]:
