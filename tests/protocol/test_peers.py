@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 from typing import Any
 
@@ -10,7 +11,7 @@ import pytest
 from clutch.core.authority import AgentCaller, Peers, Role, Verb, Visibility
 from clutch.core.messages import Input
 from clutch.errors import Forbidden
-from clutch.protocol import guarding, peers
+from clutch.protocol import control, guarding, peers
 from clutch.store.door import Tx
 from tests.protocol.world import Run, World
 
@@ -199,3 +200,28 @@ async def test_a_turn_that_fails_ends_the_talk_and_tells_no_person(
     await world.live()
     assert await outbox(world) == []
     assert await world.one("SELECT COUNT(*) FROM runs") == 1
+
+
+async def test_a_child_on_the_way_does_not_hide_a_circle(world: World, main: int, other: int) -> None:
+    """Asked by the other one, it sends a child, and wants to write back when the child has reported."""
+    world.policy = replace(world.policy, peers=CONNECTED)
+    await send(world, other, main, "how many are there?")
+    asked = await world.start(main)
+    child = await world.child(main, "counter")
+    below = await world.child(child, "helper")
+    specs = await world.rows("SELECT spec FROM tasks")
+    assert [json.loads(spec)["hops"] for (spec,) in specs] == [[other]] * 2
+    await world.door.alone(control.kill, world.policy, below, "enough", "boss")
+    await asked.finish("REPLY_SKIP")
+    await talk(world, (main, "ANNOUNCE_SKIP"))
+    await world.end(child, "seven")
+    world.clock.advance(2)
+    run = await world.start(main)
+    assert "seven" in (await world.inputs(main))[-1]
+    with pytest.raises(Forbidden, match="circle"):
+        await send(world, main, other, "seven")
+    await run.finish("seven")
+    await world.live()
+    await world.tell(main, "ask the other one again")
+    await world.start(main)
+    await send(world, main, other, "a person wants to know")

@@ -9,8 +9,7 @@ from clutch.core import pingpong
 from clutch.core.model import LetterKind
 from clutch.core.policy import Policy
 from clutch.errors import Forbidden, NotFound
-from clutch.protocol import control, guarding, letters, sessions
-from clutch.protocol.sessions import SessionRow
+from clutch.protocol import control, guarding, hops, letters, sessions
 from clutch.store.door import Tx
 
 CYCLE = "cycle"
@@ -37,17 +36,9 @@ def send(
         (sender.id, sender.key),
         (target.id, target.key),
         text,
-        hops=(yield from _hops(sender)),
+        hops=(yield from hops.of_run(sender)),
         turns_max=policy.peers.turns_max,
     )
     if exchange is None:
         raise Forbidden(CYCLE, f"a message to {target.key} would go round in a circle; reply instead")
     yield from letters.post(now, target.id, idem, LetterKind.PEER, pingpong.dump(exchange))
-
-
-def _hops(sender: SessionRow) -> Tx[tuple[int, ...]]:
-    """Of the letter that the sender's open run answers, if another agent wrote it."""
-    if sender.letter_id is None or sender.run_id is None:
-        return ()
-    rows = yield "SELECT body FROM inbox WHERE id = ? AND kind = 'peer'", (sender.letter_id,)
-    return pingpong.load(rows[0][0]).hops if rows else ()

@@ -22,7 +22,7 @@ from clutch.core.messages import Message
 from clutch.core.model import Lane, LetterKind, Phase, Plan, SessionId, Task, TaskId, Thinking, Workspace
 from clutch.core.policy import Limits, Policy
 from clutch.protocol import context as stored
-from clutch.protocol import hooks, sessions, tasks, usage
+from clutch.protocol import hooks, hops, sessions, tasks, usage
 from clutch.protocol.sessions import IS_WORKING, WORKING_PHASES, ParentRow, Stale
 from clutch.store.door import HINT, Many, Tx
 
@@ -81,6 +81,7 @@ class _Child:
     born: Step
     forked: Sequence[Message] | None = None  #: what its transcript begins with
     purse: tuple[int | None, Decimal | None] | None = None  #: limits of a budget of its own
+    hops: tuple[int, ...] = ()  #: of the talk between agents that it is asked for in
 
 
 def spawn(
@@ -272,6 +273,8 @@ def _child(
         if isinstance(purse, Refused):
             return purse
         child = replace(child, purse=purse)
+    if policy.peers.enabled:
+        child = replace(child, hops=(yield from hops.of_run(parent)))
     if request.context is Context.FORK:
         child = replace(child, forked=(yield from _forked(policy, parent, agent_id)))
     return child
@@ -410,6 +413,7 @@ def _spec(child: _Child) -> str:
         "mode": None if request.mode is admission.Mode.RUN else request.mode.value,
         "context": None if child.forked is None else Context.FORK.value,
         "digest": request.digest or None,
+        hops.FIELD: child.hops or None,
     }
     return _spec_text(tuple((name, value) for name, value in known.items() if value is not None))
 
