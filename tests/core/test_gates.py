@@ -80,7 +80,7 @@ CASES = [
     ("error grace", replace(AT, phase=Phase.ENDING, wake_at=110.0), Gate.BACKOFF, "00:01:50", "logs t_2"),
     ("cleanup failed", replace(AT, phase=Phase.CLEANUP_PENDING, wake_at=110.0), Gate.BACKOFF, "00:01:50", "logs"),
     ("provider trouble", parked(Wait.PROVIDER, 104.0), Gate.BACKOFF, "00:01:44", "logs t_2"),
-    ("plan awaits", replace(AT, phase=Phase.AWAITING_APPROVAL), Gate.NEEDS_YOU, "somebody has decided", "inbox"),
+    ("plan awaits", replace(AT, phase=Phase.AWAITING_APPROVAL), Gate.NEEDS_YOU, "somebody has decided", "approve t_2"),
     (
         "asked a person",
         replace(parked(Wait.NEEDS_YOU, UNTIL_ANSWERED), questions=("q_7",)),
@@ -100,7 +100,12 @@ CASES = [
         Gate.PAUSED, "somebody resumes t_9", "resume t_9",
     ),
     ("asleep until the heartbeat", told(due=None, heartbeat_at=700.0), Gate.QUIET_HOURS, "begin at 00:11:40", "tree"),
-    ("asleep until the morning", told(due=700.0), Gate.QUIET_HOURS, "begin at 00:11:40", "tree agent:main:main"),
+    (
+        "asleep until the morning",
+        told(due=700.0, heartbeat_at=900.0),
+        Gate.QUIET_HOURS, "begin at 00:11:40", "tree agent:main:main",
+    ),
+    ("collected for minutes", told(due=700.0), Gate.BACKOFF, "tried again at 00:11:40", "logs t_2"),
     (
         "deferred for the night",
         replace(TELLING, phase=Phase.ANNOUNCE_DEFERRED, reason="quiet-hours", wake_at=700.0),

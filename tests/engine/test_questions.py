@@ -12,6 +12,7 @@ import pytest
 
 from clutch.core.messages import Answer, Call, Result, Results, Usage
 from clutch.core.model import Lane, Outcome, Phase, Wait
+from clutch.core.policy import Taint
 from clutch.core.wording import OUTCOME_UNKNOWN
 from clutch.ports import ModelRequest, ToolContext
 from clutch.protocol import control, questions
@@ -52,18 +53,19 @@ class Desk:
         self.is_running, self.may_end = asyncio.Event(), asyncio.Event()
         self.may_end.set()
 
-        def add(name: str, **flags: Any) -> None:
-            async def run(arguments: Anything, context: ToolContext) -> str:
-                self.done.append(name)
-                self.is_running.set()
-                await self.may_end.wait()
-                return f"{name} done"
+        self._house = house
+        self.add("pay", needs_approval=True)
+        self.add("pay_again", needs_approval=True, replay_safe=True)
+        self.add("look")
 
-            house.tools.add(run, arguments=Anything, name=name, description=name, **flags)
+    def add(self, name: str, **flags: Any) -> None:
+        async def run(arguments: Anything, context: ToolContext) -> str:
+            self.done.append(name)
+            self.is_running.set()
+            await self.may_end.wait()
+            return f"{name} done"
 
-        add("pay", needs_approval=True)
-        add("pay_again", needs_approval=True, replay_safe=True)
-        add("look")
+        self._house.tools.add(run, arguments=Anything, name=name, description=name, **flags)
 
 
 async def asked(house: House, count: int = 1) -> list[Waiting]:
@@ -299,3 +301,28 @@ async def test_without_a_person_it_is_denied_at_once(build: Build) -> None:
         (True, "not answered: nobody is there to ask"),
     ]
     assert await house.rows("SELECT id FROM questions") == []
+
+
+# ---- untrusted text ------------------------------------------------------------------------------------
+
+
+async def test_turn_that_has_read_untrusted_text_asks_before_it_uses_a_shell_or_reaches_out(
+    build: Build,
+) -> None:
+    shell, fetch, look = [(name, dict[str, Any]()) for name in ("shell", "fetch", "look")]
+    house = await build(
+        child_that(uses(shell), uses(fetch), uses(look), uses(shell, fetch), "done"),
+        replace(POLICY, taint=Taint.ASK),
+    )
+    desk = Desk(house)
+    desk.add("shell")
+    desk.add("fetch", is_outward=True)
+    await house.hire()
+    await house.say("go")
+    first, second = await asked(house, 2)
+    assert desk.done == ["shell", "fetch", "look"]
+    assert [json.loads(one.body)["tool"] for one in (first, second)] == ["shell", "fetch"]
+    await decide(house, first, Decision.APPROVE)
+    await decide(house, second, Decision.REJECT, "not there")
+    assert (await house.until_phase("child", Phase.COMPLETED)).outcome is Outcome.OK
+    assert desk.done == ["shell", "fetch", "look", "shell"]

@@ -218,6 +218,22 @@ async def test_words_that_were_not_read_outlive_a_stop(world: World, main: int, 
     assert "wait, also this" in rest[0]
 
 
+async def test_whoever_was_due_for_results_that_a_kill_has_voided_sleeps_on(world: World, main: int) -> None:
+    parent = await world.started(main, "parent")
+    child = await world.started(parent.session_id, "child")
+    await parent.finish("my part")
+    world.clock.advance(1801)
+    await world.ring()
+    await world.live()
+    await child.finish("late finding")
+    await world.mail()
+    assert (await world.letter(child.session_id)).session_id == main
+    assert await world.due(main) is not None
+    await world.door.alone(control.kill, world.policy, parent.session_id, "enough", "boss")
+    await world.mail()
+    assert await world.due(main) is None
+
+
 async def test_stop_of_a_child_is_its_kill(world: World, main: int) -> None:
     run = await world.started(main)
     report = await world.door.alone(control.stop, world.policy, run.session_id, "stop", "boss")

@@ -96,6 +96,7 @@ ROOT: Mapping[str, To] = {
     "tools.sessions_spawn.attachments.maxTotalBytes": To("policy.limits.attachments.total_bytes_max"),
     "tools.sessions_spawn.attachments.retainOnKeep": To("policy.limits.attachments.retain_on_keep"),
     "tools.aliases": To("tools.aliases"),
+    "tools.taint": To("policy.taint"),
     "tools.shell.needsApproval": To("tools.shell_needs_approval"),
     "tools.web_fetch.allowPrivate": To("tools.allow_private"),
     "sandbox.mode": To("tools.sandbox"),

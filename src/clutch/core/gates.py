@@ -200,5 +200,7 @@ def _to_be_told(facts: Facts) -> Stuck | None:
     if not facts.is_seen:
         return None
     if reader.due is None or reader.due > facts.at + COLLECTING_S:
-        return Stuck(Gate.QUIET_HOURS, facts.since, reader, until=reader.due or reader.heartbeat_at)
+        # Only who has heartbeats has hours; whoever else is due so late collects for long.
+        gate = Gate.BACKOFF if reader.heartbeat_at is None else Gate.QUIET_HOURS
+        return Stuck(gate, facts.since, reader, until=reader.due or reader.heartbeat_at)
     return _to_be_worked_on(facts, reader)

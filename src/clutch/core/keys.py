@@ -18,7 +18,7 @@ from __future__ import annotations
 import difflib
 import hashlib
 import re
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import assert_never
@@ -42,12 +42,6 @@ class KeyKind(StrEnum):
 @dataclass(frozen=True, slots=True)
 class BadKey:
     message: str
-
-
-@dataclass(frozen=True, slots=True)
-class BadAgentId:
-    message: str
-    nearest: str | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,15 +130,6 @@ def hint(text: str, known: Iterable[str]) -> str:
     return "" if suggestion is None else f"; did you mean {suggestion!r}?"
 
 
-def check_agent_id(text: str, configured: Collection[str]) -> BadAgentId | None:
-    """None when `text` is the exact id of a configured agent."""
-    problem = agent_id_problem(text)
-    if problem is None and text in configured:
-        return None
-    suggestion = nearest(text, configured)
-    return BadAgentId((problem or f"agent {text!r} is not configured") + hint(text, configured), suggestion)
-
-
 # --- public ids -------------------------------------------------------------------------------------------
 
 _DIGITS = "0123456789abcdefghjkmnpqrstvwxyz"  # Crockford: no i l o u, nothing to misread
@@ -197,10 +182,6 @@ def parse_task_id(text: str) -> int | None:
 
 def parse_run_id(text: str) -> int | None:
     return _parse_id("r_", text)
-
-
-def parse_worker_id(text: str) -> int | None:
-    return _parse_id("w_", text)
 
 
 def low_digits(prefix: str, text: str) -> tuple[int, int] | None:

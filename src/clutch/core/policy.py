@@ -284,6 +284,13 @@ class Budgets:
         return self.root_tokens is not None or self.root_usd is not None
 
 
+class Taint(StrEnum):
+    """What a turn that has read untrusted text may do with its shell and beyond the workspace."""
+
+    OFF = "off"  #: what its rights permit
+    ASK = "ask"  #: only what a person approves, each time
+
+
 @dataclass(frozen=True, slots=True)
 class Serving:
     """`gateway.*`: a gateway as a program of its own."""
@@ -317,6 +324,7 @@ class Policy:
     keeping: Keeping = field(default_factory=Keeping)
     tools: ToolPolicy = field(default_factory=ToolPolicy)
     visibility: Visibility = Visibility.TREE  #: what an agent sees of other sessions
+    taint: Taint = Taint.OFF  #: asked for each call, it is for those who let strangers write to their agents
     peers: Peers = field(default_factory=Peers)  #: agents that may write to each other
     threads: Threads = field(default_factory=Threads)
     budgets: Budgets = field(default_factory=Budgets)

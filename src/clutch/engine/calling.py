@@ -18,6 +18,8 @@ from clutch.core.attachments import SPAWN, redacted, task_path
 from clutch.core.authority import Verb
 from clutch.core.bounds import SUBMIT, Loop
 from clutch.core.messages import Answer, Call, Result, Results
+from clutch.core.policy import Taint
+from clutch.core.taint import is_dangerous, is_tainted
 from clutch.engine import session_tools, spawning, typed
 from clutch.engine.context import spilled
 from clutch.engine.open_run import OpenRun
@@ -116,7 +118,8 @@ def _noted(gave: Sequence[Result], note: str) -> list[Result]:
 
 async def _decisions(run: OpenRun, answer: Answer) -> dict[int, Said] | None:
     """What people said about these calls, by place. None: they are being asked, and the run is parked."""
-    asked = [one for place, call in enumerate(answer.calls) if (one := _question(run, place, call))]
+    is_wary = run.policy.taint is Taint.ASK and is_tainted(run.transcript, _foreign_tools(run))
+    asked = [one for place, call in enumerate(answer.calls) if (one := _question(run, place, call, is_wary))]
     if not asked:
         return {}
     if run.policy.is_headless:
@@ -130,7 +133,12 @@ async def _decisions(run: OpenRun, answer: Answer) -> dict[int, Said] | None:
     return None
 
 
-def _question(run: OpenRun, place: int, call: Call) -> Asked | None:
+def _foreign_tools(run: OpenRun) -> frozenset[str]:
+    """Whose answers hold words of strangers, or of other agents."""
+    return frozenset(name for name, spec in run.by_name.items() if spec.is_outward) | session_calls.TOOLS
+
+
+def _question(run: OpenRun, place: int, call: Call, is_wary: bool) -> Asked | None:
     spec = run.by_name.get(call.name)
     if spec is None:
         return None
@@ -141,7 +149,7 @@ def _question(run: OpenRun, place: int, call: Call) -> Asked | None:
             return None  # the model hears it as the result of the call
         body = json.dumps({"question": question.question, "choices": list(question.choices)})
         return Asked(run.kit.ids.next(), place, QuestionKind.QUESTION, body)
-    if spec.needs_approval:
+    if spec.needs_approval or (is_wary and is_dangerous(call.name, is_outward=spec.is_outward)):
         return Asked(run.kit.ids.next(), place, QuestionKind.APPROVAL, call_body(call.name, call.args))
     return None
 

@@ -374,13 +374,16 @@ def skip_letters(
 
     `stays`: the reader that lives on. What somebody wrote to it and it has not read is not part of what ends."""
     rows = yield (
-        "UPDATE inbox SET state = 3 WHERE state = 0"
+        # Whoever lives on may be due for what is void now: the mailman looks at it again.
+        "UPDATE inbox SET state = 3, seen = CASE WHEN session_id {any} THEN seen ELSE 0 END WHERE state = 0"
         " AND (session_id {any} OR (task_id {any} AND taken_seq IS NULL))"
         " AND NOT (session_id = ? AND taken_seq IS NULL AND kind IN ('user', 'instruction', 'peer'))"
-        " RETURNING task_id, kind, silent",
-        (list(readers), list(senders), stays),
+        " RETURNING task_id, kind, silent, session_id",
+        (list(readers), list(readers), list(senders), stays),
     )
-    yield from _skip(now, policy, rows, actor)
+    for reader in sorted({row[3] for row in rows}.difference(readers)):
+        yield HINT, ("mail", reader)
+    yield from _skip(now, policy, [row[:3] for row in rows], actor)
 
 
 def skip_read(now: float, policy: Policy, session_id: int, actor: str) -> Tx[None]:

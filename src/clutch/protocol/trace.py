@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 from clutch.core import keys
+from clutch.core.wording.why import Attempt
 from clutch.store.door import Many, Tx
 
 REQUESTER = "requester"
@@ -83,40 +84,18 @@ def _row(now: float, session_id: int, run_id: int | None, one: Told) -> tuple[ob
     )  # fmt: skip
 
 
-class Attempt(NamedTuple):
-    """One row, as `why` shows it."""
-
-    key: str
-    to_session: int
-    to_key: str | None  #: None: it is deleted
-    to_depth: int | None
-    why: str
-    route_mode: str | None
-    tried: tuple[tuple[str, str], ...]
-    path: str | None
-    attempt: int
-    at: float
-    next_at: float | None
-    outcome: str
-    reason: str
-    run_id: int | None
-    transcript_seq: int | None
-    generation: int
-
-
 def attempts(now: float, task_id: int) -> Tx[list[Attempt]]:
     """Oldest first."""
     del now
     rows = yield (
-        "SELECT letter, to_session, (SELECT key FROM sessions s WHERE s.id = to_session), to_depth, why, route_mode,"
-        " tried, path, attempt, at, next_at, outcome, reason, run_id, transcript_seq, generation"
-        " FROM deliveries WHERE task_id = ? ORDER BY id",
+        "SELECT letter, (SELECT key FROM sessions s WHERE s.id = to_session), to_depth, why, route_mode, tried, path,"
+        " attempt, at, next_at, outcome, reason, run_id, transcript_seq FROM deliveries WHERE task_id = ? ORDER BY id",
         (task_id,),
     )
+    # Rows of the first schema do not say why.
     return [
-        # Rows of the first schema do not say why.
-        Attempt(*[*row[:4], row[4] or REQUESTER, row[5], _pairs(row[6]), *row[7:]])
-        for row in rows
+        Attempt(letter, to, depth, why or REQUESTER, mode, _pairs(tried), *rest)
+        for letter, to, depth, why, mode, tried, *rest in rows
     ]
 
 

@@ -29,19 +29,9 @@ def why(now: float, task_id: int, is_served: bool = True) -> Tx[Why | None]:
     if view is None:
         return None
     lines = yield from timeline(now, task_id)
-    attempts = yield from _attempts(now, task_id)
+    attempts = yield from trace.attempts(now, task_id)
     facts = yield from _facts(now, view, lines)
-    return Why(view, lines, attempts, gate_of(facts if is_served else unserved(facts)))
-
-
-def _attempts(now: float, task_id: int) -> Tx[tuple[Attempt, ...]]:
-    return tuple(
-        Attempt(
-            one.key, one.to_key, one.to_depth, one.why, one.route_mode, one.tried, one.path, one.attempt, one.at,
-            one.next_at, one.outcome, one.reason, one.run_id, one.transcript_seq,
-        )
-        for one in (yield from trace.attempts(now, task_id))
-    )  # fmt: skip
+    return Why(view, lines, tuple(attempts), gate_of(facts if is_served else unserved(facts)))
 
 
 def timeline(now: float, task_id: int) -> Tx[tuple[Happened, ...]]:

@@ -43,7 +43,8 @@ class Happened:
 
 @dataclass(frozen=True, slots=True)
 class Attempt:
-    """One attempt to tell. `tried`: the paths that were left, each with why."""
+    """One attempt to tell. `to_session`: its key, None once it was deleted. `tried`: the paths that were left, each
+    with why."""
 
     key: str
     to_session: str | None
@@ -200,8 +201,10 @@ def command(stuck: Stuck, task: str) -> tuple[str, ...]:
         case Gate.REQUESTER_BUSY | Gate.REQUESTER_MISSING | Gate.QUIET_HOURS:
             is_task = stuck.room is not None and stuck.room.is_task
             return "why" if is_task else "tree", task if stuck.room is None else _name(stuck)
-        case Gate.NEEDS_YOU:
-            return ("inbox",)
+        case (
+            Gate.NEEDS_YOU
+        ):  # `approve` shows the plan first; what else was asked is read where it is answered
+            return ("inbox",) if stuck.questions else ("approve", task)
         case Gate.PAUSED:
             return "resume", task if stuck.room is None else _name(stuck)
         case Gate.DEAD_LETTER:

@@ -83,4 +83,7 @@ def _has_excuse(change: Change, court: Court, session_id: int) -> bool:
         return True
     if any(letter.session_id == session_id for _, letter in change.letters.values()):
         return True
-    return court.history.has_changed_since_claim(session_id)
+    unseen = (
+        "SELECT COUNT(*) FROM inbox WHERE session_id = ? AND seen = 0"  # the mailman will look at it again
+    )
+    return bool(court.count(unseen, session_id)) or court.history.has_changed_since_claim(session_id)
