@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping, Sequence
+from functools import cache
+from itertools import compress
+from operator import is_not
 from typing import Any, assert_never
 
 from clutch.core import effects as fx
@@ -28,10 +31,7 @@ COLUMNS = (
     " started_at, ended_at, stays"
 )
 _CONTRACT = 5  # the columns that are fixed at spawn
-_WRITTEN = tuple(COLUMNS.replace(" ", "").split(","))[_CONTRACT:]
-_SIZE = _CONTRACT + len(_WRITTEN)
-_UPDATE = f"UPDATE tasks SET {', '.join(f'{name} = ?' for name in _WRITTEN)}, result_sha = ? WHERE id = ?"  # noqa: S608
-_UPDATE_ENDED = _UPDATE.replace("result_sha = ?", "result_sha = ?, evidence = ?")
+_SIZE = len(Task._fields)
 _LOAD_ONE = f"SELECT {COLUMNS} FROM tasks WHERE id = ? {{lock}}"  # noqa: S608 (constant columns)
 _LOAD = f"SELECT {COLUMNS} FROM tasks WHERE id {{any}} ORDER BY id {{lock}}"  # noqa: S608 (as above)
 #: What can fix the outcome. With these the task is loaded together with what the ledger knows of its work.
@@ -156,16 +156,33 @@ def _evidence(
 def _write(
     now: float, results: Sequence[tuple[Task, Step]], actor: str, evidence: str | None = None
 ) -> Tx[None]:
-    rows, lines = Many(), Many()
-    more = () if evidence is None else (evidence,)
+    updates: dict[str, Many] = {}
+    lines = Many()
     for before, (task, moves, _) in results:
         if task is not before:
-            rows.append((*task[_CONTRACT:], result_sha(task), *more, task.id))
+            sql, row = _update(before, task, evidence)
+            updates.setdefault(sql, Many()).append(row)
             lines += event_rows(now, before, moves, actor)
-    if rows:
-        yield _UPDATE if evidence is None else _UPDATE_ENDED, rows
+    for sql, rows in updates.items():
+        yield sql, rows
     if lines:
         yield INSERT_EVENT, lines
+
+
+def _update(before: Task, task: Task, evidence: str | None) -> tuple[str, Row]:
+    """Only what is new: most of a row stays as it is, and with it most of its indexes."""
+    is_new = list(map(is_not, before, task))
+    names, row = tuple(compress(Task._fields, is_new)), list(compress(task, is_new))
+    if task.result is not before.result:
+        names, row = (*names, "result_sha"), [*row, result_sha(task)]
+    if evidence is not None:
+        names, row = (*names, "evidence"), [*row, evidence]
+    return _update_text(names), (*row, task.id)
+
+
+@cache  # a handful: one for every way a step can change a task
+def _update_text(names: tuple[str, ...]) -> str:
+    return f"UPDATE tasks SET {', '.join(f'{name} = ?' for name in names)} WHERE id = ?"  # noqa: S608 (our own names)
 
 
 def event_rows(now: float, before: Task, moves: Sequence[Move], actor: str) -> list[Row]:
