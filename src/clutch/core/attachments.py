@@ -95,9 +95,12 @@ class Handed:
         return json.dumps({"files": [astuple(file) for file in self.files], "leftOut": self.left_out})
 
 
+_NO_FILES = Handed()
+
+
 def handed(text: str | None) -> Handed:
     if text is None:
-        return Handed()
+        return _NO_FILES
     known = json.loads(text)
     return Handed(tuple(StoredFile(*file) for file in known["files"]), known["leftOut"])
 

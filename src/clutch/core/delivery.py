@@ -20,6 +20,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
+from typing import NamedTuple
 
 from clutch.core.agents import ActiveHours
 from clutch.core.model import UNTIL_ANSWERED, Letter, LetterKind, Mail, Path
@@ -73,8 +74,7 @@ class Point(StrEnum):
     STEP = "step"
 
 
-@dataclass(frozen=True, slots=True)
-class Choice:
+class Choice(NamedTuple):
     """What a run takes now. Announces in `lines` are shown as one line each; `dropped` become dead letters."""
 
     urgent: tuple[Letter, ...] = ()
@@ -228,8 +228,7 @@ def is_sent(choice: Choice, depths: Sequence[int], rules: Announcing, *, is_sett
     return rules.direct is Direct.SEND and is_only_told and not is_settled and set(depths) == {1}
 
 
-@dataclass(frozen=True, slots=True)
-class Way:
+class Way(NamedTuple):
     """In the words of a delivery trace: how a letter got into the transcript, and what was left on the way."""
 
     path: Path

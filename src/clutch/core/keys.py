@@ -143,8 +143,8 @@ def _encode(number: int) -> str:
         raise ValueError(f"{number} is not a row number")
     digits = []
     while number:
-        number, digit = divmod(number, 32)
-        digits.append(_DIGITS[digit])
+        digits.append(_DIGITS[number & 31])
+        number >>= 5
     return "".join(digits) or "0"
 
 

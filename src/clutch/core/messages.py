@@ -111,7 +111,11 @@ def kind(message: Entry) -> str:
 def dump(message: Entry) -> str:
     """JSON escapes control characters; halves of surrogate pairs, which no database takes, are escaped too."""
     text = f'{{"v":{VERSION},{_fields(message)}}}'
-    return text if text.isascii() else _SURROGATE.sub(_escaped, text)
+    try:
+        text.encode()  # several times as fast as looking for halves
+    except UnicodeEncodeError:
+        return _SURROGATE.sub(_escaped, text)
+    return text
 
 
 def _escaped(half: re.Match[str]) -> str:

@@ -52,10 +52,13 @@ def _seconds(found: re.Match[str]) -> float:
     return float(found[1]) * _SECONDS[found[2]]
 
 
-@lru_cache(maxsize=256)  # asked at every turn of a session; few sessions have a way of their own
 def applied(rules: Announcing, stored: str | None) -> Announcing:
-    if stored is None:
-        return rules
+    """Asked at every turn of a session; few sessions have a way of their own."""
+    return rules if stored is None else _changed(rules, stored)
+
+
+@lru_cache(maxsize=256)
+def _changed(rules: Announcing, stored: str) -> Announcing:
     said = json.loads(stored)
     return replace(
         rules,

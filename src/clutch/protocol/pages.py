@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from decimal import Decimal
 from typing import NamedTuple
 
 from clutch.core import keys, pingpong, routes, wording
 from clutch.core.attachments import Handed, handed
 from clutch.core.delivery import Choice, Point
+from clutch.core.evidence import children_missing
 from clutch.core.keys import plan_hash as plan_hash
 from clutch.core.messages import Input
 from clutch.core.model import Delivery, Letter, LetterKind, Outcome
@@ -52,11 +51,8 @@ class Verbatim(NamedTuple):
     text: str
 
 
-def senders(waiting: list[Letter]) -> Tx[dict[int, Sender]]:
+def senders(task_ids: list[int]) -> Tx[dict[int, Sender]]:
     """Locked, so that a steer or kill around a waiting task and the taking of its letter cannot both win."""
-    wanted = sorted({letter.task_id for letter in waiting if letter.task_id is not None})
-    if not wanted:
-        return {}
     rows = yield (
         "SELECT id, label, (SELECT key FROM sessions s WHERE s.id = tasks.id), generation, outcome, error, result,"
         " started_at, ended_at, spawn_order, expects_completion, delivery, evidence,"
@@ -65,7 +61,7 @@ def senders(waiting: list[Letter]) -> Tx[dict[int, Sender]]:
         " (SELECT CASE WHEN COUNT(*) = COUNT(usd) THEN SUM(CAST(usd AS {float})) END FROM usage u"
         " WHERE u.session_id = tasks.id AND u.state = 1), depth"
         " FROM tasks WHERE id {any} ORDER BY id {lock}",
-        (wanted,),
+        (task_ids,),
     )
     return {row[0]: _sender(*row) for row in rows}
 
@@ -90,7 +86,7 @@ def _sender(
     usd: float | None,
     depth: int,
 ) -> Sender:
-    ended = None if outcome is None else Outcome(outcome)
+    ended = None if outcome is None else _OUTCOMES[outcome]
     key, expects, is_skipped = (
         session_key or "(deleted)",
         bool(expects_completion),
@@ -98,20 +94,18 @@ def _sender(
     )
     return Sender(
         task_id, label, key, generation, ended, error, result, started_at, ended_at, spawn_order, expects,
-        is_skipped, _missing(evidence, generation), _whole(tokens_in), _whole(tokens_out), handed(files), usd, depth,
+        is_skipped, children_missing(evidence, generation), _whole(tokens_in), _whole(tokens_out), handed(files), usd,
+        depth,
     )  # fmt: skip
+
+
+# Looked up, not called: calling an enum costs ten times as much.
+_OUTCOMES = {outcome.value: outcome for outcome in Outcome}
 
 
 def _whole(total: int | None) -> int | None:
     """PostgreSQL adds up to a decimal."""
     return None if total is None else int(total)
-
-
-def _missing(evidence: str | None, generation: int) -> tuple[str, ...]:
-    if evidence is None:
-        return ()
-    known = json.loads(evidence)
-    return tuple(known["childrenMissing"]) if known.get("generation") == generation else ()
 
 
 def absent(
@@ -161,8 +155,7 @@ def audience(
     return wording.Audience.WAITING_PERSON if expects else wording.Audience.PERSON
 
 
-@dataclass(frozen=True, slots=True)
-class Page:
+class Page(NamedTuple):
     """Turns chosen letters into the messages that stand in the transcript."""
 
     rules: Announcing

@@ -18,7 +18,7 @@ from clutch.store.door import Tx
 def resolved(session: SessionRow, waiting: Sequence[Letter], hooked: Mapping[int, str]) -> Tx[list[Letter]]:
     """The letters with the routes their replies go to. `hooked`: what a hook said, by letter."""
     if session.depth:
-        return [letter._replace(route="") for letter in waiting]
+        return [letter._replace(route="") if letter.route else letter for letter in waiting]
     current = None if session.route is None else routes.from_text(session.route)
     senders = [letter.task_id for letter in waiting if letter.task_id is not None]
     bound = (yield from _bound(senders)) if senders else {}

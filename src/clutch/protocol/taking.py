@@ -8,8 +8,7 @@ refuse  the run failed before that: its letters wait for another try.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from clutch.core import events as ev
 from clutch.core import queueing
@@ -23,8 +22,7 @@ from clutch.protocol.trace import Told
 from clutch.store.door import Many, Tx
 
 
-@dataclass(frozen=True, slots=True)
-class Taken:
+class Taken(NamedTuple):
     """What a run read. `senders` are the tasks that are told when the model answers."""
 
     inputs: tuple[Input, ...] = ()
@@ -82,63 +80,47 @@ def take(
     page = pages.Page(rules, senders, {row[0] for row in rows if row[-1]}, nonce, audience)
     inputs = tuple(page.inputs(choice, point, absent))
     yield from _mark(session, run_id, choice, point, rules)
-    return Taken(
-        inputs,
-        tuple(told),
-        is_any=True,
-        by_person=by_person,
-        interrupts=choice.interrupts,
-        route=route,
-        solo=next((letter.id for letter in choice.urgent if letter.is_solo), None),
-        verbatim=tuple(page.verbatim(choice)) if sends else (),
-    )
+    solo = next((letter.id for letter in choice.urgent if letter.is_solo), None)
+    verbatim = tuple(page.verbatim(choice)) if sends else ()
+    return Taken(inputs, tuple(told), True, by_person, choice.interrupts, route, solo, verbatim)
 
 
 def _waiting(
     session: SessionRow, rows: Sequence[Sequence[Any]]
 ) -> Tx[tuple[list[Letter], dict[int, pages.Sender]]]:
     """The letters that still have something to say, with their routes, and who wrote them."""
-    letters = [_letter(*row[:-2]) for row in rows]
-    senders: dict[int, pages.Sender] = {}
-    if any(letter.task_id for letter in letters):
-        senders = yield from pages.senders(letters)
+    wrote = sorted({row[5] for row in rows if row[5] is not None})
+    senders = (yield from pages.senders(wrote)) if wrote else {}
+    letters = [_letter(senders, *row[:-2]) for row in rows]
+    if wrote:
         letters = yield from _void_overtaken(letters, senders)
-        letters = [_expected(letter, senders) for letter in letters]
     hooked = {row[0]: row[-2] for row in rows if row[-2]}
     return (yield from routes.resolved(session, letters, hooked)), senders
 
 
 def _letter(
-    letter_id: int,
+    senders: Mapping[int, pages.Sender],
+    letter_id: LetterId,
     kind: str,
     body: str,
     at: float,
     ready_at: float,
-    task_id: int | None,
+    task_id: TaskId | None,
     generation: int | None,
     silent: int,
     route: str,
     taken_seq: int | None,
-    bubbled_from: int | None,
+    bubbled_from: SessionId | None,
 ) -> Letter:
+    sender = None if task_id is None else senders.get(task_id)
+    expects_completion = sender is None or sender.expects_completion
     return Letter(
-        LetterId(letter_id),
-        LetterKind(kind),
-        body,
-        at,
-        ready_at,
-        None if task_id is None else TaskId(task_id),
-        generation,
-        bool(silent),
-        route,
-        taken_seq,
-        bubbled_from=None if bubbled_from is None else SessionId(bubbled_from),
-    )
+        letter_id, _KINDS[kind], body, at, ready_at, task_id, generation, bool(silent), route, taken_seq,
+        expects_completion, bubbled_from=bubbled_from,
+    )  # fmt: skip
 
 
-def _expected(letter: Letter, senders: Mapping[int, pages.Sender]) -> Letter:
-    sender = senders.get(letter.task_id or 0)
-    return letter if sender is None else letter._replace(expects_completion=sender.expects_completion)
+_KINDS = {kind.value: kind for kind in LetterKind}
 
 
 def _void_overtaken(waiting: list[Letter], senders: Mapping[int, pages.Sender]) -> Tx[list[Letter]]:
@@ -178,7 +160,7 @@ def _mark(session: SessionRow, run_id: int, choice: Choice, point: Point, rules:
     rows = Many()
     for letter in choice.taken:
         way = way_of(letter, point, rules.mode, idle_since=session.idle_at, was_held=bool(session.hold))
-        known = (way.path.value, letter.route_mode, trace.dumped(way.tried), letter.id)
+        known = (way.path, letter.route_mode, trace.dumped(way.tried), letter.id)
         rows.append((run_id, seq_of.get(letter.id, shared), *known))
     if rows:
         yield (

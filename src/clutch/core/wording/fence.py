@@ -27,6 +27,9 @@ _NONCE = re.compile(r"[0-9a-f]{32}")
 _OPENING = re.compile(r"<<<data ([0-9a-f]{32})>>>")
 _PREFIX = "| "
 _CUT = re.compile("(?<=\n)|(?<=[\ud800-\udbff])(?=[\udc00-\udfff])")
+_text = (
+    json.encoder.encode_basestring
+)  # what `json.dumps` does with a text, without making an encoder for each
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,8 +42,8 @@ def fence(text: str, nonce: str) -> str:
     """`nonce`: 128 fresh random bits as 32 hex digits, the same for all fences of one message."""
     if not _NONCE.fullmatch(nonce):
         raise ValueError("a nonce is 32 lower-case hex digits")
-    lines = (_PREFIX + _json_string(piece) for piece in _pieces(text))
-    return "\n".join((_opening(nonce), *lines, _closing(nonce)))
+    lines = [_PREFIX + _json_string(piece) for piece in _pieces(text)]
+    return "\n".join([_opening(nonce), *lines, _closing(nonce)])
 
 
 def unfence(block: str, nonce: str) -> str | None:
@@ -81,11 +84,13 @@ def _closing(nonce: str) -> str:
 
 
 def _pieces(text: str) -> list[str]:
+    if "\n" not in text and text.isascii():
+        return [text]
     return [piece for piece in _CUT.split(text) if piece] or [""]
 
 
 def _json_string(piece: str) -> str:
-    encoded = json.dumps(piece, ensure_ascii=False)
+    encoded = _text(piece)
     if is_plain(encoded):
         return encoded
     return "".join(c if is_plain(c) else json.dumps(c)[1:-1] for c in encoded)

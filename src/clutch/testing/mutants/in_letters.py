@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from functools import wraps
 from typing import Any
 
@@ -32,7 +31,8 @@ def _kill_leaves_no_letter(announce: Any) -> tuple[Any, ...]:
 def _taken_before_appended(take: Any) -> tuple[Any, ...]:
     @wraps(take)
     def bug(*args: Any, **kwargs: Any) -> Tx[Any]:
-        return replace((yield from take(*args, **kwargs)), inputs=())
+        taken = yield from take(*args, **kwargs)
+        return taken._replace(inputs=())
 
     return (bug,)
 
@@ -41,7 +41,7 @@ def _appended_twice(take: Any) -> tuple[Any, ...]:
     @wraps(take)
     def bug(*args: Any, **kwargs: Any) -> Tx[Any]:
         taken = yield from take(*args, **kwargs)
-        return replace(taken, inputs=taken.inputs * 2)
+        return taken._replace(inputs=taken.inputs * 2)
 
     return (bug,)
 
