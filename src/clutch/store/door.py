@@ -25,9 +25,8 @@ The same text runs on SQLite and PostgreSQL:
 `now` is one value for a whole batch. A failed statement ends the transaction; it cannot be caught inside.
 Rules for the writer of transactions:
 - A transaction may be started again from the beginning: no effect outside the yields.
-- Inside a batch there is no isolation on PostgreSQL: statements of neighbours run between yours. What two
-  transactions must not do at once, they do under the same key: two that share a key never share a batch there.
-  (On SQLite the transactions of a batch run one after the other.)
+- Inside a batch there is no isolation: statements of neighbours run between yours. What two transactions must not
+  do at once, they do under the same key: two that share a key never run beside each other.
 - Lock first, compute in a second statement: one that waited for a lock sees older rows beside it.
 """
 

@@ -102,26 +102,17 @@ class LockstepStore(InlineStore):
         return outcomes
 
     def _together(self, calls: Sequence[Call]) -> list[Outcome]:
-        lockstep = Lockstep([_starter(call) for call in calls], self._clock.now())
         self._connection.control("BEGIN IMMEDIATE")
         try:
-            while groups := lockstep.round():
-                for group in groups:
-                    lockstep.answer(group, self._send(group))
+            lockstep = Lockstep([_starter(call) for call in calls], self._clock.now())
+            outcomes = lockstep.run(self._send)
             self._connection.control("COMMIT")
         finally:
             self._connection.rollback()
-        return lockstep.outcomes
+        return outcomes
 
     def _send(self, group: Group) -> Mapping[int, Sequence[Row]]:
-        """A failing statement ends the whole batch, as it would on PostgreSQL."""
-        try:
-            return {
-                operation.number: self._connection.statement(group.sql, operation.parameters)
-                for operation in group.operations
-            }
-        except Exception as error:
-            raise Spoiled(error) from error
+        return self._connection.send(group)
 
     def _by_itself(self, call: Call) -> Outcome:
         outcome = self._connection.transact(_starter(call), self._clock.now())

@@ -12,6 +12,7 @@ from __future__ import annotations
 import asyncio
 import queue
 import threading
+from collections import deque
 from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
@@ -22,8 +23,8 @@ from clutch.errors import StoreError
 from clutch.store import migrations
 from clutch.store.door import DoorStats, Keys, Listener, P, T, TxFunction
 from clutch.store.filesystem import filesystem_of, refuse_network_filesystem
-from clutch.store.jobs import Job, Mode, Outcome, Waiting, answer, deliver, new_job, tell
-from clutch.store.sqlite_batch import SqliteBatches
+from clutch.store.jobs import Job, Mode, Outcome, answer, deliver, new_job, tell
+from clutch.store.sqlite_batch import SqliteBatches, next_batch
 from clutch.store.sqlite_connection import MEMORY, SqliteConnection, migrate
 
 if TYPE_CHECKING:
@@ -83,15 +84,14 @@ class SqliteStore:
         await self.close()
 
     async def tx(self, keys: Keys, fn: TxFunction[P, T], /, *args: P.args, **kwargs: P.kwargs) -> T:
-        del keys  # transactions of a batch run one after the other here: sharing a commit isolates as well
-        return await self._submit(self._writes, Mode.SHARED, fn, *args, **kwargs)
+        return await self._submit(self._writes, Mode.SHARED, keys, fn, *args, **kwargs)
 
     async def alone(self, fn: TxFunction[P, T], /, *args: P.args, **kwargs: P.kwargs) -> T:
-        return await self._submit(self._writes, Mode.SHARED, fn, *args, **kwargs)
+        return await self._submit(self._writes, Mode.ALONE, (), fn, *args, **kwargs)
 
     async def read(self, fn: TxFunction[P, T], /, *args: P.args, **kwargs: P.kwargs) -> T:
         inbox = self._reads if self._reader_count else self._writes
-        return await self._submit(inbox, Mode.READ, fn, *args, **kwargs)
+        return await self._submit(inbox, Mode.READ, (), fn, *args, **kwargs)
 
     def listen(self, callback: Listener) -> None:
         self._listeners.append(callback)
@@ -108,11 +108,18 @@ class SqliteStore:
         await asyncio.to_thread(self._join, self._threads[:1])
 
     def _submit(
-        self, inbox: _Inbox, mode: Mode, fn: TxFunction[P, T], /, *args: P.args, **kwargs: P.kwargs
+        self,
+        inbox: _Inbox,
+        mode: Mode,
+        keys: Keys,
+        fn: TxFunction[P, T],
+        /,
+        *args: P.args,
+        **kwargs: P.kwargs,
     ) -> asyncio.Future[T]:
         if not self._is_open:
             raise StoreError("the store is closed")
-        job, future = new_job(mode, (), fn, *args, **kwargs)
+        job, future = new_job(mode, keys, fn, *args, **kwargs)
         inbox.put(job)
         return future
 
@@ -151,17 +158,14 @@ class SqliteStore:
         connection.close()
 
     def _write(self, connection: SqliteConnection) -> None:
-        waiting = Waiting()
+        waiting: deque[Job] = deque()
         batches = SqliteBatches(connection, self._clock, self.stats)
         while self._gather(waiting):
-            batch = waiting.take(self._batch_max)
-            if batch:
-                outcomes = batches.settle(batch)
-                waiting.finished(batch)
-                self._on_loop(self._deliver, batch, outcomes)
+            if batch := next_batch(waiting, self._batch_max):
+                self._on_loop(self._deliver, batch, batches.settle(batch))
         connection.close()
 
-    def _gather(self, waiting: Waiting) -> bool:
+    def _gather(self, waiting: deque[Job]) -> bool:
         """Take in everything that has arrived; wait for it if there is nothing to do. False at the end."""
         try:
             while True:
@@ -170,7 +174,7 @@ class SqliteStore:
                     # Nothing can come after the end mark, so what waits is the rest.
                     self._writes.put(None)
                     return bool(waiting)
-                waiting.add(job)
+                waiting.append(job)
         except queue.Empty:
             return True
 

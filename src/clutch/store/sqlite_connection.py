@@ -7,11 +7,11 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
-from typing import Any, Final, TypeAlias
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 import apsw
 
@@ -27,7 +27,10 @@ from clutch.errors import (
 from clutch.store import migrations
 from clutch.store.dialect import Dialect, is_answering, statement_text, text_of_one
 from clutch.store.door import Many, Row, Tx
-from clutch.store.outcomes import Outcome
+from clutch.store.outcomes import Outcome, Spoiled
+
+if TYPE_CHECKING:
+    from clutch.store.lockstep import Group
 
 MEMORY: Final = ":memory:"
 
@@ -58,7 +61,8 @@ class SqliteConnection:
             self.raw = _open(path, read_only)
             self.raw.set_busy_timeout(int(busy_timeout_s * 1000))
             self._configure(in_memory=path == MEMORY, read_only=read_only)
-        self._execute = self.raw.cursor().execute
+        cursor = self.raw.cursor()
+        self._execute, self._execute_many = cursor.execute, cursor.executemany
 
     def _configure(self, *, in_memory: bool, read_only: bool) -> None:
         self.raw.execute("PRAGMA foreign_keys=ON")
@@ -118,6 +122,18 @@ class SqliteConnection:
             self.rollback()
         return outcome
 
+    def send(self, group: Group) -> Mapping[int, Sequence[Row]]:
+        """A failing statement ends the whole batch, as it would on PostgreSQL."""
+        operations = group.operations
+        try:
+            if group.is_many:
+                self.statements(group.sql, [row for each in operations for row in each.parameters])
+                return {}
+            answers = self.statements(group.sql, [each.parameters for each in operations])
+        except Exception as error:
+            raise Spoiled(error) from error
+        return dict(zip([each.number for each in operations], answers, strict=False))
+
     def look(self, start: Callable[[float], Tx[Any]], now: float) -> Outcome:
         """One transaction on a connection that may only read: one snapshot, nothing to commit."""
         try:
@@ -156,23 +172,30 @@ class SqliteConnection:
             outcome.statements = count
 
     def statement(self, sql: str, parameters: Any) -> Sequence[Row]:
-        """In one piece, since it runs dozens of times for a task. Refuses the one character PostgreSQL cannot keep,
+        if type(parameters) is Many:
+            self.statements(sql, parameters)
+            return ()
+        answers = self.statements(sql, (parameters,))
+        return answers[0] if answers else ()
+
+    def statements(self, sql: str, rows: Sequence[Row]) -> list[Sequence[Row]]:
+        """One text, run for each of the parameter rows. Their answers, or nothing where the text has none.
+
+        In one piece, since it runs dozens of times for a task. Refuses the one character PostgreSQL cannot keep,
         so that both agree."""
         text, text_of_one, is_answering = self._plans.get(sql) or self._plan(sql)
-        is_many = type(parameters) is Many
-        answer: Sequence[Row] = ()
+        execute = self._execute
+        for row in rows:
+            for value in row:
+                if type(value) is str and "\0" in value:
+                    raise StoreRefused("text with a NUL character cannot be stored")
         try:
-            for row in parameters if is_many else (parameters,):
-                for value in row:
-                    if type(value) is str and "\0" in value:
-                        raise StoreRefused("text with a NUL character cannot be stored")
-                if text_of_one is None:
-                    cursor = self._execute(text, row)
-                else:
-                    cursor = self._execute(*_listed(text, text_of_one, row))
-                if is_answering and not is_many:
-                    answer = cursor.fetchall()
-            return answer
+            if text_of_one is not None:
+                return [execute(*_listed(text, text_of_one, row)).fetchall() for row in rows]
+            if is_answering:
+                return [execute(text, row).fetchall() for row in rows]
+            self._execute_many(text, rows)
+            return []
         except apsw.Error as error:
             raise in_our_words(error) from error
         except UnicodeEncodeError as error:
