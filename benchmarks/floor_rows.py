@@ -7,7 +7,8 @@ What it looks at, in one statement each:
 - whoever owns a session locks its row and compares the fence before it writes: a worker that was buried must not;
 - a spawn locks its parent, counts the children against the limit and looks for its own key: no child too many,
   none twice;
-- a turn begins with the letters that wait, and what a child found is read from its task.
+- a turn begins with the letters that wait, and what a child found and used is read from its task and its usage;
+- a task ends with the number of its calls, which is counted.
 
 It holds no state machine and no authority, encodes nothing, and is not steered, paused or killed.
 """
@@ -63,7 +64,12 @@ _WAITS: Final = (
     "SELECT id, kind, body, task_id FROM inbox WHERE session_id = ? AND state = 0"
     " AND taken_run IS NULL ORDER BY id"
 )
-_FOUND: Final = "SELECT label, outcome, result, started_at, ended_at FROM tasks WHERE id = ? {lock}"
+_FOUND: Final = (
+    "SELECT label, outcome, result, started_at, ended_at, evidence,"
+    " (SELECT SUM(input) FROM usage u WHERE u.session_id = tasks.id),"
+    " (SELECT SUM(output) FROM usage u WHERE u.session_id = tasks.id) FROM tasks WHERE id = ? {lock}"
+)
+_COUNTED: Final = "SELECT COUNT(*) FROM calls WHERE session_id = ?"
 _CLAIM: Final = (
     "UPDATE sessions SET owner = ?, fence = fence + 1, due = NULL, progress_at = ?"
     " WHERE id = ? AND owner IS NULL AND due IS NOT NULL"
@@ -229,6 +235,7 @@ def _finish(parent: int, child: int, run: int, letter: str, *, seq: int) -> Step
         (_MESSAGE, (child, seq, run, "answer", _FINDING, now)),
         (_USAGE, (work.MODEL, usage.input, usage.output, child, len(_STEPS) + 1)),
         (_RUN_ENDED, (now, run)),
+        (_COUNTED, (child,)),
         (_ENDED, (work.FINDING.text, _SHA, now, child)),
         (_EVENT, (child, 3, now, "running", "ending", "ok", None)),
         (_EVENT, (child, 4, now, "ending", "announcing", "ok", "ok")),
