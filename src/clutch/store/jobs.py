@@ -99,7 +99,8 @@ def deliver(batch: Sequence[Job], outcomes: Sequence[Outcome], stats: DoorStats)
         if job.mode is not Mode.READ:
             stats.count(job.name, outcome.statements)
         answer(job, outcome)
-        hints.update(dict.fromkeys(outcome.hints))
+        if outcome.hints:
+            hints.update(dict.fromkeys(outcome.hints))
     return list(hints)
 
 
