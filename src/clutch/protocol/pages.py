@@ -40,6 +40,7 @@ class Sender(NamedTuple):
     files: Handed
     usd: float | None  #: None: not every call has a price
     depth: int
+    is_bound: bool  #: a thread of a channel is its own
 
 
 class Verbatim(NamedTuple):
@@ -59,7 +60,7 @@ def senders(task_ids: list[int]) -> Tx[dict[int, Sender]]:
         " (SELECT SUM(input) FROM usage u WHERE u.session_id = tasks.id),"
         " (SELECT SUM(output) FROM usage u WHERE u.session_id = tasks.id), files,"
         " (SELECT CASE WHEN COUNT(*) = COUNT(usd) THEN SUM(CAST(usd AS {float})) END FROM usage u"
-        " WHERE u.session_id = tasks.id AND u.state = 1), depth"
+        " WHERE u.session_id = tasks.id AND u.state = 1), depth, (SELECT bound FROM sessions s WHERE s.id = tasks.id)"
         " FROM tasks WHERE id {any} ORDER BY id {lock}",
         (task_ids,),
     )
@@ -85,6 +86,7 @@ def _sender(
     files: str | None,
     usd: float | None,
     depth: int,
+    bound: int | None,
 ) -> Sender:
     ended = None if outcome is None else _OUTCOMES[outcome]
     key, expects, is_skipped = (
@@ -95,7 +97,7 @@ def _sender(
     return Sender(
         task_id, label, key, generation, ended, error, result, started_at, ended_at, spawn_order, expects,
         is_skipped, children_missing(evidence, generation), _whole(tokens_in), _whole(tokens_out), handed(files), usd,
-        depth,
+        depth, bool(bound),
     )  # fmt: skip
 
 

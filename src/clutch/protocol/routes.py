@@ -15,13 +15,15 @@ from clutch.protocol.sessions import SessionRow
 from clutch.store.door import Tx
 
 
-def resolved(session: SessionRow, waiting: Sequence[Letter], hooked: Mapping[int, str]) -> Tx[list[Letter]]:
-    """The letters with the routes their replies go to. `hooked`: what a hook said, by letter."""
+def resolved(
+    session: SessionRow, waiting: Sequence[Letter], hooked: Mapping[int, str], in_threads: Sequence[int]
+) -> Tx[list[Letter]]:
+    """The letters with the routes their replies go to. `hooked`: what a hook said, by letter. `in_threads`: senders
+    that have one."""
     if session.depth:
         return [letter._replace(route="") if letter.route else letter for letter in waiting]
     current = None if session.route is None else routes.from_text(session.route)
-    senders = [letter.task_id for letter in waiting if letter.task_id is not None]
-    bound = (yield from _bound(senders)) if senders else {}
+    bound = (yield from _bound(in_threads)) if in_threads else {}
     return [_routed(letter, current, bound, hooked.get(letter.id)) for letter in waiting]
 
 

@@ -95,7 +95,8 @@ def _waiting(
     if wrote:
         letters = yield from _void_overtaken(letters, senders)
     hooked = {row[0]: row[-2] for row in rows if row[-2]}
-    return (yield from routes.resolved(session, letters, hooked)), senders
+    in_threads = [task_id for task_id, sender in senders.items() if sender.is_bound]
+    return (yield from routes.resolved(session, letters, hooked, in_threads)), senders
 
 
 def _letter(
