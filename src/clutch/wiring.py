@@ -32,7 +32,7 @@ from clutch.engine.dispatcher import Worker
 from clutch.engine.ids import BlockIds
 from clutch.engine.kit import Kit
 from clutch.errors import ClutchError, GatewayInUse, InvalidInput, StateDirectoryInUse
-from clutch.gateway.api import Gateway
+from clutch.gateway.api import CLOSED, ENTERED_BEFORE, Gateway
 from clutch.looking import DATABASE_FILE as DATABASE_FILE
 from clutch.models.evidence import findings_of as findings_of
 from clutch.models.library import LibraryModels
@@ -53,6 +53,7 @@ from clutch.store.sqlite import SqliteStore
 from clutch.store.state_directory import StateDirectory
 from clutch.surfaces import address
 from clutch.surfaces.address import default_state_directory as default_state_directory
+from clutch.surfaces.client import connect
 from clutch.surfaces.serving import serving
 from clutch.tools.box import Flags
 from clutch.tools.mcp import McpServer as McpServer
@@ -314,6 +315,9 @@ class Clutch(Gateway):
     scripted offline one; `providers` are endpoints of your own; `agents` are those that differ from the others.
     `settings`: sandbox, network and MCP servers of the tools. `models` and `tools` take the place of all of that.
 
+    Where a gateway owns the state directory already, this becomes its client: the same methods, done over there.
+    `embedded=True` is an error then; `Clutch.connect(state)` is never anything else.
+
     While it is open, `clutch ps`, `clutch steer` … in another terminal reach it on loopback, with the token in
     the state directory; `serve=False` keeps that door shut. `port`: 0 = any free one. On PostgreSQL the door is
     open when `state` is given. `hooks`: webhooks that hear of subagents; functions are added with `@c.hook(name)`.
@@ -341,6 +345,7 @@ class Clutch(Gateway):
         hooks: Sequence[Webhook] = (),
         config: Path | str | None = None,
         acp: Sequence[str | AcpAgent] = (),
+        embedded: bool | None = None,
     ) -> None:
         _check_arguments(
             {
@@ -353,6 +358,7 @@ class Clutch(Gateway):
                 "serve": (serve, bool),
                 "port": (port, int | None),
                 "config": (config, Path | str | None),
+                "embedded": (embedded, bool | None),
             }
         )
         _check_parts(models, tools, providers)
@@ -382,9 +388,30 @@ class Clutch(Gateway):
         )
         super().__init__(opening)
         self.url: str | None = None  #: where it is served, while it is
+        self._home, self._embedded = home, embedded
+        parts = {"models": models, "tools": tools, "channels": channels or None}
+        self._brought = {
+            name for name, part in parts.items() if part is not None
+        }  #: what cannot leave this process
+
+    @classmethod
+    def connect(cls, state: Path | str | None = None) -> Self:
+        """A client of the gateway that owns the state directory, and nothing else. Raises NoGateway on entering."""
+        return cls(state=state, embedded=False)
+
+    @property
+    def is_client(self) -> bool:
+        """Another process does the work; this one asks it."""
+        return self._away is not None
 
     async def __aenter__(self) -> Self:
-        await super().__aenter__()
+        if self._embedded is False:
+            return await self._become_client()
+        try:
+            await super().__aenter__()
+        except StateDirectoryInUse as error:
+            self._check_can_be_client(error)
+            return await self._become_client()
         if self._served is not None:
             try:
                 await self._serve(self._served)
@@ -414,6 +441,41 @@ class Clutch(Gateway):
         await self._surely(lambda: kit.door.alone(heartbeat.arm, policy))
         return found
 
+    def _check_can_be_client(self, error: StateDirectoryInUse) -> None:
+        """Functions do not travel: what this program brought along would never be called by the other one."""
+        if self._embedded or address.find(self._home) is None:
+            raise error
+        if self._brought:
+            brought = ", ".join(sorted(self._brought))
+            raise StateDirectoryInUse(f"{error}. As its client this program cannot bring along: {brought}")
+
+    async def _become_client(self) -> Self:
+        from clutch.surfaces.remote import Remote
+
+        if self._away is not None:
+            raise ClutchError(ENTERED_BEFORE)
+        self._was_entered = True
+        found = connect(self._home).address
+        async with AsyncExitStack() as stack:
+            remote = Remote(self._home)
+            await stack.enter_async_context(remote.open())
+            stack.callback(self._leave, remote.give_up)
+            await self._lend_group(stack)
+            self._stack = stack.pop_all()
+        self._away, self.url = remote, found.url
+        log.warning(
+            "%s is owned by the gateway at %s (pid %d): this program is its client; model, policy and workspace are"
+            " those of the gateway",
+            self._home,
+            found.url,
+            found.pid,
+        )
+        return self
+
+    def _leave(self, give_up: Callable[[ClutchError], None]) -> None:
+        self._away = None
+        give_up(ClutchError(CLOSED))
+
     async def _serve(self, home: Path) -> None:
         """A door that nobody asked for by its number is no reason to stop."""
         try:
@@ -439,6 +501,7 @@ class Clutch(Gateway):
             raise ClutchError("this Clutch was given its own tools; add the function to those")
         if function is not None and not callable(function):
             raise InvalidInput("tool", f"write @c.tool above a function, or @c.tool(name={shown(function)})")
+        self._brought.add("@c.tool")
         register = self._rooms.tools.tool(name=name, **flags)
         return register if function is None else register(function)
 
@@ -451,6 +514,7 @@ class Clutch(Gateway):
 
         def register(function: F) -> F:
             self._hooks.add(name, function)
+            self._brought.add("@c.hook")
             return function
 
         return register
@@ -466,6 +530,7 @@ class Clutch(Gateway):
             raise InvalidInput(f"runtime {name!r}", "there is already one of this name; choose another")
 
         def register(function: R) -> R:
+            self._brought.add("@c.runtime")
             self._runtimes[name] = FunctionRuntime(function)
             return function
 

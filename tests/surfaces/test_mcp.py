@@ -49,7 +49,7 @@ async def over_http(
     headers = {"authorization": f"Bearer {token or door.token}"}
     if session is not None:
         headers["clutch-session"] = session
-    async with AsyncClient(headers=headers) as http:
+    async with AsyncClient(headers=headers, timeout=60) as http:
         transport = streamable_http_client(f"{door.clutch.url}/mcp", http_client=http)
         who = Implementation(name=name, version="1")
         async with Client(transport, client_info=who, mode=mode) as client:

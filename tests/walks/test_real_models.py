@@ -272,7 +272,7 @@ async def test_a_dead_address_is_given_up_after_a_few_tries(tmp_path: Path) -> N
         policy=replace(ONE_ROOM, life=life),
         workspace=tmp_path,
     ) as clutch:
-        result = await asyncio.wait_for((await clutch.spawn("x"))._result(), DEADLINE_S)
+        result = await asyncio.wait_for((await clutch.spawn("x")).result(), DEADLINE_S)
     assert result.outcome == "error"
     assert "Cannot connect" in (result.error or "")
     assert "(3 times)" in (result.error or "")

@@ -55,6 +55,7 @@ async def _serve(wishes: Wishes, *, as_json: bool) -> None:
 
     home, is_background = home_of(wishes.state), wishes.is_background
     clutch = Clutch(
+        embedded=True,
         state=home,
         database=wishes.database,
         model=wishes.model,

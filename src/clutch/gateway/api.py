@@ -12,10 +12,9 @@ written. Who starts and stops the engine is not known here: see `wiring`.
 from __future__ import annotations
 
 import asyncio
-import json
 import time
-from collections.abc import AsyncGenerator, Awaitable, Callable, Generator, Mapping, Sequence
-from contextlib import AbstractAsyncContextManager, AsyncExitStack
+from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Mapping
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, aclosing
 from dataclasses import dataclass
 from types import TracebackType
 from typing import Any, Literal, Protocol, Self, TypeVar, Unpack
@@ -23,10 +22,8 @@ from weakref import WeakValueDictionary
 
 from clutch.core import authority, keys, routes
 from clutch.core.admission import Refused, SpawnRequest
-from clutch.core.attachments import StoredFile
-from clutch.core.authority import EVERY_SCOPE, OperatorCaller, root_rights
-from clutch.core.events import Verdict
-from clutch.core.model import LetterKind, Outcome, Route
+from clutch.core.authority import OperatorCaller, root_rights
+from clutch.core.model import LetterKind, Route
 from clutch.engine import spawning
 from clutch.engine.insisting import surely
 from clutch.engine.kit import Kit
@@ -38,17 +35,23 @@ from clutch.errors import (
     InvalidInput,
     NotFound,
     SpawnRefused,
-    StoreError,
 )
 from clutch.gateway import reads
 from clutch.gateway.chat import MAIN_SESSION as MAIN_SESSION
 from clutch.gateway.checks import check_key, check_text, in_surface_spelling, main_session, task_number
 from clutch.gateway.commands import PERSON, is_command, run_command, run_in_thread
+from clutch.gateway.desk import Desk
+from clutch.gateway.handles import Event as Event
+from clutch.gateway.handles import Port
+from clutch.gateway.handles import Question as Question
+from clutch.gateway.handles import Task as Task
+from clutch.gateway.handles import TaskResult as TaskResult
 from clutch.gateway.leaving import Leaving, Visits
+from clutch.gateway.local import AS_PROGRAM, Local
+from clutch.gateway.local import PROGRAM as PROGRAM
 from clutch.gateway.objects import Object
 from clutch.gateway.spawns import Asked, OnFullWord, Spawns, arguments, check_on_full
 from clutch.gateway.waiting import Waiting
-from clutch.ports import FilesFailed
 from clutch.protocol import (
     control,
     events,
@@ -72,18 +75,16 @@ from clutch.protocol.outbox import AtCounter
 from clutch.protocol.questions import Decision, QuestionKind
 from clutch.protocol.questions import UnknownQuestion as UnknownQuestion
 from clutch.protocol.spawn import Order
-from clutch.protocol.targets import Standpoint
 from clutch.store.door import DoorStats, Keys, Tx
 
 T = TypeVar("T")
 
 PAUSE_S = 0.02  # between two looks: under load every commit is a change
 CHANNEL = "api"  #: the route of sessions opened here; `reply` is its counter
-PROGRAM = OperatorCaller(EVERY_SCOPE, "api")  #: whoever embeds Clutch may do everything
-AS_PROGRAM = Standpoint(PROGRAM, "api")
 EVENT_CHARS_MAX = 4096  # an event is a line; whatever is longer is a message
 NOT_ENTERED = "Clutch works inside `async with Clutch(...) as c:` only; this one was not entered"
 ENTERED_BEFORE = "this Clutch was entered before; make a new one: `async with Clutch(...) as c:`"
+ELSEWHERE = "this Clutch is a client of the gateway that owns the state directory; only that one can do this"
 CLOSED = "this Clutch is closed; its tasks go on at the next start, and `get` finds them by their id"
 
 
@@ -96,148 +97,42 @@ class Running(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class _Inside:
-    """What is there between entering and leaving."""
+    """What is there between entering and leaving, in the process that has the engine."""
 
     kit: Kit
     waiting: Waiting
     spawns: Spawns
+    port: Local
 
 
-@dataclass(frozen=True, slots=True)
-class TaskResult:
-    """`text` is what the child said last, also the partial text of one that failed."""
+class Away(Port, Protocol):
+    """A gateway in another process, and what this one asks of it."""
 
-    outcome: Outcome
-    text: str | None
-    error: str | None
-    value: Any = None  #: what was submitted, if a form was asked for (`output_schema`)
-    files: tuple[StoredFile, ...] = ()  #: what it hands over; `Task.read_file` has the contents
+    async def spawn(
+        self, args: Mapping[str, Any], session: str, on_full: OnFullWord | None
+    ) -> Mapping[str, Any]:
+        """The answer of `sessions_spawn`. Raises SpawnRefused, InvalidInput, IdempotencyConflict."""
+        ...
 
-    @property
-    def is_ok(self) -> bool:
-        return self.outcome is Outcome.OK
+    async def tasks(self, **asked: Any) -> list[Object]: ...
 
+    def events(self) -> AsyncGenerator[Event, None]: ...
 
-class Task:
-    """A handle on durable work. Losing it loses nothing: `Clutch.get(id)` gives another one."""
+    async def questions(self) -> list[Question]: ...
 
-    def __init__(self, clutch: Gateway, number: int, label: str, session_key: str) -> None:
-        self._clutch, self._number = clutch, number
-        self.id = keys.task_id(number)
-        self.label = label
-        self.session_key = session_key
+    async def answer(self, question: Question, decision: str, text: str) -> None: ...
 
-    def __repr__(self) -> str:
-        return f"<Task {self.id} {self.label!r}>"
+    async def say(self, text: str, session: str, key: str | None) -> str: ...
 
-    def __await__(self) -> Generator[Any, None, TaskResult]:
-        return self._result().__await__()
+    async def command(self, line: str, session: str, key: str | None) -> str: ...
 
-    async def _result(self) -> TaskResult:
-        ended = await self._clutch._waiting.end_of(self._number)
-        value = None if ended.value is None else json.loads(ended.value)
-        return TaskResult(ended.outcome, ended.text, ended.error, value, ended.files)
+    async def notify(self, text: str, session: str) -> bool: ...
 
-    async def info(self) -> Object:
-        """All there is to know about it now, in the form every surface shows: phase, use, delivery, plan, evidence."""
-        return await self._clutch._kit.door.read(reads.known, self._number)
+    async def wake(self, session: str) -> None: ...
 
-    async def why(self) -> Object:
-        """How it came to where it is: `timeline`, `deliveries`, and `stuck` with the gate it waits at."""
-        return await self._clutch._kit.door.read(reads.why, AS_PROGRAM, self.id)
+    async def reply(self, session: str) -> str: ...
 
-    async def read_file(self, name: str) -> bytes:
-        """A file it hands over, as long as it is kept. Raises NotFound."""
-        files = self._clutch._kit.files
-        try:
-            if files is not None:
-                return await files.read(self._number, name)
-        except FilesFailed as error:
-            raise NotFound(f"{name[:80]!r} of {self.id}: {error}") from error
-        raise NotFound("no files are kept here")
-
-    async def kill(self, reason: str = "killed") -> tuple[str, ...]:
-        """The task and everything below it. The ids of what was stopped; empty when all had finished.
-
-        Raises StoreError when nothing could be written: nothing has stopped then."""
-        report = await self._verbs.kill(PROGRAM, self._number, reason)
-        if report.not_stopped:
-            raise StoreError(f"not stopped: {report.not_stopped[0][1]}")
-        return _ids(report.stopped)
-
-    async def steer(self, text: str) -> None:
-        """A new instruction takes the place of what runs now. A finished task refuses: NotPossible."""
-        await self._verbs.steer(PROGRAM, self._number, text)
-
-    async def send(self, text: str, *, wait_seconds: float | None = None) -> str | None:
-        """A follow-up. The first new words of the child; None when it says nothing within the time."""
-        return (await self._verbs.send(PROGRAM, self._number, text, wait_seconds)).reply
-
-    async def pause(self) -> tuple[str, ...]:
-        """The task and everything below it stop at their next step and free their slots. Those that changed."""
-        return _ids(await self._verbs.pause(PROGRAM, self._number))
-
-    async def resume(self) -> tuple[str, ...]:
-        return _ids(await self._verbs.resume(PROGRAM, self._number))
-
-    async def retry(self, text: str = "") -> None:
-        """A finished task starts anew from an empty transcript, with other words if some are given."""
-        await self._verbs.retry(PROGRAM, self._number, text)
-
-    async def continue_(self, text: str) -> None:
-        """A finished task goes on in its transcript."""
-        await self._verbs.continue_(PROGRAM, self._number, text)
-
-    async def approve(self, plan_hash: str, text: str = "") -> None:
-        """Its plan, as it was shown. Raises PlanChanged when there is another one by now."""
-        await self._verbs.approve(PROGRAM, self._number, plan_hash, text)
-
-    async def reject(self, plan_hash: str, reason: str, *, then: Literal["revise", "end"] = "revise") -> None:
-        if then not in ("revise", "end"):
-            raise InvalidInput("then", 'must be "revise" or "end"')
-        check_text("reason", reason, self._clutch._kit.policy.control.steer_chars_max)
-        await self._verbs.reject(PROGRAM, self._number, plan_hash, reason, Verdict(then))
-
-    async def remove(self) -> None:
-        """Finished and delivered, it leaves the quota of its requester."""
-        await self._verbs.remove(PROGRAM, self._number)
-
-    async def redeliver(self) -> None:
-        """A result that could not be told is told again."""
-        await self._verbs.redeliver(PROGRAM, self._number)
-
-    async def dismiss(self) -> None:
-        """A result that could not be told need not be."""
-        await self._verbs.dismiss(PROGRAM, self._number)
-
-    @property
-    def _verbs(self) -> Verbs:
-        return self._clutch._verbs
-
-
-def _ids(numbers: Sequence[int]) -> tuple[str, ...]:
-    return tuple(keys.task_id(number) for number in numbers)
-
-
-@dataclass(frozen=True, slots=True)
-class Event:
-    """`name`: lifecycle:start|end|error, assistant:text|thinking, tool:start|output|end, usage, question."""
-
-    name: str
-    task_id: str
-    data: Any
-
-
-@dataclass(frozen=True, slots=True)
-class Question:
-    """Something that waits for a person. `hash` binds the answer to exactly what was shown."""
-
-    id: int
-    kind: QuestionKind
-    detail: Mapping[str, Any]  #: of a plan its text: `detail["plan"]`
-    hash: str
-    session_key: str
-    task_id: str | None  #: None = a main agent asks
+    async def settled(self, session: str) -> None: ...
 
 
 def _question(item: Item) -> Question:
@@ -257,6 +152,9 @@ class Gateway:
         self._sessions: dict[str, int] = {}
         self._was_entered = False
         self._inside: _Inside | None = None
+        self._away: Away | None = None  #: somebody else has the engine
+        self._group: asyncio.TaskGroup | None = None  #: of what is done at the end of tasks
+        self._works: set[asyncio.Task[None]] = set()
         self.visits = Visits()  #: of those who come through a surface
         self.leaving: Leaving | None = None  #: None: part of a program, which decides itself when to end
         self.under_way: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()  #: commands, by key
@@ -272,9 +170,30 @@ class Gateway:
             watch = group.create_task(waiting.run())
             stack.callback(watch.cancel)
             stack.callback(self._close, waiting)
+            await self._lend_group(stack)
             self._stack = stack.pop_all()
-        self._inside = _Inside(kit, waiting, Spawns(kit, waiting, self._surely))
+        self._inside = _Inside(
+            kit, waiting, Spawns(kit, waiting, self._surely), Local(kit, waiting, Desk(self))
+        )
         return self
+
+    async def _lend_group(self, stack: AsyncExitStack) -> None:
+        """Whoever still waits for an end when it closes is let go."""
+        self._group = await stack.enter_async_context(asyncio.TaskGroup())
+        stack.callback(self._end_group)
+
+    def _end_group(self) -> None:
+        self._group = None
+        for work in self._works:
+            work.cancel()
+
+    def _start(self, work: Coroutine[Any, Any, None]) -> None:
+        if self._group is None:
+            work.close()
+            raise ClutchError(CLOSED if self._was_entered else NOT_ENTERED)
+        task = self._group.create_task(work)
+        self._works.add(task)
+        task.add_done_callback(self._works.discard)
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
@@ -288,9 +207,15 @@ class Gateway:
         waiting.give_up(CLOSED)
 
     def _open(self) -> _Inside:
+        if self._away is not None:
+            raise ClutchError(ELSEWHERE)
         if self._inside is None:
             raise ClutchError(CLOSED if self._was_entered else NOT_ENTERED)
         return self._inside
+
+    @property
+    def _acts(self) -> Port:
+        return self._open().port if self._away is None else self._away
 
     @property
     def kit(self) -> Kit:
@@ -328,7 +253,7 @@ class Gateway:
         session: str = MAIN_SESSION,
         on_full: OnFullWord | None = None,
         **asked: Unpack[Asked],
-    ) -> Task:
+    ) -> Task[Any]:
         """A child of `session`, on disk when this returns. Raises InvalidInput, SpawnRefused, IdempotencyConflict.
 
         label: a name to show; without one, the beginning of the task.
@@ -350,6 +275,10 @@ class Gateway:
         on_full: "queue" waits while a limit is reached that has room again by itself (children, descendants,
             retained), in the order they came; "reject" raises. Cancelled while it waits, it leaves nothing."""
         check_on_full(on_full)
+        if self._away is not None:
+            said = await in_surface_spelling(_as_written, arguments(task, asked))
+            got_away = await self._away.spawn(said, session, on_full)
+            return Task(self, got_away["taskId"], got_away["label"], got_away["childSessionKey"])
         self._check_accepts()
         request = await in_surface_spelling(self._open().spawns.wanted, arguments(task, asked))
         _, got = await self._spawned(session, request, on_full)
@@ -357,13 +286,15 @@ class Gateway:
             raise SpawnRefused(got)
         if isinstance(got, Refused):
             raise IdempotencyConflict(got.error) if got.is_conflict else SpawnRefused(got.error, got.limit)
-        return Task(self, got.task_id, got.label, got.session_key)
+        return Task(self, keys.task_id(got.task_id), got.label, got.session_key)
 
     async def would_spawn(
         self, task: str, *, session: str = MAIN_SESSION, **asked: Unpack[Asked]
     ) -> Mapping[str, Any]:
         """What `spawn` would be answered now: model, thinking, context and warnings, or why not. Writes nothing."""
         fields = arguments(task, asked) | {"dry_run": True}
+        if self._away is not None:
+            return await self._away.spawn(await in_surface_spelling(_as_written, fields), session, None)
         request = await in_surface_spelling(self._open().spawns.wanted, fields)
         return spawning.answer(*await self._spawned(session, request, None))
 
@@ -382,13 +313,22 @@ class Gateway:
             return spawning.wrong(error)
         return spawning.answer(*await self._spawned(session, request, on_full))
 
-    async def get(self, task_id: str) -> Task:
+    async def get(self, task_id: str) -> Task[Any]:
         """A task by its id, also one of an earlier start. Raises InvalidInput, NotFound."""
-        kit, number = self._kit, task_number(task_id)
-        known = await kit.door.read(results.known, number)
+        number = task_number(task_id)
+        if self._away is not None:
+            return self._shown(await self._away.info(task_id))
+        known = await self._kit.door.read(results.known, number)
         if known is None:
             raise NotFound(f"there is no task {task_id}")
-        return Task(self, number, *known)
+        return Task(self, keys.task_id(number), *known)
+
+    async def read_file(self, task_id: str, name: str) -> bytes:
+        """For surfaces: a file that a task hands over. Raises NotFound."""
+        return await self._acts.read_file(task_id, name)
+
+    def _shown(self, task: Object) -> Task[Any]:
+        return Task(self, task["taskId"], task["label"], task["sessionKey"] or "")
 
     async def tasks(
         self,
@@ -399,8 +339,12 @@ class Gateway:
         label: str | None = None,
         undelivered: bool = False,
         limit: int = 200,
-    ) -> list[Task]:
+    ) -> list[Task[Any]]:
         """The oldest first, at most `limit`. `requester`: a session key or task id. Raises InvalidInput, NotFound."""
+        if self._away is not None:
+            asked = {"requester": requester, "phase": phase, "outcome": outcome, "label": label}
+            found = await self._away.tasks(**asked, undelivered=undelivered, limit=limit)
+            return [self._shown(task) for task in found]
         door = self._kit.door
         asker = None if requester is None else await door.read(reads.session_number, AS_PROGRAM, requester)
         wanted = Wanted(
@@ -411,12 +355,19 @@ class Gateway:
             is_undelivered=undelivered,
         )
         page = await door.read(listing.page, wanted, limit)
-        return [Task(self, view.task_id, view.label, view.session_key or "") for view in page.tasks]
+        return [
+            Task(self, keys.task_id(view.task_id), view.label, view.session_key or "") for view in page.tasks
+        ]
 
     async def events(self) -> AsyncGenerator[Event, None]:
         """What happens now, from here on: words as they come, tools, usage, starts and ends.
 
         A view, not the truth: a reader who falls far behind loses the oldest, and never slows a run."""
+        if self._away is not None:
+            async with aclosing(self._away.events()) as stream:
+                async for event in stream:
+                    yield event
+            return
         bus = self._kit.bus
         watcher = bus.watch()
         try:
@@ -429,6 +380,8 @@ class Gateway:
 
     async def questions(self) -> list[Question]:
         """Everything that waits for somebody to decide, plans too, oldest first."""
+        if self._away is not None:
+            return await self._away.questions()
         return [_question(item) for item in await self._kit.door.read(needs_you.waiting)]
 
     async def answer(
@@ -439,6 +392,8 @@ class Gateway:
         Raises UnknownQuestion when somebody else was first, PlanChanged when there is another plan by now."""
         if decision not in ("approve", "reject", "answer"):
             raise InvalidInput("decision", 'must be "approve", "reject" or "answer"')
+        if self._away is not None:
+            return await self._away.answer(question, decision, text)
         if question.kind is not QuestionKind.PLAN:
             await self._verbs.answer(PROGRAM, question.id, Decision(decision), text, question.hash)
         elif decision == "approve":
@@ -463,6 +418,8 @@ class Gateway:
 
         Gives the id of the letter: the same for the same key. A slash command (`/subagents list`) is carried out
         for `caller` instead, and answered where the agent would answer."""
+        if self._away is not None:
+            return await self._away.say(text, session, idempotency_key)
         kit = self._kit
         check_key(idempotency_key)
         check_text("text", text, kit.policy.limits.task_bytes_max)
@@ -487,6 +444,8 @@ class Gateway:
     ) -> str:
         """A slash command, and the text that answers it: the same for the same key, and nothing is done again."""
         check_key(idempotency_key)
+        if self._away is not None:
+            return await self._away.command(line, session, idempotency_key)
         check_text("line", line, self._kit.policy.limits.task_bytes_max)
         key = None if idempotency_key is None else f"{session}:{idempotency_key}"
         return await run_command(self, session, line, caller, key)
@@ -499,6 +458,8 @@ class Gateway:
         """Something happened: the agent reads it in its next turn. Wakes nobody; `wake` does.
 
         The newest 20 are kept. False: the newest one that waits says the same."""
+        if self._away is not None:
+            return await self._away.notify(text, session)
         kit = self._kit
         check_text("text", text, EVENT_CHARS_MAX)
         receiver = await self._session(session)
@@ -508,6 +469,8 @@ class Gateway:
         """The agent looks up within a quarter of a second, or after its turn; once, however many ask until then.
 
         Without an event and without a HEARTBEAT.md in its workspace there is nothing to look at, and no model call."""
+        if self._away is not None:
+            return await self._away.wake(session)
         kit, sleeper = self._kit, await self._session(session)
         await self._tx(sleeper, heartbeat.wake, kit.policy, sleeper)
 
@@ -536,6 +499,8 @@ class Gateway:
 
     async def reply(self, *, session: str = MAIN_SESSION) -> str:
         """The oldest words of this main agent that nobody has taken yet; waits for them. Each is given once."""
+        if self._away is not None:
+            return await self._away.reply(session)
         speaker = await self._session(session)
         while True:
             change = self._waiting.next_change
@@ -567,6 +532,8 @@ class Gateway:
 
     async def settled(self, *, session: str = MAIN_SESSION) -> None:
         """Wait until nothing is left to do for this session or anywhere below it."""
+        if self._away is not None:
+            return await self._away.settled(session)
         root = await self._session(session)
         while True:
             change = self._waiting.next_change
@@ -615,3 +582,8 @@ class Gateway:
 
     async def _surely(self, ask: Callable[[], Awaitable[T]]) -> T:
         return await surely(self._kit.policy.work.tick_s, ask)
+
+
+async def _as_written(args: Mapping[str, object]) -> Mapping[str, object]:
+    """Whoever does the work checks them."""
+    return args

@@ -63,11 +63,11 @@ class Desk:
     async def kill(self, caller: Caller, target: str, reason: str) -> Object:
         return objects.killed(await self._verbs.kill(caller, await self._number(caller, target), reason))
 
-    async def steer(self, caller: Caller, target: str, text: str, key: str | None) -> Object:
+    async def steer(self, caller: Caller, target: str, text: str, key: str | None = None) -> Object:
         return objects.steered(await self._verbs.steer(caller, await self._number(caller, target), text, key))
 
     async def send(
-        self, caller: Caller, target: str, text: str, wait_s: float | None, key: str | None
+        self, caller: Caller, target: str, text: str, wait_s: float | None = None, key: str | None = None
     ) -> Object:
         sent = await self._verbs.send(caller, await self._number(caller, target), text, wait_s, key)
         return {"status": sent.status.value} | ({} if sent.reply is None else {"reply": sent.reply})
@@ -78,12 +78,12 @@ class Desk:
     async def resume(self, caller: Caller, target: str) -> Object:
         return {"changed": objects.ids(await self._verbs.resume(caller, await self._number(caller, target)))}
 
-    async def retry(self, caller: Caller, target: str, text: str, key: str | None) -> Object:
+    async def retry(self, caller: Caller, target: str, text: str, key: str | None = None) -> Object:
         number = await self._number(caller, target)
         await self._verbs.retry(caller, number, text, key)
         return await self._started_again(number)
 
-    async def continue_(self, caller: Caller, target: str, text: str, key: str | None) -> Object:
+    async def continue_(self, caller: Caller, target: str, text: str, key: str | None = None) -> Object:
         number = await self._number(caller, target)
         await self._verbs.continue_(caller, number, text, key)
         return await self._started_again(number)

@@ -47,7 +47,7 @@ class Client:
     session: str | None = None
 
     def get(self, path: str, *, patience_s: float = PATIENCE_S, **query: object) -> Any:
-        wanted = {name: _text(value) for name, value in query.items() if value is not None}
+        wanted = {name: query_text(value) for name, value in query.items() if value is not None}
         return self._ask("GET", f"{path}?{urlencode(wanted)}" if wanted else path, None, {}, patience_s)
 
     def post(
@@ -61,18 +61,18 @@ class Client:
         return self._ask("POST", path, body or {}, {"Idempotency-Key": key} if key else {}, patience_s)
 
     def delete(self, path: str, **query: object) -> Any:
-        wanted = {name: _text(value) for name, value in query.items() if value is not None}
+        wanted = {name: query_text(value) for name, value in query.items() if value is not None}
         return self._ask("DELETE", f"{path}?{urlencode(wanted)}" if wanted else path, None, {}, PATIENCE_S)
 
     def events(self, **query: object) -> Iterator[tuple[str, dict[str, Any]]]:
         """What happens from now on, by its stable name, until the gateway stops or this one is too slow."""
-        wanted = {name: _text(value) for name, value in query.items() if value is not None}
+        wanted = {name: query_text(value) for name, value in query.items() if value is not None}
         path = f"/v1/events?{urlencode(wanted)}"
         with self._line(SILENCE_S) as line:
             line.request("GET", path, headers={"Authorization": f"Bearer {self.token}"})
             answer = line.getresponse()
             if answer.status >= 300:
-                _heard(answer.status, answer.read())
+                heard(answer.status, answer.read())
             yield "here", {}
             yield from _events(answer)
 
@@ -106,7 +106,7 @@ class Client:
         with self._line(patience_s) as line:
             line.request(method, path, None if body is None else json.dumps(body), sent)
             answer = line.getresponse()
-            return _heard(answer.status, answer.read())
+            return heard(answer.status, answer.read())
 
 
 def connect(home: Path) -> Client:
@@ -135,7 +135,7 @@ def _path(where: str, target: str, *rest: str) -> str:
     return "/".join((where, quote(target, safe=""), *rest))
 
 
-def _text(value: object) -> str:
+def query_text(value: object) -> str:
     return ("true" if value else "false") if isinstance(value, bool) else str(value)
 
 
@@ -149,7 +149,7 @@ def _events(lines: Iterable[bytes]) -> Iterator[tuple[str, dict[str, Any]]]:
             yield name, json.loads(value)
 
 
-def _heard(status: int, body: bytes) -> Any:
+def heard(status: int, body: bytes) -> Any:
     try:
         said = json.loads(body)
     except ValueError as error:
@@ -165,9 +165,9 @@ def refusal_of(said: Any) -> Mapping[str, Any]:
         return {}
     error = said.get("error", said)
     if isinstance(error, str):
-        code = "forbidden" if said.get("status") == "forbidden" else "invalid_input"
+        guessed = "forbidden" if said.get("status") == "forbidden" else "invalid_input"
         return {
-            "code": code,
+            "code": said.get("code", guessed),
             "message": error,
             **{name: said[name] for name in ("limit", "field") if name in said},
         }

@@ -26,6 +26,7 @@ from clutch.errors import (
     StoreError,
     StoreRefused,
 )
+from clutch.gateway.checks import snake
 from clutch.protocol.control import AlreadyFinished, NotPossible, PlanChanged
 from clutch.protocol.questions import QuestionChanged, UnknownQuestion
 
@@ -123,3 +124,35 @@ def problem_of(error: ClutchError) -> Problem:
             return Problem("unavailable", message)
         case _:
             return Problem("internal", message)
+
+
+def error_of(said: Mapping[str, Any]) -> ClutchError:
+    """The other way round, for a program that asks from another process: what it would have met in this one."""
+    message, rule = str(said.get("message", "")), said.get("rule")
+    match said.get("code"):
+        case "invalid_input":
+            field = str(said.get("field", "input"))
+            return InvalidInput(snake(field), rule or message.removeprefix(f"{field}: "))
+        case "not_found":
+            return NotFound(message, said.get("candidates", ()))
+        case "ambiguous":
+            return AmbiguousTarget(message, said.get("candidates", ()))
+        case "plan_changed":
+            return PlanChanged(message)
+        case "already_finished":
+            return AlreadyFinished(message)
+        case "idempotency_conflict":
+            return IdempotencyConflict(message)
+        case "rate_limited":
+            wait_s = float(said.get("retryAfterSeconds", 0))
+            return RateLimited(message.partition("; try again")[0], retry_after_s=wait_s)
+        case "forbidden" if rule == "state":
+            return NotPossible(message)
+        case "forbidden" if rule is None:
+            return SpawnRefused(message, said.get("limit"))
+        case "forbidden":
+            return Forbidden(str(rule), message)
+        case "unavailable":
+            return StoreError(message)
+        case _:
+            return ClutchError(message)

@@ -159,6 +159,11 @@ class File(Answer):
     sha256: str
 
 
+class FileContent(Answer):
+    name: str
+    content: str  #: base64
+
+
 class Late(Answer):
     text: str
     at: Moment
@@ -453,3 +458,22 @@ class Said(Answer):
 
 class ProblemAnswer(Answer):
     error: Said
+
+
+# ---- a main session ----------------------------------------------------------------------------------
+
+
+class CommandText(Answer):
+    text: str
+
+
+class Notified(Answer):
+    is_new: bool
+
+
+class Woken(Answer):
+    status: Literal["accepted"]
+
+
+class Settled(Answer):
+    settled: bool

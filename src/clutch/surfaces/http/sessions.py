@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import Annotated
 
 from pydantic import Field
@@ -67,6 +68,50 @@ async def halt(ask: Ask[Body, Query]) -> Reply:
     return Reply({"stopped": await ask.house.desk.halt(ask.caller, ask.path["key"])})
 
 
+class Line(Body):
+    line: str
+
+
+async def command(ask: Ask[Line, Query]) -> Reply:
+    """A slash command, and the text that answers it."""
+    said = await ask.house.gateway.command(
+        ask.body.line, session=ask.path["key"], caller=ask.caller, idempotency_key=ask.key
+    )
+    return Reply({"text": said})
+
+
+async def notify(ask: Ask[Words, Query]) -> Reply:
+    """Something happened: the agent reads it in its next turn."""
+    return Reply({"isNew": await ask.house.gateway.notify(ask.body.text, session=ask.path["key"])})
+
+
+async def wake(ask: Ask[Body, Query]) -> Reply:
+    """The agent looks up, or does so after its turn."""
+    await ask.house.gateway.wake(session=ask.path["key"])
+    return Reply({"status": "accepted"}, 202)
+
+
+class SettledQuery(Query):
+    timeout_seconds: Annotated[float, Field(alias="timeoutSeconds", ge=0, le=WAIT_S_MAX)] = 30.0
+
+
+async def settled(ask: Ask[Body, SettledQuery]) -> Reply:
+    """Whether nothing is left to do for this session or anywhere below it; waits for that."""
+    waited = ask.house.gateway.settled(session=ask.path["key"])
+    closing = asyncio.ensure_future(ask.house.closing.wait())
+    waiting = asyncio.ensure_future(waited)
+    try:
+        await asyncio.wait(
+            {closing, waiting}, timeout=ask.query.timeout_seconds, return_when=asyncio.FIRST_COMPLETED
+        )
+        if waiting.done():
+            waiting.result()
+        return Reply({"settled": waiting.done()})
+    finally:
+        closing.cancel()
+        waiting.cancel()
+
+
 class DeleteQuery(Query):
     kill: bool = False
     force: bool = False
@@ -100,4 +145,15 @@ ENTRIES = (
     Entry("POST", "/v1/sessions/{key}/messages", Scope.WRITE, say, Words, answer=answers.Letter, status=202),
     Entry("POST", "/v1/sessions/{key}/replies", Scope.WRITE, hear, Listening, answer=answers.NextWords),
     Entry("POST", "/v1/sessions/{key}/halt", Scope.WRITE, halt, answer=answers.Halted),
+    Entry("POST", "/v1/sessions/{key}/command", Scope.WRITE, command, Line, answer=answers.CommandText),
+    Entry("POST", "/v1/sessions/{key}/notify", Scope.WRITE, notify, Words, answer=answers.Notified),
+    Entry("POST", "/v1/sessions/{key}/wake", Scope.WRITE, wake, answer=answers.Woken, status=202),
+    Entry(
+        "GET",
+        "/v1/sessions/{key}/settled",
+        Scope.READ,
+        settled,
+        query=SettledQuery,
+        answer=answers.Settled,
+    ),
 )

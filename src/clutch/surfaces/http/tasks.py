@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 from typing import Annotated
 
 from pydantic import Field
@@ -74,6 +75,13 @@ async def replay(ask: Ask[Body, PageQuery]) -> Reply:
     return Reply(await ask.house.reads(reads.replay, *known))
 
 
+async def file(ask: Ask[Body, Query]) -> Reply:
+    """A file that a task hands over, as long as it is kept; `content` in base64."""
+    found = await ask.house.reads(reads.task, ask.who, ask.target)
+    content = await ask.house.gateway.read_file(found["taskId"], ask.path["name"])
+    return Reply({"name": ask.path["name"], "content": base64.b64encode(content).decode()})
+
+
 async def result(ask: Ask[Body, Query]) -> Reply:
     """What a task that has ended said last; `value` if a form was asked for, and the files it hands over."""
     return Reply(await ask.house.reads(reads.result, ask.who, ask.target))
@@ -100,6 +108,7 @@ ENTRIES = (
     ),
     Entry("GET", "/v1/tasks/{target}/why", Scope.READ, why, answer=answers.Why, tool="why"),
     Entry("GET", "/v1/tasks/{target}/replay", Scope.READ, replay, query=PageQuery, answer=answers.Journal),
+    Entry("GET", "/v1/tasks/{target}/files/{name}", Scope.READ, file, answer=answers.FileContent),
     Entry("GET", "/v1/tasks/{target}/result", Scope.READ, result, answer=answers.Result, tool="result"),
     Entry(
         "GET",

@@ -1,0 +1,277 @@
+"""The port of a program whose state directory another process owns: everything is asked of that gateway, over HTTP.
+
+One stream of events serves all who wait for a task, however many they are. A gateway that is started again is found
+again, and the stream goes on where it was; one that stays away is told to everybody who waits.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import importlib
+import json
+from collections.abc import AsyncGenerator, AsyncIterator, Mapping
+from contextlib import aclosing, asynccontextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+from urllib.parse import quote
+from uuid import uuid4
+
+from clutch.core import keys
+from clutch.core.attachments import StoredFile
+from clutch.core.model import Outcome
+from clutch.errors import ClutchError, NoGateway, NotFound, SpawnRefused
+from clutch.gateway.handles import Event, Question, TaskResult
+from clutch.gateway.objects import Object
+from clutch.gateway.spawns import FREED_BY_TIME
+from clutch.protocol.questions import QuestionKind, UnknownQuestion
+from clutch.surfaces import client
+from clutch.surfaces.client import Declined, task_path
+from clutch.surfaces.problems import error_of
+
+if TYPE_CHECKING:
+    import aiohttp
+
+ANSWER_S = 90.0  #: the longest wait of a handler is a minute
+CONNECT_S = 5.0
+WAIT_S = 50.0  #: one question; asked again until there is an answer
+AGAIN_S, GONE_S = 0.2, 30.0  #: between two looks for a gateway that went away, and when to stop looking
+EVENT_BYTES_MAX = 4 * 1024 * 1024
+_FIELDS = {"plan_hash": "planHash", "wait_s": "waitSeconds"}
+
+
+class Remote:
+    """Entered, it works until it is left."""
+
+    def __init__(self, home: Path) -> None:
+        self._home = home
+        self._waiters: dict[str, asyncio.Future[TaskResult[Any]]] = {}
+        self._waits = asyncio.Event()
+        self._session: aiohttp.ClientSession
+
+    @asynccontextmanager
+    async def open(self) -> AsyncIterator[None]:
+        """Raises NoGateway when nobody answers."""
+        aiohttp = await asyncio.to_thread(importlib.import_module, "aiohttp")
+        self._broken: tuple[type[Exception], ...] = (aiohttp.ClientError, OSError, TimeoutError)
+        self._session = aiohttp.ClientSession(
+            connector=aiohttp.TCPConnector(limit=0),
+            timeout=aiohttp.ClientTimeout(total=ANSWER_S, sock_connect=CONNECT_S),
+            cookie_jar=aiohttp.DummyCookieJar(),
+            read_bufsize=EVENT_BYTES_MAX,
+        )
+        async with self._session:
+            await self._get("/v1/health")
+            watch = asyncio.create_task(self._watch())
+            try:
+                yield
+            finally:
+                watch.cancel()
+
+    def give_up(self, error: ClutchError) -> None:
+        for future in self._waiters.values():
+            if not future.done():
+                future.set_exception(error)
+                future.exception()  # whoever awaits it hears; an abandoned one must not complain
+        self._waiters.clear()
+
+    # ---- asking --------------------------------------------------------------------------------------
+
+    async def _get(self, path: str, **query: Any) -> Any:
+        said = {name: client.query_text(value) for name, value in query.items() if value is not None}
+        return await self._ask("GET", path, params=said)
+
+    async def _post(self, path: str, body: Mapping[str, Any] | None = None, key: str | None = None) -> Any:
+        return await self._ask("POST", path, json=body or {}, headers={"Idempotency-Key": key or uuid4().hex})
+
+    async def _ask(self, method: str, path: str, *, headers: Mapping[str, str] = {}, **sent: Any) -> Any:
+        """A request under a key is asked again when the first one was cut off: it finds what it did."""
+        for is_last in (not headers, True):
+            where, opened = self._place(path)
+            try:
+                async with self._session.request(method, where, headers={**opened, **headers}, **sent) as got:
+                    return client.heard(got.status, await got.read())
+            except Declined as declined:
+                raise error_of(declined.said) from declined
+            except self._broken as error:
+                if is_last:
+                    raise NoGateway(f"the gateway of {self._home} does not answer: {error}") from error
+        raise AssertionError("the last one raises")
+
+    def _place(self, path: str) -> tuple[Any, dict[str, str]]:
+        from yarl import URL  # aiohttp's own; a path that is quoted stays as it is
+
+        found = client.connect(self._home)
+        return URL(f"{found.address.url}{path}", encoded=True), {"Authorization": f"Bearer {found.token}"}
+
+    # ---- one task ------------------------------------------------------------------------------------
+
+    async def ended(self, task_id: str) -> TaskResult[Any]:
+        future = self._waiters.get(task_id)
+        if future is None:
+            future = self._waiters[task_id] = asyncio.get_running_loop().create_future()
+            self._waits.set()
+            await self._look(task_id)
+        return await asyncio.shield(future)
+
+    async def info(self, task_id: str) -> Object:
+        return dict(await self._get(task_path(task_id)))
+
+    async def why(self, task_id: str) -> Object:
+        return dict(await self._get(task_path(task_id, "why")))
+
+    async def read_file(self, task_id: str, name: str) -> bytes:
+        said = await self._get(task_path(task_id, "files", quote(name, safe="")))
+        return base64.b64decode(said["content"])
+
+    async def act(self, verb: str, task_id: str, **said: Any) -> Object:
+        body = {_FIELDS.get(name, name): value for name, value in said.items() if value is not None}
+        return dict(await self._post(task_path(task_id, verb.rstrip("_")), body))
+
+    # ---- whoever waits -------------------------------------------------------------------------------
+
+    async def _watch(self) -> None:
+        """While somebody waits. After every connection all of them are looked at: nothing was missed then."""
+        since = asyncio.get_running_loop().time()
+        while True:
+            await self._waits.wait()
+            try:
+                async with aclosing(self._stream()) as stream:
+                    async for name, said in stream:
+                        since = asyncio.get_running_loop().time()
+                        await self._heard(name, said)
+            except NoGateway as error:
+                if asyncio.get_running_loop().time() - since > GONE_S:
+                    self.give_up(error)
+            except ClutchError as error:
+                self.give_up(error)
+            await asyncio.sleep(AGAIN_S)
+
+    async def _heard(self, name: str, said: Mapping[str, Any]) -> None:
+        if name == "":
+            for task_id in list(self._waiters):
+                await self._look(task_id)
+        elif (task := said.get("task")) is not None and task["outcome"] and task["taskId"] in self._waiters:
+            await self._look(task["taskId"])
+        if not self._waiters:
+            self._waits.clear()
+
+    async def _look(self, task_id: str) -> None:
+        try:
+            said = await self._get(task_path(task_id, "wait"), timeoutSeconds=0)
+        except NoGateway:
+            return  # the next connection looks again
+        except ClutchError as error:
+            if (future := self._waiters.pop(task_id, None)) is not None and not future.done():
+                future.set_exception(error)
+            return
+        if said["result"] is not None and (future := self._waiters.pop(task_id, None)) is not None:
+            future.set_result(_result(said["task"], said["result"]))
+
+    async def _stream(self) -> AsyncGenerator[tuple[str, Mapping[str, Any]], None]:
+        """Names and data of events; a nameless one when it is connected. Raises NoGateway when it is cut."""
+        where, headers = self._place("/v1/events")
+        try:
+            async with self._session.get(where, headers=headers, timeout=self._patient()) as got:
+                if got.status != 200:
+                    client.heard(got.status, await got.read())
+                yield "", {}
+                name = ""
+                async for line in got.content:
+                    field, _, value = line.decode().rstrip("\n").partition(": ")
+                    if field == "event":
+                        name = value
+                    elif field == "data":
+                        yield name, json.loads(value)
+        except self._broken as error:
+            raise NoGateway(f"the gateway of {self._home} went away: {error}") from error
+        except Declined as declined:
+            raise error_of(declined.said) from declined
+        raise NoGateway(f"the gateway of {self._home} closed its stream of events")
+
+    def _patient(self) -> aiohttp.ClientTimeout:
+        import aiohttp
+
+        return aiohttp.ClientTimeout(total=None, sock_connect=CONNECT_S, sock_read=ANSWER_S)
+
+    # ---- many ----------------------------------------------------------------------------------------
+
+    async def spawn(self, args: Mapping[str, Any], session: str, on_full: str | None) -> Mapping[str, Any]:
+        wanted = {"requester": session, "onFull": on_full, **args}
+        body = {name: value for name, value in wanted.items() if value is not None}
+        while True:
+            try:
+                return dict(await self._post("/v1/tasks", body, args.get("idempotencyKey")))
+            except SpawnRefused as refused:
+                if on_full == "reject" or refused.limit.get("key") not in FREED_BY_TIME:
+                    raise
+                await asyncio.sleep(AGAIN_S)
+
+    async def tasks(self, **asked: Any) -> list[Object]:
+        return list((await self._get("/v1/tasks", **asked))["tasks"])
+
+    async def events(self) -> AsyncGenerator[Event, None]:
+        async with aclosing(self._stream()) as stream:
+            async for name, said in stream:
+                if name and "taskId" in said:
+                    yield Event(name, said["taskId"], said.get("text", said))
+
+    async def questions(self) -> list[Question]:
+        return [_question(item) for item in (await self._get("/v1/inbox"))["items"]]
+
+    async def answer(self, question: Question, decision: str, text: str) -> None:
+        body = {"decision": decision, "text": text, "hash": question.hash}
+        try:
+            await self._post(f"/v1/inbox/{_item(question)}", body)
+        except NotFound as error:
+            raise UnknownQuestion(str(error)) from error
+
+    # ---- talking -------------------------------------------------------------------------------------
+
+    async def say(self, text: str, session: str, key: str | None) -> str:
+        return str((await self._post(_session(session, "messages"), {"text": text}, key))["letterId"])
+
+    async def command(self, line: str, session: str, key: str | None) -> str:
+        return str((await self._post(_session(session, "command"), {"line": line}, key))["text"])
+
+    async def notify(self, text: str, session: str) -> bool:
+        return bool((await self._post(_session(session, "notify"), {"text": text}))["isNew"])
+
+    async def wake(self, session: str) -> None:
+        await self._post(_session(session, "wake"))
+
+    async def reply(self, session: str) -> str:
+        while True:
+            said = await self._ask("POST", _session(session, "replies"), json={"waitSeconds": WAIT_S})
+            if said["reply"] is not None:
+                heard = {"heard": said["id"], "waitSeconds": 0}
+                await self._ask("POST", _session(session, "replies"), json=heard)
+                return str(said["reply"])
+
+    async def settled(self, session: str) -> None:
+        while not (await self._get(_session(session, "settled"), timeoutSeconds=WAIT_S))["settled"]:
+            pass
+
+
+def _session(key: str, what: str) -> str:
+    return f"/v1/sessions/{quote(key, safe='')}/{what}"
+
+
+def _result(task: Object, result: Object) -> TaskResult[Any]:
+    files = tuple(StoredFile(one["name"], one["bytes"], one["sha256"]) for one in result["files"])
+    return TaskResult(Outcome(result["outcome"]), result["text"], task["error"], result["value"], files)
+
+
+def _question(item: Object) -> Question:
+    """A plan is known by its task."""
+    kind = QuestionKind(item["kind"])
+    is_plan = kind is QuestionKind.PLAN
+    number = (keys.parse_task_id if is_plan else keys.parse_question_id)(item["id"])
+    detail = {"plan": item["text"]} if is_plan else item["detail"]
+    assert number is not None, "an item has an id as it is printed"
+    return Question(number, kind, detail, item["hash"], item["sessionKey"], item["taskId"])
+
+
+def _item(question: Question) -> str:
+    is_plan = question.kind is QuestionKind.PLAN
+    return (keys.task_id if is_plan else keys.question_id)(question.id)
