@@ -62,6 +62,7 @@ if TYPE_CHECKING:
         UnknownQuestion,
         UnknownTask,
     )
+    from clutch.gateway.many import as_completed, gather
     from clutch.ports import RuntimeJob, ToolContext, Verdict
     from clutch.wiring import (
         AcpAgent,
@@ -138,6 +139,8 @@ __all__ = [
     "Webhook",
     "Workspace",
     "__version__",
+    "as_completed",
+    "gather",
 ]
 
 __version__ = "0.1.0"
@@ -188,6 +191,8 @@ _ELSEWHERE = {
     "Visibility": "clutch.core.authority",
     "Webhook": "clutch.wiring",
     "Workspace": "clutch.core.model",
+    "as_completed": "clutch.gateway.many",
+    "gather": "clutch.gateway.many",
 }
 
 

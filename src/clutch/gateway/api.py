@@ -13,15 +13,18 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Mapping
+from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Iterable, Mapping
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, aclosing
 from dataclasses import dataclass
 from types import TracebackType
-from typing import Any, Literal, Protocol, Self, TypeVar, Unpack
+from typing import Any, Literal, Protocol, Self, Unpack, cast, overload
 from weakref import WeakValueDictionary
+
+from typing_extensions import TypeVar
 
 from clutch.core import authority, keys, routes
 from clutch.core.admission import Refused, SpawnRequest
+from clutch.core.agents import MAIN
 from clutch.core.authority import OperatorCaller, root_rights
 from clutch.core.model import LetterKind, Route
 from clutch.engine import spawning
@@ -36,11 +39,12 @@ from clutch.errors import (
     NotFound,
     SpawnRefused,
 )
-from clutch.gateway import reads
+from clutch.gateway import many, reads
 from clutch.gateway.chat import MAIN_SESSION as MAIN_SESSION
 from clutch.gateway.checks import check_key, check_text, in_surface_spelling, main_session, task_number
 from clutch.gateway.commands import PERSON, is_command, run_command, run_in_thread
 from clutch.gateway.desk import Desk
+from clutch.gateway.forms import form_of
 from clutch.gateway.handles import Event as Event
 from clutch.gateway.handles import Port
 from clutch.gateway.handles import Question as Question
@@ -78,8 +82,10 @@ from clutch.protocol.spawn import Order
 from clutch.store.door import DoorStats, Keys, Tx
 
 T = TypeVar("T")
+V = TypeVar("V", default=Any)
 
 PAUSE_S = 0.02  # between two looks: under load every commit is a change
+LABEL_CHARS = 72  #: of an item of a map
 CHANNEL = "api"  #: the route of sessions opened here; `reply` is its counter
 EVENT_CHARS_MAX = 4096  # an event is a line; whatever is longer is a message
 NOT_ENTERED = "Clutch works inside `async with Clutch(...) as c:` only; this one was not entered"
@@ -246,12 +252,35 @@ class Gateway:
 
     # ---- tasks ---------------------------------------------------------------------------------------
 
+    @overload
+    async def spawn(
+        self,
+        task: str,
+        *,
+        session: str = ...,
+        on_full: OnFullWord | None = ...,
+        output_type: type[V],
+        **asked: Unpack[Asked],
+    ) -> Task[V]: ...
+
+    @overload
+    async def spawn(
+        self,
+        task: str,
+        *,
+        session: str = ...,
+        on_full: OnFullWord | None = ...,
+        output_type: None = ...,
+        **asked: Unpack[Asked],
+    ) -> Task[Any]: ...
+
     async def spawn(
         self,
         task: str,
         *,
         session: str = MAIN_SESSION,
         on_full: OnFullWord | None = None,
+        output_type: type[V] | None = None,
         **asked: Unpack[Asked],
     ) -> Task[Any]:
         """A child of `session`, on disk when this returns. Raises InvalidInput, SpawnRefused, IdempotencyConflict.
@@ -269,16 +298,23 @@ class Gateway:
         sandbox: "require" refuses an agent whose tools do not run boxed.
         tools: only these; budget: {"tokens": …, "usd": …} for it and everything below it.
         output_schema: a JSON schema its result must satisfy; runtime: who does the work.
+        output_type: the same as a type that pydantic knows, and `value` is one of it.
         attachments: files by name, which the child reads as /task/in/NAME.
         session: the main or chat session it works for; the result is told to that agent too.
         idempotency_key: the same key gives the same task, never a twin; other wishes under it are an error.
         on_full: "queue" waits while a limit is reached that has room again by itself (children, descendants,
             retained), in the order they came; "reject" raises. Cancelled while it waits, it leaves nothing."""
         check_on_full(on_full)
+        form = None if output_type is None else form_of(output_type)
+        if form is not None:
+            if asked.get("output_schema") is not None:
+                raise InvalidInput("output_type", "and output_schema cannot both be given")
+            asked["output_schema"] = form.schema
+        read = None if form is None else form.read
         if self._away is not None:
             said = await in_surface_spelling(_as_written, arguments(task, asked))
             got_away = await self._away.spawn(said, session, on_full)
-            return Task(self, got_away["taskId"], got_away["label"], got_away["childSessionKey"])
+            return Task(self, got_away["taskId"], got_away["label"], got_away["childSessionKey"], read)
         self._check_accepts()
         request = await in_surface_spelling(self._open().spawns.wanted, arguments(task, asked))
         _, got = await self._spawned(session, request, on_full)
@@ -286,7 +322,7 @@ class Gateway:
             raise SpawnRefused(got)
         if isinstance(got, Refused):
             raise IdempotencyConflict(got.error) if got.is_conflict else SpawnRefused(got.error, got.limit)
-        return Task(self, keys.task_id(got.task_id), got.label, got.session_key)
+        return Task(self, keys.task_id(got.task_id), got.label, got.session_key, read)
 
     async def would_spawn(
         self, task: str, *, session: str = MAIN_SESSION, **asked: Unpack[Asked]
@@ -313,22 +349,59 @@ class Gateway:
             return spawning.wrong(error)
         return spawning.answer(*await self._spawned(session, request, on_full))
 
-    async def get(self, task_id: str) -> Task[Any]:
+    @overload
+    async def get(self, task_id: str, *, output_type: type[V]) -> Task[V]: ...
+
+    @overload
+    async def get(self, task_id: str, *, output_type: None = ...) -> Task[Any]: ...
+
+    async def get(self, task_id: str, *, output_type: type[V] | None = None) -> Task[Any]:
         """A task by its id, also one of an earlier start. Raises InvalidInput, NotFound."""
         number = task_number(task_id)
+        read = None if output_type is None else form_of(output_type).read
         if self._away is not None:
-            return self._shown(await self._away.info(task_id))
+            return self._shown(await self._away.info(task_id), read)
         known = await self._kit.door.read(results.known, number)
         if known is None:
             raise NotFound(f"there is no task {task_id}")
-        return Task(self, keys.task_id(number), *known)
+        return Task(self, keys.task_id(number), *known, read)
 
     async def read_file(self, task_id: str, name: str) -> bytes:
         """For surfaces: a file that a task hands over. Raises NotFound."""
         return await self._acts.read_file(task_id, name)
 
-    def _shown(self, task: Object) -> Task[Any]:
-        return Task(self, task["taskId"], task["label"], task["sessionKey"] or "")
+    def _shown(self, task: Object, read: Callable[[Any], Any] | None = None) -> Task[Any]:
+        return Task(self, task["taskId"], task["label"], task["sessionKey"] or "", read)
+
+    async def map(
+        self,
+        items: Iterable[T],
+        write: Callable[[T], str],
+        *,
+        name: str,
+        key: Callable[[T], str] = str,
+        in_flight: int = 8,
+        retries: int = 0,
+        session: str | None = None,
+        output_type: type[V] | None = None,
+        **asked: Unpack[Asked],
+    ) -> list[TaskResult[V]]:
+        """One task for every item, `write(item)`; their results in the order of the items.
+
+        name, key: the same map with the same keys goes on where it was: what has ended is not repeated.
+        in_flight: so many at once; retries: of an item whose task did not end well, each a task of its own.
+        session: by default one of the map's own, agent:main:chat:map-NAME. The rest is for `spawn`."""
+        many.check_map(name, in_flight, retries)
+        given = list(items)
+        known = many.keys_of(given, key)
+        place = session or str(keys.chat_key(MAIN, f"map-{name}"))
+
+        async def spawn(at: int, attempt: int) -> Task[Any]:
+            wanted = cast("Asked", {"label": known[at][:LABEL_CHARS], **asked})
+            wanted["idempotency_key"] = many.spawn_key(name, known[at], attempt)
+            return await self.spawn(write(given[at]), session=place, output_type=output_type, **wanted)
+
+        return await many.map_all(len(given), in_flight, retries, spawn)
 
     async def tasks(
         self,
