@@ -171,6 +171,7 @@ NEEDS: Final[tuple[Query, ...]] = (
         "SELECT m.session_id, 'read ' || LENGTH(m.body) || ' characters at once in ' || m.seq FROM messages m"
         " WHERE JSON_EXTRACT(m.body, '$.source') = 'announce' AND LENGTH(m.body) > 2000"
         " + (2 * {inline_chars_max} + 1000) * (SELECT COUNT(*) FROM inbox i"
-        " WHERE i.session_id = m.session_id AND i.taken_seq = m.seq)",
+        " WHERE (i.session_id = m.session_id AND i.taken_seq = m.seq)"
+        " OR i.bubbled_from = m.session_id)",  # read, never answered, and risen to somebody else
     ),
 )
