@@ -186,9 +186,9 @@ def test_a_killed_gateway_is_gone_and_the_next_one_takes_its_place(tmp_path: Pat
         assert here.client.get("/v1/health")["status"] == "ok"
 
 
-def test_a_second_clutch_is_told_where_the_first_can_be_asked(door: Served) -> None:
+def test_a_second_engine_is_told_where_the_first_can_be_asked(door: Served) -> None:
     async def open_it() -> None:
-        async with Clutch(state=door.home):
+        async with Clutch(state=door.home, embedded=True):
             pass
 
     with pytest.raises(StateDirectoryInUse) as refused:
