@@ -26,7 +26,13 @@ from tests.surfaces.test_http_tasks import ended, seen, spawned
 MAIN = "agent:main:main"
 NO_JSON = {"/v1/events", "/metrics"}
 #: Streams, and what waits by its nature.
-UNENDING = {"/v1/events", "/v1/tasks/{target}/wait", "/v1/tasks/{target}/send"}
+UNENDING = {
+    "/v1/events",
+    "/v1/tasks/{target}/wait",
+    "/v1/tasks/{target}/send",
+    "/v1/sessions/{key}/replies",
+    "/v1/sessions/{key}/settled",
+}
 EXAMPLES = 4  #: of each kind, for each operation
 
 
