@@ -61,7 +61,7 @@ ROWS: dict[str, tuple[str, ...]] = {
     ),
     "S11": (
         "core/test_admission.py::test_id_that_is_not_exactly_the_allowed_one_is_refused",
-        "core/test_keys.py::test_only_the_exact_agent_id_passes",
+        "core/test_keys.py::test_only_a_well_formed_agent_id_passes",
     ),
     "S12": (
         "core/test_authority.py::test_in_ten_thousand_random_spawns_no_child_can_do_more_than_its_parent",
