@@ -8,32 +8,19 @@ import signal
 import subprocess
 import sys
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from clutch.surfaces.client import task_path
 from tests.surfaces.served import FAST, Served, served
 from tests.surfaces.test_http_tasks import ended, seen, spawned
+from tests.surfaces.typed import Done
 
 pytestmark = pytest.mark.slow
 
 #: Clears the screen, names the window, changes the colour, reads backwards, hides a character.
 NASTY = "\x1b[2J\x1b]0;owned\x07\x9b31m\x08\u202egnp\u200b"
-
-
-@dataclass(frozen=True, slots=True)
-class Done:
-    code: int
-    out: str
-    err: str
-
-    @property
-    def body(self) -> Any:
-        (line,) = self.out.splitlines()
-        return json.loads(line)
 
 
 def clutch(*words: object, state: Path, **env: str) -> Done:

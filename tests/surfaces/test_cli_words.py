@@ -4,14 +4,12 @@ In this process: what a command prints needs no other one."""
 
 from __future__ import annotations
 
-import json
 import re
 import shlex
 import sys
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -22,19 +20,7 @@ from clutch.core.policy import Announcing, Limits
 from clutch.surfaces.client import task_path
 from tests.surfaces.served import FAST, Served, served
 from tests.surfaces.test_http_tasks import ended, seen, spawned
-
-
-@dataclass(frozen=True, slots=True)
-class Done:
-    code: int
-    out: str
-    err: str
-
-    @property
-    def body(self) -> Any:
-        (line,) = self.out.splitlines()
-        return json.loads(line)
-
+from tests.surfaces.typed import Done
 
 Typed = Callable[..., Done]
 

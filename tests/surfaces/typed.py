@@ -17,7 +17,7 @@ from clutch.cli.app import run
 
 
 @dataclass(frozen=True, slots=True)
-class Typed:
+class Done:
     code: int
     out: str
     err: str
@@ -28,7 +28,7 @@ class Typed:
         return json.loads(line)
 
 
-def typed(*words: object, state: Path | None = None, stdin: str = "") -> Typed:
+def typed(*words: object, state: Path | None = None, stdin: str = "") -> Done:
     """Nobody sits at it: stdin is a pipe with these lines."""
     out, err = io.StringIO(), io.StringIO()
     line = ["clutch", *map(str, words), *([] if state is None else ["--state", str(state)])]
@@ -43,4 +43,4 @@ def typed(*words: object, state: Path | None = None, stdin: str = "") -> Typed:
             code = run()
         except typer.Exit as exit_:
             code = exit_.exit_code
-    return Typed(code, out.getvalue(), err.getvalue())
+    return Done(code, out.getvalue(), err.getvalue())
