@@ -50,7 +50,7 @@ from clutch.runtimes.acp import AcpAgent as AcpAgent
 from clutch.runtimes.function import Function, FunctionRuntime
 from clutch.store.door import Door
 from clutch.store.sqlite import SqliteStore
-from clutch.store.state_directory import StateDirectory
+from clutch.store.state_directory import StateDirectory, private
 from clutch.surfaces import address
 from clutch.surfaces.address import default_state_directory as default_state_directory
 from clutch.surfaces.client import connect
@@ -557,6 +557,12 @@ class SandboxOffer:
     is_ok: bool
     detail: str
     remedy: str | None
+
+
+def make_private(state: Path) -> None:
+    """For whoever mends it. Raises UnsafeStateDirectory: a folder that is not ours is not ours to change."""
+    with private(state):
+        pass
 
 
 def sandbox_offer() -> SandboxOffer:

@@ -6,6 +6,7 @@ import json
 import os
 import socket
 import sqlite3
+import stat
 import tarfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -151,3 +152,24 @@ def test_a_config_that_cannot_be_read_is_a_fault(tmp_path: Path) -> None:
         one for one in typed("doctor", "--json", state=tmp_path).body["checks"] if one["id"] == "config"
     ]
     assert (found["ok"], "notify" in found["detail"]) == (False, True)
+
+
+def test_a_folder_that_is_not_ours_is_left_as_it_is(tmp_path: Path) -> None:
+    folder = tmp_path / "shared"
+    folder.mkdir()
+    folder.chmod(0o755)
+    (folder / "token").write_text("not for clutch")
+    (tmp_path / "link").symlink_to(folder)
+    (tmp_path / "photos").mkdir(mode=0o755)
+    (tmp_path / "photos" / "one.jpg").touch()
+    for name in ("link", "photos"):
+        assert typed("doctor", "--fix", "--json", state=tmp_path / name).code == 1
+    assert [stat.S_IMODE(one.stat().st_mode) for one in (folder, tmp_path / "photos")] == [0o755, 0o755]
+
+
+def test_a_bundle_takes_the_place_of_nothing(tmp_path: Path, first: Served) -> None:
+    there = tmp_path / "notes"
+    there.write_text("mine")
+    said = typed("doctor", "--bundle", there, "--json", state=first.home)
+    assert (said.code, there.read_text()) == (2, "mine")
+    assert said.body["error"]["field"] == "--bundle"

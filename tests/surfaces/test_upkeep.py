@@ -76,7 +76,8 @@ def test_an_export_of_a_main_session_takes_the_tree_along_also_without_a_gateway
     assert [json.loads(line)["kind"] for line in while_served.splitlines()] == [
         line["kind"] for line in lines
     ]
-    assert typed("export", "nobody", state=home).code == 1
+    nobody = typed("export", "nobody", "--output", tmp_path / "none", state=home)
+    assert (nobody.code, nobody.out, (tmp_path / "none").exists()) == (1, "", False)
 
 
 def test_a_backup_made_while_tasks_run_is_whole_and_continues_elsewhere(

@@ -20,12 +20,12 @@ from clutch import __version__
 from clutch.cli.reading import source
 from clutch.config import explaining, files
 from clutch.core.redaction import redact
-from clutch.errors import ClutchError, ConfigInvalid
+from clutch.errors import ClutchError, ConfigInvalid, InvalidInput
 from clutch.surfaces.address import CONFIG_FILE
 
 LIMIT = 200
-#: Words of people and models.
-LEFT_OUT = ("label", "error", "currentTool")
+#: Words of people and models, and names that they gave.
+LEFT_OUT = ("label", "error", "currentTool", "evidence", "sessionKey", "requesterKey", "rootKey")
 
 
 def write(path: Path, home: Path, report: dict[str, Any]) -> None:
@@ -37,10 +37,16 @@ def write(path: Path, home: Path, report: dict[str, Any]) -> None:
     }
     if (home / CONFIG_FILE).is_file():
         parts[CONFIG_FILE] = _json(_said(home))
-    file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
-    with os.fdopen(file, "wb") as raw, tarfile.open(fileobj=raw, mode="w:gz") as archive:
+    with os.fdopen(_made(path), "wb") as raw, tarfile.open(fileobj=raw, mode="w:gz") as archive:
         for name, text in parts.items():
             _add(archive, name, redact(text).text)
+
+
+def _made(path: Path) -> int:
+    try:
+        return os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+    except OSError as error:
+        raise InvalidInput("--bundle", f"{path} cannot be made: {error.strerror}") from error
 
 
 def _add(archive: tarfile.TarFile, name: str, text: str) -> None:

@@ -141,10 +141,13 @@ def of_provider(provider: Endpoint, *, is_online: bool) -> Check:
 
 
 def mend(home: Path) -> list[str]:
-    """What was put right."""
+    """What was put right. Raises UnsafeStateDirectory: a folder that is not ours is not ours to change."""
+    from clutch.wiring import make_private
+
     done = []
-    if stat.S_IMODE(home.lstat().st_mode) != DIRECTORY_MODE:
-        home.chmod(DIRECTORY_MODE)
+    was = stat.S_IMODE(home.lstat().st_mode)
+    make_private(home)
+    if was != DIRECTORY_MODE:
         done.append(f"{home} is yours alone now")
     for path in _private(home):
         if path.lstat().st_mode & 0o077:

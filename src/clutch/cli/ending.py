@@ -12,6 +12,7 @@ from clutch.core.shown import visible
 from clutch.errors import NoGateway
 from clutch.surfaces import address
 from clutch.surfaces.client import Client, connect
+from clutch.surfaces.starting import is_owned
 
 GONE_WITHIN_S = 60.0  #: a stop gives its turns a few seconds each; longer, and something hangs
 PAUSE_S = 0.1
@@ -48,7 +49,7 @@ def _drained(home: Path, client: Client, timeout_s: float | None) -> None:
     """Until it stops; also when somebody else makes it stop."""
     deadline = None if timeout_s is None else time.monotonic() + timeout_s
     shown = ""
-    while address.find(home) == client.address:
+    while address.find(home) == client.address or (address.find(home) is None and is_owned(home)):
         left = None if deadline is None else max(0.0, deadline - time.monotonic())
         try:
             said = client.post("/v1/drain", {} if left is None else {"timeoutSeconds": left})

@@ -58,8 +58,10 @@ def _parts(here: Source, target: str, *, with_tree: bool) -> Iterator[Object]:
             for below in _below(here.tree(task["taskId"])["root"]["nodes"]):
                 yield from _of_task(here, below)
         return
+    messages = _messages(lambda after: here.session_transcript(target, after), {"sessionKey": target})
+    first = next(messages, None)  # or there is no such session
     yield {"kind": "session", "sessionKey": target}
-    yield from _messages(lambda after: here.session_transcript(target, after), {"sessionKey": target})
+    yield from messages if first is None else (first, *messages)
     if with_tree:
         for one in _of_root(here, target):
             yield from _of_task(here, one)

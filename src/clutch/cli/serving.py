@@ -76,6 +76,8 @@ async def _serve(wishes: Wishes, *, as_json: bool) -> None:
             tell(f"Listening at {clutch.url}; state in {home}.{'' if is_background else ' Ctrl-C stops it.'}")
         if as_json:
             print_object("serve", {"url": clutch.url, "state": str(home)})
+        if clutch.url is None and is_background:
+            leaving.stop("another gateway answers here")  # nobody could tell this one to stop
         following = asyncio.create_task(_follow_config(clutch, tell))
         await _until_told(leaving)
         following.cancel()

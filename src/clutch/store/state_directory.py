@@ -36,7 +36,7 @@ class StateDirectory:
 
     def acquire(self) -> Self:
         """Raises StateDirectoryInUse, UnsafeStateDirectory."""
-        with _private(self.path) as here:
+        with private(self.path) as here:
             flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
             lock = os.open("lock", flags, 0o600, dir_fd=here)
         try:
@@ -78,7 +78,7 @@ class StateDirectory:
 
 
 @contextmanager
-def _private(path: Path) -> Iterator[int]:
+def private(path: Path) -> Iterator[int]:
     """The directory, open: what is looked at and made private here is one and the same, whatever its name
     comes to mean meanwhile."""
     path.parent.mkdir(parents=True, exist_ok=True)

@@ -41,13 +41,18 @@ def may_start(home: Path, *, is_new_work: bool) -> bool:
 def start(home: Path) -> Address:
     """The gateway that answers now, started by this process or by another one. Raises NoGateway."""
     with TemporaryFile() as said:  # it has a log of its own as soon as the directory is known to be its own
-        process = _spawned(home, said)
+        process, was_owned = _spawned(home, said), False
         deadline = time.monotonic() + START_S
         while time.monotonic() < deadline:
             if (found := address.find(home)) is not None:
                 return found
-            if process.poll() is not None and not _is_owned(home):
-                raise NoGateway(f"a gateway was started and ended at once: {_last_words(said)}")
+            if process.poll() is not None:
+                if is_owned(home):
+                    was_owned = True  # by one that is about to answer, or that is leaving
+                elif was_owned:
+                    process, was_owned = _spawned(home, said), False
+                else:
+                    raise NoGateway(f"a gateway was started and ended at once: {_last_words(said)}")
             time.sleep(PAUSE_S)
         raise NoGateway(f"no gateway answers for {home} after {START_S:.0f} s: {_last_words(said)}")
 
@@ -63,8 +68,8 @@ def _spawned(home: Path, said: IO[bytes]) -> subprocess.Popen[bytes]:
     )
 
 
-def _is_owned(home: Path) -> bool:
-    """Somebody holds the lock of the state directory, and may be about to answer."""
+def is_owned(home: Path) -> bool:
+    """Somebody holds the lock of the state directory: about to answer, or about to leave."""
     try:
         lock = os.open(home / "lock", os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
     except FileNotFoundError:

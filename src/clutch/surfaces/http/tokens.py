@@ -26,13 +26,13 @@ CODES_MAX, BROWSERS_MAX = 32, 100
 
 
 def callers(home: Path) -> Mapping[str, OperatorCaller]:
-    """One that others could read opens nothing either; whoever tries to use it is told so by `read_token`."""
+    """One that cannot be read opens nothing, nor does one that others could read: `read_token` says so to its user."""
     found: dict[str, OperatorCaller] = {}
     for name in os.listdir(home):
         scopes = _scopes_named(name)
         if scopes is None:
             continue
-        with suppress(FileNotFoundError, UnsafeStateDirectory):
+        with suppress(OSError, UnsafeStateDirectory):
             if token := read_token(home / name):
                 found[token] = OperatorCaller(scopes, PERSON if name == TOKEN_FILE else name)
     return found
