@@ -6,6 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from clutch.core.bounds import FORM_NOTE
 from clutch.core.messages import Answer, Call, Entry, Input, Result, Results
 from clutch.core.taint import is_dangerous, is_tainted
 
@@ -17,14 +18,15 @@ FOREIGN = [
     Input("a killed child", "news"),
     Input("another agent", "peer"),
     Results((Result(0, "read", "ours"), Result(1, "web_fetch", "theirs"))),
+    Results((Result(0, "of_a_server_that_is_gone", "theirs"),)),
 ]
 OURS: list[Entry] = [
     Input("a person"),
     Input("do it", "task"),
-    Input("rather so", "instruction"),
     Results((Result(0, "read", "ours"),)),
     ASKED,
 ]
+NOTES = [Input("wrap up", "note"), Input("a person")]
 
 
 @given(st.lists(st.sampled_from(OURS)), st.sampled_from(FOREIGN), st.lists(st.sampled_from(OURS)))
@@ -32,9 +34,19 @@ def test_one_foreign_text_taints_its_turn_and_no_later_one(
     before: list[Entry], foreign: Entry, after: list[Entry]
 ) -> None:
     turn = [*before, foreign, *after]
-    assert is_tainted(turn, {"web_fetch"})
-    assert not is_tainted([*turn, SAID, *before], {"web_fetch"})
-    assert not is_tainted([*before, *after], {"web_fetch"})
+    assert is_tainted(turn, {"read"})
+    assert not is_tainted([*turn, SAID, *before], {"read"})
+    assert not is_tainted([*before, *after], {"read"})
+
+
+@given(st.sampled_from(FOREIGN), st.lists(st.sampled_from(NOTES)), st.lists(st.sampled_from(OURS)))
+def test_words_that_were_not_the_last_end_no_turn(
+    foreign: Entry, notes: list[Entry], after: list[Entry]
+) -> None:
+    for more in (Input("submit it", FORM_NOTE), Input("rather so", "instruction")):
+        turn = [foreign, SAID, *notes, more, *after]
+        assert is_tainted(turn, {"read"})
+        assert not is_tainted([*turn, SAID, *OURS], {"read"})
 
 
 @pytest.mark.parametrize(

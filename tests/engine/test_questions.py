@@ -12,7 +12,7 @@ import pytest
 
 from clutch.core.messages import Answer, Call, Result, Results, Usage
 from clutch.core.model import Lane, Outcome, Phase, Wait
-from clutch.core.policy import Taint
+from clutch.core.policy import Policy, Taint
 from clutch.core.wording import OUTCOME_UNKNOWN
 from clutch.ports import ModelRequest, ToolContext
 from clutch.protocol import control, questions
@@ -326,3 +326,22 @@ async def test_turn_that_has_read_untrusted_text_asks_before_it_uses_a_shell_or_
     await decide(house, second, Decision.REJECT, "not there")
     assert (await house.until_phase("child", Phase.COMPLETED)).outcome is Outcome.OK
     assert desk.done == ["shell", "fetch", "look", "shell"]
+
+
+@pytest.mark.parametrize("later", [POLICY, HEADLESS], ids=["nobody asks any more", "nobody is there"])
+async def test_no_of_a_person_holds_when_nobody_would_be_asked_any_more(build: Build, later: Policy) -> None:
+    fetch, shell = [(name, dict[str, Any]()) for name in ("fetch", "shell")]
+    house = await build(child_that(uses(fetch), uses(shell), "done"), replace(POLICY, taint=Taint.ASK))
+    desk = Desk(house)
+    desk.add("shell")
+    desk.add("fetch", is_outward=True)
+    worker = await house.hire()
+    await house.say("go")
+    (question,) = await asked(house)
+    await house.dismiss(worker)
+    await decide(house, question, Decision.REJECT, "not that")
+    house.policy = later
+    await house.hire()
+    await house.until_quiet()
+    assert desk.done == ["fetch"]
+    assert last_results(house) == (Result(0, "shell", "not approved: not that", failed=True),)

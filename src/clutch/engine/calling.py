@@ -118,13 +118,13 @@ def _noted(gave: Sequence[Result], note: str) -> list[Result]:
 
 async def _decisions(run: OpenRun, answer: Answer) -> dict[int, Said] | None:
     """What people said about these calls, by place. None: they are being asked, and the run is parked."""
-    is_wary = run.policy.taint is Taint.ASK and is_tainted(run.transcript, _foreign_tools(run))
+    is_wary = run.policy.taint is Taint.ASK and is_tainted(run.transcript, _own_tools(run))
     asked = [one for place, call in enumerate(answer.calls) if (one := _question(run, place, call, is_wary))]
-    if not asked:
+    if not asked and not run.is_taken_up:
         return {}
-    if run.policy.is_headless:
-        return {one.index: NOBODY for one in asked}
     said = await run.kit.door.read(questions.decided, run.session_id, run.fence, run.head)
+    if run.policy.is_headless:
+        return said | {one.index: NOBODY for one in asked}
     if all(one.index in said for one in asked):
         return said
     await run.tx(questions.ask, run.head, asked)
@@ -133,9 +133,9 @@ async def _decisions(run: OpenRun, answer: Answer) -> dict[int, Said] | None:
     return None
 
 
-def _foreign_tools(run: OpenRun) -> frozenset[str]:
-    """Whose answers hold words of strangers, or of other agents."""
-    return frozenset(name for name, spec in run.by_name.items() if spec.is_outward) | session_calls.TOOLS
+def _own_tools(run: OpenRun) -> frozenset[str]:
+    """Whose answers hold no words of strangers, nor of other agents."""
+    return frozenset(name for name, spec in run.by_name.items() if not spec.is_outward) - session_calls.TOOLS
 
 
 def _question(run: OpenRun, place: int, call: Call, is_wary: bool) -> Asked | None:

@@ -26,6 +26,7 @@ from clutch.ports import Delta, DeltaKind, ToolSpec
 from clutch.protocol import turns, usage
 from clutch.protocol.queries import Briefing
 from clutch.protocol.turns import Begun, Boundary
+from clutch.protocol.usage import Fate
 from clutch.protocol.workers import Claimed
 from clutch.store.door import Tx
 
@@ -42,6 +43,7 @@ class OpenRun:
         self.kit, self.policy = kit, kit.policy
         self.session_id, self.fence = claimed.session_id, claimed.fence
         self.run_id, self.head = begun.run_id, begun.head
+        self._begun_at = begun.head
         self.is_unanswered, self.senders = begun.is_unanswered, begun.senders
         self.about, self.system = about, System("")
         self.transcript: list[Entry] = list(about.transcript)
@@ -110,6 +112,11 @@ class OpenRun:
             return await self.kit.door.alone(fn, *known)  # it may kill the children
         return await self._tx((self.session_id, *self.senders, *self._purses), fn, args)
 
+    async def give_back(self, fate: Fate) -> None:
+        """Whoever is next goes on. The call that was foreseen or under way has its reservation in the purses."""
+        known = (self.policy, self.session_id, self.fence, fate)
+        await self.kit.door.tx((self.session_id, *self._purses), turns.hand_over, *known)
+
     async def _tx(self, keys: tuple[int, ...], fn: Callable[..., Tx[T]], args: tuple[Any, ...]) -> T:
         return await self.kit.door.tx(keys, fn, self.policy, self.session_id, self.fence, self.run_id, *args)
 
@@ -152,6 +159,12 @@ class OpenRun:
         """The last message, if it is an answer whose calls have no results yet."""
         last = self.transcript[-1] if self.transcript else None
         return last if isinstance(last, Answer) and last.calls else None
+
+    @property
+    def is_taken_up(self) -> bool:
+        """The open answer was there before this turn. What people said about its calls holds, whether or not they
+        would be asked today."""
+        return self.head == self._begun_at
 
     def price(self, used: Usage) -> Decimal | None:
         return self.kit.prices.cost(self.model, used)
