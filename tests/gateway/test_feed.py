@@ -12,6 +12,7 @@ import pytest
 from clutch.gateway.feed import Feed, News, Watcher
 from clutch.protocol import stream
 from clutch.store.postgres import PostgresStore
+from clutch.store.sqlite import SqliteStore
 from tests.engine.house import JumpClock
 from tests.protocol.conftest import POLICY
 from tests.protocol.world import World
@@ -42,9 +43,9 @@ def reason(news: News) -> str:
     return str(json.loads(news.data)["reason"])
 
 
-def feed_of(store: PostgresStore) -> Feed:
+def feed_of(store: PostgresStore | SqliteStore) -> Feed:
     """As several gateways would have one each."""
-    kit: Any = SimpleNamespace(door=store, lives=store.lives)
+    kit: Any = SimpleNamespace(door=store, lives=getattr(store, "lives", None))
     return Feed(cast(Any, SimpleNamespace(kit=kit)))
 
 
@@ -73,3 +74,22 @@ async def test_line_that_is_committed_behind_a_cursor_is_read_by_whoever_comes_b
         assert await heard(elsewhere, str(stream.Cursor(now + 8, 1, 1))) == ["long after"]
         await one.close()
         await other.close()
+
+
+async def test_line_is_told_once_however_many_come_within_the_time_that_is_read_again(
+    clock: JumpClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("clutch.gateway.feed.SEEN_MAX", 1)
+    async with SqliteStore(":memory:", clock) as store:
+        world, feed, watcher = World(store, cast(Any, clock), POLICY), feed_of(store), Watcher()
+        main = await world.main()
+        async with feed.watching(watcher):
+            for _ in range(3):
+                await world.child(main)
+                await feed._look()
+            told = [news.cursor for news in taken(watcher)]
+            clock.jump(3)
+            await world.child(main)
+            await feed._look()
+        assert len(told) == len(set(told)) >= 3
+        assert len(feed._seen) < len(told)

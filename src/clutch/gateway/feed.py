@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 BEHIND_BYTES_MAX = 1024 * 1024
 PAUSE_S = 0.05  # between two looks: under load every commit is a change
-SEEN_MAX = 10_000  # lines within the overlap
+SEEN_MAX = 10_000  # lines, beside those within the overlap
 LIVE_NAMES = frozenset({"assistant:text", "assistant:thinking", "tool:start", "tool:end", "usage"})
 
 
@@ -191,7 +191,8 @@ class Feed:
                     self._publish(news)
             place = page[-1][0].cursor
             self._place = max(self._place, place)
-        while len(self._seen) > SEEN_MAX:
+        edge = _a_little_before(self._place)  # what the next look reads again must be known then
+        while len(self._seen) > SEEN_MAX and next(iter(self._seen)) < edge:
             self._seen.popitem(last=False)
 
     def _publish(self, news: News) -> None:
