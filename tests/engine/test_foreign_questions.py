@@ -10,20 +10,28 @@ from dataclasses import replace
 import pytest
 
 from clutch.core.messages import Answer, Call, Input, Result, Results, Usage
-from clutch.core.model import Lane, Outcome, Wait
+from clutch.core.model import Lane, Outcome, Phase, Wait
+from clutch.core.policy import Budgets
 from clutch.engine.dispatcher import Worker
+from clutch.errors import StoreBusy
 from clutch.ports import ModelRequest, RuntimeJob
-from clutch.protocol import control, queries
+from clutch.protocol import control, queries, questions, turns, usage
 from clutch.protocol.questions import Decision
 from clutch.runtimes.function import FunctionRuntime
 from tests.engine.conftest import Build
 from tests.engine.house import POLICY, House, opening, step
 from tests.engine.test_questions import asked, decide
+from tests.engine.test_recovery import FlakyDoor
 
 pytestmark = pytest.mark.anyio
 
 QUICK = replace(POLICY, work=replace(POLICY.work, tick_s=0.05))
+BY_DAY = replace(QUICK, budgets=Budgets(day_tokens=10_000))
 PAY = Call("pay", {"amount": 3})
+
+
+def _never() -> None:
+    """No function of any transaction."""
 
 
 class Clerk:
@@ -123,6 +131,64 @@ async def test_foreign_code_is_sent_away_when_its_task_is_killed_while_a_person_
 
     await house.until(is_gone)
     assert (await house.task("child")).outcome is Outcome.KILLED
+
+
+async def test_foreign_code_that_waits_is_sent_away_although_the_store_was_away_for_a_moment(
+    build: Build,
+) -> None:
+    clerk = Clerk()
+    house = await opened(build, clerk)
+    door = FlakyDoor(house.door, questions.is_parked, StoreBusy())
+    await house.hire(door)
+    await house.say("go")
+    await asked(house)
+
+    async def is_missed() -> bool:
+        return door.has_failed
+
+    await house.until(is_missed)
+    await house.door.alone(control.kill, house.policy, (await house.task("child")).id, "enough", "person")
+
+    async def is_gone() -> bool:
+        return clerk.ended == 1
+
+    await house.until(is_gone)
+
+
+async def test_foreign_code_that_cannot_be_taken_up_is_sent_away(build: Build) -> None:
+    clerk = Clerk()
+    house = await opened(build, clerk, BY_DAY)
+    door = FlakyDoor(house.door, _never, StoreBusy())
+    await house.hire(door)
+    await house.say("go")
+    (question,) = await asked(house)
+    door.fails_at = usage.reserve
+    await decide(house, question, Decision.APPROVE)
+
+    async def is_gone() -> bool:
+        return clerk.ended == 1
+
+    await house.until(is_gone)
+    assert (door.has_failed, clerk.heard) == (True, [])
+
+
+async def test_pause_gives_back_what_foreign_code_had_reserved_beside_nobody_else(build: Build) -> None:
+    begun = asyncio.Event()
+
+    async def works(job: RuntimeJob) -> Answer:
+        begun.set()
+        await asyncio.Event().wait()
+        return Answer("never said")
+
+    house = await opened(build, works, BY_DAY)
+    door = FlakyDoor(house.door, _never, StoreBusy())
+    await house.hire(door)
+    await house.say("go")
+    await begun.wait()
+    task = await house.task("child")
+    await house.door.alone(control.pause, house.policy, task.id, "person")
+    await house.until_phase("child", Phase.PAUSED)
+    assert door.keys[turns.hand_over] == (task.id, *usage.keys(BY_DAY, ""))
 
 
 async def test_answer_that_nobody_heard_is_there_for_whoever_starts_again(build: Build) -> None:

@@ -261,14 +261,16 @@ class FlakyDoor:
     def __init__(
         self, door: Door, fails_at: Callable[..., Any], error: StoreError, *, after: bool = False
     ) -> None:
-        self._door, self._fails_at, self._error, self._after = door, fails_at, error, after
+        self._door, self.fails_at, self._error, self._after = door, fails_at, error, after
         self.has_failed = False
+        self.keys: dict[Callable[..., Any], Keys] = {}  #: of the last transaction of each kind
 
     @property
     def stats(self) -> DoorStats:
         return self._door.stats
 
     async def tx(self, keys: Keys, fn: Callable[..., Tx[Any]], /, *args: Any, **kwargs: Any) -> Any:
+        self.keys[fn] = keys
         return await self._run(lambda: self._door.tx(keys, fn, *args, **kwargs), fn)
 
     async def alone(self, fn: Callable[..., Tx[Any]], /, *args: Any, **kwargs: Any) -> Any:
@@ -278,7 +280,7 @@ class FlakyDoor:
         return await self._run(lambda: self._door.read(fn, *args, **kwargs), fn)
 
     async def _run(self, call: Callable[[], Any], fn: Callable[..., Any]) -> Any:
-        is_hit = fn is self._fails_at and not self.has_failed
+        is_hit = fn is self.fails_at and not self.has_failed
         if is_hit and not self._after:
             self.has_failed = True
             raise self._error
@@ -330,7 +332,7 @@ class BrokenDoor(FlakyDoor):
     times = 0
 
     async def _run(self, call: Callable[[], Any], fn: Callable[..., Any]) -> Any:
-        if fn is not self._fails_at:
+        if fn is not self.fails_at:
             return await call()
         self.times += 1
         raise self._error
@@ -350,6 +352,41 @@ async def test_what_the_store_refuses_for_good_ends_the_run_with_its_words(
     await house.until_quiet()
     assert door.times == 1
     assert await house.replies() == [f"(this turn failed: internal error: {error})"]
+
+
+async def test_end_that_cannot_be_written_is_tried_once(build: Build) -> None:
+    async def script(request: ModelRequest) -> Answer | str:
+        return use("sleep")
+
+    house, error = await build(script, TICKING), ConstraintViolated("UNIQUE")
+    ending = BrokenDoor(house.door, turns.crash, error)
+    worker = await house.hire(BrokenDoor(ending, turns.respond, error))
+    await house.say("go")
+
+    async def is_left_alone() -> bool:
+        return ending.times > 0 and not worker.turns
+
+    await house.until(is_left_alone)
+    assert ending.times == 1
+
+
+async def test_turn_that_was_cut_is_told_of_when_the_store_is_back(build: Build) -> None:
+    async def script(request: ModelRequest) -> Answer | str:
+        await asyncio.Event().wait()
+        return "never said"
+
+    house = await build(script, TICKING, has_leases=True)
+    door = FlakyDoor(house.door, workers.rested, StoreBusy())
+    worker = await house.hire(door)
+    await house.say("go")
+    await house.until_asked("go")
+    worker.turns[house.main][1].cancel()
+
+    async def is_told() -> bool:
+        return bool(worker.kit.rested)
+
+    await house.until(is_told)
+    assert door.has_failed
 
 
 async def test_store_that_may_come_back_is_asked_once_a_tick(build: Build) -> None:

@@ -162,7 +162,7 @@ class Worker:
         while True:
             try:
                 return await call(*args)
-            except (StoreUnreadable, StoreRefused):
+            except (StoreUnreadable, StoreRefused, ConstraintViolated):
                 raise  # waiting mends nothing
             except StoreError as error:
                 log.warning("store not available", extra={"error": str(error)})
@@ -275,9 +275,10 @@ class Worker:
         return bool(rung)
 
     async def _tell_rested(self) -> bool:
-        rested, self._rested = sorted(self._rested), set()
+        rested = sorted(self._rested)
         if rested:
             await self.kit.door.tx((), workers.rested, rested)
+            self._rested.difference_update(rested)
         return bool(rested)
 
     def _clean(self, group: asyncio.TaskGroup) -> bool:
@@ -349,12 +350,7 @@ class Worker:
             await self._broke(claimed, repr(error))
 
     async def _broke(self, claimed: Claimed, why: str) -> None:
-        """What cannot even be written down stays as it is until the next start: trying on would burn the machine."""
-        known = (self.kit.policy, claimed.session_id, claimed.fence, f"internal error: {why}"[:500])
-        try:
-            await self._persist_unless_stale(turns.crash, *known)
-        except StoreRefused:
-            log.exception("a turn that broke cannot be ended", extra={"session": claimed.session_id})
+        await self._let_go(claimed, turns.crash, f"internal error: {why}"[:500])
 
     def _turn_ended(self, claimed: Claimed, turn: asyncio.Task[None]) -> None:
         """Also of one that was cancelled before its first step."""
@@ -373,11 +369,16 @@ class Worker:
 
     async def _give_back(self, claimed: Claimed) -> None:
         """What the store made of our last write is unknown; whoever claims next reads it from the transcript."""
-        await self._persist_unless_stale(turns.hand_over, self.kit.policy, claimed.session_id, claimed.fence)
+        await self._let_go(claimed, turns.hand_over)
 
-    async def _persist_unless_stale(self, fn: Callable[..., Any], *args: Any) -> None:
-        with contextlib.suppress(Stale):
-            await self._persist(fn, *args)
+    async def _let_go(self, claimed: Claimed, fn: Callable[..., Any], *args: Any) -> None:
+        """What cannot even be written down stays as it is until the next start: trying on would burn the machine."""
+        try:
+            await self._persist(fn, self.kit.policy, claimed.session_id, claimed.fence, *args)
+        except Stale:
+            pass  # somebody else has it already
+        except (StoreRefused, ConstraintViolated):
+            log.exception("a session cannot be let go", extra={"session": claimed.session_id})
 
 
 def _is_its_own(error: Exception) -> bool:

@@ -15,6 +15,7 @@ from clutch.engine.asking import may_start
 from clutch.engine.errands import Errand
 from clutch.engine.kit import Kit
 from clutch.engine.open_run import OpenRun
+from clutch.errors import StoreError
 from clutch.ports import RuntimeFailed, RuntimeJob, Verdict
 from clutch.protocol import questions, turns, usage
 from clutch.protocol.questions import ROUND, Asked, Decision, QuestionKind, Said, call_body
@@ -35,9 +36,7 @@ async def work_elsewhere(run: OpenRun) -> Answer | None:
         )
         return None
     errand = await _waiting(run)
-    if run.is_budgeted and not await may_start(run):
-        if errand is not None:
-            await errand.stop()
+    if run.is_budgeted and not await _may_go_on(run, errand):
         return None
     if errand is None:
         errand = Errand(runtime, _job(run), run.run_id, run.tell)
@@ -56,6 +55,17 @@ async def _waiting(run: OpenRun) -> Errand | None:
     return errand
 
 
+async def _may_go_on(run: OpenRun, errand: Errand | None) -> bool:
+    """Nobody else holds what waited here: it is sent away unless it may go on."""
+    may = False
+    try:
+        may = await may_start(run)
+    finally:
+        if errand is not None and not may:
+            await errand.stop()
+    return may
+
+
 async def _accompany(run: OpenRun, errand: Errand) -> Answer | None:
     is_left = False
     try:
@@ -68,10 +78,7 @@ async def _accompany(run: OpenRun, errand: Errand) -> Answer | None:
                 return await _last_word(run, errand)
             if errand.is_paused:
                 await errand.stop()
-                known = (run.policy, run.session_id, run.fence, Fate.UNKNOWN)
-                await run.kit.door.tx(
-                    run.session_id, turns.hand_over, *known
-                )  # whoever claims it lets it rest
+                await run.give_back(Fate.UNKNOWN)  # whoever claims it lets it rest
                 return None
             if errand.asked and not await _decided(run, errand, said):
                 is_left = True
@@ -147,8 +154,11 @@ async def _keep(kit: Kit, session_id: int, errand: Errand) -> None:
     ends_at = asyncio.get_running_loop().time() + kit.policy.work.held_s
     while asyncio.get_running_loop().time() < ends_at:
         await asyncio.sleep(min(kit.policy.work.tick_s, kit.policy.work.held_s))
-        if session_id not in kit.turns and not await kit.door.read(questions.is_parked, errand.run_id):
-            break
+        try:
+            if session_id not in kit.turns and not await kit.door.read(questions.is_parked, errand.run_id):
+                break
+        except StoreError:
+            continue  # the next tick looks again
     if kit.errands.get(session_id) is errand:
         del kit.errands[session_id]
         await errand.stop()

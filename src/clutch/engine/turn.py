@@ -68,7 +68,7 @@ async def _steps(run: OpenRun, *, interrupted: bool) -> None:
         if answer is None:
             interrupted = False
             if run.kit.stopping.is_set():
-                return await _hand_over(run)
+                return await run.give_back(Fate.UNSENT)
             answer = await _next_answer(run)
             if answer is None:
                 return
@@ -180,8 +180,3 @@ async def _finish(run: OpenRun, answer: Answer, value: str | None = None) -> boo
     run.answered(answer, run.head + 1)
     run.heard(boundary)
     return True
-
-
-async def _hand_over(run: OpenRun) -> None:
-    known = (run.policy, run.session_id, run.fence, Fate.UNSENT)
-    await run.kit.door.tx(run.session_id, turns.hand_over, *known)
