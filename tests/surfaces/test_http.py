@@ -138,6 +138,25 @@ def test_a_refusal_is_not_kept_under_its_key(door: Served) -> None:
     )
 
 
+def test_a_key_is_its_caller_s_own(door: Served) -> None:
+    """Another session, or another token, that happens to use the same key is not given somebody else's answer."""
+    for session in ("agent:main:chat:mcp-a", "agent:main:chat:mcp-b"):
+        task = door.post("/v1/tasks", {"task": "slow"}, clutch_session=session).body["taskId"]
+        ended = door.post("/v1/tasks/last/kill", {}, idempotency_key="1", clutch_session=session)
+        assert task.encode() in ended.raw
+    (door.home / "token.write").touch(0o600)
+    (door.home / "token.write").write_text("w" * 43)
+    door.post(MESSAGES, {"text": "mine"}, idempotency_key="own")
+    other = door.post(MESSAGES, {"text": "theirs"}, idempotency_key="own", authorization=f"Bearer {'w' * 43}")
+    assert other.status == 202
+
+
+def test_the_code_of_a_browser_is_not_kept(door: Served) -> None:
+    first, again = (door.post("/v1/browser/code", {}, idempotency_key="code") for _ in range(2))
+    assert first.status == again.status == 201
+    assert first.body["code"] != again.body["code"]
+
+
 def test_kept_answers_outlive_the_gateway(tmp_path: Path) -> None:
     with served(tmp_path / "state") as here:
         first = here.post(MESSAGES, {"text": "once"}, idempotency_key="k")

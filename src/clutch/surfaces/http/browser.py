@@ -12,13 +12,14 @@ from clutch.core.authority import Scope
 from clutch.surfaces.http import answers
 from clutch.surfaces.http.bodies import Body, Query
 from clutch.surfaces.http.guard import BROWSER_PATH, COOKIE
-from clutch.surfaces.http.routes import Ask, Entry, Reply
+from clutch.surfaces.http.routes import Ask, Entry
 
 
-async def code(ask: Ask[Body, Query]) -> Reply:
+async def code(ask: Ask[Body, Query]) -> Response:
     """A code that lets a browser in, once and soon, with the scopes of this token."""
     rules = ask.house.gateway.kit.policy.serving
-    return Reply({"code": ask.house.browsers.code(ask.token), "expiresInSeconds": rules.code_s}, 201)
+    said = {"code": ask.house.browsers.code(ask.token), "expiresInSeconds": rules.code_s}
+    return JSONResponse(said, 201)  # no `Reply`, which an `Idempotency-Key` would write to the database
 
 
 async def let_in(ask: Ask[Body, Query]) -> Response:

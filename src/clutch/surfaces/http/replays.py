@@ -27,7 +27,7 @@ class Replays:
         self._under_way: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
 
     async def once(self, key: str, said: str, act: Callable[[], Awaitable[Reply | Response]]) -> Response:
-        """`said`: a digest of the request."""
+        """`key`: with whose it is, for another caller's is another. `said`: a digest of the request."""
         async with self._under_way.setdefault(key, asyncio.Lock()):
             kept = await self._house.reads(replies.kept, key)
             if kept is not None:
