@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 import io
+import select
+import threading
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from clutch.cli.talk import files
+from clutch.cli.talk.chatting import Chatting
+from clutch.cli.talk.ear import Ear, replies
 from clutch.cli.talk.editor import Candidates, Editor, Submitted
 from clutch.cli.talk.notices import Notices
 from clutch.cli.talk.typing import Key, Keyboard, Text
@@ -172,6 +177,36 @@ def test_history_is_private_and_bounded(tmp_path: Path) -> None:
 
 def command(*words: str) -> str:
     return f"clutch {' '.join(words)} --state here"
+
+
+class Counter:
+    """A gateway with one reply, which it gives until it is told that it was heard."""
+
+    def __init__(self) -> None:
+        self.heard: list[int | None] = []
+        self.is_told = threading.Event()
+
+    def post(self, path: str, body: dict[str, Any], *, patience_s: float) -> dict[str, Any]:
+        self.heard.append(body["heard"])
+        if body["heard"] is not None:
+            self.is_told.set()
+            threading.Event().wait()  # for the next reply
+        return {"id": 7, "reply": "the answer"}
+
+
+def test_a_reply_is_confirmed_only_when_it_was_shown(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    ear, counter = Ear(tmp_path), Counter()
+    with ear.open():
+        threading.Thread(target=replies(ear, "agent:main:main"), args=(counter,), daemon=True).start()
+        assert select.select([ear.wakes], [], [], 5)[0]
+        (news,) = ear.heard()
+        assert not counter.is_told.wait(0.1)
+        Chatting(tmp_path, "agent:main:main", "", tmp_path, Notices(command))._hear(news)
+        assert "the answer" in capsys.readouterr().out
+        assert counter.is_told.wait(5)
+    assert counter.heard == [None, 7]
 
 
 def test_each_thing_is_told_once_and_with_the_command_that_leads_there() -> None:

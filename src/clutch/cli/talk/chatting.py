@@ -187,7 +187,8 @@ class Chatting:
     def _hear(self, news: News) -> None:
         match news.kind:
             case "reply":
-                self._replied(news.data)
+                self._replied(news.data.text)
+                news.data.shown.set()
             case "assistant:text" if news.data["taskId"] == self._live_id:
                 self._stream(news.data["runId"], news.data["text"])
             case "tool:start" if news.data["taskId"] == self._live_id:

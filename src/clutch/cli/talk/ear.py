@@ -27,8 +27,16 @@ RECENT_MINUTES = 30
 AGAIN_S = 0.5  #: until a lost gateway is looked for again, and between two counts of the children
 
 
+@dataclass(frozen=True, slots=True)
+class Words:
+    """Of the agent, for the person. Whoever wrote them where a person sees them sets `shown`."""
+
+    text: str
+    shown: threading.Event = field(default_factory=threading.Event)
+
+
 class News(NamedTuple):
-    """`kind`: reply, page (of tasks), inbox, lost, found, trouble; or the stable name of an event."""
+    """`kind`: reply (`Words`), page (of tasks), inbox, lost, found, trouble; or the stable name of an event."""
 
     kind: str
     data: Any
@@ -113,7 +121,9 @@ def replies(ear: Ear, session: str) -> Callable[[Client], None]:
             body = {"waitSeconds": WAIT_S, "heard": heard[0]}
             said = client.post(session_path(session, "replies"), body, patience_s=WAIT_S + SLACK_S)
             if said["id"] is not None and said["id"] != heard[0]:
-                ear.tell("reply", said["reply"])
+                words = Words(said["reply"])
+                ear.tell("reply", words)
+                words.shown.wait()  # a terminal that closes first leaves them with the gateway
             heard[0] = said["id"]
 
     return follow
