@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import json
 import random
 
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
+from clutch.core.shown import is_plain, plain_json
 from clutch.core.wording import Fenced, fence, parse_fences, unfence
 
 NONCE = "0123456789abcdef0123456789abcdef"
@@ -127,3 +129,11 @@ def test_plain_text_stays_readable() -> None:
         '| "Grüße, \\"world\\"\\n"',
         '| "漢字 😀"',
     ]
+
+
+@given(st.dictionaries(st.text(max_size=9), st.text(max_size=9)))
+@example({"\x7f\x9b2J": "\u202e\u200b\U000e0100", "é": '\\"\n'})
+def test_an_object_that_is_printed_holds_nothing_that_acts_and_is_the_same(told: dict[str, str]) -> None:
+    line = plain_json(json.dumps(told, ensure_ascii=False))
+    assert is_plain(line)
+    assert json.loads(line) == told

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import os
 import select
 import threading
 from collections.abc import Sequence
@@ -13,6 +14,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from clutch.cli.asking import print_object
 from clutch.cli.talk import files
 from clutch.cli.talk.chatting import Chatting
 from clutch.cli.talk.ear import Ear, replies
@@ -177,6 +179,26 @@ def test_history_is_private_and_bounded(tmp_path: Path) -> None:
 
 def command(*words: str) -> str:
     return f"clutch {' '.join(words)} --state here"
+
+
+def test_an_object_on_a_terminal_does_nothing_to_it(capsys: pytest.CaptureFixture[str]) -> None:
+    print_object("chat", {"reply": "\x9b2J\u202e é"})
+    assert '"\\u009b2J\\u202e é"' in capsys.readouterr().out
+
+
+def test_a_desktop_is_given_words_and_no_markup(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    os.mkfifo(tmp_path / "shown")
+    program = tmp_path / "notify-send"
+    program.write_text(f'#!/bin/sh\nprintf %s "$3" > "{tmp_path / "shown"}"\n')
+    program.chmod(0o700)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.setenv("DISPLAY", ":0")
+    item = {"id": "q_1", "kind": "question", "label": "a&b", "sessionKey": "k", "text": "<a href=x>this</a>?"}
+    shown = os.open(tmp_path / "shown", os.O_RDWR | os.O_NONBLOCK)
+    list(Notices(command).of_inbox([item]))
+    assert select.select([shown], [], [], 5)[0]
+    assert b"a&amp;b: &lt;a href=x&gt;this&lt;/a&gt;?" in os.read(shown, 4096)
+    os.close(shown)
 
 
 class Counter:

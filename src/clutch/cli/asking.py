@@ -18,7 +18,7 @@ import typer
 
 from clutch import __version__
 from clutch.cli.screen import plain
-from clutch.core.shown import typed
+from clutch.core.shown import plain_json, typed
 from clutch.errors import ClutchError, ConfigInvalid, NoGateway
 from clutch.surfaces import address, starting
 from clutch.surfaces.address import default_state_directory
@@ -69,10 +69,7 @@ def gateway(state: Path | None, *, is_new_work: bool = False) -> Client:
     if found is None and starting.may_start(home, is_new_work=is_new_work):
         _check_config(home)
         found = starting.start(home)
-        say(
-            f"Started a gateway in the background (pid {found.pid}), at work in {Path.cwd()};"
-            f" `{command_for(state, 'stop')}` ends it."
-        )
+        say(f"Started a gateway in the background (pid {found.pid}); `{command_for(state, 'stop')}` ends it.")
     client = connect(home)
     if client.address.version != __version__:
         say(
@@ -126,7 +123,8 @@ def say(words: str) -> None:
 
 def print_object(command: str, body: Mapping[str, Any], *, is_ok: bool = True) -> None:
     """To the program that reads."""
-    print(json.dumps({"schema": f"clutch.{command}/1", "ok": is_ok, **body}, ensure_ascii=False), flush=True)
+    said = {"schema": f"clutch.{command}/1", "ok": is_ok, **body}
+    print(plain_json(json.dumps(said, ensure_ascii=False)), flush=True)
 
 
 def print_text(text: str) -> None:

@@ -16,6 +16,7 @@ from typing import Any, TextIO
 from clutch.cli import screen
 from clutch.cli.asking import answering, say
 from clutch.cli.reading import Source, source
+from clutch.core.shown import plain_json
 from clutch.errors import InvalidInput, NotFound
 from clutch.surfaces.client import Declined
 
@@ -31,7 +32,7 @@ def export(
         first = next(parts)  # what there is not is said before a file is made
         with _opened(output) as out:
             for part in (first, *parts):
-                text = _markdown(part) if is_markdown else json.dumps(part, ensure_ascii=False)
+                text = _markdown(part) if is_markdown else plain_json(json.dumps(part, ensure_ascii=False))
                 print(screen.plain(text) if is_markdown else text, file=out)
         if output is not None:
             say(f"written: {output}")

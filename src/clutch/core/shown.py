@@ -8,6 +8,7 @@ texts never look the same.
 
 from __future__ import annotations
 
+import json
 import re
 import shlex
 from collections.abc import Iterable
@@ -28,6 +29,13 @@ _SHORT_ESCAPES = {"\n": "\\n", "\r": "\\r", "\t": "\\t", "\\": "\\\\"}
 def is_plain(text: str) -> bool:
     """Every character leaves a mark of its own and none moves the others."""
     return text.isprintable() and not _INVISIBLE.search(text)
+
+
+def plain_json(encoded: str) -> str:
+    """The same JSON of one line: what is not plain stands in its strings only, and is an escape there."""
+    if is_plain(encoded):
+        return encoded
+    return "".join(one if is_plain(one) else json.dumps(one)[1:-1] for one in encoded)
 
 
 def visible(text: str, length_max: int) -> str:

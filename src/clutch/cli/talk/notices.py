@@ -5,9 +5,11 @@ Each notice carries the command that leads there. A terminal rings; where there 
 
 from __future__ import annotations
 
+import html
 import os
 import shutil
 import subprocess
+import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final, NamedTuple
@@ -63,10 +65,12 @@ def _on_desktop(notice: Notice) -> None:
     program = shutil.which("notify-send")
     if program is None or not (os.environ.get("DISPLAY") or os.environ.get("WAYLAND_DISPLAY")):
         return
-    subprocess.Popen(  # noqa: S603 - the desktop's own program, with words that are one argument
-        [program, "--app-name=clutch", "Clutch", f"{notice.text}\n{notice.command}"],
+    words = html.escape(f"{notice.text}\n{notice.command}", quote=False)  # desktops read them as markup
+    process = subprocess.Popen(  # noqa: S603 - the desktop's own program, with words that are one argument
+        [program, "--app-name=clutch", "Clutch", words],
         stdin=subprocess.DEVNULL,
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,
         start_new_session=True,
     )
+    threading.Thread(target=process.wait, daemon=True).start()  # no zombie stays

@@ -21,7 +21,7 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from clutch.core.shown import is_plain
+from clutch.core.shown import plain_json
 
 _NONCE = re.compile(r"[0-9a-f]{32}")
 _OPENING = re.compile(r"<<<data ([0-9a-f]{32})>>>")
@@ -42,7 +42,7 @@ def fence(text: str, nonce: str) -> str:
     """`nonce`: 128 fresh random bits as 32 hex digits, the same for all fences of one message."""
     if not _NONCE.fullmatch(nonce):
         raise ValueError("a nonce is 32 lower-case hex digits")
-    lines = [_PREFIX + _json_string(piece) for piece in _pieces(text)]
+    lines = [_PREFIX + plain_json(_text(piece)) for piece in _pieces(text)]
     return "\n".join([_opening(nonce), *lines, _closing(nonce)])
 
 
@@ -87,13 +87,6 @@ def _pieces(text: str) -> list[str]:
     if "\n" not in text and text.isascii():
         return [text]
     return [piece for piece in _CUT.split(text) if piece] or [""]
-
-
-def _json_string(piece: str) -> str:
-    encoded = _text(piece)
-    if is_plain(encoded):
-        return encoded
-    return "".join(c if is_plain(c) else json.dumps(c)[1:-1] for c in encoded)
 
 
 def _data_lines(lines: list[str], start: int) -> Iterator[str]:
