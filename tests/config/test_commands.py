@@ -177,8 +177,12 @@ def test_init_writes_a_private_file_once(
         monkeypatch.delenv(variable, raising=False)
     monkeypatch.setenv("MISTRAL_API_KEY", "canary")
     home = tmp_path / "state"
-    code, said, _ = typed(monkeypatch, capsys, "init", "--state", home, "--json")
+    _, _, told = typed(monkeypatch, capsys, "config", "check", "--state", home)
+    assert f"`clutch init --state {home}` writes one" in told
+    code, said, told = typed(monkeypatch, capsys, "init", "--state", home, "--json")
     path = home / "clutch.json"
+    assert f"`clutch config check --state {home}`" in told
+    assert f"`clutch run --wait 'Say hello' --state {home}`" in told
     assert (code, said["file"], said["model"]) == (0, str(path), "mistral:mistral-small-latest")
     assert stat.S_IMODE(path.stat().st_mode) == 0o600
     assert stat.S_IMODE(home.stat().st_mode) == 0o700

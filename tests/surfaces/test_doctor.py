@@ -78,7 +78,10 @@ def test_what_others_could_read_is_found_and_mended(tmp_path: Path) -> None:
         assert before[name]["ok"] is False
         assert before[name]["remedy"].startswith("clutch doctor --fix")
     fixed = typed("doctor", "--fix", "--json", state=home)
-    assert "token is yours alone now; whoever has read it can still use it" in fixed.err
+    assert (
+        "token is yours alone now; whoever has read it can still use it: clutch token --rotate --state"
+        in fixed.err
+    )
     after = {one["id"]: one["ok"] for one in fixed.body["checks"]}
     assert after["state-directory"]
     assert after["permissions"]
@@ -91,8 +94,10 @@ def test_a_loop_that_missed_three_rounds_fails() -> None:
     now = screen.now()
     beats = {"sweeper": now - 179, "courier tty": now - 181}
     said = {name: {"at": screen.moment_of(at), "everySeconds": 60.0} for name, at in beats.items()}
-    found = {check.id: check.is_ok for check in checks.of_pulses(said)}
+    found = {check.id: check.is_ok for check in checks.of_pulses(Path("/else"), said)}
     assert found == {"sweeper": True, "courier tty": False}
+    (late,) = (check.remedy for check in checks.of_pulses(Path("/else"), said) if not check.is_ok)
+    assert late == "stop the gateway and start it again: clutch serve --state /else"
 
 
 def test_a_clock_that_went_back_fails() -> None:

@@ -20,7 +20,7 @@ from clutch.cli import screen
 from clutch.core.shown import duration, size, typed
 from clutch.errors import InvalidInput, UnsafeStateDirectory
 from clutch.surfaces import address
-from clutch.surfaces.address import GATEWAY_FILE, LOOPBACK
+from clutch.surfaces.address import GATEWAY_FILE, LOOPBACK, TOKEN_FILE
 
 DIRECTORY_MODE, FILE_MODE = 0o700, 0o600
 FREE_BYTES_MIN = 512 * 1024 * 1024  #: a log that cannot grow stops every write
@@ -59,7 +59,12 @@ def of_directory(home: Path) -> Iterator[Check]:
 
 
 def _fix(home: Path) -> str:
-    return typed("doctor", "--fix", state=address.named_state(home))
+    return command(home, "doctor", "--fix")
+
+
+def command(home: Path, *words: str) -> str:
+    """As it runs in every terminal of this user."""
+    return typed(*words, state=address.named_state(home))
 
 
 def _private(home: Path) -> list[Path]:
@@ -87,7 +92,8 @@ def of_gateway(home: Path) -> Check:
 def of_disk(home: Path) -> Check:
     free = shutil.disk_usage(home).free
     is_ok = free >= FREE_BYTES_MIN
-    return Check("disk", is_ok, f"{size(free)} free", None if is_ok else "make room: clutch gc --dry-run")
+    remedy = None if is_ok else f"make room: {command(home, 'gc', '--dry-run')}"
+    return Check("disk", is_ok, f"{size(free)} free", remedy)
 
 
 def of_clock(newest: float | None) -> Check:
@@ -99,13 +105,17 @@ def of_clock(newest: float | None) -> Check:
     return Check("clock", True, "runs forward")
 
 
-def of_pulses(pulses: Mapping[str, Any]) -> Iterator[Check]:
+def of_pulses(home: Path, pulses: Mapping[str, Any]) -> Iterator[Check]:
     """Of the gateway: sweeper, heartbeat and couriers, as it says itself."""
     for name, beat in sorted(pulses.items()):
         late = max(0.0, screen.now() - (screen.at(beat["at"]) or 0.0))
         is_ok = late <= PERIODS_MAX * beat["everySeconds"]
         told = f"last came round {duration(late)} ago; at least every {duration(beat['everySeconds'])}"
-        yield Check(name, is_ok, told, None if is_ok else "stop the gateway and start it again: clutch serve")
+        yield Check(name, is_ok, told, None if is_ok else begin_again(home))
+
+
+def begin_again(home: Path) -> str:
+    return f"stop the gateway and start it again: {command(home, 'serve')}"
 
 
 class Endpoint(Protocol):
@@ -173,4 +183,5 @@ def _make_private(path: Path) -> None:
 def _was_open(path: Path) -> str:
     if not path.name.startswith("token"):
         return ""
-    return "; whoever has read it can still use it: remove it and start the gateway again"
+    how = command(path.parent, "token", "--rotate") if path.name == TOKEN_FILE else "write another into it"
+    return f"; whoever has read it can still use it: {how}"

@@ -10,7 +10,16 @@ from typing import Any
 
 import typer
 
-from clutch.cli.asking import Exit, answering, home_of, is_interactive, print_object, print_text, say
+from clutch.cli.asking import (
+    Exit,
+    answering,
+    command_for,
+    home_of,
+    is_interactive,
+    print_object,
+    print_text,
+    say,
+)
 from clutch.config import explaining, files, starter
 from clutch.config import schema as schemas
 from clutch.config.explaining import Explained
@@ -22,18 +31,17 @@ from clutch.surfaces.address import CONFIG_FILE
 
 def check(state: Path | None, file: Path | None, *, as_json: bool) -> None:
     with answering("config.check", as_json=as_json):
-        home = home_of(state)
         try:
-            config = files.load(home, file)
+            config = files.load(home_of(state), file)
         except ConfigInvalid as error:
             say("\n".join(error.problems))
             if as_json:
                 print_object("config.check", {"file": error.field, "problems": error.problems}, is_ok=False)
             raise typer.Exit(Exit.ERROR) from error
-        _tell_right(config, home, as_json=as_json)
+        _tell_right(config, state, as_json=as_json)
 
 
-def _tell_right(config: Config, home: Path, *, as_json: bool) -> None:
+def _tell_right(config: Config, state: Path | None, *, as_json: bool) -> None:
     from clutch.wiring import config_warnings
 
     warnings = config_warnings(config.settings)
@@ -43,7 +51,8 @@ def _tell_right(config: Config, home: Path, *, as_json: bool) -> None:
         found = None if config.path is None else str(config.path)
         print_object("config.check", {"file": found, "keys": len(config.lines), "warnings": warnings})
     elif config.path is None:
-        say(f"There is no {home / CONFIG_FILE}: the defaults hold. `clutch init` writes one.")
+        file = home_of(state) / CONFIG_FILE
+        say(f"There is no {file}: the defaults hold. `{command_for(state, 'init')}` writes one.")
     else:
         say(f"{config.path} is right: {len(config.lines)} keys.")
 
@@ -112,7 +121,8 @@ def init(state: Path | None, *, is_forced: bool, as_json: bool) -> None:
         chosen = _asked(found) if is_interactive() and not as_json else found[0]
         _write(path, starter.starter(chosen, found))
         say(f"Wrote {path}: model {chosen.model} ({chosen.because}).")
-        say('Next: `clutch config check`, then `clutch run --wait "Say hello"`.')
+        first = command_for(state, "run", "--wait", "Say hello")
+        say(f"Next: `{command_for(state, 'config', 'check')}`, then `{first}`.")
         if as_json:
             print_object(
                 "init", {"file": str(path), "model": chosen.model, "found": [one.model for one in found]}

@@ -92,7 +92,7 @@ def _of_config(home: Path, *, is_online: bool) -> list[Check]:
     try:
         found = files.load(home)
     except ClutchError as error:
-        return [Check("config", False, str(error), "clutch config check")]
+        return [Check("config", False, str(error), checks.command(home, "config", "check"))]
     told = "none; every setting has its default" if found.path is None else f"{found.path} can be read"
     asked = (checks.of_provider(one, is_online=is_online) for one in found.settings.providers)
     return [Check("config", True, told), *asked]
@@ -105,8 +105,8 @@ def _of_running(home: Path) -> list[Check]:
     except NoGateway:
         return []
     except ClutchError as error:
-        return [Check("gateway-answers", False, str(error), "stop it and start it again: clutch serve")]
-    return list(checks.of_pulses(health["pulses"]))
+        return [Check("gateway-answers", False, str(error), checks.begin_again(home))]
+    return list(checks.of_pulses(home, health["pulses"]))
 
 
 def _examine_tables(home: Path, report: Report, *, is_served: bool) -> None:

@@ -23,7 +23,8 @@ def chat(state: Path | None, session: str | None, agent: str | None, *, as_json:
         if as_json or not _is_terminal():
             from clutch.cli.talk import piped
 
-            raise typer.Exit(piped.chat(client, key, Path.cwd(), as_json=as_json))
+            inbox = command_for(state, "inbox")
+            raise typer.Exit(piped.chat(client, key, Path.cwd(), inbox, as_json=as_json))
         from clutch.cli.talk.chatting import Chatting
 
         opened = client.post(session_path(key, "replies"), {"waitSeconds": 0})

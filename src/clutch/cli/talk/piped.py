@@ -18,15 +18,15 @@ from clutch.surfaces.client import Client
 WAIT_S = 2.0  #: then it looks whether somebody is needed
 
 
-def chat(client: Client, session: str, base: Path, *, as_json: bool) -> Exit:
-    """Needs you: something waits for a person, and nobody is here."""
+def chat(client: Client, session: str, base: Path, inbox: str, *, as_json: bool) -> Exit:
+    """Needs you: something waits for a person, and nobody is here; `inbox` is the command that shows it."""
     for line in sys.stdin:
         if not line.strip():
             continue
         text = line.strip() if line.startswith("/") else files.with_files(line.strip(), base)
         client.post(session_path(session, "messages"), {"text": text}, key=uuid4().hex)
         if not _heard_out(client, session, as_json=as_json):
-            say("It needs you: `clutch inbox`.")
+            say(f"It needs you: `{inbox}`.")
             return Exit.NEEDS_YOU
     return Exit.OK
 

@@ -156,7 +156,7 @@ def _error(error: ClutchError) -> Mapping[str, Any]:
         case Declined():
             return error.said
         case NoGateway():
-            return {"code": "unavailable", "message": str(error), "remedy": "clutch serve"}
+            return {"code": "unavailable", "message": str(error), "remedy": error.remedy or "clutch serve"}
         case _:
             said: Mapping[str, Any] = problem_of(error).to_json()["error"]
             return said
