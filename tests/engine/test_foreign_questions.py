@@ -18,6 +18,7 @@ from clutch.ports import ModelRequest, RuntimeJob
 from clutch.protocol import control, queries, questions, turns, usage
 from clutch.protocol.questions import Decision
 from clutch.runtimes.function import FunctionRuntime
+from clutch.store.door import Listener
 from tests.engine.conftest import Build
 from tests.engine.house import POLICY, House, opening, step
 from tests.engine.test_questions import asked, decide
@@ -32,6 +33,13 @@ PAY = Call("pay", {"amount": 3})
 
 def _never() -> None:
     """No function of any transaction."""
+
+
+class DeafDoor(FlakyDoor):
+    """Every hint is lost."""
+
+    def listen(self, callback: Listener) -> None:
+        pass
 
 
 class Clerk:
@@ -189,6 +197,19 @@ async def test_pause_gives_back_what_foreign_code_had_reserved_beside_nobody_els
     await house.door.alone(control.pause, house.policy, task.id, "person")
     await house.until_phase("child", Phase.PAUSED)
     assert door.keys[turns.hand_over] == (task.id, *usage.keys(BY_DAY, ""))
+
+
+async def test_pause_that_a_worker_does_not_hear_of_stops_foreign_code_a_tick_later(build: Build) -> None:
+    async def works(job: RuntimeJob) -> Answer:
+        await asyncio.Event().wait()
+        return Answer("never said")
+
+    house = await opened(build, works)
+    await house.hire(DeafDoor(house.door, _never, StoreBusy()))
+    await house.say("go")
+    task = await house.until_phase("child", Phase.RUNNING)
+    await house.door.alone(control.pause, house.policy, task.id, "person")
+    await house.until_phase("child", Phase.PAUSED)
 
 
 async def test_answer_that_nobody_heard_is_there_for_whoever_starts_again(build: Build) -> None:

@@ -7,6 +7,7 @@ the beginning, under the same key. What a person has to decide parks the run, as
 from __future__ import annotations
 
 import asyncio
+import contextlib
 
 from clutch.core.authority import under_plan
 from clutch.core.messages import Answer, Input, Results
@@ -17,7 +18,7 @@ from clutch.engine.kit import Kit
 from clutch.engine.open_run import OpenRun
 from clutch.errors import StoreError
 from clutch.ports import RuntimeFailed, RuntimeJob, Verdict
-from clutch.protocol import questions, turns, usage
+from clutch.protocol import questions, sessions, turns, usage
 from clutch.protocol.questions import ROUND, Asked, Decision, QuestionKind, Said, call_body
 from clutch.protocol.usage import Fate
 
@@ -71,8 +72,7 @@ async def _accompany(run: OpenRun, errand: Errand) -> Answer | None:
     try:
         said = await _heard(run)
         while True:
-            await errand.news.wait()
-            errand.news.clear()
+            await _news(run, errand)
             await _journal(run, errand)
             if errand.is_over:
                 return await _last_word(run, errand)
@@ -88,6 +88,19 @@ async def _accompany(run: OpenRun, errand: Errand) -> Answer | None:
             if run.kit.errands.get(run.session_id) is errand:
                 del run.kit.errands[run.session_id]
             await errand.stop()
+
+
+async def _news(run: OpenRun, errand: Errand) -> None:
+    """Of a pause a hint tells; one that was lost, or came before there was an errand, costs a tick."""
+    while not errand.news.is_set():
+        try:
+            async with asyncio.timeout(run.policy.work.tick_s):
+                await errand.news.wait()
+        except TimeoutError:
+            with contextlib.suppress(StoreError):  # the next tick looks again
+                if await run.kit.door.read(sessions.is_paused, run.session_id):
+                    errand.pause()
+    errand.news.clear()
 
 
 async def _journal(run: OpenRun, errand: Errand) -> None:

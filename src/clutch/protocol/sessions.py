@@ -144,6 +144,12 @@ def own_at_step(session_id: int, fence: int) -> Tx[tuple[StepRow, bool]]:
     return StepRow(*step), bool(paused or waiting)
 
 
+def is_paused(now: float, session_id: int) -> Tx[bool]:
+    """A read."""
+    del now
+    return bool((yield "SELECT 1 FROM sessions WHERE id = ? AND paused = 1", (session_id,)))
+
+
 def is_owner(owner: int | None, fence: int, mine: int) -> bool:
     return owner is not None and fence == mine
 
