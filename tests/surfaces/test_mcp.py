@@ -227,6 +227,8 @@ async def test_failures_are_the_error_object_of_every_surface(door: Served) -> N
         assert (late["code"], late["field"]) == ("invalid_input", "timeoutSeconds")
         missing = error(await client.call_tool("steer", {"target": "last"}))
         assert (missing["code"], missing["field"]) == ("invalid_input", "text")
+        nobody = error(await client.call_tool("kill", {}))
+        assert (nobody["code"], nobody["field"]) == ("invalid_input", "target")
         assert error(await client.call_tool("dance", {}))["code"] == "invalid_input"
 
 

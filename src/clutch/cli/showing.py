@@ -84,9 +84,9 @@ def _point_to_replies(state: Path | None, count: int) -> None:
 
 def _item(state: Path | None, item: dict[str, Any]) -> str:
     """Who, why, what exactly, and the commands that answer it."""
-    who = item["label"] or item["sessionKey"]
+    who, seen = item["label"] or item["sessionKey"], ("--hash", str(item["hash"]))
     answers = {
-        "plan": (("approve", item["id"]), ("reject", item["id"], "your reason")),
+        "plan": (("approve", item["id"], *seen), ("reject", item["id"], "your reason", *seen)),
         "question": (("answer", item["id"], "your words"),),
     }.get(item["kind"], (("answer", item["id"], "--approve"), ("answer", item["id"], "--reject")))
     ways = "".join(f"\n  -> {command_for(state, *words)}" for words in answers)

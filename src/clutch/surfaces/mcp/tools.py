@@ -12,6 +12,7 @@ from typing import Any
 
 from pydantic import BaseModel
 
+from clutch.errors import InvalidInput
 from clutch.surfaces.http.app import ENTRIES
 from clutch.surfaces.http.routes import Entry
 
@@ -62,8 +63,11 @@ class Tool:
         return _schema(self.entry.answer)
 
     def place(self, arguments: Mapping[str, Any]) -> tuple[dict[str, str], dict[str, Any]]:
-        """What belongs into the path, and the rest."""
+        """What belongs into the path, and the rest. Raises InvalidInput."""
         path = {name: str(arguments.get(name, "")) for name in self.in_path}
+        for name, text in path.items():
+            if not text.strip():
+                raise InvalidInput(name, "must be given")
         return path, {name: value for name, value in arguments.items() if name not in path}
 
 
