@@ -114,7 +114,9 @@ class Witness:
         rows = self._disk.query(
             "SELECT name FROM calls WHERE session_id = ? AND seq = ? AND idx = ?", session_id, seq, place
         )
-        self._judge("T18", None if rows == [(name,)] else f"{name} runs under {context.key}")
+        is_gone = not self._disk.query("SELECT 1 FROM messages WHERE session_id = ? LIMIT 1", session_id)
+        # It was killed and deleted while the process that runs the tool was frozen: nobody could stop that.
+        self._judge("T18", None if rows == [(name,)] or is_gone else f"{name} runs under {context.key}")
         if name == "risky":
             asked = self._disk.query(
                 "SELECT id FROM questions WHERE session_id = ? AND seq = ? AND idx = ?",

@@ -232,15 +232,21 @@ class World:
             gateway.start()
         self.judge.history.note_clock()
         ends_at = self.loop.time() + LIVES_MAX_S
-        while (left := self.disk.query(_UNFINISHED)) or await self.person.thinks_again():
+        while left := await self._left():
             if self.loop.time() > ends_at:
                 return self.violated("N6", f"after {LIVES_MAX_S} s there is still {left}")
             self._judge_calm(ends_at)
             await self.person.put_right()
             await asyncio.sleep(LOOKS_EVERY_S)
-        await asyncio.sleep(REMOVES_MAX_S + self.policy.keeping.sweep_s)
         self.judge.judge_end()
         self.witness.judge_end()
+
+    async def _left(self) -> object:
+        """What is unfinished, also after a while: a process that was frozen does late what it was asked."""
+        if left := self.disk.query(_UNFINISHED) or await self.person.thinks_again():
+            return left
+        await asyncio.sleep(REMOVES_MAX_S + self.policy.keeping.sweep_s)
+        return self.disk.query(_UNFINISHED)
 
     def _judge_calm(self, ends_at: float) -> None:
         if self.loop.time() < ends_at - LIVES_MAX_S + JOINS_MAX_S:
