@@ -12,6 +12,7 @@
 #   make scenarios  [BACKEND=sqlite|postgres|all]
 #   make audit                        the locked packages against known vulnerabilities; needs the network
 #   make fmt                          format, and repair what the linter can
+#   make picture                      record the terminal in the README anew
 #   make lock       [ARGS=--upgrade]  lock files from pyproject.toml; keeps versions unless told
 #   make clean                        remove .venv, build results and caches
 #
@@ -30,7 +31,7 @@ COMPILE := $(BIN)/uv pip compile --quiet --universal --python-version 3.11 --gen
 	--no-emit-index-url --custom-compile-command "make lock"
 
 .PHONY: setup check check-format check-lint check-types check-imports check-docs
-.PHONY: test demo trust bench scenarios audit fmt lock clean
+.PHONY: test demo trust bench scenarios audit fmt picture lock clean
 .DEFAULT_GOAL := check
 
 setup: $(STAMP)
@@ -110,6 +111,9 @@ audit: $(STAMP)
 fmt: $(STAMP)
 	@$(BIN)/ruff check --fix $(CODE)
 	@$(BIN)/ruff format $(CODE)
+
+picture: $(STAMP)
+	@$(BIN)/python -m tests.docs.picture
 
 lock: $(STAMP)
 	@$(COMPILE) pyproject.toml --extra postgres $(ARGS) --output-file requirements.lock

@@ -24,7 +24,14 @@ TEXTS = {
     for path in [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 }
 #: Run where their servers and libraries are: see the tests of those pages.
-ELSEWHERE = ("README.md", "docs/acp.md", "docs/frameworks.md", "docs/mcp-server.md", "docs/python-api.md")
+ELSEWHERE = (
+    "README.md",
+    "docs/acp.md",
+    "docs/frameworks.md",
+    "docs/mcp-server.md",
+    "docs/python-api.md",
+    "docs/tutorial.md",
+)
 
 
 def fenced() -> Iterator[tuple[str, str]]:

@@ -15,7 +15,7 @@ from clutch.core.policy import Limits, Work
 
 ROOT = Path(__file__).parents[2]
 README = (ROOT / "README.md").read_text()
-LINES_MAX, EXAMPLE_LINES_MAX = 120, 12
+LINES_MAX, EXAMPLE_LINES_MAX = 150, 12
 
 
 def example() -> str:

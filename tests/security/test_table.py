@@ -6,6 +6,7 @@ What a row asks for and no test shows is said in `NOT_SHOWN`, so that nobody tak
 from __future__ import annotations
 
 import ast
+import re
 from pathlib import Path
 
 import pytest
@@ -159,6 +160,11 @@ NOT_SHOWN = {
     "S26": "there is no dashboard yet",
     "S29": "known vulnerabilities: `make audit`, which needs the network; no SBOM and no signed release yet",
 }
+
+
+def test_the_page_for_users_tells_of_every_row() -> None:
+    told = re.findall(r"\bS\d+\b", (TESTS.parent / "docs" / "security.md").read_text(encoding="utf-8"))
+    assert set(told) == set(ROWS) | set(NOT_SHOWN)
 
 
 def test_every_row_has_a_test_or_says_why_not() -> None:
