@@ -72,6 +72,8 @@ ROWS: dict[str, tuple[str, ...]] = {
         "core/test_fence.py::test_a_hundred_thousand_hostile_texts_come_back_exactly",
         "core/test_wording.py::test_outside_the_fences_nothing_depends_on_what_the_child_wrote",
         "protocol/test_payload.py::test_text_that_looks_like_our_own_lines_and_fences_comes_back_as_it_was_written",
+        "core/test_taint.py::test_one_foreign_text_taints_its_turn_and_no_later_one",
+        "engine/test_questions.py::test_turn_that_has_read_untrusted_text_asks_before_it_uses_a_shell_or_reaches_out",
     ),
     "S14": (
         "core/test_wording.py::test_only_a_whole_reply_is_a_token",
@@ -156,7 +158,6 @@ ROWS: dict[str, tuple[str, ...]] = {
 }
 NOT_SHOWN = {
     "S1": "there is no way to listen beyond loopback, so none that must be refused",
-    "S13": "a turn that read a child's words is not marked, and no tool asks again because of it",
     "S26": "there is no dashboard yet",
     "S29": "known vulnerabilities: `make audit`, which needs the network; no SBOM and no signed release yet",
 }
