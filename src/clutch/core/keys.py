@@ -244,6 +244,9 @@ class Words:
 
 Target = FullKey | TaskRef | RunRef | Numbered | Last | Main | Current | Words
 
+# What no database keeps, and so nobody is called: NUL, and half a surrogate pair.
+_NOBODYS = re.compile("[\x00\ud800-\udfff]")
+
 # Longer numbers than anybody was ever shown are words; int() of a very long one would raise.
 _NUMBERED = re.compile(r"#?([0-9]{1,9})")
 _KEYWORDS: Mapping[str, Target] = {"last": Last(), "main": Main(), "current": Current()}
@@ -338,6 +341,10 @@ def target_text(target: Target) -> str:
             return "current"
         case _:
             assert_never(target)
+
+
+def can_be_a_name(text: str) -> bool:
+    return bool(text) and not _NOBODYS.search(text)
 
 
 def _exactly(target: Target, viewpoint: Viewpoint) -> _Test:

@@ -73,7 +73,8 @@ async def run_in_thread(gateway: Gateway, line: str, thread: Route, key: str) ->
 
 async def _once(chat: Chat, line: str, answer: Callable[[], Awaitable[str]]) -> str:
     """Two at the same moment: the second waits for the answer of the first."""
-    door, key, asked = chat.kit.door, f"command:{chat.key}", hashlib.sha256(line.encode()).hexdigest()
+    door, key = chat.kit.door, f"command:{chat.key}"
+    asked = hashlib.sha256(line.encode("utf-8", "surrogatepass")).hexdigest()
     async with chat.gateway.under_way.setdefault(key, asyncio.Lock()):
         kept = await door.read(replies.kept, key)
         if kept is None:

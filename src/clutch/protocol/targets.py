@@ -169,13 +169,13 @@ def _conditions(target: keys.Target, viewpoint: Viewpoint) -> Iterator[tuple[str
             yield _BY_KEY, "s.key = ?", (key,)
     if isinstance(target, keys.RunRef):
         yield _BY_RUN, "r.id = ?", (target.id,)
-    if text.startswith("agent:"):
+    if text.startswith("agent:") and keys.can_be_a_name(text):
         yield _BY_KEY, "SUBSTR(s.key, 1, ?) = ?", (len(text), text)
     if (low := keys.low_digits("t_", text)) is not None:
         yield _BY_TASK, "t.id % ? = ?", low
     if (low := keys.low_digits("r_", text)) is not None:
         yield _BY_RUN, "r.id % ? = ?", low
-    if text:
+    if keys.can_be_a_name(text):
         yield _BY_TASK, "SUBSTR(t.label, 1, ?) = ?", (len(text), text)
 
 
