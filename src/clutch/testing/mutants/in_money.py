@@ -81,7 +81,7 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     _mutant(
         "call_before_its_row",
-        "protocol.turns._foresee",
+        "protocol.turns.writing.foresee",
         "T16",
         STORMS,
         lambda foresee: (answering_only(foresee),),

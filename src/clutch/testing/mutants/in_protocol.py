@@ -197,7 +197,7 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     _mutant(
         "parked_counts_as_crash",
-        "turns._go_on",
+        "turns.beginning._go_on",
         "N22",
         STORMS,
         _parks_are_crashes,
@@ -205,7 +205,7 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     _mutant(
         "follow_up_not_read",
-        "turns._was_told_more",
+        "turns.endings._was_told_more",
         "N20",
         STORMS,
         lambda was_told_more: (answering_only(was_told_more, False),),
@@ -313,7 +313,7 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     _mutant(
         "calls_left_open",
-        "turns._close_calls",
+        "turns.beginning._close_calls",
         "N22",
         ("busy",),
         lambda close_calls: (answering_only(close_calls),),
