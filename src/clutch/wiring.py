@@ -30,9 +30,13 @@ from clutch.engine.context import Documents, Surroundings
 from clutch.engine.courier import Courier
 from clutch.engine.dispatcher import Worker
 from clutch.engine.ids import BlockIds
+from clutch.engine.insisting import surely
 from clutch.engine.kit import Kit
 from clutch.errors import ClutchError, GatewayInUse, InvalidInput, StateDirectoryInUse
-from clutch.gateway.api import CLOSED, ENTERED_BEFORE, Gateway
+from clutch.gateway import local
+from clutch.gateway.api import Api
+from clutch.gateway.doors import Doors
+from clutch.gateway.local import Gateway
 from clutch.looking import DATABASE_FILE as DATABASE_FILE
 from clutch.models.evidence import findings_of as findings_of
 from clutch.models.library import LibraryModels
@@ -307,7 +311,7 @@ def _owned_by(home: Path, error: StateDirectoryInUse) -> StateDirectoryInUse:
     )
 
 
-class Clutch(Gateway):
+class Clutch(Api):
     """Clutch inside your own program; the work goes on where it was when the program starts again.
 
     Without `state` the directory of `default_state_directory`; `database` names a PostgreSQL instead.
@@ -386,8 +390,10 @@ class Clutch(Gateway):
             runtimes=self._runtimes,
             hooks=self._hooks,
         )
-        super().__init__(opening)
+        super().__init__(self._open)
+        self._engine = opening
         self.url: str | None = None  #: where it is served, while it is
+        self.is_client = False  #: another process does the work; this one asks it
         self._home, self._embedded = home, embedded
         parts = {"models": models, "tools": tools, "channels": channels or None}
         self._brought = {
@@ -399,26 +405,18 @@ class Clutch(Gateway):
         """A client of the gateway that owns the state directory, and nothing else. Raises NoGateway on entering."""
         return cls(state=state, embedded=False)
 
-    @property
-    def is_client(self) -> bool:
-        """Another process does the work; this one asks it."""
-        return self._away is not None
-
-    async def __aenter__(self) -> Self:
+    async def _open(self, stack: AsyncExitStack) -> Doors:
+        """Here or elsewhere: decided now, and nobody asks again."""
         if self._embedded is False:
-            return await self._become_client()
+            return await self._elsewhere(stack)
         try:
-            await super().__aenter__()
+            gateway = await local.opened(stack, self._engine, self.leaving)
         except StateDirectoryInUse as error:
             self._check_can_be_client(error)
-            return await self._become_client()
+            return await self._elsewhere(stack)
         if self._served is not None:
-            try:
-                await self._serve(self._served)
-            except BaseException:
-                await self.__aexit__(None, None, None)
-                raise
-        return self
+            await self._serve(stack, gateway, self._served)
+        return gateway
 
     def config_stamp(self) -> tuple[int, ...] | None:
         """Another one when the file of the config is another one."""
@@ -431,14 +429,14 @@ class Clutch(Gateway):
         from clutch.config.reloading import merged
 
         found = merged(self._given.settings, self._given.load())
-        kit, policy = self._kit, self._given.policy(found.settings)
+        kit, policy = self.kit, self._given.policy(found.settings)
         if kit.check_model is not None:
             _check_models(policy, kit.check_model)
         self._given.settings = found.settings
         boxed = replace(policy.defaults, sandbox=kit.policy.defaults.sandbox)
         self.policy = kit.policy = replace(policy, defaults=boxed, hooks=kit.policy.hooks)
         kit.surroundings = _surroundings(kit.door, policy)
-        await self._surely(lambda: kit.door.alone(heartbeat.arm, policy))
+        await surely(policy.work.tick_s, lambda: kit.door.alone(heartbeat.arm, policy))
         return found
 
     def _check_can_be_client(self, error: StateDirectoryInUse) -> None:
@@ -449,20 +447,12 @@ class Clutch(Gateway):
             brought = ", ".join(sorted(self._brought))
             raise StateDirectoryInUse(f"{error}. As its client this program cannot bring along: {brought}")
 
-    async def _become_client(self) -> Self:
+    async def _elsewhere(self, stack: AsyncExitStack) -> Doors:
         from clutch.surfaces.remote import Remote
 
-        if self._away is not None:
-            raise ClutchError(ENTERED_BEFORE)
-        self._was_entered = True
         found = connect(self._home).address
-        async with AsyncExitStack() as stack:
-            remote = Remote(self._home)
-            await stack.enter_async_context(remote.open())
-            stack.callback(self._leave, remote.give_up)
-            await self._lend_group(stack)
-            self._stack = stack.pop_all()
-        self._away, self.url = remote, found.url
+        doors = await stack.enter_async_context(Remote(self._home).open())
+        self.is_client, self.url = True, found.url
         log.warning(
             "%s is owned by the gateway at %s (pid %d): this program is its client; model, policy and workspace are"
             " those of the gateway",
@@ -470,16 +460,12 @@ class Clutch(Gateway):
             found.url,
             found.pid,
         )
-        return self
+        return doors
 
-    def _leave(self, give_up: Callable[[ClutchError], None]) -> None:
-        self._away = None
-        give_up(ClutchError(CLOSED))
-
-    async def _serve(self, home: Path) -> None:
+    async def _serve(self, stack: AsyncExitStack, gateway: Gateway, home: Path) -> None:
         """A door that nobody asked for by its number is no reason to stop."""
         try:
-            found = await self._stack.enter_async_context(serving(self, home, self._port))
+            found = await stack.enter_async_context(serving(gateway, home, self._port))
         except (GatewayInUse, InvalidInput) as error:
             if self._port or (isinstance(error, GatewayInUse) and not self._can_share):
                 raise

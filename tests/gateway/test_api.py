@@ -17,7 +17,8 @@ from clutch.core.model import Outcome
 from clutch.core.policy import Announcing, Limits, Policy, Work
 from clutch.engine.kit import Kit
 from clutch.errors import ClutchError, InvalidInput, NotFound, SpawnRefused, StoreLost
-from clutch.gateway.api import Gateway
+from clutch.gateway import local
+from clutch.gateway.api import Api
 from clutch.ports import ModelRequest, Models, OnDelta
 from clutch.protocol import outbox
 from clutch.protocol.control import NotPossible
@@ -173,14 +174,14 @@ async def test_reply_to_a_result_that_nobody_was_there_for_is_shown_at_the_next_
         task = await c.spawn("look it up", label="look")
         await c.settled()
         assert (await task).is_ok
-        assert (await c._kit.door.read(outbox.unheard)).waiting == 1
+        assert (await c.kit.door.read(outbox.unheard)).waiting == 1
     async with clutch(tmp_path / "state", policy=quick) as c:
         assert (await c.reply()).startswith('heard: [Subagent] "look" completed successfully')
-        assert (await c._kit.door.read(outbox.unheard)).waiting == 0
+        assert (await c.kit.door.read(outbox.unheard)).waiting == 0
         with pytest.raises(TimeoutError):
             async with asyncio.timeout(0.05):
                 await c.reply()
-        assert await c._kit.door.read(undelivered) == 0
+        assert await c.kit.door.read(undelivered) == 0
 
 
 async def test_an_agent_that_is_woken_reads_what_happened_and_tells(tmp_path: Path) -> None:
@@ -250,14 +251,14 @@ BAD_SPAWNS: list[tuple[str, dict[str, Any]]] = [
 
 async def test_bad_spawns_name_the_field_and_write_nothing(tmp_path: Path) -> None:
     async with clutch(tmp_path / "state") as c:
-        before = await c._kit.door.read(rows)
+        before = await c.kit.door.read(rows)
         for field, given in BAD_SPAWNS:
             with pytest.raises(InvalidInput) as caught:
                 _ = await c.spawn(**{"task": "fine", **given})
             assert caught.value.field == field, given
             assert caught.value.rule
             assert len(str(caught.value)) < 400
-        assert await c._kit.door.read(rows) == before
+        assert await c.kit.door.read(rows) == before
 
 
 @pytest.mark.parametrize(
@@ -285,7 +286,7 @@ async def test_bad_words_name_the_field_and_write_nothing(tmp_path: Path) -> Non
     async with clutch(tmp_path / "state", patient) as c:
         task = await c.spawn("stay")
         await patient.asked.wait()
-        before = await c._kit.door.read(rows)
+        before = await c.kit.door.read(rows)
         bad: tuple[Any, ...] = ("", "nul \0", "\udc00", "x" * 100_000, None, 7, b"bytes")
         asks: tuple[tuple[str, Any], ...] = (("text", c.say), ("text", task.steer), ("reason", task.kill))
         for text in bad:
@@ -293,7 +294,7 @@ async def test_bad_words_name_the_field_and_write_nothing(tmp_path: Path) -> Non
                 with pytest.raises(InvalidInput) as caught:
                     await ask(text)
                 assert caught.value.field == field
-        assert await c._kit.door.read(rows) == before
+        assert await c.kit.door.read(rows) == before
 
 
 @pytest.mark.parametrize(
@@ -362,24 +363,28 @@ async def forgetful(state: Path, losses: int, *, before: bool = False) -> AsyncI
         yield Behind(replace(engine.kit, door=Forgetful(engine.door, losses, before)))
 
 
+def bad_line(state: Path, losses: int, *, before: bool = False) -> Api:
+    return Api(lambda stack: local.opened(stack, forgetful(state, losses, before=before)))
+
+
 @pytest.mark.parametrize("before", [False, True])
 async def test_a_spawn_whose_answer_was_lost_makes_one_task(tmp_path: Path, before: bool) -> None:
-    async with Gateway(forgetful(tmp_path / "state", 3, before=before)) as c:
+    async with bad_line(tmp_path / "state", 3, before=before) as c:
         task = await c.spawn("only once")
         assert (await task).is_ok
-        assert (await c._kit.door.read(rows))["tasks"] == 1
+        assert (await c.kit.door.read(rows))["tasks"] == 1
 
 
 async def test_words_whose_receipt_was_lost_are_heard_once(tmp_path: Path) -> None:
-    async with Gateway(forgetful(tmp_path / "state", 3)) as c:
+    async with bad_line(tmp_path / "state", 3) as c:
         await c.say("only once")
         assert await c.reply() == "heard: only once"
         await c.settled()
-        assert (await c._kit.door.read(rows))["outbox"] == 1
+        assert (await c.kit.door.read(rows))["outbox"] == 1
 
 
 async def test_a_store_that_stays_away_is_the_callers_to_handle(tmp_path: Path) -> None:
-    async with Gateway(forgetful(tmp_path / "state", 1000)) as c:
+    async with bad_line(tmp_path / "state", 1000) as c:
         with pytest.raises(StoreLost):
             _ = await c.spawn("nobody home")
 

@@ -131,6 +131,9 @@ async def test_a_plan_and_a_question_are_decided(way: Way) -> None:
         await plan.approve("0" * 64)
     (shown_plan,) = await c.questions()
     assert (shown_plan.task_id, shown_plan.hash) == (plan.id, shown["plan"]["hash"])
+    with pytest.raises(InvalidInput) as wrong:
+        await c.answer(shown_plan, "reject")
+    assert wrong.value.field == "text"
     await c.answer(shown_plan, "approve")
     assert (await plan).is_ok
     asking = await c.spawn("ask me")
@@ -150,8 +153,18 @@ async def test_what_is_wrong_is_said_in_the_same_words(way: Way) -> None:
     with pytest.raises(InvalidInput) as wrong:
         _ = await c.spawn(" ")
     assert wrong.value.field == "task"
+    with pytest.raises(InvalidInput) as wrong:
+        _ = await c.would_spawn("x", thinking="loud")
+    assert wrong.value.field == "thinking"
+    with pytest.raises(InvalidInput) as wrong:
+        _ = await c.spawn("x", session="agent:main:subagent:1")
+    assert wrong.value.field == "session"
+    with pytest.raises(InvalidInput) as wrong:
+        _ = await c.tasks(phase="asleep")
+    assert wrong.value.field == "phase"
     with pytest.raises(SpawnRefused):
         _ = await c.spawn("x", agent_id="somebody-else")
+    assert (await c.would_spawn("x", agent_id="somebody-else"))["status"] == "forbidden"
     with pytest.raises(NotFound):
         _ = await c.get("t_zzzz")
     with pytest.raises(InvalidInput):
@@ -168,6 +181,9 @@ async def test_a_main_agent_is_spoken_to(way: Way) -> None:
     assert await c.notify("the door was opened")
     assert not await c.notify("the door was opened")
     assert "agents" in (await c.command("/help")).lower()
+    assert await c.say("/agents", idempotency_key="a") == await c.say("/agents", idempotency_key="a")
+    assert "main" in await c.reply()
+    await c.wake()
 
 
 async def test_a_client_says_what_it_is_and_what_it_cannot_be(

@@ -16,7 +16,7 @@ from clutch.core.authority import OperatorCaller, Scope
 from clutch.core.messages import Answer, Call, Input, Usage
 from clutch.core.model import Phase
 from clutch.core.policy import Control, Limits, Policy, Work
-from clutch.gateway.api import Task
+from clutch.gateway.api import MAIN_SESSION, Task
 from clutch.gateway.commands import COMMANDS, is_command
 from clutch.gateway.subagent_commands import ACTIONS
 from clutch.ports import ModelRequest, OnDelta
@@ -174,7 +174,7 @@ async def test_ended_children_stay_listed_with_what_became_of_them(tmp_path: Pat
 async def test_tree_shows_what_is_below_the_children_too(tmp_path: Path) -> None:
     async with chat(tmp_path) as (c, _):
         parent = await c.spawn("one", label="parent")
-        number, _ = await c.session("agent:main:main")
+        number, _ = await c.here.session("agent:main:main")
         from clutch.core.admission import SpawnRequest
         from clutch.core.keys import parse_task_id
         from clutch.engine.spawning import spawn_all
@@ -364,7 +364,7 @@ async def test_new_begins_a_new_talk_and_the_children_go_on(tmp_path: Path) -> N
         await c.reply()
         task = await c.spawn("a", label="one")
         assert await c.command("/new") == "A new talk begins. Subagents go on."
-        number, _ = await c.session("agent:main:main")
+        number, _ = await c.here.session("agent:main:main")
         from clutch.protocol import queries
 
         assert (await c.kit.door.read(queries.briefing, number)).transcript == ()
@@ -383,7 +383,7 @@ async def test_compact_has_the_next_turn_summarise_what_was_said(tmp_path: Path)
         assert "summarised" in await c.command("/compact")
         await c.say("what was it?")
         await c.reply()
-        number, _ = await c.session("agent:main:main")
+        number, _ = await c.here.session("agent:main:main")
         from clutch.core.messages import Summary
         from clutch.protocol import queries
 
@@ -451,11 +451,11 @@ async def test_every_action_needs_the_scope_that_the_guard_asks_for(tmp_path: Pa
         caller = OperatorCaller(frozenset({scope, Scope.READ}), "somebody")
         for lines, needed in ((LOOKS, Scope.READ), (DECISIONS, Scope.APPROVE), (ACTS, Scope.WRITE)):
             for line in lines:
-                said = await c.command(f"/subagents {line}", caller=caller)
+                said = await c.here.command(f"/subagents {line}", MAIN_SESSION, None, caller)
                 allowed = scope is Scope.ADMIN or needed in caller.scopes
                 assert ("needs the scope" in said) != allowed, (line, said)
         for line in ("/stop", "/new", "/model x", "/queue collect"):
-            said = await c.command(line, caller=caller)
+            said = await c.here.command(line, MAIN_SESSION, None, caller)
             assert ("needs the scope" in said) == (scope not in (Scope.WRITE, Scope.ADMIN)), (line, said)
 
 

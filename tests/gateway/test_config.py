@@ -36,7 +36,7 @@ async def test_a_file_that_was_named_is_taken_instead(tmp_path: Path) -> None:
     home = written(tmp_path / "state", "{headless: 1}")
     named = written(tmp_path / "other", "{headless: true}") / "clutch.json"
     async with Clutch(state=home, config=named, serve=False) as c:
-        assert c._kit.policy.is_headless
+        assert c.kit.policy.is_headless
 
 
 async def test_what_the_program_gives_wins(tmp_path: Path) -> None:
@@ -48,14 +48,14 @@ async def test_what_the_program_gives_wins(tmp_path: Path) -> None:
     async with Clutch(
         state=home, agents=[Agent("main", identity="program")], providers=mine, model="own:x", serve=False
     ) as c:
-        policy = c._kit.policy
+        policy = c.kit.policy
         assert {agent.id: agent.identity for agent in policy.agents.values()} == {
             "main": "program",
             "ada": "file",
         }
         assert (policy.is_headless, policy.defaults.model) == (True, "own:x")
     async with Clutch(state=home, policy=Policy(limits=Limits(children_max=3)), serve=False) as c:
-        assert (c._kit.policy.limits.children_max, c._kit.policy.is_headless) == (3, False)
+        assert (c.kit.policy.limits.children_max, c.kit.policy.is_headless) == (3, False)
 
 
 async def test_a_file_that_is_wrong_starts_nothing(tmp_path: Path) -> None:
@@ -80,8 +80,8 @@ async def test_a_changed_file_is_taken_over_as_far_as_a_running_process_can(tmp_
         )
         found = await c.reload()
         assert set(found.waiting) == {"agents.defaults.maxConcurrent", "worker.tick"}
-        assert c._kit.policy.work == Policy().work
-        assert c._kit.policy.agent("main").identity == "You are Ada."
+        assert c.kit.policy.work == Policy().work
+        assert c.kit.policy.agent("main").identity == "You are Ada."
         with pytest.raises(SpawnRefused, match="maxChildrenPerAgent"):
             _ = await c.spawn("no room any more")
         (home / "clutch.json").unlink()
@@ -92,7 +92,7 @@ async def test_a_changed_file_is_taken_over_as_far_as_a_running_process_can(tmp_
 async def test_a_file_that_became_wrong_changes_nothing(tmp_path: Path) -> None:
     home = written(tmp_path / "state", "{headless: true}")
     async with Clutch(state=home, serve=False) as c:
-        before = c._kit.policy
+        before = c.kit.policy
         for wrong, why in (
             ("{headless: 1}", "true or false"),
             ("{agents: {defaults: {model: 'no:m'}}}", "'no'"),
@@ -100,7 +100,7 @@ async def test_a_file_that_became_wrong_changes_nothing(tmp_path: Path) -> None:
             written(home, wrong)
             with pytest.raises(InvalidInput, match=why):
                 await c.reload()
-            assert c._kit.policy is before
+            assert c.kit.policy is before
 
 
 async def test_a_gateway_reads_its_config_again_on_a_hang_up(tmp_path: Path) -> None:

@@ -91,7 +91,7 @@ async def test_reject_raises_at_once(tmp_path: Path) -> None:
             _ = await spawned(c, number)
         with pytest.raises(SpawnRefused, match=r"5/5 .*maxChildrenPerAgent"):
             _ = await c.spawn("one more", on_full="reject")
-        assert await c._kit.door.read(tasks) == 5
+        assert await c.kit.door.read(tasks) == 5
 
 
 async def test_a_spawn_cancelled_while_it_waits_leaves_nothing_and_does_not_hold_up_others(
@@ -110,7 +110,7 @@ async def test_a_spawn_cancelled_while_it_waits_leaves_nothing_and_does_not_hold
         models.go.set()
         assert (await first).is_ok
         assert (await (await later)).is_ok
-        assert await c._kit.door.read(tasks) == 2
+        assert await c.kit.door.read(tasks) == 2
     assert gone.cancelled()
     assert models.asked == ["0", "2"]
 

@@ -16,7 +16,8 @@ from clutch import Clutch, ClutchError, Policy, StateDirectoryInUse, Task
 from clutch.core.messages import Answer, Input
 from clutch.core.policy import Work
 from clutch.engine.verbs import Verbs
-from clutch.gateway.api import MAIN_SESSION, PROGRAM
+from clutch.gateway.api import MAIN_SESSION
+from clutch.gateway.tasks import PROGRAM
 from clutch.ports import ModelRequest, OnDelta
 from clutch.protocol import queries
 
@@ -128,13 +129,13 @@ async def test_words_and_tasks_for_a_main_session_that_was_deleted_are_not_lost(
     async with made(tmp_path / "state") as c:
         await c.say("one")
         assert await c.reply() == "yes"
-        first, _ = await c.session(MAIN_SESSION)
+        first, _ = await c.here.session(MAIN_SESSION)
         await Verbs(c.kit).delete(PROGRAM, first, keep_transcript=keep_transcript)
         async with asyncio.timeout(20):
             assert (await (await c.spawn("something", on_full="reject"))).text == "yes"
             await c.say("two")
             assert await c.reply() == "yes"
-        second, _ = await c.session(MAIN_SESSION)
+        second, _ = await c.here.session(MAIN_SESSION)
         said = [
             entry.text
             for entry in await c.kit.door.read(queries.transcript, second)

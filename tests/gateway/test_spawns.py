@@ -25,6 +25,7 @@ from clutch import (
 )
 from clutch.core.messages import Answer
 from clutch.core.policy import Work
+from clutch.gateway.chat import MAIN_SESSION
 from clutch.ports import ModelRequest, OnDelta, WorkspaceFailed
 from clutch.store.door import Row, Tx
 
@@ -76,7 +77,7 @@ def rows(now: float, sql: str) -> Tx[list[Row]]:
 
 
 async def count(c: Clutch) -> int:
-    return int((await c._kit.door.read(rows, "SELECT COUNT(*) FROM tasks"))[0][0])
+    return int((await c.kit.door.read(rows, "SELECT COUNT(*) FROM tasks"))[0][0])
 
 
 async def test_a_key_for_other_wishes_is_an_error_of_its_own(tmp_path: Path) -> None:
@@ -86,7 +87,7 @@ async def test_a_key_for_other_wishes_is_an_error_of_its_own(tmp_path: Path) -> 
         assert again.id == first.id
         with pytest.raises(IdempotencyConflict, match=first.id):
             _ = await c.spawn("look", label="other", idempotency_key="k")
-        assert (await c.spawn_answer({"task": "else", "idempotencyKey": "k"}))[
+        assert (await c.here.spawn({"task": "else", "idempotencyKey": "k"}, MAIN_SESSION))[
             "code"
         ] == "idempotency_conflict"
         assert await count(c) == 1
@@ -103,7 +104,7 @@ async def test_a_key_outlives_the_end_of_its_task_and_a_changed_config(tmp_path:
 
 async def test_whoever_meets_a_reservation_under_its_key_waits_for_it(tmp_path: Path) -> None:
     async with clutch(tmp_path) as c:
-        directories = c._kit.workspaces = Directories()
+        directories = c.kit.workspaces = Directories()
         asked: Any = {"workspace": "isolated", "idempotency_key": "k"}
         first = asyncio.create_task(c.spawn("look", **asked))
         await directories.asked.wait()
@@ -117,7 +118,7 @@ async def test_whoever_meets_a_reservation_under_its_key_waits_for_it(tmp_path: 
 
 async def test_whoever_waited_for_a_reservation_that_was_undone_spawns_anew(tmp_path: Path) -> None:
     async with clutch(tmp_path) as c:
-        directories = c._kit.workspaces = Directories()
+        directories = c.kit.workspaces = Directories()
         directories.fails = True
         asked: Any = {"workspace": "isolated", "idempotency_key": "k"}
         first = asyncio.create_task(c.spawn("look", **asked))
@@ -164,23 +165,25 @@ async def test_whether_programs_wait_for_room_is_a_setting(tmp_path: Path) -> No
     defaults = AgentDefaults(subagents=Subagents(on_full=OnFull.REJECT))
     policy = replace(QUICK, limits=Limits(children_max=1), defaults=defaults)
     async with clutch(tmp_path, policy=policy) as c:
-        c._kit.workspaces = Directories()
+        c.kit.workspaces = Directories()
         staying = asyncio.create_task(c.spawn("stay", workspace="isolated"))
-        await c._kit.workspaces.asked.wait()
+        await c.kit.workspaces.asked.wait()
         with pytest.raises(SpawnRefused, match="1/1"):
             _ = await c.spawn("look")
-        c._kit.workspaces.may_end.set()
+        c.kit.workspaces.may_end.set()
         assert (await (await staying)).is_ok
 
 
 async def test_a_surface_gets_an_answer_whatever_it_asks(tmp_path: Path) -> None:
     async with clutch(tmp_path) as c:
-        accepted = await c.spawn_answer({"task": "look", "label": "one"})
+        accepted = await c.here.spawn({"task": "look", "label": "one"}, MAIN_SESSION)
         assert accepted["status"] == "accepted"
         assert (await (await c.get(accepted["taskId"]))).is_ok
-        wrong = await c.spawn_answer({"task": "look", "lable": "one"})
+        wrong = await c.here.spawn({"task": "look", "lable": "one"}, MAIN_SESSION)
         assert (wrong["status"], wrong["code"], wrong["field"]) == ("error", "invalid_input", "lable")
-        assert (await c.spawn_answer({"task": "look", "agentId": "other"}))["status"] == "forbidden"
+        assert (await c.here.spawn({"task": "look", "agentId": "other"}, MAIN_SESSION))[
+            "status"
+        ] == "forbidden"
 
 
 @pytest.mark.scenario(19)
@@ -195,7 +198,7 @@ async def test_agents_of_their_own_have_their_own_model_workspace_and_identity(t
         await c.say("hello", session="agent:research:main")
         assert await c.reply(session="agent:research:main") == "done"
         await c.settled()
-        stored = await c._kit.door.read(
+        stored = await c.kit.door.read(
             rows, "SELECT DISTINCT agent_id, workspace FROM sessions ORDER BY agent_id"
         )
     assert stored == [("main", str(tmp_path)), ("research", str(tmp_path / "notes"))]
@@ -206,7 +209,7 @@ async def test_agents_of_their_own_have_their_own_model_workspace_and_identity(t
 async def test_a_directory_of_ones_own_can_be_the_rule(tmp_path: Path) -> None:
     policy = replace(QUICK, defaults=AgentDefaults(subagents=Subagents(workspace=Workspace.ISOLATED)))
     async with clutch(tmp_path, policy=policy) as c:
-        directories = c._kit.workspaces = Directories()
+        directories = c.kit.workspaces = Directories()
         directories.may_end.set()
         task = await c.spawn("look")
         assert directories.sources == [str(tmp_path)]

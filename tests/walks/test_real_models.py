@@ -109,7 +109,7 @@ async def test_a_parent_delegates_a_child_works_with_tools_and_the_result_comes_
         assert await clutch.reply() == "Told: water the plants"
         await clutch.settled()
         assert not server.log.repeated
-        ledger = await clutch._kit.door.read(_ledger)
+        ledger = await clutch.kit.door.read(_ledger)
     billed = server.log.billed
     assert ledger == (len(server.log.calls), billed.input, billed.output)
     first_of_child = next(call.request for call in server.log.calls if is_child(call.request))
@@ -190,8 +190,8 @@ async def _standing(clutch: Clutch) -> set[tuple[str, str]]:
 
 
 async def _tree(clutch: Clutch) -> list[queries.TreeRow]:
-    root = await clutch._session("agent:main:main")
-    return await clutch._kit.door.read(queries.tree, root)
+    root, _ = await clutch.here.session("agent:main:main")
+    return await clutch.kit.door.read(queries.tree, root)
 
 
 @pytest.mark.parametrize("adapter", ADAPTERS)

@@ -18,7 +18,7 @@ from clutch.protocol.targets import Standpoint
 from clutch.store.door import Tx
 
 if TYPE_CHECKING:
-    from clutch.gateway.api import Gateway
+    from clutch.gateway.local import Gateway
 
 T = TypeVar("T")
 

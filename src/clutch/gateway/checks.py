@@ -8,15 +8,12 @@ from __future__ import annotations
 
 import base64
 import re
-from collections.abc import Awaitable, Callable, Mapping
-from typing import TypeVar
+from collections.abc import Mapping
 
 from clutch.core import keys
 from clutch.core.keys import BadKey, KeyKind, SessionKey
 from clutch.engine.verbs import check_text as check_text
 from clutch.errors import InvalidInput
-
-T = TypeVar("T")
 
 KEY_CHARS_MAX = 200
 NAME_CHARS_MAX = 80
@@ -64,18 +61,17 @@ def as_given(attachments: object) -> object:
     ]
 
 
-async def in_surface_spelling(
-    check: Callable[[Mapping[str, object]], Awaitable[T]], fields: Mapping[str, object]
-) -> T:
-    """`check` knows the parameters as agents write them (`runTimeoutSeconds`); a program writes Python."""
+def in_surface_spelling(fields: Mapping[str, object]) -> dict[str, object]:
+    """As agents write parameters (`runTimeoutSeconds`); a program writes Python."""
     for name in fields:
         if name != snake(name):
             raise InvalidInput(name[:NAME_CHARS_MAX], f"is not a known field; did you mean {snake(name)!r}?")
-    try:
-        return await check({_camel(name): value for name, value in fields.items()})
-    except InvalidInput as error:
-        rule = _CAMEL.sub(lambda name: snake(name[0]), error.rule)  # it proposes other names
-        raise InvalidInput(snake(error.field), rule) from error
+    return {_camel(name): value for name, value in fields.items()}
+
+
+def in_python_spelling(field: str, rule: str) -> InvalidInput:
+    """A rule may propose other names."""
+    return InvalidInput(snake(field), _CAMEL.sub(lambda name: snake(name[0]), rule))
 
 
 def _camel(name: str) -> str:

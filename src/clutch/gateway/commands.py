@@ -30,7 +30,7 @@ from clutch.gateway.chat import MAIN_SESSION, Chat, Command, nothing, only_word
 from clutch.protocol import bindings, control, inbox, lists, replies, threads
 
 if TYPE_CHECKING:
-    from clutch.gateway.api import Gateway
+    from clutch.gateway.local import Gateway
 
 PERSON = OperatorCaller(EVERY_SCOPE, "chat")
 NO_THREAD = "works in a thread of a channel; this chat has none"

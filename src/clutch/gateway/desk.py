@@ -28,7 +28,7 @@ from clutch.protocol.questions import Decision
 from clutch.store.door import Tx
 
 if TYPE_CHECKING:
-    from clutch.gateway.api import Gateway
+    from clutch.gateway.tasks import Tasks
 
 PAUSE_S = 0.05  # between two looks: under load every commit is a change
 DONE = (Phase.COMPLETED, Phase.COMPLETED_GIVEUP)
@@ -41,7 +41,7 @@ class Until(StrEnum):
 
 
 class Desk:
-    def __init__(self, gateway: Gateway) -> None:
+    def __init__(self, gateway: Tasks) -> None:
         self._gateway = gateway
 
     @property
@@ -58,7 +58,7 @@ class Desk:
     ) -> Object:
         """The parameters and answers of `sessions_spawn`."""
         named = {} if key is None else {"idempotencyKey": key}
-        return await self._gateway.spawn_answer(named | dict(args), session=session, on_full=on_full)
+        return await self._gateway.spawn(named | dict(args), session, on_full)
 
     async def kill(self, caller: Caller, target: str, reason: str) -> Object:
         return objects.killed(await self._verbs.kill(caller, await self._number(caller, target), reason))
@@ -176,6 +176,7 @@ class Desk:
             case Decision.APPROVE:
                 return await self.approve(caller, item, seen_hash, text)
             case Decision.REJECT:
+                check_text("text", text, self._gateway.kit.policy.control.steer_chars_max)
                 return await self.reject(caller, item, seen_hash, text, Verdict.REVISE)
             case _:
                 raise InvalidInput("decision", "a plan is approved or rejected")

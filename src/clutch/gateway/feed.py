@@ -27,7 +27,7 @@ from clutch.protocol.stream import OVERLAP_S, Cursor, Moment
 from clutch.store.door import Tx
 
 if TYPE_CHECKING:
-    from clutch.gateway.api import Gateway
+    from clutch.gateway.local import Gateway
 
 BEHIND_BYTES_MAX = 1024 * 1024
 PAUSE_S = 0.05  # between two looks: under load every commit is a change

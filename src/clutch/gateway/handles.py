@@ -1,5 +1,5 @@
 """What a program holds: a task, its result, an event, a question. The same whether the work is done in this process or
-in a gateway elsewhere; a handle only knows the port through which it asks.
+in a gateway elsewhere; a handle only knows the doors through which it asks.
 """
 
 from __future__ import annotations
@@ -7,19 +7,23 @@ from __future__ import annotations
 import asyncio
 import inspect
 import logging
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Coroutine, Generator, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Generator, Mapping
 from contextlib import aclosing
 from dataclasses import dataclass
-from typing import Any, Generic, Literal, Protocol
+from typing import TYPE_CHECKING, Any, Generic, Literal, Protocol
 
 from typing_extensions import TypeVar
 
+from clutch.core import keys
 from clutch.core.attachments import StoredFile
 from clutch.core.events import Verdict
 from clutch.core.model import Outcome
 from clutch.errors import InvalidInput, StoreError
 from clutch.gateway.objects import Object
 from clutch.protocol.questions import QuestionKind
+
+if TYPE_CHECKING:
+    from clutch.gateway.doors import Doors
 
 V = TypeVar("V", default=Any)
 
@@ -67,31 +71,26 @@ class Question:
     task_id: str | None  #: None = a main agent asks
 
 
-class Port(Protocol):
-    """Where the work is done, for one task. Answers are the objects every surface shows."""
+def question_of(item: Object) -> Question:
+    """An item of the inbox; a plan is known by its task."""
+    kind = QuestionKind(item["kind"])
+    is_plan = kind is QuestionKind.PLAN
+    number = (keys.parse_task_id if is_plan else keys.parse_question_id)(item["id"])
+    detail = {"plan": item["text"]} if is_plan else item["detail"]
+    assert number is not None, "an item has an id as it is printed"
+    return Question(number, kind, detail, item["hash"], item["sessionKey"], item["taskId"])
 
-    async def ended(self, task_id: str) -> TaskResult[Any]:
-        """Waits for it."""
-        ...
 
-    async def info(self, task_id: str) -> Object: ...
-
-    async def why(self, task_id: str) -> Object: ...
-
-    async def read_file(self, task_id: str, name: str) -> bytes: ...
-
-    async def act(self, verb: str, task_id: str, **said: Any) -> Object:
-        """A verb of `Desk`, with its arguments."""
-        ...
+def item_of(question: Question) -> str:
+    is_plan = question.kind is QuestionKind.PLAN
+    return (keys.task_id if is_plan else keys.question_id)(question.id)
 
 
 class Holder(Protocol):
     """A `Clutch`, as far as its tasks need it."""
 
     @property
-    def _acts(self) -> Port: ...
-
-    def events(self) -> AsyncGenerator[Event, None]: ...
+    def _doors(self) -> Doors: ...
 
     def _start(self, work: Coroutine[Any, Any, None]) -> None: ...
 
@@ -120,7 +119,7 @@ class Task(Generic[V]):
 
     async def result(self) -> TaskResult[V]:
         """Waits for its end. Raises InvalidInput when a value is none of the type it was asked for as."""
-        ended = await self._acts.ended(self.id)
+        ended = await self._doors.ended(self.id)
         if self._read is None or ended.value is None:
             return ended
         return TaskResult(ended.outcome, ended.text, ended.error, self._read(ended.value), ended.files)
@@ -141,7 +140,7 @@ class Task(Generic[V]):
         """What happens to it from here on, until it ends."""
         loop, heard = asyncio.get_running_loop(), asyncio.Queue[Event | None]()
         hearing = asyncio.ensure_future(self._hear(heard))
-        ended = asyncio.ensure_future(self._acts.ended(self.id))
+        ended = asyncio.ensure_future(self._doors.ended(self.id))
         for one in (hearing, ended):
             one.add_done_callback(lambda _: loop.call_later(LAST_EVENT_S, heard.put_nowait, None))
         try:
@@ -156,76 +155,76 @@ class Task(Generic[V]):
             await asyncio.gather(hearing, ended, return_exceptions=True)
 
     async def _hear(self, heard: asyncio.Queue[Event | None]) -> None:
-        async with aclosing(self._clutch.events()) as stream:
+        async with aclosing(self._doors.events()) as stream:
             async for event in stream:
                 if event.task_id == self.id:
                     heard.put_nowait(event)
 
     async def info(self) -> Object:
         """All there is to know about it now, in the form every surface shows: phase, use, delivery, plan, evidence."""
-        return await self._acts.info(self.id)
+        return await self._doors.info(self.id)
 
     async def why(self) -> Object:
         """How it came to where it is: `timeline`, `deliveries`, and `stuck` with the gate it waits at."""
-        return await self._acts.why(self.id)
+        return await self._doors.why(self.id)
 
     async def read_file(self, name: str) -> bytes:
         """A file it hands over, as long as it is kept. Raises NotFound."""
-        return await self._acts.read_file(self.id, name)
+        return await self._doors.read_file(self.id, name)
 
     async def kill(self, reason: str = "killed") -> tuple[str, ...]:
         """The task and everything below it. The ids of what was stopped; empty when all had finished.
 
         Raises StoreError when nothing could be written: nothing has stopped then."""
-        report = await self._acts.act("kill", self.id, reason=reason)
+        report = await self._doors.act("kill", self.id, reason=reason)
         if report["notStopped"]:
             raise StoreError(f"not stopped: {report['notStopped'][0]['why']}")
         return tuple(report["stopped"])
 
     async def steer(self, text: str) -> None:
         """A new instruction takes the place of what runs now. A finished task refuses: NotPossible."""
-        await self._acts.act("steer", self.id, text=text)
+        await self._doors.act("steer", self.id, text=text)
 
     async def send(self, text: str, *, wait_seconds: float | None = None) -> str | None:
         """A follow-up. The first new words of the child; None when it says nothing within the time."""
-        return (await self._acts.act("send", self.id, text=text, wait_s=wait_seconds)).get("reply")
+        return (await self._doors.act("send", self.id, text=text, wait_s=wait_seconds)).get("reply")
 
     async def pause(self) -> tuple[str, ...]:
         """The task and everything below it stop at their next step and free their slots. Those that changed."""
-        return tuple((await self._acts.act("pause", self.id))["changed"])
+        return tuple((await self._doors.act("pause", self.id))["changed"])
 
     async def resume(self) -> tuple[str, ...]:
-        return tuple((await self._acts.act("resume", self.id))["changed"])
+        return tuple((await self._doors.act("resume", self.id))["changed"])
 
     async def retry(self, text: str = "") -> None:
         """A finished task starts anew from an empty transcript, with other words if some are given."""
-        await self._acts.act("retry", self.id, text=text)
+        await self._doors.act("retry", self.id, text=text)
 
     async def continue_(self, text: str) -> None:
         """A finished task goes on in its transcript."""
-        await self._acts.act("continue_", self.id, text=text)
+        await self._doors.act("continue_", self.id, text=text)
 
     async def approve(self, plan_hash: str, text: str = "") -> None:
         """Its plan, as it was shown. Raises PlanChanged when there is another one by now."""
-        await self._acts.act("approve", self.id, plan_hash=plan_hash, text=text)
+        await self._doors.act("approve", self.id, plan_hash=plan_hash, text=text)
 
     async def reject(self, plan_hash: str, reason: str, *, then: Literal["revise", "end"] = "revise") -> None:
         if then not in ("revise", "end"):
             raise InvalidInput("then", 'must be "revise" or "end"')
-        await self._acts.act("reject", self.id, plan_hash=plan_hash, reason=reason, then=Verdict(then))
+        await self._doors.act("reject", self.id, plan_hash=plan_hash, reason=reason, then=Verdict(then))
 
     async def remove(self) -> None:
         """Finished and delivered, it leaves the quota of its requester."""
-        await self._acts.act("remove", self.id)
+        await self._doors.act("remove", self.id)
 
     async def redeliver(self) -> None:
         """A result that could not be told is told again."""
-        await self._acts.act("redeliver", self.id)
+        await self._doors.act("redeliver", self.id)
 
     async def dismiss(self) -> None:
         """A result that could not be told need not be."""
-        await self._acts.act("dismiss", self.id)
+        await self._doors.act("dismiss", self.id)
 
     @property
-    def _acts(self) -> Port:
-        return self._clutch._acts
+    def _doors(self) -> Doors:
+        return self._clutch._doors

@@ -25,8 +25,8 @@ from clutch.core.policy import Policy
 from clutch.engine.ids import Ids
 from clutch.errors import InvalidInput
 from clutch.gateway import openclaw
-from clutch.gateway.api import CHANNEL
 from clutch.gateway.openclaw import Problem, Reading, Run, Session, Talk
+from clutch.gateway.tasks import CHANNEL
 from clutch.protocol import importing, workers
 from clutch.protocol.importing import Main, Record
 from clutch.store.door import Door

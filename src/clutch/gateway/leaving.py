@@ -18,7 +18,7 @@ from clutch.protocol import ahead
 from clutch.protocol.ahead import Working
 
 if TYPE_CHECKING:
-    from clutch.gateway.api import Gateway
+    from clutch.gateway.opened import Opened
 
 LOOK_S = 0.25  #: while it drains: a person watches
 IDLE_LOOK_S = 15.0
@@ -48,8 +48,8 @@ class Visits:
 class Leaving:
     """`told` is set when it is time to go, `why` says why."""
 
-    def __init__(self, gateway: Gateway, idle_exit_s: float | None = None) -> None:
-        self._gateway, self._idle_exit_s = gateway, idle_exit_s
+    def __init__(self, clutch: Opened, idle_exit_s: float | None = None) -> None:
+        self._clutch, self._idle_exit_s = clutch, idle_exit_s
         self.told = asyncio.Event()
         self.why = ""
         self._drains = asyncio.Event()
@@ -70,7 +70,7 @@ class Leaving:
         self._drains.set()
 
     async def working(self) -> list[Working]:
-        kit = self._gateway.kit
+        kit = self._clutch.kit
         return await kit.door.read(ahead.working, kit.policy.serving.drain_ahead_s)
 
     def check_open(self) -> None:
@@ -85,7 +85,7 @@ class Leaving:
             try:
                 if self.is_draining:
                     await self._look_drained()
-                elif self._idle_exit_s and self._gateway.visits.quiet_s >= self._idle_exit_s:
+                elif self._idle_exit_s and self._clutch.here.visits.quiet_s >= self._idle_exit_s:
                     await self._look_idle(self._idle_exit_s)
             except StoreError:
                 continue  # the worker says so, and the next look may find it well
@@ -108,6 +108,6 @@ class Leaving:
             self.stop("not drained in time: what is left goes on at the next start")
 
     async def _look_idle(self, idle_s: float) -> None:
-        kit = self._gateway.kit
+        kit = self._clutch.kit
         if not await kit.door.read(ahead.is_anything, sorted(kit.channels)):
             self.stop(f"nothing to do, and nobody has asked anything for {idle_s:.0f} s")

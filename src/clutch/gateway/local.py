@@ -1,49 +1,131 @@
-"""The port of a program that has the engine in its own process: every verb through the desk, like all surfaces."""
+"""The gateway of the process that has the engine: tasks, and talking to main agents. What every surface serves."""
 
 from __future__ import annotations
 
-import json
-from typing import Any
+import asyncio
+import time
+from contextlib import AbstractAsyncContextManager, AsyncExitStack
+from typing import Protocol
+from weakref import WeakValueDictionary
 
-from clutch.core.authority import EVERY_SCOPE, OperatorCaller
+from clutch.core import routes
+from clutch.core.authority import OperatorCaller
+from clutch.core.model import LetterKind, Route
 from clutch.engine.kit import Kit
-from clutch.errors import NotFound
-from clutch.gateway import reads
-from clutch.gateway.checks import task_number
-from clutch.gateway.desk import Desk
-from clutch.gateway.handles import TaskResult
-from clutch.gateway.objects import Object
+from clutch.gateway.chat import MAIN_SESSION
+from clutch.gateway.checks import check_key, check_text
+from clutch.gateway.commands import PERSON, is_command, run_command, run_in_thread
+from clutch.gateway.leaving import Leaving, Visits
+from clutch.gateway.tasks import CHANNEL, Tasks
 from clutch.gateway.waiting import Waiting
-from clutch.ports import FilesFailed
-from clutch.protocol.targets import Standpoint
+from clutch.protocol import events, heartbeat, inbox, outbox, queries, sending, threads
+from clutch.protocol.outbox import AtCounter
 
-PROGRAM = OperatorCaller(EVERY_SCOPE, "api")  #: whoever embeds Clutch may do everything
-AS_PROGRAM = Standpoint(PROGRAM, "api")
+PAUSE_S = 0.02  # between two looks: under load every commit is a change
+EVENT_CHARS_MAX = 4096  # an event is a line; whatever is longer is a message
 
 
-class Local:
-    def __init__(self, kit: Kit, waiting: Waiting, desk: Desk) -> None:
-        self._kit, self._waiting, self._desk = kit, waiting, desk
+class Running(Protocol):
+    """An engine that works while it is open."""
 
-    async def ended(self, task_id: str) -> TaskResult[Any]:
-        ended = await self._waiting.end_of(task_number(task_id))
-        value = None if ended.value is None else json.loads(ended.value)
-        return TaskResult(ended.outcome, ended.text, ended.error, value, ended.files)
+    @property
+    def kit(self) -> Kit: ...
 
-    async def info(self, task_id: str) -> Object:
-        return await self._kit.door.read(reads.known, task_number(task_id))
 
-    async def why(self, task_id: str) -> Object:
-        return await self._kit.door.read(reads.why, AS_PROGRAM, task_id)
+async def opened(
+    stack: AsyncExitStack, running: AbstractAsyncContextManager[Running], leaving: Leaving | None = None
+) -> Gateway:
+    """From the start of the engine until whoever waits was told that nobody looks any more."""
+    kit = (await stack.enter_async_context(running)).kit
+    waiting = Waiting(kit.door, kit.changes)
+    group = await stack.enter_async_context(asyncio.TaskGroup())
+    watch = group.create_task(waiting.run())
+    stack.callback(watch.cancel)
+    stack.callback(waiting.give_up)
+    return Gateway(kit, waiting, leaving)
 
-    async def read_file(self, task_id: str, name: str) -> bytes:
-        try:
-            if self._kit.files is not None:
-                return await self._kit.files.read(task_number(task_id), name)
-        except FilesFailed as error:
-            raise NotFound(f"{name[:80]!r} of {task_id}: {error}") from error
-        raise NotFound("no files are kept here")
 
-    async def act(self, verb: str, task_id: str, **said: Any) -> Object:
-        done: Object = await getattr(self._desk, verb)(PROGRAM, task_id, **said)
-        return done
+class Gateway(Tasks):
+    def __init__(self, kit: Kit, waiting: Waiting, leaving: Leaving | None = None) -> None:
+        super().__init__(kit, waiting, leaving)
+        self.visits = Visits()  #: of those who come through a surface
+        self.under_way: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()  #: commands, by key
+
+    async def say(self, text: str, session: str, key: str | None, caller: OperatorCaller = PERSON) -> str:
+        """A slash command is carried out for `caller` instead, and answered where the agent would answer."""
+        kit = self.kit
+        check_key(key)
+        check_text("text", text, kit.policy.limits.task_bytes_max)
+        receiver = await self._number(session)
+        letter = f"user:{receiver}:{key or kit.ids.uuid4()}"
+        route = f"{CHANNEL}:{session}"
+        if is_command(text):
+            said = await run_command(self, session, text, caller, letter)
+            await self._tx(receiver, outbox.post, receiver, f"command:{letter}", route, said)
+        else:
+            self._check_accepts()
+            await self._tx(receiver, inbox.say, kit.policy, receiver, letter, LetterKind.USER, text, route)
+        return letter
+
+    async def command(self, line: str, session: str, key: str | None, caller: OperatorCaller = PERSON) -> str:
+        check_key(key)
+        check_text("line", line, self.kit.policy.limits.task_bytes_max)
+        return await run_command(self, session, line, caller, None if key is None else f"{session}:{key}")
+
+    async def notify(self, text: str, session: str) -> bool:
+        check_text("text", text, EVENT_CHARS_MAX)
+        receiver = await self._number(session)
+        return await self._tx(receiver, events.notify, self.kit.policy, receiver, text)
+
+    async def wake(self, session: str) -> None:
+        sleeper = await self._number(session)
+        await self._tx(sleeper, heartbeat.wake, self.kit.policy, sleeper)
+
+    async def heard(self, channel: str, thread: str, text: str, account: str, key: str | None) -> None:
+        kit = self.kit
+        check_key(key)
+        check_text("text", text, kit.policy.limits.task_bytes_max)
+        letter = f"thread:{key or kit.ids.uuid4()}"
+        if is_command(text):
+            route = Route(channel, account or None, None, thread)
+            said, here = await run_in_thread(self, text, route, letter), await self._number(MAIN_SESSION)
+            return await self._tx(here, outbox.post, here, f"command:{letter}", routes.to_text(route), said)
+        await self._alone(threads.heard, kit.policy, channel, account, thread, letter, text)
+
+    async def reply(self, session: str) -> str:
+        speaker, door = await self._number(session), self.kit.door
+        while True:
+            change = self._waiting.next_change
+            if await door.read(outbox.waits, speaker, CHANNEL):
+                body = await door.alone(sending.hand_out, self.kit.policy, speaker, CHANNEL)
+                if body is not None:
+                    return body
+            await self._waiting.until(change)
+
+    async def next_words(
+        self, session: str, wait_s: float, *, until_quiet: bool, heard: int | None
+    ) -> tuple[AtCounter | None, bool]:
+        """The next words for the person, until they are `heard`; and whether all is quiet below.
+
+        None: after the time, or when all is quiet if that is waited for."""
+        speaker, deadline = await self._number(session), time.monotonic() + wait_s
+        door = self.kit.door
+        if heard is not None:
+            await door.alone(sending.hand_out, self.kit.policy, speaker, CHANNEL, heard)
+        while True:
+            change = self._waiting.next_change
+            is_quiet = await door.read(queries.is_quiet, speaker)
+            said = await door.read(outbox.at_counter, speaker, CHANNEL)  # after it: last words are not missed
+            is_over = self.kit.stopping.is_set() or time.monotonic() >= deadline
+            if said is not None or is_over or (is_quiet and until_quiet):
+                return said, is_quiet
+            await asyncio.sleep(PAUSE_S)
+            await self._waiting.until(change)
+
+    async def settled(self, session: str) -> None:
+        root = await self._number(session)
+        while True:
+            change = self._waiting.next_change
+            if await self.kit.door.read(queries.is_quiet, root):
+                return
+            await self._waiting.until(change)

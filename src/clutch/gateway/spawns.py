@@ -17,8 +17,9 @@ from clutch.core.policy import Limits
 from clutch.engine import spawning
 from clutch.engine.kit import Kit
 from clutch.engine.spawning import Spawned
-from clutch.errors import InvalidInput
-from clutch.gateway.checks import as_given
+from clutch.errors import IdempotencyConflict, InvalidInput, SpawnRefused
+from clutch.gateway.checks import as_given, in_python_spelling
+from clutch.gateway.objects import Object
 from clutch.gateway.waiting import PAUSE_S, Waiting
 from clutch.protocol.spawn import Order
 
@@ -29,7 +30,7 @@ OnFullWord: TypeAlias = Literal["queue", "reject"]
 
 
 class Asked(TypedDict, total=False):
-    """What a program may say of a child; `Gateway.spawn` tells what each means."""
+    """What a program may say of a child; `Clutch.spawn` tells what each means."""
 
     label: str | None
     agent_id: str | None
@@ -71,6 +72,23 @@ def _plain(value: object) -> object:
 def check_on_full(said: object) -> None:
     if said not in (None, *OnFull):
         raise InvalidInput("on_full", 'must be "queue" or "reject"')
+
+
+def accepted(answer: Object) -> Object:
+    """Raises InvalidInput, IdempotencyConflict, SpawnRefused."""
+    if answer["status"] == "accepted":
+        return answer
+    if answer.get("code") == "idempotency_conflict":
+        raise IdempotencyConflict(answer["error"])
+    raise SpawnRefused(sensible(answer)["error"], answer.get("limit"))
+
+
+def sensible(answer: Object) -> Object:
+    """Raises InvalidInput for arguments that make none, in the spelling of a program."""
+    if answer.get("code") != "invalid_input":
+        return answer
+    field = answer["field"]
+    raise in_python_spelling(field, answer["error"].removeprefix(f"{field}: "))
 
 
 class Spawns:

@@ -120,7 +120,7 @@ async def spawn(chat: Chat, text: str) -> str:
     if not task:
         raise Usage
     wanted = {"task": task, "agentId": agent_id, "idempotencyKey": chat.key, **options}
-    said = await chat.gateway.spawn_answer(wanted, session=chat.session_key, on_full="reject")
+    said = await chat.gateway.spawn(wanted, chat.session_key, "reject")
     if said["status"] != "accepted":
         return f"Not spawned: {said['error']}"
     return "\n".join([f"Spawned {said['taskId']}: {visible(said['label'], 200)}.", *said.get("warnings", ())])

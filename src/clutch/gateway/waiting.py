@@ -14,6 +14,7 @@ from clutch.protocol import results
 from clutch.protocol.results import Ended
 from clutch.store.door import Door
 
+CLOSED = "this Clutch is closed; its tasks go on at the next start, and `get` finds them by their id"
 PAUSE_S = 0.01  # between two looks: under load hints come with every commit
 
 
@@ -21,6 +22,7 @@ class Waiting:
     def __init__(self, door: Door, changes: Changes) -> None:
         self._door, self._changes = door, changes
         self._waiters: dict[int, asyncio.Future[Ended]] = {}
+        self._is_over = False
 
     @property
     def next_change(self) -> asyncio.Event:
@@ -35,7 +37,10 @@ class Waiting:
         return await asyncio.shield(future)
 
     async def until(self, change: asyncio.Event) -> None:
+        """Raises ClutchError when nobody looks any more."""
         await self._changes.until(change)
+        if self._is_over:
+            raise ClutchError(CLOSED)
 
     async def run(self) -> None:
         while True:
@@ -55,10 +60,11 @@ class Waiting:
             if not future.done():
                 future.set_result(one)
 
-    def give_up(self, why: str) -> None:
+    def give_up(self) -> None:
         """Nobody will look any more."""
+        self._is_over = True
         for future in self._waiters.values():
             if not future.done():
-                future.set_exception(ClutchError(why))
+                future.set_exception(ClutchError(CLOSED))
                 future.exception()  # whoever awaits it hears; an abandoned one must not complain
         self._changes.tell()

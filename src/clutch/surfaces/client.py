@@ -150,13 +150,23 @@ def _events(lines: Iterable[bytes]) -> Iterator[tuple[str, dict[str, Any]]]:
 
 
 def heard(status: int, body: bytes) -> Any:
-    try:
-        said = json.loads(body)
-    except ValueError as error:
-        raise NoGateway(f"what answered ({status}) is no gateway") from error
+    said = _object(status, body)
     if status < 300:
         return said
     raise Declined(status, refusal_of(said))
+
+
+def heard_spawn(status: int, body: bytes) -> Any:
+    """A refused spawn is answered in the form of an accepted one."""
+    said = _object(status, body)
+    return said if isinstance(said, dict) and isinstance(said.get("error"), str) else heard(status, body)
+
+
+def _object(status: int, body: bytes) -> Any:
+    try:
+        return json.loads(body)
+    except ValueError as error:
+        raise NoGateway(f"what answered ({status}) is no gateway") from error
 
 
 def refusal_of(said: Any) -> Mapping[str, Any]:

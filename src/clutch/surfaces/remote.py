@@ -1,4 +1,4 @@
-"""The port of a program whose state directory another process owns: everything is asked of that gateway, over HTTP.
+"""The doors of a gateway in another process, the one that owns the state directory: all is asked of it over HTTP.
 
 One stream of events serves all who wait for a task, however many they are. A gateway that is started again is found
 again, and the stream goes on where it was; one that stays away is told to everybody who waits.
@@ -10,21 +10,22 @@ import asyncio
 import base64
 import importlib
 import json
-from collections.abc import AsyncGenerator, AsyncIterator, Mapping
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping
 from contextlib import aclosing, asynccontextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Self, TypeAlias
 from urllib.parse import quote
 from uuid import uuid4
 
-from clutch.core import keys
 from clutch.core.attachments import StoredFile
 from clutch.core.model import Outcome
-from clutch.errors import ClutchError, NoGateway, NotFound, SpawnRefused
-from clutch.gateway.handles import Event, Question, TaskResult
+from clutch.errors import ClutchError, InvalidInput, NoGateway, NotFound
+from clutch.gateway.doors import Known
+from clutch.gateway.handles import Event, Question, TaskResult, item_of, question_of
 from clutch.gateway.objects import Object
-from clutch.gateway.spawns import FREED_BY_TIME
-from clutch.protocol.questions import QuestionKind, UnknownQuestion
+from clutch.gateway.spawns import OnFullWord
+from clutch.gateway.waiting import CLOSED
+from clutch.protocol.questions import Decision, UnknownQuestion
 from clutch.surfaces import client
 from clutch.surfaces.client import Declined, task_path
 from clutch.surfaces.problems import error_of
@@ -37,6 +38,7 @@ CONNECT_S = 5.0
 WAIT_S = 50.0  #: one question; asked again until there is an answer
 AGAIN_S, GONE_S = 0.2, 30.0  #: between two looks for a gateway that went away, and when to stop looking
 EVENT_BYTES_MAX = 4 * 1024 * 1024
+Heard: TypeAlias = Callable[[int, bytes], Any]
 _FIELDS = {"plan_hash": "planHash", "wait_s": "waitSeconds"}
 
 
@@ -50,7 +52,7 @@ class Remote:
         self._session: aiohttp.ClientSession
 
     @asynccontextmanager
-    async def open(self) -> AsyncIterator[None]:
+    async def open(self) -> AsyncIterator[Self]:
         """Raises NoGateway when nobody answers."""
         aiohttp = await asyncio.to_thread(importlib.import_module, "aiohttp")
         self._broken: tuple[type[Exception], ...] = (aiohttp.ClientError, OSError, TimeoutError)
@@ -64,8 +66,9 @@ class Remote:
             await self._get("/v1/health")
             watch = asyncio.create_task(self._watch())
             try:
-                yield
+                yield self
             finally:
+                self.give_up(ClutchError(CLOSED))
                 watch.cancel()
 
     def give_up(self, error: ClutchError) -> None:
@@ -81,16 +84,31 @@ class Remote:
         said = {name: client.query_text(value) for name, value in query.items() if value is not None}
         return await self._ask("GET", path, params=said)
 
-    async def _post(self, path: str, body: Mapping[str, Any] | None = None, key: str | None = None) -> Any:
-        return await self._ask("POST", path, json=body or {}, headers={"Idempotency-Key": key or uuid4().hex})
+    async def _post(
+        self,
+        path: str,
+        body: Mapping[str, Any] | None = None,
+        key: str | None = None,
+        heard: Heard = client.heard,
+    ) -> Any:
+        headers = {"Idempotency-Key": key or uuid4().hex}
+        return await self._ask("POST", path, heard, json=body or {}, headers=headers)
 
-    async def _ask(self, method: str, path: str, *, headers: Mapping[str, str] = {}, **sent: Any) -> Any:
+    async def _ask(
+        self,
+        method: str,
+        path: str,
+        heard: Heard = client.heard,
+        *,
+        headers: Mapping[str, str] = {},
+        **sent: Any,
+    ) -> Any:
         """A request under a key is asked again when the first one was cut off: it finds what it did."""
         for is_last in (not headers, True):
             where, opened = self._place(path)
             try:
                 async with self._session.request(method, where, headers={**opened, **headers}, **sent) as got:
-                    return client.heard(got.status, await got.read())
+                    return heard(got.status, await got.read())
             except Declined as declined:
                 raise error_of(declined.said) from declined
             except self._broken as error:
@@ -113,6 +131,9 @@ class Remote:
             self._waits.set()
             await self._look(task_id)
         return await asyncio.shield(future)
+
+    async def known(self, task_id: str) -> Known:
+        return _known(await self.info(task_id))
 
     async def info(self, task_id: str) -> Object:
         return dict(await self._get(task_path(task_id)))
@@ -196,19 +217,24 @@ class Remote:
 
     # ---- many ----------------------------------------------------------------------------------------
 
-    async def spawn(self, args: Mapping[str, Any], session: str, on_full: str | None) -> Mapping[str, Any]:
+    async def spawn(self, args: Mapping[str, Any], session: str, on_full: OnFullWord | None) -> Object:
+        """A refusal is an answer, too; while there may be room later it is asked again."""
         wanted = {"requester": session, "onFull": on_full, **args}
         body = {name: value for name, value in wanted.items() if value is not None}
+        waits = on_full != "reject" and not args.get("dryRun")
         while True:
             try:
-                return dict(await self._post("/v1/tasks", body, args.get("idempotencyKey")))
-            except SpawnRefused as refused:
-                if on_full == "reject" or refused.limit.get("key") not in FREED_BY_TIME:
-                    raise
-                await asyncio.sleep(AGAIN_S)
+                key = args.get("idempotencyKey")
+                answer = dict(await self._post("/v1/tasks", body, key, client.heard_spawn))
+            except InvalidInput as error:
+                field = "session" if error.field == "requester" else error.field
+                raise InvalidInput(field, error.rule) from error
+            if not waits or not answer.get("limit", {}).get("hasRoomLater"):
+                return answer
+            await asyncio.sleep(AGAIN_S)
 
-    async def tasks(self, **asked: Any) -> list[Object]:
-        return list((await self._get("/v1/tasks", **asked))["tasks"])
+    async def tasks(self, **asked: Any) -> list[Known]:
+        return [_known(task) for task in (await self._get("/v1/tasks", **asked))["tasks"]]
 
     async def events(self) -> AsyncGenerator[Event, None]:
         async with aclosing(self._stream()) as stream:
@@ -217,12 +243,12 @@ class Remote:
                     yield Event(name, said["taskId"], said.get("text", said))
 
     async def questions(self) -> list[Question]:
-        return [_question(item) for item in (await self._get("/v1/inbox"))["items"]]
+        return [question_of(item) for item in (await self._get("/v1/inbox"))["items"]]
 
-    async def answer(self, question: Question, decision: str, text: str) -> None:
-        body = {"decision": decision, "text": text, "hash": question.hash}
+    async def answer(self, question: Question, decision: Decision, text: str) -> None:
+        body = {"decision": decision.value, "text": text, "hash": question.hash}
         try:
-            await self._post(f"/v1/inbox/{_item(question)}", body)
+            await self._post(f"/v1/inbox/{item_of(question)}", body)
         except NotFound as error:
             raise UnknownQuestion(str(error)) from error
 
@@ -257,21 +283,10 @@ def _session(key: str, what: str) -> str:
     return f"/v1/sessions/{quote(key, safe='')}/{what}"
 
 
+def _known(task: Object) -> Known:
+    return Known(task["taskId"], task["label"], task["sessionKey"] or "")
+
+
 def _result(task: Object, result: Object) -> TaskResult[Any]:
     files = tuple(StoredFile(one["name"], one["bytes"], one["sha256"]) for one in result["files"])
     return TaskResult(Outcome(result["outcome"]), result["text"], task["error"], result["value"], files)
-
-
-def _question(item: Object) -> Question:
-    """A plan is known by its task."""
-    kind = QuestionKind(item["kind"])
-    is_plan = kind is QuestionKind.PLAN
-    number = (keys.parse_task_id if is_plan else keys.parse_question_id)(item["id"])
-    detail = {"plan": item["text"]} if is_plan else item["detail"]
-    assert number is not None, "an item has an id as it is printed"
-    return Question(number, kind, detail, item["hash"], item["sessionKey"], item["taskId"])
-
-
-def _item(question: Question) -> str:
-    is_plan = question.kind is QuestionKind.PLAN
-    return (keys.task_id if is_plan else keys.question_id)(question.id)

@@ -22,7 +22,7 @@ from clutch.surfaces import address
 from clutch.surfaces.address import Address, Claim
 
 if TYPE_CHECKING:
-    from clutch.gateway.api import Gateway
+    from clutch.gateway.local import Gateway
 
 HOST = "127.0.0.1"
 BACKLOG = 128

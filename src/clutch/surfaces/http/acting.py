@@ -15,7 +15,7 @@ from clutch.core.authority import Scope
 from clutch.core.events import Verdict
 from clutch.errors import Forbidden, InvalidInput
 from clutch.gateway import reads
-from clutch.gateway.api import MAIN_SESSION
+from clutch.gateway.chat import MAIN_SESSION
 from clutch.gateway.spawns import Asked
 from clutch.protocol.questions import Decision
 from clutch.surfaces.http import answers

@@ -20,7 +20,7 @@ from clutch.surfaces.http.bodies import BODY_BYTES_MAX, Body, Query
 from clutch.surfaces.http.tokens import Browsers
 
 if TYPE_CHECKING:
-    from clutch.gateway.api import Gateway
+    from clutch.gateway.local import Gateway
 
 #: A browser is told to keep nothing.
 PRIVATE: Mapping[str, str] = {

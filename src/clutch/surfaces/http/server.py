@@ -24,7 +24,7 @@ from clutch.surfaces.http.tokens import Tokens
 from clutch.surfaces.mcp.mount import Mount
 
 if TYPE_CHECKING:
-    from clutch.gateway.api import Gateway
+    from clutch.gateway.local import Gateway
 
 HEAD_BYTES_MAX = 16 * 1024
 HEAD_WITHIN_S = 3.0

@@ -39,9 +39,7 @@ async def transcript(ask: Ask[Body, PageQuery]) -> Reply:
 
 
 async def say(ask: Ask[Words, Query]) -> Reply:
-    letter = await ask.house.gateway.say(
-        ask.body.text, session=ask.path["key"], idempotency_key=ask.key, caller=ask.caller
-    )
+    letter = await ask.house.gateway.say(ask.body.text, ask.path["key"], ask.key, ask.caller)
     return Reply({"letterId": letter}, 202)
 
 
@@ -74,20 +72,18 @@ class Line(Body):
 
 async def command(ask: Ask[Line, Query]) -> Reply:
     """A slash command, and the text that answers it."""
-    said = await ask.house.gateway.command(
-        ask.body.line, session=ask.path["key"], caller=ask.caller, idempotency_key=ask.key
-    )
+    said = await ask.house.gateway.command(ask.body.line, ask.path["key"], ask.key, ask.caller)
     return Reply({"text": said})
 
 
 async def notify(ask: Ask[Words, Query]) -> Reply:
     """Something happened: the agent reads it in its next turn."""
-    return Reply({"isNew": await ask.house.gateway.notify(ask.body.text, session=ask.path["key"])})
+    return Reply({"isNew": await ask.house.gateway.notify(ask.body.text, ask.path["key"])})
 
 
 async def wake(ask: Ask[Body, Query]) -> Reply:
     """The agent looks up, or does so after its turn."""
-    await ask.house.gateway.wake(session=ask.path["key"])
+    await ask.house.gateway.wake(ask.path["key"])
     return Reply({"status": "accepted"}, 202)
 
 
@@ -97,7 +93,7 @@ class SettledQuery(Query):
 
 async def settled(ask: Ask[Body, SettledQuery]) -> Reply:
     """Whether nothing is left to do for this session or anywhere below it; waits for that."""
-    waited = ask.house.gateway.settled(session=ask.path["key"])
+    waited = ask.house.gateway.settled(ask.path["key"])
     closing = asyncio.ensure_future(ask.house.closing.wait())
     waiting = asyncio.ensure_future(waited)
     try:

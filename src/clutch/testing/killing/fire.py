@@ -105,7 +105,7 @@ async def _attack(address: str, seconds: float) -> Counter[str]:
                     await c.say(GO, session=session)
                 elif door == "api":
                     wanted = {"task": "work"} | random.choice(({}, {"tools": ["read"]}))
-                    answer = await c.spawn_answer(wanted, session=session, on_full="reject")
+                    answer = await c.here.spawn(wanted, session, "reject")
                     told[f"api:{answer['status']}"] += 1
                     done += [answer["taskId"]] if answer["status"] == "accepted" else []
                 elif done:
