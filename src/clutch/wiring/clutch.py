@@ -1,0 +1,261 @@
+"""Clutch, as a program opens it: what it was given, beside what its config says; here, or as a client of a gateway."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AsyncExitStack
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Self, TypeVar, Unpack, overload
+
+from clutch.channels.hooks import Hooks, Webhook
+from clutch.config.given import Given
+from clutch.core.agents import Agent
+from clutch.core.checks import check_argument, shown
+from clutch.core.policy import Policy
+from clutch.engine.insisting import surely
+from clutch.errors import ClutchError, GatewayInUse, InvalidInput, StateDirectoryInUse
+from clutch.gateway import local
+from clutch.gateway.api import Api
+from clutch.gateway.doors import Doors
+from clutch.gateway.local import Gateway
+from clutch.models.settings import Provider
+from clutch.ports import Channel, Models, Toolbox
+from clutch.protocol import heartbeat
+from clutch.runtimes.acp import AcpAgent
+from clutch.runtimes.function import Function
+from clutch.surfaces import address
+from clutch.surfaces.client import connect
+from clutch.surfaces.serving import serving
+from clutch.tools.box import Flags
+from clutch.tools.rooms import ToolRooms, ToolSettings
+from clutch.wiring import runtimes
+from clutch.wiring.engine import NO_CHANNELS, running_engine, surroundings
+from clutch.wiring.models import check_models
+from clutch.wiring.store import home_of
+
+if TYPE_CHECKING:
+    from clutch.config.reloading import Reloaded
+
+log = logging.getLogger(__name__)
+
+F = TypeVar("F", bound=Callable[..., Any])
+R = TypeVar("R", bound=Function)
+
+_KINDS: Mapping[str, Any] = {
+    "state": Path | str | None,
+    "database": str | None,
+    "policy": Policy | None,
+    "workspace": Path | str | None,
+    "model": str | None,
+    "settings": ToolSettings | None,
+    "serve": bool,
+    "port": int | None,
+    "config": Path | str | None,
+    "embedded": bool | None,
+}
+
+
+def _check_given(given: Mapping[str, Any]) -> None:
+    """What takes the place of our own parts must look like them."""
+    for name, kind in _KINDS.items():
+        check_argument(name, given[name], kind)
+    models, tools, providers = given["models"], given["tools"], given["providers"]
+    if models is not None and not callable(getattr(models, "ask", None)):
+        rule = 'must have `async def ask(request, on_delta)`; a model is named by model="provider:model"'
+        raise InvalidInput("models", rule)
+    if tools is not None and not callable(getattr(tools, "specs", None)):
+        raise InvalidInput(
+            "tools", "must be a toolbox with `specs` and `run`; functions are added by @c.tool"
+        )
+    if not isinstance(providers, Sequence) or not all(isinstance(one, Provider) for one in providers):
+        raise InvalidInput("providers", f"must be a list of Provider(…), not {shown(providers)}")
+
+
+class Clutch(Api):
+    """Clutch inside your own program; the work goes on where it was when the program starts again.
+
+    Without `state` the directory of `default_state_directory`; `database` names a PostgreSQL instead.
+    `workspace` is where the file tools of new sessions work. `model` is `provider:model`, and without it the
+    scripted offline one; `providers` are endpoints of your own; `agents` are those that differ from the others.
+    `settings`: sandbox, network and MCP servers of the tools. `models` and `tools` take the place of all of that.
+
+    Where a gateway owns the state directory already, this becomes its client: the same methods, done over there.
+    `embedded=True` is an error then; `Clutch.connect(state)` is never anything else.
+
+    While it is open, `clutch ps`, `clutch steer` … in another terminal reach it on loopback, with the token in
+    the state directory; `serve=False` keeps that door shut. `port`: 0 = any free one. On PostgreSQL the door is
+    open when `state` is given. `hooks`: webhooks that hear of subagents; functions are added with `@c.hook(name)`.
+    `acp`: external agents that children may be, by name or as `AcpAgent` (`docs/acp.md`).
+
+    `config`: a `clutch.json`; without it the one in the state directory, if there is one. What is given here wins
+    over what it says: a `policy` or `settings` as a whole, agents and providers one by one."""
+
+    def __init__(
+        self,
+        *,
+        state: Path | str | None = None,
+        database: str | None = None,
+        policy: Policy | None = None,
+        models: Models | None = None,
+        tools: Toolbox | None = None,
+        channels: Mapping[str, Channel] = NO_CHANNELS,
+        workspace: Path | str | None = None,
+        model: str | None = None,
+        providers: Sequence[Provider] = (),
+        settings: ToolSettings | None = None,
+        agents: Sequence[Agent] = (),
+        serve: bool = True,
+        port: int | None = None,
+        hooks: Sequence[Webhook] = (),
+        config: Path | str | None = None,
+        acp: Sequence[str | AcpAgent] = (),
+        embedded: bool | None = None,
+    ) -> None:
+        _check_given(locals())
+        super().__init__(self._open)
+        self._home, self._embedded = home_of(state), embedded
+        self._given = Given(self._home, config, policy, model, workspace, tuple(agents))
+        said = self._given.settings = self._given.load()
+        database = said.database if database is None else database
+        self.policy = self._given.policy(said)
+        self._rooms = (
+            ToolRooms(self.policy.limits, settings or said.tools, self._home) if tools is None else None
+        )
+        self._runtimes = runtimes.external_agents(acp or said.acp, self._home)
+        self._hooks = Hooks((*said.hooks, *hooks))
+        self._engine = running_engine(
+            state=state,
+            database=database,
+            policy=self.policy,
+            models=models,
+            toolbox=tools or self._rooms,
+            channels=channels,
+            providers=tuple({one.name: one for one in (*said.providers, *providers)}.values()),
+            runtimes=self._runtimes,
+            hooks=self._hooks,
+        )
+        self.url: str | None = None  #: where it is served, while it is
+        self.is_client = False  #: another process does the work; this one asks it
+        self._is_served = serve and (database is None or state is not None)
+        self._port, self._can_share = said.port if port is None else port, database is not None
+        parts = {"models": models, "tools": tools, "channels": channels or None}
+        #: what cannot leave this process
+        self._brought = {name for name, part in parts.items() if part is not None}
+
+    @classmethod
+    def connect(cls, state: Path | str | None = None) -> Self:
+        """A client of the gateway that owns the state directory, and nothing else. Raises NoGateway on entering."""
+        return cls(state=state, embedded=False)
+
+    async def _open(self, stack: AsyncExitStack) -> Doors:
+        """Here or elsewhere: decided now, and nobody asks again."""
+        if self._embedded is False:
+            return await self._elsewhere(stack)
+        try:
+            gateway = await local.opened(stack, self._engine, self.leaving)
+        except StateDirectoryInUse as error:
+            self._check_can_be_client(error)
+            return await self._elsewhere(stack)
+        if self._is_served:
+            await self._serve(stack, gateway)
+        return gateway
+
+    def config_stamp(self) -> tuple[int, ...] | None:
+        """Another one when the file of the config is another one."""
+        return self._given.stamp()
+
+    async def reload(self) -> Reloaded:
+        """Read the config again. Runs under way end as they began; whoever starts next has the new settings.
+
+        Raises InvalidInput, and everything stays as it was."""
+        from clutch.config.reloading import merged
+
+        found = merged(self._given.settings, self._given.load())
+        kit, policy = self.kit, self._given.policy(found.settings)
+        if kit.check_model is not None:
+            check_models(policy, kit.check_model)
+        self._given.settings = found.settings
+        boxed = replace(policy.defaults, sandbox=kit.policy.defaults.sandbox)
+        self.policy = kit.policy = replace(policy, defaults=boxed, hooks=kit.policy.hooks)
+        kit.surroundings = surroundings(kit.door, policy)
+        await surely(policy.work.tick_s, lambda: kit.door.alone(heartbeat.arm, policy))
+        return found
+
+    def _check_can_be_client(self, error: StateDirectoryInUse) -> None:
+        """Functions do not travel: what this program brought along would never be called by the other one."""
+        if self._embedded or address.find(self._home) is None:
+            raise error
+        if self._brought:
+            brought = ", ".join(sorted(self._brought))
+            raise StateDirectoryInUse(f"{error}. As its client this program cannot bring along: {brought}")
+
+    async def _elsewhere(self, stack: AsyncExitStack) -> Doors:
+        from clutch.surfaces.remote import Remote
+
+        found = connect(self._home).address
+        doors = await stack.enter_async_context(Remote(self._home).open())
+        self.is_client, self.url = True, found.url
+        log.warning(
+            "%s is owned by the gateway at %s (pid %d): this program is its client; model, policy and workspace are"
+            " those of the gateway",
+            self._home,
+            found.url,
+            found.pid,
+        )
+        return doors
+
+    async def _serve(self, stack: AsyncExitStack, gateway: Gateway) -> None:
+        """A door that nobody asked for by its number is no reason to stop."""
+        try:
+            found = await stack.enter_async_context(serving(gateway, self._home, self._port))
+        except (GatewayInUse, InvalidInput) as error:
+            if self._port or (isinstance(error, GatewayInUse) and not self._can_share):
+                raise
+            log.warning("not reachable from other terminals: %s", error)
+            return
+        self.url = found.url
+
+    @overload
+    def tool(self, function: F) -> F: ...
+
+    @overload
+    def tool(self, *, name: str | None = None, **flags: Unpack[Flags]) -> Callable[[F], F]: ...
+
+    def tool(
+        self, function: F | None = None, *, name: str | None = None, **flags: Unpack[Flags]
+    ) -> F | Callable[[F], F]:
+        """Makes the function below it a tool of every agent here: typed parameters and a docstring are all."""
+        if self._rooms is None:
+            raise ClutchError("this Clutch was given its own tools; add the function to those")
+        if function is not None and not callable(function):
+            raise InvalidInput("tool", f"write @c.tool above a function, or @c.tool(name={shown(function)})")
+        self._brought.add("@c.tool")
+        register = self._rooms.tools.tool(name=name, **flags)
+        return register if function is None else register(function)
+
+    def hook(self, name: str) -> Callable[[F], F]:
+        """The function below it hears of this moment in a subagent's life, or is asked about it (`docs/hooks.md`)."""
+        if self._was_entered:
+            raise ClutchError(
+                "hooks are registered before `async with`: what nobody listens to is not even written"
+            )
+
+        def register(function: F) -> F:
+            self._hooks.add(name, function)
+            self._brought.add("@c.hook")
+            return function
+
+        return register
+
+    def runtime(self, name: str) -> Callable[[R], R]:
+        """Makes the async function below it a way to work: `spawn(..., runtime=name)`."""
+        runtimes.check_name(name, self._runtimes)
+
+        def register(function: R) -> R:
+            self._brought.add("@c.runtime")
+            self._runtimes[name] = runtimes.runtime_of(function)
+            return function
+
+        return register

@@ -1,0 +1,83 @@
+"""Who answers: the endpoints a program or its config names, each behind a limiter; without any, the offline script."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AsyncExitStack
+
+from clutch.config.settings import Settings
+from clutch.core.pacing import Bounds
+from clutch.core.policy import Policy
+from clutch.errors import InvalidInput
+from clutch.models.library import LibraryModels
+from clutch.models.offline import OfflineModel, watchable_latency
+from clutch.models.prices import ListedPrices, preload
+from clutch.models.router import OFFLINE, Router
+from clutch.models.settings import Provider
+from clutch.models.throttle import Throttled
+from clutch.ports import Clock, ModelRequest, Models
+
+CHILDREN_MANY = 20
+
+
+def _router(providers: Sequence[Provider]) -> Router:
+    return Router(providers, offline=OfflineModel(), library=LibraryModels)
+
+
+async def open_models(
+    stack: AsyncExitStack, providers: Sequence[Provider], policy: Policy, clock: Clock
+) -> tuple[Models, Router]:
+    """Everything that asks a model goes through one limiter per provider. Raises InvalidInput naming the remedy."""
+    router = _router(providers)
+    stack.push_async_callback(router.aclose)
+    check_models(policy, router.check)
+    if {model for _, model in _models(policy)} != {OFFLINE}:
+        await asyncio.to_thread(preload)  # the price list takes a third of a second
+    bounds = {
+        one.name: Bounds(concurrency_max=one.concurrency_max, tokens_per_minute=one.tokens_per_minute)
+        for one in providers
+    }
+    return Throttled(router, clock, bounds, known=router.knows), router
+
+
+def prices_of(providers: Sequence[Provider]) -> ListedPrices:
+    return ListedPrices({one.name: one.context_window for one in providers if one.context_window})
+
+
+def _models(policy: Policy) -> Iterator[tuple[str, str]]:
+    """Every model the settings name, and where they name it."""
+    yield "model", policy.defaults.model
+    named = [("defaults.subagents", policy.defaults.subagents.model)]
+    for agent in policy.agents.values():
+        named += [
+            (f"agent {agent.id!r}", agent.model),
+            (f"agent {agent.id!r}, subagents", agent.subagents.model),
+        ]
+    yield from ((f"{where}, model", model) for where, model in named if model is not None)
+
+
+def _wrong_models(policy: Policy, check: Callable[[str], None]) -> Iterator[InvalidInput]:
+    for where, model in _models(policy):
+        try:
+            check(model)
+        except InvalidInput as error:
+            yield InvalidInput(where, error.rule)
+
+
+def check_models(policy: Policy, check: Callable[[str], None]) -> None:
+    for wrong in _wrong_models(policy, check):
+        raise wrong
+
+
+def config_warnings(settings: Settings) -> list[str]:
+    """What is allowed and yet probably not meant; and models that nobody here could ask."""
+    found = [str(wrong) for wrong in _wrong_models(settings.policy, _router(settings.providers).check)]
+    if settings.policy.limits.children_max > CHILDREN_MANY:
+        found.insert(0, f"maxChildrenPerAgent is above {CHILDREN_MANY}: more than a model keeps in mind")
+    return found
+
+
+def offline_model(latency: Callable[[ModelRequest], float] = watchable_latency) -> Models:
+    """A script, not an LLM. `latency`: seconds each call takes."""
+    return OfflineModel(latency)
