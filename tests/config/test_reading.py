@@ -14,7 +14,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from clutch.config import files, keys, units
+from clutch.config import catalogue, files, keys, units
 from clutch.config.files import Config
 from clutch.config.kinds import Kind, Many, Maybe, Named, Record, Secret, Table, shown
 from clutch.config.settings import Settings, get
@@ -219,7 +219,7 @@ def test_every_setting_has_a_key() -> None:
 def test_every_key_is_a_setting_with_a_default_of_its_own_kind() -> None:
     for key, to in keys.ROOT.items():
         default = get(Settings(), to.path)
-        kind = keys.kind_at(Settings, key)
+        kind = catalogue.kind_at(Settings, key)
         if is_written(kind, default):
             text = json.dumps(nested(key, shown(kind, default)), default=str)
             assert get(read(text).settings, to.path) == default, key

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from clutch.config.keys import catalogue
+from clutch.config.catalogue import catalogue
 from clutch.config.reasons import reason_of
 from clutch.config.reference import page
 

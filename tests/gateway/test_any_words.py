@@ -16,8 +16,8 @@ from hypothesis import strategies as st
 from clutch import ClutchError
 from clutch.core import keys
 from clutch.core.authority import EVERY_SCOPE, OperatorCaller
-from clutch.core.keys import Ambiguous, Candidate, Unknown, Viewpoint
 from clutch.core.messages import Answer
+from clutch.core.targets import Ambiguous, Candidate, Unknown, Viewpoint, parse_target, resolve
 from clutch.errors import AmbiguousTarget, NotFound
 from clutch.gateway.commands import COMMANDS, is_command
 from clutch.gateway.subagent_commands import ACTIONS
@@ -181,7 +181,7 @@ def test_the_store_finds_what_the_rule_says_and_nothing_else(door: Served, data:
     text = data.draw(typed(known))
     assume(not text.strip().startswith("r_"))  # runs of before find their tasks too
     viewpoint = Viewpoint(last_task_id=max(one.task_id or 0 for one in known), main_key="agent:main:main")
-    meant = keys.resolve(keys.parse_target(text), known, viewpoint)
+    meant = resolve(parse_target(text), known, viewpoint)
     match found(door, text):
         case AmbiguousTarget(candidates=proposed):
             assert isinstance(meant, Ambiguous)

@@ -9,8 +9,9 @@ from enum import Enum
 from typing import Any
 
 from clutch.config import kinds
+from clutch.config.catalogue import REQUIRED, Entry, catalogue, kind_at
 from clutch.config.files import Config
-from clutch.config.keys import ALIASES, FORMS, REQUIRED, Entry, To, catalogue, kind_at
+from clutch.config.keys import ALIASES, FORMS, To
 from clutch.config.kinds import Choice, Kind, Many, Maybe, Named, Record
 from clutch.config.reading import suggestion
 from clutch.config.reasons import reason_of

@@ -17,8 +17,9 @@ from types import MappingProxyType
 from typing import Any, assert_never
 
 from clutch.config import kinds, units
+from clutch.config.catalogue import REQUIRED, Tree, catalogue, default_of, kind_at, tree_of
 from clutch.config.json5 import Member, Node
-from clutch.config.keys import ALIASES, FORMS, REQUIRED, To, Tree, catalogue, default_of, kind_at, tree_of
+from clutch.config.keys import ALIASES, FORMS, To
 from clutch.config.kinds import Kind
 from clutch.config.settings import Settings, put
 from clutch.errors import InvalidInput

@@ -7,7 +7,7 @@ import re
 from itertools import groupby
 
 from clutch.config import kinds
-from clutch.config.keys import REQUIRED, Entry, catalogue
+from clutch.config.catalogue import REQUIRED, Entry, catalogue
 from clutch.config.reasons import reason_of
 
 HEAD = """# Every setting

@@ -6,7 +6,8 @@ import json
 from typing import Any, assert_never
 
 from clutch.config import kinds, units
-from clutch.config.keys import FORMS, REQUIRED, To, Tree, catalogue, default_of, kind_at, tree_of
+from clutch.config.catalogue import REQUIRED, Tree, catalogue, default_of, kind_at, tree_of
+from clutch.config.keys import FORMS, To
 from clutch.config.kinds import Kind
 from clutch.config.reasons import reason_of
 from clutch.config.settings import Settings

@@ -1,7 +1,4 @@
-"""Names: session keys, public ids, and what a person may type to point at a task.
-
-Knows the grammar of each and how a typed target finds its candidate. Knows no store: the caller brings
-the candidates it may see, so nothing can be found here that the caller was not allowed to see.
+"""Names and their grammar: session keys, public ids. What a person types to point at one is in `targets`.
 
 Session keys      agent:<agentId>:main
                   agent:<agentId>:chat:<name>       name: a-z 0-9, then also . _ -, at most 64 in all
@@ -18,13 +15,12 @@ from __future__ import annotations
 import difflib
 import hashlib
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterable
+from dataclasses import dataclass
 from enum import StrEnum
 from typing import assert_never
 
 SHOWN_INPUT_MAX = 80  # an error repeats enough of the input to recognise it, never the whole
-CANDIDATES_MAX = 10
 ROW_NUMBER_MAX = 2**63 - 1  # what both databases can hold; a larger "id" cannot exist
 
 _AGENT_ID = re.compile(r"[a-z0-9][a-z0-9_-]{0,63}")
@@ -194,210 +190,6 @@ def low_digits(prefix: str, text: str) -> tuple[int, int] | None:
 
 def parse_question_id(text: str) -> int | None:
     return _parse_id("q_", text)
-
-
-# --- targets: what was typed ------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True, slots=True)
-class FullKey:
-    key: SessionKey
-
-
-@dataclass(frozen=True, slots=True)
-class TaskRef:
-    id: int
-
-
-@dataclass(frozen=True, slots=True)
-class RunRef:
-    id: int
-
-
-@dataclass(frozen=True, slots=True)
-class Numbered:
-    number: int
-    text: str  # as typed: `007` may also be the beginning of a label
-
-
-@dataclass(frozen=True, slots=True)
-class Last:
-    pass
-
-
-@dataclass(frozen=True, slots=True)
-class Main:
-    pass
-
-
-@dataclass(frozen=True, slots=True)
-class Current:
-    pass
-
-
-@dataclass(frozen=True, slots=True)
-class Words:
-    """The beginning of an id or key, a label, or the beginning of a label."""
-
-    text: str
-
-
-Target = FullKey | TaskRef | RunRef | Numbered | Last | Main | Current | Words
-
-# What no database keeps, and so nobody is called: NUL, and half a surrogate pair.
-_NOBODYS = re.compile("[\x00\ud800-\udfff]")
-
-# Longer numbers than anybody was ever shown are words; int() of a very long one would raise.
-_NUMBERED = re.compile(r"#?([0-9]{1,9})")
-_KEYWORDS: Mapping[str, Target] = {"last": Last(), "main": Main(), "current": Current()}
-
-
-def parse_target(text: str) -> Target:
-    text = text.strip()
-    key = parse_session_key(text)
-    if isinstance(key, SessionKey):
-        return FullKey(key)
-    if (task := parse_task_id(text)) is not None:
-        return TaskRef(task)
-    if (run := parse_run_id(text)) is not None:
-        return RunRef(run)
-    if numbered := _NUMBERED.fullmatch(text):
-        return Numbered(int(numbered[1]), text)
-    return _KEYWORDS.get(text, Words(text))
-
-
-# --- targets: what was meant ------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True, slots=True)
-class Candidate:
-    """One session the caller may see. A main session has neither task nor label."""
-
-    session_key: str
-    task_id: int | None = None
-    run_id: int | None = None
-    label: str | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class Viewpoint:
-    """What the words that depend on the caller mean for this caller."""
-
-    numbering: Mapping[int, int] = field(default_factory=dict)  # number last shown -> task
-    last_task_id: int | None = None
-    main_key: str | None = None
-    current_key: str | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class Unknown:
-    text: str
-    candidates: tuple[Candidate, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class Ambiguous:
-    text: str
-    candidates: tuple[Candidate, ...]
-    total: int
-
-
-Found = Candidate | Unknown | Ambiguous
-_Test = Callable[[Candidate], bool]
-
-
-def resolve(target: Target, candidates: Sequence[Candidate], viewpoint: Viewpoint) -> Found:
-    """The first of these that finds anything decides: the exact meaning (key, id, number, keyword), the
-    beginning of an id or key, the exact label, the beginning of a label. Two finds are Ambiguous.
-
-    Numbers and keywords come before labels on purpose. Labels are written by models; a child called
-    "last resort" or "main" must not catch what was meant for `last` or `main`.
-    """
-    text = target_text(target)
-    for test in (_exactly(target, viewpoint), _id_starting(text), _label_equal(text), _label_starting(text)):
-        found = tuple(candidate for candidate in candidates if test(candidate))
-        if len(found) == 1:
-            return found[0]
-        if found:
-            return Ambiguous(text, found[:CANDIDATES_MAX], len(found))
-    return Unknown(text, tuple(candidates[:CANDIDATES_MAX]))
-
-
-def target_text(target: Target) -> str:
-    match target:
-        case FullKey(key):
-            return str(key)
-        case TaskRef(number):
-            return task_id(number)
-        case RunRef(number):
-            return run_id(number)
-        case Numbered(_, text) | Words(text):
-            return text
-        case Last():
-            return "last"
-        case Main():
-            return "main"
-        case Current():
-            return "current"
-        case _:
-            assert_never(target)
-
-
-def can_be_a_name(text: str) -> bool:
-    return bool(text) and not _NOBODYS.search(text)
-
-
-def _exactly(target: Target, viewpoint: Viewpoint) -> _Test:
-    match target:
-        case FullKey(key):
-            return _key_is(str(key))
-        case TaskRef(number):
-            return _task_is(number)
-        case RunRef(number):
-            return lambda candidate: candidate.run_id == number
-        case Numbered(number, _):
-            return _task_is(viewpoint.numbering.get(number))
-        case Last():
-            return _task_is(viewpoint.last_task_id)
-        case Main():
-            return _key_is(viewpoint.main_key)
-        case Current():
-            return _key_is(viewpoint.current_key)
-        case Words(_):
-            return _nothing
-        case _:
-            assert_never(target)
-
-
-def _nothing(_: Candidate) -> bool:
-    return False
-
-
-def _task_is(number: int | None) -> _Test:
-    return lambda candidate: number is not None and candidate.task_id == number
-
-
-def _key_is(key: str | None) -> _Test:
-    return lambda candidate: candidate.session_key == key
-
-
-def _id_starting(text: str) -> _Test:
-    # At least one digit, or the whole first word of a key: `t` or `a` alone is no way to point at anything.
-    if text.startswith("agent:"):
-        return lambda candidate: candidate.session_key.startswith(text)
-    if len(text) > 2 and text.startswith("t_"):
-        return lambda candidate: candidate.task_id is not None and task_id(candidate.task_id).startswith(text)
-    if len(text) > 2 and text.startswith("r_"):
-        return lambda candidate: candidate.run_id is not None and run_id(candidate.run_id).startswith(text)
-    return _nothing
-
-
-def _label_equal(text: str) -> _Test:
-    return lambda candidate: text != "" and candidate.label == text
-
-
-def _label_starting(text: str) -> _Test:
-    return lambda candidate: text != "" and candidate.label is not None and candidate.label.startswith(text)
 
 
 def plan_hash(plan: str) -> str:

@@ -10,9 +10,9 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, assert_never
 
-from clutch.core import keys
+from clutch.core import keys, targets
 from clutch.core.authority import AgentCaller, Allowed, Caller, Target, Verb, Visibility, can
-from clutch.core.keys import Ambiguous, Candidate, Unknown, Viewpoint
+from clutch.core.targets import Ambiguous, Candidate, Unknown, Viewpoint
 from clutch.errors import AmbiguousTarget, NotFound
 from clutch.protocol import views
 from clutch.store.door import Many, Row, Tx
@@ -55,11 +55,11 @@ def task(now: float, text: str, who: Standpoint) -> Tx[int]:
 def resolve(now: float, text: str, who: Standpoint) -> Tx[Found]:
     """Raises NotFound, AmbiguousTarget; both propose what it could be."""
     del now
-    target = keys.parse_target(text)
+    target = targets.parse_target(text)
     viewpoint = yield from _viewpoint(target, who)
     rows = yield from _matches(target, viewpoint, who)
     known = {_candidate(row): row[0] for row in rows}
-    match keys.resolve(target, list(known), viewpoint):
+    match targets.resolve(target, list(known), viewpoint):
         case Candidate() as meant:
             return Found(known[meant], meant.session_key or None, meant.task_id)
         case Ambiguous(typed, candidates, total):
@@ -88,19 +88,19 @@ def _proposal(one: Candidate) -> str:
 # ---- what the caller's own words mean -------------------------------------------------------------------
 
 
-def _viewpoint(target: keys.Target, who: Standpoint) -> Tx[Viewpoint]:
+def _viewpoint(target: targets.Target, who: Standpoint) -> Tx[Viewpoint]:
     match target:
-        case keys.Numbered(number):
+        case targets.Numbered(number):
             rows = yield (
                 "SELECT task_id FROM shown WHERE viewer = ? AND number = ?",
                 (who.viewer, number),
             )
             return Viewpoint(numbering={number: rows[0][0]} if rows else {})
-        case keys.Last():
+        case targets.Last():
             return Viewpoint(last_task_id=(yield from _last(who.session_id)))
-        case keys.Main():
+        case targets.Main():
             return Viewpoint(main_key=str(keys.main_key(who.agent_id)))
-        case keys.Current() if who.session_id is not None:
+        case targets.Current() if who.session_id is not None:
             rows = yield "SELECT key FROM sessions WHERE id = ?", (who.session_id,)
             return Viewpoint(current_key=rows[0][0] if rows else None)
         case _:
@@ -150,7 +150,7 @@ def _candidate(row: Row) -> Candidate:
     return Candidate(key, task_id, run_id, label)
 
 
-def _matches(target: keys.Target, viewpoint: Viewpoint, who: Standpoint) -> Tx[list[Row]]:
+def _matches(target: targets.Target, viewpoint: Viewpoint, who: Standpoint) -> Tx[list[Row]]:
     """One row a session: the first that was found, which is the one with the exact meaning."""
     seen = yield from sight(who.caller)
     found: dict[int, Row] = {}
@@ -160,30 +160,30 @@ def _matches(target: keys.Target, viewpoint: Viewpoint, who: Standpoint) -> Tx[l
     return list(found.values())
 
 
-def _conditions(target: keys.Target, viewpoint: Viewpoint) -> Iterator[tuple[str, str, tuple[Any, ...]]]:
-    text = keys.target_text(target)
+def _conditions(target: targets.Target, viewpoint: Viewpoint) -> Iterator[tuple[str, str, tuple[Any, ...]]]:
+    text = targets.target_text(target)
     for number in _numbers(target, viewpoint):
         yield _BY_TASK, "t.id = ?", (number,)
     for key in (viewpoint.main_key, viewpoint.current_key):
         if key is not None:
             yield _BY_KEY, "s.key = ?", (key,)
-    if isinstance(target, keys.RunRef):
+    if isinstance(target, targets.RunRef):
         yield _BY_RUN, "r.id = ?", (target.id,)
-    if text.startswith("agent:") and keys.can_be_a_name(text):
+    if text.startswith("agent:") and targets.can_be_a_name(text):
         yield _BY_KEY, "SUBSTR(s.key, 1, ?) = ?", (len(text), text)
     if (low := keys.low_digits("t_", text)) is not None:
         yield _BY_TASK, "t.id % ? = ?", low
     if (low := keys.low_digits("r_", text)) is not None:
         yield _BY_RUN, "r.id % ? = ?", low
-    if keys.can_be_a_name(text):
+    if targets.can_be_a_name(text):
         yield _BY_TASK, "SUBSTR(t.label, 1, ?) = ?", (len(text), text)
 
 
-def _numbers(target: keys.Target, viewpoint: Viewpoint) -> Iterator[int]:
+def _numbers(target: targets.Target, viewpoint: Viewpoint) -> Iterator[int]:
     yield from viewpoint.numbering.values()
     if viewpoint.last_task_id is not None:
         yield viewpoint.last_task_id
-    if isinstance(target, keys.TaskRef):
+    if isinstance(target, targets.TaskRef):
         yield target.id
 
 
@@ -231,5 +231,5 @@ def _look(
 def _recent(who: Standpoint) -> Tx[list[Candidate]]:
     """What it could have meant, if anything: the newest it may see."""
     seen = yield from sight(who.caller)
-    rows = yield from _look(seen, _BY_TASK, "1 = 1", (), 10 * keys.CANDIDATES_MAX)
-    return [_candidate(row) for row in rows[: keys.CANDIDATES_MAX]]
+    rows = yield from _look(seen, _BY_TASK, "1 = 1", (), 10 * targets.CANDIDATES_MAX)
+    return [_candidate(row) for row in rows[: targets.CANDIDATES_MAX]]
