@@ -29,6 +29,7 @@ ELSEWHERE = (
     "docs/acp.md",
     "docs/frameworks.md",
     "docs/mcp-server.md",
+    "docs/openai.md",
     "docs/python-api.md",
     "docs/tutorial.md",
 )

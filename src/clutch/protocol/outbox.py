@@ -109,6 +109,32 @@ def at_counter(now: float, session_id: int, channel: str) -> Tx[AtCounter | None
     return AtCounter(*rows[0]) if rows else None
 
 
+class AnswerTo(NamedTuple):
+    """`read_by`: the run that has read the message; None: not yet. A command has its answer and no run."""
+
+    read_by: int | None
+    words: AtCounter | None
+
+
+def answer_to(now: float, letter: str) -> Tx[AnswerTo]:
+    """The first words of the run that read this message, or of a later one of its session. Only shown."""
+    del now
+    rows = yield "SELECT NULL, id, body FROM outbox WHERE idem = ?", (f"command:{letter}",)
+    rows = rows or (
+        yield (
+            "SELECT i.taken_run, o.id, o.body FROM inbox i JOIN runs f ON f.id = i.taken_run"
+            " LEFT JOIN runs r ON r.session_id = f.session_id AND r.started_at >= f.started_at"
+            " LEFT JOIN outbox o ON o.idem = 'reply:' || CAST(r.id AS TEXT)"
+            " WHERE i.idem = ? ORDER BY o.id IS NULL, o.id LIMIT 1",
+            (letter,),
+        )
+    )
+    if not rows:
+        return AnswerTo(None, None)
+    read_by, parcel_id, body = rows[0]
+    return AnswerTo(read_by, None if parcel_id is None else AtCounter(parcel_id, body))
+
+
 def free(now: float, worker_id: int, channel: str) -> Tx[None]:
     """What this worker sends no more, and what nobody alive sends: after a lost answer, a stop, a start."""
     yield (

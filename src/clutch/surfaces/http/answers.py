@@ -477,3 +477,41 @@ class Woken(Answer):
 
 class Settled(Answer):
     settled: bool
+
+
+# ---- as OpenAI's clients read it -----------------------------------------------------------------------
+
+
+class Theirs(Answer):
+    model_config = ConfigDict(alias_generator=None)
+
+
+class Model(Theirs):
+    id: str
+    object: Literal["model"]
+    created: int
+    owned_by: str
+
+
+class Models(Theirs):
+    object: Literal["list"]
+    data: list[Model]
+
+
+class Spoken(Theirs):
+    role: Literal["assistant"]
+    content: str
+
+
+class Choice(Theirs):
+    index: int
+    message: Spoken
+    finish_reason: Literal["stop"]
+
+
+class Completion(Theirs):
+    id: str
+    object: Literal["chat.completion"]
+    created: int
+    model: str
+    choices: list[Choice]

@@ -20,7 +20,7 @@ from starlette.types import ASGIApp
 
 from clutch.errors import ClutchError, InvalidInput
 from clutch.gateway.checks import check_key
-from clutch.surfaces.http import about, acting, browser, ending, events, metrics, sessions, tasks
+from clutch.surfaces.http import about, acting, browser, completions, ending, events, metrics, sessions, tasks
 from clutch.surfaces.http.bodies import read_body, read_query
 from clutch.surfaces.http.guard import CALLER, TOKEN, Guard, refusal
 from clutch.surfaces.http.replays import Replays
@@ -38,6 +38,7 @@ ENTRIES: tuple[Entry, ...] = (
     *ending.ENTRIES,
     *metrics.ENTRIES,
     *browser.ENTRIES,
+    *completions.ENTRIES,
 )
 MCP = "/mcp"
 INTERNAL = "something went wrong inside the gateway; its log says what"
@@ -61,10 +62,10 @@ def _endpoint(entry: Entry, house: House, replays: Replays) -> Callable[[Request
             return Response(status_code=400)  # nobody reads it
         except ClutchError as error:
             problem = problem_of(error)
-            response = refusal(problem, closes=problem.code == "too_large")
+            response = refusal(problem, entry.in_words, closes=problem.code == "too_large")
         except Exception:  # a bug of ours must not end the connection without a word
             log.exception("%s %s failed", entry.method, entry.path)
-            response = refusal(Problem("internal", INTERNAL))
+            response = refusal(Problem("internal", INTERNAL), entry.in_words)
         response.headers.update(PRIVATE)
         return response
 

@@ -13,7 +13,9 @@ import re
 import secrets
 import time
 from collections import deque
+from collections.abc import Callable
 from contextlib import suppress
+from typing import Any
 from urllib.parse import parse_qsl
 
 from starlette.datastructures import Headers
@@ -149,10 +151,12 @@ def _check_address(scope: Scope) -> None:
             )
 
 
-def refusal(problem: Problem, *, closes: bool = True) -> JSONResponse:
+def refusal(
+    problem: Problem, in_words: Callable[[Problem], Any] = Problem.to_json, *, closes: bool = True
+) -> JSONResponse:
     headers = {"connection": "close"} if closes else {}
     if problem.retry_after_s is not None:
         headers["retry-after"] = str(max(1, round(problem.retry_after_s)))
     if problem.code == "unauthorized":
         headers["www-authenticate"] = "Bearer"
-    return JSONResponse(problem.to_json(), problem.status, headers)
+    return JSONResponse(in_words(problem), problem.status, headers)

@@ -18,6 +18,7 @@ from clutch.store.door import Tx
 from clutch.surfaces.http.answers import Answer
 from clutch.surfaces.http.bodies import BODY_BYTES_MAX, Body, Query
 from clutch.surfaces.http.tokens import Browsers
+from clutch.surfaces.problems import Problem
 
 if TYPE_CHECKING:
     from clutch.gateway.local import Gateway
@@ -102,6 +103,7 @@ class Entry:
     refusal: type[Answer] | None = None
     status: int = 200
     media: str = "application/json"
+    in_words: Callable[[Problem], Mapping[str, Any]] = Problem.to_json  #: an error, as its clients read it
 
     @property
     def is_write(self) -> bool:
