@@ -10,7 +10,7 @@ from enum import StrEnum
 from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 from clutch.core.admission import SpawnRequest
-from clutch.core.attachments import Attachment, AttachmentRules, Handed, Side
+from clutch.core.attachments import Attachment, AttachmentRules, Handed, Shelf, Side
 from clutch.core.hooks import Hook
 from clutch.core.messages import Answer, Call, Transcript, Usage
 from clutch.core.model import Thinking
@@ -307,34 +307,34 @@ class FilesFailed(SideWorkFailed):
 
 
 class TaskFiles(Protocol):
-    """One directory per task, named by its number: `in/` as given at spawn, `out/` to hand over. All idempotent."""
+    """One directory per shelf: `in/` as given at spawn, `out/` to hand over. All idempotent."""
 
-    def path(self, task_id: int) -> str:
+    def path(self, shelf: Shelf) -> str:
         """Where the two sides are, or would be."""
         ...
 
-    def exists(self, task_id: int) -> bool:
+    def exists(self, shelf: Shelf) -> bool:
         """One look at the file system, short enough for an event loop."""
         ...
 
-    async def put(self, task_id: int, files: Sequence[Attachment]) -> None:
+    async def put(self, shelf: Shelf, files: Sequence[Attachment]) -> None:
         """On disk when this returns. Raises FilesFailed."""
         ...
 
-    async def handed(self, task_id: int, rules: AttachmentRules) -> Handed:
+    async def handed(self, shelf: Shelf, rules: AttachmentRules) -> Handed:
         """What lies in `out/`. Raises FilesFailed."""
         ...
 
-    async def read(self, task_id: int, name: str) -> bytes:
+    async def read(self, shelf: Shelf, name: str) -> bytes:
         """A file it hands over. Raises FilesFailed."""
         ...
 
-    async def remove(self, task_id: int, *sides: Side) -> None:
+    async def remove(self, shelf: Shelf, *sides: Side) -> None:
         """These sides, or all of it. Raises FilesFailed."""
         ...
 
-    async def kept(self) -> list[int]:
-        """The tasks that have a directory here."""
+    async def kept(self) -> list[Shelf]:
+        """Those that there are here."""
         ...
 
 

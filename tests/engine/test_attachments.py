@@ -12,7 +12,7 @@ from typing import Any, TypeAlias
 
 import pytest
 
-from clutch.core.attachments import Attachment, AttachmentRules
+from clutch.core.attachments import Attachment, AttachmentRules, Shelf
 from clutch.core.messages import Answer, Call, Results, Usage
 from clutch.core.model import Outcome, Phase
 from clutch.ports import FilesFailed, ModelRequest, ToolContext
@@ -37,11 +37,11 @@ class SlowFiles(LocalTaskFiles):
         self.puts = 0
         self.is_waiting, self.may_go_on = asyncio.Event(), asyncio.Event()
 
-    async def put(self, task_id: int, files: Sequence[Attachment]) -> None:
+    async def put(self, shelf: Shelf, files: Sequence[Attachment]) -> None:
         self.puts += 1
         if self.waits_before:
             await self._wait()
-        await super().put(task_id, files)
+        await super().put(shelf, files)
         if self.fails:
             raise FilesFailed("files: No space left on device")
         if self.waits_after:
@@ -84,7 +84,7 @@ async def house_with(build: Build, files: LocalTaskFiles, says: Any, **limits: A
 
 
 def contents(files: LocalTaskFiles) -> dict[str, bytes]:
-    root = Path(files.path(0)).parent
+    root = Path(files.path(Shelf(0))).parent
     return {str(path.relative_to(root)): path.read_bytes() for path in root.rglob("*") if path.is_file()}
 
 

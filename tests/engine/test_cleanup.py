@@ -11,13 +11,13 @@ from typing import Any
 
 import pytest
 
-from clutch.core.attachments import AttachmentRules, Side
+from clutch.core.attachments import AttachmentRules, Shelf, Side
 from clutch.core.messages import Answer, Call, Usage
 from clutch.core.model import Delivery, Outcome, Phase
 from clutch.core.policy import Policy
 from clutch.errors import StoreLost
 from clutch.ports import FilesFailed, ModelRequest, ToolContext
-from clutch.protocol import control
+from clutch.protocol import control, preparing
 from clutch.protocol.control import NotPossible
 from clutch.tools.task_files import LocalTaskFiles
 from tests.engine.conftest import Build
@@ -36,11 +36,25 @@ class StubbornFiles(LocalTaskFiles):
     refusals = 0
     tries = 0
 
-    async def remove(self, task_id: int, *sides: Side) -> None:
+    async def remove(self, shelf: Shelf, *sides: Side) -> None:
         self.tries += 1
         if self.tries <= self.refusals:
             raise FilesFailed("files: Directory not empty")
-        await super().remove(task_id, *sides)
+        await super().remove(shelf, *sides)
+
+
+class LateFiles(LocalTaskFiles):
+    """Whoever removes something is held up just before it does."""
+
+    def __init__(self, root: Path) -> None:
+        super().__init__(root)
+        self.is_late, self.is_waiting, self.may_go_on = False, asyncio.Event(), asyncio.Event()
+
+    async def remove(self, shelf: Shelf, *sides: Side) -> None:
+        if self.is_late:
+            self.is_waiting.set()
+            await self.may_go_on.wait()
+        await super().remove(shelf, *sides)
 
 
 class UnreadableFiles(LocalTaskFiles):
@@ -48,7 +62,7 @@ class UnreadableFiles(LocalTaskFiles):
 
     looks = 0
 
-    async def kept(self) -> list[int]:
+    async def kept(self) -> list[Shelf]:
         self.looks += 1
         raise FilesFailed("files: Too many open files")
 
@@ -74,7 +88,7 @@ async def house_with(build: Build, files: LocalTaskFiles, says: Any, policy: Pol
     async def make(arguments: Anything, context: ToolContext) -> str:
         assert context.files is not None
         out = Path(context.files) / "out"
-        out.mkdir(exist_ok=True)
+        out.mkdir(parents=True, exist_ok=True)
         (out / "found.txt").write_text("found")
         return "made"
 
@@ -233,6 +247,28 @@ async def test_files_of_a_removed_child_are_removed(build: Build, tmp_path: Path
         return names(tmp_path) == set()
 
     await house.until(is_gone)
+
+
+async def test_a_task_that_works_again_keeps_its_files_from_a_late_sweeper(
+    build: Build, tmp_path: Path
+) -> None:
+    files = LateFiles(tmp_path)
+    house = await house_with(build, files, sends())
+    await house.hire()
+    await house.say("go")
+    await house.until_quiet()
+    task = await house.task("child")
+    files.is_late = True
+    house.clock.jump(3600 + 120)
+    await asyncio.wait_for(files.is_waiting.wait(), 10)
+    await house.door.alone(control.again, house.policy, task.id, "retry", "retry:1", "", "person")
+    await house.until_phase("child", Phase.ANNOUNCING)
+    files.may_go_on.set()
+    await house.until_quiet()
+    (_, again) = [text for text in await house.inputs(house.main) if text.startswith("[Subagent]")]
+    assert "found.txt" in again
+    shelf = await house.door.read(preparing.shelf_of, task.id)
+    assert await files.read(shelf, "found.txt") == b"found"
 
 
 @pytest.mark.scenario(109)

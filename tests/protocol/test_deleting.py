@@ -9,12 +9,12 @@ import pytest
 
 from clutch.core import keys
 from clutch.core.admission import Mode
+from clutch.core.attachments import Shelf
 from clutch.core.authority import EVERY_SCOPE, OperatorCaller
-from clutch.core.cleaning import EVERYTHING, Removal
 from clutch.core.hooks import Hook
 from clutch.core.model import Delivery, Outcome, Phase
 from clutch.errors import NotFound
-from clutch.protocol import control, history, targets
+from clutch.protocol import control, history, preparing, targets
 from clutch.protocol.control import NotPossible
 from clutch.protocol.targets import Standpoint
 from tests.protocol.test_archiving import told, words
@@ -24,8 +24,14 @@ from tests.protocol.world import World
 pytestmark = pytest.mark.anyio
 
 
-async def delete(world: World, session_id: int, *, force: bool = False, keep: bool = False) -> Removal:
-    return await world.door.alone(control.delete, world.policy, session_id, force, keep, "person")
+async def delete(world: World, session_id: int, *, force: bool = False, keep: bool = False) -> None:
+    await world.door.alone(control.delete, world.policy, session_id, force, keep, "person")
+
+
+async def unwanted(world: World, task: int) -> tuple[list[Shelf], list[int]]:
+    """What may go of its files, and its workspace."""
+    files = await world.door.read(preparing.unwanted_files_of, [task])
+    return files, await world.door.read(preparing.unwanted_workspaces, [task])
 
 
 @pytest.mark.scenario(204)
@@ -56,7 +62,8 @@ async def test_an_undelivered_session_is_not_deleted(world: World, main: int) ->
 async def test_forced_it_leaves_a_dead_letter_that_keeps_the_result(world: World, main: int) -> None:
     task = await world.child(main)
     await world.end(task, "the finding")
-    assert await delete(world, task, force=True) == Removal(EVERYTHING, workspace=True)
+    await delete(world, task, force=True)
+    assert await unwanted(world, task) == ([Shelf(task)], [task])
     dead = await world.task(task)
     assert (dead.phase, dead.delivery, dead.result) == (
         Phase.COMPLETED_GIVEUP, Delivery.UNDELIVERED, "the finding",
@@ -90,8 +97,8 @@ async def test_a_told_one_goes_with_its_words_and_keeps_outcome_usage_and_timeli
     assert (await world.timeline(task))[-1] == "deleted"
     assert await world.one("SELECT retained FROM tasks WHERE id = ?", task) == 0
     assert await world.one("SELECT COUNT(*) FROM usage WHERE session_id = ?", task) == 1
-    assert await delete(world, task) == Removal(), "once"
-    assert len(await world.timeline(task)) == after.seq
+    await delete(world, task)
+    assert len(await world.timeline(task)) == after.seq, "once"
     with pytest.raises(NotPossible, match="was deleted"):
         await world.door.alone(control.again, world.policy, task, "continue", "c:1", "more", "person")
 
@@ -151,7 +158,8 @@ async def test_a_main_session_leaves_the_lists_and_is_found_only_if_its_words_ar
 
 async def test_with_keep_transcript_it_is_only_archived(world: World, main: int) -> None:
     task = await told(world, main)
-    assert await delete(world, task, keep=True) == Removal(EVERYTHING)
+    await delete(world, task, keep=True)
+    assert await unwanted(world, task) == ([Shelf(task)], [])
     assert await words(world, task) > 0
     assert await world.one("SELECT archived_at FROM tasks WHERE id = ?", task) == world.clock.now()
 

@@ -55,7 +55,8 @@ def gc(state: Path | None, *, is_dry: bool, as_json: bool) -> None:
 
 def _on_disk(home: Path, task_ids: list[str]) -> int:
     numbers = {str(keys.parse_task_id(task_id)) for task_id in task_ids}
-    mine = (home / folder / number for folder in FOLDERS for number in numbers)
+    found = (place for folder in FOLDERS for place in (home / folder).glob("*"))
+    mine = (place for place in found if place.name.split(".")[0] in numbers)
     return sum(one.lstat().st_size for top in mine if top.is_dir() for one in top.rglob("*") if one.is_file())
 
 

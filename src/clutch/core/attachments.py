@@ -1,6 +1,6 @@
 """Files given to a child and files it hands over: how they may be named, how much there may be, what is kept of it.
 
-Every task has one directory with two sides:
+Every task has one directory with two sides, and another once the first is to go and it works again:
 
     in/    what was given at spawn; the child only reads it
     out/   what its tools produced and it hands over
@@ -20,7 +20,7 @@ import unicodedata
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import astuple, dataclass, replace
 from enum import StrEnum
-from typing import Any
+from typing import Any, NamedTuple
 
 from clutch.core import keys
 from clutch.core.checks import check
@@ -57,6 +57,13 @@ class Encoding(StrEnum):
 class Side(StrEnum):
     IN = "in"
     OUT = "out"
+
+
+class Shelf(NamedTuple):
+    """Which directory of which task. Removing names both: done late, it never meets what was made since."""
+
+    task_id: int
+    number: int = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -23,6 +23,7 @@ class Removal(NamedTuple):
     sides: tuple[Side, ...] = ()
     workspace: bool = False
     session: bool = False
+    number: int = 0  #: of the shelf that the sides are removed from
 
 
 def removal(
@@ -37,3 +38,8 @@ def removal(
     if is_deleted:
         return Removal(EVERYTHING, workspace=True, session=True)
     return Removal(EVERYTHING if outcome in (Outcome.KILLED, Outcome.LOST) else given)
+
+
+def is_stripped(*, outcome: Outcome | None, is_begun: bool, is_archived: bool) -> bool:
+    """Of a finished task: its files are gone, or somebody is at it. If it works again, then with another shelf."""
+    return is_archived or not is_begun or outcome in (Outcome.KILLED, Outcome.LOST)

@@ -26,7 +26,7 @@ from clutch.engine.open_run import OpenRun
 from clutch.engine.spawning import Spawned, spawn_all
 from clutch.errors import Forbidden, InvalidInput, NotFound
 from clutch.ports import ToolContext, ToolFailed
-from clutch.protocol import guarding, questions, turns
+from clutch.protocol import guarding, preparing, questions, turns
 from clutch.protocol.questions import Asked, Decision, QuestionKind, Said, call_body
 from clutch.protocol.sessions import Stale
 from clutch.protocol.spawn import Accepted, Order
@@ -221,7 +221,7 @@ async def _reached(run: OpenRun, call: Call) -> str | None:
     if files is None or named is None or named.task_id is None:
         return None
     await run.kit.door.read(guarding.check, run.caller, Verb.READ, named.task_id)
-    return files.path(named.task_id)
+    return files.path(await run.kit.door.read(preparing.shelf_of, named.task_id))
 
 
 def _told(run: OpenRun, call: Call, place: int, said: Said | None) -> Result:

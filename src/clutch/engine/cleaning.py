@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 
+from clutch.core.attachments import Shelf
 from clutch.core.cleaning import EVERYTHING, Removal
 from clutch.engine.kit import Kit
 from clutch.errors import StoreError
@@ -24,7 +25,7 @@ async def clean(kit: Kit, task_id: int) -> None:
 
 async def _clean(kit: Kit, task_id: int, wanted: Removal) -> None:
     try:
-        await take_away(kit, task_id, wanted)
+        await _take_away(kit, task_id, wanted)
     except Exception as error:
         log.exception("cleanup failed; the task's timer tries again", extra={"task": task_id})
         await kit.door.alone(cleaning.failed, kit.policy, task_id, f"{type(error).__name__}: {error}")
@@ -32,9 +33,10 @@ async def _clean(kit: Kit, task_id: int, wanted: Removal) -> None:
     await kit.door.alone(cleaning.cleaned, kit.policy, task_id)
 
 
-async def take_away(kit: Kit, task_id: int, wanted: Removal) -> None:
+async def _take_away(kit: Kit, task_id: int, wanted: Removal) -> None:
     """Again and again without harm."""
     if wanted.workspace and kit.workspaces is not None:
         await kit.workspaces.remove(task_id)
     if wanted.sides and kit.files is not None:
-        await kit.files.remove(task_id, *(() if wanted.sides == EVERYTHING else wanted.sides))
+        sides = () if wanted.sides == EVERYTHING else wanted.sides
+        await kit.files.remove(Shelf(task_id, wanted.number), *sides)

@@ -37,7 +37,7 @@ from clutch.errors import (
 )
 from clutch.ports import Clock
 from clutch.protocol import heartbeat as pulses
-from clutch.protocol import inbox, turns, usage, workers
+from clutch.protocol import inbox, preparing, turns, usage, workers
 from clutch.protocol.sessions import Stale
 from clutch.protocol.workers import Claimed, Prospect
 
@@ -263,7 +263,8 @@ class Worker:
 
     async def _ring(self, alarms: Sequence[int]) -> bool:
         policy, door = self.kit.policy, self.kit.door
-        await _each(alarms, lambda one: hand_over(self.kit, one))  # a timer may be the end of a task
+        shelves = await door.read(preparing.shelves, alarms) if alarms else {}
+        await _each(alarms, lambda one: hand_over(self.kit, shelves[one]))  # a timer may be the end of a task
         if policy.limits.on_parent_end:  # a timeout may kill the children: many sessions
             rung = await _each(alarms, lambda one: door.alone(workers.ring, policy, one))
         else:  # a timeout gives up the call under way, and with it what it had reserved

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 
+from clutch.core.attachments import Shelf
 from clutch.engine.kit import Kit
 from clutch.ports import FilesFailed
 from clutch.protocol import preparing
@@ -11,12 +12,12 @@ from clutch.protocol import preparing
 log = logging.getLogger(__name__)
 
 
-async def hand_over(kit: Kit, task_id: int) -> None:
-    if kit.files is None or not kit.files.exists(task_id):
+async def hand_over(kit: Kit, shelf: Shelf) -> None:
+    if kit.files is None or not kit.files.exists(shelf):
         return
     try:
-        handed = await kit.files.handed(task_id, kit.policy.limits.attachments)
+        handed = await kit.files.handed(shelf, kit.policy.limits.attachments)
     except FilesFailed:
-        log.exception("files are not listed", extra={"task": task_id})
+        log.exception("files are not listed", extra={"task": shelf.task_id})
         return
-    await kit.door.tx(task_id, preparing.hands_over, task_id, handed)
+    await kit.door.tx(shelf.task_id, preparing.hands_over, shelf, handed)

@@ -13,6 +13,7 @@ from typing import Any, TypeVar
 
 from clutch.core import wording
 from clutch.core.admission import OWN_RUNTIME
+from clutch.core.attachments import Shelf
 from clutch.core.authority import AgentCaller, under_plan
 from clutch.core.bounds import SUBMIT
 from clutch.core.messages import Answer, Entry, Usage
@@ -77,12 +78,16 @@ class OpenRun:
     def files(self) -> str | None:
         """The directory of its task. A main session has none."""
         files = self.kit.files
-        return None if files is None or not self.about.depth else files.path(self.session_id)
+        return None if files is None or not self.about.depth else files.path(self._shelf)
 
     async def hand_over(self) -> None:
         """Before its end is told: what lies in its `out/`."""
         if self.about.depth:
-            await hand_over(self.kit, self.session_id)
+            await hand_over(self.kit, self._shelf)
+
+    @property
+    def _shelf(self) -> Shelf:
+        return Shelf(self.session_id, self.about.shelf)
 
     @property
     def is_boxed(self) -> bool:

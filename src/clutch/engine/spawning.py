@@ -10,14 +10,15 @@ from __future__ import annotations
 import asyncio
 import logging
 import math
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
 from typing import TypeAlias
 
 from clutch.core import keys, wording
 from clutch.core.admission import Refused, SpawnRequest
-from clutch.core.attachments import receipt
+from clutch.core.attachments import Shelf, receipt
 from clutch.core.model import Phase, Workspace
 from clutch.engine import threads
 from clutch.engine.kit import Kit
@@ -102,7 +103,7 @@ async def _prepared(kit: Kit, wanted: Order, answer: Accepted) -> Spawned:
         await undo(kit, answer.task_id, str(error), has_thread=True)
         return str(error)
     if not is_wanted:
-        await _remove(kit, answer.task_id)
+        await drop(kit, [answer.task_id])
         return "the spawn was given up before its files were made"
     return replace(answer, warnings=(*answer.warnings, *said.warnings)) if said.warnings else answer
 
@@ -112,7 +113,7 @@ async def _side_work(kit: Kit, wanted: Order, answer: Accepted) -> str | None:
     if wanted.request.attachments:
         if kit.files is None:
             raise FilesFailed(NO_FILES)
-        await kit.files.put(answer.task_id, wanted.request.attachments)
+        await kit.files.put(Shelf(answer.task_id), wanted.request.attachments)
     if wanted.request.workspace is not Workspace.ISOLATED:
         return None
     if kit.workspaces is None:
@@ -123,19 +124,28 @@ async def _side_work(kit: Kit, wanted: Order, answer: Accepted) -> str | None:
 async def undo(kit: Kit, task_id: int, why: str, *, has_thread: bool = False) -> None:
     """The row first: whoever still makes the files learns from it that they are not wanted any more."""
     if await kit.door.alone(preparing.undo, kit.policy, task_id, why, has_thread):
-        await _remove(kit, task_id)
+        await drop(kit, [task_id])
 
 
 async def sweep(kit: Kit) -> None:
-    """Whoever undid a spawn, or was about to make its files, may have died before they were gone. A disk that does
-    not answer is no reason to stop working: the next sweep looks again."""
+    """Whoever was to remove directories may have died before they were gone. A disk that does not answer is no
+    reason to stop working: the next sweep looks again."""
     try:
         if kit.workspaces is not None:
             await _drop_workspaces(kit, kit.workspaces, await kit.workspaces.kept())
         if kit.files is not None:
-            await _drop_files(kit, kit.files, await kit.files.kept())
+            found = await kit.files.kept()
+            await _drop_files(kit.files, await kit.door.read(preparing.unwanted_files, found))
     except (OSError, SideWorkFailed):
         log.exception("the directories of tasks cannot be looked at")
+
+
+async def drop(kit: Kit, task_ids: Sequence[int]) -> None:
+    """What is there of them and wanted by nobody: their spawn was undone, or they are over and out of the lists."""
+    if kit.workspaces is not None:
+        await _drop_workspaces(kit, kit.workspaces, task_ids)
+    if kit.files is not None:
+        await _drop_files(kit.files, await kit.door.read(preparing.unwanted_files_of, task_ids))
 
 
 def wrong(error: InvalidInput) -> dict[str, object]:
@@ -176,26 +186,21 @@ def answer(wanted: Order, got: Spawned) -> dict[str, object]:
     return said
 
 
-async def _remove(kit: Kit, task_id: int) -> None:
-    """Of a spawn that did not come about. One that was killed meanwhile may work again: then it keeps what it has."""
-    if kit.workspaces is not None:
-        await _drop_workspaces(kit, kit.workspaces, [task_id])
-    if kit.files is not None:
-        await _drop_files(kit, kit.files, [task_id])
-
-
 async def _drop_workspaces(kit: Kit, workspaces: Workspaces, task_ids: Sequence[int]) -> None:
     for task_id in await kit.door.read(preparing.unwanted_workspaces, task_ids):
-        await _gone(workspaces, task_id)
+        with _left_to_the_sweeper(task_id):
+            await workspaces.remove(task_id)
 
 
-async def _drop_files(kit: Kit, files: TaskFiles, task_ids: Sequence[int]) -> None:
-    for task_id in await kit.door.read(preparing.unwanted_files, task_ids):
-        await _gone(files, task_id)
+async def _drop_files(files: TaskFiles, unwanted: Sequence[Shelf]) -> None:
+    for shelf in unwanted:
+        with _left_to_the_sweeper(shelf.task_id):
+            await files.remove(shelf)
 
 
-async def _gone(place: Workspaces | TaskFiles, task_id: int) -> None:
+@contextmanager
+def _left_to_the_sweeper(task_id: int) -> Iterator[None]:
     try:
-        await place.remove(task_id)
+        yield
     except (OSError, SideWorkFailed):
         log.exception("files are left; the next sweep removes them", extra={"task": task_id})

@@ -9,12 +9,9 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable
 
-from clutch.core.cleaning import EVERYTHING, Removal
 from clutch.engine import spawning
-from clutch.engine.cleaning import take_away
 from clutch.engine.kit import Kit
 from clutch.errors import StoreError
-from clutch.ports import SideWorkFailed
 from clutch.protocol import archiving, orphans
 
 log = logging.getLogger(__name__)
@@ -45,10 +42,8 @@ class Sweeper:
 
     async def _archive(self) -> None:
         door, policy = self._kit.door, self._kit.policy
-        fades = policy.keeping.transcript_after_s == 0
         while found := await door.read(archiving.due, policy):
-            for task_id in await door.alone(archiving.archive, policy, found):
-                await self._take_away(task_id, Removal(EVERYTHING, workspace=fades))
+            await spawning.drop(self._kit, await door.alone(archiving.archive, policy, found))
 
     async def _fade(self) -> None:
         door, policy = self._kit.door, self._kit.policy
@@ -57,12 +52,5 @@ class Sweeper:
             return
         upto = self._now() - after_s
         while found := await door.read(archiving.fading, policy, self._faded_upto):
-            for task_id in await door.alone(archiving.fade, policy, found):
-                await self._take_away(task_id, Removal(workspace=True))
+            await spawning.drop(self._kit, await door.alone(archiving.fade, policy, found))
         self._faded_upto = upto
-
-    async def _take_away(self, task_id: int, what: Removal) -> None:
-        try:
-            await take_away(self._kit, task_id, what)
-        except (OSError, SideWorkFailed):
-            log.exception("files are left; the next sweep removes them", extra={"task": task_id})

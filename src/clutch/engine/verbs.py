@@ -17,14 +17,12 @@ from enum import StrEnum
 from typing import Any, TypeVar
 
 from clutch.core.authority import AgentCaller, Caller, Verb
-from clutch.core.cleaning import EVERYTHING, Removal
 from clutch.core.events import Verdict
 from clutch.core.model import Task
-from clutch.engine.cleaning import take_away
+from clutch.engine import spawning
 from clutch.engine.insisting import surely
 from clutch.engine.kit import Kit
 from clutch.errors import InvalidInput, StoreError
-from clutch.ports import SideWorkFailed
 from clutch.protocol import control, peers, questions
 from clutch.protocol.control import Held, KillReport, Steered, StopReport
 from clutch.protocol.guarding import guarded
@@ -197,22 +195,15 @@ class Verbs:
     async def remove(self, caller: Caller, task_id: int) -> Task:
         """A finished, delivered record is archived and leaves the quota of its requester; its files go."""
         task = await self._act(caller, Verb.REMOVE, task_id, control.remove)
-        await self._take_away(task_id, Removal(EVERYTHING))
+        await spawning.drop(self._kit, [task_id])
         return task
 
     async def delete(
         self, caller: Caller, session_id: int, *, force: bool = False, keep_transcript: bool = False
     ) -> None:
         """The session with its transcript; `force` although nobody has heard its result, which is kept."""
-        wanted = await self._act(caller, Verb.DELETE, session_id, control.delete, force, keep_transcript)
-        await self._take_away(session_id, wanted)
-
-    async def _take_away(self, task_id: int, wanted: Removal) -> None:
-        """What cannot be removed now, the sweeper removes."""
-        try:
-            await take_away(self._kit, task_id, wanted)
-        except (OSError, SideWorkFailed):
-            log.exception("files are left; the next sweep removes them", extra={"task": task_id})
+        await self._act(caller, Verb.DELETE, session_id, control.delete, force, keep_transcript)
+        await spawning.drop(self._kit, [session_id])
 
     # ---- deciding ------------------------------------------------------------------------------------
 

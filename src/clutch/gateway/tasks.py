@@ -27,7 +27,7 @@ from clutch.gateway.objects import Object
 from clutch.gateway.spawns import OnFullWord, Spawns, check_on_full
 from clutch.gateway.waiting import Waiting
 from clutch.ports import FilesFailed
-from clutch.protocol import control, heartbeat, listing, queries, results, usage
+from clutch.protocol import control, heartbeat, listing, preparing, queries, results, usage
 from clutch.protocol.listing import Wanted
 from clutch.protocol.questions import Decision
 from clutch.protocol.targets import Standpoint
@@ -70,7 +70,8 @@ class Tasks:
     async def read_file(self, task_id: str, name: str) -> bytes:
         try:
             if self.kit.files is not None:
-                return await self.kit.files.read(task_number(task_id), name)
+                shelf = await self.kit.door.read(preparing.shelf_of, task_number(task_id))
+                return await self.kit.files.read(shelf, name)
         except FilesFailed as error:
             raise NotFound(f"{name[:80]!r} of {task_id}: {error}") from error
         raise NotFound("no files are kept here")

@@ -23,7 +23,7 @@ FAILED = "cleanup failed"
 ERROR_CHARS_MAX = 200
 
 _AWAITING = (
-    "SELECT outcome, delivery, started_at, spec FROM tasks WHERE id = ? AND (phase = 'cleanup_pending'"
+    "SELECT outcome, delivery, started_at, spec, shelf FROM tasks WHERE id = ? AND (phase = 'cleanup_pending'"
     " OR (phase = 'completed_giveup' AND delivery <> 'undelivered' AND has_cleanup = 1 AND wake_at IS NOT NULL))"
 )
 
@@ -34,14 +34,15 @@ def awaited(now: float, policy: Policy, task_id: int) -> Tx[Removal | None]:
     rows = yield _AWAITING, (task_id,)
     if not rows:
         return None
-    outcome, delivery, started_at, spec = rows[0]
-    return cleaning.removal(
+    outcome, delivery, started_at, spec, number = rows[0]
+    wanted = cleaning.removal(
         outcome=None if outcome is None else Outcome(outcome),
         delivery=Delivery(delivery),
         is_begun=started_at is not None,
         is_deleted=json.loads(spec).get("cleanup") == Cleanup.DELETE,
         is_retained=policy.limits.attachments.retain_on_keep,
     )
+    return wanted._replace(number=number)
 
 
 def cleaned(now: float, policy: Policy, task_id: int) -> Tx[None]:

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from clutch.core import authority, wording
 from clutch.core import events as ev
-from clutch.core.attachments import Handed
+from clutch.core.attachments import Handed, Shelf
 from clutch.core.model import FINISHED, LetterKind, Phase, Route
 from clutch.core.policy import Policy
 from clutch.protocol import bindings, hooks, letters, sessions, tasks
@@ -95,33 +95,58 @@ def undo(now: float, policy: Policy, task_id: int, why: str, has_thread: bool = 
     return True
 
 
-def hands_over(now: float, task_id: int, handed: Handed) -> Tx[None]:
+def shelves(now: float, task_ids: Sequence[int]) -> Tx[dict[int, Shelf]]:
+    """Where the files of each lie, or lay if there is no such task any more."""
+    del now
+    rows = yield "SELECT id, shelf FROM tasks WHERE id {any}", (list(task_ids),)
+    return {task_id: Shelf(task_id) for task_id in task_ids} | {row[0]: Shelf(*row) for row in rows}
+
+
+def shelf_of(now: float, task_id: int) -> Tx[Shelf]:
+    return (yield from shelves(now, [task_id]))[task_id]
+
+
+def hands_over(now: float, shelf: Shelf, handed: Handed) -> Tx[None]:
     """What lies in its `out/` while it has not ended; afterwards it is part of the result."""
     del now
-    known = (handed.to_text(), task_id)
-    yield "UPDATE tasks SET files = ? WHERE id = ? AND outcome IS NULL", known
+    known = (handed.to_text(), *shelf)
+    yield "UPDATE tasks SET files = ? WHERE id = ? AND shelf = ? AND outcome IS NULL", known
 
 
 def unwanted_workspaces(now: float, task_ids: Sequence[int]) -> Tx[list[int]]:
-    """The spawn was undone, or killed before it began, or its session was deleted."""
+    """The spawn was undone, or killed before it began, or its session was deleted. None of those works again."""
     del now
-    return (yield from _known_but(task_ids, f"{_WANTED} OR (started_at IS NOT NULL AND {_HAS_SESSION}))"))
+    kept = yield _KEPT_WORKSPACES, (list(task_ids),)
+    return (yield from _known_but(task_ids, {row[0] for row in kept}))
 
 
-def unwanted_files(now: float, task_ids: Sequence[int]) -> Tx[list[int]]:
-    """The spawn was undone, or the task was killed or lost, or it is archived, or its session was deleted."""
+def unwanted_files(now: float, found: Sequence[Shelf]) -> Tx[list[Shelf]]:
+    """The spawn was undone, or the task was killed or lost, or it is archived, or its session was deleted; or it
+    works again, with another shelf."""
     del now
-    is_kept = f"outcome <> 'killed' AND outcome <> 'lost' AND archived_at IS NULL AND {_HAS_SESSION}"
-    return (yield from _known_but(task_ids, f"{_WANTED} OR ({is_kept}))"))
+    task_ids = sorted({shelf.task_id for shelf in found})
+    kept = {Shelf(*row) for row in (yield _KEPT_FILES, (task_ids,))}
+    known = yield from _known_but(task_ids, set())
+    return [shelf for shelf in found if shelf not in kept and shelf.task_id in known]
 
 
-_WANTED = "SELECT id FROM tasks WHERE id {any} AND ((phase <> 'completed' AND phase <> 'completed_giveup')"
+def unwanted_files_of(now: float, task_ids: Sequence[int]) -> Tx[list[Shelf]]:
+    return (yield from unwanted_files(now, list((yield from shelves(now, task_ids)).values())))
+
+
+_IS_OPEN = "phase <> 'completed' AND phase <> 'completed_giveup'"
 _HAS_SESSION = "EXISTS (SELECT 1 FROM sessions s WHERE s.id = tasks.id AND s.deleted_at IS NULL)"
+_KEPT_WORKSPACES = (
+    f"SELECT id FROM tasks WHERE id {{any}} AND (({_IS_OPEN}) OR (started_at IS NOT NULL AND {_HAS_SESSION}))"  # noqa: S608 (constant words)
+)
+_KEPT_FILES = (
+    f"SELECT id, shelf FROM tasks WHERE id {{any}} AND (({_IS_OPEN}) OR (outcome <> 'killed' AND outcome <> 'lost'"  # noqa: S608 (as above)
+    f" AND started_at IS NOT NULL AND archived_at IS NULL AND {_HAS_SESSION}))"
+)
 
 
-def _known_but(task_ids: Sequence[int], wanted: str) -> Tx[list[int]]:
+def _known_but(task_ids: Sequence[int], kept: set[int]) -> Tx[list[int]]:
     """Only what this database knows it has made: a directory it never heard of is somebody else's, or its rows
     were lost, and then its files are all there is."""
     known = yield "SELECT DISTINCT task_id FROM events WHERE task_id {any}", (list(task_ids),)
-    kept = yield wanted, (list(task_ids),)
-    return sorted({row[0] for row in known}.difference(row[0] for row in kept))
+    return sorted({row[0] for row in known} - kept)

@@ -409,6 +409,7 @@ def _spec(child: _Child) -> str:
         "outputSchema": request.output_schema,
         "runtime": None if request.runtime == admission.OWN_RUNTIME else request.runtime,
         "cwd": request.cwd,
+        "workspace": Workspace.ISOLATED.value if request.workspace is Workspace.ISOLATED else None,
         "attachments": _listed(request) or None,
         "mode": None if request.mode is admission.Mode.RUN else request.mode.value,
         "context": None if child.forked is None else Context.FORK.value,

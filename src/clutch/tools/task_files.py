@@ -1,4 +1,6 @@
-"""The files of tasks on this machine: `<root>/<number>/in` and `out`, made from numbers and nothing else.
+"""The files of tasks on this machine: `<root>/<task>/in` and `out`, made from numbers and nothing else.
+
+A task's later shelves are `<root>/<task>.<number>`.
 
     in/.manifest.json   written last: names, sizes and hashes of the others. Without it, `in/` is half-made
     out/                only files right in it count; folders, links and pipes are nobody's to hand over
@@ -14,6 +16,7 @@ import errno
 import hashlib
 import json
 import os
+import re
 import stat
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
@@ -25,6 +28,7 @@ from clutch.core.attachments import (
     Attachment,
     AttachmentRules,
     Handed,
+    Shelf,
     Side,
     StoredFile,
     name_problem,
@@ -38,6 +42,7 @@ T = TypeVar("T")
 _NEW = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 # O_NONBLOCK: opening a pipe must not wait for somebody to write into it.
 _FILE = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+_NAME = re.compile(r"\d+(\.[1-9]\d*)?")
 _LOOKED_AT_MAX = 1000  # entries of an `out/`; a task that made more hands over a folder, not files
 
 
@@ -45,32 +50,32 @@ class LocalTaskFiles:
     def __init__(self, root: Path) -> None:
         self._root = root
 
-    def path(self, task_id: int) -> str:
-        return str(self._root / str(task_id))
+    def path(self, shelf: Shelf) -> str:
+        return str(self._root / _name(shelf))
 
-    def exists(self, task_id: int) -> bool:
-        return os.path.lexists(self.path(task_id))
+    def exists(self, shelf: Shelf) -> bool:
+        return os.path.lexists(self.path(shelf))
 
-    async def put(self, task_id: int, files: Sequence[Attachment]) -> None:
-        await _in_thread(self._put, task_id, files)
+    async def put(self, shelf: Shelf, files: Sequence[Attachment]) -> None:
+        await _in_thread(self._put, shelf, files)
 
-    async def handed(self, task_id: int, rules: AttachmentRules) -> Handed:
-        return await _in_thread(self._handed, task_id, rules)
+    async def handed(self, shelf: Shelf, rules: AttachmentRules) -> Handed:
+        return await _in_thread(self._handed, shelf, rules)
 
-    async def read(self, task_id: int, name: str) -> bytes:
-        return await _in_thread(self._read, task_id, name)
+    async def read(self, shelf: Shelf, name: str) -> bytes:
+        return await _in_thread(self._read, shelf, name)
 
-    async def remove(self, task_id: int, *sides: Side) -> None:
-        await _in_thread(self._remove, task_id, sides)
+    async def remove(self, shelf: Shelf, *sides: Side) -> None:
+        await _in_thread(self._remove, shelf, sides)
 
-    async def kept(self) -> list[int]:
+    async def kept(self) -> list[Shelf]:
         return await _in_thread(self._kept)
 
     # ---- in a thread -----------------------------------------------------------------------------------
 
-    def _put(self, task_id: int, files: Sequence[Attachment]) -> None:
+    def _put(self, shelf: Shelf, files: Sequence[Attachment]) -> None:
         manifest = _manifest([file.stored for file in files])
-        with self._task(task_id, create=True) as here:
+        with self._at(shelf, create=True) as here:
             if _content(here, Side.IN, MANIFEST) == manifest:
                 return
             remove(here, Side.IN)
@@ -81,10 +86,10 @@ class LocalTaskFiles:
                 os.fsync(folder)
             os.fsync(here)
 
-    def _handed(self, task_id: int, rules: AttachmentRules) -> Handed:
+    def _handed(self, shelf: Shelf, rules: AttachmentRules) -> Handed:
         files: list[StoredFile] = []
         left_out, room = 0, rules.total_bytes_max
-        with suppress(FileNotFoundError, NotADirectoryError), self._side(task_id, Side.OUT) as folder:
+        with suppress(FileNotFoundError, NotADirectoryError), self._side(shelf, Side.OUT) as folder:
             with os.scandir(folder) as found:
                 names = sorted(entry.name for _, entry in zip(range(_LOOKED_AT_MAX), found, strict=False))
             for name in names:
@@ -97,38 +102,46 @@ class LocalTaskFiles:
                     files.append(file)
         return Handed(tuple(files), left_out)
 
-    def _read(self, task_id: int, name: str) -> bytes:
+    def _read(self, shelf: Shelf, name: str) -> bytes:
         if problem := name_problem(name):
             raise FilesFailed(f"files: the name {problem}")
-        with self._side(task_id, Side.OUT) as folder, _plain(folder, name) as stream:
+        with self._side(shelf, Side.OUT) as folder, _plain(folder, name) as stream:
             return stream.read()
 
-    def _remove(self, task_id: int, sides: Sequence[Side]) -> None:
+    def _remove(self, shelf: Shelf, sides: Sequence[Side]) -> None:
         with suppress(FileNotFoundError):
             if not sides:
                 with _opened(str(self._root)) as root:
-                    return remove(root, str(task_id))
-            with suppress(NotADirectoryError), self._task(task_id) as here:
+                    return remove(root, _name(shelf))
+            with suppress(NotADirectoryError), self._at(shelf) as here:
                 for side in sides:
                     remove(here, side)
 
-    def _kept(self) -> list[int]:
+    def _kept(self) -> list[Shelf]:
         try:
-            return sorted(int(name) for name in os.listdir(self._root) if name.isdecimal())
+            return sorted(_shelf(name) for name in os.listdir(self._root) if _NAME.fullmatch(name))
         except FileNotFoundError:
             return []
 
     @contextmanager
-    def _task(self, task_id: int, *, create: bool = False) -> Iterator[int]:
+    def _at(self, shelf: Shelf, *, create: bool = False) -> Iterator[int]:
         if create:
             self._root.mkdir(0o700, parents=True, exist_ok=True)
-        with _opened(str(self._root)) as root, _entered(root, str(task_id), create=create) as here:
+        with _opened(str(self._root)) as root, _entered(root, _name(shelf), create=create) as here:
             yield here
 
     @contextmanager
-    def _side(self, task_id: int, side: Side) -> Iterator[int]:
-        with self._task(task_id) as here, _entered(here, side) as folder:
+    def _side(self, shelf: Shelf, side: Side) -> Iterator[int]:
+        with self._at(shelf) as here, _entered(here, side) as folder:
             yield folder
+
+
+def _name(shelf: Shelf) -> str:
+    return f"{shelf.task_id}.{shelf.number}" if shelf.number else str(shelf.task_id)
+
+
+def _shelf(name: str) -> Shelf:
+    return Shelf(*map(int, name.split(".")))
 
 
 async def _in_thread(work: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:

@@ -73,7 +73,8 @@ def cleanup_failed(story: Story, event: ev.CleanupFailed) -> None:
 
 
 def again(story: Story, how: str) -> None:
-    if story.task.phase in FINISHED:
+    """Not before what its last life left is gone: whoever removes that does not look again."""
+    if story.task.phase in FINISHED and not awaits_cleanup(story.task):
         running.new_generation(story, how, plan_round=0)
         running.make_room(story)
         story.do(fx.Open(keep_transcript=how != "retry"), fx.Schedule())

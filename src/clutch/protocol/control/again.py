@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import json
+
+from clutch.core import cleaning, keys
 from clutch.core import events as ev
-from clutch.core import keys
 from clutch.core.hooks import Removal
-from clutch.core.model import FINISHED, Delivery, LetterKind, Task
+from clutch.core.model import FINISHED, Delivery, LetterKind, Phase, Task, Workspace
 from clutch.core.policy import Policy
 from clutch.protocol import hooks, letters, sessions, tasks
 from clutch.protocol.control.state import (
@@ -17,8 +19,9 @@ from clutch.protocol.control.state import (
     plainly,
     refusal,
 )
-from clutch.protocol.forgetting import is_forgotten
 from clutch.store.door import Tx
+
+CLEANING = "what it left is being removed; try again in a moment"
 
 
 def again(now: float, policy: Policy, task_id: int, how: str, idem: str, text: str, actor: str) -> Tx[Task]:
@@ -28,17 +31,34 @@ def again(now: float, policy: Policy, task_id: int, how: str, idem: str, text: s
     if (yield "SELECT 1 FROM inbox WHERE idem = ?", (idem,)):
         return task
     event = ev.Again(now, how)
-    must_move(task, event, policy, "it has not finished; use `steer`")
-    if (yield from is_forgotten(task_id)):
-        raise NotPossible(f"the session of {keys.task_id(task_id)} was deleted: spawn a new task")
+    is_ending = task.phase in FINISHED or task.phase is Phase.CLEANUP_PENDING
+    must_move(task, event, policy, CLEANING if is_ending else "it has not finished; use `steer`")
+    is_stripped = yield from _stripped(task)
     yield "UPDATE tasks SET retained = 0 WHERE id = ?", (task_id,)  # it makes room for itself
     yield from must_fit(policy, requester, words, f"{how} of {keys.task_id(task_id)}")
     yield "UPDATE tasks SET retained = 1, archived_at = NULL, value = NULL WHERE id = ?", (task_id,)
+    if is_stripped:
+        yield "UPDATE tasks SET shelf = shelf + 1, files = NULL WHERE id = ?", (task_id,)
     kind = LetterKind.TASK if how == "retry" else LetterKind.INSTRUCTION
     yield from letters.post(now, session.id, idem, kind, text or words)
     changed = yield from tasks.record(now, policy, session, event, actor)
     yield from sessions.save(now, policy, session)
     return changed
+
+
+def _stripped(task: Task) -> Tx[bool]:
+    """Whether its files were to go. Raises NotPossible when too much of it is gone to work again at all."""
+    rows = yield (
+        "SELECT t.spec, t.archived_at, s.deleted_at FROM tasks t JOIN sessions s ON s.id = t.id WHERE t.id = ?",
+        (task.id,),
+    )
+    spec, archived_at, deleted_at = rows[0]
+    is_begun = task.started_at is not None
+    if deleted_at is not None:
+        raise NotPossible(f"the session of {keys.task_id(task.id)} was deleted: spawn a new task")
+    if not is_begun and json.loads(spec).get("workspace") == Workspace.ISOLATED:
+        raise NotPossible(f"{keys.task_id(task.id)} never began, its own workspace is gone: spawn a new task")
+    return cleaning.is_stripped(outcome=task.outcome, is_begun=is_begun, is_archived=archived_at is not None)
 
 
 def redeliver(now: float, policy: Policy, task_id: int, actor: str) -> Tx[Task]:

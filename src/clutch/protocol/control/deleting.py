@@ -7,7 +7,6 @@ with `force` those become dead letters, which keep the result and can be redeliv
 from __future__ import annotations
 
 from clutch.core import events as ev
-from clutch.core.cleaning import EVERYTHING, Removal
 from clutch.core.hooks import Removal as Reason
 from clutch.core.lifecycle import MISSING
 from clutch.core.model import WORKING, Delivery, Phase, Task
@@ -24,13 +23,13 @@ DELETED = "deleted"
 
 def delete(
     now: float, policy: Policy, session_id: int, force: bool, keep_transcript: bool, actor: str
-) -> Tx[Removal]:
-    """Alone. What is to be removed outside now; nothing the second time."""
+) -> Tx[None]:
+    """Alone. Nothing happens the second time."""
     session = yield from sessions.lock(session_id)
     if session is None:
         raise NotFound(f"there is no session {session_id}")
     if (yield from is_forgotten(session_id)):
-        return Removal()
+        return
     below = yield from tasks.lock_below(session_id)
     if any(not one.closed for one in below):
         raise NotPossible(f"somebody still works below {session.key}: kill that first")
@@ -41,10 +40,10 @@ def delete(
         yield from _archive(now, session_id)
     else:
         yield from _check_main(now, policy, session, force, actor)
-    return (yield from _gone(now, policy, session, keep_transcript))
+    yield from _gone(now, policy, session, keep_transcript)
 
 
-def _gone(now: float, policy: Policy, session: SessionRow, keep_transcript: bool) -> Tx[Removal]:
+def _gone(now: float, policy: Policy, session: SessionRow, keep_transcript: bool) -> Tx[None]:
     if not session.closed:
         session.closed, session.hold, session.hold_until = 1, 0, None
     if not keep_transcript:
@@ -53,7 +52,6 @@ def _gone(now: float, policy: Policy, session: SessionRow, keep_transcript: bool
             renamed = f"deleted:{session.id}:{session.key}"
             yield "UPDATE sessions SET key = ? WHERE id = ?", (renamed, session.id)
     yield from sessions.save(now, policy, session)
-    return Removal(EVERYTHING, workspace=not keep_transcript)
 
 
 def _archive(now: float, task_id: int) -> Tx[None]:

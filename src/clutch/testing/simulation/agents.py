@@ -25,6 +25,7 @@ from clutch.ports import (
 )
 from clutch.testing.simulation import script
 from clutch.testing.simulation.faults import Fault
+from clutch.testing.simulation.files import shelf_at
 from clutch.tools.subagents import session_call
 
 if TYPE_CHECKING:
@@ -124,7 +125,7 @@ class SimToolbox:
         if name == "fail" or world.dice.strikes(Fault.TOOL_FAILED, context.key):
             raise ToolFailed(f"{name} does not work today")
         if name == "once" and context.files is not None:
-            world.files.setdefault(int(context.files.rpartition("/")[2]), set()).add(Side.OUT)
+            world.files.setdefault(shelf_at(context.files), set()).add(Side.OUT)
         return f"{name} did {args.get('at', '')}"
 
     def human_question(self, args: Mapping[str, Any]) -> HumanQuestion:

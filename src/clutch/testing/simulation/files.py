@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from clutch.core.attachments import Attachment, AttachmentRules, Handed, Side, StoredFile
+from clutch.core.attachments import Attachment, AttachmentRules, Handed, Shelf, Side, StoredFile
 from clutch.ports import FilesFailed
 from clutch.testing.simulation.faults import Dead, Fault
 
@@ -17,46 +17,53 @@ if TYPE_CHECKING:
 FOUND = StoredFile("found", 5, "0" * 64)
 
 
+def shelf_at(path: str) -> Shelf:
+    """The other way round."""
+    return Shelf(*map(int, path.rpartition("/")[2].split(".")))
+
+
 class SimFiles:
-    """As one life of a gateway sees them. Of each task only which sides it has."""
+    """As one life of a gateway sees them. Of each shelf only which sides it has."""
 
     def __init__(self, world: World, door: SimDoor) -> None:
         self._world, self._door = world, door
 
-    def path(self, task_id: int) -> str:
-        return f"files/{task_id}"
+    def path(self, shelf: Shelf) -> str:
+        return f"files/{shelf.task_id}.{shelf.number}"
 
-    def exists(self, task_id: int) -> bool:
-        return task_id in self._world.files
+    def exists(self, shelf: Shelf) -> bool:
+        return shelf in self._world.files
 
-    async def put(self, task_id: int, files: Sequence[Attachment]) -> None:
+    async def put(self, shelf: Shelf, files: Sequence[Attachment]) -> None:
         del files
         await self._takes()
-        if self._world.dice.strikes(Fault.WORKSPACE_FAILED, task_id):
+        if self._world.dice.strikes(Fault.WORKSPACE_FAILED, shelf.task_id):
             raise FilesFailed("files: no space left on device")
-        self._world.files.setdefault(task_id, set()).add(Side.IN)
+        self._world.files.setdefault(shelf, set()).add(Side.IN)
         await self._takes()
 
-    async def handed(self, task_id: int, rules: AttachmentRules) -> Handed:
+    async def handed(self, shelf: Shelf, rules: AttachmentRules) -> Handed:
         del rules
         await self._takes()
-        return Handed((FOUND,) if Side.OUT in self._world.files.get(task_id, ()) else ())
+        return Handed((FOUND,) if Side.OUT in self._world.files.get(shelf, ()) else ())
 
-    async def read(self, task_id: int, name: str) -> bytes:
-        raise FilesFailed(f"nobody reads {name} of {task_id} here")
+    async def read(self, shelf: Shelf, name: str) -> bytes:
+        raise FilesFailed(f"nobody reads {name} of {shelf} here")
 
-    async def remove(self, task_id: int, *sides: Side) -> None:
-        self._world.witness.removes_files(task_id, sides or tuple(Side))
+    async def remove(self, shelf: Shelf, *sides: Side) -> None:
         await self._takes()
-        if self._world.dice.strikes(Fault.CLEANUP_FAILED, task_id):
+        if self._world.dice.strikes(Fault.CLEANUP_FAILED, shelf.task_id):
             raise FilesFailed("files: directory not empty")
-        left = self._world.files.get(task_id, set()).difference(sides or tuple(Side))
+        there = self._world.files.get(shelf, set())
+        left = there.difference(sides or tuple(Side))
+        if there != left:
+            self._world.witness.removes_files(shelf, there - left)
         if left:
-            self._world.files[task_id] = left
+            self._world.files[shelf] = left
         else:
-            self._world.files.pop(task_id, None)
+            self._world.files.pop(shelf, None)
 
-    async def kept(self) -> list[int]:
+    async def kept(self) -> list[Shelf]:
         return sorted(self._world.files)
 
     async def _takes(self) -> None:

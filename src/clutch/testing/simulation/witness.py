@@ -13,7 +13,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Final
 
 from clutch.core import lifecycle
-from clutch.core.attachments import Side
+from clutch.core.attachments import Shelf, Side
 from clutch.core.lifecycle import Move
 from clutch.core.model import Outcome, Phase
 from clutch.ports import ModelRequest, ToolContext
@@ -53,7 +53,7 @@ class Witness:
         self,
         disk: SimDisk,
         directories: Mapping[int, Directory],
-        files: Mapping[int, Collection[Side]],
+        files: Mapping[Shelf, Collection[Side]],
         tell: Callable[[str], None],
         accuse: Callable[[str, str], None],
     ) -> None:
@@ -132,12 +132,14 @@ class Witness:
                 "N23", None if self._unsafe[context.key] == 1 else f"{name} ran twice as {context.key}"
             )
 
-    def removes_files(self, task_id: int, sides: Collection[Side]) -> None:
-        """What was given is needed until the task is over; what it hands over, as long as somebody may read it."""
+    def removes_files(self, shelf: Shelf, sides: Collection[Side]) -> None:
+        """Just now, what was there. What was given is needed until the task is over; what it hands over, as long as
+        somebody may read it."""
+        task_id = shelf.task_id
         rows = self._disk.query(
             "SELECT t.phase, t.outcome, t.archived_at, t.started_at, s.deleted_at, t.spec, t.delivery FROM tasks t"
-            " LEFT JOIN sessions s ON s.id = t.id WHERE t.id = ?",
-            task_id,
+            " LEFT JOIN sessions s ON s.id = t.id WHERE t.id = ? AND t.shelf = ?",
+            *shelf,
         )
         if not rows:
             return self._judge("T14", None)
@@ -151,7 +153,7 @@ class Witness:
         self._judge("T14", f"task {task_id} is {rows[0]} and loses {sorted(sides)}" if is_wrong else None)
 
     def removes(self, task_id: int) -> None:
-        """The maker of the files thinks that nobody wants them."""
+        """Just now: whoever does it thinks that nobody wants it."""
         rows = self._disk.query(
             "SELECT t.phase FROM tasks t JOIN sessions s ON s.id = t.id WHERE t.id = ? AND s.workspace = ?"
             " AND t.phase NOT IN ('cleanup_pending', 'completed', 'completed_giveup')",
@@ -167,7 +169,7 @@ class Witness:
         for task_id in self._directories:
             rows = self._disk.query("SELECT 1 FROM tasks WHERE id = ?", task_id)
             self._judge("T14", None if rows else f"files are left of {task_id}, whose spawn was undone")
-        for task_id in self._files:
+        for task_id, _ in self._files:
             rows = self._disk.query("SELECT 1 FROM tasks WHERE id = ?", task_id)
             self._judge("T14", None if rows else f"files are left of {task_id}, whose spawn was undone")
         for session_id, asked in self._asked.items():

@@ -52,10 +52,10 @@ class SimWorkspaces:
         world.directories[task_id] = Directory.MADE
 
     async def remove(self, task_id: int) -> None:
-        self._world.witness.removes(task_id)
         await self._takes(self._world.rng.random() * 0.1)
         if self._world.dice.strikes(Fault.CLEANUP_FAILED, task_id):
             raise WorkspaceFailed("workspace: directory not empty")
+        self._world.witness.removes(task_id)
         self._world.directories.pop(task_id, None)
 
     async def kept(self) -> list[int]:

@@ -20,7 +20,7 @@ from collections.abc import Coroutine, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
-from clutch.core.attachments import Side
+from clutch.core.attachments import Shelf, Side
 from clutch.testing.promises.judge import Judge
 from clutch.testing.simulation.agents import SimModel, SimToolbox
 from clutch.testing.simulation.company import Company
@@ -70,7 +70,7 @@ class World:
         self.policy = policy_of(setting, self.rng)
         self.author = Author(self.rng, setting.children, setting.asks, setting.thrift)
         self.directories: dict[int, Directory] = {}  #: of isolated children; they outlive every process
-        self.files: dict[int, set[Side]] = {}  #: which sides each task has, as long-lived
+        self.files: dict[Shelf, set[Side]] = {}  #: which sides each has, as long-lived
         self.disk = SimDisk(self.clock, self._observe)
         self.witness = Witness(self.disk, self.directories, self.files, self.tell, self.violated)
         self.judge = Judge(self.disk, self.policy, self.violated)

@@ -1,0 +1,89 @@
+"""Works again: what was to go of a task never goes from under its new life, however late whoever removes it is."""
+
+from __future__ import annotations
+
+import pytest
+
+from clutch.core.admission import Cleanup
+from clutch.core.attachments import Shelf
+from clutch.core.model import Phase, Workspace
+from clutch.protocol import cleaning, control, preparing
+from clutch.protocol.control import NotPossible
+from tests.protocol.test_archiving import HOUR_S, sweep, told
+from tests.protocol.test_dead_letters import given_up
+from tests.protocol.world import World
+
+pytestmark = pytest.mark.anyio
+
+
+async def again(world: World, task: int, how: str = "continue") -> None:
+    idem = f"{how}:{world.clock.now()}"
+    await world.door.alone(control.again, world.policy, task, how, idem, "once more", "person")
+
+
+async def unwanted(world: World, *found: Shelf) -> list[Shelf]:
+    return await world.door.read(preparing.unwanted_files, found)
+
+
+async def test_archived_and_continued_it_has_another_shelf_and_only_the_old_one_may_go(
+    world: World, main: int
+) -> None:
+    task = await told(world, main)
+    world.clock.advance(HOUR_S)
+    assert await sweep(world) == [task]
+    (named,) = await world.door.read(preparing.unwanted_files_of, [task])
+    await again(world, task)  # while somebody is about to remove what is named
+    now = await world.door.read(preparing.shelf_of, task)
+    assert now != named
+    assert await unwanted(world, named, now) == [named]
+    assert await world.door.read(preparing.unwanted_files_of, [task]) == []
+    await world.end(task, "the second finding")
+    world.clock.advance(2)
+    await (await world.start(main)).finish("heard")
+    assert await unwanted(world, named, now) == [named], "told again, it keeps what it handed over"
+    world.clock.advance(HOUR_S)
+    await sweep(world)
+    assert await unwanted(world, named, now) == [named, now]
+
+
+async def test_killed_and_retried_it_has_another_shelf(world: World, main: int) -> None:
+    run = await world.started(main)
+    task = run.session_id
+    await world.door.alone(control.kill, world.policy, task, "enough", "person")
+    await again(world, task, "retry")
+    assert await unwanted(world, Shelf(task), Shelf(task, 1)) == [Shelf(task)]
+
+
+async def test_told_and_continued_it_finds_its_files_where_it_left_them(world: World, main: int) -> None:
+    task = await told(world, main)
+    await again(world, task)
+    assert await world.door.read(preparing.shelf_of, task) == Shelf(task)
+    assert await unwanted(world, Shelf(task)) == []
+
+
+async def test_a_let_go_dead_letter_does_not_work_again_while_it_is_cleaned_up(
+    world: World, main: int
+) -> None:
+    task = await given_up(world, main, cleanup=Cleanup.DELETE)
+    await world.door.alone(cleaning.cleaned, world.policy, task)
+    await world.door.alone(control.dismiss, world.policy, task, "person")
+    wanted = await world.door.read(cleaning.awaited, world.policy, task)
+    assert wanted is not None
+    assert wanted.session
+    with pytest.raises(NotPossible, match="being removed; try again"):
+        await again(world, task)
+    await world.door.alone(cleaning.cleaned, world.policy, task)
+    with pytest.raises(NotPossible, match="was deleted"):
+        await again(world, task)
+
+
+async def test_one_whose_workspace_went_before_it_began_does_not_begin_without(
+    world: World, main: int
+) -> None:
+    task = await world.child(main, workspace=Workspace.ISOLATED)
+    await world.door.tx(task, preparing.ready, world.policy, task, "isolated/1")
+    await world.door.alone(control.kill, world.policy, task, "enough", "person")
+    assert (await world.task(task)).phase is Phase.COMPLETED
+    assert await world.door.read(preparing.unwanted_workspaces, [task]) == [task]
+    with pytest.raises(NotPossible, match="never began"):
+        await again(world, task, "retry")
