@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from clutch.protocol import letters
@@ -38,9 +40,9 @@ SAMPLE = (
 
 
 @pytest.mark.parametrize("name", mutants())
-def test_the_target_of_every_mutant_exists(name: str) -> None:
-    for target in mutants()[name].targets:
-        assert callable(locate(target)[2])
+def test_the_target_of_every_mutant_exists_and_is_called_as_the_mutant_thinks(name: str) -> None:
+    with planted(mutants()[name]):
+        assert all(callable(locate(target)[2]) for target in mutants()[name].targets)
 
 
 def test_there_are_enough_mutants_and_each_says_who_must_find_it() -> None:
@@ -72,6 +74,12 @@ def test_a_bug_is_gone_after_the_hunt() -> None:
     with planted(mutants()["lost_wake_up_at_a_join"]):
         assert letters.announce is not before
     assert letters.announce is before
+
+
+def test_a_mutant_that_takes_other_arguments_than_its_target_is_an_error() -> None:
+    disarmed = replace(mutants()["words_lost"], plant=lambda post: (lambda now: [now, post],))
+    with pytest.raises(TargetGone, match="takes other arguments"), planted(disarmed):
+        pass
 
 
 def test_a_mutant_whose_target_is_gone_is_an_error() -> None:

@@ -45,6 +45,10 @@ def order(kit: Kit, request: SpawnRequest, key: str, place: int = 0) -> Order:
     return Order(key if chosen is None else f"key:{chosen}", kit.ids.next(), kit.ids.uuid4(), request, place)
 
 
+def named_anew(kit: Kit, wanted: Order) -> Order:
+    return replace(wanted, child_id=kit.ids.next(), uuid=kit.ids.uuid4())
+
+
 async def spawn_all(
     kit: Kit, session_id: int, root_id: int, fence: int | None, orders: Sequence[Order]
 ) -> list[Spawned]:
@@ -68,7 +72,7 @@ async def _brought_about(
     # Of a key that somebody chose: they may be alive and at it. Of a call, they are dead, or this is not the owner.
     phase = await _left_to_others(kit, answer.task_id)
     if phase is None:
-        return (await again([wanted]))[0]
+        return (await again([named_anew(kit, wanted)]))[0]
     return STILL_SPAWNING if phase is Phase.SPAWNING else replace(answer, is_spawning=False)
 
 

@@ -117,9 +117,13 @@ class Spawns:
         return order, got
 
     async def _ask(self, requester: int, order: Order) -> Spawned:
-        return (
-            await self._surely(lambda: spawning.spawn_all(self._kit, requester, requester, None, [order]))
-        )[0]
+        """Another number for every try: what is still being removed of an earlier one has a name of its own."""
+
+        def ask() -> Awaitable[list[Spawned]]:
+            named = spawning.named_anew(self._kit, order)
+            return spawning.spawn_all(self._kit, requester, requester, None, [named])
+
+        return (await self._surely(ask))[0]
 
     async def _in_line(self, requester: int, order: Order) -> Spawned:
         """While there is room nobody waits for anybody. The first in line asks after every change."""

@@ -320,9 +320,6 @@ def _insert(now: float, policy: Policy, parent: ParentRow, children: Sequence[_C
         _INSERT_TASK,
         Many((*tasks.to_row(child.born.task), *_contract(now, parent, child)) for child in children),
     )
-    if reserved := [child.order.child_id for child in children if child.order.request.has_side_work]:
-        # One that was undone and is tried again has its number still; only the new try has a timeline.
-        yield "DELETE FROM events WHERE task_id {any}", (reserved,)
     yield (
         tasks.INSERT_EVENT,
         Many(

@@ -63,11 +63,12 @@ def _announces_later(finish: Any, announce: Any) -> tuple[Any, ...]:
         yield from ()
 
     @wraps(finish)
-    async def bug(run: Any, answer: Answer) -> None:
+    async def bug(run: Any, answer: Answer, value: str | None = None) -> Any:
         waiting.clear()
-        await finish(run, answer)
+        goes_on = await finish(run, answer, value)
         for session, requester_id, generation, silent in list(waiting):
             await run.kit.door.alone(_post, announce, session, requester_id, generation, silent)
+        return goes_on
 
     return bug, keep
 
@@ -79,8 +80,8 @@ def _yields_twice(tx: Any, with_yields: Any) -> tuple[Any, ...]:
     async def bug(run: Any, fn: Any, *args: Any) -> Any:
         if fn is not turns.yields:
             return await tx(run, fn, *args)
-        outcome, places, nonce = args
-        await tx(run, turns.results, with_yields(outcome, places, turns.YIELDED), nonce)
+        outcome, places, nonce, instead = args
+        await tx(run, turns.results, with_yields(outcome, places, turns.YIELDED), nonce, instead)
         return await tx(run, turns.yields, replace(outcome, results=()), places, nonce)
 
     return bug, with_yields

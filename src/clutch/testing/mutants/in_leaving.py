@@ -40,7 +40,19 @@ def _words_half_forgotten(forget: Any) -> tuple[Any, ...]:
     return (tampered(forget, say=lambda sql, given: None if "FROM calls" in sql else (sql, given)),)
 
 
+def _on_the_old_shelf(is_stripped: Any) -> tuple[Any, ...]:
+    return (wraps(is_stripped)(lambda **_: False),)
+
+
 MUTANTS: tuple[Mutant, ...] = (
+    Mutant(
+        "works_again_on_the_old_shelf",
+        ("clutch.core.cleaning.is_stripped",),
+        frozenset({"T14"}),
+        ("tidy",),
+        _on_the_old_shelf,
+        "whoever removes late takes what a task has made since",
+    ),
     Mutant(
         "dead_letters_deleted",
         ("clutch.core.cleaning.removal",),

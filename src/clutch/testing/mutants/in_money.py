@@ -153,7 +153,7 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     _mutant(
         "undone_spawn_keeps_its_files",
-        "engine.spawning._gone",
+        "engine.spawning._drop_workspaces",
         "T14",
         SIDE_WORK,
         _silently,

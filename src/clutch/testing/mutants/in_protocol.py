@@ -63,11 +63,13 @@ def _held_parents_sleep(wake: Any) -> tuple[Any, ...]:
 
 
 def _untold_is_working(working: Any, untold: Any) -> tuple[Any, ...]:
-    return wraps(working)(untold), untold
+    del working
+    return untold, untold
 
 
 def _working_is_untold(working: Any, untold: Any) -> tuple[Any, ...]:
-    return working, wraps(untold)(working)
+    del untold
+    return working, working
 
 
 def _hold_stays(begin: Any) -> tuple[Any, ...]:
@@ -101,8 +103,8 @@ def _kill_does_not_stop(stop: Any) -> tuple[Any, ...]:
 
 def _late_overwrites(late: Any) -> tuple[Any, ...]:
     @wraps(late)
-    def bug(now: float, policy: Any, session_id: int, text: str) -> Tx[None]:
-        yield from late(now, policy, session_id, text)
+    def bug(now: float, policy: Any, session_id: int, text: str, nonce: str) -> Tx[None]:
+        yield from late(now, policy, session_id, text, nonce)
         yield "UPDATE tasks SET result = ?, result_sha = 'new' WHERE id = ?", (text, session_id)
 
     return (bug,)
@@ -298,10 +300,10 @@ MUTANTS: tuple[Mutant, ...] = (
     _mutant(
         "spawn_key_not_looked_up",
         "spawn._known",
-        "N6",
+        "constraint",
         CRASHES,
         _known_forgotten,
-        "a repeated spawn does not find its task and fails for ever",
+        "a repeated spawn does not find its task, and only the database keeps it from making a twin",
     ),
     _mutant(
         "timeline_has_gaps",

@@ -1,13 +1,14 @@
 """Planted bugs: does the simulation find what it is there to find?
 
 A mutant replaces named functions of the product for the length of one world. It must be found by an
-invariant; that the patched code raises is no find. A mutant whose target does not exist any more is an
-error, so that no refactoring can disarm it silently.
+invariant, of ours or of the tables; that the patched code raises is no find. A mutant whose target does not
+exist any more, or takes other arguments, is an error, so that no refactoring can disarm it silently.
 """
 
 from __future__ import annotations
 
 import importlib
+import inspect
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -92,12 +93,24 @@ def planted(mutant: Mutant) -> Iterator[None]:
     places = [locate(target) for target in mutant.targets]
     replacements = mutant.plant(*(original for _, _, original in places))
     try:
-        for (holder, name, _), new in zip(places, replacements, strict=True):
+        for (holder, name, original), new in zip(places, replacements, strict=True):
+            _check_fit(original, new)
             setattr(holder, name, new)
         yield
     finally:
         for holder, name, original in places:
             setattr(holder, name, original)
+
+
+def _check_fit(original: Any, new: Any) -> None:
+    """A replacement that cannot even be called breaks everything and is found by nobody."""
+    asked = inspect.signature(original).parameters.values()
+    by_place = [one for one in asked if one.kind in (one.POSITIONAL_ONLY, one.POSITIONAL_OR_KEYWORD)]
+    by_name = {one.name: one for one in asked if one.kind is one.KEYWORD_ONLY}
+    try:
+        inspect.signature(new, follow_wrapped=False).bind(*by_place, **by_name)
+    except TypeError as error:
+        raise TargetGone(f"{original.__qualname__} takes other arguments now: {error}") from error
 
 
 def hunt(mutant: Mutant, seconds: float, first_seed: int = 1) -> Found | NotFound:

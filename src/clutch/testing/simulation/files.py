@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from clutch.core.attachments import Attachment, AttachmentRules, Handed, Shelf, Side, StoredFile
 from clutch.ports import FilesFailed
-from clutch.testing.simulation.faults import Dead, Fault
+from clutch.testing.simulation.faults import Fault
 
 if TYPE_CHECKING:
     from clutch.testing.simulation.gateway import SimDoor
@@ -67,6 +66,4 @@ class SimFiles:
         return sorted(self._world.files)
 
     async def _takes(self) -> None:
-        await asyncio.sleep(self._world.rng.random() * 0.1)
-        if self._door.is_dead:
-            raise Dead
+        await self._door.takes(self._world.rng.random() * 0.1)

@@ -19,6 +19,7 @@ from clutch.engine.ids import BLOCK_BITS
 from clutch.engine.kit import Kit
 from clutch.errors import DiskFull, StoreBusy, StoreLost
 from clutch.store.door import DoorStats, Keys, Listener, P, T, TxFunction
+from clutch.store.jobs import function_name
 from clutch.testing.channels import ThreadedChannel
 from clutch.testing.clock import START
 from clutch.testing.simulation.agents import SimPrices
@@ -104,7 +105,11 @@ class SimDoor:
     async def read(self, fn: TxFunction[P, T], /, *args: P.args, **kwargs: P.kwargs) -> T:
         assert not kwargs
         await self._pass()
-        value: T = self._world.disk.look(fn, args, self._gateway.clock)
+        try:
+            value: T = self._world.disk.look(fn, args, self._gateway.clock)
+        except Exception as error:
+            self._world.broke(error, function_name(fn))
+            raise
         return value
 
     def listen(self, callback: Listener) -> None:
@@ -139,6 +144,11 @@ class SimDoor:
             await asyncio.sleep(self._gateway.frozen_until - loop.time())
         if self.is_dead:
             raise Dead
+
+    async def takes(self, seconds: float) -> None:
+        """Whatever else this process does, no sooner than it is awake again."""
+        await asyncio.sleep(seconds)
+        await self._pass()
 
     def _fail_before(self, made: Made) -> None:
         dice, about = self._world.dice, (self._gateway.name, made.name)
@@ -180,6 +190,7 @@ class SimDoor:
             return await waiting.future
         outcome = self._world.disk.commit(made, self._gateway.clock)
         if outcome.error is not None:
+            self._world.broke(outcome.error, made.name)
             raise outcome.error
         self._world.spread(outcome.hints, self._gateway)
         return outcome.value
@@ -199,6 +210,8 @@ class SimDoor:
         hints: dict[Any, None] = {}
         for one, outcome in zip(batch, outcomes, strict=True):
             hints.update(dict.fromkeys(outcome.hints))
+            if outcome.error is not None:
+                self._world.broke(outcome.error, one.made.name)
             if one.future.done():
                 continue
             if outcome.error is None:

@@ -16,7 +16,8 @@ from clutch.core.admission import SpawnRequest
 from clutch.core.authority import AgentGrant, root_rights
 from clutch.core.events import Verdict
 from clutch.core.model import LetterKind
-from clutch.engine.spawning import Spawned, spawn_all
+from clutch.engine.kit import Kit
+from clutch.engine.spawning import Spawned, drop, spawn_all
 from clutch.errors import ClutchError, StoreError
 from clutch.protocol import control, letters, questions, sessions, usage
 from clutch.protocol.pages import plan_hash
@@ -39,7 +40,7 @@ VERBS: Final[Mapping[str, int]] = MappingProxyType(
         "steer": 7,
         "send": 6,
         "stop": 1,
-        "remove": 1,
+        "remove": 2,
         "pause": 3,
         "resume": 3,
         "decide": 5,
@@ -118,6 +119,12 @@ class Person:
                 job = {**self._world.author.small_job(), "isolated": 1}
                 await self._spawn_in(self._rng.choice(asleep)[0], job)
 
+    async def tidy(self, pause_s: float) -> None:
+        """For ever: throw away what is over, and want it after all."""
+        while True:
+            await asyncio.sleep(self._rng.expovariate(1 / pause_s))
+            await self._do(self._rng.choice(("remove", "remove", "kill", "retry", "continue")))
+
     async def _do(self, verb: str) -> None:
         try:
             done = await getattr(self, f"_{verb}")()
@@ -144,6 +151,9 @@ class Person:
                 except (StoreError, Dead) as error:
                     self._world.tell(f"person asks again: {type(error).__name__} {what}")
             await asyncio.sleep(0.2)
+
+    async def _served_by(self, call: Callable[[Kit], Coroutine[Any, Any, Any]], what: str) -> Any:
+        return await self._somewhere(lambda gateway: self._served(call(gateway.worker.kit)), what)
 
     async def _served(self, call: Coroutine[Any, Any, Any]) -> Any:
         """Whoever serves it goes on when the person does not wait any more."""
@@ -192,16 +202,16 @@ class Person:
         return isinstance(await self.spawn_for(session_id, request), Accepted)
 
     async def spawn_for(self, session_id: int, request: SpawnRequest) -> Spawned:
-        order = Order(self.key("person"), self._new_id(), sim_uuid4(self._rng), request, 0)
+        idem = self.key("person")
+
+        def ask(kit: Kit) -> Coroutine[Any, Any, list[Spawned]]:
+            order = Order(idem, self._new_id(), sim_uuid4(self._rng), request, 0)
+            return spawn_all(kit, session_id, session_id, None, [order])
+
         answer: Spawned
-        (answer,) = await self._somewhere(
-            lambda gateway: self._served(
-                spawn_all(gateway.worker.kit, session_id, session_id, None, [order])
-            ),
-            "spawn",
-        )
+        (answer,) = await self._served_by(ask, "spawn")
         if isinstance(answer, Accepted):
-            self._world.witness.accepted(order.idem, answer.task_id)
+            self._world.witness.accepted(idem, answer.task_id)
         return answer
 
     async def _kill(self) -> bool:
@@ -242,7 +252,25 @@ class Person:
         return report.own_run or bool(report.stopped)
 
     async def _remove(self) -> bool:
-        return await self._on_task(control.remove, self._one("phase = 'completed' AND retained = 1"))
+        """As the verb does it, the row and then the files; and perhaps one thinks better of it meanwhile."""
+        chosen = self._one(
+            "phase = 'completed' AND archived_at IS NULL AND (files IS NOT NULL) >= ?",
+            self._rng.choice((0, 1)),
+        )
+        if chosen is None:
+            return False
+        task_id = chosen[0]
+        await self.surely(None, control.remove, self._world.policy, task_id, "person")
+        removing = self._served_by(lambda kit: drop(kit, [task_id]), "drop")
+        await asyncio.gather(
+            removing, self._regret(task_id) if self._rng.random() < 0.7 else asyncio.sleep(0)
+        )
+        return True
+
+    async def _regret(self, task_id: int) -> None:
+        await asyncio.sleep(self._rng.random() * 0.15)
+        words = script.words(self._world.author.small_job())
+        await self._peacefully(control.again, task_id, "continue", self.key("continue"), words, "person")
 
     async def _pause(self) -> bool:
         chosen = self._one("phase NOT IN ('completed', 'completed_giveup')")

@@ -43,6 +43,7 @@ class Setting:
     leaves_s: float = (
         0.0  #: between a main session's leaving and coming back; 0 = only when the nemesis says so
     )
+    tidies_s: float = 0.0  #: between two times that something is thrown away, or wanted after all; 0 = seldom
     provider: float = 1.0  #: how much sicker than usual
     is_lockstep: bool = False
     is_tight: bool = False
@@ -73,6 +74,7 @@ SETTINGS: Final[Mapping[str, Setting]] = MappingProxyType(
                 nemesis_s=8.0,
                 meddle_s=1.5,
             ),
+            Setting("tidy", "what is over is thrown away, and wanted after all", tidies_s=0.5, gateways=2),
             Setting("sick", "a provider that fails all the time", provider=6.0, severity=0.7, gateways=2),
             Setting(
                 "thrift",

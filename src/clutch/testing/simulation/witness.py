@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 
 PROMISES: Final[Mapping[str, str]] = MappingProxyType(
     {
+        "constraint": "no transaction is held up only by the tables themselves",
         "N1": "what was accepted exists, under the number that was told",
         "N12": "a person's words are read once",
         "N22": "a model is asked about what is on disk, and not again about what it has answered",

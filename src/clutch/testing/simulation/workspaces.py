@@ -5,12 +5,11 @@ Whoever dies or is stopped while it makes one leaves it half-made.
 
 from __future__ import annotations
 
-import asyncio
 from enum import StrEnum
 from typing import TYPE_CHECKING, Final
 
 from clutch.ports import WorkspaceFailed
-from clutch.testing.simulation.faults import Dead, Fault
+from clutch.testing.simulation.faults import Fault
 
 if TYPE_CHECKING:
     from clutch.testing.simulation.gateway import SimDoor
@@ -44,15 +43,15 @@ class SimWorkspaces:
     async def _copy(self, task_id: int) -> None:
         world = self._world
         world.directories[task_id] = Directory.HALF_MADE
-        await self._takes(world.rng.choice(MAKES_S))
+        await self._door.takes(world.rng.choice(MAKES_S))
         if world.dice.strikes(Fault.WORKSPACE_HANGS, task_id):
-            await self._takes(HANGS_S)
+            await self._door.takes(HANGS_S)
         if world.dice.strikes(Fault.WORKSPACE_FAILED, task_id):
             raise WorkspaceFailed("workspace: no space left on device")
         world.directories[task_id] = Directory.MADE
 
     async def remove(self, task_id: int) -> None:
-        await self._takes(self._world.rng.random() * 0.1)
+        await self._door.takes(self._world.rng.random() * 0.1)
         if self._world.dice.strikes(Fault.CLEANUP_FAILED, task_id):
             raise WorkspaceFailed("workspace: directory not empty")
         self._world.witness.removes(task_id)
@@ -60,8 +59,3 @@ class SimWorkspaces:
 
     async def kept(self) -> list[int]:
         return sorted(self._world.directories)
-
-    async def _takes(self, seconds: float) -> None:
-        await asyncio.sleep(seconds)
-        if self._door.is_dead:
-            raise Dead

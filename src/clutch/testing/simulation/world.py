@@ -21,6 +21,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from clutch.core.attachments import Shelf, Side
+from clutch.errors import ClutchError, ConstraintViolated, StoreRefused
 from clutch.testing.promises.judge import Judge
 from clutch.testing.simulation.agents import SimModel, SimToolbox
 from clutch.testing.simulation.company import Company
@@ -98,6 +99,13 @@ class World:
         lines = traceback.format_exception(error)
         self.violated("no-crash", f"{where}: {''.join(lines)[-1500:]}")
 
+    def broke(self, error: Exception, where: str) -> None:
+        """A transaction raised what no caller can expect. Somebody may log that and go on; here it is seen."""
+        if isinstance(error, ConstraintViolated | StoreRefused):
+            self.violated("constraint", f"{where}: {error}")
+        elif not isinstance(error, ClutchError):
+            self.failed(error, where)
+
     def _broken_turn(self, error: str) -> None:
         self.raised.append(error)
         if not self.is_mutant:
@@ -137,6 +145,7 @@ class World:
             self.tell(f"{one.actor} {one.name} {ids}")
             if one.name == "crash":
                 self._broken_turn(str(one.args[-1]))
+        self.witness.evaluations["constraint"] += len(made)
         self.judge.judge(made, self.clock.now())
         if self.disk.stats.commits == COMMITS_MAX:
             self.violated("N6", f"{COMMITS_MAX} commits, and no end")
@@ -174,6 +183,8 @@ class World:
         if setting.meddle_s:
             doing.append(self.person.meddle(setting.meddle_s))
             doing.append(self.person.help_out(4 * setting.meddle_s))
+        if setting.tidies_s:
+            doing.append(self.person.tidy(setting.tidies_s))
         if setting.leaves_s:
             doing.append(self.person.wander(setting.leaves_s))
         if setting.company_s:
