@@ -199,6 +199,8 @@ class History:
         #: per session, the commit of its last claim, and whether it was due only because its owner had died
         self.claims: dict[int, tuple[int, bool]] = {}
         self._clock_moved_at = 0
+        #: per session, after which messages its transcript began anew
+        self.bases: dict[int, set[int]] = {}
 
     def change(self, made: Sequence[Made], now: float) -> Change:
         self.commits += 1
@@ -211,6 +213,9 @@ class History:
                 elif table == "workers":
                     change.has_new_owners = True
         change.sessions = self._pairs("sessions", written["sessions"])
+        for _, session in change.sessions.values():
+            if session.base:
+                self.bases.setdefault(session.id, set()).add(session.base)
         change.tasks = self._pairs("tasks", written["tasks"])
         change.gone = self._forget(written["tasks"].difference(change.tasks))
         change.letters = self._pairs("inbox", written["inbox"])

@@ -166,7 +166,8 @@ class Witness:
 
     # ---- at the end ----------------------------------------------------------------------------------
 
-    def judge_end(self) -> None:
+    def judge_end(self, bases: Mapping[int, Collection[int]]) -> None:
+        """`bases`: after which messages the transcript of each session began anew."""
         for task_id in self._directories:
             rows = self._disk.query("SELECT 1 FROM tasks WHERE id = ?", task_id)
             self._judge("T14", None if rows else f"files are left of {task_id}, whose spawn was undone")
@@ -186,7 +187,7 @@ class Witness:
         for (task_id,) in self._disk.query("SELECT id FROM tasks ORDER BY id"):
             self._judge("T10", self._broken_timeline(task_id))
         for (session_id,) in self._disk.query("SELECT id FROM sessions ORDER BY id"):
-            for wrong in self._broken_transcript(session_id):
+            for wrong in self._broken_transcript(session_id, bases.get(session_id, ())):
                 self._judge("N22", wrong)
 
     def _misheard(self, key: str, session_id: int, text: str) -> str | None:
@@ -223,16 +224,18 @@ class Witness:
             return f"task {task_id}: {error}"
         return None if folded == row else f"task {task_id} is {row}, its timeline says {folded}"
 
-    def _broken_transcript(self, session_id: int) -> Iterator[str | None]:
+    def _broken_transcript(self, session_id: int, bases: Collection[int]) -> Iterator[str | None]:
         rows = self._disk.query(
             "SELECT seq, kind, body FROM messages WHERE session_id = ? ORDER BY seq", session_id
         )
         called: list[int] = []
         for seq, kind, body in rows:
             message = json.loads(body)
+            if seq - 1 in bases:
+                called = []
             if kind == "results":
                 given = [result["index"] for result in message["results"]]
                 yield None if given == called else f"session {session_id}.{seq} answers {given} of {called}"
-            elif called and message.get("source") != "task":
+            elif called:
                 yield f"session {session_id}.{seq}: calls {called} were never answered"
             called = list(range(len(message["calls"]))) if kind == "answer" else []

@@ -250,7 +250,7 @@ class World:
             await self.person.put_right()
             await asyncio.sleep(LOOKS_EVERY_S)
         self.judge.judge_end()
-        self.witness.judge_end()
+        self.witness.judge_end(self.judge.history.bases)
 
     async def _left(self) -> object:
         """What is unfinished, also after a while: a process that was frozen does late what it was asked."""
