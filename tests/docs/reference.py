@@ -12,6 +12,7 @@ from typing import Any
 
 import typer
 
+import clutch
 from clutch import errors
 from clutch.cli.app import app
 from clutch.cli.asking import OF_CODE, Exit
@@ -106,12 +107,14 @@ def _exits() -> Iterator[str]:
 def _exceptions() -> Iterator[str]:
     yield "## In Python"
     yield ""
-    yield "All are `clutch.errors`, most are names of `clutch` too."
+    yield "Those marked * are names of `clutch`; the others are in `clutch.errors`."
     yield ""
-    for name, kind in vars(errors).items():
+    public = {name: getattr(clutch, name) for name in clutch.__all__}
+    for name, kind in {**vars(errors), **public}.items():
         if inspect.isclass(kind) and issubclass(kind, errors.ClutchError):
             bases = "" if kind is errors.ClutchError else f" ({kind.__bases__[0].__name__})"
-            yield f"- `{name}`{bases}: {' '.join(inspect.cleandoc(kind.__doc__ or '').split())}"
+            mark = "*" if name in public else ""
+            yield f"- `{name}`{mark}{bases}: {' '.join(inspect.cleandoc(kind.__doc__ or '').split())}"
 
 
 PAGES = {"commands.md": commands_page, "errors.md": errors_page}

@@ -9,11 +9,15 @@ import re
 import textwrap
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
+import typer
 
 import clutch
 from clutch import Clutch
+from clutch.cli.app import app
+from clutch.config.catalogue import catalogue
 from clutch.core.gates import Gate
 from clutch.core.policy import Announcing, Policy
 from tests.docs.reference import FOLDER, PAGES
@@ -33,6 +37,8 @@ ELSEWHERE = (
     "docs/python-api.md",
     "docs/tutorial.md",
 )
+#: Files and attributes that look like one.
+NO_SETTINGS = {"gateway.json", "gateway.log", "context.files"}
 
 
 def fenced() -> Iterator[tuple[str, str]]:
@@ -104,6 +110,39 @@ def test_every_page_a_page_points_to_exists() -> None:
     for page, text in TEXTS.items():
         for name in re.findall(r"`(docs/[\w/-]+\.md)`", text):
             assert (ROOT / name).is_file(), f"{page} names {name}"
+
+
+def spelled(text: str) -> Iterator[str]:
+    """Every `clutch …` that a page shows, in a sentence or as a line of its own."""
+    yield from re.findall(r"`clutch ([^`\n]+)`", re.sub(r"(?s)```.*?```", "", text))
+    for line in re.findall(r"(?m)^(?:    )?(?:.*\| )?clutch ([a-z].*)$", text):
+        yield line.partition(" #")[0].partition("|")[0]
+
+
+@pytest.mark.parametrize("page", TEXTS)
+def test_every_command_and_option_it_shows_exists(page: str) -> None:
+    for line in spelled(TEXTS[page]):
+        command: Any = typer.main.get_command(app)
+        known = {"--help"}
+        words = re.sub(r"[\[\]…,]", " ", line).split()
+        while True:
+            known |= {name for param in command.params for name in (*param.opts, *param.secondary_opts)}
+            if not hasattr(command, "commands") or not words or words[0].startswith("-"):
+                break
+            assert words[0] in command.commands, f"{page}: clutch {line}"
+            command = command.commands[words.pop(0)]
+        assert {word.partition("=")[0] for word in words if word.startswith("--")} <= known, f"{page}: {line}"
+
+
+def test_every_setting_the_pages_name_exists() -> None:
+    known = {entry.key for entry in catalogue()}
+    sections = {key.partition(".")[0] for key in known}
+    for page, text in TEXTS.items():
+        for key in re.findall(r"`([a-z]+(?:\.[a-zA-Z_]+)+)(?:: [^`]*)?`", text):
+            if key.partition(".")[0] not in sections or key in NO_SETTINGS:
+                continue
+            is_known = any(one == key or one.startswith(f"{key}.") for one in known)
+            assert is_known or page == "docs/openclaw.md", f"{page}: {key}"
 
 
 def test_every_gate_has_its_line_of_help() -> None:

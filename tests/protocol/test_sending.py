@@ -6,9 +6,9 @@ from dataclasses import replace
 
 import pytest
 
-from clutch.core.model import Delivery, LetterState, Phase
+from clutch.core.model import Delivery, LetterKind, LetterState, Phase
 from clutch.core.policy import Direct
-from clutch.protocol import control, listing, outbox, sending, trace
+from clutch.protocol import control, letters, listing, outbox, sending, trace
 from clutch.protocol.outbox import Parcel
 from tests.protocol.world import World
 
@@ -189,3 +189,27 @@ async def test_words_nobody_has_heard_are_counted_and_those_no_channel_took_apar
     assert await world.door.read(outbox.unheard) == (0, 1)
     assert (await world.door.read(listing.summary)).unsent == 1
     assert await world.door.read(outbox.unheard, main + 1) == (0, 0)
+
+
+async def test_the_answer_to_a_message_is_of_the_turn_that_read_it(world: World, main: int) -> None:
+    """And of a later one, when that had nothing to say."""
+
+    async def asked(key: str) -> str:
+        await world.door.tx(main, letters.post, main, key, LetterKind.USER, "hello")
+        return key
+
+    async def answer(key: str) -> tuple[int | None, str | None]:
+        found = await world.door.read(outbox.answer_to, key)
+        return found.read_by, None if found.words is None else found.words.body
+
+    first = await asked("user:1")
+    assert await answer(first) == (None, None)
+    run = await world.start(main)
+    assert await answer(first) == (run.run_id, None)
+    second = await asked("user:2")
+    await run.finish("NO_REPLY")
+    assert await answer(first) == (run.run_id, None)
+    later = await world.start(main)
+    await later.finish("here it is")
+    assert await answer(first) == (run.run_id, "here it is")
+    assert await answer(second) == (later.run_id, "here it is")

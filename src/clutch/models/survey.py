@@ -35,6 +35,7 @@ from clutch.models.questions import (
 
 MODEL = "offline (scripted, not an LLM)"
 NOTICE = "[offline model: scripted, not an LLM]"
+APPROVED = "APPROVED:"  # without a word more there is nothing to follow
 
 RESULT_CHARS_MAX = 3800  # a longer result reaches the requester as a summary only
 CHILD_LINES_MAX = 10  # of one child in the answer to a person
@@ -124,7 +125,7 @@ def _remarks(evidence: Evidence) -> list[str]:
     remarks = [
         f"Not followed, because a script cannot: {tidy(told.text)}"
         for told in evidence.inputs
-        if told.source in ("instruction", "decision")
+        if told.source in ("instruction", "decision") and told.text.strip() != APPROVED
     ]
     failed = [
         f"Failed: {call.name} {tidy(json.dumps(dict(call.args)))}: {tidy(result.text)}"
