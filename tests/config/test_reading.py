@@ -136,6 +136,24 @@ def test_everything_wrong_is_said_at_once_with_its_place() -> None:
     ]
 
 
+@pytest.mark.parametrize(
+    "lowest",
+    [
+        "agents: {defaults: {subagents: {maxChildrenPerAgent: 0}}}",
+        "agents: {defaults: {subagents: {maxSpawnDepth: 0}}}",
+        "announce: {retry: {firstMs: 0}}",
+        "announce: {retry: {slowFirstMs: 0}}",
+        "worker: {tick: 0}",
+        "worker: {lease: 0}",
+        "archive: {sweepSeconds: 0}",
+        "agents: {defaults: {subagents: {resultMaxBytes: 255}}}",
+    ],
+)
+def test_numbers_nothing_could_work_with_are_refused(lowest: str) -> None:
+    (problem,) = refused(f"{{{lowest}}}")
+    assert "must be" in problem
+
+
 def test_two_names_of_one_setting_are_not_both_said() -> None:
     both = "{archive: {afterMinutes: 1}, agents: {defaults: {subagents: {archiveAfterMinutes: 2}}}}"
     (problem,) = refused(both)

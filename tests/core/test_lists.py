@@ -33,6 +33,11 @@ def test_a_list_is_numbered_lined_up_and_counts() -> None:
     )
 
 
+def test_a_wait_for_a_quota_says_when_it_ends() -> None:
+    waits = replace(RUNNING, phase=Phase.PAUSED, reason=Wait.QUOTA, parked_until=15 * 3600.0 + 20 * 60)
+    assert "quota until 15:20" in list_text([waits], 1150.0)
+
+
 def test_an_empty_list_says_so() -> None:
     assert list_text([], 0.0) == NOTHING
 

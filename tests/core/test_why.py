@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from clutch.core.gates import Gate, Room, Stuck
-from clutch.core.model import Phase
+from clutch.core.model import Phase, Wait
 from clutch.core.wording.why import Attempt, Happened, happening, why_text
 
 
@@ -39,6 +39,11 @@ def test_each_line_has_a_fixed_word_and_a_sentence(line: Happened, word: str, te
     said = happening(line)
     assert said[0] == word
     assert text in said[1]
+
+
+@pytest.mark.parametrize("wait", Wait)
+def test_every_wait_has_a_sentence(wait: Wait) -> None:
+    assert happening(move(Phase.RUNNING, Phase.PAUSED, wait))[0] == "parked"
 
 
 def test_foreign_words_cannot_begin_a_line_of_their_own() -> None:

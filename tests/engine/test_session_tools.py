@@ -292,6 +292,7 @@ async def test_unknown_label_is_an_error_and_another_agent_is_forbidden(build: B
     made = await tree(build)
     unknown = await made.uses("main", "sessions_send", label="nobody", message="hi")
     assert unknown["status"] == "error"
+    assert unknown["candidates"]
     for args in ({"label": "x", "agentId": "beta"}, {"sessionKey": "agent:beta:main"}):
         told = await made.uses("main", "sessions_send", message="hi", **args)
         assert told["status"] == "forbidden", told

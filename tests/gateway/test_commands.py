@@ -420,11 +420,11 @@ async def test_thread_is_given_to_a_child_and_taken_back(tmp_path: Path) -> None
         await puppets.asked.wait()
         await c.heard("web", "th1", "/focus one", idempotency_key="f")
         await c.heard("web", "th1", "look left")
-        puppets.go.set()
-        assert (await task).text == "heard: look left"
         await c.heard("web", "th1", "/unfocus")
         with pytest.raises(NotFound):
             await c.heard("web", "th1", "anybody there?")
+        puppets.go.set()
+        assert (await task).text == "heard: look left"
         said = await c.kit.door.read(_said_in_threads)
         assert said == [f"This thread belongs to {task.id} now.", "This thread belongs to nobody now."]
 

@@ -73,9 +73,10 @@ async def test_a_file_that_is_wrong_starts_nothing(tmp_path: Path) -> None:
 async def test_a_changed_file_is_taken_over_as_far_as_a_running_process_can(tmp_path: Path) -> None:
     home = written(tmp_path / "state", "{}")
     async with Clutch(state=home, serve=False) as c:
+        first = await c.spawn("takes its time")
         written(
             home,
-            """{agents: {defaults: {maxConcurrent: 9, subagents: {maxChildrenPerAgent: 0, onFull: "reject"}},
+            """{agents: {defaults: {maxConcurrent: 9, subagents: {maxChildrenPerAgent: 1, onFull: "reject"}},
                          list: [{id: "main", identity: "You are Ada."}]}, worker: {tick: 7}}""",
         )
         found = await c.reload()
@@ -84,6 +85,7 @@ async def test_a_changed_file_is_taken_over_as_far_as_a_running_process_can(tmp_
         assert c.kit.policy.agent("main").identity == "You are Ada."
         with pytest.raises(SpawnRefused, match="maxChildrenPerAgent"):
             _ = await c.spawn("no room any more")
+        assert (await first).is_ok
         (home / "clutch.json").unlink()
         assert "agents.list" in (await c.reload()).taken
         assert (await (await c.spawn("room again"))).is_ok

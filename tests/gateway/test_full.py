@@ -134,8 +134,6 @@ async def test_a_known_key_is_answered_though_the_session_is_full(tmp_path: Path
 @pytest.mark.parametrize(
     ("limits", "agent_id", "said"),
     [
-        (Limits(depth_max=0), None, "maxSpawnDepth"),
-        (Limits(children_max=0), None, "maxChildrenPerAgent"),
         (Limits(retained_max=1, evicts_delivered=False), None, "maxRetained"),
         (Limits(), "other", "allowAgents"),
     ],

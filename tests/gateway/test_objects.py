@@ -54,6 +54,7 @@ FIELDS = [
     "endedAt",
     "lastProgressAt",
     "deadlineAt",
+    "pausedUntil",
     "usage",
     "budget",
     "delivery",

@@ -32,6 +32,8 @@ from clutch.store.door import Row, Tx
 pytestmark = pytest.mark.anyio
 
 QUICK = Policy(work=Work(tick_s=0.02, stop_s=0.05))
+ONE = replace(QUICK, limits=Limits(retained_max=1, evicts_delivered=False))
+FULL = {"key": "agents.defaults.subagents.maxRetained", "used": 1, "max": 1}
 
 
 class Models:
@@ -134,31 +136,24 @@ async def test_whoever_waited_for_a_reservation_that_was_undone_spawns_anew(tmp_
 
 
 async def test_would_spawn_tells_what_spawn_would_and_writes_nothing(tmp_path: Path) -> None:
-    policy = replace(QUICK, limits=Limits(children_max=0))
     async with clutch(tmp_path) as c:
         answer = await c.would_spawn("look", label="one", thinking="high")
         assert (answer["status"], answer["taskId"], answer["thinking"]) == ("accepted", None, "high")
         assert await count(c) == 0
         with pytest.raises(InvalidInput, match="label"):
             _ = await c.would_spawn("look", label=" ")
-    async with clutch(tmp_path, policy=policy) as c:
-        refused = await c.would_spawn("look")
-        assert refused["limit"] == {
-            "key": "agents.defaults.subagents.maxChildrenPerAgent",
-            "used": 0,
-            "max": 0,
-        }
+    async with clutch(tmp_path, policy=ONE) as c:
+        _ = await c.spawn("look")
+        refused = await c.would_spawn("look again")
+        assert refused["limit"] == FULL
 
 
 async def test_a_refusal_carries_the_key_and_both_numbers(tmp_path: Path) -> None:
-    async with clutch(tmp_path, policy=replace(QUICK, limits=Limits(children_max=0))) as c:
+    async with clutch(tmp_path, policy=ONE) as c:
+        _ = await c.spawn("look")
         with pytest.raises(SpawnRefused) as caught:
-            _ = await c.spawn("look")
-        assert caught.value.limit == {
-            "key": "agents.defaults.subagents.maxChildrenPerAgent",
-            "used": 0,
-            "max": 0,
-        }
+            _ = await c.spawn("look again")
+        assert caught.value.limit == FULL
 
 
 async def test_whether_programs_wait_for_room_is_a_setting(tmp_path: Path) -> None:

@@ -9,7 +9,7 @@ import pytest
 from clutch.core import keys
 from clutch.core.admission import Cleanup
 from clutch.core.model import Delivery, Phase
-from clutch.protocol import cleaning, control
+from clutch.protocol import cleaning, control, lists
 from clutch.store.door import Row
 from tests.protocol.world import World, write
 
@@ -40,6 +40,13 @@ async def test_person_gets_one_line_when_a_result_could_not_be_told(world: World
     name = keys.task_id(task)
     assert all(word in body for word in ('"survey"', name, "retry-limit", f"/subagents redeliver {name}"))
     assert "the finding" not in body
+
+
+async def test_it_stands_in_every_list_however_old_it_is(world: World, main: int) -> None:
+    task = await given_up(world, main)
+    world.clock.advance(DAY_S)
+    for shown in (lists.children, lists.tree):
+        assert keys.task_id(task) in await world.door.alone(shown, world.policy, "person", main)
 
 
 async def test_redelivered_and_given_up_again_is_said_again_and_told_is_not(world: World, main: int) -> None:

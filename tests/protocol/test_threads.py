@@ -10,7 +10,7 @@ from clutch.core.admission import Mode
 from clutch.core.messages import Input
 from clutch.core.model import Phase, Route
 from clutch.errors import NotFound
-from clutch.protocol import control, preparing, threads
+from clutch.protocol import bindings, control, preparing, threads
 from clutch.protocol.bindings import ThreadTaken
 from tests.protocol.world import World
 
@@ -123,6 +123,7 @@ async def test_in_run_mode_the_thread_is_free_when_the_task_has_ended(world: Wor
     await world.end(child)
     with pytest.raises(NotFound, match="thread"):
         await say(world, "hello?")
+    assert await world.door.read(bindings.session_of, THREAD.channel, "bot", "7") is None
     other = await bound(world, main, "other")
     assert await say(world, "hello?") == other
 

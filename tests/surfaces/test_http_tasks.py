@@ -17,6 +17,7 @@ from urllib.parse import quote
 import pytest
 
 from clutch.core import keys
+from clutch.core.agents import AgentDefaults, OnFull, Subagents
 from clutch.core.policy import Limits, Policy
 from clutch.store.door import Tx
 from clutch.surfaces.client import Client, Declined, task_path
@@ -248,6 +249,15 @@ def test_a_spawn_over_a_limit_is_refused_naming_it(tmp_path: Path) -> None:
         heard = here.post("/v1/tasks", {"task": "slow two", "onFull": "reject"})
         assert (heard.status, heard.body["status"]) == (403, "forbidden")
         assert "maxChildrenPerAgent" in heard.body["error"]
+
+
+def test_whether_a_spawn_waits_for_room_is_as_configured_where_it_does_not_say(tmp_path: Path) -> None:
+    defaults = AgentDefaults(subagents=Subagents(on_full=OnFull.REJECT))
+    policy = replace(QUICK, limits=Limits(children_max=1), defaults=defaults)
+    with served(tmp_path / "state", policy=policy) as here:
+        assert here.post("/v1/tasks", {"task": "slow one"}).status == 201
+        heard = here.post("/v1/tasks", {"task": "slow two"})
+        assert (heard.status, heard.body["limit"]["onFull"]) == (403, "reject")
 
 
 def test_many_spawn_at_once_through_the_door_and_the_limit_holds(tmp_path: Path) -> None:

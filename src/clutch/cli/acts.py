@@ -31,8 +31,11 @@ Session = Annotated[
     str | None, typer.Option(help="The session it works for. Default: agent:main:main.", show_default=False)
 ]
 OnFull = Annotated[
-    Literal["queue", "reject"],
-    typer.Option(help="Where a limit is reached: wait for room, or be refused."),
+    Literal["queue", "reject"] | None,
+    typer.Option(
+        help="Where a limit is reached: wait for room, or be refused. Else as configured (onFull).",
+        show_default=False,
+    ),
 ]
 Key = Annotated[
     str | None, typer.Option(help="The same key gives the same task, never a twin.", show_default=False)
@@ -120,7 +123,7 @@ def spawn(
     tool: Tool = None,
     session: Session = None,
     key: Key = None,
-    on_full: OnFull = "queue",
+    on_full: OnFull = None,
     state: State = None,
     as_json: AsJson = False,
 ) -> None:
@@ -148,7 +151,7 @@ def run(
     tool: Tool = None,
     session: Session = None,
     key: Key = None,
-    on_full: OnFull = "queue",
+    on_full: OnFull = None,
     state: State = None,
     as_json: AsJson = False,
 ) -> None:

@@ -82,7 +82,7 @@ class Wanted:
     is_plan: bool
     tools: list[str] | None
     session: str | None
-    on_full: str = "queue"
+    on_full: str | None = None
 
     def to_json(self) -> dict[str, Any]:
         """What was not said is left to the gateway."""
@@ -120,7 +120,8 @@ def _spawned(client: Client, wanted: Wanted, key: str | None) -> Any:
         try:
             return client.post("/v1/tasks", body)
         except Declined as error:
-            if wanted.on_full != "queue" or not error.said.get("limit", {}).get("hasRoomLater"):
+            limit = error.said.get("limit", {})
+            if not limit.get("hasRoomLater") or (wanted.on_full or limit["onFull"]) != "queue":
                 raise
             if body["onFull"] == "reject":
                 say(f"Waits for room: {error}. Ctrl-C gives up; nothing was started.")

@@ -104,7 +104,8 @@ def _under_way(task: Task, now: float) -> str:
         count = task["children"]["active"]
         return f"waiting ({count} {'child' if count == 1 else 'children'})"
     if phase == "paused":
-        return "needs you" if reason == "needs-you" else f"paused ({visible(reason, 40)})"
+        until = "" if task["pausedUntil"] is None else f" until {hour(task['pausedUntil'])}"
+        return "needs you" if reason == "needs-you" else f"paused ({visible(reason, 40)}){until}"
     moved = at(task["lastProgressAt"])
     is_stalled = phase == "running" and moved is not None and now - moved > STALLED_S
     return "running (stalled)" if is_stalled else str(phase)
@@ -224,6 +225,10 @@ def one_line(task: Task, now: float) -> str:
         task["taskId"],
     )
     return " · ".join(part for part in parts if part)
+
+
+def hour(moment: str) -> str:
+    return clock(moment)[:5]
 
 
 def clock(moment: str) -> str:

@@ -106,7 +106,6 @@ ROOT: Mapping[str, To] = {
     "announce.payload": To("policy.announcing.payload"),
     "announce.inlineMaxChars": To("policy.announcing.inline_chars_max"),
     "announce.summaryMaxChars": To("policy.announcing.summary_chars_max"),
-    "announce.lineMaxChars": To("policy.announcing.line_chars_max"),
     "announce.idleWake": To("policy.announcing.idle_wake"),
     "announce.direct": To("policy.announcing.direct"),
     "announce.timeoutMs": To("policy.announcing.send_timeout_s"),

@@ -42,6 +42,22 @@ def check_argument(field: str, value: object, hint: Any, *, is_secret: bool = Fa
         raise InvalidInput(field, f"must be {words(hint)}, not {given}")
 
 
+def at_least(settings: object, **least: float) -> None:
+    for name, bound in least.items():
+        require(
+            f"{type(settings).__name__}.{name}",
+            f"must be at least {bound}",
+            is_kept=getattr(settings, name) >= bound,
+        )
+
+
+def above_zero(settings: object, *names: str) -> None:
+    for name in names:
+        require(
+            f"{type(settings).__name__}.{name}", "must be more than 0", is_kept=getattr(settings, name) > 0
+        )
+
+
 def require(field: str, rule: str, *, is_kept: bool) -> None:
     if not is_kept:
         raise InvalidInput(field, rule)

@@ -11,13 +11,13 @@ from types import MappingProxyType
 from clutch.core.agents import NOBODY, ActiveHours, Agent, AgentDefaults, Heartbeat, check_allowed, unlisted
 from clutch.core.attachments import AttachmentRules
 from clutch.core.authority import AgentGrant, Peers, ToolPolicy, Visibility
-from clutch.core.checks import check, require
+from clutch.core.checks import above_zero, at_least, check, require
 from clutch.core.context import Context
 from clutch.core.history import Reading
 from clutch.core.hooks import Hook
 from clutch.core.hours import next_delay
 from clutch.core.model import Lane, Outcome
-from clutch.core.wording.results import PayloadMode
+from clutch.core.wording.results import RESULT_BYTES_MIN, PayloadMode
 
 
 class QueueMode(StrEnum):
@@ -85,6 +85,7 @@ class Limits:
 
     def __post_init__(self) -> None:
         check(self)
+        at_least(self, children_max=1, depth_max=1, descendants_max=1, retained_max=1)
         check_allowed("Limits.allow_agents", self.allow_agents)
         deep = f"must be at most {DEPTH_MAX}: what nests deeper is a loop"
         require("Limits.depth_max", deep, is_kept=self.depth_max <= DEPTH_MAX)
@@ -122,6 +123,8 @@ class Life:
 
     def __post_init__(self) -> None:
         check(self)
+        at_least(self, crash_limit=1, steps_max=1, same_call_warn=1, same_call_max=1)
+        at_least(self, result_bytes_max=RESULT_BYTES_MIN)
         require(
             "Life.wrap_up_at", "must be a share of the run's time, at most 1", is_kept=self.wrap_up_at <= 1
         )
@@ -155,7 +158,6 @@ class Announcing:
     payload: PayloadMode = PayloadMode.AUTO  #: auto: in full up to the limit below, else a summary
     inline_chars_max: int = 4000  #: about a screen of text; longer results come as a summary and a handle
     summary_chars_max: int = 200  #: of a summary that the child did not write itself
-    line_chars_max: int = 160  #: of one that is only listed
     mode: QueueMode = QueueMode.AUTO  #: how results reach a requester that is busy
     debounce_s: float = 1.0  #: children of one fan-out end close together
     debounce_restarts: int = 10  #: a steady trickle must not postpone the turn for ever
@@ -177,6 +179,7 @@ class Announcing:
 
     def __post_init__(self) -> None:
         check(self)
+        above_zero(self, "first_s", "slow_first_s")
         require("Announcing.jitter", "must be a share below 1", is_kept=self.jitter < 1)
 
     def delay_s(self, attempts: int, *, seed: int, expects_completion: bool = True) -> float | None:
@@ -212,6 +215,8 @@ class Work:
 
     def __post_init__(self) -> None:
         check(self)
+        above_zero(self, "lease_s", "tick_s")
+        at_least(self, sessions_max=1, claim_first=1)
         require("Work.lanes", "must name main and subagent", is_kept=set(self.lanes) == set(Lane))
 
 
@@ -225,7 +230,7 @@ class Threads:
 
     def __post_init__(self) -> None:
         check(self)
-        require("Threads.idle_s", "must be more than 0", is_kept=self.idle_s > 0)
+        above_zero(self, "idle_s")
 
 
 class OnOrphan(StrEnum):
@@ -248,6 +253,7 @@ class Keeping:
 
     def __post_init__(self) -> None:
         check(self)
+        above_zero(self, "sweep_s", "cleanup_first_s")
 
     def cleanup_delay_s(self, failed: int) -> float:
         return min(self.cleanup_max_s, self.cleanup_first_s * 2.0 ** min(failed, 32))

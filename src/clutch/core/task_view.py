@@ -12,7 +12,7 @@ from decimal import Decimal
 from clutch.core.attachments import StoredFile
 from clutch.core.budget import Purse
 from clutch.core.evidence import Evidence
-from clutch.core.model import Delivery, Outcome, Path, Phase
+from clutch.core.model import Delivery, Outcome, Path, Phase, Wait
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,6 +121,12 @@ class TaskView:
     def parent_task_id(self) -> int | None:
         """A root is never a task, and everybody else is."""
         return None if self.requester_id == self.root_id else self.requester_id
+
+    @property
+    def paused_until(self) -> float | None:
+        """Where a moment ends the wait, and not a person or a child."""
+        is_timed = self.phase is Phase.PAUSED and self.reason in (Wait.QUOTA, Wait.PROVIDER)
+        return self.parked_until if is_timed else None
 
 
 @dataclass(frozen=True, slots=True)

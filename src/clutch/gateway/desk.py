@@ -10,7 +10,7 @@ import asyncio
 import time
 from collections.abc import Mapping
 from enum import StrEnum
-from typing import TYPE_CHECKING, Any, Literal, assert_never
+from typing import TYPE_CHECKING, Any, assert_never
 
 from clutch.core import keys, wording
 from clutch.core.authority import Caller
@@ -23,6 +23,7 @@ from clutch.errors import InvalidInput
 from clutch.gateway import objects, reads
 from clutch.gateway.checks import check_text
 from clutch.gateway.objects import Object
+from clutch.gateway.spawns import OnFullWord
 from clutch.protocol import archiving, info, needs_you, views
 from clutch.protocol.questions import Decision
 from clutch.store.door import Tx
@@ -54,7 +55,7 @@ class Desk:
     # ---- acting --------------------------------------------------------------------------------------
 
     async def spawn(
-        self, args: Mapping[str, Any], session: str, on_full: Literal["queue", "reject"], key: str | None
+        self, args: Mapping[str, Any], session: str, on_full: OnFullWord | None, key: str | None
     ) -> Object:
         """The parameters and answers of `sessions_spawn`."""
         named = {} if key is None else {"idempotencyKey": key}

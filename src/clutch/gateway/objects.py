@@ -68,6 +68,7 @@ def task(view: TaskView) -> Object:
         "endedAt": moment(view.ended_at),
         "lastProgressAt": moment(view.progress_at),
         "deadlineAt": moment(view.deadline_at),
+        "pausedUntil": moment(view.paused_until),
         "usage": {"own": tally(view.own), "subtree": tally(view.subtree)},
         "budget": None if view.budget is None else _budget(view.budget),
         "delivery": _telling(view.delivery),

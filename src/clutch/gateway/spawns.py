@@ -113,7 +113,8 @@ class Spawns:
         ask = self._in_line if waits else self._ask
         got = await ask(requester, order)
         if isinstance(got, Refused) and self._has_room_later(got):
-            got = replace(got, limit={**got.limit, "hasRoomLater": True})  # whoever asks again may be lucky
+            configured = str(policy.defaults.subagents.on_full)  # whoever asks again may be lucky
+            got = replace(got, limit={**got.limit, "hasRoomLater": True, "onFull": configured})
         return order, got
 
     async def _ask(self, requester: int, order: Order) -> Spawned:
@@ -146,8 +147,6 @@ class Spawns:
 
 
 def _frees_up(refused: Refused, limits: Limits) -> bool:
-    """A limit of nothing never has room, and a quota that evicts nothing only when somebody removes a record."""
+    """A quota that evicts nothing has room again only when somebody removes a record."""
     key = refused.limit.get("key")
-    if key not in FREED_BY_TIME or refused.limit.get("max") == 0:
-        return False
-    return limits.evicts_delivered or key != f"{KEY}maxRetained"
+    return key in FREED_BY_TIME and (limits.evicts_delivered or key != f"{KEY}maxRetained")

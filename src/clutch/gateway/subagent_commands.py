@@ -55,7 +55,7 @@ async def log(chat: Chat, text: str) -> str:
 
 async def info(chat: Chat, text: str) -> str:
     task = await chat.task(only_word(text))
-    return await chat.look(Verb.READ, task, lists.about, task)
+    return await chat.look(Verb.READ, task, lists.about, chat.kit.policy, task)
 
 
 async def why(chat: Chat, text: str) -> str:

@@ -47,10 +47,11 @@ def thread_of(session: SessionRow) -> Tx[Route | None]:
 
 
 def session_of(now: float, channel: str, account: str, thread: str) -> Tx[int | None]:
-    """A read."""
+    """A read. What a session that has ended kept of a thread is nobody's."""
     del now
     rows = yield (
-        "SELECT session_id FROM bindings WHERE channel = ? AND account = ? AND thread = ?",
+        "SELECT b.session_id FROM bindings b JOIN sessions s ON s.id = b.session_id"
+        " WHERE b.channel = ? AND b.account = ? AND b.thread = ? AND s.closed = 0",
         (channel, account, thread),
     )
     return int(rows[0][0]) if rows else None

@@ -10,8 +10,9 @@ from dataclasses import dataclass
 from clutch.core import keys
 from clutch.core.authority import Denied, Target, Verb, can
 from clutch.core.keys import SessionKey, parse_session_key
-from clutch.core.model import Phase
+from clutch.core.model import Delivery, Phase
 from clutch.core.policy import Policy
+from clutch.core.targets import CANDIDATES_MAX
 from clutch.core.task_view import NOTHING_USED, Tally, TaskView
 from clutch.core.wording.lists import info_text, list_text
 from clutch.errors import AmbiguousTarget, Forbidden, NotFound
@@ -33,8 +34,13 @@ def tree(now: float, policy: Policy, viewer: str, session_id: int) -> Tx[str]:
     """The same for everything below, each child after its parent."""
     since = now - policy.list_recent_s
     below = yield from views.below(now, session_id)
-    shown = [view for view in below if view.ended_at is None or view.ended_at >= since]
+    shown = [view for view in below if _is_shown(view, since)]
     return (yield from _numbered(now, viewer, _nested(shown, session_id), "Subagents (tree)"))
+
+
+def _is_shown(view: TaskView, since: float) -> bool:
+    is_recent = view.ended_at is None or view.ended_at >= since
+    return is_recent or view.delivery.state is Delivery.UNDELIVERED
 
 
 def _nested(shown: Sequence[TaskView], parent_id: int) -> list[TaskView]:
@@ -55,9 +61,9 @@ def _numbered(now: float, viewer: str, shown: Sequence[TaskView], title: str) ->
     return list_text(shown, now, title)
 
 
-def about(now: float, task_id: int) -> Tx[str]:
+def about(now: float, policy: Policy, task_id: int) -> Tx[str]:
     """All that is known of one."""
-    found = yield from info.info(now, task_id)
+    found = yield from info.info(now, task_id, policy.keeping.archive_after_s)
     if found is None:
         raise NotFound(f"there is no task {keys.task_id(task_id)}")
     return info_text(found.view, found.contract, now)
@@ -101,9 +107,13 @@ def labelled(now: float, label: str, agent_id: str, who: Standpoint) -> Tx[Found
     found = [Found(row[0], row[1], row[0]) for row in rows if sight.sees(row[0], agent_id)]
     if not found:
         _must_reach(who, agent_id)
-        raise NotFound(f"there is no session labelled {label[:80]!r} of the agent {agent_id[:64]!r}")
+        raise NotFound(
+            f"there is no session labelled {label[:80]!r} of the agent {agent_id[:64]!r}",
+            (yield from targets.proposals(who)),
+        )
     if len(found) > 1:
-        raise AmbiguousTarget(f"{label[:80]!r} is the label of {len(found)} sessions", [])
+        shown = [one.session_key or "" for one in found[:CANDIDATES_MAX]]
+        raise AmbiguousTarget(f"{label[:80]!r} is the label of {len(found)} sessions", shown)
     return found[0]
 
 

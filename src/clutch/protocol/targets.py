@@ -67,10 +67,7 @@ def resolve(now: float, text: str, who: Standpoint) -> Tx[Found]:
                 f"{_quoted(typed)} fits {total} sessions", [_proposal(one) for one in candidates]
             )
         case Unknown(typed):
-            recent = yield from _recent(who)
-            raise NotFound(
-                f"there is no session or task {_quoted(typed)}", [_proposal(one) for one in recent]
-            )
+            raise NotFound(f"there is no session or task {_quoted(typed)}", (yield from proposals(who)))
         case never:
             assert_never(never)
 
@@ -228,8 +225,8 @@ def _look(
     return [row for row in (yield sql, (*ids, *values, limit)) if seen.sees(row[0], row[-1])]
 
 
-def _recent(who: Standpoint) -> Tx[list[Candidate]]:
+def proposals(who: Standpoint) -> Tx[list[str]]:
     """What it could have meant, if anything: the newest it may see."""
     seen = yield from sight(who.caller)
     rows = yield from _look(seen, _BY_TASK, "1 = 1", (), 10 * targets.CANDIDATES_MAX)
-    return [_candidate(row) for row in rows[: targets.CANDIDATES_MAX]]
+    return [_proposal(_candidate(row)) for row in rows[: targets.CANDIDATES_MAX]]

@@ -221,7 +221,6 @@ class Remote:
         """A refusal is an answer, too; while there may be room later it is asked again."""
         wanted = {"requester": session, "onFull": on_full, **args}
         body = {name: value for name, value in wanted.items() if value is not None}
-        waits = on_full != "reject" and not args.get("dryRun")
         while True:
             try:
                 key = args.get("idempotencyKey")
@@ -229,7 +228,9 @@ class Remote:
             except InvalidInput as error:
                 field = "session" if error.field == "requester" else error.field
                 raise InvalidInput(field, error.rule) from error
-            if not waits or not answer.get("limit", {}).get("hasRoomLater"):
+            limit = answer.get("limit", {})
+            waits = (on_full or limit.get("onFull")) == "queue" and not args.get("dryRun")
+            if not waits or not limit.get("hasRoomLater"):
                 return answer
             await asyncio.sleep(AGAIN_S)
 

@@ -55,7 +55,14 @@ def cleaned(story: Story) -> None:
 
 def left_alone_at(story: Story) -> float | None:
     """When to look whether a session that stays is still used. One with a dead letter waits for that first."""
-    return story.at + story.policy.threads.idle_s if story.task.stays else None
+    return _leaves_at(story, story.at) if story.task.stays else None
+
+
+def _leaves_at(story: Story, used_at: float) -> float:
+    """Left alone long enough, or old."""
+    rules = story.policy.threads
+    idle_at = used_at + rules.idle_s
+    return min(idle_at, (story.task.started_at or 0.0) + rules.age_max_s) if rules.age_max_s else idle_at
 
 
 def awaits_cleanup(task: Task) -> bool:
@@ -96,11 +103,8 @@ def session_ended(story: Story, reason: str) -> None:
 
 
 def idle(story: Story, used_at: float | None) -> None:
-    """Nobody has written to a session that stays: it ends when it was left alone long enough, or is old."""
-    task, rules = story.task, story.policy.threads
-    ends_at = max(used_at or 0.0, task.ended_at or 0.0) + rules.idle_s
-    if rules.age_max_s:
-        ends_at = min(ends_at, (task.started_at or 0.0) + rules.age_max_s)
+    """Nobody has written to a session that stays."""
+    ends_at = _leaves_at(story, max(used_at or 0.0, story.task.ended_at or 0.0))
     if ends_at > story.at:
         return story.change(wake_at=ends_at)
-    session_ended(story, "idle" if not rules.age_max_s else "idle or old")
+    session_ended(story, "idle or old" if story.policy.threads.age_max_s else "idle")

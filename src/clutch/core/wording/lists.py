@@ -13,7 +13,7 @@ from clutch.core.model import Delivery, Phase, Plan, Wait
 from clutch.core.shown import ERROR_MAX, KEY_MAX, duration, money, size, tokens, visible
 from clutch.core.task_view import Tally, TaskView
 from clutch.core.wording.calls import in_words
-from clutch.core.wording.states import plan_tag, status_word
+from clutch.core.wording.states import plan_tag, status_word, until_text
 
 LIST_LABEL_MAX = 72
 LOG_TEXT_MAX = 400  # of one line of a log
@@ -61,7 +61,8 @@ def _parts(view: TaskView, now: float) -> Iterator[str]:
             tool = view.current_tool
             yield f"{in_words(visible(tool.name, KEY_MAX), tool.arg)} {duration(now - tool.since)} ago"
         if view.phase is Phase.PAUSED and view.reason != Wait.CHILDREN:
-            yield visible(view.reason, ERROR_MAX)
+            until = "" if view.paused_until is None else f" until {until_text(view.paused_until)}"
+            yield visible(view.reason, ERROR_MAX) + until
     yield keys.task_id(view.task_id)
 
 

@@ -33,6 +33,10 @@ def status_word(phase: Phase, reason: str, outcome: Outcome | None, children: in
             return "running"
 
 
+def until_text(at: float) -> str:
+    return f"{datetime.fromtimestamp(at, UTC):%H:%M}"
+
+
 def plan_tag(phase: Phase, plan: str) -> str:
     if phase is Phase.AWAITING_APPROVAL:
         return "[PLAN:AWAITING APPROVAL]"
@@ -54,7 +58,7 @@ def state_words(
             words = f"{phase}({reason})"
             if parked_until is None or not at < parked_until < UNTIL_ANSWERED:
                 return words
-            return f"{words} until {datetime.fromtimestamp(parked_until, UTC):%H:%M}"
+            return f"{words} until {until_text(parked_until)}"
         case Phase.RUNNING if moved_at is not None and at - moved_at > stalled_s:
             return f"{phase} ({STALLED})"
         case _:

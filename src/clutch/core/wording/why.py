@@ -72,6 +72,7 @@ _PAUSES = {
     Wait.BUDGET: "the calls of others hold what is left of the budget; it waits without a slot",
     Wait.PROVIDER: "the provider failed in a way that may pass; it tries again",
     Wait.RESTART: "its worker stopped in good order; the next one goes on",
+    Wait.INTERRUPT: "its turn was cancelled for what came in; the next one reads that first",
 }
 #: What a reason says in words, by how it begins. `{rest}` is what follows, `{actor}` who did it.
 _SENTENCES: tuple[tuple[str, str, str], ...] = (

@@ -52,7 +52,7 @@ class SpawnBody(Body):
     model_config = ConfigDict(extra="allow")
 
     requester: str | None = None
-    on_full: Annotated[Literal["queue", "reject"], Field(alias="onFull")] = "queue"
+    on_full: Annotated[Literal["queue", "reject"] | None, Field(alias="onFull")] = None
 
     @classmethod
     def __get_pydantic_json_schema__(cls, core: CoreSchema, handler: GetJsonSchemaHandler) -> JsonSchemaValue:
