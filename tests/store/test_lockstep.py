@@ -33,11 +33,11 @@ def test_statements_of_a_round_are_grouped_by_text_and_rows_find_their_asker() -
         ("A", [1]),
         ("B", [0, 2]),
     ]
-    lockstep.answer(first[0], {1: [("a",)]})
-    lockstep.answer(first[1], {0: [("b0",)], 2: [("b2",), ("b3",)]})
+    lockstep.answer(first[0], [[("a",)]])
+    lockstep.answer(first[1], [[("b0",)], [("b2",), ("b3",)]])
     second = lockstep.round()
     assert [group.sql for group in second] == ["C"]
-    lockstep.answer(second[0], {})
+    lockstep.answer(second[0], [])
     assert lockstep.round() == []
     assert [outcome.value for outcome in lockstep.outcomes] == [
         [[("b0",)], ()],
@@ -78,9 +78,9 @@ def test_a_failure_spoils_the_batch_only_after_a_write(sql: str, rows: list[Row]
     (group,) = lockstep.round()
     if spoils:
         with pytest.raises(Spoiled):
-            lockstep.answer(group, {0: rows})
+            lockstep.answer(group, [rows])
     else:
-        lockstep.answer(group, {0: rows})
+        lockstep.answer(group, [rows])
         assert isinstance(lockstep.outcomes[0].error, t.Refused)
 
 

@@ -7,7 +7,7 @@ and the order of things are the simulator's.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 from clutch.store import migrations
 from clutch.store.door import DoorStats, Keys, P, Row, T, TxFunction
 from clutch.store.jobs import Outcome, Spoiled, function_name
-from clutch.store.lockstep import Group, Lockstep
+from clutch.store.lockstep import Answers, Group, Lockstep
 from clutch.store.sqlite_connection import MEMORY, SqliteConnection, migrate
 
 if TYPE_CHECKING:
@@ -111,7 +111,7 @@ class LockstepStore(InlineStore):
             self._connection.rollback()
         return outcomes
 
-    def _send(self, group: Group) -> Mapping[int, Sequence[Row]]:
+    def _send(self, group: Group) -> Answers:
         return self._connection.send(group)
 
     def _by_itself(self, call: Call) -> Outcome:

@@ -15,9 +15,11 @@ batch: everything is rolled back and each runs by itself.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from operator import attrgetter
+from itertools import repeat
+from operator import attrgetter, itemgetter
 from typing import Any, Final, NamedTuple, TypeAlias
 
 from clutch.store.dialect import is_reading, is_returning
@@ -25,6 +27,8 @@ from clutch.store.door import Many, Row, Statement, Tx
 from clutch.store.outcomes import Outcome, Spoiled
 
 Start: TypeAlias = Callable[[float], Tx[Any]]
+#: One for each operation of a group, in their order; or none at all, where the statement has no answer.
+Answers: TypeAlias = Sequence[Sequence[Row]]
 
 
 @dataclass(slots=True)
@@ -43,25 +47,24 @@ class Group(NamedTuple):
 
     sql: str
     is_many: bool
-    operations: tuple[Operation, ...]
+    operations: list[Operation]
 
 
 class Lockstep:
     def __init__(self, starts: Sequence[Start], now: float) -> None:
         self.outcomes = [Outcome() for _ in starts]
-        self._waiting: dict[tuple[str, bool], list[Operation]] = {}
+        self._rounds = 0
+        self._single: defaultdict[str, list[Operation]] = defaultdict(list)
+        self._many: defaultdict[str, list[Operation]] = defaultdict(list)
+        begun: list[Operation] = []
         for number, start in enumerate(starts):
-            self._begin(number, start, now)
+            try:
+                begun.append(Operation(number, start(now).send, self.outcomes[number]))
+            except Exception as error:  # noqa: BLE001 - not a generator, wrong arguments: its caller's business
+                self.outcomes[number].error = error
+        self._advance(begun, repeat(None))
 
-    def _begin(self, number: int, start: Start, now: float) -> None:
-        try:
-            operation = Operation(number, start(now).send, self.outcomes[number])
-        except Exception as error:  # noqa: BLE001 - not a generator, wrong arguments: its caller's business
-            self.outcomes[number].error = error
-        else:
-            self._advance([operation], [None])
-
-    def run(self, send: Callable[[Group], Mapping[int, Sequence[Row]]]) -> list[Outcome]:
+    def run(self, send: Callable[[Group], Answers]) -> list[Outcome]:
         """All rounds, where sending needs no waiting. Raises Spoiled."""
         while groups := self.round():
             for group in groups:
@@ -70,39 +73,49 @@ class Lockstep:
 
     def round(self) -> list[Group]:
         """The statements everybody waits for; nothing when all have ended."""
-        waiting, self._waiting = self._waiting, {}
-        return [Group(*which, tuple(sorted(waiting[which], key=_NUMBER))) for which in sorted(waiting)]
+        groups = [Group(sql, False, operations) for sql, operations in self._single.items()]
+        groups += [Group(sql, True, operations) for sql, operations in self._many.items()]
+        self._single, self._many = defaultdict(list), defaultdict(list)
+        self._rounds += 1
+        for group in groups:
+            group.operations.sort(key=_NUMBER)
+        groups.sort(key=_WHICH)
+        return groups
 
-    def answer(self, group: Group, rows: Mapping[int, Sequence[Row]]) -> None:
-        """Give each operation of the group its rows, by number. Raises Spoiled."""
-        mine = [rows.get(operation.number, ()) for operation in group.operations]
+    def answer(self, group: Group, answers: Answers) -> None:
+        """Give each operation of the group its rows. Raises Spoiled."""
         if not is_reading(group.sql):
-            returns = is_returning(group.sql) and not group.is_many
-            for operation, answer in zip(group.operations, mine, strict=True):
-                operation.has_written |= bool(answer) or not returns
-        self._advance(group.operations, mine)
+            may_not_have = is_returning(group.sql) and not group.is_many
+            for place, operation in enumerate(group.operations):
+                if not may_not_have or answers[place]:
+                    operation.has_written = True
+        self._advance(group.operations, answers or repeat(()))
 
-    def _advance(self, operations: Sequence[Operation], answers: Sequence[Sequence[Row] | None]) -> None:
+    def _advance(self, operations: Iterable[Operation], answers: Iterable[Sequence[Row] | None]) -> None:
         """In one piece, since it runs dozens of times for a task."""
-        waiting = self._waiting
-        for operation, rows in zip(operations, answers, strict=True):
-            outcome = operation.outcome
+        single, many = self._single, self._many
+        for operation, rows in zip(operations, answers, strict=False):
             try:
                 sql, parameters = operation.send(rows)
                 while sql is None:
-                    outcome.hints.append(parameters)
+                    operation.outcome.hints.append(parameters)
                     sql, parameters = operation.send(())
             except StopIteration as stop:
-                outcome.value = stop.value
+                self._ended(operation).value = stop.value
             except Exception as error:
                 if operation.has_written:
                     raise Spoiled(error) from error
+                outcome = self._ended(operation)
                 outcome.error = error
                 outcome.hints.clear()
             else:
-                outcome.statements += 1
                 operation.parameters = parameters
-                waiting.setdefault((sql, type(parameters) is Many), []).append(operation)
+                (many if type(parameters) is Many else single)[sql].append(operation)
+
+    def _ended(self, operation: Operation) -> Outcome:
+        operation.outcome.statements = self._rounds  # one in each
+        return operation.outcome
 
 
 _NUMBER: Final = attrgetter("number")
+_WHICH: Final = itemgetter(0, 1)

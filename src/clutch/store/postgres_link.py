@@ -9,7 +9,7 @@ statements of many and the rows still find their way back.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, Final
@@ -26,7 +26,7 @@ from clutch.errors import (
 from clutch.store.dialect import Dialect, is_reading, is_returning, numbered, statement_text
 from clutch.store.door import Row
 from clutch.store.jobs import Outcome, Spoiled
-from clutch.store.lockstep import Group, Lockstep, Start
+from clutch.store.lockstep import Answers, Group, Lockstep, Start
 
 try:
     import asyncpg
@@ -116,7 +116,7 @@ class PostgresSettings:
 
 @dataclass(frozen=True, slots=True)
 class _Text:
-    """A statement as PostgreSQL reads it; `tagged` also returns the number of the operation first."""
+    """A statement as PostgreSQL reads it; `tagged` also returns the place of the operation first."""
 
     plain: str
     tagged: str | None
@@ -156,7 +156,7 @@ class Link:
             self.drop()
             raise Unsent(str(error)) from error
 
-    async def _send(self, group: Group) -> Mapping[int, Sequence[Row]]:
+    async def _send(self, group: Group) -> Answers:
         try:
             return await self._trip(group)
         except TROUBLE as error:
@@ -164,20 +164,19 @@ class Link:
                 raise StoreLost from error
             raise Spoiled(in_our_words(error)) from error
 
-    async def _trip(self, group: Group) -> Mapping[int, Sequence[Row]]:
+    async def _trip(self, group: Group) -> Answers:
         text, operations = _text(group.sql), group.operations
         if group.is_many:
             await self.raw.executemany(text.plain, [row for each in operations for row in each.parameters])
-            return {}
+            return ()
         if len(operations) == 1:
             records = await self.raw.fetch(text.plain, *operations[0].parameters)
-            return {operations[0].number: [tuple(record) for record in records]}
+            return [[tuple(record) for record in records]]
         if text.tagged is None:
             await self.raw.executemany(text.plain, [each.parameters for each in operations])
-            return {}
-        return _by_operation(
-            await self.raw.fetchmany(text.tagged, [(*each.parameters, each.number) for each in operations])
-        )
+            return ()
+        rows = [(*each.parameters, place) for place, each in enumerate(operations)]
+        return _by_place(await self.raw.fetchmany(text.tagged, rows), len(operations))
 
     async def _commit(self) -> None:
         try:
@@ -305,12 +304,12 @@ def _text(sql: str) -> _Text:
     return _Text(plain, f"WITH q AS {how}({plain}) SELECT {tag}, q.* FROM q")  # noqa: S608 - our own text
 
 
-def _by_operation(records: Sequence[Any]) -> Mapping[int, Sequence[Row]]:
-    rows: dict[int, list[Row]] = {}
+def _by_place(records: Sequence[Any], count: int) -> list[list[Row]]:
+    answers: list[list[Row]] = [[] for _ in range(count)]
     for record in records:
-        number, *row = record
-        rows.setdefault(number, []).append(tuple(row))
-    return rows
+        place, *row = record
+        answers[place].append(tuple(row))
+    return answers
 
 
 def _milliseconds(seconds: float) -> str:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
@@ -30,7 +30,7 @@ from clutch.store.door import Many, Row, Tx
 from clutch.store.outcomes import Outcome, Spoiled
 
 if TYPE_CHECKING:
-    from clutch.store.lockstep import Group
+    from clutch.store.lockstep import Answers, Group
 
 MEMORY: Final = ":memory:"
 
@@ -122,17 +122,16 @@ class SqliteConnection:
             self.rollback()
         return outcome
 
-    def send(self, group: Group) -> Mapping[int, Sequence[Row]]:
+    def send(self, group: Group) -> Answers:
         """A failing statement ends the whole batch, as it would on PostgreSQL."""
-        operations = group.operations
+        given = [each.parameters for each in group.operations]
         try:
-            if group.is_many:
-                self.statements(group.sql, [row for each in operations for row in each.parameters])
-                return {}
-            answers = self.statements(group.sql, [each.parameters for each in operations])
+            if not group.is_many:
+                return self.statements(group.sql, given)
+            self.statements(group.sql, [row for rows in given for row in rows])
+            return ()
         except Exception as error:
             raise Spoiled(error) from error
-        return dict(zip([each.number for each in operations], answers, strict=False))
 
     def look(self, start: Callable[[float], Tx[Any]], now: float) -> Outcome:
         """One transaction on a connection that may only read: one snapshot, nothing to commit."""

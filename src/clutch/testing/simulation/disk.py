@@ -6,7 +6,7 @@ given the transactions with their footprints; a transaction that fails leaves no
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
@@ -14,7 +14,7 @@ from clutch.ports import Clock
 from clutch.store.door import Row, Tx
 from clutch.store.inline import Call, LockstepStore
 from clutch.store.jobs import Outcome, Spoiled, function_name
-from clutch.store.lockstep import Group
+from clutch.store.lockstep import Answers, Group
 
 #: a table and the row's number in it
 Written: TypeAlias = tuple[str, int]
@@ -108,12 +108,12 @@ class SimDisk(LockstepStore):
         self._done([made for made, _ in kept], [outcome for _, outcome in kept])
         return outcomes
 
-    def _send(self, group: Group) -> Mapping[int, Sequence[Row]]:
+    def _send(self, group: Group) -> Answers:
         """As in the store, but each operation's writes are kept apart."""
-        answers: dict[int, Sequence[Row]] = {}
+        answers: list[Sequence[Row]] = []
         try:
             for operation in group.operations:
-                answers[operation.number] = self._connection.statement(group.sql, operation.parameters)
+                answers.append(self._connection.statement(group.sql, operation.parameters))
                 self._drain(self._batch[operation.number])
         except Exception as error:
             raise Spoiled(error) from error
