@@ -15,6 +15,7 @@ from typing import Final
 from benchmarks import boot, fanin, growth, load, machine, ready, store, w1, w2
 from benchmarks.places import Place, places
 from benchmarks.report import Report, Row, say
+from clutch.cli.garbage import collect_rarely
 
 Bench = Callable[[Report, Sequence[Place], int, Sequence[int]], Awaitable[None]]
 
@@ -34,6 +35,7 @@ _SHORT: Final = "store,growth,boot,w1,w2,fanin,ready"
 
 def main(arguments: Sequence[str] | None = None) -> int:
     options = _parse(arguments)
+    collect_rarely()  # as every gateway does; the floors, which run here too, have the same
     report = Report()
     report.config |= {"reps": options.reps, "n": options.n or "default"}
     with places() as known:

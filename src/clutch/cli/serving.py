@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING
 
 from clutch.cli import journal
 from clutch.cli.asking import answering, home_of, print_object, say
+from clutch.cli.garbage import collect_rarely
 from clutch.errors import ClutchError
 from clutch.gateway.leaving import Leaving
 
@@ -67,6 +68,7 @@ async def _serve(wishes: Wishes, *, as_json: bool) -> None:
     leaving = clutch.leaving = Leaving(clutch, rules.idle_exit_s if is_background else None)
     _stop_on_signals(leaving)
     async with clutch:
+        collect_rarely()
         if is_background:
             journal.to_file(home, rules.log_bytes_max)
         tell = log.info if is_background else say

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from enum import Enum, auto
 from typing import Any, Final
 
-from clutch.store.door import DoorStats, Keys, Listener, P, T, Tx, TxFunction
+from clutch.store.door import DoorStats, Keys, Listener, T, Tx
 from clutch.store.outcomes import Outcome as Outcome
 from clutch.store.outcomes import Spoiled as Spoiled
 
@@ -42,12 +42,11 @@ class Job:
 
 
 def new_job(
-    mode: Mode, keys: Keys, fn: TxFunction[P, T], /, *args: P.args, **kwargs: P.kwargs
+    mode: Mode, keys: Keys, name: str, start: Callable[[float], Tx[T]]
 ) -> tuple[Job, asyncio.Future[T]]:
     """A job and the future its caller awaits."""
     future: asyncio.Future[T] = asyncio.get_running_loop().create_future()
-    keys = (keys,) if isinstance(keys, int) else keys
-    return Job(mode, keys, function_name(fn), lambda now: fn(now, *args, **kwargs), future), future
+    return Job(mode, (keys,) if isinstance(keys, int) else keys, name, start, future), future
 
 
 def function_name(fn: Callable[..., Any]) -> str:

@@ -22,7 +22,7 @@ from clutch.errors import StoreError, StoreLost
 from clutch.store import migrations
 from clutch.store.dialect import Dialect
 from clutch.store.door import DoorStats, Keys, Listener, P, T, TxFunction
-from clutch.store.jobs import Job, Mode, Outcome, Spoiled, deliver, new_job, tell
+from clutch.store.jobs import Job, Mode, Outcome, Spoiled, deliver, function_name, new_job, tell
 from clutch.store.lockstep import Start
 from clutch.store.postgres_hints import HintExchange
 from clutch.store.postgres_link import (
@@ -98,13 +98,13 @@ class PostgresStore:
 
     async def tx(self, keys: Keys, fn: TxFunction[P, T], /, *args: P.args, **kwargs: P.kwargs) -> T:
         self._refuse_closed()
-        job, future = new_job(Mode.SHARED, keys, fn, *args, **kwargs)
+        job, future = new_job(Mode.SHARED, keys, function_name(fn), lambda now: fn(now, *args, **kwargs))
         self._shared.add(job)
         return await future
 
     async def alone(self, fn: TxFunction[P, T], /, *args: P.args, **kwargs: P.kwargs) -> T:
         self._refuse_closed()
-        job, future = new_job(Mode.ALONE, (), fn, *args, **kwargs)
+        job, future = new_job(Mode.ALONE, (), function_name(fn), lambda now: fn(now, *args, **kwargs))
         self._alone.add(job)
         return await future
 

@@ -21,9 +21,9 @@ from typing import TYPE_CHECKING, Any, Final, Self
 
 from clutch.errors import StoreError
 from clutch.store import migrations
-from clutch.store.door import DoorStats, Keys, Listener, P, T, TxFunction
+from clutch.store.door import DoorStats, Keys, Listener, P, T, Tx, TxFunction
 from clutch.store.filesystem import filesystem_of, refuse_network_filesystem
-from clutch.store.jobs import Job, Mode, Outcome, answer, deliver, new_job, tell
+from clutch.store.jobs import Job, Mode, Outcome, answer, deliver, function_name, new_job, tell
 from clutch.store.sqlite_batch import SqliteBatches, next_batch
 from clutch.store.sqlite_connection import MEMORY, SqliteConnection, migrate
 
@@ -84,14 +84,17 @@ class SqliteStore:
         await self.close()
 
     async def tx(self, keys: Keys, fn: TxFunction[P, T], /, *args: P.args, **kwargs: P.kwargs) -> T:
-        return await self._submit(self._writes, Mode.SHARED, keys, fn, *args, **kwargs)
+        name, start = function_name(fn), lambda now: fn(now, *args, **kwargs)
+        return await self._submit(self._writes, Mode.SHARED, keys, name, start)
 
     async def alone(self, fn: TxFunction[P, T], /, *args: P.args, **kwargs: P.kwargs) -> T:
-        return await self._submit(self._writes, Mode.ALONE, (), fn, *args, **kwargs)
+        name, start = function_name(fn), lambda now: fn(now, *args, **kwargs)
+        return await self._submit(self._writes, Mode.ALONE, (), name, start)
 
     async def read(self, fn: TxFunction[P, T], /, *args: P.args, **kwargs: P.kwargs) -> T:
         inbox = self._reads if self._reader_count else self._writes
-        return await self._submit(inbox, Mode.READ, (), fn, *args, **kwargs)
+        name, start = function_name(fn), lambda now: fn(now, *args, **kwargs)
+        return await self._submit(inbox, Mode.READ, (), name, start)
 
     def listen(self, callback: Listener) -> None:
         self._listeners.append(callback)
@@ -108,18 +111,11 @@ class SqliteStore:
         await asyncio.to_thread(self._join, self._threads[:1])
 
     def _submit(
-        self,
-        inbox: _Inbox,
-        mode: Mode,
-        keys: Keys,
-        fn: TxFunction[P, T],
-        /,
-        *args: P.args,
-        **kwargs: P.kwargs,
+        self, inbox: _Inbox, mode: Mode, keys: Keys, name: str, start: Callable[[float], Tx[T]]
     ) -> asyncio.Future[T]:
         if not self._is_open:
             raise StoreError("the store is closed")
-        job, future = new_job(mode, keys, fn, *args, **kwargs)
+        job, future = new_job(mode, keys, name, start)
         inbox.put(job)
         return future
 

@@ -10,6 +10,7 @@ import os
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
@@ -44,8 +45,8 @@ _CHECKPOINT_PAGES: Final = 4000
 #: After a burst the log is cut back to this; otherwise it would stay as large as it ever was.
 _LOG_BYTES_MAX: Final = 64 * 1024 * 1024
 
-#: More than the product has different texts, so none is compiled twice.
-_CACHED_STATEMENTS: Final = 500
+#: As many as the driver keeps. Every run of a statement takes a new place in its ring, so rare ones are compiled again.
+_CACHED_STATEMENTS: Final = 512
 
 #: A statement as the driver wants it, the same for lists of one if it takes lists, and whether it has an answer.
 _Plan: TypeAlias = tuple[str, str | None, bool]
@@ -184,10 +185,8 @@ class SqliteConnection:
         so that both agree."""
         text, text_of_one, is_answering = self._plans.get(sql) or self._plan(sql)
         execute = self._execute
-        for row in rows:
-            for value in row:
-                if type(value) is str and "\0" in value:
-                    raise StoreRefused("text with a NUL character cannot be stored")
+        if "\0" in "".join([value for value in chain.from_iterable(rows) if type(value) is str]):
+            raise StoreRefused("text with a NUL character cannot be stored")
         try:
             if text_of_one is not None:
                 return [execute(*_listed(text, text_of_one, row)).fetchall() for row in rows]
@@ -285,6 +284,8 @@ def _open(path: str, read_only: bool) -> apsw.Connection:
     if path != MEMORY and not read_only:
         _create_private(path)
     flags = apsw.SQLITE_OPEN_READONLY if read_only else apsw.SQLITE_OPEN_READWRITE
+    # One thread at a time uses a connection, so SQLite need not lock it for each of a statement's dozen calls.
+    flags |= apsw.SQLITE_OPEN_NOMUTEX
     return apsw.Connection(path, flags=flags, statementcachesize=_CACHED_STATEMENTS)
 
 
