@@ -14,6 +14,7 @@ from clutch.core.attachments import Attachment, AttachmentRules, Handed, Shelf, 
 from clutch.core.hooks import Hook
 from clutch.core.messages import Answer, Call, Transcript, Usage
 from clutch.core.model import Thinking
+from clutch.core.pins import Definition, ToolOffer
 from clutch.core.session_calls import SessionCall
 
 
@@ -95,6 +96,28 @@ class Toolbox(Protocol):
 
     def session_call(self, name: str, args: Mapping[str, Any]) -> SessionCall:
         """Arguments of another session tool (`core.session_calls.TOOLS`). Raises InvalidInput as above."""
+        ...
+
+
+class ToolPins(Protocol):
+    """What people approved of the tools of MCP servers, in one place for every process."""
+
+    async def stamp(self) -> int:
+        """Another one whenever it may have changed."""
+        ...
+
+    async def approved(self) -> Mapping[str, Mapping[str, Definition]]:
+        """By server and tool. A server that was seen is there."""
+        ...
+
+    async def see(self, server: str, tools: Mapping[str, Definition]) -> None:
+        """Approves everything of a server that was never seen; of any other, nothing."""
+        ...
+
+    async def ask(self, server: str, offers: Sequence[ToolOffer]) -> Mapping[str, str]:
+        """What a person must decide about this server, instead of what he was asked before.
+
+        What he has rejected he is not asked again: those tools, and how their questions are known."""
         ...
 
 

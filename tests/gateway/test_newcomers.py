@@ -111,7 +111,7 @@ async def test_a_question_names_its_task_or_that_a_main_agent_asks(tmp_path: Pat
         async for event in c.events():
             if event.name == "question" and len(await c.questions()) == 2:
                 break
-        named = {(one.task_id, one.session_key.split(":")[2]) for one in await c.questions()}
+        named = {(one.task_id, (one.session_key or "").split(":")[2]) for one in await c.questions()}
         assert named == {(task.id, "subagent"), (None, "chat")}
         for question in await c.questions():
             await c.answer(question, "answer", "this one")

@@ -6,7 +6,7 @@ import asyncpg
 
 _TABLES = "SELECT tablename FROM pg_tables WHERE schemaname = 'public' AND tablename <> 'meta'"
 _AS_NEW = (
-    "INSERT INTO counters(name, value) VALUES('process', 0)",
+    "INSERT INTO counters(name, value) VALUES('process', 0), ('mcp', 0)",
     "INSERT INTO lanes(name, cap) VALUES('main', 4), ('subagent', 8)",
 )
 

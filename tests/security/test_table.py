@@ -136,6 +136,8 @@ ROWS: dict[str, tuple[str, ...]] = {
     ),
     "S25": (
         "tools/test_mcp_servers.py::test_changed_description_disables_the_tool_until_it_is_approved",
+        "gateway/test_changed_tools.py::"
+        "test_tool_that_changed_between_two_starts_is_withheld_until_a_person_approves_it",
         "tools/test_mcp_http.py::test_redirect_elsewhere_is_not_followed_with_our_headers",
         "surfaces/test_mcp.py::test_a_token_does_over_mcp_what_its_scopes_say",
     ),

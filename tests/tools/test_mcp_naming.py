@@ -11,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from clutch.core.authority.tools import ALIASES, NEVER_FOR_CHILDREN, SESSION_TOOLS
+from clutch.core.pins import canonical
 from clutch.tools.mcp import McpServer
 from clutch.tools.mcp.naming import BadTool, Definition, changes, spec_of, tool_name, vet
 
@@ -126,7 +127,7 @@ def test_every_tool_reaches_outward_and_approval_follows_the_settings() -> None:
     ],
 )
 def test_any_change_changes_the_hash_and_is_named(more: dict[str, Any], words: str) -> None:
-    assert definition(**more).hash() != definition().hash()
+    assert canonical(definition(**more).as_json()) != canonical(definition().as_json())
     assert changes(definition(), definition(**more)) == (words,)
 
 
@@ -134,4 +135,6 @@ def test_true_and_one_are_different_and_the_order_of_keys_is_not() -> None:
     one, true = ({"type": "object", "const": value} for value in (1, True))
     assert changes(definition(input_schema=one), definition(input_schema=true)) == ("input schema",)
     turned = dict(reversed(one.items()))
-    assert definition(input_schema=turned).hash() == definition(input_schema=one).hash()
+    assert canonical(definition(input_schema=turned).as_json()) == canonical(
+        definition(input_schema=one).as_json()
+    )

@@ -7,7 +7,7 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
@@ -15,17 +15,19 @@ from typing import Any
 
 import pytest
 
-from clutch.errors import InvalidInput
+from clutch.core.pins import Definition
+from clutch.errors import InvalidInput, StoreError
 from clutch.ports import ToolFailed
 from clutch.tools.mcp import McpServer, McpTools
+from tests.tools.mcp_servers.approving import MemoryPins, opened
 from tests.tools.mcp_servers.running import CONTEXT, eventually, rude
 
 pytestmark = pytest.mark.anyio
 
 
 @asynccontextmanager
-async def ready(state: Path, *servers: McpServer) -> AsyncIterator[McpTools]:
-    tools = McpTools(servers, state)
+async def ready(state: Path, *servers: McpServer, pins: MemoryPins | None = None) -> AsyncIterator[McpTools]:
+    tools = await opened(servers, state, pins)
     await tools.ready()
     try:
         yield tools
@@ -157,61 +159,46 @@ async def test_only_allowed_tools_are_offered_and_called(tmp_path: Path) -> None
         assert "there is no tool named 'some__drop'" in await failure(tools, "some__drop")
 
 
-async def test_pins_outlive_the_process_and_show_what_changed_meanwhile(tmp_path: Path) -> None:
-    async with ready(tmp_path, rude("web", "serve", tools=named("a", "b", "c"))):
+async def test_approvals_outlive_the_process_and_show_what_changed_meanwhile(tmp_path: Path) -> None:
+    pins = MemoryPins()
+    async with ready(tmp_path, rude("web", "serve", tools=named("a", "b", "c")), pins=pins):
         pass
     changed = [*named("a"), *named("b", description="evil"), *named("new")]
-    async with ready(tmp_path, rude("web", "serve", tools=changed)) as tools:
+    async with ready(tmp_path, rude("web", "serve", tools=changed), pins=pins) as tools:
         # Known tools are there before the server runs, in the words that were approved.
         assert [spec.description for spec in tools.specs()] == [f"(MCP server web) {name}" for name in "abc"]
         assert "{}" in await tools.run("web__a", {}, CONTEXT)
         assert [spec.name for spec in tools.specs()] == ["web__a"]
         assert "its description changed" in await failure(tools, "web__b")
         assert "is not offered by the server" in await failure(tools, "web__c")
-        assert [(offer.tool, offer.before is None) for offer in tools.offers()] == [
+        assert [(offer.tool, offer.before is None) for offer in pins.offers["web"]] == [
             ("b", False),
             ("new", True),
         ]
-        await tools.approve_all("web")
+        pins.approve("web")
+        await tools.ready()
         assert [spec.name for spec in tools.specs()] == ["web__a", "web__b", "web__new"]
 
 
 async def test_first_call_of_a_changed_tool_is_refused_although_it_was_listed(tmp_path: Path) -> None:
-    async with ready(tmp_path, rude("web", "serve", tools=named("a"))):
+    pins = MemoryPins()
+    async with ready(tmp_path, rude("web", "serve", tools=named("a")), pins=pins):
         pass
-    async with ready(tmp_path, rude("web", "serve", tools=named("a", annotations={"title": "A"}))) as tools:
+    titled = rude("web", "serve", tools=named("a", annotations={"title": "A"}))
+    async with ready(tmp_path, titled, pins=pins) as tools:
         assert "its annotations changed" in await failure(tools, "web__a")
 
 
-async def test_file_of_pins_is_private_and_whole(tmp_path: Path) -> None:
-    async with ready(tmp_path, rude("web", "serve")):
-        pass
-    file = tmp_path / "mcp-pins.json"
-    assert os.listdir(tmp_path) == [file.name]
-    assert file.stat().st_mode & 0o777 == 0o600
-    assert json.loads(file.read_text())["servers"]["web"]["say"]["description"] == "Says it back."
+class BrokenPins(MemoryPins):
+    async def see(self, server: str, tools: Mapping[str, Definition]) -> None:
+        raise StoreError("the disk is full")
 
 
-@pytest.mark.parametrize(
-    "edit", [lambda text: text[:-9], lambda text: text.replace("Says", "Sends"), lambda _: "{}"]
-)
-async def test_broken_or_edited_pins_are_refused_and_not_replaced(tmp_path: Path, edit: Any) -> None:
-    async with ready(tmp_path, rude("web", "serve")):
-        pass
-    file = tmp_path / "mcp-pins.json"
-    file.write_text(edit(file.read_text()))
-    kept = file.read_text()
-    with pytest.raises(InvalidInput, match="restore it from a backup, or delete it"):
-        McpTools([rude("web", "serve")], tmp_path)
-    assert file.read_text() == kept
-
-
-async def test_disk_that_takes_no_pins_offers_no_tools(tmp_path: Path) -> None:
-    (tmp_path / ".mcp-pins.json.new").mkdir()  # nothing can be written beside the file
-    async with ready(tmp_path, rude("web", "serve")) as tools:
+async def test_store_that_takes_no_approvals_offers_no_tools(tmp_path: Path) -> None:
+    async with ready(tmp_path, rude("web", "serve"), pins=BrokenPins()) as tools:
         assert tools.specs() == []
         [problem] = tools.problems()
-        assert problem.startswith('MCP server "web" ')
+        assert "the disk is full" in problem
 
 
 def boxed(mode: str, **more: Any) -> McpServer:
@@ -279,7 +266,7 @@ async def test_two_servers_of_one_name_are_refused(tmp_path: Path) -> None:
 
 
 async def test_call_that_waits_for_a_start_fails_when_everything_is_closed(tmp_path: Path) -> None:
-    tools = McpTools([rude("stuck", "hang", connect_timeout_s=30.0)], tmp_path)
+    tools = await opened([rude("stuck", "hang", connect_timeout_s=30.0)], tmp_path)
     call = asyncio.create_task(tools.run("stuck__say", {}, CONTEXT))
     await asyncio.sleep(0.2)
     await tools.close()
@@ -288,7 +275,7 @@ async def test_call_that_waits_for_a_start_fails_when_everything_is_closed(tmp_p
 
 
 async def test_cancelling_one_who_waits_for_a_start_leaves_the_others_waiting(tmp_path: Path) -> None:
-    tools = McpTools([rude("web", "serve")], tmp_path)
+    tools = await opened([rude("web", "serve")], tmp_path)
     first, second = (asyncio.create_task(tools.run("web__say", {}, CONTEXT)) for _ in range(2))
     await asyncio.sleep(0)
     first.cancel()

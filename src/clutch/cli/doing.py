@@ -23,6 +23,7 @@ from clutch.cli.asking import (
     print_text,
     say,
 )
+from clutch.core import keys
 from clutch.errors import InvalidInput
 from clutch.surfaces.client import Client, Declined, session_path, task_path
 
@@ -206,7 +207,10 @@ def decide(
     is_sure: bool,
     as_json: bool,
 ) -> None:
-    """About a plan, as it was shown: by its hash, or shown here and now."""
+    """About a plan, as it was shown: by its hash, or shown here and now. What else is in the inbox goes by its id."""
+    if keys.parse_question_id(target) is not None:
+        text = str(body.get("reason") or body.get("text") or "")
+        return answer(state, target, command, text, seen_hash=seen_hash, as_json=as_json)
     with answering(command, as_json=as_json):
         client = gateway(state)
         seen = seen_hash or _shown(client, target, is_sure=is_sure)

@@ -23,9 +23,9 @@ from clutch.engine import spawning
 from clutch.engine.insisting import surely
 from clutch.engine.kit import Kit
 from clutch.errors import InvalidInput, StoreError
-from clutch.protocol import control, peers, questions
+from clutch.protocol import control, peers, pins, questions
 from clutch.protocol.control import Held, KillReport, Steered, StopReport
-from clutch.protocol.guarding import guarded
+from clutch.protocol.guarding import HOUSE, guarded
 from clutch.protocol.questions import Decision
 from clutch.store.door import Tx
 
@@ -237,8 +237,11 @@ class Verbs:
     async def answer(
         self, caller: Caller, question_id: int, decision: Decision, text: str, seen_hash: str
     ) -> int:
-        """The session whose question it was; its run goes on by itself."""
+        """The session whose question it was; its run goes on by itself. `HOUSE`: it was about a tool of all."""
         session_id = await self._kit.door.read(questions.asker, question_id)
+        if session_id == HOUSE:
+            said = (question_id, decision, text, seen_hash, caller.actor)
+            return await self._surely(caller, Verb.ANSWER, HOUSE, pins.answer, *said)
         return await self._surely(
             caller, Verb.ANSWER, session_id, questions.answer,
             self._kit.policy, question_id, decision, text, seen_hash, caller.actor,

@@ -67,8 +67,8 @@ class Question:
     kind: QuestionKind
     detail: Mapping[str, Any]  #: of a plan its text: `detail["plan"]`
     hash: str
-    session_key: str
-    task_id: str | None  #: None = a main agent asks
+    session_key: str | None  #: None = about a tool of an MCP server that changed: all agents have it
+    task_id: str | None  #: None = a main agent asks, or nobody in particular
 
 
 def question_of(item: Object) -> Question:

@@ -13,8 +13,9 @@ from clutch.engine.verbs import REASON_CHARS_MAX, Decided, SendStatus
 from clutch.errors import NotFound
 from clutch.gateway import reads
 from clutch.gateway.chat import Chat, Command, Usage, first_word, named, nothing, only_word
-from clutch.protocol import history, lists, views
+from clutch.protocol import history, lists, needs_you, views
 from clutch.protocol.control import KillReport, NotPossible
+from clutch.protocol.questions import Decision
 
 EVERYBODY = "all"
 _OPTION = re.compile(r"\s--(model|thinking)(?:=|\s+)(\S+)")
@@ -150,12 +151,16 @@ async def continue_(chat: Chat, text: str) -> str:
 
 async def approve(chat: Chat, text: str) -> str:
     target, words = first_word(text)
+    if (question := keys.parse_question_id(target)) is not None:
+        return await _answer(chat, question, Decision.APPROVE, words)
     task = await chat.task(target)
     return _decided(await chat.verbs.approve(chat.caller, task, await _plan(chat, Verb.APPROVE, task), words))
 
 
 async def reject(chat: Chat, text: str) -> str:
     target, words = first_word(text)
+    if (question := keys.parse_question_id(target)) is not None:
+        return await _answer(chat, question, Decision.REJECT, words)
     task = await chat.task(target)
     return _decided(await chat.verbs.reject(chat.caller, task, await _plan(chat, Verb.REJECT, task), words))
 
@@ -168,6 +173,17 @@ async def _plan(chat: Chat, verb: Verb, task: int) -> str:
     if view.plan is None or view.plan.hash is None:
         raise NotPossible(f"{keys.task_id(task)} has no plan that waits for a decision")
     return view.plan.hash
+
+
+async def _answer(chat: Chat, question: int, decision: Decision, words: str) -> str:
+    """Something else of the inbox, as it is when the command is read: a call, a budget, a tool that changed."""
+    name = keys.question_id(question)
+    items = await chat.kit.door.read(needs_you.waiting, reads.own_root(chat.who))
+    seen = next((item.hash for item in items if item.id == name), None)
+    if seen is None:
+        raise NotFound(f"nothing in the inbox is called {name}")
+    await chat.verbs.answer(chat.caller, question, decision, words, seen)
+    return f"{name}: {'approved' if decision is Decision.APPROVE else 'rejected'}."
 
 
 def _decided(decided: Decided) -> str:

@@ -7,7 +7,7 @@ above a session never changes, and a caller that is being killed loses its targe
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, TypeVar
+from typing import Any, Final, TypeVar
 
 from clutch.core import keys
 from clutch.core.authority import AgentCaller, Caller, Denied, Target, Verb, can
@@ -16,6 +16,8 @@ from clutch.protocol.sessions import Stale, is_owner
 from clutch.store.door import Tx
 
 T = TypeVar("T")
+
+HOUSE: Final = 0  #: in the place of a session: what belongs to none, such as the tools of all
 
 
 def guarded(
@@ -51,6 +53,8 @@ def _still_runs(caller: AgentCaller) -> Tx[None]:
 
 def target(session_id: int) -> Tx[Target]:
     """Also of a task whose session was deleted."""
+    if session_id == HOUSE:
+        return Target(HOUSE, "")
     rows = yield "SELECT agent_id, key FROM sessions WHERE id = ?", (session_id,)
     above = yield from ancestors(session_id)
     if not rows and not above:

@@ -1,4 +1,5 @@
-"""The needs-you inbox: questions of runs and plans that await approval, from any depth, oldest first. Reads."""
+"""The needs-you inbox: questions of runs, plans that await approval and tools that changed, from any depth, oldest
+first. Reads."""
 
 from __future__ import annotations
 
@@ -17,12 +18,13 @@ PLAN = "plan"
 
 @dataclass(frozen=True, slots=True)
 class Item:
-    """`hash` binds the decision to exactly what is shown. A main session asks without a task."""
+    """`hash` binds the decision to exactly what is shown. A main session asks without a task, the house without a
+    session."""
 
     id: str
     kind: str
     task_id: int | None
-    session_key: str
+    session_key: str | None
     label: str | None
     depth: int
     text: str
@@ -37,7 +39,7 @@ def waiting(now: float, root_id: int | None = None) -> Tx[list[Item]]:
     of_one, values = ("", ()) if root_id is None else (" AND s.root_id = ?", (root_id,))
     asked = yield (
         "SELECT q.id, q.kind, t.id, s.key, t.label, s.depth, q.body, q.hash, q.asked_at FROM questions q"  # noqa: S608
-        " JOIN sessions s ON s.id = q.session_id LEFT JOIN tasks t ON t.id = q.session_id"
+        " LEFT JOIN sessions s ON s.id = q.session_id LEFT JOIN tasks t ON t.id = q.session_id"
         f" WHERE q.answered_at IS NULL{of_one}",
         values,
     )
@@ -70,17 +72,15 @@ def _question(
     number: int,
     kind: str,
     task_id: int | None,
-    key: str,
+    key: str | None,
     label: str | None,
-    depth: int,
+    depth: int | None,
     body: str,
     *rest: Any,
 ) -> Item:
     detail = json.loads(body)
-    seen, asked_at = rest
-    return Item(
-        keys.question_id(number), kind, task_id, key, label, depth, _words(detail), detail, seen, asked_at
-    )
+    who = f"MCP server {detail['mcpServer']}" if key is None else label
+    return Item(keys.question_id(number), kind, task_id, key, who, depth or 0, _words(detail), detail, *rest)
 
 
 def _words(detail: Mapping[str, Any]) -> str:

@@ -14,7 +14,7 @@ from clutch.core.admission import SpawnRequest
 from clutch.core.checks import check
 from clutch.core.policy import Limits
 from clutch.core.session_calls import SessionCall
-from clutch.ports import HumanQuestion, ToolContext, ToolSpec
+from clutch.ports import HumanQuestion, ToolContext, ToolPins, ToolSpec
 from clutch.tools.box import Tools, standard_tools
 from clutch.tools.file_room import FileRoom
 from clutch.tools.mcp import McpServer, McpTools
@@ -44,7 +44,7 @@ def _setting(is_boxed: bool) -> Sandbox:
 
 
 class ToolRooms:
-    """A Toolbox. `state`: where pins are kept, and what no tool may see."""
+    """A Toolbox. `state`: where MCP servers have their folders, and what no tool may see."""
 
     def __init__(self, limits: Limits, settings: ToolSettings, state: Path | None) -> None:
         hidden = () if state is None else (str(state),)
@@ -70,6 +70,11 @@ class ToolRooms:
         self.has_servers = bool(settings.mcp_servers)
         self.is_boxed = settings.sandbox is Sandbox.ON
         self.mcp = None if state is None else McpTools(settings.mcp_servers, state)
+
+    async def open(self, pins: ToolPins) -> None:
+        """Before the first turn: which tools of MCP servers are approved."""
+        if self.mcp is not None:
+            await self.mcp.open(pins)
 
     async def ready(self) -> None:
         """MCP servers nobody has ever seen are asked what they offer."""

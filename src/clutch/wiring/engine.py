@@ -18,6 +18,7 @@ from clutch.engine.courier import Courier
 from clutch.engine.dispatcher import Worker
 from clutch.engine.ids import BlockIds
 from clutch.engine.kit import Kit
+from clutch.engine.pinning import StoredPins
 from clutch.models.settings import Provider
 from clutch.ports import Channel, Clock, Models, Runtime, Toolbox
 from clutch.protocol.hooks import CHANNEL as HOOK_CHANNEL
@@ -96,6 +97,8 @@ async def running_engine(
             prepare=None if router is None else router.prepare,
             check_model=None if router is None else router.check,
         )
+        if rooms is not None and rooms.has_servers:
+            await rooms.open(StoredPins(kit))
         worker = Worker(kit, clock, has_leases=database is not None)
         await stack.enter_async_context(_at_work(worker, channels))
         yield Engine(door, kit, worker, clock)

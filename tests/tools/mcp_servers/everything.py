@@ -1,6 +1,7 @@
 """A well-behaved server with tools of every kind. Arguments: `stdio`, or `http PORT [json] [old]`.
 
 MARKS names a directory in which tools leave files, so that a test can see what really happened here.
+WORDS is what `echo` says about itself.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ class Weather(BaseModel):
     degrees: int
 
 
-@server.tool(annotations=ToolAnnotations(read_only_hint=True))
+@server.tool(description=os.environ.get("WORDS"), annotations=ToolAnnotations(read_only_hint=True))
 async def echo(text: str) -> str:
     """Says the same."""
     return text

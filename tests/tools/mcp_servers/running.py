@@ -19,7 +19,8 @@ CONTEXT = ToolContext("/nowhere", "agent:main:main", "agent:main:main/1/2")
 
 
 def everything(name: str, marks: Path, **more: Any) -> McpServer:
-    return _process(name, "everything.py", "stdio", env={"MARKS": str(marks)}, connect_timeout_s=60.0, **more)
+    env = {"MARKS": str(marks), **more.pop("env", {})}
+    return _process(name, "everything.py", "stdio", env=env, connect_timeout_s=60.0, **more)
 
 
 def rude(name: str, mode: str, *, tools: list[dict[str, Any]] | None = None, **more: Any) -> McpServer:

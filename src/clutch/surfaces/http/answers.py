@@ -323,7 +323,7 @@ class Item(Answer):
     id: str
     kind: str
     task_id: str | None
-    session_key: str
+    session_key: str | None
     label: str | None
     depth: int
     text: str

@@ -1,7 +1,7 @@
 """All MCP servers of the settings as one source of tools.
 
-What a model is shown are the approved definitions from the file of pins, so the tools of a server that was
-seen once are there without starting it. Who may use which tool, and when a person is asked, is not decided here.
+What a model is shown are the approved definitions from the store, so the tools of a server that was seen once
+are there without starting it. Who may use which tool, and when a person is asked, is not decided here.
 """
 
 from __future__ import annotations
@@ -13,21 +13,19 @@ from typing import Any
 
 from clutch.core.shown import visible
 from clutch.errors import InvalidInput
-from clutch.ports import ToolContext, ToolFailed, ToolSpec
+from clutch.ports import ToolContext, ToolFailed, ToolPins, ToolSpec
 from clutch.tools.mcp.answers import answer
 from clutch.tools.mcp.naming import spec_of, tool_name
-from clutch.tools.mcp.pins import Offer, Pins
+from clutch.tools.mcp.pins import Pins
 from clutch.tools.mcp.server import Server
 from clutch.tools.mcp.settings import McpServer
 
-PINS_FILE = "mcp-pins.json"
-
 
 class McpTools:
-    """One per process. Raises InvalidInput for settings or a file of pins that cannot be used."""
+    """One per process. Raises InvalidInput for settings that cannot be used."""
 
     def __init__(self, servers: Iterable[McpServer], state_directory: Path) -> None:
-        self._pins = Pins(state_directory / PINS_FILE)
+        self._pins = Pins()
         self._servers: dict[str, Server] = {}
         for settings in servers:
             if settings.name in self._servers:
@@ -39,10 +37,17 @@ class McpTools:
         self._clashes: dict[str, str] = {}
         self._tries: set[asyncio.Task[None]] = set()
 
+    async def open(self, pins: ToolPins) -> None:
+        """Before anything else: what is approved."""
+        await self._pins.open(pins)
+        self._forget_specs()
+
     async def ready(self) -> None:
-        """Starts the servers that were never seen, so that `specs` is whole. Call it before each run: it returns
-        at once when there is nothing to do, never raises, and waits for each server at most once: one that did
-        not start is tried again behind the back of the run."""
+        """Takes in what was approved meanwhile, and starts the servers that were never seen, so that `specs` is
+        whole. Call it before each run: it raises only what the store does, and waits for each server at most once:
+        one that did not start is tried again behind the back of the run."""
+        if await self._pins.look():
+            self._forget_specs()
         unseen = [server for name, server in self._servers.items() if not self._pins.knows(name)]
         await asyncio.gather(*(_try(server) for server in unseen if server.trouble is None))
         for server in unseen:
@@ -69,29 +74,6 @@ class McpTools:
             raise ToolFailed(self._why_not(name))
         _, server, tool = found
         return answer(server.settings.name, await server.call(tool, args, context))
-
-    def offers(self) -> list[Offer]:
-        """Tools that wait for a person. Known for servers that were used since the start."""
-        return [offer for server in self._servers.values() for offer in server.offers()]
-
-    async def approve(self, server: str, tool: str, hash: str) -> None:
-        """Only what the server offers now and a person has seen. Raises InvalidInput."""
-        for offer in self.offers():
-            if (offer.server, offer.tool) == (server, tool):
-                if offer.hash != hash:
-                    raise InvalidInput("hash", f"the server now offers {offer.hash}; look at it again")
-                await self._pins.approve(server, offer.after)
-                self._forget_specs()
-                return
-        raise InvalidInput(
-            "tool", f"nothing of this name waits for approval on MCP server {visible(server, 40)}"
-        )
-
-    async def approve_all(self, server: str) -> None:
-        """For a server that a person has replaced: as if it were seen for the first time."""
-        if server not in self._servers:
-            raise InvalidInput("server", f"there is no MCP server {visible(server, 40)}")
-        await self._servers[server].approve_all()
 
     def problems(self) -> list[str]:
         """What a person should know: servers that do not work, tools that are refused."""

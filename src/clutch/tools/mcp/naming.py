@@ -6,12 +6,12 @@ What cannot be made sound is refused with the reason. Nothing here decides wheth
 from __future__ import annotations
 
 import hashlib
-import json
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from clutch.core.pins import canonical
 from clutch.core.shown import is_plain
 from clutch.ports import ToolSpec
 from clutch.tools.mcp.settings import McpServer
@@ -57,10 +57,6 @@ class Definition:
             data["name"], data["description"], data["inputSchema"], data["outputSchema"], data["annotations"]
         )
 
-    def hash(self) -> str:
-        """SHA-256 over canonical JSON: the same for the same meaning, whatever the order of keys."""
-        return hashlib.sha256(_canonical(self.as_json()).encode()).hexdigest()
-
     def hints(self, name: str) -> bool:
         return self.annotations is not None and self.annotations.get(name) is True
 
@@ -74,7 +70,7 @@ def changes(before: Definition, after: Definition) -> tuple[str, ...]:
         "inputSchema": "input schema",
         "outputSchema": "output schema",
     }
-    return tuple(words for key, words in names.items() if _canonical(old[key]) != _canonical(new[key]))
+    return tuple(words for key, words in names.items() if canonical(old[key]) != canonical(new[key]))
 
 
 def tool_name(server: str, tool: str) -> str:
@@ -92,7 +88,7 @@ def spec_of(server: McpServer, tool: Definition) -> ToolSpec:
     return ToolSpec(
         tool_name(server.name, tool.name),
         f"(MCP server {server.name}) {plain(tool.description, DESCRIPTION_CHARS_MAX)}".rstrip(),
-        _parameters(tool.input_schema),
+        parameters(tool.input_schema),
         replay_safe=is_read_only or (server.read_only_consent and tool.hints("idempotentHint")),
         read_only=is_read_only,
         needs_approval=server.wants_approval(tool.name),
@@ -106,8 +102,8 @@ def vet(tool: Definition) -> None:
 
     if not tool.name or not is_plain(tool.name):
         raise BadTool("its name is empty or has invisible characters")
-    schema = _parameters(tool.input_schema)
-    if len(_canonical(schema)) > SCHEMA_BYTES_MAX:
+    schema = parameters(tool.input_schema)
+    if len(canonical(schema)) > SCHEMA_BYTES_MAX:
         raise BadTool(f"its input schema has more than {SCHEMA_BYTES_MAX} bytes")
     try:
         Draft202012Validator.check_schema(schema)
@@ -122,7 +118,7 @@ def plain(text: str, length_max: int) -> str:
     return kept if len(kept) <= length_max else f"{kept[: length_max - 1]}…"
 
 
-def _parameters(schema: Mapping[str, Any]) -> dict[str, Any]:
+def parameters(schema: Mapping[str, Any]) -> dict[str, Any]:
     if schema.get("type", "object") != "object" or not isinstance(schema.get("properties", {}), dict):
         raise BadTool("its input schema is not an object; arguments always have names")
     cleaned = _cleaned({"type": "object", "properties": {}, **schema}, schema, "", 0)
@@ -165,7 +161,3 @@ def _resolves(reference: str, whole: object) -> bool:
             return False
         whole = whole[name]
     return True
-
-
-def _canonical(value: object) -> str:
-    return json.dumps(value, sort_keys=True, separators=(",", ":"))

@@ -13,11 +13,14 @@ from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from clutch.core.pins import ToolOffer
 from clutch.core.shown import visible
+from clutch.errors import ClutchError
 from clutch.ports import ToolContext, ToolFailed
+from clutch.tools.mcp.differences import words
 from clutch.tools.mcp.life import Life
 from clutch.tools.mcp.naming import BadTool, Definition, changes, plain, vet
-from clutch.tools.mcp.pins import Offer, Pins
+from clutch.tools.mcp.pins import Pins
 from clutch.tools.mcp.settings import McpServer
 from clutch.tools.mcp.wire import Gone, Refused, Wire
 
@@ -39,6 +42,7 @@ class Server:
         self._folder = folder
         self._offered: Mapping[str, Definition] | None = None  #: None = not asked yet in this process
         self.refused: Mapping[str, str] = {}  #: tools that cannot be offered, and why
+        self._rejected: Mapping[str, str] = {}  #: tools that a person does not want as they are now
         self._life: Life | None = None
         self._starting: asyncio.Task[Life] | None = None
         self._asking: asyncio.Task[None] | None = None
@@ -54,14 +58,19 @@ class Server:
             tool for tool in pinned if self.settings.allows(tool.name) and self.why_not(tool.name) is None
         ]
 
-    def offers(self) -> list[Offer]:
-        """What waits for approval."""
+    def offers(self) -> list[ToolOffer]:
+        """What a person must approve: tools that are new, or no longer what was approved."""
         pinned = self._pins.tools(self.settings.name)
         return [
-            Offer(self.settings.name, tool.name, tool.hash(), pinned.get(tool.name), tool)
+            _offer(self.settings.name, pinned.get(tool.name), tool)
             for tool in (self._offered or {}).values()
             if self.settings.allows(tool.name) and self.why_not(tool.name) is not None
         ]
+
+    async def ask(self) -> None:
+        """A person is asked about them, once."""
+        if self._offered is not None:
+            self._rejected = await self._pins.ask(self.settings.name, self.offers())
 
     def listed(self) -> set[str]:
         """Every tool it offers or offered, usable or not; none that the settings leave out."""
@@ -76,12 +85,17 @@ class Server:
         after = before if self._offered is None else self._offered.get(tool)
         if after is None:
             return "is not offered by the server; use another tool"
-        approval = f"a person must look at it and approve hash {after.hash()}"
+        approval = self._approval(tool)
         if before is None:
             return f"is new since the server was approved; {approval}"
         if different := changes(before, after):
             return f"is disabled: its {' and '.join(different)} changed since it was approved; {approval}"
         return None
+
+    def _approval(self, tool: str) -> str:
+        if (question := self._rejected.get(tool)) is not None:
+            return f"a person rejected it ({question}), and only a person can take that back"
+        return "a person must look at it in the inbox and approve it"
 
     async def call(self, tool: str, args: Mapping[str, Any], context: ToolContext) -> CallToolResult:
         """Raises ToolFailed."""
@@ -110,15 +124,13 @@ class Server:
         return result
 
     async def refresh(self) -> None:
-        """What it offered before it ended, or before its last news, may be the past. Raises ToolFailed."""
+        """What it offered before it ended, or before its last news, may be the past; so may what was approved.
+        Raises ToolFailed."""
         await self.up()
         await self._heard_news()
-
-    async def approve_all(self) -> None:
-        await self._pins.forget(self.settings.name)
-        if self._offered is not None:
-            await self._pins.see(self.settings.name, self._offered.values())
-        self._on_tools()
+        if await self._pins.look():
+            self._on_tools()
+        await self.ask()
 
     async def up(self) -> Life:
         """The running connection, started if need be; many may wait for one start. Raises ToolFailed."""
@@ -207,7 +219,7 @@ class Server:
                 await self._take_in(await life.tools())
                 if self._has_news:
                     await asyncio.sleep(RELIST_PAUSE_S)
-        except (Gone, Refused, TimeoutError, OSError):
+        except (Gone, Refused, TimeoutError, OSError, ClutchError):
             life.is_doubtful = True  # the next use asks again, or starts it anew
         finally:
             self._asking = None
@@ -218,9 +230,10 @@ class Server:
 
     async def _take_in(self, tools: list[Definition]) -> None:
         offered, refused = await asyncio.to_thread(_sorted_out, tools)
-        await self._pins.see(self.settings.name, offered.values())
+        await self._pins.see(self.settings.name, offered)
         self._offered, self.refused = offered, refused
         self._on_tools()
+        await self.ask()
 
     def _check(self, tool: str) -> None:
         if (why := self.why_not(tool)) is not None:
@@ -254,6 +267,11 @@ class Server:
 
     def _clean(self, text: str) -> str:
         return plain(self.settings.without_secrets(text), REASON_CHARS_MAX)
+
+
+def _offer(server: str, before: Definition | None, after: Definition) -> ToolOffer:
+    approved = None if before is None else before.as_json()
+    return ToolOffer(after.name, approved, after.as_json(), words(server, before, after))
 
 
 def _sorted_out(tools: Iterable[Definition]) -> tuple[dict[str, Definition], dict[str, str]]:
