@@ -144,7 +144,7 @@ class Task(Generic[V]):
     def approve(self, plan_hash: str, text: str = "") -> None:
         self._loop.run(self.behind.approve(plan_hash, text))
 
-    def reject(self, plan_hash: str, reason: str, *, then: Literal["revise", "end"] = "revise") -> None:
+    def reject(self, plan_hash: str, reason: str, *, then: Literal["revise", "end"] | None = None) -> None:
         self._loop.run(self.behind.reject(plan_hash, reason, then=then))
 
 

@@ -9,8 +9,19 @@ from pathlib import Path
 
 import pytest
 
-from clutch import Agent, Clutch, ConfigInvalid, InvalidInput, Limits, Policy, Provider, SpawnRefused
+from clutch import (
+    Agent,
+    Clutch,
+    ConfigInvalid,
+    InvalidInput,
+    Limits,
+    Policy,
+    Provider,
+    Question,
+    SpawnRefused,
+)
 from clutch.cli import serving
+from clutch.testing.models import ScriptedModel
 
 pytestmark = pytest.mark.anyio
 
@@ -121,3 +132,28 @@ async def test_a_gateway_reads_its_config_again_on_a_hang_up(tmp_path: Path) -> 
         assert c.policy.is_headless
         following.cancel()
         asyncio.get_running_loop().remove_signal_handler(signal.SIGHUP)
+
+
+async def test_a_silent_provider_is_cut_after_what_the_config_says_for_all_or_for_it(tmp_path: Path) -> None:
+    home = written(
+        tmp_path / "state",
+        """{models: {idleTimeout: "45s", providers: {lab: {baseUrl: "http://127.0.0.1:1/v1", idleTimeout: "5s"}}}}""",
+    )
+    async with Clutch(state=home, serve=False) as c:
+        assert c.kit.check_model is not None
+        router = c.kit.check_model.__self__  # type: ignore[attr-defined]
+        assert [router.provider(name).idle_s for name in ("openai:x", "lab:x")] == [45.0, 5.0]
+
+
+async def test_a_rejected_plan_ends_its_task_where_the_config_says_so(tmp_path: Path) -> None:
+    home = written(tmp_path / "state", "{plan: {onReject: 'end'}}")
+    async with Clutch(state=home, models=ScriptedModel(lambda _: "the plan"), serve=False) as c:
+        ends, revises = await c.spawn("one", plan_mode=True), await c.spawn("two", plan_mode=True)
+        plans: dict[str | None, Question] = {}
+        while len(plans) < 2:
+            await asyncio.sleep(0.02)
+            plans = {one.task_id: one for one in await c.questions()}
+        await c.answer(plans[ends.id], "reject", "not this")
+        assert (await ends).outcome == "error"
+        await revises.reject(plans[revises.id].hash, "better", then="revise")
+        assert (await revises.info())["plan"]["round"] == 1

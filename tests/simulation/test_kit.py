@@ -78,7 +78,10 @@ def _count(now: float, name: str) -> Tx[None]:
 
 
 def _names(now: float) -> Tx[list[Any]]:
-    return [row[0] for row in (yield "SELECT name FROM counters WHERE name NOT IN ('process', 'mcp') ORDER BY name", ())]
+    return [
+        row[0]
+        for row in (yield "SELECT name FROM counters WHERE name NOT IN ('process', 'mcp') ORDER BY name", ())
+    ]
 
 
 async def test_before_a_commit_nothing_is_left_behind() -> None:

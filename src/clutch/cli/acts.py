@@ -284,8 +284,13 @@ def reject(
     target: Target,
     reason: Words,
     end: Annotated[
-        bool, typer.Option("--end", help="End the task instead of asking for another plan.")
-    ] = False,
+        bool | None,
+        typer.Option(
+            "--end/--revise",
+            help="End the task, or ask for another plan. Default: plan.onReject.",
+            show_default=False,
+        ),
+    ] = None,
     plan_hash: Hash = None,
     yes: Sure = False,
     state: State = None,
@@ -294,7 +299,7 @@ def reject(
     """Send the plan of a task back, with the reason."""
     from clutch.cli import doing
 
-    body = {"reason": reason, "then": "end" if end else "revise"}
+    body = {"reason": reason} | ({} if end is None else {"then": "end" if end else "revise"})
     doing.decide("reject", state, target, body, seen_hash=plan_hash, is_sure=yes, as_json=as_json)
 
 

@@ -102,6 +102,13 @@ class Limits:
             )
 
 
+class OnReject(StrEnum):
+    """What a rejection is that does not say it itself."""
+
+    REVISE = "revise"  #: another round, with the reason
+    END = "end"  #: the end of the task
+
+
 @dataclass(frozen=True, slots=True)
 class Life:
     """How a run may end and what then."""
@@ -116,9 +123,11 @@ class Life:
     same_call_warn: int = 4  #: the same call with the same arguments: the model is told
     same_call_max: int = 8  #: ... and then ended: it will not find its way out by itself
     stalled_s: float = 300.0  #: without progress; only shown, nothing is done about it
+    on_reject: OnReject = OnReject.REVISE  #: what a rejection of a plan is that does not say it itself
     plan_rounds_max: int = 3  #: plans a person may send back before the task ends
     plan_expiry_s: float = 0.0  #: 0 = a plan waits for ever
     provider_retries_s: tuple[float, ...] = (1.0, 4.0, 15.0)  #: before a failed model call is tried again
+    provider_idle_s: float = 120.0  #: a model call that brings no byte for so long is cut and tried again
     quota_wait_max_s: float = 900.0  #: parked for a provider's limit, per call; 0 = for ever
 
     def __post_init__(self) -> None:
@@ -128,6 +137,7 @@ class Life:
         require(
             "Life.wrap_up_at", "must be a share of the run's time, at most 1", is_kept=self.wrap_up_at <= 1
         )
+        require("Life.provider_idle_s", "must be more than 0", is_kept=self.provider_idle_s > 0)
 
 
 class LateResult(StrEnum):

@@ -211,10 +211,11 @@ class Verbs:
         return await self._decide(caller, Verb.APPROVE, task_id, Verdict.APPROVE, plan_hash, text)
 
     async def reject(
-        self, caller: Caller, task_id: int, plan_hash: str, reason: str, then: Verdict = Verdict.REVISE
+        self, caller: Caller, task_id: int, plan_hash: str, reason: str, then: Verdict | None = None
     ) -> Decided:
-        """`then`: REVISE for another round, END for good."""
-        return await self._decide(caller, Verb.REJECT, task_id, then, plan_hash, reason)
+        """`then`: REVISE for another round, END for good; None = as the policy says."""
+        verdict = then or Verdict(self._kit.policy.life.on_reject)
+        return await self._decide(caller, Verb.REJECT, task_id, verdict, plan_hash, reason)
 
     async def _decide(
         self, caller: Caller, verb: Verb, task_id: int, verdict: Verdict, plan_hash: str, text: str
@@ -226,7 +227,7 @@ class Verbs:
 
     async def decide_by_words(self, caller: AgentCaller, task_id: int, message: str) -> Decided | None:
         """`APPROVED: …` or `REJECTED: …` to a child whose plan waits. None: it is a message like any other."""
-        spoken = control.spoken_verdict(message)
+        spoken = control.spoken_verdict(message, self._kit.policy)
         if spoken is None:
             return None
         verb = Verb.APPROVE if spoken[0] is Verdict.APPROVE else Verb.REJECT

@@ -158,8 +158,10 @@ class Desk:
             await self._verbs.approve(caller, await self._number(caller, target), plan_hash, text)
         )
 
-    async def reject(self, caller: Caller, target: str, plan_hash: str, reason: str, then: Verdict) -> Object:
-        """Without a reason there is nothing to do better."""
+    async def reject(
+        self, caller: Caller, target: str, plan_hash: str, reason: str, then: Verdict | None = None
+    ) -> Object:
+        """Without a reason there is nothing to do better. `then`: None = as the policy says."""
         check_text("reason", reason, self._gateway.kit.policy.control.steer_chars_max)
         return _decided(
             await self._verbs.reject(caller, await self._number(caller, target), plan_hash, reason, then)
@@ -178,7 +180,7 @@ class Desk:
                 return await self.approve(caller, item, seen_hash, text)
             case Decision.REJECT:
                 check_text("text", text, self._gateway.kit.policy.control.steer_chars_max)
-                return await self.reject(caller, item, seen_hash, text, Verdict.REVISE)
+                return await self.reject(caller, item, seen_hash, text)
             case _:
                 raise InvalidInput("decision", "a plan is approved or rejected")
 

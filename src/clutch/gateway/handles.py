@@ -208,10 +208,15 @@ class Task(Generic[V]):
         """Its plan, as it was shown. Raises PlanChanged when there is another one by now."""
         await self._doors.act("approve", self.id, plan_hash=plan_hash, text=text)
 
-    async def reject(self, plan_hash: str, reason: str, *, then: Literal["revise", "end"] = "revise") -> None:
-        if then not in ("revise", "end"):
+    async def reject(
+        self, plan_hash: str, reason: str, *, then: Literal["revise", "end"] | None = None
+    ) -> None:
+        """`then`: another round, or the end; None = as `plan.onReject` says."""
+        if then not in ("revise", "end", None):
             raise InvalidInput("then", 'must be "revise" or "end"')
-        await self._doors.act("reject", self.id, plan_hash=plan_hash, reason=reason, then=Verdict(then))
+        await self._doors.act(
+            "reject", self.id, plan_hash=plan_hash, reason=reason, then=then and Verdict(then)
+        )
 
     async def remove(self) -> None:
         """Finished and delivered, it leaves the quota of its requester."""

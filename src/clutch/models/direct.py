@@ -102,7 +102,7 @@ class DirectModels:
         }
         if self._key:
             headers["Authorization"] = f"Bearer {self._key}"
-        idle = self._provider.idle_timeout_s
+        idle = self._provider.idle_s
         self._broken = (aiohttp.ClientError, OSError, TimeoutError)
         self._session = aiohttp.ClientSession(
             connector=aiohttp.TCPConnector(limit=0, keepalive_timeout=KEEP_ALIVE_S),
@@ -206,7 +206,7 @@ class DirectModels:
             case aiohttp.ConnectionTimeoutError():
                 return ModelError(Trouble.NETWORK, f"no connection to {self._url} in time", is_sent=False)
             case TimeoutError():
-                return ModelError(Trouble.NETWORK, f"silent for {self._provider.idle_timeout_s:g} s")
+                return ModelError(Trouble.NETWORK, f"silent for {self._provider.idle_s:g} s")
             case aiohttp.ClientConnectorError():
                 return ModelError(Trouble.NETWORK, str(error), is_sent=False)
             case aiohttp.ClientResponseError():

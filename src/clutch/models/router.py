@@ -48,9 +48,13 @@ class Router:
         library: Factory,
         direct: Factory = DirectModels,
         environment: Mapping[str, str] = os.environ,
+        idle_s: float | None = None,
     ) -> None:
-        self._providers = {provider.name: provider for provider in map(Provider, WELL_KNOWN)}
-        self._providers |= {provider.name: provider for provider in providers}
+        """`idle_s`: how long a provider may be silent that does not say it itself."""
+        self._providers = {
+            one.name: one if one.idle_timeout_s is not None else replace(one, idle_timeout_s=idle_s)
+            for one in (*map(Provider, WELL_KNOWN), *providers)
+        }
         self._offline = offline
         self._factories = {AdapterKind.LIBRARY: library, AdapterKind.DIRECT: direct}
         self._environment = environment

@@ -14,9 +14,9 @@ from urllib.parse import urlsplit
 
 from clutch.core.checks import check_types
 from clutch.core.model import Thinking
+from clutch.core.policy import Life
 from clutch.errors import InvalidInput
 
-IDLE_TIMEOUT_S = 120.0
 _NAME = re.compile(r"[a-z0-9][a-z0-9_.-]{0,63}")
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _HEADER = re.compile(r"[A-Za-z0-9!#$%&'*+.^_`|~-]+")
@@ -54,7 +54,7 @@ class Provider:
     speaks: str = ""  #: the well-known provider whose language it speaks; empty: its own name
     concurrency_max: int | None = None  #: calls at once; None = no limit
     tokens_per_minute: int | None = None  #: None = no limit
-    idle_timeout_s: float = IDLE_TIMEOUT_S  #: a call that brings no byte for so long is cut and tried again
+    idle_timeout_s: float | None = None  #: silent so long, a call is cut and tried again; None = as all
     allow_model_mismatch: bool = False  #: another model than asked for may answer
     context_window: int | None = None  #: tokens; None = as the price list knows it
     #: Thinking levels in the words of this endpoint; a level that is missing is not sent.
@@ -69,6 +69,11 @@ class Provider:
         self._check_url()
         self._check_key()
         self._check_numbers()
+
+    @property
+    def idle_s(self) -> float:
+        """One that came through the router has it; alone it is as patient as the policy."""
+        return Life().provider_idle_s if self.idle_timeout_s is None else self.idle_timeout_s
 
     @property
     def language(self) -> str:
@@ -124,7 +129,7 @@ class Provider:
                 )
 
     def _check_numbers(self) -> None:
-        if not 0 < self.idle_timeout_s < math.inf:
+        if self.idle_timeout_s is not None and not 0 < self.idle_timeout_s < math.inf:
             raise self._wrong("idleTimeout", "is more than 0 seconds")
         limits = {
             "concurrencyMax": self.concurrency_max,

@@ -21,15 +21,16 @@ from clutch.ports import Clock, ModelRequest, Models
 CHILDREN_MANY = 20
 
 
-def _router(providers: Sequence[Provider]) -> Router:
-    return Router(providers, offline=OfflineModel(), library=LibraryModels)
+def _router(providers: Sequence[Provider], policy: Policy) -> Router:
+    idle_s = policy.life.provider_idle_s
+    return Router(providers, offline=OfflineModel(), library=LibraryModels, idle_s=idle_s)
 
 
 async def open_models(
     stack: AsyncExitStack, providers: Sequence[Provider], policy: Policy, clock: Clock
 ) -> tuple[Models, Router]:
     """Everything that asks a model goes through one limiter per provider. Raises InvalidInput naming the remedy."""
-    router = _router(providers)
+    router = _router(providers, policy)
     stack.push_async_callback(router.aclose)
     check_models(policy, router.check)
     if {model for _, model in _models(policy)} != {OFFLINE}:
@@ -72,7 +73,8 @@ def check_models(policy: Policy, check: Callable[[str], None]) -> None:
 
 def config_warnings(settings: Settings) -> list[str]:
     """What is allowed and yet probably not meant; and models that nobody here could ask."""
-    found = [str(wrong) for wrong in _wrong_models(settings.policy, _router(settings.providers).check)]
+    router = _router(settings.providers, settings.policy)
+    found = [str(wrong) for wrong in _wrong_models(settings.policy, router.check)]
     if settings.policy.limits.children_max > CHILDREN_MANY:
         found.insert(0, f"maxChildrenPerAgent is above {CHILDREN_MANY}: more than a model keeps in mind")
     return found

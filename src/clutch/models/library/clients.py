@@ -66,7 +66,7 @@ def connect(provider: Provider, key: str) -> Client:
 
 def _timeout(provider: Provider) -> httpx2.Timeout:
     """`read` is the time between two pieces of data, so it is the idle timeout."""
-    idle_s = provider.idle_timeout_s
+    idle_s = provider.idle_s
     return httpx2.Timeout(connect=CONNECT_S, read=idle_s, write=idle_s, pool=None)
 
 
@@ -206,7 +206,7 @@ def _groq(provider: Provider, key: str) -> Client:
     from pydantic_ai.models.groq import GroqModel
     from pydantic_ai.providers.groq import GroqProvider
 
-    idle_s = provider.idle_timeout_s
+    idle_s = provider.idle_s
     timeout = httpx.Timeout(connect=CONNECT_S, read=idle_s, write=idle_s, pool=None)
     limits = httpx.Limits(max_connections=None, max_keepalive_connections=None)
     transport: AsyncClient = httpx.AsyncClient(limits=limits, timeout=timeout, verify=_trusted())
@@ -235,7 +235,7 @@ def _bedrock(provider: Provider, key: str) -> Client:
             f"models.providers.{provider.name}", "has no region: set the environment variable AWS_REGION"
         )
     config = import_module("botocore.config").Config(
-        read_timeout=provider.idle_timeout_s,
+        read_timeout=provider.idle_s,
         connect_timeout=CONNECT_S,
         retries={"total_max_attempts": 1, "mode": "standard"},
         max_pool_connections=BEDROCK_CONNECTIONS,

@@ -62,7 +62,7 @@ def _of_network(error: Exception, provider: Provider) -> ModelError:
     is_sent = not any(isinstance(cause, _NEVER_OPENED) for cause in causes)
     if is_sent and any(isinstance(cause, _TIMEOUTS) for cause in causes) and not _is_lost(causes):
         return ModelError(
-            Trouble.NETWORK, f"{provider.name} was silent for {provider.idle_timeout_s:g} s (idleTimeout)"
+            Trouble.NETWORK, f"{provider.name} was silent for {provider.idle_s:g} s (idleTimeout)"
         )
     reason = str(causes[-1]) or type(causes[-1]).__name__
     return ModelError(Trouble.NETWORK, f"{provider.name}: {reason}"[:MESSAGE_MAX], is_sent=is_sent)

@@ -159,7 +159,7 @@ def decide_as_read(
 ) -> Tx[Task | None]:
     """`APPROVED: …` or `REJECTED: …` of a session that has read the plan as it is now. None: no such message, or
     there is nothing to decide."""
-    spoken = spoken_verdict(message)
+    spoken = spoken_verdict(message, policy)
     rows = yield "SELECT phase, result, generation FROM tasks WHERE id = ?", (task_id,)
     if spoken is None or not rows:
         return None
@@ -179,10 +179,10 @@ def decide_as_read(
     return (yield from decide(now, policy, task_id, verdict, plan_hash(plan or ""), text, actor))
 
 
-def spoken_verdict(message: str) -> tuple[ev.Verdict, str] | None:
+def spoken_verdict(message: str, policy: Policy) -> tuple[ev.Verdict, str] | None:
     said = message.strip()
     if said.startswith(APPROVED):
         return ev.Verdict.APPROVE, said.removeprefix(APPROVED).strip()
     if said.startswith(REJECTED):
-        return ev.Verdict.REVISE, said.removeprefix(REJECTED).strip()
+        return ev.Verdict(policy.life.on_reject), said.removeprefix(REJECTED).strip()
     return None

@@ -86,7 +86,7 @@ class Approval(Body):
 class Rejection(Body):
     plan_hash: Annotated[str, Field(alias="planHash")]
     reason: str
-    then: Literal["revise", "end"] = "revise"
+    then: Literal["revise", "end"] | None = None
 
 
 class Answering(Body):
@@ -177,8 +177,8 @@ async def approve(ask: Ask[Approval, Query]) -> Reply:
 
 
 async def reject(ask: Ask[Rejection, Query]) -> Reply:
-    """Send the plan of a task back with a reason, or end the task."""
-    body, then = ask.body, Verdict(ask.body.then)
+    """Send the plan of a task back with a reason, or end the task; without `then` what `plan.onReject` says."""
+    body, then = ask.body, None if ask.body.then is None else Verdict(ask.body.then)
     return Reply(await ask.house.desk.reject(ask.caller, ask.target, body.plan_hash, body.reason, then))
 
 
