@@ -31,12 +31,8 @@ async def heard(feed: Feed, after: str) -> list[str]:
     async with feed.watching(watcher) as joined:
         found = [news async for news in feed.since(stream.parse(after), joined)]
         await feed._look()
-        found += taken(watcher)
+        found += watcher.take()
     return [reason(news) for news in found]
-
-
-def taken(watcher: Watcher) -> list[News]:
-    return list(iter(watcher.take, None))
 
 
 def reason(news: News) -> str:
@@ -87,7 +83,7 @@ async def test_line_is_told_once_however_many_come_within_the_time_that_is_read_
             for _ in range(3):
                 await world.child(main)
                 await feed._look()
-            told = [news.cursor for news in taken(watcher)]
+            told = [news.cursor for news in watcher.take()]
             clock.jump(3)
             await world.child(main)
             await feed._look()

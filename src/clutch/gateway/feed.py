@@ -4,17 +4,18 @@ A watcher first gets what happened since its cursor, then everything new, withou
 Where several write to one store, a line may come up behind a cursor that was given already. Whoever comes back with
 that cursor gets it; if the cursor was given by another gateway, with the other lines of those moments once more.
 One who does not read is let go at a bound of bytes and can come back with the last cursor it was given: a slow
-reader never slows anybody else. Nobody watches, nothing is read.
+reader never slows anybody else. Nobody watches, nothing is read. What comes within a moment reaches a watcher together,
+written once for all of them: hundreds may watch.
 """
 
 from __future__ import annotations
 
 import asyncio
 import json
-from collections import OrderedDict, deque
-from collections.abc import AsyncIterator, Sequence
+from collections import OrderedDict
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import chain
 from typing import TYPE_CHECKING, TypeAlias
 
@@ -31,11 +32,13 @@ if TYPE_CHECKING:
 
 BEHIND_BYTES_MAX = 1024 * 1024
 PAUSE_S = 0.05  # between two looks: under load every commit is a change
-SEEN_MAX = 10_000  # lines, beside those within the overlap
+GATHER_S = 0.04  # what one step of a task says comes within it; nobody sees words come in smaller ones
+SEEN_MAX = 1000  # lines, beside those within the overlap: whoever comes back after longer reads them all
 LIVE_NAMES = frozenset({"assistant:text", "assistant:thinking", "tool:start", "tool:end", "usage"})
 
 
 Key: TypeAlias = tuple[str, int | None] | None
+Page: TypeAlias = "Sequence[tuple[Moment, News | None]]"
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,6 +50,12 @@ class News:
     root_id: int | None
     data: str
     cursor: str | None = None
+    written: bytes = field(init=False, repr=False)  #: as a Server-Sent Event
+
+    def __post_init__(self) -> None:
+        place = "" if self.cursor is None else f"id: {self.cursor}\n"
+        text = f"{place}event: {self.name}\ndata: {self.data}\n\n"
+        object.__setattr__(self, "written", text.encode())
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,34 +81,32 @@ class Watcher:
         self.key = (
             ("task", task_id) if task_id is not None else None if root_id is None else ("root", root_id)
         )
-        self._waiting: deque[News] = deque()
+        self._waiting: list[News] = []
         self._bytes = 0
         self.came = asyncio.Event()
         self.is_behind = False
 
     def wants(self, news: News) -> bool:
-        return self.key in _keys(news)
+        return self.key in _keys(news.task_id, news.root_id)
 
     def put(self, news: News) -> None:
-        """Something it wants."""
+        """Something it wants. It is woken a little later, for everything that comes until then."""
         if self.is_behind:
             return
-        self._waiting.append(news)
-        self._bytes += len(news.data)
-        self.is_behind = self._bytes > BEHIND_BYTES_MAX
-        self.came.set()
-
-    def take(self) -> News | None:
         if not self._waiting:
-            self.came.clear()
-            return None
-        news = self._waiting.popleft()
-        self._bytes -= len(news.data)
-        return news
+            asyncio.get_running_loop().call_later(GATHER_S, self.came.set)
+        self._waiting.append(news)
+        self._bytes += len(news.written)
+        self.is_behind = self._bytes > BEHIND_BYTES_MAX
+
+    def take(self) -> Sequence[News]:
+        self.came.clear()
+        taken, self._waiting, self._bytes = self._waiting, [], 0
+        return taken
 
 
-def _keys(news: News) -> Sequence[Key]:
-    return (None, ("root", news.root_id), ("task", news.task_id))
+def _keys(task_id: int, root_id: int | None) -> Sequence[Key]:
+    return (None, ("root", root_id), ("task", task_id))
 
 
 class Feed:
@@ -148,12 +155,14 @@ class Feed:
         place = _a_little_before(cursor) if is_shared else cursor
         given = self._seen.get(cursor)
         told = None if given is None or not given.is_live else given.number
-        while page := await self._read(place):
+        while page := await self._read(place, lambda _: True):
             for moment, news in page:
                 place = moment.cursor
                 if place > joined.place:
                     return
-                if place != cursor and self._is_missing(place, joined, told if place < cursor else 0):
+                if place == cursor or news is None:
+                    continue
+                if self._is_missing(place, joined, told if place < cursor else 0):
                     yield news
 
     def _is_missing(self, place: Cursor, joined: Joined, told: int | None) -> bool:
@@ -182,12 +191,20 @@ class Feed:
             await changes.until(change)
 
     async def _look(self) -> None:
-        place = _a_little_before(self._place)
-        while page := await self._read(place):
+        place, watched = _a_little_before(self._place), frozenset(self._watchers)
+
+        def is_news(one: Moment) -> bool:
+            return one.cursor not in self._seen and not watched.isdisjoint(
+                _keys(one.cursor.task_id, one.root_id)
+            )
+
+        while page := await self._read(place, is_news):
             for moment, news in page:
                 if moment.cursor not in self._seen:
                     self._arrivals += 1
                     self._seen[moment.cursor] = Arrival(self._arrivals, bool(self._watchers))
+                    self._roots[moment.cursor.task_id] = moment.root_id
+                if news is not None:
                     self._publish(news)
             place = page[-1][0].cursor
             self._place = max(self._place, place)
@@ -196,12 +213,12 @@ class Feed:
             self._seen.popitem(last=False)
 
     def _publish(self, news: News) -> None:
-        for key in _keys(news):
+        for key in _keys(news.task_id, news.root_id):
             for watcher in self._watchers.get(key, ()):
                 watcher.put(news)
 
-    async def _read(self, place: Cursor) -> Sequence[tuple[Moment, News]]:
-        return await self._gateway.kit.door.read(_page, place)
+    async def _read(self, place: Cursor, is_wanted: Callable[[Moment], bool]) -> Page:
+        return await self._gateway.kit.door.read(_page, place, is_wanted)
 
     async def _follow_bus(self) -> None:
         bus = self._gateway.kit.bus
@@ -232,11 +249,19 @@ def _a_little_before(place: Cursor) -> Cursor:
     return place._replace(at=max(0.0, place.at - OVERLAP_S))
 
 
-def _page(now: float, place: Cursor) -> Tx[list[tuple[Moment, News]]]:
+def _page(now: float, place: Cursor, is_wanted: Callable[[Moment], bool]) -> Tx[Page]:
+    """Only what is wanted is read as news: most of a page is there because its time is looked at again."""
     moments = yield from stream.after(now, place)
-    shown = yield from views.of(now, sorted({moment.cursor.task_id for moment in moments}))
+    wanted = {one.cursor.task_id for one in moments if is_wanted(one)}
+    shown = yield from views.of(now, sorted(wanted))
     tasks = {view.task_id: objects.task(view) for view in shown}
-    return [(one, _news(one, tasks[one.cursor.task_id])) for one in moments if one.cursor.task_id in tasks]
+    return [
+        (
+            one,
+            _news(one, tasks[one.cursor.task_id]) if one.cursor.task_id in tasks and is_wanted(one) else None,
+        )
+        for one in moments
+    ]
 
 
 def _news(moment: Moment, task: objects.Object) -> News:

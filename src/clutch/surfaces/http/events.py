@@ -10,7 +10,7 @@ from starlette.responses import Response, StreamingResponse
 
 from clutch.core.authority import Scope
 from clutch.gateway import reads
-from clutch.gateway.feed import Feed, News, Watcher
+from clutch.gateway.feed import Feed, Watcher
 from clutch.protocol import stream
 from clutch.surfaces.http.bodies import Body, Query
 from clutch.surfaces.http.routes import Ask, Entry
@@ -36,23 +36,23 @@ async def events(ask: Ask[Body, EventsQuery]) -> Response:
 
 async def _watched(
     feed: Feed, watcher: Watcher, place: stream.Cursor | None, closing: asyncio.Event
-) -> AsyncIterator[str]:
+) -> AsyncIterator[bytes]:
     last = None
     async with feed.watching(watcher) as joined:
-        yield ": here\n\n"
+        yield b": here\n\n"
         if place is not None:
             async for news in feed.since(place, joined):
                 if watcher.wants(news):
                     last = news.cursor
-                    yield _written(news)
+                    yield news.written
         while not closing.is_set() and not watcher.is_behind:
-            while (news_now := watcher.take()) is not None:
-                last = news_now.cursor or last
-                yield _written(news_now)
+            if taken := watcher.take():
+                last = next((news.cursor for news in reversed(taken) if news.cursor), last)
+                yield b"".join([news.written for news in taken])
             if not await _comes(watcher):
-                yield ": ping\n\n"
+                yield b": ping\n\n"
     if watcher.is_behind:
-        yield f"event: gap\ndata: {json.dumps({'cursor': last or str(joined.place)})}\n\n"
+        yield f"event: gap\ndata: {json.dumps({'cursor': last or str(joined.place)})}\n\n".encode()
 
 
 async def _comes(watcher: Watcher) -> bool:
@@ -63,11 +63,6 @@ async def _comes(watcher: Watcher) -> bool:
     except TimeoutError:
         return False
     return True
-
-
-def _written(news: News) -> str:
-    place = "" if news.cursor is None else f"id: {news.cursor}\n"
-    return f"{place}event: {news.name}\ndata: {news.data}\n\n"
 
 
 ENTRIES = (Entry("GET", "/v1/events", Scope.READ, events, query=EventsQuery, media="text/event-stream"),)
