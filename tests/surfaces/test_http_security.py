@@ -8,6 +8,7 @@ import socket
 import stat
 import subprocess
 import sys
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -160,6 +161,22 @@ def test_s6_whoever_says_nothing_is_cut_and_only_so_many_are_held(tmp_path: Path
         for line in lines:
             line.settimeout(HEAD_WITHIN_S + 3)
             assert is_cut(line)
+
+
+def test_s6_many_who_come_at_once_and_speak_are_all_answered(tmp_path: Path) -> None:
+    """A gateway that was busy finds them all at its door, and has read nothing of any of them yet."""
+    with served(tmp_path / "state") as here:
+        here.raw("GET", "/v1/health")
+        come, own = threading.Event(), f"Authorization: Bearer {here.token}"
+        here.loop.call_soon_threadsafe(come.wait)
+        lines = [socket.create_connection(("127.0.0.1", here.port)) for _ in range(2 * SILENT_MAX)]
+        for line in lines:
+            line.sendall(f"GET /v1/health HTTP/1.1\r\nHost: localhost\r\n{own}\r\n\r\n".encode())
+        come.set()
+        for line in lines:
+            line.settimeout(10)
+            assert line.recv(12) == b"HTTP/1.1 200"
+            line.close()
 
 
 def is_cut(line: socket.socket) -> bool:

@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 HEAD_BYTES_MAX = 16 * 1024
 HEAD_WITHIN_S = 3.0
 SILENT_MAX = 32  #: connections that have not sent a request yet
+ROOM_S = 0.25  #: many may come at once: what they have sent is read before anybody is taken for silent
 STOP_S = 2  #: what a request under way gets when the gateway stops
 
 logging.getLogger("uvicorn").addHandler(logging.NullHandler())  # its warnings are about strangers' mistakes
@@ -42,6 +43,9 @@ class PromptProtocol(H11Protocol):
         self.access_log = False  # here and not in the config, which would switch off the host program's own
         self.since = self.loop.time()
         self.loop.call_later(HEAD_WITHIN_S, self.cut_if_silent)
+        self.loop.call_later(ROOM_S, self.make_room)
+
+    def make_room(self) -> None:
         mine = (one for one in self.connections if isinstance(one, PromptProtocol))
         silent = sorted((one for one in mine if one.is_silent), key=PromptProtocol.waited_since)
         if len(silent) > SILENT_MAX:  # the one that has had the most time goes: a newcomer may have a token
