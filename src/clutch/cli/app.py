@@ -1,4 +1,4 @@
-"""The commands and their options. Each loads what it needs when it runs, so that `--help` is quick."""
+"""The commands and their options. Each is made when it is asked for, and loads what it needs when it runs."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from clutch import __version__
 from clutch.cli.acts import acts
 from clutch.cli.configs import beginning, configs
 from clutch.cli.imports import imports
+from clutch.cli.lazily import Lazily
 from clutch.cli.looks import looks
 from clutch.cli.upkeep import upkeep
 from clutch.surfaces.starting import NO_START
@@ -22,18 +23,21 @@ USAGE_SCHEMA = "clutch.usage/1"  #: when it is not even clear which command is m
 ALWAYS_OBJECTS = "demo"  #: the last line of its stdout is an object, whatever happens
 MESSAGE_CHARS_MAX = 300  # enough to recognise what was typed, never the whole of it
 
+demos = typer.Typer()
+
+
+class Words(Lazily):
+    parts = (demos, acts, looks, upkeep, beginning)
+    groups = (("config", configs), ("import", imports))
+
+
 app = typer.Typer(
     name="clutch",
+    cls=Words,
     help="Durable background subagents: spawn them, lose the process, keep the work.",
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
 )
-app.add_typer(acts)
-app.add_typer(looks)
-app.add_typer(upkeep)
-app.add_typer(beginning)
-app.add_typer(configs, name="config")
-app.add_typer(imports, name="import")
 
 
 def run() -> int:
@@ -102,7 +106,7 @@ def clutch(
         raise typer.Exit(USAGE)
 
 
-@app.command()
+@demos.command()
 def demo(
     folder: Annotated[
         str | None, typer.Option("--dir", help="The folder to survey, read-only. Default: this one.")

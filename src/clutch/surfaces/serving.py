@@ -7,6 +7,7 @@ caller knocks, off the event loop. A program that nobody asks anything pays for 
 from __future__ import annotations
 
 import asyncio
+import gc
 import os
 import socket
 from collections.abc import AsyncIterator, Awaitable, Callable
@@ -78,6 +79,7 @@ async def _answer(gateway: Gateway, home: Path, listener: socket.socket) -> None
 def _load() -> Callable[[Gateway, Path, socket.socket], Awaitable[None]]:
     from clutch.surfaces.http.server import answer
 
+    gc.freeze()  # code is never garbage, and whoever looks through all of it stops everybody else meanwhile
     return answer
 
 

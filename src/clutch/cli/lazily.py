@@ -1,0 +1,78 @@
+"""Commands that are made when they are wanted: one of sixty is, and making them all takes longer than most of them run.
+
+Neither is what converts their values loaded before there is something to convert.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import typer
+from typer._coercion import RuntimeParam, TypeDescriptor, build_runtime_param
+from typer.core import TyperArgument, TyperGroup, TyperOption
+from typer.main import get_command_from_info, get_command_name, get_group_from_info
+from typer.models import TyperInfo
+
+_PLAIN: Any = {"pretty_exceptions_short": True, "rich_markup_mode": None}  # as the app has it
+
+
+class Lazily(TyperGroup):
+    """`parts`: whose commands it has; `groups`: those that are commands with commands of their own."""
+
+    parts: tuple[typer.Typer, ...] = ()
+    groups: tuple[tuple[str, typer.Typer], ...] = ()
+
+    def __init__(self, **attributes: Any) -> None:
+        super().__init__(**attributes)
+        makers: dict[str, Callable[[], Any]] = {}
+        for one in (one for part in self.parts for one in part.registered_commands):
+            make = partial(get_command_from_info, one, **_PLAIN)
+            makers[one.name or get_command_name(getattr(one.callback, "__name__", ""))] = make
+        for name, group in self.groups:
+            makers[name] = partial(get_group_from_info, TyperInfo(group), suggest_commands=True, **_PLAIN)
+        self.commands = Commands(makers)  # type: ignore[assignment]  # nobody adds one
+
+
+class Commands(Mapping[str, Any]):
+    def __init__(self, makers: Mapping[str, Callable[[], Any]]) -> None:
+        self._makers = makers
+        self._made: dict[str, Any] = {}
+
+    def __getitem__(self, name: str) -> Any:
+        if name not in self._made:
+            self._made[name] = self._makers[name]()
+        return self._made[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._makers)
+
+    def __len__(self) -> int:
+        return len(self._makers)
+
+
+@dataclass(frozen=True)
+class Converting(RuntimeParam):
+    """What is no text already, and no path, is left to typer and to pydantic, which takes a while to load."""
+
+    descriptor: TypeDescriptor
+
+    def _coerce_value(self, value: Any, param: Any, ctx: Any) -> Any:
+        if type(value) is self.annotation:
+            return value
+        if self.annotation is Path and (not os.path.exists(value) or os.access(value, os.R_OK)):
+            return Path(value)
+        return build_runtime_param(self.descriptor)._coerce_value(value, param=param, ctx=ctx)
+
+
+def _converting(parameter: TyperArgument | TyperOption) -> RuntimeParam:
+    known = parameter.type_descriptor
+    return Converting(known.parameter_info, known.annotation, known)
+
+
+for _kind in (TyperArgument, TyperOption):  # typer has no other place to say so
+    _kind.get_runtime_param = _converting  # type: ignore[method-assign, assignment]
