@@ -1,8 +1,9 @@
 """`load`: many watch and many work, for minutes. What does a spawn take meanwhile, and does memory stay flat?
 
 A gateway in a process of its own has so many roots, each with a few children that are always at work: as one ends, the
-next is spawned over HTTP, and that answer is timed. Each root is watched by several streams of events. Beside it a
-synced write is timed on the same disk, because a spawn cannot be quicker than that.
+next is spawned over HTTP, and that answer is timed. Each root is watched by several streams of events, which another
+process reads. Here is only what is timed, so that nothing else is: `client_lag_p99_ms` says how late this process
+itself was. Beside it a synced write is timed on the same disk, because a spawn cannot be quicker than that.
 """
 
 from __future__ import annotations
@@ -12,7 +13,8 @@ import json
 import os
 import sys
 import time
-from collections.abc import AsyncIterator, Sequence
+from asyncio.subprocess import PIPE, Process
+from collections.abc import AsyncIterator, Awaitable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -20,9 +22,9 @@ from statistics import median
 from tempfile import TemporaryDirectory, TemporaryFile
 from typing import Any, Final
 
-import aiohttp
-
+from benchmarks.load_client import Client
 from benchmarks.load_server import CALLS, RAISED
+from benchmarks.load_watchers import key
 from benchmarks.machine import cpu_s, resident_kb, synced_write_ms
 from benchmarks.places import Place
 from benchmarks.report import Report, Row, at_most, percentile, say
@@ -35,11 +37,8 @@ CHILDREN_PER_ROOT: Final = 4
 CALL_S: Final = 5.0
 SPAWN_TIMES_FSYNC_MAX: Final = 5.0
 SLOPE_KB_PER_MIN_MAX: Final = 512.0  #: of some 150 MB; what a day of it would show is not for ten minutes
-COMING_MAX: Final = (
-    16  #: at the door at once: a gateway holds few connections that have not said anything yet
-)
-ENDINGS: Final = (b"lifecycle:end", b"lifecycle:error")
 FSYNC_EVERY_S: Final = 0.1
+LAG_EVERY_S: Final = 0.02
 RSS_SAMPLES: Final = 60
 WARM_SHARE: Final = 1 / 3  #: of the time: caches fill, and the allocator finds its size
 
@@ -48,8 +47,11 @@ WARM_SHARE: Final = 1 / 3  #: of the time: caches fill, and the allocator finds 
 class Seen:
     spawn_ms: list[float] = field(default_factory=list)
     fsync_ms: list[float] = field(default_factory=list)
+    lag_ms: list[float] = field(default_factory=list)  #: of this process
     cpu_s: float | None = None  #: of the gateway
-    rss_kb: list[tuple[float, int]] = field(default_factory=list)  #: when, how much
+    rss_kb: list[tuple[float, int, int]] = field(
+        default_factory=list
+    )  #: when, after how many spawns, how much
     running: list[int] = field(default_factory=list)
     events: int = 0
     dropped: int = 0
@@ -58,9 +60,13 @@ class Seen:
 @dataclass(frozen=True, slots=True)
 class Load:
     watchers: int
-    children: int
+    roots: int
     seconds: float
     life_s: float  #: of one child, about
+
+    @property
+    def children(self) -> int:
+        return self.roots * CHILDREN_PER_ROOT
 
 
 async def run(
@@ -85,127 +91,113 @@ async def run(
 
 async def _row(watchers: int, seconds: float) -> Row:
     seen, began = Seen(), time.perf_counter()
-    children = max(CHILDREN_PER_ROOT, int(watchers * CHILDREN_PER_WATCHER))
+    call_s = min(CALL_S, seconds / 20)
+    roots = max(1, int(watchers * CHILDREN_PER_WATCHER) // CHILDREN_PER_ROOT)
+    load = Load(watchers, roots, seconds, life_s=call_s * CALLS)
     with TemporaryDirectory(prefix="clutch-load-") as directory:
-        call_s = min(CALL_S, seconds / 20)
-        async with _gateway(Path(directory) / "state", call_s) as (pid, url, token):
-            load = Load(watchers, children, seconds, life_s=call_s * CALLS)
-            await _lean(seen, load, url, token, pid, Path(directory))
-            seen.cpu_s = cpu_s(pid)
-    spawns, syncs = sorted(seen.spawn_ms), sorted(seen.fsync_ms)
+        state = Path(directory) / "state"
+        async with _beside("load_server", "--state", str(state), "--call-s", str(call_s)) as gateway:
+            url = await _line(gateway)
+            await _lean(seen, load, url, state, gateway.pid)
+            seen.cpu_s = cpu_s(gateway.pid)
     running = int(median(seen.running)) if seen.running else 0
-    why = None if spawns and syncs and running else "nothing ran, or nothing was measured"
+    why = None if seen.spawn_ms and seen.fsync_ms and running else "nothing ran, or nothing was measured"
     figures: dict[str, Any] = {
         "watchers": watchers,
         "running": running,
-        "spawns": len(spawns),
+        "spawns": len(seen.spawn_ms),
         "events_heard": seen.events,
-        "spawn_p50_ms": round(percentile(spawns, 0.5), 3) if spawns else None,
-        "spawn_p99_ms": round(percentile(spawns, 0.99), 3) if spawns else None,
-        "fsync_p99_ms": round(percentile(syncs, 0.99), 3) if syncs else None,
-        "rss_mb": [round(kb / 1024, 1) for _, kb in seen.rss_kb],
-        "rss_slope_kb_per_min": round(_slope_kb_per_min(seen.rss_kb), 1),
+        "spawn_p50_ms": _at(seen.spawn_ms, 0.5),
+        "spawn_p99_ms": _at(seen.spawn_ms, 0.99),
+        "fsync_p50_ms": _at(seen.fsync_ms, 0.5),
+        "fsync_p99_ms": _at(seen.fsync_ms, 0.99),
+        "client_lag_p99_ms": _at(seen.lag_ms, 0.99),
+        "rss_mb": [round(kb / 1024, 1) for _, _, kb in seen.rss_kb],
+        "rss_slope_kb_per_min": round(60 * _slope([(at, kb) for at, _, kb in seen.rss_kb]), 1),
+        "rss_slope_kb_per_task": round(_slope([(spawns, kb) for _, spawns, kb in seen.rss_kb]), 3),
         "dropped_watchers": seen.dropped,
     }
     took = round(time.perf_counter() - began, 3)
     return Row("load", "clutch", "sqlite", watchers, 0, why is None, seen.cpu_s, took, figures, why)
 
 
+def _at(values: list[float], share: float) -> float | None:
+    return round(percentile(sorted(values), share), 3) if values else None
+
+
 @asynccontextmanager
-async def _gateway(state: Path, call_s: float) -> AsyncIterator[tuple[int, str, str]]:
-    process = await asyncio.create_subprocess_exec(
-        sys.executable, "-m", "benchmarks.load_server", "--state", str(state), "--call-s", str(call_s),
-        stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE,
-    )  # fmt: skip
-    assert process.stdin is not None, "it was asked for"
-    assert process.stdout is not None, "it was asked for"
+async def _beside(module: str, *arguments: str) -> AsyncIterator[Process]:
+    """It works until its stdin is closed."""
+    command = (sys.executable, "-m", f"benchmarks.{module}", *arguments)
+    process = await asyncio.create_subprocess_exec(*command, stdin=PIPE, stdout=PIPE)
     try:
-        url = (await process.stdout.readline()).decode().strip()
-        yield process.pid, url, read_token(state / "token")
+        yield process
     finally:
+        assert process.stdin is not None, "it was asked for"
         process.stdin.close()
         await process.wait()
 
 
-async def _lean(seen: Seen, load: Load, url: str, token: str, pid: int, place: Path) -> None:
-    roots = max(1, load.children // CHILDREN_PER_ROOT)
-    ended: list[asyncio.Queue[str]] = [asyncio.Queue() for _ in range(roots)]
-    headers = {"Authorization": f"Bearer {token}"}
-    connector = aiohttp.TCPConnector(limit=0, keepalive_timeout=1)  # a server lets idle ones go after 5 s
-    patience = aiohttp.ClientTimeout(total=None, sock_connect=60)
-    door = asyncio.Semaphore(COMING_MAX)
-    async with aiohttp.ClientSession(url, headers=headers, connector=connector, timeout=patience) as client:
-        for root in range(roots):  # so that there is something to watch
-            async with client.post(f"/v1/sessions/{_key(root)}/messages", json={"text": "hello"}) as said:
-                said.raise_for_status()
-        work = [
-            _watch(seen, client, door, number % roots, ended[number % roots] if number < roots else None)
-            for number in range(load.watchers)
+async def _line(process: Process) -> str:
+    assert process.stdout is not None, "it was asked for"
+    return (await process.stdout.readline()).decode().strip()
+
+
+async def _lean(seen: Seen, load: Load, url: str, state: Path, pid: int) -> None:
+    client = Client(url, read_token(state / "token"))
+    for root in range(load.roots):  # so that there is something to watch
+        await client.ask("POST", f"/v1/sessions/{key(root)}/messages", {"text": "hello"})
+    told = ("--state", str(state), "--url", url)
+    sizes = ("--watchers", str(load.watchers), "--roots", str(load.roots))
+    async with _beside("load_watchers", *told, *sizes) as watchers:
+        await _line(watchers)
+        ended: list[asyncio.Queue[None]] = [asyncio.Queue() for _ in range(load.roots)]
+        work: list[Awaitable[None]] = [
+            _employ(seen, client, number % load.roots, ended, load.life_s * number / load.children, load)
+            for number in range(load.children)
         ]
-        children = roots * CHILDREN_PER_ROOT
-        work += [
-            _employ(
-                seen, client, number % roots, ended[number % roots], load.life_s * number / children, load
-            )
-            for number in range(children)
-        ]
-        work += [_sync(seen, place), _weigh(seen, client, pid, load.seconds)]
-        tasks = [asyncio.create_task(one) for one in work]
-        done, left = await asyncio.wait(tasks, timeout=load.seconds, return_when=asyncio.FIRST_EXCEPTION)
-        for task in left:
-            task.cancel()
-        await asyncio.gather(*left, return_exceptions=True)
-        for task in done:
-            task.result()
+        work += [_sync(seen, state.parent), _lag(seen), _weigh(seen, client, pid, load.seconds)]
+        listening = asyncio.create_task(_listen(seen, watchers, ended))
+        await _for(load.seconds, [asyncio.ensure_future(one) for one in work])
+        assert watchers.stdin is not None, "it was asked for"
+        watchers.stdin.close()
+        await listening
+    client.close()
 
 
-def _key(root: int) -> str:
-    return f"agent:main:chat:load-{root}"
+async def _for(seconds: float, tasks: Sequence[asyncio.Future[None]]) -> None:
+    done, left = await asyncio.wait(tasks, timeout=seconds, return_when=asyncio.FIRST_EXCEPTION)
+    for task in left:
+        task.cancel()
+    await asyncio.gather(*left, return_exceptions=True)
+    for task in done:
+        task.result()
 
 
-async def _watch(
-    seen: Seen,
-    client: aiohttp.ClientSession,
-    door: asyncio.Semaphore,
-    root: int,
-    ended: asyncio.Queue[str] | None,
-) -> None:
-    """`ended`: the first of each root says which of its children have."""
-    async with door:
-        stream = await client.get("/v1/events", params={"root": _key(root)})
-    async with stream:
-        stream.raise_for_status()
-        name = b""
-        async for line in stream.content:
-            if line.startswith(b"event: "):
-                name = line[7:].strip()
-                seen.events += 1
-            elif ended is not None and line.startswith(b"data: ") and name.startswith(ENDINGS):
-                ended.put_nowait(json.loads(line[6:])["taskId"])
-    seen.dropped += 1
+async def _listen(seen: Seen, watchers: Process, ended: Sequence[asyncio.Queue[None]]) -> None:
+    """Which root has one child less; at the end what there was."""
+    while line := await _line(watchers):
+        if line.isdigit():
+            ended[int(line)].put_nowait(None)
+        else:
+            said = json.loads(line)
+            seen.events, seen.dropped = said["events"], said["dropped"]
 
 
 async def _employ(
-    seen: Seen,
-    client: aiohttp.ClientSession,
-    root: int,
-    ended: asyncio.Queue[str],
-    after_s: float,
-    load: Load,
+    seen: Seen, client: Client, root: int, ended: Sequence[asyncio.Queue[None]], after_s: float, load: Load
 ) -> None:
     """One child after the other; whoever of the root ends makes room for the next. They do not begin all at once."""
     began_at, number = time.monotonic(), 0
     await asyncio.sleep(after_s)
     while True:
         number += 1
-        body = {"task": f"load-child {number}", "requester": _key(root)}
+        body = {"task": f"load-child {number}", "requester": key(root)}
         began = time.perf_counter()
-        async with client.post("/v1/tasks", json=body) as said:
-            said.raise_for_status()
-            await said.read()
+        await client.ask("POST", "/v1/tasks", body)
         if time.monotonic() - began_at >= load.life_s:
             seen.spawn_ms.append((time.perf_counter() - began) * 1000)
-        await ended.get()
+        await ended[root].get()
 
 
 async def _sync(seen: Seen, place: Path) -> None:
@@ -216,20 +208,24 @@ async def _sync(seen: Seen, place: Path) -> None:
             await asyncio.sleep(FSYNC_EVERY_S)
 
 
-async def _weigh(seen: Seen, client: aiohttp.ClientSession, pid: int, seconds: float) -> None:
+async def _lag(seen: Seen) -> None:
+    while True:
+        began = time.perf_counter()
+        await asyncio.sleep(LAG_EVERY_S)
+        seen.lag_ms.append((time.perf_counter() - began - LAG_EVERY_S) * 1000)
+
+
+async def _weigh(seen: Seen, client: Client, pid: int, seconds: float) -> None:
     while True:
         await asyncio.sleep(seconds / RSS_SAMPLES)
-        seen.rss_kb.append((time.monotonic(), resident_kb(pid)))
-        async with client.get("/v1/health") as said:
-            seen.running.append((await said.json())["running"])
+        seen.rss_kb.append((time.monotonic(), len(seen.spawn_ms), resident_kb(pid)))
+        seen.running.append((await client.ask("GET", "/v1/health"))["running"])
 
 
-def _slope_kb_per_min(samples: Sequence[tuple[float, int]]) -> float:
+def _slope(samples: Sequence[tuple[float, int]]) -> float:
     """Of the line nearest to all samples after the warm-up."""
     warm = samples[int(len(samples) * WARM_SHARE) :]
-    if len(warm) < 2:
-        return 0.0
-    mean_at = sum(at for at, _ in warm) / len(warm)
-    mean_kb = sum(kb for _, kb in warm) / len(warm)
-    spread = sum((at - mean_at) ** 2 for at, _ in warm)
-    return 60 * sum((at - mean_at) * (kb - mean_kb) for at, kb in warm) / spread
+    mean_x = sum(x for x, _ in warm) / max(1, len(warm))
+    mean_y = sum(y for _, y in warm) / max(1, len(warm))
+    spread = sum((x - mean_x) ** 2 for x, _ in warm)
+    return sum((x - mean_x) * (y - mean_y) for x, y in warm) / spread if spread else 0.0

@@ -9,8 +9,10 @@ import argparse
 import asyncio
 import sys
 from pathlib import Path
+from random import Random
 from typing import Final
 
+from clutch.cli import keep_what_is_loaded
 from clutch.core.messages import Answer, Call, Input, Results, Usage
 from clutch.core.model import Lane
 from clutch.core.policy import Limits, Policy, Serving, Work
@@ -33,13 +35,14 @@ class Patient:
 
     def __init__(self, call_s: float) -> None:
         self._call_s = call_s
+        self._random = Random(1)
 
     async def ask(self, request: ModelRequest, on_delta: OnDelta) -> Answer:
         used = Usage(input=400, output=40)
         told = [message.text for message in request.transcript if isinstance(message, Input)]
         if not any("load-child" in text for text in told[:1]):
             return Answer("noted", model="load", usage=used)
-        await asyncio.sleep(self._call_s)
+        await asyncio.sleep(self._call_s * self._random.uniform(0.5, 1.5))  # no two models take the same time
         on_delta(Delta(DeltaKind.TEXT, "a few words "))
         done = sum(isinstance(message, Results) for message in request.transcript)
         if done + 1 < CALLS:
@@ -70,4 +73,5 @@ if __name__ == "__main__":
     parser.add_argument("--state", type=Path, required=True)
     parser.add_argument("--call-s", type=float, required=True)
     given = parser.parse_args()
+    keep_what_is_loaded()  # as `clutch serve` does
     asyncio.run(serve(given.state, given.call_s))
