@@ -91,7 +91,7 @@ class Talk:
     async def live(self, watcher: Watcher) -> list[tuple[int, str]]:
         """The pieces that have come since, and of which run; an empty one: a tool was called."""
         came = []
-        while (news := watcher.take()) is not None:
+        for news in watcher.take():
             data = json.loads(news.data)
             run_id = keys.parse_run_id(data.get("runId", "")) or 0
             if news.name in ("assistant:text", "tool:start") and await self.answering.is_of(run_id):
