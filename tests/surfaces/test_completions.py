@@ -6,6 +6,9 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
+from pathlib import Path
 
 import openai
 import pytest
@@ -56,11 +59,13 @@ def door(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
         yield here
 
 
+def speaking(door: Served) -> OpenAI:
+    return OpenAI(base_url=f"{door.clutch.url}/v1", api_key=door.token, max_retries=0, timeout=PATIENCE_S)
+
+
 @pytest.fixture
 def client(door: Served) -> Iterator[OpenAI]:
-    with OpenAI(
-        base_url=f"{door.clutch.url}/v1", api_key=door.token, max_retries=0, timeout=PATIENCE_S
-    ) as made:
+    with speaking(door) as made:
         yield made
 
 
@@ -163,3 +168,21 @@ def test_what_is_wrong_is_said_in_its_words(door: Served, client: OpenAI) -> Non
         client.chat.completions.create(model="main", messages=words("hello"), user="../x", stream=True)
     with pytest.raises(openai.AuthenticationError):
         client.with_options(api_key="wrong").models.list()
+
+
+def test_who_waits_when_the_gateway_stops_is_told_to_come_back(tmp_path: Path) -> None:
+    """And finds the answer with the next one, under its key."""
+    key = {"Idempotency-Key": "k"}
+    with ThreadPoolExecutor(1) as pool, ExitStack() as stack:
+        with served(tmp_path / "state", Agent(), FAST) as here:
+            client = stack.enter_context(speaking(here))
+            waiting = pool.submit(
+                client.chat.completions.create, model="main", messages=words("delegate"), extra_headers=key
+            )
+            here.run(asyncio.wait_for(here.models.is_working.wait(), PATIENCE_S))
+        with pytest.raises(openai.InternalServerError, match="same key"):
+            waiting.result(PATIENCE_S)
+    with served(tmp_path / "state", Agent(), FAST) as there, speaking(there) as client:
+        there.let_go()
+        said = client.chat.completions.create(model="main", messages=words("delegate"), extra_headers=key)
+        assert said.choices[0].message.content == "The child has found it."
