@@ -29,10 +29,8 @@ from clutch.core.targets import (
     CANDIDATES_MAX,
     Ambiguous,
     Candidate,
-    Current,
     FullKey,
-    Last,
-    Main,
+    Keyword,
     Numbered,
     RunRef,
     TaskRef,
@@ -160,7 +158,7 @@ def test_rows_made_one_after_the_other_differ_in_their_first_digit(start: int) -
 @pytest.mark.parametrize(
     ("text", "target"),
     [
-        (" last ", Last()), ("main", Main()), ("current", Current()), ("Last", Words("Last")),
+        (" last ", Keyword.LAST), ("main", Keyword.MAIN), ("current", Keyword.CURRENT), ("Last", Words("Last")),
         ("3", Numbered(3, "3")),
         ("#12", Numbered(12, "#12")), ("007", Numbered(7, "007")), ("t_7f", TaskRef(7 + 15 * 32)),
         ("r_1", RunRef(1)),

@@ -23,7 +23,7 @@ from clutch.engine.dispatcher import Worker
 from clutch.engine.ids import BlockIds
 from clutch.engine.kit import Kit
 from clutch.ports import Delta, DeltaKind, ModelRequest, OnDelta, ToolContext
-from clutch.protocol import letters, queries, sessions, tasks
+from clutch.protocol import letters, queries, sessions, task_rows
 from clutch.protocol.spawn import rights_text
 from clutch.store.door import Door, Row, Tx
 from clutch.tools.box import Tools
@@ -217,8 +217,8 @@ class House:
         return await self.door.read(_select, sql, *parameters)
 
     async def task(self, label: str) -> Task:
-        (row,) = await self.rows(f"SELECT {tasks.COLUMNS} FROM tasks WHERE label = ?", label)  # noqa: S608
-        return tasks.from_row(row)
+        (row,) = await self.rows(f"SELECT {task_rows.COLUMNS} FROM tasks WHERE label = ?", label)  # noqa: S608
+        return task_rows.from_row(row)
 
     async def inputs(self, session_id: int) -> list[str]:
         said = await self.door.read(queries.transcript, session_id)

@@ -17,7 +17,7 @@ from clutch.core.context import view
 from clutch.core.messages import Answer, Call, Entry, Input, Message, Result, Results, Usage
 from clutch.core.model import LetterKind, Phase, Task
 from clutch.core.policy import Policy
-from clutch.protocol import inbox, letters, preparing, queries, sessions, tasks, turns, workers
+from clutch.protocol import inbox, letters, preparing, queries, sessions, task_rows, turns, workers
 from clutch.protocol.spawn import Accepted, Order, rights_text, spawn
 from clutch.protocol.turns import Begun, Boundary
 from clutch.protocol.workers import Claimed
@@ -328,8 +328,8 @@ class World:
         return value
 
     async def task(self, task_id: int) -> Task:
-        (row,) = await self.rows(f"SELECT {tasks.COLUMNS} FROM tasks WHERE id = ?", task_id)  # noqa: S608
-        return tasks.from_row(row)
+        (row,) = await self.rows(f"SELECT {task_rows.COLUMNS} FROM tasks WHERE id = ?", task_id)  # noqa: S608
+        return task_rows.from_row(row)
 
     async def phase(self, task_id: int) -> tuple[Phase, str]:
         task = await self.task(task_id)

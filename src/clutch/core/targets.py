@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from enum import StrEnum
 from typing import assert_never
 
 from clutch.core import keys
@@ -41,19 +42,12 @@ class Numbered:
     text: str  # as typed: `007` may also be the beginning of a label
 
 
-@dataclass(frozen=True, slots=True)
-class Last:
-    pass
+class Keyword(StrEnum):
+    """What depends on who types it."""
 
-
-@dataclass(frozen=True, slots=True)
-class Main:
-    pass
-
-
-@dataclass(frozen=True, slots=True)
-class Current:
-    pass
+    LAST = "last"
+    MAIN = "main"
+    CURRENT = "current"
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,14 +57,13 @@ class Words:
     text: str
 
 
-Target = FullKey | TaskRef | RunRef | Numbered | Last | Main | Current | Words
+Target = FullKey | TaskRef | RunRef | Numbered | Keyword | Words
 
 # What no database keeps, and so nobody is called: NUL, and half a surrogate pair.
 _NOBODYS = re.compile("[\x00\ud800-\udfff]")
 
 # Longer numbers than anybody was ever shown are words; int() of a very long one would raise.
 _NUMBERED = re.compile(r"#?([0-9]{1,9})")
-_KEYWORDS: Mapping[str, Target] = {"last": Last(), "main": Main(), "current": Current()}
 
 
 def parse_target(text: str) -> Target:
@@ -84,7 +77,7 @@ def parse_target(text: str) -> Target:
         return RunRef(run)
     if numbered := _NUMBERED.fullmatch(text):
         return Numbered(int(numbered[1]), text)
-    return _KEYWORDS.get(text, Words(text))
+    return Keyword(text) if text in set(Keyword) else Words(text)
 
 
 # --- targets: what was meant ------------------------------------------------------------------------------
@@ -154,12 +147,8 @@ def target_text(target: Target) -> str:
             return keys.run_id(number)
         case Numbered(_, text) | Words(text):
             return text
-        case Last():
-            return "last"
-        case Main():
-            return "main"
-        case Current():
-            return "current"
+        case Keyword():
+            return target.value
         case _:
             assert_never(target)
 
@@ -178,11 +167,11 @@ def _exactly(target: Target, viewpoint: Viewpoint) -> _Test:
             return lambda candidate: candidate.run_id == number
         case Numbered(number, _):
             return _task_is(viewpoint.numbering.get(number))
-        case Last():
+        case Keyword.LAST:
             return _task_is(viewpoint.last_task_id)
-        case Main():
+        case Keyword.MAIN:
             return _key_is(viewpoint.main_key)
-        case Current():
+        case Keyword.CURRENT:
             return _key_is(viewpoint.current_key)
         case Words(_):
             return _nothing

@@ -158,39 +158,26 @@ def mentioned(files: Sequence[str], count: int = 3) -> str:
     return f"{names} and {len(files) - count} more" if len(files) > count else names or "none"
 
 
-# --- markers ----------------------------------------------------------------------------------------------
+# --- searches: one round, and what was hit is reported ------------------------------------------------------
+
+
+def _searching(searches: Callable[[Order], list[Call]], hits_are: str) -> Question:
+    def findings(order: Order, evidence: Evidence) -> list[Finding]:
+        return _hits(searches(order), evidence)
+
+    def summary(order: Order, evidence: Evidence) -> str:
+        hits = findings(order, evidence)
+        return f"{len(hits)} {hits_are}, in {mentioned(files_in(hits))}"
+
+    return Question(searches, _nothing, findings, summary)
 
 
 def _marker_searches(_: Order) -> list[Call]:
     return [Call("search", {"pattern": pattern, "limit": 12, "per_file": 3}) for pattern in _MARKERS]
 
 
-def _markers(order: Order, evidence: Evidence) -> list[Finding]:
-    return _hits(_marker_searches(order), evidence)
-
-
-def _markers_summary(order: Order, evidence: Evidence) -> str:
-    hits = _markers(order, evidence)
-    return f"{len(hits)} lines with a marker of unfinished work, in {mentioned(files_in(hits))}"
-
-
-# --- references -------------------------------------------------------------------------------------------
-
-
 def _reference_searches(_: Order) -> list[Call]:
     return [Call("search", {"pattern": pattern, "limit": 10, "per_file": 1}) for pattern in _REFERENCES]
-
-
-def _references(order: Order, evidence: Evidence) -> list[Finding]:
-    return _hits(_reference_searches(order), evidence)
-
-
-def _references_summary(order: Order, evidence: Evidence) -> str:
-    hits = _references(order, evidence)
-    return f"{len(hits)} lines that point elsewhere, in {mentioned(files_in(hits))}"
-
-
-# --- outline ----------------------------------------------------------------------------------------------
 
 
 def _outline_searches(order: Order) -> list[Call]:
@@ -203,13 +190,9 @@ def _outline_searches(order: Order) -> list[Call]:
     ]
 
 
-def _outline(order: Order, evidence: Evidence) -> list[Finding]:
-    return _hits(_outline_searches(order), evidence)
-
-
-def _outline_summary(order: Order, evidence: Evidence) -> str:
-    hits = _outline(order, evidence)
-    return f"{len(hits)} headings and definitions, in {mentioned(files_in(hits))}"
+_MARKED = _searching(_marker_searches, "lines with a marker of unfinished work")
+_OUTLINE = _searching(_outline_searches, "headings and definitions")
+_POINTING = _searching(_reference_searches, "lines that point elsewhere")
 
 
 # --- sizes ------------------------------------------------------------------------------------------------
@@ -285,17 +268,19 @@ def _all_searches(order: Order) -> list[Call]:
 
 
 def _everything(order: Order, evidence: Evidence) -> list[Finding]:
-    return _unique([*_markers(order, evidence), *_outline(order, evidence), *_sizes(order, evidence)])
+    return _unique(
+        [*_MARKED.findings(order, evidence), *_OUTLINE.findings(order, evidence), *_sizes(order, evidence)]
+    )
 
 
 def _everything_summary(order: Order, evidence: Evidence) -> str:
-    return f"{_markers_summary(order, evidence)}; {_sizes_summary(order, evidence)}"
+    return f"{_MARKED.summary(order, evidence)}; {_sizes_summary(order, evidence)}"
 
 
 QUESTIONS: Mapping[str, Question] = {
-    "markers": Question(_marker_searches, _nothing, _markers, _markers_summary),
-    "outline": Question(_outline_searches, _nothing, _outline, _outline_summary),
-    "references": Question(_reference_searches, _nothing, _references, _references_summary),
+    "markers": _MARKED,
+    "outline": _OUTLINE,
+    "references": _POINTING,
     "sizes": Question(_size_calls, _largest_files, _sizes, _sizes_summary),
     "reading": Question(_look_at_places, _ends_of_files, _reading, _reading_summary),
     "alone": Question(_all_searches, _largest_files, _everything, _everything_summary),

@@ -19,7 +19,7 @@ from clutch.core.lifecycle import step
 from clutch.core.messages import Answer, Message
 from clutch.core.model import Delivery, Lane, LetterKind, LetterState, Outcome, Path, SessionId, Task, TaskId
 from clutch.core.policy import Policy
-from clutch.protocol import letters, sessions, tasks
+from clutch.protocol import letters, sessions, task_rows
 from clutch.protocol.sessions import ParentRow
 from clutch.store.door import HINT, Many, Row, Tx
 
@@ -32,8 +32,8 @@ _INSERT_SESSION = (
     " VALUES(?, ?, ?, ?, ?, ?, ?, ?, 1, ?, ?, ?, ?, ?, 1, ?, ?, ?)"
 )
 _INSERT_TASK = (
-    f"INSERT INTO tasks({tasks.COLUMNS}, root_id, depth, spawn_order, idem, label, task, spec, created_at, result_sha,"
-    f" evidence, retained) VALUES({', '.join('?' * (len(Task._fields) + 10))}, 0)"
+    f"INSERT INTO tasks({task_rows.COLUMNS}, root_id, depth, spawn_order, idem, label, task, spec, created_at,"
+    f" result_sha, evidence, retained) VALUES({', '.join('?' * (len(Task._fields) + 10))}, 0)"
 )
 _INSERT_LETTER = (
     "INSERT INTO inbox(session_id, idem, kind, silent, body, route, task_id, generation, bubbled_from, late, at,"
@@ -142,11 +142,11 @@ def _insert(now: float, policy: Policy, record: Record, top: ParentRow, parent: 
     yield (
         _INSERT_TASK,
         (
-            *tasks.to_row(task), top.id, parent.depth + 1, _FIRST_ORDER + record.task_id, record.key, record.label,
-            record.task, "{}", record.created_at, tasks.result_sha(task), evidence,
+            *task_rows.to_row(task), top.id, parent.depth + 1, _FIRST_ORDER + record.task_id, record.key, record.label,
+            record.task, "{}", record.created_at, task_rows.result_sha(task), evidence,
         ),
     )  # fmt: skip
-    yield tasks.INSERT_EVENT, Many(lines)
+    yield task_rows.INSERT_EVENT, Many(lines)
     yield from _history(record)
     yield from _letter(now, record, task, top, parent)
 
@@ -158,7 +158,7 @@ def _life(policy: Policy, record: Record, requester_id: int) -> tuple[Task, list
     lines: list[Row] = []
     for event in _events(record):
         before, (task, moves, _) = task, step(task, event, policy)
-        lines += tasks.event_rows(event.at, before, moves, ACTOR)
+        lines += task_rows.event_rows(event.at, before, moves, ACTOR)
     return task, lines
 
 

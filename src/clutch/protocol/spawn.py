@@ -22,7 +22,7 @@ from clutch.core.messages import Message
 from clutch.core.model import Lane, LetterKind, Phase, Plan, SessionId, Task, TaskId, Thinking, Workspace
 from clutch.core.policy import Limits, Policy
 from clutch.protocol import context as stored
-from clutch.protocol import hooks, hops, sessions, tasks, usage
+from clutch.protocol import hooks, hops, sessions, task_rows, usage
 from clutch.protocol.sessions import IS_WORKING, WORKING_PHASES, ParentRow, Stale
 from clutch.store.door import HINT, Many, Tx
 
@@ -37,7 +37,7 @@ _EVICTABLE = (
     " LIMIT ?) c"
 )
 _INSERT_TASK = (
-    f"INSERT INTO tasks({tasks.COLUMNS}, root_id, depth, spawn_order, idem, label, task, spec, created_at)"
+    f"INSERT INTO tasks({task_rows.COLUMNS}, root_id, depth, spawn_order, idem, label, task, spec, created_at)"
     f" VALUES({', '.join('?' * 32)})"
 )
 
@@ -318,14 +318,14 @@ def _insert(now: float, policy: Policy, parent: ParentRow, children: Sequence[_C
     )
     yield (
         _INSERT_TASK,
-        Many((*tasks.to_row(child.born.task), *_contract(now, parent, child)) for child in children),
+        Many((*task_rows.to_row(child.born.task), *_contract(now, parent, child)) for child in children),
     )
     yield (
-        tasks.INSERT_EVENT,
+        task_rows.INSERT_EVENT,
         Many(
             row
             for child in children
-            for row in tasks.event_rows(now, _unborn(child.born.task), child.born.moves, "clutch")
+            for row in task_rows.event_rows(now, _unborn(child.born.task), child.born.moves, "clutch")
         ),
     )
     yield (

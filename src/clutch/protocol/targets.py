@@ -93,11 +93,11 @@ def _viewpoint(target: targets.Target, who: Standpoint) -> Tx[Viewpoint]:
                 (who.viewer, number),
             )
             return Viewpoint(numbering={number: rows[0][0]} if rows else {})
-        case targets.Last():
+        case targets.Keyword.LAST:
             return Viewpoint(last_task_id=(yield from _last(who.session_id)))
-        case targets.Main():
+        case targets.Keyword.MAIN:
             return Viewpoint(main_key=str(keys.main_key(who.agent_id)))
-        case targets.Current() if who.session_id is not None:
+        case targets.Keyword.CURRENT if who.session_id is not None:
             rows = yield "SELECT key FROM sessions WHERE id = ?", (who.session_id,)
             return Viewpoint(current_key=rows[0][0] if rows else None)
         case _:

@@ -2,12 +2,8 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Mapping, Sequence
-from functools import cache
-from itertools import compress
-from operator import is_not
-from typing import Any, assert_never
+from typing import assert_never
 
 from clutch.core import effects as fx
 from clutch.core import events as ev
@@ -15,30 +11,23 @@ from clutch.core import messages
 from clutch.core.authority import Role
 from clutch.core.evidence import WRITING_TOOLS, Evidence, files_touched, stop_reason
 from clutch.core.keys import task_id
-from clutch.core.lifecycle import Move, Step, step
-from clutch.core.model import Delivery, LetterKind, Outcome, Phase, Plan, Task
+from clutch.core.lifecycle import Step, step
+from clutch.core.model import LetterKind, Phase, Task
 from clutch.core.policy import Policy
 from clutch.core.wording import undelivered_line, wrap_up_note
-from clutch.protocol import bindings, hooks, letters, outbox, sessions, usage
+from clutch.protocol import bindings, hooks, letters, outbox, sessions, task_rows, usage
 from clutch.protocol.redacting import redact_open
 from clutch.protocol.sessions import IS_WORKING, SessionRow
 from clutch.protocol.usage import Fate
 from clutch.store.door import HINT, Many, Row, Tx
 
-COLUMNS = (
-    "id, requester_id, timeout_s, expects_completion, has_cleanup, seq, phase, reason, generation, outcome, error,"
-    " result, fallback, delivery, delivery_reason, attempts, plan, plan_round, wake_at, deadline_at, clock_left_s,"
-    " started_at, ended_at, stays"
-)
-_CONTRACT = 5  # the columns that are fixed at spawn
-_SIZE = len(Task._fields)
-_LOAD_ONE = f"SELECT {COLUMNS} FROM tasks WHERE id = ? {{lock}}"  # noqa: S608 (constant columns)
-_LOAD = f"SELECT {COLUMNS} FROM tasks WHERE id {{any}} ORDER BY id {{lock}}"  # noqa: S608 (as above)
+_LOAD_ONE = f"SELECT {task_rows.COLUMNS} FROM tasks WHERE id = ? {{lock}}"  # noqa: S608 (constant columns)
+_LOAD = f"SELECT {task_rows.COLUMNS} FROM tasks WHERE id {{any}} ORDER BY id {{lock}}"  # noqa: S608 (as above)
 #: What can fix the outcome. With these the task is loaded together with what the ledger knows of its work.
 _ENDING = (ev.Ended, ev.Failed, ev.Killed, ev.Woke, ev.Decided)
 _WRITES = "name IN ('" + "', '".join(WRITING_TOOLS) + "')"
 _LOAD_WITH_LEDGER = (
-    f"SELECT {COLUMNS}, (SELECT COUNT(*) FROM calls c WHERE c.session_id = tasks.id AND c.seq > ?),"  # noqa: S608
+    f"SELECT {task_rows.COLUMNS}, (SELECT COUNT(*) FROM calls c WHERE c.session_id = tasks.id AND c.seq > ?),"  # noqa: S608
     f" (SELECT COUNT(*) FROM calls c WHERE c.session_id = tasks.id AND c.seq > ? AND {_WRITES}),"
     " (SELECT COUNT(*) FROM tasks k WHERE k.requester_id = tasks.id AND k.delivery = 'delivered')"
     " FROM tasks WHERE id = ? {lock}"
@@ -50,50 +39,18 @@ _WRITTEN_WITH = (
 )
 _STILL_OUT = f"SELECT label FROM tasks WHERE requester_id = ? AND {IS_WORKING} ORDER BY spawn_order, id"  # noqa: S608
 SUPERSEDED = "superseded"  #: a run that is stopped for a new instruction: its tools get a moment
-INSERT_EVENT = (
-    "INSERT INTO events(task_id, seq, at, actor, from_phase, to_phase, reason, generation, outcome)"
-    " VALUES(?, ?, ?, ?, ?, ?, ?, ?, ?)"
-)
-
-
-# Looked up, not called: calling an enum costs ten times as much.
-_PHASES = {phase.value: phase for phase in Phase}
-_OUTCOMES = {None if outcome is None else outcome.value: outcome for outcome in (None, *Outcome)}
-_DELIVERIES = {delivery.value: delivery for delivery in Delivery}
-_PLANS = {plan.value: plan for plan in Plan}
-
-
-def from_row(row: Sequence[Any]) -> Task:
-    (
-        task_id, requester_id, timeout_s, expects_completion, has_cleanup, seq, phase, reason, generation, outcome,
-        error, result, fallback, delivery, delivery_reason, attempts, plan, plan_round, wake_at,
-        deadline_at, clock_left_s, started_at, ended_at, stays,
-    ) = row  # fmt: skip
-    return Task(
-        task_id, requester_id, timeout_s, bool(expects_completion), bool(has_cleanup), seq, _PHASES[phase], reason,
-        generation, _OUTCOMES[outcome], error, result, fallback, _DELIVERIES[delivery], delivery_reason, attempts,
-        _PLANS[plan], plan_round, wake_at, deadline_at, clock_left_s, started_at, ended_at, bool(stays),
-    )  # fmt: skip
-
-
-def to_row(task: Task) -> Row:
-    """In the order of COLUMNS, which is that of the fields."""
-    return (
-        task.id, task.requester_id, task.timeout_s, int(task.expects_completion), int(task.has_cleanup),
-        *task[_CONTRACT:],
-    )  # fmt: skip
 
 
 def load_one(task_id: int) -> Tx[Task]:
     """Locked: a task row is also written by whoever takes or answers its letter."""
     rows = yield _LOAD_ONE, (task_id,)
-    return from_row(rows[0])
+    return task_rows.from_row(rows[0])
 
 
 def load(task_ids: Sequence[int]) -> Tx[list[Task]]:
     """Locked, as above."""
     rows = yield _LOAD, (list(task_ids),)
-    return [from_row(row) for row in rows]
+    return [task_rows.from_row(row) for row in rows]
 
 
 def record(
@@ -103,7 +60,7 @@ def record(
     ledger: Row = ()
     if isinstance(event, _ENDING):
         rows = yield _LOAD_WITH_LEDGER, (session.base, session.base, session.id)
-        task, ledger = from_row(rows[0][:_SIZE]), rows[0][_SIZE:]
+        task, ledger = task_rows.from_row(rows[0][: task_rows.SIZE]), rows[0][task_rows.SIZE :]
     else:
         task = yield from load_one(session.id)
     result = step(task, event, policy)
@@ -160,43 +117,13 @@ def _write(
     lines = Many()
     for before, (task, moves, _) in results:
         if task is not before:
-            sql, row = _update(before, task, evidence)
+            sql, row = task_rows.update(before, task, evidence)
             updates.setdefault(sql, Many()).append(row)
-            lines += event_rows(now, before, moves, actor)
+            lines += task_rows.event_rows(now, before, moves, actor)
     for sql, rows in updates.items():
         yield sql, rows
     if lines:
-        yield INSERT_EVENT, lines
-
-
-def _update(before: Task, task: Task, evidence: str | None) -> tuple[str, Row]:
-    """Only what is new: most of a row stays as it is, and with it most of its indexes."""
-    is_new = list(map(is_not, before, task))
-    names, row = tuple(compress(Task._fields, is_new)), list(compress(task, is_new))
-    if task.result is not before.result:
-        names, row = (*names, "result_sha"), [*row, result_sha(task)]
-    if evidence is not None:
-        names, row = (*names, "evidence"), [*row, evidence]
-    return _update_text(names), (*row, task.id)
-
-
-@cache  # a handful: one for every way a step can change a task
-def _update_text(names: tuple[str, ...]) -> str:
-    return f"UPDATE tasks SET {', '.join(f'{name} = ?' for name in names)} WHERE id = ?"  # noqa: S608 (our own names)
-
-
-def event_rows(now: float, before: Task, moves: Sequence[Move], actor: str) -> list[Row]:
-    return [
-        (
-            before.id, before.seq + number, now, actor, move.from_phase, move.to_phase, move.reason, move.generation,
-            move.outcome,
-        )
-        for number, move in enumerate(moves, start=1)
-    ]  # fmt: skip
-
-
-def result_sha(task: Task) -> str | None:
-    return None if task.result is None else hashlib.sha256(task.result.encode()).hexdigest()
+        yield task_rows.INSERT_EVENT, lines
 
 
 def _apply(now: float, policy: Policy, session: SessionRow, task: Task, effect: fx.Effect) -> Tx[None]:
@@ -281,7 +208,7 @@ def unmake(now: float, task_id: int, why: str) -> Tx[None]:
         yield f"DELETE FROM {table} WHERE {column} = ?", (task_id,)  # noqa: S608 (constant words)
     yield "DELETE FROM purses WHERE name = ?", (f"task:{task_id}",)
     yield (
-        INSERT_EVENT,
+        task_rows.INSERT_EVENT,
         (task_id, 1, now, "clutch", Phase.SPAWNING, Phase.SPAWNING, f"spawn-failed: {why[:200]}", 1, None),
     )
 

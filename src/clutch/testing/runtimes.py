@@ -34,7 +34,7 @@ from clutch.engine.dispatcher import Worker
 from clutch.engine.ids import BlockIds
 from clutch.engine.kit import Kit
 from clutch.ports import Runtime, RuntimeJob
-from clutch.protocol import control, sessions, tasks
+from clutch.protocol import control, sessions, task_rows
 from clutch.protocol.spawn import Accepted, Order, rights_text, spawn
 from clutch.store.door import Row, Tx
 from clutch.store.sqlite import SqliteStore
@@ -348,8 +348,8 @@ def _rows(now: float, sql: str, *parameters: Any) -> Tx[list[Row]]:
 
 def _task(now: float, task_id: int) -> Tx[Task]:
     del now
-    rows = yield f"SELECT {tasks.COLUMNS} FROM tasks WHERE id = ?", (task_id,)  # noqa: S608 (constant columns)
-    return tasks.from_row(rows[0])
+    rows = yield f"SELECT {task_rows.COLUMNS} FROM tasks WHERE id = ?", (task_id,)  # noqa: S608 (constant columns)
+    return task_rows.from_row(rows[0])
 
 
 @asynccontextmanager

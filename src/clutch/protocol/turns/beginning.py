@@ -46,26 +46,15 @@ def begin(
 
 
 def _go_on(now: float, policy: Policy, session: SessionRow) -> Tx[Begun | None]:
-    rows = yield (
-        "SELECT parked_until, crashes, failures, progress_head FROM runs WHERE id = ?",
-        (session.run_id,),
-    )
-    parked_until, *counted = rows[0]
     run_id = session.run_id or 0
+    rows = yield "SELECT parked_until, crashes, failures, progress_head FROM runs WHERE id = ?", (run_id,)
+    parked_until, *counted = rows[0]
     if parked_until is not None:
         yield "UPDATE runs SET parked_until = NULL WHERE id = ?", (run_id,)
         event: ev.Event = ev.Started(now)
+    elif not (yield from _take_over(now, policy, session, runs.Counters(*counted))):
+        return None
     else:
-        counters = runs.taken_over(runs.Counters(*counted), session.head)
-        if runs.is_crash_loop(counters, policy.life):
-            yield from usage.give_up(now, policy, session, Fate.UNKNOWN)
-            text = yield from leaving.partial(session.id, run_id)
-            yield from endings.end(now, policy, session, "crash loop", text, is_final=True)
-            return None
-        yield (
-            "UPDATE runs SET crashes = ?, failures = ?, progress_head = ? WHERE id = ?",
-            (counters.crashes, counters.failures, counters.progress_head, run_id),
-        )
         lost_s = max(0.0, now - (session.progress_at or now))
         event = ev.Resumed(now, lost_s, step=session.head - session.base)
     if session.is_task:
@@ -85,6 +74,18 @@ def _go_on(now: float, policy: Policy, session: SessionRow) -> Tx[Begun | None]:
     return Begun(
         run_id, session.head, session.base, session.depth, not is_answered, bool(rows), senders, is_answered
     )
+
+
+def _take_over(now: float, policy: Policy, session: SessionRow, counted: runs.Counters) -> Tx[bool]:
+    """From an owner that died. False: too many have died of it, and the run has ended."""
+    run_id, counters = session.run_id or 0, runs.taken_over(counted, session.head)
+    if runs.is_crash_loop(counters, policy.life):
+        yield from usage.give_up(now, policy, session, Fate.UNKNOWN)
+        text = yield from leaving.partial(session.id, run_id)
+        yield from endings.end(now, policy, session, "crash loop", text, is_final=True)
+        return False
+    yield from writing.count(run_id, counters)
+    return True
 
 
 def _open_run(now: float, policy: Policy, session: SessionRow, run_id: int, nonce: str) -> Tx[Begun | None]:

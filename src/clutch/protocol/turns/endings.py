@@ -120,11 +120,7 @@ def stumble(
     if isinstance(decision, runs.GiveUp):
         text = yield from leaving.partial(session_id, run_id)
         return (yield from end(now, policy, session, decision.error, text, is_final=False))
-    counters = decision.counters
-    yield (
-        "UPDATE runs SET crashes = ?, failures = ?, progress_head = ? WHERE id = ?",
-        (counters.crashes, counters.failures, counters.progress_head, run_id),
-    )
+    yield from writing.count(run_id, decision.counters)
     if session.is_task:
         yield from tasks.record(now, policy, session, ev.Parked(now, decision.reason))
     yield from writing.release(now, policy, session, parked_until=decision.until)

@@ -9,6 +9,7 @@ from clutch.core import events as ev
 from clutch.core import messages
 from clutch.core.messages import Answer, Message
 from clutch.core.policy import Policy
+from clutch.core.runs import Counters
 from clutch.protocol import context, sessions, taking, tasks, usage
 from clutch.protocol.sessions import SessionRow, StepRow
 from clutch.protocol.usage import Fate
@@ -50,6 +51,13 @@ def foresee(now: float, policy: Policy, session: StepRow, run_id: int) -> Tx[Non
     """With a budget the call must be reserved, which takes a transaction of its own."""
     if not usage.is_budgeted(policy, session.purses):
         yield from usage.foresee(now, session.id, run_id, session.model or policy.model_of(session.agent_id))
+
+
+def count(run_id: int, counters: Counters) -> Tx[None]:
+    yield (
+        "UPDATE runs SET crashes = ?, failures = ?, progress_head = ? WHERE id = ?",
+        (counters.crashes, counters.failures, counters.progress_head, run_id),
+    )
 
 
 def end_run(now: float, session: SessionRow, run_id: int, reason: str) -> Tx[None]:

@@ -307,7 +307,7 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     _mutant(
         "timeline_has_gaps",
-        "tasks.event_rows",
+        "task_rows.event_rows",
         "T10",
         STORMS,
         _timeline_forgotten,
