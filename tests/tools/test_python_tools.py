@@ -18,6 +18,7 @@ from pydantic import BaseModel, Field
 
 from clutch.errors import InvalidInput
 from clutch.ports import ToolContext, ToolFailed
+from clutch.tools import python
 from clutch.tools.box import Tools
 
 if TYPE_CHECKING:
@@ -291,6 +292,30 @@ async def test_a_thread_that_was_given_up_keeps_its_seat_until_it_ends() -> None
             except ToolFailed:
                 continue
     assert runs == [1, 1]
+
+
+async def test_a_thread_is_used_again_and_ends_when_nobody_needs_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    waiting: list[Any] = []
+    monkeypatch.setattr(python, "_idle", waiting)
+    used: list[threading.Thread] = []
+
+    def remember() -> str:
+        """x"""
+        used.append(threading.current_thread())
+        return ""
+
+    tools = one_tool(remember)
+    for _ in range(3):
+        await tools.run("remember", {}, CONTEXT)
+        while not waiting:  # noqa: ASYNC110 - a thread tells nobody that it waits
+            await asyncio.sleep(0)
+    monkeypatch.setattr(python, "IDLE_S", 0.01)
+    await tools.run("remember", {}, CONTEXT)
+    assert len(set(used)) == 1
+    used[0].join(10)
+    assert (used[0].is_alive(), waiting) == (False, [])
+    await tools.run("remember", {}, CONTEXT)
+    assert used[-1] is not used[0]
 
 
 @pytest.mark.parametrize("is_async", [True, False])

@@ -16,6 +16,8 @@ import threading
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
+from functools import partial
+from queue import Empty, SimpleQueue
 from typing import Any, TypeVar, get_type_hints
 from weakref import WeakKeyDictionary
 
@@ -28,6 +30,7 @@ from clutch.ports import ToolContext, ToolFailed
 from clutch.tools.arguments import Arguments
 
 THREADS_MAX = 32  # of one tool that set no limit of its own
+IDLE_S = 10.0  # before a thread that has nothing to do ends
 
 T = TypeVar("T")
 Call = Callable[[Any, ToolContext], Awaitable[str]]
@@ -72,11 +75,37 @@ class Threads:
             with contextlib.suppress(RuntimeError):  # the loop is closed: nobody is left to hear it
                 loop.call_soon_threadsafe(finish, value, error)
 
-        threading.Thread(target=contextvars.copy_context().run, args=(work,), daemon=True).start()
+        _in_thread(partial(contextvars.copy_context().run, work))
         value, error = await done
         if error is not None:
             raise error
         return value  # type: ignore[return-value]  # a value without an error is what the function returned
+
+
+_idle: list[SimpleQueue[Callable[[], None]]] = []  #: one for each thread that waits
+
+
+def _in_thread(work: Callable[[], None]) -> None:
+    """In one that waits, if there is any: whoever starts one stands still until it runs, and the event loop with it."""
+    try:
+        inbox = _idle.pop()
+    except IndexError:
+        inbox = SimpleQueue()
+        threading.Thread(target=_serve, args=(inbox,), daemon=True).start()
+    inbox.put(work)
+
+
+def _serve(inbox: SimpleQueue[Callable[[], None]]) -> None:
+    while True:
+        try:
+            inbox.get(timeout=IDLE_S)()
+        except Empty:
+            try:
+                _idle.remove(inbox)
+            except ValueError:
+                continue  # it was taken at this moment, and something comes
+            return
+        _idle.append(inbox)
 
 
 def _outcome(function: Callable[[], T]) -> tuple[T | None, Exception | None]:
