@@ -58,7 +58,7 @@ async def test_known_key_is_answered_even_when_no_slot_is_free(world: World, mai
     first = await world.ask_child(main, idem="again")
     limited(world, children_max=1)
     assert isinstance(await world.ask_child(main, idem="other"), Refused)
-    assert await world.ask_child(main, idem="again") == replace(first, is_new=False)  # type: ignore[arg-type]
+    assert await world.ask_child(main, idem="again") == first._replace(is_new=False)  # type: ignore[union-attr]
 
 
 async def test_same_key_of_another_requester_is_another_task(world: World, main: int) -> None:

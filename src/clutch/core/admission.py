@@ -95,6 +95,7 @@ class Census:
     retained: int = 0  #: active + finished-not-removed of this requester
     evictable: int = 0  #: of those, delivered ones that may leave the quota
     undelivered: int = 0  #: dead letters of the root
+    repeated: int = 0  #: of those that are wanted now: there are such tasks already
     configured_agents: frozenset[str] = frozenset()
 
 

@@ -73,7 +73,7 @@ async def _brought_about(
     phase = await _left_to_others(kit, answer.task_id)
     if phase is None:
         return (await again([named_anew(kit, wanted)]))[0]
-    return STILL_SPAWNING if phase is Phase.SPAWNING else replace(answer, is_spawning=False)
+    return STILL_SPAWNING if phase is Phase.SPAWNING else answer._replace(is_spawning=False)
 
 
 async def _left_to_others(kit: Kit, task_id: int) -> Phase | None:
@@ -109,7 +109,7 @@ async def _prepared(kit: Kit, wanted: Order, answer: Accepted) -> Spawned:
     if not is_wanted:
         await drop(kit, [answer.task_id])
         return "the spawn was given up before its files were made"
-    return replace(answer, warnings=(*answer.warnings, *said.warnings)) if said.warnings else answer
+    return answer._replace(warnings=(*answer.warnings, *said.warnings)) if said.warnings else answer
 
 
 async def _side_work(kit: Kit, wanted: Order, answer: Accepted) -> str | None:

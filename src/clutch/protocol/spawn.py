@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from decimal import Decimal
 from functools import lru_cache
+from typing import NamedTuple
 
 from clutch.core import admission, authority, budget, choosing, context, keys, messages, wording
 from clutch.core.admission import Census, Context, Refused, SpawnRequest
@@ -30,7 +31,8 @@ _COUNT = (
     f"SELECT (SELECT COUNT(*) FROM tasks WHERE requester_id = ? AND {IS_WORKING}),"  # noqa: S608 (constant words)
     f" (SELECT COUNT(*) FROM (SELECT 1 FROM tasks WHERE root_id = ? AND {IS_WORKING} LIMIT ?) a),"
     " (SELECT COUNT(*) FROM (SELECT 1 FROM tasks WHERE requester_id = ? AND retained = 1 LIMIT ?) b),"
-    " (SELECT COUNT(*) FROM (SELECT 1 FROM tasks WHERE root_id = ? AND delivery = 'undelivered' LIMIT ?) d)"
+    " (SELECT COUNT(*) FROM (SELECT 1 FROM tasks WHERE root_id = ? AND delivery = 'undelivered' LIMIT ?) d),"
+    " (SELECT COUNT(*) FROM tasks WHERE requester_id = ? AND idem {any})"
 )
 _EVICTABLE = (
     "SELECT COUNT(*) FROM (SELECT 1 FROM tasks WHERE requester_id = ? AND retained = 1 AND phase = 'completed'"
@@ -56,8 +58,7 @@ class Order:
     place: int  #: among the calls of its answer
 
 
-@dataclass(frozen=True, slots=True)
-class Accepted:
+class Accepted(NamedTuple):
     task_id: int
     session_key: str
     label: str
@@ -71,8 +72,7 @@ class Accepted:
     is_dry: bool = False  #: it would have been accepted; there is no such task
 
 
-@dataclass(frozen=True, slots=True)
-class _Child:
+class _Child(NamedTuple):
     order: Order
     admitted: admission.Admitted
     key: str
@@ -94,8 +94,9 @@ def spawn(
     if parent is None or (fence is not None and (parent.owner is None or parent.fence != fence)):
         raise Stale(f"session {session_id} is owned by somebody else now")
     limits = policy.limits_of(parent.agent_id)
-    known = yield from _known(session_id, orders)
-    counted = yield from census(parent, limits, choosing.known_agents(policy), len(orders))
+    idems = [order.idem for order in orders]
+    counted = yield from census(parent, limits, choosing.known_agents(policy), idems)
+    known = (yield from _known(session_id, idems)) if counted.repeated else {}
     answers: list[Accepted | Refused] = []
     children: list[_Child] = []
     for order in orders:
@@ -115,7 +116,7 @@ def spawn(
         if not order.request.dry_run:
             children.append(child)
             if order.request.digest:  # somebody may use a key twice in one answer
-                known[order.idem] = (replace(accepted, is_new=False), order.request.digest)
+                known[order.idem] = (accepted._replace(is_new=False), order.request.digest)
     if children:
         yield from _insert(now, policy, parent, children)
     return answers
@@ -161,12 +162,12 @@ def _forked(policy: Policy, parent: ParentRow, agent_id: str) -> Tx[Sequence[Mes
     return context.forked(said, parent.base, policy.context.fork_bytes_max)
 
 
-def _known(session_id: int, orders: Sequence[Order]) -> Tx[dict[str, tuple[Accepted, str]]]:
+def _known(session_id: int, idems: list[str]) -> Tx[dict[str, tuple[Accepted, str]]]:
     """What there is of these keys, and what was asked for under each."""
     rows = yield (
         "SELECT t.idem, t.id, s.key, t.label, t.phase, s.workspace, s.model, s.thinking, t.spec FROM tasks t"
         " LEFT JOIN sessions s ON s.id = t.id WHERE t.requester_id = ? AND t.idem {any}",
-        (session_id, [order.idem for order in orders]),
+        (session_id, idems),
     )
     return {idem: _found(*row) for idem, *row in rows}
 
@@ -188,20 +189,20 @@ def _found(
     return found, asked.get("digest", "")
 
 
-def census(parent: ParentRow, limits: Limits, agents: frozenset[str], wanted: int = 1) -> Tx[Census]:
+def census(parent: ParentRow, limits: Limits, agents: frozenset[str], idems: list[str]) -> Tx[Census]:
     """Counted from the rows, under the lock; nothing is counted further than its limit.
 
-    What could leave the quota is only counted where `wanted` more would not fit into it."""
+    `idems`: the keys of what is wanted. What could leave the quota is only counted where it would not fit into it."""
     rows = yield (
         _COUNT,
         (
             parent.id, parent.root_id, limits.descendants_max, parent.id, limits.retained_max, parent.root_id,
-            max(1, limits.undelivered_max),
+            max(1, limits.undelivered_max), parent.id, idems,
         ),
     )  # fmt: skip
-    children, descendants, retained, undelivered = rows[0]
+    children, descendants, retained, undelivered, repeated = rows[0]
     evictable = 0
-    if retained + wanted > limits.retained_max:
+    if retained + max(1, len(idems)) > limits.retained_max:
         evictable = int((yield _EVICTABLE, (parent.id, limits.retained_max))[0][0])
     depth_max = min(limits.depth_max, authority.from_text(parent.rights).depth_max)
     if depth_max > parent.depth + 1:
@@ -216,6 +217,7 @@ def census(parent: ParentRow, limits: Limits, agents: frozenset[str], wanted: in
         retained=retained,
         evictable=evictable,
         undelivered=undelivered,
+        repeated=repeated,
         configured_agents=agents,
     )
 
@@ -272,11 +274,11 @@ def _child(
         purse = yield from _purse(parent, request)
         if isinstance(purse, Refused):
             return purse
-        child = replace(child, purse=purse)
+        child = child._replace(purse=purse)
     if policy.peers.enabled:
-        child = replace(child, hops=(yield from hops.of_run(parent)))
+        child = child._replace(hops=(yield from hops.of_run(parent)))
     if request.context is Context.FORK:
-        child = replace(child, forked=(yield from _forked(policy, parent, agent_id)))
+        child = child._replace(forked=(yield from _forked(policy, parent, agent_id)))
     return child
 
 

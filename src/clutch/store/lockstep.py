@@ -53,7 +53,7 @@ class Group(NamedTuple):
 class Lockstep:
     def __init__(self, starts: Sequence[Start], now: float) -> None:
         self.outcomes = [Outcome() for _ in starts]
-        self._rounds = 0
+        self._rounds, self._was_apart = 0, False
         self._single: defaultdict[str, list[Operation]] = defaultdict(list)
         self._many: defaultdict[str, list[Operation]] = defaultdict(list)
         begun: list[Operation] = []
@@ -77,8 +77,10 @@ class Lockstep:
         groups += [Group(sql, True, operations) for sql, operations in self._many.items()]
         self._single, self._many = defaultdict(list), defaultdict(list)
         self._rounds += 1
-        for group in groups:
-            group.operations.sort(key=_NUMBER)
+        if self._was_apart:  # several groups went on one after the other, so they stand in their order
+            for group in groups:
+                group.operations.sort(key=_NUMBER)
+        self._was_apart = len(groups) > 1
         groups.sort(key=_WHICH)
         return groups
 

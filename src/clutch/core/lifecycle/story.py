@@ -6,6 +6,7 @@ a line in the timeline that changes nothing.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 from clutch.core import effects as fx
@@ -74,19 +75,32 @@ class Story:
         before = self.task
         if (before.phase, phase) not in EDGES:
             raise AssertionError(f"no edge {before.phase} → {phase} (task {before.id}, {reason})")
-        self.task = after = before._replace(phase=phase, reason=reason, seq=before.seq + 1, **changes)
+        changes |= {"phase": phase, "reason": reason, "seq": before.seq + 1}
+        self.task = after = _changed(before, changes)
         self.moves.append(Move(before.phase, phase, reason, after.generation, after.outcome))
 
     def note(self, reason: str, **changes: Any) -> None:
         before = self.task
-        self.task = after = before._replace(seq=before.seq + 1, **changes)
+        changes["seq"] = before.seq + 1
+        self.task = after = _changed(before, changes)
         self.moves.append(Move(before.phase, before.phase, reason, after.generation, after.outcome))
 
     def change(self, **changes: Any) -> None:
-        self.task = self.task._replace(**changes)
+        self.task = _changed(self.task, changes)
 
     def do(self, *effects: fx.Effect) -> None:
         self.effects.extend(effects)
 
     def done(self) -> Step:
         return Step(self.task, tuple(self.moves), tuple(self.effects))
+
+
+_PLACES = {name: place for place, name in enumerate(Task._fields)}
+
+
+def _changed(task: Task, changes: Mapping[str, Any]) -> Task:
+    """What `_replace` does, which asks all fields whether they are meant."""
+    values = list(task)
+    for name, value in changes.items():
+        values[_PLACES[name]] = value
+    return Task._make(values)

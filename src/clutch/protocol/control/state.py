@@ -76,7 +76,7 @@ def must_fit(
     `is_known`: its record was never let go, so only the counts of those at work can refuse it."""
     if requester is None:
         return
-    counted = yield from census(requester, policy.limits, frozenset({requester.agent_id}))
+    counted = yield from census(requester, policy.limits, frozenset({requester.agent_id}), [])
     if is_known:
         counted = replace(counted, is_closed=False, retained=0, undelivered=0)
     verdict = admit(SpawnRequest(words, agent_id=requester.agent_id), counted, policy.limits)
