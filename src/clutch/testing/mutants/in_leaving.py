@@ -9,7 +9,7 @@ from clutch.core.model import Delivery
 from clutch.store.door import Statement, Tx
 from clutch.testing.mutants.planting import STORMS, Mutant
 from clutch.testing.mutants.planting import mutant_of as _mutant
-from clutch.testing.mutants.tamper import tampered
+from clutch.testing.mutants.tamper import answering_only, tampered
 
 
 def _dead_letters_deleted(removal: Any) -> tuple[Any, ...]:
@@ -45,6 +45,14 @@ def _on_the_old_shelf(is_stripped: Any) -> tuple[Any, ...]:
 
 
 MUTANTS: tuple[Mutant, ...] = (
+    _mutant(
+        "old_shelves_stay",
+        "preparing.unwanted_files",
+        "T14",
+        ("tidy",),
+        lambda unwanted_files: (answering_only(unwanted_files, []),),
+        "nobody removes what a task left when it began anew",
+    ),
     Mutant(
         "works_again_on_the_old_shelf",
         ("clutch.core.cleaning.is_stripped",),

@@ -171,9 +171,9 @@ class Witness:
         for task_id in self._directories:
             rows = self._disk.query("SELECT 1 FROM tasks WHERE id = ?", task_id)
             self._judge("T14", None if rows else f"files are left of {task_id}, whose spawn was undone")
-        for task_id, _ in self._files:
-            rows = self._disk.query("SELECT 1 FROM tasks WHERE id = ?", task_id)
-            self._judge("T14", None if rows else f"files are left of {task_id}, whose spawn was undone")
+        for shelf in self._files:
+            rows = self._disk.query("SELECT 1 FROM tasks WHERE id = ? AND shelf = ?", *shelf)
+            self._judge("T14", None if rows else f"files are left on {shelf}, which no task uses")
         for session_id, asked in self._asked.items():
             ((rows,),) = self._disk.query("SELECT COUNT(*) FROM usage WHERE session_id = ?", session_id)
             self._judge(
