@@ -192,7 +192,7 @@ MUTANTS = (
         "deadline_without_owner",
         (f"{LIFE}.waking.alarm_rings",),
         frozenset({"T6"}),
-        ("crash", "storm"),
+        ("sick", "deep", "crash"),
         _rings_for_nobody,
         "a run times out while nobody works on it",
     ),
