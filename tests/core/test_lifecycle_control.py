@@ -276,7 +276,7 @@ def test_decision_counts_only_while_a_plan_awaits_it(verdict: ev.Verdict) -> Non
 
 @pytest.mark.scenario(209)
 @pytest.mark.parametrize(("how", "keeps"), [("retry", False), ("continue", True)])
-@pytest.mark.parametrize("name", ["completed", "completed_giveup"])
+@pytest.mark.parametrize("name", ["completed", "completed_giveup", "announcing", "missing"])
 def test_finished_task_gets_a_new_generation_that_is_announced_once(name: str, how: str, keeps: bool) -> None:
     story = in_every_phase()[name].then(ev.Again(50, how))
     assert (story.phase, story.task.generation, story.task.outcome) == (Phase.QUEUED, 2, None)
@@ -285,10 +285,19 @@ def test_finished_task_gets_a_new_generation_that_is_announced_once(name: str, h
     assert (ended.effects, ended.task.result) == ((fx.Close(), fx.Announce(2)), "more")
 
 
-@pytest.mark.parametrize("name", [*UNENDED, "announcing", "missing", "cleanup_pending"])
+@pytest.mark.parametrize("name", [*UNENDED, "cleanup_pending"])
 def test_unfinished_task_is_not_started_again(name: str) -> None:
     before = in_every_phase()[name]
     assert before.then(ev.Again(9, "retry")).task == before.task
+
+
+@pytest.mark.parametrize("how", ["retry", "continue"])
+@pytest.mark.parametrize(
+    "late", [delivered(11), refused(12), ev.Unheard(11, 1), ev.RequesterKilled(11), ev.RequesterGone(11)]
+)
+def test_what_becomes_of_an_overtaken_letter_does_not_touch_the_new_run(how: str, late: ev.Event) -> None:
+    again = announcing().then(ev.Again(10, how))
+    assert again.then(late).task == again.task
 
 
 # ---- cleanup -----------------------------------------------------------------------------------------

@@ -467,6 +467,43 @@ async def test_unfinished_task_cannot_be_run_again(world: World, main: int, how:
         await again(world, task, how)
 
 
+@pytest.mark.parametrize("how", ["retry", "continue"])
+async def test_result_that_waits_to_be_read_is_overtaken_by_the_new_run(
+    world: World, main: int, how: str
+) -> None:
+    task = await world.child(main)
+    await world.end(task, "first result")
+    assert (await again(world, task, how)).generation == 2
+    await world.end(task, "second result")
+    await world.live()
+    said = "".join(await world.inputs(main))
+    assert (said.count("first result"), said.count("second result")) == (0, 1)
+
+
+@pytest.mark.parametrize("reader_fails", [False, True])
+async def test_result_that_is_being_read_is_told_and_so_is_that_of_the_new_run(
+    world: World, main: int, reader_fails: bool
+) -> None:
+    task = await world.child(main)
+    await world.end(task, "first result")
+    world.clock.advance(2)
+    reader = await world.start(main)
+    assert (await again(world, task, "continue", "more")).phase is Phase.QUEUED
+    await world.end(task, "second result")
+    await (reader.fail() if reader_fails else reader.finish("told"))
+    await world.live()
+    said = "".join(await world.inputs(main))
+    assert (said.count("first result"), said.count("second result")) == (1, 1)
+    assert ((await world.task(task)).phase, (await world.task(task)).generation) == (Phase.COMPLETED, 2)
+
+
+async def test_removal_is_refused_until_the_requester_has_heard(world: World, main: int) -> None:
+    task = await world.child(main)
+    await world.end(task, "first result")
+    with pytest.raises(NotPossible, match="as soon as its requester has heard"):
+        await world.door.alone(control.remove, world.policy, task, "person")
+
+
 async def test_new_run_passes_admission_like_a_spawn(world: World, main: int) -> None:
     task = await finished(world, main)
     world.policy = replace(world.policy, limits=replace(world.policy.limits, children_max=1))

@@ -28,7 +28,7 @@ from clutch.errors import InvalidInput
 from clutch.surfaces.client import Client, Declined, session_path, task_path
 
 WAIT_STEP_S = 50.0  #: one request; a wait is as many of them as it takes
-SLACK_S = 15.0  #: beyond what the gateway was asked to wait
+SLACK_S = 45.0  #: beyond what the gateway was asked to wait; some verbs give a task a moment of their own accord
 
 
 def verb(

@@ -7,6 +7,7 @@ one guard, with the caller that the door has made.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import time
 from collections.abc import Mapping
 from enum import StrEnum
@@ -33,6 +34,7 @@ if TYPE_CHECKING:
 
 PAUSE_S = 0.05  # between two looks: under load every commit is a change
 DONE = (Phase.COMPLETED, Phase.COMPLETED_GIVEUP)
+PUT_AWAY = frozenset({Phase.CLEANUP_PENDING})
 
 
 class Until(StrEnum):
@@ -81,13 +83,26 @@ class Desk:
 
     async def retry(self, caller: Caller, target: str, text: str, key: str | None = None) -> Object:
         number = await self._number(caller, target)
+        await self._moved_on(number, PUT_AWAY)
         await self._verbs.retry(caller, number, text, key)
         return await self._started_again(number)
 
     async def continue_(self, caller: Caller, target: str, text: str, key: str | None = None) -> Object:
         number = await self._number(caller, target)
+        await self._moved_on(number, PUT_AWAY)
         await self._verbs.continue_(caller, number, text, key)
         return await self._started_again(number)
+
+    async def _moved_on(self, number: int, moving: frozenset[Phase]) -> None:
+        """A moment for what a task that has ended is about to do by itself; what then stands in the way is said."""
+        door, changes = self._gateway.kit.door, self._gateway.kit.changes
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(self._gateway.kit.policy.control.send_wait_s):
+                while True:
+                    change = changes.next_change
+                    if (await door.read(reads.known, number))["phase"] not in moving:
+                        return
+                    await changes.until(change)
 
     async def _started_again(self, number: int) -> Object:
         """In the words of a spawn. The new run has its id when it begins."""
@@ -112,7 +127,9 @@ class Desk:
         }
 
     async def remove(self, caller: Caller, target: str) -> Object:
-        return await self._task((await self._verbs.remove(caller, await self._number(caller, target))).id)
+        number = await self._number(caller, target)
+        await self._moved_on(number, PUT_AWAY | {Phase.ANNOUNCING})
+        return await self._task((await self._verbs.remove(caller, number)).id)
 
     async def redeliver(self, caller: Caller, target: str) -> Object:
         return await self._task((await self._verbs.redeliver(caller, await self._number(caller, target))).id)

@@ -8,7 +8,7 @@ from clutch.core import effects as fx
 from clutch.core import events as ev
 from clutch.core.hooks import Hook
 from clutch.core.lifecycle import running
-from clutch.core.lifecycle.story import Story
+from clutch.core.lifecycle.story import Story, has_letter
 from clutch.core.model import FINISHED, Delivery, Phase, Task
 
 DAY_S = 86_400.0
@@ -80,8 +80,10 @@ def cleanup_failed(story: Story, event: ev.CleanupFailed) -> None:
 
 
 def again(story: Story, how: str) -> None:
-    """Not before what its last life left is gone: whoever removes that does not look again."""
-    if story.task.phase in FINISHED and not awaits_cleanup(story.task):
+    """Whoever has the result in hand need not wait until others have heard it: what is not told yet is overtaken. But
+    not before what its last life left is gone: whoever removes that does not look again."""
+    is_over = story.task.phase in FINISHED and not awaits_cleanup(story.task)
+    if is_over or has_letter(story.task):
         running.new_generation(story, how, plan_round=0)
         running.make_room(story)
         story.do(fx.Open(keep_transcript=how != "retry"), fx.Schedule())

@@ -47,6 +47,13 @@ DESCENDANTS = "descendants-active"
 MISSING = "missing-requester"
 
 
+def has_letter(task: Task) -> bool:
+    """It has ended, and its requester has still to hear of it."""
+    return task.phase is Phase.ANNOUNCING or (
+        task.phase is Phase.ANNOUNCE_DEFERRED and task.reason == MISSING
+    )
+
+
 class Move(NamedTuple):
     """One line of the timeline. Generation and outcome are those after the move, so that a log re-reduces."""
 

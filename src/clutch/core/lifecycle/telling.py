@@ -5,8 +5,8 @@ from __future__ import annotations
 from clutch.core import effects as fx
 from clutch.core import events as ev
 from clutch.core.lifecycle import after
-from clutch.core.lifecycle.story import MISSING, Story
-from clutch.core.model import Delivery, Phase, Task
+from clutch.core.lifecycle.story import MISSING, Story, has_letter
+from clutch.core.model import Delivery, Phase
 
 DROPPED = "dropped"
 
@@ -22,12 +22,6 @@ def unheard(story: Story, event: ev.Unheard) -> None:
     if event.generation == story.task.generation and has_letter(story.task):
         tellable(story)
         after.clean(story, "sent, but no answer heard", delivery=Delivery.UNSURE, delivery_reason="unsure")
-
-
-def has_letter(task: Task) -> bool:
-    return task.phase is Phase.ANNOUNCING or (
-        task.phase is Phase.ANNOUNCE_DEFERRED and task.reason == MISSING
-    )
 
 
 def tellable(story: Story) -> None:

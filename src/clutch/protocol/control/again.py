@@ -25,14 +25,15 @@ CLEANING = "what it left is being removed; try again in a moment"
 
 
 def again(now: float, policy: Policy, task_id: int, how: str, idem: str, text: str, actor: str) -> Tx[Task]:
-    """`retry` (empty transcript) or `continue`: a finished task gets a new run, admitted like a spawn."""
+    """`retry` (empty transcript) or `continue`: a task that has ended gets a new run, admitted like a spawn.
+
+    A letter of the old one that was not taken is void (`taking`); one that was is told, and so is the new one."""
     requester, words = yield from lock_above(task_id)
     session, task = yield from locked(task_id)
     if (yield "SELECT 1 FROM inbox WHERE idem = ?", (idem,)):
         return task
     event = ev.Again(now, how)
-    is_ending = task.phase in FINISHED or task.phase is Phase.CLEANUP_PENDING
-    must_move(task, event, policy, CLEANING if is_ending else "it has not finished; use `steer`")
+    must_move(task, event, policy, _why_not(task))
     is_stripped = yield from _stripped(task)
     yield "UPDATE tasks SET retained = 0 WHERE id = ?", (task_id,)  # it makes room for itself
     yield from must_fit(policy, requester, words, f"{how} of {keys.task_id(task_id)}")
@@ -44,6 +45,16 @@ def again(now: float, policy: Policy, task_id: int, how: str, idem: str, text: s
     changed = yield from tasks.record(now, policy, session, event, actor)
     yield from sessions.save(now, policy, session)
     return changed
+
+
+def _why_not(task: Task) -> str:
+    match task.phase:
+        case Phase.CLEANUP_PENDING | Phase.COMPLETED | Phase.COMPLETED_GIVEUP:
+            return CLEANING
+        case Phase.AWAITING_APPROVAL:
+            return "its plan waits; use `approve` or `reject`"
+        case _:
+            return "it has not ended; use `steer`"
 
 
 def _stripped(task: Task) -> Tx[bool]:
@@ -72,8 +83,10 @@ def dismiss(now: float, policy: Policy, task_id: int, actor: str) -> Tx[Task]:
 def remove(now: float, policy: Policy, task_id: int, actor: str) -> Tx[Task]:
     """Archived at once, out of the quota of its requester. Its transcript stays; a second remove changes nothing."""
     session, task = yield from locked(task_id)
-    if task.phase not in FINISHED:
+    if task.outcome is None:
         raise refusal(task, "only a finished task can be removed; use `kill` first")
+    if task.phase not in FINISHED:
+        raise refusal(task, "possible as soon as its requester has heard the result, and it is completed")
     if task.delivery is Delivery.UNDELIVERED:
         raise NotPossible(
             f"the result of {keys.task_id(task_id)} was not delivered: use `redeliver` or `dismiss` first"

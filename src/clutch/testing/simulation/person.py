@@ -64,7 +64,7 @@ HAS_CHILDREN: Final = (
 
 #: What one tries again is mostly what one has just heard of; and what has just ended is still moving.
 JUST_ENDED: Final = (
-    "id IN (SELECT id FROM tasks WHERE phase IN ('completed', 'completed_giveup') AND has_cleanup >= ?"
+    "id IN (SELECT id FROM tasks WHERE outcome IS NOT NULL AND has_cleanup >= ?"
     " ORDER BY ended_at DESC, id LIMIT 3)"
 )
 
