@@ -23,12 +23,13 @@ from clutch.cli.asking import (
     print_text,
     say,
 )
+from clutch.cli.line import Line, resumable
 from clutch.core import keys
 from clutch.errors import InvalidInput
 from clutch.surfaces.client import Client, Declined, session_path, task_path
 
 WAIT_STEP_S = 50.0  #: one request; a wait is as many of them as it takes
-SLACK_S = 45.0  #: beyond what the gateway was asked to wait; some verbs give a task a moment of their own accord
+SLACK_S = 45.0  #: beyond what was asked for: some verbs give a task a moment of their own accord
 
 
 def verb(
@@ -139,14 +140,17 @@ def run(
     as_json: bool,
 ) -> None:
     with answering("run", as_json=as_json):
-        client = gateway(state, is_new_work=True)
-        said = _spawned(client, wanted, key)
+        line = Line(state, gateway(state, is_new_work=True))
+        key = key or uuid.uuid4().hex
+        said = line.ask(lambda client: _spawned(client, wanted, key))
         if not waits:
-            told = {"task": client.get(task_path(said["taskId"])), "result": None, "exitCode": Exit.OK}
+            task = line.ask(lambda client: client.get(task_path(said["taskId"])))
+            told = {"task": task, "result": None, "exitCode": Exit.OK}
             print_object("run", told) if as_json else print_text(said["taskId"])
             return
         say(f"accepted: {said['label']} ({said['taskId']})")
-        ended = wait(client, said["taskId"], timeout_s)
+        with resumable(state, "logs", "-f", said["taskId"]):
+            ended = wait(line, said["taskId"], timeout_s)
         code = exit_code(ended)
         if as_json:
             told = {"task": ended["task"], "result": ended["result"], "exitCode": code}
@@ -156,14 +160,19 @@ def run(
         raise typer.Exit(code)
 
 
-def wait(client: Client, target: str, timeout_s: float | None) -> dict[str, Any]:
+def wait(line: Line, target: str, timeout_s: float | None) -> dict[str, Any]:
     """Until it was told, needs somebody, or the time is over. Interrupting it changes nothing."""
     deadline = None if timeout_s is None else time.monotonic() + timeout_s
-    while True:
+
+    def look(client: Client) -> dict[str, Any]:
         step = WAIT_STEP_S if deadline is None else max(0.0, min(WAIT_STEP_S, deadline - time.monotonic()))
-        ended: dict[str, Any] = client.get(
+        seen: dict[str, Any] = client.get(
             task_path(target, "wait"), timeoutSeconds=step, until="delivered", patience_s=step + SLACK_S
         )
+        return seen
+
+    while True:
+        ended = line.ask(look)
         if ended["status"] != "pending" or (deadline is not None and time.monotonic() >= deadline):
             return ended
 

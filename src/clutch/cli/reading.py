@@ -7,16 +7,29 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 from urllib.parse import quote
 
 from clutch.cli.asking import home_of, say
-from clutch.errors import NoGateway
+from clutch.errors import NoGateway, NotFound
 from clutch.surfaces.address import named_state
 from clutch.surfaces.client import Client, Declined, connect, session_path, task_path
 
 Object = dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Followed:
+    """What is meant, by a name that means the same later. A main session has no end."""
+
+    name: str
+    is_over: bool = False
+
+
+def _as_task(task: Object) -> Followed:
+    return Followed(task["taskId"], task["outcome"] is not None)
 
 
 class Source(Protocol):
@@ -30,7 +43,7 @@ class Source(Protocol):
 
     def transcript(self, target: str, after: int = 0) -> Object: ...
 
-    def is_over(self, target: str) -> bool: ...
+    def followed(self, target: str) -> Followed: ...
 
     def result(self, target: str) -> Object: ...
 
@@ -62,14 +75,13 @@ class Gateway:
     def transcript(self, target: str, after: int = 0) -> Object:
         return self._get(session_path(target, "transcript"), after=after)
 
-    def is_over(self, target: str) -> bool:
-        """A main session has no end."""
+    def followed(self, target: str) -> Followed:
         try:
-            return self.task(target)["outcome"] is not None
+            return _as_task(self.task(target))
         except Declined as error:
             if error.code != "not_found":
                 raise
-            return False
+            return Followed(target)
 
     def result(self, target: str) -> Object:
         return self._get(task_path(target, "result"))
@@ -122,10 +134,11 @@ class Beside:
     def transcript(self, target: str, after: int = 0) -> Object:
         return self._read("session_transcript", self._who, target, after)
 
-    def is_over(self, target: str) -> bool:
-        """Nobody works on anything."""
-        del target
-        return True
+    def followed(self, target: str) -> Followed:
+        try:
+            return _as_task(self.task(target))
+        except NotFound:
+            return Followed(target)
 
     def result(self, target: str) -> Object:
         return self._read("result", self._who, target)

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import sys
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from clutch.cli import screen
-from clutch.cli.asking import answering, command_for, print_object, print_text, say
-from clutch.cli.reading import Source, source
+from clutch.cli.asking import answering, command_for, gateway, print_object, print_text, say
+from clutch.cli.line import Line, resumable
+from clutch.cli.reading import Followed, Gateway, source
 from clutch.core.shown import visible
 
 FOLLOW_S = 0.5
@@ -95,21 +98,32 @@ def _item(state: Path | None, item: dict[str, Any]) -> str:
 
 def logs(state: Path | None, target: str, *, follows: bool, as_json: bool) -> None:
     """The transcript in order; with `-f` until the task has ended, of a main session until Ctrl-C."""
-    with answering("logs", as_json=as_json), source(state) as here:
-        after = 0
-        while True:
-            is_over = not follows or here.is_over(target)
-            after = _print_lines(here, target, after, as_json=as_json)
-            if is_over:
-                return
+    with answering("logs", as_json=as_json):
+        with source(state) as here:
+            meant = here.followed(target) if follows else Followed(target, is_over=True)
+            after = _print_lines(partial(here.transcript, meant.name), 0, as_json=as_json)
+        if not meant.is_over:
+            with resumable(state, "logs", "-f", meant.name):
+                _follow(Line(state, gateway(state)), meant.name, after, as_json=as_json)
+
+
+def _follow(line: Line, target: str, after: int, *, as_json: bool) -> None:
+    def page_after(number: int) -> dict[str, Any]:
+        return line.ask(lambda client: Gateway(client).transcript(target, number))
+
+    is_over = False
+    while not is_over:
+        is_over = line.ask(lambda client: Gateway(client).followed(target)).is_over
+        after = _print_lines(page_after, after, as_json=as_json)
+        if not is_over:
             time.sleep(FOLLOW_S)
 
 
-def _print_lines(here: Source, target: str, after: int, *, as_json: bool) -> int:
+def _print_lines(page_after: Callable[[int], dict[str, Any]], after: int, *, as_json: bool) -> int:
     """Everything there is after that number; the last number printed."""
     page: dict[str, Any] = {"next": after}
     while page["next"] is not None:
-        page = here.transcript(target, after)
+        page = page_after(after)
         for line in page["messages"]:
             after = line["seq"]
             if as_json:

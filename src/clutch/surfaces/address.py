@@ -127,6 +127,11 @@ def find(home: Path) -> Address | None:
         return None
 
 
+def has_died(home: Path) -> bool:
+    """Whoever served is gone and did not leave by itself: that takes the file along."""
+    return (home / GATEWAY_FILE).exists() and find(home) is None
+
+
 def read_token(path: Path) -> str:
     """Raises FileNotFoundError, UnsafeStateDirectory."""
     with _own_file(path) as file:

@@ -27,7 +27,7 @@ PAUSE_S = 0.02
 TAIL_BYTES, TAIL_CHARS_MAX = 4096, 500
 
 
-def may_start(home: Path, *, is_new_work: bool) -> bool:
+def may_start(home: Path, *, is_new_work: bool = False) -> bool:
     """`is_new_work`: the command brings something to do, and does not ask about what must be there already.
 
     A directory with a token and no database had its gateway on PostgreSQL: only its owner knows where."""
