@@ -144,7 +144,7 @@ def test_ps_has_its_schema_a_summary_and_the_next_page() -> None:
     assert (shown["schema"], shown["ok"], shown["next"]) == ("clutch.ps/1", True, "c")
     assert shown["summary"] == {
         "running": 1, "queued": 0, "waiting": 0, "needsYou": 2, "done": 0, "failed": 0, "timeout": 0,
-        "killed": 0, "lost": 0, "undelivered": 0, "usd": None, "replies": 0, "unsent": 0,
+        "killed": 0, "lost": 0, "undelivered": 0, "usd": None, "replies": 0, "repliesIn": [], "unsent": 0,
     }  # fmt: skip
 
 

@@ -361,6 +361,21 @@ async def test_results_nobody_surveyed_for_are_passed_on(letter: Path) -> None:
     assert "SUMMARY: nothing was done" in unknown.text
 
 
+async def test_what_comes_after_the_answer_is_not_answered_with_the_old_one(letter: Path) -> None:
+    survey = Conversation(letter, SURVEY)
+    answer = await survey.run()
+    thanks = decide([*survey.transcript, Input("thanks, and the cats?")], survey.specs())
+    assert 'You said "thanks, and the cats?"' in thanks.text
+    later = decide([*survey.transcript, survey.transcript[5]], survey.specs())
+    assert later.text.startswith("[offline model: scripted, not an LLM]\nBackground work has ended.")
+    child = Conversation(letter, Input("Look.\nquestion: sizes", "task"), depth=2)
+    await child.run()
+    more = decide([*child.transcript, Input("now the cats", "instruction")], child.specs())
+    assert 'You said "now the cats"' in more.text
+    again = decide([*survey.transcript, Input("Survey the folder")], survey.specs())
+    assert (again.text != answer, len(again.calls)) == (True, 1)
+
+
 def request_of(*messages: Message, key: str = "s:1") -> ModelRequest:
     return ModelRequest("offline", "be kind", messages, (), key)
 

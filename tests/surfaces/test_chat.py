@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import Iterator
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
@@ -128,6 +129,46 @@ def test_a_pipe_that_meets_a_question_says_who_is_needed(tmp_path: Path) -> None
         said = typed("chat", state=here.home, stdin="ask me\nnever sent\n")
     assert said.code == 5
     assert "clutch inbox" in said.err
+
+
+def test_a_pipe_has_the_commands_of_a_terminal(tmp_path: Path) -> None:
+    with served(tmp_path / "state", policy=FAST) as here:
+        asked = typed("chat", state=here.home, stdin="/help\nask me\n")
+        assert (asked.code, "/answer ID" in asked.err) == (5, True)
+        (item,) = here.client.get("/v1/inbox")["items"]
+        assert f"{item['id']}  question: " in asked.err
+        said = typed("chat", state=here.home, stdin=f"/answer {item['id']} a\n/quit\nnever sent\n")
+    assert (said.code, said.out.count("heard: ")) == (0, 1)
+
+
+def test_words_that_were_read_are_not_counted_as_to_be_read(tmp_path: Path) -> None:
+    with served(tmp_path / "state", policy=FAST) as here:
+        assert typed("run", "say hello", "--wait", state=here.home).code == 0
+        assert "to read" not in typed("ps", state=here.home).err
+        elsewhere = "agent:main:chat:other"
+        for key in ("agent:main:main", elsewhere):
+            here.client.post(f"/v1/sessions/{key}/messages", {"text": "hello"})
+            here.client.get(f"/v1/sessions/{key}/settled")
+        listed = typed("ps", state=here.home).err
+        assert "2 replies to read" in listed
+        assert (f"chat --session {elsewhere}" in listed, "logs main" in listed) == (True, True)
+        assert "heard: hello" in typed("logs", "main", state=here.home).out
+        assert here.client.get("/v1/inbox")["repliesIn"] == [elsewhere]
+
+
+@pytest.mark.slow
+def test_what_is_typed_while_the_gateway_is_away_is_sent_when_it_is_back(tmp_path: Path) -> None:
+    home = tmp_path / "state"
+    with ExitStack() as open_:
+        with served(home, policy=FAST):
+            person = open_.enter_context(terminal("chat", state=home))
+            person.until("> ")
+        person.until("The gateway is gone")
+        person.type("hello again\r")
+        with served(home, policy=FAST):
+            person.until("heard: hello again")
+            person.type("\x04")
+            assert person.ended() == 0
 
 
 @pytest.mark.slow

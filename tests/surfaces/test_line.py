@@ -9,6 +9,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
+import typer
 
 from clutch.cli import line
 from clutch.cli.line import resumable
@@ -86,6 +87,6 @@ def test_a_file_that_was_left_behind_tells_a_death_from_a_stop(tmp_path: Path) -
 
 
 def test_ctrl_c_says_how_to_watch_again(capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(line.typer.Exit) as left, resumable(None, "logs", "-f", "t_1"):
+    with pytest.raises(typer.Exit) as left, resumable(None, "logs", "-f", "t_1"):
         raise KeyboardInterrupt
     assert (left.value.exit_code, "`clutch logs -f t_1`" in capsys.readouterr().err) == (130, True)

@@ -151,6 +151,8 @@ def run(
         say(f"accepted: {said['label']} ({said['taskId']})")
         with resumable(state, "logs", "-f", said["taskId"]):
             ended = wait(line, said["taskId"], timeout_s)
+        if ended["status"] == "done":
+            line.ask(lambda client: _known(client, ended["task"]))
         code = exit_code(ended)
         if as_json:
             told = {"task": ended["task"], "result": ended["result"], "exitCode": code}
@@ -175,6 +177,13 @@ def wait(line: Line, target: str, timeout_s: float | None) -> dict[str, Any]:
         ended = line.ask(look)
         if ended["status"] != "pending" or (deadline is not None and time.monotonic() >= deadline):
             return ended
+
+
+def _known(client: Client, task: Mapping[str, Any]) -> None:
+    """The result is about to be printed: what the agent said of it need not be read, too."""
+    body = {"waitSeconds": 0, "known": task["taskId"]}
+    if task["depth"] == 1:
+        client.post(session_path(task["requesterKey"], "replies"), body)
 
 
 def exit_code(ended: Mapping[str, Any]) -> Exit:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -15,10 +15,14 @@ from clutch.cli.asking import answering, command_for, gateway, print_object, pri
 from clutch.cli.line import Line, resumable
 from clutch.cli.reading import Followed, Gateway, source
 from clutch.core.shown import visible
+from clutch.surfaces.client import Client, session_path
 
 FOLLOW_S = 0.5
 RECENT_MINUTES = 30
 PAGE = 200
+MAIN_SESSION = "agent:main:main"
+MAIN = ("main", MAIN_SESSION)
+REPLIES_SHOWN_MAX = 3
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +51,7 @@ def ps(state: Path | None, wanted: Wanted, *, as_json: bool, command: str = "ps"
         if page["tasks"]:
             print(screen.table(page["tasks"], screen.now()))
         say(screen.summary(page["summary"]) + (" · more: --limit" if page["next"] else ""))
-        _point_to_replies(state, page["summary"]["replies"])
+        _point_to_replies(state, page["summary"])
 
 
 def tree(state: Path | None, target: str | None, *, as_json: bool, is_all: bool) -> None:
@@ -77,12 +81,18 @@ def inbox(state: Path | None, *, as_json: bool) -> None:
             print_text(text)
         count = len(shown)
         say(f"{count} {'waits' if count == 1 else 'wait'} for you" if count else "nothing waits for you")
-        _point_to_replies(state, said["replies"])
+        _point_to_replies(state, said)
 
 
-def _point_to_replies(state: Path | None, count: int) -> None:
+def _point_to_replies(state: Path | None, counted: Mapping[str, Any]) -> None:
+    count = counted["replies"]
+    ways = [
+        ("logs", "main") if key == MAIN_SESSION else ("chat", "--session", key)
+        for key in counted["repliesIn"]
+    ]
     if count:
-        say(f"{count} {'reply' if count == 1 else 'replies'} to read: `{command_for(state, 'logs', 'main')}`")
+        shown = ", ".join(f"`{command_for(state, *words)}`" for words in ways[:REPLIES_SHOWN_MAX])
+        say(f"{count} {'reply' if count == 1 else 'replies'} to read: {shown}")
 
 
 def _item(state: Path | None, item: dict[str, Any]) -> str:
@@ -101,10 +111,21 @@ def logs(state: Path | None, target: str, *, follows: bool, as_json: bool) -> No
     with answering("logs", as_json=as_json):
         with source(state) as here:
             meant = here.followed(target) if follows else Followed(target, is_over=True)
+            if target in MAIN and here.client is not None:
+                _hear_all(here.client)
             after = _print_lines(partial(here.transcript, meant.name), 0, as_json=as_json)
         if not meant.is_over:
             with resumable(state, "logs", "-f", meant.name):
                 _follow(Line(state, gateway(state)), meant.name, after, as_json=as_json)
+
+
+def _hear_all(client: Client) -> None:
+    """All that waits to be read stands in the transcript that is printed next."""
+    heard = None
+    while True:
+        said = client.post(session_path(MAIN_SESSION, "replies"), {"waitSeconds": 0, "heard": heard})
+        if (heard := said["id"]) is None:
+            return
 
 
 def _follow(line: Line, target: str, after: int, *, as_json: bool) -> None:

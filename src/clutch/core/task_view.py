@@ -144,6 +144,7 @@ class Summary:
     lost: int = 0
     undelivered: int = 0
     replies: int = 0  #: words of main agents that wait for somebody to attach
+    speakers: tuple[str, ...] = ()  #: … and whose they are
     unsent: int = 0  #: … that no channel took
     usd: Decimal | None = None
 

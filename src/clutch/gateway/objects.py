@@ -23,6 +23,7 @@ if TYPE_CHECKING:  # a list needs none of them, and `clutch ps` should be quick
     from clutch.protocol.control import KillReport, Steered
     from clutch.protocol.history import SessionLine
     from clutch.protocol.needs_you import Item
+    from clutch.protocol.unheard import Unheard
 
 Object: TypeAlias = dict[str, Any]
 
@@ -139,6 +140,7 @@ def summary(counted: Summary) -> Object:
         "lost": counted.lost,
         "undelivered": counted.undelivered,
         "replies": counted.replies,
+        "repliesIn": list(counted.speakers),
         "unsent": counted.unsent,
         "usd": money(counted.usd),
     }
@@ -258,9 +260,10 @@ def steered(done: Steered) -> Object:
     }
 
 
-def inbox(items: Sequence[Item], replies: int = 0) -> Object:
+def inbox(items: Sequence[Item], words: Unheard) -> Object:
     """`replies`: words of main agents that wait for somebody to attach."""
-    return {"items": [_item(item) for item in items], "replies": replies}
+    waiting = {"replies": words.waiting, "repliesIn": list(words.speakers)}
+    return {"items": [_item(item) for item in items], **waiting}
 
 
 def _item(item: Item) -> Object:

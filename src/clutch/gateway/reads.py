@@ -134,8 +134,8 @@ def replay(now: float, who: Standpoint, target: str, after: int = 0, limit: int 
 
 def inbox(now: float, who: Standpoint) -> Tx[Object]:
     root = own_root(who)
-    replies = (yield from unheard(now, root)).waiting
-    return objects.inbox((yield from needs_you.waiting(now, root)), replies)
+    words = yield from unheard(now, root)
+    return objects.inbox((yield from needs_you.waiting(now, root)), words)
 
 
 def usage(now: float, by: str) -> Tx[Object]:

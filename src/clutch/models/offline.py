@@ -14,7 +14,7 @@ from dataclasses import replace
 
 from clutch.core.messages import Answer, Input, Message, Results, Transcript, Usage
 from clutch.models import survey
-from clutch.models.evidence import Evidence, since
+from clutch.models.evidence import Evidence, since, tidy
 from clutch.models.survey import MODEL, NOTICE
 from clutch.ports import Delta, DeltaKind, ModelRequest, OnDelta, ToolSpec
 
@@ -63,6 +63,8 @@ def decide(transcript: Transcript, tools: Sequence[ToolSpec]) -> Answer:
     names = frozenset(spec.name for spec in tools)
     if not jobs or (newest.source in ("user", "task") and newest is not jobs[-1]):
         return _without_a_job(transcript, newest)
+    if newest.source in ("instruction", "announce") and _is_answered(transcript, jobs[-1], names):
+        return _without_a_job(transcript, newest)
     if not {"list", "read", "search"} <= names:
         return survey.say("I cannot survey a folder: I have no tools to list, read and search files.")
     return survey.act(since(transcript, jobs[-1]), names)
@@ -70,6 +72,18 @@ def decide(transcript: Transcript, tools: Sequence[ToolSpec]) -> Answer:
 
 def _inputs(transcript: Transcript) -> Iterator[Input]:
     return (message for message in transcript if isinstance(message, Input))
+
+
+def _is_answered(transcript: Transcript, job: Input, names: frozenset[str]) -> bool:
+    """What it would have said there is what it said."""
+    begun = next(place for place, message in enumerate(transcript) if message is job)
+    return any(
+        isinstance(message, Answer)
+        and survey.is_last_word(message)
+        and message.text == survey.act(since(transcript[:place], job), names).text
+        for place, message in enumerate(transcript)
+        if place > begun
+    )
 
 
 def _without_a_job(transcript: Transcript, newest: Input) -> Answer:
@@ -81,10 +95,9 @@ def _without_a_job(transcript: Transcript, newest: Input) -> Answer:
         'say "Survey the folder", and I list it, start background children that search and read its files, '
         "and tell you what they found. For anything else configure a real model."
     )
-    is_child = newest.source == "task"
-    return survey.say(
-        f"{can}\nSUMMARY: nothing was done; the scripted model knows no such task" if is_child else can
-    )
+    if newest.source == "task":
+        return survey.say(f"{can}\nSUMMARY: nothing was done; the scripted model knows no such task")
+    return survey.say(f'You said "{tidy(newest.text)}", which a script cannot answer. {can}')
 
 
 def _unanswered(transcript: Transcript) -> tuple[Message, ...]:

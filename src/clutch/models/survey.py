@@ -36,6 +36,7 @@ from clutch.models.questions import (
 MODEL = "offline (scripted, not an LLM)"
 NOTICE = "[offline model: scripted, not an LLM]"
 APPROVED = "APPROVED:"  # without a word more there is nothing to follow
+WAITING = "Waiting for"
 
 RESULT_CHARS_MAX = 3800  # a longer result reaches the requester as a summary only
 CHILD_LINES_MAX = 10  # of one child in the answer to a person
@@ -83,6 +84,10 @@ def act(evidence: Evidence, tools: frozenset[str]) -> Answer:
 
 def say(text: str) -> Answer:
     return Answer(f"{NOTICE}\n{text}", model=MODEL)
+
+
+def is_last_word(answer: Answer) -> bool:
+    return not answer.calls and not answer.text.startswith(f"{NOTICE}\n{WAITING}")
 
 
 def _do(calls: Sequence[Call], text: str) -> Answer:
@@ -196,7 +201,7 @@ def _next_of(children: Sequence[Child], evidence: Evidence, tools: frozenset[str
         return None
     if "sessions_yield" in tools:
         return _do([Call("sessions_yield", {})], f"Waiting for {len(waiting)} children.")
-    return say(f"Waiting for {', '.join(waiting)}.") if _is_first_wait(evidence) else None
+    return say(f"{WAITING} {', '.join(waiting)}.") if _is_first_wait(evidence) else None
 
 
 def _may_wait(evidence: Evidence) -> bool:

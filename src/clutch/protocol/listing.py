@@ -136,7 +136,8 @@ def summary(now: float, wanted: Wanted = EVERYTHING) -> Tx[Summary]:
     )
     unheard = yield from unheard_words(now, wanted.root_id)
     usd = views.tally(spent[0]).usd if spent[0][4] else None
-    return Summary(**counts, replies=unheard.waiting, unsent=unheard.unsent, usd=usd)
+    words = {"replies": unheard.waiting, "unsent": unheard.unsent}
+    return Summary(**counts, **words, speakers=unheard.speakers, usd=usd)
 
 
 def _word(phase: Phase, why: str, outcome: str | None) -> str:

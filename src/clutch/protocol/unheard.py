@@ -12,6 +12,7 @@ class Unheard(NamedTuple):
 
     waiting: int  #: for somebody to attach
     unsent: int  #: no channel took them, and none will be tried again
+    speakers: tuple[str, ...] = ()  #: the keys of the sessions whose words wait
 
 
 def unheard(now: float, session_id: int | None = None) -> Tx[Unheard]:
@@ -19,9 +20,11 @@ def unheard(now: float, session_id: int | None = None) -> Tx[Unheard]:
     del now
     of_one = "" if session_id is None else " AND session_id = ?"
     rows = yield (
-        "SELECT COUNT(CASE WHEN due IS NOT NULL AND attempts = 0 THEN 1 END),"  # noqa: S608 (constant words)
+        "SELECT (SELECT key FROM sessions WHERE id = session_id),"  # noqa: S608 (constant words)
+        " COUNT(CASE WHEN due IS NOT NULL AND attempts = 0 THEN 1 END),"
         " COUNT(CASE WHEN due IS NULL THEN 1 END) FROM outbox"
-        f" WHERE done_at IS NULL AND owner IS NULL AND task_id IS NULL{of_one}",
+        f" WHERE done_at IS NULL AND owner IS NULL AND task_id IS NULL{of_one} GROUP BY session_id ORDER BY session_id",
         () if session_id is None else (session_id,),
     )
-    return Unheard(*rows[0])
+    speakers = tuple(key for key, waiting, _ in rows if waiting and key is not None)
+    return Unheard(sum(row[1] for row in rows), sum(row[2] for row in rows), speakers)

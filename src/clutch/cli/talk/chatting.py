@@ -7,6 +7,7 @@ Leaving ends the talk and nothing else: agents and children go on.
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from queue import SimpleQueue
@@ -15,24 +16,22 @@ from uuid import uuid4
 
 from clutch.cli import screen
 from clutch.cli.talk import ear as ears
-from clutch.cli.talk import files
-from clutch.cli.talk.ear import Ear, News, session_path
+from clutch.cli.talk import files, own
+from clutch.cli.talk.ear import AGAIN_S, Ear, News, session_path
 from clutch.cli.talk.editor import Candidates, Editor, Submitted
 from clutch.cli.talk.notices import Notices
 from clutch.cli.talk.seat import Seat, leave_on_hangup, raw_terminal
 from clutch.cli.talk.typing import Key, Text
 from clutch.cli.talk.window import Window
 from clutch.core.shown import visible
-from clutch.errors import ClutchError
-from clutch.surfaces.client import connect
+from clutch.errors import ClutchError, NoGateway
+from clutch.surfaces.client import Client
 
 PROMPT = "> "
-OWN_COMMANDS = ("attach", "answer", "help", "quit")
 TOLD_MAX = 40  #: candidates shown at once
 HELP = (
     "Enter sends; Alt-Enter or \\ at the end of a line begins a new one; Tab completes; @file brings a file along.\n"
-    "Ctrl-C stops the turn, twice leaves; Ctrl-D leaves. Work goes on without you.\n"
-    "/attach TASK watches a child; /answer ID words|approve|reject decides; also: /subagents help, /status, /stop …"
+    f"Ctrl-C stops the turn, twice leaves; Ctrl-D leaves. Work goes on without you.\n{own.HELP}"
 )
 
 
@@ -43,7 +42,7 @@ class Chatting:
         self._ear = Ear(home)
         self._editor = Editor(files.read_history(home), self._complete)
         self._window = Window(self._editor, PROMPT)
-        self._to_send: SimpleQueue[Callable[[], None]] = SimpleQueue()
+        self._to_send: SimpleQueue[Callable[[Client], None]] = SimpleQueue()
         self._tasks: Sequence[Mapping[str, Any]] = ()
         self._run_id = self._streamed = ""
         self._is_busy = self._is_warned = self._is_over = False
@@ -80,7 +79,7 @@ class Chatting:
 
         self._wants_attached = None
         try:
-            attaching.Attaching(self._home, connect(self._home), target, self._notices).run()
+            attaching.Attaching(self._home, self._ear.found(), target, self._notices).run()
         except ClutchError as error:
             self._ear.tell("trouble", str(error))
 
@@ -109,7 +108,7 @@ class Chatting:
         self._is_warned = True
         if self._is_busy:
             self._is_busy = False
-            self._to_send.put(lambda: self._post("halt", {}))
+            self._to_send.put(lambda client: self._post(client, "halt", {}))
             self._window.say("Stopping this turn; children go on. Ctrl-C once more leaves.", "33")
         else:
             self._window.say("Ctrl-C once more leaves; work goes on without you.", "2")
@@ -127,7 +126,7 @@ class Chatting:
             case "/attach" if rest.strip():
                 self._wants_attached = rest.strip()
             case "/answer" if rest.strip():
-                self._to_send.put(lambda: self._answer(rest.strip()))
+                self._to_send.put(lambda client: own.answer(client, rest.strip()))
             case _:
                 self._say(text)
 
@@ -139,7 +138,7 @@ class Chatting:
             return
         self._is_busy = not text.startswith("/")
         key = uuid4().hex
-        self._to_send.put(lambda: self._post("messages", {"text": whole}, key))
+        self._to_send.put(lambda client: self._post(client, "messages", {"text": whole}, key))
 
     def _complete(self, before: str) -> Sequence[str]:
         word = "" if not before.split() or before[-1].isspace() else before.split()[-1]
@@ -150,7 +149,7 @@ class Chatting:
         if " " not in before:
             from clutch.gateway.commands import COMMANDS
 
-            known = sorted({*COMMANDS, *OWN_COMMANDS})
+            known = sorted({*COMMANDS, *own.COMMANDS})
             return [f"/{name}" for name in known if f"/{name}".startswith(before)]
         return [task["taskId"] for task in self._tasks if task["taskId"].startswith(word)] or [
             task["label"]
@@ -163,24 +162,21 @@ class Chatting:
     def _send_all(self) -> None:
         while True:
             send = self._to_send.get()
-            try:
-                send()
-            except ClutchError as error:
-                self._ear.tell("trouble", str(error))
+            while not self._is_sent(send):
+                time.sleep(AGAIN_S)
 
-    def _post(self, verb: str, body: Mapping[str, Any], key: str | None = None) -> None:
-        connect(self._home).post(session_path(self._session, verb), body, key=key)
+    def _is_sent(self, send: Callable[[Client], None]) -> bool:
+        """False: nobody is there; what was typed is kept until somebody is."""
+        try:
+            send(self._ear.found(is_new_work=True))
+        except NoGateway:
+            return False
+        except ClutchError as error:
+            self._ear.tell("trouble", str(error))
+        return True
 
-    def _answer(self, words: str) -> None:
-        item, _, rest = words.partition(" ")
-        client = connect(self._home)
-        found = next((one for one in client.get("/v1/inbox")["items"] if one["id"] == item), None)
-        if found is None:
-            raise ClutchError(f"nothing in the inbox is called {item[:40]}")
-        verdict, _, reason = rest.strip().partition(" ")
-        decision = verdict if verdict in ("approve", "reject") else "answer"
-        text = rest.strip() if decision == "answer" else reason
-        client.post(f"/v1/inbox/{item}", {"decision": decision, "text": text, "hash": found["hash"]})
+    def _post(self, client: Client, verb: str, body: Mapping[str, Any], key: str | None = None) -> None:
+        client.post(session_path(self._session, verb), body, key=key)
 
     # ---- news ----------------------------------------------------------------------------------------
 
@@ -202,7 +198,9 @@ class Chatting:
                     self._window.say(notice.text, "33")
                     self._window.ring()
             case "lost":
-                self._window.say("The gateway is gone; waiting for it. What was sent is kept.", "33")
+                self._window.say(
+                    "The gateway is gone; looking for it again. What you type is kept and sent then.", "33"
+                )
             case "found":
                 self._window.say("The gateway is back.", "2")
             case "trouble":

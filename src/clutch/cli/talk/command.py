@@ -9,6 +9,7 @@ from pathlib import Path
 import typer
 
 from clutch.cli.asking import answering, command_for, gateway, home_of, say
+from clutch.cli.line import Line
 from clutch.cli.talk.ear import session_path
 from clutch.cli.talk.notices import Notices
 from clutch.errors import ClutchError
@@ -24,7 +25,7 @@ def chat(state: Path | None, session: str | None, agent: str | None, *, as_json:
             from clutch.cli.talk import piped
 
             inbox = command_for(state, "inbox")
-            raise typer.Exit(piped.chat(client, key, Path.cwd(), inbox, as_json=as_json))
+            raise typer.Exit(piped.chat(Line(state, client), key, Path.cwd(), inbox, as_json=as_json))
         from clutch.cli.talk.chatting import Chatting
 
         opened = client.post(session_path(key, "replies"), {"waitSeconds": 0})

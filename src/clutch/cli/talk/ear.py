@@ -18,6 +18,7 @@ from typing import Any, NamedTuple
 from urllib.parse import quote
 
 from clutch.errors import ClutchError, NoGateway
+from clutch.surfaces import address, starting
 from clutch.surfaces.client import Client, connect
 
 WAIT_S = 25.0
@@ -50,6 +51,7 @@ class Ear:
     _news: SimpleQueue[News] = field(default_factory=SimpleQueue)
     _is_lost: bool = False
     _lock: threading.Lock = field(default_factory=threading.Lock)
+    _starting: threading.Lock = field(default_factory=threading.Lock)  #: one of its threads is enough
 
     @contextmanager
     def open(self) -> Iterator[None]:
@@ -85,10 +87,18 @@ class Ear:
             except Empty:
                 return
 
+    def found(self, *, is_new_work: bool = False) -> Client:
+        """The gateway. One that died is started again; for new work also one that was stopped. Raises NoGateway."""
+        with self._starting:
+            is_wanted = is_new_work or address.has_died(self.home)
+            if is_wanted and address.find(self.home) is None and starting.may_start(self.home):
+                starting.start(self.home)
+            return connect(self.home)
+
     def _follow(self, follow: Callable[[Client], None]) -> None:
         while self._bell >= 0:
             try:
-                client = connect(self.home)
+                client = self.found()
                 self._found()
                 follow(client)
             except NoGateway as error:

@@ -134,6 +134,7 @@ class Summary(Answer):
     done: int
     undelivered: int
     replies: int
+    replies_in: list[str]
     unsent: int
     usd: Money
 
@@ -335,6 +336,7 @@ class Item(Answer):
 class Inbox(Answer):
     items: list[Item]
     replies: int
+    replies_in: list[str]
 
 
 class Answered(Answer):

@@ -10,7 +10,8 @@ from pydantic import Field
 from clutch.core import keys
 from clutch.core.authority import Scope
 from clutch.gateway import objects, reads
-from clutch.protocol import history
+from clutch.gateway.api import CHANNEL
+from clutch.protocol import history, sending
 from clutch.protocol.listing import LIMIT_MAX
 from clutch.surfaces.http import answers
 from clutch.surfaces.http.bodies import Body, PageQuery, Query, Words
@@ -47,14 +48,20 @@ class Listening(Body):
     wait_seconds: Annotated[float, Field(alias="waitSeconds", ge=0, le=WAIT_S_MAX, strict=False)] = 25.0
     until_quiet: Annotated[bool, Field(alias="untilQuiet")] = False
     heard: Annotated[int | None, Field(ge=0, le=2**63 - 1)] = None
+    known: str | None = None
 
 
 async def hear(ask: Ask[Listening, Query]) -> Reply:
-    """The next words for the person, the same ones until their `id` comes back as `heard`.
+    """The next words for the person, the same ones until their `id` comes back as `heard`. `known`: a task whose
+    result was read, so that nobody need be told of it.
 
     `liveId` is what events call the agent itself."""
     body, gateway, key = ask.body, ask.house.gateway, ask.path["key"]
     number, _ = await gateway.session(key)
+    if body.known is not None:
+        task = await ask.house.reads(reads.task_number, ask.who, body.known)
+        known = (gateway.kit.policy, number, CHANNEL, task)
+        await gateway.kit.door.alone(sending.known_already, *known)
     said, is_quiet = await gateway.next_words(
         key, body.wait_seconds, until_quiet=body.until_quiet, heard=body.heard
     )
