@@ -80,7 +80,11 @@ CASES = [
     ("error grace", replace(AT, phase=Phase.ENDING, wake_at=110.0), Gate.BACKOFF, "00:01:50", "logs t_2"),
     ("cleanup failed", replace(AT, phase=Phase.CLEANUP_PENDING, wake_at=110.0), Gate.BACKOFF, "00:01:50", "logs"),
     ("provider trouble", parked(Wait.PROVIDER, 104.0), Gate.BACKOFF, "00:01:44", "logs t_2"),
-    ("plan awaits", replace(AT, phase=Phase.AWAITING_APPROVAL), Gate.NEEDS_YOU, "somebody has decided", "approve t_2"),
+    (
+        "plan awaits",
+        replace(AT, phase=Phase.AWAITING_APPROVAL, plan_hash="ab12"),
+        Gate.NEEDS_YOU, "somebody has decided", "approve t_2 --hash ab12",
+    ),
     (
         "asked a person",
         replace(parked(Wait.NEEDS_YOU, UNTIL_ANSWERED), questions=("q_7",)),

@@ -48,6 +48,17 @@ def commands(text: str) -> list[list[str]]:
     return [shlex.split(line)[1:] for line in lines]
 
 
+def test_a_kill_takes_its_reason_as_words_and_all_that_works(typed: Typed, tmp_path: Path) -> None:
+    with served(tmp_path / "state", policy=FAST) as here:
+        state = ("--state", str(here.home))
+        tasks = [spawned(here.client, f"slow {number}") for number in range(3)]
+        assert typed("kill", tasks[0], "too slow", *state).err == f"stopped: {tasks[0]}\n"
+        assert here.client.get(task_path(tasks[0]))["error"] == "too slow"
+        assert typed("kill", "all", "enough", "--json", *state).body["stopped"] == tasks[1:]
+        assert here.client.get(task_path(tasks[2]))["error"] == "enough"
+        assert typed("kill", "all", *state).err == "nothing to stop\n"
+
+
 def test_every_command_it_prints_runs_as_printed(first: Served, typed: Typed) -> None:
     state = ("--state", str(first.home))
     waits = typed("run", "think first", "--plan", "--wait", *state)

@@ -233,12 +233,13 @@ def attach(target: Target, state: State = None) -> None:
 @acts.command()
 def kill(
     target: Target,
-    reason: Annotated[str, typer.Option(help="Stored with the outcome.")] = "killed",
+    words: Annotated[str, typer.Argument(metavar="[REASON]", help="Stored with the outcome.")] = "",
+    reason: Annotated[str, typer.Option(help="The same.", show_default=False)] = "",
     state: State = None,
     as_json: AsJson = False,
 ) -> None:
-    """Stop a task and everything below it, for good."""
-    _verb("kill", state, target, as_json=as_json, reason=reason)
+    """Stop a task and everything below it, for good; `all`: whatever works."""
+    _verb("kill", state, target, as_json=as_json, reason=words or reason or "killed")
 
 
 @acts.command()

@@ -73,6 +73,7 @@ class Facts:
     lanes: Mapping[str, tuple[int, int]] | None = None  #: used and cap, by lane
     workers: int = 0  #: alive
     questions: tuple[str, ...] = ()  #: ids of what a person was asked
+    plan_hash: str | None = None  #: of the plan that awaits a decision
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,6 +85,7 @@ class Stuck:
     room: Room | None = None
     children: tuple[int, ...] = ()
     questions: tuple[str, ...] = ()
+    plan_hash: str | None = None
     until: float | None = None
     slots: int | None = None  #: of a lane that is full
     is_served: bool = False  #: others are alive and will take it over
@@ -104,7 +106,9 @@ def gate_of(facts: Facts) -> Stuck | None:
         case Phase.PAUSED:
             return _paused(facts)
         case Phase.AWAITING_APPROVAL:
-            return Stuck(Gate.NEEDS_YOU, facts.since, facts.own, until=facts.wake_at)
+            return Stuck(
+                Gate.NEEDS_YOU, facts.since, facts.own, plan_hash=facts.plan_hash, until=facts.wake_at
+            )
         case Phase.ENDING | Phase.CLEANUP_PENDING:
             return Stuck(Gate.BACKOFF, facts.since, facts.own, until=facts.wake_at)
         case Phase.ANNOUNCE_DEFERRED:

@@ -25,13 +25,14 @@ from clutch.gateway import objects, reads
 from clutch.gateway.checks import check_text
 from clutch.gateway.objects import Object
 from clutch.gateway.spawns import OnFullWord
-from clutch.protocol import archiving, info, needs_you, views
+from clutch.protocol import archiving, info, lists, needs_you, views
 from clutch.protocol.questions import Decision
 from clutch.store.door import Tx
 
 if TYPE_CHECKING:
     from clutch.gateway.tasks import Tasks
 
+EVERYBODY = "all"  #: as a target of kill
 PAUSE_S = 0.05  # between two looks: under load every commit is a change
 DONE = (Phase.COMPLETED, Phase.COMPLETED_GIVEUP)
 PUT_AWAY = frozenset({Phase.CLEANUP_PENDING})
@@ -64,6 +65,10 @@ class Desk:
         return await self._gateway.spawn(named | dict(args), session, on_full)
 
     async def kill(self, caller: Caller, target: str, reason: str) -> Object:
+        if target == EVERYBODY:
+            root = reads.own_root(reads.standpoint(caller))
+            alive = await self._gateway.kit.door.read(lists.alive, root)
+            return objects.killed(await self._verbs.kill_all(caller, alive, reason))
         return objects.killed(await self._verbs.kill(caller, await self._number(caller, target), reason))
 
     async def steer(self, caller: Caller, target: str, text: str, key: str | None = None) -> Object:

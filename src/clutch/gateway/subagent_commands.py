@@ -13,11 +13,11 @@ from clutch.engine.verbs import REASON_CHARS_MAX, Decided, SendStatus
 from clutch.errors import NotFound
 from clutch.gateway import reads
 from clutch.gateway.chat import Chat, Command, Usage, first_word, named, nothing, only_word
+from clutch.gateway.desk import EVERYBODY
 from clutch.protocol import history, lists, needs_you, views
 from clutch.protocol.control import KillReport, NotPossible
 from clutch.protocol.questions import Decision
 
-EVERYBODY = "all"
 _OPTION = re.compile(r"\s--(model|thinking)(?:=|\s+)(\S+)")
 
 

@@ -69,14 +69,15 @@ def about(now: float, policy: Policy, task_id: int) -> Tx[str]:
     return info_text(found.view, found.contract, now)
 
 
-def alive(now: float, session_id: int) -> Tx[list[int]]:
-    """The children of a session that work, or below whom somebody does."""
+def alive(now: float, session_id: int | None) -> Tx[list[int]]:
+    """The children of a session that work, or below whom somebody does. None: of all main sessions."""
     del now
+    of_one = "= ?" if session_id is not None else "IN (SELECT id FROM sessions WHERE is_task = 0)"
     rows = yield (
-        "WITH RECURSIVE below(top, id) AS (SELECT id, id FROM tasks WHERE requester_id = ?"  # noqa: S608
+        f"WITH RECURSIVE below(top, id) AS (SELECT id, id FROM tasks WHERE requester_id {of_one}"  # noqa: S608
         " UNION SELECT b.top, t.id FROM tasks t JOIN below b ON t.requester_id = b.id)"
         f" SELECT DISTINCT b.top FROM below b JOIN tasks t ON t.id = b.id WHERE {IS_WORKING} ORDER BY b.top",
-        (session_id,),
+        () if session_id is None else (session_id,),
     )
     return [int(row[0]) for row in rows]
 

@@ -100,6 +100,7 @@ def _facts(now: float, view: TaskView, lines: tuple[Happened, ...]) -> Tx[Facts]
         lanes={name: (int(used), int(cap)) for name, cap, used in lanes},
         workers=int(alive[0][0]),
         questions=tuple(keys.question_id(row[0]) for row in asked),
+        plan_hash=None if view.plan is None else view.plan.hash,
     )
 
 

@@ -202,10 +202,10 @@ def command(stuck: Stuck, task: str) -> tuple[str, ...]:
         case Gate.REQUESTER_BUSY | Gate.REQUESTER_MISSING | Gate.QUIET_HOURS:
             is_task = stuck.room is not None and stuck.room.is_task
             return "why" if is_task else "tree", task if stuck.room is None else _name(stuck)
-        case (
-            Gate.NEEDS_YOU
-        ):  # `approve` shows the plan first; what else was asked is read where it is answered
-            return ("inbox",) if stuck.questions else ("approve", task)
+        case Gate.NEEDS_YOU if stuck.plan_hash is None:  # what was asked is read where it is answered
+            return ("inbox",)
+        case Gate.NEEDS_YOU:  # a decision is bound to its plan, so that it runs without a terminal, too
+            return "approve", task, "--hash", str(stuck.plan_hash)
         case Gate.PAUSED:
             return "resume", task if stuck.room is None else _name(stuck)
         case Gate.DEAD_LETTER:
