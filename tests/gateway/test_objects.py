@@ -138,10 +138,10 @@ def test_a_task_in_full() -> None:
     )  # fmt: skip
 
 
-def test_ps_has_its_schema_a_summary_and_the_next_page() -> None:
-    shown = objects.ps(0.0, [NEW], Summary(running=1, needs_you=2), "c")
-    assert list(shown) == ["schema", "ok", "at", "cursor", "tasks", "summary", "next"]
-    assert (shown["schema"], shown["ok"], shown["next"]) == ("clutch.ps/1", True, "c")
+def test_a_list_has_a_summary_the_next_page_and_where_events_go_on() -> None:
+    shown = objects.listing([NEW], Summary(running=1, needs_you=2), "c", "0.0:t_0:0")
+    assert list(shown) == ["cursor", "tasks", "summary", "next"]
+    assert (shown["cursor"], shown["next"]) == ("0.0:t_0:0", "c")
     assert shown["summary"] == {
         "running": 1, "queued": 0, "waiting": 0, "needsYou": 2, "done": 0, "failed": 0, "timeout": 0,
         "killed": 0, "lost": 0, "undelivered": 0, "usd": None, "replies": 0, "repliesIn": [], "unsent": 0,

@@ -233,13 +233,15 @@ def attach(target: Target, state: State = None) -> None:
 @acts.command()
 def kill(
     target: Target,
-    words: Annotated[str, typer.Argument(metavar="[REASON]", help="Stored with the outcome.")] = "",
-    reason: Annotated[str, typer.Option(help="The same.", show_default=False)] = "",
+    words: Annotated[
+        str | None, typer.Argument(metavar="[REASON]", help="Stored with the outcome.", show_default=False)
+    ] = None,
+    reason: Annotated[str, typer.Option(help="The same.")] = "killed",
     state: State = None,
     as_json: AsJson = False,
 ) -> None:
     """Stop a task and everything below it, for good; `all`: whatever works."""
-    _verb("kill", state, target, as_json=as_json, reason=words or reason or "killed")
+    _verb("kill", state, target, as_json=as_json, reason=reason if words is None else words)
 
 
 @acts.command()

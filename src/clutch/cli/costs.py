@@ -40,7 +40,8 @@ def added_up(usage: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
 
 def _figures(one: Mapping[str, Any]) -> tuple[str, ...]:
     usd = "n/a" if one["usd"] is None else money(Decimal(one["usd"]))
-    counts = (tokens(one["input"]), tokens(one["output"]), tokens(one["cacheRead"]))
+    is_known = one["input"] or not one["calls"]  # of calls that nobody answered nobody knows what they used
+    counts = [tokens(one[name]) if is_known else "n/a" for name in ("input", "output", "cacheRead")]
     return (str(one["calls"]), *counts, usd)
 
 

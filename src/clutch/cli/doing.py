@@ -56,7 +56,7 @@ def words(said: Mapping[str, Any]) -> str:
     if "status" in said:
         about = [said["status"], said.get("taskId") or ""]
         if said.get("supersedes"):
-            about.append(f"instead of {said['supersedes']}")
+            about.append(f"(takes the place of {said['supersedes']})")
         return " ".join(part for part in about if part)
     return screen.one_line(said, screen.now())
 

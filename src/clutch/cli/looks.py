@@ -72,8 +72,8 @@ def logs(
 
 
 @looks.command()
-def why(target: Target, state: State = None, as_json: AsJson = False) -> None:
-    """Tell how a task came to where it is, how it was told, and what it waits for."""
+def why(target: Target = "last", state: State = None, as_json: AsJson = False) -> None:
+    """Tell how a task came to where it is, how it was told, and what it waits for. Default: the last one."""
     from clutch.cli import showing
 
     showing.why(state, target, as_json=as_json)

@@ -115,10 +115,16 @@ def label(task: Task, chars_max: int = LABEL_CHARS_MAX) -> str:
     return visible(task["label"], chars_max)
 
 
-def age(task: Task, now: float) -> str:
+def runtime(task: Task, now: float) -> str:
     """How long it has been there, or was."""
     end = at(task["endedAt"])
     return duration(max(0.0, (now if end is None else end) - (at(task["createdAt"]) or now)))
+
+
+def age(task: Task, now: float) -> str:
+    """Since it last moved: its end, its last step, its beginning."""
+    moved = at(task["endedAt"]) or at(task["lastProgressAt"]) or at(task["createdAt"]) or now
+    return duration(max(0.0, now - moved))
 
 
 def used(task: Task) -> str:
@@ -156,7 +162,7 @@ def style(task: Task) -> str:
 
 def summary(counted: Mapping[str, Any]) -> str:
     """`3 running · 1 waiting · 12 done · $0.42`; what is not there is not mentioned."""
-    names = {"needsYou": "need you"}
+    names = {"needsYou": "needs you" if counted["needsYou"] == 1 else "need you"}
     parts = [f"{counted[name]} {names.get(name, name)}" for name in COUNTED if counted[name]]
     if counted["usd"] is not None:
         parts.append(money(Decimal(counted["usd"])))
@@ -218,7 +224,7 @@ def one_line(task: Task, now: float) -> str:
     parts = (
         state(task, now),
         label(task, 40),
-        age(task, now),
+        runtime(task, now),
         f"{used(task)} tok",
         "" if cost(task) == "n/a" else cost(task),
         doing(task, now),

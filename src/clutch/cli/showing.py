@@ -46,7 +46,7 @@ def ps(state: Path | None, wanted: Wanted, *, as_json: bool, command: str = "ps"
     with answering(command, as_json=as_json), source(state) as here:
         page = here.tasks(**wanted.to_query(), numbered=not as_json)
         if as_json:
-            print_object(command, {"at": screen.moment_now(), "cursor": None, **page})
+            print_object(command, {"at": screen.moment_now(), **page})
             return
         if page["tasks"]:
             print(screen.table(page["tasks"], screen.now()))
@@ -59,7 +59,7 @@ def tree(state: Path | None, target: str | None, *, as_json: bool, is_all: bool)
         page = here.tasks(**Wanted(is_all=is_all or target is not None, root=target).to_query())
         tops = nested(page["tasks"])
         if as_json:
-            print_object("tree", {"at": screen.moment_now(), "cursor": None, **page, "tasks": tops})
+            print_object("tree", {"at": screen.moment_now(), **page, "tasks": tops})
             return
         if tops:
             print(screen.forest(tops, screen.now()))

@@ -20,6 +20,7 @@ from clutch.errors import InvalidInput
 
 _ITEM = re.compile(r"\[([0-9]+)\](?:\.|$)")
 _NOTHING = object()
+PART_CHARS_MIN = 3  #: fewer letters are in every second key
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +39,7 @@ class Explained:
 
 
 def explain(config: Config, wanted: str) -> tuple[Explained, ...]:
-    """The key, or every key below it. Raises InvalidInput for one there is not."""
+    """The key, every key below it, or all that have these letters. Raises InvalidInput for one there is not."""
     found = tuple(_explained(config, entry, key) for entry, key in _meant(wanted))
     if not found:
         near = suggestion(wanted, {one.key for one in catalogue()} | _sections())
@@ -58,9 +59,12 @@ def _meant(wanted: str) -> Iterator[tuple[Entry, str]]:
         if found := re.fullmatch(pattern, wanted):
             yield entry, found[0]
             return
-    for entry in catalogue():
-        if entry.key.startswith((f"{wanted}.", f"{wanted}[")):
-            yield entry, entry.key
+    below = [one for one in catalogue() if one.key.startswith((f"{wanted}.", f"{wanted}["))]
+    alike = [
+        one for one in catalogue() if len(wanted) >= PART_CHARS_MIN and wanted.lower() in one.key.lower()
+    ]
+    for entry in below or alike:
+        yield entry, entry.key
 
 
 def _sections() -> set[str]:

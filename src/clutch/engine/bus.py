@@ -13,12 +13,16 @@ QUEUE_MAX = 1000  # a watcher further behind than this reads the store instead
 
 @dataclass(frozen=True, slots=True)
 class Live:
-    """`name` is one of the stable names: lifecycle:start|end|error, assistant:text, tool:start|end, usage."""
+    """`name` is one of the stable names: lifecycle:start|end|error, assistant:text, tool:start|end, usage.
+
+    `session_key`: as people name it; `is_task`: whether it is a task's, or a main agent's."""
 
     name: str
     session_id: int
     run_id: int
     data: Any = None
+    session_key: str = ""
+    is_task: bool = True
 
 
 class Watcher:

@@ -180,7 +180,8 @@ class OpenRun:
         return self.price(answer.usage) if theirs is None else theirs
 
     def tell(self, name: str, data: object = None) -> None:
-        self.kit.bus.publish(Live(name, self.session_id, self.run_id, data))
+        whose = (self.about.session_key, self.about.depth > 0)
+        self.kit.bus.publish(Live(name, self.session_id, self.run_id, data, *whose))
 
     def in_own_names(self, answer: Answer) -> Answer:
         """Before rights and ledger look at it: a tool has one name there."""

@@ -287,7 +287,8 @@ def _news(moment: Moment, task: objects.Object) -> News:
 
 def _live(live: Live, root_id: int | None) -> News:
     data = {
-        "taskId": keys.task_id(live.session_id),
+        "taskId": keys.task_id(live.session_id) if live.is_task else None,
+        "sessionKey": live.session_key,
         "runId": keys.run_id(live.run_id),
         "text": str(live.data),
     }

@@ -146,17 +146,10 @@ def summary(counted: Summary) -> Object:
     }
 
 
-def listing(tasks: Sequence[TaskView], counted: Summary, following: str | None) -> Object:
-    """The body of a page of tasks."""
-    return {"tasks": [task(view) for view in tasks], "summary": summary(counted), "next": following}
-
-
-def ps(
-    now: float, tasks: Sequence[TaskView], counted: Summary, following: str | None, cursor: str | None = None
-) -> Object:
-    """`cursor`: where the stream of events goes on from what is shown here."""
-    page = listing(tasks, counted, following)
-    return {"schema": "clutch.ps/1", "ok": True, "at": moment(now), "cursor": cursor, **page}
+def listing(tasks: Sequence[TaskView], counted: Summary, following: str | None, cursor: str) -> Object:
+    """The body of a page of tasks. `cursor`: where the stream of events goes on from what is shown here."""
+    shown = {"tasks": [task(view) for view in tasks], "summary": summary(counted)}
+    return {"cursor": cursor, **shown, "next": following}
 
 
 def nested(tasks: Sequence[TaskView]) -> list[Object]:

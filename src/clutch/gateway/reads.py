@@ -15,7 +15,7 @@ from clutch.core.task_view import TaskView
 from clutch.errors import InvalidInput, NotFound
 from clutch.gateway import objects
 from clutch.gateway.objects import Object
-from clutch.protocol import listing, needs_you, targets, views
+from clutch.protocol import listing, needs_you, stream, targets, views
 from clutch.protocol.listing import PAGE_MAX, Wanted
 from clutch.protocol.targets import Found, Standpoint
 from clutch.protocol.unheard import unheard
@@ -64,9 +64,12 @@ def tasks(now: float, who: Standpoint, asked: Filter) -> Tx[Object]:
         is_undelivered=asked.undelivered,
         ended_after=None if asked.recent_minutes is None else now - 60 * asked.recent_minutes,
     )
+    place = yield from stream.newest(
+        now
+    )  # before the rows: what happens meanwhile is heard once more, never missed
     page = yield from listing.page(now, wanted, asked.limit, asked.cursor)
     counted = yield from listing.summary(now, wanted)
-    return objects.listing(page.tasks, counted, page.next)
+    return objects.listing(page.tasks, counted, page.next, str(place))
 
 
 def task(now: float, who: Standpoint, target: str) -> Tx[Object]:

@@ -19,11 +19,15 @@ class By(StrEnum):
     DAY = "day"  #: in UTC
 
 
+#: A call that nobody answered is counted with the model that answers to this name.
+_KNOWN = (
+    " LEFT JOIN (SELECT model, MAX(effective) AS effective FROM usage GROUP BY model) k ON k.model = u.model"
+)
 #: Constant words. A session that was deleted is nobody's any more, but what it used is not forgotten.
 _GROUPS = {
     By.ROOT: "COALESCE(r.key, '(deleted)')",
     By.AGENT: "COALESCE(s.agent_id, '(deleted)')",
-    By.MODEL: "COALESCE(u.effective, u.model)",
+    By.MODEL: "COALESCE(u.effective, k.effective, u.model)",
     By.DAY: "CAST(FLOOR(u.at / 86400.0) AS {big})",
 }
 
@@ -32,7 +36,7 @@ def spending(now: float, by: By) -> Tx[list[tuple[str, Tally]]]:
     del now
     rows = yield (
         f"SELECT {_GROUPS[by]} AS about, {views.SPENT} FROM usage u"  # noqa: S608 (constant words)
-        " LEFT JOIN sessions s ON s.id = u.session_id LEFT JOIN sessions r ON r.id = s.root_id"
+        f" LEFT JOIN sessions s ON s.id = u.session_id LEFT JOIN sessions r ON r.id = s.root_id{_KNOWN}"
         " WHERE u.state > 0 GROUP BY about ORDER BY about",
         (),
     )

@@ -36,8 +36,8 @@ HELP = (
 
 
 class Chatting:
-    def __init__(self, home: Path, session: str, live_id: str, base: Path, notices: Notices) -> None:
-        self._home, self._session, self._live_id, self._base = home, session, live_id, base
+    def __init__(self, home: Path, session: str, base: Path, notices: Notices) -> None:
+        self._home, self._session, self._base = home, session, base
         self._notices = notices
         self._ear = Ear(home)
         self._editor = Editor(files.read_history(home), self._complete)
@@ -185,9 +185,9 @@ class Chatting:
             case "reply":
                 self._replied(news.data.text)
                 news.data.shown.set()
-            case "assistant:text" if news.data["taskId"] == self._live_id:
+            case "assistant:text" if news.data["sessionKey"] == self._session:
                 self._stream(news.data["runId"], news.data["text"])
-            case "tool:start" if news.data["taskId"] == self._live_id:
+            case "tool:start" if news.data["sessionKey"] == self._session:
                 self._stream(news.data["runId"], "")
                 self._window.say(f"* {visible(news.data['text'], 60)}", "2")
                 self._streamed = ""

@@ -28,9 +28,9 @@ def chat(state: Path | None, session: str | None, agent: str | None, *, as_json:
             raise typer.Exit(piped.chat(Line(state, client), key, Path.cwd(), inbox, as_json=as_json))
         from clutch.cli.talk.chatting import Chatting
 
-        opened = client.post(session_path(key, "replies"), {"waitSeconds": 0})
+        client.post(session_path(key, "replies"), {"waitSeconds": 0})  # opens it
         say(f"Talking to {key}. /help tells the keys; Ctrl-D leaves, work goes on.")
-        talk = Chatting(home_of(state), key, opened["liveId"], Path.cwd(), _notices(state))
+        talk = Chatting(home_of(state), key, Path.cwd(), _notices(state))
         talk.run()
 
 

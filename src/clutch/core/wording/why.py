@@ -64,6 +64,8 @@ class Attempt:
 
 # ---- the timeline --------------------------------------------------------------------------------------
 
+US = "clutch"  #: the actor of what nobody asked for in that moment
+PAUSED_AT_STEP = "has come to its next step and is paused, as it was told to"
 _PAUSES = {
     Wait.PERSON: "paused by {actor}",
     Wait.CHILDREN: "sleeps until its children have settled",
@@ -83,6 +85,7 @@ _SENTENCES: tuple[tuple[str, str, str], ...] = (
     ("resumed", "unpaused", "resumed by {actor}"),
     ("no longer waiting: ", "unparked", "no longer waits for {rest}"),
     ("grace cancelled", "started", "started again within the grace; the failure does not count"),
+    ("steered: joins", "steered", "steered by {actor}: a new instruction, which it reads next"),
     ("steered", "steered", "steered by {actor}: a new instruction takes the place of what ran"),
     ("attempt ", "attempt", "telling it failed: attempt {rest}"),
     ("delivered: ", "delivered", "its requester has read and answered the result ({rest})"),
@@ -113,7 +116,8 @@ _SENTENCES: tuple[tuple[str, str, str], ...] = (
 def happening(line: Happened) -> tuple[str, str]:
     """A fixed word for the kind of line, and the line in words."""
     if line.to_phase is Phase.PAUSED and not line.is_note and line.reason in set(Wait):
-        return "parked", _PAUSES[Wait(line.reason)].format(actor=_who(line))
+        is_told = line.reason == Wait.PERSON and line.actor == US
+        return "parked", PAUSED_AT_STEP if is_told else _PAUSES[Wait(line.reason)].format(actor=_who(line))
     if line.to_phase in (Phase.COMPLETED, Phase.COMPLETED_GIVEUP) and not line.is_note:
         return "cleaned", "cleaned up; nothing is left to do"
     if line.to_phase is Phase.ANNOUNCING and line.outcome is not None and line.reason == line.outcome:

@@ -140,6 +140,7 @@ class Summary(Answer):
 
 
 class Tasks(Answer):
+    cursor: str
     tasks: list[Task]
     summary: Summary
     next: str | None
@@ -373,7 +374,6 @@ class NextWords(Answer):
     id: int | None
     reply: str | None
     quiet: bool
-    live_id: str
 
 
 class Halted(Answer):

@@ -7,7 +7,6 @@ from typing import Annotated
 
 from pydantic import Field
 
-from clutch.core import keys
 from clutch.core.authority import Scope
 from clutch.gateway import objects, reads
 from clutch.gateway.api import CHANNEL
@@ -53,9 +52,7 @@ class Listening(Body):
 
 async def hear(ask: Ask[Listening, Query]) -> Reply:
     """The next words for the person, the same ones until their `id` comes back as `heard`. `known`: a task whose
-    result was read, so that nobody need be told of it.
-
-    `liveId` is what events call the agent itself."""
+    result was read, so that nobody need be told of it."""
     body, gateway, key = ask.body, ask.house.gateway, ask.path["key"]
     number, _ = await gateway.session(key)
     if body.known is not None:
@@ -66,7 +63,7 @@ async def hear(ask: Ask[Listening, Query]) -> Reply:
         key, body.wait_seconds, until_quiet=body.until_quiet, heard=body.heard
     )
     words = {"id": None, "reply": None} if said is None else {"id": said.parcel_id, "reply": said.body}
-    return Reply({**words, "quiet": is_quiet, "liveId": keys.task_id(number)})
+    return Reply({**words, "quiet": is_quiet})
 
 
 async def halt(ask: Ask[Body, Query]) -> Reply:
