@@ -182,13 +182,13 @@ async def test_words_nobody_has_heard_are_counted_and_those_no_channel_took_apar
     for text in ("one", "two"):
         await world.tell(main, text)
         await (await world.start(main)).finish(f"answer to {text}")
-    assert await world.door.read(outbox.unheard, main) == (2, 0)
+    assert await world.door.read(outbox.unheard, main) == outbox.Unheard(2, 0, ("agent:main:main",))
     first, second = await world.door.alone(outbox.claim, world.worker, "terminal", 10)
     await world.door.tx((), sending.refused, world.policy, world.worker, first, "you are blocked")
     await world.door.tx((), sending.failed, world.policy, world.worker, second, "no route")
-    assert await world.door.read(outbox.unheard) == (0, 1)
+    assert await world.door.read(outbox.unheard) == outbox.Unheard(0, 1)
     assert (await world.door.read(listing.summary)).unsent == 1
-    assert await world.door.read(outbox.unheard, main + 1) == (0, 0)
+    assert await world.door.read(outbox.unheard, main + 1) == outbox.Unheard(0, 0)
 
 
 async def test_the_answer_to_a_message_is_of_the_turn_that_read_it(world: World, main: int) -> None:

@@ -225,7 +225,7 @@ def test_a_reply_is_confirmed_only_when_it_was_shown(
         assert select.select([ear.wakes], [], [], 5)[0]
         (news,) = ear.heard()
         assert not counter.is_told.wait(0.1)
-        Chatting(tmp_path, "agent:main:main", "", tmp_path, Notices(command))._hear(news)
+        Chatting(tmp_path, "agent:main:main", tmp_path, Notices(command))._hear(news)
         assert "the answer" in capsys.readouterr().out
         assert counter.is_told.wait(5)
     assert counter.heard == [None, 7]

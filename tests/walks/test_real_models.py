@@ -135,7 +135,7 @@ async def test_a_watcher_sees_each_chunk_before_the_next_is_sent(tmp_path: Path,
             seen = ""
             async for event in clutch.events():
                 if event.name == "assistant:text":
-                    seen += event.data
+                    seen += str(event.data)
                     for count, gate in enumerate(gates, 1):
                         if seen.startswith("".join(words[:count])):
                             gate.set()

@@ -20,6 +20,7 @@ from itertools import chain
 from typing import TYPE_CHECKING, TypeAlias
 
 from clutch.core import keys
+from clutch.core.messages import Usage
 from clutch.engine.bus import Live
 from clutch.errors import StoreError
 from clutch.gateway import objects
@@ -290,6 +291,15 @@ def _live(live: Live, root_id: int | None) -> News:
         "taskId": keys.task_id(live.session_id) if live.is_task else None,
         "sessionKey": live.session_key,
         "runId": keys.run_id(live.run_id),
-        "text": str(live.data),
+        **({"usage": _used(live.data)} if isinstance(live.data, Usage) else {"text": str(live.data)}),
     }
     return News(live.name, live.session_id, root_id, json.dumps(data, ensure_ascii=False))
+
+
+def _used(usage: Usage) -> objects.Object:
+    return {
+        "input": usage.input,
+        "output": usage.output,
+        "cacheRead": usage.cache_read,
+        "cacheWrite": usage.cache_write,
+    }

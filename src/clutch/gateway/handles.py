@@ -17,6 +17,7 @@ from typing_extensions import TypeVar
 from clutch.core import keys
 from clutch.core.attachments import StoredFile
 from clutch.core.events import Verdict
+from clutch.core.messages import Usage
 from clutch.core.model import Outcome
 from clutch.errors import InvalidInput, StoreError
 from clutch.gateway.objects import Object
@@ -52,11 +53,12 @@ class TaskResult(Generic[V]):
 class Event:
     """`name`: lifecycle:start|end|error, assistant:text|thinking, tool:start|output|end, usage, question.
 
-    `data`: of assistant:text and assistant:thinking the words."""
+    `task_id`: None = of a main agent. `data`: the words of assistant:…, the tool of tool:start and tool:end, the error
+    of lifecycle:error, the `Usage` of usage."""
 
     name: str
-    task_id: str
-    data: Any
+    task_id: str | None
+    data: str | Usage | None
 
 
 @dataclass(frozen=True, slots=True)

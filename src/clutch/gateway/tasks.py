@@ -13,6 +13,7 @@ from typing import Any, TypeVar
 from clutch.core import authority, keys
 from clutch.core.admission import Refused
 from clutch.core.authority import EVERY_SCOPE, OperatorCaller, root_rights
+from clutch.core.messages import Usage
 from clutch.engine import spawning
 from clutch.engine.insisting import surely
 from clutch.engine.kit import Kit
@@ -124,7 +125,8 @@ class Tasks:
         watcher = bus.watch()
         try:
             async for live in watcher:
-                yield Event(live.name, keys.task_id(live.session_id), live.data)
+                data = live.data if isinstance(live.data, (str, Usage)) else None
+                yield Event(live.name, keys.task_id(live.session_id) if live.is_task else None, data)
         finally:
             bus.leave(watcher)
 

@@ -16,6 +16,7 @@ from clutch.core import wording
 from clutch.protocol.letters import announce_key
 from clutch.protocol.pages import Verbatim
 from clutch.protocol.sessions import Stale
+from clutch.protocol.unheard import Unheard as Unheard
 from clutch.protocol.unheard import unheard as unheard
 from clutch.store.door import HINT, Tx
 

@@ -18,8 +18,10 @@ from urllib.parse import quote
 from uuid import uuid4
 
 from clutch.core.attachments import StoredFile
+from clutch.core.messages import Usage
 from clutch.core.model import Outcome
 from clutch.errors import ClutchError, InvalidInput, NoGateway, NotFound
+from clutch.gateway.checks import snake
 from clutch.gateway.doors import Known
 from clutch.gateway.handles import Event, Question, TaskResult, item_of, question_of
 from clutch.gateway.objects import Object
@@ -40,6 +42,14 @@ AGAIN_S, GONE_S = 0.2, 30.0  #: between two looks for a gateway that went away, 
 EVENT_BYTES_MAX = 4 * 1024 * 1024
 Heard: TypeAlias = Callable[[int, bytes], Any]
 _FIELDS = {"plan_hash": "planHash", "wait_s": "waitSeconds"}
+
+
+def _data(name: str, said: Mapping[str, Any]) -> str | Usage | None:
+    """As a program hears it that has the engine in its own process."""
+    if name == "usage":
+        return Usage(**{snake(field): value for field, value in said["usage"].items()})
+    error: str | None = said["task"]["error"] if name == "lifecycle:error" else None
+    return str(said["text"]) if "text" in said else error
 
 
 class Remote:
@@ -241,7 +251,7 @@ class Remote:
         async with aclosing(self._stream()) as stream:
             async for name, said in stream:
                 if name and "taskId" in said:
-                    yield Event(name, said["taskId"], said.get("text", said))
+                    yield Event(name, said["taskId"], _data(name, said))
 
     async def questions(self) -> list[Question]:
         return [question_of(item) for item in (await self._get("/v1/inbox"))["items"]]

@@ -9,7 +9,7 @@ from pydantic import Field
 
 from clutch.core.authority import Scope
 from clutch.gateway import objects, reads
-from clutch.gateway.api import CHANNEL
+from clutch.gateway.tasks import CHANNEL
 from clutch.protocol import history, sending
 from clutch.protocol.listing import LIMIT_MAX
 from clutch.surfaces.http import answers
