@@ -177,6 +177,33 @@ async def test_runtime_is_told_whether_its_session_may_change_anything(
     assert told == [may_change]
 
 
+async def test_words_on_the_way_are_signs_of_life(build: Build) -> None:
+    is_seen = asyncio.Event()
+
+    async def works(job: RuntimeJob) -> str:
+        while not is_seen.is_set():
+            job.say("still here ")
+            await asyncio.sleep(0.01)
+        return "done"
+
+    quick = replace(POLICY, work=replace(POLICY.work, tick_s=0.05))
+    house = await house_with(build, FunctionRuntime(works), quick)
+    await house.hire()
+    await house.say("go")
+    child = await house.until_phase("child", Phase.RUNNING)
+    look = ("SELECT head, progress_at FROM sessions WHERE id = ?", child.id)
+    ((head, began),) = await house.rows(*look)
+
+    async def has_moved() -> bool:
+        ((same, moved),) = await house.rows(*look)
+        return bool(same == head and moved > began)
+
+    await house.until(has_moved)
+    is_seen.set()
+    await house.until_quiet()
+    assert (await house.task("child")).outcome is Outcome.OK
+
+
 class Prices(NoPrices):
     def cost(self, model: str, usage: Usage) -> Decimal | None:
         return Decimal(usage.input + usage.output) / 1000

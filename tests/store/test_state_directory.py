@@ -22,6 +22,11 @@ with StateDirectory(sys.argv[1]):
 """
 
 
+def test_one_that_cannot_be_made_is_said_so() -> None:
+    with pytest.raises(UnsafeStateDirectory, match="cannot be made"):
+        StateDirectory("/proc/nowhere/state").acquire()
+
+
 def test_a_second_process_is_refused_by_name_and_death_frees_the_lock(tmp_path: Path) -> None:
     path = tmp_path / "state"
     owner = subprocess.Popen(

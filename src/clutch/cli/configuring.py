@@ -143,7 +143,10 @@ def _asked(found: tuple[Choice, ...]) -> Choice:
 
 def _write(path: Path, text: str) -> None:
     """All of it or nothing, for nobody else to read."""
-    path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    try:
+        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    except OSError as error:
+        raise InvalidInput("--state", f"{path.parent} cannot be made: {error.strerror}") from error
     file, name = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)  # mode 0600
     try:
         with os.fdopen(file, "w", encoding="utf-8") as writing:

@@ -15,6 +15,7 @@ from typing import TypeVar
 
 import typer
 
+from clutch.cli import INTERRUPTED
 from clutch.cli.asking import command_for, gateway, home_of, say
 from clutch.errors import NoGateway
 from clutch.surfaces import address, starting
@@ -24,7 +25,6 @@ T = TypeVar("T")
 
 LOOK_S = 0.5
 AWAY_S = 60.0  #: a restart takes seconds; longer, and nobody is about to bring it back
-INTERRUPTED = 130
 
 
 @dataclass(slots=True)

@@ -201,6 +201,7 @@ class Worker:
             await self._give_back(claimed)
         for beside in (*self._cleaning.values(), *([self._sweeping] if self._sweeping else [])):
             beside.cancel()  # whoever is next does it again
+        await self._patiently(self._tell_rested)  # a kill elsewhere waits for what has ended here meanwhile
         await self._persist(workers.leave, self.id)
 
     # ---- the loop ------------------------------------------------------------------------------------

@@ -28,6 +28,7 @@ class Errand:
         self.is_paused = False
         self.asked: deque[tuple[Call, asyncio.Future[Verdict]]] = deque()
         self._said: list[str] = []
+        self._has_spoken = False
         self._done: list[tuple[Call, str, bool]] = []
         told = replace(job, say=self._say, think=self._think, begin=self._begin, end=self._end, ask=self._ask)
         self._work = asyncio.create_task(_run(runtime, told))
@@ -51,6 +52,11 @@ class Errand:
         said = Answer("".join(self._said), calls, stop="tools")
         self._said, self._done = [], []
         return said, Results(gave)
+
+    def spoke(self) -> bool:
+        """Whether it has said anything since the last look."""
+        has_spoken, self._has_spoken = self._has_spoken, False
+        return has_spoken
 
     def hear(self, call: Call, verdict: Verdict) -> None:
         """The oldest question about this call has its answer."""
@@ -91,13 +97,17 @@ class Errand:
 
     def _say(self, text: str) -> None:
         self._said.append(text)
-        self._tell("assistant:text", text)
+        self._live("assistant:text", text)
 
     def _think(self, text: str) -> None:
-        self._tell("assistant:thinking", text)
+        self._live("assistant:thinking", text)
 
     def _begin(self, call: Call) -> None:
-        self._tell("tool:start", call.name)
+        self._live("tool:start", call.name)
+
+    def _live(self, name: str, text: str) -> None:
+        self._has_spoken = True
+        self._tell(name, text)
 
     def _end(self, call: Call, text: str, failed: bool) -> None:
         self._tell("tool:end", call.name)

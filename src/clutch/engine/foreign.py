@@ -91,13 +91,16 @@ async def _accompany(run: OpenRun, errand: Errand) -> Answer | None:
 
 
 async def _news(run: OpenRun, errand: Errand) -> None:
-    """Of a pause a hint tells; one that was lost, or came before there was an errand, costs a tick."""
+    """Of a pause a hint tells; one that was lost, or came before there was an errand, costs a tick. Words are no step
+    of its journal; that they move it is written once a tick."""
     while not errand.news.is_set():
         try:
             async with asyncio.timeout(run.policy.work.tick_s):
                 await errand.news.wait()
         except TimeoutError:
             with contextlib.suppress(StoreError):  # the next tick looks again
+                if errand.spoke():
+                    await run.tx(turns.spoke)
                 if await run.kit.door.read(sessions.is_paused, run.session_id):
                     errand.pause()
     errand.news.clear()

@@ -81,11 +81,15 @@ class StateDirectory:
 def private(path: Path) -> Iterator[int]:
     """The directory, open: what is looked at and made private here is one and the same, whatever its name
     comes to mean meanwhile."""
-    path.parent.mkdir(parents=True, exist_ok=True)
     try:
+        path.parent.mkdir(parents=True, exist_ok=True)
         path.mkdir(mode=0o700)
     except FileExistsError:
         _refuse_foreign(path, path.lstat())
+    except OSError as error:
+        raise UnsafeStateDirectory(
+            f"{path} cannot be made ({error.strerror}); use another state directory"
+        ) from error
     here = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
     try:
         _refuse_foreign(path, os.fstat(here))

@@ -21,9 +21,11 @@ from clutch.cli.demo.supervisor import Supervisor
 from clutch.cli.demo.view import Silent, View, view_on
 from clutch.cli.demo.worker import STATS
 from clutch.errors import ClutchError, InvalidInput
+from clutch.surfaces import address
 from clutch.wiring import default_state_directory
 
 ERROR, USAGE = 1, 2
+FRESH = "clutch-demo-"  #: how the directories are called that nobody named
 PLAIN = "without-chaos"  #: a state directory of its own inside the one of a chaos run
 
 
@@ -121,6 +123,7 @@ def _path(option: str, given: str) -> Path:
 
 def _new_state(wished: str | None, folder: Path) -> Path:
     if wished is None:
+        _forget_last()
         return _fresh_state(folder)
     state = _path("--state", wished)
     if state.is_relative_to(folder):
@@ -138,12 +141,21 @@ def _new_state(wished: str | None, folder: Path) -> Path:
     return state
 
 
+def _forget_last() -> None:
+    """A demo that was seen to its end is kept to be looked at, until there is another one."""
+    last = jobs.remembered(default_state_directory())
+    if last is None or not last.name.startswith(FRESH) or address.find(last) is not None:
+        return
+    if (last / STATS).exists():
+        shutil.rmtree(last, ignore_errors=True)
+
+
 def _fresh_state(folder: Path) -> Path:
     """Never inside the surveyed folder: who surveys all temporary files does not want to see this one."""
     for place in (Path(tempfile.gettempdir()).resolve(), default_state_directory().resolve() / "demos"):
         if not place.is_relative_to(folder):
             place.mkdir(mode=0o700, parents=True, exist_ok=True)
-            return Path(tempfile.mkdtemp(prefix="clutch-demo-", dir=place))
+            return Path(tempfile.mkdtemp(prefix=FRESH, dir=place))
     raise InvalidInput("--state", f"name a directory outside of {folder}: the survey would survey itself")
 
 

@@ -21,6 +21,7 @@ from clutch.protocol.turns.steps import (
     remind,
     respond,
     results,
+    spoke,
     with_yields,
     yields,
 )
@@ -47,6 +48,7 @@ __all__ = [
     "remind",
     "respond",
     "results",
+    "spoke",
     "stumble",
     "submit",
     "wait",
