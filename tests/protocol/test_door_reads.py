@@ -10,6 +10,7 @@ from clutch.protocol import health, needs_you, replies, spending, stream
 from clutch.protocol.questions import Asked, QuestionKind, ask, call_body
 from clutch.protocol.spending import By
 from clutch.protocol.stream import BEGINNING, Cursor
+from clutch.store.door import Tx
 from clutch.testing.clock import FakeClock
 from tests.protocol.world import World
 
@@ -100,3 +101,20 @@ async def test_use_is_added_up_and_nothing_is_counted_twice(
     assert sum(used.calls for _, used in rows) == calls > 0
     if name is not None:
         assert [row[0] for row in rows] == [name]
+
+
+async def test_a_call_nobody_answered_is_counted_with_the_model_that_answers_to_its_name(
+    world: World, main: int
+) -> None:
+    await world.end(await world.child(main, "one"))
+
+    def cut_off(now: float) -> Tx[None]:
+        yield "UPDATE usage SET effective = 'the-model-2026', model = 'the-model'", ()
+        yield (
+            "INSERT INTO usage(session_id, call_no, run_id, at, state, model) VALUES(?, 99, 1, ?, 2, 'the-model')",
+            (main, now),
+        )
+
+    await world.door.alone(cut_off)
+    ((name, used),) = await world.door.read(spending.spending, By.MODEL)
+    assert (name, used.calls) == ("the-model-2026", 2)
