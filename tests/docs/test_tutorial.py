@@ -42,7 +42,7 @@ def test_it_can_be_typed_from_top_to_bottom(tmp_path: Path) -> None:
         stderr=subprocess.STDOUT,
         check=False,
         text=True,
-        timeout=180,
+        timeout=300,
     )
     assert done.returncode == 0, done.stdout
     for shown in blocks("text"):
