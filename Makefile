@@ -11,6 +11,7 @@
 #                   [LOAD=1 [SECONDS=600]]  ... or 500 watchers and 200 running children, for ten minutes
 #   make scenarios  [BACKEND=sqlite|postgres|all]
 #   make audit                        the locked packages against known vulnerabilities; needs the network
+#   make sbom                         build/sbom.json: what is in an installation, as CycloneDX
 #   make fmt                          format, and repair what the linter can
 #   make picture                      record the terminal in the README anew
 #   make lock       [ARGS=--upgrade]  lock files from pyproject.toml; keeps versions unless told
@@ -31,7 +32,7 @@ COMPILE := $(BIN)/uv pip compile --quiet --universal --python-version 3.11 --gen
 	--no-emit-index-url --custom-compile-command "make lock"
 
 .PHONY: setup check check-format check-lint check-types check-imports check-docs
-.PHONY: test demo trust bench scenarios audit fmt picture lock clean
+.PHONY: test demo trust bench scenarios audit sbom fmt picture lock clean
 .DEFAULT_GOAL := check
 
 setup: $(STAMP)
@@ -101,16 +102,20 @@ scenarios: $(STAMP)
 	@$(BIN)/python -m tests.scenarios $(if $(BACKEND),--backend $(BACKEND))
 
 # pip-audit is fetched for the occasion and asks a public database of vulnerabilities: it cannot work offline. That
-# everything is locked with hashes is a test, and needs nobody.
+# everything is locked with hashes is a test, and needs nobody. Strict: a package that the database does not answer for
+# would be skipped, and an audit of nothing is a success otherwise.
 audit: $(STAMP)
 	@$(BIN)/python -m pytest --quiet tests/security/test_supply.py >&2
-	@$(BIN)/uv tool run --quiet pip-audit --require-hashes --disable-pip --requirement requirements.lock || { \
+	@$(BIN)/uv tool run --quiet pip-audit --strict --require-hashes --disable-pip --requirement requirements.lock || { \
 	  echo "Not audited, or something was found (see above). It needs an index for pip-audit and" \
 	    "its database of vulnerabilities; nothing else here does" >&2; exit 1; }
 
 fmt: $(STAMP)
 	@$(BIN)/ruff check --fix $(CODE)
 	@$(BIN)/ruff format $(CODE)
+
+sbom: $(STAMP)
+	@$(BIN)/python -m tests.security.sbom
 
 picture: $(STAMP)
 	@$(BIN)/python -m tests.docs.picture

@@ -41,6 +41,7 @@ def cookie_for(door: Served, **headers: str | None) -> str:
     assert heard.status == 200
     said = heard.headers["set-cookie"]
     assert {"HttpOnly", "SameSite=strict", "Path=/"} <= {part.strip() for part in said.split(";")}
+    assert said.startswith(f"clutch_{door.port}=")  # beside that of another gateway of this machine
     return said.partition(";")[0]
 
 

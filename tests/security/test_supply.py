@@ -10,6 +10,7 @@ import pytest
 
 from clutch.errors import NoGateway
 from clutch.surfaces import starting
+from tests.security import sbom
 
 ROOT = Path(__file__).parents[2]
 #: Direct dependencies that are installed with the package; a new one is a decision, not an accident.
@@ -25,6 +26,16 @@ def test_s29_every_locked_package_has_one_version_and_hashes(name: str) -> None:
     for package in packages:
         assert re.match(r"[a-z0-9._-]+(\[[a-z,]+\])?==\S+", package), package[:80]
         assert re.search(r"--hash=sha256:[0-9a-f]{64}", package), package[:80]
+
+
+def test_s29_the_bill_of_materials_has_every_locked_file() -> None:
+    lock = sbom.LOCK.read_text()
+    parts = sbom.document(lock)["components"]
+    assert len(parts) == len(re.findall(r"^[^ #]+==", lock, re.MULTILINE)) > 20
+    digests = [
+        one["content"] for part in parts for file in part["externalReferences"] for one in file["hashes"]
+    ]
+    assert digests == re.findall(r"sha256:([0-9a-f]{64})", lock)
 
 
 def test_s29_what_is_declared_is_locked_and_bounded() -> None:

@@ -111,6 +111,9 @@ def test_a_bundle_has_no_secret_and_no_words_of_anybody(first: Served, tmp_path:
     ended(first.client, task, "delivered")
     (first.home / "clutch.json").write_text(
         """{models: {providers: {lab: {apiKey: "canary"}}}, // abcdefghijklmnopqrstuvwxyz
+            mcp: {servers: {far: {url: "https://h.example/canary/mcp"},
+                            near: {command: "x", args: ["--key", "canary"]}}},
+            agents: {list: [{id: "ada", identity: "knows the canary"}]},
             database: "postgresql://u:canary@h/d", headless: true}"""
     )
     (first.home / "clutch.json").chmod(0o600)

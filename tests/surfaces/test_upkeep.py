@@ -62,6 +62,17 @@ def test_an_export_has_the_task_its_words_and_its_result(first: Served, tmp_path
     assert (again.code, "cannot be made" in again.err) == (2, True)
 
 
+def test_s19_an_export_has_no_secret_unless_somebody_wants_it(first: Served) -> None:
+    key, word = f"sk-{'canary' * 4}", "hunter2canary"
+    task = spawned(first.client, f"quick {key} password={word}", label=f"use {key}")
+    ended(first.client, task, "delivered")
+    for form in (("--json",), ("--format", "markdown")):
+        said = typed("export", task, *form, state=first.home)
+        assert (said.code, "canary" in said.out, "[redacted]" in said.out) == (0, False, True)
+    whole = typed("export", task, "--with-secrets", state=first.home).out
+    assert (key in whole, word in whole) == (True, True)
+
+
 def test_an_export_of_a_main_session_takes_the_tree_along_also_without_a_gateway(tmp_path: Path) -> None:
     home = tmp_path / "state"
     with served(home, policy=FAST) as here:

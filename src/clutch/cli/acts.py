@@ -223,8 +223,14 @@ def chat(
 
 
 @acts.command()
-def attach(target: Target, state: State = None) -> None:
-    """Watch a task live and type to steer it; Escape or Ctrl-D detaches, the task goes on."""
+def attach(target: Target, state: State = None, as_json: AsJson = False) -> None:
+    """Watch a task live and type to steer it; Escape or Ctrl-D detaches, the task goes on.
+
+    With --json it only watches: `logs -f --json`."""
+    if as_json:
+        from clutch.cli import showing
+
+        return showing.logs(state, target, follows=True, as_json=True)
     from clutch.cli.talk import command
 
     command.attach(state, target)

@@ -16,6 +16,7 @@ from clutch.cli.imports import imports
 from clutch.cli.lazily import Lazily
 from clutch.cli.looks import looks
 from clutch.cli.upkeep import upkeep
+from clutch.core.shown import plain_json
 from clutch.surfaces.starting import NO_START
 
 USAGE = 2  #: exit code
@@ -69,7 +70,7 @@ def _print_object(message: str, field: str | None, schema: str) -> None:
     said: dict[str, Any] = {"code": "invalid_input", "message": message}
     if field is not None:
         said["field"] = field
-    print(json.dumps({"schema": schema, "ok": False, "error": said}, ensure_ascii=False))
+    print(plain_json(json.dumps({"schema": schema, "ok": False, "error": said}, ensure_ascii=False)))
 
 
 def _option(error: typer.TyperException) -> str | None:

@@ -26,6 +26,9 @@ from clutch.surfaces.address import CONFIG_FILE
 LIMIT = 200
 #: Words of people and models, and names that they gave.
 LEFT_OUT = ("label", "error", "currentTool", "evidence", "sessionKey", "requesterKey", "rootKey")
+#: Settings that are nobody's secret by their kind, and in which people put some: words of their own, and addresses.
+MASKED = frozenset({"args", "baseUrl", "identity", "prompt", "url"})
+MASK = "***"
 
 
 def write(path: Path, home: Path, report: dict[str, Any]) -> None:
@@ -59,9 +62,21 @@ def _add(archive: tarfile.TarFile, name: str, text: str) -> None:
 def _said(home: Path) -> dict[str, Any]:
     """The config key by key: it knows which of them are secrets, and its comments are nobody's business."""
     try:
-        return explaining.said(files.load(home))
+        return {key: _masked(key, value) for key, value in explaining.said(files.load(home)).items()}
     except ConfigInvalid as error:
         return {"problems": error.problems}
+
+
+def _masked(key: str, value: Any) -> Any:
+    if key.rpartition(".")[2].partition("[")[0] in MASKED and value:
+        return MASK
+    match value:
+        case dict():
+            return {name: _masked(name, inner) for name, inner in value.items()}
+        case list():
+            return [_masked("", inner) for inner in value]
+        case _:
+            return value
 
 
 def _json(value: Any) -> str:

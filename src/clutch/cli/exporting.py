@@ -1,6 +1,7 @@
 """`clutch export`: a task, a session or a whole tree, as JSON Lines for programs or as Markdown for people.
 
-Lines of JSON say in `kind` what they are: `task`, `message`, `result`; each names its task, or its session.
+Lines of JSON say in `kind` what they are: `task`, `message`, `result`; each names its task, or its session. It leaves
+the state directory, so what looks like a secret is taken out unless somebody says that he wants it.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from typing import Any, TextIO
 from clutch.cli import screen
 from clutch.cli.asking import answering, say
 from clutch.cli.reading import Source, source
+from clutch.core.redaction import redact_all
 from clutch.core.shown import plain_json
 from clutch.errors import InvalidInput, NotFound
 from clutch.surfaces.client import Declined
@@ -25,13 +27,23 @@ PAGE = 200
 
 
 def export(
-    state: Path | None, target: str, *, with_tree: bool, is_markdown: bool, output: Path | None
+    state: Path | None,
+    target: str,
+    *,
+    with_tree: bool,
+    is_markdown: bool,
+    output: Path | None,
+    with_secrets: bool,
+    as_json: bool,
 ) -> None:
-    with answering("export", as_json=False), source(state) as here:
+    if as_json and is_markdown:
+        raise InvalidInput("--json", "and --format markdown are two forms; choose one")
+    with answering("export", as_json=as_json), source(state) as here:
         parts = _parts(here, target, with_tree=with_tree)
         first = next(parts)  # what there is not is said before a file is made
         with _opened(output) as out:
-            for part in (first, *parts):
+            for found in (first, *parts):
+                part = found if with_secrets else redact_all(found)
                 text = _markdown(part) if is_markdown else plain_json(json.dumps(part, ensure_ascii=False))
                 print(screen.plain(text) if is_markdown else text, file=out)
         if output is not None:

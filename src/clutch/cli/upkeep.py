@@ -82,12 +82,26 @@ def export(
     output: Annotated[
         Path | None, typer.Option(help="A new file, yours alone. Default: stdout.", show_default=False)
     ] = None,
+    with_secrets: Annotated[
+        bool, typer.Option("--with-secrets", help="Leave in what looks like a key, a token or a password.")
+    ] = False,
     state: State = None,
+    as_json: AsJson = False,
 ) -> None:
-    """Write out what a task or session was told, said and did, with its result. Works without a gateway, too."""
+    """Write out what a task or session was told, said and did, with its result; what looks like a secret is taken out.
+
+    Works without a gateway, too."""
     from clutch.cli import exporting
 
-    exporting.export(state, target, with_tree=tree, is_markdown=form is Form.MARKDOWN, output=output)
+    exporting.export(
+        state,
+        target,
+        with_tree=tree,
+        is_markdown=form is Form.MARKDOWN,
+        output=output,
+        with_secrets=with_secrets,
+        as_json=as_json,
+    )
 
 
 @upkeep.command()

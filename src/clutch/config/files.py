@@ -82,8 +82,8 @@ def _checked(path: Path, content: bytes, status: os.stat_result) -> str:
     rule = None
     if status.st_uid not in (os.geteuid(), 0):
         rule = "belongs to somebody else"
-    elif status.st_mode & 0o002:
-        rule = f"everybody can write it: chmod 600 {path}"
+    elif status.st_mode & 0o022:
+        rule = f"others can write it: chmod 600 {path}"
     elif len(content) > BYTES_MAX:
         rule = f"has more than {BYTES_MAX} bytes"
     try:

@@ -8,7 +8,7 @@ repetition, so that no text can make it slow.
 from __future__ import annotations
 
 import re
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 MARK = "[redacted]"
 
@@ -57,6 +57,21 @@ def redact(text: str) -> Redacted:
     text, schemes = _SCHEMES.subn(lambda found: f"{found[1]}{found[2]}{MARK}", text)
     text, addresses = _IN_ADDRESS.subn(_address, text)
     return Redacted(text, keys + named + tokens + schemes + addresses)
+
+
+def redact_all(value: Any, name: str = "") -> Any:
+    """JSON without the secrets in its texts. `name`: what the value is called; some say that it is secret."""
+    match value:
+        case str() if _NAMED.search(f"{name}=0000") and not _NO_SECRET.fullmatch(value):
+            return MARK
+        case str():
+            return redact(value).text
+        case dict():
+            return {key: redact_all(inner, key) for key, inner in value.items()}
+        case list():
+            return [redact_all(inner, name) for inner in value]
+        case _:
+            return value
 
 
 def _address(found: re.Match[str]) -> str:

@@ -45,6 +45,7 @@ class Client:
     address: Address
     token: str
     session: str | None = None
+    remedy: str | None = None  #: what to run when it does not answer
 
     def get(self, path: str, *, patience_s: float = PATIENCE_S, **query: object) -> Any:
         wanted = {name: query_text(value) for name, value in query.items() if value is not None}
@@ -86,7 +87,8 @@ class Client:
         try:
             yield line
         except (OSError, http.client.HTTPException) as error:
-            raise NoGateway(f"the gateway at {self.address.url} does not answer: {error}") from error
+            said = f"the gateway at {self.address.url} does not answer: {error}"
+            raise NoGateway(said, self.remedy) from error
         finally:
             line.close()
 
@@ -115,7 +117,8 @@ def connect(home: Path) -> Client:
     if found is None:
         raise NoGateway(f"no gateway serves {home}; start one with `{remedy}`", remedy)
     try:
-        return Client(found, address.read_token(home / TOKEN_FILE))
+        looks = typed("doctor", state=address.named_state(home))
+        return Client(found, address.read_token(home / TOKEN_FILE), remedy=looks)
     except FileNotFoundError as error:
         raise NoGateway(f"{home} has no token; stop its gateway and start it again", remedy) from error
 
@@ -166,7 +169,7 @@ def _object(status: int, body: bytes) -> Any:
     try:
         return json.loads(body)
     except ValueError as error:
-        raise NoGateway(f"what answered ({status}) is no gateway") from error
+        raise NoGateway(f"what answered ({status}) is no gateway", typed("doctor")) from error
 
 
 def refusal_of(said: Any) -> Mapping[str, Any]:

@@ -20,6 +20,7 @@ from uuid import uuid4
 from clutch.core.attachments import StoredFile
 from clutch.core.messages import Usage
 from clutch.core.model import Outcome
+from clutch.core.shown import typed
 from clutch.errors import ClutchError, InvalidInput, NoGateway, NotFound
 from clutch.gateway.checks import snake
 from clutch.gateway.doors import Known
@@ -29,6 +30,7 @@ from clutch.gateway.spawns import OnFullWord
 from clutch.gateway.waiting import CLOSED
 from clutch.protocol.questions import Decision, UnknownQuestion
 from clutch.surfaces import client
+from clutch.surfaces.address import named_state
 from clutch.surfaces.client import Declined, task_path
 from clutch.surfaces.problems import error_of
 
@@ -123,7 +125,7 @@ class Remote:
                 raise error_of(declined.said) from declined
             except self._broken as error:
                 if is_last:
-                    raise NoGateway(f"the gateway of {self._home} does not answer: {error}") from error
+                    raise self._gone(f"does not answer: {error}") from error
         raise AssertionError("the last one raises")
 
     def _place(self, path: str) -> tuple[Any, dict[str, str]]:
@@ -215,10 +217,13 @@ class Remote:
                     elif field == "data":
                         yield name, json.loads(value)
         except self._broken as error:
-            raise NoGateway(f"the gateway of {self._home} went away: {error}") from error
+            raise self._gone(f"went away: {error}") from error
         except Declined as declined:
             raise error_of(declined.said) from declined
-        raise NoGateway(f"the gateway of {self._home} closed its stream of events")
+        raise self._gone("closed its stream of events")
+
+    def _gone(self, why: str) -> NoGateway:
+        return NoGateway(f"the gateway of {self._home} {why}", typed("doctor", state=named_state(self._home)))
 
     def _patient(self) -> aiohttp.ClientTimeout:
         import aiohttp

@@ -20,6 +20,7 @@ from clutch.cli.demo.report import SCHEMA, Ledger, ledger_of, report
 from clutch.cli.demo.supervisor import Supervisor
 from clutch.cli.demo.view import Silent, View, view_on
 from clutch.cli.demo.worker import STATS
+from clutch.core.shown import plain_json
 from clutch.errors import ClutchError, InvalidInput
 from clutch.surfaces import address
 from clutch.wiring import default_state_directory
@@ -69,7 +70,7 @@ def _seen_through(job: Job, *, as_json: bool) -> int:
         view.close()
     if not as_json:
         print("", told["answer"], "", *told["problems"], sep="\n", file=sys.stderr)
-    print(json.dumps(told, ensure_ascii=False), flush=True)
+    print(plain_json(json.dumps(told, ensure_ascii=False)), flush=True)
     return 0 if told["ok"] else ERROR
 
 
@@ -91,7 +92,7 @@ def _failed(code: str, error: Exception, exit_code: int) -> int:
     said: dict[str, Any] = {"code": code, "message": str(error)}
     if isinstance(error, InvalidInput):
         said |= {"field": error.field, "rule": error.rule}
-    print(json.dumps({"schema": SCHEMA, "ok": False, "error": said}, ensure_ascii=False))
+    print(plain_json(json.dumps({"schema": SCHEMA, "ok": False, "error": said}, ensure_ascii=False)))
     return exit_code
 
 

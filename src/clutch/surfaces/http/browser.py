@@ -11,7 +11,7 @@ from starlette.responses import JSONResponse, Response
 from clutch.core.authority import Scope
 from clutch.surfaces.http import answers
 from clutch.surfaces.http.bodies import Body, Query
-from clutch.surfaces.http.guard import BROWSER_PATH, COOKIE
+from clutch.surfaces.http.guard import BROWSER_PATH, cookie_name
 from clutch.surfaces.http.routes import Ask, Entry
 
 
@@ -26,9 +26,8 @@ async def let_in(ask: Ask[Body, Query]) -> Response:
     """Change the code in `Authorization: Code …` for a cookie."""
     lasts_s = ask.house.gateway.kit.policy.serving.browser_s
     said = JSONResponse({"status": "open", "expiresInSeconds": lasts_s})
-    said.set_cookie(
-        COOKIE, ask.house.browsers.cookie(ask.token), max_age=int(lasts_s), httponly=True, samesite="strict"
-    )
+    name, value = cookie_name(ask.headers), ask.house.browsers.cookie(ask.token)
+    said.set_cookie(name, value, max_age=int(lasts_s), httponly=True, samesite="strict")
     return said
 
 

@@ -13,7 +13,7 @@ import re
 import secrets
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from typing import Any
 from urllib.parse import parse_qsl
@@ -32,11 +32,15 @@ from clutch.surfaces.problems import Problem
 CALLER = "clutch.caller"  #: in the scope: who asks, as the server knows it
 TOKEN = "clutch.token"  #: ... and by which token  # noqa: S105
 BROWSER_PATH = "/v1/browser/session"  #: where a one-time code is changed for a cookie, and nowhere else
-COOKIE = "clutch"
 OWN_PAGE = "x-clutch-page"  #: a header that no form and no link can send
 FAILURES_MAX, FAILURES_WITHIN_S = 10, 60.0
 _HOST = re.compile(r"(\[[0-9a-f:.]+\]|[a-z0-9.-]+)(?::\d{1,5})?", re.ASCII)
 _SECRETS_IN_ADDRESS = frozenset({"token", "access_token", "authorization", "api_key", "apikey"})
+
+
+def cookie_name(headers: Mapping[str, str]) -> str:
+    """A browser keeps cookies by host, whatever the port: two gateways here must not take each other's away."""
+    return f"clutch_{headers['host'].rpartition(':')[2]}"
 
 
 class Guard:
@@ -81,7 +85,7 @@ class Guard:
                 claimed = given.strip()
             case "code" if scope["path"] == BROWSER_PATH:
                 claimed = self._tokens.browsers.redeemed(given.strip()) or ""
-            case "" if cookie := cookie_parser(headers.get("cookie", "")).get(COOKIE):
+            case "" if cookie := cookie_parser(headers.get("cookie", "")).get(cookie_name(headers)):
                 _check_own_page(scope, headers)
                 claimed = self._tokens.browsers.token_of(cookie) or ""
             case _:
