@@ -285,6 +285,16 @@ def test_finished_task_gets_a_new_generation_that_is_announced_once(name: str, h
     assert (ended.effects, ended.task.result) == ((fx.Close(), fx.Announce(2)), "more")
 
 
+@pytest.mark.parametrize("how", ["retry", "continue"])
+def test_text_that_was_told_is_never_the_result_of_a_later_run(how: str) -> None:
+    told = announcing(text="old words").then(delivered())
+    failed = told.then(ev.Again(50, how), ev.Started(51), ev.Failed(52, "boom", is_final=True))
+    assert (failed.task.outcome, failed.task.result) == (Outcome.ERROR, None)
+    unheard = announcing(text="old words").then(refused(is_permanent=True))
+    silent = unheard.then(ev.Again(50, how), ev.Started(51), ev.Ended(52, "NO_REPLY"))
+    assert silent.task.result == "old words", "nobody has heard it, so it is not lost"
+
+
 @pytest.mark.parametrize("name", [*UNENDED, "cleanup_pending"])
 def test_unfinished_task_is_not_started_again(name: str) -> None:
     before = in_every_phase()[name]

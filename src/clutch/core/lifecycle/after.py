@@ -12,6 +12,7 @@ from clutch.core.lifecycle.story import Story, has_letter
 from clutch.core.model import FINISHED, Delivery, Phase, Task
 
 DAY_S = 86_400.0
+_OVER = frozenset({Delivery.DELIVERED, Delivery.SKIPPED, Delivery.UNSURE})
 
 
 def clean(story: Story, reason: str, **changes: Any) -> None:
@@ -81,10 +82,14 @@ def cleanup_failed(story: Story, event: ev.CleanupFailed) -> None:
 
 def again(story: Story, how: str) -> None:
     """Whoever has the result in hand need not wait until others have heard it: what is not told yet is overtaken. But
-    not before what its last life left is gone: whoever removes that does not look again."""
-    is_over = story.task.phase in FINISHED and not awaits_cleanup(story.task)
-    if is_over or has_letter(story.task):
-        running.new_generation(story, how, plan_round=0)
+    not before what its last life left is gone: whoever removes that does not look again.
+
+    A result that was told, or was never to be, must not stand in for one of the new run."""
+    task = story.task
+    is_over = task.phase in FINISHED and not awaits_cleanup(task)
+    if is_over or has_letter(task):
+        old = {"fallback": None} if task.delivery in _OVER else {}
+        running.new_generation(story, how, plan_round=0, **old)
         running.make_room(story)
         story.do(fx.Open(keep_transcript=how != "retry"), fx.Schedule())
 
