@@ -433,7 +433,7 @@ def test_fallback_outlives_two_silent_generations() -> None:
     assert (story.task.generation, story.task.result) == (3, "first")
 
 
-@pytest.mark.parametrize("name", ["spawning", "running", "awaiting_approval", "announcing", "missing"])
+@pytest.mark.parametrize("name", ["spawning", "running", "announcing", "missing"])
 def test_start_counts_only_where_a_run_may_begin(name: str) -> None:
     before = in_every_phase()[name]
     assert before.then(ev.Started(9)).task == before.task

@@ -215,6 +215,21 @@ def test_silent_second_draft_leaves_the_first_plan_for_decision() -> None:
     assert (story.phase, story.task.result) == (Phase.AWAITING_APPROVAL, "the plan")
 
 
+def test_plan_of_a_task_whose_children_never_settle_still_needs_approval() -> None:
+    """Also when a child settles later: then there is another plan to decide."""
+    waits = drafting().then(ev.Ended(2, "the plan", untold=1))
+    expired = waits.then(ev.Woke(waits.task.wake_at or 0.0))
+    assert (expired.phase, expired.task.result, expired.task.outcome) == (
+        Phase.AWAITING_APPROVAL,
+        "the plan",
+        None,
+    )
+    assert fx.AskApproval(expired.task.generation) in expired.effects
+    told_more = expired.then(ev.Started(9000), ev.Ended(9001, "a better plan"))
+    assert (told_more.phase, told_more.task.result) == (Phase.AWAITING_APPROVAL, "a better plan")
+    assert waits.then(ev.Orphaned(3)).task.outcome is Outcome.LOST, "nobody could carry it out"
+
+
 def test_plan_that_ends_within_the_error_grace_still_needs_approval() -> None:
     story = drafting().then(ev.Failed(5, "boom", "half"), ev.Ended(9, "the plan"))
     assert (story.phase, story.task.result, story.task.error) == (Phase.AWAITING_APPROVAL, "the plan", None)

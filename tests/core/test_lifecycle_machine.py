@@ -217,6 +217,7 @@ class LifeOfATask(RuleBasedStateMachine):
             assert not has_ended or step(task, signal, self.policy).task == task, "a signal after the outcome"
         assert task.result is None or len(task.result.encode()) <= self.policy.life.result_bytes_max
         assert (task.phase is Phase.AWAITING_APPROVAL) <= (task.plan is Plan.DRAFTING)
+        assert task.outcome is not Outcome.OK or task.plan is not Plan.DRAFTING, "a plan is no work done"
         assert task.plan_round <= self.policy.life.plan_rounds_max
 
     def nothing_waits_without_a_timer(self, event: ev.Event) -> None:

@@ -8,7 +8,7 @@ from clutch.core import effects as fx
 from clutch.core import events as ev
 from clutch.core.lifecycle import after, running
 from clutch.core.lifecycle.story import DESCENDANTS, Story
-from clutch.core.model import WORKING, Delivery, Outcome, Phase, Plan
+from clutch.core.model import EXPIRED, WORKING, Delivery, Outcome, Phase, Plan
 from clutch.core.wording.results import Silence, freeze, silence
 
 
@@ -19,7 +19,7 @@ def ended(story: Story, event: ev.Ended) -> None:
     if event.untold:
         defer(story, event)
     elif task.plan is Plan.DRAFTING:
-        ask_approval(story, event)
+        ask_approval(story, event.at, event.text)
     else:
         settle(story, event.at, Outcome.OK, event.text)
 
@@ -43,17 +43,26 @@ def defer(story: Story, event: ev.Ended) -> None:
     story.do(fx.Hold())
 
 
-def ask_approval(story: Story, event: ev.Ended) -> None:
+def expired(story: Story, at: float) -> None:
+    """Its children were waited for long enough. What it said is its result, or the plan that somebody must decide."""
+    if story.task.plan is not Plan.DRAFTING:
+        return settle(story, at, Outcome.OK, story.task.result, why=EXPIRED)
+    running.new_generation(story, EXPIRED)
+    running.start(story, at, EXPIRED)
+    ask_approval(story, at, None)
+
+
+def ask_approval(story: Story, at: float, text: str | None) -> None:
     expiry = story.policy.life.plan_expiry_s
     if story.task.phase is Phase.ENDING:
-        running.start(story, event.at, "grace cancelled", error=None)
+        running.start(story, at, "grace cancelled", error=None)
     story.to(
         Phase.AWAITING_APPROVAL,
         "plan ready",
-        result=frozen(story, event.text) or story.task.fallback,
+        result=frozen(story, text) or story.task.fallback,
         deadline_at=None,
         clock_left_s=None,
-        wake_at=event.at + expiry if expiry else None,
+        wake_at=at + expiry if expiry else None,
     )
     story.do(fx.AskApproval(story.task.generation))
 
@@ -128,7 +137,8 @@ ORPHANED = "its session is gone"
 
 
 def orphaned(story: Story, event: ev.Orphaned) -> None:
-    """What it said last is its result. Without any it is lost; and what lies in an inbox already is told as it is."""
+    """What it said last is its result, but a plan that nobody can work on any more is none. Without any it is lost;
+    and what lies in an inbox already is told as it is."""
     task = story.task
     if task.phase not in WORKING or task.outcome is not None:
         return
@@ -136,7 +146,7 @@ def orphaned(story: Story, event: ev.Orphaned) -> None:
         return story.do(fx.Unmake(ORPHANED))
     story.change(stays=False)
     story.do(fx.Stop("orphaned"))
-    if task.phase is Phase.ANNOUNCE_DEFERRED:
+    if task.phase is Phase.ANNOUNCE_DEFERRED and task.plan is not Plan.DRAFTING:
         return settle(story, event.at, Outcome.OK, task.result, why=ORPHANED)
     if event.is_pruned:
         return over(story, event.at, Outcome.LOST, ORPHANED, "pruned")

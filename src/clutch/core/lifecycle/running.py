@@ -6,7 +6,7 @@ from typing import Any
 
 from clutch.core import effects as fx
 from clutch.core import events as ev
-from clutch.core.lifecycle.story import DESCENDANTS, Story
+from clutch.core.lifecycle.story import DESCENDANTS, MISSING, Story
 from clutch.core.model import Delivery, Phase, Task, Wait
 from clutch.core.policy import Policy
 from clutch.core.wording.prompts import is_progress
@@ -33,7 +33,8 @@ def started(story: Story, at: float) -> None:
             start(story, at, "started")
         case Phase.ENDING:
             start(story, at, "grace cancelled", error=None)
-        case Phase.ANNOUNCE_DEFERRED if task.reason == DESCENDANTS:
+        case Phase.ANNOUNCE_DEFERRED | Phase.AWAITING_APPROVAL if task.reason != MISSING:
+            # With what its children told it, also after the wait for them: a plan is written anew then.
             new_generation(story, "children settled")
             start(story, at, "started")
 

@@ -6,7 +6,7 @@ from clutch.core import effects as fx
 from clutch.core import events as ev
 from clutch.core.lifecycle import after, ending, telling
 from clutch.core.lifecycle.story import DESCENDANTS, Story
-from clutch.core.model import EXPIRED, Delivery, Outcome, Phase
+from clutch.core.model import Delivery, Outcome, Phase
 from clutch.core.policy import ExpiryFrom
 
 
@@ -58,4 +58,4 @@ def settle_expired(story: Story, event: ev.Woke) -> None:
         alive_at = ended_at
     if alive_at + expiry > event.at:
         return story.change(wake_at=alive_at + expiry)
-    ending.settle(story, event.at, Outcome.OK, story.task.result, why=EXPIRED)
+    ending.expired(story, event.at)
