@@ -136,6 +136,8 @@ class LetterKind(StrEnum):
 
 #: Start a turn without debounce. The others wait to be collected.
 URGENT_KINDS = frozenset(LetterKind) - {LetterKind.ANNOUNCE}
+#: What children have to tell: read again if the turn that read it fails before the model has answered.
+RETRIED_KINDS = frozenset({LetterKind.ANNOUNCE, LetterKind.PLAN, LetterKind.NEWS})
 #: Have a turn each: what becomes of its last words depends on the letter.
 SOLO_KINDS = frozenset({LetterKind.HEARTBEAT, LetterKind.PEER})
 

@@ -14,7 +14,7 @@ from clutch.core import events as ev
 from clutch.core import queueing
 from clutch.core.delivery import BACKGROUND, Choice, Point, Running, choose, is_sent, way_of
 from clutch.core.messages import Input
-from clutch.core.model import Letter, LetterId, LetterKind, Path, SessionId, TaskId
+from clutch.core.model import RETRIED_KINDS, Letter, LetterId, LetterKind, Path, SessionId, TaskId
 from clutch.core.policy import Announcing, Policy
 from clutch.protocol import pages, routes, tasks, trace
 from clutch.protocol.sessions import SessionRow, StepRow
@@ -135,6 +135,8 @@ def _void_overtaken(waiting: list[Letter], senders: Mapping[int, pages.Sender]) 
             return False
         if sender is None or sender.generation != letter.generation:
             return True
+        if letter.kind is LetterKind.PLAN and sender.outcome is not None:
+            return True  # rejected or expired: there is nothing left to decide
         return sender.is_skipped and not letter.silent
 
     void = [letter for letter in waiting if overtaken(letter)]
@@ -194,19 +196,21 @@ _TAKEN = (
 
 
 def refuse(now: float, policy: Policy, session: SessionRow, run_id: int, error: str) -> Tx[bool]:
-    """The run failed before its model answered. Announces get another try; what people said was heard.
+    """The run failed before its model answered. What children have to tell gets another try; what others said was
+    heard: a person is told that the turn failed, and a talk between agents is over.
 
-    Were there any announces?"""
+    Is anything tried again?"""
     yield (
-        "UPDATE inbox SET state = 1"
-        " WHERE session_id = ? AND state = 0 AND taken_run = ? AND (kind <> 'announce' OR silent = 1)",
+        "UPDATE inbox SET state = 1 WHERE session_id = ? AND state = 0 AND taken_run = ?"  # noqa: S608
+        f" AND (kind NOT IN ({_FROM_CHILDREN}) OR silent = 1)",
         (session.id, run_id),
     )
     rows = yield (
-        f"SELECT {trace.COLUMNS} FROM inbox WHERE session_id = ? AND state = 0 AND taken_run = ?",  # noqa: S608
+        f"SELECT id, kind, attempts, {trace.COLUMNS} FROM inbox"  # noqa: S608 (constant columns)
+        " WHERE session_id = ? AND state = 0 AND taken_run = ?",
         (session.id, run_id),
     )
-    failed = sorted(Told(*row) for row in rows)
+    failed = sorted(Told(*row[3:]) for row in rows if row[1] == "announce")
     yield (
         "UPDATE inbox SET taken_run = NULL WHERE session_id = ? AND state = 0 AND taken_run = ?",
         (session.id, run_id),
@@ -218,4 +222,24 @@ def refuse(now: float, policy: Policy, session: SessionRow, run_id: int, error: 
     )
     if failed:
         yield from trace.failed(now, session.id, run_id, failed, error)
-    return bool(failed)
+    waits = yield from _give_back(now, policy, [row[:3] for row in rows if row[1] != "announce"])
+    return bool(failed) or waits
+
+
+_FROM_CHILDREN = ", ".join(sorted(f"'{kind.value}'" for kind in RETRIED_KINDS))
+
+
+def _give_back(now: float, policy: Policy, letters: Sequence[Sequence[Any]]) -> Tx[bool]:
+    """Letters that move no task: tried as often as a result. A plan that is given up still waits for a person."""
+    is_any = False
+    for letter_id, _, attempts in letters:
+        delay = policy.announcing.delay_s(attempts + 1, seed=letter_id)
+        if delay is None:
+            yield "UPDATE inbox SET state = 2 WHERE id = ?", (letter_id,)
+            continue
+        is_any = True
+        yield (
+            "UPDATE inbox SET attempts = attempts + 1, ready_at = ? WHERE id = ?",
+            (now + delay, letter_id),
+        )
+    return is_any
