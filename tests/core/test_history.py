@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from hypothesis import given
 from hypothesis import strategies as st
 
 from clutch.core import messages
-from clutch.core.history import OVERHEAD, RESULTS_MAX, History, Reading, Stored, history
+from clutch.core.history import OVERHEAD, RESULTS_MAX, History, Reading, Stored, history, of_result
 from clutch.core.messages import Answer, Call, Entry, Input, Result, Results, Summary
-from clutch.core.redaction import MARK
+from clutch.core.redaction import MARK, redact
 
 RULES = Reading()
 
@@ -51,7 +53,8 @@ def test_with_tools_calls_and_results_are_shown() -> None:
 def test_a_long_text_is_cut_and_says_so() -> None:
     found = shown(Answer("x" * 5000))
     assert found.is_cut
-    assert found.entries[0].text == "x" * 4000 + "… [5000 characters in all]"
+    assert found.entries[0].text == "x" * 4000 + "… [5000 characters in all; go on with before=2 offset=4000]"
+    assert found.entries[0].next_offset == 4000
 
 
 def test_secrets_are_taken_out_of_words_arguments_and_results_also_across_a_cut() -> None:
@@ -97,6 +100,19 @@ def test_many_results_of_one_answer_share_the_room_of_one_look() -> None:
     assert sum(said.bytes for said in found.entries) <= RULES.bytes_max + RESULTS_MAX * OVERHEAD
 
 
+@given(st.lists(st.text(max_size=40) | st.just("ü" * 50) | st.just(" token=abcdefgh "), max_size=12))
+def test_a_long_text_read_in_pieces_is_the_whole_text_without_its_secrets(parts: list[str]) -> None:
+    text = "x".join(parts)
+    rules, read, offset = replace(RULES, text_chars_max=30), "", 0
+    while True:
+        (said,) = of_result(text, 1.0, rules, offset).entries
+        if said.next_offset is None:
+            break
+        assert said.next_offset > offset, "every piece leads on"
+        read, offset = read + said.text[: said.next_offset - offset], said.next_offset
+    assert read + said.text == redact(text).text
+
+
 texts = st.text(max_size=30) | st.sampled_from(["ü" * 6000, "x" * 90_000, "token=abcdefgh"])
 entries = st.lists(
     st.builds(Input, texts, st.just("user"))
@@ -112,5 +128,5 @@ entries = st.lists(
 def test_whatever_was_said_one_look_stays_within_its_bounds(said: list[Entry], with_tools: bool) -> None:
     found = shown(*said, with_tools=with_tools)
     assert sum(one.bytes for one in found.entries) <= RULES.bytes_max + 64 * OVERHEAD
-    assert all(len(one.text) <= RULES.text_chars_max + 60 for one in found.entries)
+    assert all(len(one.text) <= RULES.text_chars_max + 100 for one in found.entries)
     assert [one.seq for one in found.entries] == sorted(one.seq for one in found.entries)

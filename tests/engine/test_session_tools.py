@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
 from dataclasses import replace
 from typing import Any
 
 import pytest
 
+from clutch.core.admission import Cleanup
 from clutch.core.authority import NEVER_FOR_CHILDREN, Peers, ToolPolicy, Visibility
 from clutch.core.messages import Answer, Call, Usage
 from clutch.core.model import Outcome, Phase
@@ -347,6 +349,28 @@ async def test_history_of_a_child_is_read_and_of_nobody_else(build: Build) -> No
     assert read["before"] is None
     hidden = await made.uses("parent", "sessions_history", sessionKey=_id(made, "other"))
     assert hidden["status"] == "error"
+
+
+async def test_call_that_an_announce_prints_reads_a_long_result_also_without_its_transcript(
+    build: Build,
+) -> None:
+    made = await family(build)
+    await made.child("teller", cleanup=Cleanup.DELETE)
+    made.says("main", "a long one, I see")
+    made.says("teller", "".join(f"line {number}\n" for number in range(1000)))
+    await made.house.until_phase("teller", Phase.COMPLETED)
+    (announce,) = [said for said in await made.house.inputs(made.house.main) if "[Subagent]" in said]
+    (printed,) = re.findall(r"^The whole text: sessions_history (.*)$", announce, re.MULTILINE)
+    args: dict[str, object] = dict(word.split("=") for word in printed.split())
+    assert args.pop("result") == "true"
+    first = (await made.uses("main", "sessions_history", result=True, **args))["messages"][0]
+    assert first["text"].startswith("line 0\nline 1\n")
+    more = {"result": True, "offset": first["nextOffset"]}
+    second = (await made.uses("main", "sessions_history", **more, **args))["messages"][0]
+    whole = (
+        first["text"][: first["nextOffset"]] + second["text"][: second["nextOffset"] - first["nextOffset"]]
+    )
+    assert "".join(f"line {number}\n" for number in range(1000)).startswith(whole)
 
 
 async def test_status_and_agents_are_told_in_few_words(build: Build) -> None:

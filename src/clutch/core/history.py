@@ -1,7 +1,8 @@
 """A transcript as others may read it: bounded, secrets taken out, the newest kept.
 
 A text is looked through for secrets a little beyond where it is cut, so that a cut never makes one unrecognisable.
-Whatever is left out is said: `is_cut` a text, `is_dropped` whole entries, `before` where to ask on.
+Whatever is left out is said: `is_cut` a text, `is_dropped` whole entries, `before` where to ask on. A long text is
+read in pieces, each from where the last one ended; so is the result of a task, also when its transcript is gone.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ from clutch.core.wording.calls import in_words, main_argument
 OVERHEAD = 120  # bytes of an entry beside its text: number, time, names
 SLACK = 4096  # characters beyond the cut that are looked through for secrets
 RESULTS_MAX = 20  # of one answer
+RESULT = "result"  # the kind of an entry that is no message: what a task ended with
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,6 +65,7 @@ class Said:
     is_cut: bool = False
     is_redacted: bool = False
     is_failed: bool = False
+    next_offset: int | None = None  #: where the rest of a text that was cut begins
 
     @property
     def bytes(self) -> int:
@@ -78,9 +81,11 @@ class History:
     is_dropped: bool = False
 
 
-def history(stored: Sequence[Stored], rules: Reading, *, with_tools: bool, is_more: bool) -> History:
-    """Of entries in order; `is_more`: there are older ones."""
-    said = [one for entry in stored for one in _said(entry, rules, with_tools=with_tools)]
+def history(
+    stored: Sequence[Stored], rules: Reading, *, with_tools: bool, is_more: bool, offset: int = 0
+) -> History:
+    """Of entries in order; `is_more`: there are older ones. `offset`: where to begin in each text."""
+    said = [one for entry in stored for one in _said(entry, rules, with_tools, offset)]
     kept = _newest(said, rules.bytes_max)
     is_dropped = len(kept) < len(said)
     oldest = kept[0].seq if kept else stored[0].seq if stored else None
@@ -91,6 +96,11 @@ def history(stored: Sequence[Stored], rules: Reading, *, with_tools: bool, is_mo
         any(one.is_redacted for one in kept),
         is_dropped,
     )
+
+
+def of_result(text: str, at: float, rules: Reading, offset: int = 0) -> History:
+    said = _piece(Said(0, at, RESULT, ""), text, rules, offset)
+    return History((said,), None, said.is_cut, said.is_redacted)
 
 
 def _newest(said: Sequence[Said], bytes_max: int) -> list[Said]:
@@ -106,7 +116,7 @@ def _newest(said: Sequence[Said], bytes_max: int) -> list[Said]:
     return kept[::-1]
 
 
-def _said(entry: Stored, rules: Reading, *, with_tools: bool) -> Iterator[Said]:
+def _said(entry: Stored, rules: Reading, with_tools: bool, offset: int) -> Iterator[Said]:
     blank = Said(entry.seq, entry.at, entry.kind, "")
     if entry.body is None:
         yield replace(
@@ -115,15 +125,15 @@ def _said(entry: Stored, rules: Reading, *, with_tools: bool) -> Iterator[Said]:
         return
     match messages.load(entry.kind, entry.body):
         case Input(text, source):
-            yield _fitted(replace(blank, source=source), text, rules)
+            yield _piece(replace(blank, source=source), text, rules, offset)
         case Answer() as answer:
             calls = tuple(_call(call.name, call.args) for call in answer.calls) if with_tools else ()
             if answer.text.strip() or calls:
-                yield _fitted(replace(blank, calls=calls), answer.text, rules)
+                yield _piece(replace(blank, calls=calls), answer.text, rules, offset)
         case Results(results):
-            yield from _results(blank, results, rules) if with_tools else ()
+            yield from _results(blank, results, rules, offset) if with_tools else ()
         case Summary(text):
-            yield _fitted(blank, text, rules)
+            yield _piece(blank, text, rules, offset)
         case never:
             assert_never(never)
 
@@ -132,20 +142,26 @@ def _call(name: str, args: object) -> str:
     return in_words(name, redact(main_argument(args if isinstance(args, dict) else {})).text)
 
 
-def _results(blank: Said, results: Sequence[messages.Result], rules: Reading) -> Iterator[Said]:
+def _results(blank: Said, results: Sequence[messages.Result], rules: Reading, offset: int) -> Iterator[Said]:
     shown = results[:RESULTS_MAX]
     for result in shown:
         one = replace(blank, source=result.name, is_failed=result.failed)
-        yield _fitted(one, result.text, rules, parts=len(shown) + 1)
+        yield _piece(one, result.text, rules, offset, parts=len(shown) + 1)
     if len(results) > len(shown):
         yield replace(blank, text=f"[and {len(results) - len(shown)} results more]", is_cut=True)
 
 
-def _fitted(blank: Said, text: str, rules: Reading, parts: int = 1) -> Said:
-    """`parts`: that share the room of one look."""
+def _piece(blank: Said, text: str, rules: Reading, offset: int, parts: int = 1) -> Said:
+    """`parts`: that share the room of one look. `offset`: in the text without its secrets."""
     most = rules.text_chars_max
-    shown = redact(text[: most + SLACK])
-    cut = shown.text[:most].encode()[: rules.bytes_max // parts - OVERHEAD].decode(errors="ignore")
-    is_cut = len(cut) < len(shown.text) or len(text) > most + SLACK
-    note = f"… [{len(text)} characters in all]" if is_cut else ""
-    return replace(blank, text=cut + note, is_cut=is_cut, is_redacted=shown.is_any)
+    # What begins later is looked through from the start: it must not begin in the middle of a secret.
+    looked_at = text if offset else text[: most + SLACK]
+    shown = redact(looked_at)
+    room = rules.bytes_max // parts - OVERHEAD
+    cut = shown.text[offset : offset + most].encode()[:room].decode(errors="ignore")
+    end = offset + len(cut)
+    if end >= len(shown.text) and len(looked_at) == len(text):
+        return replace(blank, text=cut, is_redacted=shown.is_any)
+    where = "result=true" if blank.kind == RESULT else f"before={blank.seq + 1}"
+    note = f"… [{len(text)} characters in all; go on with {where} offset={end}]"
+    return replace(blank, text=cut + note, is_cut=True, is_redacted=shown.is_any, next_offset=end)

@@ -69,10 +69,14 @@ class ListSessions:
 
 @dataclass(frozen=True, slots=True)
 class ReadHistory:
+    """`of_result`: what its task ended with, in place of what was said. `offset`: where to begin in one text."""
+
     target: str
     limit: int | None = None
     before: int | None = None
     with_tools: bool = False
+    offset: int = 0
+    of_result: bool = False
 
 
 @dataclass(frozen=True, slots=True)

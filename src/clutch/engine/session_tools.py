@@ -159,10 +159,12 @@ class _Tools:
 
     async def _history(self, asked: ReadHistory) -> Body:
         found = await self._door.read(lists.meant, asked.target, self._who)
-        shown = await self._door.read(
-            guarded, self._caller, Verb.READ, found.session_id, history.history,
-            found.session_id, self._policy.history, asked.limit, asked.before, asked.with_tools,
-        )  # fmt: skip
+        if asked.of_result:
+            look: tuple[Any, ...] = (history.result, found.session_id, self._policy.history, asked.offset)
+        else:
+            how = (asked.limit, asked.before, asked.with_tools, asked.offset)
+            look = (history.history, found.session_id, self._policy.history, *how)
+        shown = await self._door.read(guarded, self._caller, Verb.READ, found.session_id, *look)
         return {
             "sessionKey": found.session_key,
             "messages": [_entry(said) for said in shown.entries],
@@ -264,4 +266,6 @@ def _entry(said: Said) -> Body:
         entry["source"] = said.source
     if said.calls:
         entry["calls"] = list(said.calls)
+    if said.next_offset is not None:
+        entry["nextOffset"] = said.next_offset
     return entry

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from clutch.core.authority import Caller
-from clutch.core.history import History, Reading, Said, Stored
+from clutch.core.history import History, Reading, Said, Stored, of_result
 from clutch.core.history import history as shown_of
 from clutch.core.keys import KeyKind, SessionKey, parse_session_key
 from clutch.core.task_view import TaskView
@@ -25,10 +25,12 @@ def history(
     limit: int | None = None,
     before: int | None = None,
     with_tools: bool = False,
+    offset: int = 0,
 ) -> Tx[History]:
-    """The newest entries before a number, within the bounds of one look. Raises NotFound for words that are gone."""
-    del now
-    wanted = rules.limit if limit is None else limit
+    """The newest entries before a number, within the bounds of one look; with an `offset` one entry, from there on.
+
+    Of words that are gone the result of their task is left; without one NotFound is raised."""
+    wanted = 1 if offset else rules.limit if limit is None else limit
     if not 1 <= wanted <= rules.limit_max:
         raise InvalidInput("limit", f"must be from 1 to {rules.limit_max}")
     kinds = "" if with_tools else " AND kind <> 'results'"
@@ -38,9 +40,22 @@ def history(
         (rules.entry_bytes_max, session_id, NEWEST if before is None else before, wanted + 1),
     )
     if not rows and (yield from is_forgotten(session_id)):
-        raise NotFound("the transcript was deleted; outcome and result of its task are kept")
+        return (yield from result(now, session_id, rules, offset))
     stored = [Stored(*row) for row in reversed(rows[:wanted])]
-    return shown_of(stored, rules, with_tools=with_tools, is_more=len(rows) > wanted)
+    return shown_of(stored, rules, with_tools=with_tools, is_more=len(rows) > wanted, offset=offset)
+
+
+def result(now: float, session_id: int, rules: Reading, offset: int = 0) -> Tx[History]:
+    """What a task ended with, by value, as its requester was told of it: it outlives the transcript."""
+    rows = yield (
+        "SELECT CASE WHEN outcome = 'killed' THEN COALESCE(late_text, result) ELSE COALESCE(result, fallback) END,"
+        " ended_at FROM tasks WHERE id = ?",
+        (session_id,),
+    )
+    if not rows or rows[0][0] is None:
+        raise NotFound("there is no result, or no transcript any more; the outcome of a task is kept")
+    text, ended_at = rows[0]
+    return of_result(text, now if ended_at is None else ended_at, rules, offset)
 
 
 @dataclass(frozen=True, slots=True)

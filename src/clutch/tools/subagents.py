@@ -73,6 +73,8 @@ class HistoryArguments(_Camel):
     limit: int | None = Field(None, ge=1)
     before: int | None = Field(None, ge=1, description="For older ones.")
     include_tools: bool = False
+    result: bool = Field(False, description="Only what the task ended with.")
+    offset: int = Field(0, ge=0, description="Go on in a long text.")
 
 
 class RemoveArguments(_Camel):
@@ -144,7 +146,9 @@ def _list(args: Mapping[str, Any]) -> ListSessions:
 
 def _history(args: Mapping[str, Any]) -> ReadHistory:
     said = checked(HistoryArguments, args)
-    return ReadHistory(said.session_key, said.limit, said.before, said.include_tools)
+    return ReadHistory(
+        said.session_key, said.limit, said.before, said.include_tools, said.offset, said.result
+    )
 
 
 def _remove(args: Mapping[str, Any]) -> Act:
