@@ -19,7 +19,6 @@ from clutch.core.wording import (
     ChildBrief,
     Finding,
     PayloadMode,
-    PlanFailure,
     PlanReady,
     Silence,
     announcement,
@@ -34,7 +33,6 @@ from clutch.core.wording import (
     parse_fences,
     partial_progress,
     payload,
-    plan_failed,
     plan_ready,
     prompts,
     quoted,
@@ -195,7 +193,7 @@ def test_without_figures_there_is_no_stats_line() -> None:
 def test_a_summary_says_how_to_read_the_rest() -> None:
     lines = announcement([replace(AI, summary_only=True)], Audience.PERSON, NONCE).split("\n")
     assert lines[2] == "Summary:"
-    assert f"The whole text: sessions_history sessionKey={KEY}" in lines
+    assert f"The whole text: sessions_history sessionKey={KEY} result=true" in lines
 
 
 def test_a_file_name_cannot_pose_as_another_file() -> None:
@@ -315,15 +313,17 @@ def test_the_send_lines_are_shown_only_to_who_has_that_tool() -> None:
 def test_a_plan_summary_says_where_the_plan_is() -> None:
     text = plan_ready(replace(PLAN, summary_only=True), NONCE)
     assert "Plan summary:" in text
-    assert f"The whole plan: sessions_history sessionKey={KEY}" in text
+    assert f"The whole plan: sessions_history sessionKey={KEY} result=true" in text
 
 
 def test_a_failed_plan_has_no_instructions() -> None:
-    text = plan_failed(PlanFailure("Move", "t_7", KEY, "timed out", "half a plan"), NONCE)
-    assert text.split("\n")[0] == '[PLAN FAILED] "Move": timed out'
-    assert "action=" not in text
+    failed = Finding("Move", "t_7", KEY, "error", "no disk", "half a plan", is_plan=True)
+    text = announcement([failed], Audience.WAITING_PERSON, NONCE)
+    assert text.split("\n")[0] == '[PLAN FAILED] "Move": no disk'
     assert text.endswith(fence("half a plan", NONCE))
-    assert "Findings" not in plan_failed(PlanFailure("Move", "t_7", KEY, "timed out"), NONCE)
+    both = announcement([failed, Finding("Look", "t_8", KEY, "ok", None, "x")], Audience.PARENT, NONCE)
+    assert '--- Task 1: [PLAN FAILED] "Move" (failed: no disk) ---' in both
+    assert both.endswith("Reply only NO_REPLY if there is nothing to add."), "the other has its instruction"
 
 
 # --- a child's own text -----------------------------------------------------------------------------------

@@ -7,13 +7,21 @@ from __future__ import annotations
 
 from clutch.core import keys, wording
 from clutch.core.model import LetterKind, Outcome, Task
+from clutch.core.policy import Announcing
 from clutch.protocol import letters
 from clutch.protocol.sessions import SessionRow
 from clutch.store.door import Tx
 
 
 def tell(
-    now: float, session: SessionRow, task: Task, text: str | None, nonce: str, *, late: bool
+    now: float,
+    rules: Announcing,
+    session: SessionRow,
+    task: Task,
+    text: str | None,
+    nonce: str,
+    *,
+    late: bool,
 ) -> Tx[None]:
     """To the nearest session above that is still there; nobody there, nobody told."""
     rows = yield "SELECT label FROM tasks WHERE id = ?", (session.id,)
@@ -21,9 +29,11 @@ def tell(
     if reader is None:
         return
     reader_id, depth = reader
+    shown = wording.payload(text or "", rules.payload, rules.inline_chars_max, rules.summary_chars_max)
     finding = wording.Finding(
-        rows[0][0], keys.task_id(session.id), session.key, Outcome.KILLED, task.error, text, late=late
-    )
+        rows[0][0], keys.task_id(session.id), session.key, Outcome.KILLED, task.error, shown.text or None,
+        summary_only=shown.is_summary, late=late,
+    )  # fmt: skip
     audience = wording.Audience.PARENT if depth else wording.Audience.WAITING_PERSON
     key = f"{'late' if late else 'killed'}:v1:{session.key}:{task.generation}"
     body = wording.announcement([finding], audience, nonce)

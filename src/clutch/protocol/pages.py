@@ -12,7 +12,7 @@ from clutch.core.delivery import Choice, Point
 from clutch.core.evidence import children_missing
 from clutch.core.keys import plan_hash as plan_hash
 from clutch.core.messages import Input
-from clutch.core.model import Delivery, Letter, LetterKind, Outcome
+from clutch.core.model import Delivery, Letter, LetterKind, Outcome, Plan
 from clutch.core.policy import Announcing, IdleWake
 from clutch.core.wording.peers import peer_message
 from clutch.protocol.sessions import IS_WORKING, SessionRow
@@ -41,6 +41,7 @@ class Sender(NamedTuple):
     usd: float | None  #: None: not every call has a price
     depth: int
     is_bound: bool  #: a thread of a channel is its own
+    is_plan: bool  #: it is to write a plan, or was
 
 
 class Verbatim(NamedTuple):
@@ -60,7 +61,8 @@ def senders(task_ids: list[int]) -> Tx[dict[int, Sender]]:
         " (SELECT SUM(input) FROM usage u WHERE u.session_id = tasks.id),"
         " (SELECT SUM(output) FROM usage u WHERE u.session_id = tasks.id), files,"
         " (SELECT CASE WHEN COUNT(*) = COUNT(usd) THEN SUM(CAST(usd AS {float})) END FROM usage u"
-        " WHERE u.session_id = tasks.id AND u.state = 1), depth, (SELECT bound FROM sessions s WHERE s.id = tasks.id)"
+        " WHERE u.session_id = tasks.id AND u.state = 1), depth, (SELECT bound FROM sessions s WHERE s.id = tasks.id),"
+        " plan"
         " FROM tasks WHERE id {any} ORDER BY id {lock}",
         (task_ids,),
     )
@@ -87,6 +89,7 @@ def _sender(
     usd: float | None,
     depth: int,
     bound: int | None,
+    plan: str,
 ) -> Sender:
     ended = None if outcome is None else _OUTCOMES[outcome]
     key, expects, is_skipped = (
@@ -97,7 +100,7 @@ def _sender(
     return Sender(
         task_id, label, key, generation, ended, error, result, started_at, ended_at, spawn_order, expects,
         is_skipped, children_missing(evidence, generation), _whole(tokens_in), _whole(tokens_out), handed(files), usd,
-        depth, bool(bound),
+        depth, bool(bound), plan == Plan.DRAFTING,
     )  # fmt: skip
 
 
@@ -119,7 +122,7 @@ def absent(
     silent = [senders[letter.task_id] for letter in choice.silent if letter.task_id is not None]
     gone = [
         wording.Absent(sender.label, keys.task_id(sender.task_id), _why(sender))
-        for sender in sorted(silent, key=lambda sender: sender.spawn_order)
+        for sender in sorted(silent, key=lambda sender: (sender.spawn_order, sender.task_id))
     ]
     rows = yield (
         "SELECT spawn_order, id, label, phase, (SELECT route FROM sessions s WHERE s.id = tasks.id)"  # noqa: S608
@@ -195,23 +198,28 @@ class Page(NamedTuple):
         if letter.kind is not LetterKind.PLAN or letter.task_id is None:
             return letter.body
         sender = self.senders[letter.task_id]
-        plan = sender.result or ""
+        shown = self._payload(sender)
         ready = wording.PlanReady(
-            sender.label, keys.task_id(sender.task_id), sender.session_key, plan, plan_hash(plan),
+            sender.label, keys.task_id(sender.task_id), sender.session_key, shown.text, plan_hash(sender.result or ""),
+            summary_only=shown.is_summary,
             may_send=self.audience is not wording.Audience.PARENT,  # no child has sessions_send
         )  # fmt: skip
         return wording.plan_ready(ready, self.nonce)
 
     def _findings(self, chosen: Sequence[Letter]) -> list[wording.Finding]:
-        """In spawn order: the order of the calls in the model's answer."""
+        """In spawn order: the order of the calls in the model's answer; of what others spawned, the order they did."""
         pairs = [(self.senders[letter.task_id], letter) for letter in chosen if letter.task_id is not None]
-        pairs.sort(key=lambda pair: pair[0].spawn_order)
+        pairs.sort(key=lambda pair: (pair[0].spawn_order, pair[0].task_id))
         return [self._finding(sender, letter) for sender, letter in pairs]
 
-    def _finding(self, sender: Sender, letter: Letter) -> wording.Finding:
-        shown = wording.payload(
-            sender.result or "", self.rules.payload, self.rules.inline_chars_max, self.rules.summary_chars_max
+    def _payload(self, sender: Sender) -> wording.Payload:
+        rules = self.rules
+        return wording.payload(
+            sender.result or "", rules.payload, rules.inline_chars_max, rules.summary_chars_max
         )
+
+    def _finding(self, sender: Sender, letter: Letter) -> wording.Finding:
+        shown = self._payload(sender)
         known = sender.started_at is not None and sender.ended_at is not None
         return wording.Finding(
             label=sender.label,
@@ -229,4 +237,5 @@ class Page(NamedTuple):
             missing=sender.missing,
             files=sender.files.files,
             files_left_out=sender.files.left_out,
+            is_plan=sender.is_plan and sender.outcome is not Outcome.OK,
         )

@@ -23,7 +23,7 @@ from clutch.core.wording.announce import (
 )
 from clutch.core.wording.fence import Fenced, fence, parse_fences, unfence
 from clutch.core.wording.limits import LOOP_NOTE, SUBMIT_NOTE, SUBMIT_RESULT, budget_used_up
-from clutch.core.wording.plans import PlanFailure, PlanReady, plan_failed, plan_ready
+from clutch.core.wording.plans import PlanReady, plan_ready
 from clutch.core.wording.prompts import (
     CANCELLED,
     OUTCOME_UNKNOWN,
@@ -61,7 +61,6 @@ __all__ = [
     "Frozen",
     "Payload",
     "PayloadMode",
-    "PlanFailure",
     "PlanReady",
     "Silence",
     "announcement",
@@ -78,7 +77,6 @@ __all__ = [
     "parse_fences",
     "partial_progress",
     "payload",
-    "plan_failed",
     "plan_ready",
     "quoted",
     "silence",

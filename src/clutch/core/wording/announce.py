@@ -70,6 +70,7 @@ class Finding:
     usd: Decimal | None = None
     late: bool = False  #: it comes after the one who asked had finished
     missing: tuple[str, ...] = ()  #: labels of its own children that had not reported when it was told
+    is_plan: bool = False  #: it was to write a plan, and there is none to decide
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,13 +92,16 @@ def announcement(
 ) -> str:
     """The text of one letter or of several collected ones, in the order given (spawn order).
 
-    `older`: what is over the cap and gets one line each. `absent`: children without a finding, by name.
+    `older`: what is over the cap and gets one line each. `absent`: children without a finding, by name. Plans that
+    failed come without instructions: there is nothing to decide.
     """
+    told = [*findings, *older]
     if len(findings) == 1 and not older and not absent:
-        lines = [*_single(findings[0], nonce), instruction(audience, 1)]
+        lines = [*_single(findings[0], nonce)]
     else:
-        count = len(findings) + len(older)
-        lines = [*_collected(findings, older, absent, nonce), instruction(audience, count)]
+        lines = [*_collected(findings, older, absent, nonce)]
+    if not told or not all(finding.is_plan for finding in told):
+        lines.append(instruction(audience, len(told)))
     return "\n".join(lines)
 
 
@@ -107,8 +111,16 @@ def interrupt(message: str) -> str:
 
 
 def _single(finding: Finding, nonce: str) -> Iterator[str]:
-    yield f"[Subagent] {quoted(finding.label)} {status_words(finding)}{' (late)' if finding.late else ''}"
+    yield _heading(finding)
     yield from _body(finding, nonce)
+
+
+def _heading(finding: Finding) -> str:
+    late = " (late)" if finding.late else ""
+    if finding.is_plan:
+        why = visible(finding.error, ERROR_MAX) if finding.error else status_words(finding)
+        return f"[PLAN FAILED] {quoted(finding.label)}: {why}{late}"
+    return f"[Subagent] {quoted(finding.label)} {status_words(finding)}{late}"
 
 
 def _collected(
@@ -117,8 +129,8 @@ def _collected(
     count = len(findings) + len(older)
     yield f"[{count} background task{'' if count == 1 else 's'} completed]"
     for number, finding in enumerate(findings, start=1):
-        late = ", late" if finding.late else ""
-        yield f"--- Task {number}: {quoted(finding.label)} ({status_words(finding)}{late}) ---"
+        late, plan = ", late" if finding.late else "", "[PLAN FAILED] " if finding.is_plan else ""
+        yield f"--- Task {number}: {plan}{quoted(finding.label)} ({status_words(finding)}{late}) ---"
         yield from _body(finding, nonce)
     if older:
         yield "Older results, one line each (read one with sessions_history):"
@@ -135,7 +147,7 @@ def _body(finding: Finding, nonce: str) -> Iterator[str]:
     yield "Summary:" if finding.summary_only else "Findings:"
     yield fence(finding.text, nonce) if finding.text else NO_OUTPUT
     if finding.summary_only:
-        yield f"The whole text: sessions_history sessionKey={visible(finding.session_key, KEY_MAX)}"
+        yield f"The whole text: sessions_history sessionKey={visible(finding.session_key, KEY_MAX)} result=true"
     if finding.missing:
         yield "Not settled when the wait ended: " + ", ".join(quoted(label) for label in finding.missing)
     if finding.files:
@@ -219,8 +231,7 @@ def instruction(audience: Audience, count: int) -> str:
 
 def as_it_is(finding: Finding, text: str | None) -> str:
     """What a person reads of a result that no agent has put into its own words."""
-    late = " (late)" if finding.late else ""
-    return f"[Subagent] {quoted(finding.label)} {status_words(finding)}{late}\n\n{text or NO_OUTPUT}"
+    return f"{_heading(finding)}\n\n{text or NO_OUTPUT}"
 
 
 def undelivered_line(lost: Sequence[tuple[str, str]], reason: str) -> str:

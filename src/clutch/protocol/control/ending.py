@@ -54,7 +54,9 @@ def kill(
     yield from tasks.skip_letters(now, policy, [one.id for one in dying], descendants, actor)
     stopped = yield from tasks.kill_all(now, policy, dying, reason, actor)
     if is_live and policy.control.announces_kill and nonce is not None:
-        yield from news.tell(now, session, task._replace(error=reason), task.result, nonce, late=False)
+        yield from news.tell(
+            now, policy.announcing, session, task._replace(error=reason), task.result, nonce, late=False
+        )
     return KillReport(tuple(stopped), () if is_live else (task_id,), held=held)
 
 

@@ -41,7 +41,7 @@ def late(now: float, policy: Policy, session_id: int, text: str, nonce: str = ""
         return
     yield "UPDATE tasks SET late_text = ?, late_at = ? WHERE id = ?", (kept, now, session_id)
     if policy.control.late_result is LateResult.DELIVER:
-        yield from news.tell(now, session, task, kept, nonce, late=True)
+        yield from news.tell(now, policy.announcing, session, task, kept, nonce, late=True)
 
 
 def leave(
