@@ -201,6 +201,7 @@ async def test_plan_needs_no_form(build: Build) -> None:
     await house.until(is_ready)
     task = await house.task("child")
     assert (task.plan, task.result) == (Plan.DRAFTING, "PLAN: look, then count")
+    assert "submit_result" not in house.model.of("do child")[0].system
 
 
 async def test_draft_may_spawn_and_neither_it_nor_its_child_is_offered_what_writes(build: Build) -> None:

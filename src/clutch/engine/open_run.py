@@ -54,6 +54,7 @@ class OpenRun:
         self._aliases = {alias: spec.name for spec in self.specs for alias in spec.aliases}
         self.is_ours = about.runtime == OWN_RUNTIME
         self.is_answered = begun.is_answered
+        self.is_last_call = False  #: no budget is left after it, and it may use no tool
         ours = about.model or kit.policy.model_of(about.agent_id)
         # Foreign code does not use the model a child of ours would get, so it must not be priced as if it did.
         self.model = ours if self.is_ours else about.model_asked or f"runtime:{about.runtime}"
@@ -96,9 +97,8 @@ class OpenRun:
 
     async def look_around(self) -> None:
         """The system prompt: at the start of a turn, and when a summary may have forgotten the children."""
-        about = self.about
         self.system = await self.kit.around().system(
-            self.session_id, about, submits_result=about.output_schema is not None
+            self.session_id, self.about, submits_result=SUBMIT in self.by_name
         )
 
     # ---- the store -----------------------------------------------------------------------------------

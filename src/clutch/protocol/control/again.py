@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 
-from clutch.core import cleaning, keys
+from clutch.core import authority, cleaning, keys, wording
 from clutch.core import events as ev
 from clutch.core.hooks import Removal
 from clutch.core.model import FINISHED, Delivery, LetterKind, Phase, Task, Workspace
@@ -19,6 +19,7 @@ from clutch.protocol.control.state import (
     plainly,
     refusal,
 )
+from clutch.protocol.sessions import SessionRow
 from clutch.store.door import Tx
 
 CLEANING = "what it left is being removed; try again in a moment"
@@ -40,8 +41,12 @@ def again(now: float, policy: Policy, task_id: int, how: str, idem: str, text: s
     yield "UPDATE tasks SET retained = 1, archived_at = NULL, value = NULL WHERE id = ?", (task_id,)
     if is_stripped:
         yield "UPDATE tasks SET shelf = shelf + 1, files = NULL WHERE id = ?", (task_id,)
-    kind = LetterKind.TASK if how == "retry" else LetterKind.INSTRUCTION
-    yield from letters.post(now, session.id, idem, kind, text or words)
+    if how == "retry":
+        has_files = policy.limits.attachments.retain_on_keep and not is_stripped
+        first = yield from _first_message(session, text or words, has_files=has_files)
+        yield from letters.post(now, session.id, idem, LetterKind.TASK, first)
+    else:
+        yield from letters.post(now, session.id, idem, LetterKind.INSTRUCTION, text or words)
     changed = yield from tasks.record(now, policy, session, event, actor)
     yield from sessions.save(now, policy, session)
     return changed
@@ -70,6 +75,17 @@ def _stripped(task: Task) -> Tx[bool]:
     if not is_begun and json.loads(spec).get("workspace") == Workspace.ISOLATED:
         raise NotPossible(f"{keys.task_id(task.id)} never began, its own workspace is gone: spawn a new task")
     return cleaning.is_stripped(outcome=task.outcome, is_begun=is_begun, is_archived=archived_at is not None)
+
+
+def _first_message(session: SessionRow, words: str, *, has_files: bool) -> Tx[str]:
+    """As when it was born. `has_files`: those given with it did not go with its last end."""
+    rows = yield (
+        "SELECT t.spec, s.rights FROM tasks t JOIN sessions s ON s.id = t.id WHERE t.id = ?",
+        (session.id,),
+    )
+    spec, rights = rows[0]
+    names = [name for name, *_ in json.loads(spec).get("attachments", ())] if has_files else []
+    return wording.first_message(words, session.depth, authority.from_text(rights).depth_max, names)
 
 
 def redeliver(now: float, policy: Policy, task_id: int, actor: str) -> Tx[Task]:
