@@ -10,7 +10,8 @@ import pytest
 from clutch.core.events import Verdict
 from clutch.core.messages import Input
 from clutch.core.model import Delivery, LetterState, Outcome, Phase, Plan
-from clutch.protocol import cleaning, control, queries, turns
+from clutch.core.wording.lists import runtime_s
+from clutch.protocol import cleaning, control, queries, turns, views
 from clutch.protocol.control import KillReport, NotPossible, PlanChanged, UnknownTask
 from clutch.protocol.pages import plan_hash
 from clutch.protocol.sessions import Stale
@@ -437,7 +438,7 @@ async def test_retry_starts_from_an_empty_transcript_and_keeps_the_old(world: Wo
     await again(world, task, "retry")
     await world.start(task)
     briefing = await world.door.read(queries.briefing, task)
-    assert [type(message) for message in briefing.transcript] == [Input]
+    assert briefing.transcript == (Input("[Subagent task, depth 1 of 3]\n\ndo child", "task"),)
     assert len(await world.transcript(task)) == before + 1
 
 
@@ -513,12 +514,37 @@ async def test_new_run_passes_admission_like_a_spawn(world: World, main: int) ->
     assert (await world.task(task)).phase is Phase.COMPLETED
 
 
-async def test_silent_new_run_falls_back_to_the_old_text(world: World, main: int) -> None:
+async def test_silent_new_run_of_a_task_that_was_told_tells_nothing_twice(world: World, main: int) -> None:
     task = await finished(world, main)
     await again(world, task, "continue", "anything else?")
     await world.end(task, "NO_REPLY")
-    result = await world.task(task)
-    assert (result.phase, result.result) == (Phase.ANNOUNCING, "first result")
+    silent = await world.task(task)
+    assert (silent.delivery, silent.delivery_reason, silent.result) == (Delivery.SKIPPED, "silent", None)
+
+
+async def test_runtime_is_what_the_runs_add_up_to(world: World, main: int) -> None:
+    """Not the night before it was continued, nor the time it was paused."""
+    run = await world.started(main, "job")
+    world.clock.advance(10)
+    await run.finish("half")
+    world.clock.advance(2)
+    await (await world.start(main)).finish("told")
+    world.clock.advance(36_000)
+    await again(world, run.session_id, "continue", "the other half")
+    more = await world.start(run.session_id)
+    world.clock.advance(20)
+    await world.door.alone(control.pause, world.policy, run.session_id, "person")
+    await more.step()
+    world.clock.advance(500)
+    await world.door.alone(control.resume, world.policy, run.session_id, "person")
+    last = await world.start(run.session_id)
+    world.clock.advance(30)
+    (view,) = await world.door.read(views.of, [run.session_id])
+    assert runtime_s(view, world.clock.now()) == pytest.approx(60)
+    await last.finish("whole")
+    world.clock.advance(2)
+    await (await world.start(main)).finish("told")
+    assert "Stats: runtime 1m" in (await world.inputs(main))[-1]
 
 
 async def test_task_with_cleanup_is_done_when_somebody_says_so(world: World, main: int) -> None:

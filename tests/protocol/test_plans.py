@@ -7,12 +7,14 @@ from dataclasses import replace
 import pytest
 
 from clutch.core import wording
+from clutch.core.authority import AgentGrant, ToolFilter, root_rights
 from clutch.core.events import Verdict
 from clutch.core.model import LetterKind, LetterState, Outcome, Phase
 from clutch.core.policy import Control
 from clutch.protocol import control, history
 from clutch.protocol.pages import plan_hash
-from tests.protocol.world import World
+from clutch.protocol.spawn import rights_text
+from tests.protocol.world import World, write
 
 pytestmark = pytest.mark.anyio
 
@@ -114,6 +116,23 @@ async def test_long_plan_comes_as_a_summary_and_all_of_it_can_be_read(world: Wor
         (piece,) = (await world.door.read(history.result, *known, piece.next_offset)).entries
     read += piece.text
     assert read == plan
+
+
+async def test_send_lines_are_shown_to_a_reader_that_has_the_tool(world: World, main: int) -> None:
+    async def read() -> str:
+        planner = await world.started(main, "planner", plan_mode=True)
+        await planner.finish("look, then leap")
+        await (await world.start(main)).finish("hm")
+        return (await world.inputs(main))[-1]
+
+    assert "sessions_send" in await read()
+    denied = AgentGrant(depth_max=2, tools=ToolFilter(deny=frozenset({"sessions_send"})))
+    await world.door.alone(
+        write, "UPDATE sessions SET rights = ? WHERE id = ?", rights_text(root_rights(denied)), main
+    )
+    text = await read()
+    assert "sessions_send" not in text
+    assert "subagents action=approve" in text
 
 
 async def test_children_of_one_moment_are_told_in_the_order_they_were_spawned(

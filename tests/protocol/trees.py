@@ -98,8 +98,7 @@ def uses(tokens: int) -> Answer:
 
 async def reserve(run: Run, tokens: int, usd: str | None = "0") -> NothingLeft | None:
     held = await on(run, usage.reserve, MODEL, Amount(tokens, None if usd is None else Decimal(usd)))
-    assert held is None or isinstance(held, NothingLeft)
-    return held
+    return held if isinstance(held, NothingLeft) else None
 
 
 async def step(run: Run, tokens: int, usd: Decimal | None = None) -> None:
@@ -205,8 +204,9 @@ class Tree:
         usd = None if self.chance.random() < 0.1 else Decimal(self.chance.randint(0, 60)) / 1000
         estimate = Amount(self.chance.randint(1, 60), usd)
         refused = await owner(actor.run, usage.reserve, MODEL, estimate)
-        actor.estimate = None if refused else estimate
-        if refused is None:
+        is_held = not isinstance(refused, NothingLeft)
+        actor.estimate = estimate if is_held else None
+        if is_held:
             for name in await self.chain(actor.run.session_id):
                 self.last[name] = estimate
             return

@@ -116,6 +116,7 @@ class TaskView:
     worker_id: int | None = None
     children_active: int = 0
     children_total: int = 0
+    worked_s: float | None = None  #: of all its runs together; None: nobody has seen it work
 
     @property
     def parent_task_id(self) -> int | None:

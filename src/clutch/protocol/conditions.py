@@ -1,4 +1,4 @@
-"""Which tasks count as what, as conditions in SQL: constant words made from the phases of the core."""
+"""Which tasks count as what, and how long they worked, in SQL: constant words made from the phases of the core."""
 
 from __future__ import annotations
 
@@ -17,3 +17,12 @@ WORKING_PHASES = _phases(WORKING)
 #: as a list of phases they made every update of a task three times as dear.
 IS_UNTOLD = " AND ".join(f"phase <> '{phase}'" for phase in sorted(set(Phase) - UNTOLD))
 IS_WORKING = f"{IS_UNTOLD} AND phase <> 'announcing'"
+
+
+def worked(tasks: str) -> str:
+    """How long a task was at work, from its timeline: not while it waited, was paused, or had ended before it went
+    on. While it is, the sum lacks the present moment. `tasks`: what the query calls that table."""
+    return (
+        "(SELECT SUM(CASE WHEN e.from_phase = 'running' THEN e.at ELSE -e.at END) FROM events e"  # noqa: S608
+        f" WHERE e.task_id = {tasks}.id AND (e.from_phase = 'running') <> (e.to_phase = 'running'))"
+    )

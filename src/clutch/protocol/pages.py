@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from decimal import Decimal
 from typing import NamedTuple
 
-from clutch.core import keys, pingpong, routes, wording
+from clutch.core import authority, keys, pingpong, routes, wording
 from clutch.core.attachments import Handed, handed
 from clutch.core.delivery import Choice, Point
 from clutch.core.evidence import children_missing
@@ -15,6 +15,7 @@ from clutch.core.messages import Input
 from clutch.core.model import Delivery, Letter, LetterKind, Outcome, Plan
 from clutch.core.policy import Announcing, IdleWake
 from clutch.core.wording.peers import peer_message
+from clutch.protocol.conditions import worked
 from clutch.protocol.sessions import IS_WORKING, SessionRow
 from clutch.store.door import Tx
 
@@ -29,8 +30,7 @@ class Sender(NamedTuple):
     outcome: Outcome | None
     error: str | None
     result: str | None
-    started_at: float | None
-    ended_at: float | None
+    worked_s: float | None  #: of all its runs together
     spawn_order: int
     expects_completion: bool
     is_skipped: bool
@@ -53,19 +53,20 @@ class Verbatim(NamedTuple):
     text: str
 
 
+_SENDERS = (
+    "SELECT id, label, (SELECT key FROM sessions s WHERE s.id = tasks.id), generation, outcome, error, result,"  # noqa: S608
+    f" COALESCE({worked('tasks')}, ended_at - started_at), spawn_order, expects_completion, delivery, evidence,"
+    " (SELECT SUM(input) FROM usage u WHERE u.session_id = tasks.id),"
+    " (SELECT SUM(output) FROM usage u WHERE u.session_id = tasks.id), files,"
+    " (SELECT CASE WHEN COUNT(*) = COUNT(usd) THEN SUM(CAST(usd AS {float})) END FROM usage u"
+    " WHERE u.session_id = tasks.id AND u.state = 1), depth, (SELECT bound FROM sessions s WHERE s.id = tasks.id),"
+    " plan FROM tasks WHERE id {any} ORDER BY id {lock}"
+)
+
+
 def senders(task_ids: list[int]) -> Tx[dict[int, Sender]]:
     """Locked, so that a steer or kill around a waiting task and the taking of its letter cannot both win."""
-    rows = yield (
-        "SELECT id, label, (SELECT key FROM sessions s WHERE s.id = tasks.id), generation, outcome, error, result,"
-        " started_at, ended_at, spawn_order, expects_completion, delivery, evidence,"
-        " (SELECT SUM(input) FROM usage u WHERE u.session_id = tasks.id),"
-        " (SELECT SUM(output) FROM usage u WHERE u.session_id = tasks.id), files,"
-        " (SELECT CASE WHEN COUNT(*) = COUNT(usd) THEN SUM(CAST(usd AS {float})) END FROM usage u"
-        " WHERE u.session_id = tasks.id AND u.state = 1), depth, (SELECT bound FROM sessions s WHERE s.id = tasks.id),"
-        " plan"
-        " FROM tasks WHERE id {any} ORDER BY id {lock}",
-        (task_ids,),
-    )
+    rows = yield _SENDERS, (task_ids,)
     return {row[0]: _sender(*row) for row in rows}
 
 
@@ -77,8 +78,7 @@ def _sender(
     outcome: str | None,
     error: str | None,
     result: str | None,
-    started_at: float | None,
-    ended_at: float | None,
+    worked_s: float | None,
     spawn_order: int,
     expects_completion: int,
     delivery: str,
@@ -98,7 +98,7 @@ def _sender(
         delivery == Delivery.SKIPPED,
     )
     return Sender(
-        task_id, label, key, generation, ended, error, result, started_at, ended_at, spawn_order, expects,
+        task_id, label, key, generation, ended, error, result, worked_s, spawn_order, expects,
         is_skipped, children_missing(evidence, generation), _whole(tokens_in), _whole(tokens_out), handed(files), usd,
         depth, bool(bound), plan == Plan.DRAFTING,
     )  # fmt: skip
@@ -160,6 +160,14 @@ def audience(
     return wording.Audience.WAITING_PERSON if expects else wording.Audience.PERSON
 
 
+def may_send(session: SessionRow, choice: Choice) -> Tx[bool]:
+    """Only a plan says so to its reader, and no child has that tool."""
+    if session.depth or not any(letter.kind is LetterKind.PLAN for letter in choice.urgent):
+        return False
+    rows = yield "SELECT rights FROM sessions WHERE id = ?", (session.id,)
+    return authority.from_text(rows[0][0]).permits_tool("sessions_send", is_read_only=False)
+
+
 class Page(NamedTuple):
     """Turns chosen letters into the messages that stand in the transcript."""
 
@@ -168,6 +176,7 @@ class Page(NamedTuple):
     late: set[int]
     nonce: str
     audience: wording.Audience
+    may_send: bool  #: the reader has `sessions_send`
 
     def inputs(self, choice: Choice, point: Point, absent: Sequence[wording.Absent]) -> Iterator[Input]:
         for letter in choice.urgent:
@@ -202,7 +211,7 @@ class Page(NamedTuple):
         ready = wording.PlanReady(
             sender.label, keys.task_id(sender.task_id), sender.session_key, shown.text, plan_hash(sender.result or ""),
             summary_only=shown.is_summary,
-            may_send=self.audience is not wording.Audience.PARENT,  # no child has sessions_send
+            may_send=self.may_send,
         )  # fmt: skip
         return wording.plan_ready(ready, self.nonce)
 
@@ -220,7 +229,6 @@ class Page(NamedTuple):
 
     def _finding(self, sender: Sender, letter: Letter) -> wording.Finding:
         shown = self._payload(sender)
-        known = sender.started_at is not None and sender.ended_at is not None
         return wording.Finding(
             label=sender.label,
             task_id=keys.task_id(sender.task_id),
@@ -229,7 +237,7 @@ class Page(NamedTuple):
             error=sender.error,
             text=shown.text or None,
             summary_only=shown.is_summary,
-            runtime_s=(sender.ended_at or 0.0) - (sender.started_at or 0.0) if known else None,
+            runtime_s=sender.worked_s,
             tokens_in=sender.tokens_in,
             tokens_out=sender.tokens_out,
             usd=None if sender.usd is None else Decimal(sender.usd),

@@ -77,7 +77,8 @@ def take(
     depths = [senders[task_id].depth for task_id in told]
     sends = point is Point.START and not needs_model and is_sent(choice, depths, rules, is_settled=settles)
     audience = pages.audience(session, senders, policy.announcing, is_sent=sends)
-    page = pages.Page(rules, senders, {row[0] for row in rows if row[-1]}, nonce, audience)
+    may_send = yield from pages.may_send(session, choice)
+    page = pages.Page(rules, senders, {row[0] for row in rows if row[-1]}, nonce, audience, may_send)
     inputs = tuple(page.inputs(choice, point, absent))
     yield from _mark(session, run_id, choice, point, rules)
     solo = next((letter.id for letter in choice.urgent if letter.is_solo), None)

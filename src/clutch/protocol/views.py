@@ -28,7 +28,7 @@ from clutch.core.task_view import (
 )
 from clutch.core.wording.calls import main_argument
 from clutch.protocol import purses
-from clutch.protocol.conditions import IS_WORKING
+from clutch.protocol.conditions import IS_WORKING, worked
 from clutch.store.door import Row, Tx
 
 
@@ -43,7 +43,7 @@ def of(now: float, task_ids: Sequence[int]) -> Tx[list[TaskView]]:
     if not rows:
         return []
     about = yield from _about(now, [row[0] for row in rows])
-    return [_view(row, about) for row in rows]
+    return [_view(now, row, about) for row in rows]
 
 
 def tree(now: float, task_id: int) -> Tx[list[TaskView]]:
@@ -67,11 +67,11 @@ def ids_below(session_id: int) -> Tx[list[int]]:
 
 
 _TASKS = (
-    "SELECT t.id, t.requester_id, t.root_id, s.key, r.key, o.key, t.depth, s.role, s.agent_id, t.label, t.phase,"
+    "SELECT t.id, t.requester_id, t.root_id, s.key, r.key, o.key, t.depth, s.role, s.agent_id, t.label, t.phase,"  # noqa: S608
     " t.reason, t.outcome, t.error, t.generation, t.created_at, t.started_at, t.ended_at, s.progress_at,"
     " t.deadline_at, t.delivery, t.delivery_reason, t.attempts, t.plan, t.plan_round,"
     " CASE WHEN t.phase = 'awaiting_approval' THEN t.result END, t.evidence, s.model, s.owner, s.run_id,"
-    " s.head - s.base"
+    f" s.head - s.base, {worked('t')}"
     " FROM tasks t LEFT JOIN sessions s ON s.id = t.id LEFT JOIN sessions r ON r.id = t.requester_id"
     " LEFT JOIN sessions o ON o.id = t.root_id WHERE t.id {any} ORDER BY t.created_at, t.id"
 )
@@ -203,11 +203,11 @@ def _tools(ids: list[int]) -> Tx[dict[int, CurrentTool]]:
     }
 
 
-def _view(row: Row, about: _About) -> TaskView:
+def _view(now: float, row: Row, about: _About) -> TaskView:
     (
         task_id, requester_id, root_id, key, requester_key, root_key, depth, role, agent_id, label, phase, reason,
         outcome, error, generation, created_at, started_at, ended_at, progress_at, deadline_at, delivery,
-        delivery_reason, attempts, plan, plan_round, awaiting, evidence, model, owner, run_id, step,
+        delivery_reason, attempts, plan, plan_round, awaiting, evidence, model, owner, run_id, step, worked_s,
     ) = row  # fmt: skip
     runs = about.runs.get(task_id)
     own = about.own.get(task_id, NOTHING_USED)
@@ -234,6 +234,7 @@ def _view(row: Row, about: _About) -> TaskView:
         worker_id=owner,
         children_active=active,
         children_total=total,
+        worked_s=worked_s + now if worked_s is not None and phase == Phase.RUNNING else worked_s,
     )  # fmt: skip
 
 

@@ -27,6 +27,9 @@ def status(view: TaskView) -> str:
 
 
 def runtime_s(view: TaskView, now: float) -> float:
+    """What its runs add up to; of what never ran, or ran elsewhere (imported), all the time there was."""
+    if view.worked_s is not None:
+        return view.worked_s
     return (view.ended_at or now) - (view.started_at or view.created_at)
 
 
