@@ -17,6 +17,7 @@ from clutch.core.budget import (
     Refused,
     Reserved,
     child_limits,
+    is_last,
     remaining,
     reserve,
     settle,
@@ -86,6 +87,14 @@ def test_an_unknown_price_is_refused_where_dollars_are_limited_and_only_there() 
     purses = reserved((TASK,), Amount(10, None))
     (after,) = settle(purses, Amount(10, None), Amount(10, None)).purses
     assert (after.tokens_spent, after.usd_spent, after.unpriced_calls) == (10, Decimal(0), 1)
+
+
+def test_the_last_call_is_the_one_that_may_use_up_a_purse_that_is_nearly_empty() -> None:
+    for spent, tokens, expected in ((79, 100, False), (80, 19, False), (80, 20, True), (99, 5, True)):
+        held = reserve([Purse(PurseKind.TASK, "t", 100, tokens_spent=spent)], Amount(tokens, None))
+        assert isinstance(held, Reserved)
+        assert is_last(held) is expected
+    assert not is_last(Reserved((Purse(PurseKind.TASK, "t"),), Amount(9, None))), "no limit"
 
 
 def test_a_call_whose_cost_nobody_heard_is_charged_as_estimated() -> None:

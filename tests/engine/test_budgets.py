@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from clutch.core import wording
 from clutch.core.agents import AgentDefaults
 from clutch.core.messages import Answer, Call, Usage
 from clutch.core.model import Outcome, Wait
@@ -164,9 +165,35 @@ async def endless(request: ModelRequest) -> Answer:
 # ---- at the limit ------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("how", [OnBudget.END, OnBudget.WRAP_UP])
-async def test_calls_stop_at_the_limit_and_the_partial_result_is_told(build: Build, how: OnBudget) -> None:
-    house = await budgeted(build, endless, with_budget(how))
+@pytest.mark.parametrize("is_stubborn", [False, True])
+async def test_call_that_may_use_up_the_budget_answers_with_what_there_is(
+    build: Build, is_stubborn: bool
+) -> None:
+    """And whoever does not answer even then has ended all the same, with what it said."""
+
+    async def script(request: ModelRequest) -> Answer:
+        if opening(request) != "go" and not request.tools and not is_stubborn:
+            return words("all I found")
+        return await endless(request)
+
+    house = await budgeted(build, script, with_budget(OnBudget.WRAP_UP))
+    house.tool("read", ok)
+    await hire(house)
+    await house.say("go")
+    await house.until_quiet()
+    task = await house.task("child")
+    if is_stubborn:
+        assert (task.outcome, task.result, (task.error or "")[:7]) == (Outcome.ERROR, "words 6", "budget:")
+    else:
+        assert (task.outcome, task.result) == (Outcome.OK, "all I found")
+    asked = house.model.of("do child")
+    assert [bool(request.tools) for request in asked] == [True] * 6 + [False]
+    assert getattr(asked[-1].transcript[-1], "text", "") == wording.BUDGET_WRAP_UP
+    assert await purse(house, f"task:{task.id}") == (1050, 0, 1000)
+
+
+async def test_calls_stop_at_the_limit_and_the_partial_result_is_told(build: Build) -> None:
+    house = await budgeted(build, endless, with_budget(OnBudget.END))
     house.tool("read", ok)
     await hire(house)
     await house.say("go")

@@ -100,6 +100,16 @@ def reserve(purses: Sequence[Purse], estimate: Amount) -> Reserved | Refused:
     return Reserved(tuple(_with_reserved(purse, estimate, +1) for purse in purses), estimate)
 
 
+def is_last(held: Reserved) -> bool:
+    """Is a purse nearly empty, and may this call use up its rest? Then it is the one to answer with what there is."""
+    estimates = {Measure.TOKENS: Decimal(held.estimate.tokens), Measure.USD: held.estimate.usd or ZERO}
+    return any(
+        limit is not None and spent * 100 >= limit * WARN_PERCENT and spent + estimates[measure] >= limit
+        for purse in held.purses
+        for measure, limit, spent, _ in _columns(purse)
+    )
+
+
 def settle(purses: Sequence[Purse], estimate: Amount, actual: Amount | None) -> Settled:
     """`actual` None: nobody knows what the call cost (a crash, a cut stream); the estimate is charged."""
     cost = _priced(estimate if actual is None else actual, estimate, is_known=actual is not None)

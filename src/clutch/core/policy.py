@@ -273,7 +273,7 @@ class OnBudget(StrEnum):
     """What happens at 100 %; nothing of it ever makes another call."""
 
     ASK = "ask"  #: a person may raise the limit; without one as wrap-up
-    WRAP_UP = "wrap-up"  #: told to finish at 80 %; then as end
+    WRAP_UP = "wrap-up"  #: the call that may use up the rest answers with what there is; then as end
     END = "end"  #: the run ends with what it has said
 
 

@@ -7,8 +7,10 @@ import logging
 from dataclasses import replace
 
 from clutch.core import budget, context, wording
+from clutch.core.bounds import SUBMIT
 from clutch.core.budget import Amount
-from clutch.core.messages import Answer, Usage
+from clutch.core.messages import Answer, Input, Usage
+from clutch.core.model import LetterKind
 from clutch.core.policy import OnBudget
 from clutch.engine.context import compacted, overhead_bytes
 from clutch.engine.open_run import OpenRun
@@ -51,7 +53,7 @@ async def _ask_and_fit(run: OpenRun) -> Answer:
     await _compact(run, is_forced=run.wants_summary)
     while True:
         try:
-            return await _call(run, _request(run), run.on_delta)
+            return await _call(run, _request(run), run.on_delta, wraps_up=_wraps_up(run))
         except ModelError as error:
             if error.trouble is not Trouble.CONTEXT:
                 raise
@@ -60,9 +62,11 @@ async def _ask_and_fit(run: OpenRun) -> Answer:
                 raise
 
 
-async def _call(run: OpenRun, request: ModelRequest, on_delta: OnDelta) -> Answer:
+async def _call(run: OpenRun, request: ModelRequest, on_delta: OnDelta, *, wraps_up: bool = False) -> Answer:
     if run.is_budgeted:
-        await _reserve(run, _estimate(run, request))
+        held = await _reserve(run, _estimate(run, request))
+        run.is_last_call = wraps_up and budget.is_last(held)
+        request = _last_request(run, request) if run.is_last_call else request
     answer = await run.kit.models.ask(request, on_delta)
     run.tell("usage", answer.usage)
     return run.in_own_names(answer)
@@ -84,6 +88,15 @@ def _request(run: OpenRun) -> ModelRequest:
         thinking=run.thinking,
         output_tokens_max=run.policy.budgets.output_tokens if run.is_budgeted else None,
     )
+
+
+def _last_request(run: OpenRun, request: ModelRequest) -> ModelRequest:
+    """What the note takes is not left for the answer: no more was reserved."""
+    note = Input(wording.BUDGET_WRAP_UP, LetterKind.NOTE.value)
+    form = tuple(spec for spec in request.tools if spec.name == SUBMIT)
+    last = replace(request, transcript=(*request.transcript, note), tools=form)
+    more = max(0, run.kit.prices.tokens(last) - run.kit.prices.tokens(request))
+    return replace(last, output_tokens_max=max(1, run.policy.budgets.output_tokens - more))
 
 
 async def _stumble(run: OpenRun, error: ModelError) -> None:
@@ -116,10 +129,10 @@ async def may_start(run: OpenRun) -> bool:
     return True
 
 
-async def _reserve(run: OpenRun, estimate: Amount) -> None:
+async def _reserve(run: OpenRun, estimate: Amount) -> budget.Reserved:
     refused = await run.tx_with_purses(usage.reserve, run.model, estimate)
-    if refused is None:
-        return
+    if isinstance(refused, budget.Reserved):
+        return refused
     if refused.may_free_up:
         await run.tx(turns.wait, PURSE_WAIT_S)
     elif _may_ask(run, refused):
@@ -133,6 +146,12 @@ def _estimate(run: OpenRun, request: ModelRequest) -> Amount:
     sent = run.kit.prices.tokens(request)
     answer = request.output_tokens_max or run.policy.budgets.output_tokens
     return Amount(sent + answer, run.price(Usage(input=sent, output=answer)))
+
+
+def _wraps_up(run: OpenRun) -> bool:
+    """Without a person who could give more, a run is to end with an answer."""
+    rule = run.policy.budgets.on_budget
+    return rule is OnBudget.WRAP_UP or (rule is OnBudget.ASK and run.policy.is_headless)
 
 
 def _may_ask(run: OpenRun, refused: budget.Refused) -> bool:

@@ -107,6 +107,10 @@ async def _heard(run: OpenRun, answer: Answer) -> Answer | None:
         await _cut(run, answer, f"the provider cut the answer ({answer.stop})", is_final=False)
     elif bounds.loop([*run.transcript, answer], answer, run.policy.life) is Loop.ENDED:
         await _cut(run, answer, "loop", is_final=True)
+    elif run.is_last_call and any(call.name != SUBMIT for call in answer.calls):
+        await _cut(
+            run, answer, "budget: it is used up, and the last answer still wanted tools", is_final=True
+        )
     elif answer.calls:
         flags = [_is_replay_safe(run, call.name) for call in answer.calls]
         known = (answer, flags, run.is_unanswered, run.price_of(answer), run.system.events_upto)

@@ -70,8 +70,8 @@ def foresee(now: float, session_id: int, run_id: int, model: str, reserved: Amou
 
 def reserve(
     now: float, policy: Policy, session_id: int, fence: int, run_id: int, model: str, estimate: Amount
-) -> Tx[budget.Refused | None]:
-    """None, or the purse that has nothing left. A call that an interrupted run left open is charged first."""
+) -> Tx[budget.Reserved | budget.Refused]:
+    """Taken from all purses, or who has nothing left. A call that an interrupted run left open is charged first."""
     session = yield from sessions.own(session_id, fence)
     yield from give_up(now, policy, session, Fate.UNKNOWN)
     held = budget.reserve((yield from _lock(policy, session, now)), estimate)
@@ -79,7 +79,7 @@ def reserve(
         return held
     yield from _save(held.purses)
     yield from foresee(now, session_id, run_id, model, estimate)
-    return None
+    return held
 
 
 def settle(now: float, policy: Policy, session: StepRow, answer: Answer, usd: Decimal | None) -> Tx[None]:

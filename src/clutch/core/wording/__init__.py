@@ -25,6 +25,7 @@ from clutch.core.wording.fence import Fenced, fence, parse_fences, unfence
 from clutch.core.wording.limits import LOOP_NOTE, SUBMIT_NOTE, SUBMIT_RESULT, budget_used_up
 from clutch.core.wording.plans import PlanReady, plan_ready
 from clutch.core.wording.prompts import (
+    BUDGET_WRAP_UP,
     CANCELLED,
     OUTCOME_UNKNOWN,
     ChildBrief,
@@ -48,6 +49,7 @@ from clutch.core.wording.results import (
 from clutch.core.wording.states import state_words
 
 __all__ = [
+    "BUDGET_WRAP_UP",
     "CANCELLED",
     "LOOP_NOTE",
     "OUTCOME_UNKNOWN",

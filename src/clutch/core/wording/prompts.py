@@ -252,6 +252,12 @@ def budget_note(used_percent: int, of_what: str) -> str:
     )
 
 
+BUDGET_WRAP_UP = (
+    "[Budget] The budget is nearly used up: this is the last model call, and no tool can be used any more. Give your "
+    "final answer now from what you have, with a `SUMMARY:` line and what is left open."
+)
+
+
 def partial_progress(call_count: int, last_call: str) -> str:
     """Stands in for the result of a run that was cut before it had written any text."""
     calls = "1 tool call" if call_count == 1 else f"{call_count} tool calls"
