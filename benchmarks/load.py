@@ -3,7 +3,8 @@
 A gateway in a process of its own has so many roots, each with a few children that are always at work: as one ends, the
 next is spawned over HTTP, and that answer is timed. Each root is watched by several streams of events, which another
 process reads. Here is only what is timed, so that nothing else is: `client_lag_p99_ms` says how late this process
-itself was. Beside it a synced write is timed on the same disk, because a spawn cannot be quicker than that.
+itself was, `gateway_waited_s` how long others kept the gateway from running. Beside it a synced
+write is timed on the same disk, because a spawn cannot be quicker than that.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ from typing import Any, Final
 from benchmarks.load_client import Client
 from benchmarks.load_server import CALLS, RAISED
 from benchmarks.load_watchers import key
-from benchmarks.machine import cpu_s, resident_kb, synced_write_ms
+from benchmarks.machine import cpu_s, resident_kb, synced_write_ms, waited_s
 from benchmarks.places import Place
 from benchmarks.report import Report, Row, at_most, percentile, say
 from clutch.surfaces.address import read_token
@@ -49,6 +50,7 @@ class Seen:
     fsync_ms: list[float] = field(default_factory=list)
     lag_ms: list[float] = field(default_factory=list)  #: of this process
     cpu_s: float | None = None  #: of the gateway
+    waited_s: float | None = None  #: ... for a core that others had
     rss_kb: list[tuple[float, int, int]] = field(
         default_factory=list
     )  #: when, after how many spawns, how much
@@ -99,7 +101,7 @@ async def _row(watchers: int, seconds: float) -> Row:
         async with _beside("load_server", "--state", str(state), "--call-s", str(call_s)) as gateway:
             url = await _line(gateway)
             await _lean(seen, load, url, state, gateway.pid)
-            seen.cpu_s = cpu_s(gateway.pid)
+            seen.cpu_s, seen.waited_s = cpu_s(gateway.pid), round(waited_s(gateway.pid), 2)
     running = int(median(seen.running)) if seen.running else 0
     why = None if seen.spawn_ms and seen.fsync_ms and running else "nothing ran, or nothing was measured"
     figures: dict[str, Any] = {
@@ -112,6 +114,7 @@ async def _row(watchers: int, seconds: float) -> Row:
         "fsync_p50_ms": _at(seen.fsync_ms, 0.5),
         "fsync_p99_ms": _at(seen.fsync_ms, 0.99),
         "client_lag_p99_ms": _at(seen.lag_ms, 0.99),
+        "gateway_waited_s": seen.waited_s,
         "rss_mb": [round(kb / 1024, 1) for _, _, kb in seen.rss_kb],
         "rss_slope_kb_per_min": round(60 * _slope([(at, kb) for at, _, kb in seen.rss_kb]), 1),
         "rss_slope_kb_per_task": round(_slope([(spawns, kb) for _, spawns, kb in seen.rss_kb]), 3),

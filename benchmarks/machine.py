@@ -48,3 +48,8 @@ def cpu_s(pid: int) -> float:
     """What a process has used so far. Raises OSError where nobody can tell."""
     fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
+def waited_s(pid: int) -> float:
+    """How long its main thread was kept from running by others. Raises OSError where nobody can tell."""
+    return int(Path(f"/proc/{pid}/schedstat").read_text().split()[1]) / 1e9
