@@ -9,8 +9,7 @@ from dataclasses import replace
 from clutch.core import budget, context, wording
 from clutch.core.bounds import SUBMIT
 from clutch.core.budget import Amount
-from clutch.core.messages import Answer, Input, Usage
-from clutch.core.model import LetterKind
+from clutch.core.messages import Answer, Usage
 from clutch.core.policy import OnBudget
 from clutch.engine.context import compacted, overhead_bytes
 from clutch.engine.open_run import OpenRun
@@ -91,10 +90,9 @@ def _request(run: OpenRun) -> ModelRequest:
 
 
 def _last_request(run: OpenRun, request: ModelRequest) -> ModelRequest:
-    """What the note takes is not left for the answer: no more was reserved."""
-    note = Input(wording.BUDGET_WRAP_UP, LetterKind.NOTE.value)
+    """The transcript stays what is on disk. What the note takes is not left for the answer: no more was reserved."""
     form = tuple(spec for spec in request.tools if spec.name == SUBMIT)
-    last = replace(request, transcript=(*request.transcript, note), tools=form)
+    last = replace(request, system=f"{request.system}\n\n{wording.BUDGET_WRAP_UP}", tools=form)
     more = max(0, run.kit.prices.tokens(last) - run.kit.prices.tokens(request))
     return replace(last, output_tokens_max=max(1, run.policy.budgets.output_tokens - more))
 
