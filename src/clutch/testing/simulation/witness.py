@@ -12,11 +12,10 @@ from collections.abc import Callable, Collection, Iterator, Mapping
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Final
 
-from clutch.core import lifecycle, wording
+from clutch.core import lifecycle
 from clutch.core.attachments import Shelf, Side
 from clutch.core.lifecycle import Move
-from clutch.core.messages import Input
-from clutch.core.model import LetterKind, Outcome, Phase
+from clutch.core.model import Outcome, Phase
 from clutch.ports import ModelRequest, ToolContext
 from clutch.protocol.questions import Decision
 from clutch.testing.simulation.disk import SimDisk
@@ -40,9 +39,6 @@ PROMISES: Final[Mapping[str, str]] = MappingProxyType(
     }
 )
 
-
-#: Said to a model whose budget has one call left, and kept nowhere.
-_LAST_CALL: Final = Input(wording.BUDGET_WRAP_UP, LetterKind.NOTE.value)
 
 _BOOKED: Final = (
     "SELECT COUNT(u.call_no), COALESCE(MAX(u.state = 0 AND u.call_no = (SELECT MAX(n.call_no) FROM usage n"
@@ -97,8 +93,7 @@ class Witness:
         self._judge("T16", self._unbooked(session_id, is_current))
         if not is_current:
             return  # it lost the session and has not noticed yet; its next write will
-        kept = request.transcript[:-1] if request.transcript[-1:] == (_LAST_CALL,) else request.transcript
-        is_right = real_head == int(head) and len(kept) == real_head - base
+        is_right = real_head == int(head) and len(request.transcript) == real_head - base
         self._judge("N22", None if is_right else f"{request.key} was asked at head {real_head}")
 
     def _unbooked(self, session_id: int, is_current: bool) -> str | None:
