@@ -189,7 +189,10 @@ class Person:
         self._world.witness.said(session_id, key, text)
 
     async def _say(self) -> None:
-        job = self._world.author.small_job()
+        author = self._world.author
+        job = (
+            author.small_job() if self._rng.random() < 0.6 else author.main_job(1)
+        )  # whose children know from where
         text = script.words(job) if self._rng.random() < 0.5 else f"by the way, {job['name']}"
         await self._tell(self._rng.choice(self.mains), text)
 
