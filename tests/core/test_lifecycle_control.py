@@ -305,6 +305,8 @@ def test_text_that_was_told_is_never_the_result_of_a_later_run(how: str) -> None
     told = announcing(text="old words").then(delivered())
     failed = told.then(ev.Again(50, how), ev.Started(51), ev.Failed(52, "boom", is_final=True))
     assert (failed.task.outcome, failed.task.result) == (Outcome.ERROR, None)
+    read = announcing(text="old words").then(ev.Again(50, how, is_being_read=True), ev.Started(51))
+    assert read.then(ev.Ended(52, "NO_REPLY")).task.result is None
     unheard = announcing(text="old words").then(refused(is_permanent=True))
     silent = unheard.then(ev.Again(50, how), ev.Started(51), ev.Ended(52, "NO_REPLY"))
     assert silent.task.result == "old words", "nobody has heard it, so it is not lost"

@@ -498,6 +498,18 @@ async def test_result_that_is_being_read_is_told_and_so_is_that_of_the_new_run(
     assert ((await world.task(task)).phase, (await world.task(task)).generation) == (Phase.COMPLETED, 2)
 
 
+async def test_a_silent_new_run_does_not_tell_again_what_is_being_read(world: World, main: int) -> None:
+    task = await world.child(main)
+    await world.end(task, "first result")
+    world.clock.advance(2)
+    reader = await world.start(main)
+    await again(world, task, "continue", "more")
+    await world.end(task, "NO_REPLY")
+    await reader.finish("told")
+    await world.live()
+    assert "".join(await world.inputs(main)).count("first result") == 1
+
+
 async def test_removal_is_refused_until_the_requester_has_heard(world: World, main: int) -> None:
     task = await world.child(main)
     await world.end(task, "first result")

@@ -211,6 +211,7 @@ class Again:
 
     at: float
     how: str
+    is_being_read: bool = False  #: its result stands in a turn of its requester that has not answered yet
 
 
 @dataclass(frozen=True, slots=True)

@@ -97,7 +97,7 @@ def step(task: Task, event: ev.Event, policy: Policy) -> Step:
         case ev.Orphaned():
             ending.orphaned(story, event)
         case ev.Again():
-            after.again(story, event.how)
+            after.again(story, event)
         case ev.Redelivered():
             telling.redelivered(story)
         case ev.Dismissed():

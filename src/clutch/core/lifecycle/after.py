@@ -80,18 +80,19 @@ def cleanup_failed(story: Story, event: ev.CleanupFailed) -> None:
         story.note(event.error, wake_at=event.at + story.policy.keeping.cleanup_delay_s(event.failed))
 
 
-def again(story: Story, how: str) -> None:
+def again(story: Story, event: ev.Again) -> None:
     """Whoever has the result in hand need not wait until others have heard it: what is not told yet is overtaken. But
     not before what its last life left is gone: whoever removes that does not look again.
 
-    A result that was told, or was never to be, must not stand in for one of the new run."""
+    A result that is told, or was never to be, must not stand in for one of the new run."""
     task = story.task
     is_over = task.phase in FINISHED and not awaits_cleanup(task)
     if is_over or has_letter(task):
-        old = {"fallback": None} if task.delivery in _OVER else {}
-        running.new_generation(story, how, plan_round=0, **old)
+        is_told = task.delivery in _OVER or event.is_being_read
+        old = {"fallback": None} if is_told else {}
+        running.new_generation(story, event.how, plan_round=0, **old)
         running.make_room(story)
-        story.do(fx.Open(keep_transcript=how != "retry"), fx.Schedule())
+        story.do(fx.Open(keep_transcript=event.how != "retry"), fx.Schedule())
 
 
 def session_ended(story: Story, reason: str) -> None:

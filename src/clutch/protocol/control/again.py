@@ -33,7 +33,7 @@ def again(now: float, policy: Policy, task_id: int, how: str, idem: str, text: s
     session, task = yield from locked(task_id)
     if (yield "SELECT 1 FROM inbox WHERE idem = ?", (idem,)):
         return task
-    event = ev.Again(now, how)
+    event = ev.Again(now, how, is_being_read=(yield from _is_being_read(task)))
     must_move(task, event, policy, _why_not(task))
     is_stripped = yield from _stripped(task)
     yield "UPDATE tasks SET retained = 0 WHERE id = ?", (task_id,)  # it makes room for itself
@@ -50,6 +50,14 @@ def again(now: float, policy: Policy, task_id: int, how: str, idem: str, text: s
     changed = yield from tasks.record(now, policy, session, event, actor)
     yield from sessions.save(now, policy, session)
     return changed
+
+
+def _is_being_read(task: Task) -> Tx[bool]:
+    rows = yield (
+        "SELECT 1 FROM inbox WHERE task_id = ? AND generation = ? AND kind = ? AND state = 0 AND taken_run IS NOT NULL",
+        (task.id, task.generation, LetterKind.ANNOUNCE.value),
+    )
+    return bool(rows)
 
 
 def _why_not(task: Task) -> str:
