@@ -50,6 +50,15 @@ async def test_a_file_that_was_named_is_taken_instead(tmp_path: Path) -> None:
         assert c.kit.policy.is_headless
 
 
+async def test_a_program_without_a_person_says_so_beside_the_file(tmp_path: Path) -> None:
+    home = written(tmp_path / "state", "{headless: false}")
+    async with Clutch(state=home, serve=False, headless=True) as c:
+        assert c.policy.is_headless
+        written(home, "{list: {recentMinutes: 5}}")
+        _ = await c.reload()
+        assert c.kit.policy.is_headless
+
+
 async def test_what_the_program_gives_wins(tmp_path: Path) -> None:
     file = """{headless: true, agents: {list: [{id: "main", identity: "file"}, {id: "ada", identity: "file"}]},
                models: {providers: {lab: {baseUrl: "http://127.0.0.1:1/v1"},

@@ -59,13 +59,17 @@ def serve(
         typer.Option(min=0, max=65535, help="On 127.0.0.1; 0 = any free one.", show_default=False),
     ] = None,
     config: Config = None,
+    no_input: Annotated[
+        bool,
+        typer.Option("--no-input", help="Nobody is there to ask: what needs a person is denied at once."),
+    ] = False,
     background: Annotated[bool, typer.Option("--background", hidden=True)] = False,
     as_json: AsJson = False,
 ) -> None:
     """Run a gateway in the foreground: it works on tasks and answers the other commands."""
     from clutch.cli import serving
 
-    wishes = serving.Wishes(state, database, model, workspace, port, config, background)
+    wishes = serving.Wishes(state, database, model, workspace, port, config, no_input, background)
     serving.serve(wishes, as_json=as_json)
 
 

@@ -41,6 +41,7 @@ class Wishes:
     workspace: Path | None
     port: int | None
     config: Path | None
+    is_headless: bool
     is_background: bool
 
 
@@ -63,6 +64,7 @@ async def _serve(wishes: Wishes, *, as_json: bool) -> None:
         workspace=wishes.workspace,
         port=wishes.port,
         config=wishes.config,
+        headless=wishes.is_headless,
     )
     rules = clutch.policy.serving
     leaving = clutch.leaving = Leaving(clutch, rules.idle_exit_s if is_background else None)

@@ -24,8 +24,10 @@ class Given:
         model: str | None,
         workspace: Path | str | None,
         agents: Sequence[Agent],
+        *,
+        is_headless: bool = False,
     ) -> None:
-        self._home, self._named = home, named
+        self._home, self._named, self._is_headless = home, named, is_headless
         self._policy, self._model, self._workspace, self._agents = policy, model, workspace, agents
         self.settings = Settings()
 
@@ -48,7 +50,7 @@ class Given:
 
     def policy(self, said: Settings) -> Policy:
         """What the program gives takes the place of what the file says of the same thing."""
-        base = said.policy
+        base = replace(said.policy, is_headless=said.policy.is_headless or self._is_headless)
         if self._policy is None:
             given = {getattr(agent, "id", None) for agent in self._agents}
             listed = {name: agent for name, agent in said.policy.agents.items() if name not in given}

@@ -54,6 +54,7 @@ _KINDS: Mapping[str, Any] = {
     "port": int | None,
     "config": Path | str | None,
     "embedded": bool | None,
+    "headless": bool,
 }
 
 
@@ -87,7 +88,8 @@ class Clutch(Api):
     While it is open, `clutch ps`, `clutch steer` … in another terminal reach it on loopback, with the token in
     the state directory; `serve=False` keeps that door shut. `port`: 0 = any free one. On PostgreSQL the door is
     open when `state` is given. `hooks`: webhooks that hear of subagents; functions are added with `@c.hook(name)`.
-    `acp`: external agents that children may be, by name or as `AcpAgent` (`docs/acp.md`).
+    `acp`: external agents that children may be, by name or as `AcpAgent` (`docs/acp.md`). `headless`: nobody is there
+    to ask, so what needs a person is denied at once.
 
     `config`: a `clutch.json`; without it the one in the state directory, if there is one. What is given here wins
     over what it says: a `policy` or `settings` as a whole, agents and providers one by one."""
@@ -112,11 +114,12 @@ class Clutch(Api):
         config: Path | str | None = None,
         acp: Sequence[str | AcpAgent] = (),
         embedded: bool | None = None,
+        headless: bool = False,
     ) -> None:
         _check_given(locals())
         super().__init__(self._open)
         self._home, self._embedded = home_of(state), embedded
-        self._given = Given(self._home, config, policy, model, workspace, tuple(agents))
+        self._given = Given(self._home, config, policy, model, workspace, tuple(agents), is_headless=headless)
         said = self._given.settings = self._given.load()
         database = said.database if database is None else database
         self.policy = self._given.policy(said)
