@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from clutch.core.messages import Answer, Call, Result, Results, Usage
+from clutch.core.messages import Answer, Call, Input, Result, Results, Usage
 from clutch.core.model import Lane, Outcome, Phase, Wait
 from clutch.core.policy import Policy, Taint
 from clutch.core.wording import OUTCOME_UNKNOWN
@@ -110,6 +110,26 @@ async def test_answer_of_a_person_is_the_result_of_the_call(build: Build) -> Non
     assert len(house.model.of("do child")) == 2
 
 
+async def test_a_question_wakes_the_parent_at_once_and_once(build: Build) -> None:
+    house, _ = await opened(build, uses(asks("which one?")), "went there")
+    await asked(house)
+
+    async def is_told() -> bool:
+        return any("[QUESTION]" in _heard(request) for request in house.model.of("go"))
+
+    await house.until(is_told)
+    assert (await house.task("child")).reason == Wait.NEEDS_YOU, "a child that waits is not settled"
+    (question,) = await house.door.read(questions.waiting)
+    await decide(house, question, Decision.ANSWER, "left")
+    await house.until_quiet()
+    said = _heard(house.model.of("go")[-1])
+    assert (said.count("[QUESTION]"), said.count("which one?"), said.count("went there")) == (1, 1, 1)
+
+
+def _heard(request: ModelRequest) -> str:
+    return "\n".join(entry.text for entry in request.transcript if isinstance(entry, Input))
+
+
 async def test_person_may_refuse_to_answer(build: Build) -> None:
     house, _ = await opened(build, uses(asks("why?")), "never mind")
     (question,) = await asked(house)
@@ -131,7 +151,7 @@ async def test_question_without_words_goes_back_to_the_model(build: Build) -> No
 async def test_who_waits_for_a_person_leaves_the_lane_to_others(build: Build) -> None:
     async def script(request: ModelRequest) -> Answer | str:
         if opening(request) == "go":
-            return (ask_for("asks", "works"), "sent", "heard", "heard")[step(request)]
+            return (ask_for("asks", "works"), "sent", "heard", "heard")[min(3, step(request))]
         if "do works" in opening(request):
             return "worked"
         return uses(asks("may I?")) if step(request) == 0 else "done"
@@ -150,7 +170,9 @@ async def test_question_outlives_its_worker_and_takes_no_time(build: Build) -> N
     async def script(request: ModelRequest) -> Answer | str:
         if opening(request) == "go":
             sent = Call("sessions_spawn", {"task": "do child", "label": "child", "runTimeoutSeconds": 50})
-            return (Answer("", (sent,), Usage(1, 1), "scripted", "tools"), "sent", "heard")[step(request)]
+            return (Answer("", (sent,), Usage(1, 1), "scripted", "tools"), "sent", "heard")[
+                min(2, step(request))
+            ]
         return uses(asks("may I?")) if step(request) == 0 else "done"
 
     house = await build(script)

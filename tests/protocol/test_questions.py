@@ -36,7 +36,7 @@ async def asks(world: World, main: int, *bodies: str, label: str = "child") -> R
     """A child whose last answer has one call for each question, parked."""
     run = await world.started(main, label, run_timeout_s=100.0)
     await run.respond(calls(*("pay" for _ in bodies)))
-    await on(run, questions.ask, run.head, numbered(world, bodies))
+    await on(run, questions.ask, run.head, numbered(world, bodies), world.nonce())
     return run
 
 
@@ -110,7 +110,9 @@ async def test_foreign_code_knows_its_question_by_its_words_until_it_has_heard_t
     run.head = await on(run, turns.journal, calls("look"), gave)
     first = 0
     for body, decision in [(PAY, Decision.APPROVE), (WHICH, Decision.REJECT)]:
-        await on(run, questions.ask, run.head, [Asked(world.number(), first, QuestionKind.APPROVAL, body)])
+        await on(
+            run, questions.ask, run.head, [Asked(world.number(), first, QuestionKind.APPROVAL, body)], "n"
+        )
         assert await world.door.read(questions.is_parked, run.run_id)
         (question,) = await waiting(world)
         await decide(world, question, decision)
@@ -262,7 +264,7 @@ async def test_one_yes_raises_a_purse_once_for_all_who_wait_for_it(world: World,
         body = json.dumps({"purse": f"root:{main}", "text": f"{run.session_id} wants more"})
         head = int(await world.one("SELECT head FROM sessions WHERE id = ?", run.session_id))
         asked = Asked(world.number(), BUDGET_INDEX, QuestionKind.BUDGET, body)
-        await on(run, questions.ask, head, [asked])
+        await on(run, questions.ask, head, [asked], world.nonce())
     first, _ = await waiting(world)
     await decide(world, first)
     assert await waiting(world) == []

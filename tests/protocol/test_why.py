@@ -168,7 +168,7 @@ async def test_needs_you_names_the_questions(world: World, main: int) -> None:
     run = await world.started(main)
     await run.respond(calls("shell"))
     asked = [Asked(world.number(), 0, QuestionKind.APPROVAL, call_body("shell", {"command": "ls"}))]
-    known = (world.policy, run.session_id, run.fence, run.run_id, run.head, asked)
+    known = (world.policy, run.session_id, run.fence, run.run_id, run.head, asked, world.nonce())
     await world.door.tx(run.session_id, questions.ask, *known)
     stuck = (await why(world, run.session_id)).stuck
     assert stuck is not None

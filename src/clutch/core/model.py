@@ -131,7 +131,7 @@ class LetterKind(StrEnum):
     PEER = "peer"  #: another agent wrote; the body is an `Exchange`
     PLAN = "plan"  #: a child's plan awaits a decision
     ANNOUNCE = "announce"  #: a child's outcome
-    NEWS = "news"  #: a killed child is told of after all
+    NEWS = "news"  #: a child asks a person, or one that was killed is told of after all
 
 
 #: Start a turn without debounce. The others wait to be collected.

@@ -226,7 +226,7 @@ class Work:
     def __post_init__(self) -> None:
         check(self)
         above_zero(self, "lease_s", "tick_s")
-        at_least(self, sessions_max=1, claim_first=1)
+        at_least(self, claim_first=1)
         require("Work.lanes", "must name main and subagent", is_kept=set(self.lanes) == set(Lane))
 
 

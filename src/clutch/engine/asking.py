@@ -166,7 +166,7 @@ async def _ask_for_more(run: OpenRun, refused: budget.Refused) -> None:
         return await run.fail(wording.budget_used_up(refused))
     body = json.dumps({"purse": refused.name, "text": wording.budget_used_up(refused)}, sort_keys=True)
     asked = Asked(run.kit.ids.next(), BUDGET_INDEX - len(before), QuestionKind.BUDGET, body)
-    await run.tx(questions.ask, run.head, [asked])
+    await run.tx(questions.ask, run.head, [asked], run.kit.ids.nonce())
     run.tell("question", asked.id)
 
 

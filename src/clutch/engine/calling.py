@@ -127,7 +127,7 @@ async def _decisions(run: OpenRun, answer: Answer) -> dict[int, Said] | None:
         return said | {one.index: NOBODY for one in asked}
     if all(one.index in said for one in asked):
         return said
-    await run.tx(questions.ask, run.head, asked)
+    await run.tx(questions.ask, run.head, asked, run.kit.ids.nonce())
     for one in asked:
         run.tell("question", one.id)
     return None

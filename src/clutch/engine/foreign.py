@@ -159,7 +159,7 @@ async def _decided(run: OpenRun, errand: Errand, said: dict[str, Said]) -> bool:
     ]
     await run.tx_with_purses(usage.drop, Fate.UNSENT)  # its row is foreseen again when the run goes on
     errand.keep(_keep(run.kit, run.session_id, errand))
-    await run.tx(questions.ask, run.head, asked)
+    await run.tx(questions.ask, run.head, asked, run.kit.ids.nonce())
     for one in asked:
         run.tell("question", one.id)
     return False

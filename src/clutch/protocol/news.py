@@ -1,6 +1,6 @@
-"""A killed task that is told of after all: that it was killed, or what it said anyway.
+"""What a requester hears of a child beside its result: that it asks a person, that it was killed, what it said anyway.
 
-Such a letter has its own words and moves no task: the outcome stays `killed`, and it was skipped, not announced.
+Such a letter has its own words and moves no task: that of a killed one stays skipped, not announced.
 """
 
 from __future__ import annotations
@@ -38,6 +38,19 @@ def tell(
     key = f"{'late' if late else 'killed'}:v1:{session.key}:{task.generation}"
     body = wording.announcement([finding], audience, nonce)
     yield from letters.post(now, reader_id, key, LetterKind.NEWS, body, session.route or "")
+
+
+def ask(now: float, rules: Announcing, session: SessionRow, question: str, key: str, nonce: str) -> Tx[None]:
+    """The child sleeps until a person answers; whoever waits for it should know."""
+    rows = yield "SELECT label FROM tasks WHERE id = ?", (session.id,)
+    reader = yield from _reader(session.parent_id)
+    if reader is None:
+        return
+    shown = wording.payload(question, rules.payload, rules.inline_chars_max, rules.summary_chars_max)
+    body = wording.question_asked(rows[0][0], keys.task_id(session.id), shown.text, nonce)
+    yield from letters.post(
+        now, reader[0], f"question:v1:{session.key}:{key}", LetterKind.NEWS, body, session.route or ""
+    )
 
 
 def _reader(session_id: int | None) -> Tx[tuple[int, int] | None]:

@@ -18,7 +18,7 @@ from clutch.core import events as ev
 from clutch.core.model import ANSWERED, UNTIL_ANSWERED, Wait
 from clutch.core.policy import Policy
 from clutch.errors import ClutchError, InvalidInput, NotFound
-from clutch.protocol import hooks, sessions, tasks, usage
+from clutch.protocol import hooks, news, sessions, tasks, usage
 from clutch.protocol.sessions import SessionRow, Stale
 from clutch.store.door import HINT, Many, Tx
 
@@ -69,6 +69,11 @@ class Asked:
     def hash(self) -> str:
         return hashlib.sha256(self.body.encode()).hexdigest()
 
+    @property
+    def words(self) -> str:
+        """Of one in words."""
+        return str(json.loads(self.body)["question"])
+
 
 @dataclass(frozen=True, slots=True)
 class Said:
@@ -95,9 +100,17 @@ def call_body(name: str, args: Mapping[str, Any]) -> str:
 
 
 def ask(
-    now: float, policy: Policy, session_id: int, fence: int, run_id: int, seq: int, asked: Sequence[Asked]
+    now: float,
+    policy: Policy,
+    session_id: int,
+    fence: int,
+    run_id: int,
+    seq: int,
+    asked: Sequence[Asked],
+    nonce: str,
 ) -> Tx[None]:
-    """The run parks; asking again after a crash finds the same questions."""
+    """The run parks; asking again after a crash finds the same questions. What a child asks in words its requester
+    hears, too."""
     session = yield from sessions.own(session_id, fence)
     yield (
         "INSERT INTO questions(id, session_id, seq, idx, kind, body, hash, asked_at) VALUES(?, ?, ?, ?, ?, ?, ?, ?)"
@@ -107,6 +120,9 @@ def ask(
     yield "UPDATE runs SET parked_until = ? WHERE id = ?", (UNTIL_ANSWERED, run_id)
     if session.is_task:
         yield from tasks.record(now, policy, session, ev.Parked(now, Wait.NEEDS_YOU))
+        words = "\n".join(one.words for one in asked if one.kind is QuestionKind.QUESTION)
+        if words:
+            yield from news.ask(now, policy.announcing, session, words, f"{run_id}:{seq}", nonce)
     yield from hooks.needs_me(now, policy, session_id, asked[0].kind.value, f"{seq}:{asked[0].index}")
     session.owner = None
     yield from sessions.save(now, policy, session)

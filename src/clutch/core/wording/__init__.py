@@ -23,7 +23,7 @@ from clutch.core.wording.announce import (
 )
 from clutch.core.wording.fence import Fenced, fence, parse_fences, unfence
 from clutch.core.wording.limits import LOOP_NOTE, SUBMIT_NOTE, SUBMIT_RESULT, budget_used_up
-from clutch.core.wording.plans import PlanReady, plan_ready
+from clutch.core.wording.plans import PlanReady, plan_ready, question_asked
 from clutch.core.wording.prompts import (
     BUDGET_WRAP_UP,
     CANCELLED,
@@ -80,6 +80,7 @@ __all__ = [
     "partial_progress",
     "payload",
     "plan_ready",
+    "question_asked",
     "quoted",
     "silence",
     "size",
