@@ -7,10 +7,10 @@ from dataclasses import replace
 import pytest
 
 from clutch.core.model import Delivery, LetterKind, LetterState, Phase
-from clutch.core.policy import Direct
+from clutch.core.policy import Direct, QueueMode
 from clutch.protocol import control, letters, listing, outbox, sending, trace
 from clutch.protocol.outbox import Parcel
-from tests.protocol.world import World
+from tests.protocol.world import World, calls
 
 pytestmark = pytest.mark.anyio
 
@@ -213,3 +213,27 @@ async def test_the_answer_to_a_message_is_of_the_turn_that_read_it(world: World,
     await later.finish("here it is")
     assert await answer(first) == (run.run_id, "here it is")
     assert await answer(second) == (later.run_id, "here it is")
+
+
+@pytest.mark.parametrize("has_asked", [False, True])
+async def test_an_answer_to_a_person_is_to_be_read_though_the_result_it_tells_is_known(
+    world: World, main: int, has_asked: bool
+) -> None:
+    world.policy = replace(world.policy, announcing=replace(world.policy.announcing, mode=QueueMode.STEER))
+    task = await world.child(main, "survey")
+    asked = None
+    if has_asked:
+        await world.tell(main, "what is the answer?")
+        asked = await world.start(main)
+        await asked.respond(calls("dig"))
+    await world.end(task, "the finding")
+    world.clock.advance(2)
+    await world.mail()
+    if asked is not None:
+        await asked.results()
+    run = asked or await world.start(main)
+    await run.finish("42; by the way, the survey is done")
+    assert (await world.task(task)).delivery is Delivery.DELIVERED
+    known = (world.policy, main, "terminal")
+    await world.door.alone(sending.known_already, *known, task)
+    assert (await world.door.alone(sending.hand_out, *known) is not None) == has_asked

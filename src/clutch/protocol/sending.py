@@ -7,7 +7,7 @@ already, its letter's: the task is told of every outcome, and what failed is giv
 from __future__ import annotations
 
 from clutch.core import events as ev
-from clutch.core.model import Path
+from clutch.core.model import LetterKind, Path
 from clutch.core.policy import Policy
 from clutch.protocol import tasks, trace
 from clutch.protocol.outbox import Parcel
@@ -72,12 +72,15 @@ def hand_out(
 
 
 def known_already(now: float, policy: Policy, session_id: int, channel: str, task_id: int) -> Tx[None]:
-    """The person has this task's result in hand: words that told of it and of nothing else need not be read."""
+    """The person has this task's result in hand: words that told of it and of nothing else need not be read.
+
+    Nothing else: no other task, and nothing that somebody said, asked or was to hear in the same turn."""
     rows = yield (
         "SELECT id FROM outbox WHERE session_id = ? AND idem IN (SELECT 'reply:' || d.run_id FROM deliveries d"
         " WHERE d.task_id = ? AND NOT EXISTS (SELECT 1 FROM deliveries o WHERE o.run_id = d.run_id"
-        " AND o.task_id <> d.task_id))",
-        (session_id, task_id),
+        " AND o.task_id <> d.task_id) AND NOT EXISTS (SELECT 1 FROM inbox i WHERE i.session_id = ?"
+        " AND i.taken_run = d.run_id AND i.kind <> ?))",
+        (session_id, task_id, session_id, LetterKind.ANNOUNCE.value),
     )
     for (parcel_id,) in rows:
         yield from hand_out(now, policy, session_id, channel, parcel_id)
