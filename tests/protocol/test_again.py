@@ -5,13 +5,13 @@ from __future__ import annotations
 import pytest
 
 from clutch.core.admission import Cleanup
-from clutch.core.attachments import Shelf
+from clutch.core.attachments import Attachment, Shelf
 from clutch.core.model import Phase, Workspace
 from clutch.protocol import cleaning, control, preparing
 from clutch.protocol.control import NotPossible
 from tests.protocol.test_archiving import HOUR_S, sweep, told
 from tests.protocol.test_dead_letters import given_up
-from tests.protocol.world import World
+from tests.protocol.world import World, write
 
 pytestmark = pytest.mark.anyio
 
@@ -87,3 +87,23 @@ async def test_one_whose_workspace_went_before_it_began_does_not_begin_without(
     assert await world.door.read(preparing.unwanted_workspaces, [task]) == [task]
     with pytest.raises(NotPossible, match="never began"):
         await again(world, task, "retry")
+
+
+async def test_one_of_an_older_release_is_known_by_the_name_of_its_workspace(world: World, main: int) -> None:
+    task = await world.child(main, workspace=Workspace.ISOLATED)
+    await world.door.tx(task, preparing.ready, world.policy, task, f"isolated/{task}")
+    await world.door.alone(control.kill, world.policy, task, "enough", "person")
+    await world.door.tx(task, write, "UPDATE tasks SET spec = '{}' WHERE id = ?", task)
+    with pytest.raises(NotPossible, match="never began"):
+        await again(world, task, "retry")
+
+
+async def test_retried_before_it_was_told_it_is_shown_what_it_was_given(world: World, main: int) -> None:
+    given = (Attachment("given.txt", b"one"),)
+    task = await world.child(main, attachments=given)
+    await world.door.tx(task, preparing.ready, world.policy, task, None)
+    await world.end(task, "a finding")
+    assert (await world.task(task)).phase is Phase.ANNOUNCING
+    await again(world, task, "retry")
+    await world.start(task)
+    assert "given.txt" in (await world.inputs(task))[-1]

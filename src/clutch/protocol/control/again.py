@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from pathlib import PurePath
 
 from clutch.core import authority, cleaning, keys, wording
 from clutch.core import events as ev
@@ -42,7 +43,8 @@ def again(now: float, policy: Policy, task_id: int, how: str, idem: str, text: s
     if is_stripped:
         yield "UPDATE tasks SET shelf = shelf + 1, files = NULL WHERE id = ?", (task_id,)
     if how == "retry":
-        has_files = policy.limits.attachments.retain_on_keep and not is_stripped
+        is_retained = policy.limits.attachments.retain_on_keep or task.phase not in FINISHED
+        has_files = is_retained and not is_stripped
         first = yield from _first_message(session, text or words, has_files=has_files)
         yield from letters.post(now, session.id, idem, LetterKind.TASK, first)
     else:
@@ -73,14 +75,19 @@ def _why_not(task: Task) -> str:
 def _stripped(task: Task) -> Tx[bool]:
     """Whether its files were to go. Raises NotPossible when too much of it is gone to work again at all."""
     rows = yield (
-        "SELECT t.spec, t.archived_at, s.deleted_at FROM tasks t JOIN sessions s ON s.id = t.id WHERE t.id = ?",
+        "SELECT t.spec, t.archived_at, s.deleted_at, s.workspace FROM tasks t JOIN sessions s ON s.id = t.id"
+        " WHERE t.id = ?",
         (task.id,),
     )
-    spec, archived_at, deleted_at = rows[0]
+    spec, archived_at, deleted_at, workspace = rows[0]
     is_begun = task.started_at is not None
     if deleted_at is not None:
         raise NotPossible(f"the session of {keys.task_id(task.id)} was deleted: spawn a new task")
-    if not is_begun and json.loads(spec).get("workspace") == Workspace.ISOLATED:
+    # Older rows do not say what was asked for; a directory of its own is named after its task.
+    had_own = json.loads(spec).get("workspace") == Workspace.ISOLATED or (
+        workspace is not None and PurePath(workspace).name == str(task.id)
+    )
+    if not is_begun and had_own:
         raise NotPossible(f"{keys.task_id(task.id)} never began, its own workspace is gone: spawn a new task")
     return cleaning.is_stripped(outcome=task.outcome, is_begun=is_begun, is_archived=archived_at is not None)
 
