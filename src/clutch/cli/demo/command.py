@@ -9,7 +9,7 @@ import sys
 import tempfile
 import time
 from contextlib import ExitStack, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -106,10 +106,10 @@ def new_job(wishes: Wishes) -> Job:
     if wishes.kills is not None and not wishes.chaos:
         raise InvalidInput("--kills", "goes with --chaos")
     state = _new_state(wishes.state, folder)
-    job = Job(state, folder, wishes.seed)
+    job = Job(state, folder, wishes.seed, is_fresh=wishes.state is None)
     if wishes.chaos:
         kills = wishes.kills or 0
-        job = Job(state, folder, wishes.seed, kills, jobs.chaos_pace_s(kills), slow=1.0)
+        job = replace(job, kills=kills, pace_s=jobs.chaos_pace_s(kills), slow=1.0)
     job.save()
     with suppress(OSError):  # a home that cannot be written: the printed command names the directory
         jobs.remember(default_state_directory(), state)
@@ -145,10 +145,10 @@ def _new_state(wished: str | None, folder: Path) -> Path:
 def _forget_last() -> None:
     """A demo that was seen to its end is kept to be looked at, until there is another one."""
     last = jobs.remembered(default_state_directory())
-    if last is None or not last.name.startswith(FRESH) or address.find(last) is not None:
-        return
-    if (last / STATS).exists():
-        shutil.rmtree(last, ignore_errors=True)
+    with suppress(InvalidInput):  # damaged: it is left to whoever looks
+        job = None if last is None else jobs.load(last)
+        if job is not None and job.is_fresh and _is_finished(job) and address.find(job.state) is None:
+            shutil.rmtree(job.state, ignore_errors=True)
 
 
 def _fresh_state(folder: Path) -> Path:

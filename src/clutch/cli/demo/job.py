@@ -35,6 +35,7 @@ class Job:
     kills: int | None = None
     pace_s: float = PACE_S
     slow: float = SLOW
+    is_fresh: bool = False  #: nobody named its directory, and the next demo may remove it
 
     @property
     def is_chaos(self) -> bool:
