@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import json
 import os
 import subprocess
@@ -280,3 +281,10 @@ def test_nothing_of_the_http_libraries_is_loaded_before_somebody_knocks(tmp_path
     )
     assert done.stdout.splitlines() == ["[]", "['starlette', 'uvicorn']"]
     assert done.stderr == ""
+
+
+def test_the_garbage_of_a_program_that_embeds_it_stays_its_own_business(tmp_path: Path) -> None:
+    gc.unfreeze()
+    with served(tmp_path / "state") as here:
+        here.client.get("/v1/health")
+        assert gc.get_freeze_count() == 0

@@ -73,13 +73,14 @@ def _listening(port: int) -> socket.socket:
 async def _answer(gateway: Gateway, home: Path, listener: socket.socket) -> None:
     await _knock(listener)
     answer = await asyncio.to_thread(_load)
+    if gateway.leaving is not None:  # a process of our own; a program that embeds us decides for itself
+        gc.freeze()  # code is never garbage, and whoever looks through all of it stops everybody else meanwhile
     await answer(gateway, home, listener)
 
 
 def _load() -> Callable[[Gateway, Path, socket.socket], Awaitable[None]]:
     from clutch.surfaces.http.server import answer
 
-    gc.freeze()  # code is never garbage, and whoever looks through all of it stops everybody else meanwhile
     return answer
 
 
