@@ -60,6 +60,7 @@ def test_a_label_cannot_begin_a_line_of_its_own() -> None:
             {"phase": Phase.ANNOUNCE_DEFERRED, "reason": DESCENDANTS, "children_active": 1},
             "waiting (1 children)",
         ),
+        ({"phase": Phase.PAUSED, "reason": Wait.CHILDREN, "children_active": 0}, "waiting"),
         ({"phase": Phase.AWAITING_APPROVAL}, "plan?"),
         ({"phase": Phase.ANNOUNCING, "outcome": Outcome.OK}, "done"),
         ({"outcome": Outcome.ERROR}, "failed"),

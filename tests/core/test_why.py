@@ -72,3 +72,8 @@ def test_each_attempt_is_printed_with_target_depth_route_paths_number_and_next_t
         "It opens when somebody resumes t_2.",
         "  clutch resume t_2",
     ]
+
+
+def test_a_letter_within_the_tree_has_no_route_to_speak_of() -> None:
+    told = Attempt("k", "agent:a", 1, "requester", "", (), "queued", 1, 0.0, None, "delivered", "", 5, 7)
+    assert "(nested; requester): delivered" in why_text("t_2", [], [told], None, "t_2", 0.0)

@@ -101,7 +101,8 @@ def _under_way(task: Task, now: float) -> str:
     if phase == "awaiting_approval":
         return "plan?"
     if reason in ("children", "descendants-active"):
-        count = task["children"]["active"]
+        if not (count := task["children"]["active"]):
+            return "waiting"
         return f"waiting ({count} {'child' if count == 1 else 'children'})"
     if phase == "paused":
         until = "" if task["pausedUntil"] is None else f" until {hour(task['pausedUntil'])}"

@@ -28,7 +28,7 @@ def status_word(phase: Phase, reason: str, outcome: Outcome | None, children: in
         case Phase.PAUSED if reason != Wait.CHILDREN:
             return "paused"
         case Phase.PAUSED | Phase.ANNOUNCE_DEFERRED:
-            return "waiting" if children is None else f"waiting ({children} children)"
+            return f"waiting ({children} children)" if children else "waiting"
         case _:
             return "running"
 

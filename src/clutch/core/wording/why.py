@@ -263,7 +263,7 @@ def _telling(attempt: Attempt) -> Iterator[str]:
     target = visible(attempt.to_session or "a session that was deleted", ERROR_MAX)
     how = attempt.reason if attempt.outcome == "failed" else attempt.path or attempt.reason
     again = "" if attempt.next_at is None else f"; next {clock(attempt.next_at)}"
-    route = "" if attempt.route_mode is None else f", route {attempt.route_mode}"
+    route = f", route {attempt.route_mode}" if attempt.route_mode else ""  # within the tree there is none
     reached = f"{target} ({where}; {visible(attempt.why, ERROR_MAX)}{route})"
     became = f"{attempt.outcome} ({visible(how, ERROR_MAX)}){again}"
     yield f"  {clock(attempt.at)}  attempt {attempt.attempt} to {reached}: {became}"
