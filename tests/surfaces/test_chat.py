@@ -7,13 +7,16 @@ import json
 from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from clutch.cli.talk import own
 from clutch.core.messages import Answer, Call, Input, Results
+from clutch.errors import ClutchError, NoGateway
 from clutch.models.offline import OfflineModel
 from clutch.ports import Delta, DeltaKind, ModelRequest, OnDelta
-from clutch.surfaces.client import task_path
+from clutch.surfaces.client import Client, task_path
 from tests.surfaces.pseudo import terminal
 from tests.surfaces.served import FAST, Served, served
 from tests.surfaces.test_http_tasks import seen, spawned
@@ -141,6 +144,26 @@ def test_a_pipe_has_the_commands_of_a_terminal(tmp_path: Path) -> None:
     assert (said.code, said.out.count("heard: ")) == (0, 1)
 
 
+class Deaf(Client):
+    """What it says arrives; the answer does not."""
+
+    def post(self, *what: Any, **how: Any) -> Any:
+        Client.post(self, *what, **how)
+        raise NoGateway("gone")
+
+
+def test_an_answer_that_arrived_before_the_gateway_went_is_not_missed_at_the_next_try(tmp_path: Path) -> None:
+    with served(tmp_path / "state", policy=FAST) as here:
+        typed("chat", state=here.home, stdin="ask me\n")
+        (item,) = here.client.get("/v1/inbox")["items"]
+        decide = own.answer(f"{item['id']} a")
+        with pytest.raises(NoGateway):
+            decide(Deaf(here.client.address, here.client.token))
+        decide(here.client)
+        with pytest.raises(ClutchError, match="nothing in the inbox"):
+            own.answer(f"{item['id']} a")(here.client)
+
+
 def test_words_that_were_read_are_not_counted_as_to_be_read(tmp_path: Path) -> None:
     with served(tmp_path / "state", policy=FAST) as here:
         assert typed("run", "say hello", "--wait", state=here.home).code == 0
@@ -149,10 +172,14 @@ def test_words_that_were_read_are_not_counted_as_to_be_read(tmp_path: Path) -> N
         for key in ("agent:main:main", elsewhere):
             here.client.post(f"/v1/sessions/{key}/messages", {"text": "hello"})
             here.client.get(f"/v1/sessions/{key}/settled")
+        here.client.post("/v1/sessions/agent:main:main/messages", {"text": "/model"})
         listed = typed("ps", state=here.home).err
-        assert "2 replies to read" in listed
+        assert "3 replies to read" in listed
         assert (f"chat --session {elsewhere}" in listed, "logs main" in listed) == (True, True)
-        assert "heard: hello" in typed("logs", "main", state=here.home).out
+        logs = typed("logs", "main", state=here.home).out
+        assert (logs.count("heard: hello"), logs.count("Model: ")) == (1, 1), (
+            "a command's answer is in no transcript"
+        )
         assert here.client.get("/v1/inbox")["repliesIn"] == [elsewhere]
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Container, Mapping
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -111,21 +111,27 @@ def logs(state: Path | None, target: str, *, follows: bool, as_json: bool) -> No
     with answering("logs", as_json=as_json):
         with source(state) as here:
             meant = here.followed(target) if follows else Followed(target, is_over=True)
+            printed: set[str] = set()
+            after = _print_lines(partial(here.transcript, meant.name), 0, printed, as_json=as_json)
             if target in MAIN and here.client is not None:
-                _hear_all(here.client)
-            after = _print_lines(partial(here.transcript, meant.name), 0, as_json=as_json)
+                _hear_all(here.client, printed, as_json=as_json)
         if not meant.is_over:
             with resumable(state, "logs", "-f", meant.name):
                 _follow(Line(state, gateway(state)), meant.name, after, as_json=as_json)
 
 
-def _hear_all(client: Client) -> None:
-    """All that waits to be read stands in the transcript that is printed next."""
+def _hear_all(client: Client, printed: Container[str], *, as_json: bool) -> None:
+    """What waits to be read is heard once it is printed: what no model said (a failed turn, the answer of a command)
+    stands in no transcript."""
     heard = None
     while True:
         said = client.post(session_path(MAIN_SESSION, "replies"), {"waitSeconds": 0, "heard": heard})
         if (heard := said["id"]) is None:
             return
+        if said["reply"] not in printed:
+            when, body = screen.moment_now(), {"text": said["reply"]}
+            line = {"seq": None, "at": when, "runId": None, "kind": "reply", "body": body}
+            print_object("log", line) if as_json else print_text(said["reply"])
 
 
 def _follow(line: Line, target: str, after: int, *, as_json: bool) -> None:
@@ -135,18 +141,22 @@ def _follow(line: Line, target: str, after: int, *, as_json: bool) -> None:
     is_over = False
     while not is_over:
         is_over = line.ask(lambda client: Gateway(client).followed(target)).is_over
-        after = _print_lines(page_after, after, as_json=as_json)
+        after = _print_lines(page_after, after, set(), as_json=as_json)
         if not is_over:
             time.sleep(FOLLOW_S)
 
 
-def _print_lines(page_after: Callable[[int], dict[str, Any]], after: int, *, as_json: bool) -> int:
-    """Everything there is after that number; the last number printed."""
+def _print_lines(
+    page_after: Callable[[int], dict[str, Any]], after: int, answers: set[str], *, as_json: bool
+) -> int:
+    """Everything there is after that number; the last number printed. `answers` gets those that were among it."""
     page: dict[str, Any] = {"next": after}
     while page["next"] is not None:
         page = page_after(after)
         for line in page["messages"]:
             after = line["seq"]
+            if line["kind"] == "answer":
+                answers.add(line["body"]["text"])
             if as_json:
                 print_object("log", line)
             else:

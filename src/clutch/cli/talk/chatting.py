@@ -126,7 +126,7 @@ class Chatting:
             case "/attach" if rest.strip():
                 self._wants_attached = rest.strip()
             case "/answer" if rest.strip():
-                self._to_send.put(lambda client: own.answer(client, rest.strip()))
+                self._to_send.put(own.answer(rest.strip()))
             case _:
                 self._say(text)
 

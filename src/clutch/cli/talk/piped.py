@@ -6,7 +6,6 @@ The next line is sent when all is quiet after the last: the agent has answered, 
 from __future__ import annotations
 
 import sys
-from functools import partial
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
@@ -35,7 +34,7 @@ def chat(gateway: Line, session: str, base: Path, inbox: str, *, as_json: bool) 
                 say(HELP)
                 continue
             case "/answer" if rest.strip():
-                gateway.ask(partial(own.answer, words=rest.strip()))
+                gateway.ask(own.answer(rest.strip()))
             case _ if is_needed and not word.startswith("/"):
                 break  # the next line would wait behind what nobody has answered
             case _:
