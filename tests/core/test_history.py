@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from clutch.core import messages
@@ -100,7 +100,15 @@ def test_many_results_of_one_answer_share_the_room_of_one_look() -> None:
     assert sum(said.bytes for said in found.entries) <= RULES.bytes_max + RESULTS_MAX * OVERHEAD
 
 
-@given(st.lists(st.text(max_size=40) | st.just("ü" * 50) | st.just(" token=abcdefgh "), max_size=12))
+LONG_KEY = (
+    f"-----BEGIN PRIVATE KEY-----{'Q' * 3000}-----END PRIVATE KEY-----"  # is much shorter without its secret
+)
+
+
+@given(
+    st.lists(st.text(max_size=40) | st.sampled_from(["ü" * 50, " token=abcdefgh ", LONG_KEY]), max_size=12)
+)
+@example([LONG_KEY, LONG_KEY, "y"])
 def test_a_long_text_read_in_pieces_is_the_whole_text_without_its_secrets(parts: list[str]) -> None:
     text = "x".join(parts)
     rules, read, offset = replace(RULES, text_chars_max=30), "", 0

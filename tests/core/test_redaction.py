@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from clutch.core.redaction import MARK, redact
+from clutch.core.redaction import MARK, redact, redact_all
 
 PEM = "-----BEGIN RSA PRIVATE KEY-----\nMIIEow\nabc\n-----END RSA PRIVATE KEY-----"
 JWT = "eyJhbGciOiJIUzI1NiJ9.eyJzdWIiOiIxMjM0NTY3ODkwIn0.dozjgNryP4J3jVmNHl0w5N_XgL0n3I9P"
@@ -72,6 +72,13 @@ def test_what_stands_around_a_secret_stays() -> None:
     assert redact('{"apiKey": "0a1b2c3d4e", "n": 1}').text == f'{{"apiKey": "{MARK}", "n": 1}}'
     assert redact("postgres://app:hunter2@db/x").text == f"postgres://app:{MARK}@db/x"
     assert redact("?token=abcdef123456&page=2").text == f"?token={MARK}&page=2"
+
+
+def test_all_that_is_below_a_secret_name_is_taken_out_also_numbers() -> None:
+    told = {"credentials": {"value": "hunter22", "of": [{"pin": 1234}]}, "password": 12345678, "is": True}
+    kept = {"tokens": 12, "password": None, "secret": {"set": True, "from": "$DB_SECRET"}}
+    hidden = {"credentials": {"value": MARK, "of": [{"pin": MARK}]}, "password": MARK, "is": True}
+    assert redact_all([told, kept]) == [hidden, kept]
 
 
 @given(st.lists(st.sampled_from([text for text, _ in SECRETS.values()]) | st.text(max_size=40), max_size=6))

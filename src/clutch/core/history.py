@@ -1,15 +1,14 @@
 """A transcript as others may read it: bounded, secrets taken out, the newest kept.
 
-A text is looked through for secrets a little beyond where it is cut, so that a cut never makes one unrecognisable.
+A text is looked through for secrets before it is cut, so that a cut never makes one unrecognisable.
 Whatever is left out is said: `is_cut` a text, `is_dropped` whole entries, `before` where to ask on. A long text is
 read in pieces, each from where the last one ended; so is the result of a task, also when its transcript is gone.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from itertools import groupby
 from typing import assert_never
 
 from clutch.core import messages
@@ -20,7 +19,6 @@ from clutch.core.shown import size
 from clutch.core.wording.calls import in_words, main_argument
 
 OVERHEAD = 120  # bytes of an entry beside its text: number, time, names
-SLACK = 4096  # characters beyond the cut that are looked through for secrets
 RESULTS_MAX = 20  # of one answer
 RESULT = "result"  # the kind of an entry that is no message: what a task ended with
 
@@ -85,9 +83,8 @@ def history(
     stored: Sequence[Stored], rules: Reading, *, with_tools: bool, is_more: bool, offset: int = 0
 ) -> History:
     """Of entries in order; `is_more`: there are older ones. `offset`: where to begin in each text."""
-    said = [one for entry in stored for one in _said(entry, rules, with_tools, offset)]
-    kept = _newest(said, rules.bytes_max)
-    is_dropped = len(kept) < len(said)
+    newest_first = (tuple(_said(entry, rules, with_tools, offset)) for entry in reversed(stored))
+    kept, is_dropped = _newest(newest_first, rules.bytes_max)
     oldest = kept[0].seq if kept else stored[0].seq if stored else None
     return History(
         tuple(kept),
@@ -103,17 +100,17 @@ def of_result(text: str, at: float, rules: Reading, offset: int = 0) -> History:
     return History((said,), None, said.is_cut, said.is_redacted)
 
 
-def _newest(said: Sequence[Said], bytes_max: int) -> list[Said]:
-    """Whole answers' results stay together, so that a page never begins in the middle of one."""
+def _newest(entries: Iterable[tuple[Said, ...]], bytes_max: int) -> tuple[list[Said], bool]:
+    """What there is room for, and whether that is not all. Whole answers' results stay together, so that a page never
+    begins in the middle of one. What is older is not even looked through: that is slow."""
     kept: list[Said] = []
     room = bytes_max
-    for _, group in groupby(reversed(said), key=lambda one: one.seq):
-        entry = list(group)
+    for entry in entries:
         room -= sum(one.bytes for one in entry)
-        if room < 0 and kept:
-            break
-        kept += entry
-    return kept[::-1]
+        if room < 0 and kept and entry:
+            return kept, True
+        kept = [*entry, *kept]
+    return kept, False
 
 
 def _said(entry: Stored, rules: Reading, with_tools: bool, offset: int) -> Iterator[Said]:
@@ -153,14 +150,11 @@ def _results(blank: Said, results: Sequence[messages.Result], rules: Reading, of
 
 def _piece(blank: Said, text: str, rules: Reading, offset: int, parts: int = 1) -> Said:
     """`parts`: that share the room of one look. `offset`: in the text without its secrets."""
-    most = rules.text_chars_max
-    # What begins later is looked through from the start: it must not begin in the middle of a secret.
-    looked_at = text if offset else text[: most + SLACK]
-    shown = redact(looked_at)
+    shown = redact(text)
     room = rules.bytes_max // parts - OVERHEAD
-    cut = shown.text[offset : offset + most].encode()[:room].decode(errors="ignore")
+    cut = shown.text[offset : offset + rules.text_chars_max].encode()[:room].decode(errors="ignore")
     end = offset + len(cut)
-    if end >= len(shown.text) and len(looked_at) == len(text):
+    if end >= len(shown.text):
         return replace(blank, text=cut, is_redacted=shown.is_any)
     where = "result=true" if blank.kind == RESULT else f"before={blank.seq + 1}"
     note = f"… [{len(text)} characters in all; go on with {where} offset={end}]"

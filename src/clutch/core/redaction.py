@@ -32,7 +32,7 @@ _TOKENS = re.compile(
 _SCHEMES = re.compile(r"(?i)\b(bearer|basic)( {1,3})([A-Za-z0-9._~+/=-]{8,4000})")
 _IN_ADDRESS = re.compile(r"(://[^\s/@:]{0,200}:)([^\s/@]{1,500})(@)")
 _NAMED = re.compile(
-    r"(?i)((?:password|passwd|passphrase|pwd|secret|token|credential|api[_-]?key|access[_-]?key|private[_-]?key|"
+    r"(?i)((?:passwords?|passwd|passphrase|pwd|secrets?|token|credentials?|api[_-]?key|access[_-]?key|private[_-]?key|"
     r"client[_-]?secret|auth[_-]?key|encryption[_-]?key)"
     r"[\"']?\s{0,3}(?:=>|[:=])\s{0,3})(\"[^\"\n]{1,4000}\"|'[^'\n]{1,4000}'|[^\s\"',;&)\]}]{4,4000})"
 )
@@ -59,17 +59,22 @@ def redact(text: str) -> Redacted:
     return Redacted(text, keys + named + tokens + schemes + addresses)
 
 
-def redact_all(value: Any, name: str = "") -> Any:
-    """JSON without the secrets in its texts. `name`: what the value is called; some say that it is secret."""
+def redact_all(value: Any, *, is_secret: bool = False) -> Any:
+    """JSON without the secrets in its texts. `is_secret`: a name above it says so, of all that is below."""
     match value:
-        case str() if _NAMED.search(f"{name}=0000") and not _NO_SECRET.fullmatch(value):
-            return MARK
+        case str() if is_secret:
+            return value if _NO_SECRET.fullmatch(value) else MARK
         case str():
             return redact(value).text
+        case int() | float() if is_secret and not isinstance(value, bool):
+            return MARK
         case dict():
-            return {key: redact_all(inner, key) for key, inner in value.items()}
+            return {
+                key: redact_all(inner, is_secret=is_secret or _NAMED.search(f"{key}=0000") is not None)
+                for key, inner in value.items()
+            }
         case list():
-            return [redact_all(inner, name) for inner in value]
+            return [redact_all(inner, is_secret=is_secret) for inner in value]
         case _:
             return value
 
