@@ -14,7 +14,7 @@ from clutch.protocol import needs_you, pins
 from clutch.protocol.guarding import HOUSE
 from clutch.protocol.needs_you import Item
 from clutch.protocol.questions import Decision, QuestionChanged, UnknownQuestion
-from tests.protocol.world import World
+from tests.protocol.world import World, write
 
 pytestmark = pytest.mark.anyio
 
@@ -133,3 +133,16 @@ async def test_two_processes_that_see_the_same_change_ask_once(world: World) -> 
 async def test_only_a_whole_inbox_shows_it(world: World, main: int) -> None:
     await asked(world, offer("v2"))
     assert await world.door.read(needs_you.waiting, main) == []
+
+
+async def test_a_question_whose_session_is_gone_does_not_hide_the_others(world: World) -> None:
+    await asked(world, offer("v2"))
+    await world.door.alone(
+        write,
+        "INSERT INTO questions(id, session_id, seq, idx, kind, body, hash, asked_at)"
+        " VALUES(99, 555, 1, 0, 'question', '{\"question\": \"which one\"}', 'h', 1.0)",
+    )
+    assert {(one.text, one.label) for one in await inbox(world)} == {
+        ("say is v2", "MCP server web"),
+        ("which one", None),
+    }

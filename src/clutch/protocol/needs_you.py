@@ -11,6 +11,7 @@ from typing import Any
 from clutch.core import keys
 from clutch.core.keys import plan_hash
 from clutch.protocol.conditions import IS_UNTOLD
+from clutch.protocol.guarding import HOUSE
 from clutch.store.door import Tx
 
 PLAN = "plan"
@@ -38,7 +39,7 @@ def waiting(now: float, root_id: int | None = None) -> Tx[list[Item]]:
     del now
     of_one, values = ("", ()) if root_id is None else (" AND s.root_id = ?", (root_id,))
     asked = yield (
-        "SELECT q.id, q.kind, t.id, s.key, t.label, s.depth, q.body, q.hash, q.asked_at FROM questions q"  # noqa: S608
+        "SELECT q.session_id, q.id, q.kind, t.id, s.key, t.label, s.depth, q.body, q.hash, q.asked_at FROM questions q"  # noqa: S608
         " LEFT JOIN sessions s ON s.id = q.session_id LEFT JOIN tasks t ON t.id = q.session_id"
         f" WHERE q.answered_at IS NULL{of_one}",
         values,
@@ -69,6 +70,7 @@ def is_asking(now: float, session_ids: Sequence[int]) -> Tx[bool]:
 
 
 def _question(
+    session_id: int,
     number: int,
     kind: str,
     task_id: int | None,
@@ -79,7 +81,7 @@ def _question(
     *rest: Any,
 ) -> Item:
     detail = json.loads(body)
-    who = f"MCP server {detail['mcpServer']}" if key is None else label
+    who = f"MCP server {detail['mcpServer']}" if session_id == HOUSE else label
     return Item(keys.question_id(number), kind, task_id, key, who, depth or 0, _words(detail), detail, *rest)
 
 
