@@ -10,6 +10,7 @@ from clutch.core.model import Delivery, LetterKind, LetterState, Phase
 from clutch.core.policy import Direct, QueueMode
 from clutch.protocol import control, letters, listing, outbox, sending, trace
 from clutch.protocol.outbox import Parcel
+from clutch.protocol.spawn import Accepted
 from tests.protocol.world import World, calls
 
 pytestmark = pytest.mark.anyio
@@ -192,27 +193,33 @@ async def test_words_nobody_has_heard_are_counted_and_those_no_channel_took_apar
 
 
 async def test_the_answer_to_a_message_is_of_the_turn_that_read_it(world: World, main: int) -> None:
-    """And of a later one, when that had nothing to say."""
+    """And of a later one, when that had nothing to say; not of one in which another person is answered."""
 
     async def asked(key: str) -> str:
         await world.door.tx(main, letters.post, main, key, LetterKind.USER, "hello")
         return key
 
-    async def answer(key: str) -> tuple[int | None, str | None]:
+    async def answer(key: str) -> str | None:
         found = await world.door.read(outbox.answer_to, key)
-        return found.read_by, None if found.words is None else found.words.body
+        return None if found is None else found.body
+
+    async def answers(key: str) -> list[bool]:
+        return [await world.door.read(outbox.answers, key, one.run_id) for one in runs]
 
     first = await asked("user:1")
-    assert await answer(first) == (None, None)
-    run = await world.start(main)
-    assert await answer(first) == (run.run_id, None)
+    runs = [await world.start(main)]
+    (child,) = await runs[0].spawn("survey")
+    assert isinstance(child, Accepted)
+    await runs[0].yields()
     second = await asked("user:2")
-    await run.finish("NO_REPLY")
-    assert await answer(first) == (run.run_id, None)
-    later = await world.start(main)
-    await later.finish("here it is")
-    assert await answer(first) == (run.run_id, "here it is")
-    assert await answer(second) == (later.run_id, "here it is")
+    runs.append(await world.start(main))
+    await runs[1].finish("to the second")
+    assert (await answer(first), await answer(second)) == (None, "to the second")
+    await world.end(child.task_id, "found")
+    runs.append(await world.start(main))
+    await runs[2].finish("to the first")
+    assert (await answer(first), await answer(second)) == ("to the first", "to the second")
+    assert (await answers(first), await answers(second)) == ([True, False, True], [False, True, True])
 
 
 @pytest.mark.parametrize("has_asked", [False, True])

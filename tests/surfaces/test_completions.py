@@ -8,6 +8,7 @@ import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
+from functools import partial
 from pathlib import Path
 
 import openai
@@ -108,6 +109,20 @@ def test_a_command_is_answered_like_words(client: OpenAI) -> None:
     assert said.choices[0].message.content == "No subagents."
 
 
+@pytest.mark.parametrize(("first", "second"), [("one", "two"), ("one", "/agents"), ("/agents", "one")])
+@pytest.mark.parametrize("streams", [False, True])
+def test_another_message_under_a_used_key_is_refused_and_not_lost(
+    client: OpenAI, first: str, second: str, streams: bool
+) -> None:
+    key = {"Idempotency-Key": f"{first} {second} {streams}".replace(" ", "-")}
+    said = partial(client.chat.completions.create, model="main", user="hal", extra_headers=key)
+    answers = [said(messages=words(first)).choices[0].message.content for _ in range(2)]
+    assert answers[0] == answers[1]
+    with pytest.raises(openai.ConflictError) as refused:
+        said(messages=words(second), stream=streams)
+    assert refused.value.code == "idempotency_conflict"
+
+
 def test_who_leaves_in_the_middle_finds_the_answer_under_its_key(door: Served, client: OpenAI) -> None:
     models: Agent = door.models
     key = {"Idempotency-Key": "one-message"}
@@ -130,7 +145,8 @@ def test_who_leaves_in_the_middle_finds_the_answer_under_its_key(door: Served, c
         assert time.monotonic() < deadline, "it was heard, and waits all the same"
 
 
-def test_what_it_says_before_it_delegates_is_streamed_too(client: OpenAI) -> None:
+def test_what_it_says_before_it_delegates_is_streamed_too(door: Served, client: OpenAI) -> None:
+    door.let_go()
     stream = client.chat.completions.create(model="main", messages=words("delegate"), user="fay", stream=True)
     told = "".join(chunk.choices[0].delta.content or "" for chunk in stream)
     assert told.startswith("A child does that.")

@@ -1,4 +1,5 @@
-"""The answer to one message: of the turn that read it, or of a later one if that had nothing to say yet.
+"""The answer to one message: of the turn that read it, or of a later one that no person began, if that had nothing to
+say yet.
 
 A main agent that gives its work to children is silent until they are done, and may have been asked something else
 meanwhile. So the words at the counter are not simply taken in their order: the letter knows which turn has read it.
@@ -7,7 +8,7 @@ meanwhile. So the words at the counter are not simply taken in their order: the 
 from __future__ import annotations
 
 import asyncio
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from clutch.engine.kit import Kit
 from clutch.errors import Draining
@@ -27,6 +28,7 @@ class Answering:
     kit: Kit
     number: int
     letter: str
+    _speakers: set[int] = field(default_factory=set, init=False)  #: turns that are known to answer it
 
     async def answer(self, closing: asyncio.Event) -> AtCounter:
         """What it says; what it asks a person; nothing, when all is quiet and nothing was said. Raises Draining."""
@@ -35,7 +37,7 @@ class Answering:
             change = kit.changes.next_change
             is_quiet = await kit.door.read(queries.is_quiet, self.number)
             waiting = await kit.door.read(needs_you.waiting, self.number)
-            words = (await kit.door.read(outbox.answer_to, self.letter)).words  # last: none are missed
+            words = await kit.door.read(outbox.answer_to, self.letter)  # last: none are missed
             if words is not None:
                 return words
             if own := next((item for item in waiting if item.task_id is None), None):
@@ -53,6 +55,8 @@ class Answering:
             await self.kit.door.alone(sending.hand_out, *known)
 
     async def is_of(self, run_id: int) -> bool:
-        """Is this the turn that read the message, or a later one? It reads its letters before it says a word."""
-        read_by = (await self.kit.door.read(outbox.answer_to, self.letter)).read_by
-        return read_by is not None and run_id >= read_by
+        """Does this turn answer the message? It reads its letters before it says a word. The store is asked
+        until it says yes, and not for every piece."""
+        if run_id not in self._speakers and await self.kit.door.read(outbox.answers, self.letter, run_id):
+            self._speakers.add(run_id)
+        return run_id in self._speakers

@@ -206,8 +206,8 @@ class Api(Opened):
     async def say(self, text: str, *, session: str = MAIN_SESSION, idempotency_key: str | None = None) -> str:
         """A person's words to a main agent, on disk when this returns. `reply` has the answer.
 
-        Gives the id of the letter: the same for the same key. A slash command (`/subagents list`) is carried out
-        instead, and answered where the agent would answer."""
+        Gives the id of the letter: the same for the same key, which with other words raises IdempotencyConflict.
+        A slash command (`/subagents list`) is carried out instead, and answered where the agent would answer."""
         check_key(idempotency_key)
         return await self._doors.say(text, session, idempotency_key)
 

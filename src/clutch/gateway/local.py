@@ -10,8 +10,9 @@ from weakref import WeakValueDictionary
 
 from clutch.core import routes
 from clutch.core.authority import OperatorCaller
-from clutch.core.model import LetterKind, Route
+from clutch.core.model import Route
 from clutch.engine.kit import Kit
+from clutch.errors import IdempotencyConflict
 from clutch.gateway.chat import MAIN_SESSION
 from clutch.gateway.checks import check_key, check_text
 from clutch.gateway.commands import PERSON, is_command, run_command, run_in_thread
@@ -52,7 +53,8 @@ class Gateway(Tasks):
         self.under_way: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()  #: commands, by key
 
     async def say(self, text: str, session: str, key: str | None, caller: OperatorCaller = PERSON) -> str:
-        """A slash command is carried out for `caller` instead, and answered where the agent would answer."""
+        """A slash command is carried out for `caller` instead, and answered where the agent would answer. Raises
+        IdempotencyConflict."""
         kit = self.kit
         check_key(key)
         check_text("text", text, kit.policy.limits.task_bytes_max)
@@ -60,11 +62,13 @@ class Gateway(Tasks):
         letter = f"user:{receiver}:{key or kit.ids.uuid4()}"
         route = f"{CHANNEL}:{session}"
         if is_command(text):
+            if await kit.door.read(inbox.is_said, letter):
+                raise IdempotencyConflict()
             said = await run_command(self, session, text, caller, letter)
             await self._tx(receiver, outbox.post, receiver, f"command:{letter}", route, said)
         else:
             self._check_accepts()
-            await self._tx(receiver, inbox.say, kit.policy, receiver, letter, LetterKind.USER, text, route)
+            await self._tx(receiver, inbox.say_once, kit.policy, receiver, letter, text, route)
         return letter
 
     async def command(self, line: str, session: str, key: str | None, caller: OperatorCaller = PERSON) -> str:

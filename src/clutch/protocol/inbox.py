@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from clutch.core import events as ev
 from clutch.core.model import LetterKind
 from clutch.core.policy import Policy
+from clutch.errors import IdempotencyConflict
 from clutch.protocol import letters, sessions, tasks
 from clutch.protocol.sessions import IS_WORKING, SessionRow
 from clutch.store.door import HINT, Tx
@@ -24,6 +25,22 @@ def say(
     `route`: where a person wrote it, and wants the answer; empty: wherever this session speaks."""
     yield from letters.insert(now, session_id, idem, kind, body, route)
     yield from wake(now, policy, session_id)
+
+
+def say_once(now: float, policy: Policy, session_id: int, idem: str, body: str, route: str) -> Tx[None]:
+    """A person's words. Raises IdempotencyConflict when this key had other words, or a command."""
+    yield from say(now, policy, session_id, idem, LetterKind.USER, body, route)
+    others = yield (
+        "SELECT 1 FROM inbox WHERE idem = ? AND body <> ? UNION ALL SELECT 1 FROM outbox WHERE idem = ?",
+        (idem, body, f"command:{idem}"),
+    )
+    if others:
+        raise IdempotencyConflict()
+
+
+def is_said(now: float, idem: str) -> Tx[bool]:
+    del now
+    return bool((yield "SELECT 1 FROM inbox WHERE idem = ?", (idem,)))
 
 
 def wake(now: float, policy: Policy, session_id: int) -> Tx[bool]:

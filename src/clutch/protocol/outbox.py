@@ -110,30 +110,31 @@ def at_counter(now: float, session_id: int, channel: str) -> Tx[AtCounter | None
     return AtCounter(*rows[0]) if rows else None
 
 
-class AnswerTo(NamedTuple):
-    """`read_by`: the run that has read the message; None: not yet. A command has its answer and no run."""
+#: The run that read a message, and later ones of its session; not those that answer another person.
+_ANSWERING = (
+    " FROM inbox i JOIN runs f ON f.id = i.taken_run JOIN runs r ON r.session_id = f.session_id"
+    " AND r.started_at >= f.started_at AND (r.id = f.id OR r.by_person = 0)"
+)
 
-    read_by: int | None
-    words: AtCounter | None
 
-
-def answer_to(now: float, letter: str) -> Tx[AnswerTo]:
-    """The first words of the run that read this message, or of a later one of its session. Only shown."""
+def answer_to(now: float, letter: str) -> Tx[AtCounter | None]:
+    """The first words of the runs that answer this message, or what the command said. Only shown."""
     del now
-    rows = yield "SELECT NULL, id, body FROM outbox WHERE idem = ?", (f"command:{letter}",)
+    rows = yield "SELECT id, body FROM outbox WHERE idem = ?", (f"command:{letter}",)
     rows = rows or (
         yield (
-            "SELECT i.taken_run, o.id, o.body FROM inbox i JOIN runs f ON f.id = i.taken_run"
-            " LEFT JOIN runs r ON r.session_id = f.session_id AND r.started_at >= f.started_at"
-            " LEFT JOIN outbox o ON o.idem = 'reply:' || CAST(r.id AS TEXT)"
-            " WHERE i.idem = ? ORDER BY o.id IS NULL, o.id LIMIT 1",
+            f"SELECT o.id, o.body{_ANSWERING} JOIN outbox o ON o.idem = 'reply:' || CAST(r.id AS TEXT)"
+            " WHERE i.idem = ? ORDER BY o.id LIMIT 1",
             (letter,),
         )
     )
-    if not rows:
-        return AnswerTo(None, None)
-    read_by, parcel_id, body = rows[0]
-    return AnswerTo(read_by, None if parcel_id is None else AtCounter(parcel_id, body))
+    return AtCounter(*rows[0]) if rows else None
+
+
+def answers(now: float, letter: str, run_id: int) -> Tx[bool]:
+    """Is this one of the runs that answer this message? One that has not read it yet may be, later."""
+    del now
+    return bool((yield f"SELECT 1{_ANSWERING} WHERE i.idem = ? AND r.id = ?", (letter, run_id)))
 
 
 def free(now: float, worker_id: int, channel: str) -> Tx[None]:

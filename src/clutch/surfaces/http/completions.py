@@ -90,13 +90,14 @@ class Talk:
 
     async def live(self, watcher: Watcher) -> list[tuple[int, str]]:
         """The pieces that have come since, and of which run; an empty one: a tool was called."""
-        came = []
-        for news in watcher.take():
-            data = json.loads(news.data)
-            run_id = keys.parse_run_id(data.get("runId", "")) or 0
-            if news.name in ("assistant:text", "tool:start") and await self.answering.is_of(run_id):
-                came.append((run_id, data["text"] if news.name == "assistant:text" else ""))
-        return came
+        came = [
+            (keys.parse_run_id(data["runId"]) or 0, data["text"] if news.name == "assistant:text" else "")
+            for news in watcher.take()
+            if news.name in ("assistant:text", "tool:start")
+            for data in (json.loads(news.data),)
+        ]
+        ours = {run_id for run_id in {run_id for run_id, _ in came} if await self.answering.is_of(run_id)}
+        return [one for one in came if one[0] in ours]
 
     def form(self, kind: str, **choice: Any) -> dict[str, Any]:
         return {
