@@ -41,7 +41,7 @@ async def test_questions_and_plans_wait_in_one_inbox_oldest_first(
 ) -> None:
     asking = await world.started(main, "asks")
     question = Asked(world.number(), 0, QuestionKind.QUESTION, '{"question": "Which?", "choices": []}')
-    await asking._tx(ask, 1, [question])
+    await asking._tx(ask, 1, [question], world.nonce())
     clock.advance(1)
     planning = await world.started(main, "plans", plan_mode=True)
     await planning.finish("the plan")
@@ -59,7 +59,7 @@ async def test_what_is_to_be_approved_is_shown_with_its_invisible_characters(wor
     """S27: what a person approves is what will run."""
     asking = await world.started(main, "asks")
     body = call_body("shell", {"command": "rm \u202etxt.\u200bgpj\x1b[8m"})
-    await asking._tx(ask, 1, [Asked(world.number(), 0, QuestionKind.APPROVAL, body)])
+    await asking._tx(ask, 1, [Asked(world.number(), 0, QuestionKind.APPROVAL, body)], world.nonce())
     (item,) = await world.door.read(needs_you.waiting)
     assert item.text == 'shell {"command": "rm \\u202etxt.\\u200bgpj\\u001b[8m"}'
 
