@@ -44,7 +44,7 @@ async def test_deadline_aborts_with_the_last_words(world: World, main: int) -> N
 async def test_timeout_with_only_tool_calls_tells_how_far_it_came(world: World, main: int) -> None:
     run = await world.started(main, run_timeout_s=100.0)
     await run.step("read")
-    await run.step("search")
+    await run.respond(calls("search", text="NO_REPLY"))  # a word for silence is no finding
     world.clock.advance(100)
     await world.ring()
     result = (await world.task(run.session_id)).result or ""

@@ -21,7 +21,7 @@ def partial(session_id: int, run_id: int) -> Tx[str]:
     )
     for (body,) in rows:
         said = messages.load("answer", body)
-        if isinstance(said, Answer) and said.text.strip():
+        if isinstance(said, Answer) and said.text.strip() and wording.silence(said.text) is None:
             return said.text
     calls = yield (
         "SELECT name FROM calls WHERE session_id = ? AND run_id = ? ORDER BY seq DESC, idx DESC",
