@@ -8,10 +8,9 @@ from typing import Any
 import pytest
 
 from clutch.core import keys
-from clutch.core.pins import ToolOffer
+from clutch.core.pins import HOUSE, ToolOffer
 from clutch.errors import InvalidInput
 from clutch.protocol import needs_you, pins
-from clutch.protocol.guarding import HOUSE
 from clutch.protocol.needs_you import Item
 from clutch.protocol.questions import Decision, QuestionChanged, UnknownQuestion
 from tests.protocol.world import World, write

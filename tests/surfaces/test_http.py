@@ -147,9 +147,10 @@ def test_a_key_is_its_caller_s_own(door: Served) -> None:
         assert task.encode() in ended.raw
     (door.home / "token.write").touch(0o600)
     (door.home / "token.write").write_text("w" * 43)
-    door.post(MESSAGES, {"text": "mine"}, idempotency_key="own")
+    mine = door.post(MESSAGES, {"text": "mine"}, idempotency_key="own")
     other = door.post(MESSAGES, {"text": "theirs"}, idempotency_key="own", authorization=f"Bearer {'w' * 43}")
     assert other.status == 202
+    assert other.body["letterId"] != mine.body["letterId"], "both were said"
 
 
 def test_the_code_of_a_browser_is_not_kept(door: Served) -> None:

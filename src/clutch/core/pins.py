@@ -5,9 +5,11 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, TypeAlias
+from typing import Any, Final, TypeAlias
 
 Definition: TypeAlias = Mapping[str, Any]
+
+HOUSE: Final = 0  #: in the place of a session: what belongs to none, such as the tools of all
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,13 +19,14 @@ from typing import Any, TypeVar
 from clutch.core.authority import AgentCaller, Caller, Verb
 from clutch.core.events import Verdict
 from clutch.core.model import Task
+from clutch.core.pins import HOUSE
 from clutch.engine import spawning
 from clutch.engine.insisting import surely
 from clutch.engine.kit import Kit
 from clutch.errors import InvalidInput, StoreError
 from clutch.protocol import control, peers, pins, questions
 from clutch.protocol.control import Held, KillReport, Steered, StopReport
-from clutch.protocol.guarding import HOUSE, guarded
+from clutch.protocol.guarding import guarded
 from clutch.protocol.questions import Decision
 from clutch.store.door import Tx
 

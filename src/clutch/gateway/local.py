@@ -59,7 +59,8 @@ class Gateway(Tasks):
         check_key(key)
         check_text("text", text, kit.policy.limits.task_bytes_max)
         receiver = await self._number(session)
-        letter = f"user:{receiver}:{key or kit.ids.uuid4()}"
+        whose = "" if caller.actor == PERSON.actor else f"{caller.actor}:"  # another caller's key is another
+        letter = f"user:{receiver}:{whose}{key or kit.ids.uuid4()}"
         route = f"{CHANNEL}:{session}"
         if is_command(text):
             if await kit.door.read(inbox.is_said, letter):

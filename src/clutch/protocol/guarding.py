@@ -7,17 +7,16 @@ above a session never changes, and a caller that is being killed loses its targe
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, Final, TypeVar
+from typing import Any, TypeVar
 
 from clutch.core import keys
 from clutch.core.authority import AgentCaller, Caller, Denied, Target, Verb, can
+from clutch.core.pins import HOUSE
 from clutch.errors import Forbidden, NotFound
 from clutch.protocol.sessions import Stale, is_owner
 from clutch.store.door import Tx
 
 T = TypeVar("T")
-
-HOUSE: Final = 0  #: in the place of a session: what belongs to none, such as the tools of all
 
 
 def guarded(

@@ -10,8 +10,8 @@ from typing import Any
 
 from clutch.core import keys
 from clutch.core.keys import plan_hash
+from clutch.core.pins import HOUSE
 from clutch.protocol.conditions import IS_UNTOLD
-from clutch.protocol.guarding import HOUSE
 from clutch.store.door import Tx
 
 PLAN = "plan"

@@ -11,11 +11,10 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 
-from clutch.core.pins import Definition, ToolOffer, canonical
+from clutch.core.pins import HOUSE, Definition, ToolOffer, canonical
 from clutch.core.policy import Policy
 from clutch.errors import InvalidInput
 from clutch.protocol import hooks
-from clutch.protocol.guarding import HOUSE
 from clutch.protocol.questions import (
     ALLOWED,
     Asked,
