@@ -24,6 +24,8 @@ from clutch.store.dialect import Dialect, is_reading, numbered, statement_text
 from clutch.store.postgres_link import PostgresSettings
 from clutch.store.sqlite import BATCH_MAX
 
+#: As the store opens its own: one thread uses a connection, so no lock around each call is needed.
+_FLAGS: Final = apsw.SQLITE_OPEN_READWRITE | apsw.SQLITE_OPEN_CREATE | apsw.SQLITE_OPEN_NOMUTEX
 _CHECKPOINT_PAGES: Final = 4000  # the product's
 _Job: TypeAlias = tuple[Step, "asyncio.Future[None]"]
 
@@ -68,7 +70,7 @@ class SqliteWriter:
         await future
 
     def _serve(self) -> None:
-        connection = apsw.Connection(self._path, statementcachesize=500)
+        connection = apsw.Connection(self._path, flags=_FLAGS, statementcachesize=500)
         connection.execute("PRAGMA journal_mode=WAL").fetchall()
         connection.execute("PRAGMA synchronous=FULL")
         connection.execute(f"PRAGMA wal_autocheckpoint={_CHECKPOINT_PAGES}")

@@ -9,7 +9,7 @@ from typing import Any
 import aiohttp
 import pytest
 
-from benchmarks import w1, w2, w_job
+from benchmarks import calls, w1, w2, w_job
 from benchmarks.report import Report
 from benchmarks.w_server import Witness
 from tests.benchmarks.test_bench import Lines
@@ -19,6 +19,19 @@ GOOD_W2 = {
     "results": 4, "delivered": 4, "repeated_calls": 2, "in_flight_at_kill": 2, "children_from_zero": 0,
     "side_effects_repeated": 0, "twice": 0,
 }  # fmt: skip
+
+
+@pytest.mark.anyio
+async def test_calls_rows_say_what_one_call_costs_in_each_adapter() -> None:
+    lines = Lines()
+    await calls.run(lines.report, [], reps=1, sizes=[5])
+    lines.assert_fields(cpu_ms_per_call=float, llm_calls=int)
+    assert [(row["system"], row["llm_calls"], row["ok"]) for row in lines.rows()] == [
+        ("direct", 5, True),
+        ("library", 5, True),
+    ]
+    (target,) = lines.report.targets
+    assert target.name == "calls n=5: CPU per call, direct / library"
 
 
 @pytest.mark.anyio

@@ -16,6 +16,7 @@ from urllib.parse import quote
 
 import pytest
 
+from clutch.cli import screen
 from clutch.core import keys
 from clutch.core.agents import AgentDefaults, OnFull, Subagents
 from clutch.core.policy import Limits, Policy
@@ -73,6 +74,22 @@ def test_a_task_is_spawned_awaited_and_read(client: Client) -> None:
     assert [line["kind"] for line in lines] == ["input", "answer"]
     assert client.get(task_path(task, "transcript"), after=1)["messages"] == lines[1:]
     assert client.get(task_path(task, "tree"))["root"]["task"]["taskId"] == task
+
+
+def test_what_counts_as_stalled_is_said_once_for_a_list(tmp_path: Path) -> None:
+    policy = replace(QUICK, life=replace(QUICK.life, stalled_s=7.0))
+    with served(tmp_path / "state", policy=policy) as here:
+        task = spawned(here.client, "slow one")
+        page = here.client.get("/v1/tasks")
+    assert page["stalledAfterSeconds"] == 7.0
+    shown = {
+        **next(one for one in page["tasks"] if one["taskId"] == task),
+        "phase": "running",
+        "lastProgressAt": page["tasks"][0]["createdAt"],
+    }
+    began = screen.at(shown["lastProgressAt"]) or 0.0
+    assert screen.state(shown, began + 8, page["stalledAfterSeconds"]) == "running (stalled)"
+    assert screen.state(shown, began + 6, page["stalledAfterSeconds"]) == "running"
 
 
 def test_a_list_is_in_the_order_of_creation_and_comes_in_pages(client: Client) -> None:

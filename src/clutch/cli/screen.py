@@ -24,7 +24,6 @@ Task = Mapping[str, Any]
 WIDTH, WIDTH_MIN = 80, 60
 LABEL_CHARS_MAX = 200
 RESULT_CHARS_MAX = 400
-STALLED_S = 300.0
 ENDS = {"ok": "done", "error": "failed"}
 TOLD = {"none": "", "waiting": "to be told", "delivered": "delivered"}  #: else the state and why
 #: What a list counts, in the order it is told. Replies are told with the command that shows them.
@@ -85,9 +84,11 @@ def at(moment: str | None) -> float | None:
     return None if moment is None else datetime.fromisoformat(moment).timestamp()
 
 
-def state(task: Task, now: float) -> str:
-    """`running`, `paused (quota)`, `waiting (2 children)`, `plan?`, `done`, `failed` …, `+ undelivered`."""
-    words = _ended(task) if task["outcome"] is not None else _under_way(task, now)
+def state(task: Task, now: float, stalled_s: float | None = None) -> str:
+    """`running`, `paused (quota)`, `waiting (2 children)`, `plan?`, `done`, `failed` …, `+ undelivered`.
+
+    `stalled_s`: as the gateway has it; without one nobody works, and nothing stalls."""
+    words = _ended(task) if task["outcome"] is not None else _under_way(task, now, stalled_s)
     return f"{words}, undelivered" if task["delivery"]["state"] == "undelivered" else words
 
 
@@ -96,7 +97,7 @@ def _ended(task: Task) -> str:
     return ENDS.get(outcome, outcome)
 
 
-def _under_way(task: Task, now: float) -> str:
+def _under_way(task: Task, now: float, stalled_s: float | None) -> str:
     phase, reason = task["phase"], task["reason"]
     if phase == "awaiting_approval":
         return "plan?"
@@ -108,8 +109,9 @@ def _under_way(task: Task, now: float) -> str:
         until = "" if task["pausedUntil"] is None else f" until {hour(task['pausedUntil'])}"
         return "needs you" if reason == "needs-you" else f"paused ({visible(reason, 40)}){until}"
     moved = at(task["lastProgressAt"])
-    is_stalled = phase == "running" and moved is not None and now - moved > STALLED_S
-    return "running (stalled)" if is_stalled else str(phase)
+    if phase == "running" and moved is not None and stalled_s is not None and now - moved > stalled_s:
+        return "running (stalled)"
+    return str(phase)
 
 
 def label(task: Task, chars_max: int = LABEL_CHARS_MAX) -> str:
@@ -178,18 +180,18 @@ CELLS_MAX = (3, 14, 22, 28, 7, 7, 8, 60)
 RIGHT = ("#", "AGE", "TOKENS", "COST")
 
 
-def table(tasks: Sequence[Task], now: float) -> str:
-    rows = [HEADINGS, *(_row(number, task, now) for number, task in enumerate(tasks, start=1))]
+def table(tasks: Sequence[Task], now: float, stalled_s: float | None = None) -> str:
+    rows = [HEADINGS, *(_row(number, task, now, stalled_s) for number, task in enumerate(tasks, start=1))]
     wide = [min(most, max(columns(row[place]) for row in rows)) for place, most in enumerate(CELLS_MAX)]
     wide[-1] = max(0, min(wide[-1], width() - sum(wide[:-1]) - 2 * len(wide) + 2))
     codes = ["1", *(style(task) for task in tasks)]
     return "\n".join(coloured(_line(row, wide), code) for row, code in zip(rows, codes, strict=True))
 
 
-def _row(number: int, task: Task, now: float) -> tuple[str, ...]:
+def _row(number: int, task: Task, now: float, stalled_s: float | None) -> tuple[str, ...]:
     named = "  " * (task["depth"] - 1) + label(task)
     figures = (age(task, now), used(task), cost(task))
-    return (str(number), task["taskId"], state(task, now), named, *figures, doing(task, now))
+    return (str(number), task["taskId"], state(task, now, stalled_s), named, *figures, doing(task, now))
 
 
 def _line(row: Sequence[str], wide: Sequence[int]) -> str:
@@ -201,29 +203,31 @@ def _line(row: Sequence[str], wide: Sequence[int]) -> str:
     return "  ".join(placed).rstrip()
 
 
-def forest(tops: Iterable[Task], now: float) -> str:
+def forest(tops: Iterable[Task], now: float, stalled_s: float | None = None) -> str:
     """Objects with `nodes`, below the sessions they work for."""
     roots: dict[str, list[Task]] = {}
     for top in tops:
         key = top["requesterKey"] if top["parentTaskId"] is not None else top["rootKey"]
         roots.setdefault(visible(str(key), LABEL_CHARS_MAX), []).append(top)
     return "\n".join(
-        line for key, below in roots.items() for line in (coloured(key, "1"), *_branches(below, "", now))
+        line
+        for key, below in roots.items()
+        for line in (coloured(key, "1"), *_branches(below, "", now, stalled_s))
     )
 
 
-def _branches(tasks: Sequence[Task], before: str, now: float) -> Iterator[str]:
+def _branches(tasks: Sequence[Task], before: str, now: float, stalled_s: float | None) -> Iterator[str]:
     for task in tasks:
         is_last = task is tasks[-1]
-        text = fitted(one_line(task, now), width() - len(before) - 4).rstrip()
+        text = fitted(one_line(task, now, stalled_s), width() - len(before) - 4).rstrip()
         yield f"{before}{'└── ' if is_last else '├── '}{coloured(text, style(task))}"
-        yield from _branches(task["nodes"], before + ("    " if is_last else "│   "), now)
+        yield from _branches(task["nodes"], before + ("    " if is_last else "│   "), now, stalled_s)
 
 
-def one_line(task: Task, now: float) -> str:
+def one_line(task: Task, now: float, stalled_s: float | None = None) -> str:
     """`running · AI research · 2m30s · 15.2k tok · web_fetch(example.com) 4s · t_7f3a`"""
     parts = (
-        state(task, now),
+        state(task, now, stalled_s),
         label(task, 40),
         runtime(task, now),
         f"{used(task)} tok",

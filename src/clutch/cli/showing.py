@@ -49,7 +49,7 @@ def ps(state: Path | None, wanted: Wanted, *, as_json: bool, command: str = "ps"
             print_object(command, {"at": screen.moment_now(), **page})
             return
         if page["tasks"]:
-            print(screen.table(page["tasks"], screen.now()))
+            print(screen.table(page["tasks"], screen.now(), page.get("stalledAfterSeconds")))
         say(screen.summary(page["summary"]) + (" · more: --limit" if page["next"] else ""))
         _point_to_replies(state, page["summary"])
 
@@ -62,7 +62,7 @@ def tree(state: Path | None, target: str | None, *, as_json: bool, is_all: bool)
             print_object("tree", {"at": screen.moment_now(), **page, "tasks": tops})
             return
         if tops:
-            print(screen.forest(tops, screen.now()))
+            print(screen.forest(tops, screen.now(), page.get("stalledAfterSeconds")))
         say(screen.summary(page["summary"]))
 
 

@@ -40,6 +40,6 @@ def _draw(page: Mapping[str, Any]) -> None:
         "",
     ]
     if tasks:
-        lines += screen.table(tasks, screen.now()).split("\n")
+        lines += screen.table(tasks, screen.now(), page.get("stalledAfterSeconds")).split("\n")
     sys.stdout.write("\x1b[H\x1b[J" + "\r\n".join(lines[: rows - 1]))
     sys.stdout.flush()

@@ -114,6 +114,7 @@ class Task(Answer):
     ended_at: Moment | None
     last_progress_at: Moment | None
     deadline_at: Moment | None
+    paused_until: Moment | None
     usage: Uses
     budget: BudgetAnswer | None
     delivery: Delivery
@@ -144,6 +145,7 @@ class Tasks(Answer):
     tasks: list[Task]
     summary: Summary
     next: str | None
+    stalled_after_seconds: float
 
 
 class Node(Answer):

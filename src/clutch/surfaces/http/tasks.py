@@ -47,7 +47,7 @@ async def listed(ask: Ask[Body, ListQuery]) -> Reply:
     if is_numbered:
         shown = [keys.parse_task_id(task["taskId"]) for task in page["tasks"]]
         await ask.house.writes(targets.remember, ask.who.viewer, shown)
-    return Reply(page)
+    return Reply({**page, "stalledAfterSeconds": ask.house.gateway.kit.policy.life.stalled_s})
 
 
 async def one(ask: Ask[Body, Query]) -> Reply:

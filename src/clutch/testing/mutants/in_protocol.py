@@ -300,7 +300,7 @@ MUTANTS: tuple[Mutant, ...] = (
     _mutant(
         "spawn_key_not_looked_up",
         "spawn._known",
-        "constraint",
+        "N9",
         CRASHES,
         _known_forgotten,
         "a repeated spawn does not find its task, and only the database keeps it from making a twin",

@@ -37,6 +37,12 @@ _ONE_LINE: Final = (
 
 KEPT: Final[tuple[Query, ...]] = (
     Query(
+        "N9",
+        Scope.END,
+        "no run fails because of ourselves",
+        "SELECT r.session_id, r.stop_reason FROM runs r WHERE r.stop_reason LIKE 'error: internal error:%'",
+    ),
+    Query(
         "N1",
         Scope.UNDONE,
         "only a spawn that was not accepted yet is undone",

@@ -101,7 +101,7 @@ class World:
 
     def broke(self, error: Exception, where: str) -> None:
         """A transaction raised what no caller can expect. Somebody may log that and go on; here it is seen."""
-        if isinstance(error, ConstraintViolated | StoreRefused):
+        if isinstance(error, ConstraintViolated | StoreRefused) and not self.is_mutant:
             self.violated("constraint", f"{where}: {error}")
         elif not isinstance(error, ClutchError):
             self.failed(error, where)
