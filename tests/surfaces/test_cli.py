@@ -93,7 +93,7 @@ def test_lists_are_objects_in_the_promised_form(first: Served) -> None:
     ended(first.client, task, "delivered")
     listed = clutch("ps", "--all", "--json", state=first.home).body
     assert (listed["schema"], listed["ok"]) == ("clutch.ps/1", True)
-    assert set(listed) == {"schema", "ok", "at", "cursor", "summary", "tasks", "next"}
+    assert set(listed) == {"schema", "ok", "at", "cursor", "summary", "tasks", "next", "stalledAfterSeconds"}
     assert first.client.get(task_path(task)) in listed["tasks"]
     tree = clutch("tree", task, "--json", state=first.home).body
     assert tree["schema"] == "clutch.tree/1"
