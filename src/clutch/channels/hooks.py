@@ -14,8 +14,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from importlib.metadata import entry_points
 from typing import Any, TypeAlias
-from urllib.parse import urlsplit
 
+from clutch.channels.posting import check_url, post
 from clutch.core.hooks import Hook
 from clutch.errors import InvalidInput
 from clutch.ports import HookFailed
@@ -24,7 +24,6 @@ log = logging.getLogger(__name__)
 
 GROUP = "clutch.hooks"  #: entry points of installed packages: the name of a hook and a function
 TIMEOUT_S = 5.0  # a task waits for a spawning hook; nobody should wait longer for a stranger
-ANSWER_BYTES_MAX = 64 * 1024
 
 #: Gets what happened as a dictionary, `event` and `key` with it. May be a plain function; then it runs in a thread.
 Receiver: TypeAlias = Callable[[dict[str, Any]], Any]
@@ -39,29 +38,10 @@ class Webhook:
     headers: Mapping[str, str] | None = None  #: sent with every request
 
     def __post_init__(self) -> None:
-        place = urlsplit(str(self.url))
-        if place.scheme not in ("http", "https") or not place.hostname:
-            raise InvalidInput(
-                "Webhook.url", "must be an address that begins with http:// or https:// and names a host"
-            )
+        check_url("Webhook.url", self.url)
 
     async def __call__(self, told: dict[str, Any]) -> Any:
-        import aiohttp  # only where there is a webhook
-
-        headers = {**(self.headers or {}), "Idempotency-Key": str(told.get("key", ""))}
-        try:
-            async with (
-                aiohttp.ClientSession() as client,
-                client.post(self.url, json=told, headers=headers, allow_redirects=False) as response,
-            ):
-                if 400 <= response.status < 500 and response.status not in (408, 429):
-                    raise PermissionError(f"{self.url} says {response.status}")
-                if response.status >= 300:
-                    raise ConnectionError(f"{self.url} says {response.status}")
-                body = await response.content.read(ANSWER_BYTES_MAX)
-        except aiohttp.ClientError as error:
-            raise ConnectionError(f"{self.url}: {error}") from error
-        return json.loads(body) if body.strip().startswith(b"{") else None
+        return await post(self.url, told, self.headers or {}, str(told.get("key", "")))
 
 
 class Hooks:

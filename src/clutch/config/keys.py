@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from clutch.channels.hooks import Webhook
+from clutch.channels.webhook import WebhookChannel
 from clutch.config import kinds
 from clutch.config.kinds import Choice, Either, Folder, Kind, Many, Maybe, Named, Record, Secret, Table, Text
 from clutch.config.settings import Settings
@@ -177,6 +178,7 @@ ROOT: Mapping[str, To] = {
     "acp.agents": To("acp", Named(Record(AcpAgent))),
     "mcp.servers": To("tools.mcp_servers", Named(Record(McpServer))),
     "hooks": To("hooks", Many(Record(Webhook))),
+    "channels": To("channels", Named(Record(WebhookChannel))),
     "notify": To("policy.notify"),
     "gateway.port": To("port"),
     "gateway.idleExit": To("policy.serving.idle_exit_s"),
@@ -279,6 +281,11 @@ FORMS: Mapping[type, Mapping[str, To]] = {
         "events": To("events", Many(Choice({hook.value: hook.value for hook in Hook}))),
         "headers": To("headers", Maybe(_SECRETS)),
     },
+    WebhookChannel: {
+        "url": To("url", Secret()),
+        "headers": To("headers", _SECRETS),
+        "threads": To("threads"),
+    },
 }
 
 #: Two names of one setting: only one of them may be said.
@@ -301,6 +308,7 @@ NEEDS_RESTART = (
     "acp.",
     "mcp.",
     "hooks",
+    "channels",
     "gateway.",
     "worker.",
     "database",

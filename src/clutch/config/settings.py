@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from clutch.channels.hooks import Webhook
+from clutch.channels.webhook import WebhookChannel
 from clutch.core.checks import check
 from clutch.core.policy import Policy
 from clutch.models.settings import Provider
@@ -20,6 +21,7 @@ class Settings:
     tools: ToolSettings = field(default_factory=ToolSettings)
     providers: tuple[Provider, ...] = ()  #: endpoints of your own, and limits or keys of well-known ones
     hooks: tuple[Webhook, ...] = ()  #: webhooks that hear of subagents
+    channels: tuple[WebhookChannel, ...] = ()  #: people a route can name: `NAME`, or `NAME:` and whom there
     acp: tuple[AcpAgent, ...] = ()  #: external agents that children may be; the first is the one `acp` means
     database: str | None = field(
         default=None, repr=False

@@ -134,7 +134,7 @@ class Clutch(Api):
             policy=self.policy,
             models=models,
             toolbox=tools or self._rooms,
-            channels=channels,
+            channels={one.name: one for one in said.channels} | dict(channels),
             providers=tuple({one.name: one for one in (*said.providers, *providers)}.values()),
             runtimes=self._runtimes,
             hooks=self._hooks,

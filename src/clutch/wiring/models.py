@@ -7,9 +7,12 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import AsyncExitStack
 
 from clutch.config.settings import Settings
+from clutch.core import routes
+from clutch.core.heartbeat import LAST, NOBODY
 from clutch.core.pacing import Bounds
 from clutch.core.policy import Policy
 from clutch.errors import InvalidInput
+from clutch.gateway.tasks import CHANNEL
 from clutch.models.library import LibraryModels
 from clutch.models.offline import OfflineModel, watchable_latency
 from clutch.models.prices import ListedPrices, preload
@@ -72,12 +75,24 @@ def check_models(policy: Policy, check: Callable[[str], None]) -> None:
 
 
 def config_warnings(settings: Settings) -> list[str]:
-    """What is allowed and yet probably not meant; and models that nobody here could ask."""
+    """What is allowed and yet probably not meant; models that nobody here could ask, people that nobody could reach."""
     router = _router(settings.providers, settings.policy)
     found = [str(wrong) for wrong in _wrong_models(settings.policy, router.check)]
     if settings.policy.limits.children_max > CHILDREN_MANY:
         found.insert(0, f"maxChildrenPerAgent is above {CHILDREN_MANY}: more than a model keeps in mind")
-    return found
+    return [*found, *_heartbeats(settings)]
+
+
+def _heartbeats(settings: Settings) -> Iterator[str]:
+    policy, known = settings.policy, {CHANNEL, *(one.name for one in settings.channels)}
+    if policy.defaults.heartbeat is not None and not policy.agents:
+        yield 'agents.defaults.heartbeat is of listed agents, and none is listed: add agents.list: [{id: "main"}]'
+    for name in policy.agents:
+        beat = policy.heartbeat_of(name)
+        if beat is None or beat.target in (LAST, NOBODY):
+            continue
+        if (channel := routes.from_text(beat.target).channel) not in known:
+            yield f"agent {name!r}, heartbeat.target: there is no channels.{channel}, so nobody would hear it"
 
 
 def offline_model(latency: Callable[[ModelRequest], float] = watchable_latency) -> Models:
