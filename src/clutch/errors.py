@@ -74,7 +74,7 @@ class GatewayInUse(StateDirectoryInUse):
 class NoGateway(ClutchError):
     """No gateway serves this state directory. Start one: `clutch serve`, or a program with `Clutch(...)`."""
 
-    def __init__(self, message: str | None = None, remedy: str | None = None) -> None:
+    def __init__(self, message: str | None = None, remedy: str = "clutch serve") -> None:
         super().__init__(message)
         self.remedy = remedy
 

@@ -115,7 +115,7 @@ def test_the_schema_accepts_what_is_right_and_not_what_is_wrong() -> None:
     validator = jsonschema.Draft202012Validator(known)
     right = json5.parse(example()).plain()
     assert (
-        files.read(example(), Path("clutch.json"), 0o644, {}).settings.port
+        files.read(example(), Path("clutch.json"), 0o644, {}).settings.listening.port
         == right["gateway"]["port"]
         == 8080
     )

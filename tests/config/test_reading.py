@@ -99,7 +99,7 @@ def test_every_part_of_the_settings_can_be_said() -> None:
     (claude,) = said.acp
     assert (claude.command, claude.start_timeout_s) == ("claude-agent-acp", 120)
     assert hook.events == ("subagent_ended",)
-    assert (said.database, said.port, said.tools.network) == ("postgresql://db/clutch", 8080, True)
+    assert (said.database, said.listening.port, said.tools.network) == ("postgresql://db/clutch", 8080, True)
     assert policy.is_headless
     assert config.lines["announce.queue.mode"] == 11
 

@@ -16,6 +16,8 @@ ROWS: dict[str, tuple[str, ...]] = {
     "S1": (
         "surfaces/test_http_security.py::test_s1_no_path_answers_without_the_token",
         "surfaces/test_http_security.py::test_s1_it_listens_on_loopback_only",
+        "surfaces/test_listening.py::test_s1_nobody_beyond_loopback_is_let_in_by_accident",
+        "surfaces/test_listening.py::test_s1_another_machine_needs_an_allowed_name_and_the_token",
         "surfaces/test_mcp.py::test_strangers_do_not_reach_the_protocol",
     ),
     "S2": ("surfaces/test_http_security.py::test_s2_a_name_rebound_to_loopback_is_refused",),
@@ -162,7 +164,6 @@ ROWS: dict[str, tuple[str, ...]] = {
     ),
 }
 NOT_SHOWN = {
-    "S1": "there is no way to listen beyond loopback, so none that must be refused",
     "S26": "there is no dashboard yet",
     "S29": "known vulnerabilities: `make audit`, which needs the network; no signed release yet",
 }

@@ -18,10 +18,11 @@ from typing import Any
 import pytest
 
 from clutch.cli import journal
-from clutch.errors import NoGateway
+from clutch.errors import Draining, NoGateway
 from clutch.gateway.leaving import Leaving
 from clutch.surfaces import address, starting
 from clutch.surfaces.client import task_path
+from clutch.surfaces.problems import error_of
 from tests.surfaces.served import FAST, PATIENCE_S, Served, served
 from tests.surfaces.test_http_tasks import declined, ended, seen, spawned
 
@@ -45,6 +46,10 @@ def test_a_drain_takes_nothing_new_says_what_it_waits_for_and_ends_when_that_is_
         assert here.client.get("/v1/health")["status"] == "draining"
         refused = declined(lambda: spawned(here.client, "another"))
         assert (refused.status, refused.code) == (503, "unavailable")
+        assert "clutch drain" in refused.said["remedy"]
+        assert isinstance(error_of(refused.said), Draining), (
+            "for a program it is what it would be in this one"
+        )
         words = {"text": "hello"}
         assert (
             declined(lambda: here.client.post("/v1/sessions/agent:main:main/messages", words)).status == 503

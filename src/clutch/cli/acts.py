@@ -54,9 +54,16 @@ def serve(
     workspace: Annotated[
         Path | None, typer.Option(help="Where the file tools of new sessions work. Default: here.")
     ] = None,
+    host: Annotated[
+        str | None,
+        typer.Option(
+            help="The address to listen on. Default: 127.0.0.1; others need gateway.allowRemote.",
+            show_default=False,
+        ),
+    ] = None,
     port: Annotated[
         int | None,
-        typer.Option(min=0, max=65535, help="On 127.0.0.1; 0 = any free one.", show_default=False),
+        typer.Option(min=0, max=65535, help="0 = any free one.", show_default=False),
     ] = None,
     config: Config = None,
     no_input: Annotated[
@@ -69,7 +76,7 @@ def serve(
     """Run a gateway in the foreground: it works on tasks and answers the other commands."""
     from clutch.cli import serving
 
-    wishes = serving.Wishes(state, database, model, workspace, port, config, no_input, background)
+    wishes = serving.Wishes(state, database, model, workspace, host, port, config, no_input, background)
     serving.serve(wishes, as_json=as_json)
 
 

@@ -76,7 +76,8 @@ def _until_gone(home: Path, client: Client) -> None:
     deadline = time.monotonic() + GONE_WITHIN_S
     while address.find(home) == client.address:
         if time.monotonic() > deadline:
-            raise NoGateway(f"the gateway (pid {client.address.pid}) was told to stop, and still is there")
+            pid = client.address.pid
+            raise NoGateway(f"the gateway (pid {pid}) was told to stop, and still is there", f"kill -9 {pid}")
         time.sleep(PAUSE_S)
 
 

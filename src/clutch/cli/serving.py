@@ -39,6 +39,7 @@ class Wishes:
     database: str | None
     model: str | None
     workspace: Path | None
+    host: str | None
     port: int | None
     config: Path | None
     is_headless: bool
@@ -62,6 +63,7 @@ async def _serve(wishes: Wishes, *, as_json: bool) -> None:
         database=wishes.database,
         model=wishes.model,
         workspace=wishes.workspace,
+        host=wishes.host,
         port=wishes.port,
         config=wishes.config,
         headless=wishes.is_headless,
@@ -78,6 +80,10 @@ async def _serve(wishes: Wishes, *, as_json: bool) -> None:
             tell(f"Another gateway answers for {home}; this one works for the same database.")
         else:
             tell(f"Listening at {clutch.url}; state in {home}.{'' if is_background else ' Ctrl-C stops it.'}")
+            if clutch.listening.is_remote:
+                tell(
+                    f"Other machines reach it at {clutch.listening.host}, without encryption: TLS is your proxy's."
+                )
         if as_json:
             print_object("serve", {"url": clutch.url, "state": str(home)})
         if clutch.url is None and is_background:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from clutch.cli.asking import answering, home_of, print_object, say
+from clutch.cli.asking import answering, command_for, home_of, print_object, say
 from clutch.errors import NoGateway
 from clutch.surfaces.address import TOKEN_FILE, read_token, rotate_token
 
@@ -15,7 +15,10 @@ def token(state: Path | None, *, rotates: bool, as_json: bool) -> None:
         try:
             read_token(path)  # one that others could read is said so
         except FileNotFoundError as error:
-            raise NoGateway(f"{path.parent} has no token; its first gateway makes one") from error
+            if not rotates:
+                remedy = command_for(state, "token", "--rotate")
+                raise NoGateway(f"{path.parent} has no token; its first gateway makes one", remedy) from error
+            path.parent.mkdir(0o700, parents=True, exist_ok=True)
         if rotates:
             rotate_token(path.parent)
         status = "rotated" if rotates else "kept"

@@ -12,6 +12,7 @@ from clutch.core.checks import check
 from clutch.core.policy import Policy
 from clutch.models.settings import Provider
 from clutch.runtimes.acp.settings import AcpAgent
+from clutch.surfaces.listening import Listening
 from clutch.tools.rooms import ToolSettings
 
 
@@ -26,7 +27,7 @@ class Settings:
     database: str | None = field(
         default=None, repr=False
     )  #: a PostgreSQL; null = SQLite in the state directory
-    port: int = 0  #: of the gateway on 127.0.0.1; 0 = any free one
+    listening: Listening = field(default_factory=Listening)
 
     def __post_init__(self) -> None:
         check(self)

@@ -45,7 +45,7 @@ class Client:
     address: Address
     token: str
     session: str | None = None
-    remedy: str | None = None  #: what to run when it does not answer
+    remedy: str = "clutch doctor"  #: what to run when it does not answer
 
     def get(self, path: str, *, patience_s: float = PATIENCE_S, **query: object) -> Any:
         wanted = {name: query_text(value) for name, value in query.items() if value is not None}

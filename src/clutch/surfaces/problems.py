@@ -32,6 +32,7 @@ from clutch.protocol.questions import QuestionChanged, UnknownQuestion
 
 ECHO_CHARS_MAX = 200
 MESSAGE_CHARS_MAX = 1000
+DRAINING = "draining"  #: the rule that is told, so that whoever asks from elsewhere can tell it from a store's trouble
 
 STATUS: Mapping[str, int] = {
     "invalid_input": 400,
@@ -120,7 +121,9 @@ def problem_of(error: ClutchError) -> Problem:
             return Problem("unavailable", message, remedy=error.remedy)
         case StoreRefused() | ConstraintViolated():
             return Problem("internal", message)
-        case StoreError() | Draining():
+        case Draining():
+            return Problem("unavailable", message, rule=DRAINING, remedy="clutch drain, then ask again")
+        case StoreError():
             return Problem("unavailable", message)
         case _:
             return Problem("internal", message)
@@ -152,6 +155,8 @@ def error_of(said: Mapping[str, Any]) -> ClutchError:
             return SpawnRefused(message, said.get("limit"))
         case "forbidden":
             return Forbidden(str(rule), message)
+        case "unavailable" if rule == DRAINING:
+            return Draining(message)
         case "unavailable":
             return StoreError(message)
         case _:

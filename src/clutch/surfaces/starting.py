@@ -16,7 +16,7 @@ from pathlib import Path
 from tempfile import TemporaryFile
 from typing import IO
 
-from clutch.core.shown import visible
+from clutch.core.shown import typed, visible
 from clutch.errors import NoGateway
 from clutch.surfaces import address
 from clutch.surfaces.address import CONFIG_FILE, TOKEN_FILE, Address
@@ -40,6 +40,7 @@ def may_start(home: Path, *, is_new_work: bool = False) -> bool:
 
 def start(home: Path) -> Address:
     """The gateway that answers now, started by this process or by another one. Raises NoGateway."""
+    remedy = typed("serve", state=address.named_state(home))  # in the foreground it says all of it
     with TemporaryFile() as said:  # it has a log of its own as soon as the directory is known to be its own
         process, was_owned = _spawned(home, said), False
         deadline = time.monotonic() + START_S
@@ -52,9 +53,9 @@ def start(home: Path) -> Address:
                 elif was_owned:
                     process, was_owned = _spawned(home, said), False
                 else:
-                    raise NoGateway(f"a gateway was started and ended at once: {_last_words(said)}")
+                    raise NoGateway(f"a gateway was started and ended at once: {_last_words(said)}", remedy)
             time.sleep(PAUSE_S)
-        raise NoGateway(f"no gateway answers for {home} after {START_S:.0f} s: {_last_words(said)}")
+        raise NoGateway(f"no gateway answers for {home} after {START_S:.0f} s: {_last_words(said)}", remedy)
 
 
 def _spawned(home: Path, said: IO[bytes]) -> subprocess.Popen[bytes]:

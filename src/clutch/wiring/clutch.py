@@ -52,6 +52,7 @@ _KINDS: Mapping[str, Any] = {
     "settings": ToolSettings | None,
     "serve": bool,
     "port": int | None,
+    "host": str | None,
     "config": Path | str | None,
     "embedded": bool | None,
     "headless": bool,
@@ -86,10 +87,10 @@ class Clutch(Api):
     `embedded=True` is an error then; `Clutch.connect(state)` is never anything else.
 
     While it is open, `clutch ps`, `clutch steer` … in another terminal reach it on loopback, with the token in
-    the state directory; `serve=False` keeps that door shut. `port`: 0 = any free one. On PostgreSQL the door is
-    open when `state` is given. `hooks`: webhooks that hear of subagents; functions are added with `@c.hook(name)`.
-    `acp`: external agents that children may be, by name or as `AcpAgent` (`docs/acp.md`). `headless`: nobody is there
-    to ask, so what needs a person is denied at once.
+    the state directory; `serve=False` keeps that door shut. `port`: 0 = any free one; `host`: beyond loopback only if
+    the config agrees (`docs/gateway.md`). On PostgreSQL the door is open when `state` is given. `hooks`: webhooks that
+    hear of subagents; functions are added with `@c.hook(name)`. `acp`: external agents that children may be, by name or
+    as `AcpAgent` (`docs/acp.md`). `headless`: nobody is there to ask, so what needs a person is denied at once.
 
     `config`: a `clutch.json`; without it the one in the state directory, if there is one. What is given here wins
     over what it says: a `policy` or `settings` as a whole, agents and providers one by one."""
@@ -110,6 +111,7 @@ class Clutch(Api):
         agents: Sequence[Agent] = (),
         serve: bool = True,
         port: int | None = None,
+        host: str | None = None,
         hooks: Sequence[Webhook] = (),
         config: Path | str | None = None,
         acp: Sequence[str | AcpAgent] = (),
@@ -142,7 +144,7 @@ class Clutch(Api):
         self.url: str | None = None  #: where it is served, while it is
         self.is_client = False  #: another process does the work; this one asks it
         self._is_served = serve and (database is None or state is not None)
-        self._port, self._can_share = said.port if port is None else port, database is not None
+        self.listening, self._can_share = said.listening.at(host, port), database is not None
         parts = {"models": models, "tools": tools, "channels": channels or None}
         #: what cannot leave this process
         self._brought = {name for name, part in parts.items() if part is not None}
@@ -212,9 +214,10 @@ class Clutch(Api):
     async def _serve(self, stack: AsyncExitStack, gateway: Gateway) -> None:
         """A door that nobody asked for by its number is no reason to stop."""
         try:
-            found = await stack.enter_async_context(serving(gateway, self._home, self._port))
+            found = await stack.enter_async_context(serving(gateway, self._home, self.listening))
         except (GatewayInUse, InvalidInput) as error:
-            if self._port or (isinstance(error, GatewayInUse) and not self._can_share):
+            asked = self.listening.port or self.listening.is_remote
+            if asked or (isinstance(error, GatewayInUse) and not self._can_share):
                 raise
             log.warning("not reachable from other terminals: %s", error)
             return

@@ -46,12 +46,13 @@ INTERNAL = "something went wrong inside the gateway; its log says what"
 log = logging.getLogger(__name__)
 
 
-def make_app(house: House, tokens: Tokens, mcp: ASGIApp) -> ASGIApp:
+def make_app(house: House, tokens: Tokens, mcp: ASGIApp, names: frozenset[str]) -> ASGIApp:
+    """`names`: what a request may call this gateway."""
     replays = Replays(house)
     routes = [Route(one.path, _endpoint(one, house, replays), methods=[one.method]) for one in ENTRIES]
     app = Starlette(routes=[*routes, Route(MCP, mcp)], exception_handlers={HTTPException: _no_such_path})
     app.router.redirect_slashes = False
-    return Guard(app, tokens, house.gateway.visits)
+    return Guard(app, tokens, house.gateway.visits, names)
 
 
 def _endpoint(entry: Entry, house: House, replays: Replays) -> Callable[[Request], Awaitable[Response]]:

@@ -25,7 +25,6 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from clutch.core.authority import OperatorCaller
 from clutch.gateway.leaving import Visits
-from clutch.surfaces.address import LOOPBACK
 from clutch.surfaces.http.tokens import Tokens
 from clutch.surfaces.problems import Problem
 
@@ -44,17 +43,17 @@ def cookie_name(headers: Mapping[str, str]) -> str:
 
 
 class Guard:
-    """`tokens` says who holds which token, each time it is asked."""
+    """`tokens` says who holds which token, each time it is asked. `names`: what a request may call this gateway."""
 
-    def __init__(self, app: ASGIApp, tokens: Tokens, visits: Visits) -> None:
-        self._app, self._tokens, self._visits = app, tokens, visits
+    def __init__(self, app: ASGIApp, tokens: Tokens, visits: Visits, names: frozenset[str]) -> None:
+        self._app, self._tokens, self._visits, self._names = app, tokens, visits, names
         self._failures: deque[float] = deque(maxlen=FAILURES_MAX)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         assert scope["type"] == "http", "there is no lifespan and no WebSocket here"
         try:
             headers = Headers(scope=scope)
-            _check_host(headers)
+            _check_host(headers, self._names)
             _check_page(headers)
             _check_address(scope)
             # A target may hold a slash; it is told from ours as long as nothing is decoded.
@@ -118,10 +117,12 @@ class Guard:
         )
 
 
-def _check_host(headers: Headers) -> None:
+def _check_host(headers: Headers, names: frozenset[str]) -> None:
     named = _HOST.fullmatch(headers.get("host", "").lower())
-    if named is None or named[1].strip("[]") not in LOOPBACK:
-        raise Problem("wrong_host", "this gateway answers to 127.0.0.1 and localhost only")
+    if named is None or named[1].strip("[]") not in names:
+        raise Problem(
+            "wrong_host", "this gateway answers to 127.0.0.1, localhost and what gateway.allowedHosts names"
+        )
 
 
 def _check_page(headers: Headers) -> None:

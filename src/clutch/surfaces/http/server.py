@@ -64,15 +64,15 @@ class PromptProtocol(H11Protocol):
             self.transport.abort()
 
 
-async def answer(gateway: Gateway, home: Path, listener: socket.socket) -> None:
+async def answer(gateway: Gateway, home: Path, names: frozenset[str], sockets: list[socket.socket]) -> None:
     """Until it is cancelled."""
     tokens = Tokens(home, gateway.kit.policy.serving)
     house = House(gateway, Feed(gateway), asyncio.Event(), tokens.browsers, named_state(home))
     mcp = Mount(house)
-    server = Server(_config(make_app(house, tokens, mcp)))
+    server = Server(_config(make_app(house, tokens, mcp, names)))
     server.config.load()
     server.lifespan = server.config.lifespan_class(server.config)
-    await server.startup(sockets=[listener])
+    await server.startup(sockets=sockets)
     try:
         async with asyncio.TaskGroup() as group:
             group.create_task(house.feed.run())
@@ -81,7 +81,7 @@ async def answer(gateway: Gateway, home: Path, listener: socket.socket) -> None:
     finally:
         house.closing.set()  # whoever waits or watches is answered now
         house.feed.wake()
-        await _stop(server, listener)
+        await _stop(server, sockets)
 
 
 def _config(app: ASGIApp) -> Config:
@@ -100,10 +100,10 @@ def _config(app: ASGIApp) -> Config:
     )
 
 
-async def _stop(server: Server, listener: socket.socket) -> None:
+async def _stop(server: Server, sockets: list[socket.socket]) -> None:
     """uvicorn's own way has pauses in it that nobody needs when nobody is connected."""
     if server.server_state.connections:
-        await server.shutdown(sockets=[listener])
+        await server.shutdown(sockets=sockets)
     else:
         for one in server.servers:
             one.close()

@@ -24,7 +24,7 @@ from mcp_types import Tool as Offered
 
 from clutch import __version__
 from clutch.core import keys
-from clutch.errors import ClutchError, InvalidInput, NoGateway
+from clutch.errors import ClutchError, InvalidInput
 from clutch.surfaces.client import Declined
 from clutch.surfaces.mcp.tools import TOOLS, WAIT_S, WAIT_S_MAX, Tool
 from clutch.surfaces.problems import problem_of
@@ -155,8 +155,6 @@ def _error(error: ClutchError) -> Mapping[str, Any]:
     match error:
         case Declined():
             return error.said
-        case NoGateway():
-            return {"code": "unavailable", "message": str(error), "remedy": error.remedy or "clutch serve"}
         case _:
             said: Mapping[str, Any] = problem_of(error).to_json()["error"]
             return said

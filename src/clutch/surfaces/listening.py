@@ -1,0 +1,118 @@
+"""Where a gateway listens, and who has to agree before anybody outside of this machine can knock.
+
+On 127.0.0.1 it always does: that is where commands and programs of this machine find it. Another address takes three
+things that nobody has by accident: a word in the config, the names it is called by there, and a token that was made
+before. Nothing here loads a library.
+"""
+
+from __future__ import annotations
+
+import re
+import socket
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, replace
+from ipaddress import ip_address
+from pathlib import Path
+
+from clutch.core.checks import check, require
+from clutch.core.shown import typed
+from clutch.errors import InvalidInput
+from clutch.surfaces.address import LOOPBACK, TOKEN_FILE, named_state, read_token
+
+HERE = "127.0.0.1"
+BACKLOG = 128
+PORT_MAX = 65535
+_NAME = re.compile(r"[a-z0-9.:-]{1,253}", re.ASCII)
+
+
+@dataclass(frozen=True, slots=True)
+class Listening:
+    """`gateway.*`, as far as it is about the socket."""
+
+    host: str = HERE  #: an address of this machine, 0.0.0.0 = all; beyond loopback see allowRemote
+    port: int = 0  #: of the gateway; 0 = any free one
+    #: other machines may knock, unencrypted: a network you trust, or a proxy with TLS before it
+    allow_remote: bool = False
+    allowed_hosts: frozenset[str] = frozenset()  #: what it may be called by, beside the names of loopback
+
+    def __post_init__(self) -> None:
+        check(self)
+        require("Listening.port", f"must be between 0 and {PORT_MAX}", is_kept=self.port <= PORT_MAX)
+        try:
+            ip_address(self.host)
+        except ValueError as error:
+            rule = "must be an address such as 127.0.0.1 or 0.0.0.0, not a name"
+            raise InvalidInput("Listening.host", rule) from error
+        for name in self.allowed_hosts:
+            rule = "each is a name or an address in small letters, without a port and without *"
+            require("Listening.allowed_hosts", rule, is_kept=bool(_NAME.fullmatch(name)))
+
+    def at(self, host: str | None, port: int | None) -> Listening:
+        """None: as it is."""
+        return replace(
+            self, host=self.host if host is None else host, port=self.port if port is None else port
+        )
+
+    @property
+    def is_remote(self) -> bool:
+        return not ip_address(self.host).is_loopback
+
+    @property
+    def names(self) -> frozenset[str]:
+        """What a request may call this gateway."""
+        return LOOPBACK | self.allowed_hosts if self.is_remote else LOOPBACK
+
+    def check_agreed(self, home: Path) -> None:
+        """Raises InvalidInput naming what is missing, UnsafeStateDirectory."""
+        if not self.is_remote:
+            return
+        if not self.allow_remote:
+            rule = "can be reached from other machines; if that is meant, say gateway.allowRemote: true in the config"
+            raise InvalidInput("gateway.host", f"{self.host} {rule}")
+        if not self.allowed_hosts:
+            rule = 'must name what it is called by there, for example ["clutch.example.org"]'
+            raise InvalidInput("gateway.allowedHosts", rule)
+        if not _has_token(home):
+            makes = typed("token", "--rotate", state=named_state(home))
+            raise InvalidInput(
+                "gateway.host", f"{self.host} wants a token that is there already: `{makes}` makes one"
+            )
+
+
+def _has_token(home: Path) -> bool:
+    try:
+        return bool(read_token(home / TOKEN_FILE))
+    except FileNotFoundError:
+        return False
+
+
+@contextmanager
+def listeners(where: Listening) -> Iterator[list[socket.socket]]:
+    """On all of them with the same port, 127.0.0.1 among them. Raises InvalidInput."""
+    with ExitStack() as stack:
+        wanted = ip_address(where.host)
+        hosts = [where.host] if wanted.is_unspecified or where.host == HERE else [HERE, where.host]
+        opened: list[socket.socket] = []
+        for host in hosts:
+            port = opened[0].getsockname()[1] if opened else where.port
+            opened.append(stack.enter_context(_bound(host, port)))
+        yield opened
+
+
+def _bound(host: str, port: int) -> socket.socket:
+    is_six = ip_address(host).version == 6
+    listener = socket.socket(socket.AF_INET6 if is_six else socket.AF_INET, socket.SOCK_STREAM)
+    try:
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        if is_six:
+            listener.setsockopt(
+                socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, host != "::"
+            )  # "::" is 127.0.0.1, too
+        listener.setblocking(False)
+        listener.bind((host, port))
+        listener.listen(BACKLOG)
+    except OSError as error:
+        listener.close()
+        raise InvalidInput("port", f"{host}:{port} cannot be listened on: {error.strerror}") from error
+    return listener

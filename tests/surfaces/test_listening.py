@@ -1,0 +1,76 @@
+"""Beyond loopback: three things have to be said before, each refusal names its remedy, and the guard stays the same."""
+
+from __future__ import annotations
+
+import http.client
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from clutch import InvalidInput
+from clutch.surfaces.address import rotate_token
+from clutch.surfaces.listening import Listening, listeners
+from tests.surfaces.served import served
+
+EVERYWHERE = "0.0.0.0"  # noqa: S104 (what is refused)
+
+
+@pytest.mark.parametrize(
+    ("agreed", "said"),
+    [
+        ({}, "gateway.host: 0.0.0.0 can be reached .* gateway.allowRemote: true"),
+        ({"allow_remote": True}, "gateway.allowedHosts: must name"),
+        (
+            {"allow_remote": True, "allowed_hosts": frozenset({"lan.test"})},
+            "clutch token --rotate .*makes one",
+        ),
+    ],
+)
+def test_s1_nobody_beyond_loopback_is_let_in_by_accident(
+    tmp_path: Path, agreed: dict[str, Any], said: str
+) -> None:
+    with pytest.raises(InvalidInput, match=said):
+        Listening(EVERYWHERE, **agreed).check_agreed(tmp_path)
+    Listening("127.0.0.2", **agreed).check_agreed(tmp_path)
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [{"host": "localhost"}, {"host": "*"}, {"port": 65536}, {"allowed_hosts": frozenset({"*"})}],
+)
+def test_what_is_no_address_and_no_name_is_refused_where_it_is_said(wrong: dict[str, Any]) -> None:
+    with pytest.raises(InvalidInput, match="Listening"):
+        Listening(**wrong)
+
+
+def test_s1_another_machine_needs_an_allowed_name_and_the_token(tmp_path: Path) -> None:
+    """127.0.0.2 stands for another address of this machine: nobody listens there by default."""
+    home, config = tmp_path / "state", tmp_path / "clutch.json"
+    home.mkdir(0o700)
+    config.write_text('{gateway: {allowRemote: true, allowedHosts: ["lan.test"]}}')
+    with pytest.raises(InvalidInput, match="token"), served(home, host=EVERYWHERE, config=config):
+        pass
+    rotate_token(home)
+    with served(home, host=EVERYWHERE, config=config) as door:
+
+        def asked(host: str, token: str | None) -> int:
+            line = http.client.HTTPConnection("127.0.0.2", door.port, timeout=20)
+            with closing(line):
+                line.request("GET", "/v1/health", headers={"Host": host, "Authorization": f"Bearer {token}"})
+                return line.getresponse().status
+
+        assert asked("lan.test", door.token) == 200
+        assert asked("lan.test", "guessed") == 401
+        assert asked("evil.test", door.token) == 421
+        assert door.client.get("/v1/health")["status"] == "ok", "who is on this machine finds it as always"
+
+
+def test_an_address_of_its_own_is_listened_on_beside_the_one_where_commands_look() -> None:
+    with listeners(Listening("127.0.0.3")) as sockets:
+        places = [one.getsockname() for one in sockets]
+    assert [host for host, _ in places] == ["127.0.0.1", "127.0.0.3"]
+    assert len({port for _, port in places}) == 1
+    with listeners(Listening("::")) as (everywhere,):
+        assert everywhere.getsockname()[0] == "::"
