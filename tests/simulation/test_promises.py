@@ -158,6 +158,20 @@ def test_an_open_question_without_a_run_that_waits_for_it_is_seen(bench: Bench) 
     assert "N31" in bench.write("UPDATE sessions SET due = due + 1")
 
 
+CUT = """INSERT INTO messages VALUES(2, 1, 1, 'answer', '{"stop": "length"}', 0)"""
+
+
+@pytest.mark.parametrize("order", [("words", "ends"), ("ends", "words")])
+def test_a_cut_answer_is_no_success_and_one_that_came_after_the_end_is_nobodys(
+    bench: Bench, order: tuple[str, str]
+) -> None:
+    steps = {"words": CUT, "ends": "UPDATE tasks SET outcome = 'ok'"}
+    bench.run(_write, "UPDATE sessions SET head = 1 WHERE id = 2")
+    accused = [name for step in order for name in bench.write(steps[step])]
+    accused += bench.write("UPDATE tasks SET delivery_reason = 'told'")
+    assert ("N9" in accused) is (order[0] == "words")
+
+
 UNDO = "DELETE FROM {} WHERE id = 2"
 
 

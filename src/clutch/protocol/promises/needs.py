@@ -13,7 +13,6 @@ from clutch.protocol.promises.invariants import Query, Scope
 
 _LETTER: Final = "i.task_id = t.id AND i.kind = 'announce' AND i.generation = t.generation"
 _SAID: Final = "JSON_EXTRACT(m.body, '$.text')"
-_OF_THIS_GENERATION: Final = "JOIN runs r ON r.id = m.run_id AND r.generation = t.generation"
 _TOKENS: Final = "('NO_REPLY', 'ANNOUNCE_SKIP', 'REPLY_SKIP', 'HEARTBEAT_OK')"
 
 
@@ -65,13 +64,9 @@ NEEDS: Final[tuple[Query, ...]] = (
     Query(
         "N9",
         Scope.MOVE,
-        "a failure has a cause, and an answer that was cut is one",
-        "SELECT t.id, t.outcome || ': ' || COALESCE(t.error, 'no cause') FROM tasks t"  # noqa: S608
-        " LEFT JOIN sessions s ON s.id = t.id WHERE t.id {touched}"
-        " AND ((t.outcome IN ('error', 'lost', 'killed') AND COALESCE(t.error, '') = '')"
-        f" OR (t.outcome = 'ok' AND EXISTS (SELECT 1 FROM messages m {_OF_THIS_GENERATION}"
-        " WHERE m.session_id = t.id AND m.seq = s.head AND m.kind = 'answer'"
-        " AND JSON_EXTRACT(m.body, '$.stop') = 'length')))",
+        "a failure has a cause",
+        "SELECT t.id, t.outcome || ': no cause' FROM tasks t WHERE t.id {touched}"
+        " AND t.outcome IN ('error', 'lost', 'killed') AND COALESCE(t.error, '') = ''",
     ),
     Query(
         "N11",

@@ -29,6 +29,15 @@ MOVES: Final[tuple[Query, ...]] = (
         " AND b.outcome IS NOT NULL AND COALESCE(b.result_sha, '') <> COALESCE(t.result_sha, '')",
     ),
     Query(
+        "N9",
+        Scope.MOVE,
+        "an answer that was cut is no success",  # what is said in its thread later is another story
+        "SELECT t.id, 'is ok, and its last answer was cut' FROM tasks t JOIN was.tasks b ON b.id = t.id"
+        " JOIN sessions s ON s.id = t.id JOIN messages m ON m.session_id = t.id AND m.seq = s.head"
+        " WHERE t.id {touched} AND t.outcome = 'ok' AND b.outcome IS NULL AND m.kind = 'answer'"
+        " AND JSON_EXTRACT(m.body, '$.stop') = 'length'",
+    ),
+    Query(
         "T13",
         Scope.MOVE,
         "an attempt is counted when telling failed, and waiting costs none",
