@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
 from clutch.protocol import letters
+from clutch.testing.mutants import planting
 from clutch.testing.mutants.planting import (
     Found,
     Mutant,
@@ -46,7 +48,7 @@ def test_the_target_of_every_mutant_exists_and_is_called_as_the_mutant_thinks(na
 
 
 def test_there_are_enough_mutants_and_each_says_who_must_find_it() -> None:
-    assert len(mutants()) >= 24
+    assert len(mutants()) >= 80
     assert all(mutant.expected and mutant.expected <= all_names() for mutant in mutants().values())
 
 
@@ -67,6 +69,24 @@ def test_a_mutant_without_a_bug_is_not_found() -> None:
         "nothing is changed",
     )
     assert isinstance(hunt(harmless, 0.01), NotFound)
+
+
+def test_a_mutant_that_breaks_by_an_exception_is_not_found_whatever_follows_from_it() -> None:
+    def breaks(post: Any) -> tuple[Any, ...]:
+        del post
+        return (lambda now, session_id, idem, kind, body, route="": 1 / 0,)
+
+    broken = replace(mutants()["words_lost"], expected=frozenset(all_names()), worlds=("busy",), plant=breaks)
+    ended = hunt(broken, 0.01)
+    assert isinstance(ended, NotFound)
+    assert "ZeroDivisionError" in ended.why
+
+
+def test_a_world_that_fails_by_itself_finds_no_mutant(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(planting, "_is_sound", lambda seed, world: False)
+    ended = hunt(mutants()["children_not_counted"], 5.0)
+    assert isinstance(ended, NotFound)
+    assert "without it, too" in ended.why
 
 
 def test_a_bug_is_gone_after_the_hunt() -> None:

@@ -78,7 +78,7 @@ def _hold_stays(begin: Any) -> tuple[Any, ...]:
 
     def hear(sql: str, parameters: Any, rows: Sequence[Row]) -> Sequence[Row]:
         del parameters
-        if "FROM sessions WHERE id = ?" in sql and rows:
+        if sql == sessions._LOCK and rows:
             held[:] = [SessionRow(*rows[0]).hold]
         return rows
 

@@ -83,6 +83,41 @@ def _read_before_the_end(change: Change, court: Court) -> Iterator[str]:
             yield f"task {after.id} has ended and left words unread"
 
 
+@promises(
+    "N22", frozenset({"hand_over"}), "what is given back in good order is free, goes on, and has not failed"
+)
+def _given_back_whole(change: Change, court: Court) -> Iterator[str]:
+    for made in change.made:
+        before, after = (
+            change.sessions.get(made.args[1], (None, None)) if made.name == "hand_over" else (None, None)
+        )
+        if before is None or after is None:
+            continue
+        parked = "SELECT COUNT(*) FROM runs WHERE id = ? AND ended_at IS NULL AND parked_until IS NOT NULL"
+        has_run = before.run_id is None or (
+            after.run_id == before.run_id and court.count(parked, before.run_id)
+        )
+        if after.owner is not None or not has_run:
+            yield f"session {after.id} has owner {after.owner} and run {after.run_id}"
+        was, task = change.tasks.get(after.id, (None, None))
+        if was is not None and task is not None and was.outcome != task.outcome:
+            yield f"task {after.id} became {task.outcome}"
+
+
+@promises("N19", frozenset({"halt"}), "a halt ends one turn, and whoever works below goes on")
+def _only_the_turn(change: Change, court: Court) -> Iterator[str]:
+    del court
+    for made in change.made:
+        if made.name != "halt" or not made.value:
+            continue
+        _, session = change.sessions[made.args[1]]
+        if session.owner is not None or session.run_id is not None:
+            yield f"session {session.id} was halted and goes on"
+        ended = [task.id for was, task in change.tasks.values() if was and was.outcome != task.outcome]
+        if ended:
+            yield f"session {session.id} was halted, and with it {ended}"
+
+
 @promises("N19", frozenset({"stop"}), "after a stop nobody below works")
 def _all_below_is_stopped(change: Change, court: Court) -> Iterator[str]:
     for made in change.made:

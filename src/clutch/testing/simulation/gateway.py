@@ -305,9 +305,11 @@ class Gateway:
 
     async def stop(self) -> None:
         """SIGTERM, then a new start."""
-        life = self.life
+        life, began, hurt = self.life, self.world.loop.time(), self.world.dice.counted.total()
         await self.worker.stop()
         if self.life == life:
+            took_s = self.world.loop.time() - max(began, self.frozen_until)
+            self.world.witness.stopped(self, took_s, hurt != self.world.dice.counted.total())
             await asyncio.wait([self.main])
 
     def freeze(self, seconds: float) -> None:

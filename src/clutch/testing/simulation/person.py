@@ -1,4 +1,4 @@
-"""The person of a simulated world: writes, kills, steers, pauses, decides, answers, tries again, goes, comes back.
+"""The person of a simulated world: writes, halts, kills, steers, pauses, decides, answers, goes, comes back.
 
 Every wish goes through some gateway. One that dies or loses its store on the way is asked again, elsewhere,
 with the same key: what was done already must be found, not done twice.
@@ -40,6 +40,7 @@ VERBS: Final[Mapping[str, int]] = MappingProxyType(
         "steer": 7,
         "send": 6,
         "stop": 1,
+        "halt": 3,
         "remove": 2,
         "pause": 3,
         "resume": 3,
@@ -253,6 +254,14 @@ class Person:
         self._world.witness.closed.add(session_id)
         report = await self.surely(None, control.stop, self._world.policy, session_id, "enough", "person")
         return report.own_run or bool(report.stopped)
+
+    async def _halt(self) -> bool:
+        """Only its turn, rather while there is one: what it has read is over, what it has not is read later."""
+        busy = self._world.disk.query("SELECT id FROM sessions WHERE is_task = 0 AND owner > 0 ORDER BY id")
+        session_id = self._rng.choice(busy)[0] if busy else self._rng.choice(self.mains)
+        self._world.witness.halted.add(session_id)
+        done: bool = await self.surely(None, control.halt, self._world.policy, session_id, "person")
+        return done
 
     async def _remove(self) -> bool:
         """As the verb does it, the row and then the files; and perhaps one thinks better of it meanwhile."""

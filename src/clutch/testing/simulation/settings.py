@@ -43,6 +43,7 @@ class Setting:
     leaves_s: float = (
         0.0  #: between a main session's leaving and coming back; 0 = only when the nemesis says so
     )
+    rolls_s: float = 0.0  #: between two processes that are stopped in good order; 0 = only by the nemesis
     tidies_s: float = 0.0  #: between two times that something is thrown away, or wanted after all; 0 = seldom
     provider: float = 1.0  #: how much sicker than usual
     is_lockstep: bool = False
@@ -73,6 +74,14 @@ SETTINGS: Final[Mapping[str, Setting]] = MappingProxyType(
                 severity=2.0,
                 nemesis_s=8.0,
                 meddle_s=1.5,
+            ),
+            Setting(
+                "upgrade",
+                "processes are stopped in good order, one after the other, whatever they are doing",
+                rolls_s=2.0,
+                severity=0.5,
+                provider=4.0,
+                nemesis_s=10.0,
             ),
             Setting("tidy", "what is over is thrown away, and wanted after all", tidies_s=0.5, gateways=2),
             Setting("sick", "a provider that fails all the time", provider=6.0, severity=0.7, gateways=2),

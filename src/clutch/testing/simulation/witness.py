@@ -29,6 +29,7 @@ PROMISES: Final[Mapping[str, str]] = MappingProxyType(
         "constraint": "no transaction is held up only by the tables themselves",
         "N1": "what was accepted exists, under the number that was told",
         "N12": "a person's words are read once",
+        "T8": "a process that is asked to stop does so in time, and keeps nothing",
         "N22": "a model is asked about what is on disk, and not again about what it has answered",
         "N23": "a tool that must not run twice does not",
         "T10": "the timeline reduces to the row",
@@ -39,6 +40,8 @@ PROMISES: Final[Mapping[str, str]] = MappingProxyType(
     }
 )
 
+
+STOPS_WITHIN_S: Final = 2.0  #: beyond the time that turns are given: for a tool that is cut, and a slow store
 
 _BOOKED: Final = (
     "SELECT COUNT(u.call_no), COALESCE(MAX(u.state = 0 AND u.call_no = (SELECT MAX(n.call_no) FROM usage n"
@@ -67,6 +70,7 @@ class Witness:
         self._asked: Counter[int] = Counter()
         self._approved: set[int] = set()
         self.closed: set[int] = set()  #: sessions whose person went away at some time
+        self.halted: set[int] = set()  #: sessions whose turn a person has stopped at some time
 
     def _judge(self, invariant: str, wrong: str | None) -> None:
         self.evaluations[invariant] += 1
@@ -104,6 +108,13 @@ class Witness:
         if is_current and not (is_open and is_reserved):
             return f"session {session_id} makes call {rows}, open {is_open}, reserved {is_reserved}"
         return None
+
+    def stopped(self, gateway: Gateway, took_s: float, was_hurt: bool) -> None:
+        """In good order. `was_hurt`: something went wrong meanwhile, so others may have to free what it had."""
+        kept = self._disk.query("SELECT id FROM sessions WHERE owner = ?", gateway.worker.id)
+        is_late = took_s > gateway.world.policy.work.stop_s + STOPS_WITHIN_S
+        is_wrong = is_late or (kept and not was_hurt)
+        self._judge("T8", f"{gateway.name} took {took_s:.1f} s and keeps {kept}" if is_wrong else None)
 
     def decided(self, question_id: int, decision: Decision) -> None:
         """A person is about to say so."""
@@ -199,6 +210,8 @@ class Witness:
         read = sum(json.loads(body)["text"] == text for (body,) in bodies)
         match rows:
             case [(1,)] if read == 1:
+                return None
+            case [(3,)] if read == 1 and session_id in self.halted:
                 return None
             case [(3,)] if read <= 1 and session_id in self.closed:
                 return None

@@ -78,6 +78,7 @@ class World:
         self.gateways = [Gateway(self, number) for number in range(1, setting.gateways + 1)]
         self.person = Person(self)
         self._ended = asyncio.Event()
+        self._refused: set[str] = set()
         self._unknown_before: set[tuple[int, ...]] = set()
 
     # ---- what the others need ------------------------------------------------------------------------
@@ -101,13 +102,17 @@ class World:
 
     def broke(self, error: Exception, where: str) -> None:
         """A transaction raised what no caller can expect. Somebody may log that and go on; here it is seen."""
-        if isinstance(error, ConstraintViolated | StoreRefused) and not self.is_mutant:
-            self.violated("constraint", f"{where}: {error}")
+        if isinstance(error, ConstraintViolated | StoreRefused):
+            self._refused.add(f"internal error: {error}"[:500])
+            if not self.is_mutant:
+                self.violated("constraint", f"{where}: {error}")
         elif not isinstance(error, ClutchError):
             self.failed(error, where)
 
     def _broken_turn(self, error: str) -> None:
-        self.raised.append(error)
+        """What the tables refused is no exception of the product: they are a part of it."""
+        if error not in self._refused:
+            self.raised.append(error)
         if not self.is_mutant:
             self.violated("no-crash", error)
 
@@ -183,6 +188,8 @@ class World:
         if setting.meddle_s:
             doing.append(self.person.meddle(setting.meddle_s))
             doing.append(self.person.help_out(4 * setting.meddle_s))
+        if setting.rolls_s:
+            doing.append(self._roll(setting.rolls_s))
         if setting.tidies_s:
             doing.append(self.person.tidy(setting.tidies_s))
         if setting.leaves_s:
@@ -208,6 +215,11 @@ class World:
         while True:
             await asyncio.sleep(self.rng.expovariate(1 / pause_s))
             await self._visit(self.dice.visit())
+
+    async def _roll(self, pause_s: float) -> None:
+        while True:
+            await asyncio.sleep(self.rng.expovariate(1 / pause_s))
+            await self._visit(Fault.ORDERLY_RESTART)
 
     async def _visit(self, fault: Fault) -> None:
         victim = self.rng.choice(self.gateways)
