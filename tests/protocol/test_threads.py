@@ -9,7 +9,7 @@ import pytest
 from clutch.core.admission import Mode
 from clutch.core.messages import Input
 from clutch.core.model import Phase, Route
-from clutch.errors import NotFound
+from clutch.errors import IdempotencyConflict, NotFound
 from clutch.protocol import bindings, control, preparing, threads
 from clutch.protocol.bindings import ThreadTaken
 from tests.protocol.world import World
@@ -29,8 +29,8 @@ async def bound(
     return child
 
 
-async def say(world: World, text: str, thread: str = "7") -> int:
-    known = (world.policy, "web", "bot", thread, world.key("heard"), text)
+async def say(world: World, text: str, thread: str = "7", key: str | None = None) -> int:
+    known = (world.policy, "web", "bot", thread, key or world.key("heard"), text)
     return await world.door.alone(threads.heard, *known)
 
 
@@ -226,3 +226,16 @@ async def test_a_turn_in_the_thread_that_fails_says_so_there(world: World, talke
     await (await world.start(talker)).fail("no model", is_final=True)
     assert [body for _, _, body in await posted(world)][-1] == "(this turn failed: no model)"
     assert (await world.task(talker)).phase is Phase.COMPLETED
+
+
+async def test_other_words_under_a_used_key_are_refused_and_the_same_are_heard_once(
+    world: World, main: int, talker: int
+) -> None:
+    await world.door.alone(threads.focus, world.policy, main, Route("web", "bot", None, "8"))
+    for session, thread in ((talker, "7"), (main, "8")):
+        for _ in range(2):
+            assert await say(world, "go on", thread, f"k{thread}") == session
+        with pytest.raises(IdempotencyConflict):
+            await say(world, "stop", thread, f"k{thread}")
+        heard = await world.rows("SELECT body FROM inbox WHERE idem = ?", f"k{thread}")
+        assert [body for (body,) in heard] == ["go on"]

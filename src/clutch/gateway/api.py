@@ -239,7 +239,8 @@ class Api(Opened):
         account: str = "",
         idempotency_key: str | None = None,
     ) -> None:
-        """Somebody wrote in a thread that belongs to a child: it reads it. Raises NotFound when it belongs to none.
+        """Somebody wrote in a thread that belongs to a child: it reads it. Raises NotFound when it belongs to none,
+        IdempotencyConflict for other words under a key that this thread has used.
 
         A slash command is carried out instead and answered in the thread."""
         await self.here.heard(channel, thread, text, account, idempotency_key)

@@ -90,8 +90,11 @@ class Gateway(Tasks):
         kit = self.kit
         check_key(key)
         check_text("text", text, kit.policy.limits.task_bytes_max)
-        letter = f"thread:{key or kit.ids.uuid4()}"
+        # A key belongs to its thread: programs there number their messages by themselves.
+        letter = f"thread:{channel}:{account}:{thread}:{key or kit.ids.uuid4()}"
         if is_command(text):
+            if await kit.door.read(inbox.is_said, letter):
+                raise IdempotencyConflict()
             route = Route(channel, account or None, None, thread)
             said, here = await run_in_thread(self, text, route, letter), await self._number(MAIN_SESSION)
             return await self._tx(here, outbox.post, here, f"command:{letter}", routes.to_text(route), said)

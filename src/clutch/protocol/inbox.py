@@ -30,12 +30,18 @@ def say(
 def say_once(now: float, policy: Policy, session_id: int, idem: str, body: str, route: str) -> Tx[None]:
     """A person's words. Raises IdempotencyConflict when this key had other words, or a command."""
     yield from say(now, policy, session_id, idem, LetterKind.USER, body, route)
-    others = yield (
-        "SELECT 1 FROM inbox WHERE idem = ? AND body <> ? UNION ALL SELECT 1 FROM outbox WHERE idem = ?",
-        (idem, body, f"command:{idem}"),
-    )
-    if others:
+    yield from is_known(idem, body)
+    if (yield "SELECT 1 FROM outbox WHERE idem = ?", (f"command:{idem}",)):
         raise IdempotencyConflict()
+
+
+def is_known(idem: str, body: str) -> Tx[bool]:
+    """Whether this was written before. Raises IdempotencyConflict for other words under its key: neither of the two
+    may be lost without a word."""
+    rows = yield "SELECT body FROM inbox WHERE idem = ?", (idem,)
+    if rows and rows[0][0] != body:
+        raise IdempotencyConflict()
+    return bool(rows)
 
 
 def is_said(now: float, idem: str) -> Tx[bool]:

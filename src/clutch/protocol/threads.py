@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from clutch.core import events as ev
-from clutch.core.model import LetterKind, Route
+from clutch.core.model import Route
 from clutch.core.policy import Policy
 from clutch.errors import NotFound
 from clutch.protocol import bindings, control, inbox, sessions, tasks
@@ -15,7 +15,8 @@ UNFOCUSED = "unfocused"
 def heard(
     now: float, policy: Policy, channel: str, account: str, thread: str, idem: str, text: str
 ) -> Tx[int]:
-    """Somebody wrote in a thread. The session it belongs to; raises NotFound when it belongs to none."""
+    """Somebody wrote in a thread. The session it belongs to. Raises NotFound when it belongs to none,
+    IdempotencyConflict for other words under a key that was used."""
     session_id = yield from bindings.session_of(now, channel, account, thread)
     session = None if session_id is None else (yield from sessions.lock(session_id))
     if session is None or session.closed:
@@ -27,7 +28,7 @@ def heard(
     if session.is_task:
         yield from control.send(now, policy, session.id, idem, text, f"thread {channel}:{thread}")
     else:
-        yield from inbox.say(now, policy, session.id, idem, LetterKind.USER, text)
+        yield from inbox.say_once(now, policy, session.id, idem, text, "")
     return int(session.id)
 
 

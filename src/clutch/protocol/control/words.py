@@ -39,7 +39,7 @@ def steer(now: float, policy: Policy, task_id: int, idem: str, text: str, actor:
     """A new instruction supersedes what runs; same task, same session, a new generation."""
     requester, words = yield from lock_above(task_id)
     session, task = yield from locked(task_id)
-    if (yield "SELECT 1 FROM inbox WHERE idem = ?", (idem,)):
+    if (yield from inbox.is_known(idem, text)):
         return Steered(task)
     announce = letters.announce_key(session.key, task.generation)
     rows = yield "SELECT taken_seq FROM inbox WHERE idem = ? AND state = 0", (announce,)
@@ -84,7 +84,7 @@ def send(now: float, policy: Policy, session_id: int, idem: str, text: str, acto
     session = yield from sessions.lock(session_id)
     if session is None:
         raise NotFound(f"there is no session {session_id}")
-    if (yield "SELECT 1 FROM inbox WHERE idem = ?", (idem,)):
+    if (yield from inbox.is_known(idem, text)):
         return
     if session.is_task:
         task = yield from tasks.load_one(session_id)
