@@ -16,7 +16,7 @@ import pytest
 from openai import OpenAI
 from openai.types.chat import ChatCompletionMessageParam
 
-from clutch.core.messages import Answer, Call, Input
+from clutch.core.messages import Answer, Call, Input, Usage
 from clutch.ports import Delta, DeltaKind, ModelRequest, OnDelta
 from tests.surfaces.served import FAST, PATIENCE_S, Served, served
 
@@ -51,7 +51,7 @@ class Agent:
 def _streamed(text: str, on_delta: OnDelta) -> Answer:
     for word in text.split(" "):
         on_delta(Delta(DeltaKind.TEXT, f"{word} "))
-    return Answer(text, model="agent")
+    return Answer(text, usage=Usage(input=10, output=3, cache_read=4), model="agent")
 
 
 @pytest.fixture(scope="module")
@@ -92,6 +92,21 @@ def test_the_last_message_is_said_and_the_session_remembers_the_others(client: O
     ]
     assert first.choices[0].finish_reason == "stop"
     assert first.id != second.id
+    for one in (first, second):
+        assert one.usage is not None
+        assert (one.usage.prompt_tokens, one.usage.completion_tokens, one.usage.total_tokens) == (10, 3, 13)
+        assert one.usage.prompt_tokens_details is not None
+        assert one.usage.prompt_tokens_details.cached_tokens == 4
+
+
+def test_a_stream_says_what_was_used_in_a_last_piece_if_that_is_wanted(client: OpenAI) -> None:
+    *pieces, last = client.chat.completions.create(
+        model="main", messages=words("one"), user="una", stream=True, stream_options={"include_usage": True}
+    )
+    assert last.choices == []
+    assert last.usage is not None
+    assert last.usage.total_tokens == 13
+    assert pieces[-1].choices[0].finish_reason == "stop"
 
 
 def test_words_come_as_they_are_said_and_none_twice(client: OpenAI) -> None:
@@ -107,6 +122,8 @@ def test_words_come_as_they_are_said_and_none_twice(client: OpenAI) -> None:
 def test_a_command_is_answered_like_words(client: OpenAI) -> None:
     said = client.chat.completions.create(model="main", messages=words("/subagents list"), user="cyd")
     assert said.choices[0].message.content == "No subagents."
+    assert said.usage is not None
+    assert said.usage.total_tokens == 0, "no model was asked"
 
 
 @pytest.mark.parametrize(("first", "second"), [("one", "two"), ("one", "/agents"), ("/agents", "one")])

@@ -14,7 +14,7 @@ from clutch.engine.kit import Kit
 from clutch.errors import Draining
 from clutch.gateway.tasks import CHANNEL
 from clutch.protocol import needs_you, outbox, queries, sending
-from clutch.protocol.outbox import AtCounter
+from clutch.protocol.outbox import AtCounter, Spent
 
 PAUSE_S = 0.05  # between two looks: under load every commit is a change
 STOPPING = "the gateway stops, and the agent goes on with the next one; ask again with the same key"
@@ -53,6 +53,11 @@ class Answering:
         if said.parcel_id:
             known = (self.kit.policy, self.number, CHANNEL, said.parcel_id)
             await self.kit.door.alone(sending.hand_out, *known)
+
+    async def spent(self) -> Spent | None:
+        """None: a model was asked, and its provider counts nothing."""
+        found = await self.kit.door.read(outbox.spent_on, self.letter)
+        return None if found.calls and not found.input + found.output else found
 
     async def is_of(self, run_id: int) -> bool:
         """Does this turn answer the message? It reads its letters before it says a word. The store is asked

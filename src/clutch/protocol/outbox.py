@@ -131,6 +131,30 @@ def answer_to(now: float, letter: str) -> Tx[AtCounter | None]:
     return AtCounter(*rows[0]) if rows else None
 
 
+class Spent(NamedTuple):
+    calls: int
+    input: int
+    output: int
+    cache_read: int
+
+
+def spent_on(now: float, letter: str) -> Tx[Spent]:
+    """What the runs that answer this message used of models, up to the one that said the answer; not their children."""
+    said = yield (
+        f"SELECT r.started_at{_ANSWERING} JOIN outbox o ON o.idem = 'reply:' || CAST(r.id AS TEXT)"
+        " WHERE i.idem = ? ORDER BY o.id LIMIT 1",
+        (letter,),
+    )
+    rows = yield (
+        "SELECT COUNT(*), CAST(COALESCE(SUM(u.input), 0) AS {big}), CAST(COALESCE(SUM(u.output), 0) AS {big}),"
+        f" CAST(COALESCE(SUM(u.cache_read), 0) AS {{big}}){_ANSWERING}"
+        " JOIN usage u ON u.session_id = r.session_id AND u.run_id = r.id AND u.state > 0"
+        " WHERE i.idem = ? AND r.started_at <= ?",
+        (letter, said[0][0] if said else now),
+    )
+    return Spent(*rows[0])
+
+
 def answers(now: float, letter: str, run_id: int) -> Tx[bool]:
     """Is this one of the runs that answer this message? One that has not read it yet may be, later."""
     del now

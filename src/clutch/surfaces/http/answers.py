@@ -513,9 +513,21 @@ class Choice(Theirs):
     finish_reason: Literal["stop"]
 
 
+class CachedTokens(Theirs):
+    cached_tokens: int
+
+
+class CompletionUsage(Theirs):
+    prompt_tokens: int
+    completion_tokens: int
+    total_tokens: int
+    prompt_tokens_details: CachedTokens
+
+
 class Completion(Theirs):
     id: str
     object: Literal["chat.completion"]
     created: int
     model: str
     choices: list[Choice]
+    usage: CompletionUsage | None

@@ -14,7 +14,7 @@ import time
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import aclosing
 from dataclasses import dataclass
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, NamedTuple
 
 from pydantic import Field
 from starlette.responses import JSONResponse, Response, StreamingResponse
@@ -25,7 +25,7 @@ from clutch.core.authority import Scope
 from clutch.errors import ClutchError
 from clutch.gateway.answering import Answering
 from clutch.gateway.feed import Watcher
-from clutch.protocol.outbox import AtCounter
+from clutch.protocol.outbox import AtCounter, Spent
 from clutch.surfaces.http import answers
 from clutch.surfaces.http.bodies import Body, Query, checked_body
 from clutch.surfaces.http.late import Late, first
@@ -57,13 +57,18 @@ class Said(Body):
         )
 
 
+class StreamOptions(Body):
+    include_usage: Annotated[bool | None, Field(description="a last piece without choices says it")] = None
+    include_obfuscation: Ignored = None
+
+
 class Completing(Body):
     model: Annotated[str, Field(description="the id of an agent")]
     messages: Annotated[list[dict[str, Any]], Field(min_length=1, max_length=MESSAGES_MAX)]
     user: Annotated[str | None, Field(description="whose talk it is: agent:MODEL:chat:USER")] = None
     stream: bool | None = None
     n: Literal[1] | None = None
-    stream_options: Ignored = None
+    stream_options: StreamOptions | None = None
     temperature: Ignored = None
     top_p: Ignored = None
     max_tokens: Ignored = None
@@ -77,6 +82,11 @@ class Completing(Body):
     store: Ignored = None
 
 
+class Answered(NamedTuple):
+    words: AtCounter
+    usage: dict[str, Any] | None
+
+
 @dataclass(frozen=True, slots=True)
 class Talk:
     """One message under way, and its answer in the form of a completion."""
@@ -85,8 +95,13 @@ class Talk:
     model: str
     answering: Answering
 
-    async def answer(self) -> AtCounter:
-        return await self.answering.answer(self.house.closing)
+    async def answer(self) -> Answered:
+        words = await self.answering.answer(self.house.closing)
+        spent = await self.answering.spent()
+        return Answered(words, None if spent is None else _usage(spent))
+
+    async def heard(self, said: Answered) -> None:
+        await self.answering.heard(said.words)
 
     async def live(self, watcher: Watcher) -> list[tuple[int, str]]:
         """The pieces that have come since, and of which run; an empty one: a tool was called."""
@@ -99,22 +114,35 @@ class Talk:
         ours = {run_id for run_id in {run_id for run_id, _ in came} if await self.answering.is_of(run_id)}
         return [one for one in came if one[0] in ours]
 
-    def form(self, kind: str, **choice: Any) -> dict[str, Any]:
+    def form(self, kind: str, choices: list[dict[str, Any]], **more: Any) -> dict[str, Any]:
         return {
             "id": f"chatcmpl-{hashlib.sha256(self.answering.letter.encode()).hexdigest()[:24]}",
             "object": kind,
             "created": int(time.time()),
             "model": self.model,
-            "choices": [{"index": 0, **choice}],
+            "choices": choices,
+            **more,
         }
 
-    def whole(self, said: AtCounter) -> Response:
-        message = {"role": "assistant", "content": said.body}
-        return JSONResponse(self.form("chat.completion", message=message, finish_reason="stop"))
+    def whole(self, said: Answered) -> Response:
+        message = {"role": "assistant", "content": said.words.body}
+        choice = {"index": 0, "message": message, "finish_reason": "stop"}
+        return JSONResponse(self.form("chat.completion", [choice], usage=said.usage))
 
     def piece(self, finish: str | None = None, **delta: str) -> str:
-        chunk = self.form("chat.completion.chunk", delta=delta, finish_reason=finish)
-        return f"data: {json.dumps(chunk)}\n\n"
+        return self.chunk([{"index": 0, "delta": delta, "finish_reason": finish}])
+
+    def chunk(self, choices: list[dict[str, Any]], **more: Any) -> str:
+        return f"data: {json.dumps(self.form('chat.completion.chunk', choices, **more))}\n\n"
+
+
+def _usage(spent: Spent) -> dict[str, Any]:
+    return {
+        "prompt_tokens": spent.input,
+        "completion_tokens": spent.output,
+        "total_tokens": spent.input + spent.output,
+        "prompt_tokens_details": {"cached_tokens": spent.cache_read},
+    }
 
 
 async def models(ask: Ask[Body, Query]) -> Reply:
@@ -139,14 +167,15 @@ async def completions(ask: Ask[Completing, Query]) -> Response:
 
     if not body.stream:
         talk = await begun()
-        return Late(talk.answer, talk.whole, talk.answering.heard, in_their_words)
-    pieces = _pieces(ask.house, Watcher(task_id=number), begun)
+        return Late(talk.answer, talk.whole, talk.heard, in_their_words)
+    counts = body.stream_options is not None and bool(body.stream_options.include_usage)
+    pieces = _pieces(ask.house, Watcher(task_id=number), begun, counts=counts)
     opening = await anext(pieces)  # what is wrong is said before an answer begins
     return StreamingResponse(_after(opening, pieces), media_type="text/event-stream")
 
 
 async def _pieces(
-    house: House, watcher: Watcher, begun: Callable[[], Awaitable[Talk]]
+    house: House, watcher: Watcher, begun: Callable[[], Awaitable[Talk]], *, counts: bool
 ) -> AsyncGenerator[str, None]:
     """Words as they come, also those between two calls of tools; at the end, what was not told of the answer."""
     told, speaker = "", 0  # since the last call of a tool, by which run
@@ -162,7 +191,7 @@ async def _pieces(
                     goes_on = bool(text) and run_id == speaker
                     yield talk.piece(content=text if goes_on or not told else f"\n\n{text}")
                     told, speaker = (told + text if goes_on else text), run_id
-            said = answering.result()
+            said, usage = answering.result()
         except ClutchError as error:
             yield f"data: {json.dumps(in_their_words(problem_of(error)))}\n\n"
             return
@@ -172,6 +201,8 @@ async def _pieces(
         is_begun = said.body.startswith(told)
         yield talk.piece(content=said.body.removeprefix(told) if is_begun else f"\n\n{said.body}")
     yield talk.piece("stop")
+    if counts:
+        yield talk.chunk([], usage=usage)
     yield "data: [DONE]\n\n"
     await talk.answering.heard(said)
 
