@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import io
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,7 +10,6 @@ from typing import Any
 
 import pytest
 
-from clutch.channels.terminal import Terminal
 from clutch.core.policy import Announcing, Policy, Work
 from clutch.ports import Channel
 from clutch.protocol import outbox, workers
@@ -194,18 +192,3 @@ async def test_a_worker_that_was_declared_dead_claims_no_words(place: Place) -> 
         await post(running, "k1")
         with pytest.raises(Stale):
             await running.door.alone(outbox.claim, 101, "mail", 7)
-
-
-async def test_a_terminal_shows_a_text_once_and_without_what_would_move_its_cursor() -> None:
-    stream = io.StringIO()
-    terminal = Terminal(stream)
-    assert await terminal.send("ada", "red \x1b[31m text", "k1") == "k1"
-    assert await terminal.send("ada", "red \x1b[31m text", "k1") == "k1"
-    assert stream.getvalue() == "red \ufffd[31m text\n"
-
-
-async def test_a_closed_terminal_is_a_reason_to_try_again() -> None:
-    stream = io.StringIO()
-    stream.close()
-    with pytest.raises(ConnectionError, match="terminal"):
-        await Terminal(stream).send("ada", "hello", "k1")

@@ -414,8 +414,7 @@ async def test_model_queue_agents_and_status(tmp_path: Path) -> None:
 
 async def test_thread_is_given_to_a_child_and_taken_back(tmp_path: Path) -> None:
     async with chat(tmp_path) as (c, puppets):
-        assert "this chat has none" in await c.command("/focus last")
-        assert "this chat has none" in await c.command("/unfocus")
+        assert await c.command("/unfocus") == "What is written here goes to no subagent."
         task = await c.spawn("a", label="one")
         await puppets.asked.wait()
         await c.heard("web", "th1", "/focus one", idempotency_key="f")
@@ -426,7 +425,31 @@ async def test_thread_is_given_to_a_child_and_taken_back(tmp_path: Path) -> None
         puppets.go.set()
         assert (await task).text == "heard: look left"
         said = await c.kit.door.read(_said_in_threads)
-        assert said == [f"This thread belongs to {task.id} now.", "This thread belongs to nobody now."]
+        assert said == [
+            f"What is written here goes to {task.id} now; /unfocus takes it back.",
+            "What is written here goes to no subagent any more.",
+        ]
+
+
+async def test_chat_is_given_to_a_child_until_it_is_taken_back(tmp_path: Path) -> None:
+    async with chat(tmp_path) as (c, puppets):
+        puppets.go.set()
+        talk = await c.spawn("a", label="one", thread=True)
+        assert (await c.reply()).startswith("thanks for [Subagent]")
+        await c.say("/focus one")
+        assert talk.id in await c.reply()
+        thanked = len(puppets.heard)
+        await c.say("look left")
+        assert await c.reply() == f"[{talk.id}] heard: look left"
+        await c.say("elsewhere", session="agent:main:chat:other")
+        assert await c.reply(session="agent:main:chat:other") == "thanks for elsewhere"
+        await c.say("/unfocus")
+        assert "no subagent any more" in await c.reply()
+        await c.say("and you?")
+        assert await c.reply() == "thanks for and you?"
+        assert puppets.heard[thanked:] == ["elsewhere", "and you?"]
+        with pytest.raises(NotFound):  # the thread was all it stayed for
+            await c.heard("api", f"{MAIN_SESSION}/{talk.id}", "anybody there?")
 
 
 def _said_in_threads(now: float):  # type: ignore[no-untyped-def]

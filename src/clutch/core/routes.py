@@ -12,8 +12,10 @@ from functools import lru_cache
 
 from clutch.core.model import Route
 
-#: Counters for programs: nobody outside listens there, so a hook cannot send a reply to them.
-INTERNAL_CHANNELS = frozenset({"api", "internal", "hook"})
+COUNTER = "api"  #: the channel of whoever talks through a gateway: words wait in the outbox until they are asked for
+#: Nobody outside listens there, so a hook cannot send a reply to them.
+INTERNAL_CHANNELS = frozenset({COUNTER, "internal", "hook"})
+CHAT = "chat"  #: the thread of a chat in which its person types
 
 
 class RouteMode(StrEnum):
@@ -43,6 +45,18 @@ def from_text(text: str) -> Route:
     if address.startswith("{"):
         return Route(channel, **json.loads(address))
     return Route(channel, to=address or None)
+
+
+def at_counter(chat: str, name: str = CHAT) -> Route:
+    """A thread of a chat, which is named by its session key. Neither a key nor a name has a slash in it."""
+    return Route(COUNTER, thread=f"{chat}/{name}")
+
+
+def chat_of(route: Route) -> str | None:
+    """The session key of the chat that has this thread. None: another channel has it, or it is no thread."""
+    if route.channel != COUNTER or route.thread is None:
+        return None
+    return route.thread.partition("/")[0]
 
 
 def merged(captured: Route | None, current: Route | None) -> Route | None:

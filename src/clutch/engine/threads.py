@@ -60,6 +60,8 @@ async def thread_for(kit: Kit, order: Order, answer: Accepted, said: Said) -> Ro
         return said.thread
     child = await _newcomer(kit, answer)
     route = routes.from_text(child.route) if child.route else None
+    if route is not None and route.channel == routes.COUNTER and route.to:
+        return routes.at_counter(route.to, keys.task_id(answer.task_id))
     channel = None if route is None else kit.channels.get(route.channel)
     if route is None or not isinstance(channel, Threaded):
         where = "no channel" if route is None else f"the channel {route.channel!r}"

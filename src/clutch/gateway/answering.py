@@ -10,9 +10,9 @@ from __future__ import annotations
 import asyncio
 from dataclasses import dataclass, field
 
+from clutch.core.routes import COUNTER
 from clutch.engine.kit import Kit
 from clutch.errors import Draining
-from clutch.gateway.tasks import CHANNEL
 from clutch.protocol import needs_you, outbox, queries, sending
 from clutch.protocol.outbox import AtCounter, Spent
 
@@ -51,7 +51,7 @@ class Answering:
     async def heard(self, said: AtCounter) -> None:
         """Somebody has it: it is not handed out again."""
         if said.parcel_id:
-            known = (self.kit.policy, self.number, CHANNEL, said.parcel_id)
+            known = (self.kit.policy, self.number, COUNTER, said.parcel_id)
             await self.kit.door.alone(sending.hand_out, *known)
 
     async def spent(self) -> Spent | None:

@@ -41,7 +41,7 @@ class Chat:
     session_id: int
     agent_id: str
     key: str
-    thread: Route | None = None  #: of a channel, if the words were written in one
+    thread: Route  #: in which the words were written
 
     @property
     def kit(self) -> Kit:

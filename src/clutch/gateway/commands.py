@@ -13,7 +13,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from functools import partial
 from typing import TYPE_CHECKING
 
-from clutch.core import keys, queueing
+from clutch.core import keys, queueing, routes
 from clutch.core.authority import EVERY_SCOPE, OperatorCaller, Verb
 from clutch.core.model import Route
 from clutch.core.shown import tokens, visible
@@ -33,7 +33,6 @@ if TYPE_CHECKING:
     from clutch.gateway.local import Gateway
 
 PERSON = OperatorCaller(EVERY_SCOPE, "chat")
-NO_THREAD = "works in a thread of a channel; this chat has none"
 #: `/etc/passwd` is no command, and neither is `/ hello`.
 _COMMAND = re.compile(r"/([a-z]+)(?:\s+(.*))?", re.DOTALL)
 
@@ -52,7 +51,7 @@ async def run_command(
         return _unknown(line)
     session_id, agent_id = await gateway.session(session_key)
     own_key = key or gateway.kit.ids.uuid4()
-    chat = Chat(gateway, caller, session_key, session_id, agent_id, own_key)
+    chat = Chat(gateway, caller, session_key, session_id, agent_id, own_key, routes.at_counter(session_key))
     answer = partial(_answered, command, chat, found[2])
     return await answer() if key is None else await _once(chat, line, answer)
 
@@ -64,7 +63,7 @@ async def run_in_thread(gateway: Gateway, line: str, thread: Route, key: str) ->
     if found is None or command is None:
         return _unknown(line)
     door = gateway.kit.door
-    bound = await door.read(bindings.session_of, thread.channel, thread.account or "", thread.thread or "")
+    bound = await door.read(bindings.session_of, *bindings.name(thread))
     session_id = (await gateway.session(MAIN_SESSION))[0] if bound is None else bound
     about = await door.read(lists.status, session_id)
     chat = Chat(gateway, PERSON, about.key, session_id, about.agent_id, key, thread)
@@ -169,21 +168,18 @@ async def status(chat: Chat, text: str) -> str:
 
 
 async def focus(chat: Chat, text: str) -> str:
-    target = only_word(text)
-    if chat.thread is None:
-        raise InvalidInput("focus", NO_THREAD)
-    task = await chat.task(target)
+    task = await chat.task(only_word(text))
     await chat.look(Verb.SEND, task, threads.focus, chat.kit.policy, task, chat.thread)
-    return f"This thread belongs to {keys.task_id(task)} now."
+    return f"What is written here goes to {keys.task_id(task)} now; /unfocus takes it back."
 
 
 async def unfocus(chat: Chat, text: str) -> str:
     nothing(text)
-    if chat.thread is None:
-        raise InvalidInput("unfocus", NO_THREAD)
-    known = (chat.kit.policy, chat.session_id, chat.caller.actor)
-    had_one = await chat.look(Verb.SEND, chat.session_id, threads.unfocus, *known)
-    return "This thread belongs to nobody now." if had_one else "This thread belonged to nobody."
+    owner = await chat.kit.door.read(bindings.session_of, *bindings.name(chat.thread))
+    if owner is None:
+        return "What is written here goes to no subagent."
+    await chat.look(Verb.SEND, owner, threads.unfocus, chat.kit.policy, owner, chat.caller.actor)
+    return "What is written here goes to no subagent any more."
 
 
 COMMANDS: Mapping[str, Command] = {

@@ -22,11 +22,11 @@ from clutch.core.authority import root_rights
 from clutch.core.keys import KeyKind, SessionKey
 from clutch.core.model import Outcome
 from clutch.core.policy import Policy
+from clutch.core.routes import COUNTER
 from clutch.engine.ids import Ids
 from clutch.errors import InvalidInput
 from clutch.gateway import openclaw
 from clutch.gateway.openclaw import Problem, Reading, Run, Session, Talk
-from clutch.gateway.tasks import CHANNEL
 from clutch.protocol import importing, workers
 from clutch.protocol.importing import Main, Record
 from clutch.store.door import Door
@@ -317,5 +317,5 @@ def _mains(policy: Policy, ids: Ids, source: Source) -> dict[str, Main]:
         agent_id = keys.agent_of(key)
         rights = authority.to_text(root_rights(policy.grant(agent_id)))
         place = policy.workspace_of(agent_id) or "."
-        mains[key] = Main(key, agent_id, ids.next(), rights, f"{CHANNEL}:{key}", place)
+        mains[key] = Main(key, agent_id, ids.next(), rights, f"{COUNTER}:{key}", place)
     return mains

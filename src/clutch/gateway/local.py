@@ -11,15 +11,16 @@ from weakref import WeakValueDictionary
 from clutch.core import routes
 from clutch.core.authority import OperatorCaller
 from clutch.core.model import Route
+from clutch.core.routes import COUNTER
 from clutch.engine.kit import Kit
 from clutch.errors import IdempotencyConflict
 from clutch.gateway.chat import MAIN_SESSION
 from clutch.gateway.checks import check_key, check_text
 from clutch.gateway.commands import PERSON, is_command, run_command, run_in_thread
 from clutch.gateway.leaving import Leaving, Visits
-from clutch.gateway.tasks import CHANNEL, Tasks
+from clutch.gateway.tasks import Tasks
 from clutch.gateway.waiting import Waiting
-from clutch.protocol import events, heartbeat, inbox, outbox, queries, sending, threads
+from clutch.protocol import bindings, events, heartbeat, inbox, outbox, queries, sending, threads
 from clutch.protocol.outbox import AtCounter
 
 PAUSE_S = 0.02  # between two looks: under load every commit is a change
@@ -61,16 +62,26 @@ class Gateway(Tasks):
         receiver = await self._number(session)
         whose = "" if caller.actor == PERSON.actor else f"{caller.actor}:"  # another caller's key is another
         letter = f"user:{receiver}:{whose}{key or kit.ids.uuid4()}"
-        route = f"{CHANNEL}:{session}"
+        route = f"{COUNTER}:{session}"
         if is_command(text):
             if await kit.door.read(inbox.is_said, letter):
                 raise IdempotencyConflict()
             said = await run_command(self, session, text, caller, letter)
             await self._tx(receiver, outbox.post, receiver, f"command:{letter}", route, said)
+        elif await self._is_focused(session):
+            await self._hear(routes.at_counter(session), letter, text)
         else:
             self._check_accepts()
             await self._tx(receiver, inbox.say_once, kit.policy, receiver, letter, text, route)
         return letter
+
+    async def _is_focused(self, session: str) -> bool:
+        """A child has this chat for its thread: what is typed goes there."""
+        thread = bindings.name(routes.at_counter(session))
+        return await self.kit.door.read(bindings.session_of, *thread) is not None
+
+    async def _hear(self, thread: Route, letter: str, text: str) -> None:
+        await self._alone(threads.heard, self.kit.policy, *bindings.name(thread), letter, text)
 
     async def command(self, line: str, session: str, key: str | None, caller: OperatorCaller = PERSON) -> str:
         check_key(key)
@@ -92,20 +103,20 @@ class Gateway(Tasks):
         check_text("text", text, kit.policy.limits.task_bytes_max)
         # A key belongs to its thread: programs there number their messages by themselves.
         letter = f"thread:{channel}:{account}:{thread}:{key or kit.ids.uuid4()}"
+        route = Route(channel, account or None, None, thread)
         if is_command(text):
             if await kit.door.read(inbox.is_said, letter):
                 raise IdempotencyConflict()
-            route = Route(channel, account or None, None, thread)
             said, here = await run_in_thread(self, text, route, letter), await self._number(MAIN_SESSION)
             return await self._tx(here, outbox.post, here, f"command:{letter}", routes.to_text(route), said)
-        await self._alone(threads.heard, kit.policy, channel, account, thread, letter, text)
+        await self._hear(route, letter, text)
 
     async def reply(self, session: str) -> str:
         speaker, door = await self._number(session), self.kit.door
         while True:
             change = self._waiting.next_change
-            if await door.read(outbox.waits, speaker, CHANNEL):
-                body = await door.alone(sending.hand_out, self.kit.policy, speaker, CHANNEL)
+            if await door.read(outbox.waits, speaker, COUNTER):
+                body = await door.alone(sending.hand_out, self.kit.policy, speaker, COUNTER)
                 if body is not None:
                     return body
             await self._waiting.until(change)
@@ -119,11 +130,11 @@ class Gateway(Tasks):
         speaker, deadline = await self._number(session), time.monotonic() + wait_s
         door = self.kit.door
         if heard is not None:
-            await door.alone(sending.hand_out, self.kit.policy, speaker, CHANNEL, heard)
+            await door.alone(sending.hand_out, self.kit.policy, speaker, COUNTER, heard)
         while True:
             change = self._waiting.next_change
             is_quiet = await door.read(queries.is_quiet, speaker)
-            said = await door.read(outbox.at_counter, speaker, CHANNEL)  # after it: last words are not missed
+            said = await door.read(outbox.at_counter, speaker, COUNTER)  # after it: last words are not missed
             is_over = self.kit.stopping.is_set() or time.monotonic() >= deadline
             if said is not None or is_over or (is_quiet and until_quiet):
                 return said, is_quiet

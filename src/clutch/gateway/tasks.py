@@ -14,6 +14,7 @@ from clutch.core import authority, keys
 from clutch.core.admission import Refused
 from clutch.core.authority import EVERY_SCOPE, OperatorCaller, root_rights
 from clutch.core.messages import Usage
+from clutch.core.routes import COUNTER
 from clutch.engine import spawning
 from clutch.engine.insisting import surely
 from clutch.engine.kit import Kit
@@ -36,7 +37,6 @@ from clutch.store.door import Keys, Tx
 
 T = TypeVar("T")
 
-CHANNEL = "api"  #: the route of sessions opened here; `reply` is its counter
 PROGRAM = OperatorCaller(EVERY_SCOPE, "api")  #: whoever embeds Clutch may do everything
 AS_PROGRAM = Standpoint(PROGRAM, "api")
 
@@ -157,7 +157,7 @@ class Tasks:
         kit, parsed = self.kit, main_session(session)
         number, agent_id = kit.ids.next(), parsed.agent_id
         rights = authority.to_text(root_rights(kit.policy.grant(agent_id)))
-        route, workspace = f"{CHANNEL}:{parsed}", kit.policy.workspace_of(agent_id) or "."
+        route, workspace = f"{COUNTER}:{parsed}", kit.policy.workspace_of(agent_id) or "."
         opened = await self._alone(
             usage.open_root, kit.policy, number, session, agent_id, rights, route, workspace
         )

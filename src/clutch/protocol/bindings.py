@@ -12,13 +12,17 @@ class ThreadTaken(ClutchError):
     """The thread belongs to another session already."""
 
 
+def name(thread: Route) -> tuple[str, str, str]:
+    return thread.channel, thread.account or "", thread.thread or ""
+
+
 def bind(now: float, session: SessionRow, thread: Route) -> Tx[None]:
     """In a transaction keyed by the session. What a session that has ended kept of a thread is free."""
-    name = (thread.channel, thread.account or "", thread.thread or "")
+    named = name(thread)
     rows = yield (
         "SELECT 1 FROM bindings b JOIN sessions s ON s.id = b.session_id"
         " WHERE b.channel = ? AND b.account = ? AND b.thread = ? AND s.closed = 0 AND s.id <> ?",
-        (*name, session.id),
+        (*named, session.id),
     )
     if rows:
         raise ThreadTaken(f"the thread {thread.thread} of {thread.channel} belongs to another session")
@@ -26,7 +30,7 @@ def bind(now: float, session: SessionRow, thread: Route) -> Tx[None]:
         "INSERT INTO bindings(channel, account, thread, session_id, bound_at, used_at) VALUES(?, ?, ?, ?, ?, ?)"
         " ON CONFLICT(channel, account, thread) DO UPDATE SET session_id = excluded.session_id,"
         " bound_at = excluded.bound_at, used_at = excluded.used_at",
-        (*name, session.id, now, now),
+        (*named, session.id, now, now),
     )
     yield "UPDATE sessions SET bound = 1 WHERE id = ?", (session.id,)
     session.bound = 1

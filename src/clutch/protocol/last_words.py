@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import hashlib
 
-from clutch.core import heartbeat, keys, pingpong, routes
+from clutch.core import heartbeat, keys, pingpong, routes, wording
 from clutch.core.agents import Heartbeat
 from clutch.core.model import LetterKind
 from clutch.core.pingpong import Exchange, Stage
@@ -31,14 +31,16 @@ def reply(
 
     `is_tried_again`: the results it read will be told later; until then only a person who asked wants to know."""
     if session.letter_id is None:
+        if session.is_task and not session.bound:
+            return
         rows = yield "SELECT route, by_person FROM runs WHERE id = ?", (run_id,)
         route, by_person = rows[0]
-        route = (yield from _thread(session)) if session.is_task else route or session.route
-        if by_person or not is_tried_again:
-            yield from outbox.reply(
-                now, session.id, run_id, route, _worth_telling(policy, session, text, by_person)
-            )
-        return
+        if is_tried_again and not by_person:
+            return
+        if session.is_task:
+            return (yield from _in_thread(now, session, run_id, text))
+        said = _worth_telling(policy, session, text, by_person)
+        return (yield from outbox.reply(now, session.id, run_id, route or session.route, said))
     rows = yield "SELECT kind, body FROM inbox WHERE id = ?", (session.letter_id,)
     match LetterKind(rows[0][0]):
         case LetterKind.HEARTBEAT:
@@ -59,14 +61,16 @@ def _worth_telling(policy: Policy, session: SessionRow, text: str, by_person: in
     return heartbeat.alert(text, rules.ack_chars_max) or ""
 
 
-def _thread(session: SessionRow) -> Tx[str | None]:
-    """A child's words are posted nowhere but in its own thread."""
+def _in_thread(now: float, session: SessionRow, run_id: int, text: str) -> Tx[None]:
+    """A child's words are posted nowhere but in its own thread; among those of a chat, with its name in front."""
     bound = yield from bindings.thread_of(session)
-    if bound is None:
-        return None
-    captured = None if session.route is None else routes.from_text(session.route)
-    found = routes.merged(bound, captured)
-    return None if found is None else routes.to_text(found)
+    route = None if bound is None else routes.merged(bound, routes.from_text(session.route or ""))
+    if bound is None or route is None or wording.silence(text) is not None:
+        return
+    speaker, chat = session.id, routes.chat_of(bound)
+    if chat is not None and (rows := (yield "SELECT id FROM sessions WHERE key = ?", (chat,))):
+        speaker, text = rows[0][0], f"[{keys.task_id(session.id)}] {text}"
+    yield from outbox.reply(now, speaker, run_id, routes.to_text(route), text)
 
 
 def _alert(now: float, policy: Policy, session: SessionRow, run_id: int, text: str) -> Tx[None]:

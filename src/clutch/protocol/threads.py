@@ -35,7 +35,7 @@ def heard(
 def focus(now: float, policy: Policy, session_id: int, thread: Route) -> Tx[None]:
     """The thread is this session's from now on, whoever had it before."""
     del policy
-    before = yield from bindings.session_of(now, thread.channel, thread.account or "", thread.thread or "")
+    before = yield from bindings.session_of(now, *bindings.name(thread))
     wanted = [session_id] if before is None else [before, session_id]
     found = {int(session.id): session for session in (yield from sessions.lock_all(wanted))}
     if session_id not in found or found[session_id].closed:

@@ -8,8 +8,8 @@ from typing import Annotated
 from pydantic import Field
 
 from clutch.core.authority import Scope
+from clutch.core.routes import COUNTER
 from clutch.gateway import objects, reads
-from clutch.gateway.tasks import CHANNEL
 from clutch.protocol import history, sending
 from clutch.protocol.listing import LIMIT_MAX
 from clutch.surfaces.http import answers
@@ -57,7 +57,7 @@ async def hear(ask: Ask[Listening, Query]) -> Reply:
     number, _ = await gateway.session(key)
     if body.known is not None:
         task = await ask.house.reads(reads.task_number, ask.who, body.known)
-        known = (gateway.kit.policy, number, CHANNEL, task)
+        known = (gateway.kit.policy, number, COUNTER, task)
         await gateway.kit.door.alone(sending.known_already, *known)
     said, is_quiet = await gateway.next_words(
         key, body.wait_seconds, until_quiet=body.until_quiet, heard=body.heard
