@@ -141,6 +141,18 @@ def test_a_run_that_is_waited_for_ends_with_the_exit_code_of_its_outcome(first: 
     assert clutch("kill", late.body["task"]["taskId"], state=first.home).code == 0
 
 
+def test_a_dry_run_says_what_would_be_accepted_and_starts_nothing(first: Served, tmp_path: Path) -> None:
+    file = tmp_path / "notes.txt"
+    _ = file.write_text("read me")
+    before = clutch("ps", "--all", "--json", state=first.home).body["tasks"]
+    wanted = ("spawn", "look", "--attach", file, "--budget-tokens", 900, "--thread", "--dry-run")
+    said = clutch(*wanted, state=first.home)
+    assert (said.code, said.out) == (0, "")
+    assert said.err.startswith("would be accepted: model ")
+    assert "session mode" in said.err
+    assert clutch("ps", "--all", "--json", state=first.home).body["tasks"] == before
+
+
 def test_a_spawn_prints_the_id_and_its_words_can_be_followed(first: Served) -> None:
     spawn = clutch("spawn", "quick one", state=first.home)
     assert spawn.code == 0

@@ -4,42 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated
 
 import typer
 
 from clutch.cli.options import AsJson, Config, Hash, MaybeWords, State, Sure, Target, Words
+from clutch.cli.wanted import Wanted, takes_wanted
 
 acts = typer.Typer()
-
-Label = Annotated[str | None, typer.Option(help="A name to show.", show_default=False)]
-Agent = Annotated[
-    str | None, typer.Option(help="Another agent, if the config allows it.", show_default=False)
-]
-Model = Annotated[str | None, typer.Option(help="provider:model", show_default=False)]
-Thinking = Annotated[
-    str | None, typer.Option(help="off, minimal, low, medium, high or max.", show_default=False)
-]
-RunTimeout = Annotated[
-    float | None, typer.Option(min=0, help="Seconds one run may take; 0 = no limit.", show_default=False)
-]
-Plan = Annotated[bool, typer.Option("--plan", help="It writes a plan first and waits for your decision.")]
-Tool = Annotated[
-    list[str] | None, typer.Option(help="Only these tools; may be repeated.", show_default=False)
-]
-Session = Annotated[
-    str | None, typer.Option(help="The session it works for. Default: agent:main:main.", show_default=False)
-]
-OnFull = Annotated[
-    Literal["queue", "reject"] | None,
-    typer.Option(
-        help="Where a limit is reached: wait for room, or be refused. Else as configured (onFull).",
-        show_default=False,
-    ),
-]
-Key = Annotated[
-    str | None, typer.Option(help="The same key gives the same task, never a twin.", show_default=False)
-]
 
 
 @acts.command()
@@ -123,56 +95,39 @@ def mcp(
 
 
 @acts.command()
+@takes_wanted
 def spawn(
-    task: Annotated[str, typer.Argument(metavar="TASK")],
-    label: Label = None,
-    agent: Agent = None,
-    model: Model = None,
-    thinking: Thinking = None,
-    run_timeout: RunTimeout = None,
-    plan: Plan = False,
-    tool: Tool = None,
-    session: Session = None,
-    key: Key = None,
-    on_full: OnFull = None,
+    wanted: Wanted,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Say whether it would be accepted; start nothing.")
+    ] = False,
     state: State = None,
     as_json: AsJson = False,
 ) -> None:
     """Start a task in the background and print its id."""
-    from clutch.cli import doing
+    from clutch.cli import spawning
 
-    wanted = doing.Wanted(task, label, agent, model, thinking, run_timeout, plan, tool, session, on_full)
-    doing.spawn(state, wanted, key=key, as_json=as_json)
+    spawning.spawn(state, wanted, is_dry=dry_run, as_json=as_json)
 
 
 @acts.command()
+@takes_wanted
 def run(
-    task: Annotated[str, typer.Argument(metavar="TASK")],
+    wanted: Wanted,
     wait: Annotated[bool, typer.Option("--wait", help="Until it has ended; print its result.")] = False,
     timeout: Annotated[
         float | None,
         typer.Option(min=0, help="Seconds to wait; the task itself goes on.", show_default=False),
     ] = None,
-    label: Label = None,
-    agent: Agent = None,
-    model: Model = None,
-    thinking: Thinking = None,
-    run_timeout: RunTimeout = None,
-    plan: Plan = False,
-    tool: Tool = None,
-    session: Session = None,
-    key: Key = None,
-    on_full: OnFull = None,
     state: State = None,
     as_json: AsJson = False,
 ) -> None:
     """Start a task and, with --wait, print its result when it has ended.
 
     Exit code: 0 ok, 1 error, 3 timeout, 4 killed, 5 needs you, 6 undelivered, 7 lost, 8 forbidden."""
-    from clutch.cli import doing
+    from clutch.cli import spawning
 
-    wanted = doing.Wanted(task, label, agent, model, thinking, run_timeout, plan, tool, session, on_full)
-    doing.run(state, wanted, key=key, waits=wait, timeout_s=timeout, as_json=as_json)
+    spawning.run(state, wanted, waits=wait, timeout_s=timeout, as_json=as_json)
 
 
 # ---- one POST to one task -------------------------------------------------------------------------------

@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import time
-import uuid
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -13,8 +10,6 @@ import typer
 
 from clutch.cli import screen
 from clutch.cli.asking import (
-    OF_OUTCOME,
-    Exit,
     answering,
     command_for,
     gateway,
@@ -23,12 +18,10 @@ from clutch.cli.asking import (
     print_text,
     say,
 )
-from clutch.cli.line import Line, resumable
 from clutch.core import keys
 from clutch.errors import InvalidInput
-from clutch.surfaces.client import Client, Declined, session_path, task_path
+from clutch.surfaces.client import Client, session_path, task_path
 
-WAIT_STEP_S = 50.0  #: one request; a wait is as many of them as it takes
 SLACK_S = 45.0  #: beyond what was asked for: some verbs give a task a moment of their own accord
 
 
@@ -66,150 +59,6 @@ def _killed(said: Mapping[str, Any]) -> str:
     lines += [f"already finished: {', '.join(said['alreadyFinished'])}"] if said["alreadyFinished"] else []
     lines += [f"not stopped: {one['taskId']}: {one['why']}" for one in said["notStopped"]]
     return "\n".join(lines) or "nothing to stop"
-
-
-# ---- spawning --------------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True, slots=True)
-class Wanted:
-    """What was said of a child."""
-
-    task: str
-    label: str | None
-    agent_id: str | None
-    model: str | None
-    thinking: str | None
-    run_timeout_s: float | None
-    is_plan: bool
-    tools: list[str] | None
-    session: str | None
-    on_full: str | None = None
-
-    def to_json(self) -> dict[str, Any]:
-        """What was not said is left to the gateway."""
-        said = {
-            "task": self.task,
-            "label": self.label,
-            "agentId": self.agent_id,
-            "model": self.model,
-            "thinking": self.thinking,
-            "runTimeoutSeconds": self.run_timeout_s,
-            "planMode": self.is_plan or None,
-            "tools": self.tools or None,
-            "requester": self.session,
-        }
-        return {name: value for name, value in said.items() if value is not None}
-
-
-def spawn(state: Path | None, wanted: Wanted, *, key: str | None, as_json: bool) -> None:
-    with answering("spawn", as_json=as_json):
-        said = _spawned(gateway(state, is_new_work=True), wanted, key)
-        if as_json:
-            print_object("spawn", said)
-            return
-        for warning in said["warnings"]:
-            say(f"Note: {warning}")
-        say(f"accepted: {said['label']}")
-        print_text(said["taskId"])
-
-
-def _spawned(client: Client, wanted: Wanted, key: str | None) -> Any:
-    """Whoever must wait for room is told what for, at once and not after the wait."""
-    key = key or uuid.uuid4().hex  # one for all tries: any of them may be cut off after its commit
-    body = {**wanted.to_json(), "idempotencyKey": key, "onFull": "reject"}
-    while True:
-        try:
-            return client.post("/v1/tasks", body)
-        except Declined as error:
-            limit = error.said.get("limit", {})
-            if not limit.get("hasRoomLater") or (wanted.on_full or limit["onFull"]) != "queue":
-                raise
-            if body["onFull"] == "reject":
-                say(f"Waits for room: {error}. Ctrl-C gives up; nothing was started.")
-            body["onFull"] = "queue"
-
-
-def run(
-    state: Path | None,
-    wanted: Wanted,
-    *,
-    key: str | None,
-    waits: bool,
-    timeout_s: float | None,
-    as_json: bool,
-) -> None:
-    with answering("run", as_json=as_json):
-        line = Line(state, gateway(state, is_new_work=True))
-        key = key or uuid.uuid4().hex
-        said = line.ask(lambda client: _spawned(client, wanted, key))
-        if not waits:
-            task = line.ask(lambda client: client.get(task_path(said["taskId"])))
-            told = {"task": task, "result": None, "exitCode": Exit.OK}
-            print_object("run", told) if as_json else print_text(said["taskId"])
-            return
-        say(f"accepted: {said['label']} ({said['taskId']})")
-        with resumable(state, "logs", "-f", said["taskId"]):
-            ended = wait(line, said["taskId"], timeout_s)
-        if ended["status"] == "done":
-            line.ask(lambda client: _known(client, ended["task"]))
-        code = exit_code(ended)
-        if as_json:
-            told = {"task": ended["task"], "result": ended["result"], "exitCode": code}
-            print_object("run", told, is_ok=code is Exit.OK)
-        else:
-            _tell(state, ended, code)
-        raise typer.Exit(code)
-
-
-def wait(line: Line, target: str, timeout_s: float | None) -> dict[str, Any]:
-    """Until it was told, needs somebody, or the time is over. Interrupting it changes nothing."""
-    deadline = None if timeout_s is None else time.monotonic() + timeout_s
-
-    def look(client: Client) -> dict[str, Any]:
-        step = WAIT_STEP_S if deadline is None else max(0.0, min(WAIT_STEP_S, deadline - time.monotonic()))
-        seen: dict[str, Any] = client.get(
-            task_path(target, "wait"), timeoutSeconds=step, until="delivered", patience_s=step + SLACK_S
-        )
-        return seen
-
-    while True:
-        ended = line.ask(look)
-        if ended["status"] != "pending" or (deadline is not None and time.monotonic() >= deadline):
-            return ended
-
-
-def _known(client: Client, task: Mapping[str, Any]) -> None:
-    """The result is about to be printed: what the agent said of it need not be read, too."""
-    body = {"waitSeconds": 0, "known": task["taskId"]}
-    if task["depth"] == 1:
-        client.post(session_path(task["requesterKey"], "replies"), body)
-
-
-def exit_code(ended: Mapping[str, Any]) -> Exit:
-    """That somebody is needed, or that it could not be told, wins over a good end. Not to be told yet does not."""
-    if ended["status"] == "needs_you":
-        return Exit.NEEDS_YOU
-    task = ended["task"]
-    if task["outcome"] is None:
-        return Exit.TIMEOUT
-    code = OF_OUTCOME.get(task["outcome"], Exit.ERROR)
-    is_undelivered = task["delivery"]["state"] == "undelivered"
-    return Exit.UNDELIVERED if code is Exit.OK and is_undelivered else code
-
-
-def _tell(state: Path | None, ended: Mapping[str, Any], code: Exit) -> None:
-    task = ended["task"]
-    say(screen.one_line(task, screen.now()))
-    if code is Exit.NEEDS_YOU:
-        say(f"It needs you: `{command_for(state, 'inbox')}`.")
-    elif ended["status"] == "pending" and task["outcome"] is None:
-        say(f"Not ended yet; it goes on: `{command_for(state, 'logs', '-f', task['taskId'])}`.")
-    elif ended["status"] == "pending":
-        told = command_for(state, "why", task["taskId"])
-        say(f"It has ended; {task['requesterKey']} has not read the result yet: `{told}`.")
-    if ended["result"] is not None and ended["result"]["text"]:
-        print_text(ended["result"]["text"])
 
 
 # ---- deciding --------------------------------------------------------------------------------------------
