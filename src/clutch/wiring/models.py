@@ -11,8 +11,8 @@ from clutch.core import routes
 from clutch.core.heartbeat import LAST, NOBODY
 from clutch.core.pacing import Bounds
 from clutch.core.policy import Policy
+from clutch.core.routes import COUNTER
 from clutch.errors import InvalidInput
-from clutch.gateway.tasks import CHANNEL
 from clutch.models.library import LibraryModels
 from clutch.models.offline import OfflineModel, watchable_latency
 from clutch.models.prices import ListedPrices, preload
@@ -84,7 +84,7 @@ def config_warnings(settings: Settings) -> list[str]:
 
 
 def _heartbeats(settings: Settings) -> Iterator[str]:
-    policy, known = settings.policy, {CHANNEL, *(one.name for one in settings.channels)}
+    policy, known = settings.policy, {COUNTER, *(one.name for one in settings.channels)}
     if policy.defaults.heartbeat is not None and not policy.agents:
         yield 'agents.defaults.heartbeat is of listed agents, and none is listed: add agents.list: [{id: "main"}]'
     for name in policy.agents:
