@@ -31,8 +31,13 @@ async def heard(feed: Feed, after: str) -> list[str]:
     async with feed.watching(watcher) as joined:
         found = [news async for news in feed.since(stream.parse(after), joined)]
         await feed._look()
-        found += watcher.take()
+        found += taken(feed, watcher)
     return [reason(news) for news in found]
+
+
+def taken(feed: Feed, watcher: Watcher) -> list[News]:
+    feed.tell_at_once()
+    return [news for told in watcher.take() for news in told.news]
 
 
 def reason(news: News) -> str:
@@ -83,7 +88,7 @@ async def test_line_is_told_once_however_many_come_within_the_time_that_is_read_
             for _ in range(3):
                 await world.child(main)
                 await feed._look()
-            told = [news.cursor for news in watcher.take()]
+            told = [news.cursor for news in taken(feed, watcher)]
             clock.jump(3)
             await world.child(main)
             await feed._look()

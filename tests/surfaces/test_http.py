@@ -6,6 +6,7 @@ import asyncio
 import gc
 import json
 import os
+import socket
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -17,8 +18,9 @@ import pytest
 from clutch import Clutch
 from clutch.errors import InvalidInput, NoGateway, StateDirectoryInUse, UnsafeStateDirectory
 from clutch.store.door import Tx
-from clutch.surfaces import address, serving
+from clutch.surfaces import address
 from clutch.surfaces.client import Declined, connect
+from clutch.surfaces.listening import Listening, listeners
 from tests.surfaces.served import A_PROGRAM, Served, served
 
 MESSAGES = "/v1/sessions/agent:main:main/messages"
@@ -52,6 +54,21 @@ def test_the_file_says_where_it_is_and_whose_it_is(door: Served) -> None:
     assert said["pid"] == os.getpid()
     assert set(said) == {"url", "pid", "version", "startedAt"}
     assert said["startedAt"].endswith("Z")
+
+
+@pytest.mark.anyio
+async def test_the_second_piece_of_an_answer_does_not_wait_until_the_first_is_acknowledged() -> None:
+    undelayed: asyncio.Queue[int] = asyncio.Queue()
+
+    def connected(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        line = writer.get_extra_info("socket")
+        undelayed.put_nowait(line.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY))
+        writer.close()
+
+    with listeners(Listening()) as (listener,):
+        async with await asyncio.start_server(connected, sock=listener):
+            with socket.create_connection(listener.getsockname()):
+                assert await undelayed.get()
 
 
 def test_an_unknown_field_is_named(door: Served) -> None:
@@ -243,7 +260,7 @@ def test_a_port_that_is_taken_is_said_and_leaves_nothing_open(tmp_path: Path, do
 def test_without_any_port_to_listen_on_a_program_works_all_the_same(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(serving, "HOST", "192.0.2.1")  # an address that no machine has
+    monkeypatch.setattr("clutch.surfaces.listening.HERE", "192.0.2.1")  # an address that no machine has
     with served(tmp_path / "state") as here:
         assert here.clutch.url is None
         assert here.run(_outcome(here)) == "ok"

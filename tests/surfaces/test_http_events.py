@@ -120,6 +120,23 @@ def test_words_come_live_to_whoever_watches_this_task_and_are_not_kept(door: Ser
         door.client.post(task_path(task, "kill"))
 
 
+def test_words_keep_their_order_when_a_connection_is_full_for_a_while(door: Served) -> None:
+    task = spawned(door.client, "slow one")
+    number = keys.parse_task_id(task)
+    assert number is not None
+    with watching(door, f"?task={task}") as events:
+        for start in range(
+            0, 30, 3
+        ):  # together more than a connection holds, and less than what lets a reader go
+            for place in range(start, start + 3):
+                live = Live("assistant:thinking", number, 7, f"{place} " + "x" * 30_000)
+                door.loop.call_soon_threadsafe(door.clutch.kit.bus.publish, live)
+            assert door.client.get("/v1/health")["status"] == "ok"
+        thoughts = (event for event in events if event.name == "assistant:thinking")
+        assert [int(next(thoughts).data["text"].split()[0]) for _ in range(30)] == list(range(30))
+    door.client.post(task_path(task, "kill"))
+
+
 def test_only_the_tree_that_was_asked_for(door: Served) -> None:
     mine = "agent:main:chat:watched"
     spawned(door.client, "quick one", requester=mine)

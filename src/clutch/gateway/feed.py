@@ -4,15 +4,16 @@ A watcher first gets what happened since its cursor, then everything new, withou
 Where several write to one store, a line may come up behind a cursor that was given already. Whoever comes back with
 that cursor gets it; if the cursor was given by another gateway, with the other lines of those moments once more.
 One who does not read is let go at a bound of bytes and can come back with the last cursor it was given: a slow
-reader never slows anybody else. Nobody watches, nothing is read. What comes within a moment reaches a watcher together,
-written once for all of them: hundreds may watch.
+reader never slows anybody else. Nobody watches, nothing is read. What comes within a moment reaches its watchers
+together, written once for all of them, and a few of them at a time: hundreds may watch, and whoever asks for
+something else meanwhile does not wait for all of them.
 """
 
 from __future__ import annotations
 
 import asyncio
 import json
-from collections import OrderedDict
+from collections import OrderedDict, deque
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
@@ -34,6 +35,7 @@ if TYPE_CHECKING:
 BEHIND_BYTES_MAX = 1024 * 1024
 PAUSE_S = 0.05  # between two looks: under load every commit is a change
 GATHER_S = 0.04  # what one step of a task says comes within it; nobody sees words come in smaller ones
+TOLD_AT_ONCE = 16  # watchers, about half a millisecond; then the loop does something else
 SEEN_MAX = 1000  # lines, beside those within the overlap: whoever comes back after longer reads them all
 LIVE_NAMES = frozenset({"assistant:text", "assistant:thinking", "tool:start", "tool:end", "usage"})
 
@@ -75,6 +77,20 @@ class Arrival:
     is_live: bool
 
 
+@dataclass(frozen=True, slots=True)
+class Told:
+    """What came within a moment for everybody who watches the same."""
+
+    news: Sequence[News]
+    written: bytes = field(init=False, repr=False)
+    cursor: str | None = field(init=False)  #: the last
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "written", b"".join([news.written for news in self.news]))
+        last = next((news.cursor for news in reversed(self.news) if news.cursor), None)
+        object.__setattr__(self, "cursor", last)
+
+
 class Watcher:
     """`key`: what it watches; None: everything."""
 
@@ -82,7 +98,7 @@ class Watcher:
         self.key = (
             ("task", task_id) if task_id is not None else None if root_id is None else ("root", root_id)
         )
-        self._waiting: list[News] = []
+        self.waiting: list[Told] = []
         self._bytes = 0
         self.came = asyncio.Event()
         self.is_behind = False
@@ -90,19 +106,17 @@ class Watcher:
     def wants(self, news: News) -> bool:
         return self.key in _keys(news.task_id, news.root_id)
 
-    def put(self, news: News) -> None:
-        """Something it wants. It is woken a little later, for everything that comes until then."""
-        if self.is_behind:
-            return
-        if not self._waiting:
-            asyncio.get_running_loop().call_later(GATHER_S, self.came.set)
-        self._waiting.append(news)
-        self._bytes += len(news.written)
-        self.is_behind = self._bytes > BEHIND_BYTES_MAX
+    def hear(self, told: Told) -> None:
+        """Something it wants."""
+        if not self.is_behind:
+            self.waiting.append(told)
+            self._bytes += len(told.written)
+            self.is_behind = self._bytes > BEHIND_BYTES_MAX
+            self.came.set()
 
-    def take(self) -> Sequence[News]:
+    def take(self) -> Sequence[Told]:
         self.came.clear()
-        taken, self._waiting, self._bytes = self._waiting, [], 0
+        taken, self.waiting, self._bytes = self.waiting, [], 0
         return taken
 
 
@@ -121,6 +135,8 @@ class Feed:
         self._arrivals = 0
         self._looking = asyncio.Lock()
         self._roots: dict[int, int] = {}
+        self._fresh: dict[Key, list[News]] = {}  #: of this moment
+        self._telling: deque[tuple[Watcher, Told]] = deque()
 
     @property
     def watchers(self) -> int:
@@ -137,6 +153,7 @@ class Feed:
         async with self._looking:
             if not self._watchers:
                 await self._begin()
+            self._gathered(watcher.key)  # is for those who were there when it came
             self._watchers.setdefault(watcher.key, set()).add(watcher)
             joined = Joined(self._place, self._arrivals)
         try:
@@ -214,9 +231,34 @@ class Feed:
             self._seen.popitem(last=False)
 
     def _publish(self, news: News) -> None:
+        if not self._fresh:
+            asyncio.get_running_loop().call_later(GATHER_S, self._all_gathered)
         for key in _keys(news.task_id, news.root_id):
-            for watcher in self._watchers.get(key, ()):
-                watcher.put(news)
+            if key in self._watchers:
+                self._fresh.setdefault(key, []).append(news)
+
+    def _all_gathered(self) -> None:
+        for key in tuple(self._fresh):
+            self._gathered(key)
+
+    def _gathered(self, key: Key) -> None:
+        if news := self._fresh.pop(key, None):
+            told = Told(news)
+            if not self._telling:
+                asyncio.get_running_loop().call_soon(self._tell)
+            self._telling.extend((watcher, told) for watcher in self._watchers.get(key, ()))
+
+    def _tell(self, at_most: int = TOLD_AT_ONCE) -> None:
+        for _ in range(min(at_most, len(self._telling))):
+            watcher, told = self._telling.popleft()
+            watcher.hear(told)
+        if self._telling:
+            asyncio.get_running_loop().call_soon(self._tell)
+
+    def tell_at_once(self) -> None:
+        """For who cannot wait until a moment is over."""
+        self._all_gathered()
+        self._tell(len(self._telling))
 
     async def _read(self, place: Cursor, is_wanted: Callable[[Moment], bool]) -> Page:
         return await self._gateway.kit.door.read(_page, place, is_wanted)

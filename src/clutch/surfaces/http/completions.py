@@ -105,9 +105,11 @@ class Talk:
 
     async def live(self, watcher: Watcher) -> list[tuple[int, str]]:
         """The pieces that have come since, and of which run; an empty one: a tool was called."""
+        self.house.feed.tell_at_once()
         came = [
             (keys.parse_run_id(data["runId"]) or 0, data["text"] if news.name == "assistant:text" else "")
-            for news in watcher.take()
+            for told in watcher.take()
+            for news in told.news
             if news.name in ("assistant:text", "tool:start")
             for data in (json.loads(news.data),)
         ]

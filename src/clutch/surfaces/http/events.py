@@ -7,15 +7,20 @@ import json
 from collections.abc import AsyncIterator
 
 from starlette.responses import Response, StreamingResponse
+from starlette.types import Receive, Send
+from starlette.types import Scope as ASGIScope
 
 from clutch.core.authority import Scope
 from clutch.gateway import reads
-from clutch.gateway.feed import Feed, Watcher
+from clutch.gateway.feed import Feed, Told, Watcher
 from clutch.protocol import stream
 from clutch.surfaces.http.bodies import Body, Query
-from clutch.surfaces.http.routes import Ask, Entry
+from clutch.surfaces.http.routes import WIRE, Ask, Entry
 
 PING_S = 15.0
+HELD_BYTES_MAX = (
+    64 * 1024
+)  #: in a connection, above what the machine takes; the rest waits once for all who wait
 
 
 class EventsQuery(Query):
@@ -24,45 +29,83 @@ class EventsQuery(Query):
     task: str | None = None
 
 
+class Stream(Watcher):
+    """Of a connection of its own, which hundreds may have: what comes is written to it straight away, and only when
+    the connection is full somebody has to wake and wait for it."""
+
+    def __init__(self, task_id: int | None, root_id: int | None) -> None:
+        super().__init__(task_id, root_id)
+        self.wire: asyncio.Transport | None = None
+        self.is_idle = False  #: nobody else writes to the connection
+        self.last: str | None = None  #: the cursor it was given last
+
+    def hear(self, told: Told) -> None:
+        if not self._has_room(len(told.written)):
+            super().hear(told)
+        elif self.wire is not None and not self.wire.is_closing():
+            self.last = told.cursor or self.last
+            self.wire.write(b"%x\r\n%b\r\n" % (len(told.written), told.written))
+
+    def _has_room(self, size: int) -> bool:
+        if self.wire is None or not self.is_idle or self.waiting:
+            return False
+        return self.wire.get_write_buffer_size() + size <= HELD_BYTES_MAX
+
+    async def comes(self) -> bool:
+        """False: nothing for a while that would have to be waited for. Whoever closes wakes everybody."""
+        self.is_idle = True
+        try:
+            async with asyncio.timeout(PING_S):
+                await self.came.wait()
+        except TimeoutError:
+            return False
+        finally:
+            self.is_idle = False
+        return True
+
+
+class Streamed(StreamingResponse):
+    """In chunks, as everybody expects since HTTP/1.1: only then anybody but the server may write one."""
+
+    def __init__(self, stream: Stream, content: AsyncIterator[bytes]) -> None:
+        super().__init__(content, media_type="text/event-stream", headers={"x-accel-buffering": "no"})
+        self._stream = stream
+
+    async def __call__(self, scope: ASGIScope, receive: Receive, send: Send) -> None:
+        if scope["http_version"] == "1.1" and scope["method"] == "GET":
+            self._stream.wire = scope.get(WIRE)
+        await super().__call__(scope, receive, send)
+
+
 async def events(ask: Ask[Body, EventsQuery]) -> Response:
     query, house = ask.query, ask.house
     after = ask.headers.get("last-event-id") or query.after
     place = None if after is None else stream.parse(after)
     task = None if query.task is None else await house.reads(reads.task_number, ask.who, query.task)
     root = None if query.root is None else await house.reads(reads.root_number, ask.who, query.root)
-    watched = _watched(house.feed, Watcher(task, root), place, house.closing)
-    return StreamingResponse(watched, media_type="text/event-stream", headers={"x-accel-buffering": "no"})
+    watcher = Stream(task, root)
+    return Streamed(watcher, _watched(house.feed, watcher, place, house.closing))
 
 
 async def _watched(
-    feed: Feed, watcher: Watcher, place: stream.Cursor | None, closing: asyncio.Event
+    feed: Feed, watcher: Stream, place: stream.Cursor | None, closing: asyncio.Event
 ) -> AsyncIterator[bytes]:
-    last = None
     async with feed.watching(watcher) as joined:
+        watcher.last = str(joined.place)
         yield b": here\n\n"
         if place is not None:
             async for news in feed.since(place, joined):
                 if watcher.wants(news):
-                    last = news.cursor
+                    watcher.last = news.cursor
                     yield news.written
         while not closing.is_set() and not watcher.is_behind:
-            if taken := watcher.take():
-                last = next((news.cursor for news in reversed(taken) if news.cursor), last)
-                yield b"".join([news.written for news in taken])
-            if not await _comes(watcher):
+            for told in watcher.take():
+                watcher.last = told.cursor or watcher.last
+                yield told.written
+            if not watcher.waiting and not await watcher.comes():
                 yield b": ping\n\n"
     if watcher.is_behind:
-        yield f"event: gap\ndata: {json.dumps({'cursor': last or str(joined.place)})}\n\n".encode()
-
-
-async def _comes(watcher: Watcher) -> bool:
-    """False: nothing for a while. Whoever closes wakes everybody."""
-    try:
-        async with asyncio.timeout(PING_S):
-            await watcher.came.wait()
-    except TimeoutError:
-        return False
-    return True
+        yield f"event: gap\ndata: {json.dumps({'cursor': watcher.last})}\n\n".encode()
 
 
 ENTRIES = (Entry("GET", "/v1/events", Scope.READ, events, query=EventsQuery, media="text/event-stream"),)

@@ -23,6 +23,8 @@ from clutch.surfaces.problems import Problem
 if TYPE_CHECKING:
     from clutch.gateway.local import Gateway
 
+WIRE = "clutch.wire"  #: in the scope: the connection itself, where there is one
+
 #: A browser is told to keep nothing.
 PRIVATE: Mapping[str, str] = {
     "cache-control": "no-store",

@@ -12,14 +12,14 @@ import socket
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from starlette.types import ASGIApp
+from starlette.types import ASGIApp, Receive, Scope, Send
 from uvicorn import Config, Server
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from clutch.gateway.feed import Feed
 from clutch.surfaces.address import named_state
 from clutch.surfaces.http.app import make_app
-from clutch.surfaces.http.routes import House
+from clutch.surfaces.http.routes import WIRE, House
 from clutch.surfaces.http.tokens import Tokens
 from clutch.surfaces.mcp.mount import Mount
 
@@ -40,12 +40,15 @@ class PromptProtocol(H11Protocol):
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
+        self.app = _wired(self.app, transport)
         self.access_log = False  # here and not in the config, which would switch off the host program's own
         self.since = self.loop.time()
         self.loop.call_later(HEAD_WITHIN_S, self.cut_if_silent)
         self.loop.call_later(ROOM_S, self.make_room)
 
     def make_room(self) -> None:
+        if not self.is_silent:
+            return  # as nearly all: it has not made the others too many
         mine = (one for one in self.connections if isinstance(one, PromptProtocol))
         silent = sorted((one for one in mine if one.is_silent), key=PromptProtocol.waited_since)
         if len(silent) > SILENT_MAX:  # the one that has had the most time goes: a newcomer may have a token
@@ -62,6 +65,16 @@ class PromptProtocol(H11Protocol):
     def cut_if_silent(self) -> None:
         if self.is_silent:
             self.transport.abort()
+
+
+def _wired(app: ASGIApp, transport: asyncio.Transport) -> ASGIApp:
+    """Whoever answers knows the connection it came by."""
+
+    async def answered(scope: Scope, receive: Receive, send: Send) -> None:
+        scope[WIRE] = transport
+        await app(scope, receive, send)
+
+    return answered
 
 
 async def answer(gateway: Gateway, home: Path, names: frozenset[str], sockets: list[socket.socket]) -> None:
