@@ -11,7 +11,7 @@ from typing import Any
 
 from clutch.core import events as ev
 from clutch.core.effects import Effect
-from clutch.core.lifecycle import Move, step
+from clutch.core.lifecycle import BUSY, Move, step
 from clutch.core.model import Path, Phase, Plan, SessionId, Task, TaskId
 from clutch.core.policy import Policy
 
@@ -121,6 +121,8 @@ def every_event(at: float, generation: int = 1) -> tuple[ev.Event, ...]:
         refused(at, generation),
         refused(at, generation, is_permanent=True),
         ev.Unheard(at, generation),
+        ev.Deferred(at, BUSY, generation),
+        ev.Read(at, generation),
         ev.RequesterGone(at),
         ev.RequesterBack(at),
         ev.RequesterKilled(at),

@@ -10,7 +10,20 @@ import pytest
 from hypothesis import assume, example, given
 from hypothesis import strategies as st
 
-from clutch.core.delivery import INJECTED, Choice, Point, Running, choose, due, injects, is_sent, way_of
+from clutch.core.agents import ActiveHours
+from clutch.core.delivery import (
+    INJECTED,
+    Choice,
+    Point,
+    Running,
+    choose,
+    due,
+    injects,
+    is_sent,
+    left_behind,
+    put_off,
+    way_of,
+)
 from clutch.core.model import Letter, LetterId, LetterKind, Mail, Path, SessionId, TaskId
 from clutch.core.policy import Announcing, Direct, Drop, QueueMode
 
@@ -533,3 +546,52 @@ def test_trace_names_everything_a_letter_went_through_in_order() -> None:
     way = way_of(risen, Point.START, QueueMode.AUTO, idle_since=95.0)
     assert way.tried == (GONE, AGAIN, BUSY)
     assert way_of(letter(1), Point.START, QueueMode.AUTO, idle_since=50.0, was_held=True).tried == (SLEPT,)
+
+
+# ---- put off -------------------------------------------------------------------------------------------
+
+NIGHT = ActiveHours("09:00", "17:00")
+MIDNIGHT, NOON = 86_400.0 * 20_000, 86_400.0 * 20_000 + 12 * 3600
+
+
+@pytest.mark.parametrize("mode", QueueMode)
+@pytest.mark.parametrize("expects_completion", [True, False])
+def test_result_is_put_off_by_a_turn_exactly_when_that_turn_will_not_read_it(
+    mode: QueueMode, expects_completion: bool
+) -> None:
+    rules = Announcing(mode=mode)
+    why = put_off(
+        now=NOON, has_open_run=True, is_held=False, expects_completion=expects_completion, rules=rules, hours=NIGHT
+    )  # fmt: skip
+    letter = Letter(
+        LetterId(1), LetterKind.ANNOUNCE, "", NOON, NOON, TaskId(7), 1, expects_completion=expects_completion
+    )
+    choice = choose([letter], Point.STEP, now=NOON, rules=rules)
+    assert (why is None) is (bool(choice) or choice.interrupts)
+    assert why is None or (why.reason, left_behind([letter], choice, now=NOON)) == (
+        "requester-busy",
+        [letter],
+    )
+
+
+@pytest.mark.parametrize(
+    ("now", "is_held", "hours", "until"),
+    [
+        (NOON, False, NIGHT, None),
+        (MIDNIGHT, True, NIGHT, None),
+        (MIDNIGHT, False, None, None),
+        (MIDNIGHT, False, NIGHT, MIDNIGHT + 9 * 3600),
+    ],
+)
+def test_idle_reader_is_asleep_only_outside_of_its_hours(
+    now: float, is_held: bool, hours: ActiveHours | None, until: float | None
+) -> None:
+    idle = {"now": now, "has_open_run": False, "is_held": is_held, "expects_completion": True, "hours": hours}
+    why = put_off(rules=Announcing(), **idle)  # type: ignore[arg-type]
+    assert (None if why is None else why.until) == until
+
+
+def test_reader_that_never_wakes_puts_off_for_ever() -> None:
+    never = ActiveHours("09:00", "09:00")
+    idle = {"now": NOON, "has_open_run": False, "is_held": False, "expects_completion": True, "hours": never}
+    assert put_off(rules=Announcing(), **idle) == ("quiet-hours", None)  # type: ignore[arg-type]

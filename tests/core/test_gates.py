@@ -111,11 +111,6 @@ CASES = [
     ),
     ("collected for minutes", told(due=700.0), Gate.BACKOFF, "tried again at 00:11:40", "logs t_2"),
     (
-        "deferred for the night",
-        replace(TELLING, phase=Phase.ANNOUNCE_DEFERRED, reason="quiet-hours", wake_at=700.0),
-        Gate.QUIET_HOURS, "active hours of agent:main:main begin", "tree",
-    ),
-    (
         "dead letter",
         replace(AT, phase=Phase.COMPLETED_GIVEUP, delivery=Delivery.UNDELIVERED, wake_at=900.0),
         Gate.DEAD_LETTER, "redelivers or dismisses it, it expires at 00:15:00", "redeliver t_2",

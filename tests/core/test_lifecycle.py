@@ -394,7 +394,8 @@ def test_silence_is_not_announced_and_goes_to_cleanup(text: str, word: str) -> N
     story = running(has_cleanup=True).then(ev.Ended(2, text))
     assert (story.phase, story.task.outcome, story.task.result) == (Phase.CLEANUP_PENDING, Outcome.OK, None)
     assert (story.task.delivery, story.task.delivery_reason) == (Delivery.SKIPPED, word)
-    assert story.effects == (fx.Cleanup(), fx.Close(), fx.Announce(1, silent=True))
+    never = fx.Trace(1, Delivery.SKIPPED, word)
+    assert story.effects == (never, fx.Cleanup(), fx.Close(), fx.Announce(1, silent=True))
 
 
 @pytest.mark.scenario(79)

@@ -32,6 +32,7 @@ UNENDED = (
     "ending",
     "deferred",
 )
+OVERTAKEN = fx.Trace(1, Delivery.SKIPPED, "superseded")
 ENDED = ("announcing", "missing", "cleanup_pending", "completed", "completed_giveup")
 
 # ---- steer -------------------------------------------------------------------------------------------
@@ -44,9 +45,9 @@ ENDED = ("announcing", "missing", "cleanup_pending", "completed", "completed_giv
     [
         ("running", (fx.Stop("superseded"), fx.Schedule())),
         ("ending", (fx.Stop("superseded"), fx.Schedule())),
-        ("deferred", (fx.Schedule(),)),
-        ("announcing", (fx.Open(), fx.Schedule())),
-        ("missing", (fx.Open(), fx.Schedule())),
+        ("deferred", (OVERTAKEN, fx.Schedule())),
+        ("announcing", (OVERTAKEN, fx.Open(), fx.Schedule())),
+        ("missing", (OVERTAKEN, fx.Open(), fx.Schedule())),
     ],
 )
 def test_steer_supersedes_what_runs_or_ended_untold(name: str, effects: tuple[fx.Effect, ...]) -> None:
@@ -128,6 +129,7 @@ def test_kill_ends_every_unended_task_without_an_announce(name: str) -> None:
     assert (task.deadline_at, task.clock_left_s) == (None, None)
     assert killed.effects == (
         fx.Stop("killed"),
+        fx.Trace(task.generation, Delivery.SKIPPED, "killed"),
         fx.Close(),
         fx.Unbind(),
         fx.Announce(task.generation, silent=True),
@@ -295,7 +297,8 @@ def test_decision_counts_only_while_a_plan_awaits_it(verdict: ev.Verdict) -> Non
 def test_finished_task_gets_a_new_generation_that_is_announced_once(name: str, how: str, keeps: bool) -> None:
     story = in_every_phase()[name].then(ev.Again(50, how))
     assert (story.phase, story.task.generation, story.task.outcome) == (Phase.QUEUED, 2, None)
-    assert story.effects == (fx.Open(keep_transcript=keeps), fx.Schedule())
+    overtaken = (OVERTAKEN,) if name in ("announcing", "missing") else ()
+    assert story.effects == (*overtaken, fx.Open(keep_transcript=keeps), fx.Schedule())
     ended = story.then(ev.Started(51), ev.Ended(60, "more"))
     assert (ended.effects, ended.task.result) == ((fx.Close(), fx.Announce(2)), "more")
 

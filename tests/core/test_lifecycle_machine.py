@@ -55,7 +55,7 @@ CONTRACTS = st.builds(
 
 #: What a task in a phase may say about telling its requester.
 TELLING = {
-    Phase.ANNOUNCING: {Delivery.WAITING},
+    Phase.ANNOUNCING: {Delivery.WAITING, Delivery.DEFERRED},
     Phase.ANNOUNCE_DEFERRED: {Delivery.DEFERRED},
     Phase.CLEANUP_PENDING: {Delivery.DELIVERED, Delivery.SKIPPED, Delivery.UNDELIVERED, Delivery.UNSURE},
     Phase.COMPLETED: {Delivery.DELIVERED, Delivery.SKIPPED, Delivery.UNSURE},
@@ -140,6 +140,7 @@ class LifeOfATask(RuleBasedStateMachine):
         self.effects_are_noted(before, result)
         self.timeline_is_the_row(before, result)
         self.generation_keeps_its_outcome(event, before)
+        self.what_is_put_off_or_skipped_is_traced(event, before, result)
         self.row_makes_sense()
         self.nothing_waits_without_a_timer(event)
 
@@ -163,6 +164,27 @@ class LifeOfATask(RuleBasedStateMachine):
         if before.outcome is None and self.task.outcome in (Outcome.KILLED, Outcome.TIMEOUT):
             assert any(isinstance(effect, fx.Stop) for effect in result.effects)
 
+    def what_is_put_off_or_skipped_is_traced(self, event: ev.Event, before: Task, result: Step) -> None:
+        """`child-active` cannot be: a newer run is a newer generation, and overtakes what is not told."""
+        after = self.task
+        traced = [effect for effect in result.effects if isinstance(effect, fx.Trace)]
+        told = {(effect.generation, effect.outcome, effect.reason) for effect in traced}
+        state = (after.generation, after.delivery, after.delivery_reason)
+        is_let_go = after.delivery_reason in ("dismissed", "expired")
+        if after.delivery in (Delivery.DEFERRED, Delivery.SKIPPED) and not is_let_go:
+            was = (before.generation, before.delivery, before.delivery_reason)
+            assert state == was or state in told
+        has_letter = before.phase is Phase.ANNOUNCING or before.reason == MISSING
+        if (
+            has_letter
+            and before.phase in UNTOLD
+            and after.phase in UNTOLD - {Phase.ANNOUNCING}
+            and not after.outcome
+        ):
+            assert after.generation == before.generation + 1, "a newer run beside what waits to be told"
+            is_heard = isinstance(event, ev.Again) and event.is_being_read
+            assert is_heard or (before.generation, Delivery.SKIPPED, "superseded") in told
+
     def timeline_is_the_row(self, before: Task, result: Step) -> None:
         at = before.phase
         for move in result.moves:
@@ -185,7 +207,9 @@ class LifeOfATask(RuleBasedStateMachine):
             assert after == before, "a letter of another generation"
         if after.generation > before.generation:
             self.is_buried = False
-            assert (after.outcome, after.result, after.ended_at, after.attempts) == (None, None, None, 0)
+            assert (after.outcome, after.ended_at, after.attempts) == (None, None, 0)
+            # What was said before its children were waited for in vain is the plan that is asked about at once.
+            assert after.result is None or after.phase is Phase.AWAITING_APPROVAL
             return
         if before.outcome is not None:
             assert (after.outcome, after.result, after.error) == (

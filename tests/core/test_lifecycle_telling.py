@@ -6,7 +6,7 @@ import pytest
 
 from clutch.core import effects as fx
 from clutch.core import events as ev
-from clutch.core.lifecycle import DESCENDANTS, MISSING
+from clutch.core.lifecycle import BUSY, DESCENDANTS, MISSING, QUIET_HOURS
 from clutch.core.model import Delivery, Outcome, Path, Phase
 from clutch.core.policy import Announcing, ExpiryFrom, Life, Policy
 from tests.core.stories import Story, announcing, deferred, delivered, in_every_phase, refused, running
@@ -26,7 +26,8 @@ def test_task_with_children_at_work_is_not_announced_and_holds() -> None:
         0,
     )
     assert (task.delivery, task.delivery_reason, task.result) == (Delivery.DEFERRED, DESCENDANTS, "so far")
-    assert (task.ended_at, story.effects) == (2, (fx.Hold(),))
+    put_off = fx.Trace(1, Delivery.DEFERRED, DESCENDANTS, task.wake_at)
+    assert (task.ended_at, story.effects) == (2, (put_off, fx.Hold()))
 
 
 def test_settled_children_wake_it_and_its_new_answer_is_the_result() -> None:
@@ -308,3 +309,30 @@ def test_what_a_give_up_kept_is_cleaned_when_the_letter_is_let_go(event: ev.Even
 def test_letting_go_of_what_left_nothing_behind_cleans_nothing() -> None:
     story = announcing().then(refused(is_permanent=True), ev.Dismissed(9))
     assert (story.effects, story.task.wake_at) == ((), None)
+
+
+# ---- put off -----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("reason", [BUSY, QUIET_HOURS])
+def test_deferral_is_told_once_costs_no_attempt_and_ends_when_the_letter_is_read(reason: str) -> None:
+    put_off = announcing().then(ev.Deferred(5, reason, 1, until=90))
+    assert (put_off.phase, put_off.task.attempts) == (Phase.ANNOUNCING, 0)
+    assert (put_off.task.delivery, put_off.task.delivery_reason) == (Delivery.DEFERRED, reason)
+    assert put_off.effects == (fx.Trace(1, Delivery.DEFERRED, reason, 90),)
+    assert put_off.then(ev.Deferred(6, BUSY, 1)).task == put_off.task
+    for heard in (put_off.then(ev.Read(7, 1)), put_off.then(refused(7))):
+        assert (heard.phase, heard.task.delivery, heard.task.delivery_reason) == (
+            Phase.ANNOUNCING,
+            Delivery.WAITING,
+            "",
+        )
+    assert put_off.then(delivered(8)).task.delivery is Delivery.DELIVERED
+
+
+def test_deferral_of_an_older_generation_has_no_say() -> None:
+    story = announcing().then(ev.Steered(3), ev.Started(4), ev.Ended(5, "more"))
+    assert story.task.generation == 2
+    assert story.then(ev.Deferred(6, BUSY, 1)).task == story.task
+    put_off = story.then(ev.Deferred(6, BUSY, 2))
+    assert put_off.then(ev.Read(7, 1)).task == put_off.task

@@ -321,7 +321,8 @@ async def test_a_result_waits_for_the_active_hours_when_it_comes_as_a_heartbeat(
     await world.mail()
     debounced = world.clock.now() + world.policy.announcing.debounce_s
     assert await world.due(main) == (debounced if opens is None else MIDNIGHT + opens * 3600)
-    assert (await world.rows("SELECT attempts, delivery FROM tasks")) == [(0, "waiting")]
+    deferred = "waiting" if opens is None else "deferred"
+    assert (await world.rows("SELECT attempts, delivery FROM tasks")) == [(0, deferred)]
 
 
 async def test_a_person_and_a_parent_that_waits_heed_no_hours(world: World, main: int) -> None:

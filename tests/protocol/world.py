@@ -30,6 +30,9 @@ A_DAY_S = 86_400.0
 Model: TypeAlias = Callable[[int, Sequence[Message]], Answer | str]
 
 
+NOT_TRIED = ("deferred", "skipped")
+
+
 def select(now: float, sql: str, *parameters: Any) -> Tx[list[Row]]:
     return list((yield sql, parameters))
 
@@ -363,8 +366,17 @@ class World:
 
     async def trace(self, task_id: int) -> list[Row]:
         """Every attempt to tell: (attempt, outcome, path, reason, next_at), oldest first."""
+        return [row[1:] for row in await self._telling(task_id) if row[2] not in NOT_TRIED]
+
+    async def not_tried(self, task_id: int) -> list[tuple[int, str]]:
+        """Every decision not to tell it now, or ever, by generation: `deferred(requester-busy)`, oldest first."""
+        return [
+            (row[0], f"{row[2]}({row[4]})") for row in await self._telling(task_id) if row[2] in NOT_TRIED
+        ]
+
+    async def _telling(self, task_id: int) -> list[Row]:
         return await self.rows(
-            "SELECT attempt, outcome, path, reason, next_at FROM deliveries WHERE task_id = ? ORDER BY id",
+            "SELECT generation, attempt, outcome, path, reason, next_at FROM deliveries WHERE task_id = ? ORDER BY id",
             task_id,
         )
 

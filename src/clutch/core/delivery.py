@@ -23,6 +23,7 @@ from enum import StrEnum
 from typing import NamedTuple
 
 from clutch.core.agents import ActiveHours
+from clutch.core.lifecycle import BUSY, QUIET_HOURS
 from clutch.core.model import UNTIL_ANSWERED, Letter, LetterKind, Mail, Path
 from clutch.core.policy import Announcing, Direct, Drop, QueueMode
 
@@ -61,6 +62,33 @@ def due(
         moments.append(collected_at if hours is None else hours.opens_at(max(now, collected_at)))
     known = [moment for moment in moments if moment is not None]
     return min(known) if known else None
+
+
+class PutOff(NamedTuple):
+    """Why an announce is not read now, and until when, where a clock decides that."""
+
+    reason: str
+    until: float | None = None
+
+
+def put_off(
+    *,
+    now: float,
+    has_open_run: bool,
+    is_held: bool,
+    expects_completion: bool,
+    rules: Announcing,
+    hours: ActiveHours | None,
+) -> PutOff | None:
+    """None: as soon as it was collected, or at the next step of the turn."""
+    if has_open_run:
+        is_told_there = rules.mode is QueueMode.INTERRUPT or injects(rules.mode, expects_completion)
+        return None if is_told_there else PutOff(BUSY)
+    if hours is None or is_held:
+        return None
+    collected_at = now + rules.debounce_s
+    opens_at = hours.opens_at(collected_at)
+    return None if opens_at == collected_at else PutOff(QUIET_HOURS, opens_at)
 
 
 #: Read between two steps: a note about the run itself, and what somebody added to its task.
@@ -140,6 +168,21 @@ def choose(
     if is_held:
         told = [letter for letter in told if letter.taken_seq is not None]
     return _turn(told, rules)
+
+
+def left_behind(letters: Sequence[Letter], choice: Choice, *, now: float) -> list[Letter]:
+    """Announces that a turn could read and does not: they wait for another one."""
+    if choice.interrupts:
+        return []
+    numbers = {letter.id for letter in (*choice.taken, *choice.dropped)}
+    return [
+        letter
+        for letter in letters
+        if letter.kind is LetterKind.ANNOUNCE
+        and not letter.silent
+        and letter.ready_at <= now
+        and letter.id not in numbers
+    ]
 
 
 def _of_one_turn(urgent: tuple[Letter, ...], *, is_only: bool = True) -> tuple[Letter, ...]:
@@ -247,7 +290,7 @@ def way_of(
         left.append(("direct-primary", "attempt failed"))
     if idle_since is not None and letter.at < idle_since:
         steers = injects(mode, letter.expects_completion)
-        left.append(("steer-primary", "turn ended first") if steers else ("direct-primary", "requester-busy"))
+        left.append(("steer-primary", "turn ended first") if steers else ("direct-primary", BUSY))
         return Way(Path.QUEUED, tuple(left))
     if was_held:
         left.append(("direct-primary", "descendants-active"))

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from clutch.core.model import Delivery
+
 
 @dataclass(frozen=True, slots=True)
 class Announce:
@@ -26,6 +28,18 @@ class Bury:
     """The letter becomes a dead letter: kept, listed, can be redelivered."""
 
     generation: int
+
+
+@dataclass(frozen=True, slots=True)
+class Trace:
+    """A line in the trace of telling: what was decided about a generation without an attempt to tell it.
+
+    `next_at`: when that may change by itself."""
+
+    generation: int
+    outcome: Delivery
+    reason: str
+    next_at: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,6 +139,7 @@ Effect = (
     Announce
     | GiveBack
     | Bury
+    | Trace
     | TellPerson
     | Redrive
     | Stop

@@ -124,6 +124,24 @@ class Delivered:
 
 
 @dataclass(frozen=True, slots=True)
+class Deferred:
+    """Its requester does not read the letter now: it is in a turn, or asleep until `until`."""
+
+    at: float
+    reason: str
+    generation: int
+    until: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Read:
+    """A run of the requester has taken the letter, and its model has not answered yet."""
+
+    at: float
+    generation: int
+
+
+@dataclass(frozen=True, slots=True)
 class DeliveryFailed:
     """A run that had taken the letter failed before its model answered."""
 
@@ -271,6 +289,8 @@ Event = (
     | Unpaused
     | Decided
     | Delivered
+    | Deferred
+    | Read
     | DeliveryFailed
     | Unheard
     | RequesterGone

@@ -13,7 +13,6 @@ from typing import assert_never
 from clutch.core.lifecycle import DESCENDANTS, MISSING
 from clutch.core.model import UNTIL_ANSWERED, Delivery, Outcome, Phase, Wait
 
-QUIET_HOURS = "quiet-hours"  # the reason of what is deferred until somebody is awake
 COLLECTING_S = 60.0  # letters wait a moment for others; whoever is due later sleeps
 
 
@@ -177,8 +176,6 @@ def _deferred(facts: Facts) -> Stuck | None:
             return _children(facts, facts.own) or _to_be_worked_on(facts, facts.own)
         case str(reason) if reason == MISSING:
             return Stuck(Gate.REQUESTER_MISSING, facts.since, facts.reader, until=facts.wake_at)
-        case str(reason) if reason == QUIET_HOURS:
-            return Stuck(Gate.QUIET_HOURS, facts.since, facts.reader, until=facts.wake_at)
         case _:
             return _to_be_told(facts)
 

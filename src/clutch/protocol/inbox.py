@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from clutch.core import delivery, queueing
 from clutch.core import events as ev
 from clutch.core.model import LetterKind
 from clutch.core.policy import Policy
@@ -59,7 +60,35 @@ def wake(now: float, policy: Policy, session_id: int) -> Tx[bool]:
     yield "UPDATE inbox SET seen = 1 WHERE session_id = ? AND seen = 0", (session_id,)
     if session.owner is None:
         yield from sessions.reschedule(now, policy, session)
+    yield from _put_off(now, policy, session)
     return False
+
+
+def _put_off(now: float, policy: Policy, session: SessionRow) -> Tx[None]:
+    """Those whose results it does not read now are told why, once. Whoever is about to read costs no statement."""
+    hours = policy.quiet_hours_but(session.agent_id, session.depth)
+    if session.run_id is None and hours is None:
+        return
+    rows = yield (
+        "SELECT t.id, t.generation, t.expects_completion FROM inbox i JOIN tasks t ON t.id = i.task_id"
+        " AND t.generation = i.generation WHERE i.session_id = ? AND i.state = 0 AND i.kind = 'announce'"
+        " AND i.silent = 0 AND i.taken_run IS NULL AND i.ready_at <= ? AND t.delivery = 'waiting' ORDER BY t.id",
+        (session.id, now),
+    )
+    rules = queueing.applied(policy.announcing, session.queue)
+    put_off: dict[int, ev.Event] = {}
+    for task_id, generation, expects_completion in rows:
+        why = delivery.put_off(
+            now=now,
+            has_open_run=session.run_id is not None,
+            is_held=bool(session.hold),
+            expects_completion=bool(expects_completion),
+            rules=rules,
+            hours=hours,
+        )
+        if why is not None:
+            put_off[task_id] = ev.Deferred(now, why.reason, generation, why.until)
+    yield from tasks.record_senders(now, policy, put_off)
 
 
 def set_queue(now: float, policy: Policy, session_id: int, queue: str | None) -> Tx[bool]:

@@ -34,6 +34,7 @@ class Sender(NamedTuple):
     spawn_order: int
     expects_completion: bool
     is_skipped: bool
+    is_deferred: bool
     missing: tuple[str, ...]  #: its own children that were still out when it was told all the same
     tokens_in: int | None
     tokens_out: int | None
@@ -92,15 +93,11 @@ def _sender(
     plan: str,
 ) -> Sender:
     ended = None if outcome is None else _OUTCOMES[outcome]
-    key, expects, is_skipped = (
-        session_key or "(deleted)",
-        bool(expects_completion),
-        delivery == Delivery.SKIPPED,
-    )
+    key, expects = session_key or "(deleted)", bool(expects_completion)
     return Sender(
         task_id, label, key, generation, ended, error, result, worked_s, spawn_order, expects,
-        is_skipped, children_missing(evidence, generation), _whole(tokens_in), _whole(tokens_out), handed(files), usd,
-        depth, bool(bound), plan == Plan.DRAFTING,
+        delivery == Delivery.SKIPPED, delivery == Delivery.DEFERRED, children_missing(evidence, generation),
+        _whole(tokens_in), _whole(tokens_out), handed(files), usd, depth, bool(bound), plan == Plan.DRAFTING,
     )  # fmt: skip
 
 

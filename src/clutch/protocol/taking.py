@@ -12,7 +12,8 @@ from typing import Any, NamedTuple
 
 from clutch.core import events as ev
 from clutch.core import queueing
-from clutch.core.delivery import BACKGROUND, Choice, Point, Running, choose, is_sent, way_of
+from clutch.core.delivery import BACKGROUND, Choice, Point, Running, choose, is_sent, left_behind, way_of
+from clutch.core.lifecycle import BUSY
 from clutch.core.messages import Input
 from clutch.core.model import RETRIED_KINDS, Letter, LetterId, LetterKind, Path, SessionId, TaskId
 from clutch.core.policy import Announcing, Policy
@@ -65,6 +66,8 @@ def take(
     )
     if choice.dropped:
         yield from _drop(now, policy, choice)
+    if choice or point is Point.STEP:
+        yield from _tell_senders(now, policy, senders, choice, left_behind(waiting, choice, now=now))
     by_person = any(letter.kind is LetterKind.USER for letter in choice.urgent)
     settles = is_settled and not by_person
     if not choice and not settles:
@@ -152,6 +155,22 @@ def _drop(now: float, policy: Policy, choice: Choice) -> Tx[None]:
         letter.task_id: ev.Dropped(now) for letter in choice.dropped if letter.task_id is not None
     }
     yield from tasks.record_senders(now, policy, dropped)
+
+
+def _tell_senders(
+    now: float, policy: Policy, senders: Mapping[int, pages.Sender], choice: Choice, left: Sequence[Letter]
+) -> Tx[None]:
+    """Of a turn: who waits for the end of it, and who has waited long enough. Each is told once."""
+    deferred = {number for number, sender in senders.items() if sender.is_deferred}
+    events: dict[int, ev.Event] = {
+        letter.task_id: ev.Deferred(now, BUSY, letter.generation or 0)
+        for letter in left
+        if letter.task_id is not None and letter.task_id not in deferred
+    }
+    for letter in choice.announces:
+        if letter.task_id in deferred:
+            events[letter.task_id] = ev.Read(now, letter.generation or 0)
+    yield from tasks.record_senders(now, policy, events)
 
 
 def _mark(session: SessionRow, run_id: int, choice: Choice, point: Point, rules: Announcing) -> Tx[None]:

@@ -15,7 +15,7 @@ from clutch.core.lifecycle import Step, step
 from clutch.core.model import LetterKind, Phase, Task
 from clutch.core.policy import Policy
 from clutch.core.wording import undelivered_line, wrap_up_note
-from clutch.protocol import bindings, hooks, letters, outbox, sessions, task_rows, usage
+from clutch.protocol import bindings, hooks, letters, outbox, sessions, task_rows, trace, usage
 from clutch.protocol.redacting import redact_open
 from clutch.protocol.sessions import IS_WORKING, SessionRow
 from clutch.protocol.usage import Fate
@@ -83,14 +83,20 @@ def record_senders(
     results = [(task, step(task, events[task.id], policy)) for task in loaded]
     yield from _write(now, results, actor)
     given_up: dict[int, str] = {}
+    traces: dict[int, fx.Trace] = {}
     for _, result in results:
         for effect in result.effects:
-            if isinstance(effect, fx.TellPerson):
-                given_up[result.task.id] = effect.reason
-            else:
-                yield from _apply_to_letter(now, result.task, effect)
+            match effect:
+                case fx.TellPerson(reason):
+                    given_up[result.task.id] = reason
+                case fx.Trace():
+                    traces[result.task.id] = effect
+                case _:
+                    yield from _apply_to_letter(now, result.task, effect)
     if given_up:
         yield from _tell_people(now, given_up)
+    if traces:
+        yield from trace.decided(now, traces)
     return [result.task for _, result in results]
 
 
@@ -166,6 +172,8 @@ def _apply(now: float, policy: Policy, session: SessionRow, task: Task, effect: 
             pass  # whoever saves an unowned session computes its due time anyway
         case fx.TellPerson(reason):
             yield from _tell_people(now, {task.id: reason})
+        case fx.Trace():
+            yield from trace.decided(now, {task.id: effect})
         case fx.GiveBack() | fx.Bury() | fx.Redrive() | fx.Cleanup() | fx.TellEnded():
             yield from _apply_to_letter(now, task, effect)
         case _:

@@ -1,7 +1,5 @@
-"""The trace of telling: one row per attempt, in the words in which `why` prints it.
-
-Only attempts have rows. What was deferred, skipped or given up stands in the timeline of the task, and what an
-attempt waited for before it was made in its `tried`.
+"""The trace of telling: one row per attempt, and one whenever telling was put off or will never be, in the words in
+which `why` prints them. What an attempt waited for before it was made stands in its `tried`, too.
 """
 
 from __future__ import annotations
@@ -10,6 +8,7 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
+from clutch.core import effects as fx
 from clutch.core import keys
 from clutch.core.wording.why import Attempt
 from clutch.store.door import Many, Tx
@@ -31,8 +30,12 @@ class Told(NamedTuple):
 
     @property
     def why(self) -> str:
-        """Why this target."""
-        return REQUESTER if self.bubbled_from is None else f"bubbled from {keys.task_id(self.bubbled_from)}"
+        return _why(self.bubbled_from)
+
+
+def _why(bubbled_from: int | None) -> str:
+    """Why this target."""
+    return REQUESTER if bubbled_from is None else f"bubbled from {keys.task_id(bubbled_from)}"
 
 
 #: What `Told` is made of, in the inbox.
@@ -77,6 +80,37 @@ def failed(now: float, session_id: int, run_id: int | None, told: Sequence[Told]
     )
 
 
+#: To whoever the letter lies with; before there is one, it is meant for the requester.
+_DECIDED = (
+    "INSERT INTO deliveries(task_id, generation, letter, to_session, to_depth, at, outcome, reason, attempt, next_at)"
+    " SELECT t.id, CAST(? AS {big}), 'announce:v1:' || s.key || ':' || CAST(? AS {text}),"
+    " COALESCE(r.id, t.requester_id), r.depth, CAST(? AS {float}), CAST(? AS {text}), CAST(? AS {text}), t.attempts,"
+    " CAST(? AS {float}) FROM tasks t JOIN sessions s ON s.id = t.id LEFT JOIN sessions r ON r.id ="
+    " COALESCE((SELECT i.session_id FROM inbox i WHERE i.task_id = t.id AND i.kind = 'announce' AND i.generation = ?),"
+    " t.requester_id) WHERE t.id = ?"
+)
+
+
+def decided(now: float, lines: Mapping[int, fx.Trace]) -> Tx[None]:
+    """By task: put off, or never to be told. No attempt was made; those that failed before stay counted."""
+    yield (
+        _DECIDED,
+        Many(
+            (
+                one.generation,
+                str(one.generation),
+                now,
+                one.outcome,
+                one.reason,
+                one.next_at,
+                one.generation,
+                task_id,
+            )
+            for task_id, one in lines.items()
+        ),
+    )
+
+
 def _row(now: float, session_id: int, run_id: int | None, one: Told) -> tuple[object, ...]:
     return (
         one.task_id, one.generation, one.letter, session_id, session_id, one.why, one.route_mode, one.tried, now,
@@ -88,14 +122,16 @@ def attempts(now: float, task_id: int) -> Tx[list[Attempt]]:
     """Oldest first."""
     del now
     rows = yield (
-        "SELECT letter, (SELECT key FROM sessions s WHERE s.id = to_session), to_depth, why, route_mode, tried, path,"
-        " attempt, at, next_at, outcome, reason, run_id, transcript_seq FROM deliveries WHERE task_id = ? ORDER BY id",
+        "SELECT (SELECT bubbled_from FROM inbox i WHERE i.idem = letter AND to_session <>"
+        " (SELECT requester_id FROM tasks WHERE id = task_id)), letter,"
+        " (SELECT key FROM sessions s WHERE s.id = to_session), to_depth, why, route_mode, tried, path, attempt, at,"
+        " next_at, outcome, reason, run_id, transcript_seq FROM deliveries WHERE task_id = ? ORDER BY id",
         (task_id,),
     )
-    # Rows of the first schema do not say why.
+    # Only attempts say why, and not those of the first schema.
     return [
-        Attempt(letter, to, depth, why or REQUESTER, mode, _pairs(tried), *rest)
-        for letter, to, depth, why, mode, tried, *rest in rows
+        Attempt(letter, to, depth, why or _why(bubbled_from), mode, _pairs(tried), *rest)
+        for bubbled_from, letter, to, depth, why, mode, tried, *rest in rows
     ]
 
 

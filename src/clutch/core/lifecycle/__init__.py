@@ -24,16 +24,18 @@ from typing import assert_never
 from clutch.core import events as ev
 from clutch.core.lifecycle import after, ending, running, telling, waking
 from clutch.core.lifecycle.ending import ORPHANED
-from clutch.core.lifecycle.story import DESCENDANTS, EDGES, MISSING, Move, Step, Story
+from clutch.core.lifecycle.story import BUSY, DESCENDANTS, EDGES, MISSING, QUIET_HOURS, Move, Step, Story
 from clutch.core.model import EXPIRED, Outcome, Phase, Task
 from clutch.core.policy import Policy
 
 __all__ = [
+    "BUSY",
     "DESCENDANTS",
     "EDGES",
     "EXPIRED",
     "MISSING",
     "ORPHANED",
+    "QUIET_HOURS",
     "Move",
     "Step",
     "fold",
@@ -74,6 +76,10 @@ def step(task: Task, event: ev.Event, policy: Policy) -> Step:
             ending.decided(story, event)
         case ev.Delivered():
             telling.delivered(story, event)
+        case ev.Deferred():
+            telling.deferred(story, event)
+        case ev.Read():
+            telling.read(story, event)
         case ev.DeliveryFailed():
             telling.delivery_failed(story, event)
         case ev.Unheard():

@@ -90,6 +90,8 @@ def again(story: Story, event: ev.Again) -> None:
     if is_over or has_letter(task):
         is_told = task.delivery in _OVER or event.is_being_read
         old = {"fallback": None} if is_told else {}
+        if has_letter(task) and not event.is_being_read:
+            running.overtake(story)
         running.new_generation(story, event.how, plan_round=0, **old)
         running.make_room(story)
         story.do(fx.Open(keep_transcript=event.how != "retry"), fx.Schedule())

@@ -40,6 +40,7 @@ def defer(story: Story, event: ev.Ended) -> None:
         clock_left_s=None,
         wake_at=event.at + story.policy.life.settle_expiry_s,
     )
+    story.trace(Delivery.DEFERRED, DESCENDANTS, story.task.wake_at)
     story.do(fx.Hold())
 
 
@@ -123,6 +124,7 @@ def settle(
     if skips:
         word = "announce-skip" if said is Silence.ANNOUNCE_SKIP else "silent"
         story.change(**fixed, delivery=Delivery.SKIPPED, delivery_reason=word)
+        story.trace(Delivery.SKIPPED, word)
         after.clean(story, f"skipped: {word}")
     else:
         story.to(Phase.ANNOUNCING, why or outcome, **fixed, delivery=Delivery.WAITING, delivery_reason="")
@@ -185,5 +187,6 @@ def over(story: Story, at: float, outcome: Outcome, error: str, word: str) -> No
         clock_left_s=None,
         result=story.task.result or story.task.fallback,
     )
+    story.trace(Delivery.SKIPPED, word)
     story.do(fx.Close(), fx.Unbind(), fx.Announce(story.task.generation, silent=True))
     after.clean(story, f"{word}: {error}")

@@ -6,7 +6,7 @@ from typing import Any
 
 from clutch.core import effects as fx
 from clutch.core import events as ev
-from clutch.core.lifecycle.story import DESCENDANTS, MISSING, Story
+from clutch.core.lifecycle.story import DESCENDANTS, MISSING, SUPERSEDED, Story
 from clutch.core.model import Delivery, Phase, Task, Wait
 from clutch.core.policy import Policy
 from clutch.core.wording.prompts import is_progress
@@ -117,12 +117,19 @@ def steered(story: Story, event: ev.Steered) -> None:
             start(story, event.at, "grace cancelled", error=None)
             supersede(story)
         case Phase.ANNOUNCE_DEFERRED if task.reason == DESCENDANTS:
+            overtake(story)
             new_generation(story, "steered")
             story.do(fx.Schedule())
         case Phase.ANNOUNCING | Phase.ANNOUNCE_DEFERRED if not event.taken:
+            overtake(story)
             new_generation(story, "steered")
             make_room(story)
             story.do(fx.Open(), fx.Schedule())
+
+
+def overtake(story: Story) -> None:
+    """What this generation had to tell will not be told: the next one makes a new result."""
+    story.trace(Delivery.SKIPPED, SUPERSEDED)
 
 
 def make_room(story: Story) -> None:

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 from clutch.core import effects as fx
-from clutch.core.model import WORKING, Outcome, Phase, Task
+from clutch.core.model import WORKING, Delivery, Outcome, Phase, Task
 from clutch.core.policy import Policy
 
 EDGES: frozenset[tuple[Phase, Phase]] = frozenset(
@@ -43,8 +43,13 @@ EDGES: frozenset[tuple[Phase, Phase]] = frozenset(
     }
 )
 
+#: Why a result is not told yet. Not `child-active`: a newer run of the task overtakes what is not told (`superseded`).
 DESCENDANTS = "descendants-active"
 MISSING = "missing-requester"
+BUSY = "requester-busy"
+QUIET_HOURS = "quiet-hours"
+#: Why one never is.
+SUPERSEDED = "superseded"
 
 
 def has_letter(task: Task) -> bool:
@@ -97,6 +102,9 @@ class Story:
 
     def do(self, *effects: fx.Effect) -> None:
         self.effects.extend(effects)
+
+    def trace(self, outcome: Delivery, reason: str, next_at: float | None = None) -> None:
+        self.do(fx.Trace(self.task.generation, outcome, reason, next_at))
 
     def done(self) -> Step:
         return Step(self.task, tuple(self.moves), tuple(self.effects))

@@ -29,12 +29,31 @@ def tellable(story: Story) -> None:
         story.to(Phase.ANNOUNCING, "requester is back")
 
 
+def deferred(story: Story, event: ev.Deferred) -> None:
+    """The letter lies in the inbox all the same; once is enough to say why nobody reads it."""
+    task = story.task
+    is_waiting = task.phase is Phase.ANNOUNCING and task.delivery is Delivery.WAITING
+    if is_waiting and event.generation == task.generation:
+        put_off = {"delivery": Delivery.DEFERRED, "delivery_reason": event.reason}
+        story.note(f"deferred: {event.reason}", **put_off)
+        story.trace(Delivery.DEFERRED, event.reason, event.until)
+
+
+def read(story: Story, event: ev.Read) -> None:
+    """What it was put off for is over."""
+    task = story.task
+    is_deferred = task.phase is Phase.ANNOUNCING and task.delivery is Delivery.DEFERRED
+    if is_deferred and event.generation == task.generation:
+        story.note("no longer deferred", delivery=Delivery.WAITING, delivery_reason="")
+
+
 def delivery_failed(story: Story, event: ev.DeliveryFailed) -> None:
     task, rules = story.task, story.policy.announcing
     if event.generation != task.generation or task.phase is not Phase.ANNOUNCING:
         return
     attempts = task.attempts + 1
-    story.note(f"attempt {attempts} failed: {event.error[:200]}", attempts=attempts)
+    waiting = {"delivery": Delivery.WAITING, "delivery_reason": ""}
+    story.note(f"attempt {attempts} failed: {event.error[:200]}", attempts=attempts, **waiting)
     if event.is_permanent:
         return give_up(story, "permanent-error")
     delay = rules.delay_s(attempts, seed=task.id, expects_completion=task.expects_completion)
@@ -60,6 +79,7 @@ def requester_gone(story: Story, at: float) -> None:
             delivery_reason=MISSING,
             wake_at=at + story.policy.announcing.until_s,
         )
+        story.trace(Delivery.DEFERRED, MISSING, story.task.wake_at)
 
 
 def requester_back(story: Story) -> None:
@@ -72,6 +92,7 @@ def requester_killed(story: Story) -> None:
     if has_letter(story.task):
         tellable(story)
         story.change(delivery=Delivery.SKIPPED, delivery_reason="killed")
+        story.trace(Delivery.SKIPPED, "killed")
         after.clean(story, "skipped: requester killed")
 
 

@@ -12,8 +12,8 @@ from typing import assert_never
 
 from clutch.core import keys
 from clutch.core.gates import Gate, Stuck
-from clutch.core.lifecycle import DESCENDANTS, MISSING
-from clutch.core.model import Phase, Wait
+from clutch.core.lifecycle import BUSY, DESCENDANTS, MISSING, QUIET_HOURS
+from clutch.core.model import Delivery, Phase, Wait
 from clutch.core.shown import ERROR_MAX, duration, typed, visible
 
 LATE = "late: "
@@ -43,8 +43,8 @@ class Happened:
 
 @dataclass(frozen=True, slots=True)
 class Attempt:
-    """One attempt to tell. `to_session`: its key, None once it was deleted. `tried`: the paths that were left, each
-    with why."""
+    """One attempt to tell, or a decision not to try (`deferred`, `skipped`). `to_session`: its key, None once it was
+    deleted. `tried`: the paths that were left, each with why."""
 
     key: str
     to_session: str | None
@@ -60,6 +60,10 @@ class Attempt:
     reason: str
     run_id: int | None
     transcript_seq: int | None
+
+    @property
+    def is_made(self) -> bool:
+        return self.outcome not in (Delivery.DEFERRED, Delivery.SKIPPED)
 
 
 # ---- the timeline --------------------------------------------------------------------------------------
@@ -102,6 +106,9 @@ _SENTENCES: tuple[tuple[str, str, str], ...] = (
     ("descendants expired", "ended", "its children took too long; told with what there is"),
     (DESCENDANTS, "deferred", "it has ended, but its children's results are still to come"),
     (MISSING, "deferred", "nobody is there to be told; it waits for somebody to come back"),
+    (f"deferred: {BUSY}", "deferred", "its requester is in a turn; the result waits for its next one"),
+    (f"deferred: {QUIET_HOURS}", "deferred", "its requester sleeps; the result waits for its active hours"),
+    ("no longer deferred", "announced", "a turn of its requester has begun to read it"),
     ("requester is back", "announced", "its requester is back"),
     ("nobody came back", "announced", "nobody came back in time"),
     ("redelivered", "redelivered", "redelivered by {actor}"),
@@ -266,6 +273,7 @@ def _telling(attempt: Attempt) -> Iterator[str]:
     route = f", route {attempt.route_mode}" if attempt.route_mode else ""  # within the tree there is none
     reached = f"{target} ({where}; {visible(attempt.why, ERROR_MAX)}{route})"
     became = f"{attempt.outcome} ({visible(how, ERROR_MAX)}){again}"
-    yield f"  {clock(attempt.at)}  attempt {attempt.attempt} to {reached}: {became}"
+    number = f"attempt {attempt.attempt} " if attempt.is_made else ""
+    yield f"  {clock(attempt.at)}  {number}to {reached}: {became}"
     for path, left in attempt.tried:
         yield f"    left {visible(path, ERROR_MAX)}: {visible(left, ERROR_MAX)}"

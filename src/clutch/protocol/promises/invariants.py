@@ -101,6 +101,7 @@ QUERIES: Final[tuple[Query, ...]] = (
         "a task ends delivered, skipped, or as a dead letter, and its phase says so",
         "SELECT t.id, t.phase || ' but ' || t.delivery FROM tasks t WHERE t.id {touched} AND NOT CASE t.phase"
         " WHEN 'announcing' THEN t.delivery = 'waiting'"
+        " OR (t.delivery = 'deferred' AND t.delivery_reason IN ('requester-busy', 'quiet-hours'))"
         " WHEN 'completed' THEN t.delivery IN ('delivered', 'skipped', 'unsure')"
         " WHEN 'completed_giveup' THEN t.delivery IN ('undelivered', 'skipped')"
         " WHEN 'cleanup_pending' THEN t.delivery IN ('delivered', 'skipped', 'undelivered', 'unsure')"
