@@ -44,14 +44,20 @@ async def test_requester_that_is_busy_for_an_hour_burns_no_attempt(build: Build)
     await house.say("hello")
     await house.hire()
     await house.until_phase("child", Phase.ANNOUNCING)
+
+    async def is_deferred() -> bool:
+        rows = await house.rows("SELECT outcome, reason FROM deliveries")
+        return rows == [("deferred", "requester-busy")]
+
+    await house.until(is_deferred)
     for _ in range(6):
         house.clock.jump(600)
         waiting = await house.task("child")
-        assert (waiting.phase, waiting.attempts, waiting.delivery) == (Phase.ANNOUNCING, 0, Delivery.WAITING)
-        assert await house.rows("SELECT COUNT(*) FROM deliveries") == [(0,)]
+        assert (waiting.phase, waiting.attempts, waiting.delivery) == (Phase.ANNOUNCING, 0, Delivery.DEFERRED)
+        assert await house.rows("SELECT COUNT(*) FROM deliveries") == [(1,)]
     may_end.set()
     task = await house.until_phase("child", Phase.COMPLETED)
-    (attempt,) = await house.door.read(trace.attempts, task.id)
+    _, attempt = await house.door.read(trace.attempts, task.id)
     assert (attempt.attempt, attempt.outcome, attempt.path) == (1, "delivered", "queued")
     assert attempt.tried == (("direct-primary", "requester-busy"),)
 

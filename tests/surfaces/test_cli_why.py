@@ -54,7 +54,7 @@ def test_why_tells_a_delivered_task_in_words_and_with_its_attempt(first: Served)
     assert "accepted; waits in the queue" in lines[0]
     assert any("its requester has read and answered the result" in line for line in lines)
     told = first.client.get(task_path(task, "why"))
-    (attempt,) = told["deliveries"]
+    attempt = told["deliveries"][-1]  # others may have kept its requester busy before
     assert list(attempt) == [
         "key", "toSession", "toDepth", "why", "routeMode", "tried", "path", "attempt", "at", "nextAt", "outcome",
         "reason", "runId", "transcriptSeq",
