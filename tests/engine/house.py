@@ -14,6 +14,7 @@ from typing import Any, TypeAlias
 
 from pydantic import BaseModel
 
+from clutch.core.admission import SpawnRequest
 from clutch.core.authority import AgentGrant, root_rights
 from clutch.core.messages import Answer, Call, Input, Usage
 from clutch.core.model import LetterKind, Phase, Task
@@ -24,7 +25,7 @@ from clutch.engine.ids import BlockIds
 from clutch.engine.kit import Kit
 from clutch.ports import Delta, DeltaKind, ModelRequest, OnDelta, ToolContext
 from clutch.protocol import letters, queries, sessions, task_rows
-from clutch.protocol.spawn import rights_text
+from clutch.protocol.spawn import Order, rights_text, spawn
 from clutch.store.door import Door, Row, Tx
 from clutch.tools.box import Tools
 
@@ -167,6 +168,20 @@ class House:
 
     async def say(self, text: str, kind: LetterKind = LetterKind.USER) -> None:
         await self.door.tx(self.main, letters.post, self.main, f"said:{next(self._numbers)}", kind, text)
+
+    async def spawn(self, count: int) -> None:
+        """Children of the main session that nobody's model asked for: `job 0`, `job 1`, …"""
+        orders = [
+            Order(
+                f"job {n}",
+                10_000 + n,
+                f"00000000-0000-4000-8000-{n:012x}",
+                SpawnRequest(f"job {n}", f"job {n}"),
+                n,
+            )
+            for n in range(count)
+        ]
+        await self.door.tx(self.main, spawn, self.policy, self.main, self.main, None, orders)
 
     def tool(self, name: str, run: Callable[[], Awaitable[str]], *, replay_safe: bool = False) -> None:
         async def function(arguments: Anything, context: ToolContext) -> str:

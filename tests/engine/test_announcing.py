@@ -9,13 +9,11 @@ from types import MappingProxyType
 
 import pytest
 
-from clutch.core.admission import SpawnRequest
 from clutch.core.messages import Answer, Input
 from clutch.core.model import Delivery, Lane, Phase
 from clutch.core.policy import Announcing, Limits, QueueMode, Work
 from clutch.ports import ModelError, ModelRequest, Trouble
 from clutch.protocol import control, trace
-from clutch.protocol.spawn import Order, spawn
 from tests.engine.conftest import Build
 from tests.engine.house import POLICY, House, ask_for, opening, step, use
 
@@ -122,7 +120,7 @@ async def test_thousand_results_for_a_broken_requester_cost_few_calls_and_none_i
             work=Work(lanes=lanes, sessions_max=2 * count, tick_s=0.05),
         ),
     )
-    await spawned(house, count)
+    await house.spawn(count)
     await house.hire()
     for ended in range(100, count + 1, 100):
         await until_tasks(house, ended, "outcome IS NOT NULL")
@@ -158,17 +156,3 @@ async def until_tasks(house: House, count: int, condition: str, *parameters: int
         return await tasks_where(house, condition, *parameters) >= count
 
     await house.until(are_there)
-
-
-async def spawned(house: House, count: int) -> None:
-    orders = [
-        Order(
-            f"job {n}",
-            10_000 + n,
-            f"00000000-0000-4000-8000-{n:012x}",
-            SpawnRequest(f"job {n}", f"job {n}"),
-            n,
-        )
-        for n in range(count)
-    ]
-    await house.door.tx(house.main, spawn, house.policy, house.main, house.main, None, orders)

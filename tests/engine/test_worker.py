@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from dataclasses import replace
+from typing import Any, cast
 
 import pytest
 
@@ -13,8 +14,9 @@ from clutch.core.model import Delivery, LetterKind, Outcome, Phase
 from clutch.core.policy import Life, QueueMode
 from clutch.engine.bus import QUEUE_MAX, Bus, Live
 from clutch.ports import ModelError, ModelRequest, ToolFailed, Trouble
-from clutch.protocol import control
+from clutch.protocol import control, workers
 from clutch.protocol.turns import NO_CHILD
+from clutch.store.door import Door
 from tests.engine.conftest import Build
 from tests.engine.house import POLICY, House, ask_for, opening, step, use
 
@@ -115,6 +117,40 @@ async def test_nothing_is_claimed_before_what_the_models_need_is_loaded_and_all_
     await house.until_quiet()
     assert asked_for == ["lab:small"] * 4  # at the start, and before each of three turns
     assert await house.replies() == ["sent", "heard"]
+
+
+class Watched:
+    """A door that remembers how many sessions each claim got."""
+
+    def __init__(self, door: Door) -> None:
+        self._door = door
+        self.claims: list[int] = []
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._door, name)
+
+    async def alone(self, fn: Any, *args: Any) -> Any:
+        got = await self._door.alone(fn, *args)
+        if fn is workers.claim:
+            self.claims.append(len(got))
+        return got
+
+
+async def test_of_many_that_are_due_a_few_are_at_work_while_all_others_are_claimed(build: Build) -> None:
+    """Else the first model call after a restart waits until thousands have begun."""
+    held = asyncio.Event()
+
+    async def script(request: ModelRequest) -> str:
+        await held.wait()
+        return "done"
+
+    house = await build(script, replace(POLICY, work=replace(POLICY.work, claim_first=2)))
+    await house.spawn(5)
+    watched = Watched(house.door)
+    await house.hire(cast("Door", watched))
+    await house.until_asked("job 4")
+    assert watched.claims == [2, 3]
+    held.set()
 
 
 async def test_clock_of_a_run_starts_when_its_own_model_is_loaded(build: Build) -> None:

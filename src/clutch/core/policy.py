@@ -221,7 +221,7 @@ class Work:
     tool_grace_s: float = 5.0  #: what a running tool gets when its run is superseded
     held_s: float = 900.0  #: a foreign program that waits for a person is kept so long, then started again
     sessions_max: int = 1000  #: turns one process runs at once
-    claim_first: int = 500  #: sessions in a first claim: these are at work while the rest is claimed
+    claim_first: int = 16  #: sessions in a first claim: these are at work while the rest is claimed
 
     def __post_init__(self) -> None:
         check(self)

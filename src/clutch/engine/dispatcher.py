@@ -306,7 +306,8 @@ class Worker:
         return self.kit.policy.work.sessions_max - len(self.turns)
 
     async def _claim(self, group: asyncio.TaskGroup, lanes: Sequence[Lane]) -> bool:
-        room = min(self._room(), self.kit.policy.work.claim_first + 4 * len(self.turns))
+        """Out of rest only a few: they are at work while the others are claimed, of which there may be thousands."""
+        room = self._room() if self.turns else min(self._room(), self.kit.policy.work.claim_first)
         try:
             claimed = await self.kit.door.alone(workers.claim, self.id, room, lanes)
         except StoreLost:
