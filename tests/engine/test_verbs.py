@@ -478,6 +478,14 @@ async def test_send_says_timeout_or_accepted_when_nobody_replies(build: Build) -
     assert (await set_up.verbs.send(BOSS, one, "hello?", 0.01)).status is SendStatus.TIMEOUT
 
 
+async def test_nobody_waits_for_a_reply_longer_than_the_policy_says(build: Build) -> None:
+    hasty = replace(POLICY, control=replace(POLICY.control, send_wait_s=0.01))
+    set_up = await stage(build, "one", policy=hasty)
+    async with asyncio.timeout(20):
+        sent = await set_up.verbs.send(BOSS, await set_up.id("one"), "hello?", 600)
+    assert sent.status is SendStatus.TIMEOUT
+
+
 async def test_send_to_a_finished_task_is_refused_and_names_continue(build: Build) -> None:
     set_up = await stage(build, "one")
     set_up.go.set()

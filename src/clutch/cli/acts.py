@@ -227,7 +227,10 @@ def send(
     target: Target,
     text: Words,
     wait: Annotated[
-        float, typer.Option(min=0, max=60, help="Seconds to wait for a reply; 0 = don't.")
+        float,
+        typer.Option(
+            min=0, help="Seconds to wait for a reply, at most `control.sendWaitSeconds`; 0 = don't."
+        ),
     ] = 30.0,
     state: State = None,
     as_json: AsJson = False,

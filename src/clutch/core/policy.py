@@ -153,7 +153,7 @@ class Control:
 
     steer_chars_max: int = 4000  #: an instruction, not a document
     steer_interval_s: float = 2.0  #: per caller and child: each steer cuts a model call that was paid for
-    send_wait_s: float = 30.0  #: for a reply; a model call rarely takes longer, and a caller must not hang
+    send_wait_s: float = 30.0  #: for a reply, at most; a model call rarely takes longer
     announces_kill: bool = False  #: whoever kills knows; the requester need not be told
     late_result: LateResult = LateResult.KEEP  #: what becomes of words that a killed task said anyway
 

@@ -143,7 +143,8 @@ class Verbs:
         wait_s: float | None = None,
         key: str | None = None,
     ) -> Sent:
-        """A follow-up. `wait_s`: for the reply; 0 = don't wait, None = as long as the policy says."""
+        """A follow-up. `wait_s`: for the reply; 0 = don't wait, None = as long as the policy says, which is the most
+        that anybody is made to wait: models ask for more than they need."""
         check_text("text", text, self._kit.policy.limits.task_bytes_max)
         idem = self._key("send", session_id, key)
         if isinstance(caller, AgentCaller):  # to a stranger it is the beginning of a talk
@@ -151,7 +152,8 @@ class Verbs:
             await self._surely(caller, Verb.SEND, session_id, peers.send, *known)
         else:
             await self._act(caller, Verb.SEND, session_id, control.send, idem, text)
-        wait_s = self._kit.policy.control.send_wait_s if wait_s is None else wait_s
+        wait_max_s = self._kit.policy.control.send_wait_s
+        wait_s = wait_max_s if wait_s is None else min(wait_s, wait_max_s)
         if wait_s <= 0:
             return Sent(SendStatus.ACCEPTED)
         reply = await self._reply(idem, wait_s)

@@ -188,7 +188,8 @@ class Task(Generic[V]):
         await self._doors.act("steer", self.id, text=text)
 
     async def send(self, text: str, *, wait_seconds: float | None = None) -> str | None:
-        """A follow-up. The first new words of the child; None when it says nothing within the time."""
+        """A follow-up. The first new words of the child; None when it says nothing within the time, which is never more
+        than `control.sendWaitSeconds`."""
         return (await self._doors.act("send", self.id, text=text, wait_s=wait_seconds)).get("reply")
 
     async def pause(self) -> tuple[str, ...]:

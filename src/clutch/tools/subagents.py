@@ -33,7 +33,7 @@ TARGET_CHARS_MAX = 300
 
 Target = Annotated[str, Field(min_length=1, max_length=TARGET_CHARS_MAX)]
 Text = Annotated[str, Field(max_length=TEXT_CHARS_MAX)]
-Wait = Annotated[float, Field(ge=0, le=600, allow_inf_nan=False)]
+Wait = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 
 WITH_TEXT = frozenset({Action.STEER, Action.SEND, Action.REJECT})
 DECISIONS = frozenset({Action.APPROVE, Action.REJECT})
@@ -49,7 +49,7 @@ class SubagentsArguments(_Camel):
     target: Target | None = Field(None, description="Task id, label, number in the list, last; kill: all.")
     text: Text | None = Field(None, description="Instruction, message or reason.")
     plan_hash: str | None = Field(None, max_length=64)
-    timeout_seconds: Wait | None = Field(None, description="send: for a reply.")
+    timeout_seconds: Wait | None = Field(None, description="send: for a reply; at most 30.")
 
 
 class SendArguments(_Camel):
@@ -58,7 +58,7 @@ class SendArguments(_Camel):
     label: Target | None = None
     agent_id: str | None = Field(None, description="With label.")
     message: Text
-    timeout_seconds: Wait | None = Field(None, description="For a reply; 0: don't wait.")
+    timeout_seconds: Wait | None = Field(None, description="For a reply, at most 30; 0: don't wait.")
 
 
 class ListArguments(_Camel):

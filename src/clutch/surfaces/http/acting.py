@@ -25,7 +25,6 @@ from clutch.surfaces.http.routes import Ask, Entry, Reply
 
 SPAWN_BYTES_MAX = 8 * 1024 * 1024  #: attachments travel with it
 ROOM_WAIT_S = 20.0  #: with `onFull: "queue"`; a client waits no longer for an answer
-SEND_WAIT_S_MAX = 60.0
 
 
 def _parameters() -> type[BaseModel]:
@@ -73,9 +72,8 @@ class MaybeWords(Body):
 
 class Sending(Body):
     text: str
-    wait_seconds: Annotated[
-        float | None, Field(alias="waitSeconds", ge=0, le=SEND_WAIT_S_MAX, strict=False)
-    ] = None
+    #: Longer than `control.sendWaitSeconds` nobody waits, whatever is asked for.
+    wait_seconds: Annotated[float | None, Field(alias="waitSeconds", ge=0, strict=False)] = None
 
 
 class Approval(Body):
