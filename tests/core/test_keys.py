@@ -14,6 +14,7 @@ from clutch.core.keys import (
     BadKey,
     KeyKind,
     SessionKey,
+    agent_hint,
     agent_id_problem,
     hint,
     main_key,
@@ -309,3 +310,25 @@ def test_the_beginning_of_an_id_as_arithmetic_holds_for_every_id_it_begins(
 @pytest.mark.parametrize("text", ["t_", "t", "", "r_7", "t_u", "t_" + "1" * 13, "T_7"])
 def test_what_begins_no_id_has_no_arithmetic(text: str) -> None:
     assert keys.low_digits("t_", text) is None
+
+
+@pytest.mark.parametrize(
+    ("text", "near"),
+    [
+        ("agent:mian:main", "; did you mean 'main'?"),
+        ("agent:reserch:chat:dan", "; did you mean 'research'?"),
+        ("agent:main:main", ""),
+        ("mian", ""),
+    ],
+)
+def test_wrong_agent_in_a_session_key_is_answered_with_the_nearest(text: str, near: str) -> None:
+    assert agent_hint(text, {"main", "research"}) == near
+
+
+def test_key_with_an_agent_id_of_the_wrong_form_names_the_nearest() -> None:
+    wrong = parse_session_key("agent:Research:main", {"main", "research"})
+    assert isinstance(wrong, BadKey)
+    assert wrong.message.endswith("did you mean 'research'?")
+    badly_named = parse_session_key("agent:research:chat:No", {"main"})
+    assert isinstance(badly_named, BadKey)
+    assert "did you mean" not in badly_named.message

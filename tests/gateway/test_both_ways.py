@@ -217,3 +217,14 @@ async def test_a_client_says_what_it_is_and_what_it_cannot_be(
         with pytest.raises(StateDirectoryInUse, match=r"bring along: @c\.tool"):
             async with mine:
                 raise AssertionError
+
+
+@pytest.mark.parametrize("key", ["agent:mian:main", "agent:Main:chat:ops"])
+async def test_wrong_agent_in_a_session_key_is_refused_with_the_nearest_and_opens_nothing(
+    way: Way, key: str
+) -> None:
+    c = way.clutch
+    for refused in (c.spawn("look", session=key), c.say("hello", session=key), c.tasks(requester=key)):
+        with pytest.raises((InvalidInput, NotFound), match="did you mean 'main'"):
+            await refused
+    assert await c.tasks() == []

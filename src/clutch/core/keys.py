@@ -99,7 +99,8 @@ def agent_of(session_key: str) -> str:
     return session_key.split(":", 2)[1]
 
 
-def parse_session_key(text: str) -> SessionKey | BadKey:
+def parse_session_key(text: str, known: Iterable[str] = ("main",)) -> SessionKey | BadKey:
+    """`known`: agents that a wrong id may have meant."""
     match text.split(":", 4):
         case ["agent", agent_id, "main"]:
             kind, name = KeyKind.MAIN, ""
@@ -110,7 +111,18 @@ def parse_session_key(text: str) -> SessionKey | BadKey:
         case _:
             return BadKey(f"{_shown(text)} is not a session key: {_KEY_SHAPES}")
     problem = _key_problem(agent_id, kind, name)
-    return BadKey(problem) if problem is not None else SessionKey(agent_id, kind, name)
+    if problem is not None:
+        return BadKey(problem + agent_hint(text, known) if agent_id_problem(agent_id) else problem)
+    return SessionKey(agent_id, kind, name)
+
+
+def agent_hint(text: str, known: Iterable[str]) -> str:
+    """For the end of an error message about what should be a session key: nothing, if it is not the agent's id."""
+    match text.split(":", 2):
+        case ["agent", agent_id, _] if agent_id not in (names := tuple(known)):
+            return hint(agent_id, names)
+        case _:
+            return ""
 
 
 def nearest(text: str, known: Iterable[str]) -> str | None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import base64
 import re
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 
 from clutch.core import keys
 from clutch.core.keys import BadKey, KeyKind, SessionKey
@@ -29,10 +29,11 @@ def check_key(key: object) -> None:
         raise InvalidInput("idempotency_key", "must be printable")
 
 
-def main_session(session: object) -> SessionKey:
+def main_session(session: object, agents: Collection[str]) -> SessionKey:
+    """`agents`: the configured ones, to name the one that a wrong id may have meant."""
     if not isinstance(session, str):
         raise InvalidInput("session", "must be text")
-    parsed = keys.parse_session_key(session)
+    parsed = keys.parse_session_key(session, agents)
     if isinstance(parsed, BadKey):
         raise InvalidInput("session", parsed.message)
     if parsed.kind is KeyKind.SUBAGENT:

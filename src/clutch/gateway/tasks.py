@@ -13,6 +13,8 @@ from typing import Any, TypeVar
 from clutch.core import authority, keys
 from clutch.core.admission import Refused
 from clutch.core.authority import EVERY_SCOPE, OperatorCaller, root_rights
+from clutch.core.choosing import known_agents
+from clutch.core.keys import SessionKey
 from clutch.core.messages import Usage
 from clutch.core.routes import COUNTER
 from clutch.engine import spawning
@@ -140,7 +142,7 @@ class Tasks:
 
     async def session(self, session: str) -> tuple[int, str]:
         """The number of a main session, made if it is not there, and its agent."""
-        return await self._number(session), main_session(session).agent_id
+        return await self._number(session), self._parsed(session).agent_id
 
     async def _number(self, session: str) -> int:
         known = self._known(session)
@@ -150,12 +152,18 @@ class Tasks:
 
     def _known(self, session: str) -> int | None:
         """Raises InvalidInput for what is no main session."""
-        return self._sessions.get(str(main_session(session)))
+        return self._sessions.get(str(self._parsed(session)))
+
+    def _parsed(self, session: str) -> SessionKey:
+        return main_session(session, known_agents(self.kit.policy))
 
     async def _opened(self, session: str) -> int:
-        """One that was deleted begins anew; one that was archived comes back with what was said in it."""
-        kit, parsed = self.kit, main_session(session)
-        number, agent_id = kit.ids.next(), parsed.agent_id
+        """One that was deleted begins anew; one that was archived comes back with what was said in it. Raises
+        InvalidInput for a new one of an agent that is not configured: it is a slip of the pen."""
+        kit, parsed = self.kit, self._parsed(session)
+        number, agent_id, agents = kit.ids.next(), parsed.agent_id, known_agents(kit.policy)
+        if agent_id not in agents and not await kit.door.read(queries.is_known, session):
+            raise InvalidInput("session", f"there is no agent {agent_id!r}{keys.hint(agent_id, agents)}")
         rights = authority.to_text(root_rights(kit.policy.grant(agent_id)))
         route, workspace = f"{COUNTER}:{parsed}", kit.policy.workspace_of(agent_id) or "."
         opened = await self._alone(

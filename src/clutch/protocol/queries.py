@@ -169,6 +169,12 @@ def session_id(now: float, key: str) -> Tx[int | None]:
     return int(rows[0][0]) if rows else None
 
 
+def is_known(now: float, key: str) -> Tx[bool]:
+    """Is there, or was there, a session of this key?"""
+    del now
+    return bool((yield "SELECT 1 FROM sessions WHERE key = ?", (key,)))
+
+
 def is_open(now: float, session: int) -> Tx[bool]:
     """Can it be spoken to?"""
     del now

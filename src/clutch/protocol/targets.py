@@ -67,9 +67,19 @@ def resolve(now: float, text: str, who: Standpoint) -> Tx[Found]:
                 f"{_quoted(typed)} fits {total} sessions", [_proposal(one) for one in candidates]
             )
         case Unknown(typed):
-            raise NotFound(f"there is no session or task {_quoted(typed)}", (yield from proposals(who)))
+            near = keys.agent_hint(typed, (yield from _agents(who)) if typed.startswith("agent:") else ())
+            raise NotFound(f"there is no session or task {_quoted(typed)}{near}", (yield from proposals(who)))
         case never:
             assert_never(never)
+
+
+def _agents(who: Standpoint) -> Tx[set[str]]:
+    """Whose sessions somebody may have meant. Whoever is bound to a tree is told of no others."""
+    known = {who.agent_id, MAIN_AGENT}
+    if who.session_id is None:
+        rows = yield "SELECT DISTINCT agent_id FROM sessions WHERE depth = 0", ()
+        known |= {row[0] for row in rows}
+    return known
 
 
 def _quoted(text: str) -> str:

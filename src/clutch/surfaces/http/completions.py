@@ -20,8 +20,8 @@ from pydantic import Field
 from starlette.responses import JSONResponse, Response, StreamingResponse
 
 from clutch.core import keys
-from clutch.core.agents import MAIN
 from clutch.core.authority import Scope
+from clutch.core.choosing import known_agents
 from clutch.errors import ClutchError
 from clutch.gateway.answering import Answering
 from clutch.gateway.feed import Watcher
@@ -149,7 +149,7 @@ def _usage(spent: Spent) -> dict[str, Any]:
 
 async def models(ask: Ask[Body, Query]) -> Reply:
     """The agents, as OpenAI's clients list models."""
-    known = sorted({MAIN, *ask.house.gateway.kit.policy.agents})
+    known = sorted(known_agents(ask.house.gateway.kit.policy))
     made = [{"id": one, "object": "model", "created": 0, "owned_by": "clutch"} for one in known]
     return Reply({"object": "list", "data": made})
 
@@ -157,8 +157,12 @@ async def models(ask: Ask[Body, Query]) -> Reply:
 async def completions(ask: Ask[Completing, Query]) -> Response:
     """Says the last message to an agent, and gives its answer as OpenAI's chat completions do."""
     body, gateway = ask.body, ask.house.gateway
-    if body.model not in {MAIN, *gateway.kit.policy.agents}:
-        raise Problem("not_found", "there is no such agent; GET /v1/models has them all", field="model")
+    agents = known_agents(gateway.kit.policy)
+    if body.model not in agents:
+        near = keys.hint(body.model, agents)
+        raise Problem(
+            "not_found", f"there is no such agent{near}; GET /v1/models has them all", field="model"
+        )
     said = checked_body(json.dumps(body.messages[-1]).encode(), Said)
     session = f"agent:{body.model}:{'main' if body.user is None else f'chat:{body.user}'}"
     number, _ = await gateway.session(session)
