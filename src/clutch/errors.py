@@ -25,6 +25,10 @@ class StoreBusy(StoreError):
     """The database stayed locked by somebody else; nothing was written. Try again."""
 
 
+class TooSlow(StoreError):
+    """The database stopped a statement that took too long; nothing was written."""
+
+
 class DiskFull(StoreError):
     """The disk of the database is full; nothing was written. Free some space, then try again."""
 

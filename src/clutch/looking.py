@@ -1,7 +1,8 @@
-"""Read a state directory beside whoever owns it: no lock, no writes, no gateway needed."""
+"""Read a state directory or a database server beside whoever works on it: no lock, no writes, no gateway needed."""
 
 from __future__ import annotations
 
+import asyncio
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -13,6 +14,7 @@ from clutch.store.door import Tx
 from clutch.store.sqlite_connection import SqliteConnection, copy_database, library_version
 
 DATABASE_FILE = "clutch.db"
+SERVER_S = 5.0  #: for one question to a server that others need
 
 
 @contextmanager
@@ -30,6 +32,37 @@ def looking_at(state: Path) -> Iterator[Callable[..., Any]]:
         yield look
     finally:
         connection.close()
+
+
+@contextmanager
+def looking_at_server(dsn: str) -> Iterator[Callable[..., Any]]:
+    """The same on PostgreSQL. What takes long is stopped by the server: StoreError."""
+    from clutch.store.jobs import Spoiled
+    from clutch.store.postgres_link import BEGIN_READING, PostgresSettings, connect_patiently
+
+    hurried = PostgresSettings(
+        statement_timeout_s=SERVER_S,
+        transaction_s=2 * SERVER_S,  # else it ends first, and with it the connection
+        patience_s=SERVER_S,
+        application_name="clutch doctor",
+    )
+    with asyncio.Runner() as runner:
+        link = runner.run(connect_patiently(dsn, hurried))
+
+        def look(fn: Callable[..., Tx[Any]], *args: Any) -> Any:
+            asked = link.transact([lambda now: fn(now, *args)], time.time(), BEGIN_READING)
+            try:
+                (outcome,) = runner.run(asked)
+            except Spoiled as spoiled:
+                raise spoiled.cause from spoiled
+            if outcome.error is not None:
+                raise outcome.error
+            return outcome.value
+
+        try:
+            yield look
+        finally:
+            runner.run(link.close())
 
 
 def sqlite_version() -> str:

@@ -16,7 +16,7 @@ from clutch.cli import checks
 from clutch.cli.asking import Exit, answering, home_of, print_object, say
 from clutch.cli.checks import Check
 from clutch.core.shown import visible
-from clutch.errors import ClutchError, NoGateway
+from clutch.errors import ClutchError, NoGateway, TooSlow
 from clutch.surfaces.client import connect
 
 EXAMPLE_CHARS_MAX = 200
@@ -38,12 +38,20 @@ class Report:
         return {"checks": [check.to_json() for check in self.checks], "invariants": counted}
 
 
-def doctor(state: Path | None, *, fixes: bool, is_online: bool, bundle: Path | None, as_json: bool) -> None:
+def doctor(
+    state: Path | None,
+    *,
+    fixes: bool,
+    is_online: bool,
+    bundle: Path | None,
+    as_json: bool,
+    database: str | None = None,
+) -> None:
     with answering("doctor", as_json=as_json):
         home = home_of(state)
         for done in checks.mend(home) if fixes and home.is_dir() else ():
             say(f"fixed: {done}")
-        report = examine(home, is_online=is_online)
+        report = examine(home, is_online=is_online, database=database)
         if bundle is not None:
             from clutch.cli import bundling
 
@@ -68,7 +76,8 @@ def _tell(report: Report) -> None:
         say(f"      {one['invariant']} {one['promise']}: {'; '.join(one['examples'])}")
 
 
-def examine(home: Path, *, is_online: bool = False) -> Report:
+def examine(home: Path, *, is_online: bool = False, database: str | None = None) -> Report:
+    """`database`: a server that the config does not name."""
     from clutch.looking import DATABASE_FILE
     from clutch.wiring import sandbox_offer
 
@@ -80,22 +89,26 @@ def examine(home: Path, *, is_online: bool = False) -> Report:
     report = Report(
         [*checks.of_directory(home), checks.of_gateway(home), *loops, checks.of_disk(home), sandbox]
     )
-    report.checks.extend(_of_config(home, is_online=is_online))
-    if (home / DATABASE_FILE).exists():
+    told, configured = _of_config(home, is_online=is_online)
+    report.checks.extend(told)
+    if server := database or configured:
+        _examine_server(server, report, is_served=bool(loops))
+    elif (home / DATABASE_FILE).exists():
         _examine_tables(home, report, is_served=bool(loops))
     return report
 
 
-def _of_config(home: Path, *, is_online: bool) -> list[Check]:
+def _of_config(home: Path, *, is_online: bool) -> tuple[list[Check], str | None]:
+    """Also, which database it names."""
     from clutch.config import files
 
     try:
         found = files.load(home)
     except ClutchError as error:
-        return [Check("config", False, str(error), checks.command(home, "config", "check"))]
+        return [Check("config", False, str(error), checks.command(home, "config", "check"))], None
     told = "none; every setting has its default" if found.path is None else f"{found.path} can be read"
     asked = (checks.of_provider(one, is_online=is_online) for one in found.settings.providers)
-    return [Check("config", True, told), *asked]
+    return [Check("config", True, told), *asked], found.settings.database
 
 
 def _of_running(home: Path) -> list[Check]:
@@ -125,11 +138,39 @@ def _examine_tables(home: Path, report: Report, *, is_served: bool) -> None:
         report.checks.append(Check("database", False, str(error), "restore a backup; keep this file"))
 
 
-def _ask_promises(look: Callable[..., Any], report: Report, *, is_served: bool) -> None:
+def _examine_server(dsn: str, report: Report, *, is_served: bool) -> None:
+    """Beside everybody who works on it. What would keep it busy for long is not asked to the end."""
+    from clutch.looking import looking_at_server, newest
+
+    try:
+        with looking_at_server(dsn) as look:
+            report.checks.append(checks.of_clock(look(newest)))
+            unasked = _ask_promises(look, report, is_served=is_served, is_sqlite=False)
+            told = (
+                f"answers; {unasked} promises take too long to be asked beside work" if unasked else "answers"
+            )
+            report.checks.append(Check("database", True, told))
+    except ClutchError as error:
+        report.checks.append(
+            Check("database", False, str(error), "is the server there, and `database` right?")
+        )
+
+
+def _ask_promises(
+    look: Callable[..., Any], report: Report, *, is_served: bool, is_sqlite: bool = True
+) -> int:
+    """How many could not be asked in time."""
     from clutch.protocol.promises import checkup
 
-    for query in checkup.standing(is_served=is_served):
+    unasked = 0
+    for query in checkup.standing(is_served=is_served, is_sqlite=is_sqlite):
+        try:
+            examples = look(checkup.broken, query)
+        except TooSlow:
+            unasked += 1
+            continue
         report.asked.add(query.invariant)
-        if examples := look(checkup.broken, query):
+        if examples:
             shown = [visible(one, EXAMPLE_CHARS_MAX) for one in examples]
             report.broken.append({"invariant": query.invariant, "promise": query.promise, "examples": shown})
+    return unasked

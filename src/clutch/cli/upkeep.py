@@ -39,13 +39,17 @@ def doctor(
             help="Also write a .tar.gz for somebody who helps, without secrets.", show_default=False
         ),
     ] = None,
+    database: Annotated[
+        str | None,
+        typer.Option(help="A PostgreSQL that the config does not name: postgresql://…", show_default=False),
+    ] = None,
     state: State = None,
     as_json: AsJson = False,
 ) -> None:
     """Check the promises on the live database, the gateway's loops, modes, config, sandbox, clock, disk."""
     from clutch.cli import doctor as command
 
-    command.doctor(state, fixes=fix, is_online=online, bundle=bundle, as_json=as_json)
+    command.doctor(state, fixes=fix, is_online=online, bundle=bundle, as_json=as_json, database=database)
 
 
 @upkeep.command()

@@ -21,6 +21,7 @@ from clutch.errors import (
     StoreError,
     StoreLost,
     StoreRefused,
+    TooSlow,
     UnsupportedStore,
 )
 from clutch.store.dialect import Dialect, is_reading, is_returning, numbered, statement_text
@@ -286,7 +287,7 @@ def in_our_words(error: Exception) -> StoreError:
         case asyncpg.CharacterNotInRepertoireError() | asyncpg.UntranslatableCharacterError():
             return StoreRefused("text with a NUL character cannot be stored")
         case asyncpg.QueryCanceledError():
-            return StoreError("a statement took too long and was stopped; nothing was written")
+            return TooSlow()
         case asyncpg.SyntaxOrAccessError() | asyncpg.DataError() | asyncpg.FeatureNotSupportedError():
             return StoreRefused(f"PostgreSQL refuses a statement: {error}")
         case _:

@@ -1,7 +1,7 @@
 """Which promises can be asked of a database at any moment, and how one is asked.
 
 A promise that names a limit is not among them: whoever was accepted keeps the limit of that day, so a number that
-was lowered since is no breach. Some are written in SQLite's words and asked there only.
+was lowered since is no breach. A few need words that only SQLite has, and are asked there only.
 """
 
 from __future__ import annotations
@@ -32,14 +32,15 @@ _LIMITS: Final = (
     "{inline_chars_max}",
     "{events_max}",
 )
+_SQLITE_ONLY: Final = ("JSON_", "STRFTIME")
 
 
 def standing(*, is_served: bool, is_sqlite: bool = True) -> Iterator[Query]:
     """`is_served`: somebody is at work, so timers must ring."""
-    asked = (*QUERIES, *LEAVING, *PEOPLE, *(SPENDING + NEEDS + COMPANY if is_sqlite else ()))
     scopes = _ANY_TIME | {Scope.CALM} if is_served else _ANY_TIME
-    for query in asked:
-        if query.scope in scopes and not any(limit in query.sql for limit in _LIMITS):
+    unasked = _LIMITS if is_sqlite else (*_LIMITS, *_SQLITE_ONLY)
+    for query in (*QUERIES, *LEAVING, *PEOPLE, *SPENDING, *NEEDS, *COMPANY):
+        if query.scope in scopes and not any(word in query.sql for word in unasked):
             yield query
 
 

@@ -201,7 +201,7 @@ QUERIES: Final[tuple[Query, ...]] = (
         "T6",
         Scope.CALM,
         "timers are rows, and somebody rings them soon",
-        "SELECT t.id, 'was to be woken ' || ROUND({now} - t.wake_at, 1) || ' s ago' FROM tasks t"
+        "SELECT t.id, 'was to be woken ' || ROUND({now} - t.wake_at) || ' s ago' FROM tasks t"
         " WHERE t.wake_at < {now} - {patience_s}",
     ),
     Query(
@@ -215,7 +215,7 @@ QUERIES: Final[tuple[Query, ...]] = (
         "T8",
         Scope.CALM,
         "what a dead worker held is taken back within a lease and two ticks",
-        "SELECT s.id, 'is held by a worker whose lease ended ' || ROUND({now} - w.lease_until, 1) || ' s ago'"
+        "SELECT s.id, 'is held by a worker whose lease ended ' || ROUND({now} - w.lease_until) || ' s ago'"
         " FROM sessions s JOIN workers w ON w.id = s.owner WHERE w.lease_until < {now} - {patience_s}",
     ),
     Query(

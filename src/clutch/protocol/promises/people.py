@@ -14,7 +14,7 @@ PEOPLE: Final[tuple[Query, ...]] = (
         "N31",
         Scope.SESSION,
         "a run waits for a person, without an owner, exactly as long as a question is open",
-        "SELECT s.id, 'is parked until ' || COALESCE(r.parked_until, 'nothing') FROM sessions s"  # noqa: S608
+        "SELECT s.id, 'is parked until ' || COALESCE(CAST(r.parked_until AS TEXT), 'nothing') FROM sessions s"  # noqa: S608
         " LEFT JOIN runs r ON r.id = s.run_id WHERE s.id {touched}"
         f" AND (COALESCE(r.parked_until, 0) = {UNTIL_ANSWERED} AND s.owner IS NULL) <> {_IS_OPEN}",
     ),

@@ -8,7 +8,7 @@ from clutch.protocol.promises.invariants import Query, Scope
 
 _OF_PURSE: Final = (
     "FROM sessions s JOIN usage u ON u.session_id = s.id"
-    " WHERE INSTR(' ' || s.purses || ' ', ' ' || p.name || ' ') > 0"
+    " WHERE REPLACE(' ' || s.purses || ' ', ' ' || p.name || ' ', '') <> ' ' || s.purses || ' '"
 )
 _OF_DAY: Final = "FROM usage u WHERE STRFTIME('%Y-%m-%d', u.at, 'unixepoch') = SUBSTR(p.name, 5)"
 _SUMS: Final = (
@@ -16,7 +16,7 @@ _SUMS: Final = (
     " COALESCE(SUM(CASE u.state WHEN 0 THEN u.reserved_tokens ELSE 0 END), 0)"
 )
 _PURSE: Final = "p.name, 'has ' || p.tokens_spent || ' spent and ' || p.tokens_reserved || ' reserved of '"
-_LIMIT: Final = "COALESCE(p.tokens_max, 'any')"
+_LIMIT: Final = "COALESCE(CAST(p.tokens_max AS TEXT), 'any')"
 
 
 def _balanced(scope: Scope, which: str, calls: str) -> Query:
