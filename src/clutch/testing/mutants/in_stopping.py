@@ -33,8 +33,8 @@ def _failed_by_a_restart(hand_over: Any) -> tuple[Any, ...]:
 
 def _gives_nothing_back(give_back: Any) -> tuple[Any, ...]:
     @wraps(give_back)
-    async def bug(worker: Any, claimed: Any) -> None:
-        del worker, claimed
+    async def bug(holding: Any, claimed: Any) -> None:
+        del holding, claimed
 
     return (bug,)
 
@@ -68,7 +68,7 @@ MUTANTS = (
     ),
     Mutant(
         "stop_gives_nothing_back",
-        (f"{WORKER}._give_back",),
+        ("clutch.engine.holding.Holding.give_back",),
         frozenset({"T4", "T8"}),
         ROLLING,
         _gives_nothing_back,
