@@ -125,7 +125,7 @@ def every_event(at: float, generation: int = 1) -> tuple[ev.Event, ...]:
         ev.Read(at, generation),
         ev.RequesterGone(at),
         ev.RequesterBack(at),
-        ev.RequesterKilled(at),
+        ev.RequesterKilled(at, generation),
         ev.Dropped(at),
         ev.SessionEnded(at, "unfocused"),
         ev.Cleaned(at),

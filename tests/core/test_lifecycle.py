@@ -469,9 +469,12 @@ def test_delivery_of_an_older_generation_says_nothing_about_this_one(name: str) 
         ev.Killed(5), ev.Again(6, "continue"), ev.Started(7), ev.Ended(8, "x")
     )
     assert (story.phase, story.task.generation) == (Phase.ANNOUNCING, 2)
-    assert story.then(delivered(9, 1), refused(9, 1), refused(9, 3)).task == story.task
+    older = (delivered(9, 1), refused(9, 1), ev.RequesterKilled(9, 1))
+    assert story.then(*older, refused(9, 3)).task == story.task
 
 
 def test_delivery_before_there_is_a_letter_changes_nothing() -> None:
     for story in (running(), deferred(), awaiting(), drafting()):
-        assert story.then(delivered(9), refused(9), ev.RequesterKilled(9), ev.Dropped(9)).task == story.task
+        assert (
+            story.then(delivered(9), refused(9), ev.RequesterKilled(9, 1), ev.Dropped(9)).task == story.task
+        )

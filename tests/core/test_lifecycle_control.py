@@ -167,7 +167,7 @@ def test_killed_task_keeps_what_it_had_said() -> None:
 @pytest.mark.scenario(217)
 @pytest.mark.parametrize("name", ["announcing", "missing"])
 def test_result_nobody_took_is_skipped_when_its_requester_is_killed(name: str) -> None:
-    story = in_every_phase()[name].then(ev.RequesterKilled(9))
+    story = in_every_phase()[name].then(ev.RequesterKilled(9, 1))
     task = story.task
     assert [move.from_phase for move in story.moves[-2:]] == [Phase.ANNOUNCING, Phase.CLEANUP_PENDING]
     assert (task.phase, task.outcome, task.delivery, task.delivery_reason) == (
@@ -323,7 +323,7 @@ def test_unfinished_task_is_not_started_again(name: str) -> None:
 
 @pytest.mark.parametrize("how", ["retry", "continue"])
 @pytest.mark.parametrize(
-    "late", [delivered(11), refused(12), ev.Unheard(11, 1), ev.RequesterKilled(11), ev.RequesterGone(11)]
+    "late", [delivered(11), refused(12), ev.Unheard(11, 1), ev.RequesterKilled(11, 1), ev.RequesterGone(11)]
 )
 def test_what_becomes_of_an_overtaken_letter_does_not_touch_the_new_run(how: str, late: ev.Event) -> None:
     again = announcing().then(ev.Again(10, how))

@@ -46,6 +46,23 @@ async def test_archived_and_continued_it_has_another_shelf_and_only_the_old_one_
     assert await unwanted(world, named, now) == [named, now]
 
 
+async def test_turn_that_read_the_first_result_is_halted_and_the_second_is_still_told(
+    world: World, main: int
+) -> None:
+    task = await world.child(main)
+    await world.end(task, "the first finding")
+    world.clock.advance(2)
+    await world.start(main)  # has read it, and its model has not answered
+    await again(world, task)
+    await world.end(task, "the second finding")
+    assert await world.door.alone(control.halt, world.policy, main, "person")
+    assert await world.phase(task) == (Phase.ANNOUNCING, "ok")
+    world.clock.advance(2)
+    await (await world.start(main)).finish("heard")
+    assert "the second finding" in (await world.inputs(main))[-1]
+    assert (await world.task(task)).delivery == "delivered"
+
+
 async def test_killed_and_retried_it_has_another_shelf(world: World, main: int) -> None:
     run = await world.started(main)
     task = run.session_id

@@ -176,6 +176,7 @@ class RequesterKilled:
     """Whoever asked was killed before taking the letter: nobody is left who wants to hear."""
 
     at: float
+    generation: int
 
 
 @dataclass(frozen=True, slots=True)

@@ -330,28 +330,29 @@ def skip_letters(
         "UPDATE inbox SET state = 3, seen = CASE WHEN session_id {any} THEN seen ELSE 0 END WHERE state = 0"
         " AND (session_id {any} OR (task_id {any} AND taken_seq IS NULL))"
         " AND NOT (session_id = ? AND taken_seq IS NULL AND kind IN ('user', 'instruction', 'peer'))"
-        " RETURNING task_id, kind, silent, session_id",
+        " RETURNING task_id, kind, silent, generation, session_id",
         (list(readers), list(readers), list(senders), stays),
     )
-    for reader in sorted({row[3] for row in rows}.difference(readers)):
+    for reader in sorted({row[-1] for row in rows}.difference(readers)):
         yield HINT, ("mail", reader)
-    yield from _skip(now, policy, [row[:3] for row in rows], actor)
+    yield from _skip(now, policy, [row[:-1] for row in rows], actor)
 
 
 def skip_read(now: float, policy: Policy, session_id: int, actor: str) -> Tx[None]:
     """What a session has read and will not answer."""
     rows = yield (
         "UPDATE inbox SET state = 3 WHERE state = 0 AND session_id = ? AND taken_seq IS NOT NULL"
-        " RETURNING task_id, kind, silent",
+        " RETURNING task_id, kind, silent, generation",
         (session_id,),
     )
     yield from _skip(now, policy, rows, actor)
 
 
 def _skip(now: float, policy: Policy, rows: Sequence[Row], actor: str) -> Tx[None]:
+    """The newest letter of a task counts: an older one was overtaken when it began to work again."""
     skipped: dict[int, ev.Event] = {
-        task_id: ev.RequesterKilled(now)
-        for task_id, kind, silent in rows
+        task_id: ev.RequesterKilled(now, generation)
+        for task_id, kind, silent, generation in sorted(rows, key=lambda row: row[3] or 0)
         if kind == "announce" and not silent
     }
     yield from record_senders(now, policy, skipped, actor)

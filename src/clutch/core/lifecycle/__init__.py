@@ -89,7 +89,7 @@ def step(task: Task, event: ev.Event, policy: Policy) -> Step:
         case ev.RequesterBack():
             telling.requester_back(story)
         case ev.RequesterKilled():
-            telling.requester_killed(story)
+            telling.requester_killed(story, event)
         case ev.Dropped():
             telling.dropped(story)
         case ev.SessionEnded():

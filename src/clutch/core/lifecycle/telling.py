@@ -88,8 +88,8 @@ def requester_back(story: Story) -> None:
         story.to(Phase.ANNOUNCING, "requester is back", **waiting)
 
 
-def requester_killed(story: Story) -> None:
-    if has_letter(story.task):
+def requester_killed(story: Story, event: ev.RequesterKilled) -> None:
+    if event.generation == story.task.generation and has_letter(story.task):
         tellable(story)
         story.change(delivery=Delivery.SKIPPED, delivery_reason="killed")
         story.trace(Delivery.SKIPPED, "killed")
