@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -40,7 +41,11 @@ class Recording:
 
 
 class Hanging:
+    def __init__(self) -> None:
+        self.is_asked = asyncio.Event()
+
     async def send(self, target: str, body: str, key: str) -> str | None:
+        self.is_asked.set()
         await asyncio.Event().wait()
         return None
 
@@ -89,6 +94,23 @@ def is_done(found: dict[str, Any]) -> bool:
 
 def has_error(found: dict[str, Any]) -> bool:
     return found["error"] is not None
+
+
+async def test_a_stop_takes_no_new_work_and_waits_for_all_hanging_channels_at_once(place: Place) -> None:
+    stack = AsyncExitStack()
+    channels: dict[str, Any] = {"mail": Hanging(), "other": Hanging()}
+    running = await stack.enter_async_context(engine(place, **channels))
+    for name, channel in channels.items():
+        await post(running, name, channel=name)
+        await channel.is_asked.wait()
+    leaving = asyncio.create_task(stack.aclose())
+    for _ in range(5):
+        await asyncio.sleep(0)
+    assert running.kit.stopping.is_set()
+    await leaving
+    async with engine(place) as again:
+        left = [await again.door.read(row, name) for name in channels]
+    assert [(one["owner"], one["due"] is None) for one in left] == [(None, False)] * 2
 
 
 async def test_words_for_a_channel_nobody_attached_wait_and_are_then_sent_once(place: Place) -> None:

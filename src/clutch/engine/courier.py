@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from clutch.engine.dispatcher import Worker
@@ -24,6 +24,18 @@ log = logging.getLogger(__name__)
 
 BATCH_MAX = 20  # claimed at once; the rest stays free for another worker's courier
 ERROR_CHARS_MAX = 200
+
+
+async def work(worker: Worker, channels: Mapping[str, Channel]) -> None:
+    """A worker and its couriers, until it is stopped."""
+    couriers = [Courier(worker, name, channel) for name, channel in channels.items()]
+    worker.before_leaving = [courier.stop for courier in couriers]
+    async with asyncio.TaskGroup() as group:
+        for courier in couriers:
+            courier.start(group)
+        await worker.run()
+        for courier in couriers:
+            await courier.stop()  # a worker that was declared dead meanwhile has not said so
 
 
 class Courier:
@@ -50,6 +62,7 @@ class Courier:
         await self._free()
 
     async def _run(self) -> None:
+        await self.worker.ready.wait()
         await self._free()
         while not self._is_stopping:
             self._hinted.clear()

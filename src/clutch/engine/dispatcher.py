@@ -14,7 +14,7 @@ import functools
 import logging
 import os
 import platform
-from collections.abc import Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from typing import Any
 
 from clutch import __version__
@@ -47,6 +47,8 @@ class Worker:
         self.id = 0
         self.ready = asyncio.Event()  #: registered, and whatever a dead predecessor held is free
         self.sweeper = Sweeper(kit, clock.now)
+        #: how to end what works under our number beside the loop
+        self.before_leaving: Sequence[Callable[[], Coroutine[Any, Any, None]]] = ()
         self._hinted = asyncio.Event()
         self._holding = Holding(kit, self._hinted.set, has_leases=has_leases)
         self.turns = self._holding.turns
@@ -112,7 +114,7 @@ class Worker:
                     heart = group.create_task(self._beat())
                     loading = group.create_task(self._prepare())
                     await self._dispatch(group)
-                    await self._drain()
+                    await self._drain(group)
                     heart.cancel()
                     loading.cancel()
             except* Stale:
@@ -153,10 +155,13 @@ class Worker:
         self._hinted.set()
         await self._stopped.wait()
 
-    async def _drain(self) -> None:
+    async def _drain(self, group: asyncio.TaskGroup) -> None:
+        """Turns end at their next boundary, or are cut after a while, and so does what is beside them."""
+        beside_us = [group.create_task(end()) for end in self.before_leaving]
         await self._holding.give_all_back()
         for beside in (*self._cleaning.values(), *([self._sweeping] if self._sweeping else [])):
             beside.cancel()  # whoever is next does it again
+        await asyncio.gather(*beside_us)
         # A kill elsewhere waits for what has ended here meanwhile.
         await patiently(self.kit, self._holding.tell_rested)
         await persist(self.kit, workers.leave, self.id)

@@ -64,7 +64,10 @@ def heartbeat(now: float, worker_id: int, lease_s: float) -> Tx[None]:
 
 def leave(now: float, worker_id: int) -> Tx[None]:
     """An orderly end: it owns nothing any more, so nobody has to bury it."""
-    del now
+    yield (
+        "UPDATE outbox SET owner = NULL, due = ? WHERE owner = ?",
+        (now, worker_id),
+    )  # freeing it may have failed
     yield "DELETE FROM workers WHERE id = ?", (worker_id,)
 
 

@@ -14,7 +14,7 @@ from clutch.core.heartbeat import CHECKLIST
 from clutch.core.policy import Policy
 from clutch.engine.bus import Bus
 from clutch.engine.context import Documents, Surroundings
-from clutch.engine.courier import Courier
+from clutch.engine.courier import work
 from clutch.engine.dispatcher import Worker
 from clutch.engine.ids import BlockIds
 from clutch.engine.kit import Kit
@@ -108,16 +108,11 @@ async def running_engine(
 async def _at_work(worker: Worker, channels: Mapping[str, Channel]) -> AsyncIterator[None]:
     """From the moment it is registered until everything it held is handed over."""
     async with asyncio.TaskGroup() as group:
-        group.create_task(worker.run())
+        group.create_task(work(worker, channels))
         await worker.ready.wait()
-        couriers = [Courier(worker, name, channel) for name, channel in channels.items()]
-        for courier in couriers:
-            courier.start(group)
         try:
             yield
         finally:
-            for courier in couriers:
-                await courier.stop()
             await worker.stop()
 
 
