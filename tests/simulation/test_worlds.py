@@ -12,7 +12,7 @@ from collections import Counter
 
 import pytest
 
-from clutch.testing.promises.judge import all_names
+from clutch.testing.promises.judge import all_names, all_sentences
 from clutch.testing.simulation.replays import digests
 from clutch.testing.simulation.report import Report
 from clutch.testing.simulation.settings import SETTINGS
@@ -38,6 +38,7 @@ def test_all_tasks_come_to_an_end(played: list[Report]) -> None:
 def test_every_promise_is_asked_about(played: list[Report]) -> None:
     asked = sum((report.evaluations for report in played), Counter[str]())
     assert {name for name in all_names() if not asked[name]} == set()
+    assert all_sentences().difference(*(report.asked for report in played)) == set()
 
 
 def test_there_is_a_fault_for_every_three_tasks(played: list[Report]) -> None:

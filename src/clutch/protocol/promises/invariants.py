@@ -219,6 +219,13 @@ QUERIES: Final[tuple[Query, ...]] = (
         " FROM sessions s JOIN workers w ON w.id = s.owner WHERE w.lease_until < {now} - {patience_s}",
     ),
     Query(
+        "T8",
+        Scope.OWNERS,
+        "what a dead worker was sending is sent by others",
+        "SELECT o.id, 'is held by ' || o.owner || ', who is gone' FROM outbox o"
+        " WHERE o.owner IS NOT NULL AND NOT EXISTS (SELECT 1 FROM workers w WHERE w.id = o.owner)",
+    ),
+    Query(
         "T9",
         Scope.TASK,
         "a result is not larger than allowed, and has a hash exactly when there is one",

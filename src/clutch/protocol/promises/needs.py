@@ -71,12 +71,13 @@ NEEDS: Final[tuple[Query, ...]] = (
     Query(
         "N11",
         Scope.MOVE,
-        "delivered means: the reader's model has answered after reading it",
+        "delivered means: the reader's model has answered after reading it, or the channel of a person has it",
         "SELECT t.id, 'is delivered to ' || i.session_id FROM tasks t"  # noqa: S608 (constant words)
         f" JOIN inbox i ON {_LETTER} WHERE t.id {{touched}} AND t.delivery = 'delivered'"
         " AND EXISTS (SELECT 1 FROM messages m WHERE m.session_id = i.session_id)"
         " AND NOT EXISTS (SELECT 1 FROM messages m WHERE m.session_id = i.session_id AND m.kind = 'answer'"
-        " AND m.seq > i.taken_seq)",
+        " AND m.seq > i.taken_seq)"
+        " AND NOT EXISTS (SELECT 1 FROM outbox o WHERE o.idem = i.idem AND o.done_at IS NOT NULL)",
     ),
     Query(
         "N13",

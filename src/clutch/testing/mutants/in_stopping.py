@@ -41,10 +41,10 @@ def _gives_nothing_back(give_back: Any) -> tuple[Any, ...]:
 
 def _waits_for_every_turn(drain: Any) -> tuple[Any, ...]:
     @wraps(drain)
-    async def bug(worker: Any) -> None:
+    async def bug(worker: Any, group: asyncio.TaskGroup) -> None:
         while worker.turns:
             await asyncio.wait([turn for _, turn in worker.turns.values()])
-        await drain(worker)
+        await drain(worker, group)
 
     return (bug,)
 

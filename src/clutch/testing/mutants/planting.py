@@ -159,10 +159,13 @@ def mutants() -> Mapping[str, Mutant]:
         in_money,
         in_promises,
         in_protocol,
+        in_sending,
         in_stopping,
     )
 
-    files = (in_core, in_protocol, in_letters, in_engine, in_money, in_leaving, in_promises, in_stopping)
+    files = (
+        in_core, in_protocol, in_letters, in_engine, in_money, in_leaving, in_promises, in_sending, in_stopping,
+    )  # fmt: skip
     every: list[Mutant] = [mutant for file in files for mutant in file.MUTANTS]
     named = {mutant.name: mutant for mutant in every}
     assert len(named) == len(every), "two mutants have one name"

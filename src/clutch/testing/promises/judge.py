@@ -98,6 +98,15 @@ class Judge:
             total[transition.invariant] += times
         return total
 
+    @property
+    def asked(self) -> frozenset[str]:
+        """The sentences that were asked about at all."""
+        queries = {
+            query.promise for bench in self._benches.values() if bench.times for _, query in bench.asked
+        }
+        calm = {query.promise for query in _ALL if query.scope is Scope.CALM} if self._calm else set()
+        return frozenset(queries | calm | {transition.promise for transition in self._times})
+
     def judge_calm(self, now: float) -> None:
         bench = _Bench(Scope.CALM, self._policy, now=repr(now))
         self._ask(bench, ())
@@ -107,8 +116,6 @@ class Judge:
         self._ask(self._benches[Scope.END], ())
 
     def _judge_transitions(self, change: Change) -> None:
-        if not (change.sessions or change.tasks or change.letters or change.runs):
-            return
         for transition in self._asked_about(change):
             self._times[transition] += 1
             for wrong in transition.check(change, self._court):
@@ -129,6 +136,11 @@ class Judge:
         for sql, query in bench.asked:
             for row_id, wrong in self._disk.ask(sql, parameters if "?" in sql else ()):
                 self._accuse(query.invariant, f"{query.promise}: {row_id} {wrong}")
+
+
+def all_sentences() -> set[str]:
+    """Every promise of the tables, in its own words."""
+    return {query.promise for query in _ALL} | {transition.promise for transition in TRANSITIONS}
 
 
 def all_names() -> set[str]:

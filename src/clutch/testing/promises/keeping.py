@@ -116,9 +116,10 @@ KEPT: Final[tuple[Query, ...]] = (
         Scope.END,
         "whoever waits for a result that could not be told is told so",
         "SELECT e.task_id, 'was given up, and the person does not know' FROM events e"
-        " WHERE e.to_phase = 'cleanup_pending' AND e.reason LIKE 'undelivered: %'"
-        " AND e.reason <> 'undelivered: dropped' AND NOT EXISTS (SELECT 1 FROM outbox o JOIN tasks t"
-        " ON t.id = e.task_id WHERE o.session_id = t.root_id AND o.due >= e.at AND o.idem LIKE 'undelivered:%')",
+        " JOIN tasks g ON g.id = e.task_id WHERE e.to_phase = 'cleanup_pending' AND e.reason LIKE 'undelivered: %'"
+        " AND e.reason <> 'undelivered: dropped' AND NOT EXISTS (SELECT 1 FROM events n JOIN outbox o"
+        " ON o.idem = 'undelivered:' || n.task_id || ':' || n.seq"  # one line for all that are given up together
+        " WHERE n.at = e.at AND o.session_id = g.root_id)",
     ),
     Query(
         "T15",
@@ -131,8 +132,8 @@ KEPT: Final[tuple[Query, ...]] = (
     Query(
         "T15",
         Scope.END,
-        "no parcel is held by a worker that is gone",
-        "SELECT o.id, 'is held by ' || o.owner FROM outbox o"
-        " WHERE o.owner IS NOT NULL AND o.owner NOT IN (SELECT w.id FROM workers w)",
+        "no parcel is held, and none waits",
+        "SELECT o.id, 'is due ' || COALESCE(o.due, 'never') || ', held by ' || COALESCE(o.owner, 'nobody')"
+        " FROM outbox o WHERE o.owner IS NOT NULL OR o.due IS NOT NULL",
     ),
 )

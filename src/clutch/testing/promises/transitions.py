@@ -104,6 +104,15 @@ def _given_back_whole(change: Change, court: Court) -> Iterator[str]:
             yield f"task {after.id} became {task.outcome}"
 
 
+@promises("N12", frozenset({"unheard"}), "what somebody may have read is not sent again")
+def _not_sent_again(change: Change, court: Court) -> Iterator[str]:
+    for made in change.made:
+        if made.name == "unheard":
+            rows = court.disk.query("SELECT due, owner, done_at FROM outbox WHERE id = ?", made.args[2].id)
+            if rows[0][0] is not None:
+                yield f"parcel {made.args[2].key} is due again: {rows}"
+
+
 @promises("N19", frozenset({"halt"}), "a halt ends one turn, and whoever works below goes on")
 def _only_the_turn(change: Change, court: Court) -> Iterator[str]:
     del court

@@ -45,6 +45,11 @@ class Fault(StrEnum):
     CLEANUP_FAILED = "cleanup_failed"
     WORKSPACE_FAILED = "workspace_failed"  #: the files of a spawn cannot be made
     WORKSPACE_HANGS = "workspace_hangs"  #: they take longer than a spawn may
+    # the channel
+    CHANNEL_DOWN = "channel_down"
+    CHANNEL_REFUSES = "channel_refuses"  #: for good: the thread is gone
+    CHANNEL_UNHEARD = "channel_unheard"  #: it was sent, and no answer came
+    CHANNEL_NO_RECEIPT = "channel_no_receipt"
     # the clock
     CLOCK_FORWARD = "clock_forward"
     CLOCK_BACK = "clock_back"
@@ -82,6 +87,10 @@ RATES: Final[Mapping[Fault, float]] = MappingProxyType(
         Fault.CLEANUP_FAILED: 0.2,
         Fault.WORKSPACE_FAILED: 0.2,
         Fault.WORKSPACE_HANGS: 0.18,
+        Fault.CHANNEL_DOWN: 0.14,
+        Fault.CHANNEL_REFUSES: 0.14,
+        Fault.CHANNEL_UNHEARD: 0.14,
+        Fault.CHANNEL_NO_RECEIPT: 0.16,
         Fault.REQUESTER_BUSY: 0.025,
     }
 )

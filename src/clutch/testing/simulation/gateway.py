@@ -14,15 +14,16 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from clutch.engine.bus import Bus
+from clutch.engine.courier import work
 from clutch.engine.dispatcher import Worker
 from clutch.engine.ids import BLOCK_BITS
 from clutch.engine.kit import Kit
 from clutch.errors import DiskFull, StoreBusy, StoreLost
 from clutch.store.door import DoorStats, Keys, Listener, P, T, TxFunction
 from clutch.store.jobs import function_name
-from clutch.testing.channels import ThreadedChannel
 from clutch.testing.clock import START
 from clutch.testing.simulation.agents import SimPrices
+from clutch.testing.simulation.channel import NAMES, SimChannel
 from clutch.testing.simulation.disk import Made
 from clutch.testing.simulation.faults import Dead, Fault
 from clutch.testing.simulation.files import SimFiles
@@ -265,7 +266,7 @@ class Gateway:
             prices=SimPrices(),
             workspaces=SimWorkspaces(world, self.door),
             files=SimFiles(world, self.door),
-            channels={"terminal": ThreadedChannel()},
+            channels=dict.fromkeys(NAMES, SimChannel(self, self.door)),
         )
         self.worker = Worker(kit, self.clock, has_leases=True)
         world.tell(f"{self.name} starts")
@@ -274,7 +275,7 @@ class Gateway:
     async def _live(self, worker: Worker, life: int) -> None:
         """A worker that ends by an exception of its own is a bug; somebody starts the process again."""
         try:
-            await worker.run()
+            await work(worker, worker.kit.channels)
         except Dead:
             pass
         except BaseExceptionGroup as group:

@@ -15,6 +15,7 @@ from clutch.core.model import Lane, Outcome
 from clutch.core.policy import (
     Announcing,
     Budgets,
+    Direct,
     Drop,
     ExpiryFrom,
     Keeping,
@@ -163,6 +164,8 @@ def _announcing(setting: Setting, rng: random.Random) -> Announcing:
         slow_max_s=15.0,
         until_s=rng.choice((20.0, 60.0)),
         until_no_completion_s=15.0,
+        send_timeout_s=5.0,
+        direct=rng.choice(list(Direct)) if setting.has_modes else Direct.TURN,
         dead_letter_days=rng.choice((7.0, 20.0 / 86_400)),
     )
 

@@ -36,12 +36,14 @@ PROMISES: Final[Mapping[str, str]] = MappingProxyType(
         "T14": "nothing is cleaned up before its task is told, given up or killed",
         "N31": "a tool that needs a person's word has it",
         "T16": "every model call has its row, and within a budget its reservation, before it is sent",
-        "T18": "a tool is run under the key of its call",
+        "T18": "whatever leaves the house has a key: a tool that of its call, words that of their row, and it stays",
     }
 )
 
 
-STOPS_WITHIN_S: Final = 2.0  #: beyond the time that turns are given: for a tool that is cut, and a slow store
+STOPS_WITHIN_S: Final = (
+    4.0  #: beyond the time that turns are given: a tick after a store error, a tool that is cut
+)
 
 _BOOKED: Final = (
     "SELECT COUNT(u.call_no), COALESCE(MAX(u.state = 0 AND u.call_no = (SELECT MAX(n.call_no) FROM usage n"
@@ -67,6 +69,7 @@ class Witness:
         self._told: dict[str, int] = {}
         self._said: dict[str, tuple[int, str]] = {}
         self._unsafe: Counter[str] = Counter()
+        self._sent: dict[str, tuple[str, str]] = {}
         self._asked: Counter[int] = Counter()
         self._approved: set[int] = set()
         self.closed: set[int] = set()  #: sessions whose person went away at some time
@@ -143,6 +146,13 @@ class Witness:
             self._judge(
                 "N23", None if self._unsafe[context.key] == 1 else f"{name} ran twice as {context.key}"
             )
+
+    def sends(self, target: str, body: str, key: str) -> None:
+        """To people. Again perhaps, but then the same words to the same place, and never other words beside them."""
+        rows = self._disk.query("SELECT target, body FROM outbox WHERE idem = ?", key)
+        before = self._sent.setdefault(key, (target, body))
+        is_known = before == (target, body) and rows == [(target, body)]
+        self._judge("T18", None if is_known else f"{key} was {before}, is {rows}, and goes out as {body!r}")
 
     def removes_files(self, shelf: Shelf, sides: Collection[Side]) -> None:
         """Just now, what was there. What was given is needed until the task is over; what it hands over, as long as

@@ -53,6 +53,8 @@ UNION ALL SELECT 'session', id, due, hold FROM sessions
   WHERE closed = 0 AND (owner IS NOT NULL OR due IS NOT NULL OR hold = 1 OR run_id IS NOT NULL)
 UNION ALL SELECT 'letter', i.id, i.kind, i.state FROM inbox i JOIN sessions s ON s.id = i.session_id
   WHERE i.seen = 0 OR (s.closed = 0 AND i.state = 0 AND i.silent = 0)
+UNION ALL SELECT 'parcel', id, due, owner FROM outbox
+  WHERE due IS NOT NULL OR owner IS NOT NULL
 LIMIT 5"""
 
 
@@ -308,6 +310,7 @@ class World:
             verbs=self.person.counted,
             edges=frozenset((before, after) for before, after in edges),
             evaluations=self.judge.evaluations + self.witness.evaluations,
+            asked=self.judge.asked,
             violations=tuple(self.violations),
             raised=tuple(self.raised),
             virtual_s=self.loop.time(),
