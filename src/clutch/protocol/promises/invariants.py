@@ -31,6 +31,7 @@ class Scope(StrEnum):
     STEER = "steer"  #: after a commit that steered tasks: those
     GUARDED = "guarded"  #: after every write by an owner: its session is ?1, its worker ?2, its fence ?3
     CUT = "cut"  #: after a commit that took sessions from owners who had not let go: those
+    READ = "read"  #: after a commit that put letters into transcripts: those letters
     UNDONE = "undone"  #: after a commit that took tasks away: those
     PURSE = "purse"  #: after a commit that reserved or charged something: the names of the purses
     OWNERS = "owners"  #: after a commit that changed who owns what: everything
@@ -210,6 +211,15 @@ QUERIES: Final[tuple[Query, ...]] = (
         "one call makes one task, however often it is repeated",
         "SELECT t.requester_id, COUNT(*) || ' tasks of one call' FROM tasks t WHERE t.requester_id {touched}"
         " AND t.idem LIKE t.requester_id || ':%' GROUP BY t.requester_id, t.spawn_order HAVING COUNT(*) > 1",
+    ),
+    Query(
+        "N2",
+        Scope.BIRTH,
+        "a child that no person asked for is that of a call, which was made",
+        "SELECT t.id, 'of ' || t.idem || ' was never asked for' FROM tasks t JOIN sessions s ON s.id = t.requester_id"
+        " WHERE t.requester_id {touched} AND t.idem LIKE t.requester_id || ':%' AND s.deleted_at IS NULL"
+        " AND NOT EXISTS (SELECT 1 FROM calls c WHERE c.session_id = s.id AND c.name = 'sessions_spawn'"
+        " AND t.idem = c.session_id || ':' || c.seq || ':' || c.idx)",
     ),
     Query(
         "T8",

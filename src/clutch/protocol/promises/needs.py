@@ -161,14 +161,4 @@ NEEDS: Final[tuple[Query, ...]] = (
         " WHERE t.id {touched} AND t.phase NOT IN ('completed', 'completed_giveup')"
         " AND NOT EXISTS (SELECT 1 FROM sessions s WHERE s.id = t.requester_id)",
     ),
-    Query(
-        "N33",
-        Scope.END,
-        "what results and plans put into a transcript is bounded by how many there are",
-        "SELECT m.session_id, 'read ' || LENGTH(m.body) || ' characters at once in ' || m.seq FROM messages m"
-        " WHERE JSON_EXTRACT(m.body, '$.source') IN ('announce', 'plan', 'news') AND LENGTH(m.body) > 2000"
-        " + (2 * {inline_chars_max} + 1000) * (SELECT COUNT(*) FROM inbox i"
-        " WHERE (i.session_id = m.session_id AND i.taken_seq = m.seq)"
-        " OR i.bubbled_from = m.session_id)",  # read, never answered, and risen to somebody else
-    ),
 )

@@ -8,7 +8,9 @@ from typing import Any
 
 from clutch.core.authority import Rights
 from clutch.core.authority.tools import EVERY_TOOL
+from clutch.protocol.sessions import IS_WORKING
 from clutch.testing.mutants.planting import STORMS, Mutant, mutant_of
+from clutch.testing.mutants.tamper import reworded, tampered
 
 
 def _promotes(frozen: Any) -> tuple[Any, ...]:
@@ -46,7 +48,68 @@ def _all_tools(given: Any) -> tuple[Any, ...]:
     return (bug,)
 
 
+def _tells_all(payload: Any) -> tuple[Any, ...]:
+    @wraps(payload)
+    def bug(text: str, mode: Any, inline_chars_max: int, summary_chars_max: int) -> Any:
+        return payload(text, mode, 1000 * inline_chars_max, summary_chars_max)
+
+    return (bug,)
+
+
+def _one_by_one(settled: Any) -> tuple[Any, ...]:
+    @wraps(settled)
+    def bug(background: Any, urgent: Any, rules: Any) -> Any:
+        return settled(background[:1], urgent, rules)
+
+    return (bug,)
+
+
+def _sleepers_left_alone(worth_waking: Any) -> tuple[Any, ...]:
+    """The mailman does not see that the last child has settled, too."""
+    works = f" AND EXISTS (SELECT 1 FROM tasks WHERE requester_id = sessions.id AND {IS_WORKING} AND outcome IS NULL)"  # noqa: S608
+    return (tampered(worth_waking, say=reworded("SELECT id FROM sessions", works, "")),)
+
+
+def _under_another_place(order: Any) -> tuple[Any, ...]:
+    def bug(idem: str, *rest: Any) -> Any:
+        return order(f"{idem}7", *rest)
+
+    return (bug,)
+
+
 MUTANTS = (
+    Mutant(
+        "results_told_in_full",
+        ("clutch.core.wording.payload",),
+        frozenset({"N33"}),
+        STORMS,
+        _tells_all,
+        "a result of any length is put into the transcript of whoever asked",
+    ),
+    Mutant(
+        "woken_for_each_result",
+        ("clutch.core.delivery._settled",),
+        frozenset({"N16"}),
+        STORMS,
+        _one_by_one,
+        "a parent that waited for all is woken for one after the other",
+    ),
+    mutant_of(
+        "sleepers_left_alone",
+        "inbox.worth_waking",
+        "N16",
+        STORMS,
+        _sleepers_left_alone,
+        "nobody looks at the letters of a parent that sleeps",
+    ),
+    Mutant(
+        "child_of_no_call",
+        ("clutch.engine.spawning.Order",),
+        frozenset({"N2"}),
+        STORMS,
+        _under_another_place,
+        "a child is written down under a call that was never made",
+    ),
     Mutant(
         "result_rewritten",
         ("clutch.core.lifecycle.ending.frozen",),

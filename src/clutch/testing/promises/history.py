@@ -147,6 +147,14 @@ class Change:
         touched.update(task.requester_id for task in self.gone.values())
         return touched
 
+    def read(self) -> list[int]:
+        """Letters that were put into a transcript."""
+        return [
+            after.id
+            for before, after in self.letters.values()
+            if after.taken_seq is not None and (before is None or before.taken_seq is None)
+        ]
+
     def requesters_to_count(self) -> set[int]:
         """Whose children became more: by birth, or because one of them works again."""
         return {

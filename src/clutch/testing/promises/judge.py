@@ -74,6 +74,8 @@ class Judge:
             self.history.note_touched(touched)
         if touched := change.requesters_to_count():
             self._ask(self._benches[Scope.BIRTH], touched)
+        if read := change.read():
+            self._ask(self._benches[Scope.READ], read)
         if steered := change.steered():
             self._ask(self._benches[Scope.STEER], steered)
         if change.gone:
@@ -108,6 +110,7 @@ class Judge:
         return frozenset(queries | calm | {transition.promise for transition in self._times})
 
     def judge_calm(self, now: float) -> None:
+        self._shadow.look(now)
         bench = _Bench(Scope.CALM, self._policy, now=repr(now))
         self._ask(bench, ())
         self._calm.update(bench.counts)

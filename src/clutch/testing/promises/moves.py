@@ -77,6 +77,24 @@ MOVES: Final[tuple[Query, ...]] = (
         " 1000 * CAST(c.place AS INTEGER) + CAST(SUBSTR(c.place, INSTR(c.place, ':') + 1) AS INTEGER)",
     ),
     Query(
+        "N16",
+        Scope.CALM,
+        "a letter that nobody has seen is looked at soon",
+        "SELECT i.session_id, 'has letter ' || i.id || ', unseen for ' || ROUND({now} - w.since, 1) || ' s'"
+        " FROM was.unseen w JOIN inbox i ON i.id = w.id WHERE w.since < {now} - {patience_s}",
+    ),
+    Query(
+        "N33",
+        Scope.READ,
+        "what results and plans put into a transcript is bounded by how many there are",
+        "SELECT m.session_id, 'read ' || LENGTH(m.body) || ' characters of ' || c.letters || ' in ' || m.seq"
+        " FROM (SELECT i.session_id, i.taken_seq, COUNT(*) AS letters FROM inbox i WHERE i.id {touched}"
+        " GROUP BY i.session_id, i.taken_seq) c"
+        " JOIN messages m ON m.session_id = c.session_id AND m.seq = c.taken_seq"
+        " WHERE JSON_EXTRACT(m.body, '$.source') IN ('announce', 'plan', 'news')"
+        " AND LENGTH(m.body) > 1500 + ({inline_chars_max} + 800) * c.letters",
+    ),
+    Query(
         "T12",
         Scope.STEER,
         "a steer that supersedes starts a new generation and ends the run it supersedes",

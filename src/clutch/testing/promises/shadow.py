@@ -2,6 +2,7 @@
 
     was.tasks, was.sessions   as they were before the commit that is judged
     was.told                  every task that a spawn was answered with
+    was.unseen                letters that the mailman should have looked at, and since when
 
 They have no row numbers: SQLite's update hook does not hear of them, so nobody takes them for the world's.
 """
@@ -13,6 +14,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import Final
 
 from clutch.core import keys
+from clutch.protocol.promises.invariants import IS_ALIVE
 from clutch.protocol.spawn import Accepted
 from clutch.testing.simulation.disk import Made, SimDisk
 
@@ -27,6 +29,11 @@ _REMEMBER: Final = {
 }
 
 
+_UNSEEN: Final = (
+    "SELECT i.id FROM inbox i JOIN sessions s ON s.id = i.session_id WHERE i.seen = 0"  # noqa: S608 - our own words
+    " AND NOT (s.hold = 1 AND s.closed = 0 AND i.kind = 'announce' AND i.taken_seq IS NULL AND EXISTS"
+    f" (SELECT 1 FROM tasks t WHERE t.requester_id = s.id AND {IS_ALIVE.format('t')}))"
+)
 _READY: Final = "INSERT OR IGNORE INTO was.told SELECT requester_id, idem, id FROM tasks WHERE id = ?"
 
 
@@ -41,10 +48,16 @@ class Shadow:
         disk.ask("ATTACH ':memory:' AS was")
         for table, columns in _COLUMNS.items():
             disk.ask(f"CREATE TABLE was.{table}({columns}, PRIMARY KEY(id)) WITHOUT ROWID")
+        disk.ask("CREATE TABLE was.unseen(id PRIMARY KEY, since) WITHOUT ROWID")
         disk.ask(
             "CREATE TABLE was.told(requester_id, idem, task_id, PRIMARY KEY(requester_id, idem, task_id))"
             " WITHOUT ROWID"
         )
+
+    def look(self, now: float) -> None:
+        """Which letters wait for the mailman. One that sleeps until its children have settled needs none meanwhile."""
+        self._disk.ask(f"DELETE FROM was.unseen WHERE id NOT IN ({_UNSEEN})")  # noqa: S608 - our own words
+        self._disk.ask(f"INSERT OR IGNORE INTO was.unseen SELECT id, {now!r} FROM ({_UNSEEN})")  # noqa: S608
 
     def hear(self, made: Sequence[Made]) -> None:
         """What the transactions of a commit are answered with. A spawn with side work is accepted when it is ready."""

@@ -41,6 +41,22 @@ def _woken_once(change: Change, court: Court) -> Iterator[str]:
             yield f"session {after.id} was woken while {working} children work"
         if opened and after.hold and not working and not _is_by_person(change, after):
             yield f"session {after.id} was woken and would be woken again"
+        if (
+            opened
+            and not after.hold
+            and not expired
+            and (left := court.count(_LEFT_OUT, after.id, after.run_id))
+        ):
+            yield f"session {after.id} was woken without {left} of the results that were there"
+
+
+#: Those of another route have a turn of their own, and so has whoever speaks in a thread.
+_LEFT_OUT = (
+    "SELECT COUNT(*) FROM inbox i JOIN sessions s ON s.id = i.task_id WHERE i.session_id = ?1 AND i.state = 0"
+    " AND i.kind = 'announce' AND i.silent = 0 AND i.taken_seq IS NULL AND i.hook_route IS NULL AND s.bound = 0"
+    " AND i.route IN (SELECT r.route FROM inbox r JOIN sessions o ON o.id = r.task_id WHERE r.session_id = ?1"
+    " AND r.taken_run = ?2 AND r.kind = 'announce' AND r.silent = 0 AND o.bound = 0)"
+)
 
 
 def _is_by_person(change: Change, session: SessionShot) -> bool:

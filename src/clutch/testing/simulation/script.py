@@ -23,7 +23,7 @@ OTHER_MODEL: Final = "simulated-too"
 USAGE: Final = Usage(10, 5)
 
 #: Longer than what an announce carries in full and than what a simulated result may keep.
-HUGE: Final = "all work and no play " * 120
+HUGE: Final = "all work and no play " * 250
 
 
 def words(job: dict[str, Any]) -> str:

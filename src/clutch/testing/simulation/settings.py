@@ -142,7 +142,7 @@ def _budgets(setting: Setting, rng: random.Random) -> Budgets:
 def _life(rng: random.Random) -> Life:
     return Life(
         error_grace_s=rng.choice((1.0, 5.0)),
-        result_bytes_max=1024,
+        result_bytes_max=4096,
         settle_expiry_s=rng.choice((15.0, 50.0)),
         settle_expiry_from=rng.choice((ExpiryFrom.PROGRESS, ExpiryFrom.PROGRESS, ExpiryFrom.END)),
         provider_retries_s=(1.0, 3.0),
