@@ -34,6 +34,7 @@ if TYPE_CHECKING:
 
 BEHIND_BYTES_MAX = 1024 * 1024
 PAUSE_S = 0.05  # between two looks: under load every commit is a change
+ONE_WRITER_OVERLAP_S = 0.1  # one writer is in order, but for a clock that is set back a little
 GATHER_S = 0.04  # what one step of a task says comes within it; nobody sees words come in smaller ones
 TOLD_AT_ONCE = 16  # watchers, about half a millisecond; then the loop does something else
 SEEN_MAX = 1000  # lines, beside those within the overlap: whoever comes back after longer reads them all
@@ -139,6 +140,14 @@ class Feed:
         self._telling: deque[tuple[Watcher, Told]] = deque()
 
     @property
+    def _is_shared(self) -> bool:
+        return self._gateway.kit.lives is not None
+
+    def _a_little_before(self, place: Cursor) -> Cursor:
+        overlap_s = OVERLAP_S if self._is_shared else ONE_WRITER_OVERLAP_S
+        return place._replace(at=max(0.0, place.at - overlap_s))
+
+    @property
     def watchers(self) -> int:
         return sum(map(len, self._watchers.values()))
 
@@ -169,8 +178,7 @@ class Feed:
         await self._look()
 
     async def since(self, cursor: Cursor, joined: Joined) -> AsyncIterator[News]:
-        is_shared = self._gateway.kit.lives is not None
-        place = _a_little_before(cursor) if is_shared else cursor
+        place = self._a_little_before(cursor) if self._is_shared else cursor
         given = self._seen.get(cursor)
         told = None if given is None or not given.is_live else given.number
         while page := await self._read(place, lambda _: True):
@@ -187,7 +195,7 @@ class Feed:
         """`told`: how many lines had been seen when its reader was given its cursor; None: nobody here knows."""
         seen = self._seen.get(place)
         if seen is None:  # within the overlap it is found with the next look, and reaches the watcher then
-            return place < _a_little_before(joined.place)
+            return place < self._a_little_before(joined.place)
         return (told is None or seen.number > told) and seen.number <= joined.arrivals
 
     async def run(self) -> None:
@@ -209,7 +217,7 @@ class Feed:
             await changes.until(change)
 
     async def _look(self) -> None:
-        place, watched = _a_little_before(self._place), frozenset(self._watchers)
+        place, watched = self._a_little_before(self._place), frozenset(self._watchers)
 
         def is_news(one: Moment) -> bool:
             return one.cursor not in self._seen and not watched.isdisjoint(
@@ -226,7 +234,9 @@ class Feed:
                     self._publish(news)
             place = page[-1][0].cursor
             self._place = max(self._place, place)
-        edge = _a_little_before(self._place)  # what the next look reads again must be known then
+            if len(page) < stream.LIMIT:
+                break
+        edge = self._a_little_before(self._place)  # what the next look reads again must be known then
         while len(self._seen) > SEEN_MAX and next(iter(self._seen)) < edge:
             self._seen.popitem(last=False)
 
@@ -286,10 +296,6 @@ class Feed:
                 return None
             self._roots[session_id] = root
         return self._roots[session_id]
-
-
-def _a_little_before(place: Cursor) -> Cursor:
-    return place._replace(at=max(0.0, place.at - OVERLAP_S))
 
 
 def _page(now: float, place: Cursor, is_wanted: Callable[[Moment], bool]) -> Tx[Page]:
