@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 
 from clutch.core.admission import Cleanup
-from clutch.core.attachments import Attachment, Shelf
+from clutch.core.attachments import Attachment, Shelf, Side
+from clutch.core.cleaning import Removal
 from clutch.core.model import Phase, Workspace
 from clutch.protocol import cleaning, control, preparing
 from clutch.protocol.control import NotPossible
@@ -82,16 +83,37 @@ async def test_a_let_go_dead_letter_does_not_work_again_while_it_is_cleaned_up(
     world: World, main: int
 ) -> None:
     task = await given_up(world, main, cleanup=Cleanup.DELETE)
-    await world.door.alone(cleaning.cleaned, world.policy, task)
+    await world.clean(task)
     await world.door.alone(control.dismiss, world.policy, task, "person")
     wanted = await world.door.read(cleaning.awaited, world.policy, task)
     assert wanted is not None
     assert wanted.session
     with pytest.raises(NotPossible, match="being removed; try again"):
         await again(world, task)
-    await world.door.alone(cleaning.cleaned, world.policy, task)
+    await world.clean(task)
     with pytest.raises(NotPossible, match="was deleted"):
         await again(world, task)
+
+
+async def test_whoever_removed_what_an_earlier_end_left_has_no_say_in_this_one(
+    world: World, main: int
+) -> None:
+    task = await world.child(main, attachments=(Attachment("given.txt", b"one"),))
+    await world.door.tx(task, preparing.ready, world.policy, task, None)
+    await world.end(task, "the finding")
+    world.clock.advance(2)
+    await (await world.start(main)).finish("heard")
+    late = await world.door.read(cleaning.awaited, world.policy, task)
+    assert late == Removal((Side.IN,), generation=1)
+    await world.clean(task)
+    await again(world, task)
+    await world.door.alone(control.kill, world.policy, task, "no", "person")
+    await world.door.alone(cleaning.cleaned, world.policy, task, late)
+    await world.door.alone(cleaning.failed, world.policy, task, late, "busy")
+    assert await world.phase(task) == (Phase.CLEANUP_PENDING, "killed: no")
+    assert (await world.timeline(task))[-1] == "killed: no"
+    await world.clean(task)
+    assert (await world.phase(task))[0] is Phase.COMPLETED
 
 
 async def test_one_whose_workspace_went_before_it_began_does_not_begin_without(

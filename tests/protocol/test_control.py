@@ -11,7 +11,7 @@ from clutch.core.events import Verdict
 from clutch.core.messages import Input
 from clutch.core.model import Delivery, LetterState, Outcome, Phase, Plan
 from clutch.core.wording.lists import runtime_s
-from clutch.protocol import cleaning, control, queries, turns, views
+from clutch.protocol import control, queries, turns, views
 from clutch.protocol.control import KillReport, NotPossible, PlanChanged, UnknownTask
 from clutch.protocol.pages import plan_hash
 from clutch.protocol.sessions import Stale
@@ -569,5 +569,5 @@ async def test_task_with_cleanup_is_done_when_somebody_says_so(world: World, mai
     pending = await world.task(task)
     assert (pending.phase, pending.delivery) == (Phase.CLEANUP_PENDING, Delivery.DELIVERED)
     assert pending.wake_at == world.clock.now() + 60
-    await world.door.alone(cleaning.cleaned, world.policy, task)
+    await world.clean(task)
     assert (await world.task(task)).phase is Phase.COMPLETED

@@ -92,20 +92,20 @@ async def test_dead_letter_of_a_deleted_session_expires_too(world: World, main: 
 async def test_what_is_to_be_deleted_waits_until_the_letter_is_dismissed(world: World, main: int) -> None:
     task = await given_up(world, main, cleanup=Cleanup.DELETE)
     assert await world.door.read(cleaning.awaited, world.policy, task)
-    await world.door.alone(cleaning.cleaned, world.policy, task)
+    await world.clean(task)
     assert (await world.task(task)).phase is Phase.COMPLETED_GIVEUP
     assert not await world.door.read(cleaning.awaited, world.policy, task)
     await world.door.alone(control.dismiss, world.policy, task, "person")
     assert await world.door.read(cleaning.awaited, world.policy, task)
     assert (await world.task(task)).wake_at == world.clock.now() + 60
-    await world.door.alone(cleaning.cleaned, world.policy, task)
+    await world.clean(task)
     assert not await world.door.read(cleaning.awaited, world.policy, task)
     assert (await world.task(task)).wake_at is None
 
 
 async def test_redelivered_task_is_cleaned_when_it_has_been_told(world: World, main: int) -> None:
     task = await given_up(world, main, cleanup=Cleanup.DELETE)
-    await world.door.alone(cleaning.cleaned, world.policy, task)
+    await world.clean(task)
     await world.door.alone(control.redeliver, world.policy, task, "person")
     assert not await world.door.read(cleaning.awaited, world.policy, task)
     world.clock.advance(2)
@@ -125,7 +125,7 @@ async def test_crash_after_the_telling_is_cleaned_and_not_told_again(world: Worl
     world.clock.advance(60)
     await world.ring()
     assert await world.door.read(cleaning.awaited, world.policy, task)
-    await world.door.alone(cleaning.cleaned, world.policy, task)
+    await world.clean(task)
     await world.live()
     assert (await world.task(task)).phase is Phase.COMPLETED
     assert len(await world.inputs(main)) == 1

@@ -9,7 +9,7 @@ import pytest
 
 from clutch.core.admission import BudgetRequest, Context, Refused
 from clutch.core.model import Outcome, Phase, Workspace
-from clutch.protocol import cleaning, control, preparing
+from clutch.protocol import control, preparing
 from clutch.protocol.spawn import Accepted
 from tests.protocol.trees import rooted
 from tests.protocol.world import World
@@ -122,7 +122,7 @@ async def test_child_killed_while_its_files_are_made_is_cleaned_up(world: World,
     assert (task.phase, task.outcome) == (Phase.CLEANUP_PENDING, Outcome.KILLED)
     assert not await ready(world, answer.task_id), "the files are not wanted any more"
     await world.door.alone(preparing.undo, world.policy, answer.task_id, "failed as well")
-    await world.door.alone(cleaning.cleaned, world.policy, answer.task_id)
+    await world.clean(answer.task_id)
     assert (await world.phase(answer.task_id))[0] is Phase.COMPLETED
 
 

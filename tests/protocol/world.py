@@ -17,7 +17,7 @@ from clutch.core.context import view
 from clutch.core.messages import Answer, Call, Entry, Input, Message, Result, Results, Usage
 from clutch.core.model import LetterKind, Phase, Task
 from clutch.core.policy import Policy
-from clutch.protocol import inbox, letters, preparing, queries, sessions, task_rows, turns, workers
+from clutch.protocol import cleaning, inbox, letters, preparing, queries, sessions, task_rows, turns, workers
 from clutch.protocol.spawn import Accepted, Order, rights_text, spawn
 from clutch.protocol.turns import Begun, Boundary
 from clutch.protocol.workers import Claimed
@@ -363,6 +363,12 @@ class World:
             generation,
         )
         return AnnounceLetter(*row)
+
+    async def clean(self, task_id: int) -> None:
+        """What it left is gone, and somebody says so. Nothing, if nobody waits for that."""
+        wanted = await self.door.read(cleaning.awaited, self.policy, task_id)
+        if wanted is not None:
+            await self.door.alone(cleaning.cleaned, self.policy, task_id, wanted)
 
     async def trace(self, task_id: int) -> list[Row]:
         """Every attempt to tell: (attempt, outcome, path, reason, next_at), oldest first."""

@@ -24,6 +24,7 @@ class Removal(NamedTuple):
     workspace: bool = False
     session: bool = False
     number: int = 0  #: of the shelf that the sides are removed from
+    generation: int = 0  #: whose end it is: the word that it is done says nothing of another one
 
 
 def removal(

@@ -28,9 +28,10 @@ async def _clean(kit: Kit, task_id: int, wanted: Removal) -> None:
         await _take_away(kit, task_id, wanted)
     except Exception as error:
         log.exception("cleanup failed; the task's timer tries again", extra={"task": task_id})
-        await kit.door.alone(cleaning.failed, kit.policy, task_id, f"{type(error).__name__}: {error}")
+        told = f"{type(error).__name__}: {error}"
+        await kit.door.alone(cleaning.failed, kit.policy, task_id, wanted, told)
         return
-    await kit.door.alone(cleaning.cleaned, kit.policy, task_id)
+    await kit.door.alone(cleaning.cleaned, kit.policy, task_id, wanted)
 
 
 async def _take_away(kit: Kit, task_id: int, wanted: Removal) -> None:

@@ -23,8 +23,9 @@ FAILED = "cleanup failed"
 ERROR_CHARS_MAX = 200
 
 _AWAITING = (
-    "SELECT outcome, delivery, started_at, spec, shelf FROM tasks WHERE id = ? AND (phase = 'cleanup_pending'"
-    " OR (phase = 'completed_giveup' AND delivery <> 'undelivered' AND has_cleanup = 1 AND wake_at IS NOT NULL))"
+    "SELECT outcome, delivery, started_at, spec, shelf, generation FROM tasks WHERE id = ?"
+    " AND (phase = 'cleanup_pending' OR (phase = 'completed_giveup' AND delivery <> 'undelivered'"
+    " AND has_cleanup = 1 AND wake_at IS NOT NULL))"
 )
 
 
@@ -34,7 +35,7 @@ def awaited(now: float, policy: Policy, task_id: int) -> Tx[Removal | None]:
     rows = yield _AWAITING, (task_id,)
     if not rows:
         return None
-    outcome, delivery, started_at, spec, number = rows[0]
+    outcome, delivery, started_at, spec, number, generation = rows[0]
     wanted = cleaning.removal(
         outcome=None if outcome is None else Outcome(outcome),
         delivery=Delivery(delivery),
@@ -42,27 +43,26 @@ def awaited(now: float, policy: Policy, task_id: int) -> Tx[Removal | None]:
         is_deleted=json.loads(spec).get("cleanup") == Cleanup.DELETE,
         is_retained=policy.limits.attachments.retain_on_keep,
     )
-    return wanted._replace(number=number)
+    return wanted._replace(number=number, generation=generation)
 
 
-def cleaned(now: float, policy: Policy, task_id: int) -> Tx[None]:
-    """Alone. The files are gone: now the rest, and the end, in one commit."""
+def cleaned(now: float, policy: Policy, task_id: int, done: Removal) -> Tx[None]:
+    """Alone. The files are gone: now the rest, and the end, in one commit.
+
+    Whoever is late has removed what an earlier end left; that is not the word that this one waits for."""
     session = yield from sessions.lock(task_id)
-    if session is None:
+    if session is None or (yield from awaited(now, policy, task_id)) != done:
         return
-    wanted = yield from awaited(now, policy, task_id)
-    if wanted is None:
-        return
-    if wanted.session:
+    if done.session:
         yield from forget(now, policy, session, Reason.DELETED)
     yield from tasks.record(now, policy, session, ev.Cleaned(now))
     yield from sessions.save(now, policy, session)
 
 
-def failed(now: float, policy: Policy, task_id: int, error: str) -> Tx[None]:
+def failed(now: float, policy: Policy, task_id: int, wanted: Removal, error: str) -> Tx[None]:
     """Alone. It stays where it is, says why, and waits longer each time."""
     session = yield from sessions.lock(task_id)
-    if session is None:
+    if session is None or (yield from awaited(now, policy, task_id)) != wanted:
         return
     rows = yield (
         "SELECT COUNT(*) FROM events WHERE task_id = ? AND SUBSTR(reason, 1, 14) = ?",
