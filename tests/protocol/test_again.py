@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import json
+from dataclasses import replace
+
 import pytest
 
 from clutch.core.admission import Cleanup
 from clutch.core.attachments import Attachment, Shelf, Side
 from clutch.core.cleaning import Removal
+from clutch.core.hooks import Hook
 from clutch.core.model import Phase, Workspace
 from clutch.protocol import cleaning, control, preparing
 from clutch.protocol.control import NotPossible
@@ -146,3 +150,15 @@ async def test_retried_before_it_was_told_it_is_shown_what_it_was_given(world: W
     await again(world, task, "retry")
     await world.start(task)
     assert "given.txt" in (await world.inputs(task))[-1]
+
+
+async def test_each_life_of_a_task_ends_once_for_hooks(world: World, main: int) -> None:
+    world.policy = replace(world.policy, hooks=frozenset({Hook.ENDED}))
+    task = await told(world, main)
+    await again(world, task)
+    await world.live()
+    rows = await world.rows("SELECT idem, body FROM outbox WHERE channel = 'hook' ORDER BY id")
+    assert [(key.rpartition(":")[2], json.loads(body)["generation"]) for key, body in rows] == [
+        ("1", 1),
+        ("2", 2),
+    ]

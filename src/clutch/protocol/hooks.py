@@ -30,6 +30,7 @@ def ended(now: float, task: Task, reason: str) -> Tx[None]:
     session, requester, route, bound, run = rows[0]
     told = {
         "task": keys.task_id(task.id),
+        "generation": task.generation,
         "run": None if run is None else keys.run_id(run),
         "session": session,
         "requester": requester,
@@ -48,6 +49,7 @@ def never_began(now: float, policy: Policy, task_id: int, session_key: str, why:
     if Hook.ENDED in policy.hooks:
         told = {
             "task": keys.task_id(task_id),
+            "generation": 1,
             "run": None,
             "session": session_key,
             "requester": None,
