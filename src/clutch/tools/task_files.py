@@ -34,6 +34,7 @@ from clutch.core.attachments import (
     name_problem,
 )
 from clutch.ports import FilesFailed
+from clutch.tools.making import alone
 from clutch.tools.removal import DIRECTORY, remove
 
 P = ParamSpec("P")
@@ -75,7 +76,7 @@ class LocalTaskFiles:
 
     def _put(self, shelf: Shelf, files: Sequence[Attachment]) -> None:
         manifest = _manifest([file.stored for file in files])
-        with self._at(shelf, create=True) as here:
+        with self._at(shelf, create=True) as here, alone(here):
             if _content(here, Side.IN, MANIFEST) == manifest:
                 return
             remove(here, Side.IN)

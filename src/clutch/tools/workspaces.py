@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 from clutch.ports import WorkspaceFailed
 from clutch.tools.isolation import IsolationFailed, isolated_workspace, remove_workspace
+from clutch.tools.making import alone
 
 
 class LocalWorkspaces:
@@ -32,12 +36,26 @@ class LocalWorkspaces:
         return str(self._place(task_id))
 
     def _make(self, task_id: int, source: str) -> None:
-        if self._mark(task_id).exists():
-            return
         self._root.mkdir(0o700, parents=True, exist_ok=True)
-        remove_workspace(str(self._place(task_id)))
-        isolated_workspace(source, str(self._place(task_id)))
-        self._mark(task_id).touch(0o600)
+        with self._alone(task_id):
+            if self._mark(task_id).exists():
+                return
+            remove_workspace(str(self._place(task_id)))
+            isolated_workspace(source, str(self._place(task_id)))
+            self._mark(task_id).touch(0o600)
+            self._lock(task_id).unlink(missing_ok=True)  # whoever waits for it finds the mark
+
+    def _lock(self, task_id: int) -> Path:
+        return self._root / f"{task_id}.making"
+
+    @contextmanager
+    def _alone(self, task_id: int) -> Iterator[None]:
+        file = os.open(self._lock(task_id), os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+        try:
+            with alone(file):
+                yield
+        finally:
+            os.close(file)
 
     async def kept(self) -> list[int]:
         return await asyncio.to_thread(self._kept)
@@ -55,4 +73,5 @@ class LocalWorkspaces:
 
     def _remove(self, task_id: int) -> None:
         self._mark(task_id).unlink(missing_ok=True)
+        self._lock(task_id).unlink(missing_ok=True)
         remove_workspace(str(self._place(task_id)))
