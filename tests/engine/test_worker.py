@@ -13,9 +13,11 @@ from clutch.core.messages import Answer, Call, Results, Usage
 from clutch.core.model import Delivery, LetterKind, Outcome, Phase
 from clutch.core.policy import Life, QueueMode
 from clutch.engine.bus import QUEUE_MAX, Bus, Live
+from clutch.engine.holding import BREATH, Holding
 from clutch.ports import ModelError, ModelRequest, ToolFailed, Trouble
 from clutch.protocol import control, workers
 from clutch.protocol.turns import NO_CHILD
+from clutch.protocol.workers import Claimed
 from clutch.store.door import Door
 from tests.engine.conftest import Build
 from tests.engine.house import POLICY, House, ask_for, opening, step, use
@@ -151,6 +153,19 @@ async def test_of_many_that_are_due_a_few_are_at_work_while_all_others_are_claim
     await house.until_asked("job 4")
     assert watched.claims == [2, 3]
     held.set()
+
+
+async def test_thousands_that_begin_let_others_go_on_in_between(build: Build) -> None:
+    house = await build(parent_of_four)
+    worker = await house.hire()
+    holding = Holding(worker.kit, lambda: None, has_leases=False)
+    nobodys = [Claimed(10_000 + number, fence=1) for number in range(2 * BREATH)]
+    begun: list[int] = []
+    async with asyncio.TaskGroup() as group:
+        asyncio.get_running_loop().call_soon(lambda: begun.append(len(holding.turns)))
+        await holding.start(group, nobodys)
+    assert begun == [BREATH]
+    assert not holding.turns
 
 
 async def test_clock_of_a_run_starts_when_its_own_model_is_loaded(build: Build) -> None:

@@ -233,8 +233,7 @@ class Worker:
         except StoreLost:
             await persist(self.kit, workers.disown, self.id, [claimed for claimed, _ in self.turns.values()])
             raise
-        for one in claimed:
-            self._holding.start(group, one)
+        await self._holding.start(group, claimed)
         return bool(claimed)
 
     async def _rest(self, prospect: Prospect, looked_at: float) -> None:

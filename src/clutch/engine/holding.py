@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import functools
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from clutch.engine.interrupt import Interrupt
@@ -22,6 +22,8 @@ from clutch.protocol.workers import Claimed
 
 log = logging.getLogger(__name__)
 
+BREATH = 200  # turns that begin take the event loop for some ten milliseconds
+
 
 class Holding:
     """`on_end`: a place is free. `has_leases`: other processes may wait for a turn of ours to rest."""
@@ -32,7 +34,15 @@ class Holding:
         self._interrupts: dict[int, Interrupt] = {}
         self._rested: set[tuple[int, int]] = set()  #: turns that were cut, by session and fence
 
-    def start(self, group: asyncio.TaskGroup, claimed: Claimed) -> None:
+    async def start(self, group: asyncio.TaskGroup, claimed: Sequence[Claimed]) -> None:
+        """A few hundred in one breath: thousands would hold up those that are at work already."""
+        for first in range(0, len(claimed), BREATH):
+            if first:
+                await asyncio.sleep(0)
+            for one in claimed[first : first + BREATH]:
+                self._start(group, one)
+
+    def _start(self, group: asyncio.TaskGroup, claimed: Claimed) -> None:
         interrupt = self._interrupts[claimed.session_id] = Interrupt()
         task = group.create_task(self._turn(claimed, interrupt))
         self.turns[claimed.session_id] = (claimed, task)
