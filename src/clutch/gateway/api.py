@@ -28,6 +28,7 @@ from clutch.gateway.handles import Question as Question
 from clutch.gateway.handles import Task as Task
 from clutch.gateway.handles import TaskResult as TaskResult
 from clutch.gateway.opened import Opened
+from clutch.gateway.reads import Filter, outcome_named, phase_named
 from clutch.gateway.spawns import Asked, OnFullWord, accepted, arguments, check_on_full, sensible
 from clutch.protocol.control import NotPossible as NotPossible
 from clutch.protocol.control import PlanChanged as PlanChanged
@@ -167,15 +168,15 @@ class Api(Opened):
         limit: int = 200,
     ) -> list[Task[Any]]:
         """The oldest first, at most `limit`. `requester`: a session key or task id. Raises InvalidInput, NotFound."""
-        known = await self._doors.tasks(
+        asked = Filter(
             requester=requester,
-            phase=phase,
-            outcome=outcome,
+            phase=phase_named(phase),
+            outcome=outcome_named(outcome),
             label=label,
             undelivered=undelivered,
             limit=limit,
         )
-        return [Task(self, *one) for one in known]
+        return [Task(self, *one) for one in await self._doors.tasks(asked)]
 
     async def events(self) -> AsyncGenerator[Event, None]:
         """What happens now, from here on: words as they come, tools, usage, starts and ends.

@@ -12,6 +12,7 @@ from typing import Any, NamedTuple, Protocol
 
 from clutch.gateway.handles import Event, Question, TaskResult
 from clutch.gateway.objects import Object
+from clutch.gateway.reads import Filter
 from clutch.gateway.spawns import OnFullWord
 from clutch.protocol.questions import Decision
 
@@ -51,16 +52,7 @@ class Doors(Protocol):
         Raises InvalidInput only for what is no argument of it: `session`, `on_full`; Draining."""
         ...
 
-    async def tasks(
-        self,
-        *,
-        requester: str | None,
-        phase: str | None,
-        outcome: str | None,
-        label: str | None,
-        undelivered: bool,
-        limit: int,
-    ) -> list[Known]: ...
+    async def tasks(self, asked: Filter) -> list[Known]: ...
 
     def events(self) -> AsyncGenerator[Event, None]: ...
 

@@ -51,9 +51,9 @@ def outcome_named(name: str | None) -> Outcome | None:
     return None if name is None else Outcome(name)
 
 
-def tasks(now: float, who: Standpoint, asked: Filter) -> Tx[Object]:
+def _wanted(now: float, who: Standpoint, asked: Filter) -> Tx[Wanted]:
     root = None if asked.root is None else (yield from root_number(now, who, asked.root))
-    wanted = Wanted(
+    return Wanted(
         root_id=own_root(who) if root is None else root,
         requester_id=None
         if asked.requester is None
@@ -64,6 +64,15 @@ def tasks(now: float, who: Standpoint, asked: Filter) -> Tx[Object]:
         is_undelivered=asked.undelivered,
         ended_after=None if asked.recent_minutes is None else now - 60 * asked.recent_minutes,
     )
+
+
+def found(now: float, who: Standpoint, asked: Filter) -> Tx[list[TaskView]]:
+    wanted = yield from _wanted(now, who, asked)
+    return (yield from listing.page(now, wanted, asked.limit, asked.cursor)).tasks
+
+
+def tasks(now: float, who: Standpoint, asked: Filter) -> Tx[Object]:
+    wanted = yield from _wanted(now, who, asked)
     place = yield from stream.newest(
         now
     )  # before the rows: what happens meanwhile is heard once more, never missed

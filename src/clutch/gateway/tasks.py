@@ -28,11 +28,11 @@ from clutch.gateway.doors import Known
 from clutch.gateway.handles import Event, Question, TaskResult, item_of, question_of
 from clutch.gateway.leaving import Leaving
 from clutch.gateway.objects import Object
+from clutch.gateway.reads import Filter
 from clutch.gateway.spawns import OnFullWord, Spawns, check_on_full
 from clutch.gateway.waiting import Waiting
 from clutch.ports import FilesFailed
-from clutch.protocol import control, heartbeat, listing, preparing, queries, results, usage
-from clutch.protocol.listing import Wanted
+from clutch.protocol import control, heartbeat, preparing, queries, results, usage
 from clutch.protocol.questions import Decision
 from clutch.protocol.targets import Standpoint
 from clutch.store.door import Keys, Tx
@@ -100,27 +100,9 @@ class Tasks:
             order, got = await self._spawns.spawn(await self._number(session), request, on_full)
         return spawning.answer(order, got)
 
-    async def tasks(
-        self,
-        *,
-        requester: str | None,
-        phase: str | None,
-        outcome: str | None,
-        label: str | None,
-        undelivered: bool,
-        limit: int,
-    ) -> list[Known]:
-        door = self.kit.door
-        asker = None if requester is None else await door.read(reads.session_number, AS_PROGRAM, requester)
-        wanted = Wanted(
-            requester_id=asker,
-            phase=reads.phase_named(phase),
-            outcome=reads.outcome_named(outcome),
-            label=label,
-            is_undelivered=undelivered,
-        )
-        page = await door.read(listing.page, wanted, limit)
-        return [Known(keys.task_id(one.task_id), one.label, one.session_key or "") for one in page.tasks]
+    async def tasks(self, asked: Filter) -> list[Known]:
+        found = await self.kit.door.read(reads.found, AS_PROGRAM, asked)
+        return [Known(keys.task_id(one.task_id), one.label, one.session_key or "") for one in found]
 
     async def events(self) -> AsyncGenerator[Event, None]:
         bus = self.kit.bus

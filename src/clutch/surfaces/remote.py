@@ -12,6 +12,7 @@ import importlib
 import json
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping
 from contextlib import aclosing, asynccontextmanager
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self, TypeAlias
 from urllib.parse import quote
@@ -26,6 +27,7 @@ from clutch.gateway.checks import snake
 from clutch.gateway.doors import Known
 from clutch.gateway.handles import Event, Question, TaskResult, item_of, question_of
 from clutch.gateway.objects import Object
+from clutch.gateway.reads import Filter
 from clutch.gateway.spawns import OnFullWord
 from clutch.gateway.waiting import CLOSED
 from clutch.protocol.questions import Decision, UnknownQuestion
@@ -249,8 +251,8 @@ class Remote:
                 return answer
             await asyncio.sleep(AGAIN_S)
 
-    async def tasks(self, **asked: Any) -> list[Known]:
-        return [_known(task) for task in (await self._get("/v1/tasks", **asked))["tasks"]]
+    async def tasks(self, asked: Filter) -> list[Known]:
+        return [_known(task) for task in (await self._get("/v1/tasks", **asdict(asked)))["tasks"]]
 
     async def events(self) -> AsyncGenerator[Event, None]:
         async with aclosing(self._stream()) as stream:
