@@ -15,7 +15,7 @@ from clutch.core.model import Outcome, Phase
 from clutch.core.policy import Budgets, OnBudget
 from clutch.engine.kit import NoPrices
 from clutch.ports import ModelRequest, Runtime, RuntimeJob
-from clutch.protocol import control, usage
+from clutch.protocol import control, usage, views
 from clutch.runtimes.function import FunctionRuntime
 from clutch.testing import runtimes
 from clutch.testing.runtimes import CHECKS, Check, NotConforming, obey
@@ -202,6 +202,48 @@ async def test_words_on_the_way_are_signs_of_life(build: Build) -> None:
     is_seen.set()
     await house.until_quiet()
     assert (await house.task("child")).outcome is Outcome.OK
+
+
+async def test_the_call_that_foreign_code_makes_is_shown_as_our_own_are(build: Build) -> None:
+    look, read, stay = (
+        Call("look", {"path": "a.py"}, "1"),
+        Call("read", {"path": "b.py"}, "2"),
+        asyncio.Event(),
+    )
+    is_seen = asyncio.Event()
+
+    async def works(job: RuntimeJob) -> str:
+        job.begin(look)
+        job.begin(read)
+        await is_seen.wait()
+        job.end(look, "seen", False)
+        await stay.wait()
+        job.end(read, "read", False)
+        return "done"
+
+    quick = replace(POLICY, work=replace(POLICY.work, tick_s=0.05))
+    house = await house_with(build, FunctionRuntime(works), quick)
+    await house.hire()
+    await house.say("go")
+    child = await house.until_phase("child", Phase.RUNNING)
+
+    async def shown() -> str | None:
+        view = await house.door.read(views.one, child.id)
+        tool = None if view is None else view.current_tool
+        return None if tool is None else f"{tool.name} {tool.arg}"
+
+    async def shows_the_first() -> bool:
+        return await shown() == "look a.py"
+
+    async def shows_the_other() -> bool:
+        return await shown() == "read b.py"
+
+    await house.until(shows_the_first)
+    is_seen.set()
+    await house.until(shows_the_other)
+    stay.set()
+    await house.until_quiet()
+    assert await shown() is None
 
 
 class Prices(NoPrices):

@@ -30,6 +30,8 @@ class Errand:
         self._said: list[str] = []
         self._has_spoken = False
         self._done: list[tuple[Call, str, bool]] = []
+        self._open: list[Call] = []
+        self._shown: Call | None = None
         told = replace(job, say=self._say, think=self._think, begin=self._begin, end=self._end, ask=self._ask)
         self._work = asyncio.create_task(_run(runtime, told))
         self._work.add_done_callback(lambda _: self.news.set())
@@ -57,6 +59,14 @@ class Errand:
         """Whether it has said anything since the last look."""
         has_spoken, self._has_spoken = self._has_spoken, False
         return has_spoken
+
+    def changed(self) -> tuple[Call | None] | None:
+        """What it does now, if that is not what it did at the last look."""
+        now = self._open[0] if self._open else None
+        if now is self._shown:
+            return None
+        self._shown = now
+        return (now,)
 
     def hear(self, call: Call, verdict: Verdict) -> None:
         """The oldest question about this call has its answer."""
@@ -103,6 +113,7 @@ class Errand:
         self._live("assistant:thinking", text)
 
     def _begin(self, call: Call) -> None:
+        self._open.append(call)
         self._live("tool:start", call.name)
 
     def _live(self, name: str, text: str) -> None:
@@ -111,6 +122,7 @@ class Errand:
 
     def _end(self, call: Call, text: str, failed: bool) -> None:
         self._tell("tool:end", call.name)
+        self._open = [one for one in self._open if one is not call and (not call.id or one.id != call.id)]
         self._done.append((call, text, failed))
         self.news.set()
 

@@ -92,14 +92,16 @@ async def _accompany(run: OpenRun, errand: Errand) -> Answer | None:
 
 async def _news(run: OpenRun, errand: Errand) -> None:
     """Of a pause a hint tells; one that was lost, or came before there was an errand, costs a tick. Words are no step
-    of its journal; that they move it is written once a tick."""
+    of its journal; that they move it, and what it does, is written once a tick."""
     while not errand.news.is_set():
         try:
             async with asyncio.timeout(run.policy.work.tick_s):
                 await errand.news.wait()
         except TimeoutError:
             with contextlib.suppress(StoreError):  # the next tick looks again
-                if errand.spoke():
+                if (changed := errand.changed()) is not None:
+                    await run.tx(turns.doing, *changed)
+                elif errand.spoke():
                     await run.tx(turns.spoke)
                 if await run.kit.door.read(sessions.is_paused, run.session_id):
                     errand.pause()
@@ -111,6 +113,8 @@ async def _journal(run: OpenRun, errand: Errand) -> None:
     if done is not None:
         run.head = await run.tx(turns.journal, *done)
         run.transcript += done
+        if (changed := errand.changed()) is not None:
+            await run.tx(turns.doing, *changed)
 
 
 async def _last_word(run: OpenRun, errand: Errand) -> Answer | None:

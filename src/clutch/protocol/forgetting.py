@@ -12,7 +12,7 @@ from clutch.protocol import hooks
 from clutch.protocol.sessions import SessionRow
 from clutch.store.door import Tx
 
-_WORDS = ("messages", "calls", "questions", "system_events", "bindings")
+_WORDS = ("messages", "calls", "questions", "system_events", "bindings", "doing")
 
 
 def forget(now: float, policy: Policy, session: SessionRow, why: Removal) -> Tx[None]:

@@ -189,18 +189,23 @@ def tally(spent: Sequence[Any]) -> Tally:
 
 
 def _tools(ids: list[int]) -> Tx[dict[int, CurrentTool]]:
-    """A call is open while its answer is the last message of an open run that somebody works on."""
+    """A call is open while its answer is the last message of an open run that somebody works on; foreign code tells
+    of its own."""
     rows = yield (
-        "SELECT s.id, m.body, m.at FROM sessions s JOIN messages m ON m.session_id = s.id AND m.seq = s.head"
-        " WHERE s.id {any} AND s.owner IS NOT NULL AND s.run_id IS NOT NULL AND m.kind = 'answer'",
+        "SELECT s.id, m.kind, m.body, m.at, d.name, d.arg, d.at FROM sessions s"
+        " JOIN messages m ON m.session_id = s.id AND m.seq = s.head"
+        " LEFT JOIN doing d ON d.session_id = s.id AND d.run_id = s.run_id"
+        " WHERE s.id {any} AND s.owner IS NOT NULL AND s.run_id IS NOT NULL"
+        " AND (m.kind = 'answer' OR d.name IS NOT NULL)",
         (ids,),
     )
-    said = [(session_id, messages.load("answer", body), at) for session_id, body, at in rows]
-    return {
-        session_id: CurrentTool(answer.calls[0].name, main_argument(answer.calls[0].args), at)
-        for session_id, answer, at in said
-        if isinstance(answer, Answer) and answer.calls
-    }
+    found: dict[int, CurrentTool] = {}
+    for session_id, kind, body, at, name, argument, since in rows:
+        if name is not None:
+            found[session_id] = CurrentTool(name, argument, since)
+        elif isinstance(said := messages.load(kind, body), Answer) and said.calls:
+            found[session_id] = CurrentTool(said.calls[0].name, main_argument(said.calls[0].args), at)
+    return found
 
 
 def _view(now: float, row: Row, about: _About) -> TaskView:

@@ -9,7 +9,7 @@ from clutch.protocol.promises.invariants import Query, Scope
 _IS_OVER: Final = "t.phase IN ('completed', 'completed_giveup') AND t.delivery <> 'undelivered'"
 _WORDS: Final = " OR ".join(
     f"EXISTS (SELECT 1 FROM {table} w WHERE w.session_id = s.id)"  # noqa: S608 (constant words)
-    for table in ("messages", "calls", "questions", "system_events", "bindings")
+    for table in ("messages", "calls", "questions", "system_events", "bindings", "doing")
 )
 
 LEAVING: Final[tuple[Query, ...]] = (

@@ -9,8 +9,9 @@ from decimal import Decimal
 from clutch.core import events as ev
 from clutch.core.admission import Refused
 from clutch.core.delivery import Point, Running
-from clutch.core.messages import Answer, Input, Result, Results
+from clutch.core.messages import Answer, Call, Input, Result, Results
 from clutch.core.policy import Policy
+from clutch.core.wording.calls import main_argument
 from clutch.protocol import sessions, taking, tasks
 from clutch.protocol.redacting import reword
 from clutch.protocol.sessions import SessionRow
@@ -86,6 +87,19 @@ def spoke(now: float, policy: Policy, session_id: int, fence: int, run_id: int) 
     """Foreign code has said something on the way: a sign of life."""
     del policy, run_id
     yield sessions.moved(now, (yield from sessions.own_step(session_id, fence)))
+
+
+def doing(
+    now: float, policy: Policy, session_id: int, fence: int, run_id: int, call: Call | None
+) -> Tx[None]:
+    """What foreign code does right now, for whoever looks; None: nothing that it tells of."""
+    yield from spoke(now, policy, session_id, fence, run_id)
+    yield "DELETE FROM doing WHERE session_id = ?", (session_id,)
+    if call is not None:
+        yield (
+            "INSERT INTO doing(session_id, run_id, name, arg, at) VALUES(?, ?, ?, ?, ?)",
+            (session_id, run_id, call.name, main_argument(call.args), now),
+        )
 
 
 def results(
