@@ -7,7 +7,7 @@
 #   make test       [ARGS=...]        all tests, in parallel; ARGS goes to pytest
 #   make demo       [ARGS=...]        clutch demo; e.g. ARGS="--chaos --kills 9"
 #   make trust      [SECONDS=n] [SEED=n] [BACKEND=sqlite|postgres|all]
-#   make bench      [ONLY=store,growth,boot,w1,w2,fanin,ready] [N=100,1000] [REPS=3]
+#   make bench      [ONLY=store,growth,boot,calls,w1,w2,fanin,ready,cli] [N=100,1000] [REPS=3]
 #                   [LOAD=1 [SECONDS=600]]  ... or 500 watchers and 200 running children, for ten minutes
 #   make scenarios  [BACKEND=sqlite|postgres|all]
 #   make audit                        the locked packages against known vulnerabilities; needs the network

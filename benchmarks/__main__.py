@@ -12,7 +12,7 @@ from pathlib import Path
 from tempfile import gettempdir
 from typing import Final
 
-from benchmarks import boot, calls, fanin, growth, load, machine, ready, store, w1, w2
+from benchmarks import boot, calls, cli, fanin, growth, load, machine, ready, store, w1, w2
 from benchmarks.places import Place, places
 from benchmarks.report import Report, Row, say
 from clutch.cli.garbage import collect_rarely
@@ -28,10 +28,11 @@ BENCHES: Final[Mapping[str, Bench]] = {
     "w2": w2.run,
     "fanin": fanin.run,
     "ready": ready.run,
+    "cli": cli.run,
     "load": load.run,
 }
 #: All but `load`, which takes minutes and is for whoever asks for it.
-_SHORT: Final = "store,growth,boot,calls,w1,w2,fanin,ready"
+_SHORT: Final = "store,growth,boot,calls,w1,w2,fanin,ready,cli"
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

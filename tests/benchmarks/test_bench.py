@@ -10,7 +10,7 @@ from typing import Any
 import apsw
 import pytest
 
-from benchmarks import boot, fanin, growth, load, ready, shape, store
+from benchmarks import boot, cli, fanin, growth, load, ready, shape, store
 from benchmarks.__main__ import main
 from benchmarks.floor import Floor, SqliteWriter
 from benchmarks.places import Place, PostgresPlace, SqlitePlace
@@ -247,6 +247,16 @@ async def test_ready_rows_say_how_soon_a_gateway_answers_and_what_it_weighs() ->
     assert gateway["ready_s"] > 0
     assert 10 < gateway["idle_mb"] < 500
     assert [target.limit for target in lines.report.targets] == [8.0, 150.0]
+
+
+@pytest.mark.slow
+@pytest.mark.anyio
+async def test_cli_rows_say_what_a_look_takes_beside_its_libraries() -> None:
+    lines = Lines()
+    await cli.run(lines.report, [], reps=1, sizes=())
+    assert [row["system"] for row in lines.rows()] == ["floor", "gateway", "floor", "store"]
+    assert all(row["ok"] and row["ps_s"] > 0 for row in lines.rows())
+    assert [target.limit for target in lines.report.targets] == [3.0, 3.0]
 
 
 @pytest.mark.slow

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import fcntl
 import io
+import json
 import os
 import pty
 import re
@@ -28,6 +29,7 @@ from rich.terminal_theme import TerminalTheme
 from rich.text import Text
 
 FILE = Path(__file__).parents[2] / "docs" / "picture.svg"
+STATE = ".local/state/clutch"
 COLUMNS, ROWS, PATIENCE_S = 84, 50, 60.0
 #: What is typed, and what must have been shown before the next line is; $pid is the gateway's.
 LINES = (
@@ -75,6 +77,7 @@ class Shell:
     """A bash that somebody sits at."""
 
     def __init__(self, folder: Path) -> None:
+        self.home = folder
         self._ours, theirs = pty.openpty()
         fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", ROWS, COLUMNS, 0, 0))
         inherited = {name: value for name, value in os.environ.items() if name in ("PYTHONPATH", "LANG")}
@@ -121,7 +124,7 @@ def record() -> str:
     """Everything the terminal showed, with its colours."""
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
-        state = folder / ".local/state/clutch"
+        state = folder / STATE
         state.mkdir(parents=True, mode=0o700)
         (state / "clutch.json").write_text(CONFIG)
         (folder / "project").mkdir()
@@ -136,14 +139,25 @@ def record() -> str:
 
 
 def _typed(shell: Shell) -> str:
-    pid = "0"
+    pid = ""
     for line, wanted in LINES:
         answer = shell.type(Template(line).substitute(pid=pid))
         assert wanted in answer, f"{line} did not show {wanted!r}, record it again:\n{answer}"
-        if started := re.search(r"\(pid (\d+)\)", answer):
+        if not pid and (started := re.search(r"\(pid (\d+)\)", answer)):
             pid = started[1]
-            time.sleep(1.5)  # a person looks up; the work goes on
+            _until_below_at_work(shell.home)
     return shell.shown.removesuffix(PROMPT)
+
+
+def _until_below_at_work(home: Path) -> None:
+    """A person looks up when there is something to see: children of a child, too."""
+    look = [sys.executable, "-m", "clutch", "ps", "--json", "--state", str(home / STATE)]
+    deadline = time.monotonic() + PATIENCE_S
+    while True:
+        said = json.loads(subprocess.run(look, capture_output=True, check=True).stdout)
+        if any(task["depth"] > 1 and task["phase"] == "running" for task in said["tasks"]):
+            return
+        assert time.monotonic() < deadline, f"nothing was under way: {said['summary']}"
 
 
 def drawn(shown: str) -> str:

@@ -11,7 +11,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from typer.core import TyperArgument, TyperOption
 
+from clutch.cli import lazily
 from clutch.surfaces.client import task_path
 from tests.surfaces.served import FAST, Served, served
 from tests.surfaces.test_http_tasks import ended, seen, spawned
@@ -210,12 +212,21 @@ def test_no_command_that_only_asks_loads_what_talks_to_models(first: Served) -> 
         "import sys\nfrom clutch.cli.app import run\n"
         "sys.argv[1:] = ['ps', '--state', sys.argv[1]]\nassert run() == 0\n"
         "heavy = {'pydantic_ai','mcp','openai','anthropic','starlette','uvicorn','aiohttp','clutch.wiring'}\n"
+        "heavy |= {'pydantic'}\n"
         "print(sorted(heavy & set(sys.modules)), file=sys.stderr)"
     )
     done = subprocess.run(
         [sys.executable, "-c", code, str(first.home)], capture_output=True, text=True, timeout=60, check=True
     )
     assert done.stderr.splitlines()[-1] == "[]"
+
+
+def test_typer_still_makes_its_converters_where_we_put_them_off() -> None:
+    for kind in (TyperArgument, TyperOption):
+        converter = getattr(kind, lazily.MAKES, lambda _: None)(None)
+        assert isinstance(converter, lazily.Converting), (
+            f"typer has no {kind.__name__}.{lazily.MAKES} any more, so every command loads pydantic: see cli/lazily.py"
+        )
 
 
 def test_beside_a_store_every_look_works_and_loads_only_what_it_shows(tmp_path: Path) -> None:
@@ -227,8 +238,10 @@ def test_beside_a_store_every_look_works_and_loads_only_what_it_shows(tmp_path: 
         "state, task = sys.argv[1:]\n"
         "def look(*words):\n    sys.argv[1:] = [*words, '--state', state]\n    assert run() == 0, words\n"
         "heavy = {'pydantic_ai','mcp','openai','anthropic','starlette','uvicorn','aiohttp','clutch.wiring'}\n"
+        "lists = {'asyncio','http.client','clutch.core.policy','clutch.core.lifecycle','pydantic'}\n"
+        "sys.argv[1:] = ['ps', '--state', state + '/none']\nassert run() == 9\n"
+        "print(sorted((heavy | lists | {'apsw', 'clutch.engine'}) & set(sys.modules)), file=sys.stderr)\n"
         "look('ps'); look('tree'); look('inbox'); look('dead')\n"
-        "lists = {'asyncio','http.client','clutch.core.policy','clutch.core.lifecycle'}\n"
         "print(sorted((heavy | lists) & set(sys.modules)), file=sys.stderr)\n"
         "look('logs', task); look('why', task); look('replay', task)\n"
         "print(sorted(heavy & set(sys.modules)), file=sys.stderr)"
@@ -236,4 +249,5 @@ def test_beside_a_store_every_look_works_and_loads_only_what_it_shows(tmp_path: 
     words = [sys.executable, "-c", code, str(here.home), task]
     done = subprocess.run(words, capture_output=True, text=True, timeout=60, check=False)
     assert done.returncode == 0, done.stderr
-    assert [line for line in done.stderr.splitlines() if line.startswith("[")] == ["[]", "[]"]
+    assert [line for line in done.stderr.splitlines() if line.startswith("[")] == ["[]", "[]", "[]"]
+    assert "nothing is kept there yet; start one with `clutch serve --state" in done.stderr

@@ -97,12 +97,14 @@ def answering(command: str, *, as_json: bool) -> Iterator[None]:
         message = "\n".join(error.problems)
         said = {"code": "invalid_input", "message": message, "problems": list(error.problems)}
         raise _failed(command, said, Exit.USAGE, as_json) from error
+    except NoGateway as error:
+        said = {"code": "unavailable", "message": str(error), "remedy": error.remedy}
+        raise _failed(command, said, Exit.NO_GATEWAY, as_json) from error
     except ClutchError as error:
         from clutch.surfaces.problems import problem_of  # much to load, and most commands succeed
 
         said = problem_of(error).to_json()["error"]
-        missing = Exit.NO_GATEWAY if isinstance(error, NoGateway) else Exit.ERROR
-        raise _failed(command, said, OF_CODE.get(said["code"], missing), as_json) from error
+        raise _failed(command, said, OF_CODE.get(said["code"], Exit.ERROR), as_json) from error
 
 
 def _failed(command: str, said: Mapping[str, Any], code: Exit, as_json: bool) -> typer.Exit:

@@ -13,12 +13,12 @@ from pathlib import Path
 from typing import Any
 
 import typer
-from typer._coercion import RuntimeParam, TypeDescriptor, build_runtime_param
 from typer.core import TyperArgument, TyperGroup, TyperOption
 from typer.main import get_command_from_info, get_command_name, get_group_from_info
 from typer.models import TyperInfo
 
 _PLAIN: Any = {"pretty_exceptions_short": True, "rich_markup_mode": None}  # as the app has it
+MAKES = "get_runtime_param"  #: typer's own name for what makes the converter of a value
 
 
 class Lazily(TyperGroup):
@@ -55,24 +55,29 @@ class Commands(Mapping[str, Any]):
         return len(self._makers)
 
 
-@dataclass(frozen=True)
-class Converting(RuntimeParam):
+@dataclass(frozen=True, slots=True)
+class Converting:
     """What is no text already, and no path, is left to typer and to pydantic, which takes a while to load."""
 
-    descriptor: TypeDescriptor
+    otherwise: Callable[[], Any]
 
-    def _coerce_value(self, value: Any, param: Any, ctx: Any) -> Any:
-        if type(value) is self.annotation:
+    def coerce(self, value: Any, param: Any, ctx: Any) -> Any:
+        wanted = param.type_descriptor.annotation
+        if value is None:
+            return () if param.multiple or param.nargs == -1 else None
+        if type(value) is wanted:
             return value
-        if self.annotation is Path and (not os.path.exists(value) or os.access(value, os.R_OK)):
+        if wanted is Path and (not os.path.exists(value) or os.access(value, os.R_OK)):
             return Path(value)
-        return build_runtime_param(self.descriptor)._coerce_value(value, param=param, ctx=ctx)
+        return self.otherwise().coerce(value, param=param, ctx=ctx)
 
 
-def _converting(parameter: TyperArgument | TyperOption) -> RuntimeParam:
-    known = parameter.type_descriptor
-    return Converting(known.parameter_info, known.annotation, known)
+def convert_late(kind: type) -> None:
+    """Of a typer that makes its converters elsewhere nothing is changed: commands only start later."""
+    makes = getattr(kind, MAKES, None)
+    if makes is not None:
+        setattr(kind, MAKES, lambda parameter: Converting(partial(makes, parameter)))
 
 
 for _kind in (TyperArgument, TyperOption):  # typer has no other place to say so
-    _kind.get_runtime_param = _converting  # type: ignore[method-assign, assignment]
+    convert_late(_kind)

@@ -16,6 +16,7 @@ from clutch.cli.asking import home_of, say
 from clutch.errors import NoGateway, NotFound
 from clutch.surfaces.address import named_state
 from clutch.surfaces.client import Client, Declined, connect, session_path, task_path
+from clutch.surfaces.starting import has_store
 
 Object = dict[str, Any]
 
@@ -171,13 +172,14 @@ def source(state: Path | None) -> Iterator[Source]:
     home = home_of(state)
     try:
         client = connect(home)
-    except NoGateway:
-        if not home.is_dir():
-            raise
-        from clutch.looking import DATABASE_FILE, looking_at
+    except NoGateway as error:
+        if not has_store(home):
+            nothing = (
+                f"no gateway serves {home}, and nothing is kept there yet; start one with `{error.remedy}`"
+            )
+            raise NoGateway(nothing, error.remedy) from error
+        from clutch.looking import looking_at
 
-        if not (home / DATABASE_FILE).exists():
-            raise
         say(f"No gateway runs: this is what {home} holds; nobody works on it.")
         with looking_at(home) as look:
             yield Beside(look, named_state(home))

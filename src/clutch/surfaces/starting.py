@@ -33,9 +33,14 @@ def may_start(home: Path, *, is_new_work: bool = False) -> bool:
     A directory with a token and no database had its gateway on PostgreSQL: only its owner knows where."""
     if os.environ.get(NO_START):
         return False
-    if (home / "clutch.db").exists() or (home / CONFIG_FILE).exists():
+    if has_store(home) or (home / CONFIG_FILE).exists():
         return True
     return is_new_work and not (home / TOKEN_FILE).exists()
+
+
+def has_store(home: Path) -> bool:
+    """A look that loads no database."""
+    return (home / "clutch.db").exists()
 
 
 def start(home: Path) -> Address:
