@@ -11,6 +11,7 @@
 #                   [LOAD=1 [SECONDS=600]]  ... or 500 watchers and 200 running children, for ten minutes
 #   make scenarios  [BACKEND=sqlite|postgres|all]
 #   make audit                        the locked packages against known vulnerabilities; needs the network
+#   make release    [KEY=FILE]        dist/: both archives, their hashes, sbom and origin; signed with a key of ssh
 #   make sbom                         build/sbom.json: what is in an installation, as CycloneDX
 #   make fmt                          format, and repair what the linter can
 #   make picture                      record the terminal in the README anew
@@ -32,7 +33,7 @@ COMPILE := $(BIN)/uv pip compile --quiet --universal --python-version 3.11 --gen
 	--no-emit-index-url --custom-compile-command "make lock"
 
 .PHONY: setup check check-format check-lint check-types check-imports check-docs
-.PHONY: test demo trust bench scenarios audit sbom fmt picture lock clean
+.PHONY: test demo trust bench scenarios audit release sbom fmt picture lock clean
 .DEFAULT_GOAL := check
 
 setup: $(STAMP)
@@ -101,14 +102,12 @@ bench: $(STAMP)
 scenarios: $(STAMP)
 	@$(BIN)/python -m tests.scenarios $(if $(BACKEND),--backend $(BACKEND))
 
-# pip-audit is fetched for the occasion and asks a public database of vulnerabilities: it cannot work offline. That
-# everything is locked with hashes is a test, and needs nobody. Strict: a package that the database does not answer for
-# would be skipped, and an audit of nothing is a success otherwise.
 audit: $(STAMP)
 	@$(BIN)/python -m pytest --quiet tests/security/test_supply.py >&2
-	@$(BIN)/uv tool run --quiet pip-audit --strict --require-hashes --disable-pip --requirement requirements.lock || { \
-	  echo "Not audited, or something was found (see above). It needs an index for pip-audit and" \
-	    "its database of vulnerabilities; nothing else here does" >&2; exit 1; }
+	@$(BIN)/python -m tests.security.audit
+
+release: $(STAMP)
+	@$(BIN)/python -m tests.security.release $(if $(KEY),--key $(KEY))
 
 fmt: $(STAMP)
 	@$(BIN)/ruff check --fix $(CODE)
