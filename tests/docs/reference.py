@@ -55,7 +55,7 @@ def _group(group: Any, name: str) -> Iterator[str]:
 def _command(command: Any, name: str) -> Iterator[str]:
     places = [param for param in command.params if param.param_type_name == "argument"]
     options = [param for param in command.params if param.param_type_name == "option"]
-    yield f"## `{' '.join([name, *(_metavar(param) for param in places)])}`"
+    yield f"## `{' '.join([name, *(_place(param) for param in places)])}`"
     yield ""
     yield inspect.cleandoc(command.help or "")
     yield ""
@@ -65,6 +65,10 @@ def _command(command: Any, name: str) -> Iterator[str]:
         yield "| | |\n|---|---|"
         yield from (f"| {spelled} | {told} |" for spelled, told in rows)
         yield ""
+
+
+def _place(param: Any) -> str:
+    return _metavar(param) if param.required else f"[{_metavar(param)}]"
 
 
 def _metavar(param: Any) -> str:

@@ -36,6 +36,18 @@ def typed(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) ->
     return clutch
 
 
+def test_every_help_fits_80_columns_and_no_line_of_the_list_is_cut(
+    typed: Typed, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    said = typed("--help").out
+    _, listed = said.split("Commands:\n")
+    assert [line for line in listed.splitlines() if line.endswith("...")] == []
+    for command in (line.split()[0] for line in listed.splitlines()):
+        wide = [line for line in typed(command, "--help").out.splitlines() if len(line) > 80]
+        assert wide == [], command
+
+
 @pytest.fixture(scope="module")
 def first(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
     with served(tmp_path_factory.mktemp("first") / "a state", policy=FAST) as here:

@@ -45,7 +45,7 @@ def serve(
     background: Annotated[bool, typer.Option("--background", hidden=True)] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Run a gateway in the foreground: it works on tasks and answers the other commands."""
+    """Run a gateway in the foreground. It works on tasks and answers the other commands."""
     from clutch.cli import serving
 
     wishes = serving.Wishes(state, database, model, workspace, host, port, config, no_input, background)
@@ -69,7 +69,7 @@ def drain(
     state: State = None,
     as_json: AsJson = False,
 ) -> None:
-    """Let the gateway finish what it has, take nothing new, then stop. Shows what it waits for."""
+    """Let the gateway finish what it has, then stop. It takes nothing new; shows what it waits for."""
     from clutch.cli import ending
 
     ending.drain(state, timeout_s=timeout, as_json=as_json)
@@ -122,7 +122,7 @@ def run(
     state: State = None,
     as_json: AsJson = False,
 ) -> None:
-    """Start a task and, with --wait, print its result when it has ended.
+    """Start a task; with --wait, print its result when it is over.
 
     Exit code: 0 ok, 1 error, 3 timeout, 4 killed, 5 needs you, 6 undelivered, 7 lost, 8 forbidden."""
     from clutch.cli import spawning
@@ -141,8 +141,8 @@ PLAIN = {
     "remove": "Take a finished, delivered task out of its requester's quota.",
 }
 AGAIN = {
-    "retry": "Run a finished task again from the beginning, with other words if you give some.",
-    "continue": "Let a finished task go on where it ended, with more instructions.",
+    "retry": "Run a finished task again from the beginning. With other words, if you give some.",
+    "continue": "Let a finished task go on where it ended, with more words.",
 }
 
 
@@ -190,7 +190,7 @@ def chat(
 
 @acts.command()
 def attach(target: Target, state: State = None, as_json: AsJson = False) -> None:
-    """Watch a task live and type to steer it; Escape or Ctrl-D detaches, the task goes on.
+    """Watch a task live and type to steer it. Escape or Ctrl-D detaches, the task goes on.
 
     With --json it only watches: `logs -f --json`."""
     if as_json:
@@ -206,13 +206,13 @@ def attach(target: Target, state: State = None, as_json: AsJson = False) -> None
 def kill(
     target: Target,
     words: Annotated[
-        str | None, typer.Argument(metavar="[REASON]", help="Stored with the outcome.", show_default=False)
+        str | None, typer.Argument(metavar="REASON", help="Stored with the outcome.", show_default=False)
     ] = None,
     reason: Annotated[str, typer.Option(help="The same.")] = "killed",
     state: State = None,
     as_json: AsJson = False,
 ) -> None:
-    """Stop a task and everything below it, for good; `all`: whatever works."""
+    """Stop a task and everything below it, for good. `all`: whatever works."""
     _verb("kill", state, target, as_json=as_json, reason=reason if words is None else words)
 
 
@@ -291,7 +291,7 @@ def answer(
     state: State = None,
     as_json: AsJson = False,
 ) -> None:
-    """Answer what waits in the inbox: with words, or --approve, or --reject."""
+    """Answer what waits in the inbox. With words, or --approve, or --reject."""
     from clutch.cli import doing
 
     if yes and no:

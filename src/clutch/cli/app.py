@@ -54,7 +54,7 @@ def run() -> int:
 
 def _misused(error: typer.TyperException) -> int:
     context: typer.Context | None = getattr(error, "ctx", None)
-    message = error.format_message()[:MESSAGE_CHARS_MAX]
+    message = error.format_message().replace("Value error, ", "")[:MESSAGE_CHARS_MAX]  # a word of pydantic's
     schema = USAGE_SCHEMA
     if context is not None:
         typer.echo(f"{context.get_usage()}\nTry '{context.command_path} --help'.", err=True)
@@ -126,7 +126,7 @@ def demo(
     resume: Annotated[bool, typer.Option("--resume", help="Finish an interrupted demo.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print nothing but the JSON line.")] = False,
 ) -> None:
-    """A main agent surveys a folder with children of its own; works offline, with a scripted model.
+    """Survey a folder with a main agent and its children. Works offline, with a scripted model.
 
     The last line of stdout is a JSON object; everything else goes to stderr."""
     from clutch.cli.demo import command

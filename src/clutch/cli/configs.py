@@ -16,7 +16,7 @@ beginning = typer.Typer()
 @configs.command()
 def check(
     file: Annotated[
-        Path | None, typer.Argument(metavar="[FILE]", help="Default: clutch.json in the state directory.")
+        Path | None, typer.Argument(metavar="FILE", help="Default: clutch.json in the state directory.")
     ] = None,
     state: State = None,
     as_json: AsJson = False,
@@ -54,7 +54,7 @@ def init(
     state: State = None,
     as_json: AsJson = False,
 ) -> None:
-    """Write a first config: looks for provider keys and a local Ollama, and comments the rest."""
+    """Write a first config for this machine. Looks for provider keys and a local Ollama, and comments the rest."""
     from clutch.cli import configuring
 
     configuring.init(state, is_forced=force, as_json=as_json)

@@ -19,7 +19,12 @@ def ps(
         str | None, typer.Option(help="Only in the tree of this task or session.", show_default=False)
     ] = None,
     phase: Annotated[
-        Phase | None, typer.Option(help="Only in this phase of its life.", show_default=False)
+        Phase | None,
+        typer.Option(
+            metavar="PHASE",
+            help="Only in this phase of its life, such as running.",
+            show_default=False,
+        ),
     ] = None,
     undelivered: Annotated[bool, typer.Option("--undelivered", help="Only what could not be told.")] = False,
     limit: Annotated[int, typer.Option(min=1, max=200)] = 50,
@@ -46,7 +51,7 @@ def dead(state: State = None, as_json: AsJson = False) -> None:
 @looks.command()
 def tree(
     target: Annotated[
-        str | None, typer.Argument(metavar="[TASK]", help="Only the tree this task or session is in.")
+        str | None, typer.Argument(metavar="TASK", help="Only the tree this task or session is in.")
     ] = None,
     all_: All = False,
     state: State = None,
@@ -65,7 +70,7 @@ def logs(
     state: State = None,
     as_json: AsJson = False,
 ) -> None:
-    """Print what a task was told, said and did, in order; with --json one object per line."""
+    """Print what a task was told, said and did, in order. With --json one object per line."""
     from clutch.cli import showing
 
     showing.logs(state, target, follows=follow, as_json=as_json)
@@ -73,7 +78,7 @@ def logs(
 
 @looks.command()
 def why(target: Target = "last", state: State = None, as_json: AsJson = False) -> None:
-    """Tell how a task came to where it is, how it was told, and what it waits for. Default: the last one."""
+    """Tell how a task came to where it is and what it waits for. Also how it was told. Default: the last one."""
     from clutch.cli import showing
 
     showing.why(state, target, as_json=as_json)
@@ -81,7 +86,7 @@ def why(target: Target = "last", state: State = None, as_json: AsJson = False) -
 
 @looks.command()
 def replay(target: Target, state: State = None, as_json: AsJson = False) -> None:
-    """Go through a task's journal step by step; with --json one object per line. Nothing is run again."""
+    """Go through a task's journal step by step. With --json one object per line. Nothing is run again."""
     from clutch.cli import showing
 
     showing.replay(state, target, as_json=as_json)

@@ -34,7 +34,7 @@ Target = Annotated[
     ),
 ]
 Words = Annotated[str, typer.Argument(metavar="TEXT")]
-MaybeWords = Annotated[str, typer.Argument(metavar="[TEXT]")]
+MaybeWords = Annotated[str, typer.Argument(metavar="TEXT")]
 All = Annotated[bool, typer.Option("--all", help="Also what ended more than 30 minutes ago.")]
 Hash = Annotated[
     str | None, typer.Option("--hash", help="Of what you decide on, as it was shown.", show_default=False)

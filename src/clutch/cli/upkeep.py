@@ -46,7 +46,9 @@ def doctor(
     state: State = None,
     as_json: AsJson = False,
 ) -> None:
-    """Check the promises on the live database, the gateway's loops, modes, config, sandbox, clock, disk."""
+    """Check whether all is well, and say what to do if not.
+
+    The promises on the live database, the gateway's loops, modes, config, sandbox, clock, disk."""
     from clutch.cli import doctor as command
 
     command.doctor(state, fixes=fix, is_online=online, bundle=bundle, as_json=as_json, database=database)
@@ -92,9 +94,9 @@ def export(
     state: State = None,
     as_json: AsJson = False,
 ) -> None:
-    """Write out what a task or session was told, said and did, with its result; what looks like a secret is taken out.
+    """Write out all that a task or session was told, said and did.
 
-    Works without a gateway, too."""
+    With its result; what looks like a secret is taken out. Works without a gateway, too."""
     from clutch.cli import exporting
 
     exporting.export(
@@ -114,7 +116,7 @@ def backup(
     state: State = None,
     as_json: AsJson = False,
 ) -> None:
-    """Copy the database as it is at this moment, while everybody works on."""
+    """Copy the database as it is now, while everybody works on."""
     from clutch.cli import housekeeping
 
     housekeeping.backup(state, file, as_json=as_json)
@@ -126,7 +128,7 @@ def gc(
     state: State = None,
     as_json: AsJson = False,
 ) -> None:
-    """Archive what is long over and remove its files now, instead of at the sweeper's next round."""
+    """Archive what is long over, and remove its files. Now, instead of at the sweeper's next round."""
     from clutch.cli import housekeeping
 
     housekeeping.gc(state, is_dry=dry_run, as_json=as_json)
