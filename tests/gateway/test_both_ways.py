@@ -186,6 +186,20 @@ async def test_a_main_agent_is_spoken_to(way: Way) -> None:
     await c.wake()
 
 
+async def test_words_in_a_thread_reach_whoever_has_it(way: Way) -> None:
+    c = way.clutch
+    with pytest.raises(NotFound, match="th1"):
+        await c.heard("web", "th1", "anybody there?")
+    task = await c.spawn("slow one", label="one")
+    for _ in range(2):
+        await c.heard("web", "th1", "/focus one", idempotency_key="f")
+    await c.heard("web", "th1", "look left", idempotency_key="w")
+    with pytest.raises(IdempotencyConflict):
+        await c.heard("web", "th1", "look right", idempotency_key="w")
+    way.let_go()
+    assert (await task).text == "heard: look left"
+
+
 async def test_a_client_says_what_it_is_and_what_it_cannot_be(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -244,7 +244,7 @@ class Api(Opened):
         IdempotencyConflict for other words under a key that this thread has used.
 
         A slash command is carried out instead and answered in the thread."""
-        await self.here.heard(channel, thread, text, account, idempotency_key)
+        await self._doors.heard(channel, thread, text, account, idempotency_key)
 
     async def reply(self, *, session: str = MAIN_SESSION) -> str:
         """The oldest words of this main agent that nobody has taken yet; waits for them. Each is given once."""

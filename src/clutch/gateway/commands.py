@@ -56,7 +56,7 @@ async def run_command(
     return await answer() if key is None else await _once(chat, line, answer)
 
 
-async def run_in_thread(gateway: Gateway, line: str, thread: Route, key: str) -> str:
+async def run_in_thread(gateway: Gateway, line: str, thread: Route, caller: OperatorCaller, key: str) -> str:
     """The chat is the session that has the thread; without one, the main agent's."""
     found = _COMMAND.fullmatch(line.strip())
     command = None if found is None else COMMANDS.get(found[1])
@@ -66,7 +66,7 @@ async def run_in_thread(gateway: Gateway, line: str, thread: Route, key: str) ->
     bound = await door.read(bindings.session_of, *bindings.name(thread))
     session_id = (await gateway.session(MAIN_SESSION))[0] if bound is None else bound
     about = await door.read(lists.status, session_id)
-    chat = Chat(gateway, PERSON, about.key, session_id, about.agent_id, key, thread)
+    chat = Chat(gateway, caller, about.key, session_id, about.agent_id, key, thread)
     return await _once(chat, line, partial(_answered, command, chat, found[2]))
 
 

@@ -97,7 +97,15 @@ class Gateway(Tasks):
         sleeper = await self._number(session)
         await self._tx(sleeper, heartbeat.wake, self.kit.policy, sleeper)
 
-    async def heard(self, channel: str, thread: str, text: str, account: str, key: str | None) -> None:
+    async def heard(
+        self,
+        channel: str,
+        thread: str,
+        text: str,
+        account: str,
+        key: str | None,
+        caller: OperatorCaller = PERSON,
+    ) -> None:
         kit = self.kit
         check_key(key)
         check_text("text", text, kit.policy.limits.task_bytes_max)
@@ -107,7 +115,8 @@ class Gateway(Tasks):
         if is_command(text):
             if await kit.door.read(inbox.is_said, letter):
                 raise IdempotencyConflict()
-            said, here = await run_in_thread(self, text, route, letter), await self._number(MAIN_SESSION)
+            said = await run_in_thread(self, text, route, caller, letter)
+            here = await self._number(MAIN_SESSION)
             return await self._tx(here, outbox.post, here, f"command:{letter}", routes.to_text(route), said)
         await self._hear(route, letter, text)
 

@@ -284,6 +284,10 @@ class Remote:
     async def wake(self, session: str) -> None:
         await self._post(_session(session, "wake"))
 
+    async def heard(self, channel: str, thread: str, text: str, account: str, key: str | None) -> None:
+        body = {"channel": channel, "thread": thread, "account": account, "text": text}
+        await self._post("/v1/threads/messages", body, key)
+
     async def reply(self, session: str) -> str:
         while True:
             said = await self._ask("POST", _session(session, "replies"), json={"waitSeconds": WAIT_S})

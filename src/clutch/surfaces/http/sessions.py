@@ -43,6 +43,19 @@ async def say(ask: Ask[Words, Query]) -> Reply:
     return Reply({"letterId": letter}, 202)
 
 
+class InThread(Words):
+    channel: str
+    thread: str
+    account: str = ""
+
+
+async def in_thread(ask: Ask[InThread, Query]) -> Reply:
+    """Somebody wrote in a thread of a channel: the session that has it reads it."""
+    said = ask.body
+    await ask.house.gateway.heard(said.channel, said.thread, said.text, said.account, ask.key, ask.caller)
+    return Reply({"status": "accepted"}, 202)
+
+
 class Listening(Body):
     wait_seconds: Annotated[float, Field(alias="waitSeconds", ge=0, le=WAIT_S_MAX, strict=False)] = 25.0
     until_quiet: Annotated[bool, Field(alias="untilQuiet")] = False
@@ -143,6 +156,7 @@ ENTRIES = (
     ),
     Entry("DELETE", "/v1/sessions/{key}", Scope.ADMIN, delete, query=DeleteQuery, answer=answers.Deleted),
     Entry("POST", "/v1/sessions/{key}/messages", Scope.WRITE, say, Words, answer=answers.Letter, status=202),
+    Entry("POST", "/v1/threads/messages", Scope.WRITE, in_thread, InThread, answer=answers.Woken, status=202),
     Entry("POST", "/v1/sessions/{key}/replies", Scope.WRITE, hear, Listening, answer=answers.NextWords),
     Entry("POST", "/v1/sessions/{key}/halt", Scope.WRITE, halt, answer=answers.Halted),
     Entry("POST", "/v1/sessions/{key}/command", Scope.WRITE, command, Line, answer=answers.CommandText),
