@@ -20,11 +20,7 @@ def ps(
     ] = None,
     phase: Annotated[
         Phase | None,
-        typer.Option(
-            metavar="PHASE",
-            help="Only in this phase of its life, such as running.",
-            show_default=False,
-        ),
+        typer.Option(metavar="PHASE", help=f"Only in this phase: {', '.join(Phase)}.", show_default=False),
     ] = None,
     undelivered: Annotated[bool, typer.Option("--undelivered", help="Only what could not be told.")] = False,
     limit: Annotated[int, typer.Option(min=1, max=200)] = 50,
