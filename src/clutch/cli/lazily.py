@@ -18,6 +18,7 @@ from typer.main import get_command_from_info, get_command_name, get_group_from_i
 from typer.models import TyperInfo
 
 _PLAIN: Any = {"pretty_exceptions_short": True, "rich_markup_mode": None}  # as the app has it
+FLAGS = {"1": True, "0": False}  #: as variables of the environment usually say it
 MAKES = "get_runtime_param"  #: typer's own name for what makes the converter of a value
 
 
@@ -57,7 +58,7 @@ class Commands(Mapping[str, Any]):
 
 @dataclass(frozen=True, slots=True)
 class Converting:
-    """What is no text already, and no path, is left to typer and to pydantic, which takes a while to load."""
+    """What is no text already, no path and no flag of the environment, is left to typer and to pydantic, which takes a while to load."""
 
     otherwise: Callable[[], Any]
 
@@ -69,6 +70,8 @@ class Converting:
             return value
         if wanted is Path and (not os.path.exists(value) or os.access(value, os.R_OK)):
             return Path(value)
+        if wanted is bool and value in FLAGS:
+            return FLAGS[value]
         return self.otherwise().coerce(value, param=param, ctx=ctx)
 
 
