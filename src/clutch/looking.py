@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -37,6 +36,8 @@ def looking_at(state: Path) -> Iterator[Callable[..., Any]]:
 @contextmanager
 def looking_at_server(dsn: str) -> Iterator[Callable[..., Any]]:
     """The same on PostgreSQL. What takes long is stopped by the server: StoreError."""
+    import asyncio  # a file is read without it, by commands that should be quick
+
     from clutch.store.jobs import Spoiled
     from clutch.store.postgres_link import BEGIN_READING, PostgresSettings, connect_patiently
 

@@ -58,7 +58,7 @@ class Commands(Mapping[str, Any]):
 
 @dataclass(frozen=True, slots=True)
 class Converting:
-    """What is no text already, no path and no flag of the environment, is left to typer and to pydantic, which takes a while to load."""
+    """What is no text, path or flag already is left to typer and to pydantic, which takes a while to load."""
 
     otherwise: Callable[[], Any]
 
