@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from clutch.cli import doing, screen
+from clutch.cli import screen, spawning
 from clutch.cli.app import run
 from clutch.core.model import Phase
 from clutch.core.policy import Announcing, Limits
@@ -149,7 +149,7 @@ def test_a_spawn_at_a_limit_says_at_once_what_it_waits_for(
             if words.startswith("Waits for room"):
                 here.let_go()
 
-        monkeypatch.setattr(doing, "say", say)
+        monkeypatch.setattr(spawning, "say", say)
         done = typed("spawn", "another", "--label", "second", "--state", str(here.home))
         assert (done.code, said[-1]) == (0, "accepted: second")
         assert "1/1" in said[0]
