@@ -21,7 +21,7 @@ def good() -> dict[str, Any]:
         "mutants": {"found": 40, "total": 40, "list": []},
         "replays_identical": 20,
         "sim_runs": 40_000, "faults": 6_000, "faults_by_kind": {"crash": 5_940, "clock": 60},
-        "edges": {"seen": 30, "total": 30}, "invariants": {"T1": 1},
+        "edges": {"seen": 30, "total": 30}, "invariants": {"T1": 1}, "acts_by_kind": {"halt": 1},
         "kills": 2_000, "kills_in_recovery": 200, "kills_by_point": by_point,
         "kills_by_backend": {"sqlite": 1_400, "postgres": 600},
     }  # fmt: skip
@@ -58,6 +58,7 @@ def test_what_must_be_zero_or_complete_is_asked_for_at_any_length(change: dict[s
         {"faults": 5_999},
         {"faults_by_kind": {"crash": 5_941, "clock": 59}},
         {"edges": {"seen": 29, "total": 30}},
+        {"acts_by_kind": {"halt": 0}},
         {"invariants": {"T1": 1, "T2": 0}},
         {"kills": 1_999},
         {"kills_by_point": good()["kills_by_point"] | {"after:finish": 19}},

@@ -31,6 +31,7 @@ def simulated() -> Simulated:
     found = Simulated(worlds=800, runs=40_000, commits=600_000)
     found.faults = dict.fromkeys(found.faults, 1_000)
     found.invariants = dict.fromkeys(found.invariants, 1_000)
+    found.acts = dict.fromkeys(found.acts, 10)
     found.edges = [str(edge) for edge in EDGES]
     return found
 
@@ -62,11 +63,16 @@ def test_the_summary_of_a_good_run_is_ok_and_has_every_promised_field() -> None:
     assert all(isinstance(line, str) for line in table(summary))
 
 
-def test_a_limit_that_was_passed_under_fire_is_a_failure() -> None:
+def test_a_limit_that_was_passed_or_never_reached_under_fire_is_a_failure() -> None:
     fire = Fire(8, 1_000, children=3, descendants=8, depth=2, accepted={}, refused={})
     assert summarise(PLAN, replace(findings(), fired=fire))["ok"] is True
-    for over in (replace(fire, children=4), replace(fire, descendants=9), replace(fire, depth=3)):
-        assert summarise(PLAN, replace(findings(), fired=over))["ok"] is False
+    for bad in (
+        replace(fire, children=4),
+        replace(fire, descendants=9),
+        replace(fire, depth=3),
+        replace(fire, children=2),
+    ):
+        assert summarise(PLAN, replace(findings(), fired=bad))["ok"] is False
 
 
 def test_a_backend_that_was_not_raced_is_unknown_and_not_zero() -> None:

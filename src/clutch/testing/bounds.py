@@ -76,6 +76,8 @@ def _simulation(summary: Summary, share: float) -> Iterator[str]:
     ]
     if rare:
         yield f"fault kinds rarer than {FAULT_SHARE_MIN:.0%}: {', '.join(sorted(rare))}"
+    if undone := [act for act, count in summary["acts_by_kind"].items() if not count]:
+        yield f"acts that nobody did: {', '.join(sorted(undone))}"
     idle = [name for name, count in summary["invariants"].items() if not count]
     if idle:
         yield f"invariants that were never evaluated: {', '.join(sorted(idle))}"

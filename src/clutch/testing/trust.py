@@ -227,6 +227,7 @@ def summarise(plan: Plan, findings: Findings) -> dict[str, Any]:
         "accepted": killed.accepted,
         "repeated_model_calls": killed.repeated_model_calls,
         "state_directory_rounds": asdict(findings.lone),
+        "acts_by_kind": dict(sorted(simulated.acts.items())),
         "limit_fire": None if findings.fired is None else asdict(findings.fired),
     }
     short = bounds.shortfalls(summary, plan.share, plan.backends)
@@ -255,8 +256,10 @@ def failures(findings: Findings) -> list[str]:
         [f"T17: {shared} of {lone.rounds} state directories had not exactly one owner"] if shared else []
     )
     fired = findings.fired
-    over = [f"T3: over a limit under fire: {fired}"] if fired is not None and fired.is_over else []
-    return [*findings.simulated.violations, *findings.killed.failures, *crowded, *over]
+    burnt = []
+    if fired is not None and (fired.is_over or not fired.is_hot):
+        burnt = [f"T3: {'over a limit' if fired.is_over else 'no limit was reached'} under fire: {fired}"]
+    return [*findings.simulated.violations, *findings.killed.failures, *crowded, *burnt]
 
 
 def versions(backends: Sequence[str]) -> dict[str, str | None]:
@@ -300,6 +303,7 @@ def table(summary: Mapping[str, Any]) -> Iterator[str]:
     rows = {
         "simulated tasks brought to an end": f"{summary['sim_runs']:,} in {summary['sim_worlds']:,} worlds",
         "faults": f"{summary['faults']:,} of {len(summary['faults_by_kind'])} kinds",
+        "… and what people and agents did meanwhile": _pairs(summary["acts_by_kind"]),
         "commits, each followed by the invariants": f"{summary['commits']:,}",
         "… how often each was asked": _pairs(summary["invariants"]),
         "violations": summary["violations"],

@@ -76,6 +76,11 @@ class Fire:
             or self.depth > LIMITS.depth_max
         )
 
+    @property
+    def is_hot(self) -> bool:
+        """Were the limits reached at all?"""
+        return self.children >= LIMITS.children_max and self.depth >= LIMITS.depth_max
+
 
 class Eager:
     """Whoever may spawn does, as often as the limits could let it and once more; a leaf works a moment."""

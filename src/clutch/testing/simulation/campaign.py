@@ -18,7 +18,9 @@ from itertools import count, cycle
 
 from clutch.core.lifecycle import EDGES
 from clutch.testing.promises.judge import all_names
+from clutch.testing.simulation.company import DOINGS
 from clutch.testing.simulation.faults import Fault
+from clutch.testing.simulation.person import VERBS
 from clutch.testing.simulation.report import Report
 from clutch.testing.simulation.settings import SETTINGS
 from clutch.testing.simulation.world import simulate
@@ -26,12 +28,13 @@ from clutch.testing.simulation.world import simulate
 
 @dataclass(slots=True)
 class Simulated:
-    """`runs`: tasks brought to an end. Faults, edges and invariants that never came up are there with 0."""
+    """`runs`: tasks brought to an end. Faults, acts, edges and invariants that never came up are there with 0."""
 
     worlds: int = 0
     runs: int = 0
     commits: int = 0
     faults: dict[str, int] = field(default_factory=lambda: dict.fromkeys([fault.value for fault in Fault], 0))
+    acts: dict[str, int] = field(default_factory=lambda: dict.fromkeys([*VERBS, *DOINGS], 0))
     edges: list[str] = field(default_factory=list)
     invariants: dict[str, int] = field(default_factory=lambda: dict.fromkeys(all_names(), 0))
     violations: list[str] = field(default_factory=list)
@@ -45,6 +48,7 @@ class Simulated:
         self.runs += report.tasks
         self.commits += report.commits
         self.faults = _sum(self.faults, report.faults)
+        self.acts = _sum(self.acts, report.verbs)
         self.edges = sorted({*self.edges, *(f"{before} → {after}" for before, after in report.edges)})
         self.invariants = _sum(self.invariants, report.evaluations)
         again = f"python -m clutch.testing replay --seed {report.seed} --world {report.world}"
@@ -55,6 +59,7 @@ class Simulated:
         self.runs += other.runs
         self.commits += other.commits
         self.faults = _sum(self.faults, other.faults)
+        self.acts = _sum(self.acts, other.acts)
         self.edges = sorted({*self.edges, *other.edges})
         self.invariants = _sum(self.invariants, other.invariants)
         self.violations += other.violations
