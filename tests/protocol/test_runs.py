@@ -86,6 +86,18 @@ async def test_commits_between_crashes_are_no_crash_loop(world: World, main: int
     assert (await world.task(run.session_id)).outcome is Outcome.OK
 
 
+async def test_transcript_of_many_megabytes_goes_on_where_it_ended(world: World, main: int) -> None:
+    run = await world.started(main)
+    await run.respond(calls("read"))
+    await run.results("word " * 1_200_000)
+    await world.die()
+    run = await world.start(run.session_id)
+    assert run.begun.is_resumed
+    assert len(str((await world.transcript(run.session_id))[-1])) > 6_000_000
+    await run.finish("read it all")
+    assert (await world.task(run.session_id)).result == "read it all"
+
+
 async def test_parked_run_that_goes_on_is_no_crash(world: World, main: int) -> None:
     run = await world.started(main)
     for _ in range(5):

@@ -71,6 +71,13 @@ QUERIES: Final[tuple[Query, ...]] = (
         " 'ending') OR (t.phase = 'announce_deferred' AND t.reason = 'descendants-active'))",
     ),
     Query(
+        "N5",
+        Scope.MOVE,
+        "whatever works has not failed, whatever became of it before",
+        "SELECT t.id, t.phase || ', and still says ' || t.error FROM tasks t WHERE t.id {touched}"
+        " AND t.error IS NOT NULL AND t.phase IN ('spawning', 'queued', 'running', 'paused', 'awaiting_approval')",
+    ),
+    Query(
         "T1",
         Scope.END,
         "every accepted task has ended",

@@ -131,6 +131,14 @@ def _background_first(choose: Any) -> tuple[Any, ...]:
     return (bug,)
 
 
+def _old_error_stays(new_generation: Any) -> tuple[Any, ...]:
+    @wraps(new_generation)
+    def bug(story: Any, reason: str, **changes: Any) -> None:
+        new_generation(story, reason, **({"error": story.task.error} | changes))
+
+    return (bug,)
+
+
 MUTANTS = (
     Mutant(
         "children_not_counted",
@@ -227,5 +235,13 @@ MUTANTS = (
         ("busy",),
         _background_first,
         "background letters go before a person's words",
+    ),
+    Mutant(
+        "again_with_the_old_error",
+        (f"{LIFE}.running.new_generation",),
+        frozenset({"N5"}),
+        ("busy", "sick"),
+        _old_error_stays,
+        "what is tried again still says why it failed",
     ),
 )
