@@ -30,7 +30,7 @@ _REMEMBER: Final = {
 
 
 _UNSEEN: Final = (
-    "SELECT i.id FROM inbox i JOIN sessions s ON s.id = i.session_id WHERE i.seen = 0"  # noqa: S608 - our own words
+    "SELECT i.id FROM inbox i JOIN sessions s ON s.id = i.session_id WHERE i.seen = 0 AND i.state = 0"  # noqa: S608 - our own words
     " AND NOT (s.hold = 1 AND s.closed = 0 AND i.kind = 'announce' AND i.taken_seq IS NULL AND EXISTS"
     f" (SELECT 1 FROM tasks t WHERE t.requester_id = s.id AND {IS_ALIVE.format('t')}))"
 )
