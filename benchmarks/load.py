@@ -3,15 +3,14 @@
 A gateway in a process of its own has so many roots, each with a few children that are always at work: as one ends, the
 next is spawned over HTTP, and that answer is timed. Each root is watched by several streams of events, which another
 process reads. Here is only what is timed, so that nothing else is: `client_lag_p99_ms` says how late this process
-itself was, `gateway_waited_s` how long others kept the gateway from running. Beside it a synced
-write is timed on the same disk, because a spawn cannot be quicker than that.
+itself was, `gateway_waited_s` how long others kept the gateway from running. Beside it, for as long, another process
+times a synced write on the same disk, because a spawn cannot be quicker than that.
 """
 
 from __future__ import annotations
 
 import asyncio
 import json
-import os
 import sys
 import time
 from asyncio.subprocess import PIPE, Process
@@ -20,13 +19,13 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from statistics import median
-from tempfile import TemporaryDirectory, TemporaryFile
+from tempfile import TemporaryDirectory
 from typing import Any, Final
 
 from benchmarks.load_client import Client
 from benchmarks.load_server import CALLS, RAISED
 from benchmarks.load_watchers import key
-from benchmarks.machine import cpu_s, resident_kb, synced_write_ms, waited_s
+from benchmarks.machine import cpu_s, resident_kb, waited_s
 from benchmarks.places import Place
 from benchmarks.report import Report, Row, at_most, percentile, say
 from clutch.surfaces.address import read_token
@@ -38,7 +37,6 @@ CHILDREN_PER_ROOT: Final = 4
 CALL_S: Final = 5.0
 SPAWN_TIMES_FSYNC_MAX: Final = 5.0
 SLOPE_KB_PER_MIN_MAX: Final = 512.0  #: of some 150 MB; what a day of it would show is not for ten minutes
-FSYNC_EVERY_S: Final = 0.1
 LAG_EVERY_S: Final = 0.02
 RSS_SAMPLES: Final = 60
 WARM_SHARE: Final = 1 / 3  #: of the time: caches fill, and the allocator finds its size
@@ -152,16 +150,20 @@ async def _lean(seen: Seen, load: Load, url: str, state: Path, pid: int) -> None
         await client.ask("POST", f"/v1/sessions/{key(root)}/messages", {"text": "hello"})
     told = ("--state", str(state), "--url", url)
     sizes = ("--watchers", str(load.watchers), "--roots", str(load.roots))
-    async with _beside("load_watchers", *told, *sizes) as watchers:
+    async with (
+        _beside("load_watchers", *told, *sizes) as watchers,
+        _beside("load_sync", "--place", str(state.parent)) as syncing,
+    ):
         await _line(watchers)
         ended: list[asyncio.Queue[None]] = [asyncio.Queue() for _ in range(load.roots)]
         work: list[Awaitable[None]] = [
             _employ(seen, client, number % load.roots, ended, load.life_s * number / load.children, load)
             for number in range(load.children)
         ]
-        work += [_sync(seen, state.parent), _lag(seen), _weigh(seen, client, pid, load.seconds)]
+        work += [_lag(seen), _weigh(seen, client, pid, load.seconds)]
         listening = asyncio.create_task(_listen(seen, watchers, ended))
         await _for(load.seconds, [asyncio.ensure_future(one) for one in work])
+        seen.fsync_ms = [float(line) for line in (await syncing.communicate(b""))[0].split()]
         assert watchers.stdin is not None, "it was asked for"
         watchers.stdin.close()
         await listening
@@ -201,14 +203,6 @@ async def _employ(
         if time.monotonic() - began_at >= load.life_s:
             seen.spawn_ms.append((time.perf_counter() - began) * 1000)
         await ended[root].get()
-
-
-async def _sync(seen: Seen, place: Path) -> None:
-    with TemporaryFile(dir=place) as file:
-        while True:
-            seen.fsync_ms.append(await asyncio.to_thread(synced_write_ms, file.fileno()))
-            os.lseek(file.fileno(), 0, os.SEEK_SET)
-            await asyncio.sleep(FSYNC_EVERY_S)
 
 
 async def _lag(seen: Seen) -> None:

@@ -13,6 +13,7 @@ from random import Random
 from typing import Final
 
 from clutch.cli import keep_what_is_loaded
+from clutch.cli.garbage import share_one_heap
 from clutch.core.messages import Answer, Call, Input, Results, Usage
 from clutch.core.model import Lane
 from clutch.core.policy import Limits, Policy, Serving, Work
@@ -74,4 +75,5 @@ if __name__ == "__main__":
     parser.add_argument("--call-s", type=float, required=True)
     given = parser.parse_args()
     keep_what_is_loaded()  # as `clutch serve` does
+    share_one_heap()
     asyncio.run(serve(given.state, given.call_s))

@@ -6,6 +6,7 @@ import asyncio
 import gc
 import json
 import os
+import platform
 import socket
 import subprocess
 import sys
@@ -306,3 +307,29 @@ def test_the_garbage_of_a_program_that_embeds_it_stays_its_own_business(tmp_path
     with served(tmp_path / "state") as here:
         here.client.get("/v1/health")
         assert gc.get_freeze_count() == 0
+
+
+HEAPS = """
+import ctypes, sys, threading
+from clutch.cli.garbage import share_one_heap
+share_one_heap()
+together = threading.Barrier(4)
+def work():
+    kept = [bytes(1000) for _ in range(100)]
+    together.wait()
+threads = [threading.Thread(target=work) for _ in range(4)]
+[one.start() for one in threads]
+[one.join() for one in threads]
+libc = ctypes.CDLL(None)
+libc.fdopen.restype = ctypes.c_void_p
+libc.malloc_info(0, file := ctypes.c_void_p(libc.fdopen(1, b"w")))
+libc.fflush(file)
+"""
+
+
+@pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="other allocators have other habits")
+def test_threads_of_a_process_of_ours_share_one_heap() -> None:
+    told = subprocess.run(
+        [sys.executable, "-c", HEAPS], capture_output=True, text=True, check=True, timeout=60
+    )
+    assert told.stdout.count("<heap nr=") == 1

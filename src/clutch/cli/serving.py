@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 
 from clutch.cli import journal
 from clutch.cli.asking import answering, home_of, print_object, say
-from clutch.cli.garbage import collect_rarely
+from clutch.cli.garbage import collect_rarely, share_one_heap
 from clutch.errors import ClutchError
 from clutch.gateway.leaving import Leaving
 
@@ -50,6 +50,7 @@ def serve(wishes: Wishes, *, as_json: bool) -> None:
     with answering("serve", as_json=as_json):
         if not wishes.is_background:
             journal.to_terminal()
+        share_one_heap()
         asyncio.run(_serve(wishes, as_json=as_json))
 
 
