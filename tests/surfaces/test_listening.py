@@ -10,8 +10,10 @@ from typing import Any
 import pytest
 
 from clutch import InvalidInput
+from clutch.config.settings import Settings
 from clutch.surfaces.address import rotate_token
 from clutch.surfaces.listening import Listening, listeners
+from clutch.wiring import config_warnings
 from tests.surfaces.served import served
 
 EVERYWHERE = "0.0.0.0"  # noqa: S104 (what is refused)
@@ -34,6 +36,11 @@ def test_s1_nobody_beyond_loopback_is_let_in_by_accident(
     with pytest.raises(InvalidInput, match=said):
         Listening(EVERYWHERE, **agreed).check_agreed(tmp_path)
     Listening("127.0.0.2", **agreed).check_agreed(tmp_path)
+
+
+def test_a_config_whose_gateway_would_not_start_is_noted_before() -> None:
+    remote = Settings(listening=Listening(EVERYWHERE))
+    assert "gateway.allowRemote: true" in str(config_warnings(remote))
 
 
 @pytest.mark.parametrize(

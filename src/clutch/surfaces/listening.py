@@ -63,17 +63,21 @@ class Listening:
         """What a request may call this gateway."""
         return LOOPBACK | self.allowed_hosts if self.is_remote else LOOPBACK
 
+    def lacks(self) -> InvalidInput | None:
+        """What the config would have to say beside it."""
+        if self.is_remote and not self.allow_remote:
+            rule = "can be reached from other machines; if that is meant, say gateway.allowRemote: true in the config"
+            return InvalidInput("gateway.host", f"{self.host} {rule}")
+        if self.is_remote and not self.allowed_hosts:
+            rule = 'must name what it is called by there, for example ["clutch.example.org"]'
+            return InvalidInput("gateway.allowedHosts", rule)
+        return None
+
     def check_agreed(self, home: Path) -> None:
         """Raises InvalidInput naming what is missing, UnsafeStateDirectory."""
-        if not self.is_remote:
-            return
-        if not self.allow_remote:
-            rule = "can be reached from other machines; if that is meant, say gateway.allowRemote: true in the config"
-            raise InvalidInput("gateway.host", f"{self.host} {rule}")
-        if not self.allowed_hosts:
-            rule = 'must name what it is called by there, for example ["clutch.example.org"]'
-            raise InvalidInput("gateway.allowedHosts", rule)
-        if not _has_token(home):
+        if (lacking := self.lacks()) is not None:
+            raise lacking
+        if self.is_remote and not _has_token(home):
             makes = typed("token", "--rotate", state=named_state(home))
             raise InvalidInput(
                 "gateway.host", f"{self.host} wants a token that is there already: `{makes}` makes one"

@@ -80,7 +80,8 @@ def config_warnings(settings: Settings) -> list[str]:
     found = [str(wrong) for wrong in _wrong_models(settings.policy, router.check)]
     if settings.policy.limits.children_max > CHILDREN_MANY:
         found.insert(0, f"maxChildrenPerAgent is above {CHILDREN_MANY}: more than a model keeps in mind")
-    return [*found, *_heartbeats(settings)]
+    lacking = settings.listening.lacks()
+    return [*found, *_heartbeats(settings), *([] if lacking is None else [str(lacking)])]
 
 
 def _heartbeats(settings: Settings) -> Iterator[str]:
