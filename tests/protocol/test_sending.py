@@ -212,14 +212,18 @@ async def test_the_answer_to_a_message_is_of_the_turn_that_read_it(world: World,
     assert isinstance(child, Accepted)
     await runs[0].yields()
     second = await asked("user:2")
+    world.clock.advance(1)
     runs.append(await world.start(main))
     await runs[1].finish("to the second")
     assert (await answer(first), await answer(second)) == (None, "to the second")
+    world.clock.advance(1)
     await world.end(child.task_id, "found")
     runs.append(await world.start(main))
     await runs[2].finish("to the first")
     assert (await answer(first), await answer(second)) == ("to the first", "to the second")
     assert (await answers(first), await answers(second)) == ([True, False, True], [False, True, True])
+    calls = [(await world.door.read(outbox.spent_on, key)).calls for key in (first, second)]
+    assert calls == [2, 1], "to spawn and to tell of it; and the one in between"
 
 
 @pytest.mark.parametrize("has_asked", [False, True])

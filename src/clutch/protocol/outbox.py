@@ -141,7 +141,7 @@ class Spent(NamedTuple):
 def spent_on(now: float, letter: str) -> Tx[Spent]:
     """What the runs that answer this message used of models, up to the one that said the answer; not their children."""
     said = yield (
-        f"SELECT r.started_at{_ANSWERING} JOIN outbox o ON o.idem = 'reply:' || CAST(r.id AS TEXT)"
+        f"SELECT r.id, r.started_at{_ANSWERING} JOIN outbox o ON o.idem = 'reply:' || CAST(r.id AS TEXT)"
         " WHERE i.idem = ? ORDER BY o.id LIMIT 1",
         (letter,),
     )
@@ -149,8 +149,8 @@ def spent_on(now: float, letter: str) -> Tx[Spent]:
         "SELECT COUNT(*), CAST(COALESCE(SUM(u.input), 0) AS {big}), CAST(COALESCE(SUM(u.output), 0) AS {big}),"
         f" CAST(COALESCE(SUM(u.cache_read), 0) AS {{big}}){_ANSWERING}"
         " JOIN usage u ON u.session_id = r.session_id AND u.run_id = r.id AND u.state > 0"
-        " WHERE i.idem = ? AND r.started_at <= ?",
-        (letter, said[0][0] if said else now),
+        " WHERE i.idem = ? AND (r.id = ? OR r.started_at < ?)",
+        (letter, *(said[0] if said else (0, now))),
     )
     return Spent(*rows[0])
 
