@@ -89,7 +89,7 @@ MUTANTS: tuple[Mutant, ...] = (
         "routes_mixed_in_a_turn",
         ("clutch.core.delivery._same_route",),
         frozenset({"N14"}),
-        ("busy", "gone"),
+        ("tight", "busy", "gone"),
         lambda same_route: (wraps(same_route)(lambda letters: letters),),
         "results for two places share a turn",
     ),
