@@ -1,4 +1,4 @@
-"""Spawn: count and insert in one transaction, with the root and the parent locked.
+"""Spawn: count (`census`) and insert in one transaction, with the root and the parent locked.
 
 All spawn calls of one model answer come in one transaction, in the order of the answer, each admitted
 or refused on its own. The key of a call makes a repeated one find its task instead of a twin.
@@ -14,30 +14,19 @@ from functools import lru_cache
 from typing import NamedTuple
 
 from clutch.core import admission, authority, budget, choosing, context, keys, messages, wording
-from clutch.core.admission import Census, Context, Refused, SpawnRequest
+from clutch.core.admission import Context, Refused, SpawnRequest
 from clutch.core.budget import PurseKind
 from clutch.core.choosing import Spawner, Terms
 from clutch.core.events import Admitted, Reserved
 from clutch.core.lifecycle import Step, step
 from clutch.core.messages import Message
 from clutch.core.model import Lane, LetterKind, Phase, Plan, SessionId, Task, TaskId, Thinking, Workspace
-from clutch.core.policy import Limits, Policy
+from clutch.core.policy import Policy
+from clutch.protocol import census, hooks, hops, sessions, task_rows, usage
 from clutch.protocol import context as stored
-from clutch.protocol import hooks, hops, sessions, task_rows, usage
-from clutch.protocol.sessions import IS_WORKING, WORKING_PHASES, ParentRow, Stale
+from clutch.protocol.sessions import ParentRow, Stale
 from clutch.store.door import HINT, Many, Tx
 
-_COUNT = (
-    f"SELECT (SELECT COUNT(*) FROM tasks WHERE requester_id = ? AND {IS_WORKING}),"  # noqa: S608 (constant words)
-    f" (SELECT COUNT(*) FROM (SELECT 1 FROM tasks WHERE root_id = ? AND {IS_WORKING} LIMIT ?) a),"
-    " (SELECT COUNT(*) FROM (SELECT 1 FROM tasks WHERE requester_id = ? AND retained = 1 LIMIT ?) b),"
-    " (SELECT COUNT(*) FROM (SELECT 1 FROM tasks WHERE root_id = ? AND delivery = 'undelivered' LIMIT ?) d),"
-    " (SELECT COUNT(*) FROM tasks WHERE requester_id = ? AND idem {any})"
-)
-_EVICTABLE = (
-    "SELECT COUNT(*) FROM (SELECT 1 FROM tasks WHERE requester_id = ? AND retained = 1 AND phase = 'completed'"
-    " LIMIT ?) c"
-)
 _INSERT_TASK = (
     f"INSERT INTO tasks({task_rows.COLUMNS}, root_id, depth, spawn_order, idem, label, task, spec, created_at)"
     f" VALUES({', '.join('?' * 32)})"
@@ -95,7 +84,7 @@ def spawn(
         raise Stale(f"session {session_id} is owned by somebody else now")
     limits = policy.limits_of(parent.agent_id)
     idems = [order.idem for order in orders]
-    counted = yield from census(parent, limits, choosing.known_agents(policy), idems)
+    counted = yield from census.count(parent, limits, choosing.known_agents(policy), idems)
     known = (yield from _known(session_id, idems)) if counted.repeated else {}
     answers: list[Accepted | Refused] = []
     children: list[_Child] = []
@@ -189,51 +178,6 @@ def _found(
     return found, asked.get("digest", "")
 
 
-def census(parent: ParentRow, limits: Limits, agents: frozenset[str], idems: list[str]) -> Tx[Census]:
-    """Counted from the rows, under the lock; nothing is counted further than its limit.
-
-    `idems`: the keys of what is wanted. What could leave the quota is only counted where it would not fit into it."""
-    rows = yield (
-        _COUNT,
-        (
-            parent.id, parent.root_id, limits.descendants_max, parent.id, limits.retained_max, parent.root_id,
-            max(1, limits.undelivered_max), parent.id, idems,
-        ),
-    )  # fmt: skip
-    children, descendants, retained, undelivered, repeated = rows[0]
-    evictable = 0
-    if retained + max(1, len(idems)) > limits.retained_max:
-        evictable = int((yield _EVICTABLE, (parent.id, limits.retained_max))[0][0])
-    depth_max = min(limits.depth_max, authority.from_text(parent.rights).depth_max)
-    if depth_max > parent.depth + 1:
-        children += yield from _ended_with_live_descendants(parent)
-    return Census(
-        agent_id=parent.agent_id,
-        depth=parent.depth,
-        depth_max=depth_max,
-        is_closed=bool(parent.closed),
-        children=children,
-        descendants=descendants,
-        retained=retained,
-        evictable=evictable,
-        undelivered=undelivered,
-        repeated=repeated,
-        configured_agents=agents,
-    )
-
-
-def _ended_with_live_descendants(parent: ParentRow) -> Tx[int]:
-    """Climb from what lives further down: an ended child with such descendants still counts."""
-    rows = yield (
-        "WITH RECURSIVE up(id, requester_id, phase) AS ("  # noqa: S608 (constant words)
-        f"SELECT id, requester_id, phase FROM tasks WHERE root_id = ? AND depth >= ? AND {IS_WORKING}"
-        " UNION SELECT t.id, t.requester_id, t.phase FROM tasks t JOIN up ON t.id = up.requester_id)"
-        f" SELECT COUNT(*) FROM up WHERE requester_id = ? AND phase NOT IN {WORKING_PHASES}",
-        (parent.root_id, parent.depth + 2, parent.id),
-    )
-    return int(rows[0][0])
-
-
 def _child(
     now: float, policy: Policy, parent: ParentRow, order: Order, admitted: admission.Admitted
 ) -> Tx[_Child | Refused]:
@@ -311,7 +255,7 @@ def _purse(
 def _insert(now: float, policy: Policy, parent: ParentRow, children: Sequence[_Child]) -> Tx[None]:
     evicted = max((child.admitted.evict for child in children), default=0)
     if evicted:
-        yield from evict(parent.id, evicted)
+        yield from census.evict(parent.id, evicted)
     purses = yield from _purses(parent, children)
     yield (
         "INSERT INTO sessions(id, key, agent_id, parent_id, root_id, depth, lane, role, is_task, rights, route, model,"
@@ -427,12 +371,3 @@ def _has_cleanup(request: SpawnRequest) -> bool:
 def _listed(request: SpawnRequest) -> tuple[tuple[str, int, str], ...]:
     files = (file.stored for file in request.attachments)
     return tuple((file.name, file.bytes, file.sha256) for file in files)
-
-
-def evict(requester_id: int, count: int) -> Tx[None]:
-    """The oldest told records leave the quota; their transcripts stay."""
-    yield (
-        "UPDATE tasks SET retained = 0 WHERE id IN (SELECT id FROM tasks WHERE requester_id = ? AND retained = 1"
-        " AND phase = 'completed' ORDER BY ended_at, id LIMIT ?)",
-        (requester_id, count),
-    )

@@ -11,9 +11,8 @@ from clutch.core.lifecycle import step
 from clutch.core.model import FINISHED, Task
 from clutch.core.policy import Policy
 from clutch.errors import ClutchError, NotFound
-from clutch.protocol import sessions, tasks
+from clutch.protocol import census, sessions, tasks
 from clutch.protocol.sessions import ParentRow, SessionRow
-from clutch.protocol.spawn import census, evict
 from clutch.store.door import HINT, Tx
 
 
@@ -76,14 +75,14 @@ def must_fit(
     `is_known`: its record was never let go, so only the counts of those at work can refuse it."""
     if requester is None:
         return
-    counted = yield from census(requester, policy.limits, frozenset({requester.agent_id}), [])
+    counted = yield from census.count(requester, policy.limits, frozenset({requester.agent_id}), [])
     if is_known:
         counted = replace(counted, is_closed=False, retained=0, undelivered=0)
     verdict = admit(SpawnRequest(words, agent_id=requester.agent_id), counted, policy.limits)
     if isinstance(verdict, Refused):
         raise NotPossible(f"{what} is refused: {verdict.error}")
     if verdict.evict:
-        yield from evict(requester.id, verdict.evict)
+        yield from census.evict(requester.id, verdict.evict)
 
 
 def record_or_note(

@@ -33,8 +33,7 @@ from clutch.core.model import Lane
 from clutch.core.policy import Announcing, Limits, Policy, Work
 from clutch.errors import ClutchError
 from clutch.ports import ModelRequest, OnDelta
-from clutch.protocol import spawn
-from clutch.protocol.control import state
+from clutch.protocol import census
 from clutch.protocol.sessions import IS_WORKING
 from clutch.store.door import Tx
 from clutch.testing.postgres import temporary_server
@@ -132,13 +131,13 @@ async def _again(c: Clutch, task_id: str, door: str) -> str:
 
 
 def _one_too_few() -> None:
-    count = spawn.census
+    count = census.count
 
     def planted(*args: Any) -> Tx[Census]:
         counted = yield from count(*args)
         return replace(counted, children=max(0, counted.children - 1))
 
-    spawn.census = state.census = planted  # type: ignore[assignment,attr-defined]
+    census.count = planted  # type: ignore[assignment]
 
 
 def _run_one(address: str, seconds: float, answers: multiprocessing.SimpleQueue[dict[str, int]]) -> None:

@@ -113,13 +113,13 @@ def _late_overwrites(late: Any) -> tuple[Any, ...]:
 # ---- spawn -------------------------------------------------------------------------------------------
 
 
-def _counted_before(census: Any) -> tuple[Any, ...]:
+def _counted_before(count: Any) -> tuple[Any, ...]:
     """The count is the one that somebody read before the lock was taken: that of the spawn before."""
     read: dict[int, Any] = {}
 
-    @wraps(census)
+    @wraps(count)
     def bug(parent: SessionRow, *args: Any) -> Tx[Any]:
-        counted = yield from census(parent, *args)
+        counted = yield from count(parent, *args)
         before = read.get(parent.root_id, counted)
         read[parent.root_id] = counted
         return replace(counted, children=before.children, descendants=before.descendants)
@@ -283,7 +283,7 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     _mutant(
         "limit_checked_outside",
-        "spawn.census",
+        "census.count",
         "T3",
         ("tight",),
         _counted_before,
