@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from clutch import Clutch, IdempotencyConflict, NotFound
+from clutch import Clutch, IdempotencyConflict, InvalidInput, NotFound
 from clutch.core.authority import OperatorCaller, Scope
 from clutch.core.messages import Answer, Call, Input, Usage
 from clutch.core.model import Phase
@@ -448,8 +448,30 @@ async def test_chat_is_given_to_a_child_until_it_is_taken_back(tmp_path: Path) -
         await c.say("and you?")
         assert await c.reply() == "thanks for and you?"
         assert puppets.heard[thanked:] == ["elsewhere", "and you?"]
-        with pytest.raises(NotFound):  # the thread was all it stayed for
-            await c.heard("api", f"{MAIN_SESSION}/{talk.id}", "anybody there?")
+        await c.heard("api", f"{MAIN_SESSION}/{talk.id}", "still there?")  # it has its own thread, too
+        assert await c.reply() == f"[{talk.id}] heard: still there?"
+
+
+async def test_command_in_a_thread_of_a_chat_is_for_that_chat(tmp_path: Path) -> None:
+    async with chat(tmp_path) as (c, _):
+        mine = await c.spawn("a")
+        await c.heard("api", "agent:main:chat:other/t_1", "/stop")
+        assert await c.reply(session="agent:main:chat:other") == "No turn was running here and 0 subagents."
+        assert (await c.tasks())[0].id == mine.id
+        await phase(c, mine, Phase.RUNNING)
+
+
+@pytest.mark.parametrize(
+    ("channel", "thread", "field"),
+    [("hook", "t", "channel"), ("a:b", "t", "channel"), ("web", "", "thread"), ("web", "t" * 201, "thread")],
+)  # fmt: skip
+async def test_place_that_nobody_can_write_in_is_refused(
+    tmp_path: Path, channel: str, thread: str, field: str
+) -> None:
+    async with chat(tmp_path) as (c, _):
+        with pytest.raises(InvalidInput) as refused:
+            await c.heard(channel, thread, "/status")
+        assert refused.value.field == field
 
 
 def _said_in_threads(now: float):  # type: ignore[no-untyped-def]

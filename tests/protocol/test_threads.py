@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from clutch.core import routes
 from clutch.core.admission import Mode
 from clutch.core.messages import Input
 from clutch.core.model import Phase, Route
@@ -165,10 +166,23 @@ async def test_a_kill_above_ends_it_too(world: World, main: int) -> None:
 
 
 async def test_unfocus_ends_it(world: World, talker: int) -> None:
-    assert await world.door.alone(threads.unfocus, world.policy, talker, "person")
+    assert await world.door.alone(threads.unfocus, world.policy, THREAD, "person")
     assert not await is_bound(world, talker)
     assert (await world.session(talker)).closed == 1
-    assert not await world.door.alone(threads.unfocus, world.policy, talker, "person")
+    assert not await world.door.alone(threads.unfocus, world.policy, THREAD, "person")
+
+
+async def test_whoever_has_two_threads_keeps_the_other_one(world: World, main: int, talker: int) -> None:
+    """A chat that is given to a child, and then to another or taken back, is no reason to end what stays."""
+    chat = routes.at_counter("agent:main:main")
+    other = await bound(world, main, "other", Route("web", "bot", None, "8"))
+    for child in (talker, other):
+        await world.door.alone(threads.focus, world.policy, child, chat, "person")
+        assert await is_bound(world, talker)
+    assert await world.door.alone(threads.unfocus, world.policy, chat, "person")
+    assert not await world.door.alone(threads.unfocus, world.policy, chat, "person")
+    assert await is_bound(world, other)
+    assert await say(world, "still there?") == talker
 
 
 async def test_a_day_without_words_ends_it_and_words_keep_it(world: World, talker: int) -> None:
@@ -215,7 +229,7 @@ async def test_a_thread_belongs_to_one_session_and_may_be_given_to_another(
     with pytest.raises(ThreadTaken):
         await world.door.tx(other, preparing.ready, world.policy, other, None, THREAD)
     third = await bound(world, main, "third", Route("web", "bot", None, "8"))
-    await world.door.alone(threads.focus, world.policy, third, THREAD)
+    await world.door.alone(threads.focus, world.policy, third, THREAD, "person")
     assert not await is_bound(world, talker)
     assert await say(world, "hello third") == third
     await world.door.alone(preparing.undo, world.policy, other, "test")
@@ -231,7 +245,7 @@ async def test_a_turn_in_the_thread_that_fails_says_so_there(world: World, talke
 async def test_other_words_under_a_used_key_are_refused_and_the_same_are_heard_once(
     world: World, main: int, talker: int
 ) -> None:
-    await world.door.alone(threads.focus, world.policy, main, Route("web", "bot", None, "8"))
+    await world.door.alone(threads.focus, world.policy, main, Route("web", "bot", None, "8"), "person")
     for session, thread in ((talker, "7"), (main, "8")):
         for _ in range(2):
             assert await say(world, "go on", thread, f"k{thread}") == session

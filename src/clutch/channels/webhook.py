@@ -6,19 +6,17 @@ What they are to read comes from the outbox, so it is sent at least once and und
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 from clutch.channels.posting import check_url, post
 from clutch.core.checks import check
-from clutch.core.routes import INTERNAL_CHANNELS
+from clutch.core.routes import CHANNEL_NAME, INTERNAL_CHANNELS
 from clutch.errors import InvalidInput
 from clutch.ports import ThreadFailed
 
 THREAD_CHARS_MAX = 200
-_NAME = re.compile(r"[a-z0-9][a-z0-9_-]{0,31}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,7 +31,7 @@ class WebhookChannel:
 
     def __post_init__(self) -> None:
         check(self)
-        if not _NAME.fullmatch(self.name) or self.name in INTERNAL_CHANNELS:
+        if not CHANNEL_NAME.fullmatch(self.name) or self.name in INTERNAL_CHANNELS:
             rule = (
                 f"a name is up to 32 of a-z, 0-9, - and _, and none of {', '.join(sorted(INTERNAL_CHANNELS))}"
             )

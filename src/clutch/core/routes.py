@@ -7,6 +7,7 @@ letters share a turn only if their texts are the same, so the reply to one never
 from __future__ import annotations
 
 import json
+import re
 from enum import StrEnum
 from functools import lru_cache
 
@@ -15,6 +16,7 @@ from clutch.core.model import Route
 COUNTER = "api"  #: the channel of whoever talks through a gateway: words wait in the outbox until they are asked for
 #: Nobody outside listens there, so a hook cannot send a reply to them.
 INTERNAL_CHANNELS = frozenset({COUNTER, "internal", "hook"})
+CHANNEL_NAME = re.compile(r"[a-z0-9][a-z0-9_-]{0,31}")
 CHAT = "chat"  #: the thread of a chat in which its person types
 
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from clutch.core.routes import COUNTER
 from clutch.engine.kit import Kit
 from clutch.errors import Draining
-from clutch.protocol import needs_you, outbox, queries, sending
+from clutch.protocol import inbox, needs_you, outbox, queries, sending
 from clutch.protocol.outbox import AtCounter, Spent
 
 PAUSE_S = 0.05  # between two looks: under load every commit is a change
@@ -33,9 +33,10 @@ class Answering:
     async def answer(self, closing: asyncio.Event) -> AtCounter:
         """What it says; what it asks a person; nothing, when all is quiet and nothing was said. Raises Draining."""
         kit = self.kit
+        root = await kit.door.read(inbox.root_of, self.letter) or self.number  # a child may have the chat
         while not closing.is_set():
             change = kit.changes.next_change
-            is_quiet = await kit.door.read(queries.is_quiet, self.number)
+            is_quiet = await kit.door.read(queries.is_quiet, root)
             waiting = await kit.door.read(needs_you.waiting, self.number)
             words = await kit.door.read(outbox.answer_to, self.letter)  # last: none are missed
             if words is not None:

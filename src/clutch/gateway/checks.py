@@ -10,7 +10,7 @@ import base64
 import re
 from collections.abc import Collection, Mapping
 
-from clutch.core import keys
+from clutch.core import keys, routes
 from clutch.core.keys import BadKey, KeyKind, SessionKey
 from clutch.engine.verbs import check_text as check_text
 from clutch.errors import InvalidInput
@@ -27,6 +27,17 @@ def check_key(key: object) -> None:
     check_text("idempotency_key", key, KEY_CHARS_MAX)
     if not str(key).isprintable():
         raise InvalidInput("idempotency_key", "must be printable")
+
+
+def check_place(channel: str, account: str, thread: str) -> None:
+    """Where somebody writes: a thread of a channel that people use."""
+    if not routes.CHANNEL_NAME.fullmatch(channel) or channel in routes.INTERNAL_CHANNELS - {routes.COUNTER}:
+        raise InvalidInput(
+            "channel", "must be the name of a channel: a-z 0-9, then also _ -, at most 32 in all"
+        )
+    check_text("thread", thread, KEY_CHARS_MAX)
+    if account:
+        check_text("account", account, KEY_CHARS_MAX)
 
 
 def main_session(session: object, agents: Collection[str]) -> SessionKey:

@@ -26,7 +26,7 @@ from clutch.errors import (
     StoreError,
 )
 from clutch.gateway import subagent_commands
-from clutch.gateway.chat import MAIN_SESSION, Chat, Command, nothing, only_word
+from clutch.gateway.chat import Chat, Command, nothing, only_word
 from clutch.protocol import bindings, control, inbox, lists, replies, threads
 
 if TYPE_CHECKING:
@@ -56,15 +56,17 @@ async def run_command(
     return await answer() if key is None else await _once(chat, line, answer)
 
 
-async def run_in_thread(gateway: Gateway, line: str, thread: Route, caller: OperatorCaller, key: str) -> str:
-    """The chat is the session that has the thread; without one, the main agent's."""
+async def run_in_thread(
+    gateway: Gateway, session_key: str, line: str, thread: Route, caller: OperatorCaller, key: str
+) -> str:
+    """The chat is the session that has the thread; if none has, `session_key`."""
     found = _COMMAND.fullmatch(line.strip())
     command = None if found is None else COMMANDS.get(found[1])
     if found is None or command is None:
         return _unknown(line)
     door = gateway.kit.door
     bound = await door.read(bindings.session_of, *bindings.name(thread))
-    session_id = (await gateway.session(MAIN_SESSION))[0] if bound is None else bound
+    session_id = (await gateway.session(session_key))[0] if bound is None else bound
     about = await door.read(lists.status, session_id)
     chat = Chat(gateway, caller, about.key, session_id, about.agent_id, key, thread)
     return await _once(chat, line, partial(_answered, command, chat, found[2]))
@@ -169,7 +171,7 @@ async def status(chat: Chat, text: str) -> str:
 
 async def focus(chat: Chat, text: str) -> str:
     task = await chat.task(only_word(text))
-    await chat.look(Verb.SEND, task, threads.focus, chat.kit.policy, task, chat.thread)
+    await chat.look(Verb.SEND, task, threads.focus, chat.kit.policy, task, chat.thread, chat.caller.actor)
     return f"What is written here goes to {keys.task_id(task)} now; /unfocus takes it back."
 
 
@@ -178,7 +180,7 @@ async def unfocus(chat: Chat, text: str) -> str:
     owner = await chat.kit.door.read(bindings.session_of, *bindings.name(chat.thread))
     if owner is None:
         return "What is written here goes to no subagent."
-    await chat.look(Verb.SEND, owner, threads.unfocus, chat.kit.policy, owner, chat.caller.actor)
+    await chat.look(Verb.SEND, owner, threads.unfocus, chat.kit.policy, chat.thread, chat.caller.actor)
     return "What is written here goes to no subagent any more."
 
 

@@ -13,9 +13,9 @@ from clutch.core.authority import OperatorCaller
 from clutch.core.model import Route
 from clutch.core.routes import COUNTER
 from clutch.engine.kit import Kit
-from clutch.errors import IdempotencyConflict
+from clutch.errors import IdempotencyConflict, NotFound
 from clutch.gateway.chat import MAIN_SESSION
-from clutch.gateway.checks import check_key, check_text
+from clutch.gateway.checks import check_key, check_place, check_text
 from clutch.gateway.commands import PERSON, is_command, run_command, run_in_thread
 from clutch.gateway.leaving import Leaving, Visits
 from clutch.gateway.tasks import Tasks
@@ -68,17 +68,21 @@ class Gateway(Tasks):
                 raise IdempotencyConflict()
             said = await run_command(self, session, text, caller, letter)
             await self._tx(receiver, outbox.post, receiver, f"command:{letter}", route, said)
-        elif await self._is_focused(session):
-            await self._hear(routes.at_counter(session), letter, text)
-        else:
+        elif not await self._is_for_a_child(session, letter, text):
             self._check_accepts()
             await self._tx(receiver, inbox.say_once, kit.policy, receiver, letter, text, route)
         return letter
 
-    async def _is_focused(self, session: str) -> bool:
-        """A child has this chat for its thread: what is typed goes there."""
-        thread = bindings.name(routes.at_counter(session))
-        return await self.kit.door.read(bindings.session_of, *thread) is not None
+    async def _is_for_a_child(self, session: str, letter: str, text: str) -> bool:
+        """Then one has this chat for its thread, and reads it."""
+        thread = routes.at_counter(session)
+        if await self.kit.door.read(bindings.session_of, *bindings.name(thread)) is None:
+            return False
+        try:
+            await self._hear(thread, letter, text)
+        except NotFound:  # it has ended in this moment
+            return False
+        return True
 
     async def _hear(self, thread: Route, letter: str, text: str) -> None:
         await self._alone(threads.heard, self.kit.policy, *bindings.name(thread), letter, text)
@@ -109,14 +113,16 @@ class Gateway(Tasks):
         kit = self.kit
         check_key(key)
         check_text("text", text, kit.policy.limits.task_bytes_max)
-        # A key belongs to its thread: programs there number their messages by themselves.
-        letter = f"thread:{channel}:{account}:{thread}:{key or kit.ids.uuid4()}"
+        check_place(channel, account, thread)
         route = Route(channel, account or None, None, thread)
+        # A key belongs to its thread: programs there number their messages by themselves.
+        letter = f"thread:{routes.to_text(route)}:{key or kit.ids.uuid4()}"
         if is_command(text):
             if await kit.door.read(inbox.is_said, letter):
                 raise IdempotencyConflict()
-            said = await run_in_thread(self, text, route, caller, letter)
-            here = await self._number(MAIN_SESSION)
+            chat = routes.chat_of(route) or MAIN_SESSION
+            said = await run_in_thread(self, chat, text, route, caller, letter)
+            here = await self._number(chat)
             return await self._tx(here, outbox.post, here, f"command:{letter}", routes.to_text(route), said)
         await self._hear(route, letter, text)
 

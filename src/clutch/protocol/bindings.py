@@ -36,6 +36,16 @@ def bind(now: float, session: SessionRow, thread: Route) -> Tx[None]:
     session.bound = 1
 
 
+def let_go(session: SessionRow, thread: Route) -> Tx[None]:
+    """This one; others it may keep."""
+    yield (
+        "DELETE FROM bindings WHERE channel = ? AND account = ? AND thread = ? AND session_id = ?",
+        (*name(thread), session.id),
+    )
+    if not (yield "SELECT 1 FROM bindings WHERE session_id = ?", (session.id,)):
+        yield from unbind(session)
+
+
 def unbind(session: SessionRow) -> Tx[None]:
     yield "DELETE FROM bindings WHERE session_id = ?", (session.id,)
     yield "UPDATE sessions SET bound = 0 WHERE id = ?", (session.id,)

@@ -32,17 +32,26 @@ def say_once(now: float, policy: Policy, session_id: int, idem: str, body: str, 
     """A person's words. Raises IdempotencyConflict when this key had other words, or a command."""
     yield from say(now, policy, session_id, idem, LetterKind.USER, body, route)
     yield from is_known(idem, body)
-    if (yield "SELECT 1 FROM outbox WHERE idem = ?", (f"command:{idem}",)):
-        raise IdempotencyConflict()
 
 
 def is_known(idem: str, body: str) -> Tx[bool]:
-    """Whether this was written before. Raises IdempotencyConflict for other words under its key: neither of the two
-    may be lost without a word."""
+    """Whether this was written before. Raises IdempotencyConflict for other words under its key, or a command: neither
+    of the two may be lost without a word."""
     rows = yield "SELECT body FROM inbox WHERE idem = ?", (idem,)
-    if rows and rows[0][0] != body:
+    is_other = rows and rows[0][0] != body
+    if is_other or (yield "SELECT 1 FROM outbox WHERE idem = ?", (f"command:{idem}",)):
         raise IdempotencyConflict()
     return bool(rows)
+
+
+def root_of(now: float, idem: str) -> Tx[int | None]:
+    """Below which main session whoever was written to works."""
+    del now
+    rows = yield (
+        "SELECT s.root_id FROM inbox i JOIN sessions s ON s.id = i.session_id WHERE i.idem = ?",
+        (idem,),
+    )
+    return int(rows[0][0]) if rows else None
 
 
 def is_said(now: float, idem: str) -> Tx[bool]:

@@ -65,7 +65,7 @@ def _in_thread(now: float, session: SessionRow, run_id: int, text: str) -> Tx[No
     """A child's words are posted nowhere but in its own thread; among those of a chat, with its name in front."""
     bound = yield from bindings.thread_of(session)
     route = None if bound is None else routes.merged(bound, routes.from_text(session.route or ""))
-    if bound is None or route is None or wording.silence(text) is not None:
+    if bound is None or route is None or not text.strip() or wording.silence(text) is not None:
         return
     speaker, chat = session.id, routes.chat_of(bound)
     if chat is not None and (rows := (yield "SELECT id FROM sessions WHERE key = ?", (chat,))):

@@ -7,6 +7,7 @@ from clutch.core.model import Route
 from clutch.core.policy import Policy
 from clutch.errors import NotFound
 from clutch.protocol import bindings, control, inbox, sessions, tasks
+from clutch.protocol.sessions import SessionRow
 from clutch.store.door import Tx
 
 UNFOCUSED = "unfocused"
@@ -32,27 +33,31 @@ def heard(
     return int(session.id)
 
 
-def focus(now: float, policy: Policy, session_id: int, thread: Route) -> Tx[None]:
+def focus(now: float, policy: Policy, session_id: int, thread: Route, actor: str) -> Tx[None]:
     """The thread is this session's from now on, whoever had it before."""
-    del policy
     before = yield from bindings.session_of(now, *bindings.name(thread))
     wanted = [session_id] if before is None else [before, session_id]
     found = {int(session.id): session for session in (yield from sessions.lock_all(wanted))}
     if session_id not in found or found[session_id].closed:
         raise NotFound("there is no such session, or it has ended")
-    if before is not None and before in found:
-        yield from bindings.unbind(found[before])
+    if before is not None and before != session_id and before in found:
+        yield from _lose(now, policy, found[before], thread, actor)
     yield from bindings.bind(now, found[session_id], thread)
 
 
-def unfocus(now: float, policy: Policy, session_id: int, actor: str) -> Tx[bool]:
-    """It has no thread any more; one that stayed only for that ends. False: it had none."""
-    session = yield from sessions.lock(session_id)
-    if session is None or not session.bound:
+def unfocus(now: float, policy: Policy, thread: Route, actor: str) -> Tx[bool]:
+    """The thread is nobody's any more. False: it was nobody's."""
+    owner = yield from bindings.session_of(now, *bindings.name(thread))
+    session = None if owner is None else (yield from sessions.lock(owner))
+    if session is None:
         return False
-    if session.is_task:
-        yield from tasks.record(now, policy, session, ev.SessionEnded(now, UNFOCUSED), actor)
-    if session.bound:
-        yield from bindings.unbind(session)
-    yield from sessions.save(now, policy, session)
+    yield from _lose(now, policy, session, thread, actor)
     return True
+
+
+def _lose(now: float, policy: Policy, session: SessionRow, thread: Route, actor: str) -> Tx[None]:
+    """One that stayed only for its threads ends with the last."""
+    yield from bindings.let_go(session, thread)
+    if session.is_task and not session.bound:
+        yield from tasks.record(now, policy, session, ev.SessionEnded(now, UNFOCUSED), actor)
+        yield from sessions.save(now, policy, session)

@@ -6,6 +6,7 @@ import asyncio
 from typing import TYPE_CHECKING, Any, Final
 
 from clutch.core.admission import Mode, SpawnRequest
+from clutch.core.model import Route
 from clutch.errors import ClutchError
 from clutch.protocol import events, heartbeat, peers, threads
 from clutch.protocol.spawn import Accepted
@@ -74,4 +75,6 @@ class Company:
     async def _unfocus(self) -> None:
         chosen = self._bound()
         if chosen is not None:
-            await self._person.surely(None, threads.unfocus, self._world.policy, chosen[-1], "person")
+            channel, account, thread, _ = chosen
+            known = (self._world.policy, Route(channel, account or None, None, thread), "person")
+            await self._person.surely(None, threads.unfocus, *known)
