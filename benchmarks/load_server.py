@@ -12,11 +12,11 @@ from pathlib import Path
 from random import Random
 from typing import Final
 
-from clutch.cli import keep_what_is_loaded
-from clutch.cli.garbage import share_one_heap
+from clutch.cli.garbage import collect_rarely, share_one_heap
 from clutch.core.messages import Answer, Call, Input, Results, Usage
 from clutch.core.model import Lane
 from clutch.core.policy import Limits, Policy, Serving, Work
+from clutch.gateway.leaving import Leaving
 from clutch.ports import Delta, DeltaKind, ModelRequest, OnDelta
 from clutch.wiring import Clutch
 
@@ -64,7 +64,9 @@ async def serve(state: Path, call_s: float) -> None:
         """Keep a note."""
         return f"kept: {text}"
 
+    clutch.leaving = Leaving(clutch, None)  # a process of our own, as `clutch serve` is
     async with clutch:
+        collect_rarely()
         print(clutch.url, flush=True)
         await asyncio.to_thread(sys.stdin.read)
 
@@ -74,6 +76,5 @@ if __name__ == "__main__":
     parser.add_argument("--state", type=Path, required=True)
     parser.add_argument("--call-s", type=float, required=True)
     given = parser.parse_args()
-    keep_what_is_loaded()  # as `clutch serve` does
     share_one_heap()
     asyncio.run(serve(given.state, given.call_s))
