@@ -45,6 +45,10 @@ _CHECKPOINT_PAGES: Final = 4000
 #: After a burst the log is cut back to this; otherwise it would stay as large as it ever was.
 _LOG_BYTES_MAX: Final = 64 * 1024 * 1024
 
+#: Of pages that a reader keeps. Every commit makes them stale, so they serve one look; one that counts a whole table
+#: would hold as much as it has read until the end of the process: the default of 2 MB for each reader.
+_READ_CACHE_KB: Final = 512
+
 #: As many as the driver keeps. Every run of a statement takes a new place in its ring, so rare ones are compiled again.
 _CACHED_STATEMENTS: Final = 512
 
@@ -71,6 +75,7 @@ class SqliteConnection:
         self.raw.config(apsw.SQLITE_DBCONFIG_ENABLE_QPSG, 1)
         if read_only:
             self.raw.execute("PRAGMA query_only=ON")
+            self.raw.execute(f"PRAGMA cache_size=-{_READ_CACHE_KB}")
         elif not in_memory:
             self._use_durable_log()
 
