@@ -298,6 +298,9 @@ async def test_unknown_label_is_an_error_and_another_agent_is_forbidden(build: B
     for args in ({"label": "x", "agentId": "beta"}, {"sessionKey": "agent:beta:main"}):
         told = await made.uses("main", "sessions_send", message="hi", **args)
         assert told["status"] == "forbidden", told
+        assert "did you mean" not in told["error"]
+    slip = await made.uses("main", "sessions_send", message="hi", sessionKey="agent:mian:main")
+    assert "did you mean 'main'?" in slip["error"]
     told = await made.uses("main", "sessions_send", label="other", message="hi", timeoutSeconds=0)
     assert told == {"status": "accepted"}
 

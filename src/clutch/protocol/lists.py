@@ -124,7 +124,8 @@ def _must_reach(who: Standpoint, agent_id: str) -> None:
         return
     answer = can(who.caller, Verb.SEND, Target(0, agent_id))
     if isinstance(answer, Denied):
-        raise Forbidden(answer.rule, answer.reason)
+        near = keys.hint(agent_id, {who.agent_id, targets.MAIN_AGENT})
+        raise Forbidden(answer.rule, answer.reason + near)
 
 
 # ---- one session -------------------------------------------------------------------------------------
