@@ -116,6 +116,13 @@ QUERIES: Final[tuple[Query, ...]] = (
         " WHEN 'announce_deferred' THEN t.delivery = 'deferred' ELSE t.delivery = 'none' END",
     ),
     Query(
+        "T2",
+        Scope.TASK,
+        "a result that waits to be told has no newer run of its task beside it",
+        "SELECT t.id, 'waits to be told and works in run ' || r.id FROM tasks t JOIN runs r ON r.session_id = t.id"
+        " WHERE t.id {touched} AND t.phase = 'announcing' AND t.stays = 0 AND r.ended_at IS NULL",
+    ),
+    Query(
         "T3",
         Scope.BIRTH,
         "no requester has more children at work than allowed",
