@@ -403,7 +403,9 @@ class Person:
         new = [row for row in rows if row[0] not in self._thought_of]
         for task_id, root_id in new:
             self._thought_of.add(task_id)
-            match self._rng.choice(("redeliver", "dismiss", "retry", "leave")):
+            what = self._rng.choice(("redeliver", "dismiss", "retry", "leave"))
+            self.counted[what] += 1
+            match what:
                 case "redeliver":
                     await self._peacefully(control.redeliver, task_id, "person")
                 case "dismiss":
