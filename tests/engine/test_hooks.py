@@ -171,6 +171,19 @@ async def test_a_channel_that_fails_to_make_a_thread_leaves_nothing(tmp_path: Pa
         assert await there.is_as_before()
 
 
+async def test_a_channel_that_makes_no_thread_in_time_leaves_nothing(tmp_path: Path) -> None:
+    class Silent(ThreadedChannel):
+        async def open_thread(self, target: str, title: str, key: str) -> str:
+            await asyncio.Event().wait()
+            raise AssertionError("never")
+
+    policy = replace(QUICK, limits=replace(QUICK.limits, reservation_s=0.1))
+    async with place(tmp_path, Hooks(), Silent(), policy) as there:
+        answer = await there.spawn(thread=True, mode=Mode.SESSION)
+        assert answer == "thread: the channel 'chat' has made none within 0.1 s"
+        assert await there.is_as_before()
+
+
 async def test_the_channel_of_the_requester_makes_the_thread(tmp_path: Path) -> None:
     channel = ThreadedChannel()
     async with place(tmp_path, Hooks(), channel) as there:

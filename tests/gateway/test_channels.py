@@ -14,6 +14,7 @@ import pytest
 from aiohttp import web
 
 from clutch import Clutch
+from clutch.channels.posting import post
 from clutch.channels.webhook import WebhookChannel
 from clutch.config import files
 from clutch.core.messages import Answer
@@ -135,3 +136,40 @@ def test_a_channel_that_cannot_be_is_a_problem_with_a_place_and_one_that_nobody_
     assert "there is no channels.ops" in str(config_warnings(read(f"{{{beat}}}").settings))
     assert config_warnings(read(f'{{channels: {{ops: {{url: "http://h/"}}}}, {beat}}}').settings) == []
     assert "none is listed" in str(config_warnings(read("{agents: {defaults: {heartbeat: {}}}}").settings))
+
+
+@pytest.mark.parametrize(
+    ("pieces", "heard"),
+    [
+        ((b'{"ok": false,', b' "error": "no"}'), {"ok": False, "error": "no"}),
+        ((b"th", b"anks"), None),
+        ((b'{"ok": fal',), ConnectionError),
+    ],
+)
+async def test_answer_is_heard_in_however_many_pieces_it_comes(
+    pieces: tuple[bytes, ...], heard: object
+) -> None:
+    """A veto must not get lost on the way."""
+
+    async def receive(request: web.Request) -> web.StreamResponse:
+        response = web.StreamResponse()
+        await response.prepare(request)
+        for piece in pieces:
+            await response.write(piece)
+            await asyncio.sleep(0.02)
+        return response
+
+    app = web.Application()
+    app.router.add_post("/", receive)
+    runner = web.AppRunner(app)
+    await runner.setup()
+    await web.TCPSite(runner, "127.0.0.1", 0).start()
+    try:
+        url = f"http://127.0.0.1:{runner.addresses[0][1]}/"
+        if heard is ConnectionError:
+            with pytest.raises(ConnectionError, match="broken"):
+                await post(url, {}, {}, "k")
+        else:
+            assert await post(url, {}, {}, "k") == heard
+    finally:
+        await runner.cleanup()

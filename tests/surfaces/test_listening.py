@@ -62,14 +62,17 @@ def test_s1_another_machine_needs_an_allowed_name_and_the_token(tmp_path: Path) 
     rotate_token(home)
     with served(home, host=EVERYWHERE, config=config) as door:
 
-        def asked(host: str, token: str | None) -> int:
+        def asked(host: str, token: str | None, **more: str) -> int:
             line = http.client.HTTPConnection("127.0.0.2", door.port, timeout=20)
             with closing(line):
-                line.request("GET", "/v1/health", headers={"Host": host, "Authorization": f"Bearer {token}"})
+                headers = {"Host": host, "Authorization": f"Bearer {token}", **more}
+                line.request("GET", "/v1/health", headers=headers)
                 return line.getresponse().status
 
         assert asked("lan.test", door.token) == 200
         assert asked("lan.test", "guessed") == 401
+        assert asked("lan.test", door.token, Origin="https://lan.test") == 200, "there is a proxy before it"
+        assert asked("lan.test", door.token, Origin="https://evil.test") == 403
         assert asked("evil.test", door.token) == 421
         assert door.client.get("/v1/health")["status"] == "ok", "who is on this machine finds it as always"
 

@@ -8,10 +8,13 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
 from clutch.errors import InvalidInput
+
+if TYPE_CHECKING:
+    import aiohttp
 
 ANSWER_BYTES_MAX = 64 * 1024
 CONNECT_S = 10.0  # how long an answer may take is the business of whoever asks
@@ -45,15 +48,27 @@ async def post(
                 raise PermissionError(f"{host} says {response.status}")
             if response.status >= 300:
                 raise ConnectionError(f"{host} says {response.status}")
-            return _object(await response.content.read(ANSWER_BYTES_MAX))
+            return _object(host, await _read(response))
     except aiohttp.ClientError as error:
         raise ConnectionError(f"{host} cannot be reached: {type(error).__name__}") from error
 
 
-def _object(body: bytes) -> dict[str, Any] | None:
-    """What is no object was not meant for us."""
+async def _read(response: aiohttp.ClientResponse) -> bytes:
+    """All of it, in however many pieces it comes; of too much the beginning."""
+    body = b""
+    async for piece in response.content.iter_any():
+        body += piece
+        if len(body) > ANSWER_BYTES_MAX:
+            break
+    return body
+
+
+def _object(host: str | None, body: bytes) -> dict[str, Any] | None:
+    """What is no object was not meant for us; one that is broken may have been a veto."""
     try:
         said = json.loads(body)
-    except ValueError:
+    except ValueError as error:
+        if body.lstrip().startswith(b"{"):
+            raise ConnectionError(f"{host} answers with an object that is broken or too long") from error
         return None
     return said if isinstance(said, dict) else None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -66,7 +67,13 @@ async def thread_for(kit: Kit, order: Order, answer: Accepted, said: Said) -> Ro
     if route is None or not isinstance(channel, Threaded):
         where = "no channel" if route is None else f"the channel {route.channel!r}"
         raise ThreadFailed(f"thread: {where} of the requester has no threads, and no hook has brought one")
-    name = await channel.open_thread(routes.target(route), child.label, f"thread:{answer.task_id}")
+    patience_s = kit.policy.limits.reservation_s
+    try:
+        async with asyncio.timeout(patience_s):
+            name = await channel.open_thread(routes.target(route), child.label, f"thread:{answer.task_id}")
+    except TimeoutError as error:
+        rule = f"thread: the channel {route.channel!r} has made none within {patience_s:g} s"
+        raise ThreadFailed(rule) from error
     return Route(route.channel, route.account, None, name)
 
 

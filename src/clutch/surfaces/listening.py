@@ -60,8 +60,8 @@ class Listening:
 
     @property
     def names(self) -> frozenset[str]:
-        """What a request may call this gateway."""
-        return LOOPBACK | self.allowed_hosts if self.is_remote else LOOPBACK
+        """What a request may call this gateway: also what a proxy before it is called by."""
+        return LOOPBACK | self.allowed_hosts
 
     def lacks(self) -> InvalidInput | None:
         """What the config would have to say beside it."""

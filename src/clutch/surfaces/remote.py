@@ -39,7 +39,7 @@ from clutch.surfaces.problems import error_of
 if TYPE_CHECKING:
     import aiohttp
 
-ANSWER_S = 90.0  #: the longest wait of a handler is a minute
+ANSWER_S = 90.0  #: the longest wait of a handler is a minute, unless it is asked for a longer one
 CONNECT_S = 5.0
 WAIT_S = 50.0  #: one question; asked again until there is an answer
 AGAIN_S, GONE_S = 0.2, 30.0  #: between two looks for a gateway that went away, and when to stop looking
@@ -104,9 +104,11 @@ class Remote:
         body: Mapping[str, Any] | None = None,
         key: str | None = None,
         heard: Heard = client.heard,
+        waits_s: float | None = None,
     ) -> Any:
         headers = {"Idempotency-Key": key or uuid4().hex}
-        return await self._ask("POST", path, heard, json=body or {}, headers=headers)
+        timeout = self._patient(waits_s or 0.0)
+        return await self._ask("POST", path, heard, json=body or {}, headers=headers, timeout=timeout)
 
     async def _ask(
         self,
@@ -161,7 +163,7 @@ class Remote:
 
     async def act(self, verb: str, task_id: str, **said: Any) -> Object:
         body = {_FIELDS.get(name, name): value for name, value in said.items() if value is not None}
-        return dict(await self._post(task_path(task_id, verb.rstrip("_")), body))
+        return dict(await self._post(task_path(task_id, verb.rstrip("_")), body, waits_s=said.get("wait_s")))
 
     # ---- whoever waits -------------------------------------------------------------------------------
 
@@ -227,10 +229,10 @@ class Remote:
     def _gone(self, why: str) -> NoGateway:
         return NoGateway(f"the gateway of {self._home} {why}", typed("doctor", state=named_state(self._home)))
 
-    def _patient(self) -> aiohttp.ClientTimeout:
+    def _patient(self, waits_s: float = 0.0) -> aiohttp.ClientTimeout:
         import aiohttp
 
-        return aiohttp.ClientTimeout(total=None, sock_connect=CONNECT_S, sock_read=ANSWER_S)
+        return aiohttp.ClientTimeout(total=None, sock_connect=CONNECT_S, sock_read=ANSWER_S + waits_s)
 
     # ---- many ----------------------------------------------------------------------------------------
 

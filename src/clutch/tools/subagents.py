@@ -49,7 +49,7 @@ class SubagentsArguments(_Camel):
     target: Target | None = Field(None, description="Task id, label, number in the list, last; kill: all.")
     text: Text | None = Field(None, description="Instruction, message or reason.")
     plan_hash: str | None = Field(None, max_length=64)
-    timeout_seconds: Wait | None = Field(None, description="send: for a reply; at most 30.")
+    timeout_seconds: Wait | None = Field(None, description="send: for a reply; 0: don't wait.")
 
 
 class SendArguments(_Camel):
@@ -58,7 +58,7 @@ class SendArguments(_Camel):
     label: Target | None = None
     agent_id: str | None = Field(None, description="With label.")
     message: Text
-    timeout_seconds: Wait | None = Field(None, description="For a reply, at most 30; 0: don't wait.")
+    timeout_seconds: Wait | None = Field(None, description="For a reply; 0: don't wait.")
 
 
 class ListArguments(_Camel):

@@ -25,6 +25,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from clutch.core.authority import OperatorCaller
 from clutch.gateway.leaving import Visits
+from clutch.surfaces.address import LOOPBACK
 from clutch.surfaces.http.tokens import Tokens
 from clutch.surfaces.problems import Problem
 
@@ -129,11 +130,17 @@ def _check_page(headers: Headers) -> None:
     if "upgrade" in headers:
         raise Problem("invalid_input", "Upgrade: there is nothing here but HTTP", field="Upgrade")
     origin = headers.get("origin")
-    own = headers.get("host", "").lower()
-    if origin is not None and origin.lower() != f"http://{own}":
+    if origin is not None and origin.lower() not in _own_origins(headers.get("host", "").lower()):
         raise Problem("forbidden", "a page from elsewhere may not ask this gateway", rule="origin")
     if headers.get("sec-fetch-site", "none") not in ("none", "same-origin"):
         raise Problem("forbidden", "a page from elsewhere may not ask this gateway", rule="sec-fetch-site")
+
+
+def _own_origins(host: str) -> tuple[str, ...]:
+    """Under another name than loopback's there may be a proxy that speaks TLS."""
+    named = _HOST.fullmatch(host)
+    is_here = named is None or named[1].strip("[]") in LOOPBACK
+    return (f"http://{host}",) if is_here else (f"http://{host}", f"https://{host}")
 
 
 def _check_own_page(scope: Scope, headers: Headers) -> None:
