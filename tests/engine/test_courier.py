@@ -96,7 +96,7 @@ def has_error(found: dict[str, Any]) -> bool:
     return found["error"] is not None
 
 
-async def test_a_stop_takes_no_new_work_and_waits_for_all_hanging_channels_at_once(place: Place) -> None:
+async def test_a_stop_takes_no_new_work_and_frees_what_hanging_channels_were_given(place: Place) -> None:
     stack = AsyncExitStack()
     channels: dict[str, Any] = {"mail": Hanging(), "other": Hanging()}
     running = await stack.enter_async_context(engine(place, **channels))

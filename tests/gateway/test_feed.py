@@ -36,7 +36,7 @@ async def heard(feed: Feed, after: str) -> list[str]:
 
 
 def taken(feed: Feed, watcher: Watcher) -> list[News]:
-    feed.tell_at_once()
+    feed.tell_at_once(watcher)
     return [news for told in watcher.take() for news in told.news]
 
 

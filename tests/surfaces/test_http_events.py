@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+import asyncio
 import http.client
 import json
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
 from clutch.core import keys
 from clutch.engine.bus import Live
+from clutch.gateway.feed import News, Told
 from clutch.surfaces.client import task_path
+from clutch.surfaces.http.events import HELD_BYTES_MAX, Stream
 from tests.surfaces.served import FAST, Served, served
 from tests.surfaces.test_http_tasks import ended, seen, spawned
 
@@ -135,6 +138,45 @@ def test_words_keep_their_order_when_a_connection_is_full_for_a_while(door: Serv
         thoughts = (event for event in events if event.name == "assistant:thinking")
         assert [int(next(thoughts).data["text"].split()[0]) for _ in range(30)] == list(range(30))
     door.client.post(task_path(task, "kill"))
+
+
+class Wire:
+    """A connection that has room as long as the test says so."""
+
+    held = 0
+
+    def __init__(self) -> None:
+        self.written: list[bytes] = []
+
+    def get_write_buffer_size(self) -> int:
+        return self.held
+
+    def is_closing(self) -> bool:
+        return False
+
+    def write(self, data: bytes) -> None:
+        self.written.append(data)
+
+
+@pytest.mark.anyio
+async def test_nothing_overtakes_what_waits_for_a_full_connection() -> None:
+    stream, wire = Stream(None, None), Wire()
+    stream.wire = cast("asyncio.Transport", wire)
+    told = [Told([News("phase", 1, 1, "{}", f"0.{number}:t_1:1")]) for number in range(5)]
+    stream.hear(told[0])  # somebody else writes to the connection
+    assert wire.written == []
+    assert stream.take() == told[:1]
+    stream.is_idle = True
+    stream.hear(told[1])
+    assert wire.written == [b"%x\r\n%b\r\n" % (len(told[1].written), told[1].written)]
+    wire.held = HELD_BYTES_MAX
+    stream.hear(told[2])
+    wire.held = 0
+    stream.hear(told[3])
+    assert len(wire.written) == 1
+    assert stream.take() == told[2:4]
+    stream.hear(told[4])
+    assert len(wire.written) == 2
 
 
 def test_only_the_tree_that_was_asked_for(door: Served) -> None:

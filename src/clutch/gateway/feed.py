@@ -241,10 +241,10 @@ class Feed:
             self._seen.popitem(last=False)
 
     def _publish(self, news: News) -> None:
-        if not self._fresh:
-            asyncio.get_running_loop().call_later(GATHER_S, self._all_gathered)
         for key in _keys(news.task_id, news.root_id):
             if key in self._watchers:
+                if not self._fresh:
+                    asyncio.get_running_loop().call_later(GATHER_S, self._all_gathered)
                 self._fresh.setdefault(key, []).append(news)
 
     def _all_gathered(self) -> None:
@@ -258,17 +258,22 @@ class Feed:
                 asyncio.get_running_loop().call_soon(self._tell)
             self._telling.extend((watcher, told) for watcher in self._watchers.get(key, ()))
 
-    def _tell(self, at_most: int = TOLD_AT_ONCE) -> None:
-        for _ in range(min(at_most, len(self._telling))):
-            watcher, told = self._telling.popleft()
-            watcher.hear(told)
-        if self._telling:
-            asyncio.get_running_loop().call_soon(self._tell)
+    def _tell(self) -> None:
+        try:
+            for _ in range(min(TOLD_AT_ONCE, len(self._telling))):
+                watcher, told = self._telling.popleft()
+                watcher.hear(told)
+        finally:  # whatever became of one of them, the others hear it
+            if self._telling:
+                asyncio.get_running_loop().call_soon(self._tell)
 
-    def tell_at_once(self) -> None:
-        """For who cannot wait until a moment is over."""
-        self._all_gathered()
-        self._tell(len(self._telling))
+    def tell_at_once(self, watcher: Watcher) -> None:
+        """For one who cannot wait until a moment is over. All others hear it in their turn."""
+        self._gathered(watcher.key)
+        mine = [told for one, told in self._telling if one is watcher]
+        self._telling = deque(pair for pair in self._telling if pair[0] is not watcher)
+        for told in mine:
+            watcher.hear(told)
 
     async def _read(self, place: Cursor, is_wanted: Callable[[Moment], bool]) -> Page:
         return await self._gateway.kit.door.read(_page, place, is_wanted)

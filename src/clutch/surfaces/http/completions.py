@@ -105,7 +105,7 @@ class Talk:
 
     async def live(self, watcher: Watcher) -> list[tuple[int, str]]:
         """The pieces that have come since, and of which run; an empty one: a tool was called."""
-        self.house.feed.tell_at_once()
+        self.house.feed.tell_at_once(watcher)
         came = [
             (keys.parse_run_id(data["runId"]) or 0, data["text"] if news.name == "assistant:text" else "")
             for told in watcher.take()
