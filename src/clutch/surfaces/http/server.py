@@ -31,6 +31,7 @@ HEAD_WITHIN_S = 3.0
 SILENT_MAX = 32  #: connections that have not sent a request yet
 ROOM_S = 0.25  #: many may come at once: what they have sent is read before anybody is taken for silent
 STOP_S = 2  #: what a request under way gets when the gateway stops
+LET_IN_TURNS = 4  #: of the loop: whoever has knocked is a connection after so many, and can be shut
 
 logging.getLogger("uvicorn").addHandler(logging.NullHandler())  # its warnings are about strangers' mistakes
 
@@ -82,8 +83,10 @@ async def answer(gateway: Gateway, home: Path, names: frozenset[str], sockets: l
     tokens = Tokens(home, gateway.kit.policy.serving)
     house = House(gateway, Feed(gateway), asyncio.Event(), tokens.browsers, named_state(home))
     mcp = Mount(house)
-    server = Server(_config(make_app(house, tokens, mcp, names)))
+    app = make_app(house, tokens, mcp, names)
+    server = Server(_config(app))
     server.config.load()
+    server.config.loaded_app = app  # where a host program logs everything, uvicorn would write down requests
     server.lifespan = server.config.lifespan_class(server.config)
     await server.startup(sockets=sockets)
     try:
@@ -115,8 +118,9 @@ def _config(app: ASGIApp) -> Config:
 
 async def _stop(server: Server, sockets: list[socket.socket]) -> None:
     """uvicorn's own way has pauses in it that nobody needs when nobody is connected."""
+    for one in server.servers:
+        one.close()
+    for _ in range(LET_IN_TURNS):
+        await asyncio.sleep(0)
     if server.server_state.connections:
         await server.shutdown(sockets=sockets)
-    else:
-        for one in server.servers:
-            one.close()
