@@ -12,8 +12,9 @@ from typing import Any
 import pytest
 
 from clutch.core.policy import Announcing, Policy, Work
+from clutch.errors import StoreError
 from clutch.ports import Channel
-from clutch.protocol import outbox, workers
+from clutch.protocol import outbox, sending, workers
 from clutch.protocol.sessions import Stale
 from clutch.store.door import Tx
 from clutch.wiring import Engine, running_engine
@@ -111,6 +112,30 @@ async def test_a_stop_takes_no_new_work_and_frees_what_hanging_channels_were_giv
     async with engine(place) as again:
         left = [await again.door.read(row, name) for name in channels]
     assert [(one["owner"], one["due"] is None) for one in left] == [(None, False)] * 2
+
+
+async def test_words_are_sent_again_where_the_store_failed_after_the_send_and_once_more(
+    place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Neither that they were sent nor that they are free could be written: nobody else would ever send them."""
+    mail, failures = Recording(), [sending.done, outbox.free, outbox.free]
+
+    def unwilling(ask: Callable[..., Any]) -> Callable[..., Any]:
+        async def asked(*given: Any) -> Any:
+            if failures and failures[0] in given:
+                failures.pop(0)
+                raise StoreError("not now")
+            return await ask(*given)
+
+        return asked
+
+    async with engine(place, mail=mail) as running:
+        for name in ("tx", "alone"):
+            monkeypatch.setattr(running.door, name, unwilling(getattr(running.door, name)))
+        await post(running, "k1")
+        found = await until(running, "k1", is_done)
+    assert failures == []
+    assert (found["owner"], [key for _, _, key in mail.sent]) == (None, ["k1", "k1"])
 
 
 async def test_words_for_a_channel_nobody_attached_wait_and_are_then_sent_once(place: Place) -> None:

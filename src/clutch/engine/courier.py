@@ -59,21 +59,28 @@ class Courier:
         await asyncio.wait([self._life], timeout=self.worker.kit.policy.work.stop_s)
         self._life.cancel()
         await asyncio.wait([self._life])
-        await self._free()
+        try:
+            await self._free()
+        except StoreError as error:  # whoever leaves frees everything
+            self._complain(error)
 
     async def _run(self) -> None:
+        """After trouble from the beginning: what still bears our name would never be due again."""
         await self.worker.ready.wait()
-        await self._free()
         while not self._is_stopping:
-            self._hinted.clear()
-            self._beat()
             try:
-                if not await self._pass():
-                    await self._rest()
+                await self._free()
+                await self._deliver()
             except (StoreError, Stale) as error:  # declared dead: our worker comes back under a new number
                 self._complain(error)
                 await asyncio.sleep(self.worker.kit.policy.work.tick_s)
-                await self._free()
+
+    async def _deliver(self) -> None:
+        while not self._is_stopping:
+            self._hinted.clear()
+            self._beat()
+            if not await self._pass():
+                await self._rest()
 
     def _beat(self) -> None:
         """One send may take as long as its timeout, and a pass is many sends."""
@@ -82,10 +89,7 @@ class Courier:
 
     async def _free(self) -> None:
         """Nothing is being sent now; whatever still bears our name is due again."""
-        try:
-            await self.worker.kit.door.alone(outbox.free, self.worker.id, self.name)
-        except StoreError as error:
-            self._complain(error)
+        await self.worker.kit.door.alone(outbox.free, self.worker.id, self.name)
 
     def _complain(self, error: ClutchError) -> None:
         log.warning("store not available", extra={"channel": self.name, "error": str(error)})
