@@ -369,14 +369,23 @@ QUERIES: Final[tuple[Query, ...]] = (
 
 
 def filled(
-    query: Query, policy: Policy, *, touched: str = "IS NOT NULL", now: str = "0", blob: str = "BLOB"
+    query: Query,
+    policy: Policy,
+    *,
+    touched: str = "IS NOT NULL",
+    now: str = "0",
+    blob: str = "BLOB",
+    alive: str = "IS NOT NULL",
 ) -> str:
-    """The SQL with the numbers of this policy. They are numbers, never anybody's words."""
+    """The SQL with the numbers of this policy. They are numbers, never anybody's words.
+
+    `alive`: which workers are, where somebody knows better than their leases, whose clocks may have been set."""
     work = policy.work
     words = {
         **{f"{{{alias}_is_alive}}": IS_ALIVE.format(alias) for alias in "tcgh"},
         "{touched}": touched,
         "{now}": now,
+        "{alive}": alive,
         "{patience_s}": str(work.lease_s + 3 * work.tick_s),
         "{children_max}": str(policy.limits.children_max),
         "{descendants_max}": str(policy.limits.descendants_max),

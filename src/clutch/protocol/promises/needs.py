@@ -47,7 +47,7 @@ NEEDS: Final[tuple[Query, ...]] = (
         Scope.CALM,
         "a deadline is kept while somebody works on the task",
         "SELECT t.id, 'was to end ' || ROUND({now} - t.deadline_at) || ' s ago' FROM tasks t"
-        " JOIN sessions s ON s.id = t.id JOIN workers w ON w.id = s.owner WHERE t.phase = 'running'"
+        " JOIN sessions s ON s.id = t.id JOIN workers w ON w.id = s.owner AND w.id {alive} WHERE t.phase = 'running'"
         " AND t.deadline_at < {now} - {patience_s}"
         " AND w.started_at < {now} - {patience_s}",  # else it had no time yet, by clocks that may run backwards
     ),

@@ -34,12 +34,12 @@ _ALL = (*QUERIES, *MOVES, *KEPT, *LEAVING, *SPENDING, *PEOPLE, *NEEDS, *COMPANY)
 class _Bench:
     """All queries of one scope, ready to be asked."""
 
-    def __init__(self, scope: Scope, policy: Policy, *, now: str = "0") -> None:
+    def __init__(self, scope: Scope, policy: Policy, **known: str) -> None:
         asked = [query for query in _ALL if query.scope is scope]
         self.counts = Counter(name for query in asked for name in (query.invariant, query.also) if name)
         self.times = 0
         self.asked: list[tuple[str, Query]] = [
-            (filled(query, policy, touched=_TOUCHED, now=now), query) for query in asked
+            (filled(query, policy, touched=_TOUCHED, **known), query) for query in asked
         ]
 
 
@@ -109,9 +109,11 @@ class Judge:
         calm = {query.promise for query in _ALL if query.scope is Scope.CALM} if self._calm else set()
         return frozenset(queries | calm | {transition.promise for transition in self._times})
 
-    def judge_calm(self, now: float) -> None:
+    def judge_calm(self, now: float, alive: Iterable[int]) -> None:
+        """`alive`: the workers that are. The lease of a dead one may reach far ahead if its clock did."""
         self._shadow.look(now)
-        bench = _Bench(Scope.CALM, self._policy, now=repr(now))
+        living = f"IN ({', '.join(str(int(one)) for one in alive)})"
+        bench = _Bench(Scope.CALM, self._policy, now=repr(now), alive=living)
         self._ask(bench, ())
         self._calm.update(bench.counts)
 

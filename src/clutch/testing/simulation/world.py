@@ -276,7 +276,7 @@ class World:
     def _judge_calm(self, ends_at: float) -> None:
         if self.loop.time() < ends_at - LIVES_MAX_S + JOINS_MAX_S:
             return
-        self.judge.judge_calm(self.clock.now())
+        self.judge.judge_calm(self.clock.now(), [gateway.worker.id for gateway in self.gateways])
         alive = {row[0] for row in self.disk.query("SELECT id FROM workers")}
         for gateway in self.gateways:
             if gateway.worker.id not in alive:
