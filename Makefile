@@ -67,6 +67,15 @@ sandbox:
 	  echo "NO SANDBOX: bubblewrap >= 0.8 is not installed and cannot be installed from here. Install it" \
 	    "(Debian, Ubuntu: apt install bubblewrap); until then the shell tool refuses to run" >&2
 
+# The page behind `clutch open` is tested in a real browser.
+.PHONY: browser
+browser:
+	@command -v chromium >/dev/null || command -v chromium-browser >/dev/null || command -v google-chrome >/dev/null || { [ "$$(id -u)" = 0 ] && \
+	  command -v apt-get >/dev/null && \
+	  { apt-get install -y -qq chromium || { apt-get update -qq && apt-get install -y -qq chromium; }; } >&2; } || \
+	  echo "NO BROWSER: Chromium is not installed and cannot be installed from here. Install it" \
+	    "(Debian, Ubuntu: apt install chromium); until then the tests of the page are skipped" >&2
+
 # Five targets, so that `make -k check` shows all that is wrong at once.
 check: check-format check-lint check-types check-imports check-docs
 
@@ -85,7 +94,7 @@ check-imports: $(STAMP)
 check-docs: $(STAMP)
 	@$(if $(DOCS_TESTS),$(BIN)/python -m pytest --quiet $(DOCS_TESTS),:)
 
-test: $(STAMP) sandbox
+test: $(STAMP) sandbox browser
 	@$(BIN)/python -m pytest -n auto $(ARGS)
 
 demo: $(STAMP)

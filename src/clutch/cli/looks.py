@@ -102,3 +102,17 @@ def top(state: State = None) -> None:
     from clutch.cli.talk import top as command
 
     command.top(state)
+
+
+@looks.command("open")
+def open_(
+    prints: Annotated[bool, typer.Option("--print", help="Print the address; start no browser.")] = False,
+    state: State = None,
+    as_json: AsJson = False,
+) -> None:
+    """Show the tree and what waits for you in a browser, live.
+
+    The address lets in one browser, once, within half a minute. Without a screen it is printed."""
+    from clutch.cli import opening
+
+    opening.open_page(state, only_prints=prints, as_json=as_json)

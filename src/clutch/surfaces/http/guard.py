@@ -1,9 +1,9 @@
 """Who may come in at all, decided from the head of a request before anything else of it is read.
 
 In this order: the host it believes to talk to (a page whose name was rebound to loopback does not know ours),
-no change of protocol, no foreign page (`Origin`, `Sec-Fetch-Site`), no secret in the address, the token, and
-how much it wants to send. Which scope a path needs is the route's affair. A stranger gets one answer per
-connection. Nothing here logs: an address may hold what nobody should read.
+no change of protocol, no foreign page (`Origin`, `Sec-Fetch-Site`), no secret in the address, the token (not for
+the files of our own page), and how fast it asks. Which scope a path needs is the route's affair. A stranger gets one
+answer per connection. Nothing here logs: an address may hold what nobody should read.
 """
 
 from __future__ import annotations
@@ -26,6 +26,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from clutch.core.authority import OperatorCaller
 from clutch.gateway.leaving import Visits
 from clutch.surfaces.address import LOOPBACK
+from clutch.surfaces.http.pages import page
 from clutch.surfaces.http.tokens import Tokens
 from clutch.surfaces.problems import Problem
 
@@ -59,6 +60,8 @@ class Guard:
             _check_address(scope)
             # A target may hold a slash; it is told from ours as long as nothing is decoded.
             scope["path"] = scope["raw_path"].decode("ascii")
+            if (shown := page(scope["method"], scope["path"])) is not None:
+                return await shown(scope, receive, send)
             token, scope[CALLER] = self._caller(scope, headers)
             scope[TOKEN] = token
             self._check_pace(token)

@@ -1,0 +1,241 @@
+// The page behind `clutch open`: who works for whom, what waits for you, and how a task came to where it is.
+//
+// It knows the HTTP API and nothing else. Whatever a model or a stranger wrote becomes text, never markup: there is no
+// innerHTML here, and the page's policy would run none of it.
+
+const RECENT_MINUTES = 30;
+const EVENTS = ["lifecycle:start", "lifecycle:end", "lifecycle:error", "phase", "tool:start", "tool:end", "usage", "announce", "question"];
+const QUIET_MS = 500; // many events make one look
+const TICK_MS = 1000; // times go on between them
+
+const byId = (id) => document.getElementById(id);
+let shown = null; // the task whose story is open
+let last = null; // what was looked at last
+
+// ---- asking ----------------------------------------------------------------------------------------------
+
+class Refused extends Error {
+  constructor(said) {
+    super(said.remedy ? `${said.message} (${said.remedy})` : said.message);
+    this.code = said.code;
+  }
+}
+
+async function ask(path, { method = "GET", body, headers = {} } = {}) {
+  const sent = { "X-Clutch-Page": "1", ...headers };
+  if (body !== undefined) sent["Content-Type"] = "application/json";
+  const answer = await fetch(path, { method, headers: sent, body: body === undefined ? undefined : JSON.stringify(body) });
+  const said = await answer.json();
+  if (!answer.ok) throw new Refused(said.error);
+  return said;
+}
+
+/** The one-time code stands behind the `#`, which no browser sends; it leaves the address before it is used. */
+async function enter() {
+  const code = location.hash.slice(1);
+  if (!code) return;
+  history.replaceState(null, "", location.pathname);
+  await ask("/v1/browser/session", { method: "POST", body: {}, headers: { Authorization: `Code ${code}` } });
+}
+
+// ---- words -----------------------------------------------------------------------------------------------
+
+function element(name, text, className = "") {
+  const made = document.createElement(name);
+  made.textContent = text;
+  made.className = className;
+  return made;
+}
+
+function span(seconds) {
+  if (seconds < 60) return `${Math.round(seconds)}s`;
+  if (seconds < 3600) return `${Math.floor(seconds / 60)}m${Math.round(seconds % 60)}s`;
+  return `${Math.floor(seconds / 3600)}h${Math.floor((seconds % 3600) / 60)}m`;
+}
+
+const since = (moment, until = Date.now()) => span(Math.max(0, (until - Date.parse(moment)) / 1000));
+const clock = (moment) => new Date(moment).toLocaleTimeString();
+
+function state(task) {
+  if (task.outcome !== null) return task.outcome === "ok" ? "done" : task.outcome;
+  return task.reason === null ? task.phase : `${task.phase} (${task.reason})`;
+}
+
+function manner(task) {
+  if (task.delivery.state === "undelivered" || (task.outcome !== null && task.outcome !== "ok")) return "bad";
+  if (task.phase === "awaiting_approval" || task.reason === "needs-you") return "you";
+  return task.outcome === "ok" ? "ok" : "";
+}
+
+function doing(task) {
+  const tool = task.currentTool;
+  return tool === null ? "" : `${tool.name}(${tool.arg ?? ""}) ${since(tool.since)}`;
+}
+
+function told({ state, reason }) {
+  if (state === "none") return "";
+  return reason === null ? state : `${state} (${reason})`;
+}
+
+function summary(counted) {
+  const names = { running: "running", queued: "queued", waiting: "waiting", needsYou: "waiting for you", done: "done", failed: "failed", timeout: "timed out", killed: "killed", lost: "lost", undelivered: "undelivered" };
+  const parts = Object.entries(names).filter(([key]) => counted[key]).map(([key, name]) => `${counted[key]} ${name}`);
+  if (counted.usd !== null) parts.push(`$${counted.usd}`);
+  return parts.join(" · ") || "nothing here";
+}
+
+// ---- drawing ---------------------------------------------------------------------------------------------
+
+/** A line is made once and filled again and again: whoever is on it with the keyboard stays there. */
+function row(task) {
+  const line = element("tr", "");
+  line.dataset.key = task.taskId;
+  const opens = element("button", task.label || task.taskId);
+  opens.title = task.taskId;
+  opens.addEventListener("click", () => tell(task.taskId));
+  const name = element("td", "", `depth-${Math.min(task.depth, 5)}`);
+  name.append(opens);
+  line.append(name, ...["", "", "figure", "figure", "figure", "quiet"].map((kind) => element("td", "", kind)));
+  return line;
+}
+
+function fill(line, task) {
+  const { subtree } = task.usage;
+  const words = [
+    state(task),
+    doing(task),
+    since(task.createdAt, task.endedAt === null ? Date.now() : Date.parse(task.endedAt)),
+    (subtree.input + subtree.output).toLocaleString(),
+    subtree.usd === null ? "n/a" : `$${subtree.usd}`,
+    told(task.delivery),
+  ];
+  words.forEach((text, place) => { line.cells[place + 1].textContent = text; });
+  line.cells[1].className = manner(task);
+  return line;
+}
+
+/** The elements of a list by what they show; those that stay are moved, not made anew. */
+function redraw(list, items, keyOf, make, refresh = (one) => one) {
+  const there = new Map([...list.children].map((one) => [one.dataset.key, one]));
+  const wanted = items.map((item) => refresh(there.get(keyOf(item)) ?? make(item), item));
+  [...list.children].filter((one) => !wanted.includes(one)).forEach((one) => one.remove());
+  wanted.forEach((one, place) => { if (list.children[place] !== one) list.insertBefore(one, list.children[place] ?? null); });
+}
+
+/** Parents before their children, each in the order it was made. */
+function inOrder(tasks) {
+  const below = Map.groupBy(tasks, (task) => task.parentTaskId);
+  const known = new Set(tasks.map((task) => task.taskId));
+  const tops = tasks.filter((task) => !known.has(task.parentTaskId));
+  const walk = (task) => [task, ...(below.get(task.taskId) ?? []).flatMap(walk)];
+  return tops.flatMap(walk);
+}
+
+function drawTasks(page) {
+  byId("summary").textContent = summary(page.summary);
+  redraw(byId("tasks"), inOrder(page.tasks), (task) => task.taskId, row, fill);
+}
+
+const asked = (item) => `${item.id} ${item.hash}`;
+
+/** What is being typed stays: an item is drawn once, as it was asked. */
+function drawInbox({ items }) {
+  redraw(document.querySelector("#needs-you ul"), items, asked, waiting);
+  byId("needs-you").hidden = items.length === 0;
+}
+
+function waiting(item) {
+  const line = element("li", "");
+  line.dataset.key = asked(item);
+  const words = element("textarea", "");
+  words.rows = 2;
+  words.setAttribute("aria-label", item.kind === "question" ? "Your answer" : "Your words, if you have any");
+  const decide = (decision) => attempt(async () => {
+    const body = { decision, text: words.value, hash: item.hash };
+    await ask(`/v1/inbox/${encodeURIComponent(item.id)}`, { method: "POST", body });
+    await look();
+  });
+  const ways = item.kind === "question" ? ["answer"] : ["approve", "reject"];
+  const buttons = ways.map((way) => {
+    const button = element("button", way);
+    button.addEventListener("click", () => decide(way));
+    return button;
+  });
+  line.append(element("p", `${item.kind} · ${item.label || item.sessionKey}`, "you"), element("p", item.text), words, ...buttons);
+  return line;
+}
+
+async function drawStory(taskId) {
+  const path = `/v1/tasks/${encodeURIComponent(taskId)}`;
+  const { task, timeline, stuck } = await ask(`${path}/why`);
+  const result = task.outcome === null ? null : await ask(`${path}/result`);
+  byId("story").hidden = false;
+  byId("story-title").textContent = `${task.label || task.taskId}: ${state(task)}`;
+  byId("stuck").hidden = stuck === null;
+  byId("stuck").textContent = stuck === null ? "" : `Waits: ${stuck.opensWhen} (${stuck.command})`;
+  document.querySelector("#story ol").replaceChildren(...timeline.map(moment));
+  byId("result").hidden = !result?.text;
+  byId("result").textContent = result?.text ?? "";
+}
+
+function moment(entry) {
+  const line = element("li", "");
+  line.append(element("time", clock(entry.at)), entry.text);
+  return line;
+}
+
+// ---- looking ---------------------------------------------------------------------------------------------
+
+function say(words) {
+  byId("notice").hidden = !words;
+  byId("notice").textContent = words;
+}
+
+async function attempt(act) {
+  try {
+    await act();
+    say("");
+  } catch (error) {
+    const isStranger = error instanceof Refused && error.code === "unauthorized";
+    say(isStranger ? "This page is not let in, or no longer. Run `clutch open` in a terminal." : String(error.message));
+  }
+}
+
+async function look() {
+  const [page, inbox] = await Promise.all([
+    ask(`/v1/tasks?recentMinutes=${RECENT_MINUTES}&limit=200`),
+    ask("/v1/inbox"),
+  ]);
+  last = page;
+  drawTasks(page);
+  drawInbox(inbox);
+  if (shown !== null) await drawStory(shown);
+}
+
+function tell(taskId) {
+  shown = taskId;
+  return attempt(look);
+}
+
+let planned = null;
+function lookSoon() {
+  planned ??= setTimeout(() => {
+    planned = null;
+    attempt(look);
+  }, QUIET_MS);
+}
+
+/** A line that breaks comes back by itself, where it was; what a gap swallowed, one look makes good. */
+function listen() {
+  const events = new EventSource("/v1/events");
+  events.onopen = () => { byId("line").textContent = "live"; lookSoon(); };
+  events.onerror = () => { byId("line").textContent = "not connected"; };
+  for (const name of EVENTS) events.addEventListener(name, lookSoon);
+}
+
+await attempt(async () => {
+  await enter();
+  await look();
+  listen();
+  setInterval(() => drawTasks(last), TICK_MS);
+});
