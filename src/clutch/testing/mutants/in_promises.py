@@ -136,7 +136,7 @@ MUTANTS = (
     ),
     mutant_of(
         "child_with_every_tool",
-        "spawn._given",
+        "children._given",
         "N30",
         ("deep",),
         _all_tools,

@@ -291,7 +291,7 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     _mutant(
         "spawn_order_by_birth",
-        "spawn._contract",
+        "births._contract",
         "T11",
         STORMS,
         _numbered_by_birth,
