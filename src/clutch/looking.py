@@ -10,7 +10,10 @@ from typing import Any
 
 from clutch.errors import InvalidInput
 from clutch.store.door import Tx
+from clutch.store.outcomes import Outcome, Spoiled
 from clutch.store.sqlite_connection import SqliteConnection, copy_database, library_version
+
+Start = Callable[[float], Tx[Any]]  #: a transaction, once it is told the time
 
 DATABASE_FILE = "clutch.db"
 SERVER_S = 5.0  #: for one question to a server that others need
@@ -20,15 +23,8 @@ SERVER_S = 5.0  #: for one question to a server that others need
 def looking_at(state: Path) -> Iterator[Callable[..., Any]]:
     """Read beside whoever owns the state directory: `look(fn, *args)` runs a transaction that only reads."""
     connection = SqliteConnection(str(state / DATABASE_FILE), read_only=True)
-
-    def look(fn: Callable[..., Tx[Any]], *args: Any) -> Any:
-        outcome = connection.look(lambda now: fn(now, *args), time.time())
-        if outcome.error is not None:
-            raise outcome.error
-        return outcome.value
-
     try:
-        yield look
+        yield _look(lambda start: connection.look(start, time.time()))
     finally:
         connection.close()
 
@@ -38,7 +34,6 @@ def looking_at_server(dsn: str) -> Iterator[Callable[..., Any]]:
     """The same on PostgreSQL. What takes long is stopped by the server: StoreError."""
     import asyncio  # a file is read without it, by commands that should be quick
 
-    from clutch.store.jobs import Spoiled
     from clutch.store.postgres_link import BEGIN_READING, PostgresSettings, connect_patiently
 
     hurried = PostgresSettings(
@@ -50,20 +45,27 @@ def looking_at_server(dsn: str) -> Iterator[Callable[..., Any]]:
     with asyncio.Runner() as runner:
         link = runner.run(connect_patiently(dsn, hurried))
 
-        def look(fn: Callable[..., Tx[Any]], *args: Any) -> Any:
-            asked = link.transact([lambda now: fn(now, *args)], time.time(), BEGIN_READING)
+        def ask(start: Start) -> Outcome:
             try:
-                (outcome,) = runner.run(asked)
+                (outcome,) = runner.run(link.transact([start], time.time(), BEGIN_READING))
             except Spoiled as spoiled:
-                raise spoiled.cause from spoiled
-            if outcome.error is not None:
-                raise outcome.error
-            return outcome.value
+                return Outcome(error=spoiled.cause)
+            return outcome
 
         try:
-            yield look
+            yield _look(ask)
         finally:
             runner.run(link.close())
+
+
+def _look(ask: Callable[[Start], Outcome]) -> Callable[..., Any]:
+    def look(fn: Callable[..., Tx[Any]], *args: Any) -> Any:
+        outcome = ask(lambda now: fn(now, *args))
+        if outcome.error is not None:
+            raise outcome.error
+        return outcome.value
+
+    return look
 
 
 def sqlite_version() -> str:

@@ -28,6 +28,7 @@ from clutch.protocol.spawn import Accepted, Order, rights_text
 from clutch.store.door import Row, Tx
 from clutch.testing.channels import RecordingChannel, ThreadedChannel
 from clutch.wiring import Engine, running_engine
+from tests.answering import answering
 
 pytestmark = pytest.mark.anyio
 
@@ -356,18 +357,11 @@ async def test_a_webhook_is_posted_the_fact_with_its_key(tmp_path: Path) -> None
         posted.append((request.headers["Idempotency-Key"], await request.json()))
         return web.Response(status=answers.pop(0))
 
-    app = web.Application()
-    app.router.add_post("/hook", receive)
-    runner = web.AppRunner(app)
-    await runner.setup()
-    site = web.TCPSite(runner, "127.0.0.1", 0)
-    await site.start()
-    port = runner.addresses[0][1]
-    hooks = Hooks([Webhook(f"http://127.0.0.1:{port}/hook", (Hook.ENDED,))])
-    async with place(tmp_path, hooks) as there:
-        await there.spawn()
-        await there.until_heard(posted, 2)
-    await runner.cleanup()
+    async with answering(receive, "POST") as address:
+        hooks = Hooks([Webhook(f"{address}/hook", (Hook.ENDED,))])
+        async with place(tmp_path, hooks) as there:
+            await there.spawn()
+            await there.until_heard(posted, 2)
     (first_key, first), (second_key, second) = posted
     assert first_key == second_key == first["key"]
     assert first == second

@@ -21,6 +21,7 @@ from clutch.core.messages import Answer
 from clutch.errors import ConfigInvalid
 from clutch.ports import ModelRequest, OnDelta, ThreadFailed
 from clutch.wiring import config_warnings
+from tests.answering import answering
 
 pytestmark = pytest.mark.anyio
 
@@ -51,15 +52,8 @@ async def receiver(*answers: web.Response) -> AsyncIterator[tuple[str, Posted]]:
         chosen = answers[min(len(posted), len(answers)) - 1]
         return web.Response(status=chosen.status, body=chosen.body, headers=chosen.headers)
 
-    app = web.Application()
-    app.router.add_post("/{rest:.*}", receive)
-    runner = web.AppRunner(app)
-    await runner.setup()
-    await web.TCPSite(runner, "127.0.0.1", 0).start()
-    try:
-        yield f"http://127.0.0.1:{runner.addresses[0][1]}/room?secret=canary", posted
-    finally:
-        await runner.cleanup()
+    async with answering(receive, "POST") as address:
+        yield f"{address}/room?secret=canary", posted
 
 
 async def test_what_a_heartbeat_says_reaches_the_channel_its_config_names_until_it_is_taken(
@@ -159,17 +153,9 @@ async def test_answer_is_heard_in_however_many_pieces_it_comes(
             await asyncio.sleep(0.02)
         return response
 
-    app = web.Application()
-    app.router.add_post("/", receive)
-    runner = web.AppRunner(app)
-    await runner.setup()
-    await web.TCPSite(runner, "127.0.0.1", 0).start()
-    try:
-        url = f"http://127.0.0.1:{runner.addresses[0][1]}/"
+    async with answering(receive, "POST") as address:
         if heard is ConnectionError:
             with pytest.raises(ConnectionError, match="broken"):
-                await post(url, {}, {}, "k")
+                await post(address, {}, {}, "k")
         else:
-            assert await post(url, {}, {}, "k") == heard
-    finally:
-        await runner.cleanup()
+            assert await post(address, {}, {}, "k") == heard

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 from urllib.parse import urlsplit
@@ -13,10 +13,9 @@ from aiohttp import ClientSession, web
 
 from clutch.ports import ToolFailed
 from clutch.tools.mcp import McpServer, McpTools
+from tests.answering import answering
 from tests.tools.mcp_servers.approving import opened
 from tests.tools.mcp_servers.running import CONTEXT, eventually, http_server
-
-Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 pytestmark = pytest.mark.anyio
 
@@ -47,19 +46,6 @@ async def ready(state: Path, *servers: McpServer) -> AsyncIterator[McpTools]:
         yield box
     finally:
         await box.close()
-
-
-@asynccontextmanager
-async def answering(handler: Handler) -> AsyncIterator[str]:
-    app = web.Application()
-    app.router.add_route("*", "/mcp", handler)
-    runner = web.AppRunner(app, shutdown_timeout=0.1)
-    await runner.setup()
-    await web.TCPSite(runner, "127.0.0.1", 0).start()
-    try:
-        yield f"http://127.0.0.1:{runner.addresses[0][1]}/mcp"
-    finally:
-        await runner.cleanup()
 
 
 async def said(tools: McpTools, tool: str, **args: object) -> str:
