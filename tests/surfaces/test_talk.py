@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from clutch.cli.asking import print_object
 from clutch.cli.talk import files
 from clutch.cli.talk.chatting import Chatting
-from clutch.cli.talk.ear import Ear, replies
+from clutch.cli.talk.ear import Ear, News, Words, replies
 from clutch.cli.talk.editor import Candidates, Editor, Submitted
 from clutch.cli.talk.notices import Notices
 from clutch.cli.talk.typing import Key, Keyboard, Text
@@ -229,6 +229,27 @@ def test_a_reply_is_confirmed_only_when_it_was_shown(
         assert "the answer" in capsys.readouterr().out
         assert counter.is_told.wait(5)
     assert counter.heard == [None, 7]
+
+
+@pytest.mark.parametrize("place", range(4))
+def test_a_reply_is_shown_once_wherever_it_comes_among_its_own_pieces(
+    place: int, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    session = "agent:main:main"
+    chat = Chatting(tmp_path, session, tmp_path, Notices(command))
+    for run, pieces in (("one", ("first ", "second\n", "third\n")), ("two", ("first ", "other"))):
+        news = [News("assistant:text", {"sessionKey": session, "runId": run, "text": one}) for one in pieces]
+        news.insert(place, News("reply", Words("".join(pieces).strip())))
+        for one in news:
+            chat._hear(one)
+    chat._window.clear()
+    paper = Paper(80)
+    paper.write(capsys.readouterr().out)
+    assert [line.removeprefix("> ") for line in paper.rows if line.strip("> ")] == [
+        "first second",
+        "third",
+        "first other",
+    ]
 
 
 def test_each_thing_is_told_once_and_with_the_command_that_leads_there() -> None:

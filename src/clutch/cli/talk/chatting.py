@@ -45,6 +45,7 @@ class Chatting:
         self._to_send: SimpleQueue[Callable[[Client], None]] = SimpleQueue()
         self._tasks: Sequence[Mapping[str, Any]] = ()
         self._run_id = self._streamed = ""
+        self._ahead = self._late = ""  #: of a reply that overtook its own pieces: what is still to come, what came
         self._is_busy = self._is_warned = self._is_over = False
         self._wants_attached: str | None = None
 
@@ -209,18 +210,28 @@ class Chatting:
                 pass
 
     def _replied(self, text: str) -> None:
-        """What came by piece by piece already is not said twice."""
+        """What came by piece by piece already is not said twice, nor are pieces that come later than their reply."""
         self._is_busy = False
-        if self._streamed.strip() and self._streamed.strip() == text.strip():
+        said, came = text.strip(), self._streamed.lstrip()
+        if came and said.startswith(came.rstrip()):
+            self._ahead = said[len(came) :]
+            self._window.stream(self._ahead)
             self._window.end_stream()
         else:
+            self._ahead = said
             self._window.say(text)
-        self._streamed = ""
+        self._streamed = self._late = ""
 
     def _stream(self, run_id: str, text: str) -> None:
         if run_id != self._run_id:
             self._window.end_stream()
-            self._run_id, self._streamed = run_id, ""
+            self._ahead = "" if self._late else self._ahead
+            self._run_id, self._streamed, self._late = run_id, "", ""
+        if self._ahead:
+            self._late += text
+            if text and self._ahead.startswith(self._late.strip()):
+                return
+            text, self._ahead, self._late = self._late, "", ""
         self._is_busy = True
         self._streamed += text
         self._window.stream(text)

@@ -1,7 +1,7 @@
 """The lower edge of a terminal: words scroll by above it; a line that tells how things stand and the line being typed
 stay at the bottom.
 
-What is on its way is wrapped at words and written out line by line; only its last, unfinished line is drawn anew.
+Words are wrapped and written out line by line; of what is on its way only the last, unfinished line is drawn anew.
 Everything that comes from others passes `plain` first. Nothing here knows keys or agents.
 """
 
@@ -35,16 +35,15 @@ class Window:
         """Whole lines; what was unfinished is finished first."""
         self._wipe()
         self._finish()
-        for line in plain(text).split("\n"):
-            self._out.write(screen.coloured(line, style) + "\r\n")
+        self._unfinished = plain(text) + "\n"
+        self._write_lines(style)
         self._draw()
 
     def stream(self, piece: str) -> None:
         """A piece of words that are still coming."""
         self._wipe()
         self._unfinished += plain(piece)
-        while (line := self._whole_line()) is not None:
-            self._out.write(line + "\r\n")
+        self._write_lines()
         self._draw()
 
     def end_stream(self) -> None:
@@ -70,6 +69,10 @@ class Window:
 
     def _room(self) -> int:
         return max(10, self._width() - 1)
+
+    def _write_lines(self, style: str = "") -> None:
+        while (line := self._whole_line()) is not None:
+            self._out.write(screen.coloured(line, style) + "\r\n")
 
     def _finish(self) -> None:
         if self._unfinished:
