@@ -118,6 +118,10 @@ def test_the_nearest_configured_name_is_proposed(text: str) -> None:
     assert hint(text, {"main", "research"}) == "; did you mean 'main'?"
 
 
+def test_a_name_that_only_shares_letters_is_not_proposed() -> None:
+    assert hint("nope", {"openai", "offline"}) == ""
+
+
 def test_a_refusal_shows_escapes_and_not_the_whole_input() -> None:
     odd = "\x1b[31m\u202e" + "x" * 5000
     refusal = (agent_id_problem(odd) or "") + hint(odd, {"main"})

@@ -12,6 +12,7 @@ from clutch.cli.wanted import Wanted
 from clutch.core.policy import Limits
 from clutch.errors import InvalidInput
 from clutch.tools.sessions import SpawnArguments, request_of
+from tests.surfaces.typed import typed
 
 #: An older name of the timeout, and what the commands say themselves.
 ELSEWHERE = {"timeoutSeconds", "dryRun", "idempotencyKey"}
@@ -40,6 +41,13 @@ def test_every_parameter_of_a_spawn_has_its_option_and_arrives_as_it_was_said(tm
 
 def test_what_was_not_said_is_left_to_the_gateway() -> None:
     assert Wanted("look").to_json() == {"task": "look"}
+
+
+@pytest.mark.parametrize("command", ["run", "spawn"])
+def test_blank_task_is_refused_before_a_gateway_is_started_for_it(command: str, tmp_path: Path) -> None:
+    said = typed(command, " \n", state=tmp_path / "state")
+    assert (said.code, said.err) == (2, f"clutch {command}: task: must not be blank\n")
+    assert not (tmp_path / "state").exists()
 
 
 def test_schema_that_is_no_json_is_refused_by_its_option(tmp_path: Path) -> None:

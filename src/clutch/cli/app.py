@@ -27,9 +27,21 @@ MESSAGE_CHARS_MAX = 300  # enough to recognise what was typed, never the whole o
 demos = typer.Typer()
 
 
+#: As `--help` shows them: what somebody new needs first, what looks after the whole last.
+SECTIONS = {
+    "Begin": ("demo", "init", "chat", "run", "spawn", "open", "mcp"),
+    "Look": ("ps", "tree", "top", "attach", "logs", "why", "replay", "cost"),
+    "Act on a task": ("steer", "send", "pause", "resume", "kill", "retry", "continue"),
+    "What waits for you": ("inbox", "answer", "approve", "reject"),
+    "Results": ("dead", "redeliver", "dismiss", "remove", "rm", "export"),
+    "Upkeep": ("config", "serve", "stop", "drain", "doctor", "token", "backup", "gc", "import"),
+}
+
+
 class Words(Lazily):
     parts = (demos, acts, looks, upkeep, beginning)
     groups = (("config", configs), ("import", imports))
+    sections = SECTIONS
 
 
 app = typer.Typer(

@@ -109,6 +109,8 @@ def answering(command: str, *, as_json: bool) -> Iterator[None]:
 
 def _failed(command: str, said: Mapping[str, Any], code: Exit, as_json: bool) -> typer.Exit:
     say(f"clutch {command.replace('.', ' ')}: {said.get('message', 'failed')}")
+    if said.get("candidates") and said["code"] == "not_found":
+        say("There are, newest first:")
     for candidate in said.get("candidates", ()):
         say(f"  {candidate}")
     if "remedy" in said and said["remedy"] not in said["message"]:

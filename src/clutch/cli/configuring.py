@@ -54,7 +54,7 @@ def _tell_right(config: Config, state: Path | None, *, as_json: bool) -> None:
         file = home_of(state) / CONFIG_FILE
         say(f"There is no {file}: the defaults hold. `{command_for(state, 'init')}` writes one.")
     else:
-        say(f"{config.path} is right: {len(config.lines)} keys.")
+        say(f"{config.path} is right; keys set: {len(config.lines)}")
 
 
 def explain(state: Path | None, file: Path | None, key: str, *, as_json: bool) -> None:

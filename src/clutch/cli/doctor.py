@@ -67,7 +67,8 @@ def doctor(
 
 def _tell(report: Report) -> None:
     for check in report.checks:
-        say(f"{'ok   ' if check.is_ok else 'FAIL '} {check.id}: {check.detail}")
+        detail = check.detail.replace("\n", "\n      ")
+        say(f"{'ok   ' if check.is_ok else 'FAIL '} {check.id}: {detail}")
         if check.remedy:
             say(f"      -> {check.remedy}")
     said = report.to_json()["invariants"]

@@ -27,6 +27,7 @@ class Lazily(TyperGroup):
 
     parts: tuple[typer.Typer, ...] = ()
     groups: tuple[tuple[str, typer.Typer], ...] = ()
+    sections: Mapping[str, tuple[str, ...]] = {}  #: all of them, under headings
 
     def __init__(self, **attributes: Any) -> None:
         super().__init__(**attributes)
@@ -37,6 +38,17 @@ class Lazily(TyperGroup):
         for name, group in self.groups:
             makers[name] = partial(get_group_from_info, TyperInfo(group), suggest_commands=True, **_PLAIN)
         self.commands = Commands(makers)  # type: ignore[assignment]  # nobody adds one
+
+    def format_commands(self, ctx: Any, formatter: Any) -> None:
+        del ctx
+        widest = max(map(len, self.commands))
+        for heading, names in self.sections.items():
+            with formatter.section(heading):
+                made = [(name, self.commands[name]) for name in names]
+                words = formatter.width - widest - 6
+                formatter.write_dl(
+                    [(name.ljust(widest), one.get_short_help_str(words)) for name, one in made]
+                )
 
 
 class Commands(Mapping[str, Any]):

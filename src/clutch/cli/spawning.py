@@ -65,9 +65,9 @@ def run(
     as_json: bool,
 ) -> None:
     with answering("run", as_json=as_json):
-        line = Line(state, gateway(state, is_new_work=True))
         wanted = replace(wanted, key=wanted.key or uuid.uuid4().hex)
         body = wanted.to_json()
+        line = Line(state, gateway(state, is_new_work=True))
         said = line.ask(lambda client: _spawned(client, wanted, body))
         if not waits:
             task = line.ask(lambda client: client.get(task_path(said["taskId"])))

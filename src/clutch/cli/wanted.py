@@ -83,6 +83,8 @@ class Wanted:
 
     def to_json(self) -> dict[str, Any]:
         """As HTTP takes it. What was not said is left to the gateway. Raises InvalidInput."""
+        if not self.task.strip():  # no gateway is started to be told this
+            raise InvalidInput("task", "must not be blank")
         said = {
             "task": self.task,
             "label": self.label,

@@ -22,6 +22,7 @@ from clutch.config.json5 import Member, Node
 from clutch.config.keys import ALIASES, FORMS, To
 from clutch.config.kinds import Kind
 from clutch.config.settings import Settings, put
+from clutch.core.keys import nearest
 from clutch.errors import InvalidInput
 
 SHOWN_MAX = 60
@@ -309,9 +310,8 @@ def _near(kind: Kind, node: Node) -> str:
 
 
 def suggestion(word: str, known: Iterable[str]) -> str:
-    by_small = {one.lower(): one for one in known}
-    near = difflib.get_close_matches(word.lower()[:SHOWN_MAX], by_small, n=1, cutoff=0.7)
-    return f"; did you mean {by_small[near[0]]}?" if near else ""
+    near = nearest(word, known)
+    return f"; did you mean {near}?" if near else ""
 
 
 def _did_you_mean(key: str, path: str, tree: Tree) -> str:

@@ -125,11 +125,17 @@ def agent_hint(text: str, known: Iterable[str]) -> str:
             return ""
 
 
+_NEAR = (
+    0.65  # two letters swapped in a word of three are 0.67; `nope` is no `openai`, though they share three
+)
+
+
 def nearest(text: str, known: Iterable[str]) -> str | None:
     """The configured name a mistyped one most likely meant. Only ever shown, never used in its place."""
+    names = {name.casefold(): name for name in sorted(known)}
     typed = text[:SHOWN_INPUT_MAX].strip().casefold()
-    close = difflib.get_close_matches(typed, sorted(known), n=1, cutoff=0.6)
-    return close[0] if close else None
+    close = difflib.get_close_matches(typed, names, n=1, cutoff=_NEAR)
+    return names[close[0]] if close else None
 
 
 def hint(text: str, known: Iterable[str]) -> str:

@@ -11,7 +11,7 @@ from contextlib import suppress
 from dataclasses import replace
 from typing import Protocol, TypeAlias
 
-from clutch.core.keys import nearest
+from clutch.core.keys import hint
 from clutch.core.messages import Answer
 from clutch.errors import InvalidInput
 from clutch.models import names
@@ -124,10 +124,9 @@ class Router:
     def _unknown(self, model: str, provider: str) -> str:
         shown = model[:SHOWN_MAX]
         if not provider:
-            close = nearest(shown, [OFFLINE])
-            hint = f"; did you mean {close!r}?" if close else ""
-            return f"{shown!r} names no provider: write provider:model, or {OFFLINE!r}{hint}"
-        close = nearest(provider, self._providers)
-        hint = f"; did you mean {close!r}?" if close else ""
+            return (
+                f"{shown!r} names no provider: write provider:model, or {OFFLINE!r}{hint(shown, [OFFLINE])}"
+            )
+        near = hint(provider, self._providers)
         known = ", ".join(sorted(self._providers))
-        return f"there is no provider {provider[:SHOWN_MAX]!r}{hint} (known: {known}; add others to models.providers)"
+        return f"there is no provider {provider[:SHOWN_MAX]!r}{near} (known: {known}; add others to models.providers)"

@@ -8,6 +8,7 @@ import shutil
 import sys
 import tempfile
 import time
+from collections.abc import Mapping
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -71,7 +72,19 @@ def _seen_through(job: Job, *, as_json: bool) -> int:
     if not as_json:
         print("", told["answer"], "", *told["problems"], sep="\n", file=sys.stderr)
     print(plain_json(json.dumps(told, ensure_ascii=False)), flush=True)
+    if sys.stdout.isatty() and not as_json:
+        print("", closing(told), sep="\n", file=sys.stderr)
     return 0 if told["ok"] else ERROR
+
+
+def closing(told: Mapping[str, Any]) -> str:
+    """For a person, to whom the object says the same at too great a length."""
+    ended = ", ".join(f"{count} {word}" for word, count in told["outcomes"].items() if count)
+    return (
+        f"{told['tasks']} tasks in {told['wall_s']:.0f} s: {ended}; {told['delivered']} delivered, "
+        f"{told['lost']} lost, {told['twice']} told twice. All of it again, as one object, stands above.\n"
+        f"Next: {shlex.join([*_this_program(), 'chat'])}"
+    )
 
 
 def resume_command(job: Job) -> str:

@@ -45,7 +45,9 @@ class Chatting:
         self._to_send: SimpleQueue[Callable[[Client], None]] = SimpleQueue()
         self._tasks: Sequence[Mapping[str, Any]] = ()
         self._run_id = self._streamed = ""
-        self._ahead = self._late = ""  #: of a reply that overtook its own pieces: what is still to come, what came
+        self._ahead = self._late = (
+            ""  #: of a reply that overtook its own pieces: what is still to come, what came
+        )
         self._is_busy = self._is_warned = self._is_over = False
         self._wants_attached: str | None = None
 

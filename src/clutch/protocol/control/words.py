@@ -139,7 +139,7 @@ def decide(
 
 
 def _verdict_words(verdict: ev.Verdict, text: str) -> str:
-    return f"{APPROVED if verdict is ev.Verdict.APPROVE else REJECTED} {text}"
+    return f"{APPROVED if verdict is ev.Verdict.APPROVE else REJECTED} {text}".rstrip()
 
 
 def _decision_key(task_id: int, generation: int) -> str:
