@@ -165,6 +165,14 @@ def test_id_that_is_not_exactly_the_allowed_one_is_refused(agent_id: str, allow:
     assert KEY + "allowAgents" in refusal.error
 
 
+def test_an_agent_that_is_configured_but_not_allowed_is_not_taken_for_a_slip_of_the_pen() -> None:
+    census = replace(MAIN, configured_agents=CONFIGURED)
+    assert "did you mean" not in refused(SpawnRequest("x", agent_id="research"), census, Limits()).error
+    assert (
+        "did you mean 'research'?" in refused(SpawnRequest("x", agent_id="reseach"), census, Limits()).error
+    )
+
+
 @given(st.text(min_size=1), st.sampled_from(["research", "a-b_c"]))
 def test_only_the_very_same_id_passes(agent_id: str, allowed: str) -> None:
     request = SpawnRequest("x", agent_id=agent_id)

@@ -80,6 +80,16 @@ async def test_the_stream_has_every_line_once_in_pages_from_any_place(world: Wor
     assert {"lifecycle:start", "lifecycle:end", "announce", "phase"} == {moment.name for moment in everything}
 
 
+async def test_a_parent_that_waits_for_its_children_has_ended_without_an_error(
+    world: World, main: int
+) -> None:
+    parent = await world.started(main, "parent")
+    await world.child(parent.session_id, "child")
+    await parent.finish("they still work")
+    names = [one.name for one in await world.door.read(stream.after, BEGINNING) if one.to_phase == "ending"]
+    assert names == ["lifecycle:end"]
+
+
 def test_a_cursor_is_read_as_it_was_written() -> None:
     for cursor in (Cursor(1.5, 7, 3), Cursor(1792000000.123456, 2**40, 999), BEGINNING, Cursor(1e-07, 1, 1)):
         assert stream.parse(str(cursor)) == cursor

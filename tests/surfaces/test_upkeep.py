@@ -51,7 +51,9 @@ def test_an_export_has_the_task_its_words_and_its_result(first: Served, tmp_path
     ended(first.client, task, "delivered")
     lines = [json.loads(line) for line in typed("export", "errand", state=first.home).out.splitlines()]
     assert [line["kind"] for line in lines] == ["task", "message", "message", "result"]
-    assert {line["taskId"] for line in lines} == {task}
+    assert {(line["schema"], line["ok"], line["taskId"]) for line in lines} == {
+        ("clutch.export/1", True, task)
+    }
     assert lines[-1]["text"].startswith("heard: ")
     file = tmp_path / "errand.md"
     typed("export", task, "--format", "markdown", "--output", file, state=first.home)
@@ -82,7 +84,7 @@ def test_an_export_of_a_main_session_takes_the_tree_along_also_without_a_gateway
     lines = [
         json.loads(line) for line in typed("export", "agent:main:main", "--tree", state=home).out.splitlines()
     ]
-    assert lines[0] == {"kind": "session", "sessionKey": "agent:main:main"}
+    assert (lines[0]["kind"], lines[0]["sessionKey"]) == ("session", "agent:main:main")
     assert task in {line.get("taskId") for line in lines}
     assert [json.loads(line)["kind"] for line in while_served.splitlines()] == [
         line["kind"] for line in lines

@@ -44,8 +44,8 @@ def export(
         with _opened(output) as out:
             for found in (first, *parts):
                 part = found if with_secrets else redact_all(found)
-                text = _markdown(part) if is_markdown else plain_json(json.dumps(part, ensure_ascii=False))
-                print(screen.plain(text) if is_markdown else text, file=out)
+                text = screen.plain(_markdown(part)) if is_markdown else _line(part)
+                print(text, file=out)
         if output is not None:
             say(f"written: {output}")
 
@@ -123,6 +123,10 @@ def _of_root(here: Source, target: str) -> Iterator[Object]:
         yield from page["tasks"]
         if page["next"] is None:
             return
+
+
+def _line(part: Object) -> str:
+    return plain_json(json.dumps({"schema": "clutch.export/1", "ok": True, **part}, ensure_ascii=False))
 
 
 def _markdown(part: Object) -> str:

@@ -97,11 +97,11 @@ def inbox(state: State = None, as_json: AsJson = False) -> None:
 
 
 @looks.command()
-def top(state: State = None) -> None:
-    """Show the list of tasks live, what works first; q leaves."""
+def top(state: State = None, as_json: AsJson = False) -> None:
+    """Show the list of tasks live, what works first; q leaves. With --json it is shown once."""
     from clutch.cli.talk import top as command
 
-    command.top(state)
+    command.top(state, as_json=as_json)
 
 
 @looks.command("open")

@@ -63,7 +63,7 @@ def tree(state: Path | None, target: str | None, *, as_json: bool, is_all: bool)
             return
         if tops:
             print(screen.forest(tops, screen.now(), page.get("stalledAfterSeconds")))
-        say(screen.summary(page["summary"]))
+        say(screen.summary(page["summary"]) + (f" · only the first {PAGE} are shown" if page["next"] else ""))
 
 
 def inbox(state: Path | None, *, as_json: bool) -> None:

@@ -166,7 +166,8 @@ def _agent(request: SpawnRequest, census: Census, limits: Limits, agent_id: str)
     allowed = limits.allow_agents
     if agent_id in allowed - {"*"} or ("*" in allowed and agent_id in census.configured_agents):
         return None
-    hint = keys.hint(agent_id, census.configured_agents | allowed - {"*"})
+    known = census.configured_agents | allowed - {"*"}
+    hint = "" if agent_id in known else keys.hint(agent_id, known)
     error = f"agent {agent_id[:64]!r} is not in {KEY}allowAgents {sorted(allowed)}{hint}"
     return Refused(error, {"key": f"{KEY}allowAgents"})
 

@@ -240,4 +240,5 @@ class Letter(NamedTuple):
         return self.kind in SOLO_KINDS
 
 
+ENDED: Final = "ended"  #: of a task that said its last word while children work; what becomes of it is open
 EXPIRED: Final = "descendants expired"  #: the reason of a task that was told without all its children

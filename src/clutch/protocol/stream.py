@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from clutch.core import keys
-from clutch.core.model import Outcome, Phase, Wait
+from clutch.core.model import ENDED, Outcome, Phase, Wait
 from clutch.errors import InvalidInput
 from clutch.store.door import Tx
 
@@ -61,7 +61,7 @@ class Moment:
             case Phase.RUNNING:
                 return "lifecycle:start"
             case Phase.ENDING:
-                return "lifecycle:end" if self.reason == Outcome.OK else "lifecycle:error"
+                return "lifecycle:end" if self.reason in (Outcome.OK, ENDED) else "lifecycle:error"
             case Phase.CLEANUP_PENDING if self.outcome == Outcome.KILLED:
                 return "lifecycle:error"
             case Phase.ANNOUNCING | Phase.ANNOUNCE_DEFERRED | Phase.CLEANUP_PENDING:

@@ -18,10 +18,10 @@ EVERY_S = 1.0
 ENOUGH = (Text("q"), Key.ESCAPE, Key.INTERRUPT, Key.END_OF_FILE)
 
 
-def top(state: Path | None) -> None:
-    """Without a terminal it is `clutch ps`."""
-    if not (sys.stdin.isatty() and sys.stdout.isatty()):
-        return showing.ps(state, showing.Wanted(), as_json=False)
+def top(state: Path | None, *, as_json: bool) -> None:
+    """Without a terminal, or for a program, it is `clutch ps`."""
+    if as_json or not (sys.stdin.isatty() and sys.stdout.isatty()):
+        return showing.ps(state, showing.Wanted(), as_json=as_json, command="top")
     with answering("top", as_json=False), source(state) as here:
         seat, wanted = Seat(), showing.Wanted().to_query()
         with raw_terminal(), whole_screen():

@@ -8,7 +8,7 @@ from clutch.core import effects as fx
 from clutch.core import events as ev
 from clutch.core.lifecycle import after, running
 from clutch.core.lifecycle.story import DESCENDANTS, Story
-from clutch.core.model import EXPIRED, WORKING, Delivery, Outcome, Phase, Plan
+from clutch.core.model import ENDED, EXPIRED, WORKING, Delivery, Outcome, Phase, Plan
 from clutch.core.wording.results import Silence, freeze, silence
 
 
@@ -27,7 +27,7 @@ def ended(story: Story, event: ev.Ended) -> None:
 def defer(story: Story, event: ev.Ended) -> None:
     """It said its last word while children still work: they will wake it once, with all they found."""
     if story.task.phase is Phase.RUNNING:
-        story.to(Phase.ENDING, "ended")
+        story.to(Phase.ENDING, ENDED)
     story.to(
         Phase.ANNOUNCE_DEFERRED,
         DESCENDANTS,
