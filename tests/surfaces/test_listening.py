@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import http.client
+import socket
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -82,5 +83,23 @@ def test_an_address_of_its_own_is_listened_on_beside_the_one_where_commands_look
         places = [one.getsockname() for one in sockets]
     assert [host for host, _ in places] == ["127.0.0.1", "127.0.0.3"]
     assert len({port for _, port in places}) == 1
-    with listeners(Listening("::")) as (everywhere,):
-        assert everywhere.getsockname()[0] == "::"
+
+
+def has_ipv6() -> bool:
+    try:
+        socket.create_server(("::", 0), family=socket.AF_INET6).close()
+    except OSError:
+        return False
+    return True
+
+
+def test_all_addresses_of_both_kinds_are_one_socket_or_a_refusal_where_there_is_no_ipv6() -> None:
+    if has_ipv6():
+        with listeners(Listening("::")) as (everywhere,):
+            assert everywhere.getsockname()[0] == "::"
+    else:
+        with (
+            pytest.raises(InvalidInput, match="port: :::0 cannot be listened on"),
+            listeners(Listening("::")),
+        ):
+            pass

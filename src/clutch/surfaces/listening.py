@@ -105,20 +105,25 @@ def listeners(where: Listening) -> Iterator[list[socket.socket]]:
 
 
 def _bound(host: str, port: int) -> socket.socket:
+    try:
+        return _opened(host, port)
+    except OSError as error:
+        raise InvalidInput("port", f"{host}:{port} cannot be listened on: {error.strerror}") from error
+
+
+def _opened(host: str, port: int) -> socket.socket:
     is_six = ip_address(host).version == 6
     family = socket.AF_INET6 if is_six else socket.AF_INET
     # Named in full: asyncio lets small writes go at once (no 40 ms for the second) only where it sees that it is TCP.
     listener = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
     try:
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        if is_six:
-            listener.setsockopt(
-                socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, host != "::"
-            )  # "::" is 127.0.0.1, too
+        if is_six:  # "::" is 127.0.0.1, too
+            listener.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, host != "::")
         listener.setblocking(False)
         listener.bind((host, port))
         listener.listen(BACKLOG)
-    except OSError as error:
+    except OSError:
         listener.close()
-        raise InvalidInput("port", f"{host}:{port} cannot be listened on: {error.strerror}") from error
+        raise
     return listener
