@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from clutch.core.gates import Facts, Gate, Room, gate_of, unserved
-from clutch.core.lifecycle import DESCENDANTS, MISSING
+from clutch.core.lifecycle import DESCENDANTS, MISSING, QUIET_HOURS
 from clutch.core.model import UNTIL_ANSWERED, Delivery, Phase, Wait
 from clutch.core.wording.why import command, opens_when, waiting_for
 
@@ -103,10 +103,10 @@ CASES = [
         replace(TELLING, reader=replace(OWN, id=9, is_paused=True)),
         Gate.PAUSED, "somebody resumes t_9", "resume t_9",
     ),
-    ("asleep until the heartbeat", told(due=None, heartbeat_at=700.0), Gate.QUIET_HOURS, "begin at 00:11:40", "tree"),
+    ("never awake", replace(told(due=None), put_off=QUIET_HOURS), Gate.QUIET_HOURS, "agent:main:main begin", "tree"),
     (
         "asleep until the morning",
-        told(due=700.0, heartbeat_at=900.0),
+        replace(told(due=700.0), put_off=QUIET_HOURS),
         Gate.QUIET_HOURS, "begin at 00:11:40", "tree agent:main:main",
     ),
     ("collected for minutes", told(due=700.0), Gate.BACKOFF, "tried again at 00:11:40", "logs t_2"),

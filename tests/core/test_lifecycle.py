@@ -469,7 +469,7 @@ def test_delivery_of_an_older_generation_says_nothing_about_this_one(name: str) 
         ev.Killed(5), ev.Again(6, "continue"), ev.Started(7), ev.Ended(8, "x")
     )
     assert (story.phase, story.task.generation) == (Phase.ANNOUNCING, 2)
-    older = (delivered(9, 1), refused(9, 1), ev.RequesterKilled(9, 1))
+    older = (delivered(9, 1), refused(9, 1), ev.RequesterKilled(9, 1), ev.RequesterGone(9, 1))
     assert story.then(*older, refused(9, 3)).task == story.task
 
 

@@ -323,7 +323,8 @@ def test_unfinished_task_is_not_started_again(name: str) -> None:
 
 @pytest.mark.parametrize("how", ["retry", "continue"])
 @pytest.mark.parametrize(
-    "late", [delivered(11), refused(12), ev.Unheard(11, 1), ev.RequesterKilled(11, 1), ev.RequesterGone(11)]
+    "late",
+    [delivered(11), refused(12), ev.Unheard(11, 1), ev.RequesterKilled(11, 1), ev.RequesterGone(11, 1)],
 )
 def test_what_becomes_of_an_overtaken_letter_does_not_touch_the_new_run(how: str, late: ev.Event) -> None:
     again = announcing().then(ev.Again(10, how))

@@ -183,7 +183,7 @@ def test_delivered_task_is_never_delivered_again() -> None:
 
 @pytest.mark.scenario(207)
 def test_missing_requester_costs_no_attempt_and_its_return_goes_on_where_it_was() -> None:
-    story = announcing().then(refused(10), ev.RequesterGone(20))
+    story = announcing().then(refused(10), ev.RequesterGone(20, 1))
     assert (story.phase, story.task.reason, story.task.delivery) == (
         Phase.ANNOUNCE_DEFERRED,
         MISSING,
@@ -200,7 +200,7 @@ def test_missing_requester_costs_no_attempt_and_its_return_goes_on_where_it_was(
 
 
 def test_nobody_came_back_within_half_an_hour_is_a_dead_letter() -> None:
-    story = announcing().then(ev.RequesterGone(20))
+    story = announcing().then(ev.RequesterGone(20, 1))
     assert story.then(ev.Woke(1819)).task == story.task
     given_up = story.then(ev.Woke(1820))
     assert (given_up.phase, given_up.task.delivery_reason) == (Phase.COMPLETED_GIVEUP, "no-requester")
@@ -208,7 +208,7 @@ def test_nobody_came_back_within_half_an_hour_is_a_dead_letter() -> None:
 
 
 def test_letter_that_is_read_after_all_ends_the_wait_for_a_requester() -> None:
-    story = announcing().then(ev.RequesterGone(20), delivered(30))
+    story = announcing().then(ev.RequesterGone(20, 1), delivered(30))
     assert [move.to_phase for move in story.moves[-3:]] == [
         Phase.ANNOUNCING,
         Phase.CLEANUP_PENDING,
@@ -224,7 +224,7 @@ def test_letter_that_is_read_after_all_ends_the_wait_for_a_requester() -> None:
 def test_only_a_task_with_a_letter_can_miss_its_requester() -> None:
     for name, story in in_every_phase().items():
         if name != "announcing":
-            assert story.then(ev.RequesterGone(9)).task == story.task
+            assert story.then(ev.RequesterGone(9, 1)).task == story.task
         if name != "missing":
             assert story.then(ev.RequesterBack(9)).task == story.task
 
@@ -328,6 +328,13 @@ def test_deferral_is_told_once_costs_no_attempt_and_ends_when_the_letter_is_read
             "",
         )
     assert put_off.then(delivered(8)).task.delivery is Delivery.DELIVERED
+
+
+def test_deferral_for_a_turn_becomes_one_for_the_night_when_the_turn_ends_in_it() -> None:
+    asleep = announcing().then(ev.Deferred(5, BUSY, 1), ev.Deferred(6, QUIET_HOURS, 1, until=90))
+    assert (asleep.task.delivery, asleep.task.delivery_reason) == (Delivery.DEFERRED, QUIET_HOURS)
+    assert asleep.effects == (fx.Trace(1, Delivery.DEFERRED, QUIET_HOURS, 90),)
+    assert asleep.then(ev.Deferred(7, QUIET_HOURS, 1, until=90)).task == asleep.task
 
 
 def test_deferral_of_an_older_generation_has_no_say() -> None:

@@ -6,17 +6,17 @@ from dataclasses import replace
 
 import pytest
 
-from clutch.core.agents import ActiveHours, Agent, Heartbeat
+from clutch.core.gates import Gate
 from clutch.core.model import Delivery, Phase
-from clutch.core.policy import IdleWake, QueueMode
+from clutch.core.policy import QueueMode
 from clutch.protocol import control
 from clutch.protocol.why import why
+from tests.protocol.test_heartbeat import MIDNIGHT, waking_by_heartbeat
 from tests.protocol.world import Run, World
 
 pytestmark = pytest.mark.anyio
 
 BUSY = (1, "deferred(requester-busy)")
-MIDNIGHT = 86_400.0 * 20_000
 
 
 async def in_a_turn(world: World, main: int) -> Run:
@@ -76,9 +76,7 @@ async def test_result_that_the_turn_will_read_is_not_deferred(world: World, main
 
 
 async def test_result_of_the_night_is_deferred_until_the_morning(world: World, main: int) -> None:
-    awake = Heartbeat(active_hours=ActiveHours("09:00", "17:00"))
-    rules = replace(world.policy.announcing, idle_wake=IdleWake.HEARTBEAT)
-    world.policy = replace(world.policy, announcing=rules, agents={"main": Agent("main", heartbeat=awake)})
+    waking_by_heartbeat(world)
     world.clock.set(MIDNIGHT + 3 * 3600)
     task = await world.child(main)
     await world.end(task, "found")
@@ -102,6 +100,28 @@ async def test_result_of_the_night_is_deferred_until_the_morning(world: World, m
     world.clock.set(MIDNIGHT + 9 * 3600)
     await world.live()
     assert await told(world, task) == (Delivery.DELIVERED, "direct")
+
+
+@pytest.mark.parametrize("how", ["well", "badly"])
+async def test_result_that_waited_for_a_turn_of_the_night_waits_for_the_morning_after_it(
+    world: World, main: int, how: str
+) -> None:
+    waking_by_heartbeat(world)
+    world.clock.set(MIDNIGHT + 3 * 3600)
+    await world.hire()
+    run = await in_a_turn(world, main)
+    task = await world.child(main)
+    await world.end(task, "found")
+    await world.mail()
+    await (run.finish("good night") if how == "well" else run.fail("no"))
+    assert await told(world, task) == (Delivery.DEFERRED, "quiet-hours")
+    assert await world.not_tried(task) == [BUSY, (1, "deferred(quiet-hours)")]
+    await world.mail()
+    seen = await world.door.read(why, task)
+    assert seen is not None
+    assert seen.stuck is not None
+    assert (seen.stuck.gate, seen.stuck.until) == (Gate.QUIET_HOURS, MIDNIGHT + 9 * 3600)
+    assert len(seen.attempts) == 2
 
 
 @pytest.mark.parametrize("how", ["steer", "continue", "retry"])

@@ -9,7 +9,7 @@ from clutch.core.events import Verdict
 from clutch.core.gates import Gate
 from clutch.core.model import Lane
 from clutch.core.wording.why import command, happening, opens_when, waiting_for
-from clutch.protocol import control, heartbeat, questions, turns, workers
+from clutch.protocol import control, questions, turns, workers
 from clutch.protocol import why as why_of
 from clutch.protocol.questions import Asked, QuestionKind, call_body
 from clutch.protocol.why import Why
@@ -215,7 +215,6 @@ async def test_quiet_hours_name_the_moment_they_end(world: World, main: int) -> 
     waking_by_heartbeat(world)
     world.clock.set(MIDNIGHT + 3 * 3600)
     await world.hire()
-    await world.door.alone(heartbeat.arm, world.policy)
     task = await world.child(main)
     await world.end(task)
     await world.mail()

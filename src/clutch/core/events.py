@@ -164,6 +164,7 @@ class RequesterGone:
     """Nobody up the chain can take the letter now."""
 
     at: float
+    generation: int
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import assert_never
 
-from clutch.core.lifecycle import DESCENDANTS, MISSING
+from clutch.core.lifecycle import DESCENDANTS, MISSING, QUIET_HOURS
 from clutch.core.model import UNTIL_ANSWERED, Delivery, Outcome, Phase, Wait
 
 COLLECTING_S = 60.0  # letters wait a moment for others; whoever is due later sleeps
@@ -48,7 +48,6 @@ class Room:
     has_run: bool = False
     parked_until: float | None = None
     hold_until: float | None = None
-    heartbeat_at: float | None = None
     working: tuple[int, ...] = ()  #: its children that have not settled
 
 
@@ -67,6 +66,7 @@ class Facts:
     wake_at: float | None = None
     reader: Room | None = None  #: with whom its letter lies
     ready_at: float | None = None  #: of the letter; None: there is none
+    put_off: str | None = None  #: why nobody reads the letter now, as its trace says
     is_seen: bool = True  #: the mailman has looked at it
     is_taken: bool = False  #: a run has read it and not answered yet
     lanes: Mapping[str, tuple[int, int]] | None = None  #: used and cap, by lane
@@ -201,7 +201,7 @@ def _to_be_told(facts: Facts) -> Stuck | None:
     if not facts.is_seen:
         return None
     if reader.due is None or reader.due > facts.at + COLLECTING_S:
-        # Only who has heartbeats has hours; whoever else is due so late collects for long.
-        gate = Gate.BACKOFF if reader.heartbeat_at is None else Gate.QUIET_HOURS
-        return Stuck(gate, facts.since, reader, until=reader.due or reader.heartbeat_at)
+        # Whoever is due so late and does not sleep collects for long.
+        gate = Gate.QUIET_HOURS if facts.put_off == QUIET_HOURS else Gate.BACKOFF
+        return Stuck(gate, facts.since, reader, until=reader.due)
     return _to_be_worked_on(facts, reader)

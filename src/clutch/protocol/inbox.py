@@ -10,6 +10,7 @@ from collections.abc import Sequence
 
 from clutch.core import delivery, queueing
 from clutch.core import events as ev
+from clutch.core.lifecycle import BUSY
 from clutch.core.model import LetterKind
 from clutch.core.policy import Policy
 from clutch.errors import IdempotencyConflict
@@ -69,23 +70,26 @@ def wake(now: float, policy: Policy, session_id: int) -> Tx[bool]:
     yield "UPDATE inbox SET seen = 1 WHERE session_id = ? AND seen = 0", (session_id,)
     if session.owner is None:
         yield from sessions.reschedule(now, policy, session)
-    yield from _put_off(now, policy, session)
+    yield from put_off(now, policy, session)
     return False
 
 
-def _put_off(now: float, policy: Policy, session: SessionRow) -> Tx[None]:
-    """Those whose results it does not read now are told why, once. Whoever is about to read costs no statement."""
+def put_off(now: float, policy: Policy, session: SessionRow) -> Tx[None]:
+    """Those whose results it does not read now are told why: when they come, and when a turn ends in the night.
+
+    Whoever is about to read costs no statement."""
     hours = policy.quiet_hours_but(session.agent_id, session.depth)
     if session.run_id is None and hours is None:
         return
     rows = yield (
         "SELECT t.id, t.generation, t.expects_completion FROM inbox i JOIN tasks t ON t.id = i.task_id"
         " AND t.generation = i.generation WHERE i.session_id = ? AND i.state = 0 AND i.kind = 'announce'"
-        " AND i.silent = 0 AND i.taken_run IS NULL AND i.ready_at <= ? AND t.delivery = 'waiting' ORDER BY t.id",
-        (session.id, now),
+        " AND i.silent = 0 AND i.taken_run IS NULL AND i.ready_at <= ? AND t.delivery IN ('waiting', 'deferred')"
+        " AND t.delivery_reason {any} ORDER BY t.id",
+        (session.id, now, [""] if session.run_id is not None else ["", BUSY]),
     )
     rules = queueing.applied(policy.announcing, session.queue)
-    put_off: dict[int, ev.Event] = {}
+    events: dict[int, ev.Event] = {}
     for task_id, generation, expects_completion in rows:
         why = delivery.put_off(
             now=now,
@@ -96,8 +100,8 @@ def _put_off(now: float, policy: Policy, session: SessionRow) -> Tx[None]:
             hours=hours,
         )
         if why is not None:
-            put_off[task_id] = ev.Deferred(now, why.reason, generation, why.until)
-    yield from tasks.record_senders(now, policy, put_off)
+            events[task_id] = ev.Deferred(now, why.reason, generation, why.until)
+    yield from tasks.record_senders(now, policy, events)
 
 
 def set_queue(now: float, policy: Policy, session_id: int, queue: str | None) -> Tx[bool]:
@@ -160,10 +164,14 @@ def orphan(now: float, policy: Policy, session_id: int) -> Tx[None]:
     if session is not None and not session.closed:
         return
     rows = yield (
-        "UPDATE inbox SET seen = 1 WHERE session_id = ? AND state = 0 RETURNING task_id, kind, silent",
+        "UPDATE inbox SET seen = 1 WHERE session_id = ? AND state = 0 RETURNING task_id, kind, silent, generation",
         (session_id,),
     )
-    senders = {
-        task_id: ev.RequesterGone(now) for task_id, kind, silent in rows if kind == "announce" and not silent
-    }
-    yield from tasks.record_senders(now, policy, senders)
+    told = sorted(
+        (generation, task_id)
+        for task_id, kind, silent, generation in rows
+        if kind == "announce" and not silent
+    )
+    # Of two results of one task the newer has the say.
+    gone: dict[int, ev.Event] = {task_id: ev.RequesterGone(now, generation) for generation, task_id in told}
+    yield from tasks.record_senders(now, policy, gone)

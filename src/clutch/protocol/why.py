@@ -95,6 +95,7 @@ def _facts(now: float, view: TaskView, lines: tuple[Happened, ...]) -> Tx[Facts]
         wake_at=rows[0][0],
         reader=(yield from _room(reader_id)),
         ready_at=ready_at,
+        put_off=view.delivery.reason,
         is_seen=bool(seen),
         is_taken=taken_run is not None,
         lanes={name: (int(used), int(cap)) for name, cap, used in lanes},
@@ -107,7 +108,7 @@ def _facts(now: float, view: TaskView, lines: tuple[Happened, ...]) -> Tx[Facts]
 def _room(session_id: int) -> Tx[Room | None]:
     rows = yield (
         "SELECT s.key, s.is_task, s.lane, s.owner, w.lease_until, s.due, s.paused, s.hold, s.closed, s.run_id,"
-        " r.parked_until, s.hold_until, s.heartbeat_at FROM sessions s LEFT JOIN workers w ON w.id = s.owner"
+        " r.parked_until, s.hold_until FROM sessions s LEFT JOIN workers w ON w.id = s.owner"
         " LEFT JOIN runs r ON r.id = s.run_id WHERE s.id = ?",
         (session_id,),
     )
@@ -117,22 +118,8 @@ def _room(session_id: int) -> Tx[Room | None]:
         f"SELECT id FROM tasks WHERE requester_id = ? AND {IS_WORKING} AND outcome IS NULL ORDER BY spawn_order, id",  # noqa: S608
         (session_id,),
     )
-    (
-        key,
-        is_task,
-        lane,
-        owner,
-        lease_until,
-        due,
-        paused,
-        hold,
-        closed,
-        run_id,
-        parked,
-        hold_until,
-        heartbeat,
-    ) = rows[0]
+    key, is_task, lane, owner, lease_until, due, paused, hold, closed, run_id, parked, hold_until = rows[0]
     return Room(
         session_id, key, bool(is_task), lane, owner is not None, lease_until, due, bool(paused), bool(hold),
-        bool(closed), run_id is not None, parked, hold_until, heartbeat, tuple(row[0] for row in working),
+        bool(closed), run_id is not None, parked, hold_until, tuple(row[0] for row in working),
     )  # fmt: skip

@@ -85,7 +85,7 @@ def step(task: Task, event: ev.Event, policy: Policy) -> Step:
         case ev.Unheard():
             telling.unheard(story, event)
         case ev.RequesterGone():
-            telling.requester_gone(story, event.at)
+            telling.requester_gone(story, event)
         case ev.RequesterBack():
             telling.requester_back(story)
         case ev.RequesterKilled():

@@ -5,7 +5,7 @@ from __future__ import annotations
 from clutch.core import effects as fx
 from clutch.core import events as ev
 from clutch.core.lifecycle import after
-from clutch.core.lifecycle.story import MISSING, Story, has_letter
+from clutch.core.lifecycle.story import BUSY, MISSING, QUIET_HOURS, Story, has_letter
 from clutch.core.model import Delivery, Phase
 
 DROPPED = "dropped"
@@ -30,10 +30,11 @@ def tellable(story: Story) -> None:
 
 
 def deferred(story: Story, event: ev.Deferred) -> None:
-    """The letter lies in the inbox all the same; once is enough to say why nobody reads it."""
+    """The letter lies in the inbox all the same; once is enough to say why nobody reads it, unless a turn that it
+    waited for ends in the night."""
     task = story.task
-    is_waiting = task.phase is Phase.ANNOUNCING and task.delivery is Delivery.WAITING
-    if is_waiting and event.generation == task.generation:
+    is_news = task.delivery is Delivery.WAITING or (task.delivery_reason, event.reason) == (BUSY, QUIET_HOURS)
+    if task.phase is Phase.ANNOUNCING and is_news and event.generation == task.generation:
         put_off = {"delivery": Delivery.DEFERRED, "delivery_reason": event.reason}
         story.note(f"deferred: {event.reason}", **put_off)
         story.trace(Delivery.DEFERRED, event.reason, event.until)
@@ -70,14 +71,14 @@ def give_up(story: Story, reason: str) -> None:
     after.clean(story, f"undelivered: {reason}")
 
 
-def requester_gone(story: Story, at: float) -> None:
-    if story.task.phase is Phase.ANNOUNCING:
+def requester_gone(story: Story, event: ev.RequesterGone) -> None:
+    if event.generation == story.task.generation and story.task.phase is Phase.ANNOUNCING:
         story.to(
             Phase.ANNOUNCE_DEFERRED,
             MISSING,
             delivery=Delivery.DEFERRED,
             delivery_reason=MISSING,
-            wake_at=at + story.policy.announcing.until_s,
+            wake_at=event.at + story.policy.announcing.until_s,
         )
         story.trace(Delivery.DEFERRED, MISSING, story.task.wake_at)
 

@@ -11,7 +11,7 @@ from clutch.core.authority import Role
 from clutch.core.messages import Answer
 from clutch.core.model import LetterKind, Wait
 from clutch.core.policy import Policy
-from clutch.protocol import last_words, sessions, taking, tasks, usage
+from clutch.protocol import inbox, last_words, sessions, taking, tasks, usage
 from clutch.protocol.redacting import redact_open
 from clutch.protocol.sessions import SessionRow
 from clutch.protocol.turns import leaving, steps, writing
@@ -72,7 +72,12 @@ def _end_in_order(now: float, policy: Policy, session: SessionRow, run_id: int, 
         yield from tasks.forget_notes(session.id)  # a warning that came with the last words starts no turn
         yield from last_words.reply(now, policy, session, run_id, text)
     session.progress_at = now
+    yield from _leave(now, policy, session)
+
+
+def _leave(now: float, policy: Policy, session: SessionRow) -> Tx[None]:
     yield from sessions.save(now, policy, session)
+    yield from inbox.put_off(now, policy, session)
 
 
 def submit(
@@ -180,7 +185,7 @@ def end(
             is_error=True,
             is_tried_again=is_tried_again,
         )
-    yield from sessions.save(now, policy, session)
+    yield from _leave(now, policy, session)
 
 
 def hand_over(now: float, policy: Policy, session_id: int, fence: int, fate: Fate = Fate.UNKNOWN) -> Tx[None]:
