@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from clutch.errors import InvalidInput
+from clutch.store import migrations
 from clutch.store.door import Tx
 from clutch.store.outcomes import Outcome, Spoiled
 from clutch.store.sqlite_connection import SqliteConnection, copy_database, library_version
@@ -21,10 +22,14 @@ SERVER_S = 5.0  #: for one question to a server that others need
 
 @contextmanager
 def looking_at(state: Path) -> Iterator[Callable[..., Any]]:
-    """Read beside whoever owns the state directory: `look(fn, *args)` runs a transaction that only reads."""
+    """Read beside whoever owns the state directory: `look(fn, *args)` runs a transaction that only reads.
+
+    Raises SchemaTooNew, and StoreError for tables of an older Clutch."""
     connection = SqliteConnection(str(state / DATABASE_FILE), read_only=True)
     try:
-        yield _look(lambda start: connection.look(start, time.time()))
+        look = _look(lambda start: connection.look(start, time.time()))
+        look(migrations.check_current, migrations.SCHEMA)
+        yield look
     finally:
         connection.close()
 

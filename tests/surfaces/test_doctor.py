@@ -131,6 +131,22 @@ def test_a_bundle_has_no_secret_and_no_words_of_anybody(first: Served, tmp_path:
         assert secret not in whole
 
 
+@pytest.mark.parametrize(
+    ("version", "told"), [("999", "upgrade Clutch"), ("2", "the next gateway brings it up to date")]
+)
+def test_tables_of_another_clutch_are_named_and_not_read(version: str, told: str, tmp_path: Path) -> None:
+    with sqlite3.connect(tmp_path / "clutch.db") as tables:
+        tables.execute("CREATE TABLE meta(name, value)")
+        tables.execute("INSERT INTO meta VALUES('schema_version', ?)", (version,))
+    looked = typed("ps", "--json", state=tmp_path)
+    assert (looked.code, looked.body["ok"]) == (1, False)
+    assert f"schema version {version}" in looked.err
+    (found,) = [
+        one for one in typed("doctor", "--json", state=tmp_path).body["checks"] if one["id"] == "database"
+    ]
+    assert (found["ok"], told in found["detail"], found["remedy"]) == (False, True, None)
+
+
 def test_nothing_there_yet_is_no_fault(tmp_path: Path) -> None:
     said = typed("doctor", "--json", state=tmp_path / "none").body
     assert [check["ok"] for check in said["checks"] if check["id"] == "state-directory"] == [True]

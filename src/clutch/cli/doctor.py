@@ -16,7 +16,7 @@ from clutch.cli import checks
 from clutch.cli.asking import Exit, answering, home_of, print_object, say
 from clutch.cli.checks import Check
 from clutch.core.shown import visible
-from clutch.errors import ClutchError, NoGateway, TooSlow
+from clutch.errors import ClutchError, NoGateway, StoreUnreadable, TooSlow
 from clutch.surfaces.client import connect
 
 EXAMPLE_CHARS_MAX = 200
@@ -136,7 +136,8 @@ def _examine_tables(home: Path, report: Report, *, is_served: bool) -> None:
             report.checks.append(checks.of_clock(look(newest)))
             _ask_promises(look, report, is_served=is_served)
     except ClutchError as error:
-        report.checks.append(Check("database", False, str(error), "restore a backup; keep this file"))
+        remedy = "restore a backup; keep this file" if isinstance(error, StoreUnreadable) else None
+        report.checks.append(Check("database", False, str(error), remedy))
 
 
 def _examine_server(dsn: str, report: Report, *, is_served: bool) -> None:

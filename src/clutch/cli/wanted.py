@@ -61,7 +61,8 @@ class Wanted:
         Literal["isolated", "fork"] | None, _option("fork: it begins with a copy of the session's talk.")
     ] = None
     sandbox: Annotated[
-        Literal["inherit", "require"] | None, _option("require: refused where there is no sandbox.")
+        Literal["inherit", "require"] | None,
+        _option("require: refused if that agent works without a sandbox."),
     ] = None
     runtime: Annotated[str | None, _option("Something else than our own loop: acp, or a name.")] = None
     cleanup: Annotated[

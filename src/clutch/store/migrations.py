@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from clutch.errors import SchemaTooNew
+from clutch.errors import SchemaTooNew, StoreError
 from clutch.store.dialect import Dialect, schema_text
 from clutch.store.door import Tx
 
@@ -35,7 +35,7 @@ class Migration:
 
 def load(directory: Path, dialect: Dialect) -> tuple[Migration, ...]:
     """All files in order. Numbers run 1, 2, 3, …: a gap is a file that was forgotten."""
-    files = sorted(file for file in directory.iterdir() if _NAME.fullmatch(file.name))
+    files = _files(directory)
     versions = [int(file.name[:4]) for file in files]
     if versions != list(range(1, len(files) + 1)):
         raise ValueError(f"schema files in {directory} must be numbered 0001, 0002, …; found {versions}")
@@ -45,6 +45,10 @@ def load(directory: Path, dialect: Dialect) -> tuple[Migration, ...]:
     )
 
 
+def _files(directory: Path) -> list[Path]:
+    return sorted(file for file in directory.iterdir() if _NAME.fullmatch(file.name))
+
+
 def statements(text: str, dialect: Dialect) -> tuple[str, ...]:
     pieces = (piece.strip() for piece in _END.split(_COMMENT.sub("", text)))
     return tuple(schema_text(piece, dialect) for piece in pieces if piece)
@@ -52,16 +56,31 @@ def statements(text: str, dialect: Dialect) -> tuple[str, ...]:
 
 def missing(now: float, migrations: Sequence[Migration]) -> Tx[Sequence[Migration]]:
     """What is still to be applied. Refuses a schema this version does not know."""
-    del now
     yield META, ()
+    return migrations[(yield from _version(now, len(migrations))) :]
+
+
+def check_current(now: float, directory: Path) -> Tx[None]:
+    """For whoever only reads, and asks for nothing that may not be there. Raises SchemaTooNew, StoreError."""
+    known = len(_files(directory))
+    version = yield from _version(now, known)
+    if version < known:
+        raise StoreError(
+            f"the database has schema version {version}, this Clutch reads {known}; "
+            "the next gateway brings it up to date"
+        )
+
+
+def _version(now: float, known: int) -> Tx[int]:
+    del now
     rows = yield "SELECT value FROM meta WHERE name = 'schema_version'", ()
     version = int(rows[0][0]) if rows else 0
-    if version > len(migrations):
+    if version > known:
         raise SchemaTooNew(
-            f"the database has schema version {version}, this Clutch knows up to {len(migrations)}; "
+            f"the database has schema version {version}, this Clutch knows up to {known}; "
             "upgrade Clutch, or restore a backup made before the newer one ran"
         )
-    return migrations[version:]
+    return version
 
 
 def apply(now: float, migration: Migration) -> Tx[None]:
