@@ -92,6 +92,18 @@ def test_the_tree_is_live_and_a_task_tells_its_story(door: Served, page: Page) -
     expect(page.locator("#story li").first).to_be_visible()
 
 
+def test_a_story_is_seen_where_it_was_asked_for_and_can_be_closed(door: Served, page: Page) -> None:
+    page.set_viewport_size({"width": 400, "height": 500})
+    for number in range(20):
+        spawned(door, "quick work", f"quick one {number}")
+    page.locator("#tasks").get_by_text("quick one 1", exact=True).click()
+    expect(page.locator("#story-title")).to_be_in_viewport()
+    expect(page.get_by_role("button", name="quick one 2", exact=True)).to_be_in_viewport()
+    assert page.evaluate("document.documentElement.scrollWidth") <= 400
+    page.get_by_role("button", name="close").click()
+    expect(page.locator("#story")).to_be_hidden()
+
+
 def test_a_person_decides_on_the_page(door: Served, page: Page) -> None:
     spawned(door, "ask me", "curious")
     waiting = page.locator("#needs-you li")

@@ -149,7 +149,8 @@ function waiting(item) {
   line.dataset.key = asked(item);
   const words = element("textarea", "");
   words.rows = 2;
-  words.setAttribute("aria-label", item.kind === "question" ? "Your answer" : "Your words, if you have any");
+  words.placeholder = item.kind === "question" ? "Your answer" : "Your words, if you have any";
+  words.setAttribute("aria-label", words.placeholder);
   const decide = (decision) => attempt(async () => {
     const body = { decision, text: words.value, hash: item.hash };
     await ask(`/v1/inbox/${encodeURIComponent(item.id)}`, { method: "POST", body });
@@ -169,6 +170,7 @@ async function drawStory(taskId) {
   const path = `/v1/tasks/${encodeURIComponent(taskId)}`;
   const { task, timeline, stuck } = await ask(`${path}/why`);
   const result = task.outcome === null ? null : await ask(`${path}/result`);
+  if (taskId !== shown) return; // closed, or another one was opened meanwhile
   byId("story").hidden = false;
   byId("story-title").textContent = `${task.label || task.taskId}: ${state(task)}`;
   byId("stuck").hidden = stuck === null;
@@ -216,6 +218,11 @@ function tell(taskId) {
   shown = taskId;
   return attempt(look);
 }
+
+byId("close").addEventListener("click", () => {
+  shown = null;
+  byId("story").hidden = true;
+});
 
 let planned = null;
 function lookSoon() {
