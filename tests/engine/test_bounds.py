@@ -20,7 +20,8 @@ from clutch.core.wording import LOOP_NOTE, SUBMIT_NOTE
 from clutch.engine import typed
 from clutch.ports import ModelRequest
 from clutch.protocol import turns
-from clutch.store.door import Door, DoorStats, Keys, Listener
+from clutch.store.door import Door, Keys
+from clutch.testing.passing import PassingDoor
 from tests.engine.conftest import Build
 from tests.engine.house import POLICY, House, ask_for, opening, step
 
@@ -226,34 +227,19 @@ async def test_draft_may_spawn_and_neither_it_nor_its_child_is_offered_what_writ
     assert "change" in {tool.name for tool in house.model.of("go")[0].tools}
 
 
-class DyingDoor:
+class DyingDoor(PassingDoor):
     """Stands still for ever at one transaction, as a process that died before it."""
 
     def __init__(self, door: Door, fatal: Callable[..., Any]) -> None:
-        self._door, self._fatal = door, fatal
+        super().__init__(door)
+        self._fatal = fatal
         self.is_dead = asyncio.Event()
-
-    @property
-    def stats(self) -> DoorStats:
-        return self._door.stats
 
     async def tx(self, keys: Keys, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
         if fn is self._fatal:
             self.is_dead.set()
             await asyncio.Event().wait()
         return await self._door.tx(keys, fn, *args, **kwargs)
-
-    async def alone(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
-        return await self._door.alone(fn, *args, **kwargs)
-
-    async def read(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
-        return await self._door.read(fn, *args, **kwargs)
-
-    def listen(self, callback: Listener) -> None:
-        self._door.listen(callback)
-
-    async def close(self) -> None:
-        await self._door.close()
 
 
 async def test_crash_between_accepted_and_done_asks_nobody_again(build: Build) -> None:

@@ -19,7 +19,8 @@ from clutch.engine.kit import NoPrices
 from clutch.ports import ModelError, ModelRequest, Trouble
 from clutch.protocol import control, questions, usage
 from clutch.protocol.questions import Decision, QuestionKind, Waiting
-from clutch.store.door import Door, DoorStats, Keys, Listener, Many, Tx
+from clutch.store.door import Keys, Many, Tx
+from clutch.testing.passing import PassingDoor
 from tests.engine.conftest import Build
 from tests.engine.house import POLICY, House, opening, step, use
 
@@ -41,15 +42,8 @@ class Prices(NoPrices):
         return SENT
 
 
-class WatchedDoor:
+class WatchedDoor(PassingDoor):
     """Nobody may change a purse without saying so: on PostgreSQL two such transactions would share a batch."""
-
-    def __init__(self, door: Door) -> None:
-        self._door = door
-
-    @property
-    def stats(self) -> DoorStats:
-        return self._door.stats
 
     async def tx(self, keys: Keys, fn: Callable[..., Tx[Any]], /, *args: Any, **kwargs: Any) -> Any:
         held = {keys} if isinstance(keys, int) else set(keys)
@@ -72,18 +66,6 @@ class WatchedDoor:
             rows: Sequence[Any] = parameters if isinstance(parameters, Many) else [parameters]
             wanted = {key_of(row[-1]) for row in rows}
             assert wanted <= held, f"{name} changes {wanted} and holds {held}"
-
-    async def alone(self, fn: Callable[..., Tx[Any]], /, *args: Any, **kwargs: Any) -> Any:
-        return await self._door.alone(fn, *args, **kwargs)
-
-    async def read(self, fn: Callable[..., Tx[Any]], /, *args: Any, **kwargs: Any) -> Any:
-        return await self._door.read(fn, *args, **kwargs)
-
-    def listen(self, callback: Listener) -> None:
-        self._door.listen(callback)
-
-    async def close(self) -> None:
-        await self._door.close()
 
 
 def key_of(purse: str) -> int:

@@ -189,8 +189,9 @@ async def test_keep_removes_what_was_given_unless_it_is_retained(
     await house.until(is_archived)
 
 
-@pytest.mark.scenario(52)
-async def test_files_of_a_killed_child_are_removed(build: Build, tmp_path: Path) -> None:
+async def with_a_child_at_work(build: Build, tmp_path: Path) -> House:
+    """It has its files, and never comes to an end."""
+
     async def says(request: ModelRequest) -> Answer | str:
         if opening(request) == "go" or not step(request):
             return await sends()(request)  # type: ignore[no-any-return]
@@ -201,6 +202,12 @@ async def test_files_of_a_killed_child_are_removed(build: Build, tmp_path: Path)
     await house.hire()
     await house.say("go")
     await house.until_asked("do child", 2)
+    return house
+
+
+@pytest.mark.scenario(52)
+async def test_files_of_a_killed_child_are_removed(build: Build, tmp_path: Path) -> None:
+    house = await with_a_child_at_work(build, tmp_path)
     assert len(names(tmp_path)) == 3
     task = await house.task("child")
     await house.door.alone(control.kill, house.policy, task.id, "enough", "person")
@@ -213,16 +220,7 @@ async def test_files_of_a_killed_child_are_removed(build: Build, tmp_path: Path)
 async def test_a_child_whose_session_was_lost_is_told_and_its_files_are_removed(
     build: Build, tmp_path: Path
 ) -> None:
-    async def says(request: ModelRequest) -> Answer | str:
-        if opening(request) == "go" or not step(request):
-            return await sends()(request)  # type: ignore[no-any-return]
-        await asyncio.Event().wait()
-        return "never"
-
-    house = await house_with(build, LocalTaskFiles(tmp_path), says)
-    await house.hire()
-    await house.say("go")
-    await house.until_asked("do child", 2)
+    house = await with_a_child_at_work(build, tmp_path)
     task = await house.task("child")
     await house.door.alone(write, "DELETE FROM sessions WHERE id = ?", task.id)
     house.clock.jump(61)

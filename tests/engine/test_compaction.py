@@ -112,31 +112,36 @@ async def test_what_cannot_be_shortened_fails_and_says_why(build: Build) -> None
     assert (task.outcome, task.error) == (Outcome.ERROR, "context too long: too long")
 
 
-async def test_a_crash_while_summarising_loses_only_the_summary(build: Build) -> None:
-    asked, held = 0, asyncio.Event()
+class HeldAtItsSummary:
+    """A child that reads page after page; its first summary is asked for and never comes."""
 
-    async def script(request: ModelRequest) -> Answer | str:
-        nonlocal asked
+    def __init__(self, pages: int) -> None:
+        self.pages, self.asked, self.held = pages, 0, asyncio.Event()
+
+    async def __call__(self, request: ModelRequest) -> Answer | str:
         if is_aside(request):
-            if not held.is_set():
-                held.set()
+            if not self.held.is_set():
+                self.held.set()
                 await asyncio.Event().wait()
             return "GOAL: notes"
         if not is_child(request):
             return ask_for("long") if not step(request) else "thanks"
-        asked += 1
-        return reads(asked) if asked <= 15 else "SUMMARY: done"
+        self.asked += 1
+        return reads(self.asked) if self.asked <= self.pages else "SUMMARY: done"
 
+
+async def test_a_crash_while_summarising_loses_only_the_summary(build: Build) -> None:
+    script = HeldAtItsSummary(15)
     house = await build(script, SMALL)
     house.tool("read", page)
     first = await house.hire()
     await house.say("go")
-    await held.wait()
+    await script.held.wait()
     await house.crash(first)
     await house.hire()
     await house.until_quiet()
     assert (await house.task("long")).outcome is Outcome.OK
-    assert asked == 16
+    assert script.asked == 16
     kept = await stored(house, "long")
     assert sum(isinstance(entry, Results) for entry in kept) == 15
 
@@ -145,20 +150,7 @@ async def test_a_crash_while_summarising_loses_only_the_summary(build: Build) ->
 async def test_every_summary_is_in_the_ledger_also_one_that_a_crash_cut(
     build: Build, budgets: Budgets
 ) -> None:
-    asked, held = 0, asyncio.Event()
-
-    async def script(request: ModelRequest) -> Answer | str:
-        nonlocal asked
-        if is_aside(request):
-            if not held.is_set():
-                held.set()
-                await asyncio.Event().wait()
-            return "GOAL: notes"
-        if not is_child(request):
-            return ask_for("long") if not step(request) else "thanks"
-        asked += 1
-        return reads(asked) if asked <= 30 else "SUMMARY: done"
-
+    script = HeldAtItsSummary(30)
     policy = replace(SMALL, budgets=budgets)
     house = await build(script, policy)
     if budgets.has_root:
@@ -166,7 +158,7 @@ async def test_every_summary_is_in_the_ledger_also_one_that_a_crash_cut(
     house.tool("read", page)
     first = await house.hire()
     await house.say("go")
-    await held.wait()
+    await script.held.wait()
     await house.crash(first)
     await house.hire()
     await house.until_quiet()

@@ -247,46 +247,43 @@ async def talks_first(request: ModelRequest) -> Answer | str:
     return ("the word is swordfish", spawns(FORK), "sent", "heard")[step(request)]
 
 
-async def test_forked_child_starts_with_what_its_caller_saw(build: Build) -> None:
-    house = await build(talks_first)
+async def talk(house: House) -> None:
     await house.hire()
     for text in ("what is the word?", "ask somebody"):
         await house.say(text)
         await house.until_quiet()
+
+
+def heard(house: House) -> dict[str, Any]:
+    """What the caller was told of its spawn."""
+    (results,) = [entry for entry in house.model.requests[-1].transcript if isinstance(entry, Results)]
+    answer: dict[str, Any] = json.loads(results.results[0].text)
+    return answer
+
+
+async def test_forked_child_starts_with_what_its_caller_saw(build: Build) -> None:
+    house = await build(talks_first)
+    await talk(house)
     task = await house.task("child")
     assert task.result == "I remember"
     (request,) = [one for one in house.model.requests if "You are a subagent" in one.system]
     shown = [entry.text for entry in request.transcript if isinstance(entry, Input | Answer)]
     assert shown[:4] == ["what is the word?", "the word is swordfish", "ask somebody", prompts.FORKED]
     assert "do child" in shown[-1]
-    (accepted,) = [
-        json.loads(entry.results[0].text)
-        for entry in house.model.requests[-1].transcript
-        if isinstance(entry, Results)
-    ]
+    accepted = heard(house)
     assert (accepted["context"], accepted["warnings"]) == ("fork", [])
 
 
 async def test_talk_that_is_too_long_is_not_copied_and_the_caller_is_warned(build: Build) -> None:
     house = await build(talks_first, replace(POLICY, context=Context(fork_bytes_max=100)))
-    await house.hire()
-    for text in ("what is the word?", "ask somebody"):
-        await house.say(text)
-        await house.until_quiet()
+    await talk(house)
     assert (await house.task("child")).result == "I know nothing"
-    (accepted,) = [
-        json.loads(entry.results[0].text)
-        for entry in house.model.requests[-1].transcript
-        if isinstance(entry, Results)
-    ]
+    accepted = heard(house)
     assert (accepted["context"], accepted["warnings"]) == ("isolated", [NOT_FORKED])
 
 
 async def test_what_the_caller_spent_is_not_counted_for_the_forked_child(build: Build) -> None:
     house = await build(talks_first)
-    await house.hire()
-    for text in ("what is the word?", "ask somebody"):
-        await house.say(text)
-        await house.until_quiet()
+    await talk(house)
     task = await house.task("child")
     assert await house.rows("SELECT input, output FROM usage WHERE session_id = ?", task.id) == [(10, 5)]

@@ -18,8 +18,9 @@ from clutch.engine.verbs import ELSEWHERE, Verbs
 from clutch.errors import ConstraintViolated, DiskFull, StoreBusy, StoreError, StoreLost, StoreRefused
 from clutch.ports import ModelRequest
 from clutch.protocol import inbox, turns, workers
-from clutch.store.door import Door, DoorStats, Keys, Listener, Tx
+from clutch.store.door import Door, Keys, Tx
 from clutch.store.postgres import PostgresStore
+from clutch.testing.passing import PassingDoor
 from tests.engine.conftest import Build
 from tests.engine.house import POLICY, House, JumpClock, ask_for, opening, step, use
 
@@ -255,19 +256,16 @@ async def test_worker_buried_while_alive_comes_back_under_a_new_number(build: Bu
 # ---- a store that fails ------------------------------------------------------------------------------
 
 
-class FlakyDoor:
+class FlakyDoor(PassingDoor):
     """A door that fails once for one function: before it ran, or after the commit."""
 
     def __init__(
         self, door: Door, fails_at: Callable[..., Any], error: StoreError, *, after: bool = False
     ) -> None:
-        self._door, self.fails_at, self._error, self._after = door, fails_at, error, after
+        super().__init__(door)
+        self.fails_at, self._error, self._after = fails_at, error, after
         self.has_failed = False
         self.keys: dict[Callable[..., Any], Keys] = {}  #: of the last transaction of each kind
-
-    @property
-    def stats(self) -> DoorStats:
-        return self._door.stats
 
     async def tx(self, keys: Keys, fn: Callable[..., Tx[Any]], /, *args: Any, **kwargs: Any) -> Any:
         self.keys[fn] = keys
@@ -289,12 +287,6 @@ class FlakyDoor:
             self.has_failed = True
             raise self._error
         return value
-
-    def listen(self, callback: Listener) -> None:
-        self._door.listen(callback)
-
-    async def close(self) -> None:
-        await self._door.close()
 
 
 @pytest.mark.parametrize(

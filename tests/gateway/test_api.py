@@ -22,7 +22,8 @@ from clutch.gateway.api import Api
 from clutch.ports import ModelRequest, Models, OnDelta
 from clutch.protocol import outbox
 from clutch.protocol.control import NotPossible
-from clutch.store.door import Door, DoorStats, Keys, Listener, Tx
+from clutch.store.door import Door, Keys, Tx
+from clutch.testing.passing import PassingDoor
 from clutch.wiring import running_engine
 
 pytestmark = pytest.mark.anyio
@@ -315,23 +316,18 @@ async def test_an_unknown_task_is_not_found(tmp_path: Path) -> None:
 # --- a lost answer ----------------------------------------------------------------------------------------
 
 
-@dataclass
-class Forgetful:
+class Forgetful(PassingDoor):
     """A door whose answers to writes are lost `losses` times: after the commit, or before it."""
 
-    door: Door
-    losses: int
-    before: bool = False
-
-    @property
-    def stats(self) -> DoorStats:
-        return self.door.stats
+    def __init__(self, door: Door, losses: int, before: bool) -> None:
+        super().__init__(door)
+        self.losses, self.before = losses, before
 
     async def tx(self, keys: Keys, fn: Callable[..., Tx[Any]], /, *args: Any, **kwargs: Any) -> Any:
-        return await self._lose(lambda: self.door.tx(keys, fn, *args, **kwargs))
+        return await self._lose(lambda: self._door.tx(keys, fn, *args, **kwargs))
 
     async def alone(self, fn: Callable[..., Tx[Any]], /, *args: Any, **kwargs: Any) -> Any:
-        return await self._lose(lambda: self.door.alone(fn, *args, **kwargs))
+        return await self._lose(lambda: self._door.alone(fn, *args, **kwargs))
 
     async def _lose(self, ask: Callable[[], Any]) -> Any:
         if self.losses <= 0:
@@ -340,15 +336,6 @@ class Forgetful:
         if not self.before:
             await ask()
         raise StoreLost
-
-    async def read(self, fn: Callable[..., Tx[Any]], /, *args: Any, **kwargs: Any) -> Any:
-        return await self.door.read(fn, *args, **kwargs)
-
-    def listen(self, callback: Listener) -> None:
-        self.door.listen(callback)
-
-    async def close(self) -> None:
-        await self.door.close()
 
 
 @dataclass(frozen=True)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from decimal import Decimal
-
 import pytest
 
 from clutch.core import events as ev
@@ -13,7 +11,7 @@ from clutch.core.model import Outcome
 from clutch.core.policy import Policy
 from clutch.protocol import control, sessions, tasks, turns
 from clutch.store.door import Tx
-from tests.protocol.world import Run, World
+from tests.protocol.world import World
 
 pytestmark = pytest.mark.anyio
 
@@ -88,22 +86,6 @@ async def test_killed_child_is_named_as_killed_to_a_parent_that_sleeps_for_it(
     assert LIES not in text
 
 
-async def says(run: Run, text: str, usage: Usage, usd: str | None) -> None:
-    answer = Answer(text, (), usage, "scripted")
-    price = None if usd is None else Decimal(usd)
-    await run.world.door.tx(
-        run.session_id,
-        turns.finish,
-        run.world.policy,
-        run.session_id,
-        run.fence,
-        run.run_id,
-        answer,
-        True,
-        price,
-    )
-
-
 @pytest.mark.scenario(72)
 @pytest.mark.parametrize(("usd", "cost"), [("0.42", " • est $0.42"), (None, "")])
 async def test_stats_are_runtime_tokens_in_and_out_and_the_cost_if_it_is_known(
@@ -111,7 +93,7 @@ async def test_stats_are_runtime_tokens_in_and_out_and_the_cost_if_it_is_known(
 ) -> None:
     run = await world.started(main, "job")
     world.clock.advance(154)
-    await says(run, "found", Usage(12_100, 3_100), usd)
+    await run.finish("found", usage=Usage(12_100, 3_100), usd=usd)
     stats = next(line for line in (await told(world, main)).splitlines() if line.startswith("Stats:"))
     assert stats == f"Stats: runtime 2m34s • tokens 15.2k (in 12.1k / out 3.1k){cost}"
 

@@ -31,20 +31,8 @@ async def ids(world: World, **wanted: object) -> list[int]:
     return [view.task_id for view in page.tasks]
 
 
-async def priced(run: Run, text: str, usd: str | None) -> None:
-    said = Answer(text, (), Usage(10, 5, 3, 2), "small-2")
-    price = None if usd is None else Decimal(usd)
-    await run.world.door.tx(
-        run.session_id,
-        turns.finish,
-        run.world.policy,
-        run.session_id,
-        run.fence,
-        run.run_id,
-        said,
-        True,
-        price,
-    )
+async def priced(run: Run, text: str, usd: str) -> None:
+    await run.finish(text, usage=Usage(10, 5, 3, 2), model="small-2", usd=usd)
 
 
 async def test_a_new_task_is_queued_and_nothing_is_claimed_about_the_rest(world: World, main: int) -> None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from decimal import Decimal
 from typing import Any, TypeAlias
 
 from clutch.core.admission import Refused, SpawnRequest
@@ -55,7 +56,8 @@ def spawns(*labels: str) -> Answer:
     return Answer("", wanted, Usage(10, 5), "scripted", "tools")
 
 
-_NOTHING_ELSE = (None, 0, None)  # no price, no events, no value
+_NOTHING_ELSE = (0, None)  # no events, no value
+USED = Usage(10, 5)
 
 
 @dataclass(slots=True)
@@ -93,12 +95,19 @@ class Run:
         await self.respond(calls(YIELD))
         return self._cross(await self._tx(turns.yields, Results(()), [0], self.world.nonce()))
 
-    async def finish(self, text: str = "all done") -> bool:
+    async def finish(
+        self,
+        text: str = "all done",
+        *,
+        usage: Usage = USED,
+        model: str = "scripted",
+        usd: str | None = None,
+    ) -> bool:
         """True: it was told more meanwhile, and goes on."""
+        answer, price = Answer(text, (), usage, model), None if usd is None else Decimal(usd)
         boundary: Boundary | None = await self._tx(
-            turns.finish, Answer(text, (), Usage(10, 5), "scripted"), self.is_unanswered, *_NOTHING_ELSE,
-            self.world.nonce(),
-        )  # fmt: skip
+            turns.finish, answer, self.is_unanswered, price, *_NOTHING_ELSE, self.world.nonce()
+        )
         if boundary is None:
             return False
         return self._cross(boundary).goes_on

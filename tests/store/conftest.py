@@ -123,3 +123,10 @@ async def settled(awaitable: Awaitable[Any]) -> Any:
     """Its value or its exception, within a time that only a lost signal exceeds."""
     async with asyncio.timeout(20):
         return (await asyncio.gather(awaitable, return_exceptions=True))[0]
+
+
+@pytest.fixture
+async def stranger(postgres_dsn: str) -> AsyncIterator[asyncpg.Connection]:
+    connection = await asyncpg.connect(postgres_dsn)
+    yield connection
+    await connection.close()

@@ -32,13 +32,6 @@ async def store(postgres_dsn: str) -> AsyncIterator[PostgresStore]:
         yield opened
 
 
-@pytest.fixture
-async def stranger(postgres_dsn: str) -> AsyncIterator[asyncpg.Connection]:
-    connection = await asyncpg.connect(postgres_dsn)
-    yield connection
-    await connection.close()
-
-
 async def test_a_connection_lost_inside_a_batch_tells_everybody_in_it(
     store: PostgresStore, stranger: asyncpg.Connection
 ) -> None:

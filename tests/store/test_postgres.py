@@ -37,13 +37,6 @@ async def other(store: PostgresStore, postgres_dsn: str) -> AsyncIterator[Postgr
         yield opened
 
 
-@pytest.fixture
-async def stranger(postgres_dsn: str) -> AsyncIterator[asyncpg.Connection]:
-    connection = await asyncpg.connect(postgres_dsn)
-    yield connection
-    await connection.close()
-
-
 async def test_a_caller_that_leaves_does_not_stop_a_transaction_that_runs(
     store: PostgresStore, stranger: asyncpg.Connection
 ) -> None:

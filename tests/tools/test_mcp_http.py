@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
+from functools import partial
 from pathlib import Path
 from urllib.parse import urlsplit
 
@@ -15,7 +16,7 @@ from clutch.ports import ToolFailed
 from clutch.tools.mcp import McpServer, McpTools
 from tests.answering import answering
 from tests.tools.mcp_servers.approving import opened
-from tests.tools.mcp_servers.running import CONTEXT, eventually, http_server
+from tests.tools.mcp_servers.running import CONTEXT, cancel_one_of_two, eventually, http_server
 
 pytestmark = pytest.mark.anyio
 
@@ -85,15 +86,7 @@ async def test_fifty_calls_at_once(tools: McpTools) -> None:
 async def test_cancelled_call_is_cancelled_at_the_server_and_others_go_on(
     tools: McpTools, marks: Path
 ) -> None:
-    other = asyncio.create_task(said(tools, "slow", mark="other", seconds=1.0))
-    call = asyncio.create_task(said(tools, "slow", mark="cut"))
-    await eventually((marks / "cut.began").exists)
-    call.cancel()
-    with pytest.raises(asyncio.CancelledError):
-        await call
-    await eventually((marks / "cut.cancelled").exists)
-    assert await other == "done"
-    assert await said(tools, "echo", text="still here") == "still here"
+    await cancel_one_of_two(partial(said, tools), marks)
 
 
 async def test_slow_call_is_cut_and_the_server_is_still_used(url: str, tmp_path: Path) -> None:

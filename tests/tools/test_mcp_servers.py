@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import AsyncIterator
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -13,7 +14,7 @@ from clutch.core.pins import ToolOffer
 from clutch.ports import ToolContext, ToolFailed
 from clutch.tools.mcp import McpTools
 from tests.tools.mcp_servers.approving import MemoryPins, opened
-from tests.tools.mcp_servers.running import CONTEXT, eventually, everything
+from tests.tools.mcp_servers.running import CONTEXT, cancel_one_of_two, eventually, everything
 
 pytestmark = pytest.mark.anyio
 
@@ -102,15 +103,7 @@ async def test_fifty_calls_run_at_once_over_one_connection(tools: McpTools) -> N
 async def test_cancelled_call_is_cancelled_at_the_server_and_others_go_on(
     tools: McpTools, marks: Path
 ) -> None:
-    other = asyncio.create_task(said(tools, "slow", mark="other", seconds=1.0))
-    call = asyncio.create_task(said(tools, "slow", mark="cut"))
-    await eventually((marks / "cut.began").exists)
-    call.cancel()
-    with pytest.raises(asyncio.CancelledError):
-        await call
-    await eventually((marks / "cut.cancelled").exists)
-    assert await other == "done"
-    assert await said(tools, "echo", text="still here") == "still here"
+    await cancel_one_of_two(partial(said, tools), marks)
 
 
 async def test_huge_answer_is_cut(tools: McpTools) -> None:

@@ -14,8 +14,9 @@ import signal
 from collections.abc import Callable
 from typing import Literal, TypeAlias
 
-from clutch.store.door import Door, DoorStats, Keys, Listener, P, T, TxFunction
+from clutch.store.door import Door, Keys, P, T, TxFunction
 from clutch.store.jobs import function_name
+from clutch.testing.passing import PassingDoor
 
 Side: TypeAlias = Literal["before", "after"]
 
@@ -24,21 +25,18 @@ def kill_this_process() -> None:
     os.kill(os.getpid(), signal.SIGKILL)
 
 
-class CrashAt:
+class CrashAt(PassingDoor):
     def __init__(
         self, door: Door, point: str, *, nth: int = 1, die: Callable[[], None] = kill_this_process
     ) -> None:
-        self._door, self._nth, self._die = door, nth, die
+        super().__init__(door)
+        self._nth, self._die = nth, die
         self._function, _, self._side = point.partition(":")
         if self._side not in ("before", "after") or nth < 1:
             raise ValueError(
                 f"a point is NAME:before or NAME:after, and nth counts from 1; got {point!r}, {nth}"
             )
         self.times = 0  #: how often the place was passed or met
-
-    @property
-    def stats(self) -> DoorStats:
-        return self._door.stats
 
     async def tx(self, keys: Keys, fn: TxFunction[P, T], /, *args: P.args, **kwargs: P.kwargs) -> T:
         self._reach(function_name(fn), "before")
@@ -51,15 +49,6 @@ class CrashAt:
         value = await self._door.alone(fn, *args, **kwargs)
         self._reach(function_name(fn), "after")
         return value
-
-    async def read(self, fn: TxFunction[P, T], /, *args: P.args, **kwargs: P.kwargs) -> T:
-        return await self._door.read(fn, *args, **kwargs)
-
-    def listen(self, callback: Listener) -> None:
-        self._door.listen(callback)
-
-    async def close(self) -> None:
-        await self._door.close()
 
     def _reach(self, function: str, side: Side) -> None:
         if (function, side) == (self._function, self._side):

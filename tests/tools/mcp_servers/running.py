@@ -6,10 +6,12 @@ import asyncio
 import json
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Coroutine, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
+
+import pytest
 
 from clutch.ports import ToolContext
 from clutch.tools.mcp import McpServer
@@ -53,3 +55,16 @@ def http_server(marks: Path, *more: str, port: int = 0) -> Iterator[tuple[str, s
             yield f"http://127.0.0.1:{bound}/mcp", process
         finally:
             process.kill()
+
+
+async def cancel_one_of_two(said: Callable[..., Coroutine[Any, Any, str]], marks: Path) -> None:
+    """Whichever way the server is reached: it hears of it, and whatever else runs there goes on."""
+    other = asyncio.create_task(said("slow", mark="other", seconds=1.0))
+    call = asyncio.create_task(said("slow", mark="cut"))
+    await eventually((marks / "cut.began").exists)
+    call.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await call
+    await eventually((marks / "cut.cancelled").exists)
+    assert await other == "done"
+    assert await said("echo", text="still here") == "still here"

@@ -22,7 +22,8 @@ from clutch.core.messages import Answer
 from clutch.core.session_calls import SessionCall
 from clutch.ports import HumanQuestion, ModelRequest, Models, OnDelta, Toolbox, ToolContext, ToolSpec
 from clutch.protocol.turns import Begun
-from clutch.store.door import Door, DoorStats, Keys, Listener, P, T, Tx, TxFunction
+from clutch.store.door import Door, Keys, P, T, Tx, TxFunction
+from clutch.testing.passing import PassingDoor
 
 VARIABLE: Final = "CLUTCH_CRASH_AT"
 
@@ -76,30 +77,18 @@ class Points:
                 die()
 
 
-class CrashingDoor:
+class CrashingDoor(PassingDoor):
     """A Door that may kill its process on either side of a commit."""
 
     def __init__(self, door: Door, points: Points, heard: Callable[[str, Any], None] | None = None) -> None:
-        self._door, self._points, self._heard = door, points, heard
-
-    @property
-    def stats(self) -> DoorStats:
-        return self._door.stats
+        super().__init__(door)
+        self._points, self._heard = points, heard
 
     async def tx(self, keys: Keys, fn: TxFunction[P, T], /, *args: P.args, **kwargs: P.kwargs) -> T:
         return self._after(fn, await self._door.tx(keys, self._before(fn), *args, **kwargs))
 
     async def alone(self, fn: TxFunction[P, T], /, *args: P.args, **kwargs: P.kwargs) -> T:
         return self._after(fn, await self._door.alone(self._before(fn), *args, **kwargs))
-
-    async def read(self, fn: TxFunction[P, T], /, *args: P.args, **kwargs: P.kwargs) -> T:
-        return await self._door.read(fn, *args, **kwargs)
-
-    def listen(self, callback: Listener) -> None:
-        self._door.listen(callback)
-
-    async def close(self) -> None:
-        await self._door.close()
 
     def _before(self, fn: TxFunction[P, T]) -> TxFunction[P, T]:
         name = name_of(fn)

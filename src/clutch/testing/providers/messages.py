@@ -10,21 +10,17 @@ from clutch.core.messages import Usage
 from clutch.testing.providers.encoding import event
 from clutch.testing.providers.script import (
     Control,
-    Cut,
     Failure,
     Fault,
-    Gate,
-    Pause,
-    Raw,
     Refusal,
     Reply,
     Said,
-    Silence,
     StreamError,
     Text,
     Thinking,
     ToolCall,
     WireRequest,
+    streamed,
 )
 
 #: What other providers call a content filter is a refusal here.
@@ -65,27 +61,18 @@ def frames(reply: Reply, request: WireRequest) -> Iterator[bytes | Control]:
     yield event("message_start", {"type": "message_start", "message": start})
     yield event("ping", {"type": "ping"})
     index, open_kind = -1, ""
-    for piece in reply.pieces:
-        match piece:
-            case Text() | Thinking() | Refusal() | ToolCall():
-                kind = _block_kind(piece)
-                if kind != open_kind or isinstance(piece, ToolCall):
-                    yield from _closed(index, open_kind)
-                    index, open_kind = index + 1, kind
-                    yield _opened(piece, index, request)
-                yield from _deltas(piece, index)
-            case StreamError():
-                yield event("error", error(piece))
-                return
-            case Raw(data):
-                yield data
-            case Pause() | Gate() | Silence():
-                yield piece
-            case Cut():
-                yield piece
-                return
-            case _:
-                assert_never(piece)
+
+    def say(piece: Said) -> Iterator[bytes]:
+        nonlocal index, open_kind
+        kind = _block_kind(piece)
+        if kind != open_kind or isinstance(piece, ToolCall):
+            yield from _closed(index, open_kind)
+            index, open_kind = index + 1, kind
+            yield _opened(piece, index, request)
+        yield from _deltas(piece, index)
+
+    if not (yield from streamed(reply, say, lambda failure: event("error", error(failure)))):
+        return
     yield from _closed(index, open_kind)
     delta = {"stop_reason": _STOP[reply.stops], "stop_sequence": None}
     yield event("message_delta", {"type": "message_delta", "delta": delta, "usage": _usage(usage)})

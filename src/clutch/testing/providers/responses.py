@@ -11,21 +11,17 @@ from clutch.testing.providers import chat
 from clutch.testing.providers.encoding import event
 from clutch.testing.providers.script import (
     Control,
-    Cut,
     Failure,
     Fault,
-    Gate,
-    Pause,
-    Raw,
     Refusal,
     Reply,
     Said,
-    Silence,
     StreamError,
     Text,
     Thinking,
     ToolCall,
     WireRequest,
+    streamed,
 )
 
 _CONTEXT = "Your input exceeds the context window of this model. Please adjust your input and try again."
@@ -55,22 +51,8 @@ class _Stream:
         created = _envelope(self._reply, self._request, "in_progress", [])
         yield self._event("response.created", response=created)
         yield self._event("response.in_progress", response=created)
-        for piece in self._reply.pieces:
-            match piece:
-                case Text() | Thinking() | Refusal() | ToolCall():
-                    yield from self._said(piece)
-                case StreamError():
-                    yield self._failed(piece)
-                    return
-                case Raw(data):
-                    yield data
-                case Pause() | Gate() | Silence():
-                    yield piece
-                case Cut():
-                    yield piece
-                    return
-                case _:
-                    assert_never(piece)
+        if not (yield from streamed(self._reply, self._said, self._failed)):
+            return
         yield from self._closed()
         final = _finished(self._reply, self._request, self._output)
         yield self._event(f"response.{final['status']}", response=final)

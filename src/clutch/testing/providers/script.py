@@ -6,10 +6,10 @@ Independent of any wire format; `chat`, `responses` and `messages` put it into t
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, assert_never
 
 from clutch.core.messages import Usage
 
@@ -182,6 +182,29 @@ class Reply:
     @property
     def said(self) -> list[Said]:
         return [piece for piece in self.pieces if isinstance(piece, Text | Thinking | Refusal | ToolCall)]
+
+
+def streamed(
+    reply: Reply, say: Callable[[Said], Iterable[bytes]], fail: Callable[[StreamError], bytes]
+) -> Generator[bytes | Control, None, bool]:
+    """The pieces in any format (`chat` has its own, which is faster). False: it broke off, and nothing may follow."""
+    for piece in reply.pieces:
+        match piece:
+            case Text() | Thinking() | Refusal() | ToolCall():
+                yield from say(piece)
+            case StreamError():
+                yield fail(piece)
+                return False
+            case Raw(data):
+                yield data
+            case Pause() | Gate() | Silence():
+                yield piece
+            case Cut():
+                yield piece
+                return False
+            case _:
+                assert_never(piece)
+    return True
 
 
 Behaviour: TypeAlias = Reply | Failure | Silence

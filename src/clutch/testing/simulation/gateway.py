@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 from clutch.engine.bus import Bus
 from clutch.engine.courier import work
 from clutch.engine.dispatcher import Worker
-from clutch.engine.ids import BLOCK_BITS
+from clutch.engine.ids import BlockIds
 from clutch.engine.kit import Kit
 from clutch.errors import DiskFull, StoreBusy, StoreLost
 from clutch.store.door import DoorStats, Keys, Listener, P, T, TxFunction
@@ -55,19 +55,12 @@ def sim_uuid4(rng: random.Random) -> str:
     return str(uuid.UUID(int=rng.getrandbits(128), version=4))
 
 
-class SimIds:
+class SimIds(BlockIds):
     """Numbers from the worker's block, secrets from the seed."""
 
     def __init__(self, world: World) -> None:
+        super().__init__()
         self._world = world
-        self._next = 0
-
-    def take_block(self, number: int) -> None:
-        self._next = number << BLOCK_BITS
-
-    def next(self) -> int:
-        self._next += 1
-        return self._next
 
     def uuid4(self) -> str:
         return sim_uuid4(self._world.rng)
