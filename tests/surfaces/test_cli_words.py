@@ -51,6 +51,17 @@ def test_every_help_fits_80_columns_and_no_line_of_the_list_is_cut_and_every_com
         assert "--json" in help_ or command in ("mcp", "config", "import"), command
 
 
+def test_a_group_alone_says_what_it_has_and_once(typed: Typed) -> None:
+    said = typed("import")
+    assert (said.code, said.err.count("Usage: "), "Error" in said.err) == (2, 1, False)
+    assert "openclaw" in said.err
+
+
+def test_a_name_no_session_can_have_is_refused_before_a_client_is_served(typed: Typed) -> None:
+    said = typed("mcp", "--session", "bad name", "--state", "/dev/null")
+    assert (said.code, "a-z, 0-9" in said.err, said.out) == (2, True, "")
+
+
 @pytest.fixture(scope="module")
 def first(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
     with served(tmp_path_factory.mktemp("first") / "a state", policy=FAST) as here:

@@ -21,6 +21,7 @@ from clutch.surfaces.starting import NO_START
 
 USAGE = 2  #: exit code
 USAGE_SCHEMA = "clutch.usage/1"  #: when it is not even clear which command is meant
+NO_COMMAND = "Missing command."
 ALWAYS_OBJECTS = "demo"  #: the last line of its stdout is an object, whatever happens
 MESSAGE_CHARS_MAX = 300  # enough to recognise what was typed, never the whole of it
 
@@ -69,8 +70,12 @@ def _misused(error: typer.TyperException) -> int:
     message = error.format_message().replace("Value error, ", "")[:MESSAGE_CHARS_MAX]  # a word of pydantic's
     schema = USAGE_SCHEMA
     if context is not None:
-        typer.echo(f"{context.get_usage()}\nTry '{context.command_path} --help'.", err=True)
         schema = f"clutch.{context.info_name}/1" if context.parent else schema
+        if error.format_message() == (help_ := context.get_help()):  # a group without one of its commands
+            typer.echo(help_, err=True)
+            _print_object(NO_COMMAND, None, schema)
+            return error.exit_code
+        typer.echo(f"{context.get_usage()}\nTry '{context.command_path} --help'.", err=True)
     typer.echo(f"Error: {message}", err=True)
     _print_object(message, _option(error), schema)
     return error.exit_code
@@ -115,7 +120,7 @@ def clutch(
         os.environ[NO_START] = "1"
     if context.invoked_subcommand is None:
         typer.echo(context.get_help(), err=True)
-        _print_object("Missing command.", None, USAGE_SCHEMA)
+        _print_object(NO_COMMAND, None, USAGE_SCHEMA)
         raise typer.Exit(USAGE)
 
 

@@ -88,7 +88,9 @@ class Provider:
         found = environment.get(self._key_variable, "").strip()
         if not found:
             raise self._wrong(
-                "apiKey", f"there is none: set the environment variable {self._key_variable}, or apiKey here"
+                "apiKey",
+                f"provider {self.name!r} has no key: set the environment variable {self._key_variable},"
+                f" or models.providers.{self.name}.apiKey",
             )
         if not _PRINTABLE.fullmatch(found):
             raise self._wrong(

@@ -85,7 +85,7 @@ def client_name(context: Context) -> str:
 
 def session_key(agent_id: str, name: str) -> str:
     """Raises InvalidInput."""
-    key = str(keys.chat_key(agent_id, f"mcp-{name}"))
+    key = f"agent:{agent_id}:chat:mcp-{name}"
     parsed = keys.parse_session_key(key)
     if isinstance(parsed, keys.BadKey):
         raise InvalidInput("session", parsed.message)
