@@ -20,6 +20,7 @@ from clutch.cli.talk.chatting import Chatting
 from clutch.cli.talk.ear import Ear, News, Words, replies
 from clutch.cli.talk.editor import Candidates, Editor, Submitted
 from clutch.cli.talk.notices import Notices
+from clutch.cli.talk.top import newest_first
 from clutch.cli.talk.typing import Key, Keyboard, Text
 from clutch.cli.talk.window import Window
 from clutch.core.policy import Notify
@@ -229,6 +230,12 @@ def test_a_reply_is_confirmed_only_when_it_was_shown(
         assert "the answer" in capsys.readouterr().out
         assert counter.is_told.wait(5)
     assert counter.heard == [None, 7]
+
+
+def test_top_has_what_works_first_and_then_what_ended_last() -> None:
+    ended = [{"n": 1, "depth": 1}, {"n": 2, "depth": 2}, {"n": 3, "depth": 1}, {"n": 4, "depth": 2}]
+    tasks = [{**one, "outcome": "ok"} for one in ended] + [{"n": 5, "depth": 2, "outcome": None}]
+    assert [one["n"] for one in newest_first(tasks)] == [5, 3, 4, 1, 2]
 
 
 @pytest.mark.parametrize("place", range(4))

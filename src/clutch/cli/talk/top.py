@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shutil
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -31,10 +31,21 @@ def top(state: Path | None, *, as_json: bool) -> None:
                     return
 
 
+def newest_first(tasks: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
+    """What works, then what ended last, children still below their parents: the rest may not fit."""
+    working = [task for task in tasks if task["outcome"] is None]
+    families: list[list[Mapping[str, Any]]] = []
+    for task in tasks:
+        if task["outcome"] is not None:
+            if task["depth"] == 1 or not families:
+                families.append([])
+            families[-1].append(task)
+    return [*working, *(task for family in reversed(families) for task in family)]
+
+
 def _draw(page: Mapping[str, Any]) -> None:
-    """What works comes first: the rest may not fit."""
     columns, rows = shutil.get_terminal_size()
-    tasks = sorted(page["tasks"], key=lambda task: task["outcome"] is not None)
+    tasks = newest_first(page["tasks"])
     lines = [
         f"{screen.clock(screen.moment_now())}  {screen.summary(page['summary'])}  (q leaves)"[:columns],
         "",
