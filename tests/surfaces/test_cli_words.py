@@ -4,8 +4,10 @@ In this process: what a command prints needs no other one."""
 
 from __future__ import annotations
 
+import os
 import re
 import shlex
+import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -49,6 +51,17 @@ def test_every_help_fits_80_columns_and_no_line_of_the_list_is_cut_and_every_com
         help_ = typed(command, "--help").out
         assert [line for line in help_.splitlines() if len(line) > 80] == [], command
         assert "--json" in help_ or command in ("mcp", "config", "import"), command
+
+
+@pytest.mark.skipif(not os.path.exists("/dev/full"), reason="only Linux has a disk that is always full")
+def test_a_full_disk_below_its_output_is_said_in_one_line() -> None:
+    with open("/dev/full", "w") as full:
+        command = [sys.executable, "-m", "clutch", "--help"]
+        done = subprocess.run(
+            command, stdout=full, stderr=subprocess.PIPE, text=True, check=False, timeout=60
+        )
+    assert (done.returncode, done.stderr.count("\n")) == (1, 1)
+    assert "No space left on device" in done.stderr
 
 
 def test_a_group_alone_says_what_it_has_and_once(typed: Typed) -> None:

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import errno
 import gc
+import io
+import os
 import sys
 
 INTERRUPTED = 130  #: exit code after Ctrl-C
@@ -15,6 +18,7 @@ def main() -> None:
     """The command `clutch`. Ctrl-C is no error at any moment, also not while Python is still loading."""
     try:
         gc.disable()
+        _have_streams()
         from clutch.cli.app import run
 
         keep_what_is_loaded()
@@ -22,6 +26,21 @@ def main() -> None:
         sys.exit(run())
     except KeyboardInterrupt:
         sys.exit(INTERRUPTED)
+    except OSError as error:
+        if error.errno != errno.ENOSPC:
+            raise
+        os.dup2(
+            os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno()
+        )  # what is left of it is not tried again
+        sys.exit(f"clutch: what it prints cannot be written: {error.strerror}")
+
+
+def _have_streams() -> None:
+    """A stream that was closed takes what it gets, and one without some letters shows their numbers."""
+    sys.stdout = sys.stdout or open(os.devnull, "w")  # noqa: SIM115 (until the process ends)
+    sys.stderr = sys.stderr or open(os.devnull, "w")  # noqa: SIM115
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors="backslashreplace")
 
 
 def keep_what_is_loaded() -> None:
