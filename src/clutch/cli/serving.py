@@ -55,10 +55,31 @@ def serve(wishes: Wishes, *, as_json: bool) -> None:
 
 
 async def _serve(wishes: Wishes, *, as_json: bool) -> None:
+    home, is_background = home_of(wishes.state), wishes.is_background
+    clutch = _clutch(wishes, home)
+    rules = clutch.policy.serving
+    leaving = clutch.leaving = Leaving(clutch, rules.idle_exit_s if is_background else None)
+    _stop_on_signals(leaving)
+    async with clutch:
+        collect_rarely()
+        if is_background:
+            journal.to_file(home, rules.log_bytes_max)
+        tell = log.info if is_background else say
+        _greet(clutch, home, tell, is_background=is_background)
+        if as_json:
+            print_object("serve", {"url": clutch.url, "state": str(home)})
+        if clutch.url is None and is_background:
+            leaving.stop("another gateway answers here")  # nobody could tell this one to stop
+        following = asyncio.create_task(_follow_config(clutch, tell))
+        await _until_told(leaving)
+        following.cancel()
+        tell(f"Stopping: {leaving.why}. Turns end at their next step; a second signal does not wait.")
+
+
+def _clutch(wishes: Wishes, home: Path) -> Clutch:
     from clutch.wiring import Clutch
 
-    home, is_background = home_of(wishes.state), wishes.is_background
-    clutch = Clutch(
+    return Clutch(
         embedded=True,
         state=home,
         database=wishes.database,
@@ -69,30 +90,15 @@ async def _serve(wishes: Wishes, *, as_json: bool) -> None:
         config=wishes.config,
         headless=wishes.is_headless,
     )
-    rules = clutch.policy.serving
-    leaving = clutch.leaving = Leaving(clutch, rules.idle_exit_s if is_background else None)
-    _stop_on_signals(leaving)
-    async with clutch:
-        collect_rarely()
-        if is_background:
-            journal.to_file(home, rules.log_bytes_max)
-        tell = log.info if is_background else say
-        if clutch.url is None:
-            tell(f"Another gateway answers for {home}; this one works for the same database.")
-        else:
-            tell(f"Listening at {clutch.url}; state in {home}.{'' if is_background else ' Ctrl-C stops it.'}")
-            if clutch.listening.is_remote:
-                tell(
-                    f"Other machines reach it at {clutch.listening.host}, without encryption: TLS is your proxy's."
-                )
-        if as_json:
-            print_object("serve", {"url": clutch.url, "state": str(home)})
-        if clutch.url is None and is_background:
-            leaving.stop("another gateway answers here")  # nobody could tell this one to stop
-        following = asyncio.create_task(_follow_config(clutch, tell))
-        await _until_told(leaving)
-        following.cancel()
-        tell(f"Stopping: {leaving.why}. Turns end at their next step; a second signal does not wait.")
+
+
+def _greet(clutch: Clutch, home: Path, tell: Callable[[str], None], *, is_background: bool) -> None:
+    if clutch.url is None:
+        tell(f"Another gateway answers for {home}; this one works for the same database.")
+        return
+    tell(f"Listening at {clutch.url}; state in {home}.{'' if is_background else ' Ctrl-C stops it.'}")
+    if clutch.listening.is_remote:
+        tell(f"Other machines reach it at {clutch.listening.host}, without encryption: TLS is your proxy's.")
 
 
 async def _follow_config(clutch: Clutch, tell: Callable[[str], None]) -> None:

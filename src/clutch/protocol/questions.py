@@ -196,19 +196,14 @@ def answer(
     locked = yield from sessions.lock_all(sorted(set(same.values())))
     # Only now: somebody else may have answered, or ended the run, while we waited for the lock.
     answered = yield (
-        "UPDATE questions SET answered_at = ?, decision = ?, answer = ?, actor = ? WHERE id = ?"
+        "UPDATE questions SET answered_at = ?, decision = ?, answer = ?, actor = ? WHERE id {any}"
         " AND answered_at IS NULL RETURNING id",
-        (now, decision.value, text, actor, question_id),
+        (now, decision.value, text, actor, sorted(same)),
     )
-    if not answered:
+    if question_id not in {row[0] for row in answered}:
         raise UnknownQuestion()
     if purse is not None:
         yield from usage.raise_limit(purse, None, None)
-        yield (
-            "UPDATE questions SET answered_at = ?, decision = ?, answer = ?, actor = ? WHERE id = ?"
-            " AND answered_at IS NULL",
-            Many((now, decision.value, text, actor, other) for other in same),
-        )
     for session in locked:
         if session.is_task:
             said = ev.Noted(now, f"answered: {decision.value} ({kind})")

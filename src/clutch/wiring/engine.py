@@ -63,9 +63,7 @@ async def running_engine(
     `hooks`: whoever is registered when it starts. `models` and `toolbox` take the place of our own."""
     clock, policy, home, router = clock or SystemClock(), policy or Policy(), home_of(state), None
     if hooks is not None:
-        hooks.add_installed()
-        policy = replace(policy, hooks=hooks.names)
-        channels = {**channels, HOOK_CHANNEL: hooks} if hooks.names else channels
+        policy, channels = _hooked(hooks, policy, channels)
     async with AsyncExitStack() as stack:
         door, lives = await open_store(stack, home, database, clock, policy)
         await asyncio.to_thread(home.mkdir, 0o700, parents=True, exist_ok=True)
@@ -102,6 +100,14 @@ async def running_engine(
         worker = Worker(kit, clock, has_leases=database is not None)
         await stack.enter_async_context(_at_work(worker, channels))
         yield Engine(door, kit, worker, clock)
+
+
+def _hooked(
+    hooks: Hooks, policy: Policy, channels: Mapping[str, Channel]
+) -> tuple[Policy, Mapping[str, Channel]]:
+    hooks.add_installed()
+    known = {**channels, HOOK_CHANNEL: hooks} if hooks.names else channels
+    return replace(policy, hooks=hooks.names), known
 
 
 @asynccontextmanager
