@@ -152,9 +152,8 @@ class Clutch:
     """The parameters of `clutch.Clutch`. `open` and `close` are for where there is no block, as in a notebook."""
 
     def __init__(self, **options: Any) -> None:
-        self.behind = wiring.Clutch(
-            **options
-        )  #: tools, hooks and runtimes are registered there, before it is opened
+        #: tools, hooks and runtimes are registered there, before it is opened
+        self.behind = wiring.Clutch(**options)
         self._running: _Loop | None = None
 
     def open(self) -> Self:

@@ -24,9 +24,8 @@ class Settings:
     hooks: tuple[Webhook, ...] = ()  #: webhooks that hear of subagents
     channels: tuple[WebhookChannel, ...] = ()  #: people a route can name: `NAME`, or `NAME:` and whom there
     acp: tuple[AcpAgent, ...] = ()  #: external agents that children may be; the first is the one `acp` means
-    database: str | None = field(
-        default=None, repr=False
-    )  #: a PostgreSQL; null = SQLite in the state directory
+    #: a PostgreSQL; null = SQLite in the state directory
+    database: str | None = field(default=None, repr=False)
     listening: Listening = field(default_factory=Listening)
 
     def __post_init__(self) -> None:

@@ -149,9 +149,8 @@ class Subagents:
     run_timeout_s: float = 0.0  #: 0 = none: a deadline nobody asked for would cut good work
     workspace: Workspace = Workspace.INHERIT  #: where children work
     on_invalid_model: OnInvalidModel = OnInvalidModel.ERROR  #: what a spawn does with a model there is not
-    on_full: OnFull = (
-        OnFull.QUEUE
-    )  #: of programs. Agents are refused at once: one that waited would hold a turn
+    #: of programs. Agents are refused at once: one that waited would hold a turn
+    on_full: OnFull = OnFull.QUEUE
 
     def __post_init__(self) -> None:
         check(self)

@@ -151,9 +151,8 @@ def choose(
     """Which of the waiting letters (oldest first) this run takes at this point."""
     ready = [letter for letter in letters if letter.ready_at <= now or is_settled]
     if point is Point.STEP:
-        notes = tuple(
-            letter for letter in letters if letter.kind in INJECTED
-        )  # no tool runs that they wait for
+        # No tool runs that these would have to wait for.
+        notes = tuple(letter for letter in letters if letter.kind in INJECTED)
         return _at_step(notes, ready, rules, running, is_held=is_held)
     people = [letter for letter in ready if letter.kind is LetterKind.USER]
     if people:

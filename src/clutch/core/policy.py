@@ -79,9 +79,8 @@ class Limits:
     label_max: int = 200  #: characters
     label_from_task: int = 72  #: one line of a terminal
     attachments: AttachmentRules = field(default_factory=AttachmentRules)
-    on_parent_end: Mapping[Outcome, str] = field(
-        default_factory=lambda: MappingProxyType({})
-    )  #: "kill" or "continue" (the default) for timeout, error and lost
+    #: "kill" or "continue" (the default) for timeout, error and lost
+    on_parent_end: Mapping[Outcome, str] = field(default_factory=lambda: MappingProxyType({}))
 
     def __post_init__(self) -> None:
         check(self)
@@ -212,9 +211,10 @@ class Announcing:
 class Work:
     """`worker.*`: who runs what, and how soon a dead worker is noticed."""
 
+    #: turns at once of main agents and of children; whoever waits holds no place
     lanes: Mapping[Lane, int] = field(
         default_factory=lambda: MappingProxyType({Lane.MAIN: 4, Lane.SUBAGENT: 8})
-    )  #: turns at once of main agents and of children; whoever waits holds no place
+    )
     lease_s: float = 5.0  #: a pause of the machine longer than this hands its runs to others
     tick_s: float = 1.0  #: the backstop for lost hints
     stop_s: float = 10.0  #: how long a stop waits for the next boundary
@@ -383,7 +383,7 @@ class Policy:
         agent = self.agents.get(agent_id)
         return None if agent is None else agent.heartbeat or self.defaults.heartbeat
 
-    def quiet_hours_but(self, agent_id: str, depth: int) -> ActiveHours | None:
+    def waking_hours(self, agent_id: str, depth: int) -> ActiveHours | None:
         """When results may start a turn of such a session. None: at any hour."""
         if depth or self.announcing.idle_wake is IdleWake.TURN:
             return None

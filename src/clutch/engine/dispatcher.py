@@ -1,4 +1,4 @@
-"""A worker: looks what is due, does it, sleeps until there is more.
+"""A worker: looks for what is due, does it, sleeps until there is more.
 
 One loop *peeks* (a read) and acts (a transaction) only on a find: the rounds (`rounds`: mail, timers, burying
 the dead) and claiming. Claimed sessions become turns (`holding`). Hints wake the loop early; a lost one costs a tick.
@@ -226,7 +226,7 @@ class Worker:
         return self.kit.policy.work.sessions_max - len(self.turns)
 
     async def _claim(self, group: asyncio.TaskGroup, lanes: Sequence[Lane]) -> bool:
-        """Out of rest only a few: they are at work while the others are claimed, of which there may be thousands."""
+        """After a rest only a few at first: they are at work while the others, maybe thousands, are claimed."""
         room = self._room() if self.turns else min(self._room(), self.kit.policy.work.claim_first)
         try:
             claimed = await self.kit.door.alone(workers.claim, self.id, room, lanes)

@@ -84,9 +84,8 @@ class Kit:
     stopping: asyncio.Event = field(default_factory=asyncio.Event)
     turns: dict[int, asyncio.Task[None]] = field(default_factory=dict)  #: under way here, by session
     worker_id: int = 0  #: under which they are
-    rested: set[tuple[int, int]] = field(
-        default_factory=set
-    )  #: turns of others that have ended: session, fence
+    #: turns of others that have ended: session, fence
+    rested: set[tuple[int, int]] = field(default_factory=set)
     pulses: Pulses = field(default_factory=Pulses)
     errands: dict[int, Errand] = field(default_factory=dict)  #: foreign code at work here, by session
     _changes: Changes | None = None

@@ -73,9 +73,8 @@ def found(now: float, who: Standpoint, asked: Filter) -> Tx[list[TaskView]]:
 
 def tasks(now: float, who: Standpoint, asked: Filter) -> Tx[Object]:
     wanted = yield from _wanted(now, who, asked)
-    place = yield from stream.newest(
-        now
-    )  # before the rows: what happens meanwhile is heard once more, never missed
+    # Before the rows: what happens meanwhile is heard once more, never missed.
+    place = yield from stream.newest(now)
     page = yield from listing.page(now, wanted, asked.limit, asked.cursor)
     counted = yield from listing.summary(now, wanted)
     return objects.listing(page.tasks, counted, page.next, str(place))

@@ -27,9 +27,8 @@ from clutch.ports import Clock, ModelError, ModelRequest, Models, OnDelta, Troub
 NO_BOUNDS: Mapping[str, Bounds] = MappingProxyType({})
 KEPT_S = 60.0  #: how long a place waits for a run that was killed while it was parked
 SIGNATURE_CHARS = 60
-_VARYING = re.compile(
-    r"\S*\d\S*"
-)  # ids, counts and times; the rest of a message is the same for the same trouble
+# Ids, counts and times; the rest of a message is the same for the same trouble.
+_VARYING = re.compile(r"\S*\d\S*")
 
 EFFECTS = {
     Trouble.RATE_LIMIT: Effect.REFUSED,

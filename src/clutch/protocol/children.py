@@ -43,7 +43,7 @@ class Child(NamedTuple):
     born: Step
     forked: Sequence[Message] | None = None  #: what its transcript begins with
     purse: tuple[int | None, Decimal | None] | None = None  #: limits of a budget of its own
-    hops: tuple[int, ...] = ()  #: of the talk between agents that it is asked for in
+    hops: tuple[int, ...] = ()  #: of the talk between agents in which it was asked for
 
 
 def decide(

@@ -78,7 +78,7 @@ def put_off(now: float, policy: Policy, session: SessionRow) -> Tx[None]:
     """Those whose results it does not read now are told why: when they come, and when a turn ends in the night.
 
     Whoever is about to read costs no statement."""
-    hours = policy.quiet_hours_but(session.agent_id, session.depth)
+    hours = policy.waking_hours(session.agent_id, session.depth)
     if session.run_id is None and hours is None:
         return
     rows = yield (

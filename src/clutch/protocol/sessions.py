@@ -80,9 +80,8 @@ class SessionRow(StepRow):
     letter_id: int | None  #: the letter its latest run answers in a way of its own
     queue: str | None  #: its own way to queue announces
     bound: int  #: a thread of a channel is its own
-    has_mail: bool | None = field(
-        default=None, kw_only=True
-    )  #: open letters lie here; None = nobody has looked
+    #: open letters lie here; None = nobody has looked
+    has_mail: bool | None = field(default=None, kw_only=True)
 
 
 @dataclass(slots=True)
@@ -221,7 +220,7 @@ def _due(now: float, policy: Policy, session: SessionRow) -> Tx[float | None]:
         has_open_run=session.run_id is not None,
         parked_until=parked_until,
         rules=queueing.applied(policy.announcing, session.queue),
-        hours=policy.quiet_hours_but(session.agent_id, session.depth),
+        hours=policy.waking_hours(session.agent_id, session.depth),
     )
 
 

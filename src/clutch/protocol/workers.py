@@ -64,10 +64,8 @@ def heartbeat(now: float, worker_id: int, lease_s: float) -> Tx[None]:
 
 def leave(now: float, worker_id: int) -> Tx[None]:
     """An orderly end: it owns nothing any more, so nobody has to bury it."""
-    yield (
-        "UPDATE outbox SET owner = NULL, due = ? WHERE owner = ?",
-        (now, worker_id),
-    )  # freeing it may have failed
+    # What it was sending: freeing it may have failed.
+    yield "UPDATE outbox SET owner = NULL, due = ? WHERE owner = ?", (now, worker_id)
     yield "DELETE FROM workers WHERE id = ?", (worker_id,)
 
 
@@ -118,9 +116,8 @@ def bury_all_but(now: float, worker_id: int) -> Tx[list[int]]:
 class Claimed:
     session_id: int
     fence: int
-    purses: str = field(
-        default="", compare=False
-    )  #: fixed at birth; going on may give up a call they paid for
+    #: fixed at birth; going on may give up a call they paid for
+    purses: str = field(default="", compare=False)
     model: str | None = field(default=None, compare=False)
     agent_id: str = field(default="", compare=False)
 

@@ -155,9 +155,8 @@ class Editor:
     def _complete(self) -> Candidates | None:
         before = self.text[: self.at]
         word = _LAST_WORD.search(before)
-        found = [
-            one for one in self.complete(before) if one.isprintable()
-        ]  # a name may be made to harm a terminal
+        # A name may be made to harm a terminal.
+        found = [one for one in self.complete(before) if one.isprintable()]
         if word is None or not found:
             return None
         longest = _shared_beginning(found)

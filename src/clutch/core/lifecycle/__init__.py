@@ -139,7 +139,7 @@ def in_order(signals: Iterable[ev.Event]) -> list[ev.Event]:
 
 
 def fold(moves: Iterable[Move]) -> tuple[Phase, int, Outcome | None]:
-    """The event log re-reduces to the row: phase, generation, outcome. Raises where the log is broken."""
+    """What the log says the row must be: phase, generation, outcome. Raises where the log is broken."""
     at, generation, outcome = Phase.SPAWNING, 1, None
     for move in moves:
         if move.from_phase is not at or (move.to_phase is not at and (at, move.to_phase) not in EDGES):

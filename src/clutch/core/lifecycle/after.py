@@ -17,9 +17,8 @@ _OVER = frozenset({Delivery.DELIVERED, Delivery.SKIPPED, Delivery.UNSURE})
 
 def clean(story: Story, reason: str, **changes: Any) -> None:
     """Cleanup comes before both ends. With nothing to clean it is over in the same step."""
-    is_half_made = (
-        story.task.phase is Phase.SPAWNING
-    )  # its files are wanted by nobody, whatever was asked for
+    # Nobody wants the files of one that was never finished, whatever was asked for.
+    is_half_made = story.task.phase is Phase.SPAWNING
     story.to(Phase.CLEANUP_PENDING, reason, wake_at=None, **changes)
     tell_ended(story, reason)
     clean_up(story, is_needed=story.task.has_cleanup or is_half_made)
@@ -35,8 +34,8 @@ def clean_up(story: Story, *, is_needed: bool | None = None) -> None:
 
 
 def tell_ended(story: Story, reason: str) -> None:
-    """Also when it is told a second time: the key of what hooks hear is the generation. In session mode the session
-    must have ended, too."""
+    """Also when it is told a second time: hooks know each end by its generation. In session mode only once the session
+    itself has ended."""
     if Hook.ENDED in story.policy.hooks and not story.task.stays:
         story.do(fx.TellEnded(reason))
 
@@ -81,10 +80,10 @@ def cleanup_failed(story: Story, event: ev.CleanupFailed) -> None:
 
 
 def again(story: Story, event: ev.Again) -> None:
-    """Whoever has the result in hand need not wait until others have heard it: what is not told yet is overtaken. But
-    not before what its last life left is gone: whoever removes that does not look again.
+    """It need not wait until the old result was heard: what is not told yet is overtaken. It does wait until what the
+    last run left behind is removed: whoever removes that does not look again.
 
-    A result that is told, or was never to be, must not stand in for one of the new run."""
+    A result that was told, or never to be told, must not stand in for one of the new run."""
     task = story.task
     is_over = task.phase in FINISHED and not awaits_cleanup(task)
     if is_over or has_letter(task):
@@ -104,9 +103,8 @@ def session_ended(story: Story, reason: str) -> None:
         return
     story.note(f"session ended: {reason}", stays=False)
     if task.outcome is not None:
-        if (
-            task.phase in FINISHED and task.delivery is not Delivery.UNDELIVERED
-        ):  # a dead letter still expires
+        # A dead letter still expires.
+        if task.phase in FINISHED and task.delivery is not Delivery.UNDELIVERED:
             story.change(wake_at=None)
         tell_ended(story, reason)
         story.do(fx.Stop(reason), fx.Close(), fx.Unbind())

@@ -139,8 +139,8 @@ ORPHANED = "its session is gone"
 
 
 def orphaned(story: Story, event: ev.Orphaned) -> None:
-    """What it said last is its result, but a plan that nobody can work on any more is none. Without any it is lost;
-    and what lies in an inbox already is told as it is."""
+    """Its last words are its result, except a plan, which nobody can work on any more. Without any it is lost. What
+    lies in an inbox already is told as it is."""
     task = story.task
     if task.phase not in WORKING or task.outcome is not None:
         return

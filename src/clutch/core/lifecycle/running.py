@@ -144,7 +144,7 @@ def supersede(story: Story) -> None:
 
 
 def _said(result: str | None) -> str | None:
-    """How far a run came before it was cut is no text of the child: it must not become another run's result."""
+    """A note on how far a run came before it was cut is no text of the child and must not become a result."""
     return None if result is None or is_progress(result) else result
 
 

@@ -48,7 +48,7 @@ DESCENDANTS = "descendants-active"
 MISSING = "missing-requester"
 BUSY = "requester-busy"
 QUIET_HOURS = "quiet-hours"
-#: Why one never is.
+#: Why a result is never told.
 SUPERSEDED = "superseded"
 
 
@@ -60,7 +60,7 @@ def has_letter(task: Task) -> bool:
 
 
 class Move(NamedTuple):
-    """One line of the timeline. Generation and outcome are those after the move, so that a log re-reduces."""
+    """One line of the timeline. Generation and outcome are those after the move, so that the log alone gives the row."""
 
     from_phase: Phase
     to_phase: Phase
@@ -114,7 +114,7 @@ _PLACES = {name: place for place, name in enumerate(Task._fields)}
 
 
 def _changed(task: Task, changes: Mapping[str, Any]) -> Task:
-    """What `_replace` does, which asks all fields whether they are meant."""
+    """What `_replace` does, without asking every field whether it is meant."""
     values = list(task)
     for name, value in changes.items():
         values[_PLACES[name]] = value

@@ -27,9 +27,8 @@ _NONCE = re.compile(r"[0-9a-f]{32}")
 _OPENING = re.compile(r"<<<data ([0-9a-f]{32})>>>")
 _PREFIX = "| "
 _CUT = re.compile("(?<=\n)|(?<=[\ud800-\udbff])(?=[\udc00-\udfff])")
-_text = (
-    json.encoder.encode_basestring
-)  # what `json.dumps` does with a text, without making an encoder for each
+# What `json.dumps` does with a text, without making an encoder for each.
+_text = json.encoder.encode_basestring
 
 
 @dataclass(frozen=True, slots=True)

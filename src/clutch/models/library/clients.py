@@ -29,9 +29,8 @@ if TYPE_CHECKING:
 CONNECT_S = 30.0  #: a thousand connections opened at once need their time
 KEEP_ALIVE_S = 4.0  #: the usual server drops an idle connection after 5: a request must not meet that
 NO_KEY = "none"  #: the clients insist on one; local servers do not look at it
-UNLIMITED = httpx2.Limits(
-    max_connections=0, keepalive_expiry=KEEP_ALIVE_S
-)  #: 0 is no limit, None would be 100
+#: 0 is no limit, None would be 100
+UNLIMITED = httpx2.Limits(max_connections=0, keepalive_expiry=KEEP_ALIVE_S)
 BEDROCK_CONNECTIONS = 100  #: more than its threads
 
 

@@ -148,9 +148,8 @@ def _own_origins(host: str) -> tuple[str, ...]:
 
 def _check_own_page(scope: Scope, headers: Headers) -> None:
     """A browser sends its cookie along whoever asks; only our own page can say these."""
-    is_own = (
-        headers.get("sec-fetch-site") == "same-origin" or "origin" in headers
-    )  # `_check_page` knows whose
+    # Whose page it is, `_check_page` knows.
+    is_own = headers.get("sec-fetch-site") == "same-origin" or "origin" in headers
     is_asked = scope["method"] == "GET" or OWN_PAGE in headers
     if not (is_own and is_asked):
         raise Problem("forbidden", f"a cookie opens this for our own page only ({OWN_PAGE})", rule="cookie")

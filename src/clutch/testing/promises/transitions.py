@@ -107,9 +107,8 @@ def _given_back_whole(change: Change, court: Court) -> Iterator[str]:
 @promises("N12", frozenset({"unheard"}), "what somebody may have read is not sent again")
 def _not_sent_again(change: Change, court: Court) -> Iterator[str]:
     for made in change.made:
-        if (
-            made.name == "unheard" and ("outbox", made.args[2].id) in made.written
-        ):  # else it is somebody else's
+        # Else it is somebody else's.
+        if made.name == "unheard" and ("outbox", made.args[2].id) in made.written:
             rows = court.disk.query("SELECT due, owner, done_at FROM outbox WHERE id = ?", made.args[2].id)
             if rows[0][0] is not None:
                 yield f"parcel {made.args[2].key} is due again: {rows}"

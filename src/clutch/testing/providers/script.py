@@ -164,9 +164,8 @@ class Reply:
     """An answer. `stop`: end | tools | length | filter | refusal; by itself what the pieces imply."""
 
     pieces: Sequence[Piece] = ()
-    usage: Usage | None = field(
-        default_factory=lambda: Usage(10, 5)
-    )  #: None: the provider says nothing of it
+    #: None: the provider says nothing of it
+    usage: Usage | None = field(default_factory=lambda: Usage(10, 5))
     stop: str = ""
     model: str | None = None  #: None: the one that was asked for
     latency_s: float = 0.0  #: before the first byte

@@ -191,9 +191,8 @@ class Person:
 
     async def _say(self) -> None:
         author = self._world.author
-        job = (
-            author.small_job() if self._rng.random() < 0.6 else author.main_job(1)
-        )  # whose children know from where
+        # One whose children know from where it came.
+        job = author.small_job() if self._rng.random() < 0.6 else author.main_job(1)
         text = script.words(job) if self._rng.random() < 0.5 else f"by the way, {job['name']}"
         await self._tell(self._rng.choice(self.mains), text)
 

@@ -53,9 +53,8 @@ class _Contained(httpx2.AsyncBaseTransport):
             return _failure(503, f"cannot be reached at {request.url}: {str(error) or type(error).__name__}")
         if response.status_code == 404 and "mcp-session-id" in request.headers:
             await response.aclose()
-            return httpx2.Response(
-                404
-            )  # without a body, which is how the library sees that the session is over
+            # Without a body, which is how the library sees that the session is over.
+            return httpx2.Response(404)
         if response.status_code >= 400 and response.status_code != 404 and not _is_json(response):
             await response.aclose()
             return _failure(response.status_code, f"answered with HTTP status {response.status_code}")

@@ -23,9 +23,8 @@ SCHEMA_BYTES_MAX = 32 * 1024
 SCHEMA_DEPTH_MAX = 24
 
 _DIGEST_CHARS = 8
-_WORDS = frozenset(
-    {"$comment", "description", "title"}
-)  # for people: they can lose characters, others cannot
+# For people: these can lose characters, others cannot.
+_WORDS = frozenset({"$comment", "description", "title"})
 
 
 class BadTool(Exception):

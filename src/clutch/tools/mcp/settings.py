@@ -50,9 +50,8 @@ class McpServer:
     connect_timeout_s: float = 10.0  #: until it must have answered the first time
     call_timeout_s: float = 60.0  #: of one call of a tool
     read_only_consent: bool = False  #: believe its readOnlyHint and idempotentHint
-    approve: frozenset[str] | Literal["all"] = (
-        frozenset()
-    )  #: tools (or patterns) that a person approves per call
+    #: tools (or patterns) that a person approves per call
+    approve: frozenset[str] | Literal["all"] = frozenset()
     allow: tuple[str, ...] = ("*",)  #: the only tools taken from it, by its own names for them
 
     def __post_init__(self) -> None:
