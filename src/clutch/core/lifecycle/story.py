@@ -60,7 +60,7 @@ def has_letter(task: Task) -> bool:
 
 
 class Move(NamedTuple):
-    """One line of the timeline. Generation and outcome are those after the move, so that the log alone gives the row."""
+    """A line of the timeline. Generation and outcome are those after the move, so that the log alone gives the row."""
 
     from_phase: Phase
     to_phase: Phase
