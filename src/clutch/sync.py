@@ -209,9 +209,11 @@ class Clutch:
         return [self._held(task) for task in self._loop.run(self.behind.tasks(**wanted))]
 
     def gather(self, *tasks: Task[V]) -> list[TaskResult[V]]:
+        many.check_tasks(tasks, Task)
         return self._loop.run(many.gather(*(task.behind for task in tasks)))
 
     def as_completed(self, tasks: Iterable[Task[V]]) -> Iterator[tuple[Task[V], TaskResult[V]]]:
+        many.check_tasks(tasks := list(tasks), Task)
         known = {task.id: task for task in tasks}
         for task, result in self._loop.each(many.as_completed([task.behind for task in known.values()])):
             yield known[task.id], result

@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import AsyncIterator
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -75,6 +76,18 @@ def models() -> Worker:
 async def c(tmp_path: Path, models: Worker) -> AsyncIterator[Clutch]:
     async with Clutch(state=tmp_path / "state", models=models, policy=FAST, workspace=tmp_path) as opened:
         yield opened
+
+
+async def test_what_is_no_task_is_named_and_not_left_behind() -> None:
+    number: Any = 1
+    wrongs: list[Any] = [[], asyncio.sleep(0)]
+    for wrong in wrongs:
+        with pytest.raises(
+            InvalidInput, match=r"tasks: is a (list|coroutine) and no task: gather\(\*tasks\)"
+        ):
+            await clutch.gather(wrong)
+    with pytest.raises(InvalidInput, match="is a int"):
+        [one async for one in clutch.as_completed([number])]
 
 
 async def test_all_results_come_in_the_order_of_the_tasks(c: Clutch, models: Worker) -> None:

@@ -37,7 +37,8 @@ def main() -> None:
 
 def _have_streams() -> None:
     """A stream that was closed takes what it gets, and one without some letters shows their numbers."""
-    sys.stdout = sys.stdout or open(os.devnull, "w")  # noqa: SIM115 (until the process ends)
+    sys.stdin = sys.stdin or open(os.devnull)  # noqa: SIM115 (until the process ends)
+    sys.stdout = sys.stdout or open(os.devnull, "w")  # noqa: SIM115
     sys.stderr = sys.stderr or open(os.devnull, "w")  # noqa: SIM115
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="backslashreplace")

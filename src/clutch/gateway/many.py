@@ -27,12 +27,14 @@ KEY_CHARS_MAX = 100
 
 
 async def gather(*tasks: Task[V]) -> list[TaskResult[V]]:
-    """The results of all of them, in this order, whatever they are."""
+    """The results of all of them, in this order, whatever they are. Raises InvalidInput."""
+    check_tasks(tasks, Task)
     return list(await asyncio.gather(*(task.result() for task in tasks)))
 
 
 async def as_completed(tasks: Iterable[Task[V]]) -> AsyncIterator[tuple[Task[V], TaskResult[V]]]:
-    """Each with its result, as they end."""
+    """Each with its result, as they end. Raises InvalidInput."""
+    check_tasks(tasks := list(tasks), Task)
     ended: asyncio.Queue[Task[V]] = asyncio.Queue()
     waits: dict[Task[V], asyncio.Future[TaskResult[V]]] = {}
     for task in tasks:
@@ -49,6 +51,17 @@ async def as_completed(tasks: Iterable[Task[V]]) -> AsyncIterator[tuple[Task[V],
 
 def _put(ended: asyncio.Queue[T], one: T, _: object) -> None:
     ended.put_nowait(one)
+
+
+def check_tasks(tasks: Iterable[object], kind: type) -> None:
+    """Who comes from asyncio gives a list, or what was not awaited yet. Raises InvalidInput."""
+    for wrong in (one for one in tasks if not isinstance(one, kind)):
+        if asyncio.iscoroutine(wrong):
+            wrong.close()
+        what = f"is a {type(wrong).__name__} and no task"
+        raise InvalidInput(
+            "tasks", f"{what}: gather(*tasks) or as_completed(tasks), each of `await c.spawn(…)`"
+        )
 
 
 def check_map(name: str, in_flight: int, retries: int) -> None:
