@@ -82,7 +82,7 @@ def closing(told: Mapping[str, Any]) -> str:
     ended = ", ".join(f"{count} {word}" for word, count in told["outcomes"].items() if count)
     return (
         f"{told['tasks']} tasks in {told['wall_s']:.0f} s: {ended}; {told['delivered']} delivered, "
-        f"{told['lost']} lost, {told['twice']} told twice. All of it again, as one object, stands above.\n"
+        f"{told['lost']} lost, {told['twice']} told twice. The line above says it all, as JSON.\n"
         f"Next: {shlex.join([*_this_program(), 'chat'])}"
     )
 
@@ -93,11 +93,11 @@ def resume_command(job: Job) -> str:
 
 
 def _this_program() -> list[str]:
-    """`clutch` when that is this very installation, else the interpreter that runs it."""
-    found = shutil.which("clutch")
-    if found and Path(found).resolve() == Path(sys.executable).with_name("clutch").resolve():
+    """`clutch` when that is this very installation, else where that is."""
+    ours, found = Path(sys.executable).with_name("clutch"), shutil.which("clutch")
+    if found and Path(found).resolve() == ours.resolve():
         return ["clutch"]
-    return [sys.executable, "-m", "clutch"]
+    return [str(ours)] if ours.exists() else [sys.executable, "-m", "clutch"]
 
 
 def _failed(code: str, error: Exception, exit_code: int) -> int:
