@@ -14,7 +14,7 @@ from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
-from typing import TypeAlias
+from typing import TypeAlias, TypeGuard
 
 from clutch.core import keys, wording
 from clutch.core.admission import Refused, SpawnRequest
@@ -54,9 +54,16 @@ async def spawn_all(
 ) -> list[Spawned]:
     """All spawns of one answer in one transaction, then the side work of each that has some."""
     answers = await kit.door.tx((root_id, session_id), spawn, kit.policy, session_id, root_id, fence, orders)
+    if not any(map(_is_unfinished, answers)):
+        return list(answers)
     pairs = zip(orders, answers, strict=True)
     again = partial(spawn_all, kit, session_id, root_id, fence)
     return list(await asyncio.gather(*(_brought_about(kit, one, answer, again) for one, answer in pairs)))
+
+
+def _is_unfinished(answer: Accepted | Refused) -> TypeGuard[Accepted]:
+    """Most have no side work, and their answer waits for nothing more."""
+    return isinstance(answer, Accepted) and answer.is_spawning
 
 
 async def _brought_about(
@@ -65,7 +72,7 @@ async def _brought_about(
     answer: Accepted | Refused,
     again: Callable[[Sequence[Order]], Awaitable[list[Spawned]]],
 ) -> Spawned:
-    if isinstance(answer, Refused) or not answer.is_spawning:
+    if not _is_unfinished(answer):
         return answer
     if answer.is_new or not wanted.request.digest:
         return await _prepared(kit, wanted, answer)

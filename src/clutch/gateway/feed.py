@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from clutch.gateway.local import Gateway
 
 BEHIND_BYTES_MAX = 1024 * 1024
-PAUSE_S = 0.05  # between two looks: under load every commit is a change
+PAUSE_S = 0.1  # between two looks: under load every commit is a change, and each look takes time from those who work
 ONE_WRITER_OVERLAP_S = 0.1  # one writer is in order, but for a clock that is set back a little
 GATHER_S = 0.04  # what one step of a task says comes within it; nobody sees words come in smaller ones
 TOLD_AT_ONCE = 16  # watchers, about half a millisecond; then the loop does something else
