@@ -548,6 +548,16 @@ def test_trace_names_everything_a_letter_went_through_in_order() -> None:
     assert way_of(letter(1), Point.START, QueueMode.AUTO, idle_since=50.0, was_held=True).tried == (SLEPT,)
 
 
+@pytest.mark.parametrize(
+    ("idle_since", "way"), [(91.0, (Path.DIRECT, (AGAIN,))), (99.0, (Path.QUEUED, (AGAIN, BUSY)))]
+)
+def test_requester_is_busy_for_a_second_attempt_only_if_it_was_when_that_was_due(
+    idle_since: float, way: tuple[Path, object]
+) -> None:
+    back = letter(1, at=90, ready_at=95, taken_seq=3)
+    assert way_of(back, Point.START, QueueMode.AUTO, idle_since=idle_since) == way
+
+
 # ---- put off -------------------------------------------------------------------------------------------
 
 NIGHT = ActiveHours("09:00", "17:00")

@@ -112,8 +112,8 @@ CASES = [
     ("collected for minutes", told(due=700.0), Gate.BACKOFF, "tried again at 00:11:40", "logs t_2"),
     (
         "dead letter",
-        replace(AT, phase=Phase.COMPLETED_GIVEUP, delivery=Delivery.UNDELIVERED, wake_at=900.0),
-        Gate.DEAD_LETTER, "redelivers or dismisses it, it expires at 00:15:00", "redeliver t_2",
+        replace(AT, phase=Phase.COMPLETED_GIVEUP, delivery=Delivery.UNDELIVERED, wake_at=7 * 86_400.0),
+        Gate.DEAD_LETTER, "redelivers or dismisses it, it expires at 1970-01-08 00:00:00", "redeliver t_2",
     ),
     ("letter due, main lane full", replace(TELLING, lanes=FULL), Gate.LANE_FULL, "4 turns in the lane `main`", "ps"),
     ("nobody carries letters", replace(TELLING, is_seen=False, workers=0), Gate.LEASE, "a worker", "serve"),

@@ -611,7 +611,7 @@ def test_the_spawn_note_says_pushed_do_not_poll_answer_after_all() -> None:
 
 def test_notes_name_what_is_left() -> None:
     assert "24s left" in wrap_up_note(24)
-    assert "80 %" in budget_note(80, "tokens of this task")
+    assert "80 %" in budget_note(80, "the budget of t_1")
 
 
 def test_a_call_that_never_started_is_told_apart_from_one_that_may_have_worked() -> None:

@@ -12,6 +12,7 @@ import pytest
 
 from clutch.core import wording
 from clutch.core.agents import AgentDefaults
+from clutch.core.keys import task_id
 from clutch.core.messages import Answer, Call, Usage
 from clutch.core.model import Outcome, Wait
 from clutch.core.policy import Budgets, OnBudget, Policy
@@ -182,7 +183,7 @@ async def test_calls_stop_at_the_limit_and_the_partial_result_is_told(build: Bui
     await house.until_quiet()
     task = await house.task("child")
     assert (task.outcome, task.result) == (Outcome.ERROR, "words 6")
-    assert task.error == f"budget: task budget task:{task.id} is used up: 1050 of 1000 tokens"
+    assert task.error == f"budget: the budget of {task_id(task.id)} is used up: 1050 of 1000 tokens"
     assert len(house.model.of("do child")) == 7
     assert await purse(house, f"task:{task.id}") == (1050, 0, 1000)
 
@@ -259,7 +260,7 @@ async def test_the_day_is_one_purse_for_every_root(build: Build) -> None:
         await house.until_quiet()
     *before, last = await house.replies()
     assert before == ["done", "done"]
-    assert last.startswith("(this turn failed: budget: day budget day:")
+    assert last.startswith("(this turn failed: budget: the budget of 20")
     house.clock.jump(86_400)
     await house.say("tomorrow")
     await house.until_quiet()

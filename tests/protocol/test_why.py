@@ -56,7 +56,7 @@ async def test_each_attempt_has_target_depth_reason_route_paths_number_next_and_
     first, second = (await why(world, task)).attempts
     assert (first.attempt, first.outcome, first.reason, first.at) == (1, "failed", "overloaded", failed_at)
     assert first.next_at == failed_at + 1
-    assert (second.attempt, second.outcome, second.path, second.next_at) == (2, "delivered", "queued", None)
+    assert (second.attempt, second.outcome, second.path, second.next_at) == (2, "delivered", "direct", None)
     for attempt in (first, second):
         assert (attempt.to_session, attempt.to_depth, attempt.why) == ("agent:main:main", 0, "requester")
         assert attempt.key == f"announce:v1:{key}:1"

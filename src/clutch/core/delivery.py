@@ -287,7 +287,8 @@ def way_of(
         return Way(Path.STEERED, tuple(left))
     if letter.taken_seq is not None:
         left.append(("direct-primary", "attempt failed"))
-    if idle_since is not None and letter.at < idle_since:
+    # `ready_at`: the turn that gave a letter back did not keep it waiting.
+    if idle_since is not None and letter.ready_at < idle_since:
         steers = injects(mode, letter.expects_completion)
         left.append(("steer-primary", "turn ended first") if steers else ("direct-primary", BUSY))
         return Way(Path.QUEUED, tuple(left))

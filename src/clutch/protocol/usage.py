@@ -221,7 +221,7 @@ def _charge(now: float, policy: Policy, session: StepRow, cost: Amount | None) -
     settled = budget.settle((yield from _lock(policy, session, at)), Amount(tokens, money(usd)), cost)
     yield from _save(settled.purses)
     for purse in settled.warnings:
-        note = wording.budget_note(budget.used_percent(purse), purse.name)
+        note = wording.budget_note(budget.used_percent(purse), wording.whose_budget(purse.name))
         key = f"budget:{purse.name}:{session.id}:{call_no}"
         yield from letters.insert(now, session.id, key, LetterKind.NOTE, note)
 

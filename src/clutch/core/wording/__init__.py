@@ -22,7 +22,7 @@ from clutch.core.wording.announce import (
     undelivered_line,
 )
 from clutch.core.wording.fence import Fenced, fence, parse_fences, unfence
-from clutch.core.wording.limits import LOOP_NOTE, SUBMIT_NOTE, SUBMIT_RESULT, budget_used_up
+from clutch.core.wording.limits import LOOP_NOTE, SUBMIT_NOTE, SUBMIT_RESULT, budget_used_up, whose_budget
 from clutch.core.wording.plans import PlanReady, plan_ready, question_asked
 from clutch.core.wording.prompts import (
     BUDGET_WRAP_UP,
@@ -93,5 +93,6 @@ __all__ = [
     "undelivered_line",
     "unfence",
     "visible",
+    "whose_budget",
     "wrap_up_note",
 ]

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from clutch.core.budget import Refused
+from clutch.core import keys
+from clutch.core.budget import PurseKind, Refused
 
 LOOP_NOTE = (
     "(You have made this same call several times. Its result will not change: try another way, or answer with "
@@ -15,8 +16,20 @@ SUBMIT_NOTE = (
 )
 
 
+def whose_budget(name: str) -> str:
+    """A purse, as people know whom it belongs to."""
+    kind, _, owner = name.partition(":")
+    match PurseKind(kind):
+        case PurseKind.TASK:
+            return f"the budget of {keys.task_id(int(owner))}"
+        case PurseKind.ROOT:
+            return "the budget of the whole tree"
+        case PurseKind.DAY:
+            return f"the budget of {owner}"
+
+
 def budget_used_up(refused: Refused) -> str:
-    whose = f"{refused.kind} budget {refused.name}"
+    whose = whose_budget(refused.name)
     if refused.is_unpriced:
         return (
             f"budget: {whose} is in dollars and the price of this model is not known;"

@@ -246,7 +246,7 @@ def wrap_up_note(left_s: float) -> str:
 
 def budget_note(used_percent: int, of_what: str) -> str:
     return (
-        f"[Budget] {used_percent} % of the budget ({visible(of_what, KEY_MAX)}) is used. "
+        f"[Budget] {used_percent} % of {of_what} is used. "
         "At 100 % no further model call is made. Bring the task to an end: start nothing new "
         "and give your final answer soon."
     )

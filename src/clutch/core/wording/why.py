@@ -166,9 +166,16 @@ def _name(stuck: Stuck) -> str:
     return keys.task_id(room.id) if room.is_task else room.key
 
 
+def _moment(at: float, since: float) -> str:
+    """With its day where that is another one."""
+    day, first = (datetime.fromtimestamp(one, UTC).date() for one in (at, since))
+    return clock(at) if day == first else f"{day} {clock(at)}"
+
+
 def opens_when(stuck: Stuck) -> str:
-    by = "" if stuck.until is None else f", at {clock(stuck.until)} at the latest"
-    at = "" if stuck.until is None else f" at {clock(stuck.until)}"
+    until = None if stuck.until is None else _moment(stuck.until, stuck.since)
+    by = "" if until is None else f", at {until} at the latest"
+    at = "" if until is None else f" at {until}"
     match stuck.gate:
         case Gate.LANE_FULL:
             lane = "its lane" if stuck.room is None else f"the lane `{stuck.room.lane}`"
