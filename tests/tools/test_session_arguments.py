@@ -80,6 +80,7 @@ BAD: list[tuple[str, dict[str, Any], str]] = [
     ("sessions_send", {"sessionKey": "a", "message": "hi", "timeoutSeconds": "soon"}, "timeoutSeconds"),
     ("sessions_list", {"kinds": ["cron"]}, "kinds.0"),
     ("sessions_history", {}, "sessionKey"),
+    ("sessions_history", {"sessionKey": "a", "before": 2**63}, "before"),
     ("agents_list", {"all": True}, "all"),
 ]
 

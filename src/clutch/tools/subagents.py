@@ -12,7 +12,7 @@ from typing import Annotated, Any, Literal
 from pydantic import ConfigDict, Field
 from pydantic.alias_generators import to_camel
 
-from clutch.core.keys import KeyKind
+from clutch.core.keys import ROW_NUMBER_MAX, KeyKind
 from clutch.core.session_calls import (
     EVERYBODY,
     Act,
@@ -71,7 +71,7 @@ class ListArguments(_Camel):
 class HistoryArguments(_Camel):
     session_key: Target = Field(description="Key, task id or label.")
     limit: int | None = Field(None, ge=1)
-    before: int | None = Field(None, ge=1, description="For older ones.")
+    before: int | None = Field(None, ge=1, le=ROW_NUMBER_MAX, description="For older ones.")
     include_tools: bool = False
     result: bool = Field(False, description="Only what the task ended with.")
     offset: int = Field(0, ge=0, description="Go on in a long text.")

@@ -11,6 +11,7 @@ from typing import Annotated, Any, TypeVar
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from starlette.requests import Request
 
+from clutch.core.keys import ROW_NUMBER_MAX
 from clutch.protocol.listing import PAGE_MAX
 from clutch.surfaces.problems import Problem
 
@@ -38,7 +39,7 @@ class Query(BaseModel):
 class PageQuery(Query):
     """A piece of a transcript."""
 
-    after: Annotated[int, Field(ge=0)] = 0
+    after: Annotated[int, Field(ge=0, le=ROW_NUMBER_MAX)] = 0
     limit: Annotated[int, Field(ge=1, le=PAGE_MAX)] = PAGE_MAX
 
 

@@ -8,6 +8,7 @@ from typing import Annotated
 from pydantic import Field
 
 from clutch.core.authority import Scope
+from clutch.core.keys import ROW_NUMBER_MAX
 from clutch.core.routes import COUNTER
 from clutch.gateway import objects, reads
 from clutch.protocol import history, sending
@@ -59,7 +60,7 @@ async def in_thread(ask: Ask[InThread, Query]) -> Reply:
 class Listening(Body):
     wait_seconds: Annotated[float, Field(alias="waitSeconds", ge=0, le=WAIT_S_MAX, strict=False)] = 25.0
     until_quiet: Annotated[bool, Field(alias="untilQuiet")] = False
-    heard: Annotated[int | None, Field(ge=0, le=2**63 - 1)] = None
+    heard: Annotated[int | None, Field(ge=0, le=ROW_NUMBER_MAX)] = None
     known: str | None = None
 
 

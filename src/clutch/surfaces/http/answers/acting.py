@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any, Literal
 
+from clutch.core.admission import Context, Mode
+from clutch.core.model import Thinking
 from clutch.surfaces.http.answers.base import Answer, Moment
 
 
@@ -13,13 +15,20 @@ class Spawned(Answer):
     run_id: str | None
     child_session_key: str | None
     label: str
+    mode: Mode
     model: str | None
+    thinking: Thinking | None
+    context: Context
+    note: str
     warnings: list[str]
 
 
 class SpawnRefused(Answer):
     status: Literal["forbidden", "error"]
     error: str
+    code: str | None = None
+    field: str | None = None
+    limit: dict[str, Any] | None = None
 
 
 class NotStopped(Answer):

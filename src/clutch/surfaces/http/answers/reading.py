@@ -18,6 +18,10 @@ class Summary(Answer):
     waiting: int
     needs_you: int
     done: int
+    failed: int
+    timeout: int
+    killed: int
+    lost: int
     undelivered: int
     replies: int
     replies_in: list[str]
