@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from clutch.core.messages import (
@@ -20,6 +20,7 @@ from clutch.core.messages import (
     dump,
     kind,
     load,
+    whole,
 )
 
 TEXT = st.text()  # without halves of surrogate pairs, with everything else
@@ -65,6 +66,21 @@ def test_half_of_a_surrogate_pair_is_stored_and_comes_back(broken: str) -> None:
         body = dump(message)
         body.encode()
         assert load(kind(message), body) == message
+
+
+HALVES = st.text(st.sampled_from('\ud800\udfff\\uda"\U0001f600'), max_size=9)
+
+
+@given(HALVES, st.dictionaries(HALVES, HALVES))
+@example("\\\ud83d\ude00\ud800\0", {"a": "\udfff"})
+def test_halves_that_belong_together_are_joined_and_others_leave_a_mark(
+    text: str, args: dict[str, str]
+) -> None:
+    def mended(one: str) -> str:
+        return one.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace").replace("\0", "\ufffd")
+
+    said = whole(Answer(text, (Call("read", args),)))
+    assert (said.text, said.calls[0].args) == (mended(text), {mended(k): mended(v) for k, v in args.items()})
 
 
 def test_letters_of_all_scripts_are_stored_readably() -> None:

@@ -89,12 +89,14 @@ async def test_kit_notices_a_runtime_that_breaks_a_promise(
 # ---- in a house --------------------------------------------------------------------------------------------
 
 
-async def house_with(build: Build, runtime: Runtime, policy: Any = POLICY, **asked: Any) -> House:
+async def house_with(
+    build: Build, runtime: Runtime, policy: Any = POLICY, heard: str = "heard", **asked: Any
+) -> House:
     async def script(request: ModelRequest) -> Answer | str:
         assert opening(request) == "go", "the child is not a model"
         sent = {"task": "do child", "label": "child", "runtime": "mine", **asked}
         call = Answer("", (Call("sessions_spawn", sent),), Usage(1, 1), "scripted", "tools")
-        return (call, "sent", "heard")[min(2, step(request))]
+        return (call, "sent", heard)[min(2, step(request))]
 
     house = await build(script, policy)
     house.more["runtimes"] = {"mine": runtime}
@@ -175,6 +177,21 @@ async def test_runtime_is_told_whether_its_session_may_change_anything(
     await house.say("go")
     await house.until_phase("child", Phase.COMPLETED, Phase.AWAITING_APPROVAL)
     assert told == [may_change]
+
+
+async def test_words_that_no_store_takes_are_mended_whoever_says_them(build: Build) -> None:
+    """A stream may cut a character in two; a half alone, or a NUL, must not cost a turn and what it was told."""
+
+    async def works(job: RuntimeJob) -> str:
+        call = Call("look", {"at": "\ud83d\ude00"})
+        job.begin(call)
+        job.end(call, "seen \ud83d\ude00", False)
+        return "cut \ud83d\ude00 and \ud800"
+
+    house = await house_with(build, FunctionRuntime(works), heard="all \ud83d\ude00 of \0 it")
+    await at_work(house)
+    assert (await house.task("child")).result == "cut \U0001f600 and \ufffd"
+    assert (await house.replies())[-1] == "all \U0001f600 of \ufffd it"
 
 
 async def test_words_on_the_way_are_signs_of_life(build: Build) -> None:

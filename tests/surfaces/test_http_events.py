@@ -123,6 +123,16 @@ def test_words_come_live_to_whoever_watches_this_task_and_are_not_kept(door: Ser
         door.client.post(task_path(task, "kill"))
 
 
+def test_a_character_that_a_stream_cuts_in_two_arrives_in_two_pieces_and_harms_nobody(door: Served) -> None:
+    with watching(door) as events:
+        for half in ("smile \ud83d", "\ude00"):
+            said = Live("assistant:text", 1, 7, half, "agent:main:main", is_task=False)
+            door.loop.call_soon_threadsafe(door.clutch.kit.bus.publish, said)
+        pieces = (event.data["text"] for event in events if event.name == "assistant:text")
+        assert next(pieces) + next(pieces) == "smile \ud83d\ude00"
+    assert door.client.get("/v1/health")["status"] == "ok"
+
+
 def test_words_keep_their_order_when_a_connection_is_full_for_a_while(door: Served) -> None:
     task = spawned(door.client, "slow one")
     number = keys.parse_task_id(task)

@@ -13,11 +13,13 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, assert_never
 
 VERSION = 1
 _SURROGATE = re.compile("[\ud800-\udfff]")
+#: A backslash that is escaped itself and both halves of a pair come first, so that neither is taken for a lone one.
+_HALF = re.compile(r"\\\\|\\ud[89ab]..\\ud[c-f]..|(?P<half>\\ud[89a-f]..)")
 _encode = json.JSONEncoder(ensure_ascii=False, separators=(",", ":")).encode
 _text = json.encoder.encode_basestring  # what the encoder does with a text, without asking whether it is one
 
@@ -120,6 +122,23 @@ def dump(message: Entry) -> str:
 
 def _escaped(half: re.Match[str]) -> str:
     return f"\\u{ord(half[0]):04x}"
+
+
+def whole(answer: Answer) -> Answer:
+    """As everybody can store, show and send it. A provider may cut a character in two halves of a surrogate pair, which
+    are joined; of a lone one, and of a NUL among the words, a mark is left."""
+    if "\0" in answer.text:
+        answer = replace(answer, text=answer.text.replace("\0", "\ufffd"))
+    stored = dump(answer)
+    if "\\ud" not in stored:
+        return answer
+    read = load("answer", _HALF.sub(_marked, stored))
+    assert isinstance(read, Answer)
+    return read
+
+
+def _marked(found: re.Match[str]) -> str:
+    return "\ufffd" if found["half"] else found[0]
 
 
 def _fields(message: Entry) -> str:

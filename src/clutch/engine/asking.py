@@ -9,7 +9,7 @@ from dataclasses import replace
 from clutch.core import budget, context, wording
 from clutch.core.bounds import SUBMIT
 from clutch.core.budget import Amount
-from clutch.core.messages import Answer, Usage
+from clutch.core.messages import Answer, Usage, whole
 from clutch.core.policy import OnBudget
 from clutch.engine.context import compacted, overhead_bytes
 from clutch.engine.open_run import OpenRun
@@ -68,7 +68,7 @@ async def _call(run: OpenRun, request: ModelRequest, on_delta: OnDelta, *, wraps
         request = _last_request(run, request) if run.is_last_call else request
     answer = await run.kit.models.ask(request, on_delta)
     run.tell("usage", answer.usage)
-    return run.in_own_names(answer)
+    return run.in_own_names(whole(answer))
 
 
 async def _free(run: OpenRun) -> None:

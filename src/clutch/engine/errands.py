@@ -13,7 +13,8 @@ from collections.abc import Callable, Coroutine
 from dataclasses import replace
 from typing import Any
 
-from clutch.core.messages import Answer, Call, Result, Results
+from clutch.core.messages import Answer, Call, Result, Results, whole
+from clutch.core.wording.results import joined
 from clutch.ports import Runtime, RuntimeJob, Verdict
 
 Tell = Callable[[str, object], None]
@@ -43,17 +44,19 @@ class Errand:
 
     def result(self) -> Answer:
         """Once it is over. Raises what it raised."""
-        return self._work.result()
+        return whole(self._work.result())
 
     def journal(self) -> tuple[Answer, Results] | None:
         """The calls that have ended since the last look, and what was said before them."""
         if not self._done:
             return None
         calls = tuple(call for call, _, _ in self._done)
-        gave = tuple(Result(i, call.name, text, bad) for i, (call, text, bad) in enumerate(self._done))
+        gave = tuple(
+            Result(i, call.name, joined(text), bad) for i, (call, text, bad) in enumerate(self._done)
+        )
         said = Answer("".join(self._said), calls, stop="tools")
         self._said, self._done = [], []
-        return said, Results(gave)
+        return whole(said), Results(gave)
 
     def spoke(self) -> bool:
         """Whether it has said anything since the last look."""

@@ -346,7 +346,8 @@ def _live(live: Live, root_id: int | None) -> News:
         "runId": keys.run_id(live.run_id),
         **({"usage": _used(live.data)} if isinstance(live.data, Usage) else {"text": str(live.data)}),
     }
-    return News(live.name, live.session_id, root_id, json.dumps(data, ensure_ascii=False))
+    # In ASCII: a piece may end in the middle of a character, and whoever puts the pieces together has it whole.
+    return News(live.name, live.session_id, root_id, json.dumps(data))
 
 
 def _used(usage: Usage) -> objects.Object:

@@ -101,7 +101,7 @@ def freeze(text: str, bytes_max: int = 100 * 1024) -> Frozen:
         raise ValueError(f"a result needs room for at least {RESULT_BYTES_MIN} bytes, got {bytes_max}")
     if not text.strip() or silence(text) is not None:
         return Frozen(None, 0, 0, truncated=False)
-    clean = _joined(text).replace("\0", "\ufffd")
+    clean = joined(text).replace("\0", "\ufffd")
     encoded = clean.encode()
     if len(encoded) <= bytes_max:
         return Frozen(clean, len(encoded), len(encoded), truncated=False)
@@ -109,7 +109,8 @@ def freeze(text: str, bytes_max: int = 100 * 1024) -> Frozen:
     return Frozen(shortened, len(shortened.encode()), len(encoded), truncated=True)
 
 
-def _joined(text: str) -> str:
+def joined(text: str) -> str:
+    """Halves of surrogate pairs that belong together; of a lone one a mark is left."""
     if text.isascii():
         return text
     return text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace")
