@@ -1,4 +1,7 @@
-"""Posting: a letter is one insert and a hint. Nothing of the receiver is read or locked."""
+"""A letter from its sender's side: posted with one insert and a hint, given back, buried, sent again.
+
+Nothing of the receiver is read or locked.
+"""
 
 from __future__ import annotations
 
@@ -49,3 +52,30 @@ def unsee(session: SessionRow) -> Tx[None]:
     if session.has_mail:
         yield "UPDATE inbox SET seen = 0, taken_run = NULL WHERE session_id = ? AND state = 0", (session.id,)
         yield HINT, ("mail", session.id)
+
+
+def give_back(task_id: int, generation: int, ready_at: float) -> Tx[None]:
+    yield (
+        "UPDATE inbox SET taken_run = NULL, ready_at = ?"
+        " WHERE task_id = ? AND generation = ? AND kind = 'announce'",
+        (ready_at, task_id, generation),
+    )
+
+
+def bury(task_id: int, generation: int) -> Tx[None]:
+    yield (
+        "UPDATE inbox SET state = 2, taken_run = NULL"
+        " WHERE task_id = ? AND generation = ? AND kind = 'announce'",
+        (task_id, generation),
+    )
+
+
+def redrive(now: float, task_id: int, generation: int) -> Tx[None]:
+    """A dead letter is open again, and nobody has read it."""
+    rows = yield (
+        "UPDATE inbox SET state = 0, seen = 0, taken_run = NULL, taken_seq = NULL, ready_at = ?"
+        " WHERE task_id = ? AND generation = ? AND kind = 'announce' RETURNING session_id",
+        (now, task_id, generation),
+    )
+    for (session_id,) in rows:
+        yield HINT, ("mail", session_id)

@@ -9,10 +9,11 @@ attached is never claimed: it waits.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from clutch.core import wording
+from clutch.core import keys, wording
 from clutch.protocol.letters import announce_key
 from clutch.protocol.pages import Verbatim
 from clutch.protocol.sessions import Stale
@@ -61,6 +62,26 @@ def reply(now: float, session_id: int, run_id: int, route: str | None, text: str
     if route is None or not text.strip() or wording.silence(text) is not None:
         return
     yield from post(now, session_id, f"reply:{run_id}", route, text)
+
+
+def tell_given_up(now: float, given_up: Mapping[int, str]) -> Tx[None]:
+    """Where the requester's reply would have gone; what is given up together is one line. `given_up`: the reasons."""
+    rows = yield (
+        "SELECT COALESCE((SELECT route FROM sessions s WHERE s.id = tasks.id),"
+        " (SELECT route FROM sessions r WHERE r.id = tasks.root_id)), root_id, id, seq, label"
+        " FROM tasks WHERE id {any} ORDER BY id",
+        (list(given_up),),
+    )
+    lost: dict[tuple[str, int], list[tuple[int, int, str]]] = {}
+    for route, root_id, number, seq, label in rows:
+        if route is not None:
+            lost.setdefault((route, root_id), []).append((number, seq, label))
+    for (route, root_id), tasks in lost.items():
+        number, seq, _ = tasks[0]
+        line = wording.undelivered_line(
+            [(label, keys.task_id(one)) for one, _, label in tasks], given_up[number]
+        )
+        yield from post(now, root_id, f"undelivered:{number}:{seq}", route, line)
 
 
 def claim(now: float, worker_id: int, channel: str, count: int) -> Tx[list[Parcel]]:

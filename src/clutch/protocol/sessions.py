@@ -110,6 +110,25 @@ def lock_all(session_ids: Sequence[int]) -> Tx[list[SessionRow]]:
     return [SessionRow(*row) for row in (yield _LOCK_ALL, (list(session_ids),))]
 
 
+def lock_below(session_id: int) -> Tx[list[SessionRow]]:
+    """The descendants, locked ancestors first; enumerated again until nobody new was born meanwhile.
+
+    A chain that bites its tail ends there, and nobody is below itself."""
+    known: dict[int, SessionRow] = {}
+    while True:
+        rows = yield (
+            "WITH RECURSIVE below(id, depth) AS (SELECT id, depth FROM sessions WHERE parent_id = ?"
+            " UNION SELECT s.id, s.depth FROM sessions s JOIN below b ON s.parent_id = b.id)"
+            " SELECT id FROM below WHERE id <> ? ORDER BY depth, id",
+            (session_id, session_id),
+        )
+        new = [row[0] for row in rows if row[0] not in known]
+        if not new:
+            return list(known.values())
+        for session in (yield from lock_all(new)):
+            known[session.id] = session
+
+
 def lock_parent(session_id: int) -> Tx[ParentRow | None]:
     rows = yield _LOCK_PARENT, (session_id,)
     return ParentRow(*rows[0]) if rows else None

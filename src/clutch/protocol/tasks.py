@@ -7,37 +7,20 @@ from typing import assert_never
 
 from clutch.core import effects as fx
 from clutch.core import events as ev
-from clutch.core import messages
-from clutch.core.authority import Role
-from clutch.core.evidence import WRITING_TOOLS, Evidence, files_touched, stop_reason
-from clutch.core.keys import task_id
 from clutch.core.lifecycle import Step, step
 from clutch.core.model import LetterKind, Phase, Task
 from clutch.core.policy import Policy
-from clutch.core.wording import undelivered_line, wrap_up_note
-from clutch.protocol import bindings, hooks, letters, outbox, sessions, task_rows, trace, usage
+from clutch.core.wording import wrap_up_note
+from clutch.protocol import bindings, evidence, hooks, letters, outbox, sessions, task_rows, trace, usage
 from clutch.protocol.redacting import redact_open
-from clutch.protocol.sessions import IS_WORKING, SessionRow
+from clutch.protocol.sessions import SessionRow
 from clutch.protocol.usage import Fate
 from clutch.store.door import HINT, Many, Row, Tx
 
 _LOAD_ONE = f"SELECT {task_rows.COLUMNS} FROM tasks WHERE id = ? {{lock}}"  # noqa: S608 (constant columns)
 _LOAD = f"SELECT {task_rows.COLUMNS} FROM tasks WHERE id {{any}} ORDER BY id {{lock}}"  # noqa: S608 (as above)
-#: What can fix the outcome. With these the task is loaded together with what the ledger knows of its work.
+#: What can fix the outcome. With these the task is loaded with what the ledger knows of its work.
 _ENDING = (ev.Ended, ev.Failed, ev.Killed, ev.Woke, ev.Decided)
-_WRITES = "name IN ('" + "', '".join(WRITING_TOOLS) + "')"
-_LOAD_WITH_LEDGER = (
-    f"SELECT {task_rows.COLUMNS}, (SELECT COUNT(*) FROM calls c WHERE c.session_id = tasks.id AND c.seq > ?),"  # noqa: S608
-    f" (SELECT COUNT(*) FROM calls c WHERE c.session_id = tasks.id AND c.seq > ? AND {_WRITES}),"
-    " (SELECT COUNT(*) FROM tasks k WHERE k.requester_id = tasks.id AND k.delivery = 'delivered')"
-    " FROM tasks WHERE id = ? {lock}"
-)
-#: Answers with calls that write, each with its results.
-_WRITTEN_WITH = (
-    "SELECT DISTINCT m.seq, m.kind, m.body FROM calls c JOIN messages m ON m.session_id = c.session_id"  # noqa: S608
-    f" AND m.seq BETWEEN c.seq AND c.seq + 1 WHERE c.session_id = ? AND c.seq > ? AND c.{_WRITES} ORDER BY m.seq"
-)
-_STILL_OUT = f"SELECT label FROM tasks WHERE requester_id = ? AND {IS_WORKING} ORDER BY spawn_order, id"  # noqa: S608
 SUPERSEDED = "superseded"  #: a run that is stopped for a new instruction: its tools get a moment
 
 
@@ -59,15 +42,14 @@ def record(
     """The session's own task. Effects change the row in memory; the caller saves it."""
     ledger: Row = ()
     if isinstance(event, _ENDING):
-        rows = yield _LOAD_WITH_LEDGER, (session.base, session.base, session.id)
-        task, ledger = task_rows.from_row(rows[0][: task_rows.SIZE]), rows[0][task_rows.SIZE :]
+        task, ledger = yield from evidence.load(session)
     else:
         task = yield from load_one(session.id)
     result = step(task, event, policy)
-    evidence = None
+    shown = None
     if ledger and task.outcome is None and result.task.outcome is not None:
-        evidence = yield from _evidence(session, result.task, event, *ledger)
-    yield from _write(now, [(task, result)], actor, evidence)
+        shown = yield from evidence.gather(session, result.task, event, *ledger)
+    yield from _write(now, [(task, result)], actor, shown)
     for effect in result.effects:
         yield from _apply(now, policy, session, result.task, effect)
     return result.task
@@ -94,36 +76,20 @@ def record_senders(
                 case _:
                     yield from _apply_to_letter(now, result.task, effect)
     if given_up:
-        yield from _tell_people(now, given_up)
+        yield from outbox.tell_given_up(now, given_up)
     if traces:
         yield from trace.decided(now, traces)
     return [result.task for _, result in results]
 
 
-def _evidence(
-    session: SessionRow, task: Task, event: ev.Event, calls: int, writes: int, joined: int
-) -> Tx[str]:
-    """With the outcome, in its transaction. The ledger came with the task; the rest is read where there is any."""
-    files: tuple[str, ...] = ()
-    if writes:
-        rows = yield _WRITTEN_WITH, (session.id, session.base)
-        files = files_touched([messages.load(kind, body) for _, kind, body in rows])
-    missing: Sequence[Row] = ()
-    # Whoever ends in order has heard all its children, and a leaf has none.
-    if session.role != Role.LEAF and not isinstance(event, ev.Ended):
-        missing = yield _STILL_OUT, (session.id,)
-    labels = tuple(row[0] for row in missing)
-    return Evidence(calls, files, joined, labels, stop_reason(task)).to_text(task.generation)
-
-
 def _write(
-    now: float, results: Sequence[tuple[Task, Step]], actor: str, evidence: str | None = None
+    now: float, results: Sequence[tuple[Task, Step]], actor: str, shown: str | None = None
 ) -> Tx[None]:
     updates: dict[str, Many] = {}
     lines = Many()
     for before, (task, moves, _) in results:
         if task is not before:
-            sql, row = task_rows.update(before, task, evidence)
+            sql, row = task_rows.update(before, task, shown)
             updates.setdefault(sql, Many()).append(row)
             lines += task_rows.event_rows(now, before, moves, actor)
     for sql, rows in updates.items():
@@ -171,13 +137,30 @@ def _apply(now: float, policy: Policy, session: SessionRow, task: Task, effect: 
         case fx.Schedule():
             pass  # whoever saves an unowned session computes its due time anyway
         case fx.TellPerson(reason):
-            yield from _tell_people(now, {task.id: reason})
+            yield from outbox.tell_given_up(now, {task.id: reason})
         case fx.Trace():
             yield from trace.decided(now, {task.id: effect})
         case fx.GiveBack() | fx.Bury() | fx.Redrive() | fx.Cleanup() | fx.TellEnded():
             yield from _apply_to_letter(now, task, effect)
         case _:
             assert_never(effect)
+
+
+def _apply_to_letter(now: float, task: Task, effect: fx.Effect) -> Tx[None]:
+    """Effects that need no session: they change the task's own letter, wherever it lies."""
+    match effect:
+        case fx.GiveBack(generation, ready_at):
+            yield from letters.give_back(task.id, generation, ready_at)
+        case fx.Bury(generation):
+            yield from letters.bury(task.id, generation)
+        case fx.Redrive(generation):
+            yield from letters.redrive(now, task.id, generation)
+        case fx.Cleanup():
+            yield HINT, ("clean", task.id)
+        case fx.TellEnded(reason):
+            yield from hooks.ended(now, task, reason)
+        case _:
+            raise AssertionError(f"{effect} is not about a letter (task {task.id})")
 
 
 def stop(now: float, policy: Policy, session: SessionRow, reason: str) -> Tx[None]:
@@ -226,55 +209,6 @@ def forget_notes(session_id: int) -> Tx[None]:
     yield "UPDATE inbox SET state = 3 WHERE session_id = ? AND state = 0 AND kind = 'note'", (session_id,)
 
 
-def _apply_to_letter(now: float, task: Task, effect: fx.Effect) -> Tx[None]:
-    """Effects that need no session: they change the task's own letter, wherever it lies."""
-    match effect:
-        case fx.GiveBack(generation, ready_at):
-            yield (
-                "UPDATE inbox SET taken_run = NULL, ready_at = ?"
-                " WHERE task_id = ? AND generation = ? AND kind = 'announce'",
-                (ready_at, task.id, generation),
-            )
-        case fx.Bury(generation):
-            yield (
-                "UPDATE inbox SET state = 2, taken_run = NULL"
-                " WHERE task_id = ? AND generation = ? AND kind = 'announce'",
-                (task.id, generation),
-            )
-        case fx.Redrive(generation):
-            rows = yield (
-                "UPDATE inbox SET state = 0, seen = 0, taken_run = NULL, taken_seq = NULL, ready_at = ?"
-                " WHERE task_id = ? AND generation = ? AND kind = 'announce' RETURNING session_id",
-                (now, task.id, generation),
-            )
-            for (session_id,) in rows:
-                yield HINT, ("mail", session_id)
-        case fx.Cleanup():
-            yield HINT, ("clean", task.id)
-        case fx.TellEnded(reason):
-            yield from hooks.ended(now, task, reason)
-        case _:
-            raise AssertionError(f"{effect} is not about a letter (task {task.id})")
-
-
-def _tell_people(now: float, given_up: Mapping[int, str]) -> Tx[None]:
-    """Where the requester's reply would have gone; what is given up together is one line. `given_up`: the reasons."""
-    rows = yield (
-        "SELECT COALESCE((SELECT route FROM sessions s WHERE s.id = tasks.id),"
-        " (SELECT route FROM sessions r WHERE r.id = tasks.root_id)), root_id, id, seq, label"
-        " FROM tasks WHERE id {any} ORDER BY id",
-        (list(given_up),),
-    )
-    lost: dict[tuple[str, int], list[tuple[int, int, str]]] = {}
-    for route, root_id, number, seq, label in rows:
-        if route is not None:
-            lost.setdefault((route, root_id), []).append((number, seq, label))
-    for (route, root_id), tasks in lost.items():
-        number, seq, _ = tasks[0]
-        line = undelivered_line([(label, task_id(one)) for one, _, label in tasks], given_up[number])
-        yield from outbox.post(now, root_id, f"undelivered:{number}:{seq}", route, line)
-
-
 # ---- a whole subtree ---------------------------------------------------------------------------------
 
 
@@ -282,7 +216,7 @@ def kill_below(
     now: float, policy: Policy, session_id: int, reason: str, actor: str = "clutch"
 ) -> Tx[list[int]]:
     """End every task below the session that has not ended. Alone: it writes many sessions, top-down."""
-    below = yield from lock_below(session_id)
+    below = yield from sessions.lock_below(session_id)
     yield from skip_letters(now, policy, [session.id for session in below], [], actor)
     return (yield from kill_all(now, policy, below, reason, actor))
 
@@ -298,25 +232,6 @@ def kill_all(
             raise AssertionError(f"session {session.id} survived a kill in phase {task.phase}")
         yield from sessions.save(now, policy, session)
     return stopped
-
-
-def lock_below(session_id: int) -> Tx[list[SessionRow]]:
-    """The descendants, locked ancestors first; enumerated again until nobody new was born meanwhile.
-
-    A chain that bites its tail ends there, and nobody is below itself."""
-    known: dict[int, SessionRow] = {}
-    while True:
-        rows = yield (
-            "WITH RECURSIVE below(id, depth) AS (SELECT id, depth FROM sessions WHERE parent_id = ?"
-            " UNION SELECT s.id, s.depth FROM sessions s JOIN below b ON s.parent_id = b.id)"
-            " SELECT id FROM below WHERE id <> ? ORDER BY depth, id",
-            (session_id, session_id),
-        )
-        new = [row[0] for row in rows if row[0] not in known]
-        if not new:
-            return list(known.values())
-        for session in (yield from sessions.lock_all(new)):
-            known[session.id] = session
 
 
 def skip_letters(

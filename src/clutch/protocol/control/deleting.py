@@ -30,7 +30,7 @@ def delete(
         raise NotFound(f"there is no session {session_id}")
     if (yield from is_forgotten(session_id)):
         return
-    below = yield from tasks.lock_below(session_id)
+    below = yield from sessions.lock_below(session_id)
     if any(not one.closed for one in below):
         raise NotPossible(f"somebody still works below {session.key}: kill that first")
     if session.closed == 0 and (session.owner is not None or session.run_id is not None):

@@ -46,7 +46,7 @@ def kill(
 ) -> Tx[KillReport]:
     """The task and everything below it, also below an ended one. Without a nonce nobody is told."""
     session, task = yield from locked(task_id)
-    below = yield from tasks.lock_below(session.id)
+    below = yield from sessions.lock_below(session.id)
     is_live = bool(step(task, ev.Killed(now, reason), policy).moves)
     dying = [session, *below] if is_live else below
     descendants = [one.id for one in below]
@@ -70,7 +70,7 @@ def stop(now: float, policy: Policy, session_id: int, reason: str, actor: str) -
         return StopReport(
             session_id in report.stopped, tuple(one for one in report.stopped if one != session_id)
         )
-    below = yield from tasks.lock_below(session_id)
+    below = yield from sessions.lock_below(session_id)
     numbers = [one.id for one in below]
     yield from tasks.skip_letters(now, policy, [session_id, *numbers], numbers, actor, session_id)
     stopped = yield from tasks.kill_all(now, policy, below, reason, actor)

@@ -42,7 +42,7 @@ def locked(task_id: int) -> Tx[tuple[SessionRow, Task]]:
 
 def subtree(task_id: int) -> Tx[list[SessionRow]]:
     session, _ = yield from locked(task_id)
-    return [session, *(yield from tasks.lock_below(task_id))]
+    return [session, *(yield from sessions.lock_below(task_id))]
 
 
 def must_move(task: Task, event: ev.Event, policy: Policy, otherwise: str) -> None:

@@ -95,7 +95,7 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     _mutant(
         "given_up_in_silence",
-        "tasks._tell_people",
+        "outbox.tell_given_up",
         "N10",
         ("sick", "gone", "storm"),
         _in_silence,

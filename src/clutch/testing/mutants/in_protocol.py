@@ -251,7 +251,7 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     _mutant(
         "kill_without_cascade",
-        "tasks.lock_below",
+        "sessions.lock_below",
         "T5",
         ("busy",),
         lambda lock_below: (answering_only(lock_below, []),),
