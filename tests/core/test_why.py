@@ -74,6 +74,13 @@ def test_each_attempt_is_printed_with_target_depth_route_paths_number_and_next_t
     ]
 
 
+def test_a_moment_of_another_day_says_which() -> None:
+    stuck = Stuck(Gate.DEAD_LETTER, 3500.0, Room(2, "k"), until=3500.0 + 7 * 86_400)
+    text = why_text("t_2", [move(Phase.QUEUED, Phase.RUNNING, "started")], [], stuck, "t_2", 90_000.0)
+    assert "  1970-01-01 00:00:00 UTC  a run started" in text
+    assert "it expires at 1970-01-08 00:58:20 UTC" in text
+
+
 def test_a_letter_within_the_tree_has_no_route_to_speak_of() -> None:
     told = Attempt("k", "agent:a", 1, "requester", "", (), "queued", 1, 0.0, None, "delivered", "", 5, 7)
     assert "(nested; requester): delivered" in why_text("t_2", [], [told], None, "t_2", 0.0)

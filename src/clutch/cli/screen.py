@@ -239,12 +239,17 @@ def one_line(task: Task, now: float, stalled_s: float | None = None) -> str:
 
 
 def hour(moment: str) -> str:
-    return clock(moment)[:5]
+    return f"{datetime.fromisoformat(moment).astimezone():%H:%M}"
 
 
 def clock(moment: str) -> str:
-    """In this place's time."""
-    return datetime.fromisoformat(moment).astimezone().strftime("%H:%M:%S")
+    """In this place's time; with its day, if that is not today."""
+    here = datetime.fromisoformat(moment).astimezone()
+    return (
+        f"{here:%H:%M:%S}"
+        if here.date() == datetime.now().astimezone().date()
+        else f"{here:%Y-%m-%d %H:%M:%S}"
+    )
 
 
 def now() -> float:

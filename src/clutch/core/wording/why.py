@@ -145,8 +145,10 @@ def _who(line: Happened) -> str:
 # ---- the gate ------------------------------------------------------------------------------------------
 
 
-def clock(at: float) -> str:
-    return f"{datetime.fromtimestamp(at, UTC):%H:%M:%S} UTC"
+def clock(at: float, beside: float) -> str:
+    """With its day, if that is another one."""
+    moment, day = datetime.fromtimestamp(at, UTC), datetime.fromtimestamp(beside, UTC).date()
+    return f"{moment:%H:%M:%S} UTC" if moment.date() == day else f"{moment:%Y-%m-%d %H:%M:%S} UTC"
 
 
 def waiting_for(stuck: Stuck) -> tuple[str, ...]:
@@ -166,14 +168,8 @@ def _name(stuck: Stuck) -> str:
     return keys.task_id(room.id) if room.is_task else room.key
 
 
-def _moment(at: float, since: float) -> str:
-    """With its day where that is another one."""
-    day, first = (datetime.fromtimestamp(one, UTC).date() for one in (at, since))
-    return clock(at) if day == first else f"{day} {clock(at)}"
-
-
 def opens_when(stuck: Stuck) -> str:
-    until = None if stuck.until is None else _moment(stuck.until, stuck.since)
+    until = None if stuck.until is None else clock(stuck.until, stuck.since)
     by = "" if until is None else f", at {until} at the latest"
     at = "" if until is None else f" at {until}"
     match stuck.gate:
@@ -261,26 +257,26 @@ def _lines(
 ) -> Iterator[str]:
     yield headline
     for line in timeline:
-        yield f"  {clock(line.at)}  {happening(line)[1]}"
+        yield f"  {clock(line.at, now)}  {happening(line)[1]}"
     if attempts:
         yield "Telling:"
     for attempt in attempts:
-        yield from _telling(attempt)
+        yield from _telling(attempt, now)
     if stuck is not None:
-        yield f"Waits at the gate {stuck.gate} since {clock(stuck.since)} ({duration(now - stuck.since)})."
+        yield f"Waits at the gate {stuck.gate} since {clock(stuck.since, now)} ({duration(now - stuck.since)})."
         yield f"It opens when {opens_when(stuck)}."
         yield f"  {typed(*command(stuck, task), state=state)}"
 
 
-def _telling(attempt: Attempt) -> Iterator[str]:
+def _telling(attempt: Attempt, now: float) -> Iterator[str]:
     where = "main" if attempt.to_depth == 0 else "nested" if attempt.to_depth else "gone"
     target = visible(attempt.to_session or "a session that was deleted", ERROR_MAX)
     how = attempt.reason if attempt.outcome == "failed" else attempt.path or attempt.reason
-    again = "" if attempt.next_at is None else f"; next {clock(attempt.next_at)}"
+    again = "" if attempt.next_at is None else f"; next {clock(attempt.next_at, now)}"
     route = f", route {attempt.route_mode}" if attempt.route_mode else ""  # within the tree there is none
     reached = f"{target} ({where}; {visible(attempt.why, ERROR_MAX)}{route})"
     became = f"{attempt.outcome} ({visible(how, ERROR_MAX)}){again}"
     number = f"attempt {attempt.attempt} " if attempt.is_made else ""
-    yield f"  {clock(attempt.at)}  {number}to {reached}: {became}"
+    yield f"  {clock(attempt.at, now)}  {number}to {reached}: {became}"
     for path, left in attempt.tried:
         yield f"    left {visible(path, ERROR_MAX)}: {visible(left, ERROR_MAX)}"

@@ -54,7 +54,12 @@ function span(seconds) {
 }
 
 const since = (moment, until = Date.now()) => span(Math.max(0, (until - Date.parse(moment)) / 1000));
-const clock = (moment) => new Date(moment).toLocaleTimeString();
+
+/** With its day, if that is not today. */
+function clock(moment) {
+  const at = new Date(moment);
+  return at.toDateString() === new Date().toDateString() ? at.toLocaleTimeString() : at.toLocaleString();
+}
 
 function state(task) {
   if (task.outcome !== null) return task.outcome === "ok" ? "done" : task.outcome;
