@@ -16,6 +16,7 @@
 #   make fmt                          format, and repair what the linter can
 #   make picture                      record the terminal in the README anew
 #   make lock       [ARGS=--upgrade]  lock files from pyproject.toml; keeps versions unless told
+#   make help                         these lines
 #   make clean                        remove .venv, build results and caches
 #
 # PYTHON=... names the interpreter that .venv is made from.
@@ -132,6 +133,9 @@ lock: $(STAMP)
 	@$(COMPILE) pyproject.toml --extra postgres $(ARGS) --output-file requirements.lock
 	@$(COMPILE) pyproject.toml --extra postgres --group dev --constraint requirements.lock $(ARGS) \
 	  --output-file requirements-dev.lock
+
+help:
+	@sed -n '/^$$/q; s/^# \{0,1\}//p' Makefile
 
 clean:
 	@rm -rf .venv build dist .hypothesis .import_linter_cache .mypy_cache .pytest_cache .ruff_cache

@@ -161,13 +161,15 @@ def mentioned(files: Sequence[str], count: int = 3) -> str:
 # --- searches: one round, and what was hit is reported ------------------------------------------------------
 
 
-def _searching(searches: Callable[[Order], list[Call]], hits_are: str) -> Question:
+def _searching(searches: Callable[[Order], list[Call]], hit_is: str, hits_are: str) -> Question:
     def findings(order: Order, evidence: Evidence) -> list[Finding]:
         return _hits(searches(order), evidence)
 
     def summary(order: Order, evidence: Evidence) -> str:
         hits = findings(order, evidence)
-        return f"{len(hits)} {hits_are}, in {mentioned(files_in(hits))}"
+        if not hits:
+            return f"no {hits_are}"
+        return f"{len(hits)} {hit_is if len(hits) == 1 else hits_are}, in {mentioned(files_in(hits))}"
 
     return Question(searches, _nothing, findings, summary)
 
@@ -190,9 +192,11 @@ def _outline_searches(order: Order) -> list[Call]:
     ]
 
 
-_MARKED = _searching(_marker_searches, "lines with a marker of unfinished work")
-_OUTLINE = _searching(_outline_searches, "headings and definitions")
-_POINTING = _searching(_reference_searches, "lines that point elsewhere")
+_MARKED = _searching(
+    _marker_searches, "line with a marker of unfinished work", "lines with a marker of unfinished work"
+)
+_OUTLINE = _searching(_outline_searches, "heading or definition", "headings and definitions")
+_POINTING = _searching(_reference_searches, "line that points elsewhere", "lines that point elsewhere")
 
 
 # --- sizes ------------------------------------------------------------------------------------------------

@@ -100,7 +100,7 @@ def _do(calls: Sequence[Call], text: str) -> Answer:
 def _research(order: Order, evidence: Evidence) -> Answer:
     calls = () if _is_late(evidence) else calls_of(order, evidence)
     if calls:
-        return _do(calls, f"Asking {len(calls)} tool calls about {order.question}.")
+        return _do(calls, f"Tool calls about {order.question}: {len(calls)}.")
     question = QUESTIONS[order.question]
     summary = question.summary(order, evidence)
     return say(_result(question.findings(order, evidence), _remarks(evidence), summary))
