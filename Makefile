@@ -34,7 +34,7 @@ COMPILE := $(BIN)/uv pip compile --quiet --universal --python-version 3.11 --gen
 	--no-emit-index-url --custom-compile-command "make lock"
 
 .PHONY: setup check check-format check-lint check-types check-imports check-docs
-.PHONY: test demo trust bench scenarios audit release sbom fmt picture lock clean
+.PHONY: test demo trust bench scenarios audit release sbom fmt picture lock help clean
 .DEFAULT_GOAL := check
 
 setup: $(STAMP)
