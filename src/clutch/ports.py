@@ -115,9 +115,9 @@ class ToolPins(Protocol):
         ...
 
     async def ask(self, server: str, offers: Sequence[ToolOffer]) -> Mapping[str, str]:
-        """What a person must decide about this server, instead of what he was asked before.
+        """What a person must decide about this server, in place of whatever was asked before.
 
-        What he has rejected he is not asked again: those tools, and how their questions are known."""
+        What was rejected is not asked again. Returns those tools, each with what names its question."""
         ...
 
 
@@ -137,7 +137,7 @@ class Waits(NamedTuple):
 
 @runtime_checkable
 class Limiter(Protocol):
-    """Models that stand behind one."""
+    """Models that stand behind a limiter."""
 
     def waits(self) -> Mapping[str, Waits]:
         """By provider."""
@@ -264,7 +264,7 @@ class RuntimeFailed(Exception):
 
 
 class Runtime(Protocol):
-    """Works on a job in its own way. Cancelled at once by kill, steer, pause of its machine and timeout."""
+    """Works on a job in its own way. Cancelled at once by a kill, a steer, a pause or its timeout."""
 
     async def run(self, job: RuntimeJob) -> Answer:
         """The last word, with whatever usage is known. An exception is the run's error."""
@@ -310,7 +310,7 @@ class WorkspaceFailed(SideWorkFailed):
 
 
 class Workspaces(Protocol):
-    """Directories of children that work in isolation, named by the task's number. Both are idempotent."""
+    """Directories of children in isolation, named by the task's number. Making and removing are idempotent."""
 
     async def make(self, task_id: int, source: str) -> str:
         """Its path. A copy of `source` as git sees it, or empty. Raises WorkspaceFailed."""

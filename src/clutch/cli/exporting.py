@@ -1,7 +1,7 @@
 """`clutch export`: a task, a session or a whole tree, as JSON Lines for programs or as Markdown for people.
 
 Lines of JSON say in `kind` what they are: `task`, `message`, `result`; each names its task, or its session. It leaves
-the state directory, so what looks like a secret is taken out unless somebody says that he wants it.
+the state directory, so what looks like a secret is taken out unless somebody asks for it.
 """
 
 from __future__ import annotations

@@ -166,14 +166,14 @@ def result_if_any(now: float, number: int) -> Tx[Object | None]:
 
 
 def standpoint(caller: Caller) -> Standpoint:
-    """An agent speaks from its session; a person remembers the list that was last shown to him."""
+    """An agent speaks from its session; a person remembers the list that was shown last."""
     if isinstance(caller, AgentCaller):
         return targets.of_agent(caller)
     return Standpoint(caller, caller.actor, caller.within)
 
 
 def own_root(who: Standpoint) -> int | None:
-    """Of a person who speaks from a session: that. None: all are there for him."""
+    """Of a person who speaks from a session: that. None: everything can be seen."""
     return who.caller.within if isinstance(who.caller, OperatorCaller) else None
 
 

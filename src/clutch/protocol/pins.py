@@ -3,7 +3,7 @@
 All tools of a server that was never seen are approved as they are: a person has just named the server. After
 that a tool that is new, or no longer what was approved, is a question in the same inbox as all others. It
 belongs to no session (`HOUSE`), and nobody parks for it: the tool is withheld until it is approved. Whoever
-rejects a change is asked again only about another one, and may still approve what he rejected.
+rejects a change is asked again only about another one, and may still approve what was rejected.
 """
 
 from __future__ import annotations

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any, Never, Self, TypeAlias, assert_never
+from typing import Any, Never, Protocol, Self, TypeAlias, assert_never
 
 from aiohttp import web
 
@@ -30,6 +30,19 @@ _FORMATS = {
     "/v1/responses": Format.RESPONSES,
     "/v1/messages": Format.MESSAGES,
 }
+
+
+class Wire(Protocol):
+    """How one format says things."""
+
+    def frames(self, reply: Reply, request: WireRequest) -> Iterator[bytes | Control]: ...
+
+    def whole(self, reply: Reply, request: WireRequest) -> Mapping[str, Any]: ...
+
+    def error(self, failure: Failure) -> Mapping[str, Any]: ...
+
+
+WIRES: Mapping[Format, Wire] = {Format.CHAT: chat, Format.RESPONSES: responses, Format.MESSAGES: messages}
 _STREAM_HEADERS = {"Content-Type": "text/event-stream; charset=utf-8", "Cache-Control": "no-cache"}
 _BACKLOG = 4096  # a thousand callers knock in the same moment
 
@@ -117,7 +130,7 @@ class Providers:
             case Failure():
                 call.status = behaviour.code
                 self.log.end(call, How.FAILED)
-                body = encode(_error(call.request.format, behaviour))
+                body = encode(WIRES[call.request.format].error(behaviour))
                 return web.Response(
                     text=body,
                     status=behaviour.code,
@@ -131,7 +144,9 @@ class Providers:
             case Reply():
                 await asyncio.sleep(behaviour.latency_s)
                 self.log.end(call, How.DONE, behaviour.usage)
-                return web.json_response(_whole(call.request, behaviour), dumps=encode)
+                return web.json_response(
+                    WIRES[call.request.format].whole(behaviour, call.request), dumps=encode
+                )
             case _:
                 assert_never(behaviour)
 
@@ -140,7 +155,7 @@ class Providers:
             await asyncio.sleep(reply.latency_s)
         response = web.StreamResponse(headers=_STREAM_HEADERS)
         await response.prepare(request)
-        for chunk in _paced(_frames(call.request, reply), reply):
+        for chunk in _paced(WIRES[call.request.format].frames(reply, call.request), reply):
             if isinstance(chunk, bytes):
                 await response.write(chunk)
             elif await self._controlled(request, call, chunk):
@@ -173,42 +188,6 @@ async def _for_ever() -> Never:
     """Until the connection is gone: the handler is cancelled with it."""
     while True:
         await asyncio.Event().wait()
-
-
-def _frames(request: WireRequest, reply: Reply) -> Iterator[bytes | Control]:
-    match request.format:
-        case Format.CHAT:
-            return chat.frames(reply, request)
-        case Format.RESPONSES:
-            return responses.frames(reply, request)
-        case Format.MESSAGES:
-            return messages.frames(reply, request)
-        case _:
-            assert_never(request.format)
-
-
-def _whole(request: WireRequest, reply: Reply) -> Mapping[str, Any]:
-    match request.format:
-        case Format.CHAT:
-            return chat.whole(reply, request)
-        case Format.RESPONSES:
-            return responses.whole(reply, request)
-        case Format.MESSAGES:
-            return messages.whole(reply, request)
-        case _:
-            assert_never(request.format)
-
-
-def _error(form: Format, failure: Failure) -> Mapping[str, Any]:
-    match form:
-        case Format.CHAT:
-            return chat.error(failure)
-        case Format.RESPONSES:
-            return responses.error(failure)
-        case Format.MESSAGES:
-            return messages.error(failure)
-        case _:
-            assert_never(form)
 
 
 def _paced(frames: Iterator[bytes | Control], reply: Reply) -> Iterator[bytes | Control]:

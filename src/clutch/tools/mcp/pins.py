@@ -49,7 +49,7 @@ class Pins:
         await self.look()
 
     async def ask(self, server: str, offers: Sequence[ToolOffer]) -> Mapping[str, str]:
-        """Those that a person rejected, and how he finds what he was asked."""
+        """Those that a person rejected, and what names the question about each."""
         return await self._opened.ask(server, offers)
 
     @property
