@@ -10,6 +10,7 @@ import asyncio
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import NoReturn
 
 from clutch.core import bounds, session_calls, wording
@@ -177,22 +178,32 @@ async def _one(run: OpenRun, call: Call, place: int, said: Said | None, interrup
 
 
 async def _run_tool(run: OpenRun, call: Call, place: int) -> tuple[str, bool]:
-    toolbox, about = run.kit.toolbox, run.about
-    where = about.workspace or "."
-
-    async def keep(path: str, text: str) -> None:
-        """With the session's own right to write, and out of sight of git."""
-        if "write" not in run.by_name:
-            raise ToolFailed("this session may not write")
-        await toolbox.run("write", {"path": ".clutch/.gitignore", "text": "*\n"}, context)
-        await toolbox.run("write", {"path": path, "text": text}, context)
-
     try:
         reached = await _reached(run, call)
     except (Forbidden, NotFound) as error:
         return str(error), True
-    context = ToolContext(
-        workspace=where,
+    context = _context(run, place, reached)
+    try:
+        text, failed = await run.kit.toolbox.run(call.name, call.args, context), False
+    except ToolFailed as error:
+        text, failed = str(error), True
+    except Exception as error:  # noqa: BLE001 - a tool is foreign code; what it breaks, the model should read
+        text, failed = f"{call.name} failed: {type(error).__name__}: {error}"[:2000], True
+    return await spilled(text, run.policy.context.result_chars_max, partial(_keep, run, context)), failed
+
+
+async def _keep(run: OpenRun, context: ToolContext, path: str, text: str) -> None:
+    """With the session's own right to write, and out of sight of git."""
+    if "write" not in run.by_name:
+        raise ToolFailed("this session may not write")
+    for name, content in ((".clutch/.gitignore", "*\n"), (path, text)):
+        await run.kit.toolbox.run("write", {"path": name, "text": content}, context)
+
+
+def _context(run: OpenRun, place: int, reached: str | None) -> ToolContext:
+    about = run.about
+    return ToolContext(
+        workspace=about.workspace or ".",
         session_key=about.session_key,
         key=f"{run.session_id}:{run.head}:{place}",
         cwd=about.cwd or ".",
@@ -202,13 +213,6 @@ async def _run_tool(run: OpenRun, call: Call, place: int) -> tuple[str, bool]:
         files=run.files,
         reached=reached,
     )
-    try:
-        text, failed = await toolbox.run(call.name, call.args, context), False
-    except ToolFailed as error:
-        text, failed = str(error), True
-    except Exception as error:  # noqa: BLE001 - a tool is foreign code; what it breaks, the model should read
-        text, failed = f"{call.name} failed: {type(error).__name__}: {error}"[:2000], True
-    return await spilled(text, run.policy.context.result_chars_max, keep), failed
 
 
 async def _reached(run: OpenRun, call: Call) -> str | None:

@@ -31,16 +31,7 @@ def reply(
 
     `is_tried_again`: the results it read will be told later; until then only a person who asked wants to know."""
     if session.letter_id is None:
-        if session.is_task and not session.bound:
-            return
-        rows = yield "SELECT route, by_person FROM runs WHERE id = ?", (run_id,)
-        route, by_person = rows[0]
-        if is_tried_again and not by_person:
-            return
-        if session.is_task:
-            return (yield from _in_thread(now, session, run_id, text))
-        said = _worth_telling(policy, session, text, by_person)
-        return (yield from outbox.reply(now, session.id, run_id, route or session.route, said))
+        return (yield from _to_people(now, policy, session, run_id, text, is_tried_again=is_tried_again))
     rows = yield "SELECT kind, body FROM inbox WHERE id = ?", (session.letter_id,)
     match LetterKind(rows[0][0]):
         case LetterKind.HEARTBEAT:
@@ -51,6 +42,21 @@ def reply(
             pass
         case other:
             raise AssertionError(f"a {other} has no turn of its own")
+
+
+def _to_people(
+    now: float, policy: Policy, session: SessionRow, run_id: int, text: str, *, is_tried_again: bool
+) -> Tx[None]:
+    if session.is_task and not session.bound:
+        return
+    rows = yield "SELECT route, by_person FROM runs WHERE id = ?", (run_id,)
+    route, by_person = rows[0]
+    if is_tried_again and not by_person:
+        return
+    if session.is_task:
+        return (yield from _in_thread(now, session, run_id, text))
+    said = _worth_telling(policy, session, text, by_person)
+    yield from outbox.reply(now, session.id, run_id, route or session.route, said)
 
 
 def _worth_telling(policy: Policy, session: SessionRow, text: str, by_person: int) -> str:
