@@ -83,6 +83,14 @@ def test_halves_that_belong_together_are_joined_and_others_leave_a_mark(
     assert (said.text, said.calls[0].args) == (mended(text), {mended(k): mended(v) for k, v in args.items()})
 
 
+def test_numbers_that_json_does_not_know_become_words_and_words_about_them_stay() -> None:
+    args = {"limit": float("inf"), "list": [float("-inf"), 1.5], "word": "NaN"}
+    said = whole(Answer("Infinity", (Call("read", args),)))
+    assert said == Answer(
+        "Infinity", (Call("read", {"limit": "Infinity", "list": ["-Infinity", 1.5], "word": "NaN"}),)
+    )
+
+
 def test_letters_of_all_scripts_are_stored_readably() -> None:
     assert "größer 猫 🐈" in dump(Input("größer 猫 🐈"))
 

@@ -124,12 +124,12 @@ async def test_result_of_a_function_is_announced_like_any_other(build: Build) ->
 
 async def test_error_of_a_function_is_told_in_its_own_words(build: Build) -> None:
     async def breaks(job: RuntimeJob) -> str:
-        raise LookupError("no such city")
+        raise LookupError("no such \ud83d\ude00\0city")
 
     house = await house_with(build, FunctionRuntime(breaks))
     await at_work(house)
     task = await house.task("child")
-    assert (task.outcome, task.error) == (Outcome.ERROR, "LookupError: no such city")
+    assert (task.outcome, task.error) == (Outcome.ERROR, "LookupError: no such \U0001f600\ufffdcity")
 
 
 @pytest.mark.parametrize(
@@ -138,6 +138,7 @@ async def test_error_of_a_function_is_told_in_its_own_words(build: Build) -> Non
         ({"count": 3}, Outcome.OK, None),
         ({"count": "three"}, Outcome.ERROR, "schema: count: 'three' is not of type 'integer'"),
         ("three", Outcome.ERROR, "schema: value: is not JSON"),
+        ('{"count": 1, "size": 1e999}', Outcome.ERROR, "schema: value: is not JSON"),
     ],
 )
 async def test_result_of_a_function_must_have_the_form_that_was_asked_for(

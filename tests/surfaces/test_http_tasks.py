@@ -74,6 +74,7 @@ def test_a_task_is_spawned_awaited_and_read(client: Client) -> None:
     assert [line["kind"] for line in lines] == ["input", "answer"]
     assert client.get(task_path(task, "transcript"), after=1)["messages"] == lines[1:]
     assert declined(lambda: client.get(task_path(task, "transcript"), after=2**63)).code == "invalid_input"
+    assert declined(lambda: client.get("/v1/tasks", label="\0")).code == "invalid_input"
     assert client.get(task_path(task, "tree"))["root"]["task"]["taskId"] == task
 
 

@@ -17,6 +17,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, assert_never
 
 VERSION = 1
+_ODD = re.compile(r"\\ud|NaN|Infinity")
 _SURROGATE = re.compile("[\ud800-\udfff]")
 #: A backslash that is escaped itself and both halves of a pair come first, so that neither is taken for a lone one.
 _HALF = re.compile(r"\\\\|\\ud[89ab]..\\ud[c-f]..|(?P<half>\\ud[89a-f]..)")
@@ -126,13 +127,13 @@ def _escaped(half: re.Match[str]) -> str:
 
 def whole(answer: Answer) -> Answer:
     """As everybody can store, show and send it. A provider may cut a character in two halves of a surrogate pair, which
-    are joined; of a lone one, and of a NUL among the words, a mark is left."""
+    are joined; of a lone one, and of a NUL among the words, a mark is left. A number beyond all (`1e999`) is none."""
     if "\0" in answer.text:
         answer = replace(answer, text=answer.text.replace("\0", "\ufffd"))
     stored = dump(answer)
-    if "\\ud" not in stored:
+    if not _ODD.search(stored):
         return answer
-    read = load("answer", _HALF.sub(_marked, stored))
+    read = load("answer", json.dumps(json.loads(_HALF.sub(_marked, stored), parse_constant=str)))
     assert isinstance(read, Answer)
     return read
 

@@ -11,6 +11,7 @@ from clutch.core.bounds import SUBMIT
 from clutch.core.budget import Amount
 from clutch.core.messages import Answer, Usage, whole
 from clutch.core.policy import OnBudget
+from clutch.core.wording.results import storable
 from clutch.engine.context import compacted, overhead_bytes
 from clutch.engine.open_run import OpenRun
 from clutch.ports import Delta, ModelError, ModelRequest, OnDelta, Trouble
@@ -98,7 +99,8 @@ def _last_request(run: OpenRun, request: ModelRequest) -> ModelRequest:
 
 
 async def _stumble(run: OpenRun, error: ModelError) -> None:
-    run.tell("lifecycle:error", str(error))
+    said = storable(str(error))  # a provider may put anything into it
+    run.tell("lifecycle:error", said)
     fate = (
         Fate.UNSENT
         if not error.is_sent
@@ -110,7 +112,7 @@ async def _stumble(run: OpenRun, error: ModelError) -> None:
     log.warning("model call failed: %s", error, extra={"session": run.session_id})
     # Only who is busy names a time that is worth waiting for; a dead address gets its few tries.
     retry_at = error.retry_at if error.trouble in BUSY else None
-    await run.tx_with_senders(turns.stumble, str(error), is_retryable, retry_at, fate)
+    await run.tx_with_senders(turns.stumble, said, is_retryable, retry_at, fate)
 
 
 # ---- what it may cost --------------------------------------------------------------------------------------

@@ -14,7 +14,7 @@ from dataclasses import replace
 from typing import Any
 
 from clutch.core.messages import Answer, Call, Result, Results, whole
-from clutch.core.wording.results import joined
+from clutch.core.wording.results import storable
 from clutch.ports import Runtime, RuntimeJob, Verdict
 
 Tell = Callable[[str, object], None]
@@ -52,7 +52,7 @@ class Errand:
             return None
         calls = tuple(call for call, _, _ in self._done)
         gave = tuple(
-            Result(i, call.name, joined(text), bad) for i, (call, text, bad) in enumerate(self._done)
+            Result(i, call.name, storable(text), bad) for i, (call, text, bad) in enumerate(self._done)
         )
         said = Answer("".join(self._said), calls, stop="tools")
         self._said, self._done = [], []

@@ -18,6 +18,7 @@ from clutch.core.authority import AgentCaller, under_plan
 from clutch.core.bounds import SUBMIT
 from clutch.core.messages import Answer, Entry, Usage
 from clutch.core.model import Plan, Thinking
+from clutch.core.wording.results import storable
 from clutch.engine.bus import Live
 from clutch.engine.context import System
 from clutch.engine.handing import hand_over
@@ -195,9 +196,11 @@ class OpenRun:
             self.tell(f"assistant:{delta.kind}", delta.text)
 
     async def fail(self, error: str, *, is_final: bool = True) -> None:
-        self.tell("lifecycle:error", error)
+        """Foreign code may put anything into its error."""
+        said = storable(error)
+        self.tell("lifecycle:error", said)
         await self.hand_over()
-        await self.tx_with_senders(turns.fail, error, is_final)
+        await self.tx_with_senders(turns.fail, said, is_final)
 
 
 def _submitting(schema: str) -> dict[str, Any]:

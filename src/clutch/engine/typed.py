@@ -60,6 +60,7 @@ async def problems_of_text(schema: str, text: str) -> str:
     """The same for a value that comes as JSON."""
     try:
         value = json.loads(text)
+        json.dumps(value, allow_nan=False)  # Python reads more numbers than there are
     except ValueError as error:
         return f"value: is not JSON: {error}"
     return await problems(schema, value)

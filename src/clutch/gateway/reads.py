@@ -52,6 +52,8 @@ def outcome_named(name: str | None) -> Outcome | None:
 
 
 def _wanted(now: float, who: Standpoint, asked: Filter) -> Tx[Wanted]:
+    if asked.label is not None and "\0" in asked.label:
+        raise InvalidInput("label", "may not contain a NUL character")
     root = None if asked.root is None else (yield from root_number(now, who, asked.root))
     return Wanted(
         root_id=own_root(who) if root is None else root,

@@ -101,7 +101,7 @@ def freeze(text: str, bytes_max: int = 100 * 1024) -> Frozen:
         raise ValueError(f"a result needs room for at least {RESULT_BYTES_MIN} bytes, got {bytes_max}")
     if not text.strip() or silence(text) is not None:
         return Frozen(None, 0, 0, truncated=False)
-    clean = joined(text).replace("\0", "\ufffd")
+    clean = storable(text)
     encoded = clean.encode()
     if len(encoded) <= bytes_max:
         return Frozen(clean, len(encoded), len(encoded), truncated=False)
@@ -109,11 +109,11 @@ def freeze(text: str, bytes_max: int = 100 * 1024) -> Frozen:
     return Frozen(shortened, len(shortened.encode()), len(encoded), truncated=True)
 
 
-def joined(text: str) -> str:
-    """Halves of surrogate pairs that belong together; of a lone one a mark is left."""
+def storable(text: str) -> str:
+    """Halves of surrogate pairs that belong together are joined; of a lone one, and of a NUL, a mark is left."""
     if text.isascii():
-        return text
-    return text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace")
+        return text.replace("\0", "\ufffd")
+    return text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace").replace("\0", "\ufffd")
 
 
 def cut_from(text: str) -> int | None:
