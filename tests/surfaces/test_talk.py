@@ -259,6 +259,23 @@ def test_a_reply_is_shown_once_wherever_it_comes_among_its_own_pieces(
     ]
 
 
+def test_the_answer_to_a_command_interrupts_a_turn_and_does_not_repeat_it(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    session = "agent:main:main"
+    chat = Chatting(tmp_path, session, tmp_path, Notices(command))
+    first, last = (
+        News("assistant:text", {"sessionKey": session, "runId": "r", "text": text})
+        for text in ("first ", "last")
+    )
+    for one in (first, News("reply", Words("Model: offline")), News("reply", Words("first last")), last):
+        chat._hear(one)
+    chat._window.clear()
+    paper = Paper(80)
+    paper.write(capsys.readouterr().out)
+    assert [line.rstrip() for line in paper.rows if line.strip("> ")] == ["first", "Model: offline", "last"]
+
+
 def test_each_thing_is_told_once_and_with_the_command_that_leads_there() -> None:
     item = {"id": "q_1", "kind": "question", "label": "survey", "sessionKey": "k", "text": "Which one?"}
     notices = Notices(command)

@@ -110,7 +110,7 @@ class Chatting:
             return
         self._is_warned = True
         if self._is_busy:
-            self._is_busy = False
+            self._is_busy, self._streamed = False, ""
             self._to_send.put(lambda client: self._post(client, "halt", {}))
             self._window.say("Stopping this turn; children go on. Ctrl-C once more leaves.", "33")
         else:
@@ -213,9 +213,11 @@ class Chatting:
 
     def _replied(self, text: str) -> None:
         """What came by piece by piece already is not said twice, nor are pieces that come later than their reply."""
-        self._is_busy = False
         said, came = text.strip(), self._streamed.lstrip()
-        if came and said.startswith(came.rstrip()):
+        if came.strip() and not said.startswith(came.rstrip()):
+            return self._window.say(text)  # to a command; the turn goes on
+        self._is_busy = False
+        if came.strip():
             self._ahead = said[len(came) :]
             self._window.stream(self._ahead)
             self._window.end_stream()
