@@ -73,6 +73,20 @@ def test_no_line_is_wider_than_80_columns_and_none_moves_the_cursor(first: Serve
     first.client.post(task_path(task, "kill"), {})
 
 
+def test_a_narrow_terminal_has_its_list_and_its_tree(first: Served, monkeypatch: pytest.MonkeyPatch) -> None:
+    task = spawned(first.client, "slow one", label="a label of more than a few letters")
+    seen(first.client, task, lambda one: one["phase"] == "running")
+    tasks = [{**first.client.get(task_path(task)), "nodes": []}]
+    for width in (80, 60, 10):
+        monkeypatch.setattr(screen, "width", lambda: width)  # noqa: B023 (used in this round only)
+        lines = screen.table(tasks, screen.now()).splitlines()
+        assert len(lines) == 2
+        assert width == 10 or max(map(screen.columns, lines)) <= width
+        assert screen.forest(tasks, screen.now()).count("\n") == 1
+    assert [screen.fitted("ab", cells) for cells in (-1, 0, 1, 2, 3)] == ["", "", "…", "ab", "ab "]
+    first.client.post(task_path(task, "kill"), {})
+
+
 def test_colour_is_for_terminals_and_not_with_no_color(monkeypatch: pytest.MonkeyPatch) -> None:
     class Terminal(io.StringIO):
         def isatty(self) -> bool:

@@ -59,6 +59,8 @@ def coloured(text: str, code: str) -> str:
 
 def fitted(text: str, cells: int) -> str:
     """Exactly so wide: cut with an ellipsis, or filled with blanks. Some characters are two columns wide."""
+    if cells <= 0:
+        return ""
     if columns(text) > cells:
         while columns(text) >= cells:
             text = text[:-1]
@@ -177,13 +179,15 @@ def summary(counted: Mapping[str, Any]) -> str:
 
 HEADINGS = ("#", "TASK", "STATE", "LABEL", "AGE", "TOKENS", "COST", "NOW")
 CELLS_MAX = (3, 14, 22, 28, 7, 7, 8, 60)
+SHRINKING = ((7, 0), (3, 8))  #: what gives way in a narrow terminal, and how far: NOW, then LABEL
 RIGHT = ("#", "AGE", "TOKENS", "COST")
 
 
 def table(tasks: Sequence[Task], now: float, stalled_s: float | None = None) -> str:
     rows = [HEADINGS, *(_row(number, task, now, stalled_s) for number, task in enumerate(tasks, start=1))]
     wide = [min(most, max(columns(row[place]) for row in rows)) for place, most in enumerate(CELLS_MAX)]
-    wide[-1] = max(0, min(wide[-1], width() - sum(wide[:-1]) - 2 * len(wide) + 2))
+    for place, least in SHRINKING:
+        wide[place] -= max(0, min(wide[place] - least, sum(wide) + 2 * len(wide) - 2 - width()))
     codes = ["1", *(style(task) for task in tasks)]
     return "\n".join(coloured(_line(row, wide), code) for row, code in zip(rows, codes, strict=True))
 
