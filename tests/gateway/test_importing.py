@@ -18,7 +18,8 @@ from clutch.gateway import importing
 from clutch.gateway.importing import Imported, Source
 from clutch.ports import ModelRequest
 from clutch.protocol import control, queries
-from clutch.protocol.promises.invariants import QUERIES, Scope, filled
+from clutch.protocol.promises.form import Scope, filled
+from clutch.protocol.promises.invariants import QUERIES
 from clutch.store.door import Door, Row, Tx
 from tests.engine.house import POLICY, House, JumpClock
 from tests.gateway.openclaw_state import (

@@ -11,7 +11,8 @@ from typing import Final
 
 from clutch.core.policy import Policy
 from clutch.protocol.promises.company import COMPANY
-from clutch.protocol.promises.invariants import QUERIES, Query, Scope, filled
+from clutch.protocol.promises.form import Query, Scope, filled
+from clutch.protocol.promises.invariants import QUERIES
 from clutch.protocol.promises.leaving import LEAVING
 from clutch.protocol.promises.needs import NEEDS
 from clutch.protocol.promises.people import PEOPLE

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from clutch.protocol.promises.invariants import Query, Scope
+from clutch.protocol.promises.form import Query, Scope
 
 _IS_OVER: Final = "t.phase IN ('completed', 'completed_giveup') AND t.delivery <> 'undelivered'"
 _WORDS: Final = " OR ".join(

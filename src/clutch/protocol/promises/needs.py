@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import Final
 
 from clutch.core.authority import NEVER_FOR_CHILDREN
-from clutch.protocol.promises.invariants import Query, Scope
+from clutch.protocol.promises.form import Query, Scope
 
 _LETTER: Final = "i.task_id = t.id AND i.kind = 'announce' AND i.generation = t.generation"
 _SAID: Final = "JSON_EXTRACT(m.body, '$.text')"

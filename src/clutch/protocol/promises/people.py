@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 from clutch.core.model import UNTIL_ANSWERED
-from clutch.protocol.promises.invariants import Query, Scope
+from clutch.protocol.promises.form import Query, Scope
 
 _IS_OPEN: Final = "EXISTS (SELECT 1 FROM questions q WHERE q.session_id = s.id AND q.answered_at IS NULL)"
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from clutch.protocol.promises.invariants import Query, Scope
+from clutch.protocol.promises.form import Query, Scope
 
 _OF_PURSE: Final = (
     "FROM sessions s JOIN usage u ON u.session_id = s.id"

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import TypeAlias
 
-from clutch.protocol.promises.invariants import WORKING_WORDS
+from clutch.protocol.promises.form import WORKING_WORDS
 from clutch.testing.promises.history import Change, History
 from clutch.testing.simulation.disk import SimDisk
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from clutch.protocol.promises.invariants import Query, Scope
+from clutch.protocol.promises.form import Query, Scope
 
 _TOLD: Final = (
     "FROM was.told w LEFT JOIN tasks t"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 from clutch.core.lifecycle import EDGES
-from clutch.protocol.promises.invariants import Query, Scope
+from clutch.protocol.promises.form import Query, Scope
 
 #: one text to search in: a list would be sorted anew for every question
 _EDGES: Final = " ".join(sorted(f"{before}>{after}" for before, after in EDGES))

@@ -14,7 +14,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import Final
 
 from clutch.core import keys
-from clutch.protocol.promises.invariants import IS_ALIVE
+from clutch.protocol.promises.form import IS_ALIVE
 from clutch.protocol.spawn import Accepted
 from clutch.testing.simulation.disk import Made, SimDisk
 
