@@ -103,8 +103,9 @@ async def test_events_of_a_task_end_with_it(way: Way) -> None:
     asyncio.get_running_loop().call_later(0.3, way.let_go)
     async with asyncio.timeout(20):
         events = [event async for event in task.events()]
-    assert {event.task_id for event in events} == {task.id}
-    assert events[-1].name == "lifecycle:end"
+    assert {(event.task_id, event.session_key) for event in events} == {(task.id, task.session_key)}
+    assert all(event.seq for event in events)
+    assert (events[-1].name, events[-1].run_id) == ("lifecycle:end", (await task.info())["runId"])
     assert (await task).is_ok
     async with asyncio.timeout(20):
         assert "assistant:text" not in [event.name async for event in task.events()]

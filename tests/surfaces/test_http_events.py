@@ -114,6 +114,7 @@ def test_words_come_live_to_whoever_watches_this_task_and_are_not_kept(door: Ser
             loop.call_soon_threadsafe(bus.publish, Live("assistant:text", number, 7, f"words of {number}"))
         event = next(event for event in events if event.name == "assistant:text")
     assert (event.id, event.data["text"], event.data["taskId"]) == (None, f"words of {numbers[1]}", one)
+    assert set(event.data) == {"taskId", "sessionKey", "runId", "seq", "text"}
     said = Live("assistant:text", 1, 7, "words", "agent:main:main", is_task=False)
     with watching(door) as events:
         loop.call_soon_threadsafe(bus.publish, said)

@@ -15,7 +15,8 @@ QUEUE_MAX = 1000  # a watcher further behind than this reads the store instead
 class Live:
     """`name` is one of the stable names: lifecycle:start|end|error, assistant:text, tool:start|end, usage.
 
-    `session_key`: as people name it; `is_task`: whether it is a task's, or a main agent's."""
+    `session_key`: as people name it; `is_task`: whether it is a task's, or a main agent's. `seq`: its place among what
+    the run tells, as long as its worker lives."""
 
     name: str
     session_id: int
@@ -23,6 +24,7 @@ class Live:
     data: Any = None
     session_key: str = ""
     is_task: bool = True
+    seq: int = 0
 
 
 class Watcher:

@@ -42,6 +42,7 @@ class OpenRun:
         self, kit: Kit, claimed: Claimed, begun: Begun, about: Briefing, interrupt: Interrupt
     ) -> None:
         self.interrupt = interrupt
+        self._told = 0
         self.kit, self.policy = kit, kit.policy
         self.session_id, self.fence = claimed.session_id, claimed.fence
         self.run_id, self.head = begun.run_id, begun.head
@@ -181,8 +182,9 @@ class OpenRun:
         return self.price(answer.usage) if theirs is None else theirs
 
     def tell(self, name: str, data: object = None) -> None:
+        self._told += 1
         whose = (self.about.session_key, self.about.depth > 0)
-        self.kit.bus.publish(Live(name, self.session_id, self.run_id, data, *whose))
+        self.kit.bus.publish(Live(name, self.session_id, self.run_id, data, *whose, self._told))
 
     def in_own_names(self, answer: Answer) -> Answer:
         """Before rights and ledger look at it: a tool has one name there."""

@@ -344,6 +344,7 @@ def _live(live: Live, root_id: int | None) -> News:
         "taskId": keys.task_id(live.session_id) if live.is_task else None,
         "sessionKey": live.session_key,
         "runId": keys.run_id(live.run_id),
+        "seq": live.seq,
         **({"usage": _used(live.data)} if isinstance(live.data, Usage) else {"text": str(live.data)}),
     }
     # In ASCII: a piece may end in the middle of a character, and whoever puts the pieces together has it whole.

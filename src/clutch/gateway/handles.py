@@ -54,11 +54,15 @@ class Event:
     """`name`: lifecycle:start|end|error, assistant:text|thinking, tool:start|output|end, usage, question.
 
     `task_id`: None = of a main agent. `data`: the words of assistant:…, the tool of tool:start and tool:end, the error
-    of lifecycle:error, the `Usage` of usage."""
+    of lifecycle:error, the `Usage` of usage. `seq`: its place among what the run tells, or in the timeline of its
+    task."""
 
     name: str
     task_id: str | None
     data: str | Usage | None
+    run_id: str | None = None  #: None = it waits for its first
+    session_key: str | None = None
+    seq: int = 0
 
 
 @dataclass(frozen=True, slots=True)

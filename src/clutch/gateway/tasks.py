@@ -110,7 +110,8 @@ class Tasks:
         try:
             async for live in watcher:
                 data = live.data if isinstance(live.data, (str, Usage)) else None
-                yield Event(live.name, keys.task_id(live.session_id) if live.is_task else None, data)
+                task = keys.task_id(live.session_id) if live.is_task else None
+                yield Event(live.name, task, data, keys.run_id(live.run_id), live.session_key, live.seq)
         finally:
             bus.leave(watcher)
 

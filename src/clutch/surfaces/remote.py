@@ -260,7 +260,9 @@ class Remote:
         async with aclosing(self._stream()) as stream:
             async for name, said in stream:
                 if name and "taskId" in said:
-                    yield Event(name, said["taskId"], _data(name, said))
+                    of = said.get("task", said)
+                    place = (of["runId"], of["sessionKey"], said["seq"])
+                    yield Event(name, said["taskId"], _data(name, said), *place)
 
     async def questions(self) -> list[Question]:
         return [question_of(item) for item in (await self._get("/v1/inbox"))["items"]]
