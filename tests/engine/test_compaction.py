@@ -44,19 +44,28 @@ async def stored(house: House, label: str) -> list[object]:
     return list(await house.door.read(queries.transcript, row[0]))
 
 
-async def test_a_long_run_is_compacted_and_never_sends_more_than_the_window(build: Build) -> None:
-    asked = 0
+class Reader:
+    """A child that reads page after page. `is_held`: its first summary is asked for and never comes."""
 
-    async def script(request: ModelRequest) -> Answer | str:
-        nonlocal asked
+    def __init__(self, pages: int, *, is_held: bool = False) -> None:
+        self.pages, self.asked, self.held = pages, 0, asyncio.Event()
+        if not is_held:
+            self.held.set()
+
+    async def __call__(self, request: ModelRequest) -> Answer | str:
         if is_aside(request):
+            if not self.held.is_set():
+                self.held.set()
+                await asyncio.Event().wait()
             return "GOAL: notes"
         if not is_child(request):
             return ask_for("long") if not step(request) else "thanks"
-        asked += 1
-        return reads(asked) if asked <= 40 else "SUMMARY: done"
+        self.asked += 1
+        return reads(self.asked) if self.asked <= self.pages else "SUMMARY: done"
 
-    house = await build(script, SMALL)
+
+async def test_a_long_run_is_compacted_and_never_sends_more_than_the_window(build: Build) -> None:
+    house = await build(Reader(40), SMALL)
     house.tool("read", page)
     await house.hire()
     await house.say("go")
@@ -77,18 +86,12 @@ async def test_a_long_run_is_compacted_and_never_sends_more_than_the_window(buil
 
 
 async def test_a_provider_that_says_too_long_gets_a_shorter_one(build: Build) -> None:
-    asked = 0
+    reader = Reader(20)
 
     async def script(request: ModelRequest) -> Answer | str:
-        nonlocal asked
-        if is_aside(request):
-            return "GOAL: notes"
-        if not is_child(request):
-            return ask_for("long") if not step(request) else "thanks"
-        if size(request.transcript) > 9000:
+        if is_child(request) and size(request.transcript) > 9000:
             raise ModelError(Trouble.CONTEXT, "too long")
-        asked += 1
-        return reads(asked) if asked <= 20 else "SUMMARY: done"
+        return await reader(request)
 
     house = await build(script)
     house.tool("read", page)
@@ -112,26 +115,8 @@ async def test_what_cannot_be_shortened_fails_and_says_why(build: Build) -> None
     assert (task.outcome, task.error) == (Outcome.ERROR, "context too long: too long")
 
 
-class HeldAtItsSummary:
-    """A child that reads page after page; its first summary is asked for and never comes."""
-
-    def __init__(self, pages: int) -> None:
-        self.pages, self.asked, self.held = pages, 0, asyncio.Event()
-
-    async def __call__(self, request: ModelRequest) -> Answer | str:
-        if is_aside(request):
-            if not self.held.is_set():
-                self.held.set()
-                await asyncio.Event().wait()
-            return "GOAL: notes"
-        if not is_child(request):
-            return ask_for("long") if not step(request) else "thanks"
-        self.asked += 1
-        return reads(self.asked) if self.asked <= self.pages else "SUMMARY: done"
-
-
 async def test_a_crash_while_summarising_loses_only_the_summary(build: Build) -> None:
-    script = HeldAtItsSummary(15)
+    script = Reader(15, is_held=True)
     house = await build(script, SMALL)
     house.tool("read", page)
     first = await house.hire()
@@ -150,7 +135,7 @@ async def test_a_crash_while_summarising_loses_only_the_summary(build: Build) ->
 async def test_every_summary_is_in_the_ledger_also_one_that_a_crash_cut(
     build: Build, budgets: Budgets
 ) -> None:
-    script = HeldAtItsSummary(30)
+    script = Reader(30, is_held=True)
     policy = replace(SMALL, budgets=budgets)
     house = await build(script, policy)
     if budgets.has_root:
