@@ -19,9 +19,12 @@ import pytest
 from clutch.cli import screen
 from clutch.core import keys
 from clutch.core.agents import AgentDefaults, OnFull, Subagents
+from clutch.core.messages import Input
 from clutch.core.policy import Limits, Policy
+from clutch.ports import ModelError, ModelRequest, Trouble
 from clutch.store.door import Tx
 from clutch.surfaces.client import Client, Declined, task_path
+from clutch.testing.models import ScriptedModel
 from tests.surfaces.served import FAST, QUICK, Served, served, write_token
 
 
@@ -240,7 +243,22 @@ def test_a_question_is_answered_once_and_only_as_it_was_shown(client: Client) ->
     assert declined(lambda: client.post(path, {**right, "text": "c"})).said["field"] == "text"
     assert client.post(path, right) == {"status": "answered", "taskId": task}
     assert declined(lambda: client.post(path, right)).code == "not_found"
+    assert declined(lambda: client.post("/v1/inbox/nowhere", right)).code == "not_found"
     assert ended(client, task)["task"]["outcome"] == "ok"
+
+
+def test_whoever_removes_a_task_does_not_wait_for_a_try_that_comes_much_later(tmp_path: Path) -> None:
+    def fails_in_the_main_session(request: ModelRequest) -> str | ModelError:
+        is_child = any(isinstance(one, Input) and one.source == "task" for one in request.transcript)
+        return "done" if is_child else ModelError(Trouble.BAD_REQUEST, "no")
+
+    late = replace(FAST, announcing=replace(FAST.announcing, first_s=600.0, fast_max_s=600.0))
+    with served(tmp_path / "state", ScriptedModel(fails_in_the_main_session), late) as here:
+        task = spawned(here.client, "x")
+        seen(here.client, task, lambda one: one["delivery"]["nextAt"] is not None)
+        began = time.monotonic()
+        assert declined(lambda: here.client.post(task_path(task, "remove"))).code == "forbidden"
+        assert time.monotonic() - began < 10
 
 
 # ---- spawning ----------------------------------------------------------------------------------------------

@@ -99,13 +99,15 @@ class Desk:
         return await self._started_again(number)
 
     async def _moved_on(self, number: int, moving: frozenset[Phase]) -> None:
-        """A moment for what a task that has ended is about to do by itself; what then stands in the way is said."""
+        """A moment for what a task that has ended is about to do by itself; what then stands in the way is said. A next
+        try that has its time comes later than that."""
         door, changes = self._gateway.kit.door, self._gateway.kit.changes
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(self._gateway.kit.policy.control.send_wait_s):
                 while True:
                     change = changes.next_change
-                    if (await door.read(reads.known, number))["phase"] not in moving:
+                    task = await door.read(reads.known, number)
+                    if task["phase"] not in moving or task["delivery"]["nextAt"] is not None:
                         return
                     await changes.until(change)
 
@@ -204,6 +206,7 @@ class Desk:
                 check_text("text", text, self._gateway.kit.policy.control.steer_chars_max)
                 return await self.reject(caller, item, seen_hash, text)
             case _:
+                await self._number(caller, item)  # of what there is not, nothing else is worth saying
                 raise InvalidInput("decision", "a plan is approved or rejected")
 
     # ---- waiting -------------------------------------------------------------------------------------
