@@ -64,6 +64,10 @@ def test_a_full_disk_below_its_output_is_said_in_one_line() -> None:
     assert "No space left on device" in done.stderr
 
 
+def test_a_mistake_is_said_under_the_whole_name_of_its_command(typed: Typed) -> None:
+    assert typed("config", "check", "--nope", "--json").body["schema"] == "clutch.config.check/1"
+
+
 def test_a_group_alone_says_what_it_has_and_once(typed: Typed) -> None:
     said = typed("import")
     assert (said.code, said.err.count("Usage: "), "Error" in said.err) == (2, 1, False)

@@ -70,7 +70,7 @@ def _misused(error: typer.TyperException) -> int:
     message = error.format_message().replace("Value error, ", "")[:MESSAGE_CHARS_MAX]  # a word of pydantic's
     schema = USAGE_SCHEMA
     if context is not None:
-        schema = f"clutch.{context.info_name}/1" if context.parent else schema
+        schema = f"clutch.{'.'.join(_names(context))}/1" if context.parent else schema
         if error.format_message() == (help_ := context.get_help()):  # a group without one of its commands
             typer.echo(help_, err=True)
             _print_object(NO_COMMAND, None, schema)
@@ -79,6 +79,15 @@ def _misused(error: typer.TyperException) -> int:
     typer.echo(f"Error: {message}", err=True)
     _print_object(message, _option(error), schema)
     return error.exit_code
+
+
+def _names(context: Any) -> list[str]:
+    """Of the command, below `clutch`."""
+    names: list[str] = []
+    while context.parent is not None:
+        names.insert(0, str(context.info_name))
+        context = context.parent
+    return names
 
 
 def _print_object(message: str, field: str | None, schema: str) -> None:

@@ -42,7 +42,10 @@ class Notices:
         new = [item for item in items if item["id"] not in self._asked]
         self._asked = {item["id"] for item in items}
         for item in new if Notify.NEEDS_ME in self.wishes else ():
-            who, what = item["label"] or item["sessionKey"], visible(item["text"], TEXT_CHARS_MAX)
+            who, what = (
+                item["label"] or item["sessionKey"],
+                visible(" ".join(item["text"].split()), TEXT_CHARS_MAX),
+            )
             how = "words" if item["kind"] == "question" else "approve|reject"
             there = self.command("inbox")
             told = f"Needs you: {visible(who, 60)}: {what}\n  -> /answer {item['id']} {how}, or `{there}`"
