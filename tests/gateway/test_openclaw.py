@@ -138,6 +138,14 @@ def test_a_talk_is_read_with_its_calls_and_what_they_gave() -> None:
     assert found.last_words == "it is fine"
 
 
+def test_arguments_that_could_not_be_shown_elsewhere_are_mended() -> None:
+    odd = calls("read", "c1")
+    odd["message"]["content"][2]["arguments"] = {"path": "\ud800", "limit": float("inf")}
+    found, _ = read_talk(said("user", "go"), odd, gave("c1", "x"), said("assistant", "fine"))
+    (answer,) = (one for one in found.messages if isinstance(one, Answer) and one.calls)
+    assert answer.calls[0].args == {"path": "\ufffd", "limit": "Infinity"}
+
+
 def test_a_call_without_a_result_and_a_result_without_a_call_are_left_out() -> None:
     found, _ = read_talk(
         said("user", "go"), calls("read", "c1"), gave("c9", "whose?"), calls("read", "c2", "so")

@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 from decimal import Decimal
 from typing import Any
 
-from clutch.core.messages import Answer, Call, Input, Message, Result, Results, Usage
+from clutch.core.messages import Answer, Call, Input, Message, Result, Results, Usage, whole
 from clutch.core.model import Outcome
 
 MILLISECONDS_MAX = 4e12  #: a hundred years from the epoch; what is larger is no time
@@ -294,7 +294,7 @@ def _answer(said: Mapping[str, Any], given: Sequence[Mapping[str, Any]]) -> tupl
         _text(said.get("model")),
         "tools" if calls else "end",
     )
-    return answer, Results(tuple(results)) if results else None
+    return whole(answer), Results(tuple(results)) if results else None
 
 
 def _usage(said: Mapping[str, Any]) -> Usage:
