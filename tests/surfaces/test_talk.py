@@ -20,6 +20,7 @@ from clutch.cli.talk.chatting import Chatting
 from clutch.cli.talk.ear import Ear, News, Words, replies
 from clutch.cli.talk.editor import Candidates, Editor, Submitted
 from clutch.cli.talk.notices import Notices
+from clutch.cli.talk.pieces import Pieces
 from clutch.cli.talk.top import newest_first
 from clutch.cli.talk.typing import Key, Keyboard, Text
 from clutch.cli.talk.window import Window
@@ -257,6 +258,19 @@ def test_a_reply_is_shown_once_wherever_it_comes_among_its_own_pieces(
         "third",
         "first other",
     ]
+
+
+@pytest.mark.parametrize(
+    ("first", "second"), [(one, two) for one in range(5) for two in range(2, 5) if one <= two]
+)
+def test_words_that_come_in_pieces_and_whole_are_shown_once(first: int, second: int) -> None:
+    """The whole of the second never comes before the last piece of the first."""
+    pieces, shown = Pieces(), ""
+    for place in range(5):
+        for whole in [text for text, at in (("one two", first), ("three four", second)) if at == place]:
+            shown += pieces.whole(whole) or ""
+        shown += pieces.piece(("one ", "two", "three ", "four")[place]) if place < 4 else ""
+    assert shown.replace(" ", "") == "onetwothreefour"
 
 
 def test_the_answer_to_a_command_interrupts_a_turn_and_does_not_repeat_it(

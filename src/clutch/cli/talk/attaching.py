@@ -15,6 +15,7 @@ from clutch.cli.talk import ear as ears
 from clutch.cli.talk.ear import AGAIN_S, Ear, News
 from clutch.cli.talk.editor import Editor, Submitted
 from clutch.cli.talk.notices import Notices
+from clutch.cli.talk.pieces import Pieces
 from clutch.cli.talk.seat import Seat, raw_terminal
 from clutch.cli.talk.typing import Key, Text
 from clutch.cli.talk.window import Window
@@ -35,7 +36,7 @@ class Attaching:
         self._ear = Ear(home)
         self._editor = Editor()
         self._window = Window(self._editor, PROMPT)
-        self._run_id = self._streamed = ""
+        self._run_id, self._pieces = "", Pieces()
         self._is_over = False
 
     def run(self) -> None:
@@ -113,16 +114,21 @@ class Attaching:
     def _stream(self, run_id: str, text: str) -> None:
         if run_id != self._run_id:
             self._window.end_stream()
-            self._run_id, self._streamed = run_id, ""
-        self._streamed += text
-        self._window.stream(text)
+            self._run_id = run_id
+            self._pieces.other_run()
+        if shown := self._pieces.piece(text):
+            self._window.stream(shown)
 
     def _line(self, line: Mapping[str, Any]) -> None:
         """An answer that came by piece by piece is not said again, only what it asks for."""
-        if line["kind"] == "answer" and self._streamed.strip() == line["body"]["text"].strip():
-            self._window.end_stream()
-            line = {**line, "body": {**line["body"], "text": ""}}
-        self._streamed = ""
+        if line["kind"] == "answer" and line["body"]["text"].strip():
+            is_begun = bool(self._pieces.came.strip())
+            rest = self._pieces.whole(line["body"]["text"])
+            if rest is None:
+                self._pieces = Pieces()
+            elif is_begun:
+                self._window.stream(rest)
+                line = {**line, "body": {**line["body"], "text": ""}}
         if shown := screen.log_line(line):
             self._window.say(shown)
 

@@ -20,6 +20,7 @@ from clutch.cli.talk import files, own
 from clutch.cli.talk.ear import AGAIN_S, Ear, News, session_path
 from clutch.cli.talk.editor import Candidates, Editor, Submitted
 from clutch.cli.talk.notices import Notices
+from clutch.cli.talk.pieces import Pieces
 from clutch.cli.talk.seat import Seat, leave_on_hangup, raw_terminal
 from clutch.cli.talk.typing import Key, Text
 from clutch.cli.talk.window import Window
@@ -44,10 +45,7 @@ class Chatting:
         self._window = Window(self._editor, PROMPT)
         self._to_send: SimpleQueue[Callable[[Client], None]] = SimpleQueue()
         self._tasks: Sequence[Mapping[str, Any]] = ()
-        self._run_id = self._streamed = ""
-        self._ahead = self._late = (
-            ""  #: of a reply that overtook its own pieces: what is still to come, what came
-        )
+        self._run_id, self._pieces = "", Pieces()
         self._is_busy = self._is_warned = self._is_over = False
         self._wants_attached: str | None = None
 
@@ -110,7 +108,7 @@ class Chatting:
             return
         self._is_warned = True
         if self._is_busy:
-            self._is_busy, self._streamed = False, ""
+            self._is_busy, self._pieces = False, Pieces()
             self._to_send.put(lambda client: self._post(client, "halt", {}))
             self._window.say("Stopping this turn; children go on. Ctrl-C once more leaves.", "33")
         else:
@@ -193,7 +191,7 @@ class Chatting:
             case "tool:start" if news.data["sessionKey"] == self._session:
                 self._stream(news.data["runId"], "")
                 self._window.say(f"* {visible(news.data['text'], 60)}", "2")
-                self._streamed = ""
+                self._is_busy, self._pieces.came = True, ""
             case "page":
                 self._count(news.data)
             case "inbox":
@@ -212,33 +210,25 @@ class Chatting:
                 pass
 
     def _replied(self, text: str) -> None:
-        """What came by piece by piece already is not said twice, nor are pieces that come later than their reply."""
-        said, came = text.strip(), self._streamed.lstrip()
-        if came.strip() and not said.startswith(came.rstrip()):
-            return self._window.say(text)  # to a command; the turn goes on
-        self._is_busy = False
-        if came.strip():
-            self._ahead = said[len(came) :]
-            self._window.stream(self._ahead)
-            self._window.end_stream()
-        else:
-            self._ahead = said
+        is_begun = bool(self._pieces.came.strip())
+        rest = self._pieces.whole(text)
+        if (
+            rest is None or not is_begun
+        ):  # the answer to a command, while the turn goes on; or all of it at once
             self._window.say(text)
-        self._streamed = self._late = ""
+        else:
+            self._window.stream(rest)
+            self._window.end_stream()
+        self._is_busy = self._is_busy and rest is None
 
     def _stream(self, run_id: str, text: str) -> None:
         if run_id != self._run_id:
             self._window.end_stream()
-            self._ahead = "" if self._late else self._ahead
-            self._run_id, self._streamed, self._late = run_id, "", ""
-        if self._ahead:
-            self._late += text
-            if text and self._ahead.startswith(self._late.strip()):
-                return
-            text, self._ahead, self._late = self._late, "", ""
-        self._is_busy = True
-        self._streamed += text
-        self._window.stream(text)
+            self._run_id = run_id
+            self._pieces.other_run()
+        if shown := self._pieces.piece(text):
+            self._is_busy = True
+            self._window.stream(shown)
 
     def _count(self, page: Mapping[str, Any]) -> None:
         self._tasks = page["tasks"]
