@@ -102,6 +102,8 @@ class Attaching:
         match news.kind:
             case "assistant:text" if news.data["taskId"] == self._id:
                 self._stream(news.data["runId"], news.data["text"])
+            case "tool:start" if news.data["taskId"] == self._id:
+                self._window.end_stream()
             case "line":
                 self._line(news.data)
             case "task":
