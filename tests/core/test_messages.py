@@ -9,6 +9,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from clutch.core.messages import (
+    TOKENS_MAX,
     VERSION,
     Answer,
     Call,
@@ -109,3 +110,10 @@ def test_unknown_kind_is_refused() -> None:
 
 def test_kinds_are_the_words_stored_in_the_database() -> None:
     assert [kind(message) for message in EXAMPLES] == ["input", "answer", "results"]
+
+
+def test_what_a_provider_says_it_used_can_always_be_stored_and_added_up() -> None:
+    said = Usage(10**30, -5, 7, 0)
+    assert whole(Answer("x", usage=said)).usage == Usage(TOKENS_MAX, 0, 7, 0)
+    sane = Answer("x", usage=Usage(1, 2, 3, 4))
+    assert whole(sane) is sane

@@ -13,10 +13,11 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import astuple, dataclass, field, replace
 from typing import Any, assert_never
 
 VERSION = 1
+TOKENS_MAX = 2**53  #: that an answer can be said to have used: what every reader of JSON can tell from one more
 _ODD = re.compile(r"\\ud|NaN|Infinity")
 _SURROGATE = re.compile("[\ud800-\udfff]")
 #: A backslash that is escaped itself and both halves of a pair come first, so that neither is taken for a lone one.
@@ -127,7 +128,11 @@ def _escaped(half: re.Match[str]) -> str:
 
 def whole(answer: Answer) -> Answer:
     """As everybody can store, show and send it. A provider may cut a character in two halves of a surrogate pair, which
-    are joined; of a lone one, and of a NUL among the words, a mark is left. A number beyond all (`1e999`) is none."""
+    are joined; of a lone one, and of a NUL among the words, a mark is left. A number beyond all (`1e999`) is none, and
+    nothing uses less than no tokens."""
+    counted = Usage(*[min(max(count, 0), TOKENS_MAX) for count in astuple(answer.usage)])
+    if counted != answer.usage:
+        answer = replace(answer, usage=counted)
     if "\0" in answer.text:
         answer = replace(answer, text=answer.text.replace("\0", "\ufffd"))
     stored = dump(answer)
