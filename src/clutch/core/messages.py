@@ -17,7 +17,8 @@ from dataclasses import astuple, dataclass, field, replace
 from typing import Any, assert_never
 
 VERSION = 1
-TOKENS_MAX = 2**53  #: that an answer can be said to have used: what every reader of JSON can tell from one more
+#: That an answer can be said to have used: up to here every reader of JSON can tell a number from the next.
+TOKENS_MAX = 2**53
 _ODD = re.compile(r"\\ud|NaN|Infinity")
 _SURROGATE = re.compile("[\ud800-\udfff]")
 #: A backslash that is escaped itself and both halves of a pair come first, so that neither is taken for a lone one.
