@@ -4,6 +4,7 @@ In this process: what a command prints needs no other one."""
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import shlex
@@ -62,6 +63,15 @@ def test_a_full_disk_below_its_output_is_said_in_one_line() -> None:
         )
     assert (done.returncode, done.stderr.count("\n")) == (1, 1)
     assert "No space left on device" in done.stderr
+
+
+def test_an_object_stays_one_where_the_output_lacks_letters(tmp_path: Path) -> None:
+    home = tmp_path / "é😀"
+    command = [sys.executable, "-m", "clutch", "why", "--json", "--state", str(home)]
+    told = {**os.environ, "PYTHONIOENCODING": "ascii"}
+    done = subprocess.run(command, env=told, capture_output=True, check=False, timeout=60)
+    assert done.stdout.isascii()
+    assert str(home) in json.loads(done.stdout)["error"]["message"]
 
 
 def test_a_mistake_is_said_under_the_whole_name_of_its_command(typed: Typed) -> None:
