@@ -58,7 +58,9 @@ def looking_at_server(dsn: str) -> Iterator[Callable[..., Any]]:
             return outcome
 
         try:
-            yield _look(ask)
+            look = _look(ask)
+            look(migrations.check_current, migrations.SCHEMA)
+            yield look
         finally:
             runner.run(link.close())
 

@@ -112,6 +112,17 @@ def test_kinds_are_the_words_stored_in_the_database() -> None:
     assert [kind(message) for message in EXAMPLES] == ["input", "answer", "results"]
 
 
+def test_no_nul_is_left_where_a_store_takes_words() -> None:
+    said = whole(Answer("a\0b", (Call("re\0ad", {"path": "x\0"}, "i\0"),), model="m\0"))
+    assert (said.text, said.model, said.calls[0].name, said.calls[0].id) == (
+        "a\ufffdb",
+        "m\ufffd",
+        "re\ufffdad",
+        "i\ufffd",
+    )
+    assert said.calls[0].args == {"path": "x\0"}
+
+
 def test_what_a_provider_says_it_used_can_always_be_stored_and_added_up() -> None:
     said = Usage(10**30, -5, 7, 0)
     assert whole(Answer("x", usage=said)).usage == Usage(TOKENS_MAX, 0, 7, 0)

@@ -102,7 +102,7 @@ async def test_result_of_the_night_is_deferred_until_the_morning(world: World, m
     assert await told(world, task) == (Delivery.DELIVERED, "direct")
 
 
-@pytest.mark.parametrize("how", ["well", "badly"])
+@pytest.mark.parametrize("how", ["well", "badly", "halted"])
 async def test_result_that_waited_for_a_turn_of_the_night_waits_for_the_morning_after_it(
     world: World, main: int, how: str
 ) -> None:
@@ -113,7 +113,10 @@ async def test_result_that_waited_for_a_turn_of_the_night_waits_for_the_morning_
     task = await world.child(main)
     await world.end(task, "found")
     await world.mail()
-    await (run.finish("good night") if how == "well" else run.fail("no"))
+    if how == "halted":
+        await world.door.alone(control.halt, world.policy, main, "person")
+    else:
+        await (run.finish("good night") if how == "well" else run.fail("no"))
     assert await told(world, task) == (Delivery.DEFERRED, "quiet-hours")
     assert await world.not_tried(task) == [BUSY, (1, "deferred(quiet-hours)")]
     await world.mail()

@@ -152,6 +152,7 @@ ROWS: dict[str, tuple[str, ...]] = {
     ),
     "S27": (
         "protocol/test_door_reads.py::test_what_is_to_be_approved_is_shown_with_its_invisible_characters",
+        "surfaces/test_page.py::test_s27_what_cannot_be_seen_is_shown_as_an_escape",
     ),
     "S28": (
         "surfaces/test_cli.py::test_what_a_child_calls_itself_cannot_touch_the_terminal",

@@ -108,8 +108,15 @@ def test_a_person_decides_on_the_page(door: Served, page: Page) -> None:
     spawned(door, "ask me", "curious")
     waiting = page.locator("#needs-you li")
     expect(waiting).to_contain_text("Which one?")
-    waiting.get_by_role("textbox").fill("b")
+    expect(waiting).to_contain_text("• b")
     expect(page.locator("#line")).to_have_text("live")
+    waiting.get_by_role("textbox").fill("c")
+    waiting.get_by_role("button", name="answer").click()
+    expect(page.get_by_role("alert")).to_contain_text("must be one of")
+    spawned(door, "x", "another")  # a look that goes well takes nothing back
+    expect(page.get_by_role("row").filter(has_text="another")).to_contain_text("done")
+    expect(page.get_by_role("alert")).to_contain_text("must be one of")
+    waiting.get_by_role("textbox").fill("b")
     waiting.get_by_role("button", name="answer").click()
     expect(page.locator("#needs-you")).to_be_hidden()
     expect(page.get_by_role("row").filter(has_text="curious")).to_contain_text("done")
@@ -128,6 +135,14 @@ def test_s5_a_code_leaves_the_address_and_lets_in_one_browser_once(browser: Brow
         outside.goto(url)
         expect(outside.get_by_role("alert")).to_contain_text("clutch open")
         assert "clutch_" not in str(inside.evaluate("document.cookie"))
+        inside.reload()
+        expect(inside.get_by_role("alert")).to_contain_text("clutch open")  # one of the two was not meant
+
+
+def test_s27_what_cannot_be_seen_is_shown_as_an_escape(door: Served, page: Page) -> None:
+    spawned(door, "tidy up \u202egro.live\u202c and\u200b wait", "plain")
+    page.get_by_role("row").filter(has_text="plain").get_by_role("button").click()
+    expect(page.locator("#result")).to_contain_text("tidy up \\u{202e}gro.live\\u{202c} and\\u{200b} wait")
 
 
 def test_s26_no_word_of_a_child_is_ever_run_or_fetched(door: Served, page: Page) -> None:

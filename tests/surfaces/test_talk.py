@@ -234,9 +234,13 @@ def test_a_reply_is_confirmed_only_when_it_was_shown(
 
 
 def test_top_has_what_works_first_and_then_what_ended_last() -> None:
-    ended = [{"n": 1, "depth": 1}, {"n": 2, "depth": 2}, {"n": 3, "depth": 1}, {"n": 4, "depth": 2}]
-    tasks = [{**one, "outcome": "ok"} for one in ended] + [{"n": 5, "depth": 2, "outcome": None}]
-    assert [one["n"] for one in newest_first(tasks)] == [5, 3, 4, 1, 2]
+    def ended(name: str, parent: str | None, at: str) -> dict[str, str | None]:
+        return {"taskId": name, "parentTaskId": parent, "endedAt": at, "outcome": "ok"}
+
+    long, short = ended("a", None, "09"), ended("b", None, "05")
+    working = {"taskId": "w", "parentTaskId": "b", "endedAt": None, "outcome": None}
+    tasks = [long, short, ended("a1", "a", "03"), ended("b1", "b", "04"), working]
+    assert [one["taskId"] for one in newest_first(tasks)] == ["w", "a", "a1", "b", "b1"]
 
 
 @pytest.mark.parametrize("place", range(4))

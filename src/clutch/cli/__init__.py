@@ -27,7 +27,7 @@ def main() -> None:
     except KeyboardInterrupt:
         sys.exit(INTERRUPTED)
     except OSError as error:
-        if error.errno != errno.ENOSPC:
+        if error.errno != errno.ENOSPC or error.filename is not None:
             raise
         # What is left of it is not tried again.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

@@ -13,13 +13,13 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import astuple, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from typing import Any, assert_never
 
 VERSION = 1
 #: That an answer can be said to have used: up to here every reader of JSON can tell a number from the next.
 TOKENS_MAX = 2**53
-_ODD = re.compile(r"\\ud|NaN|Infinity")
+_ODD = re.compile(r"\\ud|\\u0000|NaN|Infinity")
 _SURROGATE = re.compile("[\ud800-\udfff]")
 #: A backslash that is escaped itself and both halves of a pair come first, so that neither is taken for a lone one.
 _HALF = re.compile(r"\\\\|\\ud[89ab]..\\ud[c-f]..|(?P<half>\\ud[89a-f]..)")
@@ -131,17 +131,23 @@ def whole(answer: Answer) -> Answer:
     """As everybody can store, show and send it. A provider may cut a character in two halves of a surrogate pair, which
     are joined; of a lone one, and of a NUL among the words, a mark is left. A number beyond all (`1e999`) is none, and
     nothing uses less than no tokens."""
-    counted = Usage(*[min(max(count, 0), TOKENS_MAX) for count in astuple(answer.usage)])
-    if counted != answer.usage:
-        answer = replace(answer, usage=counted)
-    if "\0" in answer.text:
-        answer = replace(answer, text=answer.text.replace("\0", "\ufffd"))
+    used = answer.usage
+    counts = used.input, used.output, used.cache_read, used.cache_write
+    if min(counts) < 0 or max(counts) > TOKENS_MAX:
+        answer = replace(answer, usage=Usage(*[min(max(count, 0), TOKENS_MAX) for count in counts]))
     stored = dump(answer)
     if not _ODD.search(stored):
         return answer
     read = load("answer", json.dumps(json.loads(_HALF.sub(_marked, stored), parse_constant=str)))
     assert isinstance(read, Answer)
-    return read
+    calls = tuple(
+        replace(call, name=_without_nul(call.name), id=_without_nul(call.id)) for call in read.calls
+    )
+    return replace(read, text=_without_nul(read.text), model=_without_nul(read.model), calls=calls)
+
+
+def _without_nul(text: str) -> str:
+    return text.replace("\0", "\ufffd")
 
 
 def _marked(found: re.Match[str]) -> str:

@@ -99,15 +99,18 @@ class Desk:
         return await self._started_again(number)
 
     async def _moved_on(self, number: int, moving: frozenset[Phase]) -> None:
-        """A moment for what a task that has ended is about to do by itself; what then stands in the way is said. A next
-        try that has its time comes later than that."""
+        """A moment for what a task that has ended is about to do by itself; what then stands in the way is said. It is
+        not waited for a next try that comes later than that."""
         door, changes = self._gateway.kit.door, self._gateway.kit.changes
+        wait_s = self._gateway.kit.policy.control.send_wait_s
+        until = str(objects.moment(time.time() + wait_s))
         with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(self._gateway.kit.policy.control.send_wait_s):
+            async with asyncio.timeout(wait_s):
                 while True:
                     change = changes.next_change
                     task = await door.read(reads.known, number)
-                    if task["phase"] not in moving or task["delivery"]["nextAt"] is not None:
+                    next_try = task["delivery"]["nextAt"]  # as a text, which is in the order of time
+                    if task["phase"] not in moving or (next_try is not None and next_try > until):
                         return
                     await changes.until(change)
 

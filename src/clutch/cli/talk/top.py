@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import shutil
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -31,16 +32,22 @@ def top(state: Path | None, *, as_json: bool) -> None:
                     return
 
 
-def newest_first(tasks: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
+def newest_first(tasks: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
     """What works, then what ended last, children still below their parents: the rest may not fit."""
     working = [task for task in tasks if task["outcome"] is None]
-    families: list[list[Mapping[str, Any]]] = []
-    for task in tasks:
-        if task["outcome"] is not None:
-            if task["depth"] == 1 or not families:
-                families.append([])
-            families[-1].append(task)
-    return [*working, *(task for family in reversed(families) for task in family)]
+    ended = showing.nested([task for task in tasks if task["outcome"] is not None])
+    families = sorted((list(_family(top)) for top in ended), key=_last_end, reverse=True)
+    return [*working, *chain.from_iterable(families)]
+
+
+def _family(task: dict[str, Any]) -> Iterator[dict[str, Any]]:
+    yield task
+    for child in task["nodes"]:
+        yield from _family(child)
+
+
+def _last_end(family: Sequence[Mapping[str, Any]]) -> str:
+    return max(str(task["endedAt"]) for task in family)
 
 
 def _draw(page: Mapping[str, Any]) -> None:

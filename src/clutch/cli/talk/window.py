@@ -16,6 +16,8 @@ from clutch.cli import screen
 from clutch.cli.screen import columns, plain
 from clutch.cli.talk.editor import Editor
 
+#: Characters. No terminal is so wide, and a longer line is not measured for each piece that is cut off it.
+LINE_MAX = 1000
 ROWS_MAX = 8  #: of what is being typed; more scrolls
 BELL = "\a"
 
@@ -82,7 +84,7 @@ class Window:
     def _whole_line(self) -> str | None:
         """Off the beginning of what is unfinished: up to its line end, or as much as fits."""
         line, ended, rest = self._unfinished.partition("\n")
-        if columns(line) <= self._room():
+        if len(line) <= LINE_MAX and columns(line) <= self._room():
             if not ended:
                 return None
             self._unfinished = rest

@@ -8,7 +8,7 @@ from clutch.core import events as ev
 from clutch.core.lifecycle import step
 from clutch.core.policy import Policy
 from clutch.errors import NotFound
-from clutch.protocol import news, sessions, tasks
+from clutch.protocol import inbox, news, sessions, tasks
 from clutch.protocol.control.state import locked
 from clutch.protocol.sessions import SessionRow
 from clutch.store.door import Tx
@@ -88,6 +88,7 @@ def halt(now: float, policy: Policy, session_id: int, actor: str) -> Tx[bool]:
     yield from tasks.skip_read(now, policy, session_id, actor)
     yield from tasks.stop(now, policy, session, "stopped")
     yield from sessions.save(now, policy, session)
+    yield from inbox.put_off(now, policy, session)
     return True
 
 

@@ -26,8 +26,9 @@ async def let_in(ask: Ask[Body, Query]) -> Response:
     """Change the code in `Authorization: Code …` for a cookie."""
     lasts_s = ask.house.gateway.kit.policy.serving.browser_s
     said = JSONResponse({"status": "open", "expiresInSeconds": lasts_s})
-    name, value = cookie_name(ask.headers), ask.house.browsers.cookie(ask.token)
-    said.set_cookie(name, value, max_age=int(lasts_s), httponly=True, samesite="strict")
+    kind, _, given = ask.headers["authorization"].partition(" ")
+    value = ask.house.browsers.cookie(ask.token, given.strip() if kind.lower() == "code" else None)
+    said.set_cookie(cookie_name(ask.headers), value, max_age=int(lasts_s), httponly=True, samesite="strict")
     return said
 
 

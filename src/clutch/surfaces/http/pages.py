@@ -21,6 +21,7 @@ FILES = {
 }
 HEADERS = {
     **PRIVATE,
+    "connection": "close",  # as for every stranger
     "content-security-policy": (
         "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self';"
         " base-uri 'none'; form-action 'none'; frame-ancestors 'none'"

@@ -13,6 +13,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import Any
 
 from clutch.core.authority import OperatorCaller, Scope
 from clutch.core.bucket import Bucket
@@ -116,28 +117,39 @@ class Browsers:
         self._rules, self._now = rules, now
         self._codes: dict[str, tuple[str, float]] = {}
         self._cookies: dict[str, tuple[str, float]] = {}
+        self._used: dict[str, str] = {}  #: codes, and what they were changed for
 
     def code(self, token: str) -> str:
         return _kept(self._codes, token, self._now() + self._rules.code_s, CODES_MAX)
 
     def redeemed(self, code: str) -> str | None:
-        """The token it stands for, once."""
+        """The token it stands for, once. Whoever comes second shows out the first: one of the two was not meant."""
+        self._cookies.pop(self._used.pop(code, ""), None)
         return _valid(self._codes.pop(code, None), self._now())
 
-    def cookie(self, token: str) -> str:
-        return _kept(self._cookies, token, self._now() + self._rules.browser_s, BROWSERS_MAX)
+    def cookie(self, token: str, code: str | None = None) -> str:
+        made = _kept(self._cookies, token, self._now() + self._rules.browser_s, BROWSERS_MAX)
+        if code is not None:
+            _make_room(self._used, CODES_MAX)
+            self._used[code] = made
+        return made
 
     def token_of(self, cookie: str) -> str | None:
         return _valid(self._cookies.get(cookie), self._now())
 
 
 def _kept(known: dict[str, tuple[str, float]], token: str, until: float, most: int) -> str:
-    """Under a name of 256 bits that nobody guesses; the oldest goes when there are too many."""
-    while len(known) >= most:
-        del known[next(iter(known))]
+    """Under a name of 256 bits that nobody guesses."""
+    _make_room(known, most)
     name = secrets.token_urlsafe(32)
     known[name] = (token, until)
     return name
+
+
+def _make_room(known: dict[str, Any], most: int) -> None:
+    """The oldest goes when there are too many."""
+    while len(known) >= most:
+        del known[next(iter(known))]
 
 
 def _valid(found: tuple[str, float] | None, now: float) -> str | None:

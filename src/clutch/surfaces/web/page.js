@@ -1,12 +1,15 @@
 // The page behind `clutch open`: who works for whom, what waits for you, and how a task came to where it is.
 //
 // It knows the HTTP API and nothing else. Whatever a model or a stranger wrote becomes text, never markup: there is no
-// innerHTML here, and the page's policy would run none of it.
+// innerHTML here, and the page's policy would run none of it. `put` is the only place that writes text, and shows what
+// would be invisible or turn the reading direction as escapes: nobody approves what they cannot see.
 
 const RECENT_MINUTES = 30;
 const EVENTS = ["lifecycle:start", "lifecycle:end", "lifecycle:error", "phase", "tool:start", "tool:end", "usage", "announce", "question"];
 const QUIET_MS = 500; // many events make one look
+const AGAIN_MS = 5000; // until a refused line is asked for again
 const TICK_MS = 1000; // times go on between them
+const HIDDEN = /[^\P{C}\n\t]|[^\P{Z} ]|\p{Default_Ignorable_Code_Point}/gu; // what `core.shown` calls not plain
 
 const byId = (id) => document.getElementById(id);
 let shown = null; // the task whose story is open
@@ -40,9 +43,15 @@ async function enter() {
 
 // ---- words -----------------------------------------------------------------------------------------------
 
+const visible = (text) => text.replace(HIDDEN, (one) => `\\u{${one.codePointAt(0).toString(16)}}`);
+
+function put(node, text) {
+  node.textContent = visible(text);
+  return node;
+}
+
 function element(name, text, className = "") {
-  const made = document.createElement(name);
-  made.textContent = text;
+  const made = put(document.createElement(name), text);
   made.className = className;
   return made;
 }
@@ -114,7 +123,7 @@ function fill(line, task) {
     subtree.usd === null ? "n/a" : `$${subtree.usd}`,
     told(task.delivery),
   ];
-  words.forEach((text, place) => { line.cells[place + 1].textContent = text; });
+  words.forEach((text, place) => put(line.cells[place + 1], text));
   line.cells[1].className = manner(task);
   return line;
 }
@@ -137,7 +146,7 @@ function inOrder(tasks) {
 }
 
 function drawTasks(page) {
-  byId("summary").textContent = summary(page.summary);
+  put(byId("summary"), summary(page.summary) + (page.next === null ? "" : ` · only the first ${page.tasks.length} are shown`));
   redraw(byId("tasks"), inOrder(page.tasks), (task) => task.taskId, row, fill);
 }
 
@@ -156,10 +165,10 @@ function waiting(item) {
   words.rows = 2;
   words.placeholder = item.kind === "question" ? "Your answer" : "Your words, if you have any";
   words.setAttribute("aria-label", words.placeholder);
-  const decide = (decision) => attempt(async () => {
+  const decide = (decision) => attempt("act", async () => {
     const body = { decision, text: words.value, hash: item.hash };
     await ask(`/v1/inbox/${encodeURIComponent(item.id)}`, { method: "POST", body });
-    await look();
+    lookSoon();
   });
   const ways = item.kind === "question" ? ["answer"] : ["approve", "reject"];
   const buttons = ways.map((way) => {
@@ -167,7 +176,9 @@ function waiting(item) {
     button.addEventListener("click", () => decide(way));
     return button;
   });
-  line.append(element("p", `${item.kind} · ${item.label || item.sessionKey}`, "you"), element("p", item.text), words, ...buttons);
+  const choices = (item.detail.choices ?? []).map((choice) => element("p", `• ${choice}`));
+  const head = element("p", `${item.kind} · ${item.label || item.sessionKey}`, "you");
+  line.append(head, element("p", item.text), ...choices, words, ...buttons);
   return line;
 }
 
@@ -177,34 +188,38 @@ async function drawStory(taskId) {
   const result = task.outcome === null ? null : await ask(`${path}/result`);
   if (taskId !== shown) return; // closed, or another one was opened meanwhile
   byId("story").hidden = false;
-  byId("story-title").textContent = `${task.label || task.taskId}: ${state(task)}`;
+  put(byId("story-title"), `${task.label || task.taskId}: ${state(task)}`);
   byId("stuck").hidden = stuck === null;
-  byId("stuck").textContent = stuck === null ? "" : `Waits: ${stuck.opensWhen} (${stuck.command})`;
+  put(byId("stuck"), stuck === null ? "" : `Waits: ${stuck.opensWhen} (${stuck.command})`);
   document.querySelector("#story ol").replaceChildren(...timeline.map(moment));
   byId("result").hidden = !result?.text;
-  byId("result").textContent = result?.text ?? "";
+  put(byId("result"), result?.text ?? "");
 }
 
 function moment(entry) {
   const line = element("li", "");
-  line.append(element("time", clock(entry.at)), entry.text);
+  line.append(element("time", clock(entry.at)), visible(entry.text));
   return line;
 }
 
 // ---- looking ---------------------------------------------------------------------------------------------
 
-function say(words) {
-  byId("notice").hidden = !words;
-  byId("notice").textContent = words;
+const notices = { look: "", act: "" }; // a look that went well does not take back what was said of a decision
+
+function say(about, words) {
+  notices[about] = words;
+  const said = Object.values(notices).filter(Boolean).join("\n");
+  byId("notice").hidden = !said;
+  put(byId("notice"), said);
 }
 
-async function attempt(act) {
+async function attempt(about, act) {
   try {
     await act();
-    say("");
+    say(about, "");
   } catch (error) {
     const isStranger = error instanceof Refused && error.code === "unauthorized";
-    say(isStranger ? "This page is not let in, or no longer. Run `clutch open` in a terminal." : String(error.message));
+    say(about, isStranger ? "This page is not let in, or no longer. Run `clutch open` in a terminal." : String(error.message));
   }
 }
 
@@ -221,7 +236,7 @@ async function look() {
 
 function tell(taskId) {
   shown = taskId;
-  return attempt(look);
+  return attempt("look", () => drawStory(taskId));
 }
 
 byId("close").addEventListener("click", () => {
@@ -230,24 +245,28 @@ byId("close").addEventListener("click", () => {
 });
 
 let planned = null;
+let looking = null; // one after the other: an older answer must not come after a newer one
 function lookSoon() {
-  planned ??= setTimeout(() => {
+  planned ??= setTimeout(async () => {
+    await looking;
     planned = null;
-    attempt(look);
+    looking = attempt("look", look);
   }, QUIET_MS);
 }
 
-/** A line that breaks comes back by itself, where it was; what a gap swallowed, one look makes good. */
+/** A line that breaks comes back by itself; one that was refused is asked for again, and the look says why. */
 function listen() {
   const events = new EventSource("/v1/events");
-  events.onopen = () => { byId("line").textContent = "live"; lookSoon(); };
-  events.onerror = () => { byId("line").textContent = "not connected"; };
+  events.onopen = () => { put(byId("line"), "live"); lookSoon(); };
+  events.onerror = () => {
+    put(byId("line"), "not connected");
+    lookSoon();
+    if (events.readyState === EventSource.CLOSED) setTimeout(listen, AGAIN_MS);
+  };
   for (const name of EVENTS) events.addEventListener(name, lookSoon);
 }
 
-await attempt(async () => {
-  await enter();
-  await look();
-  listen();
-  setInterval(() => drawTasks(last), TICK_MS);
-});
+await attempt("act", enter);
+await attempt("look", look);
+listen();
+setInterval(() => { if (last !== null) drawTasks(last); }, TICK_MS);
