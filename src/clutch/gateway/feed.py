@@ -4,9 +4,10 @@ A watcher first gets what happened since its cursor, then everything new, withou
 Where several write to one store, a line may come up behind a cursor that was given already. Whoever comes back with
 that cursor gets it; if the cursor was given by another gateway, with the other lines of those moments once more.
 One who does not read is let go at a bound of bytes and can come back with the last cursor it was given: a slow
-reader never slows anybody else. Nobody watches, nothing is read. What comes within a moment reaches its watchers
-together, written once for all of them, and a few of them at a time: hundreds may watch, and whoever asks for
-something else meanwhile does not wait for all of them.
+reader never slows anybody else. Nobody watches, nothing is read. What comes within a moment reaches those who watch
+the same together, written once for all of them, and a few of them at a time: hundreds may watch, and whoever asks for
+something else meanwhile does not wait for all of them. Those who watch something else have a moment of their own, so
+that not all of them act on what they hear at once.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ if TYPE_CHECKING:
     from clutch.gateway.local import Gateway
 
 BEHIND_BYTES_MAX = 1024 * 1024
-PAUSE_S = 0.1  # between two looks: under load every commit is a change, and each look takes time from those who work
+PAUSE_S = 0.02  # between two looks: under load every commit is a change
 ONE_WRITER_OVERLAP_S = 0.1  # one writer is in order, but for a clock that is set back a little
 GATHER_S = 0.04  # what one step of a task says comes within it; nobody sees words come in smaller ones
 TOLD_AT_ONCE = 16  # watchers, about half a millisecond; then the loop does something else
@@ -243,13 +244,9 @@ class Feed:
     def _publish(self, news: News) -> None:
         for key in _keys(news.task_id, news.root_id):
             if key in self._watchers:
-                if not self._fresh:
-                    asyncio.get_running_loop().call_later(GATHER_S, self._all_gathered)
+                if key not in self._fresh:
+                    asyncio.get_running_loop().call_later(GATHER_S, self._gathered, key)
                 self._fresh.setdefault(key, []).append(news)
-
-    def _all_gathered(self) -> None:
-        for key in tuple(self._fresh):
-            self._gathered(key)
 
     def _gathered(self, key: Key) -> None:
         if news := self._fresh.pop(key, None):
