@@ -15,7 +15,7 @@ from typing import Final
 from benchmarks import boot, calls, cli, fanin, growth, load, machine, ready, store, w1, w2
 from benchmarks.places import Place, places
 from benchmarks.report import Report, Row, say
-from clutch.cli.garbage import collect_rarely
+from clutch.cli.serve import collect_rarely
 
 Bench = Callable[[Report, Sequence[Place], int, Sequence[int]], Awaitable[None]]
 

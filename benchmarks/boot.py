@@ -46,13 +46,13 @@ def _judge(report: Report, backend: str) -> None:
 async def _row(place: Place, unfinished: int, rep: int) -> Row:
     with TemporaryDirectory(prefix="clutch-boot-") as state:
         if place.backend == "sqlite":
-            async with SqliteStore(Path(state) / DATABASE_FILE, SystemClock()) as door:
-                await leave(door, unfinished)
+            async with SqliteStore(Path(state) / DATABASE_FILE, SystemClock()) as db:
+                await leave(db, unfinished)
             return await _start(place, unfinished, rep, "--state", state)
         address = place.new()
         try:
-            async with place.open(address) as door:
-                await leave(door, unfinished)
+            async with place.open(address) as db:
+                await leave(db, unfinished)
             return await _start(place, unfinished, rep, "--database", address)
         finally:
             place.remove(address)

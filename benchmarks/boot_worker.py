@@ -16,13 +16,13 @@ from pathlib import Path
 from typing import Any, Final
 
 from benchmarks.unfinished import not_owned_yet
-from clutch.core.admission import SpawnRequest
 from clutch.core.messages import Answer, Usage
 from clutch.core.model import Lane
 from clutch.core.policy import Policy, Work
-from clutch.core.session_calls import SessionCall
+from clutch.core.session_tools import SessionCall
+from clutch.core.spawn import SpawnRequest
 from clutch.ports import HumanQuestion, ModelRequest, OnDelta, ToolContext, ToolSpec
-from clutch.tools.subagents import session_call
+from clutch.tools.session_tools import session_call
 from clutch.wiring import running_engine
 
 _LANE_CAP: Final = 100_000
@@ -74,7 +74,7 @@ async def main(state: Path | None, database: str | None, started: float) -> None
     async with running_engine(
         state=state, database=database, policy=POLICY, models=script, toolbox=script
     ) as engine:
-        while await engine.door.read(not_owned_yet) or script.first_at is None:  # noqa: ASYNC110 - asks a database
+        while await engine.db.read(not_owned_yet) or script.first_at is None:  # noqa: ASYNC110 - asks a database
             await asyncio.sleep(_LOOK_S)
         measured = {
             "first_resumed_s": round(script.first_at - started, 3),

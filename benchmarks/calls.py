@@ -19,10 +19,10 @@ from benchmarks.places import Place
 from benchmarks.report import Report, Row, at_most, say
 from benchmarks.w_process import started
 from clutch.core.messages import Input
+from clutch.models.demo_model import OfflineModel
 from clutch.models.library import LibraryModels
-from clutch.models.offline import OfflineModel
+from clutch.models.provider import AdapterKind, Provider
 from clutch.models.router import Router
-from clutch.models.settings import AdapterKind, Provider
 from clutch.ports import ModelRequest
 
 SYSTEMS: Final = ("direct", "library")

@@ -19,7 +19,7 @@ from typing import Final
 
 from benchmarks.places import Place
 from benchmarks.report import Report, Row, at_most, say
-from clutch.surfaces.client import connect
+from clutch.surfaces.http_client import connect
 
 TIMES_MAX: Final = 3.0
 TASKS: Final = 20  # a screenful

@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import Final
 
 from benchmarks.task import ROOT_RIGHTS
-from clutch.store.door import Door, Tx
+from clutch.store.transaction import Database, Tx
 
 TREE_ROOT: Final = 1
 TREE_TASKS: Final = 50
@@ -63,7 +63,7 @@ _REST: Final = (
 )
 
 
-async def fill(door: Door, stored: int, measured: int) -> None:
+async def fill(db: Database, stored: int, measured: int) -> None:
     """`measured`: how many requesters, from FIRST_MEASURED on."""
     last_stranger = _FIRST_STRANGER + stored // _TASKS_PER_STRANGER
     for first, last in (
@@ -71,9 +71,9 @@ async def fill(door: Door, stored: int, measured: int) -> None:
         (FIRST_MEASURED, FIRST_MEASURED + measured),
         (_FIRST_STRANGER, last_stranger + 1),
     ):
-        await door.alone(_parents, first, last)
+        await db.alone(_parents, first, last)
     for first in range(0, stored, _CHUNK):
-        await door.alone(_finished, first, min(first + _CHUNK, stored), stored, measured)
+        await db.alone(_finished, first, min(first + _CHUNK, stored), stored, measured)
 
 
 def _parents(now: float, first: int, last: int) -> Tx[None]:
@@ -95,10 +95,10 @@ def _finished(now: float, first: int, last: int, stored: int, measured: int) -> 
         yield sql, (_FIRST_TASK + first, _FIRST_TASK + last)
 
 
-async def settle(door: Door, backend: str) -> None:
+async def settle(db: Database, backend: str) -> None:
     """PostgreSQL knows the sizes of its tables from time to time by itself; here it is told."""
     if backend == "postgres":
-        await door.alone(_analyze)
+        await db.alone(_analyze)
 
 
 def _analyze(now: float) -> Tx[None]:

@@ -21,7 +21,7 @@ import asyncpg
 from benchmarks.floor_rows import Statement, Step, new_parent, of_one_task
 from benchmarks.places import Place
 from clutch.store.dialect import Dialect, is_reading, numbered, statement_text
-from clutch.store.postgres_link import PostgresSettings
+from clutch.store.postgres_connection import PostgresSettings
 from clutch.store.sqlite import BATCH_MAX
 
 #: As the store opens its own: one thread uses a connection, so no lock around each call is needed.

@@ -22,11 +22,12 @@ from collections.abc import Callable, Iterator
 from typing import Any, Final, TypeAlias
 
 from benchmarks import task as work
-from clutch.core import authority, keys, messages, wording
+from clutch.core import authority, ids, messages
 from clutch.core.messages import Input
 from clutch.core.model import Outcome
-from clutch.protocol.sessions import IS_WORKING
-from clutch.protocol.spawn import rights_text
+from clutch.core.text import announce, prompts
+from clutch.transactions.conditions import IS_WORKING
+from clutch.transactions.spawn import rights_text
 
 #: A SELECT is a guard: it must find one row.
 Statement: TypeAlias = tuple[str, tuple[Any, ...]]
@@ -128,9 +129,9 @@ def _child_rights() -> str:
 
 
 def _announcement() -> str:
-    finding = wording.Finding(
+    finding = announce.AnnouncedResult(
         label=work.REQUEST.label or "",
-        task_id=keys.task_id(1 << 31),
+        task_id=ids.task_id(1 << 31),
         session_key=f"agent:main:subagent:{uuid.uuid4()}",
         outcome=Outcome.OK,
         text=work.FINDING.text,
@@ -138,13 +139,13 @@ def _announcement() -> str:
         tokens_in=sum(answer.usage.input for answer in (*_answers, work.FINDING)),
         tokens_out=sum(answer.usage.output for answer in (*_answers, work.FINDING)),
     )
-    return wording.announcement([finding], wording.Audience.WAITING_PERSON, "0" * 32)
+    return announce.announcement([finding], announce.Audience.WAITING_PERSON, "0" * 32)
 
 
 _answers = [answer for answer, _ in work.STEPS]
 CHILD_RIGHTS: Final = _child_rights()
 _SPEC: Final = "{}"
-_FIRST_WORDS: Final = wording.first_message(work.REQUEST.task, 1, work.POLICY.limits.depth_max)
+_FIRST_WORDS: Final = prompts.first_message(work.REQUEST.task, 1, work.POLICY.limits.depth_max)
 _FIRST: Final = messages.dump(Input(_FIRST_WORDS, "task"))
 _STEPS: Final = [
     (messages.dump(answer), messages.dump(outcome), answer.usage) for answer, outcome in work.STEPS

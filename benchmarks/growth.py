@@ -15,8 +15,8 @@ from benchmarks.places import Meter, Place
 from benchmarks.report import Report, Row, at_most, say
 from benchmarks.task import RAISED, TASKS_PER_PARENT
 from benchmarks.traffic import Traffic, by_clients
-from clutch.protocol import queries
-from clutch.store.door import Door
+from clutch.store.transaction import Database
+from clutch.transactions.read import transcripts
 
 SIZES: Final[Mapping[str, tuple[int, int]]] = {"sqlite": (1000, 1_000_000), "postgres": (1000, 100_000)}
 REQUESTERS: Final = 20
@@ -63,23 +63,23 @@ def _judge(report: Report, backend: str, small: int, large: int) -> None:
 
 
 async def _make(place: Place, address: str, stored: int, requesters: int) -> None:
-    async with place.open(address) as door:
-        await fill(door, stored, requesters)
-        await settle(door, place.backend)
+    async with place.open(address) as db:
+        await fill(db, stored, requesters)
+        await settle(db, place.backend)
 
 
 async def _row(place: Place, address: str, stored: int, rep: int, requesters: int) -> Row:
     n = requesters * TASKS_PER_PARENT
-    async with place.open(address) as door, Traffic(door) as traffic:
+    async with place.open(address) as db, Traffic(db) as traffic:
         parents = list(range(FIRST_MEASURED, FIRST_MEASURED + requesters))
         await by_clients(
             requesters, requesters, parents, traffic.task
         )  # what is read for the first time is slow
-        before, meter = door.stats.transactions, Meter(place)
+        before, meter = db.stats.transactions, Meter(place)
         await by_clients(n, requesters, parents, traffic.task)
         wall_s, cpu_s, server_cpu_s = meter.wall_s(), meter.cpu_s(), meter.server_cpu_s()
-        transitions = door.stats.transactions - before
-        list_tree_s = await _list_tree_s(door)
+        transitions = db.stats.transactions - before
+        list_tree_s = await _list_tree_s(db)
     figures = {
         "stored": stored,
         "transition_cpu_us": round(1e6 * (cpu_s + (server_cpu_s or 0.0)) / transitions, 1),
@@ -89,12 +89,12 @@ async def _row(place: Place, address: str, stored: int, rep: int, requesters: in
     return Row("growth", "clutch", place.backend, n, rep, True, round(cpu_s, 4), round(wall_s, 4), figures)
 
 
-async def _list_tree_s(door: Door) -> float:
+async def _list_tree_s(db: Database) -> float:
     clock = asyncio.get_running_loop().time
     taken = []
     for _ in range(_LISTINGS):
         started = clock()
-        rows = await door.read(queries.tree, TREE_ROOT)
+        rows = await db.read(transcripts.tree, TREE_ROOT)
         taken.append(clock() - started)
         if not rows:
             raise RuntimeError("the tree to list is empty")

@@ -28,7 +28,7 @@ from benchmarks.load_watchers import key
 from benchmarks.machine import cpu_s, resident_kb, waited_s
 from benchmarks.places import Place
 from benchmarks.report import Report, Row, at_most, percentile, say
-from clutch.surfaces.address import read_token
+from clutch.surfaces.discovery import read_token
 
 WATCHERS: Final = 500
 SECONDS: Final = 600.0

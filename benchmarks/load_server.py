@@ -12,11 +12,11 @@ from pathlib import Path
 from random import Random
 from typing import Final
 
-from clutch.cli.garbage import collect_rarely, share_one_heap
+from clutch.api.shutdown import Leaving
+from clutch.cli.serve import collect_rarely, share_one_heap
 from clutch.core.messages import Answer, Call, Input, Results, Usage
 from clutch.core.model import Lane
 from clutch.core.policy import Limits, Policy, Serving, Work
-from clutch.gateway.leaving import Leaving
 from clutch.ports import Delta, DeltaKind, ModelRequest, OnDelta
 from clutch.wiring import Clutch
 

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Final
 from urllib.parse import quote, urlsplit
 
-from clutch.surfaces.address import read_token
+from clutch.surfaces.discovery import read_token
 
 ENDINGS: Final = (b"event: lifecycle:end", b"event: lifecycle:error")
 SAID: Final = b": here\n\n"  #: the first words of a stream

@@ -14,9 +14,9 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Final, Protocol
 
-from clutch.store.door import Door
 from clutch.store.postgres import PostgresStore
 from clutch.store.sqlite import SqliteStore
+from clutch.store.transaction import Database
 from clutch.testing.postgres import PostgresServer, temporary_server
 from clutch.wiring import SystemClock
 
@@ -33,7 +33,7 @@ class Place(Protocol):
 
     def remove(self, address: str) -> None: ...
 
-    def open(self, address: str) -> AbstractAsyncContextManager[Door]: ...
+    def open(self, address: str) -> AbstractAsyncContextManager[Database]: ...
 
     def server_cpu_s(self) -> float | None:
         """CPU the database has used outside this process so far; None where nobody can tell."""

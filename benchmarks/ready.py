@@ -17,7 +17,7 @@ from typing import Final
 from benchmarks.machine import resident_kb
 from benchmarks.places import Place
 from benchmarks.report import Report, Row, at_most, say
-from clutch.surfaces.client import connect
+from clutch.surfaces.http_client import connect
 
 TIMES_MAX: Final = 8.0
 IDLE_MB_MAX: Final = 150.0

@@ -15,9 +15,9 @@ from typing import Final
 import apsw
 
 from benchmarks.report import Report, at_most
-from clutch.cli.demo.job import QUESTION, SESSION
 from clutch.core.policy import Limits, Policy
-from clutch.store.door import DoorStats
+from clutch.demo.job import QUESTION, SESSION
+from clutch.store.transaction import DatabaseStats
 from clutch.wiring import DATABASE_FILE, Clutch, offline_model
 
 RUNS: Final = 1
@@ -54,7 +54,7 @@ def _tasks(database: Path) -> int:
         return len(connection.execute("SELECT id FROM tasks").fetchall())
 
 
-def _counted(stats: DoorStats, tasks: int) -> Counter[str]:
+def _counted(stats: DatabaseStats, tasks: int) -> Counter[str]:
     by_function = {f"{name} statements": statements for name, (_, statements) in stats.by_function.items()}
     whole = Counter(tasks=tasks, transactions=stats.transactions, statements=stats.statements)
     return whole + Counter(by_function)

@@ -63,11 +63,11 @@ _Measured = tuple[float, float, dict[str, Any]]
 
 
 async def _clutch(place: Place, address: str, n: int, c: int) -> _Measured:
-    async with place.open(address) as door, Traffic(door) as traffic:
+    async with place.open(address) as db, Traffic(db) as traffic:
         parents = await traffic.new_parents(parents_needed(n, c))
-        commits, meter = door.stats.commits, Meter(place)
+        commits, meter = db.stats.commits, Meter(place)
         taken = await by_clients(n, c, parents, traffic.task)
-        return _figures(meter, n, c, taken, door.stats.commits - commits)
+        return _figures(meter, n, c, taken, db.stats.commits - commits)
 
 
 async def _floor(place: Place, address: str, n: int, c: int) -> _Measured:

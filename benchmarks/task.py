@@ -8,12 +8,12 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Final
 
-from clutch.core.admission import SpawnRequest
 from clutch.core.authority import AgentGrant, root_rights
 from clutch.core.messages import Answer, Call, Result, Results, Usage
 from clutch.core.model import Lane
 from clutch.core.policy import Announcing, Policy, Work
-from clutch.protocol.spawn import rights_text
+from clutch.core.spawn import SpawnRequest
+from clutch.transactions.spawn import rights_text
 
 MODEL: Final = "bench"
 REQUEST: Final = SpawnRequest(

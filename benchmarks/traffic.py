@@ -14,10 +14,11 @@ from typing import Any, Final
 
 from benchmarks.task import FINDING, POLICY, REPLY, REQUEST, ROOT_RIGHTS, STEPS, TASKS_PER_PARENT, WORKSPACE
 from clutch.core.messages import Answer
-from clutch.engine.ids import BlockIds
-from clutch.protocol import inbox, sessions, turns, workers
-from clutch.protocol.spawn import Order, spawn
-from clutch.store.door import Door
+from clutch.engine.services import BlockIds
+from clutch.store.transaction import Database
+from clutch.transactions import sessions, turn_begin, turn_end, wake, workers
+from clutch.transactions import turn as turn_tx
+from clutch.transactions.spawn import ChildRequest, spawn
 
 _LEASE_S: Final = 1e12  # nobody else is there to bury it
 
@@ -25,14 +26,14 @@ _LEASE_S: Final = 1e12  # nobody else is there to bury it
 class Traffic:
     """Use it as `async with`; it is one worker, and its number is a new one."""
 
-    def __init__(self, door: Door) -> None:
-        self._door = door
+    def __init__(self, db: Database) -> None:
+        self._door = db
         self._ids = BlockIds()
         self._worker_id = 0
         self._waiting: dict[int, asyncio.Future[int]] = {}
         self._mail: set[int] = set()
         self._mail_came, self._became_due = asyncio.Event(), asyncio.Event()
-        door.listen(self._hear)
+        db.listen(self._hear)
 
     async def __aenter__(self) -> Traffic:
         self._worker_id = await self._door.alone(workers.next_number)
@@ -62,7 +63,7 @@ class Traffic:
     async def task(self, parent_id: int) -> None:
         """From the wish to the answered result."""
         child_id = self._ids.next()
-        order = Order(f"bench:{child_id}", child_id, self._ids.uuid4(), REQUEST, 0)
+        order = ChildRequest(f"bench:{child_id}", child_id, self._ids.uuid4(), REQUEST, 0)
         soon = self._claimed(child_id)
         await self._door.tx(parent_id, spawn, POLICY, parent_id, parent_id, None, [order])
         heard = self._claimed(parent_id)
@@ -72,16 +73,16 @@ class Traffic:
     async def _turn(
         self, session_id: int, fence: int, last: Answer, steps: Sequence[tuple[Answer, Any]] = ()
     ) -> None:
-        door, known = self._door, (POLICY, session_id, fence)
-        begun = await door.tx(session_id, turns.begin, *known, self._ids.next(), self._ids.nonce())
+        db, known = self._door, (POLICY, session_id, fence)
+        begun = await db.tx(session_id, turn_begin.begin, *known, self._ids.next(), self._ids.nonce())
         if begun is None:
             raise RuntimeError(f"session {session_id} was claimed and had nothing to do")
         run, is_unanswered = begun.run_id, True
         for answer, outcome in steps:
-            await door.tx(session_id, turns.respond, *known, run, answer, [True], is_unanswered)
-            await door.tx(session_id, turns.results, *known, run, outcome, self._ids.nonce())
+            await db.tx(session_id, turn_tx.respond, *known, run, answer, [True], is_unanswered)
+            await db.tx(session_id, turn_tx.results, *known, run, outcome, self._ids.nonce())
             is_unanswered = False
-        await door.tx((session_id, *begun.senders), turns.finish, *known, run, last, is_unanswered)
+        await db.tx((session_id, *begun.senders), turn_end.finish, *known, run, last, is_unanswered)
 
     # ---- what the dispatcher does in the engine ------------------------------------------------------
 
@@ -103,7 +104,7 @@ class Traffic:
             await self._mail_came.wait()
             self._mail_came.clear()
             waiting, self._mail = sorted(self._mail), set()
-            await asyncio.gather(*(self._door.tx(one, inbox.wake, POLICY, one) for one in waiting))
+            await asyncio.gather(*(self._door.tx(one, wake.wake, POLICY, one) for one in waiting))
 
     async def _claim(self) -> None:
         while True:

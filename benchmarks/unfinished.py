@@ -12,7 +12,7 @@ from benchmarks.floor_rows import CHILD_RIGHTS
 from benchmarks.task import ROOT_RIGHTS
 from clutch.core import messages
 from clutch.core.messages import Answer, Call, Input, Usage
-from clutch.store.door import Door, Tx
+from clutch.store.transaction import Database, Tx
 
 _TASKS_PER_REQUESTER: Final = 50
 _FIRST_REQUESTER: Final = 1000
@@ -87,10 +87,10 @@ _ANSWERS: Final = (
 )
 
 
-async def leave(door: Door, count: int) -> None:
-    await door.alone(_worker_and_requesters, 1 + (count - 1) // _TASKS_PER_REQUESTER)
+async def leave(db: Database, count: int) -> None:
+    await db.alone(_worker_and_requesters, 1 + (count - 1) // _TASKS_PER_REQUESTER)
     for first in range(0, count, _CHUNK):
-        await door.alone(_tasks, first, min(first + _CHUNK, count))
+        await db.alone(_tasks, first, min(first + _CHUNK, count))
 
 
 def _worker_and_requesters(now: float, requesters: int) -> Tx[None]:

@@ -19,8 +19,8 @@ from benchmarks.places import Place
 from benchmarks.report import Report, Row, at_most, say
 from benchmarks.w_process import Process, started
 from benchmarks.w_worker import RAISED
-from clutch.looking import looking_at
-from clutch.store.door import Tx
+from clutch.offline_reader import looking_at
+from clutch.store.transaction import Tx
 
 SYSTEMS: Final = ("direct", "library")
 SIZES: Final = (20, 200)

@@ -21,12 +21,12 @@ import apsw
 
 from benchmarks import w_floor, w_job
 from benchmarks.floor import SqliteWriter
-from clutch.core.context import Context
+from clutch.api.slash import MAIN_SESSION
+from clutch.core.compaction import ContextLimits
 from clutch.core.model import Lane
 from clutch.core.policy import Announcing, Limits, Policy, Work
-from clutch.gateway.api import MAIN_SESSION
-from clutch.models.settings import AdapterKind, Provider
-from clutch.tools.box import Tools
+from clutch.models.provider import AdapterKind, Provider
+from clutch.tools.registry import Tools
 from clutch.wiring import DATABASE_FILE, Clutch
 
 FLOOR: Final = "floor"
@@ -38,7 +38,7 @@ POLICY: Final = Policy(
     limits=Limits(children_max=_MANY, descendants_max=_MANY, retained_max=_MANY),
     announcing=Announcing(debounce_s=0.0, cap=_MANY),
     work=Work(sessions_max=2 * _MANY),
-    context=Context(window_tokens=100 * _MANY),
+    context=ContextLimits(window_tokens=100 * _MANY),
 )
 RAISED: Final = {
     "agents.defaults.subagents": dict.fromkeys(

@@ -6,18 +6,49 @@ It knows nothing of Clutch itself; fixtures that do live beside the tests that u
 from __future__ import annotations
 
 import os
+import tempfile
+from collections.abc import Iterator, Sequence
+from pathlib import Path
 
 import pytest
 from hypothesis import settings
 
+from tests.examples import scaled
+
 os.environ.setdefault("CLUTCH_NO_START", "1")  # no test leaves a gateway behind that it did not mean to start
 
+IN_MEMORY = "/dev/shm"  # noqa: S108 - a private folder is made below it
 IN_CI = os.environ.get("CI") == "true"
 
-# A deadline per example would measure the machine, not the code.
-settings.register_profile("local", deadline=None)
-settings.register_profile("ci", deadline=None, derandomize=True, print_blob=True)
+# A deadline per example would measure the machine, not the code. `make trust` runs four times as many examples.
+settings.register_profile("local", deadline=None, max_examples=scaled(100))
+settings.register_profile("ci", settings.get_profile("local"), derandomize=True, print_blob=True)
 settings.load_profile("ci" if IN_CI else "local")
+
+POSTGRES_FIXTURES = {"own_server", "postgres_server", "shared_postgres"}
+
+
+def pytest_collection_modifyitems(items: Sequence[pytest.Item]) -> None:
+    """Mark each test that needs a PostgreSQL server, so that `make test-fast` can leave it out."""
+    for item in items:
+        callspec = getattr(item, "callspec", None)
+        parameters = callspec.params.values() if callspec else ()
+        if "postgres" in parameters or POSTGRES_FIXTURES & set(getattr(item, "fixturenames", ())):
+            item.add_marker("postgres")
+
+
+@pytest.fixture
+def memory_path(tmp_path: Path) -> Iterator[Path]:
+    """A folder for a database, in memory where the system has such a file system.
+
+    On a disk a test of transactions spends most of its time in fsync, and no test cuts the power. The sandbox hides
+    /dev/shm by itself, so tests of the sandbox must not use this folder.
+    """
+    if not os.access(IN_MEMORY, os.W_OK):
+        yield tmp_path
+        return
+    with tempfile.TemporaryDirectory(dir=IN_MEMORY) as folder:
+        yield Path(folder)
 
 
 @pytest.fixture(scope="session")

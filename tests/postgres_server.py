@@ -20,8 +20,11 @@ _numbers = itertools.count(1)
 
 @cache
 def _running_server() -> PostgresServer:
-    """One for all folders of tests, though each imports the fixtures for itself."""
-    server = temporary_server()
+    """One for all folders of tests, though each imports the fixtures for itself.
+
+    No test cuts the power, so it need not wait for the disk.
+    """
+    server = temporary_server(fsync=False)
     server.start()
     atexit.register(server.stop)
     return server

@@ -9,6 +9,7 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from clutch.api.handles import Event, KillResult, Question, Task, TaskResult, as_completed, gather
     from clutch.core.agents import (
         ActiveHours,
         Agent,
@@ -52,18 +53,9 @@ if TYPE_CHECKING:
         UnsafeStateDirectory,
         UnsupportedStore,
     )
-    from clutch.gateway.api import (
-        Event,
-        NotPossible,
-        PlanChanged,
-        Question,
-        Task,
-        TaskResult,
-        UnknownQuestion,
-        UnknownTask,
-    )
-    from clutch.gateway.many import as_completed, gather
     from clutch.ports import RuntimeJob, ToolContext, Verdict
+    from clutch.transactions.control import NotPossible, PlanChanged, UnknownTask
+    from clutch.transactions.questions import UnknownQuestion
     from clutch.wiring import (
         AcpAgent,
         AdapterKind,
@@ -97,6 +89,7 @@ __all__ = [
     "IdempotencyConflict",
     "IdleWake",
     "InvalidInput",
+    "KillResult",
     "LateResult",
     "Life",
     "Limits",
@@ -158,41 +151,42 @@ _ELSEWHERE = {
     "Clutch": "clutch.wiring",
     "Control": "clutch.core.policy",
     "Delegation": "clutch.core.agents",
-    "Event": "clutch.gateway.api",
+    "Event": "clutch.api.handles",
     "Heartbeat": "clutch.core.agents",
     "IdleWake": "clutch.core.policy",
+    "KillResult": "clutch.api.handles",
     "LateResult": "clutch.core.policy",
     "Life": "clutch.core.policy",
     "Limits": "clutch.core.policy",
     "McpServer": "clutch.wiring",
-    "NotPossible": "clutch.gateway.api",
+    "NotPossible": "clutch.transactions.control",
     "OnBudget": "clutch.core.policy",
     "OnFull": "clutch.core.agents",
     "OnInvalidModel": "clutch.core.agents",
     "Outcome": "clutch.core.model",
     "Peers": "clutch.core.authority",
-    "PlanChanged": "clutch.gateway.api",
+    "PlanChanged": "clutch.transactions.control",
     "Policy": "clutch.core.policy",
     "Provider": "clutch.wiring",
-    "Question": "clutch.gateway.api",
+    "Question": "clutch.api.handles",
     "RuntimeJob": "clutch.ports",
     "Sandbox": "clutch.wiring",
     "Subagents": "clutch.core.agents",
-    "Task": "clutch.gateway.api",
-    "TaskResult": "clutch.gateway.api",
+    "Task": "clutch.api.handles",
+    "TaskResult": "clutch.api.handles",
     "Thinking": "clutch.core.model",
     "ToolContext": "clutch.ports",
     "ToolPolicy": "clutch.core.authority",
     "ToolSettings": "clutch.wiring",
-    "UnknownQuestion": "clutch.gateway.api",
-    "UnknownTask": "clutch.gateway.api",
+    "UnknownQuestion": "clutch.transactions.questions",
+    "UnknownTask": "clutch.transactions.control",
     "Usage": "clutch.core.messages",
     "Verdict": "clutch.ports",
     "Visibility": "clutch.core.authority",
     "Webhook": "clutch.wiring",
     "Workspace": "clutch.core.model",
-    "as_completed": "clutch.gateway.many",
-    "gather": "clutch.gateway.many",
+    "as_completed": "clutch.api.handles",
+    "gather": "clutch.api.handles",
 }
 
 

@@ -7,7 +7,8 @@ these are for broken promises of the caller or of the world.
 from __future__ import annotations
 
 import inspect
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 
 
 class ClutchError(Exception):
@@ -55,6 +56,20 @@ class StoreUnreadable(StoreError):
         super().__init__(f"{inspect.cleandoc(type(self).__doc__ or '')} ({why})")
 
 
+class StoreIOError(StoreError):
+    """The disk of the database cannot be read or written; nothing of this transaction was written."""
+
+
+class StoreGone(StoreError):
+    """The database file was deleted or replaced while this process had it open. Nothing is accepted until it is back.
+
+    Put the same file back, or stop this process, restore a backup (`docs/operations.md`) and start again."""
+
+    def __init__(self, path: str, what: str) -> None:
+        remedy = "put the same file back, or stop this process, restore a backup and start again"
+        super().__init__(f"{path} was {what} while Clutch was running; nothing is accepted: {remedy}")
+
+
 class SchemaTooNew(StoreError):
     """The database was written by a newer Clutch. Upgrade Clutch, or restore an older backup."""
 
@@ -81,6 +96,26 @@ class NoGateway(ClutchError):
     def __init__(self, message: str | None = None, remedy: str = "clutch serve") -> None:
         super().__init__(message)
         self.remedy = remedy
+
+
+class MissingExtra(ClutchError):
+    """An optional part of Clutch is not installed; the message names the extra that brings it."""
+
+
+@contextmanager
+def extra(name: str, purpose: str) -> Iterator[None]:
+    """Import packages of the extra `name` in this block: without them, MissingExtra says how to install them."""
+    try:
+        yield
+    except ImportError as error:
+        missing = (error.name or "").partition(".")[0]
+        if missing == "clutch":
+            raise  # a mistake of ours
+        if error.path is not None:  # it is there: the import guard refuses it, or its version does not fit
+            raise MissingExtra(f"{purpose} cannot be loaded: {error}") from error
+        raise MissingExtra(
+            f"{purpose} needs the package {missing!r}, which is not installed: pip install 'clutch-agents[{name}]'"
+        ) from error
 
 
 class Draining(ClutchError):

@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from decimal import Decimal
 from enum import StrEnum
 from typing import Any, NamedTuple, Protocol, runtime_checkable
 
-from clutch.core.admission import SpawnRequest
-from clutch.core.attachments import Attachment, AttachmentRules, Handed, Shelf, Side
-from clutch.core.hooks import Hook
+from clutch.core.attachments import Attachment, AttachmentRules, FileVersion, Handed, Side
 from clutch.core.messages import Answer, Call, Transcript, Usage
-from clutch.core.model import Thinking
-from clutch.core.pins import Definition, ToolOffer
-from clutch.core.session_calls import SessionCall
+from clutch.core.model import Definition, Hook, Thinking, ToolOffer
+from clutch.core.session_tools import SessionCall
+from clutch.core.spawn import SpawnRequest
 
 
 class Clock(Protocol):
@@ -65,6 +63,9 @@ class ToolContext:
     on_output: Callable[[str], None] | None = None  #: what a command prints, as it comes
     files: str | None = None  #: the task's own directory with `in` and `out`, which may not be there yet
     reached: str | None = None  #: that of another task, which the call names and may read
+    results: str | None = (
+        None  #: the directory of this session's large tool results, which may not be there yet
+    )
 
 
 class ToolFailed(Exception):
@@ -272,6 +273,17 @@ class Runtime(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
+class OperatorNotice:
+    """Something of this process that the operator should know; `doctor`, the health path, the page and
+    `/status` show it."""
+
+    subject: str
+    detail: str
+    remedy: str
+    is_error: bool = True  #: False: everything works, and yet it is probably not meant
+
+
+@dataclass(frozen=True, slots=True)
 class Launch:
     """A program as it is started. `env` is all of its environment."""
 
@@ -282,7 +294,7 @@ class Launch:
 
 
 @dataclass(frozen=True, slots=True)
-class Room:
+class SandboxAccess:
     """What a program behind walls may see: `root` to change, beside it what is named, and the system to read."""
 
     root: str
@@ -291,13 +303,18 @@ class Room:
     writable: tuple[str, ...] = ()
     task: str | None = None  #: the files of its task
     network: bool = False
+    memory_bytes: int = 4 << 30  #: that all its processes use together
 
 
-class Walls(Protocol):
+class ProgramSandbox(Protocol):
     def launching(
-        self, argv: Sequence[str], env: Mapping[str, str], room: Room
+        self, argv: Sequence[str], env: Mapping[str, str], room: SandboxAccess
     ) -> AbstractContextManager[Launch]:
         """Lasts as long as the program. Raises ToolFailed where there are no walls."""
+        ...
+
+    async def broken_limit(self, pid: int, room: SandboxAccess) -> str:
+        """Waits until the program uses more than its room allows, and says of what."""
         ...
 
 
@@ -332,32 +349,52 @@ class FilesFailed(SideWorkFailed):
 class TaskFiles(Protocol):
     """One directory per shelf: `in/` as given at spawn, `out/` to hand over. All idempotent."""
 
-    def path(self, shelf: Shelf) -> str:
+    def path(self, shelf: FileVersion) -> str:
         """Where the two sides are, or would be."""
         ...
 
-    def exists(self, shelf: Shelf) -> bool:
+    def exists(self, shelf: FileVersion) -> bool:
         """One look at the file system, short enough for an event loop."""
         ...
 
-    async def put(self, shelf: Shelf, files: Sequence[Attachment]) -> None:
+    async def put(self, shelf: FileVersion, files: Sequence[Attachment]) -> None:
         """On disk when this returns. Raises FilesFailed."""
         ...
 
-    async def handed(self, shelf: Shelf, rules: AttachmentRules) -> Handed:
+    async def handed(self, shelf: FileVersion, rules: AttachmentRules) -> Handed:
         """What lies in `out/`. Raises FilesFailed."""
         ...
 
-    async def read(self, shelf: Shelf, name: str) -> bytes:
+    async def read(self, shelf: FileVersion, name: str) -> bytes:
         """A file it hands over. Raises FilesFailed."""
         ...
 
-    async def remove(self, shelf: Shelf, *sides: Side) -> None:
+    async def remove(self, shelf: FileVersion, *sides: Side) -> None:
         """These sides, or all of it. Raises FilesFailed."""
         ...
 
-    async def kept(self) -> list[Shelf]:
+    async def kept(self) -> list[FileVersion]:
         """Those that there are here."""
+        ...
+
+
+class ResultFiles(Protocol):
+    """Large tool results, one directory per session, out of reach for every other session."""
+
+    def path(self, session_id: int) -> str:
+        """Return where they are, or would be."""
+        ...
+
+    async def keep(self, session_id: int, name: str, text: str) -> None:
+        """Write one, in place of an earlier one of the same name. Raises OSError, and ToolFailed beyond the limit."""
+        ...
+
+    async def kept(self) -> list[int]:
+        """Return the sessions that have some here. Raises OSError."""
+        ...
+
+    async def remove(self, session_id: int) -> None:
+        """Remove all of a session. Raises OSError."""
         ...
 
 
@@ -395,9 +432,25 @@ class ThreadFailed(SideWorkFailed):
 
 class Channel(Protocol):
     async def send(self, target: str, body: str, key: str) -> str | None:
-        """Show `body` to a person. At least once; `key` is stable. Returns a receipt.
+        """Show `body` to a person. `key` is stable. Returns a receipt.
 
-        Raises ConnectionError (try again) or PermissionError (never)."""
+        Raises ConnectionError (it was not read: try again), PermissionError (never), `core.sends.SendUnsure` or any
+        other error (it may have been read: not sent again by itself)."""
+        ...
+
+
+@runtime_checkable
+class Operated(Channel, Protocol):
+    """A channel that names accounts whose messages may be slash commands."""
+
+    @property
+    def operators(self) -> Collection[str]:
+        """May give commands in bound threads; "*": every account."""
+        ...
+
+    @property
+    def approvers(self) -> Collection[str]:
+        """May also approve and reject."""
         ...
 
 

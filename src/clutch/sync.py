@@ -22,14 +22,13 @@ from typing import Any, Generic, Literal, Self, Unpack
 from typing_extensions import TypeVar
 
 from clutch import wiring
-from clutch.core.model import Outcome as Outcome
+from clutch.api import handles
+from clutch.api.handles import Event, KillResult, Question, TaskResult
+from clutch.api.handles import Task as AsyncTask
+from clutch.api.objects import Object
+from clutch.api.slash import MAIN_SESSION
+from clutch.api.spawn import OnFullWord, SpawnOptions
 from clutch.errors import ClutchError
-from clutch.gateway import many
-from clutch.gateway.chat import MAIN_SESSION
-from clutch.gateway.handles import Event, Question, TaskResult
-from clutch.gateway.handles import Task as AsyncTask
-from clutch.gateway.objects import Object
-from clutch.gateway.spawns import Asked, OnFullWord
 
 T = TypeVar("T")
 V = TypeVar("V", default=Any)
@@ -120,7 +119,7 @@ class Task(Generic[V]):
     def read_file(self, name: str) -> bytes:
         return self._loop.run(self.behind.read_file(name))
 
-    def kill(self, reason: str = "killed") -> tuple[str, ...]:
+    def kill(self, reason: str = "killed") -> KillResult:
         return self._loop.run(self.behind.kill(reason))
 
     def steer(self, text: str) -> None:
@@ -194,7 +193,7 @@ class Clutch:
         session: str = MAIN_SESSION,
         on_full: OnFullWord | None = None,
         output_type: type[V] | None = None,
-        **asked: Unpack[Asked],
+        **asked: Unpack[SpawnOptions],
     ) -> Task[V]:
         return self._held(
             self._loop.run(
@@ -209,13 +208,13 @@ class Clutch:
         return [self._held(task) for task in self._loop.run(self.behind.tasks(**wanted))]
 
     def gather(self, *tasks: Task[V]) -> list[TaskResult[V]]:
-        many.check_tasks(tasks, Task)
-        return self._loop.run(many.gather(*(task.behind for task in tasks)))
+        handles.check_tasks(tasks, Task)
+        return self._loop.run(handles.gather(*(task.behind for task in tasks)))
 
     def as_completed(self, tasks: Iterable[Task[V]]) -> Iterator[tuple[Task[V], TaskResult[V]]]:
-        many.check_tasks(tasks := list(tasks), Task)
+        handles.check_tasks(tasks := list(tasks), Task)
         known = {task.id: task for task in tasks}
-        for task, result in self._loop.each(many.as_completed([task.behind for task in known.values()])):
+        for task, result in self._loop.each(handles.as_completed([task.behind for task in known.values()])):
             yield known[task.id], result
 
     def map(self, items: Iterable[T], write: Callable[[T], str], **options: Any) -> list[TaskResult[Any]]:

@@ -16,11 +16,11 @@ from benchmarks.floor import Floor, SqliteWriter
 from benchmarks.places import Place, PostgresPlace, SqlitePlace
 from benchmarks.report import Report, Row, at_least, at_most
 from benchmarks.traffic import Traffic
-from clutch.protocol.sessions import IS_WORKING
 from clutch.store.dialect import Dialect, statement_text
 from clutch.store.sqlite import SqliteStore
 from clutch.store.sqlite_connection import SqliteConnection
 from clutch.testing.postgres import PostgresServer
+from clutch.transactions.conditions import IS_WORKING
 from clutch.wiring import SystemClock
 
 COMMON = {
@@ -110,7 +110,7 @@ async def test_the_floor_leaves_the_same_rows_as_clutch(tmp_path: Path) -> None:
         parent = (await floor.new_parents(1))[0]
         for _ in range(3):
             await floor.task(parent)
-    async with SqliteStore(whole, SystemClock()) as door, Traffic(door) as traffic:
+    async with SqliteStore(whole, SystemClock()) as db, Traffic(db) as traffic:
         parent = (await traffic.new_parents(1))[0]
         for _ in range(3):
             await traffic.task(parent)
@@ -154,7 +154,7 @@ async def test_no_statement_of_a_task_reads_a_whole_table_on_sqlite(
 
     monkeypatch.setattr(SqliteConnection, "statement", remember)
     path = tmp_path / "plans.db"
-    async with SqliteStore(path, SystemClock()) as door, Traffic(door) as traffic:
+    async with SqliteStore(path, SystemClock()) as db, Traffic(db) as traffic:
         asked.clear()
         parent = (await traffic.new_parents(1))[0]
         await traffic.task(parent)

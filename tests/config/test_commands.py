@@ -17,11 +17,12 @@ import jsonschema
 import pytest
 
 from clutch.cli.app import run
-from clutch.config import files, json5, schema, starter
-from clutch.config.explaining import explain, said
+from clutch.config import explain as explain_config
+from clutch.config import json5, load
+from clutch.config.explain import explain, said
 from clutch.errors import ConfigInvalid, InvalidInput
-from clutch.models.settings import KEY_VARIABLES
-from clutch.surfaces.starting import NO_START
+from clutch.models.provider import KEY_VARIABLES
+from clutch.surfaces.discovery import NO_START
 
 GUIDE = Path(__file__).parents[2] / "docs" / "config.md"
 
@@ -83,7 +84,7 @@ def test_explain_tells_value_default_place_and_reason(
 
 
 def test_explain_finds_what_is_said_in_lists_and_under_names_but_no_secret() -> None:
-    config = files.read(
+    config = load.read(
         """{agents: {list: [{id: "a"}, {id: "b", model: "x:y", heartbeat: {every: "5m"}}]},
             models: {providers: {lab: {baseUrl: "http://h/v1", apiKey: "sk-canary", idleTimeout: "1m"}}}}""",
         Path("clutch.json"),
@@ -110,12 +111,12 @@ def test_explain_finds_what_is_said_in_lists_and_under_names_but_no_secret() -> 
 
 
 def test_the_schema_accepts_what_is_right_and_not_what_is_wrong() -> None:
-    known = schema.schema()
+    known = explain_config.schema()
     jsonschema.Draft202012Validator.check_schema(known)
     validator = jsonschema.Draft202012Validator(known)
     right = json5.parse(example()).plain()
     assert (
-        files.read(example(), Path("clutch.json"), 0o644, {}).settings.listening.port
+        load.read(example(), Path("clutch.json"), 0o644, {}).settings.listening.port
         == right["gateway"]["port"]
         == 8080
     )
@@ -130,7 +131,7 @@ def test_the_schema_accepts_what_is_right_and_not_what_is_wrong() -> None:
     ):
         assert not validator.is_valid(wrong), wrong
         with pytest.raises(ConfigInvalid):
-            files.read(json.dumps(wrong), Path("clutch.json"), 0o600, {})
+            load.read(json.dumps(wrong), Path("clutch.json"), 0o600, {})
 
 
 # ---- the first one ---------------------------------------------------------------------------------------
@@ -154,20 +155,20 @@ def ollama(body: bytes) -> Iterator[tuple[str, int]]:
 
 def test_init_finds_keys_and_a_local_ollama() -> None:
     with ollama(b'{"models": [{"name": "qwen3:8b"}]}') as there:
-        found = starter.choices({"OPENAI_API_KEY": "k", "ANTHROPIC_API_KEY": " "}, there)
+        found = explain_config.choices({"OPENAI_API_KEY": "k", "ANTHROPIC_API_KEY": " "}, there)
     assert [one.model for one in found] == ["openai:gpt-5-mini", "ollama:qwen3:8b", "offline"]
     with ollama(b'{"models": [7]}') as there:
-        assert starter.choices({}, there) == (starter.NOTHING,)
+        assert explain_config.choices({}, there) == (explain_config.NOTHING,)
 
 
 def test_every_line_that_init_writes_holds_also_those_that_are_comments() -> None:
     environment = {"LAB_API_KEY": "x", "SEARCH_TOKEN": "y"}
-    found = (starter.Choice("ollama:qwen3", "it runs here"), starter.NOTHING)
-    text = starter.starter(found[0], found)
-    config = files.read(text, Path("clutch.json"), 0o644, {})
+    found = (explain_config.StarterModel("ollama:qwen3", "it runs here"), explain_config.NOTHING)
+    text = explain_config.starter(found[0], found)
+    config = load.read(text, Path("clutch.json"), 0o644, {})
     assert config.settings.policy.defaults.model == "ollama:qwen3"
     everything = re.sub(r"(?m)^( +)// (?=\w+: )", r"\1", text)
-    assert len(files.read(everything, Path("clutch.json"), 0o644, environment).lines) > len(config.lines) + 10
+    assert len(load.read(everything, Path("clutch.json"), 0o644, environment).lines) > len(config.lines) + 10
 
 
 def test_init_writes_a_private_file_once(
@@ -193,7 +194,7 @@ def test_init_writes_a_private_file_once(
     assert "is there already; --force writes over it" in told
     assert typed(monkeypatch, capsys, "init", "--state", home, "--force")[0] == 0
     assert [one.name for one in home.iterdir()] == ["clutch.json"]
-    assert files.load(home).settings.policy.defaults.model == "mistral:mistral-small-latest"
+    assert load.load(home).settings.policy.defaults.model == "mistral:mistral-small-latest"
 
 
 def test_a_command_that_would_start_a_gateway_says_what_is_wrong_with_its_config(

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from clutch.config.json5 import Node, Unreadable, line_and_column, parse
+from clutch.config.json5 import JsonNode, Unreadable, line_and_column, parse
 
 PIECES = [
     "{",
@@ -55,7 +55,7 @@ def same(one: Any, other: Any) -> bool:
     return bool(one == other) or repr(one) == repr(other)
 
 
-def parsed(text: str) -> Node | Unreadable:
+def parsed(text: str) -> JsonNode | Unreadable:
     try:
         return parse(text)
     except Unreadable as error:

@@ -4,30 +4,36 @@ from __future__ import annotations
 
 import json
 import os
+import re
 from collections.abc import Iterator
 from dataclasses import fields, is_dataclass
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
+import jsonschema
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
-from clutch.config import catalogue, files, keys, units
-from clutch.config.files import Config
-from clutch.config.kinds import Kind, Many, Maybe, Named, Record, Secret, Table, shown
-from clutch.config.settings import Settings, get
+from clutch.config import explain, keys, load, types
+from clutch.config.keys import Settings, get
+from clutch.config.load import Config
+from clutch.config.types import Kind, Many, Maybe, Named, Record, Secret, Table, shown
 from clutch.core.agents import ActiveHours, Agent, Heartbeat, OnFull
 from clutch.core.model import Lane, Outcome
 from clutch.core.policy import QueueMode
 from clutch.errors import ConfigInvalid
+from clutch.tools.sandbox import process
+from clutch.tools.sandbox.policy import Sandbox
+from tests.examples import examples
 
+DOCS = Path(__file__).parents[2] / "docs"
 HERE = Path("/home/ada/clutch.json")
 
 
 def read(text: str, mode: int = 0o600, **environment: str) -> Config:
-    return files.read(text, HERE, mode, environment)
+    return load.read(text, HERE, mode, environment)
 
 
 def refused(text: str, mode: int = 0o600) -> list[str]:
@@ -199,22 +205,22 @@ def test_a_variable_that_is_not_set_is_named() -> None:
 def test_a_file_that_others_write_or_that_is_none_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "clutch.json"
     with pytest.raises(ConfigInvalid, match="No such file"):
-        files.load(tmp_path, path)
-    assert files.load(tmp_path) == Config()
+        load.load(tmp_path, path)
+    assert load.load(tmp_path) == Config()
     path.write_text("{}")
     for mode in (0o620, 0o602):
         path.chmod(mode)
         with pytest.raises(ConfigInvalid, match="others can write it: chmod 600"):
-            files.load(tmp_path)
+            load.load(tmp_path)
     path.chmod(0o600)
-    assert files.load(tmp_path).path == path
+    assert load.load(tmp_path).path == path
     path.write_bytes(b"{a: '\xff'}")
     with pytest.raises(ConfigInvalid, match="is not UTF-8: byte 6"):
-        files.load(tmp_path)
+        load.load(tmp_path)
     path.unlink()
     os.mkfifo(path)
     with pytest.raises(ConfigInvalid, match="is not a file"):
-        files.load(tmp_path)
+        load.load(tmp_path)
 
 
 # ---- the table -------------------------------------------------------------------------------------------
@@ -238,7 +244,7 @@ def test_every_setting_has_a_key() -> None:
 def test_every_key_is_a_setting_with_a_default_of_its_own_kind() -> None:
     for key, to in keys.ROOT.items():
         default = get(Settings(), to.path)
-        kind = catalogue.kind_at(Settings, key)
+        kind = keys.kind_at(Settings, key)
         if is_written(kind, default):
             text = json.dumps(nested(key, shown(kind, default)), default=str)
             assert get(read(text).settings, to.path) == default, key
@@ -274,7 +280,7 @@ TREES = st.recursive(
 TOPS = sorted({key.split(".")[0] for key in keys.ROOT})
 
 
-@settings(max_examples=50)
+@examples(50)
 @given(st.dictionaries(st.sampled_from(TOPS), TREES, max_size=3))
 def test_any_file_is_settings_or_named_problems(tree: dict[str, Any]) -> None:
     assert all(problem.startswith(f"{HERE}:1:") for problem in problems(json.dumps(tree)))
@@ -288,14 +294,14 @@ def test_any_value_of_any_key_is_a_setting_or_a_named_problem(key: str, value: A
 # ---- units -----------------------------------------------------------------------------------------------
 
 
-@given(st.floats(min_value=1e-6, max_value=units.DURATION_MAX_S) | st.just(0.0))
+@given(st.floats(min_value=1e-6, max_value=types.DURATION_MAX_S) | st.just(0.0))
 def test_a_duration_is_read_as_it_was_written(seconds: float) -> None:
-    assert units.parse_duration(units.format_duration(seconds)) == seconds
+    assert types.parse_duration(types.format_duration(seconds)) == seconds
 
 
-@given(st.integers(min_value=0, max_value=units.BYTES_MAX))
+@given(st.integers(min_value=0, max_value=types.BYTES_MAX))
 def test_a_size_is_read_as_it_was_written(size: int) -> None:
-    assert units.parse_size(units.format_size(size)) == size
+    assert types.parse_size(types.format_size(size)) == size
 
 
 @pytest.mark.parametrize(
@@ -307,4 +313,48 @@ def test_a_size_is_read_as_it_was_written(size: int) -> None:
     ],
 )  # fmt: skip
 def test_durations(text: str, seconds: float | None) -> None:
-    assert units.parse_duration(text) == seconds
+    assert types.parse_duration(text) == seconds
+
+
+ADVICE = re.compile(r'set `?(sandbox: "off")')
+
+
+def advised() -> list[str]:
+    """What errors, `doctor` and docs tell a user to write into the config to work without a sandbox."""
+    trouble = ("bubblewrap is not installed", "no user namespaces")
+    errors = [process._remedy(process.Offer(None, one, 0)) for one in trouble]
+    pages = [path.read_text(encoding="utf-8") for path in sorted(DOCS.rglob("*.md"))]
+    return [found[1] for text in (*errors, *pages) for found in ADVICE.finditer(text)]
+
+
+def test_what_is_advised_for_the_sandbox_is_accepted_and_means_what_it_says() -> None:
+    assert len(advised()) >= 3
+    for line in advised():
+        assert read(f"{{{line}}}").settings.tools.sandbox is Sandbox.OFF
+    assert read('{sandbox: {mode: "off"}}').settings == read('{sandbox: "off"}').settings
+    assert read('{sandbox: "off"}').lines == {"sandbox.mode": 1}
+    assert "sandbox.mode: must be" in refused('{sandbox: "of"}')[0]
+    jsonschema.validate({"sandbox": "off"}, explain.schema())
+    with pytest.raises(jsonschema.ValidationError):
+        jsonschema.validate({"sandbox": "of"}, explain.schema())
+
+
+def test_an_identity_is_a_text_or_an_object_with_a_name() -> None:
+    def identity(said: str) -> str:
+        return (
+            read(f'{{agents: {{list: [{{id: "main", identity: {said}}}]}}}}')
+            .settings.policy.agents["main"]
+            .identity
+        )
+
+    assert identity('"You are terse."') == "You are terse."
+    assert identity('{name: "Ada"}') == "You are Ada."
+    assert identity('{name: "Ada", theme: "terse", emoji: "x"}') == "You are Ada.\ntheme: terse\nemoji: x"
+    for wrong, rule in (
+        ('{theme: "terse"}', "needs a name"),
+        ("{name: 3}", "must be a text"),
+        ("3", "must be a text, or an object with a name"),
+    ):
+        with pytest.raises(ConfigInvalid) as refused:
+            identity(wrong)
+        assert rule in refused.value.problems[0]

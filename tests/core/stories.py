@@ -10,10 +10,11 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from clutch.core import events as ev
-from clutch.core.effects import Effect
-from clutch.core.lifecycle import BUSY, Move, step
+from clutch.core.events import Effect
+from clutch.core.lifecycle import step
 from clutch.core.model import Path, Phase, Plan, SessionId, Task, TaskId
 from clutch.core.policy import Policy
+from clutch.core.transition import BUSY, Move
 
 POLICY = Policy()
 
@@ -104,6 +105,7 @@ def every_event(at: float, generation: int = 1) -> tuple[ev.Event, ...]:
         ev.Admitted(at),
         ev.Started(at),
         ev.Resumed(at, lost_s=3, step=2),
+        ev.Thawed(at, lost_s=3),
         ev.Parked(at, "quota"),
         ev.Yielded(at),
         ev.Ended(at, "new words"),

@@ -10,24 +10,36 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from clutch.core.admission import Admitted, Census, Refused, SpawnRequest, admit, counting, label_of
 from clutch.core.policy import Limits
+from clutch.core.spawn import (
+    SpawnAdmission,
+    SpawnCounts,
+    SpawnRefusal,
+    SpawnRequest,
+    admit,
+    counting,
+    label_of,
+)
 
 KEY = "agents.defaults.subagents."
 REQUEST = SpawnRequest("look into it")
-MAIN = Census(agent_id="main", depth=0)
+MAIN = SpawnCounts(agent_id="main", depth=0)
 LIMITS = Limits()
 
 
-def admitted(request: SpawnRequest = REQUEST, census: Census = MAIN, limits: Limits = LIMITS) -> Admitted:
+def admitted(
+    request: SpawnRequest = REQUEST, census: SpawnCounts = MAIN, limits: Limits = LIMITS
+) -> SpawnAdmission:
     verdict = admit(request, census, limits)
-    assert isinstance(verdict, Admitted), verdict
+    assert isinstance(verdict, SpawnAdmission), verdict
     return verdict
 
 
-def refused(request: SpawnRequest = REQUEST, census: Census = MAIN, limits: Limits = LIMITS) -> Refused:
+def refused(
+    request: SpawnRequest = REQUEST, census: SpawnCounts = MAIN, limits: Limits = LIMITS
+) -> SpawnRefusal:
     verdict = admit(request, census, limits)
-    assert isinstance(verdict, Refused), verdict
+    assert isinstance(verdict, SpawnRefusal), verdict
     return verdict
 
 
@@ -42,7 +54,7 @@ BOUNDARIES: tuple[tuple[str, str, int], ...] = (
 )
 
 
-def with_count(name: str, count: int) -> Census:
+def with_count(name: str, count: int) -> SpawnCounts:
     changes: dict[str, Any] = {name: count}
     return replace(MAIN, **changes)
 
@@ -88,8 +100,8 @@ def test_ten_requests_with_one_free_slot_admit_exactly_one(counted: str, free_on
     for _ in range(10):
         verdict = admit(REQUEST, census, limits)
         verdicts.append(verdict)
-        census = counting(census) if isinstance(verdict, Admitted) else census
-    assert [isinstance(verdict, Admitted) for verdict in verdicts] == [True] + [False] * 9
+        census = counting(census) if isinstance(verdict, SpawnAdmission) else census
+    assert [isinstance(verdict, SpawnAdmission) for verdict in verdicts] == [True] + [False] * 9
 
 
 # ---- retained records --------------------------------------------------------------------------------
@@ -122,7 +134,7 @@ def test_without_eviction_delivered_records_fill_the_quota_too() -> None:
 def test_evictions_of_one_batch_add_up_and_stop_when_nothing_is_left_to_evict() -> None:
     census, evictions = replace(MAIN, retained=15, evictable=3), []
     limits = Limits(children_max=100)
-    while isinstance(verdict := admit(REQUEST, census, limits), Admitted):
+    while isinstance(verdict := admit(REQUEST, census, limits), SpawnAdmission):
         evictions.append(verdict.evict)
         census = counting(census)
     assert evictions == [1, 2, 3]
@@ -177,7 +189,8 @@ def test_an_agent_that_is_configured_but_not_allowed_is_not_taken_for_a_slip_of_
 def test_only_the_very_same_id_passes(agent_id: str, allowed: str) -> None:
     request = SpawnRequest("x", agent_id=agent_id)
     limits = Limits(allow_agents=frozenset({allowed}))
-    assert isinstance(admit(request, MAIN, limits), Admitted) is (agent_id in (allowed, "main"))
+    census = replace(MAIN, configured_agents=frozenset({"main", allowed}))
+    assert isinstance(admit(request, census, limits), SpawnAdmission) is (agent_id in (allowed, "main"))
 
 
 @pytest.mark.scenario(35)
@@ -196,9 +209,18 @@ def test_only_the_very_same_id_passes(agent_id: str, allowed: str) -> None:
 def test_allow_list(agent_id: str | None, allow: frozenset[str], is_admitted: bool) -> None:
     census = replace(MAIN, configured_agents=CONFIGURED)
     verdict = admit(SpawnRequest("x", agent_id=agent_id), census, Limits(allow_agents=allow))
-    assert isinstance(verdict, Admitted) is is_admitted
-    if isinstance(verdict, Admitted):
+    assert isinstance(verdict, SpawnAdmission) is is_admitted
+    if isinstance(verdict, SpawnAdmission):
         assert verdict.agent_id == (agent_id or "main")
+
+
+def test_an_agent_that_is_allowed_but_not_configured_is_refused_and_the_nearest_one_named() -> None:
+    census = replace(MAIN, configured_agents=CONFIGURED)
+    request = SpawnRequest("x", agent_id="reserch")
+    refusal = refused(request, census, Limits(allow_agents=frozenset({"reserch"})))
+    assert refusal.limit == {"key": "agents.list"}
+    assert "is allowed, but not configured: add it to agents.list" in refusal.error
+    assert "did you mean 'research'?" in refusal.error
 
 
 def test_agent_must_be_named_where_that_is_required() -> None:
@@ -260,9 +282,9 @@ def test_no_sequence_of_spawns_and_ends_goes_over_any_limit(
             census = replace(census, undelivered=census.undelivered + 1)
 
 
-def _spawn(census: Census, limits: Limits) -> Census:
+def _spawn(census: SpawnCounts, limits: Limits) -> SpawnCounts:
     verdict = admit(REQUEST, census, limits)
-    if isinstance(verdict, Refused):
+    if isinstance(verdict, SpawnRefusal):
         return census
     assert 0 <= verdict.evict <= census.evictable
     after = counting(census)
@@ -285,4 +307,15 @@ def test_spawn_is_refused_only_at_a_limit(counts: dict[str, Any], limits: Limits
         or census.retained >= limits.retained_max
         or 0 < limits.undelivered_max <= census.undelivered
     )
-    assert isinstance(admit(REQUEST, census, limits), Refused) is is_full
+    assert isinstance(admit(REQUEST, census, limits), SpawnRefusal) is is_full
+
+
+def test_a_refused_agent_names_the_list_that_is_in_force() -> None:
+    request, limits = SpawnRequest("x", agent_id="ada"), Limits(allow_agents=frozenset({"bob"}))
+    of_defaults = admit(request, MAIN, limits)
+    own = admit(request, replace(MAIN, has_own_list=True), limits)
+    assert isinstance(of_defaults, SpawnRefusal)
+    assert isinstance(own, SpawnRefusal)
+    assert of_defaults.limit == {"key": "agents.defaults.subagents.allowAgents"}
+    assert own.limit == {"key": "agents.list[].subagents.allowAgents"}
+    assert "agents.list[].subagents.allowAgents of agent 'main' ['bob']" in own.error

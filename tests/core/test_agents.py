@@ -20,7 +20,7 @@ from clutch.core.agents import (
     roster,
 )
 from clutch.core.authority import ToolPolicy
-from clutch.core.context import Context
+from clutch.core.compaction import ContextLimits
 from clutch.core.model import Outcome, Thinking
 from clutch.core.policy import Announcing, Budgets, Life, Limits, Policy, Work
 from clutch.errors import InvalidInput
@@ -48,7 +48,7 @@ ANYTHING: Any = "5"
         (lambda: Work(lanes=8), "Work.lanes", "a mapping from one of Lane.MAIN"),  # type: ignore[arg-type]
         (lambda: Budgets(day_usd=20), "Budgets.day_usd", "a Decimal or None"),  # type: ignore[arg-type]
         (lambda: Budgets(day_usd=Decimal(-1)), "Budgets.day_usd", "must not be negative"),
-        (lambda: Context(window_tokens="128k"), "Context.window_tokens", "a whole number"),  # type: ignore[arg-type]
+        (lambda: ContextLimits(window_tokens="128k"), "ContextLimits.window_tokens", "a whole number"),  # type: ignore[arg-type]
         (lambda: ToolPolicy(deny=["shell"]), "ToolPolicy.deny", "a frozenset"),  # type: ignore[arg-type]
         (lambda: Policy(limits=5), "Policy.limits", "must be a Limits(…), not 5"),  # type: ignore[arg-type]
         (lambda: Policy(is_headless=1), "Policy.is_headless", "True or False"),  # type: ignore[arg-type]

@@ -12,14 +12,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from clutch.core import attachments
-from clutch.core.admission import Admitted, Census, Refused, SpawnRequest, admit
 from clutch.core.attachments import (
     MANIFEST,
     Attachment,
+    AttachmentErrorCode,
+    AttachmentInput,
     AttachmentRules,
-    Code,
     Encoding,
-    Given,
     Place,
     Side,
     StoredFile,
@@ -28,23 +27,24 @@ from clutch.core.attachments import (
     redacted,
     task_path,
 )
-from clutch.core.keys import task_id
+from clutch.core.ids import task_id
 from clutch.core.messages import Answer, Call
 from clutch.core.policy import Limits
+from clutch.core.spawn import SpawnAdmission, SpawnCounts, SpawnRefusal, SpawnRequest, admit
 from clutch.errors import InvalidInput
 
 RULES = AttachmentRules(files_max=3, file_bytes_max=10, total_bytes_max=20)
 
 
-def refused(*given: Given, rules: AttachmentRules = RULES) -> tuple[str, str]:
+def refused(*given: AttachmentInput, rules: AttachmentRules = RULES) -> tuple[str, str]:
     """The field and the code."""
     with pytest.raises(InvalidInput) as caught:
         attachments.attachments(given, rules)
     return caught.value.field, caught.value.rule.split(":")[0]
 
 
-def coded(content: bytes, name: str = "a") -> Given:
-    return Given(name, base64.b64encode(content).decode(), Encoding.BASE64)
+def coded(content: bytes, name: str = "a") -> AttachmentInput:
+    return AttachmentInput(name, base64.b64encode(content).decode(), Encoding.BASE64)
 
 
 @pytest.mark.scenario(46)
@@ -53,26 +53,26 @@ def coded(content: bytes, name: str = "a") -> Given:
     ["", ".", "..", MANIFEST, "a/b", "/a", "a\\b", "a\0b", "a\nb", "\x1b[2J", "\x7f", "\u2028", "a\u202eb", "é" * 128],
 )  # fmt: skip
 def test_each_bad_name_is_refused_with_its_code(name: str) -> None:
-    assert refused(Given(name, "x")) == ("attachments[0].name", "attachments_invalid_name")
+    assert refused(AttachmentInput(name, "x")) == ("attachments[0].name", "attachments_invalid_name")
 
 
 @pytest.mark.parametrize(
     "name", ["a", ".hidden", "...", "a b.txt", "Grüße.md", "👩‍💻.txt", "manifest.json", "é" * 127]
 )
 def test_an_ordinary_name_passes(name: str) -> None:
-    assert attachments.attachments([Given(name, "x")], RULES) == (Attachment(name, b"x"),)
+    assert attachments.attachments([AttachmentInput(name, "x")], RULES) == (Attachment(name, b"x"),)
 
 
 @pytest.mark.scenario(46)
 def test_a_name_given_twice_has_its_own_code() -> None:
-    assert refused(Given("a", "1"), Given("b", "2"), Given("a", "3")) == (
+    assert refused(AttachmentInput("a", "1"), AttachmentInput("b", "2"), AttachmentInput("a", "3")) == (
         "attachments[2].name", "attachments_duplicate_name",
     )  # fmt: skip
 
 
 @pytest.mark.parametrize("text", ["%%%", "YQ", "YQ=", "YR==", "YQ==\n", " YQ==", "YQ==YQ==", "_-8="])
 def test_only_strict_base64_is_taken(text: str) -> None:
-    assert refused(Given("a", text, Encoding.BASE64)) == (
+    assert refused(AttachmentInput("a", text, Encoding.BASE64)) == (
         "attachments[0].content", "attachments_invalid_base64",
     )  # fmt: skip
 
@@ -80,21 +80,28 @@ def test_only_strict_base64_is_taken(text: str) -> None:
 def test_limits_hold_to_the_byte() -> None:
     full = (coded(b"x" * 10, "a"), coded(b"y" * 10, "b"))
     assert len(attachments.attachments(full, RULES)) == 2
-    assert refused(coded(b"x" * 11))[1] == Code.FILE_BYTES
-    assert refused(Given("a", "é" * 6))[1] == Code.FILE_BYTES, "bytes count, not characters"
-    assert refused(*full, Given("c", "z")) == ("attachments", Code.TOTAL_BYTES)
-    assert refused(*(Given(name, "") for name in "abcd")) == ("attachments", Code.FILE_COUNT)
+    assert refused(coded(b"x" * 11))[1] == AttachmentErrorCode.FILE_BYTES
+    assert refused(AttachmentInput("a", "é" * 6))[1] == AttachmentErrorCode.FILE_BYTES, (
+        "bytes count, not characters"
+    )
+    assert refused(*full, AttachmentInput("c", "z")) == ("attachments", AttachmentErrorCode.TOTAL_BYTES)
+    assert refused(*(AttachmentInput(name, "") for name in "abcd")) == (
+        "attachments",
+        AttachmentErrorCode.FILE_COUNT,
+    )
 
 
 @pytest.mark.scenario(45)
 def test_where_attachments_are_off_admission_refuses_them_and_nobody_looks_at_them() -> None:
     off = AttachmentRules(enabled=False)
-    unread = attachments.attachments([Given("../a", "%%%", Encoding.BASE64)], off)
-    verdict = admit(SpawnRequest("x", attachments=unread), Census("main", 0), Limits(attachments=off))
-    assert isinstance(verdict, Refused)
+    unread = attachments.attachments([AttachmentInput("../a", "%%%", Encoding.BASE64)], off)
+    verdict = admit(SpawnRequest("x", attachments=unread), SpawnCounts("main", 0), Limits(attachments=off))
+    assert isinstance(verdict, SpawnRefusal)
     assert verdict.error.startswith("attachments_disabled")
     assert verdict.limit == {"key": "tools.sessions_spawn.attachments.enabled"}
-    assert isinstance(admit(SpawnRequest("x"), Census("main", 0), Limits(attachments=off)), Admitted)
+    assert isinstance(
+        admit(SpawnRequest("x"), SpawnCounts("main", 0), Limits(attachments=off)), SpawnAdmission
+    )
 
 
 @given(st.lists(st.tuples(st.text(max_size=8), st.binary(max_size=12)), max_size=5))
@@ -103,7 +110,7 @@ def test_what_passes_is_within_every_limit_and_is_what_was_given(files: list[tup
     try:
         taken = attachments.attachments(given, RULES)
     except InvalidInput:
-        assert refused(*given)[1] in tuple(Code)
+        assert refused(*given)[1] in tuple(AttachmentErrorCode)
         return
     assert [(file.name, file.content) for file in taken] == files
     assert len({file.name for file in taken}) == len(taken) <= RULES.files_max

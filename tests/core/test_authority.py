@@ -9,7 +9,7 @@ from dataclasses import replace
 from functools import cache
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from clutch.core.authority import (
@@ -43,6 +43,7 @@ from clutch.core.authority import (
     to_json,
     under_plan,
 )
+from tests.examples import examples, scaled
 
 PLAIN = AgentGrant(depth_max=3)
 NO_POLICY = ToolPolicy()
@@ -212,7 +213,7 @@ def test_only_the_star_is_special(pattern: str, name: str, wanted: bool) -> None
     assert matches(pattern, name) is wanted
 
 
-@settings(max_examples=500)
+@examples(500)
 @given(st.text("ab*", max_size=8), st.text("ab", max_size=8))
 def test_a_pattern_matches_what_its_definition_says(pattern: str, name: str) -> None:
     def slowly(pattern: str, name: str) -> bool:
@@ -298,17 +299,18 @@ def lineages(dice: random.Random, count: int) -> Iterator[tuple[Rights, Rights]]
             parent = child
 
 
+@pytest.mark.scaled
 def test_in_ten_thousand_random_spawns_no_child_can_do_more_than_its_parent() -> None:
     kinds: set[str] = set()
     shrunk = 0
-    for parent, child in lineages(random.Random(12), 10_000):
+    for parent, child in lineages(random.Random(12), scaled(10_000)):
         assert powers(child) <= powers(parent)
         assert is_within(child, parent)
         assert not {("look", name) for name in NEVER_FOR_CHILDREN} & powers(child)
         kinds |= {kind for kind, _ in powers(child)}
         shrunk += powers(child) < powers(parent)
     assert kinds == {"change", "look", "model", "unboxed", "network", "depth"}  # the cases are not all empty
-    assert 1000 < shrunk < 10_000
+    assert scaled(1000) < shrunk < scaled(10_000)
 
 
 @pytest.mark.parametrize(
@@ -502,7 +504,7 @@ def test_operators_act_on_anything_within_their_scopes() -> None:
 TREES = st.lists(st.integers(0, 30), min_size=1, max_size=12)
 
 
-@settings(max_examples=300)
+@examples(300)
 @given(
     TREES,
     st.sampled_from(Visibility),

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from clutch.core.bounds import FORM_NOTE, SUBMIT, Loop, form_errors, loop, submitted
+from clutch.core import run
 from clutch.core.messages import Answer, Call, Entry, Input, Result, Results, Summary
 from clutch.core.model import LetterKind
 from clutch.core.policy import Life
+from clutch.core.run import FORM_NOTE, SUBMIT, Loop, form_errors, loop, submitted
 
 LIFE = Life()
 TASK = Input("do it", LetterKind.TASK)
@@ -129,3 +132,26 @@ def test_wrong_forms_are_counted_since_the_last_words_from_outside() -> None:
 def test_answer_that_submits_twice_is_one_try() -> None:
     twice = calls(*BAD.calls, *BAD.calls)
     assert form_errors([TASK, twice, gave(twice, failed=True)]) == 1
+
+
+@given(
+    st.text(alphabet=" \n\tab", max_size=4),
+    st.lists(st.booleans(), max_size=3),
+    st.lists(st.booleans(), max_size=3),
+)
+def test_only_an_empty_answer_of_a_run_that_used_no_tool_is_a_failure(
+    text: str, earlier: list[bool], this_run: list[bool]
+) -> None:
+    """`earlier`, `this_run`: for each answer, whether it made a call."""
+    said = [Answer("", (Call("look", {}),) if has_called else ()) for has_called in earlier + this_run]
+    before: list[Entry] = [Input("go", "task"), *said]
+    answer = Answer(text)
+    is_failure = not text.strip() and not any(this_run)
+    assert run.is_failure(before, answer, steps=len(this_run)) == is_failure
+    assert not run.is_failure(before, Answer(text, (Call("look", {}),)), steps=len(this_run))
+
+
+@given(st.text(max_size=4), st.booleans())
+def test_a_text_beside_calls_is_not_the_last(text: str, calls_now: bool) -> None:
+    answer = Answer(text, (Call("look", {}),) if calls_now else ())
+    assert run.last_text(answer) == ("" if calls_now else text)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from clutch.core.bucket import Bucket
+from clutch.core.rate_limit import Bucket
 
 
 @given(

@@ -6,16 +6,16 @@ from dataclasses import replace
 from decimal import Decimal
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from clutch.core.budget import (
     Amount,
+    Budget,
+    BudgetExhausted,
+    BudgetKind,
     Measure,
-    Purse,
-    PurseKind,
-    Refused,
-    Reserved,
+    Reservation,
     child_limits,
     is_last,
     remaining,
@@ -23,16 +23,17 @@ from clutch.core.budget import (
     settle,
     used_percent,
 )
+from tests.examples import examples
 
 CALL = Amount(10, Decimal("0.10"))
-TASK = Purse(PurseKind.TASK, "t_1", tokens_max=100)
-DAY = Purse(PurseKind.DAY, "2030-01-01", usd_max=Decimal(1))
+TASK = Budget(BudgetKind.TASK, "t_1", tokens_max=100)
+DAY = Budget(BudgetKind.DAY, "2030-01-01", usd_max=Decimal(1))
 CENTS = st.integers(0, 400).map(lambda cents: Decimal(cents) / 100)
 
 
-def reserved(purses: tuple[Purse, ...], estimate: Amount) -> tuple[Purse, ...]:
+def reserved(purses: tuple[Budget, ...], estimate: Amount) -> tuple[Budget, ...]:
     answer = reserve(purses, estimate)
-    assert isinstance(answer, Reserved)
+    assert isinstance(answer, Reservation)
     return answer.purses
 
 
@@ -54,36 +55,36 @@ def test_where_nothing_was_reserved_an_unknown_cost_is_not_taken_for_zero(actual
 
 def test_a_refusal_names_the_first_empty_purse_and_its_numbers() -> None:
     empty = replace(DAY, usd_spent=Decimal("0.70"), usd_reserved=Decimal("0.30"))
-    assert reserve((TASK, empty), CALL) == Refused(
-        PurseKind.DAY, "2030-01-01", Measure.USD, Decimal(1), Decimal("0.70"), Decimal("0.30")
+    assert reserve((TASK, empty), CALL) == BudgetExhausted(
+        BudgetKind.DAY, "2030-01-01", Measure.USD, Decimal(1), Decimal("0.70"), Decimal("0.30")
     )
 
 
 def test_at_100_percent_no_new_call_is_made_and_just_below_one_more_is() -> None:
-    assert isinstance(reserve((replace(TASK, tokens_spent=99),), CALL), Reserved)
-    assert isinstance(reserve((replace(TASK, tokens_spent=100),), CALL), Refused)
-    assert isinstance(reserve((replace(TASK, tokens_spent=60, tokens_reserved=40),), CALL), Refused)
+    assert isinstance(reserve((replace(TASK, tokens_spent=99),), CALL), Reservation)
+    assert isinstance(reserve((replace(TASK, tokens_spent=100),), CALL), BudgetExhausted)
+    assert isinstance(reserve((replace(TASK, tokens_spent=60, tokens_reserved=40),), CALL), BudgetExhausted)
 
 
 def test_a_refusal_tells_whether_waiting_for_calls_in_flight_may_help() -> None:
     in_flight = reserve((replace(TASK, tokens_spent=60, tokens_reserved=40),), CALL)
     gone = reserve((replace(TASK, tokens_spent=100),), CALL)
     unpriced = reserve((DAY,), Amount(1, None))
-    assert isinstance(in_flight, Refused)
-    assert isinstance(gone, Refused)
-    assert isinstance(unpriced, Refused)
+    assert isinstance(in_flight, BudgetExhausted)
+    assert isinstance(gone, BudgetExhausted)
+    assert isinstance(unpriced, BudgetExhausted)
     assert [in_flight.may_free_up, gone.may_free_up, unpriced.may_free_up] == [True, False, False]
 
 
 def test_a_budget_of_nothing_allows_no_call() -> None:
-    assert isinstance(reserve((replace(TASK, tokens_max=0),), CALL), Refused)
+    assert isinstance(reserve((replace(TASK, tokens_max=0),), CALL), BudgetExhausted)
     assert used_percent(replace(TASK, tokens_max=0)) == 100
 
 
 def test_an_unknown_price_is_refused_where_dollars_are_limited_and_only_there() -> None:
     answer = reserve((TASK, DAY), Amount(10, None))
-    assert isinstance(answer, Refused)
-    assert (answer.kind, answer.measure, answer.is_unpriced) == (PurseKind.DAY, Measure.USD, True)
+    assert isinstance(answer, BudgetExhausted)
+    assert (answer.kind, answer.measure, answer.is_unpriced) == (BudgetKind.DAY, Measure.USD, True)
     purses = reserved((TASK,), Amount(10, None))
     (after,) = settle(purses, Amount(10, None), Amount(10, None)).purses
     assert (after.tokens_spent, after.usd_spent, after.unpriced_calls) == (10, Decimal(0), 1)
@@ -91,10 +92,10 @@ def test_an_unknown_price_is_refused_where_dollars_are_limited_and_only_there() 
 
 def test_the_last_call_is_the_one_that_may_use_up_a_purse_that_is_nearly_empty() -> None:
     for spent, tokens, expected in ((79, 100, False), (80, 19, False), (80, 20, True), (99, 5, True)):
-        held = reserve([Purse(PurseKind.TASK, "t", 100, tokens_spent=spent)], Amount(tokens, None))
-        assert isinstance(held, Reserved)
+        held = reserve([Budget(BudgetKind.TASK, "t", 100, tokens_spent=spent)], Amount(tokens, None))
+        assert isinstance(held, Reservation)
         assert is_last(held) is expected
-    assert not is_last(Reserved((Purse(PurseKind.TASK, "t"),), Amount(9, None))), "no limit"
+    assert not is_last(Reservation((Budget(BudgetKind.TASK, "t"),), Amount(9, None))), "no limit"
 
 
 def test_a_call_whose_cost_nobody_heard_is_charged_as_estimated() -> None:
@@ -109,7 +110,7 @@ def test_a_call_that_was_never_sent_costs_nothing() -> None:
 
 
 def test_the_warning_comes_at_80_percent_and_once() -> None:
-    purses: tuple[Purse, ...] = (TASK,)
+    purses: tuple[Budget, ...] = (TASK,)
     heard = []
     for _ in range(10):
         answer = settle(reserved(purses, CALL), CALL, CALL)
@@ -121,13 +122,13 @@ def test_the_warning_comes_at_80_percent_and_once() -> None:
 def test_each_purse_warns_for_itself() -> None:
     nearly = replace(DAY, usd_spent=Decimal("0.75"))
     answer = settle(reserved((TASK, nearly), CALL), CALL, CALL)
-    assert [purse.kind for purse in answer.warnings] == [PurseKind.DAY]
+    assert [purse.kind for purse in answer.warnings] == [BudgetKind.DAY]
     assert [purse.warned for purse in answer.purses] == [False, True]
 
 
 @given(st.integers(0, 300), st.integers(1, 300))
 def test_the_warning_is_neither_early_nor_missing(spent: int, limit: int) -> None:
-    purse = Purse(PurseKind.TASK, "t_1", tokens_max=limit)
+    purse = Budget(BudgetKind.TASK, "t_1", tokens_max=limit)
     warned = settle((purse,), Amount(0, None), Amount(spent, None)).warnings != ()
     assert warned is (spent * 100 >= limit * 80)
 
@@ -146,7 +147,7 @@ def test_a_child_never_gets_more_than_its_parent_has_left(
 
 
 def test_without_any_limit_nothing_is_limited() -> None:
-    free = Purse(PurseKind.ROOT, "agent:main:main")
+    free = Budget(BudgetKind.ROOT, "agent:main:main")
     assert remaining((free,)) == (None, None)
     assert child_limits(None, None, (free,)) == (None, None)
     assert child_limits(5, Decimal(2), ()) == (5, Decimal(2))
@@ -171,20 +172,20 @@ STEPS = st.lists(
 )
 
 
-@settings(max_examples=300)
+@examples(300)
 @given(STEPS, st.integers(1, 300), st.integers(1, 300))
 def test_calls_at_the_same_time_never_overspend_by_more_than_the_last_one_reserved(
     steps: list[tuple[int, int, Decimal, int, int]], tokens_max: int, child_max: int
 ) -> None:
-    root = Purse(PurseKind.ROOT, "root", tokens_max=tokens_max, usd_max=Decimal(5))
-    children = [Purse(PurseKind.TASK, f"t_{n}", tokens_max=child_max) for n in range(3)]
+    root = Budget(BudgetKind.ROOT, "root", tokens_max=tokens_max, usd_max=Decimal(5))
+    children = [Budget(BudgetKind.TASK, f"t_{n}", tokens_max=child_max) for n in range(3)]
     in_flight: list[tuple[int, Amount, Amount]] = []
     largest = Amount(0, Decimal(0))
     sent_tokens = 0
     for who, tokens, usd, percent, settles in steps:
         estimate = Amount(tokens, usd)
         answer = reserve((children[who], root), estimate)
-        if isinstance(answer, Reserved):
+        if isinstance(answer, Reservation):
             children[who], root = answer.purses
             actual = Amount(tokens * percent // 100, usd * percent / 100)
             in_flight.append((who, estimate, actual))

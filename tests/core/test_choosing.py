@@ -8,12 +8,23 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from clutch.core import choosing
-from clutch.core.admission import BudgetRequest, Cleanup, Context, Mode, SpawnRequest
+from clutch.core import spawn
 from clutch.core.agents import Agent, AgentDefaults, Delegation, Subagents, roster
-from clutch.core.choosing import Spawner, Terms, check, digest, settled, terms
 from clutch.core.model import Thinking, Workspace
 from clutch.core.policy import Policy
+from clutch.core.spawn import (
+    BudgetRequest,
+    CleanupPolicy,
+    Context,
+    Mode,
+    Spawner,
+    SpawnRequest,
+    Terms,
+    check,
+    digest,
+    settled,
+    terms,
+)
 from clutch.errors import InvalidInput
 
 NAMES = st.one_of(st.none(), st.text("abc", min_size=1, max_size=3))
@@ -132,19 +143,19 @@ def test_the_kind_of_workspace_is_the_asked_one_else_the_configured() -> None:
 @pytest.mark.parametrize(
     ("request_", "kept"),
     [
-        (SpawnRequest("x", cleanup=Cleanup.DELETE), Cleanup.DELETE),
-        (SpawnRequest("x", cleanup=Cleanup.DELETE, plan_mode=True), Cleanup.KEEP),
-        (SpawnRequest("x", cleanup=Cleanup.DELETE, mode=Mode.SESSION, thread=True), Cleanup.KEEP),
-        (SpawnRequest("x", plan_mode=True), Cleanup.KEEP),
+        (SpawnRequest("x", cleanup=CleanupPolicy.DELETE), CleanupPolicy.DELETE),
+        (SpawnRequest("x", cleanup=CleanupPolicy.DELETE, plan_mode=True), CleanupPolicy.KEEP),
+        (SpawnRequest("x", cleanup=CleanupPolicy.DELETE, mode=Mode.SESSION, thread=True), CleanupPolicy.KEEP),
+        (SpawnRequest("x", plan_mode=True), CleanupPolicy.KEEP),
     ],
 )
-def test_a_plan_and_a_session_that_stays_are_kept(request_: SpawnRequest, kept: Cleanup) -> None:
+def test_a_plan_and_a_session_that_stays_are_kept(request_: SpawnRequest, kept: CleanupPolicy) -> None:
     assert settled(request_, Policy()).cleanup is kept
 
 
 def test_settling_twice_changes_nothing() -> None:
     known = policy(subagents=Subagents(run_timeout_s=9, workspace=Workspace.ISOLATED))
-    once = settled(SpawnRequest("x", plan_mode=True, cleanup=Cleanup.DELETE), known)
+    once = settled(SpawnRequest("x", plan_mode=True, cleanup=CleanupPolicy.DELETE), known)
     assert settled(once, known) == once
 
 
@@ -228,5 +239,5 @@ def test_a_digest_is_the_same_in_every_process() -> None:
 
 
 def test_every_listed_agent_and_the_main_one_are_known() -> None:
-    assert choosing.known_agents(AGENTS) == {"main", "research"}
-    assert choosing.known_agents(Policy()) == {"main"}
+    assert spawn.known_agents(AGENTS) == {"main", "research"}
+    assert spawn.known_agents(Policy()) == {"main"}

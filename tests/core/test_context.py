@@ -9,10 +9,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from clutch.core.context import (
+from clutch.core.compaction import (
     BINDING,
     RECORD_CHARS_MAX,
-    Context,
+    ContextLimits,
     Cut,
     cut,
     estimate_tokens,
@@ -37,9 +37,9 @@ from clutch.core.messages import (
     load,
 )
 from clutch.core.model import LetterKind
-from clutch.core.wording import prompts
+from clutch.core.text import prompts
 
-SMALL = Context(window_tokens=4000, keep_tokens=600)
+SMALL = ContextLimits(window_tokens=4000, keep_tokens=600)
 TASK = Input("[Subagent task, depth 1 of 1]\n\nCount the words.", LetterKind.TASK)
 TEXTS = st.text(max_size=40) | st.integers(0, 6000).map(lambda length: "x" * length)
 INPUTS = st.builds(Input, TEXTS, st.sampled_from(LetterKind).map(str).filter(lambda kind: kind != "task"))
@@ -71,7 +71,7 @@ def steps(count: int, chars: int = 1000) -> list[Message]:
     return [said for number in range(count) for said in _step(f"step {number}", ["read"], "r" * chars)]
 
 
-def compact(transcript: list[Entry], base: int = 0, rules: Context = SMALL, text: str = "notes") -> Cut:
+def compact(transcript: list[Entry], base: int = 0, rules: ContextLimits = SMALL, text: str = "notes") -> Cut:
     chosen = cut(transcript, base, rules)
     assert chosen is not None
     transcript.append(summary(chosen, text))
@@ -176,7 +176,7 @@ def test_a_cut_may_fall_before_the_place_of_the_last_summary() -> None:
 
 
 def test_it_cuts_at_four_fifths_of_the_window_and_keeps_the_newest_part() -> None:
-    rules = Context(window_tokens=10_000, keep_tokens=1000)
+    rules = ContextLimits(window_tokens=10_000, keep_tokens=1000)
     story: list[Entry] = [TASK]
     while cut(story, 0, rules) is None:
         story += steps(1)
@@ -214,7 +214,7 @@ def test_a_provider_that_says_too_long_is_believed_again_and_again_until_nothing
     """A window that is smaller than configured: every cut keeps less than the one before."""
     story: list[Entry] = [TASK, *steps(60)]
     sizes = [size(view(story, 0))]
-    while chosen := cut(story, 0, Context(), is_forced=True):
+    while chosen := cut(story, 0, ContextLimits(), is_forced=True):
         story.append(summary(chosen, "notes"))
         sizes.append(size(view(story, 0)))
         assert len(sizes) < 20

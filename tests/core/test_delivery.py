@@ -13,18 +13,20 @@ from hypothesis import strategies as st
 from clutch.core.agents import ActiveHours
 from clutch.core.delivery import (
     INJECTED,
-    Choice,
+    LetterSelection,
     Point,
-    Running,
+    RunningTurn,
     choose,
     due,
     injects,
+    is_put_back,
     is_sent,
     left_behind,
     put_off,
+    put_right,
     way_of,
 )
-from clutch.core.model import Letter, LetterId, LetterKind, Mail, Path, SessionId, TaskId
+from clutch.core.model import PERSON_KINDS, Letter, LetterId, LetterKind, Mail, Path, SessionId, TaskId
 from clutch.core.policy import Announcing, Direct, Drop, QueueMode
 
 NOW = 100.0
@@ -114,7 +116,7 @@ RULE_SETS = st.builds(
     cap=st.integers(1, 4),
     debounce_s=st.sampled_from([0.0, 1.0, 5.0]),
 )
-RUNNING = st.builds(Running, by_person=st.booleans(), route=st.sampled_from(["", "web:1"]))
+RUNNING = st.builds(RunningTurn, by_person=st.booleans(), route=st.sampled_from(["", "web:1"]))
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,7 +139,7 @@ HOLDS = st.one_of(
 )
 
 
-def looked_at(box: Sequence[Letter], rules: Announcing, hold: Hold) -> tuple[float | None, Choice]:
+def looked_at(box: Sequence[Letter], rules: Announcing, hold: Hold) -> tuple[float | None, LetterSelection]:
     moment = due_at(
         box,
         rules=rules,
@@ -171,7 +173,7 @@ def test_session_that_is_not_due_finds_at_most_announces_still_in_their_debounce
     """They may be taken early when a run starts anyway; whatever starts one by itself would be due."""
     moment, choice = looked_at(box, rules, hold)
     if moment is None:
-        assert choice == Choice()
+        assert choice == LetterSelection()
     elif moment > NOW:
         assert all(one.kind is LetterKind.ANNOUNCE and one.taken_seq is None for one in choice.taken)
         assert not choice or rules.debounce_s
@@ -283,9 +285,27 @@ def test_silent_letter_wakes_nobody() -> None:
 def test_person_is_read_first_and_alone(box: list[Letter], rules: Announcing, hold: Hold) -> None:
     person = letter(99, LetterKind.USER, at=95)
     _, choice = looked_at([*box, person], rules, hold)
-    ready = [one for one in box if one.kind is LetterKind.USER and (one.ready_at <= NOW or hold.is_settled)]
-    expected = [one for one in [*ready, person] if one.route == (ready or [person])[0].route]
-    assert choice == Choice(urgent=tuple(expected))
+    ready = [one for one in box if one.kind in PERSON_KINDS and (one.ready_at <= NOW or hold.is_settled)]
+    people = [*ready, person]
+    together = [one for one in people if one.route == people[0].route and one.kind is LetterKind.USER]
+    expected = people[:1] if people[0].kind is LetterKind.REQUEST else together
+    assert choice == LetterSelection(urgent=tuple(expected))
+
+
+@given(MAILBOXES, RULE_SETS, HOLDS)
+def test_a_turn_answers_one_request_and_nothing_else(
+    box: list[Letter], rules: Announcing, hold: Hold
+) -> None:
+    """In the order they came, whatever else people wrote meanwhile."""
+    asked = [letter(number, LetterKind.REQUEST, at=95) for number in (97, 98, 99)]
+    left, taken = [*box, *asked], list[Letter]()
+    while any(one in left for one in asked):
+        _, choice = looked_at(left, rules, hold)
+        if any(one.kind is LetterKind.REQUEST for one in choice.taken):
+            assert len(choice.taken) == 1
+            taken += choice.taken
+        left = [one for one in left if one not in choice.taken]
+    assert [one for one in taken if one in asked] == asked
 
 
 @pytest.mark.scenario(206)
@@ -299,12 +319,14 @@ def test_letters_that_waited_behind_a_person_are_collected_in_the_next_turn() ->
 def test_instructions_are_read_before_announces_and_without_them() -> None:
     instruction, note = letter(8, LetterKind.INSTRUCTION), letter(9, LetterKind.NOTE)
     choice = choose([*announces(2), instruction, note], Point.START, now=NOW, rules=RULES)
-    assert choice == Choice(urgent=(instruction, note))
+    assert choice == LetterSelection(urgent=(instruction, note))
 
 
 @pytest.mark.scenario(88)
 def test_three_results_are_one_turn_with_three_blocks() -> None:
-    assert choose(announces(3), Point.START, now=NOW, rules=RULES) == Choice(blocks=tuple(announces(3)))
+    assert choose(announces(3), Point.START, now=NOW, rules=RULES) == LetterSelection(
+        blocks=tuple(announces(3))
+    )
 
 
 def test_followup_takes_one_letter_a_turn_in_order() -> None:
@@ -328,7 +350,7 @@ def test_routes_never_mix_in_a_turn_of_announces_or_of_people(box: list[Letter],
 
 @given(MAILBOXES, RULE_SETS, HOLDS, st.sampled_from(Point), RUNNING)
 def test_no_letter_is_lost_or_taken_twice(
-    box: list[Letter], rules: Announcing, hold: Hold, point: Point, running: Running
+    box: list[Letter], rules: Announcing, hold: Hold, point: Point, running: RunningTurn
 ) -> None:
     choice = choose(
         box,
@@ -342,7 +364,9 @@ def test_no_letter_is_lost_or_taken_twice(
     out = Counter(one.id for one in (*choice.taken, *choice.dropped))
     assert set(out.values()) <= {1}
     assert set(out) <= {one.id for one in box}
-    assert len(choice.blocks) <= rules.cap
+    assert sum(one.taken_seq is None for one in choice.blocks) <= rules.cap
+    assert not [one for one in (*choice.lines, *choice.dropped) if one.taken_seq is not None]
+    assert not [one for one in left_behind(box, choice, now=NOW) if one.taken_seq is not None]
     assert not choice.dropped or rules.drop is not Drop.SUMMARIZE
     assert not choice.lines or rules.drop is Drop.SUMMARIZE
     if not hold.is_settled:
@@ -376,7 +400,7 @@ def _read_together(box: list[Letter]) -> list[Letter]:
 def test_settled_hold_reads_every_letter_at_once_unless_a_person_spoke(
     box: list[Letter], rules: Announcing
 ) -> None:
-    assume(all(one.kind is not LetterKind.USER for one in box))
+    assume(all(one.kind not in PERSON_KINDS for one in box))
     here = [one._replace(route="") for one in box]
     choice = choose(here, Point.START, now=NOW, rules=rules, is_held=True, is_settled=True)
     assert Counter((*choice.taken, *choice.dropped)) == Counter(_read_together(here))
@@ -388,7 +412,7 @@ def test_settled_hold_reads_every_letter_at_once_unless_a_person_spoke(
 def test_what_a_settled_hold_leaves_for_another_route_is_read_in_the_next_turns(
     box: list[Letter], rules: Announcing
 ) -> None:
-    assume(all(one.kind is not LetterKind.USER for one in box))
+    assume(all(one.kind not in PERSON_KINDS for one in box))
     first = choose(box, Point.START, now=NOW, rules=rules, is_held=True, is_settled=True)
     rest = [one for one in box if one not in (*first.taken, *first.dropped)]
     assert len({one.route for one in (*first.announces, *first.dropped, *first.silent)}) <= 1
@@ -407,7 +431,7 @@ def test_held_session_leaves_announces_alone_while_children_work() -> None:
 def test_held_session_answers_what_is_urgent() -> None:
     plan = letter(9, LetterKind.PLAN)
     choice = choose([*announces(3), plan], Point.START, now=NOW, rules=RULES, is_held=True)
-    assert choice == Choice(urgent=(plan,))
+    assert choice == LetterSelection(urgent=(plan,))
 
 
 # ---- between two steps -------------------------------------------------------------------------------
@@ -439,12 +463,12 @@ def test_mode_decides_what_a_running_turn_is_told(mode: QueueMode, expects: bool
 def test_notes_of_the_runtime_reach_a_running_turn_in_every_mode_and_people_do_not(mode: QueueMode) -> None:
     note, person = letter(1, LetterKind.NOTE), letter(2, LetterKind.USER)
     choice = choose([note, person], Point.STEP, now=NOW, rules=Announcing(mode=mode))
-    assert choice == Choice(urgent=(note,))
+    assert choice == LetterSelection(urgent=(note,))
 
 
 @given(MAILBOXES, RULE_SETS, RUNNING)
 def test_run_at_a_step_reads_every_note_even_one_that_waits_for_a_tool(
-    box: list[Letter], rules: Announcing, running: Running
+    box: list[Letter], rules: Announcing, running: RunningTurn
 ) -> None:
     """Else a run with something left to read would speak its last words again and again."""
     taken = choose(box, Point.STEP, now=NOW, rules=rules, running=running).urgent
@@ -458,14 +482,14 @@ def test_auto_injects_only_what_nobody_waits_for() -> None:
 
 def test_only_letters_for_the_running_turns_own_route_are_injected() -> None:
     here, there = letter(1, route="web:1"), letter(2, route="web:2")
-    rules, running = Announcing(mode=QueueMode.STEER), Running(route="web:1")
+    rules, running = Announcing(mode=QueueMode.STEER), RunningTurn(route="web:1")
     assert choose([here, there], Point.STEP, now=NOW, rules=rules, running=running).taken == (here,)
 
 
 @pytest.mark.parametrize("by_person", [True, False])
 def test_interrupt_ends_the_running_turn_unless_a_person_started_it(by_person: bool) -> None:
     rules = Announcing(mode=QueueMode.INTERRUPT)
-    choice = choose(announces(1), Point.STEP, now=NOW, rules=rules, running=Running(by_person))
+    choice = choose(announces(1), Point.STEP, now=NOW, rules=rules, running=RunningTurn(by_person))
     assert choice.interrupts is not by_person
     assert not choice.taken
     assert not choose([letter(1, silent=True)], Point.STEP, now=NOW, rules=rules).interrupts
@@ -503,12 +527,12 @@ def test_silent_letters_are_never_injected() -> None:
 def test_only_results_of_own_children_that_nobody_sleeps_for_are_sent_as_they_are(
     direct: Direct, depths: list[int], is_settled: bool, sends: bool
 ) -> None:
-    choice = Choice(blocks=tuple(announces(len(depths))))
+    choice = LetterSelection(blocks=tuple(announces(len(depths))))
     assert is_sent(choice, depths, Announcing(direct=direct), is_settled=is_settled) is sends
 
 
 def test_what_must_be_answered_is_never_only_sent() -> None:
-    choice = Choice(urgent=(letter(9, LetterKind.PLAN),), blocks=tuple(announces(1)))
+    choice = LetterSelection(urgent=(letter(9, LetterKind.PLAN),), blocks=tuple(announces(1)))
     assert not is_sent(choice, [1], Announcing(direct=Direct.SEND), is_settled=False)
 
 
@@ -605,3 +629,21 @@ def test_reader_that_never_wakes_puts_off_for_ever() -> None:
     never = ActiveHours("09:00", "09:00")
     idle = {"now": NOON, "has_open_run": False, "is_held": False, "expects_completion": True, "hours": never}
     assert put_off(rules=Announcing(), **idle) == ("quiet-hours", None)  # type: ignore[arg-type]
+
+
+@given(st.floats(0, 1e9), st.floats(0, 1e6), st.floats(-1e6, 1e9))
+def test_a_wait_never_lasts_longer_than_it_was_meant_to_once_the_clock_is_right(
+    now: float, wait_s: float, ahead_s: float
+) -> None:
+    written_at = now + ahead_s
+    moment = put_right(written_at + wait_s, written_at, now)
+    if ahead_s > 61:
+        assert moment - now == pytest.approx(wait_s, abs=1e-3)
+    assert moment - now <= wait_s + 61
+    assert put_right(moment, min(written_at, now), now) == moment
+
+
+@given(st.floats(0, 1e9), st.floats(0, 1e6))
+def test_a_timer_within_its_period_is_left_alone(now: float, period_s: float) -> None:
+    assert not is_put_back(now + period_s, now, period_s)
+    assert is_put_back(now + period_s + 100, now, period_s)

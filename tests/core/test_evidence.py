@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from clutch.core.evidence import FILES_MAX, Evidence, evidence_of, files_touched, stop_reason
-from clutch.core.lifecycle import EXPIRED
 from clutch.core.messages import Answer, Call, Input, Result, Results
-from clutch.core.model import Outcome, SessionId, Task, TaskId
+from clutch.core.model import EXPIRED, Outcome, SessionId, Task, TaskId
+from clutch.core.views import FILES_MAX, Evidence, evidence_of, files_touched, stop_reason
 
 
 def written(*paths: str, failed: tuple[int, ...] = (), tool: str = "write") -> list[Answer | Results]:

@@ -6,11 +6,12 @@ import json
 import random
 
 import pytest
-from hypothesis import example, given, settings
+from hypothesis import example, given
 from hypothesis import strategies as st
 
-from clutch.core.shown import is_plain, plain_json
-from clutch.core.wording import Fenced, fence, parse_fences, unfence
+from clutch.core.text.format import is_plain, plain_json
+from clutch.core.text.results import Fenced, fence, parse_fences, unfence
+from tests.examples import examples, scaled
 
 NONCE = "0123456789abcdef0123456789abcdef"
 OTHER = "f" * 32
@@ -40,7 +41,7 @@ def assert_survives(text: str) -> None:
     assert all(line.startswith('| "') and line.isprintable() for line in data)
 
 
-@settings(max_examples=1000)
+@examples(1000)
 @given(TEXT)
 @example("")
 @example("\n")
@@ -49,15 +50,16 @@ def test_any_text_comes_back_exactly(text: str) -> None:
     assert_survives(text)
 
 
+@pytest.mark.scaled
 def test_a_hundred_thousand_hostile_texts_come_back_exactly() -> None:
     dice = random.Random(20)
-    for _ in range(60_000):
+    for _ in range(scaled(60_000)):
         assert_survives("".join(dice.choices(HOSTILE, k=dice.randrange(6))))
-    for _ in range(40_000):
+    for _ in range(scaled(40_000)):
         assert_survives("".join(chr(dice.randrange(0x110000)) for _ in range(dice.randrange(12))))
 
 
-@settings(max_examples=500)
+@examples(500)
 @given(st.lists(TEXT, max_size=4))
 def test_each_fence_of_a_message_gives_its_text_and_nothing_else_does(texts: list[str]) -> None:
     lines = ["before"]
@@ -66,7 +68,7 @@ def test_each_fence_of_a_message_gives_its_text_and_nothing_else_does(texts: lis
     assert parse_fences("\n".join(lines)) == [Fenced(NONCE, text) for text in texts]
 
 
-@settings(max_examples=500)
+@examples(500)
 @given(TEXT, TEXT)
 def test_two_texts_differ_only_between_the_fences(one: str, other: str) -> None:
     assert outside(message(one)) == outside(message(other)) == ["head", OPENING, CLOSING, "tail"]
@@ -80,7 +82,7 @@ def outside(text: str) -> list[str]:
     return [line for line in text.splitlines() if not line.startswith("| ")]
 
 
-@settings(max_examples=500)
+@examples(500)
 @given(
     st.lists(st.sampled_from([OPENING, CLOSING, '| "x"', "| ", "| 1", "| {", "person", ""]), max_size=8), TEXT
 )

@@ -6,13 +6,13 @@ from dataclasses import replace
 
 import pytest
 
-from clutch.core.gates import Facts, Gate, Room, gate_of, unserved
-from clutch.core.lifecycle import DESCENDANTS, MISSING, QUIET_HOURS
+from clutch.core.diagnosis import BlockingSession, Facts, Gate, gate_of, unserved
 from clutch.core.model import UNTIL_ANSWERED, Delivery, Phase, Wait
-from clutch.core.wording.why import command, opens_when, waiting_for
+from clutch.core.text.why import command, opens_when, waiting_for
+from clutch.core.transition import DESCENDANTS, MISSING, QUIET_HOURS
 
-OWN = Room(2, "agent:main:subagent:x", due=90.0)
-MAIN = Room(1, "agent:main:main", is_task=False, lane="main", due=90.0)
+OWN = BlockingSession(2, "agent:main:subagent:x", due=90.0)
+MAIN = BlockingSession(1, "agent:main:main", is_task=False, lane="main", due=90.0)
 FREE = {"main": (0, 4), "subagent": (0, 8)}
 FULL = {"main": (4, 4), "subagent": (8, 8)}
 AT = Facts(100.0, 2, Phase.QUEUED, "", Delivery.NONE, 50.0, OWN, lanes=FREE, workers=1, reader=MAIN)
@@ -42,6 +42,11 @@ CASES = [
         Gate.LEASE, "a worker takes it up", "serve",
     ),
     ("freed, and the lane full", replace(AT, phase=Phase.RUNNING, lanes=FULL), Gate.LANE_FULL, "8 turns", "ps"),
+    (
+        "suspected of crashes",
+        replace(AT, phase=Phase.RUNNING, own=replace(OWN, suspected=2)),
+        Gate.CRASHES, "crashed 2 times while it was executing, so it is tried alone", "logs t_2",
+    ),
     (
         "ended before its children",
         replace(AT, phase=Phase.ANNOUNCE_DEFERRED, reason=DESCENDANTS, own=replace(OWN, working=(3, 4)), wake_at=200.0),
@@ -90,7 +95,7 @@ CASES = [
         replace(parked(Wait.NEEDS_YOU, UNTIL_ANSWERED), questions=("q_7",)),
         Gate.NEEDS_YOU, "somebody has decided", "inbox",
     ),
-    ("quota", parked(Wait.QUOTA, 400.0), Gate.QUOTA, "free again at 00:06:40", "logs t_2"),
+    ("quota", parked(Wait.QUOTA, 400.0), Gate.QUOTA, "takes calls again at 00:06:40", "logs t_2"),
     ("budget", parked(Wait.BUDGET, 130.0), Gate.BUDGET, "somebody gives more, tried at 00:02:10", "logs t_2"),
     ("paused", replace(PAUSED, reason=Wait.PERSON), Gate.PAUSED, "somebody resumes t_2", "resume t_2"),
     (

@@ -6,8 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from clutch.core.agents import ActiveHours, Heartbeat
-from clutch.core.heartbeat import Pulse, alert, pulse
+from clutch.core.agents import ActiveHours, Heartbeat, Pulse, alert, pulse
 
 RULES = Heartbeat()
 OFFICE = Heartbeat(active_hours=ActiveHours("09:00", "17:00"))

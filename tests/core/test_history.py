@@ -8,11 +8,11 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from clutch.core import messages
-from clutch.core.history import OVERHEAD, RESULTS_MAX, History, Reading, Stored, history, of_result
 from clutch.core.messages import Answer, Call, Entry, Input, Result, Results, Summary
 from clutch.core.redaction import MARK, redact
+from clutch.core.views import OVERHEAD, RESULTS_MAX, History, HistoryLimits, Stored, history, of_result
 
-RULES = Reading()
+RULES = HistoryLimits()
 
 
 def stored(*entries: Entry, first: int = 1) -> list[Stored]:
@@ -21,7 +21,7 @@ def stored(*entries: Entry, first: int = 1) -> list[Stored]:
 
 
 def shown(
-    *entries: Entry, with_tools: bool = False, is_more: bool = False, rules: Reading = RULES
+    *entries: Entry, with_tools: bool = False, is_more: bool = False, rules: HistoryLimits = RULES
 ) -> History:
     return history(stored(*entries), rules, with_tools=with_tools, is_more=is_more)
 
@@ -96,7 +96,7 @@ def test_many_results_of_one_answer_share_the_room_of_one_look() -> None:
     results = Results(tuple(Result(place, "read", "ü" * 9000) for place in range(60)))
     found = shown(results, with_tools=True)
     assert len(found.entries) == RESULTS_MAX + 1
-    assert found.entries[-1].text == "[and 40 results more]"
+    assert found.entries[-1].text == "[and 40 more results]"
     assert sum(said.bytes for said in found.entries) <= RULES.bytes_max + RESULTS_MAX * OVERHEAD
 
 

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from clutch.core.hours import is_active, minutes_until_active, next_delay, opens_at, parse_minute
+from clutch.core.agents import is_active, minutes_until_active, next_delay, opens_at, parse_minute
 
 MINUTES = st.integers(0, 1439)
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 import uuid
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
-from clutch.core import keys
-from clutch.core.keys import (
+from clutch.core import ids
+from clutch.core.ids import (
     ROW_NUMBER_MAX,
     BadKey,
     KeyKind,
@@ -34,14 +34,15 @@ from clutch.core.targets import (
     Keyword,
     Numbered,
     RunRef,
+    TargetText,
     TaskRef,
     Unknown,
     Viewpoint,
-    Words,
     parse_target,
     resolve,
     target_text,
 )
+from tests.examples import examples
 
 AGENT_IDS = st.from_regex(r"[a-z0-9][a-z0-9_-]{0,63}", fullmatch=True)
 CHAT_NAMES = st.from_regex(r"[a-z0-9][a-z0-9._-]{0,63}", fullmatch=True)
@@ -163,14 +164,15 @@ def test_rows_made_one_after_the_other_differ_in_their_first_digit(start: int) -
 @pytest.mark.parametrize(
     ("text", "target"),
     [
-        (" last ", Keyword.LAST), ("main", Keyword.MAIN), ("current", Keyword.CURRENT), ("Last", Words("Last")),
+        (" last ", Keyword.LAST), ("main", Keyword.MAIN), ("current", Keyword.CURRENT), ("Last", TargetText("Last")),
         ("3", Numbered(3, "3")),
         ("#12", Numbered(12, "#12")), ("007", Numbered(7, "007")), ("t_7f", TaskRef(7 + 15 * 32)),
         ("r_1", RunRef(1)),
-        ("t_10", Words("t_10")), ("#", Words("#")), ("-1", Words("-1")), ("9" * 10, Words("9" * 10)),
-        ("", Words("")),
-        ("\u0663", Words("\u0663")), ("AI research", Words("AI research")),
-        ("agent:main:su", Words("agent:main:su")),
+        ("t_10", TargetText("t_10")), ("#", TargetText("#")), ("-1", TargetText("-1")),
+        ("9" * 10, TargetText("9" * 10)),
+        ("", TargetText("")),
+        ("\u0663", TargetText("\u0663")), ("AI research", TargetText("AI research")),
+        ("agent:main:su", TargetText("agent:main:su")),
     ],
 )  # fmt: skip
 def test_what_was_typed_is_read_as(text: str, target: object) -> None:
@@ -274,7 +276,7 @@ TYPED = st.one_of(
 )
 
 
-@settings(max_examples=300)
+@examples(300)
 @given(TYPED, CANDIDATES, st.dictionaries(st.integers(0, 5), st.integers(0, 3000)), st.integers(0, 3000))
 def test_nothing_is_found_outside_what_the_caller_may_see(
     text: str, candidates: list[Candidate], numbering: dict[int, int], last: int
@@ -290,7 +292,7 @@ def test_nothing_is_found_outside_what_the_caller_may_see(
             assert set(answer.candidates) <= set(candidates)
 
 
-@settings(max_examples=300)
+@examples(300)
 @given(CANDIDATES.filter(bool), st.data())
 def test_a_full_id_or_key_always_finds_its_own_task(candidates: list[Candidate], data: st.DataObject) -> None:
     wanted = data.draw(st.sampled_from(candidates))
@@ -300,20 +302,20 @@ def test_a_full_id_or_key_always_finds_its_own_task(candidates: list[Candidate],
         assert found(text, candidates) == wanted
 
 
-@given(st.integers(min_value=0, max_value=keys.ROW_NUMBER_MAX), st.data())
+@given(st.integers(min_value=0, max_value=ids.ROW_NUMBER_MAX), st.data())
 def test_the_beginning_of_an_id_as_arithmetic_holds_for_every_id_it_begins(
     number: int, data: st.DataObject
 ) -> None:
-    text = keys.task_id(number)
+    text = ids.task_id(number)
     beginning = text[: data.draw(st.integers(min_value=3, max_value=max(3, min(len(text), 14))))]
-    divided = keys.low_digits("t_", beginning)
+    divided = ids.low_digits("t_", beginning)
     assert divided is not None
     assert number % divided[0] == divided[1]
 
 
 @pytest.mark.parametrize("text", ["t_", "t", "", "r_7", "t_u", "t_" + "1" * 13, "T_7"])
 def test_what_begins_no_id_has_no_arithmetic(text: str) -> None:
-    assert keys.low_digits("t_", text) is None
+    assert ids.low_digits("t_", text) is None
 
 
 @pytest.mark.parametrize(

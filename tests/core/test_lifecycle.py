@@ -6,6 +6,7 @@ Control (steer, kill, plan, again) and telling have files of their own.
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Callable
 from itertools import permutations
 from random import Random
 from typing import get_args
@@ -14,11 +15,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from clutch.core import effects as fx
 from clutch.core import events as ev
-from clutch.core.lifecycle import EDGES, Move, fold, in_order, step
+from clutch.core import events as fx
+from clutch.core.lifecycle import fold, in_order, step
 from clutch.core.model import UNTOLD, WORKING, Delivery, Outcome, Phase, Task
 from clutch.core.policy import Life, Policy
+from clutch.core.transition import EDGES, Move
 from tests.core.stories import (
     Story,
     announcing,
@@ -44,7 +46,7 @@ announcing        → announce_deferred queued
 announce_deferred → announcing queued
 cleanup_pending   → completed completed_giveup
 completed         → queued
-completed_giveup  → queued announcing
+completed_giveup  → queued announcing cleanup_pending
 """
 BEFORE_CLEANUP = tuple(Phase)[: tuple(Phase).index(Phase.CLEANUP_PENDING)]
 
@@ -263,6 +265,54 @@ def test_wrap_up_at_80_percent_and_timeout_with_the_partial_text_at_the_deadline
     assert (task.deadline_at, task.wake_at, task.clock_left_s) == (None, None, None)
 
 
+#: What a run can report at its end, or its alarm for it.
+ENDS = st.sampled_from(
+    [
+        lambda at: ev.Ended(at, "done"),
+        lambda at: ev.Ended(at, "done", untold=1),
+        lambda at: ev.Failed(at, "boom", "half"),
+        lambda at: ev.Failed(at, "boom", "half", is_final=True),
+        lambda at: ev.Woke(at, partial="half"),
+    ]
+)
+
+
+@given(ENDS, st.floats(0, 1e6))
+def test_a_signal_after_the_deadline_is_a_timeout_that_is_recorded_at_the_deadline(
+    end: Callable[[float], ev.Event], late_s: float
+) -> None:
+    """However late it is seen. A result that arrives at the deadline itself still counts."""
+    signal = end(10 + late_s)
+    story = at_its_deadline().then(signal)
+    is_late = signal.at > 10 or isinstance(signal, ev.Woke)
+    assert (story.task.outcome is Outcome.TIMEOUT) == is_late
+    if is_late:
+        assert story.task.ended_at == 10
+        assert story.did(fx.Stop)
+
+
+@given(ENDS, st.floats(0.001, 1e6), st.floats(0.001, 1e6))
+def test_a_deadline_that_moved_is_the_one_that_counts(
+    end: Callable[[float], ev.Event], lost_s: float, left_s: float
+) -> None:
+    story = at_its_deadline().then(ev.Resumed(9 + lost_s, lost_s, step=1))
+    before = story.then(end(min(9 + lost_s, 10 + lost_s)))
+    assert before.task.outcome is not Outcome.TIMEOUT
+    assert story.then(end(10 + lost_s + left_s)).task.ended_at == 10 + lost_s
+
+
+@given(ENDS, st.floats(0.001, 1e6), st.floats(0.001, 1e6))
+def test_time_in_which_the_process_was_frozen_counts_like_time_without_an_owner(
+    end: Callable[[float], ev.Event], lost_s: float, late_s: float
+) -> None:
+    thawed = at_its_deadline().then(ev.Thawed(9 + lost_s, lost_s))
+    resumed = at_its_deadline().then(ev.Resumed(9 + lost_s, lost_s, step=1))
+    assert (thawed.task.deadline_at, thawed.task.wake_at) == (resumed.task.deadline_at, resumed.task.wake_at)
+    for at in (9 + lost_s, 10 + lost_s + late_s):
+        ended, other = thawed.then(end(at)).task, resumed.then(end(at)).task
+        assert (ended.outcome, ended.ended_at) == (other.outcome, other.ended_at)
+
+
 def test_task_without_a_timeout_has_no_clock() -> None:
     story = running()
     assert (story.task.wake_at, story.task.deadline_at) == (None, None)
@@ -448,7 +498,8 @@ def test_no_event_changes_a_finished_task_but_again_redeliver_dismiss_and_a_late
     story = in_every_phase(timeout_s=5)[name]
     may_change: tuple[type[ev.Event], ...] = (ev.Again, ev.Late, ev.Noted)
     if name == "completed_giveup":
-        may_change += (ev.Redelivered, ev.Dismissed, ev.Woke)  # after a week it leaves the lists
+        # A model may answer it later after all; after a week it leaves the lists.
+        may_change += (ev.Redelivered, ev.Dismissed, ev.Delivered, ev.Woke)
     for event in every_event(1e6, story.task.generation):
         changed = story.then(event).task != story.task
         assert changed is isinstance(event, may_change), event

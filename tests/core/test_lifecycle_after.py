@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from clutch.core import effects as fx
 from clutch.core import events as ev
-from clutch.core.attachments import Side
-from clutch.core.cleaning import EVERYTHING, Removal, removal
+from clutch.core import events as fx
+from clutch.core.attachments import EVERYTHING, Removal, Side, removal
 from clutch.core.lifecycle import ORPHANED
 from clutch.core.model import WORKING, Delivery, Outcome, Phase
 from clutch.core.policy import Keeping, Policy

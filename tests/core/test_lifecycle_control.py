@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import pytest
 
-from clutch.core import effects as fx
 from clutch.core import events as ev
-from clutch.core import wording
+from clutch.core import events as fx
 from clutch.core.lifecycle import step
 from clutch.core.model import Delivery, Outcome, Phase, Plan
 from clutch.core.policy import Life, Limits, Policy
+from clutch.core.text import prompts
 from tests.core.stories import (
     announcing,
     awaiting,
@@ -391,7 +391,7 @@ def test_a_kill_while_files_are_made_leads_to_their_cleanup() -> None:
 @pytest.mark.scenario(64)
 @pytest.mark.scenario(69)
 def test_how_far_a_cut_run_came_is_never_the_result_of_another_run() -> None:
-    cut = running().then(ev.Failed(5, "broken", wording.partial_progress(2, "dig"), is_final=True))
+    cut = running().then(ev.Failed(5, "broken", prompts.partial_progress(2, "dig"), is_final=True))
     again = cut.then(ev.Steered(6), ev.Started(7), ev.Ended(8, "NO_REPLY"))
     assert again.task.result is None
     said = running().then(ev.Failed(5, "broken", "half of it", is_final=True))

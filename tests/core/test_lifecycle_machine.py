@@ -13,9 +13,9 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule
 
-from clutch.core import effects as fx
 from clutch.core import events as ev
-from clutch.core.lifecycle import DESCENDANTS, EDGES, MISSING, Move, Step, fold, step
+from clutch.core import events as fx
+from clutch.core.lifecycle import fold, step
 from clutch.core.model import (
     FINISHED,
     UNTOLD,
@@ -30,7 +30,9 @@ from clutch.core.model import (
     Wait,
 )
 from clutch.core.policy import Announcing, Life, Limits, Policy
+from clutch.core.transition import DESCENDANTS, EDGES, MISSING, Move, Transition
 from tests.core.stories import every_event
+from tests.examples import scaled
 
 WORDS = ("words", "other words", "", None, "NO_REPLY", " ANNOUNCE_SKIP ", "long " * 400)
 TEXTS = st.sampled_from(WORDS)
@@ -144,7 +146,7 @@ class LifeOfATask(RuleBasedStateMachine):
         self.row_makes_sense()
         self.nothing_waits_without_a_timer(event)
 
-    def effects_are_noted(self, before: Task, result: Step) -> None:
+    def effects_are_noted(self, before: Task, result: Transition) -> None:
         for effect in result.effects:
             match effect:
                 case fx.Announce(generation):
@@ -164,7 +166,7 @@ class LifeOfATask(RuleBasedStateMachine):
         if before.outcome is None and self.task.outcome in (Outcome.KILLED, Outcome.TIMEOUT):
             assert any(isinstance(effect, fx.Stop) for effect in result.effects)
 
-    def what_is_put_off_or_skipped_is_traced(self, event: ev.Event, before: Task, result: Step) -> None:
+    def what_is_put_off_or_skipped_is_traced(self, event: ev.Event, before: Task, result: Transition) -> None:
         """`child-active` cannot be: a newer run is a newer generation, and overtakes what is not told."""
         after = self.task
         traced = [effect for effect in result.effects if isinstance(effect, fx.Trace)]
@@ -185,7 +187,7 @@ class LifeOfATask(RuleBasedStateMachine):
             is_heard = isinstance(event, ev.Again) and event.is_being_read
             assert is_heard or (before.generation, Delivery.SKIPPED, "superseded") in told
 
-    def timeline_is_the_row(self, before: Task, result: Step) -> None:
+    def timeline_is_the_row(self, before: Task, result: Transition) -> None:
         at = before.phase
         for move in result.moves:
             assert move.from_phase is at
@@ -205,6 +207,8 @@ class LifeOfATask(RuleBasedStateMachine):
             and event.generation != before.generation
         ):
             assert after == before, "a letter of another generation"
+        if after.delivery is Delivery.DELIVERED:
+            self.is_buried = False  # also what was given up is answered, once a model has read it
         if after.generation > before.generation:
             self.is_buried = False
             assert (after.outcome, after.ended_at, after.attempts) == (None, None, 0)
@@ -338,4 +342,4 @@ def nobody_listens(task: Task, clock: float) -> ev.Event:
 
 
 TestLifeOfATask = LifeOfATask.TestCase
-TestLifeOfATask.settings = settings(max_examples=300, stateful_step_count=40)
+TestLifeOfATask.settings = settings(max_examples=scaled(300), stateful_step_count=40)

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from clutch.core import effects as fx
 from clutch.core import events as ev
-from clutch.core.hooks import Hook
-from clutch.core.model import Delivery, Outcome, Phase
+from clutch.core import events as fx
+from clutch.core.model import Delivery, Hook, Outcome, Phase
 from clutch.core.policy import Policy, Threads
 from tests.core.stories import Story, announcing, delivered, in_every_phase, new, refused, running
 
@@ -17,7 +16,7 @@ STAYING = [name for name, story in in_every_phase(stays=True).items() if story.t
 
 
 def told(story: Story) -> bool:
-    return story.did(fx.TellEnded)
+    return story.did(fx.NotifyEnded)
 
 
 @pytest.mark.scenario(156)

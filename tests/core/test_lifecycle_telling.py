@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from clutch.core import effects as fx
 from clutch.core import events as ev
-from clutch.core.lifecycle import BUSY, DESCENDANTS, MISSING, QUIET_HOURS
+from clutch.core import events as fx
 from clutch.core.model import Delivery, Outcome, Path, Phase
 from clutch.core.policy import Announcing, ExpiryFrom, Life, Policy
+from clutch.core.transition import BUSY, DESCENDANTS, MISSING, QUIET_HOURS
 from tests.core.stories import Story, announcing, deferred, delivered, in_every_phase, refused, running
 
 # ---- descendants -------------------------------------------------------------------------------------
@@ -127,7 +127,7 @@ def test_slow_tries_follow_the_quick_ones_until_the_time_is_up(expects: bool, un
         Delivery.UNDELIVERED,
         "expiry",
     )
-    assert story.effects == (fx.Bury(1), fx.TellPerson("expiry"))
+    assert story.effects == (fx.Bury(1), fx.NotifyUser("expiry"))
     assert task.result == "done"
 
 
@@ -145,7 +145,7 @@ def test_permanent_error_is_a_dead_letter_at_once() -> None:
         1,
         "permanent-error",
     )
-    assert story.effects == (fx.Bury(1), fx.TellPerson("permanent-error"))
+    assert story.effects == (fx.Bury(1), fx.NotifyUser("permanent-error"))
 
 
 @pytest.mark.scenario(82)
@@ -162,7 +162,9 @@ def test_dropped_letter_is_recorded_as_undelivered() -> None:
 def test_sent_and_not_answered_is_neither_told_nor_to_be_told_again() -> None:
     story = announcing().then(ev.Unheard(9, 1))
     assert (story.phase, story.task.delivery, story.task.attempts) == (Phase.COMPLETED, Delivery.UNSURE, 0)
-    assert story.then(refused(10), delivered(11), ev.Redelivered(12)).task == story.task
+    assert story.then(refused(10), ev.Redelivered(12)).task == story.task
+    sent_again = story.then(delivered(11))  # an operator sent the message again, and its channel took it
+    assert (sent_again.phase, sent_again.task.delivery) == (Phase.COMPLETED, Delivery.DELIVERED)
     assert announcing().then(ev.Unheard(9, 2)).phase is Phase.ANNOUNCING
 
 
@@ -204,7 +206,7 @@ def test_nobody_came_back_within_half_an_hour_is_a_dead_letter() -> None:
     assert story.then(ev.Woke(1819)).task == story.task
     given_up = story.then(ev.Woke(1820))
     assert (given_up.phase, given_up.task.delivery_reason) == (Phase.COMPLETED_GIVEUP, "no-requester")
-    assert given_up.effects == (fx.Bury(1), fx.TellPerson("no-requester"))
+    assert given_up.effects == (fx.Bury(1), fx.NotifyUser("no-requester"))
 
 
 def test_letter_that_is_read_after_all_ends_the_wait_for_a_requester() -> None:
@@ -245,6 +247,37 @@ def test_redelivered_letter_has_all_its_tries_again_and_completes_the_task() -> 
     told = again.then(delivered(100))
     assert (told.phase, told.effects) == (Phase.CLEANUP_PENDING, (fx.Cleanup(),))
     assert told.then(ev.Cleaned(101)).phase is Phase.COMPLETED
+
+
+def test_given_up_result_that_a_model_answers_later_is_delivered_and_cleaned_up() -> None:
+    dead = announcing(has_cleanup=True).then(refused(10, is_permanent=True), ev.Cleaned(10))
+    told = dead.then(delivered(20))
+    assert (told.phase, told.task.delivery, told.effects) == (
+        Phase.CLEANUP_PENDING,
+        Delivery.DELIVERED,
+        (fx.Cleanup(),),
+    )
+    done = told.then(ev.Cleaned(21))
+    assert (done.phase, done.task.wake_at, done.task.result) == (Phase.COMPLETED, None, "done")
+
+
+def test_given_up_result_is_delivered_also_while_it_is_cleaned_up() -> None:
+    dead = announcing(has_cleanup=True).then(refused(10, is_permanent=True))
+    assert dead.phase is Phase.CLEANUP_PENDING
+    told = dead.then(delivered(11))
+    assert (told.phase, told.task.delivery, told.effects) == (
+        Phase.CLEANUP_PENDING,
+        Delivery.DELIVERED,
+        (fx.Cleanup(),),
+    )
+    assert told.then(ev.Cleaned(12)).phase is Phase.COMPLETED
+
+
+def test_answer_to_an_older_run_or_to_a_dismissed_result_delivers_nothing() -> None:
+    dead = announcing().then(refused(10, is_permanent=True))
+    assert dead.then(delivered(11, generation=2)).task == dead.task
+    let_go = dead.then(ev.Dismissed(12))
+    assert let_go.then(delivered(13)).task == let_go.task
 
 
 def test_dismissed_letter_is_no_longer_undelivered_and_cannot_be_redelivered() -> None:

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from clutch.core.lineage import ancestors, depth, untangled
+from clutch.core.ids import ancestors, depth, untangled
 
 NAMES = st.sampled_from("abcdefgh")
 CLAIMS = st.dictionaries(NAMES, NAMES)

@@ -7,20 +7,20 @@ from decimal import Decimal
 
 import pytest
 
-from clutch.core.history import History, Said
-from clutch.core.lifecycle import DESCENDANTS
 from clutch.core.model import Delivery, Outcome, Path, Phase, Wait
-from clutch.core.task_view import CurrentTool, PlanView, Tally, TaskView, Telling
-from clutch.core.wording.lists import NOTHING, Contract, info_text, list_text, log_text, status
+from clutch.core.text.format import used_tokens
+from clutch.core.text.tasks import NOTHING, Contract, info_text, list_text, log_text, status
+from clutch.core.transition import DESCENDANTS
+from clutch.core.views import CurrentTool, DeliveryView, History, HistoryEntry, PlanView, Tally, TaskView
 
 RUNNING = TaskView(
     0x7F3A, 1, 1, "agent:main:subagent:x", "agent:main:main", "agent:main:main", 1, "leaf", "main", "AI research",
-    Phase.RUNNING, "started", None, None, 1, 1000.0, 1000.0, None, 1146.0, None, Telling(Delivery.NONE),
+    Phase.RUNNING, "started", None, None, 1, 1000.0, 1000.0, None, 1146.0, None, DeliveryView(Delivery.NONE),
     own=Tally(12_100, 3_100, calls=4), current_tool=CurrentTool("web_fetch", "example.com", 1146.0),
 )  # fmt: skip
 DONE = replace(
     RUNNING, task_id=0x91BC, label="Data analysis", phase=Phase.COMPLETED, outcome=Outcome.OK, ended_at=1312.0,
-    current_tool=None, delivery=Telling(Delivery.DELIVERED, Path.QUEUED, None, 1, at=1313.0),
+    current_tool=None, delivery=DeliveryView(Delivery.DELIVERED, Path.QUEUED, None, 1, at=1313.0),
 )  # fmt: skip
 CONTRACT = Contract("find\nout", "agent:main:main")
 
@@ -58,7 +58,7 @@ def test_a_label_cannot_begin_a_line_of_its_own() -> None:
         ({"phase": Phase.PAUSED, "reason": Wait.CHILDREN, "children_active": 2}, "waiting (2 children)"),
         (
             {"phase": Phase.ANNOUNCE_DEFERRED, "reason": DESCENDANTS, "children_active": 1},
-            "waiting (1 children)",
+            "waiting (1 child)",
         ),
         ({"phase": Phase.PAUSED, "reason": Wait.CHILDREN, "children_active": 0}, "waiting"),
         ({"phase": Phase.AWAITING_APPROVAL}, "plan?"),
@@ -68,7 +68,7 @@ def test_a_label_cannot_begin_a_line_of_its_own() -> None:
         ({"outcome": Outcome.KILLED}, "killed"),
         ({"outcome": Outcome.LOST}, "lost"),
         (
-            {"outcome": Outcome.OK, "delivery": Telling(Delivery.UNDELIVERED, None, "expiry")},
+            {"outcome": Outcome.OK, "delivery": DeliveryView(Delivery.UNDELIVERED, None, "expiry")},
             "done, undelivered",
         ),
     ],
@@ -82,7 +82,7 @@ def test_info_shows_all_fields() -> None:
     view = replace(
         DONE, error="broken", model_requested="small", model="small-2", run_id=3, plan=PlanView("approved", None, 1),
         own=Tally(10, 5, calls=1, usd=Decimal("0.42")), subtree=Tally(20, 10, calls=2, usd=Decimal("0.5"), unpriced=1),
-        delivery=Telling(Delivery.WAITING, None, None, 2, next_at=1400.0),
+        delivery=DeliveryView(Delivery.WAITING, None, None, 2, next_at=1400.0),
     )  # fmt: skip
     contract = replace(
         CONTRACT, thinking="low", workspace="/w", cleanup="delete", queued_at=1000.0, archived_at=5000.0,
@@ -112,10 +112,10 @@ def test_what_is_unknown_is_never_shown_as_nothing_spent() -> None:
 @pytest.mark.scenario(159)
 def test_a_log_has_one_line_for_each_thing_said() -> None:
     entries = (
-        Said(1, 3600.0, "input", "do\nit", "task"),
-        Said(2, 3601.0, "answer", "", calls=("read(a.txt)",)),
-        Said(3, 3602.0, "results", "gone", "read", is_failed=True),
-        Said(4, 3603.0, "answer", "sorry"),
+        HistoryEntry(1, 3600.0, "input", "do\nit", "task"),
+        HistoryEntry(2, 3601.0, "answer", "", calls=("read(a.txt)",)),
+        HistoryEntry(3, 3602.0, "results", "gone", "read", is_failed=True),
+        HistoryEntry(4, 3603.0, "answer", "sorry"),
     )
     assert log_text(History(entries, before=1)).splitlines() == [
         "(older entries before #1)",
@@ -125,3 +125,10 @@ def test_a_log_has_one_line_for_each_thing_said() -> None:
         "#4 01:00:03 assistant: sorry",
     ]
     assert log_text(History()) == "Nothing was said yet."
+
+
+@pytest.mark.parametrize(
+    ("count", "calls", "shown"), [(0, 0, "0"), (0, 3, "n/a"), (12, 1, "12"), (15_200, 2, "15.2k")]
+)
+def test_usage_that_no_provider_counts_is_unknown_and_not_nothing(count: int, calls: int, shown: str) -> None:
+    assert used_tokens(count, calls) == shown

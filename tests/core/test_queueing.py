@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from clutch.core.delivery import DEFAULT, USAGE, applied, parse
 from clutch.core.policy import Announcing, Drop, QueueMode
-from clutch.core.queueing import DEFAULT, USAGE, applied, parse
 
 RULES = Announcing(mode=QueueMode.COLLECT, debounce_s=3.0, cap=7, drop=Drop.OLD)
 

@@ -36,6 +36,17 @@ SECRETS = {
     "python": ("api_key = 'abcd1234'", "abcd1234"),
     "ruby": ("secret => s3cr3tvalue", "s3cr3tvalue"),
     "query": ("https://x.example/?token=abcdef123456&page=2", "abcdef123456"),
+    "json newline": ('{"out": "KEY:\\nsk-proj-abcdefghij0123456789XYZ"}', "abcdefghij0123456789"),
+    "json tab": ('"\\tghp_0123456789abcdefghijABCDEFGHIJ012345"', "0123456789abcdefghij"),
+    "json unicode": ('"\\u000ask-proj-abcdefghij0123456789XYZ"', "abcdefghij0123456789"),
+    "python bytes": (r"b'\x0aAKIAIOSFODNN7EXAMPLE'", "AKIAIOSFODNN7EXAMPLE"),
+    "percent": ("https://h/?q=my%20sk-proj-abcdefghij0123456789XYZ", "abcdefghij0123456789"),
+    "percent newline": ("a%0Aglpat-ABCDEFGHIJKLMNOPQRST", "ABCDEFGHIJKLMNOPQRST"),
+    "coloured": ("\x1b[1;31msk-proj-abcdefghij0123456789XYZ\x1b[0m", "abcdefghij0123456789"),
+    "json bearer": (r'{"h": "x\nBearer abc.def-ghi_123"}', "abc.def-ghi_123"),
+    "percent bearer": ("?auth=Bearer%20abc.def-ghi_123", "abc.def-ghi_123"),
+    "percent name": ("q=token%3Dabcdef123456%26page", "abcdef123456"),
+    "json in json": (r'{"a": "{\"apiKey\": \"0a1b2c3d4e\"}"}', "0a1b2c3d4e"),
     "telegram": ("bot 123456789:AAHdqTcvCH1vGWJxfSeofSAs0K5PALDsaw1", "AAHdqTcvCH1vGWJxfSeofSAs0K5PALDsaw1"),
 }
 
@@ -60,6 +71,8 @@ def test_a_secret_is_taken_out_and_marked(text: str, secret: str) -> None:
         "see https://example.com/a:b and mail me@example.com",
         "commit 3229f19 of branch sk-learn",
         "a basic idea; the bearer of news",
+        r'{"path": "C:\\task-list-of-the-second-quarter"}',
+        "50%20risk-adjusted-returns-of-funds",
         "-----BEGIN PUBLIC KEY-----\nMIIBIjAN\n-----END PUBLIC KEY-----",
     ],
 )
@@ -71,6 +84,7 @@ def test_what_stands_around_a_secret_stays() -> None:
     assert redact(f"a\n{PEM}\nb").text == f"a\n{MARK}\nb"
     assert redact('{"apiKey": "0a1b2c3d4e", "n": 1}').text == f'{{"apiKey": "{MARK}", "n": 1}}'
     assert redact("postgres://app:hunter2@db/x").text == f"postgres://app:{MARK}@db/x"
+    assert redact(r'{"a": "{\"apiKey\": \"0a1b2c3d4e\"}"}').text == rf'{{"a": "{{\"apiKey\": \"{MARK}\"}}"}}'
     assert redact("?token=abcdef123456&page=2").text == f"?token={MARK}&page=2"
 
 
@@ -100,6 +114,11 @@ def test_redacting_again_changes_nothing(pieces: list[str]) -> None:
         "sk-" * 70_000,
         "bearer " * 30_000,
         "SG." + "a." * 100_000,
+        "\\n" * 100_000,
+        "%20" * 70_000,
+        "token\\" * 30_000,
+        'token\\": \\"' + "x" * 200_000,
+        'token\\": \\"' * 15_000,
     ],
 )
 def test_no_text_makes_it_slow(evil: str) -> None:

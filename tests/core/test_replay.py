@@ -5,20 +5,19 @@ from __future__ import annotations
 from clutch.core import messages
 from clutch.core.messages import Answer, Call, Entry, Input, Result, Results
 from clutch.core.model import Phase
-from clutch.core.replay import Arrived, steps
-from clutch.core.task_view import Line
-from clutch.core.wording.why import Happened
+from clutch.core.text.why import Arrived, TimelineEntry, steps
+from clutch.core.views import TranscriptEntry
 
 
-def line(seq: int, at: float, entry: Entry) -> Line:
-    return Line(seq, at, 5, messages.kind(entry), messages.dump(entry))
+def line(seq: int, at: float, entry: Entry) -> TranscriptEntry:
+    return TranscriptEntry(seq, at, 5, messages.kind(entry), messages.dump(entry))
 
 
 TIMELINE = [
-    Happened(1, 0.0, "clutch", Phase.SPAWNING, Phase.QUEUED, "admitted"),
-    Happened(2, 1.0, "clutch", Phase.QUEUED, Phase.RUNNING, "started"),
-    Happened(3, 4.0, "clutch", Phase.RUNNING, Phase.ENDING, "ok", 1, "ok"),
-    Happened(4, 4.0, "clutch", Phase.ENDING, Phase.ANNOUNCING, "ok", 1, "ok"),
+    TimelineEntry(1, 0.0, "clutch", Phase.SPAWNING, Phase.QUEUED, "admitted"),
+    TimelineEntry(2, 1.0, "clutch", Phase.QUEUED, Phase.RUNNING, "started"),
+    TimelineEntry(3, 4.0, "clutch", Phase.RUNNING, Phase.ENDING, "ok", 1, "ok"),
+    TimelineEntry(4, 4.0, "clutch", Phase.ENDING, Phase.ANNOUNCING, "ok", 1, "ok"),
 ]
 LETTERS = [Arrived(1, 0.0, "task", "do it", None, 1), Arrived(2, 3.0, "announce", "", 9, None)]
 LINES = [

@@ -6,9 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from clutch.core import routes
+from clutch.core import delivery
+from clutch.core.delivery import RouteMode, merged
 from clutch.core.model import Route
-from clutch.core.routes import RouteMode, merged
 
 PARTS = st.one_of(st.none(), st.sampled_from(["a", "b"]))
 ROUTES = st.builds(Route, st.sampled_from(["web", "terminal"]), PARTS, PARTS, PARTS)
@@ -18,13 +18,13 @@ ANY_ROUTE = st.builds(Route, st.sampled_from(["web", "terminal"]), WORDS, WORDS,
 
 @given(ANY_ROUTE)
 def test_text_of_a_route_gives_the_route_back(route: Route) -> None:
-    assert routes.from_text(routes.to_text(route)) == route
-    assert routes.to_text(route).partition(":")[2] == routes.target(route)
+    assert delivery.from_text(delivery.to_text(route)) == route
+    assert delivery.to_text(route).partition(":")[2] == delivery.target(route)
 
 
 @pytest.mark.parametrize("text", ["api:agent:main:main", "terminal:x", "web:"])
 def test_plain_routes_are_written_as_they_were(text: str) -> None:
-    assert routes.to_text(routes.from_text(text)) == text
+    assert delivery.to_text(delivery.from_text(text)) == text
 
 
 @pytest.mark.scenario(95)
@@ -76,7 +76,7 @@ def test_bound_thread_wins_over_the_hook_and_the_hook_over_the_captured_route() 
     captured, current = Route("web", None, "3"), Route("terminal", to="4")
 
     def found(bound: Route | None, hook: Route | None, captured: Route | None = captured) -> object:
-        return routes.choose(bound=bound, hook=hook, captured=captured, current=current)
+        return delivery.choose_route(bound=bound, hook=hook, captured=captured, current=current)
 
     assert found(bound, hook) == (Route("web", None, "3", "t1"), RouteMode.BOUND)
     assert found(None, hook) == (hook, RouteMode.HOOK)
@@ -85,8 +85,8 @@ def test_bound_thread_wins_over_the_hook_and_the_hook_over_the_captured_route() 
 
 
 @pytest.mark.scenario(96)
-@pytest.mark.parametrize("channel", sorted(routes.INTERNAL_CHANNELS))
+@pytest.mark.parametrize("channel", sorted(delivery.INTERNAL_CHANNELS))
 def test_hook_that_names_an_internal_channel_is_ignored(channel: str) -> None:
     captured = Route("web", to="3")
-    found = routes.choose(bound=None, hook=Route(channel, to="x"), captured=captured, current=None)
+    found = delivery.choose_route(bound=None, hook=Route(channel, to="x"), captured=captured, current=None)
     assert found == (captured, RouteMode.FALLBACK)

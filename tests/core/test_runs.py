@@ -8,7 +8,19 @@ from hypothesis import strategies as st
 
 from clutch.core.model import Wait
 from clutch.core.policy import Life
-from clutch.core.runs import Counters, GiveUp, Park, is_crash_loop, provider_failed, since, taken_over
+from clutch.core.run import (
+    TRIAL_S,
+    Admission,
+    Counters,
+    GiveUp,
+    Park,
+    admission,
+    is_crash_loop,
+    provider_failed,
+    since,
+    suspect_from,
+    taken_over,
+)
 
 LIFE = Life()
 FRESH = Counters()
@@ -23,6 +35,7 @@ def failed(
     is_retryable: bool = True,
     retry_at: float | None = None,
     life: Life = LIFE,
+    is_limited: bool = True,
 ) -> Park | GiveUp:
     return provider_failed(
         counters,
@@ -32,6 +45,7 @@ def failed(
         is_retryable=is_retryable,
         retry_at=retry_at,
         life=life,
+        is_limited=is_limited,
     )
 
 
@@ -56,7 +70,16 @@ def test_retryable_failure_waits_1_4_and_15_seconds_then_is_an_error() -> None:
 
 
 def test_failure_that_cannot_pass_is_not_tried_again() -> None:
-    assert failed(is_retryable=False, retry_at=101.0) == GiveUp("503 overloaded")
+    assert failed(is_retryable=False, retry_at=101.0) == GiveUp("503 overloaded", is_permanent=True)
+
+
+@given(COUNTERS, st.integers(0, 3), st.one_of(st.none(), st.floats(0, 2000)), st.booleans())
+def test_an_error_is_permanent_exactly_when_the_provider_will_never_answer(
+    counters: Counters, head: int, retry_at: float | None, is_retryable: bool
+) -> None:
+    decision = failed(counters, head, retry_at=retry_at, is_retryable=is_retryable)
+    if isinstance(decision, GiveUp):
+        assert decision.is_permanent is not is_retryable
 
 
 def test_provider_that_names_a_time_is_believed() -> None:
@@ -65,12 +88,16 @@ def test_provider_that_names_a_time_is_believed() -> None:
     assert failed() == Park(101.0, Wait.PROVIDER, Counters(0, 1, 0))
 
 
+def test_a_provider_in_trouble_is_no_rate_limit_whatever_time_was_named() -> None:
+    assert failed(retry_at=160.0, is_limited=False) == Park(160.0, Wait.PROVIDER, Counters(0, 1, 0))
+
+
 @pytest.mark.parametrize(("wait_s", "parks"), [(900.0, True), (900.1, False)])
 def test_longest_wait_for_a_quota_is_15_minutes(wait_s: float, parks: bool) -> None:
     decision = failed(retry_at=100 + wait_s)
     assert isinstance(decision, Park) is parks
     if isinstance(decision, GiveUp):
-        assert "models.maxWait" in decision.error
+        assert decision.error == "503 overloaded; the wait until 00:16:40 UTC is longer than models.maxWait"
 
 
 def test_longest_wait_of_zero_means_for_ever() -> None:
@@ -93,7 +120,7 @@ def test_third_crash_without_progress_is_a_loop() -> None:
     counters = Counters()
     verdicts = []
     for _ in range(3):
-        counters = taken_over(counters, head=5)
+        counters = taken_over(counters, head=5, was_executing=True)
         verdicts.append(is_crash_loop(counters, LIFE))
     assert verdicts == [False, False, True]
 
@@ -101,14 +128,14 @@ def test_third_crash_without_progress_is_a_loop() -> None:
 def test_crashes_with_progress_in_between_never_are_a_loop() -> None:
     counters = Counters()
     for head in range(100):
-        counters = taken_over(taken_over(counters, head), head)
+        counters = taken_over(taken_over(counters, head, was_executing=True), head, was_executing=True)
         assert not is_crash_loop(counters, LIFE)
 
 
 @given(COUNTERS, st.integers(0, 3))
 def test_crash_and_failure_do_not_hide_each_other(counters: Counters, head: int) -> None:
     now = since(counters, head)
-    assert taken_over(counters, head) == Counters(now.crashes + 1, now.failures, head)
+    assert taken_over(counters, head, was_executing=True) == Counters(now.crashes + 1, now.failures, head)
     decision = failed(counters, head)
     if isinstance(decision, Park):
         assert decision.counters == Counters(now.crashes, now.failures + 1, head)
@@ -121,3 +148,44 @@ def test_park_is_never_in_the_past_nor_beyond_the_longest_wait(
     decision = failed(counters, head, retry_at=retry_at, is_retryable=is_retryable)
     if isinstance(decision, Park):
         assert 100 <= decision.until <= 1000
+
+
+@given(st.lists(st.booleans(), max_size=20))
+def test_only_deaths_in_which_its_code_was_executing_are_counted(deaths: list[bool]) -> None:
+    """However often its neighbours end the process while it waits for a model."""
+    counters = Counters()
+    for was_executing in deaths:
+        counters = taken_over(counters, head=5, was_executing=was_executing)
+    assert counters.crashes == sum(deaths)
+    assert is_crash_loop(counters, LIFE) == (sum(deaths) >= LIFE.crash_limit)
+
+
+MOMENTS = st.one_of(st.none(), st.floats(0, 1000))
+
+
+@given(st.floats(0, 1000), MOMENTS, MOMENTS, st.booleans())
+def test_a_suspect_has_company_only_after_a_bounded_time(
+    now: float, tried_since: float | None, waits_since: float | None, is_idle: bool
+) -> None:
+    """And neither a suspect nor the others wait for longer than that, except for another suspect."""
+    decided = admission(now, tried_since=tried_since, waits_since=waits_since, is_idle=is_idle)
+    if decided is Admission.SUSPECT:
+        assert tried_since is None  # one at a time
+        assert waits_since is not None
+        assert is_idle or not 0 <= now - waits_since < TRIAL_S  # also when the clock was put back
+    if decided is Admission.NOTHING:
+        since_when = waits_since if tried_since is None else tried_since
+        assert since_when is not None
+        assert 0 <= now - since_when < TRIAL_S
+    if decided is Admission.OTHERS:
+        assert waits_since is None or tried_since is not None
+
+
+@given(st.integers(1, 10))
+def test_a_run_is_tried_alone_before_the_death_that_ends_it(limit: int) -> None:
+    """Except where the limit leaves no room for it: one or two deaths."""
+    life, counters, tried = Life(crash_limit=limit), FRESH, 0
+    while not is_crash_loop(counters, life):
+        tried += counters.crashes >= suspect_from(life)
+        counters = taken_over(counters, 0, was_executing=True)
+    assert (tried > 0) == (limit > 1)

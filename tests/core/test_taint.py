@@ -6,9 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from clutch.core.bounds import FORM_NOTE
 from clutch.core.messages import Answer, Call, Entry, Input, Result, Results
-from clutch.core.taint import is_dangerous, is_tainted
+from clutch.core.run import FORM_NOTE, is_dangerous, is_tainted
 
 ASKED = Answer("", (Call("x", {}),))
 SAID = Answer("done")

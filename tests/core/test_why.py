@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import pytest
 
-from clutch.core.gates import Gate, Room, Stuck
+from clutch.core.diagnosis import Blocker, BlockingSession, Gate
 from clutch.core.model import Phase, Wait
-from clutch.core.wording.why import Attempt, Happened, happening, why_text
+from clutch.core.text.why import DeliveryAttempt, TimelineEntry, happening, why_text
 
 
 def move(
     came: Phase, went: Phase, reason: str, actor: str = "clutch", outcome: str | None = None
-) -> Happened:
-    return Happened(1, 0.0, actor, came, went, reason, 1, outcome)
+) -> TimelineEntry:
+    return TimelineEntry(1, 0.0, actor, came, went, reason, 1, outcome)
 
 
 @pytest.mark.parametrize(
@@ -20,7 +20,7 @@ def move(
     [
         (move(Phase.SPAWNING, Phase.QUEUED, "admitted"), "spawned", "accepted; waits in the queue"),
         (move(Phase.RUNNING, Phase.RUNNING, "resumed @step 14"), "resumed", "another one went on at step 14"),
-        (move(Phase.RUNNING, Phase.PAUSED, "quota"), "parked", "the provider's quota is used up"),
+        (move(Phase.RUNNING, Phase.PAUSED, "quota"), "parked", "rate limited"),
         (move(Phase.RUNNING, Phase.PAUSED, "pause", "person"), "parked", "paused by person"),
         (move(Phase.PAUSED, Phase.QUEUED, "resumed", "person"), "unpaused", "resumed by person"),
         (move(Phase.ENDING, Phase.ANNOUNCING, "ok", outcome="ok"), "announced", "the outcome is fixed (ok)"),
@@ -35,7 +35,7 @@ def move(
         (move(Phase.COMPLETED, Phase.QUEUED, "something new"), "moved", "something new"),
     ],
 )  # fmt: skip
-def test_each_line_has_a_fixed_word_and_a_sentence(line: Happened, word: str, text: str) -> None:
+def test_each_line_has_a_fixed_word_and_a_sentence(line: TimelineEntry, word: str, text: str) -> None:
     said = happening(line)
     assert said[0] == word
     assert text in said[1]
@@ -53,11 +53,11 @@ def test_foreign_words_cannot_begin_a_line_of_their_own() -> None:
 
 @pytest.mark.scenario(202)
 def test_each_attempt_is_printed_with_target_depth_route_paths_number_and_next_try() -> None:
-    failed = Attempt(
+    failed = DeliveryAttempt(
         "announce:v1:k:1", "agent:main:main", 0, "bubbled from t_9", "fallback", (("steer-primary", "turn ended"),),
         "queued", 1, 3600.0, 3601.0, "failed", "overloaded", 5, 7,
     )  # fmt: skip
-    stuck = Stuck(Gate.PAUSED, 3500.0, Room(2, "k"))
+    stuck = Blocker(Gate.PAUSED, 3500.0, BlockingSession(2, "k"))
     text = why_text(
         't_2 "survey": done', [move(Phase.QUEUED, Phase.RUNNING, "started")], [failed], stuck, "t_2", 3620.0
     )
@@ -75,12 +75,14 @@ def test_each_attempt_is_printed_with_target_depth_route_paths_number_and_next_t
 
 
 def test_a_moment_of_another_day_says_which() -> None:
-    stuck = Stuck(Gate.DEAD_LETTER, 3500.0, Room(2, "k"), until=3500.0 + 7 * 86_400)
+    stuck = Blocker(Gate.DEAD_LETTER, 3500.0, BlockingSession(2, "k"), until=3500.0 + 7 * 86_400)
     text = why_text("t_2", [move(Phase.QUEUED, Phase.RUNNING, "started")], [], stuck, "t_2", 90_000.0)
     assert "  1970-01-01 00:00:00 UTC  a run started" in text
     assert "it expires at 1970-01-08 00:58:20 UTC" in text
 
 
 def test_a_letter_within_the_tree_has_no_route_to_speak_of() -> None:
-    told = Attempt("k", "agent:a", 1, "requester", "", (), "queued", 1, 0.0, None, "delivered", "", 5, 7)
+    told = DeliveryAttempt(
+        "k", "agent:a", 1, "requester", "", (), "queued", 1, 0.0, None, "delivered", "", 5, 7
+    )
     assert "(nested; requester): delivered" in why_text("t_2", [], [told], None, "t_2", 0.0)

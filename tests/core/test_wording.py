@@ -6,49 +6,49 @@ from dataclasses import replace
 from decimal import Decimal
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from clutch.core.attachments import StoredFile
 from clutch.core.model import Outcome, Phase, Plan
-from clutch.core.wording import (
+from clutch.core.text import prompts
+from clutch.core.text.announce import (
+    Absent,
+    AnnouncedResult,
+    Audience,
+    PlanReady,
+    announcement,
+    instruction,
+    interrupt,
+    one_line,
+    plan_ready,
+    status_words,
+    undelivered_line,
+)
+from clutch.core.text.format import duration, money, quoted, size, tokens, visible
+from clutch.core.text.prompts import (
     CANCELLED,
     OUTCOME_UNKNOWN,
-    Absent,
-    Audience,
     ChildBrief,
-    Finding,
-    PayloadMode,
-    PlanReady,
-    Silence,
-    announcement,
+    ChildLine,
     budget_note,
-    duration,
-    fence,
     first_message,
-    freeze,
-    interrupt,
-    money,
-    one_line,
-    parse_fences,
     partial_progress,
-    payload,
-    plan_ready,
-    prompts,
-    quoted,
-    silence,
-    size,
     spawn_note,
-    status_words,
-    summary,
     system_prompt,
-    tokens,
-    undelivered_line,
-    visible,
     wrap_up_note,
 )
-from clutch.core.wording.announce import instruction
-from clutch.core.wording.prompts import ChildLine
+from clutch.core.text.results import (
+    PayloadMode,
+    Silence,
+    fence,
+    freeze,
+    parse_fences,
+    payload,
+    silence,
+    summary,
+)
+from tests.examples import examples
 
 NONCE = "0123456789abcdef0123456789abcdef"
 KEY = "agent:main:subagent:6b1f0a52-3c7e-4d19-9a40-0f2d5e8c7b13"
@@ -61,7 +61,7 @@ ODD_TEXT = ANY_TEXT | st.lists(
 ).map("".join)
 OUTCOMES = st.sampled_from(["ok", "error", "timeout", "killed", "lost"])
 
-AI = Finding(
+AI = AnnouncedResult(
     label="AI research",
     task_id="t_7f3a",
     session_key=KEY,
@@ -94,8 +94,8 @@ def test_a_single_announce_reads_to_the_letter() -> None:
 
 
 def test_collected_results_have_one_header_numbered_blocks_and_one_instruction() -> None:
-    failed = Finding("Data", "t_2", KEY, "error", error="no such table", runtime_s=3)
-    late = Finding("Slow", "t_3", KEY, "timeout", text="half", late=True)
+    failed = AnnouncedResult("Data", "t_2", KEY, "error", error="no such table", runtime_s=3)
+    late = AnnouncedResult("Slow", "t_3", KEY, "timeout", text="half", late=True)
     assert announcement([AI, failed, late], Audience.PERSON, NONCE).split("\n") == [
         "[3 background tasks completed]",
         '--- Task 1: "AI research" (completed successfully) ---',
@@ -108,7 +108,7 @@ def test_collected_results_have_one_header_numbered_blocks_and_one_instruction()
         '--- Task 2: "Data" (failed: no such table) ---',
         f"task: t_2 session: {KEY}",
         "Findings:",
-        "(no output)",
+        "(no text)",
         "Stats: runtime 3s",
         '--- Task 3: "Slow" (timed out, late) ---',
         f"task: t_3 session: {KEY}",
@@ -162,7 +162,7 @@ def test_status_words_come_from_the_outcome_never_from_model_text(outcome: str, 
 
 
 def test_the_reason_of_a_kill_is_shown_apart_from_the_status() -> None:
-    killed = Finding("A", "t_1", KEY, "killed", error="too\ndear")
+    killed = AnnouncedResult("A", "t_1", KEY, "killed", error="too\ndear")
     assert announcement([killed], Audience.PERSON, NONCE).split("\n")[2] == "reason: too\\ndear"
 
 
@@ -186,7 +186,7 @@ def test_an_unknown_price_is_left_out_and_a_known_one_is_never_shown_as_nothing(
 
 
 def test_without_figures_there_is_no_stats_line() -> None:
-    bare = Finding("A", "t_1", KEY, "ok", text="x")
+    bare = AnnouncedResult("A", "t_1", KEY, "ok", text="x")
     assert "Stats" not in announcement([bare], Audience.PARENT, NONCE)
 
 
@@ -214,7 +214,7 @@ def test_each_audience_has_its_own_instruction() -> None:
 
 
 FINDINGS = st.builds(
-    Finding,
+    AnnouncedResult,
     label=ODD_TEXT,
     task_id=st.just("t_7f3a"),
     session_key=st.just(KEY),
@@ -225,10 +225,10 @@ FINDINGS = st.builds(
 )
 
 
-@settings(max_examples=300)
+@examples(300)
 @given(FINDINGS, ODD_TEXT.filter(bool), ODD_TEXT.filter(bool))
 def test_outside_the_fences_nothing_depends_on_what_the_child_wrote(
-    finding: Finding, one: str, other: str
+    finding: AnnouncedResult, one: str, other: str
 ) -> None:
     def frame(text: str) -> list[str]:
         whole = announcement([replace(finding, text=text)], Audience.PERSON, NONCE)
@@ -238,10 +238,10 @@ def test_outside_the_fences_nothing_depends_on_what_the_child_wrote(
     assert frame(one) == frame(other)
 
 
-@settings(max_examples=300)
+@examples(300)
 @given(st.lists(FINDINGS, min_size=2, max_size=4), st.lists(FINDINGS, max_size=2), ODD_TEXT)
 def test_labels_and_errors_never_begin_a_line_of_their_own(
-    findings: list[Finding], older: list[Finding], why: str
+    findings: list[AnnouncedResult], older: list[AnnouncedResult], why: str
 ) -> None:
     text = announcement(findings, Audience.PARENT, NONCE, older=older, absent=[Absent(why, "t_9", why)])
     ours = (
@@ -250,7 +250,7 @@ def test_labels_and_errors_never_begin_a_line_of_their_own(
         "task: ",
         "reason: ",
         "Findings:",
-        "(no output)",
+        "(no text)",
         "<<<",
         "| ",
         "Older",
@@ -263,9 +263,9 @@ def test_labels_and_errors_never_begin_a_line_of_their_own(
     assert len(parse_fences(text)) == sum(bool(finding.text) for finding in findings) + bool(older)
 
 
-@settings(max_examples=300)
+@examples(300)
 @given(FINDINGS)
-def test_the_short_form_is_one_line_of_160_with_the_task_id(finding: Finding) -> None:
+def test_the_short_form_is_one_line_of_160_with_the_task_id(finding: AnnouncedResult) -> None:
     line = one_line(finding)
     assert len(line) <= 160
     assert line.isprintable()
@@ -317,11 +317,13 @@ def test_a_plan_summary_says_where_the_plan_is() -> None:
 
 
 def test_a_failed_plan_has_no_instructions() -> None:
-    failed = Finding("Move", "t_7", KEY, "error", "no disk", "half a plan", is_plan=True)
+    failed = AnnouncedResult("Move", "t_7", KEY, "error", "no disk", "half a plan", is_plan=True)
     text = announcement([failed], Audience.WAITING_PERSON, NONCE)
     assert text.split("\n")[0] == '[PLAN FAILED] "Move": no disk'
     assert text.endswith(fence("half a plan", NONCE))
-    both = announcement([failed, Finding("Look", "t_8", KEY, "ok", None, "x")], Audience.PARENT, NONCE)
+    both = announcement(
+        [failed, AnnouncedResult("Look", "t_8", KEY, "ok", None, "x")], Audience.PARENT, NONCE
+    )
     assert '--- Task 1: [PLAN FAILED] "Move" (failed: no disk) ---' in both
     assert both.endswith("Reply only NO_REPLY if there is nothing to add."), "the other has its instruction"
 
@@ -386,7 +388,7 @@ def test_an_empty_or_token_only_text_freezes_to_nothing(text: str) -> None:
     assert freeze(text).text is None
 
 
-@settings(max_examples=300)
+@examples(300)
 @given(
     ODD_TEXT.flatmap(lambda text: st.integers(1, 40).map(lambda times: text * times)), st.integers(256, 900)
 )
@@ -434,7 +436,7 @@ def test_a_limit_without_room_for_the_note_is_refused() -> None:
 # --- lines and figures ------------------------------------------------------------------------------------
 
 
-@settings(max_examples=500)
+@examples(500)
 @given(ODD_TEXT, st.integers(1, 300))
 def test_foreign_text_in_a_line_is_one_visible_line_of_bounded_length(text: str, limit: int) -> None:
     for shown in (visible(text, limit), quoted(text, limit)[1:-1]):

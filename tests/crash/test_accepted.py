@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from clutch import Clutch, Limits, Policy, Task
+from clutch import Clutch, KillResult, Limits, Policy, Task
 from clutch.core.messages import Answer
 from clutch.core.model import Outcome
 from clutch.core.policy import Work
@@ -46,7 +46,7 @@ async def main(state, database, point):
         if point == "accepted":
             kill_this_process()
         await models.deep.wait()
-        c.kit.door = CrashAt(c.kit.door, point)
+        c.services.db = CrashAt(c.services.db, point)
         await task.kill("enough")
 
 asyncio.run(main(*sys.argv[1:]))
@@ -104,16 +104,16 @@ async def test_a_kill_that_a_crash_interrupted_is_done_or_can_be_done_and_nothin
     killed = dies(tmp_path, database, point)
     models = Talks(answers=False)
     async with again(tmp_path, database, models) as c:
-        parent, child = await c.tasks()
+        parent, child = sorted(await c.tasks(), key=lambda task: task.id)
         assert parent.id == killed
         if point == "guarded:after":  # nobody heard of it, and it is so
             assert [await outcome(task) for task in (parent, child)] == ["killed", "killed"]
-            assert await parent.kill("enough") == ()
+            assert await parent.kill("enough") == KillResult(already_finished=(parent.id,))
             await c.settled()
             assert models.requests == [], "what was killed ran again, or was told"
         else:  # it never was: both live, and asking again ends both
             assert [await outcome(task) for task in (parent, child)] == [None, None]
-            assert await parent.kill("enough") == (parent.id, child.id)
+            assert await parent.kill("enough") == KillResult(stopped=(parent.id, child.id))
         assert [await outcome(task) for task in (parent, child)] == ["killed", "killed"]
 
 

@@ -19,8 +19,8 @@ import pytest
 PROGRAM = """
 import asyncio, json, os, signal, sys
 from clutch import Clutch, Policy
-from clutch.cli.serving import _stop_on_signals
-from clutch.gateway.leaving import Leaving
+from clutch.cli.serve import _stop_on_signals
+from clutch.api.shutdown import Leaving
 from clutch.core.messages import Answer, Call, Results
 from clutch.core.policy import Limits, Work, Lane
 

@@ -8,7 +8,7 @@ from dataclasses import replace
 
 import pytest
 
-from clutch.core.lifecycle import EDGES
+from clutch.core.transition import EDGES
 from clutch.testing.killing.fire import Fire
 from clutch.testing.killing.kills import Total
 from clutch.testing.killing.lone import Lone

@@ -14,9 +14,9 @@ import typer
 
 import clutch
 from clutch import errors
+from clutch.api.problems import STATUS
 from clutch.cli.app import app
-from clutch.cli.asking import OF_CODE, Exit
-from clutch.surfaces.problems import STATUS
+from clutch.cli.output import OF_CODE, Exit
 
 FOLDER = Path(__file__).parents[2] / "docs" / "reference"
 AGAIN = "Written from the code by `python -m tests.docs.reference`; do not edit.\n"
@@ -25,6 +25,7 @@ MEANINGS = {
     "unauthorized": "no token, or one that opens nothing",
     "forbidden": "a limit, a right or the state of the task is against it; `rule` says which",
     "not_found": "there is no such thing; `candidates` are what there is",
+    "method_not_allowed": "the path has other methods; the header `Allow` names them",
     "ambiguous": "more than one thing is meant; `candidates` are some of them",
     "already_finished": "it is over; `continue` and `retry` start it again",
     "plan_changed": "there is another plan or question by now: read it again",
@@ -34,6 +35,7 @@ MEANINGS = {
     "wrong_host": "the request names a host that is not this machine",
     "rate_limited": "too soon; `retryAfterSeconds`",
     "internal": "a mistake of ours; the log of the gateway says more",
+    "turn_failed": "the turn of an agent failed (chat completions): `message` has the reason",
     "unavailable": "no gateway, or one that cannot do it now: it drains, its store is busy or in use",
 }
 

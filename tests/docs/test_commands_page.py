@@ -5,9 +5,8 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from clutch.core.session_calls import TOOLS
-from clutch.gateway.commands import COMMANDS
-from clutch.gateway.subagent_commands import ACTIONS
+from clutch.api.slash import ACTIONS, COMMANDS
+from clutch.core.session_tools import TOOLS
 
 PAGE = (Path(__file__).parents[2] / "docs" / "commands.md").read_text()
 

@@ -33,7 +33,7 @@ def test_every_path_is_named() -> None:
 
 
 def test_every_exit_code_is_told() -> None:
-    from clutch.cli.asking import Exit
+    from clutch.cli.output import Exit
 
     told = re.search(r"Exit codes: (.*?)\.\n", PAGE, re.DOTALL)
     assert told is not None

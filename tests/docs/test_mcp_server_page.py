@@ -8,7 +8,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from clutch.surfaces.mcp.tools import TOOLS
+from clutch.surfaces.mcp import TOOLS
 from tests.surfaces.served import FAST, served
 
 PAGE = (Path(__file__).parents[2] / "docs" / "mcp-server.md").read_text(encoding="utf-8")
@@ -31,9 +31,9 @@ def test_the_configurations_are_those_of_clients() -> None:
 
 def test_the_program_runs_as_it_stands(tmp_path: Path) -> None:
     (program,) = blocks("python")
-    with served(tmp_path / "state", policy=FAST) as door:
+    with served(tmp_path / "state", policy=FAST) as db:
         done = subprocess.run(
-            [sys.executable, "-c", program, str(door.home)],
+            [sys.executable, "-c", program, str(db.home)],
             capture_output=True,
             check=False,
             text=True,

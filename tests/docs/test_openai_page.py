@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from clutch.models.offline import OfflineModel
-from clutch.surfaces.http.completions import Completing
+from clutch.models.demo_model import OfflineModel
+from clutch.surfaces.http.completions import ASKS_FOR_NOTHING, Completing
 from tests.surfaces.served import FAST, served
 
 PAGE = (Path(__file__).parents[2] / "docs" / "openai.md").read_text(encoding="utf-8")
@@ -21,8 +21,8 @@ def test_the_program_runs_as_it_stands(
 ) -> None:
     (program,) = re.findall(r"(?s)```python\n(.*?)```", PAGE)
     (tmp_path / "notes.md").write_text("TODO: water the plants\n")
-    with served(tmp_path / "state", OfflineModel(latency=lambda _: 0.01), FAST) as door:
-        monkeypatch.setattr(sys, "argv", ["ask.py", str(door.home)])
+    with served(tmp_path / "state", OfflineModel(latency=lambda _: 0.01), FAST) as db:
+        monkeypatch.setattr(sys, "argv", ["ask.py", str(db.home)])
         exec(compile(program, "docs/openai.md", "exec"), {})  # noqa: S102 (our own words)
     told = capsys.readouterr().out
     assert "notes.md:1: TODO: water the plants" in told
@@ -32,4 +32,4 @@ def test_the_program_runs_as_it_stands(
 def test_every_parameter_it_names_is_taken_or_refused_as_it_says() -> None:
     taken, refused = re.findall(r"Settings of a model \((.*?)\)|something else \((.*?)\)", PAGE, re.DOTALL)
     assert set(re.findall(r"`(\w+)`", taken[0])) <= set(Completing.model_fields)
-    assert not set(re.findall(r"`(\w+)`", refused[1])) - {"n"} & set(Completing.model_fields)
+    assert set(re.findall(r"`(\w+)`", refused[1])) <= set(ASKS_FOR_NOTHING)

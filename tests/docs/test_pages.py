@@ -17,8 +17,8 @@ import typer
 import clutch
 from clutch import Clutch
 from clutch.cli.app import app
-from clutch.config.catalogue import catalogue
-from clutch.core.gates import Gate
+from clutch.config.keys import catalogue
+from clutch.core.diagnosis import Gate
 from clutch.core.policy import Announcing, Policy
 from tests.docs.reference import FOLDER, PAGES
 

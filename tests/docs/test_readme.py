@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import subprocess
 import sys
@@ -39,6 +40,36 @@ def test_the_example_runs_as_it_stands_and_finds_what_is_there(tmp_path: Path) -
     assert re.search(r"(?m)^t_\w+ markers ok ", done.stdout)
     assert re.search(r"(?m)^t_\w+ sizes ok ", done.stdout)
     assert "notes.md:3: TODO: water the plants" in done.stdout
+
+
+@pytest.mark.slow
+def test_no_agent_reads_the_token_that_the_example_left_in_the_folder(tmp_path: Path) -> None:
+    folder = tmp_path / "project"
+    folder.mkdir()
+    (folder / "notes.md").write_text("# Notes\n\nTODO: water the plants\n")
+    subprocess.run(
+        [sys.executable, "-c", example()], cwd=folder, check=True, timeout=60, stdout=subprocess.DEVNULL
+    )
+    token = (folder / "clutch-state" / "token").read_text().strip()
+    env = {name: value for name, value in os.environ.items() if not name.startswith("CLUTCH_")}
+    env |= {"HOME": str(tmp_path / "home"), "XDG_STATE_HOME": str(tmp_path / "home")}
+
+    def clutch(*words: str) -> str:
+        done = subprocess.run(
+            [sys.executable, "-m", "clutch", *words], cwd=folder, env=env, check=False, timeout=60,
+            stdout=subprocess.PIPE, stderr=subprocess.STDOUT, stdin=subprocess.DEVNULL, text=True,
+        )  # fmt: skip
+        return done.stdout
+
+    try:
+        for question in ("sizes", "reading", "alone"):
+            for place in (".", "clutch-state"):
+                said = clutch("run", f'question: {question}\nin: ["{place}"]', "--wait")
+                assert "offline model" in said, said
+                assert token not in said
+        assert token not in clutch("logs", "last")
+    finally:
+        clutch("stop")
 
 
 def test_the_example_and_the_readme_stay_short() -> None:

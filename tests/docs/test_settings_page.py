@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from clutch.config.catalogue import catalogue
-from clutch.config.reasons import reason_of
+from clutch.config.explain import reason_of
+from clutch.config.keys import catalogue
 from clutch.config.reference import page
 
 PAGE = Path(__file__).parents[2] / "docs" / "reference" / "settings.md"

@@ -25,8 +25,8 @@ async def build() -> AsyncIterator[Build]:
 
         async def build(script: Script, policy: Policy = POLICY, *, has_leases: bool = False) -> House:
             clock = JumpClock()
-            door = await stack.enter_async_context(SqliteStore(":memory:", clock))
-            house = House(door, script, clock, policy, has_leases=has_leases)
+            db = await stack.enter_async_context(SqliteStore(":memory:", clock))
+            house = House(db, script, clock, policy, has_leases=has_leases)
             stack.push_async_callback(house.close)
             await house.open()
             return house

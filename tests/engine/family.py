@@ -8,13 +8,13 @@ from collections import defaultdict
 from dataclasses import replace
 from typing import Any
 
-from clutch.core.admission import SpawnRequest
 from clutch.core.messages import Answer, Call, Results, Usage
 from clutch.core.policy import Policy
-from clutch.engine.kit import Kit
-from clutch.engine.spawning import spawn_all
+from clutch.core.spawn import SpawnRequest
+from clutch.engine.services import Services
+from clutch.engine.spawn import spawn_all
 from clutch.ports import ModelRequest
-from clutch.protocol.spawn import Accepted, Order
+from clutch.transactions.spawn import Accepted, ChildRequest
 from tests.engine.conftest import Build
 from tests.engine.house import DEADLINE_S, POLICY, House, opening
 
@@ -22,8 +22,8 @@ FREE = replace(POLICY, control=replace(POLICY.control, steer_interval_s=0.0))
 
 
 class Family:
-    def __init__(self, house: House, kit: Kit) -> None:
-        self.house, self.kit = house, kit
+    def __init__(self, house: House, services: Services) -> None:
+        self.house, self.services = house, services
         self.ids = {"main": house.main}
         self._wishes: dict[str, asyncio.Queue[Answer | str]] = defaultdict(asyncio.Queue)
         self._told: dict[str, asyncio.Queue[str]] = defaultdict(asyncio.Queue)
@@ -41,12 +41,12 @@ class Family:
 
     async def child(self, label: str, parent: str = "main", **asked: Any) -> int:
         """Accepted, and its model is asked for the first time."""
-        ids = self.kit.ids
+        ids = self.services.ids
         self.ids[label] = 0  # its model may be asked before we hear that it was accepted
-        order = Order(
+        order = ChildRequest(
             f"spawn:{label}", ids.next(), ids.uuid4(), SpawnRequest(f"be {label}", label, **asked), 0
         )
-        (got,) = await spawn_all(self.kit, self.ids[parent], self.house.main, None, [order])
+        (got,) = await spawn_all(self.services, self.ids[parent], self.house.main, None, [order])
         assert isinstance(got, Accepted), got
         self.ids[label] = got.task_id
         await self.house.until_asked(f"be {label}")
@@ -81,4 +81,4 @@ async def family(build: Build, policy: Policy = FREE) -> Family:
 
     house = await build(nobody, policy)
     worker = await house.hire()
-    return Family(house, worker.kit)
+    return Family(house, worker.services)

@@ -14,20 +14,20 @@ from typing import Any, TypeAlias
 
 from pydantic import BaseModel
 
-from clutch.core.admission import SpawnRequest
 from clutch.core.authority import AgentGrant, root_rights
 from clutch.core.messages import Answer, Call, Input, Usage
 from clutch.core.model import LetterKind, Phase, Task
 from clutch.core.policy import Announcing, Life, Limits, Policy, Work
-from clutch.engine.bus import Bus
-from clutch.engine.dispatcher import Worker
-from clutch.engine.ids import BlockIds
-from clutch.engine.kit import Kit
+from clutch.core.spawn import SpawnRequest
+from clutch.engine.live import Bus
+from clutch.engine.services import BlockIds, Services
+from clutch.engine.worker import Worker
 from clutch.ports import Delta, DeltaKind, ModelRequest, OnDelta, ToolContext
-from clutch.protocol import letters, queries, sessions, task_rows
-from clutch.protocol.spawn import Order, rights_text, spawn
-from clutch.store.door import Door, Row, Tx
-from clutch.tools.box import Tools
+from clutch.store.transaction import Database, Row, Tx
+from clutch.tools.registry import Tools
+from clutch.transactions import inbox, sessions, tasks
+from clutch.transactions.read import transcripts
+from clutch.transactions.spawn import ChildRequest, rights_text, spawn
 
 #: Hints must do all the work: a tick would come too late for any test.
 POLICY = Policy(
@@ -110,14 +110,14 @@ def _select(now: float, sql: str, *parameters: Any) -> Tx[list[Row]]:
 class House:
     def __init__(
         self,
-        door: Door,
+        db: Database,
         script: Script,
         clock: JumpClock,
         policy: Policy = POLICY,
         *,
         has_leases: bool = False,
     ) -> None:
-        self.door, self.clock, self.policy, self.has_leases = door, clock, policy, has_leases
+        self.db, self.clock, self.policy, self.has_leases = db, clock, policy, has_leases
         self.model = HeldModel(script)
         self.tools = Tools(policy.limits)
         self.bus = Bus()
@@ -126,14 +126,16 @@ class House:
         self._numbers = iter(range(1, 1000))
         self._working: dict[Worker, asyncio.Task[None]] = {}
         self._changed = asyncio.Event()
-        door.listen(lambda _: self._changed.set())
+        db.listen(lambda _: self._changed.set())
 
     # ---- workers -------------------------------------------------------------------------------------
 
-    async def hire(self, door: Door | None = None) -> Worker:
+    async def hire(self, db: Database | None = None) -> Worker:
         """A worker at work, with `door` as its own way to the same database."""
-        kit = Kit(door or self.door, self.model, self.tools, self.policy, BlockIds(), self.bus, **self.more)
-        worker = Worker(kit, self.clock, has_leases=self.has_leases)
+        services = Services(
+            db or self.db, self.model, self.tools, self.policy, BlockIds(), self.bus, **self.more
+        )
+        worker = Worker(services, self.clock, has_leases=self.has_leases)
         self._working[worker] = asyncio.create_task(worker.run())
         ready = asyncio.create_task(worker.ready.wait())
         await asyncio.wait([ready, self._working[worker]], return_when=asyncio.FIRST_COMPLETED)
@@ -161,18 +163,18 @@ class House:
 
     async def open(self) -> int:
         rights = rights_text(root_rights(AgentGrant(depth_max=self.policy.limits.depth_max)))
-        self.main = await self.door.alone(
+        self.main = await self.db.alone(
             sessions.open_session, 1, "agent:main:main", "main", rights, "terminal:x", "."
         )
         return self.main
 
     async def say(self, text: str, kind: LetterKind = LetterKind.USER) -> None:
-        await self.door.tx(self.main, letters.post, self.main, f"said:{next(self._numbers)}", kind, text)
+        await self.db.tx(self.main, inbox.post, self.main, f"said:{next(self._numbers)}", kind, text)
 
     async def spawn(self, count: int) -> None:
         """Children of the main session that nobody's model asked for: `job 0`, `job 1`, …"""
         orders = [
-            Order(
+            ChildRequest(
                 f"job {n}",
                 10_000 + n,
                 f"00000000-0000-4000-8000-{n:012x}",
@@ -181,7 +183,7 @@ class House:
             )
             for n in range(count)
         ]
-        await self.door.tx(self.main, spawn, self.policy, self.main, self.main, None, orders)
+        await self.db.tx(self.main, spawn, self.policy, self.main, self.main, None, orders)
 
     def tool(self, name: str, run: Callable[[], Awaitable[str]], *, replay_safe: bool = False) -> None:
         async def function(arguments: Anything, context: ToolContext) -> str:
@@ -210,7 +212,7 @@ class House:
 
     async def until_quiet(self) -> None:
         async def is_quiet() -> bool:
-            return await self.door.read(queries.is_quiet, self.main)
+            return await self.db.read(transcripts.is_quiet, self.main)
 
         await self.until(is_quiet)
 
@@ -229,14 +231,14 @@ class House:
         await self.until(is_asked)
 
     async def rows(self, sql: str, *parameters: Any) -> list[Row]:
-        return await self.door.read(_select, sql, *parameters)
+        return await self.db.read(_select, sql, *parameters)
 
     async def task(self, label: str) -> Task:
-        (row,) = await self.rows(f"SELECT {task_rows.COLUMNS} FROM tasks WHERE label = ?", label)  # noqa: S608
-        return task_rows.from_row(row)
+        (row,) = await self.rows(f"SELECT {tasks.COLUMNS} FROM tasks WHERE label = ?", label)  # noqa: S608
+        return tasks.from_row(row)
 
     async def inputs(self, session_id: int) -> list[str]:
-        said = await self.door.read(queries.transcript, session_id)
+        said = await self.db.read(transcripts.transcript, session_id)
         return [message.text for message in said if isinstance(message, Input)]
 
     async def replies(self) -> list[str]:

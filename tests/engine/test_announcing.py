@@ -13,7 +13,7 @@ from clutch.core.messages import Answer, Input
 from clutch.core.model import Delivery, Lane, Phase
 from clutch.core.policy import Announcing, Limits, QueueMode, Work
 from clutch.ports import ModelError, ModelRequest, Trouble
-from clutch.protocol import control, trace
+from clutch.transactions import control, timeline
 from tests.engine.conftest import Build
 from tests.engine.house import POLICY, House, ask_for, opening, step, use
 
@@ -55,7 +55,7 @@ async def test_requester_that_is_busy_for_an_hour_burns_no_attempt(build: Build)
         assert await house.rows("SELECT COUNT(*) FROM deliveries") == [(1,)]
     may_end.set()
     task = await house.until_phase("child", Phase.COMPLETED)
-    _, attempt = await house.door.read(trace.attempts, task.id)
+    _, attempt = await house.db.read(timeline.attempts, task.id)
     assert (attempt.attempt, attempt.outcome, attempt.path) == (1, "delivered", "queued")
     assert attempt.tried == (("direct-primary", "requester-busy"),)
 
@@ -140,7 +140,7 @@ async def test_thousand_results_for_a_broken_requester_cost_few_calls_and_none_i
     assert len(await house.replies()) <= 3
     assert "background tasks have ended" in (await house.replies())[-1]
     is_broken = False
-    await house.door.alone(control.redeliver, house.policy, 10_000, "person")
+    await house.db.alone(control.redeliver, house.policy, 10_000, "person")
     await until_tasks(house, 1, "phase = 'announcing'")
     house.clock.jump(LATER_S)
     await until_tasks(house, 1, "delivery = 'delivered'")
@@ -156,3 +156,61 @@ async def until_tasks(house: House, count: int, condition: str, *parameters: int
         return await tasks_where(house, condition, *parameters) >= count
 
     await house.until(are_there)
+
+
+async def test_result_of_a_failed_turn_is_answered_with_the_users_message_and_never_again(
+    build: Build,
+) -> None:
+    """The key expired while a result came in; the user writes before the next try is due."""
+    is_broken = True
+
+    async def script(request: ModelRequest) -> Answer | str:
+        if is_child(request):
+            return "the finding"
+        if step(request) == 0:
+            return ask_for("child")
+        if step(request) == 1:
+            return "I have asked somebody"
+        if is_broken:
+            raise ModelError(Trouble.AUTH, "no such key")
+        return "it says: the finding"
+
+    house = await build(script, replace(POLICY, announcing=replace(PATIENT, debounce_s=0.01)))
+    await house.say("hello")
+    await house.hire()
+    await until_tasks(house, 1, "attempts = 1")
+    is_broken = False
+    await house.say("and, what did it find?")
+    task = await house.until_phase("child", Phase.COMPLETED)
+    assert task.delivery is Delivery.DELIVERED
+    house.clock.jump(LATER_S)
+    await house.until_quiet()
+    assert (await house.replies())[-1] == "it says: the finding"
+    assert len(house.model.of("hello")) == 4
+    assert not [one for one in house.model.requests if isinstance(one.transcript[-1], Answer)]
+
+
+async def test_redelivered_result_is_read_where_it_stands(build: Build) -> None:
+    is_broken = True
+
+    async def script(request: ModelRequest) -> Answer | str:
+        if is_child(request):
+            return "the finding"
+        if is_broken:
+            raise ModelError(Trouble.AUTH, "no such key")
+        return "told"
+
+    rules = replace(PATIENT, debounce_s=0.01, fast_tries=1, slow=False)
+    house = await build(script, replace(POLICY, announcing=rules))
+    await house.spawn(1)
+    await house.hire()
+    await until_tasks(house, 1, "delivery = 'undelivered'")
+    is_broken = False
+    await house.db.alone(control.redeliver, house.policy, 10_000, "person")
+    await until_tasks(house, 1, "delivery = 'delivered'")
+    read = [
+        str(one.text).count("the finding")
+        for one in house.model.requests[-1].transcript
+        if isinstance(one, Input)
+    ]
+    assert sum(read) == 1

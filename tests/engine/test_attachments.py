@@ -12,12 +12,12 @@ from typing import Any, TypeAlias
 
 import pytest
 
-from clutch.core.attachments import Attachment, AttachmentRules, Shelf
+from clutch.core.attachments import Attachment, AttachmentRules, FileVersion
 from clutch.core.messages import Answer, Call, Results, Usage
 from clutch.core.model import Outcome, Phase
 from clutch.ports import FilesFailed, ModelRequest, ToolContext
-from clutch.protocol import control
 from clutch.tools.task_files import LocalTaskFiles
+from clutch.transactions import control, messages
 from tests.engine.conftest import Build
 from tests.engine.house import POLICY, Anything, House, opening, step
 
@@ -37,7 +37,7 @@ class SlowFiles(LocalTaskFiles):
         self.puts = 0
         self.is_waiting, self.may_go_on = asyncio.Event(), asyncio.Event()
 
-    async def put(self, shelf: Shelf, files: Sequence[Attachment]) -> None:
+    async def put(self, shelf: FileVersion, files: Sequence[Attachment]) -> None:
         self.puts += 1
         if self.waits_before:
             await self._wait()
@@ -84,7 +84,7 @@ async def house_with(build: Build, files: LocalTaskFiles, says: Any, **limits: A
 
 
 def contents(files: LocalTaskFiles) -> dict[str, bytes]:
-    root = Path(files.path(Shelf(0))).parent
+    root = Path(files.path(FileVersion(0))).parent
     return {str(path.relative_to(root)): path.read_bytes() for path in root.rglob("*") if path.is_file()}
 
 
@@ -249,9 +249,9 @@ async def test_an_answer_nobody_carries_out_any_more_keeps_no_contents(
         await files.is_waiting.wait()
     parent = await house.task("parent")
     if verb == "steer":
-        await house.door.alone(control.steer, house.policy, parent.id, "steer:1", "something else", "person")
+        await house.db.alone(messages.steer, house.policy, parent.id, "steer:1", "something else", "person")
     else:
-        await house.door.alone(control.kill, house.policy, parent.id, "enough", "person")
+        await house.db.alone(control.kill, house.policy, parent.id, "enough", "person")
     await house.until_phase("parent", Phase.COMPLETED, Phase.ANNOUNCE_DEFERRED)
     assert SECRET not in await stored(house)
 
@@ -282,7 +282,7 @@ async def test_an_answer_whose_run_is_superseded_while_a_tool_runs_keeps_no_cont
     async with asyncio.timeout(10):
         await slow.wait()
     parent = await house.task("parent")
-    await house.door.alone(control.steer, house.policy, parent.id, "steer:1", "something else", "person")
+    await house.db.alone(messages.steer, house.policy, parent.id, "steer:1", "something else", "person")
     may_end.set()
     await house.until_quiet()
     assert SECRET not in await stored(house)
@@ -304,9 +304,9 @@ async def test_a_child_killed_while_its_files_are_made_and_started_again_keeps_w
     async with asyncio.timeout(10):
         await files.is_waiting.wait()
     task = await house.task("child")
-    await house.door.alone(control.kill, house.policy, task.id, "enough", "person")
+    await house.db.alone(control.kill, house.policy, task.id, "enough", "person")
     await house.until_phase("child", Phase.COMPLETED)
-    await house.door.alone(control.again, house.policy, task.id, "retry", "retry:1", "", "person")
+    await house.db.alone(control.again, house.policy, task.id, "retry", "retry:1", "", "person")
 
     async def has_worked() -> bool:
         return (await house.task("child")).outcome is Outcome.OK
@@ -370,4 +370,4 @@ async def test_a_child_without_files_costs_no_transaction(build: Build, tmp_path
     await house.say("go")
     await house.until_quiet()
     assert (await house.task("child")).outcome is Outcome.OK
-    assert "hands_over" not in house.door.stats.by_function
+    assert "hands_over" not in house.db.stats.by_function

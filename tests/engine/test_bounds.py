@@ -12,18 +12,22 @@ from typing import Any
 
 import pytest
 
-from clutch.core.bounds import ACCEPTED
+from clutch.core.authority import EVERY_SCOPE, OperatorCaller
 from clutch.core.messages import Answer, Call, Input, Result, Results, Usage
 from clutch.core.model import Outcome, Phase, Plan
 from clutch.core.policy import Policy
-from clutch.core.wording import LOOP_NOTE, SUBMIT_NOTE
-from clutch.engine import typed
+from clutch.core.run import ACCEPTED
+from clutch.core.text.announce import LOOP_NOTE, SUBMIT_NOTE
+from clutch.engine import output_schema
+from clutch.engine.actions import TaskActions
+from clutch.errors import StoreBusy
 from clutch.ports import ModelRequest
-from clutch.protocol import turns
-from clutch.store.door import Door, Keys
+from clutch.store.transaction import Database, Keys
 from clutch.testing.passing import PassingDoor
+from clutch.transactions import turn, turn_end
+from clutch.transactions.read import lists, transcripts
 from tests.engine.conftest import Build
-from tests.engine.house import POLICY, House, ask_for, opening, step
+from tests.engine.house import POLICY, House, ask_for, opening, step, use
 
 pytestmark = pytest.mark.anyio
 
@@ -230,8 +234,8 @@ async def test_draft_may_spawn_and_neither_it_nor_its_child_is_offered_what_writ
 class DyingDoor(PassingDoor):
     """Stands still for ever at one transaction, as a process that died before it."""
 
-    def __init__(self, door: Door, fatal: Callable[..., Any]) -> None:
-        super().__init__(door)
+    def __init__(self, db: Database, fatal: Callable[..., Any]) -> None:
+        super().__init__(db)
         self._fatal = fatal
         self.is_dead = asyncio.Event()
 
@@ -244,10 +248,10 @@ class DyingDoor(PassingDoor):
 
 async def test_crash_between_accepted_and_done_asks_nobody_again(build: Build) -> None:
     house = await child(build, lambda _: submits({"count": 3}), runs=False, outputSchema=SCHEMA)
-    door = DyingDoor(house.door, turns.submit)
-    first = await house.hire(door)
+    db = DyingDoor(house.db, turn_end.submit)
+    first = await house.hire(db)
     async with asyncio.timeout(10):
-        await door.is_dead.wait()
+        await db.is_dead.wait()
     task = await house.task("child")
     stored = await house.rows("SELECT body FROM messages WHERE session_id = ? AND kind = 'results'", task.id)
     assert ACCEPTED in stored[0][0]
@@ -256,6 +260,78 @@ async def test_crash_between_accepted_and_done_asks_nobody_again(build: Build) -
     await house.until_quiet()
     assert await value(house) == {"count": 3}
     assert len(house.model.of("do child")) == 1
+
+
+@pytest.mark.parametrize(
+    ("at", "says", "late"),
+    [
+        (turn_end.fail, Answer("half of it", (), Usage(10, 5), "scripted", "length"), "half of it"),
+        (turn.remind, "here: 3", "here: 3"),
+        (turn_end.submit, submits({"count": 3}), '{"count": 3}'),
+    ],
+    ids=["cut", "without its form", "submitted"],
+)
+async def test_the_last_text_of_a_run_that_is_killed_before_it_is_reached_is_late(
+    build: Build, at: Callable[..., Any], says: Answer | str, late: str
+) -> None:
+    """Whatever the run would have done with it."""
+    house = await child(build, lambda _: says, runs=False, outputSchema=SCHEMA)
+    db = DyingDoor(house.db, at)
+    worker = await house.hire(db)
+    async with asyncio.timeout(10):
+        await db.is_dead.wait()
+    task = (await house.task("child")).id
+    await TaskActions(worker.services).kill(OperatorCaller(EVERY_SCOPE), task)
+    await house.until_quiet()
+    result = await house.db.read(lists.result, task)
+    assert result is not None
+    assert result.outcome is Outcome.KILLED
+    assert result.late is not None
+    assert result.late[0] == late
+
+
+class HeldDoor(PassingDoor):
+    """Commits one transaction, and never reports back."""
+
+    def __init__(self, db: Database, held: Callable[..., Any]) -> None:
+        super().__init__(db)
+        self._held = held
+        self.is_reached = asyncio.Event()
+
+    async def is_child(self, session_id: int) -> bool:
+        return (await self._door.read(transcripts.briefing, session_id)).depth > 0
+
+    async def tx(self, keys: Keys, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
+        answer = await self._door.tx(keys, fn, *args, **kwargs)
+        if fn is self._held and await self.is_child(args[1]):
+            self.is_reached.set()
+            await asyncio.Event().wait()
+        return answer
+
+
+@pytest.mark.parametrize(
+    ("at", "says", "outcome"),
+    [
+        (turn_end.finish, "all done", Outcome.OK),
+        (turn_end.submit, submits({"count": 3}), Outcome.OK),
+        (turn_end.fail, Answer("half of it", (), Usage(10, 5), "scripted", "length"), Outcome.ERROR),
+    ],
+    ids=["finished", "submitted", "cut"],
+)
+async def test_the_last_text_of_a_turn_that_is_cancelled_after_its_commit_is_not_late(
+    build: Build, at: Callable[..., Any], says: Answer | str, outcome: Outcome
+) -> None:
+    asked: dict[str, Any] = {} if at is turn_end.finish else {"outputSchema": SCHEMA}
+    house = await child(build, lambda _: says, runs=False, **asked)
+    db = HeldDoor(house.db, at)
+    worker = await house.hire(db)
+    async with asyncio.timeout(10):
+        await db.is_reached.wait()
+    await house.dismiss(worker)
+    await house.hire()
+    await house.until_quiet()
+    assert (await house.task("child")).outcome is outcome
+    assert await house.rows("SELECT reason FROM events WHERE reason LIKE 'late%'") == []
 
 
 # ---- schemas -----------------------------------------------------------------------------------------------
@@ -300,16 +376,16 @@ async def test_schema_that_refers_elsewhere_is_never_fetched(build: Build) -> No
     ],
 )
 async def test_problems_are_told_in_words(schema: Any, given: Any, problem: str) -> None:
-    found = await typed.problems(json.dumps(schema), given)
+    found = await output_schema.problems(json.dumps(schema), given)
     assert found.startswith(problem)
     assert bool(found) is bool(problem)
 
 
 async def test_problems_are_few_and_short() -> None:
-    many = await typed.problems(json.dumps({"items": {"type": "string"}}), list(range(1000)))
-    assert many.count(";") == typed.PROBLEMS_MAX - 1
-    long = await typed.problems(json.dumps({"type": "integer"}), "x" * 100_000)
-    assert len(long) < 2 * typed.PROBLEM_CHARS_MAX
+    many = await output_schema.problems(json.dumps({"items": {"type": "string"}}), list(range(1000)))
+    assert many.count(";") == output_schema.PROBLEMS_MAX - 1
+    long = await output_schema.problems(json.dumps({"type": "integer"}), "x" * 100_000)
+    assert len(long) < 2 * output_schema.PROBLEM_CHARS_MAX
 
 
 # ---- forms that would take for ever ------------------------------------------------------------------------
@@ -340,7 +416,7 @@ async def test_form_that_would_take_for_ever_holds_nobody_up(
     schema: Any, given: Any, is_fine: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Somebody else's heart beats meanwhile: what is counted is the CPU of a gap, however busy the machine is."""
-    monkeypatch.setattr(typed, "CHECK_S", 0.3)
+    monkeypatch.setattr(output_schema, "CHECK_S", 0.3)
     gaps: list[float] = []
 
     async def beat() -> None:
@@ -352,7 +428,7 @@ async def test_form_that_would_take_for_ever_holds_nobody_up(
 
     beating = asyncio.create_task(beat())
     await asyncio.sleep(0)
-    found = await asyncio.wait_for(typed.problems(json.dumps(schema), given), 20)
+    found = await asyncio.wait_for(output_schema.problems(json.dumps(schema), given), 20)
     beating.cancel()
     assert (found == "") is is_fine
     assert max(gaps, default=0.0) < 1.0
@@ -381,4 +457,102 @@ async def test_form_that_cannot_be_bounded_is_refused_before_anything_is_spawned
 
 def test_words_that_only_look_like_patterns_are_no_patterns() -> None:
     named = {"properties": {"pattern": {"const": {"pattern": "(?="}}, "patternProperties": {}}}
-    typed.check_form(json.dumps(named))
+    output_schema.check_form(json.dumps(named))
+
+
+@pytest.mark.parametrize(
+    ("answers", "outcome", "result", "error"),
+    [
+        (("", "found it"), Outcome.OK, "found it", None),
+        (("", " \n"), Outcome.ERROR, None, "empty answer"),
+        (("look", "", "found it"), Outcome.OK, "found it", None),
+        (("look", "", ""), Outcome.OK, None, None),
+    ],
+)
+async def test_an_empty_answer_is_asked_for_once_more(
+    build: Build, answers: tuple[str, ...], outcome: Outcome, result: str | None, error: str | None
+) -> None:
+    """One that stays empty is an error, unless the run used a tool."""
+    given = iter(answers)
+
+    async def script(request: ModelRequest) -> Answer | str:
+        if opening(request) == "go":
+            return (ask_for("child"), use("sessions_yield"), "heard")[step(request)]
+        said = next(given)
+        return use(said) if said == "look" else Answer(said, (), Usage(10, 5), "scripted")
+
+    async def look() -> str:
+        return "something"
+
+    house = await build(script)
+    house.tool("look", look)
+    await house.hire()
+    await house.say("go")
+    await house.until_quiet()
+    task = await house.task("child")
+    assert (task.outcome, task.result, task.error) == (outcome, result, error)
+    assert list(given) == []
+    calls = await house.rows("SELECT state FROM usage WHERE session_id = ?", task.id)
+    assert len(calls) == len(answers)
+
+
+async def test_a_tool_of_an_earlier_run_does_not_make_an_empty_answer_a_result(build: Build) -> None:
+    """Neither before `continue` nor in the conversation that a child was forked from."""
+    given = iter(("look", "found it", "", ""))
+
+    async def script(request: ModelRequest) -> Answer | str:
+        if opening(request) == "go" and "You are a subagent" not in request.system:
+            last = request.transcript[-1]
+            fork = Call("sessions_spawn", {"task": "do fork", "label": "fork", "context": "fork"})
+            forks = Answer("", (fork,), Usage(10, 5), "scripted", "tools")
+            return {"go": ask_for("child"), "fork": forks}.get(
+                last.text if isinstance(last, Input) else "", "heard"
+            )
+        said = "" if opening(request) == "go" else next(given)
+        return use(said) if said == "look" else Answer(said, (), Usage(10, 5), "scripted")
+
+    async def look() -> str:
+        return "something"
+
+    house = await build(script)
+    house.tool("look", look)
+    worker = await house.hire()
+    await house.say("go")
+    await house.until_quiet()
+    child = await house.task("child")
+    assert (child.outcome, child.result) == (Outcome.OK, "found it")
+    await TaskActions(worker.services).continue_(OperatorCaller(EVERY_SCOPE, "boss"), child.id, "and now?")
+    await house.until_quiet()
+    await house.say("fork")
+    await house.until_quiet()
+    for label in ("child", "fork"):
+        task = await house.task(label)
+        assert (task.outcome, task.error) == (Outcome.ERROR, "empty answer")
+
+
+class BusyDoor(HeldDoor):
+    """A store that is locked at one transaction of a child until the turn is cut, and then says so."""
+
+    async def tx(self, keys: Keys, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
+        if fn is not self._held or not await self.is_child(args[1]):
+            return await self._door.tx(keys, fn, *args, **kwargs)
+        self.is_reached.set()
+        try:
+            await asyncio.Event().wait()
+        except asyncio.CancelledError:
+            raise StoreBusy from None
+
+
+async def test_the_last_text_of_a_killed_run_is_late_although_the_store_fails(build: Build) -> None:
+    house = await child(build, lambda _: "all done", runs=False)
+    db = BusyDoor(house.db, turn_end.finish)
+    worker = await house.hire(db)
+    async with asyncio.timeout(10):
+        await db.is_reached.wait()
+    task = (await house.task("child")).id
+    await TaskActions(worker.services).kill(OperatorCaller(EVERY_SCOPE), task)
+    await house.until_quiet()
+    result = await house.db.read(lists.result, task)
+    assert result is not None
+    assert result.late is not None
+    assert result.late[0] == "all done"

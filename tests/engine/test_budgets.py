@@ -10,18 +10,19 @@ from typing import Any
 
 import pytest
 
-from clutch.core import wording
 from clutch.core.agents import AgentDefaults
-from clutch.core.keys import task_id
+from clutch.core.ids import task_id
 from clutch.core.messages import Answer, Call, Usage
 from clutch.core.model import Outcome, Wait
 from clutch.core.policy import Budgets, OnBudget, Policy
-from clutch.engine.kit import NoPrices
+from clutch.core.questions import Decision, QuestionKind
+from clutch.core.text import prompts
+from clutch.engine.services import NoPrices
 from clutch.ports import ModelError, ModelRequest, Trouble
-from clutch.protocol import control, questions, usage
-from clutch.protocol.questions import Decision, QuestionKind, Waiting
-from clutch.store.door import Keys, Many, Tx
+from clutch.store.transaction import Keys, ManyRows, Tx
 from clutch.testing.passing import PassingDoor
+from clutch.transactions import control, questions, usage
+from clutch.transactions.questions import PendingQuestion
 from tests.engine.conftest import Build
 from tests.engine.house import POLICY, House, opening, step, use
 
@@ -64,7 +65,7 @@ class WatchedDoor(PassingDoor):
     def _look(self, statement: Any, held: set[int], name: str) -> None:
         sql, parameters = statement
         if sql is not None and sql.startswith("UPDATE purses"):
-            rows: Sequence[Any] = parameters if isinstance(parameters, Many) else [parameters]
+            rows: Sequence[Any] = parameters if isinstance(parameters, ManyRows) else [parameters]
             wanted = {key_of(row[-1]) for row in rows}
             assert wanted <= held, f"{name} changes {wanted} and holds {held}"
 
@@ -85,12 +86,12 @@ async def budgeted(build: Build, script: Any, policy: Policy, *, known: bool = T
     house = await build(script, policy)
     house.more["prices"] = Prices(known=known)
     if policy.budgets.has_root:
-        await house.door.alone(usage.give_root, policy, house.main)
+        await house.db.alone(usage.give_root, policy, house.main)
     return house
 
 
 async def hire(house: House) -> Any:
-    return await house.hire(WatchedDoor(house.door))
+    return await house.hire(WatchedDoor(house.db))
 
 
 def spawns(*labels: str, **more: Any) -> Answer:
@@ -120,17 +121,17 @@ async def purse(house: House, name: str) -> tuple[int, int, int | None]:
     return spent, reserved, limit
 
 
-async def asked(house: House, count: int = 1) -> list[Waiting]:
+async def asked(house: House, count: int = 1) -> list[PendingQuestion]:
     async def is_asked() -> bool:
-        return len(await house.door.read(questions.waiting)) >= count
+        return len(await house.db.read(questions.waiting)) >= count
 
     await house.until(is_asked)
-    return await house.door.read(questions.waiting)
+    return await house.db.read(questions.waiting)
 
 
-async def answer(house: House, question: Waiting, decision: Decision, text: str = "") -> None:
+async def answer(house: House, question: PendingQuestion, decision: Decision, text: str = "") -> None:
     known = (house.policy, question.id, decision, text, question.hash, "person")
-    await house.door.alone(questions.answer, *known)
+    await house.db.alone(questions.answer, *known)
 
 
 async def counted(house: House) -> int:
@@ -171,7 +172,7 @@ async def test_call_that_may_use_up_the_budget_answers_with_what_there_is(
         assert (task.outcome, task.result) == (Outcome.OK, "all I found")
     asked = house.model.of("do child")
     assert [bool(request.tools) for request in asked] == [True] * 6 + [False]
-    assert [request.system.endswith(wording.BUDGET_WRAP_UP) for request in asked] == [False] * 6 + [True]
+    assert [request.system.endswith(prompts.BUDGET_WRAP_UP) for request in asked] == [False] * 6 + [True]
     assert await purse(house, f"task:{task.id}") == (1050, 0, 1000)
 
 
@@ -320,7 +321,7 @@ async def test_one_yes_is_for_everybody_who_waits_for_the_same_purse(build: Buil
     first = (await asked(house, 3))[0]
     await answer(house, first, Decision.APPROVE)
     await house.until_quiet()
-    assert await house.door.read(questions.waiting) == []
+    assert await house.db.read(questions.waiting) == []
     assert [(await house.task(label)).outcome for label in "abc"] == [Outcome.OK] * 3
     assert (await purse(house, "root:1"))[2] == 750 + 700
 
@@ -381,7 +382,7 @@ async def test_ledger_names_the_model_that_was_requested_also_when_it_is_the_def
     policy = replace(POLICY, defaults=AgentDefaults(model="lab:small"), budgets=Budgets(root_tokens=limit))
     house = await budgeted(build, script, policy, known=True)
     if limit is not None:
-        await house.door.alone(usage.give_root, policy, house.main)
+        await house.db.alone(usage.give_root, policy, house.main)
     await hire(house)
     await house.say("go")
     await house.until_quiet()
@@ -437,7 +438,7 @@ async def test_ledger_counts_what_the_model_counts_after_a_kill(build: Build, li
     await house.say("go")
     await house.until_asked("do child")
     task = await house.task("child")
-    await house.door.alone(control.kill, house.policy, task.id, "test", "person")
+    await house.db.alone(control.kill, house.policy, task.id, "test", "person")
     await house.until_quiet()
     assert len(house.model.cancelled) == 1
     assert await counted(house) == len(house.model.requests) == 3

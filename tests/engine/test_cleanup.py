@@ -11,18 +11,18 @@ from typing import Any
 
 import pytest
 
-from clutch.core.attachments import AttachmentRules, Shelf, Side
+from clutch.core.attachments import AttachmentRules, FileVersion, Side
 from clutch.core.messages import Answer, Call, Usage
 from clutch.core.model import Delivery, Outcome, Phase
 from clutch.core.policy import Policy
 from clutch.errors import StoreLost
 from clutch.ports import FilesFailed, ModelRequest, ToolContext
-from clutch.protocol import control, preparing
-from clutch.protocol.control import NotPossible
-from clutch.tools.task_files import LocalTaskFiles
+from clutch.tools.task_files import LocalResultFiles, LocalTaskFiles
+from clutch.transactions import control, task_files
+from clutch.transactions.control import NotPossible
 from tests.engine.conftest import Build
 from tests.engine.house import POLICY, Anything, House, opening, step
-from tests.protocol.world import write
+from tests.transactions.world import write
 
 pytestmark = pytest.mark.anyio
 
@@ -36,7 +36,7 @@ class StubbornFiles(LocalTaskFiles):
     refusals = 0
     tries = 0
 
-    async def remove(self, shelf: Shelf, *sides: Side) -> None:
+    async def remove(self, shelf: FileVersion, *sides: Side) -> None:
         self.tries += 1
         if self.tries <= self.refusals:
             raise FilesFailed("files: Directory not empty")
@@ -50,7 +50,7 @@ class LateFiles(LocalTaskFiles):
         super().__init__(root)
         self.is_late, self.is_waiting, self.may_go_on = False, asyncio.Event(), asyncio.Event()
 
-    async def remove(self, shelf: Shelf, *sides: Side) -> None:
+    async def remove(self, shelf: FileVersion, *sides: Side) -> None:
         if self.is_late:
             self.is_waiting.set()
             await self.may_go_on.wait()
@@ -62,7 +62,7 @@ class UnreadableFiles(LocalTaskFiles):
 
     looks = 0
 
-    async def kept(self) -> list[Shelf]:
+    async def kept(self) -> list[FileVersion]:
         self.looks += 1
         raise FilesFailed("files: Too many open files")
 
@@ -149,7 +149,7 @@ async def test_retry_and_continue_after_delete_are_refused(build: Build, tmp_pat
     task = await house.task("child")
     for how in ("retry", "continue"):
         with pytest.raises(NotPossible, match="was deleted"):
-            await house.door.alone(control.again, house.policy, task.id, how, f"{how}:1", "", "person")
+            await house.db.alone(control.again, house.policy, task.id, how, f"{how}:1", "", "person")
     assert await house.task("child") == task
 
 
@@ -189,6 +189,23 @@ async def test_keep_removes_what_was_given_unless_it_is_retained(
     await house.until(is_archived)
 
 
+async def test_large_results_go_when_their_task_is_archived(build: Build, tmp_path: Path) -> None:
+    house = await house_with(build, LocalTaskFiles(tmp_path / "files"), sends(), TICKING)
+    results = house.more["results"] = LocalResultFiles(tmp_path / "results")
+    await house.hire()
+    await house.say("go")
+    await house.until_quiet()
+    task = await house.task("child")
+    for session_id in (house.main, task.id):
+        await results.keep(session_id, "a.txt", "long")
+    house.clock.jump(3600 + 120)
+
+    async def is_archived() -> bool:
+        return await results.kept() == [house.main]
+
+    await house.until(is_archived)
+
+
 async def with_a_child_at_work(build: Build, tmp_path: Path) -> House:
     """It has its files, and never comes to an end."""
 
@@ -210,7 +227,7 @@ async def test_files_of_a_killed_child_are_removed(build: Build, tmp_path: Path)
     house = await with_a_child_at_work(build, tmp_path)
     assert len(names(tmp_path)) == 3
     task = await house.task("child")
-    await house.door.alone(control.kill, house.policy, task.id, "enough", "person")
+    await house.db.alone(control.kill, house.policy, task.id, "enough", "person")
     await house.until_phase("child", Phase.COMPLETED)
     assert names(tmp_path) == set()
 
@@ -222,7 +239,7 @@ async def test_a_child_whose_session_was_lost_is_told_and_its_files_are_removed(
 ) -> None:
     house = await with_a_child_at_work(build, tmp_path)
     task = await house.task("child")
-    await house.door.alone(write, "DELETE FROM sessions WHERE id = ?", task.id)
+    await house.db.alone(write, "DELETE FROM sessions WHERE id = ?", task.id)
     house.clock.jump(61)
     lost = await house.until_phase("child", Phase.COMPLETED)
     assert (lost.outcome, lost.delivery) == (Outcome.LOST, Delivery.DELIVERED)
@@ -238,7 +255,7 @@ async def test_files_of_a_removed_child_are_removed(build: Build, tmp_path: Path
     await house.say("go")
     await house.until_quiet()
     assert names(tmp_path) == {"found.txt"}
-    await house.door.alone(control.remove, house.policy, (await house.task("child")).id, "person")
+    await house.db.alone(control.remove, house.policy, (await house.task("child")).id, "person")
     house.clock.jump(61)
 
     async def is_gone() -> bool:
@@ -259,13 +276,13 @@ async def test_a_task_that_works_again_keeps_its_files_from_a_late_sweeper(
     files.is_late = True
     house.clock.jump(3600 + 120)
     await asyncio.wait_for(files.is_waiting.wait(), 10)
-    await house.door.alone(control.again, house.policy, task.id, "retry", "retry:1", "", "person")
+    await house.db.alone(control.again, house.policy, task.id, "retry", "retry:1", "", "person")
     await house.until_phase("child", Phase.ANNOUNCING)
     files.may_go_on.set()
     await house.until_quiet()
     (_, again) = [text for text in await house.inputs(house.main) if text.startswith("[Subagent]")]
     assert "found.txt" in again
-    shelf = await house.door.read(preparing.shelf_of, task.id)
+    shelf = await house.db.read(task_files.file_version_of, task.id)
     assert await files.read(shelf, "found.txt") == b"found"
 
 
@@ -335,7 +352,7 @@ async def test_a_dead_letter_keeps_session_and_files_until_it_is_dismissed(
     worker = await house.hire()
     await house.say("go")
     await house.until_phase("child", Phase.ANNOUNCING)
-    await house.door.alone(control.close_main, house.policy, house.main)
+    await house.db.alone(control.close_main, house.policy, house.main)
     await house.until_phase("child", Phase.ANNOUNCE_DEFERRED)
     house.clock.jump(1801)
     worker.hear([("look",)])
@@ -343,7 +360,7 @@ async def test_a_dead_letter_keeps_session_and_files_until_it_is_dismissed(
     assert task.delivery is Delivery.UNDELIVERED
     assert names(tmp_path) == {"found.txt"}, "what was given is of no use any more"
     assert await words_of(house, task.id) > 0
-    await house.door.alone(control.dismiss, house.policy, task.id, "person")
+    await house.db.alone(control.dismiss, house.policy, task.id, "person")
 
     async def is_gone() -> bool:
         return names(tmp_path) == set() and await words_of(house, task.id) == 0

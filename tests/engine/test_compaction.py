@@ -7,19 +7,20 @@ from dataclasses import replace
 
 import pytest
 
-from clutch.core.context import Context, size
+from clutch.core.compaction import ContextLimits, size
 from clutch.core.messages import Answer, Call, Input, Results, Summary, Usage
 from clutch.core.model import Outcome
 from clutch.core.policy import Budgets, OnBudget
-from clutch.core.wording import prompts
+from clutch.core.text import prompts
 from clutch.ports import ModelError, ModelRequest, Trouble
-from clutch.protocol import queries, usage
+from clutch.transactions import usage
+from clutch.transactions.read import transcripts
 from tests.engine.conftest import Build
 from tests.engine.house import POLICY, House, ask_for, step
 
 pytestmark = pytest.mark.anyio
 
-SMALL = replace(POLICY, context=Context(window_tokens=3000, keep_tokens=400))
+SMALL = replace(POLICY, context=ContextLimits(window_tokens=3000, keep_tokens=400))
 
 
 def is_aside(request: ModelRequest) -> bool:
@@ -41,7 +42,7 @@ async def page() -> str:
 
 async def stored(house: House, label: str) -> list[object]:
     (row,) = await house.rows("SELECT id FROM tasks WHERE label = ?", label)
-    return list(await house.door.read(queries.transcript, row[0]))
+    return list(await house.db.read(transcripts.transcript, row[0]))
 
 
 class Reader:
@@ -139,7 +140,7 @@ async def test_every_summary_is_in_the_ledger_also_one_that_a_crash_cut(
     policy = replace(SMALL, budgets=budgets)
     house = await build(script, policy)
     if budgets.has_root:
-        await house.door.alone(usage.give_root, policy, house.main)
+        await house.db.alone(usage.give_root, policy, house.main)
     house.tool("read", page)
     first = await house.hire()
     await house.say("go")
@@ -167,7 +168,7 @@ async def test_budget_that_ends_while_summarising_ends_the_run(build: Build) -> 
 
     policy = replace(SMALL, budgets=Budgets(root_tokens=50_000, on_budget=OnBudget.END))
     house = await build(script, policy)
-    await house.door.alone(usage.give_root, policy, house.main)
+    await house.db.alone(usage.give_root, policy, house.main)
     house.tool("read", page)
     await house.hire()
     await house.say("go")

@@ -11,12 +11,14 @@ from typing import Any
 
 import pytest
 
+from clutch.core.channel_messages import SendUnsure
 from clutch.core.policy import Announcing, Policy, Work
+from clutch.engine.outbox import OutboxSender
 from clutch.errors import StoreError
 from clutch.ports import Channel
-from clutch.protocol import outbox, sending, workers
-from clutch.protocol.sessions import Stale
-from clutch.store.door import Tx
+from clutch.store.transaction import Tx
+from clutch.transactions import delivery, outbox, workers
+from clutch.transactions.sessions import Stale
 from clutch.wiring import Engine, running_engine
 
 pytestmark = pytest.mark.anyio
@@ -28,7 +30,7 @@ QUICK = Policy(work=Work(tick_s=0.02, stop_s=0.05), announcing=RULES)
 class Recording:
     """A channel that raises what it is given, one per send, and then takes everything."""
 
-    def __init__(self, *troubles: Exception) -> None:
+    def __init__(self, *troubles: BaseException) -> None:
         self.troubles = list(troubles)
         self.sent: list[tuple[str, str, str]] = []
         self.tries = 0
@@ -69,21 +71,24 @@ def engine(place: Place, policy: Policy = QUICK, **channels: Channel) -> Any:
 
 
 async def post(running: Engine, key: str, body: str = "hello", channel: str = "mail") -> None:
-    await running.door.tx((), outbox.post, 1, key, f"{channel}:ada", body)
+    await running.db.tx((), outbox.post, 1, key, f"{channel}:ada", body)
 
 
 def row(now: float, key: str) -> Tx[dict[str, Any]]:
-    names = ("owner", "attempts", "due", "done_at", "receipt", "error")
-    rows = yield "SELECT owner, attempts, due, done_at, receipt, error FROM outbox WHERE idem = ?", (key,)
+    names = ("owner", "attempts", "due", "done_at", "receipt", "error", "outcome")
+    rows = yield (
+        "SELECT owner, attempts, due, done_at, receipt, error, outcome FROM outbox WHERE idem = ?",
+        (key,),
+    )
     return dict(zip(names, rows[0], strict=True))
 
 
 async def until(running: Engine, key: str, is_so: Callable[[dict[str, Any]], bool]) -> dict[str, Any]:
     """The row, once it is so. Looked at after every commit that tells of a change."""
     changed = asyncio.Event()
-    running.door.listen(lambda hints: changed.set())
+    running.db.listen(lambda hints: changed.set())
     async with asyncio.timeout(5):
-        while not is_so(found := await running.door.read(row, key)):
+        while not is_so(found := await running.db.read(row, key)):
             await changed.wait()
             changed.clear()
     return found
@@ -97,28 +102,54 @@ def has_error(found: dict[str, Any]) -> bool:
     return found["error"] is not None
 
 
-async def test_a_stop_takes_no_new_work_and_frees_what_hanging_channels_were_given(place: Place) -> None:
+async def test_a_stop_frees_what_was_not_sent_and_what_a_hanging_channel_was_given_is_unsure(
+    place: Place,
+) -> None:
     stack = AsyncExitStack()
     channels: dict[str, Any] = {"mail": Hanging(), "other": Hanging()}
     running = await stack.enter_async_context(engine(place, **channels))
     for name, channel in channels.items():
         await post(running, name, channel=name)
         await channel.is_asked.wait()
+        await post(running, f"{name} next", channel=name)
     leaving = asyncio.create_task(stack.aclose())
     for _ in range(5):
         await asyncio.sleep(0)
-    assert running.kit.stopping.is_set()
+    assert running.services.stopping.is_set()
     await leaving
     async with engine(place) as again:
-        left = [await again.door.read(row, name) for name in channels]
-    assert [(one["owner"], one["due"] is None) for one in left] == [(None, False)] * 2
+        left = [await again.db.read(row, name) for name in channels]
+        free = [await again.db.read(row, f"{name} next") for name in channels]
+    assert [(one["owner"], one["due"], one["outcome"]) for one in left] == [(None, None, "unsure")] * 2
+    assert [(one["owner"], one["due"] is None, one["outcome"]) for one in free] == [(None, False, None)] * 2
+
+
+async def test_a_cancelled_courier_ends_also_where_the_store_has_failed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A store that fails is why everything is cancelled: what is not noted must not keep the process from ending."""
+    channel = Hanging()
+    async with engine(Place(state=tmp_path / "state")) as running:
+        courier = OutboxSender(running.worker, "mail", channel)
+        await post(running, "k1")
+
+        async def unwilling(*given: Any) -> Any:
+            raise StoreError("gone")
+
+        with pytest.RaisesGroup(ZeroDivisionError):
+            async with asyncio.timeout(5), asyncio.TaskGroup() as group:
+                courier.start(group)
+                await channel.is_asked.wait()
+                monkeypatch.setattr(running.db, "tx", unwilling)
+                raise ZeroDivisionError
+        monkeypatch.undo()
 
 
 async def test_words_are_sent_again_where_the_store_failed_after_the_send_and_once_more(
     place: Place, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Neither that they were sent nor that they are free could be written: nobody else would ever send them."""
-    mail, failures = Recording(), [sending.done, outbox.free, outbox.free]
+    mail, failures = Recording(), [delivery.done, outbox.free, outbox.free]
 
     def unwilling(ask: Callable[..., Any]) -> Callable[..., Any]:
         async def asked(*given: Any) -> Any:
@@ -131,7 +162,7 @@ async def test_words_are_sent_again_where_the_store_failed_after_the_send_and_on
 
     async with engine(place, mail=mail) as running:
         for name in ("tx", "alone"):
-            monkeypatch.setattr(running.door, name, unwilling(getattr(running.door, name)))
+            monkeypatch.setattr(running.db, name, unwilling(getattr(running.db, name)))
         await post(running, "k1")
         found = await until(running, "k1", is_done)
     assert failures == []
@@ -144,7 +175,7 @@ async def test_words_for_a_channel_nobody_attached_wait_and_are_then_sent_once(p
         await post(running, "k1")
         await post(running, "k2", channel="other")
         await until(running, "k2", is_done)
-        waiting = await running.door.read(row, "k1")
+        waiting = await running.db.read(row, "k1")
     assert (waiting["attempts"], waiting["done_at"], waiting["owner"]) == (0, None, None)
     async with engine(place, mail=mail) as running:
         found = await until(running, "k1", is_done)
@@ -196,7 +227,36 @@ async def test_a_send_without_an_answer_is_unsure_and_not_sent_again(place: Plac
     async with engine(place, policy, mail=Hanging()) as running:
         await post(running, "k1")
         found = await until(running, "k1", has_error)
-    assert (found["error"], found["due"], found["done_at"]) == ("unsure", None, None)
+    assert (found["outcome"], found["error"]) == ("unsure", "no answer within 0.01 s")
+    assert (found["due"], found["done_at"]) == (None, None)
+
+
+@pytest.mark.parametrize(
+    "cut", [ConnectionResetError("reset"), BrokenPipeError(), SendUnsure("cut"), EOFError(), KeyError("id")]
+)
+async def test_a_connection_cut_after_the_send_is_unsure_and_not_sent_again(
+    place: Place, cut: Exception
+) -> None:
+    mail = Recording(cut)
+    async with engine(place, mail=mail) as running:
+        await post(running, "k1")
+        found = await until(running, "k1", has_error)
+        await post(running, "k2")
+        await until(running, "k2", is_done)
+    async with engine(place, mail=mail) as running:
+        await post(running, "k3")
+        await until(running, "k3", is_done)
+    assert (found["outcome"], found["due"]) == ("unsure", None)
+    assert type(cut).__name__ in found["error"]
+    assert [key for _, _, key in mail.sent] == ["k2", "k3"]
+
+
+async def test_a_refused_connection_is_tried_again(place: Place) -> None:
+    mail = Recording(ConnectionRefusedError("nobody listens"))
+    async with engine(place, mail=mail) as running:
+        await post(running, "k1")
+        found = await until(running, "k1", is_done)
+    assert (mail.tries, found["outcome"], found["error"]) == (2, None, None)
 
 
 async def test_a_channel_that_hangs_holds_up_no_other(place: Place) -> None:
@@ -206,13 +266,13 @@ async def test_a_channel_that_hangs_holds_up_no_other(place: Place) -> None:
         await post(running, "k1")
         await post(running, "k2", channel="quick")
         await until(running, "k2", is_done)
-        assert (await running.door.read(row, "k1"))["error"] is None
+        assert (await running.db.read(row, "k1"))["error"] is None
 
 
 async def test_what_a_dead_process_was_sending_is_sent_again_with_the_same_key(place: Place) -> None:
     async with engine(place) as running:
         await post(running, "k1")
-        (parcel,) = await running.door.alone(outbox.claim, running.worker.id, "mail", 10)
+        (parcel,) = await running.db.alone(outbox.claim, running.worker.id, "mail", 10)
     mail = Recording()
     async with engine(place, mail=mail) as running:
         found = await until(running, "k1", is_done)
@@ -226,10 +286,8 @@ async def test_two_claims_never_get_the_same_words(place: Place) -> None:
             await post(running, f"k{number}")
         owners = (101, 102, 103, 104)
         for owner in owners:
-            await running.door.alone(workers.register, owner, 60.0, "here", 1, "test")
-        claims = await asyncio.gather(
-            *(running.door.alone(outbox.claim, owner, "mail", 7) for owner in owners)
-        )
+            await running.db.alone(workers.register, owner, 60.0, "here", 1, "test")
+        claims = await asyncio.gather(*(running.db.alone(outbox.claim, owner, "mail", 7) for owner in owners))
     claimed = [parcel.id for parcels in claims for parcel in parcels]
     assert len(claimed) == len(set(claimed)) == 20
 
@@ -238,4 +296,20 @@ async def test_a_worker_that_was_declared_dead_claims_no_words(place: Place) -> 
     async with engine(place) as running:
         await post(running, "k1")
         with pytest.raises(Stale):
-            await running.door.alone(outbox.claim, 101, "mail", 7)
+            await running.db.alone(outbox.claim, 101, "mail", 7)
+
+
+async def test_what_was_not_sent_is_logged_with_its_target_the_error_the_attempt_and_the_next_one(
+    place: Place, caplog: pytest.LogCaptureFixture
+) -> None:
+    class Refusing:
+        async def send(self, target: str, body: str, key: str) -> str | None:
+            raise ConnectionRefusedError("connection refused")
+
+    async with engine(place, mail=Refusing()) as running:
+        await post(running, "one")
+        await until(running, "one", lambda found: found["attempts"] > 1)
+    first = next(record.getMessage() for record in caplog.records if "not sent" in record.getMessage())
+    assert first.startswith(
+        "mail ada: not sent: ConnectionRefusedError: connection refused (attempt 1, next in "
+    )

@@ -12,13 +12,14 @@ import pytest
 from clutch.core.messages import Answer, Call, Input, Result, Results, Usage
 from clutch.core.model import Lane, Outcome, Phase, Wait
 from clutch.core.policy import Budgets
-from clutch.engine.dispatcher import Worker
+from clutch.core.questions import Decision
+from clutch.engine.worker import Worker
 from clutch.errors import StoreBusy
 from clutch.ports import ModelRequest, RuntimeJob
-from clutch.protocol import control, queries, questions, turns, usage
-from clutch.protocol.questions import Decision
 from clutch.runtimes.function import FunctionRuntime
-from clutch.store.door import Listener
+from clutch.store.transaction import Listener
+from clutch.transactions import control, questions, turn_end, usage
+from clutch.transactions.read import transcripts
 from tests.engine.conftest import Build
 from tests.engine.house import POLICY, House, opening, step
 from tests.engine.test_questions import asked, decide
@@ -115,7 +116,7 @@ async def test_call_that_foreign_code_made_is_in_the_transcript_and_in_the_evide
     await house.until_quiet()
     task = await house.task("child")
     assert clerk.heard == ["False too much"]
-    told, said, gave, last = await house.door.read(queries.transcript, task.id)
+    told, said, gave, last = await house.db.read(transcripts.transcript, task.id)
     assert isinstance(told, Input)
     assert isinstance(last, Answer)
     assert (said, last.text) == (Answer("let me ask. ", (PAY,), stop="tools"), "done")
@@ -132,7 +133,7 @@ async def test_foreign_code_is_sent_away_when_its_task_is_killed_while_a_person_
     await at_work(house)
     await asked(house)
     task = await house.task("child")
-    await house.door.alone(control.kill, house.policy, task.id, "enough", "person")
+    await house.db.alone(control.kill, house.policy, task.id, "enough", "person")
 
     async def is_gone() -> bool:
         return clerk.ended == 1
@@ -146,16 +147,16 @@ async def test_foreign_code_that_waits_is_sent_away_although_the_store_was_away_
 ) -> None:
     clerk = Clerk()
     house = await opened(build, clerk)
-    door = FlakyDoor(house.door, questions.is_parked, StoreBusy())
-    await house.hire(door)
+    db = FlakyDoor(house.db, questions.is_parked, StoreBusy())
+    await house.hire(db)
     await house.say("go")
     await asked(house)
 
     async def is_missed() -> bool:
-        return door.has_failed
+        return db.has_failed
 
     await house.until(is_missed)
-    await house.door.alone(control.kill, house.policy, (await house.task("child")).id, "enough", "person")
+    await house.db.alone(control.kill, house.policy, (await house.task("child")).id, "enough", "person")
 
     async def is_gone() -> bool:
         return clerk.ended == 1
@@ -166,18 +167,18 @@ async def test_foreign_code_that_waits_is_sent_away_although_the_store_was_away_
 async def test_foreign_code_that_cannot_be_taken_up_is_sent_away(build: Build) -> None:
     clerk = Clerk()
     house = await opened(build, clerk, BY_DAY)
-    door = FlakyDoor(house.door, _never, StoreBusy())
-    await house.hire(door)
+    db = FlakyDoor(house.db, _never, StoreBusy())
+    await house.hire(db)
     await house.say("go")
     (question,) = await asked(house)
-    door.fails_at = usage.reserve
+    db.fails_at = usage.reserve
     await decide(house, question, Decision.APPROVE)
 
     async def is_gone() -> bool:
         return clerk.ended == 1
 
     await house.until(is_gone)
-    assert (door.has_failed, clerk.heard) == (True, [])
+    assert (db.has_failed, clerk.heard) == (True, [])
 
 
 async def test_pause_gives_back_what_foreign_code_had_reserved_beside_nobody_else(build: Build) -> None:
@@ -189,14 +190,14 @@ async def test_pause_gives_back_what_foreign_code_had_reserved_beside_nobody_els
         return Answer("never said")
 
     house = await opened(build, works, BY_DAY)
-    door = FlakyDoor(house.door, _never, StoreBusy())
-    await house.hire(door)
+    db = FlakyDoor(house.db, _never, StoreBusy())
+    await house.hire(db)
     await house.say("go")
     await begun.wait()
     task = await house.task("child")
-    await house.door.alone(control.pause, house.policy, task.id, "person")
+    await house.db.alone(control.pause, house.policy, task.id, "person")
     await house.until_phase("child", Phase.PAUSED)
-    assert door.keys[turns.hand_over] == (task.id, *usage.keys(BY_DAY, ""))
+    assert db.keys[turn_end.hand_over] == (task.id, *usage.keys(BY_DAY, ""))
 
 
 async def test_pause_that_a_worker_does_not_hear_of_stops_foreign_code_a_tick_later(build: Build) -> None:
@@ -205,10 +206,10 @@ async def test_pause_that_a_worker_does_not_hear_of_stops_foreign_code_a_tick_la
         return Answer("never said")
 
     house = await opened(build, works)
-    await house.hire(DeafDoor(house.door, _never, StoreBusy()))
+    await house.hire(DeafDoor(house.db, _never, StoreBusy()))
     await house.say("go")
     task = await house.until_phase("child", Phase.RUNNING)
-    await house.door.alone(control.pause, house.policy, task.id, "person")
+    await house.db.alone(control.pause, house.policy, task.id, "person")
     await house.until_phase("child", Phase.PAUSED)
 
 

@@ -10,14 +10,14 @@ from typing import Any
 
 import pytest
 
-from clutch.core.context import Context
+from clutch.core.compaction import ContextLimits
 from clutch.core.messages import Answer, Call, Input, Results, Usage
 from clutch.core.model import Outcome, Phase
-from clutch.core.wording import prompts
-from clutch.engine.dispatcher import Worker
+from clutch.core.text import prompts
+from clutch.engine.worker import Worker
 from clutch.ports import ModelRequest, ToolContext, WorkspaceFailed
-from clutch.protocol import control, tasks
-from clutch.protocol.spawn import NOT_FORKED
+from clutch.transactions import control, tasks
+from clutch.transactions.spawn import NOT_FORKED
 from tests.engine.conftest import Build
 from tests.engine.house import POLICY, Anything, House, opening, step
 
@@ -190,7 +190,7 @@ async def test_child_killed_while_its_directory_is_made_never_runs(build: Build)
     house = await house_with(build, directories, script(ISOLATED))
     await making(house, directories)
     task = await house.task("child")
-    await house.door.alone(control.kill, house.policy, task.id, "enough", "person")
+    await house.db.alone(control.kill, house.policy, task.id, "enough", "person")
     directories.may_end.set()
     await house.until_quiet()
     assert set(directories.removed) == {task.id}
@@ -219,7 +219,7 @@ async def test_directory_that_nobody_needs_any_more_is_removed_at_the_next_start
     stranger, undone = 123_456, 987_654  # somebody died before the files of an undone spawn were gone
     directories.made = [stranger, undone]
     house = await house_with(build, directories, script(ISOLATED))
-    await house.door.alone(tasks.unmake, undone, "no disk")
+    await house.db.alone(tasks.unmake, undone, "no disk")
     directories.may_end.clear()
     first = await making(house, directories)
     assert directories.removed == [undone], "what this database never heard of is not its own"
@@ -275,7 +275,7 @@ async def test_forked_child_starts_with_what_its_caller_saw(build: Build) -> Non
 
 
 async def test_talk_that_is_too_long_is_not_copied_and_the_caller_is_warned(build: Build) -> None:
-    house = await build(talks_first, replace(POLICY, context=Context(fork_bytes_max=100)))
+    house = await build(talks_first, replace(POLICY, context=ContextLimits(fork_bytes_max=100)))
     await talk(house)
     assert (await house.task("child")).result == "I know nothing"
     accepted = heard(house)

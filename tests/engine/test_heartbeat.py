@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import asyncio
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from clutch.core.agents import HEARTBEAT_PROMPT, Agent, Heartbeat, roster
-from clutch.core.heartbeat import CHECKLIST
-from clutch.engine.context import Documents
+from clutch.core.agents import CHECKLIST, HEARTBEAT_PROMPT, Agent, Heartbeat, roster
+from clutch.engine.prompt import Documents
+from clutch.engine.worker import each
+from clutch.errors import StoreBusy
 from clutch.ports import ModelRequest
-from clutch.protocol import events, heartbeat
-from clutch.store.door import HINT, LOOK, Tx
+from clutch.store.transaction import HINT, LOOK, Tx
+from clutch.transactions import wake as wake_tx
 from tests.engine.conftest import Build
 from tests.engine.house import POLICY, House
 
@@ -35,11 +37,11 @@ def _look(now: float) -> Tx[None]:
 
 
 async def notify(house: House, text: str) -> None:
-    await house.door.tx(house.main, events.notify, house.policy, house.main, text)
+    await house.db.tx(house.main, wake_tx.notify, house.policy, house.main, text)
 
 
 async def wake(house: House) -> None:
-    await house.door.tx(house.main, heartbeat.wake, house.policy, house.main)
+    await house.db.tx(house.main, wake_tx.wake_for_heartbeat, house.policy, house.main)
 
 
 async def test_a_wake_shows_what_happened_in_one_turn_and_tells_the_person(build: Build) -> None:
@@ -68,11 +70,11 @@ async def test_the_schedule_rings_and_reads_the_checklist_of_the_workspace(
     (tmp_path / CHECKLIST).write_text("Is the disk full?")
     house = await build(script, BEATING)
     house.more["checklists"] = Documents(1000, CHECKLIST)
-    await house.door.alone(_works_in, house.main, str(tmp_path))
+    await house.db.alone(_works_in, house.main, str(tmp_path))
     await house.hire()
     assert not house.model.requests
     house.clock.jump(601)
-    await house.door.tx((), _look)
+    await house.db.tx((), _look)
     await house.until_asked("Is the disk full?")
     await house.until_quiet()
     assert await house.replies() == []
@@ -81,11 +83,11 @@ async def test_the_schedule_rings_and_reads_the_checklist_of_the_workspace(
 async def test_without_a_checklist_the_schedule_costs_no_model_call(build: Build, tmp_path: Path) -> None:
     house = await build(script, BEATING)
     house.more["checklists"] = Documents(1000, CHECKLIST)
-    await house.door.alone(_works_in, house.main, str(tmp_path))
+    await house.db.alone(_works_in, house.main, str(tmp_path))
     await house.hire()
     before = await house.rows("SELECT heartbeat_at FROM sessions")
     house.clock.jump(601)
-    await house.door.tx((), _look)
+    await house.db.tx((), _look)
 
     async def has_rung() -> bool:
         return await house.rows("SELECT heartbeat_at FROM sessions") > before
@@ -93,3 +95,20 @@ async def test_without_a_checklist_the_schedule_costs_no_model_call(build: Build
     await house.until(has_rung)
     assert not house.model.requests
     assert not await house.rows("SELECT 1 FROM inbox")
+
+
+async def test_a_cancellation_wins_over_an_error_of_the_store_in_the_same_moment() -> None:
+    begun = asyncio.Event()
+
+    async def fails_when_cancelled(_: int) -> None:
+        begun.set()
+        try:
+            await asyncio.Event().wait()
+        except asyncio.CancelledError:
+            raise StoreBusy from None
+
+    work = asyncio.create_task(each([1], fails_when_cancelled))
+    await begun.wait()
+    work.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await work

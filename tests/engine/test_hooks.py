@@ -13,20 +13,20 @@ from typing import Any
 
 import pytest
 
-from clutch.channels.hooks import GROUP, Hooks, Webhook
-from clutch.core import keys
-from clutch.core.admission import Mode, Refused, SpawnRequest
+from clutch.channels import GROUP, HookRegistry, Webhook
+from clutch.core import ids
 from clutch.core.authority import AgentGrant, root_rights
-from clutch.core.hooks import Hook
 from clutch.core.messages import Answer, Call
+from clutch.core.model import Hook
 from clutch.core.policy import Announcing, Policy, Work
-from clutch.engine.spawning import Spawned, spawn_all
+from clutch.core.spawn import Mode, SpawnRefusal, SpawnRequest
+from clutch.engine.spawn import Spawned, spawn_all
 from clutch.errors import InvalidInput
 from clutch.ports import ModelRequest, Models, OnDelta, ThreadFailed
-from clutch.protocol import control, sessions
-from clutch.protocol.spawn import Accepted, Order, rights_text
-from clutch.store.door import Row, Tx
+from clutch.store.transaction import Row, Tx
 from clutch.testing.channels import RecordingChannel, ThreadedChannel
+from clutch.transactions import control, sessions
+from clutch.transactions.spawn import Accepted, ChildRequest, rights_text
 from clutch.wiring import Engine, running_engine
 from tests.answering import answering
 
@@ -56,20 +56,22 @@ class Place:
     heard: list[dict[str, Any]] = field(default_factory=list)
 
     async def spawn(self, **asked: Any) -> Spawned:
-        kit = self.engine.kit
-        asks = Hook.SPAWNING in kit.policy.hooks
+        services = self.engine.services
+        asks = Hook.SPAWNING in services.policy.hooks
         wanted: dict[str, Any] = {"task": "work", "label": "worker", "is_asked_about": asks} | asked
         request = SpawnRequest(**wanted)
-        order = Order(f"test:{kit.ids.uuid4()}", kit.ids.next(), kit.ids.uuid4(), request, 0)
-        (answer,) = await spawn_all(kit, self.main, self.main, None, [order])
+        order = ChildRequest(
+            f"test:{services.ids.uuid4()}", services.ids.next(), services.ids.uuid4(), request, 0
+        )
+        (answer,) = await spawn_all(services, self.main, self.main, None, [order])
         return answer
 
     async def rows(self, sql: str, *parameters: Any) -> list[Row]:
-        return await self.engine.door.read(select, sql, *parameters)
+        return await self.engine.db.read(select, sql, *parameters)
 
     async def until(self, is_so: Callable[[], Awaitable[bool]]) -> None:
         """Looks after every commit: what a hook has heard is written down afterwards."""
-        changes = self.engine.kit.changes
+        changes = self.engine.services.changes
         async with asyncio.timeout(20):
             while True:
                 change = changes.next_change
@@ -97,7 +99,7 @@ class Place:
 @asynccontextmanager
 async def place(
     tmp_path: Path,
-    hooks: Hooks,
+    hooks: HookRegistry,
     channel: RecordingChannel | None = None,
     policy: Policy = QUICK,
     models: Models | None = None,
@@ -108,12 +110,12 @@ async def place(
     )
     async with running as engine:
         rights = rights_text(root_rights(AgentGrant(depth_max=1)))
-        made = (engine.kit.ids.next(), "agent:main:main", "main", rights, "chat:ada", ".")
-        yield Place(engine, await engine.door.alone(sessions.open_session, *made))
+        made = (engine.services.ids.next(), "agent:main:main", "main", rights, "chat:ada", ".")
+        yield Place(engine, await engine.db.alone(sessions.open_session, *made))
 
 
-def listening(*names: Hook, to: list[dict[str, Any]]) -> Hooks:
-    hooks = Hooks()
+def listening(*names: Hook, to: list[dict[str, Any]]) -> HookRegistry:
+    hooks = HookRegistry()
     for name in names:
         hooks.add(name, to.append)
     return hooks
@@ -123,15 +125,15 @@ def listening(*names: Hook, to: list[dict[str, Any]]) -> Hooks:
 
 
 async def test_a_veto_forbids_the_spawn_and_leaves_nothing(tmp_path: Path) -> None:
-    hooks = Hooks()
+    hooks = HookRegistry()
     hooks.add(Hook.SPAWNING, lambda told: {"ok": False, "error": f"not {told['label']}"})
     async with place(tmp_path, hooks) as there:
-        assert await there.spawn() == Refused("not worker")
+        assert await there.spawn() == SpawnRefusal("not worker")
         assert await there.is_as_before()
 
 
 async def test_a_hook_that_raises_or_hangs_is_a_warning(tmp_path: Path) -> None:
-    hooks = Hooks(timeout_s=0.05)
+    hooks = HookRegistry(timeout_s=0.05)
 
     async def hangs(told: dict[str, Any]) -> None:
         await asyncio.Event().wait()
@@ -155,7 +157,7 @@ async def test_a_hook_that_raises_or_hangs_is_a_warning(tmp_path: Path) -> None:
 async def test_without_anybody_who_can_make_a_thread_the_spawn_is_undone(
     tmp_path: Path, channel: RecordingChannel | None
 ) -> None:
-    async with place(tmp_path, Hooks(), channel) as there:
+    async with place(tmp_path, HookRegistry(), channel) as there:
         answer = await there.spawn(thread=True, mode=Mode.SESSION)
         assert isinstance(answer, str)
         assert answer.startswith("thread: ")
@@ -167,7 +169,7 @@ async def test_without_anybody_who_can_make_a_thread_the_spawn_is_undone(
 async def test_a_channel_that_fails_to_make_a_thread_leaves_nothing(tmp_path: Path) -> None:
     channel = ThreadedChannel()
     channel.fail_next(ThreadFailed("thread: not here"))
-    async with place(tmp_path, Hooks(), channel) as there:
+    async with place(tmp_path, HookRegistry(), channel) as there:
         assert await there.spawn(thread=True, mode=Mode.SESSION) == "thread: not here"
         assert await there.is_as_before()
 
@@ -179,7 +181,7 @@ async def test_a_channel_that_makes_no_thread_in_time_leaves_nothing(tmp_path: P
             raise AssertionError("never")
 
     policy = replace(QUICK, limits=replace(QUICK.limits, reservation_s=0.1))
-    async with place(tmp_path, Hooks(), Silent(), policy) as there:
+    async with place(tmp_path, HookRegistry(), Silent(), policy) as there:
         answer = await there.spawn(thread=True, mode=Mode.SESSION)
         assert answer == "thread: the channel 'chat' has made none within 0.1 s"
         assert await there.is_as_before()
@@ -187,7 +189,7 @@ async def test_a_channel_that_makes_no_thread_in_time_leaves_nothing(tmp_path: P
 
 async def test_the_channel_of_the_requester_makes_the_thread(tmp_path: Path) -> None:
     channel = ThreadedChannel()
-    async with place(tmp_path, Hooks(), channel) as there:
+    async with place(tmp_path, HookRegistry(), channel) as there:
         answer = await there.spawn(thread=True, mode=Mode.SESSION)
         assert isinstance(answer, Accepted)
         name = f"thread:{answer.task_id}"
@@ -200,7 +202,7 @@ async def test_the_channel_of_the_requester_makes_the_thread(tmp_path: Path) -> 
 
 
 async def test_a_hook_may_bring_the_thread(tmp_path: Path) -> None:
-    hooks = Hooks()
+    hooks = HookRegistry()
     hooks.add(Hook.SPAWNING, lambda told: {"ok": True, "thread": {"channel": "chat", "thread": "9"}})
     async with place(tmp_path, hooks) as there:
         assert isinstance(await there.spawn(thread=True, mode=Mode.SESSION), Accepted)
@@ -260,7 +262,7 @@ async def test_a_hook_that_fails_hears_it_again_and_stops_nothing(tmp_path: Path
         if troubles:
             raise troubles.pop()
 
-    hooks = Hooks()
+    hooks = HookRegistry()
     hooks.add(Hook.ENDED, clumsy)
     async with place(tmp_path, hooks) as there:
         await there.spawn()
@@ -277,8 +279,8 @@ async def test_a_kill_is_told_once_and_at_once(tmp_path: Path) -> None:
         answer = await there.spawn()
         assert isinstance(answer, Accepted)
         for _ in range(2):
-            policy = there.engine.kit.policy
-            await there.engine.door.alone(control.kill, policy, answer.task_id, "enough", "test")
+            policy = there.engine.services.policy
+            await there.engine.db.alone(control.kill, policy, answer.task_id, "enough", "test")
         await there.until_heard(heard)
         assert [(one["outcome"], one["error"]) for one in heard] == [("killed", "enough")]
         assert await there.rows("SELECT COUNT(*) FROM outbox WHERE channel = 'hook'") == [(1,)]
@@ -295,7 +297,7 @@ async def test_hooks_of_installed_packages_are_told_and_a_broken_one_is_left_out
     (about / "entry_points.txt").write_text(f"[{GROUP}]\n{points}")
     (about.parent / "listening_hooks.py").write_text("heard = []\ndef ended(told): heard.append(told)\n")
     monkeypatch.syspath_prepend(str(about.parent))
-    hooks = Hooks()
+    hooks = HookRegistry()
     async with place(tmp_path, hooks) as there:
         assert hooks.names == {Hook.ENDED}
         answer = await there.spawn()
@@ -306,7 +308,7 @@ async def test_hooks_of_installed_packages_are_told_and_a_broken_one_is_left_out
 
 
 async def test_where_nobody_listens_nothing_is_written(tmp_path: Path) -> None:
-    async with place(tmp_path, Hooks()) as there:
+    async with place(tmp_path, HookRegistry()) as there:
         await there.spawn()
         await there.until_row("SELECT 1 FROM tasks WHERE phase = 'completed'")
         assert await there.rows("SELECT 1 FROM outbox WHERE channel = 'hook'") == []
@@ -325,7 +327,7 @@ async def test_where_nobody_listens_nothing_is_written(tmp_path: Path) -> None:
 async def test_a_hook_may_say_where_the_reply_to_a_result_goes(
     tmp_path: Path, said: dict[str, Any] | None, channel: str, target: str
 ) -> None:
-    hooks, asked = Hooks(), []
+    hooks, asked = HookRegistry(), []
 
     def elsewhere(told: dict[str, Any]) -> dict[str, Any] | None:
         asked.append(told)
@@ -341,7 +343,7 @@ async def test_a_hook_may_say_where_the_reply_to_a_result_goes(
 
 def test_an_unknown_hook_is_refused_when_it_is_registered() -> None:
     with pytest.raises(InvalidInput, match="subagent_ended"):
-        Hooks().add("subagent_eneded", print)
+        HookRegistry().add("subagent_eneded", print)
 
 
 # ---- webhooks --------------------------------------------------------------------------------------------
@@ -358,7 +360,7 @@ async def test_a_webhook_is_posted_the_fact_with_its_key(tmp_path: Path) -> None
         return web.Response(status=answers.pop(0))
 
     async with answering(receive, "POST") as address:
-        hooks = Hooks([Webhook(f"{address}/hook", (Hook.ENDED,))])
+        hooks = HookRegistry([Webhook(f"{address}/hook", (Hook.ENDED,))])
         async with place(tmp_path, hooks) as there:
             await there.spawn()
             await there.until_heard(posted, 2)
@@ -388,7 +390,7 @@ async def test_a_plan_that_waits_for_a_person_is_told_with_the_command_that_lead
         await there.until_heard(heard)
     assert heard == [
         {
-            "task": keys.task_id(answer.task_id),
+            "task": ids.task_id(answer.task_id),
             "session": answer.session_key,
             "label": "worker",
             "kind": "plan",
@@ -401,7 +403,7 @@ async def test_a_plan_that_waits_for_a_person_is_told_with_the_command_that_lead
 
 async def test_a_question_is_told_once_and_costs_nothing_where_nobody_listens(tmp_path: Path) -> None:
     heard: list[dict[str, Any]] = []
-    for number, hooks in enumerate((listening(Hook.NEEDS_ME, to=heard), Hooks())):
+    for number, hooks in enumerate((listening(Hook.NEEDS_ME, to=heard), HookRegistry())):
         async with place(tmp_path / str(number), hooks, models=Asking()) as there:
             await there.spawn()
             await there.until_row("SELECT 1 FROM questions")

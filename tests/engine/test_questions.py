@@ -13,10 +13,11 @@ import pytest
 from clutch.core.messages import Answer, Call, Input, Result, Results, Usage
 from clutch.core.model import Lane, Outcome, Phase, Wait
 from clutch.core.policy import Policy, Taint
-from clutch.core.wording import OUTCOME_UNKNOWN
+from clutch.core.questions import Decision, QuestionKind
+from clutch.core.text.prompts import OUTCOME_UNKNOWN
 from clutch.ports import ModelRequest, ToolContext
-from clutch.protocol import control, questions
-from clutch.protocol.questions import Decision, QuestionKind, Waiting
+from clutch.transactions import control, messages, questions
+from clutch.transactions.questions import PendingQuestion
 from tests.engine.conftest import Build
 from tests.engine.house import POLICY, Anything, House, ask_for, opening, step
 
@@ -68,17 +69,17 @@ class Desk:
         self._house.tools.add(run, arguments=Anything, name=name, description=name, **flags)
 
 
-async def asked(house: House, count: int = 1) -> list[Waiting]:
+async def asked(house: House, count: int = 1) -> list[PendingQuestion]:
     async def are_asked() -> bool:
-        return len(await house.door.read(questions.waiting)) == count
+        return len(await house.db.read(questions.waiting)) == count
 
     await house.until(are_asked)
-    return await house.door.read(questions.waiting)
+    return await house.db.read(questions.waiting)
 
 
-async def decide(house: House, question: Waiting, decision: Decision, text: str = "") -> None:
+async def decide(house: House, question: PendingQuestion, decision: Decision, text: str = "") -> None:
     known = (house.policy, question.id, decision, text, question.hash, "person")
-    await house.door.alone(questions.answer, *known)
+    await house.db.alone(questions.answer, *known)
 
 
 def last_results(house: House, words: str = "do child") -> tuple[Result, ...]:
@@ -119,7 +120,7 @@ async def test_a_question_wakes_the_parent_at_once_and_once(build: Build) -> Non
 
     await house.until(is_told)
     assert (await house.task("child")).reason == Wait.NEEDS_YOU, "a child that waits is not settled"
-    (question,) = await house.door.read(questions.waiting)
+    (question,) = await house.db.read(questions.waiting)
     await decide(house, question, Decision.ANSWER, "left")
     await house.until_quiet()
     said = _heard(house.model.of("go")[-1])
@@ -284,10 +285,10 @@ async def test_steered_child_never_makes_the_call_it_asked_for(build: Build) -> 
     house, desk = await opened(build, uses(("pay", {})), "did something else")
     await asked(house)
     task = await house.task("child")
-    await house.door.alone(control.steer, house.policy, task.id, "steer:1", "do not pay", "person")
+    await house.db.alone(messages.steer, house.policy, task.id, "steer:1", "do not pay", "person")
     await house.until_quiet()
     assert desk.done == []
-    assert await house.door.read(questions.waiting) == []
+    assert await house.db.read(questions.waiting) == []
     assert last_results(house)[0].failed
     assert (await house.task("child")).result == "did something else"
 
@@ -296,19 +297,19 @@ async def test_killed_child_asks_nobody_any_more(build: Build) -> None:
     house, desk = await opened(build, uses(("pay", {})), "never")
     await asked(house)
     task = await house.task("child")
-    await house.door.alone(control.kill, house.policy, task.id, "enough", "person")
+    await house.db.alone(control.kill, house.policy, task.id, "enough", "person")
     await house.until_quiet()
-    assert (desk.done, await house.door.read(questions.waiting)) == ([], [])
+    assert (desk.done, await house.db.read(questions.waiting)) == ([], [])
 
 
 async def test_paused_child_keeps_its_approval(build: Build) -> None:
     house, desk = await opened(build, uses(("pay", {})), "paid")
     (question,) = await asked(house)
     task = await house.task("child")
-    await house.door.alone(control.pause, house.policy, task.id, "person")
+    await house.db.alone(control.pause, house.policy, task.id, "person")
     await decide(house, question, Decision.APPROVE)
     assert desk.done == []
-    await house.door.alone(control.resume, house.policy, task.id, "person")
+    await house.db.alone(control.resume, house.policy, task.id, "person")
     await house.until_quiet()
     assert desk.done == ["pay"]
     assert last_results(house)[0].text == "pay done"

@@ -5,22 +5,27 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Callable
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import pytest
 
 from clutch.core.authority import EVERY_SCOPE, OperatorCaller
 from clutch.core.messages import Answer, Call, Results, Usage
-from clutch.core.model import Lane, Outcome
-from clutch.core.policy import Policy, Work
-from clutch.core.wording import OUTCOME_UNKNOWN
-from clutch.engine.verbs import ELSEWHERE, Verbs
+from clutch.core.model import Lane, Outcome, Phase
+from clutch.core.policy import Control, LateResult, Policy, Work
+from clutch.core.text.prompts import OUTCOME_UNKNOWN
+from clutch.engine.actions import ELSEWHERE, TaskActions
+from clutch.engine.worker import FreezeWatch
 from clutch.errors import ConstraintViolated, DiskFull, StoreBusy, StoreError, StoreLost, StoreRefused
-from clutch.ports import ModelRequest
-from clutch.protocol import inbox, turns, workers
-from clutch.store.door import Door, Keys, Tx
+from clutch.ports import ModelRequest, RuntimeJob
+from clutch.runtimes.function import FunctionRuntime
 from clutch.store.postgres import PostgresStore
+from clutch.store.transaction import Database, Keys, Tx
 from clutch.testing.passing import PassingDoor
+from clutch.transactions import control as control_tx
+from clutch.transactions import turn, turn_begin, turn_end, wake, workers
+from clutch.transactions.read import lists
 from tests.engine.conftest import Build
 from tests.engine.house import POLICY, House, JumpClock, ask_for, opening, step, use
 
@@ -125,21 +130,61 @@ async def test_run_whose_worker_dies_again_and_again_is_quarantined(build: Build
     async def script(request: ModelRequest) -> Answer | str:
         if opening(request) == "go":
             return (ask_for("child"), "sent", "it crashed")[step(request)]
-        await asyncio.Event().wait()
-        return "never"
+        return use("poison")
+
+    poison = Counter()
+
+    async def is_taken(attempt: int) -> bool:
+        return poison.begun == attempt
 
     house = await build(script)
+    house.tool("poison", poison, replay_safe=True)
     for attempt in range(1, 4):
         worker = await house.hire()
         if attempt == 1:
             await house.say("go")
-        await house.until_asked("do child", attempt)
+        await house.until(partial(is_taken, attempt))
         await house.crash(worker)
     await house.hire()
     await house.until_quiet()
     task = await house.task("child")
     assert (task.outcome, task.error) == (Outcome.ERROR, "crash loop")
     assert await house.replies() == ["sent", "it crashed"]
+
+
+async def test_only_the_task_whose_tool_ends_the_process_ends_as_a_crash_loop(build: Build) -> None:
+    """Its neighbour was executing a tool at the same deaths; each is tried alone."""
+    tools = {"neighbour": Counter(), "poison": Counter()}
+
+    async def script(request: ModelRequest) -> Answer | str:
+        if opening(request) == "go":
+            return (ask_for(*tools), "sent", "heard", "heard")[step(request)]
+        name = opening(request).split()[-1]
+        return (use(name), "fine")[step(request)]
+
+    async def have_begun(*expected: int) -> bool:
+        return tuple(tool.begun for tool in tools.values()) == expected
+
+    house = await build(script)
+    for name, tool in tools.items():
+        house.tool(name, tool, replay_safe=True)
+    for attempt in (1, 2):
+        worker = await house.hire()
+        if attempt == 1:
+            await house.say("go")
+        await house.until(partial(have_begun, attempt, attempt))
+        await house.crash(worker)
+    worker = await house.hire()
+    await house.until(partial(have_begun, 3, 2))
+    tools["neighbour"].may_end.set()
+    await house.until(partial(have_begun, 3, 3))
+    await house.crash(worker)
+    await house.hire()
+    await house.until_quiet()
+    neighbour, poison = [await house.task(name) for name in tools]
+    assert (neighbour.outcome, neighbour.result) == (Outcome.OK, "fine")
+    assert (poison.outcome, poison.error) == (Outcome.ERROR, "crash loop")
+    assert await have_begun(3, 3)
 
 
 async def test_clock_of_a_run_stands_while_its_owner_is_dead(build: Build) -> None:
@@ -245,7 +290,7 @@ async def test_worker_buried_while_alive_comes_back_under_a_new_number(build: Bu
     number = worker.id
     await house.say("go")
     await house.until_asked("go")
-    await house.door.alone(workers.bury, number)
+    await house.db.alone(workers.bury, number)
     await house.until_quiet()
     assert worker.id > number
     assert len(house.model.cancelled) == 1
@@ -260,9 +305,9 @@ class FlakyDoor(PassingDoor):
     """A door that fails once for one function: before it ran, or after the commit."""
 
     def __init__(
-        self, door: Door, fails_at: Callable[..., Any], error: StoreError, *, after: bool = False
+        self, db: Database, fails_at: Callable[..., Any], error: StoreError, *, after: bool = False
     ) -> None:
-        super().__init__(door)
+        super().__init__(db)
         self.fails_at, self._error, self._after = fails_at, error, after
         self.has_failed = False
         self.keys: dict[Callable[..., Any], Keys] = {}  #: of the last transaction of each kind
@@ -291,8 +336,8 @@ class FlakyDoor(PassingDoor):
 
 @pytest.mark.parametrize(
     "function",
-    [workers.peek, workers.claim, workers.next_number, workers.register, inbox.wake, turns.begin,
-     turns.respond, turns.results, turns.yields, turns.finish],
+    [workers.peek, workers.claim, workers.next_number, workers.register, wake.wake, turn_begin.begin,
+     turn.respond, turn.results, turn.yields, turn_end.finish],
     ids=lambda function: str(function.__name__),
 )  # fmt: skip
 @pytest.mark.parametrize("is_committed", [False, True], ids=["not-committed", "committed"])
@@ -308,11 +353,11 @@ async def test_store_that_fails_once_costs_time_only(build: Build, function: Any
     house = await build(script, TICKING)
     house.tool("sleep", nothing, replay_safe=True)
     error = StoreLost() if is_committed else StoreBusy()
-    door = FlakyDoor(house.door, function, error, after=is_committed)
-    await house.hire(door)
+    db = FlakyDoor(house.db, function, error, after=is_committed)
+    await house.hire(db)
     await house.say("go")
     await house.until_quiet()
-    assert door.has_failed
+    assert db.has_failed
     assert await house.replies() == ["both are back"]
     assert await house.rows("SELECT outcome, delivery FROM tasks") == [("ok", "delivered")] * 2
     assert len(await house.inputs(house.main)) == 2
@@ -338,11 +383,11 @@ async def test_what_the_store_refuses_for_good_ends_the_run_with_its_words(
         return use("sleep")
 
     house = await build(script, TICKING)
-    door = BrokenDoor(house.door, turns.respond, error)
-    await house.hire(door)
+    db = BrokenDoor(house.db, turn.respond, error)
+    await house.hire(db)
     await house.say("go")
     await house.until_quiet()
-    assert door.times == 1
+    assert db.times == 1
     assert await house.replies() == [f"(this turn failed: internal error: {error})"]
 
 
@@ -351,8 +396,8 @@ async def test_end_that_cannot_be_written_is_tried_once(build: Build) -> None:
         return use("sleep")
 
     house, error = await build(script, TICKING), ConstraintViolated("UNIQUE")
-    ending = BrokenDoor(house.door, turns.crash, error)
-    worker = await house.hire(BrokenDoor(ending, turns.respond, error))
+    ending = BrokenDoor(house.db, turn_end.crash, error)
+    worker = await house.hire(BrokenDoor(ending, turn.respond, error))
     await house.say("go")
 
     async def is_left_alone() -> bool:
@@ -368,17 +413,17 @@ async def test_turn_that_was_cut_is_told_of_when_the_store_is_back(build: Build)
         return "never said"
 
     house = await build(script, TICKING, has_leases=True)
-    door = FlakyDoor(house.door, workers.rested, StoreBusy())
-    worker = await house.hire(door)
+    db = FlakyDoor(house.db, workers.rested, StoreBusy())
+    worker = await house.hire(db)
     await house.say("go")
     await house.until_asked("go")
     worker.turns[house.main][1].cancel()
 
     async def is_told() -> bool:
-        return bool(worker.kit.rested)
+        return bool(worker.services.rested)
 
     await house.until(is_told)
-    assert door.has_failed
+    assert db.has_failed
 
 
 async def test_store_that_may_come_back_is_asked_once_a_tick(build: Build) -> None:
@@ -386,13 +431,13 @@ async def test_store_that_may_come_back_is_asked_once_a_tick(build: Build) -> No
         return use("sleep")
 
     house = await build(script, TICKING)
-    door = BrokenDoor(house.door, turns.respond, DiskFull())
-    worker = await house.hire(door)
+    db = BrokenDoor(house.db, turn.respond, DiskFull())
+    worker = await house.hire(db)
     began = asyncio.get_running_loop().time()
     await house.say("go")
 
     async def is_tried_again() -> bool:
-        return door.times >= 3
+        return db.times >= 3
 
     await house.until(is_tried_again)
     assert asyncio.get_running_loop().time() - began >= 2 * TICKING.work.tick_s
@@ -405,7 +450,7 @@ async def test_worker_without_its_tables_stops_and_names_what_is_missing(build: 
 
     house = await build(script, TICKING)
     worker = await house.hire()
-    await house.door.alone(_drop_inbox)
+    await house.db.alone(_drop_inbox)
     with pytest.raises(ExceptionGroup) as raised:
         async with asyncio.timeout(10):
             await house._working.pop(worker)
@@ -427,7 +472,7 @@ async def shared(postgres_dsn: str) -> AsyncIterator[Callable[..., Any]]:
     houses: list[House] = []
     async with first, second:
 
-        async def build(script: Any, policy: Policy = SHARED) -> tuple[House, Door]:
+        async def build(script: Any, policy: Policy = SHARED) -> tuple[House, Database]:
             house = House(first, script, clock, policy, has_leases=True)
             houses.append(house)
             await house.open()
@@ -453,9 +498,9 @@ async def test_two_workers_share_the_work_and_nothing_runs_twice(shared: Any) ->
         await meeting.wait()
         return "done"
 
-    house, door = await shared(script, one_each(SHARED))
+    house, db = await shared(script, one_each(SHARED))
     await house.hire()
-    await house.hire(door)
+    await house.hire(db)
     await house.say("go")
     await house.until_quiet()
     assert await house.replies() == ["all four"]
@@ -471,12 +516,12 @@ async def test_survivor_takes_over_within_lease_and_two_ticks(shared: Any) -> No
             await asyncio.Event().wait()
         return "second time"
 
-    house, door = await shared(script)
+    house, db = await shared(script)
     first = await house.hire()
     await house.say("go")
     await house.until_asked("do a")
     await house.until_asked("do b")
-    await house.hire(door)
+    await house.hire(db)
     before = asyncio.get_running_loop().time()
     await house.crash(first)
     await house.until_asked("do a", 2)
@@ -486,7 +531,8 @@ async def test_survivor_takes_over_within_lease_and_two_ticks(shared: Any) -> No
     assert took < work.lease_s + 2 * work.tick_s + 0.5, "half a second is for a busy machine"
     await house.until_quiet()
     assert await house.replies() == ["both"]
-    assert {row[0] for row in await house.rows("SELECT crashes FROM runs")} == {0, 1}
+    waited = "a run that waited for its model is not blamed for the death"
+    assert {row[0] for row in await house.rows("SELECT crashes FROM runs")} == {0}, waited
 
 
 async def test_lane_is_shared_by_all_processes(shared: Any) -> None:
@@ -503,9 +549,9 @@ async def test_lane_is_shared_by_all_processes(shared: Any) -> None:
         return "done"
 
     lanes = {Lane.MAIN: 4, Lane.SUBAGENT: 2}
-    house, door = await shared(script, replace(SHARED, work=replace(SHARED.work, lanes=lanes)))
+    house, db = await shared(script, replace(SHARED, work=replace(SHARED.work, lanes=lanes)))
     await house.hire()
-    await house.hire(door)
+    await house.hire(db)
     await house.say("go")
     await house.until_quiet()
     assert await house.replies() == ["all"]
@@ -513,7 +559,6 @@ async def test_lane_is_shared_by_all_processes(shared: Any) -> None:
 
 
 async def test_kill_from_another_process_cancels_the_call(shared: Any) -> None:
-    from clutch.protocol import control
 
     async def script(request: ModelRequest) -> Answer | str:
         if opening(request) == "go":
@@ -522,12 +567,12 @@ async def test_kill_from_another_process_cancels_the_call(shared: Any) -> None:
         return "never"
 
     slow_ticks = replace(SHARED, work=replace(SHARED.work, tick_s=60.0, lease_s=60.0))
-    house, door = await shared(script, slow_ticks)
+    house, db = await shared(script, slow_ticks)
     await house.hire()
     await house.say("go")
     await house.until_asked("do child")
     task = await house.task("child")
-    await door.alone(control.kill, house.policy, task.id, "enough", "person")
+    await db.alone(control_tx.kill, house.policy, task.id, "enough", "person")
 
     async def is_cancelled() -> bool:
         return len(house.model.cancelled) == 1
@@ -552,20 +597,20 @@ async def test_kill_of_what_another_process_runs_says_whether_it_stopped(shared:
         return ""
 
     policy = replace(SHARED, work=replace(SHARED.work, tool_grace_s=5.0 if ends else 0.3))
-    house, door = await shared(script, policy)
+    house, db = await shared(script, policy)
     house.tool("dig", dig)
     await house.hire()
     await house.say("go")
     await house.until_asked("do a")
     house.policy = replace(policy, work=replace(policy.work, sessions_max=0))
-    other = await house.hire(door)
+    other = await house.hire(db)
     task = (await house.task("a")).id
 
     async def digs() -> bool:
         return bool(await house.rows("SELECT 1 FROM calls WHERE session_id = ?", task))
 
     await house.until(digs)
-    killing = asyncio.create_task(Verbs(other.kit).kill(OperatorCaller(EVERY_SCOPE), task))
+    killing = asyncio.create_task(TaskActions(other.services).kill(OperatorCaller(EVERY_SCOPE), task))
 
     async def is_killed() -> bool:
         return (await house.task("a")).outcome is Outcome.KILLED
@@ -575,4 +620,141 @@ async def test_kill_of_what_another_process_runs_says_whether_it_stopped(shared:
         let_go.set()
     report = await killing
     let_go.set()
-    assert (report.stopped, dict(report.not_stopped)) == (((task,), {}) if ends else ((), {task: ELSEWHERE}))
+    assert (report.stopped, dict(report.still_stopping)) == (
+        ((task,), {}) if ends else ((), {task: ELSEWHERE})
+    )
+
+
+@pytest.mark.parametrize("late", LateResult)
+@pytest.mark.parametrize("is_elsewhere", [False, True], ids=["here", "elsewhere"])
+async def test_the_text_of_a_runtime_that_ends_anyway_after_a_kill_is_late(
+    shared: Any, late: LateResult, is_elsewhere: bool
+) -> None:
+    """Kept with the result of the killed task, and delivered if the policy says so, whichever process killed it."""
+    works, may_end = asyncio.Event(), asyncio.Event()
+
+    async def script(request: ModelRequest) -> Answer | str:
+        sent = {"task": "do child", "label": "child", "runtime": "mine"}
+        call = Answer("", (Call("sessions_spawn", sent),), Usage(1, 1), "scripted", "tools")
+        return (call, "sent", "heard")[min(2, step(request))]
+
+    async def stubborn(job: RuntimeJob) -> str:
+        works.set()
+        try:
+            await asyncio.Event().wait()
+        except asyncio.CancelledError:
+            await may_end.wait()
+        return "I had it!"
+
+    policy = replace(
+        SHARED, control=Control(late_result=late), work=replace(SHARED.work, tool_grace_s=0.1, lease_s=60.0)
+    )
+    house, db = await shared(script, policy)
+    house.more["runtimes"] = {"mine": FunctionRuntime(stubborn)}
+    here = await house.hire()
+    await house.say("go")
+    await works.wait()
+    house.policy = replace(policy, work=replace(policy.work, sessions_max=0))
+    killer = await house.hire(db) if is_elsewhere else here
+    task = (await house.task("child")).id
+    report = await TaskActions(killer.services).kill(OperatorCaller(EVERY_SCOPE), task)
+    assert [one for one, _ in report.still_stopping] == [task]
+    may_end.set()
+
+    async def is_late() -> bool:
+        return bool(await house.rows("SELECT 1 FROM events WHERE reason = 'late: I had it!'"))
+
+    await house.until(is_late)
+    await house.until_quiet()
+    result = await house.db.read(lists.result, task)
+    assert result is not None
+    assert result.outcome is Outcome.KILLED
+    assert result.late is not None
+    assert result.late[0] == "I had it!"
+    told = [text for text in await house.inputs(house.main) if "I had it!" in text]
+    assert len(told) == (late is LateResult.DELIVER)
+
+
+async def test_an_answer_after_the_deadline_is_late_and_the_task_timed_out_at_the_deadline(
+    build: Build,
+) -> None:
+    """The process was held up over the deadline: the answer and the alarm are both seen afterwards."""
+    may_answer = asyncio.Event()
+
+    async def script(request: ModelRequest) -> Answer | str:
+        if opening(request) == "go":
+            call = Call("sessions_spawn", {"task": "do child", "label": "child", "runTimeoutSeconds": 100})
+            return (Answer("", (call,), Usage(1, 1), "scripted", "tools"), "sent", "heard")[step(request)]
+        await may_answer.wait()
+        return "too late"
+
+    house = await build(script)
+    await house.hire()
+    await house.say("go")
+    await house.until_asked("do child")
+    deadline = (await house.task("child")).deadline_at
+    house.clock.jump(105)
+    may_answer.set()
+    await house.until_quiet()
+    task = await house.task("child")
+    assert (task.outcome, task.result, task.ended_at) == (Outcome.TIMEOUT, None, deadline)
+    result = await house.db.read(lists.result, task.id)
+    assert result is not None
+    assert result.late is not None
+    assert result.late[0] == "too late"
+
+
+async def test_a_task_of_a_clock_that_was_ahead_is_worked_on_after_it_was_put_right(build: Build) -> None:
+    async def script(request: ModelRequest) -> Answer | str:
+        if opening(request) == "go":
+            return (ask_for("child"), "sent", "heard")[step(request)]
+        return "done"
+
+    house = await build(script)
+    house.clock.jump(86_400)
+    await house.spawn(1)
+    house.clock.jump(-86_400)
+    await house.hire()
+    task = await house.until_phase("job 0", Phase.COMPLETED, Phase.ANNOUNCING, Phase.ANNOUNCE_DEFERRED)
+    assert task.outcome is Outcome.OK
+
+
+@pytest.mark.parametrize("frozen_s", [105.0, 0.0], ids=["frozen", "held up"])
+async def test_a_process_that_was_frozen_past_a_deadline_is_not_charged_for_it(
+    build: Build, frozen_s: float
+) -> None:
+    """A crash of the same length is not charged either. An event loop that was only blocked is."""
+    may_answer = asyncio.Event()
+
+    async def script(request: ModelRequest) -> Answer | str:
+        if opening(request) == "go":
+            call = Call("sessions_spawn", {"task": "do child", "label": "child", "runTimeoutSeconds": 100})
+            return (Answer("", (call,), Usage(1, 1), "scripted", "tools"), "sent", "heard")[step(request)]
+        await may_answer.wait()
+        return "in time"
+
+    total = [0.0]
+    house = await build(script)
+    house.more["frozen_s"] = lambda: total[0]
+    await house.hire()
+    await house.say("go")
+    await house.until_asked("do child")
+    house.clock.jump(105)
+    total[0] += frozen_s
+    may_answer.set()
+    await house.until_quiet()
+    task = await house.task("child")
+    assert task.outcome is (Outcome.OK if frozen_s else Outcome.TIMEOUT)
+
+
+async def test_a_frozen_process_is_seen_by_the_gap_in_its_beats() -> None:
+    clock = JumpClock()
+    watch = FreezeWatch(clock.now)
+    clock.jump(1.0)
+    assert watch.total_s() == 0.0
+    clock.jump(40.0)
+    assert watch.total_s() == pytest.approx(40.0, abs=1.0)
+    clock.jump(-3600.0)
+    assert watch.total_s() == pytest.approx(40.0, abs=1.0)
+    watch.start()
+    watch.stop()

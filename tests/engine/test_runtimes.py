@@ -13,12 +13,13 @@ import pytest
 from clutch.core.messages import Answer, Call, Usage
 from clutch.core.model import Outcome, Phase
 from clutch.core.policy import Budgets, OnBudget
-from clutch.engine.kit import NoPrices
+from clutch.engine.services import NoPrices
 from clutch.ports import ModelRequest, Runtime, RuntimeJob
-from clutch.protocol import control, usage, views
 from clutch.runtimes.function import FunctionRuntime
 from clutch.testing import runtimes
 from clutch.testing.runtimes import CHECKS, Check, NotConforming, obey
+from clutch.transactions import control, usage
+from clutch.transactions.read import tasks
 from tests.engine.conftest import Build
 from tests.engine.house import POLICY, House, opening, step
 
@@ -246,7 +247,7 @@ async def test_the_call_that_foreign_code_makes_is_shown_as_our_own_are(build: B
     child = await house.until_phase("child", Phase.RUNNING)
 
     async def shown() -> str | None:
-        view = await house.door.read(views.one, child.id)
+        view = await house.db.read(tasks.one, child.id)
         tool = None if view is None else view.current_tool
         return None if tool is None else f"{tool.name} {tool.arg}"
 
@@ -276,7 +277,7 @@ async def test_what_a_runtime_says_it_used_is_taken_from_the_budget(build: Build
     policy = replace(POLICY, budgets=Budgets(root_tokens=1000))
     house = await house_with(build, FunctionRuntime(works), policy)
     house.more["prices"] = Prices()
-    await house.door.alone(usage.give_root, policy, house.main)
+    await house.db.alone(usage.give_root, policy, house.main)
     await at_work(house)
     task = await house.task("child")
     rows = await house.rows("SELECT state, input, output, usd FROM usage WHERE session_id = ?", task.id)
@@ -350,7 +351,7 @@ async def test_runtime_is_not_started_without_anything_left(build: Build) -> Non
     await at_work(house)
     task = await house.task("child")
     assert (task.outcome, len(begun)) == (Outcome.OK, 1)
-    await house.door.alone(
+    await house.db.alone(
         control.again,
         policy,
         task.id,

@@ -10,15 +10,16 @@ from typing import Any
 
 import pytest
 
-from clutch.core.admission import Cleanup
 from clutch.core.authority import NEVER_FOR_CHILDREN, Peers, ToolPolicy, Visibility
+from clutch.core.ids import plan_hash
 from clutch.core.messages import Answer, Call, Usage
 from clutch.core.model import Outcome, Phase
-from clutch.core.session_calls import TOOLS, Action
-from clutch.ports import ModelRequest
-from clutch.protocol import sessions
-from clutch.protocol.pages import plan_hash
-from clutch.protocol.spawn import rights_text
+from clutch.core.session_tools import TOOLS, Action
+from clutch.core.spawn import CleanupPolicy
+from clutch.ports import ModelRequest, OperatorNotice
+from clutch.transactions import control as control_tx
+from clutch.transactions import sessions
+from clutch.transactions.spawn import rights_text
 from tests.engine.conftest import Build
 from tests.engine.family import FREE, Family, family
 from tests.engine.house import ask_for, opening, step
@@ -50,7 +51,9 @@ async def test_session_tools_follow_the_role_that_was_fixed_at_spawn(build: Buil
     reads = {"sessions_list", "sessions_history"}
     assert await tools_of(made, "parent") == {"subagents", "sessions_subagent_remove"} | reads
     assert await tools_of(made, "child") == set()
-    made.kit.policy = replace(made.kit.policy, limits=replace(FREE.limits, depth_max=5))  # promotes nobody
+    made.services.policy = replace(
+        made.services.policy, limits=replace(FREE.limits, depth_max=5)
+    )  # promotes nobody
     assert (await made.hears("child", "subagents")).startswith("there is no tool")
 
 
@@ -114,9 +117,9 @@ def _fate(told: str) -> str:
 
 
 def _id(made: Family, label: str) -> str:
-    from clutch.core import keys
+    from clutch.core import ids
 
-    return keys.task_id(made.ids[label])
+    return ids.task_id(made.ids[label])
 
 
 async def test_list_numbers_the_children_and_the_numbers_work(build: Build) -> None:
@@ -144,6 +147,7 @@ async def test_kill_all_kills_the_callers_own_tree_and_nothing_else(build: Build
     assert told == {
         "stopped": [_id(made, "parent"), _id(made, "other")],
         "alreadyFinished": [],
+        "stillStopping": [],
         "notStopped": [],
     }
 
@@ -199,7 +203,7 @@ async def test_call_that_is_made_again_after_a_crash_acts_once(build: Build) -> 
     await house.until(is_sent)
     (worker,) = house._working
     await house.crash(worker)
-    made.kit = (await house.hire()).kit
+    made.services = (await house.hire()).services
     made.nobody_waits()
     assert json.loads(await asking)["status"] == "ok"
     assert len(await house.rows("SELECT id FROM inbox WHERE body = 'hello'")) == 1
@@ -231,10 +235,9 @@ async def test_killed_caller_acts_on_nobody_any_more(build: Build) -> None:
     await house.say("go")
     await asked.wait()
     await house.until_asked("do child")
-    from clutch.protocol import control
 
     parent = await house.task("parent")
-    await house.door.alone(control.kill, house.policy, parent.id, "enough", "person")
+    await house.db.alone(control_tx.kill, house.policy, parent.id, "enough", "person")
     go_on.set()
     await house.until_quiet()
     assert (await house.task("child")).outcome is Outcome.KILLED
@@ -309,8 +312,8 @@ async def open_beta(made: Family) -> None:
     from clutch.core.authority import AgentGrant, root_rights
 
     rights = rights_text(root_rights(AgentGrant(depth_max=1)))
-    made.ids["beta"] = await made.house.door.alone(
-        sessions.open_session, made.kit.ids.next(), "agent:beta:main", "beta", rights, None, "."
+    made.ids["beta"] = await made.house.db.alone(
+        sessions.open_session, made.services.ids.next(), "agent:beta:main", "beta", rights, None, "."
     )
 
 
@@ -328,8 +331,10 @@ async def test_what_a_main_agent_sees_is_as_wide_as_the_config_says(
 
     rights = rights_text(root_rights(AgentGrant(depth_max=3, sandbox=is_boxed)))
     twin = "agent:main:chat:twin"
-    await made.house.door.alone(sessions.open_session, made.kit.ids.next(), twin, "main", rights, None, ".")
-    await made.house.door.alone(_set_rights, made.house.main, rights)
+    await made.house.db.alone(
+        sessions.open_session, made.services.ids.next(), twin, "main", rights, None, "."
+    )
+    await made.house.db.alone(_set_rights, made.house.main, rights)
     seen = {one["sessionKey"] for one in (await made.uses("main", "sessions_list"))["sessions"]}
     allowed = min(visibility, Visibility.TREE) if is_boxed else visibility
     assert (twin in seen) == (allowed >= Visibility.AGENT)
@@ -358,7 +363,7 @@ async def test_call_that_an_announce_prints_reads_a_long_result_also_without_its
     build: Build,
 ) -> None:
     made = await family(build)
-    await made.child("teller", cleanup=Cleanup.DELETE)
+    await made.child("teller", cleanup=CleanupPolicy.DELETE)
     made.says("main", "a long one, I see")
     made.says("teller", "".join(f"line {number}\n" for number in range(1000)))
     await made.house.until_phase("teller", Phase.COMPLETED)
@@ -381,11 +386,47 @@ async def test_status_and_agents_are_told_in_few_words(build: Build) -> None:
     status = await made.uses("main", "session_status")
     assert (status["sessionKey"], status["children"]) == ("agent:main:main", {"active": 2, "total": 2})
     assert status["usage"]["calls"] == 1
+    assert "problems" not in status
+    made.services.problems = lambda: [
+        OperatorNotice("mcp search", 'MCP server "search" did not start', "install it"),
+        OperatorNotice("import-path", "a workspace is searched for modules", "unset it", is_error=False),
+    ]
     of_child = await made.uses("main", "session_status", sessionKey="child")
+    assert of_child["problems"] == [{"detail": 'MCP server "search" did not start', "remedy": "install it"}]
     assert (of_child["depth"], of_child["phase"]) == (2, "running")
     assert await made.uses("main", "agents_list") == {
-        "requester": "main", "allowAny": False, "agents": [{"id": "main", "model": "offline"}],
+        "requester": "main", "allowAny": False, "agents": [{"id": "main", "model": "offline", "configured": True}],
     }  # fmt: skip
+
+
+async def test_an_allowed_agent_that_is_not_configured_is_listed_as_such_and_cannot_be_spawned(
+    build: Build,
+) -> None:
+    limits = replace(FREE.limits, allow_agents=frozenset({"reserch"}))
+    made = await tree(build, limits=limits)
+    listed = (await made.uses("main", "agents_list"))["agents"]
+    assert [(one["id"], one["configured"]) for one in listed] == [("main", True), ("reserch", False)]
+
+
+async def test_a_label_of_an_agent_reaches_its_chat_session(build: Build) -> None:
+    from clutch.core.authority import AgentGrant, root_rights
+
+    made = await tree(build, visibility=Visibility.ALL)
+    rights = rights_text(root_rights(AgentGrant(depth_max=1)))
+    chat = (made.services.ids.next(), "agent:main:chat:night", "main", rights, None, ".")
+    await made.services.db.alone(sessions.open_session, *chat)
+    told = await made.uses(
+        "main", "sessions_send", agentId="main", label="night", message="hi", timeoutSeconds=0
+    )
+    assert told == {"status": "accepted"}
+    read = await made.services.db.read(letters_of, chat[0])
+    assert len(read) == 1
+
+
+def letters_of(now: float, session_id: int) -> Any:
+    del now
+    rows = yield "SELECT body FROM inbox WHERE session_id = ?", (session_id,)
+    return [body for (body,) in rows]
 
 
 @pytest.mark.scenario(148)

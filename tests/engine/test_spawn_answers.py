@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from clutch.core import keys
+from clutch.core import ids
 from clutch.core.agents import Agent, AgentDefaults, OnInvalidModel, Subagents, roster
 from clutch.core.messages import Answer, Call, Input, Results, Usage
 from clutch.core.model import Outcome
@@ -60,8 +60,8 @@ async def test_the_answer_names_everything_and_tells_what_happens_next(build: Bu
     note = answer.pop("note")
     assert answer == {
         "status": "accepted",
-        "taskId": keys.task_id(task.id),
-        "runId": keys.run_id(run),
+        "taskId": ids.task_id(task.id),
+        "runId": ids.run_id(run),
         "childSessionKey": key,
         "label": "one",
         "mode": "run",

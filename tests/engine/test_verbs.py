@@ -17,18 +17,19 @@ from clutch.core.authority import (
     Role,
     Scope,
 )
+from clutch.core.ids import plan_hash
 from clutch.core.messages import Answer, Input, Result, Results
 from clutch.core.model import Outcome, Phase
 from clutch.core.policy import Control, LateResult, Policy
-from clutch.core.wording import OUTCOME_UNKNOWN
-from clutch.engine.verbs import SendStatus, Verbs
+from clutch.core.text.prompts import OUTCOME_UNKNOWN
+from clutch.engine.actions import STILL_RUNS, SendResult, SendStatus, TaskActions
 from clutch.errors import Forbidden, InvalidInput, NotFound, RateLimited, StoreError
 from clutch.ports import ModelRequest
-from clutch.protocol import listing, queries, turns
-from clutch.protocol.control import AlreadyFinished, KillReport, NotPossible, PlanChanged
-from clutch.protocol.pages import plan_hash
-from clutch.protocol.sessions import Stale
-from clutch.store.door import Door
+from clutch.store.transaction import Database
+from clutch.transactions import turn
+from clutch.transactions.control import AlreadyFinished, KillReport, NotPossible, PlanChanged
+from clutch.transactions.read import lists, transcripts
+from clutch.transactions.sessions import Stale
 from tests.engine.conftest import Build
 from tests.engine.house import POLICY, House, ask_for, step, use
 
@@ -40,7 +41,7 @@ BOSS = OperatorCaller(EVERY_SCOPE, "boss")
 class Stage:
     """A main session whose children wait until they are let go."""
 
-    def __init__(self, house: House, go: asyncio.Event, verbs: Verbs) -> None:
+    def __init__(self, house: House, go: asyncio.Event, verbs: TaskActions) -> None:
         self.house, self.go, self.verbs = house, go, verbs
 
     async def id(self, label: str) -> int:
@@ -74,7 +75,7 @@ async def stage(build: Build, *labels: str, policy: Policy = POLICY) -> Stage:
         await house.until_phase(label, Phase.RUNNING)
     if "parent" in labels:
         await house.until_asked("do child")
-    return Stage(house, go, Verbs(worker.kit))
+    return Stage(house, go, TaskActions(worker.services))
 
 
 def agent(session_id: int, role: Role = Role.ORCHESTRATOR, **more: Any) -> AgentCaller:
@@ -83,7 +84,7 @@ def agent(session_id: int, role: Role = Role.ORCHESTRATOR, **more: Any) -> Agent
 
 # ---- one guard ---------------------------------------------------------------------------------------
 
-VERBS: dict[str, Callable[[Verbs, Caller, int], Awaitable[Any]]] = {
+VERBS: dict[str, Callable[[TaskActions, Caller, int], Awaitable[Any]]] = {
     "kill": lambda verbs, who, task: verbs.kill(who, task),
     "steer": lambda verbs, who, task: verbs.steer(who, task, "other way"),
     "send": lambda verbs, who, task: verbs.send(who, task, "by the way", 0),
@@ -161,6 +162,24 @@ async def test_nobody_is_said_to_be_unknown(build: Build) -> None:
             await verb(set_up.verbs, BOSS, 999_999)
 
 
+async def test_task_steered_while_it_is_to_pause_is_paused_and_reads_the_instruction_at_resume(
+    build: Build,
+) -> None:
+    set_up = await stage(build, "one")
+    one = await set_up.id("one")
+    await set_up.house.until_asked("do one")
+    await set_up.verbs.pause(BOSS, one)
+    await set_up.verbs.steer(BOSS, one, "rather this")
+    await set_up.house.until_phase("one", Phase.PAUSED)
+    set_up.go.set()
+    set_up.house.clock.jump(3600)
+    assert len(set_up.house.model.of("do one")) == 1
+    await set_up.verbs.resume(BOSS, one)
+    await set_up.house.until_quiet()
+    assert (await set_up.house.inputs(one))[-1] == "rather this"
+    assert (await set_up.house.task("one")).outcome is Outcome.OK
+
+
 async def test_each_act_is_in_the_timeline_with_its_actor(build: Build) -> None:
     set_up = await stage(build, "one")
     one = await set_up.id("one")
@@ -180,7 +199,7 @@ async def test_each_act_is_in_the_timeline_with_its_actor(build: Build) -> None:
         ("boss", "resumed"),
         ("boss", "steered"),
         ("boss", "continue"),
-        ("boss", "removed"),
+        ("boss", "archived"),
     ]
 
 
@@ -225,7 +244,7 @@ async def _has_call(house: House, session_id: int) -> bool:
     return bool(await house.rows("SELECT 1 FROM calls WHERE session_id = ? AND name = 'dig'", session_id))
 
 
-async def test_a_tool_that_does_not_end_is_reported_as_not_stopped(build: Build) -> None:
+async def test_a_tool_that_does_not_end_is_reported_as_still_stopping(build: Build) -> None:
     policy = replace(POLICY, work=replace(POLICY.work, tool_grace_s=0.05))
     set_up = await stage(build, "one", policy=policy)
     let_go = asyncio.Event()
@@ -247,7 +266,7 @@ async def test_a_tool_that_does_not_end_is_reported_as_not_stopped(build: Build)
     await set_up.verbs.steer(BOSS, one, "dig")
     await set_up.house.until(lambda: _has_call(set_up.house, one))
     report = await set_up.verbs.kill(BOSS, one)
-    assert report == KillReport((), (), ((one, "a tool of it has not ended yet"),))
+    assert report == KillReport(still_stopping=((one, STILL_RUNS),))
     assert (await set_up.house.task("one")).outcome is Outcome.KILLED
     let_go.set()
 
@@ -255,8 +274,8 @@ async def test_a_tool_that_does_not_end_is_reported_as_not_stopped(build: Build)
 class Broken:
     """A door whose next `alone` fails before anything is written."""
 
-    def __init__(self, door: Any) -> None:
-        self._door, self.is_broken = door, True
+    def __init__(self, db: Any) -> None:
+        self._door, self.is_broken = db, True
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._door, name)
@@ -272,8 +291,8 @@ class Broken:
 async def test_store_error_during_kill_is_reported_and_the_next_kill_works(build: Build) -> None:
     set_up = await stage(build, "parent")
     parent, child = await set_up.id("parent"), await set_up.id("child")
-    kit = set_up.verbs._kit
-    kit.door = cast("Door", Broken(kit.door))
+    services = set_up.verbs._kit
+    services.db = cast("Database", Broken(services.db))
     assert await set_up.verbs.kill(BOSS, parent) == KillReport(not_stopped=((parent, "the disk is full"),))
     for label in ("parent", "child"):
         assert (await set_up.house.task(label)).phase is Phase.RUNNING
@@ -289,11 +308,11 @@ async def test_what_a_killed_task_said_anyway_is_stored_and_told_if_the_policy_s
     one, house = await set_up.id("one"), set_up.house
     await set_up.verbs.kill(BOSS, one, "enough")
     nonce = "0" * 32
-    await house.door.tx(one, turns.late, house.policy, one, "I had it!", nonce)
-    await house.door.tx(one, turns.late, house.policy, one, "I had it!", nonce)
+    await house.db.tx(one, turn.late, house.policy, one, "I had it!", nonce)
+    await house.db.tx(one, turn.late, house.policy, one, "I had it!", nonce)
     set_up.go.set()
     await house.until_quiet()
-    result = await house.door.read(listing.result, one)
+    result = await house.db.read(lists.result, one)
     assert result is not None
     assert result.outcome is Outcome.KILLED
     assert result.late is not None
@@ -362,7 +381,7 @@ async def test_a_tool_that_ends_in_time_is_not_forgotten_by_a_steer(build: Build
     set_up, one = await steered_while_a_tool_runs(build, dig)
     steered.set()
     await set_up.house.until_quiet()
-    *_, call, gave, told, _last = await set_up.house.door.read(queries.transcript, one)
+    *_, call, gave, told, _last = await set_up.house.db.read(transcripts.transcript, one)
     assert isinstance(call, Answer)
     assert gave == Results((Result(0, "dig", "a bone"),))
     assert told == Input("stop digging", "instruction")
@@ -382,7 +401,7 @@ async def test_a_tool_that_does_not_end_in_time_is_cut_and_its_outcome_unknown(b
     set_up, one = await steered_while_a_tool_runs(build, dig)
     await set_up.house.until_quiet()
     assert cut.is_set()
-    *_, gave, told, _last = await set_up.house.door.read(queries.transcript, one)
+    *_, gave, told, _last = await set_up.house.db.read(transcripts.transcript, one)
     assert gave == Results((Result(0, "dig", OUTCOME_UNKNOWN, failed=True),))
     assert told == Input("stop digging", "instruction")
 
@@ -478,6 +497,35 @@ async def test_send_says_timeout_or_accepted_when_nobody_replies(build: Build) -
     assert (await set_up.verbs.send(BOSS, one, "hello?", 0.01)).status is SendStatus.TIMEOUT
 
 
+@pytest.mark.parametrize(
+    ("said", "reply"), [("NO_REPLY", None), (" no_reply\n", None), ("NO_REPLY?", "NO_REPLY?")]
+)
+async def test_a_whole_reply_that_says_nothing_is_no_reply(
+    build: Build, said: str, reply: str | None
+) -> None:
+    heard = asyncio.Event()
+
+    async def script(request: ModelRequest) -> Answer | str:
+        if step(request) == 0:
+            await heard.wait()
+            return use("dig")
+        return said
+
+    async def dig() -> str:
+        return "dug"
+
+    set_up = await stage(build, "one")
+    set_up.house.model.script = script
+    house, one = set_up.house, await set_up.id("one")
+    house.tool("dig", dig)
+    await set_up.verbs.steer(BOSS, one, "start over")
+    await house.until_asked("do one", 2)
+    sending = asyncio.create_task(set_up.verbs.send(BOSS, one, "how far are you?", 10))
+    await house.until(lambda: _waits(house))
+    heard.set()
+    assert await sending == SendResult(SendStatus.OK, reply)
+
+
 async def test_nobody_waits_for_a_reply_longer_than_the_policy_says(build: Build) -> None:
     hasty = replace(POLICY, control=replace(POLICY.control, send_wait_s=0.01))
     set_up = await stage(build, "one", policy=hasty)
@@ -507,7 +555,7 @@ async def test_remove_takes_a_finished_record_out_of_the_quota_and_no_other(buil
     await set_up.verbs.remove(BOSS, one)
     await set_up.verbs.remove(BOSS, one)
     assert await set_up.house.rows("SELECT retained FROM tasks WHERE id = ?", one) == [(0,)]
-    assert (await set_up.lines("one")).count(("boss", "removed")) == 1
+    assert (await set_up.lines("one")).count(("boss", "archived")) == 1
 
 
 # ---- stop --------------------------------------------------------------------------------------------
@@ -548,7 +596,7 @@ async def test_only_the_requester_or_a_person_decides_and_only_on_the_plan_that_
 
     house = await build(script)
     worker = await house.hire()
-    verbs = Verbs(worker.kit)
+    verbs = TaskActions(worker.services)
     await _spawn_plan(house, worker)
     task = await house.until_phase("planner", Phase.AWAITING_APPROVAL)
     seen = plan_hash("the plan")
@@ -563,10 +611,12 @@ async def test_only_the_requester_or_a_person_decides_and_only_on_the_plan_that_
 
 
 async def _spawn_plan(house: House, worker: Any) -> None:
-    from clutch.core.admission import SpawnRequest
-    from clutch.engine.spawning import spawn_all
-    from clutch.protocol.spawn import Order
+    from clutch.core.spawn import SpawnRequest
+    from clutch.engine.spawn import spawn_all
+    from clutch.transactions.spawn import ChildRequest
 
-    ids = worker.kit.ids
-    order = Order("plan", ids.next(), ids.uuid4(), SpawnRequest("plan it", "planner", plan_mode=True), 0)
-    await spawn_all(worker.kit, house.main, house.main, None, [order])
+    ids = worker.services.ids
+    order = ChildRequest(
+        "plan", ids.next(), ids.uuid4(), SpawnRequest("plan it", "planner", plan_mode=True), 0
+    )
+    await spawn_all(worker.services, house.main, house.main, None, [order])

@@ -12,13 +12,13 @@ from clutch.core.agents import AgentDefaults
 from clutch.core.messages import Answer, Call, Results, Usage
 from clutch.core.model import Delivery, LetterKind, Outcome, Phase
 from clutch.core.policy import Life, QueueMode
-from clutch.engine.bus import QUEUE_MAX, Bus, Live
-from clutch.engine.holding import BREATH, Holding
+from clutch.engine.live import QUEUE_MAX, Bus, Live
+from clutch.engine.worker import BREATH, Holding
 from clutch.ports import ModelError, ModelRequest, ToolFailed, Trouble
-from clutch.protocol import control, workers
-from clutch.protocol.turns import NO_CHILD
-from clutch.protocol.workers import Claimed
-from clutch.store.door import Door
+from clutch.store.transaction import Database
+from clutch.transactions import control, messages, workers
+from clutch.transactions.turn import NO_CHILD
+from clutch.transactions.workers import Claimed
 from tests.engine.conftest import Build
 from tests.engine.house import POLICY, House, ask_for, opening, step, use
 
@@ -124,8 +124,8 @@ async def test_nothing_is_claimed_before_what_the_models_need_is_loaded_and_all_
 class Watched:
     """A door that remembers how many sessions each claim got."""
 
-    def __init__(self, door: Door) -> None:
-        self._door = door
+    def __init__(self, db: Database) -> None:
+        self._door = db
         self.claims: list[int] = []
 
     def __getattr__(self, name: str) -> Any:
@@ -148,8 +148,8 @@ async def test_of_many_that_are_due_a_few_are_at_work_while_all_others_are_claim
 
     house = await build(script, replace(POLICY, work=replace(POLICY.work, claim_first=2)))
     await house.spawn(5)
-    watched = Watched(house.door)
-    await house.hire(cast("Door", watched))
+    watched = Watched(house.db)
+    await house.hire(cast("Database", watched))
     await house.until_asked("job 4")
     assert watched.claims == [2, 3]
     held.set()
@@ -158,7 +158,7 @@ async def test_of_many_that_are_due_a_few_are_at_work_while_all_others_are_claim
 async def test_thousands_that_begin_let_others_go_on_in_between(build: Build) -> None:
     house = await build(parent_of_four)
     worker = await house.hire()
-    holding = Holding(worker.kit, lambda: None, has_leases=False)
+    holding = Holding(worker.services, lambda: None, has_leases=False)
     nobodys = [Claimed(10_000 + number, fence=1) for number in range(2 * BREATH)]
     begun: list[int] = []
     async with asyncio.TaskGroup() as group:
@@ -213,7 +213,7 @@ async def test_what_cannot_be_loaded_stops_no_worker(build: Build) -> None:
 async def test_kill_cancels_the_model_call_at_once(build: Build) -> None:
     house, _ = await blocked_child(build)
     task = await house.task("child")
-    await house.door.alone(control.kill, house.policy, task.id, "enough", "person")
+    await house.db.alone(control.kill, house.policy, task.id, "enough", "person")
 
     async def is_cancelled() -> bool:
         return len(house.model.cancelled) == 1
@@ -228,7 +228,7 @@ async def test_kill_cancels_the_model_call_at_once(build: Build) -> None:
 async def test_steer_supersedes_the_running_call(build: Build) -> None:
     house, _ = await blocked_child(build)
     task = await house.task("child")
-    await house.door.alone(control.steer, house.policy, task.id, "s", "look elsewhere", "person")
+    await house.db.alone(messages.steer, house.policy, task.id, "s", "look elsewhere", "person")
     await house.until_quiet()
     assert len(house.model.cancelled) == 1
     first, second = house.model.of("do child")
@@ -259,7 +259,7 @@ async def test_words_that_come_after_the_kill_are_kept_and_nothing_else(build: B
     await house.say("go")
     await asked.wait()
     task = await house.task("child")
-    await house.door.alone(control.kill, house.policy, task.id, "enough", "person")
+    await house.db.alone(control.kill, house.policy, task.id, "enough", "person")
     go_on.set()
 
     async def is_kept() -> bool:
@@ -292,13 +292,41 @@ async def test_provider_errors_park_the_run_and_it_goes_on(build: Build) -> None
     assert len(await house.rows("SELECT id FROM runs")) == 1
 
 
-async def test_error_that_cannot_pass_is_announced_after_the_grace(build: Build) -> None:
+@pytest.mark.parametrize(
+    ("trouble", "reason"), [(Trouble.OVERLOADED, "provider"), (Trouble.RATE_LIMIT, "quota")]
+)
+async def test_a_wait_for_a_provider_in_trouble_is_not_shown_as_a_rate_limit(
+    build: Build, trouble: Trouble, reason: str
+) -> None:
+    """Also where a time to come back is named, as the limiter does for all callers of a provider that failed."""
+    failing = True
+
+    async def script(request: ModelRequest) -> Answer | str:
+        nonlocal failing
+        if opening(request) == "go":
+            return (ask_for("child"), "sent", "done")[step(request)]
+        if failing:
+            failing = False
+            raise ModelError(trouble, "status 500", 0.0)
+        return "after all"
+
+    house = await build(script)
+    await house.hire()
+    await house.say("go")
+    await house.until_quiet()
+    parked = await house.rows(
+        "SELECT reason FROM events WHERE to_phase = 'paused' AND from_phase = 'running'"
+    )
+    assert parked == [(reason,)]
+
+
+async def test_permanent_error_of_the_provider_ends_the_task_without_a_grace(build: Build) -> None:
     async def script(request: ModelRequest) -> Answer | str:
         if opening(request) == "go":
             return (ask_for("child"), "sent", "it failed")[step(request)]
         raise ModelError(Trouble.AUTH, "no key")
 
-    house = await build(script)
+    house = await build(script, replace(POLICY, life=replace(POLICY.life, error_grace_s=3600.0)))
     await house.hire()
     await house.say("go")
     await house.until_quiet()
@@ -488,11 +516,11 @@ async def test_plan_is_made_with_reading_tools_only_until_it_is_approved(build: 
     await house.say("go")
     task = await house.until_phase("plan", Phase.AWAITING_APPROVAL)
     from clutch.core.events import Verdict
-    from clutch.protocol.pages import plan_hash
+    from clutch.core.ids import plan_hash
 
     await house.until_asked("go", 3)
-    await house.door.alone(
-        control.decide, house.policy, task.id, Verdict.APPROVE, plan_hash("first I look"), "go", "person"
+    await house.db.alone(
+        messages.decide, house.policy, task.id, Verdict.APPROVE, plan_hash("first I look"), "go", "person"
     )
     await house.until_quiet()
     planning, working = house.model.of("do plan")

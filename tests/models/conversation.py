@@ -9,10 +9,11 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from clutch.core.messages import Answer, Call, Input, Message, Result, Results
-from clutch.core.wording import Absent, Audience, Finding, announcement, first_message
-from clutch.models.offline import OfflineModel
+from clutch.core.text.announce import Absent, AnnouncedResult, Audience, announcement
+from clutch.core.text.prompts import first_message
+from clutch.models.demo_model import OfflineModel
 from clutch.ports import ModelRequest, ToolContext, ToolFailed, ToolSpec
-from clutch.tools.box import standard_tools
+from clutch.tools.registry import standard_tools
 
 NONCE = "0123456789abcdef" * 2
 TOOLS = standard_tools()
@@ -114,7 +115,7 @@ class Conversation:
         """Tell of the next child, or of all."""
         ready = self.children[self.told :][: 1 if self.one_by_one else None]
         self.told += len(ready)
-        findings: list[Finding] = []
+        findings: list[AnnouncedResult] = []
         absent: list[Absent] = []
         for child in ready:
             match self.fates.get(child.label, "ok"):
@@ -126,7 +127,9 @@ class Conversation:
                     child.text = await self.work(child) if outcome == "ok" else None
                     error = "boom" if outcome == "error" else None
                     key = "agent:main:subagent:x"
-                    findings.append(Finding(child.label, child.task_id, key, outcome, error, child.text))
+                    findings.append(
+                        AnnouncedResult(child.label, child.task_id, key, outcome, error, child.text)
+                    )
         text = announcement(findings, Audience.WAITING_PERSON, NONCE, absent=absent)
         self.transcript.append(Input(text, "announce"))
 

@@ -13,9 +13,9 @@ import pytest
 
 from clutch.core.messages import Answer, Call, Input, Result, Results, Thought, Transcript, Usage
 from clutch.core.model import Thinking
-from clutch.models import direct
-from clutch.models.direct import DirectModels
-from clutch.models.settings import AdapterKind, Provider
+from clutch.models import chat_completions
+from clutch.models.chat_completions import DirectModels
+from clutch.models.provider import AdapterKind, Provider
 from clutch.ports import Delta, DeltaKind, ModelError, ModelRequest, ToolSpec, Trouble
 from clutch.testing.providers import Failure, Fault, Pause, Providers, Raw, Reply, Text, turns
 
@@ -178,12 +178,55 @@ async def test_an_event_of_the_wrong_shape_is_malformed(event: bytes) -> None:
     assert error.trouble is Trouble.MALFORMED
 
 
+DEEP = "[" * 50_000 + "]" * 50_000
+
+
+@pytest.mark.parametrize(
+    ("event", "named"),
+    [
+        ('{"choices":[{"delta":[{"content":"hi"}]}]}', "delta is a list, not an object"),
+        ('{"choices":[{"delta":{"content":5}}]}', "delta.content is a number, not a text"),
+        ('{"choices":[],"usage":3.5}', "usage is a number, not an object"),
+        ('{"choices":[],"usage":{"prompt_tokens":7.5}}', "usage.prompt_tokens is 7.5, not a whole number"),
+        ('{"choices":[],"usage":{"completion_tokens":"many"}}', "usage.completion_tokens is many"),
+        (
+            json.dumps(
+                {
+                    "choices": [
+                        {
+                            "delta": {
+                                "tool_calls": [{"function": {"name": "read", "arguments": f'{{"a":{DEEP}}}'}}]
+                            }
+                        }
+                    ]
+                }
+            ),
+            "the arguments of the call of 'read' have more than 100 levels",
+        ),
+        (f'{{"choices":[{{"delta":{{"content":{DEEP}}}}}]}}', "nested too deep"),
+        ('{"choices":[{"delta":{},"finish_reason":{"a":1}}]}', "finish_reason is no text"),
+    ],
+    ids=lambda value: str(value)[-40:],
+)
+async def test_a_malformed_answer_names_the_field(event: str, named: str) -> None:
+    last = b"" if "finish_reason" in event else STOPPED + b"\n\n"
+    error = await failed(SSE + SAID + b"\n\ndata: " + event.encode() + b"\n\n" + last)
+    assert error.trouble is Trouble.MALFORMED
+    assert named in str(error)
+
+
+async def test_a_count_that_is_written_as_a_float_is_a_count() -> None:
+    used = b'data: {"choices":[],"usage":{"prompt_tokens":7.0,"completion_tokens":2}}\n\n'
+    answer = await heard(SSE + SAID + b"\n\n" + used + STOPPED + b"\n\n")
+    assert answer.usage == Usage(7, 2)
+
+
 async def test_something_that_is_no_http_is_malformed() -> None:
     assert (await failed(b"SSH-2.0-OpenSSH_9.6\r\n\r\n")).trouble is Trouble.MALFORMED
 
 
 async def test_an_answer_without_end_is_cut(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(direct, "LINE_MAX", 1000)
+    monkeypatch.setattr(chat_completions, "LINE_MAX", 1000)
     error = await failed(SSE + b"data: " + b"x" * 5000)
     assert error.trouble is Trouble.MALFORMED
     assert "no end" in str(error)
@@ -319,7 +362,9 @@ async def test_pieces_of_a_call_name_it_first() -> None:
 
 
 async def test_importing_the_adapter_does_not_import_its_http_library() -> None:
-    program = "import sys, clutch.models.direct, clutch.models.router; print('aiohttp' in sys.modules)"
+    program = (
+        "import sys, clutch.models.chat_completions, clutch.models.router; print('aiohttp' in sys.modules)"
+    )
     process = await asyncio.create_subprocess_exec(
         sys.executable, "-c", program, stdout=asyncio.subprocess.PIPE
     )

@@ -16,7 +16,7 @@ from clutch.core.messages import Answer, Call, Input, Result, Results, Thought, 
 from clutch.core.model import Thinking
 from clutch.models import library
 from clutch.models.library import LibraryModels
-from clutch.models.settings import Provider
+from clutch.models.provider import Provider
 from clutch.ports import ModelError, ModelRequest, ToolSpec, Trouble
 from clutch.testing.providers import Providers, Reply, Text, WireRequest
 from clutch.testing.providers import Thinking as Thoughts
@@ -234,3 +234,65 @@ async def test_usage_is_what_the_provider_counted() -> None:
         await models.aclose()
         assert sum(answer.usage.input for answer in answers) == server.log.billed.input
         assert sum(answer.usage.output for answer in answers) == server.log.billed.output
+
+
+@pytest.mark.parametrize(
+    ("events", "named"),
+    [
+        (['{"choices":[],"usage":{"prompt_tokens":7.5,"completion_tokens":1,"total_tokens":8.5}}'], "7.5"),
+        (['{"choices":[{"index":0,"delta":[{"content":"hi"}]}]}'], "'list' object"),
+        (
+            [
+                json.dumps(
+                    {
+                        "choices": [
+                            {
+                                "index": 0,
+                                "delta": {
+                                    "tool_calls": [
+                                        {
+                                            "index": 0,
+                                            "id": "c",
+                                            "function": {
+                                                "name": "read",
+                                                "arguments": '{"a":' + "[" * 50_000 + "]" * 50_000 + "}",
+                                            },
+                                        }
+                                    ]
+                                },
+                            }
+                        ]
+                    }
+                )
+            ],
+            "levels",
+        ),
+    ],
+    ids=["usage", "delta", "deep"],
+)
+async def test_a_malformed_answer_is_an_error_of_the_provider(events: list[str], named: str) -> None:
+    async def said(request: web.Request) -> web.StreamResponse:
+        response = web.StreamResponse(headers={"Content-Type": "text/event-stream"})
+        await response.prepare(request)
+        begun = '{"model":"small-model","choices":[{"index":0,"delta":{"content":"hi"}}]}'
+        over = '{"choices":[{"index":0,"delta":{},"finish_reason":"stop"}]}'
+        for event in (begun, *events, over, "[DONE]"):
+            await response.write(f"data: {event}\n\n".encode())
+        return response
+
+    app = web.Application()
+    app.router.add_post("/v1/chat/completions", said)
+    runner = web.AppRunner(app)
+    await runner.setup()
+    site = web.TCPSite(runner, "127.0.0.1", 0)
+    await site.start()
+    port = runner.addresses[0][1]
+    models = LibraryModels(Provider("here", f"http://127.0.0.1:{port}/v1", "k"), "k")
+    try:
+        with pytest.raises(ModelError) as caught:
+            await models.ask(request(transcript=(Input("hello"),)), lambda _: None)
+    finally:
+        await models.aclose()
+        await runner.cleanup()
+    assert caught.value.trouble is Trouble.MALFORMED
+    assert named in str(caught.value)

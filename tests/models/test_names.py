@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from clutch.models.names import ModelName, parse, same_model
+from clutch.models.provider import ModelName, parse, same_model
 
 
 @pytest.mark.parametrize(

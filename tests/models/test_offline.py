@@ -10,11 +10,11 @@ from typing import TypeAlias
 
 import pytest
 
-from clutch.core.context import view
+from clutch.core.compaction import view
 from clutch.core.messages import Answer, Call, Input, Message, Result, Results, Usage, dump, kind, load
-from clutch.core.wording import CANCELLED, OUTCOME_UNKNOWN, wrap_up_note
-from clutch.models.evidence import findings_of
-from clutch.models.offline import MODEL, NOTICE, OfflineModel, decide, watchable_latency
+from clutch.core.text.prompts import CANCELLED, OUTCOME_UNKNOWN, wrap_up_note
+from clutch.models.demo_evidence import findings_of
+from clutch.models.demo_model import MODEL, NOTICE, OfflineModel, decide, watchable_latency
 from clutch.ports import Delta, ModelRequest
 from tests.models.conversation import Conversation, no_sleep
 

@@ -19,7 +19,7 @@ from clutch.models.prices import (
     price,
     tokens,
 )
-from clutch.models.settings import WELL_KNOWN
+from clutch.models.provider import WELL_KNOWN
 from clutch.ports import ModelRequest, Prices, ToolSpec
 
 USED = Usage(input=1_000_000, output=100_000)
@@ -116,7 +116,7 @@ def test_letters_of_several_bytes_count_as_several() -> None:
 
 def test_the_price_list_is_read_only_for_a_provider_that_is_on_it() -> None:
     code = (
-        "import sys, clutch.models.throttle\n"
+        "import sys, clutch.models.rate_limiter\n"
         "from clutch.models.prices import ListedPrices, Usage\n"
         "for model in ('offline', 'gpt-4o', 'lab:qwen3:8b', 'openai:gpt-4o'):\n"
         "    ListedPrices().cost(model, Usage(1, 1)), ListedPrices().window(model)\n"

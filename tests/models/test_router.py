@@ -6,8 +6,8 @@ import pytest
 
 from clutch.core.messages import Answer, Input
 from clutch.errors import InvalidInput
+from clutch.models.provider import AdapterKind, Provider
 from clutch.models.router import Router
-from clutch.models.settings import AdapterKind, Provider
 from clutch.ports import ModelError, ModelRequest, OnDelta, Trouble
 from clutch.testing import ScriptedModel
 from clutch.testing.providers import Providers, Reply, Text
@@ -84,6 +84,28 @@ async def test_only_names_of_providers_are_known() -> None:
     router = House(Provider("lab", "http://host/v1")).router
     assert all(map(router.knows, ("offline", "lab:qwen3:8b", "openai:gpt-x")))
     assert not any(map(router.knows, ("invented:x", "offline:x", "lab", ":x", "")))
+
+
+async def test_a_bare_name_is_that_of_the_only_configured_provider_that_offers_it() -> None:
+    house = House(ANTHROPIC_API_KEY="sk-1", OPENAI_API_KEY="sk-2")
+    assert house.router.resolved("claude-sonnet-4-5") == "anthropic:claude-sonnet-4-5"
+    assert house.router.resolved("gpt-4o") == "openai:gpt-4o"
+    house.router.check("claude-sonnet-4-5")
+    assert (await house.ask("claude-sonnet-4-5")).text == "anthropic says"
+    for name in ("offline", "anthropic:claude-sonnet-4-5", "no-such-model", ""):
+        assert house.router.resolved(name) == name
+
+
+async def test_a_bare_name_that_several_providers_offer_is_an_error_that_names_them() -> None:
+    second = Provider("work", "http://host/v1", speaks="anthropic")
+    house = House(second, ANTHROPIC_API_KEY="sk-1")
+    assert house.router.resolved("claude-sonnet-4-5") == "claude-sonnet-4-5"
+    with pytest.raises(InvalidInput, match="write anthropic:claude-sonnet-4-5 or work:claude-sonnet-4-5"):
+        house.router.check("claude-sonnet-4-5")
+    alone = House(second)
+    assert alone.router.resolved("claude-sonnet-4-5") == "work:claude-sonnet-4-5"
+    with pytest.raises(InvalidInput, match="names no provider"):
+        House().router.check("claude-sonnet-4-5")
 
 
 async def test_settings_override_what_is_known() -> None:

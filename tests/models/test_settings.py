@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from clutch.errors import InvalidInput
-from clutch.models.settings import AdapterKind, Provider
+from clutch.models.provider import AdapterKind, Provider
 
 
 @pytest.mark.parametrize(

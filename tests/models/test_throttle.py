@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import random
 import time
 from collections import Counter
 from collections.abc import Awaitable, Callable, Coroutine
@@ -11,10 +12,10 @@ from typing import Any, TypeVar
 import pytest
 
 from clutch.core.messages import Answer, Input, Usage
-from clutch.core.pacing import Bounds
-from clutch.models.direct import DirectModels
-from clutch.models.settings import AdapterKind, Provider
-from clutch.models.throttle import Throttled
+from clutch.core.rate_limit import Bounds
+from clutch.models.chat_completions import DirectModels
+from clutch.models.provider import AdapterKind, Provider
+from clutch.models.rate_limiter import Throttled
 from clutch.ports import Clock, ModelError, ModelRequest, OnDelta, Trouble
 from clutch.testing.providers import Behaviour, Failure, Fault, Pause, Providers, Reply, Text, WireRequest
 from clutch.testing.simulation.loop import run_virtual
@@ -312,6 +313,24 @@ def test_cancelled_calls_leave_no_trace(seed: int) -> None:
     run_virtual(story(), seed)
 
 
+def test_a_call_passes_although_an_older_one_of_the_same_key_is_cancelled() -> None:
+    """A session that is taken up again asks with the key of the turn that is still being ended."""
+
+    async def story() -> None:
+        fake = Fake(lambda _: taking(0.1))
+        models = throttled(fake, Bounds(concurrency_max=1, patience_s=60))
+        busy = asyncio.create_task(go(models, "busy"))
+        await asyncio.sleep(0.01)
+        old, new = (asyncio.create_task(go(models, "same")) for _ in range(2))
+        await asyncio.sleep(0.01)
+        old.cancel()
+        done = await asyncio.gather(busy, new, return_exceptions=True)
+        assert [type(one) for one in done] == [Answer, Answer]
+        await all_free(models, fake, 1)
+
+    run_virtual(story())
+
+
 def test_tokens_per_minute_are_kept_and_whoever_was_sent_away_passes_on_time() -> None:
     async def story() -> None:
         fake = Fake(lambda _: taking(0.0))
@@ -464,3 +483,48 @@ class Named:
     async def ask(self, request: ModelRequest, on_delta: OnDelta) -> Answer:
         bare = ModelRequest("small-model", request.system, request.transcript, request.tools, request.key)
         return await self._models.ask(bare, on_delta)
+
+
+# --- a storm of refusals ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("seed", range(5))
+@pytest.mark.parametrize(("share", "limit_s"), [(0.5, 90), (0.7, 150), (0.9, 500)])
+def test_refusals_at_random_slow_a_fleet_down_only_as_far_as_they_must(
+    share: float, limit_s: float, seed: int
+) -> None:
+    """A provider that refuses a share of all calls and names a wait of one second: 20 children, one call each.
+
+    Every refusal used to slow the learned pace down by a tenth, without end: at 0.9 this took 10,000 seconds."""
+    chance = random.Random(seed)
+
+    async def story() -> list[str]:
+        async def act(request: ModelRequest) -> Answer:
+            if chance.random() < share:
+                raise ModelError(Trouble.RATE_LIMIT, "slow down", LoopClock().now() + 1)
+            return await taking(0.5)
+
+        models = throttled(Fake(act))
+        finished: list[str] = []
+
+        async def child(key: str) -> None:
+            while True:
+                try:
+                    await go(models, key)
+                except ModelError as error:
+                    await until(error.retry_at)
+                else:
+                    return finished.append(key)
+
+        tasks = []
+        for number in range(20):
+            tasks.append(asyncio.create_task(child(f"{number:02}")))
+            await asyncio.sleep(0.001)
+        await asyncio.gather(*tasks)
+        assert LoopClock().now() - 1_000_000.0 < limit_s
+        return finished
+
+    finished = run_virtual(story(), seed)
+    # By chance alone half of the pairs would finish in the wrong order.
+    overtaken = sum(1 for at, key in enumerate(finished) for later in finished[at:] if later < key)
+    assert overtaken < 20 * 19 / 2 * 0.35

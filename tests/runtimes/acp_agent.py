@@ -2,6 +2,7 @@
 
     clutch-test: echo|stream|fail|wait …   as `clutch.testing.runtimes` wants it
     clutch-test: edit PATH                 makes one call that changes a file, with a permission first
+    clutch-test: sulk PATH                 the same, and ends its turn as cancelled when it is not given
     clutch-test: orphan PATH               starts a process that leaves the group, writes its number, waits
     clutch-test: die                       ends in the middle
     clutch-test: probe PATH                says all its variables, what is in the file, and what the client makes of
@@ -15,6 +16,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import mmap
 import os
 import re
 import subprocess
@@ -58,6 +60,9 @@ def write(path: str, text: str) -> None:
 
 def leave_the_group() -> int:
     return subprocess.Popen(["/bin/sleep", "600"], start_new_session=True).pid
+
+
+MAP_NORESERVE = 0x4000  # Python has no name for it
 
 
 class Obedient:
@@ -140,12 +145,26 @@ class Obedient:
             served = f"refused: {error.code}"
         return json.dumps({"env": dict(os.environ), "read": read(words), "served": served})
 
+    async def _reserve(self, session_id: str, words: str) -> str:
+        """Address space that is never used, as runtimes of JavaScript do."""
+        held = mmap.mmap(-1, int(words) << 30, flags=mmap.MAP_PRIVATE | MAP_NORESERVE)
+        return f"reserved {len(held) >> 30} GiB"
+
+    async def _hog(self, session_id: str, words: str) -> str:
+        self._held = bytearray(int(words) << 20)
+        return await self._wait(session_id, words)
+
     async def _recall(self, session_id: str, words: str) -> str:
         return json.dumps(self._told[session_id])
 
     async def _orphan(self, session_id: str, words: str) -> str:
         write(words, f"{leave_the_group()} {os.getpid()}")
         return await self._wait(session_id, words)
+
+    async def _sulk(self, session_id: str, words: str) -> str:
+        said = await self._edit(session_id, words)
+        self._cancelled.set()
+        return said
 
     async def _edit(self, session_id: str, words: str) -> str:
         await self._say(session_id, "I will change it.")

@@ -7,7 +7,9 @@ import json
 import os
 import signal
 import sys
-from collections.abc import Callable
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -15,10 +17,12 @@ from typing import Any
 import pytest
 
 from clutch import AcpAgent, Clutch, InvalidInput, Outcome
-from clutch.ports import RuntimeFailed, RuntimeJob
-from clutch.runtimes.acp import AcpRuntime, chosen, leash
+from clutch.ports import Launch, RuntimeFailed, RuntimeJob, SandboxAccess
+from clutch.runtimes import acp_supervisor
+from clutch.runtimes.acp import AcpRuntime
+from clutch.runtimes.acp_process import chosen
 from clutch.testing.runtimes import CHECKS, Check
-from clutch.tools.sandbox.programs import BoxedPrograms
+from clutch.tools.sandbox.programs import SandboxedPrograms
 
 pytestmark = pytest.mark.anyio
 
@@ -32,7 +36,7 @@ def agent(*args: str, **settings: Any) -> AcpAgent:
 
 
 def runtime(home: Path, *args: str, **settings: Any) -> AcpRuntime:
-    return AcpRuntime(agent(*args, **settings), home, BoxedPrograms())
+    return AcpRuntime(agent(*args, **settings), home, SandboxedPrograms())
 
 
 def job(text: str, workspace: Path, **more: Any) -> RuntimeJob:
@@ -93,6 +97,23 @@ async def test_permission_is_asked_of_a_person_and_the_edit_is_evidence(tmp_path
     assert (used["input"], used["output"], used["usd"]) == (20, 10, None)
 
 
+async def test_an_agent_that_gives_up_after_a_refusal_fails_with_what_was_refused(tmp_path: Path) -> None:
+    """Codex ends its turn as cancelled; Clutch has not cancelled it."""
+    async with Clutch(
+        state=tmp_path / "state", workspace=tmp_path, acp=[agent(sandbox=False)], serve=False
+    ) as c:
+        task = await c.spawn("clutch-test: sulk note.txt", runtime="acp")
+        async with asyncio.timeout(DEADLINE_S):
+            await anext(event async for event in c.events() if event.name == "question")
+        (question,) = await c.questions()
+        await c.answer(question, "reject", "not this file")
+        result = await task
+    assert (result.outcome, result.text) == (Outcome.ERROR, "not changed: no")
+    assert "permission was refused" in (result.error or "")
+    assert "Edit note.txt" in (result.error or "")
+    assert "not this file" in (result.error or "")
+
+
 # ---- what it gets ------------------------------------------------------------------------------------------
 
 
@@ -108,6 +129,32 @@ async def test_agent_gets_no_secret_and_is_served_no_file(
     assert (said["env"]["MINE"], said["env"]["EXTRA"], said["served"]) == ("given", "1", "refused: -32601")
 
 
+class ThreadedWalls:
+    """A sandbox that blocks while it is made and removed, and notes in which threads that was."""
+
+    def __init__(self) -> None:
+        self.threads: list[int] = []
+
+    @contextmanager
+    def launching(self, argv: Sequence[str], env: Mapping[str, str], room: SandboxAccess) -> Iterator[Launch]:
+        self.threads.append(threading.get_ident())
+        yield Launch(argv, room.cwd, env)
+        self.threads.append(threading.get_ident())
+
+    async def broken_limit(self, pid: int, room: SandboxAccess) -> str:
+        await asyncio.Event().wait()
+        return ""
+
+
+async def test_the_sandbox_of_an_agent_is_made_and_removed_beside_the_event_loop(tmp_path: Path) -> None:
+    """Both walk through the whole workspace."""
+    walls = ThreadedWalls()
+    works = AcpRuntime(agent(), tmp_path, walls)
+    await works.run(job(f"probe {tmp_path}/file", tmp_path, is_boxed=True))
+    assert len(walls.threads) == 2
+    assert threading.get_ident() not in walls.threads
+
+
 async def test_agent_of_a_boxed_session_sees_its_workspace_and_nothing_else(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -121,6 +168,31 @@ async def test_agent_of_a_boxed_session_sees_its_workspace_and_nothing_else(
     said = json.loads(answer.text)
     assert said["read"] == "cannot: No such file or directory"
     assert said["env"]["MINE"] == "given"
+
+
+async def test_memory_of_a_boxed_agent_counts_what_it_uses_and_not_what_it_reserves(tmp_path: Path) -> None:
+    """Its program is outside of `/usr`, and is found and shown: only the script beside it is named."""
+    (tmp_path / "work").mkdir()
+    works = runtime(tmp_path, visible=(str(AGENT.parent),), memory_bytes=256 << 20)
+    answer = await works.run(job("reserve 69", tmp_path / "work", is_boxed=True))
+    assert answer.text == "reserved 69 GiB"
+    with pytest.raises(RuntimeFailed) as caught:
+        await works.run(job("hog 400", tmp_path / "work", is_boxed=True))
+    said = str(caught.value)
+    assert "the agent 'tested' was ended: it used more than 256 MiB of memory" in said
+    assert "raise acp.agents.tested.memory" in said
+
+
+async def test_program_that_a_boxed_agent_cannot_see_is_told_with_the_remedy(tmp_path: Path) -> None:
+    (tmp_path / "work").mkdir()
+    script = tmp_path / "agent"
+    script.write_text("#!/bin/sh\nexec no-such-engine\n")
+    script.chmod(0o755)
+    works = AcpRuntime(AcpAgent(name="mine", command=str(script)), tmp_path, SandboxedPrograms())
+    with pytest.raises(RuntimeFailed) as caught:
+        await works.run(job("echo x", tmp_path / "work", is_boxed=True))
+    assert "no-such-engine: not found" in str(caught.value)
+    assert "add the folder of what it did not find to acp.agents.mine.visible" in str(caught.value)
 
 
 async def test_agent_of_a_session_that_may_not_change_anything_is_not_started(tmp_path: Path) -> None:
@@ -168,7 +240,7 @@ async def test_leash_passes_the_exit_code_on_and_ends_what_is_left(tmp_path: Pat
     line, held = os.pipe()
     script = f"setsid sleep 600 & echo $! >{tmp_path}/number; exit 7"
     process = await asyncio.create_subprocess_exec(
-        sys.executable, "-I", "-S", leash.__file__, str(line), "sh", "-c", script, pass_fds=(line,)
+        sys.executable, "-I", "-S", acp_supervisor.__file__, str(line), "sh", "-c", script, pass_fds=(line,)
     )
     assert await process.wait() == 7
     assert not is_alive(int((tmp_path / "number").read_text()))

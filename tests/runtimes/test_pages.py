@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from clutch import AcpAgent
-from clutch.runtimes.acp.settings import KNOWN
+from clutch.runtimes.acp_process import KNOWN
 
 DOCS = Path(__file__).parents[2] / "docs"
 BLOCK = re.compile(r"(?s)```python ?([\w.]*)\n(.*?)```")

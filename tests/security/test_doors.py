@@ -13,7 +13,7 @@ from urllib.parse import quote
 import pytest
 
 from clutch.core.policy import Serving
-from clutch.surfaces.address import rotate_token
+from clutch.surfaces.discovery import rotate_token
 from clutch.surfaces.http.tokens import Browsers
 from tests.surfaces.served import QUICK, Served, served, write_token
 from tests.surfaces.typed import typed
@@ -30,27 +30,33 @@ SQL = (
 
 
 @pytest.fixture(scope="module")
-def door(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
+def db(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
     with served(tmp_path_factory.mktemp("door") / "state") as here:
         yield here
 
 
-def cookie_for(door: Served, **headers: str | None) -> str:
-    code = door.post("/v1/browser/code", {}, **headers).body["code"]
-    heard = door.raw("POST", "/v1/browser/session", authorization=f"Code {code}")
+def cookie_for(db: Served, **headers: str | None) -> str:
+    code = db.post("/v1/browser/code", {}, **headers).body["code"]
+    heard = db.raw("POST", "/v1/browser/session", authorization=f"Code {code}")
     assert heard.status == 200
     said = heard.headers["set-cookie"]
     assert {"HttpOnly", "SameSite=strict", "Path=/"} <= {part.strip() for part in said.split(";")}
-    assert said.startswith(f"clutch_{door.port}=")  # beside that of another gateway of this machine
+    assert said.startswith(f"clutch_{db.port}=")  # beside that of another gateway of this machine
     return said.partition(";")[0]
 
 
-def test_s5_a_code_is_changed_for_a_cookie_once_and_at_one_place(door: Served) -> None:
-    code = door.post("/v1/browser/code", {}).body["code"]
-    assert door.token not in code
-    assert door.raw("GET", "/v1/health", authorization=f"Code {code}").status in (401, 429)
-    assert door.raw("POST", "/v1/browser/session", authorization=f"Code {code}").status == 200
-    assert door.raw("POST", "/v1/browser/session", authorization=f"Code {code}").status in (401, 429)
+def test_s5_a_code_is_changed_for_a_cookie_once_and_at_one_place(db: Served) -> None:
+    code = db.post("/v1/browser/code", {}).body["code"]
+    assert db.token not in code
+    assert db.raw("GET", "/v1/health", authorization=f"Code {code}").status in (401, 429)
+    assert db.raw("POST", "/v1/browser/session", authorization=f"Code {code}").status == 200
+    assert db.raw("POST", "/v1/browser/session", authorization=f"Code {code}").status in (401, 429)
+
+
+def test_a_cookie_is_not_changed_for_another_one(db: Served) -> None:
+    heard = db.raw("POST", "/v1/browser/session", cookie=cookie_for(db), x_clutch_page="1", **OWN)
+    assert (heard.status, heard.code, heard.body["error"]["field"]) == (400, "invalid_input", "Authorization")
+    assert "set-cookie" not in heard.headers
 
 
 def test_s5_a_code_is_good_for_half_a_minute() -> None:
@@ -63,26 +69,25 @@ def test_s5_a_code_is_good_for_half_a_minute() -> None:
     assert browsers.redeemed(late) is None
 
 
-def test_s4_a_cookie_opens_things_for_our_own_page_only(door: Served) -> None:
-    cookie = cookie_for(door)
-    assert door.raw("GET", "/v1/health", cookie=cookie, **OWN).status == 200
-    stranger = door.raw("GET", "/v1/health", cookie=cookie, authorization=None)
+def test_s4_a_cookie_opens_things_for_our_own_page_only(db: Served) -> None:
+    cookie = cookie_for(db)
+    assert db.raw("GET", "/v1/health", cookie=cookie, **OWN).status == 200
+    stranger = db.raw("GET", "/v1/health", cookie=cookie, authorization=None)
     assert (stranger.status, stranger.body["error"]["rule"]) == (403, "cookie")
     for site in ("cross-site", "same-site"):
         assert (
-            door.raw("GET", "/v1/health", cookie=cookie, authorization=None, sec_fetch_site=site).status
-            == 403
+            db.raw("GET", "/v1/health", cookie=cookie, authorization=None, sec_fetch_site=site).status == 403
         )
     words = {"text": "hello"}
     path = "/v1/sessions/agent:main:main/messages"
-    assert door.post(path, words, cookie=cookie, **OWN).body["error"]["rule"] == "cookie"
-    assert door.post(path, words, cookie=cookie, x_clutch_page="1", **OWN).status == 202
+    assert db.post(path, words, cookie=cookie, **OWN).body["error"]["rule"] == "cookie"
+    assert db.post(path, words, cookie=cookie, x_clutch_page="1", **OWN).status == 202
 
 
-def test_s7_a_cookie_has_the_scopes_of_the_token_behind_it(door: Served) -> None:
-    write_token(door.home / "token.read", "r" * 43)
-    cookie = cookie_for(door, authorization=f"Bearer {'r' * 43}")
-    heard = door.post("/v1/stop", {}, cookie=cookie, x_clutch_page="1", **OWN)
+def test_s7_a_cookie_has_the_scopes_of_the_token_behind_it(db: Served) -> None:
+    write_token(db.home / "token.read", "r" * 43)
+    cookie = cookie_for(db, authorization=f"Bearer {'r' * 43}")
+    heard = db.post("/v1/stop", {}, cookie=cookie, x_clutch_page="1", **OWN)
     assert (heard.status, heard.body["error"]["rule"]) == (403, "scope")
 
 
@@ -120,11 +125,11 @@ def test_s23_whoever_asks_too_often_is_told_when_to_come_back(tmp_path: Path) ->
         assert here.raw("GET", "/v1/health", authorization=f"Bearer {'r' * 43}").status == 200
 
 
-def test_s17_words_of_sql_are_words_in_every_field(door: Served) -> None:
+def test_s17_words_of_sql_are_words_in_every_field(db: Served) -> None:
     for text in SQL:
-        said = door.post("/v1/tasks", {"task": text, "label": text, "idempotencyKey": text})
+        said = db.post("/v1/tasks", {"task": text, "label": text, "idempotencyKey": text})
         assert said.status == 201, said.raw
-        found = door.client.get("/v1/tasks", label=text)["tasks"]
+        found = db.client.get("/v1/tasks", label=text)["tasks"]
         assert [one["label"] for one in found] == [text]
-        assert door.raw("GET", f"/v1/tasks/{quote(text, safe='')}").status in (200, 404, 409)
-        door.client.post("/v1/sessions/agent:main:main/messages", {"text": text}, key=text)
+        assert db.raw("GET", f"/v1/tasks/{quote(text, safe='')}").status in (200, 404, 409)
+        db.client.post("/v1/sessions/agent:main:main/messages", {"text": text}, key=text)

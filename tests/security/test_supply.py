@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from clutch.errors import NoGateway
-from clutch.surfaces import starting
+from clutch.surfaces import discovery
 from tests.security import sbom
 
 ROOT = Path(__file__).parents[2]
@@ -17,7 +17,7 @@ ROOT = Path(__file__).parents[2]
 DIRECT_MAX = 20
 
 
-@pytest.mark.parametrize("name", ["requirements.lock", "requirements-dev.lock"])
+@pytest.mark.parametrize("name", ["requirements.lock", "requirements-dev.lock", "requirements-lowest.lock"])
 def test_s29_every_locked_package_has_one_version_and_hashes(name: str) -> None:
     text = (ROOT / name).read_text()
     assert "://" not in text  # no index, no direct address
@@ -57,7 +57,7 @@ def test_s29_a_gateway_is_started_without_code_of_the_directory_we_stand_in(
     (tmp_path / "home" / "letter.txt").touch()  # so that it ends at once, with our own words
     monkeypatch.chdir(tmp_path)
     with pytest.raises(NoGateway, match="holds other files"):
-        starting.start(tmp_path / "home")
+        discovery.start(tmp_path / "home")
 
 
 def test_s17_sql_made_from_strings_is_an_error_of_the_linter() -> None:

@@ -1,4 +1,4 @@
-"""The table of attacks, S1 to S30: which tests stand for each row, and that they are there.
+"""The table of attacks, S1 to S32: which tests stand for each row, and that they are there.
 
 What a row asks for and no test shows is said in `NOT_SHOWN`, so that nobody takes silence for a promise.
 """
@@ -52,7 +52,7 @@ ROWS: dict[str, tuple[str, ...]] = {
     "S8": (
         "engine/test_session_tools.py::test_agent_acts_on_its_descendants_and_finds_nobody_else",
         "engine/test_session_tools.py::test_history_of_a_child_is_read_and_of_nobody_else",
-        "protocol/test_targets.py::test_an_agent_finds_nothing_that_is_not_below_it",
+        "transactions/test_targets.py::test_an_agent_finds_nothing_that_is_not_below_it",
         "surfaces/test_mcp.py::test_a_client_sees_and_touches_its_own_tree_only",
     ),
     "S9": (
@@ -75,15 +75,15 @@ ROWS: dict[str, tuple[str, ...]] = {
     "S13": (
         "core/test_fence.py::test_a_hundred_thousand_hostile_texts_come_back_exactly",
         "core/test_wording.py::test_outside_the_fences_nothing_depends_on_what_the_child_wrote",
-        "protocol/test_payload.py::test_text_that_looks_like_our_own_lines_and_fences_comes_back_as_it_was_written",
+        "transactions/test_payload.py::test_text_that_looks_like_our_own_lines_and_fences_comes_back_as_it_was_written",
         "core/test_taint.py::test_one_foreign_text_taints_its_turn_and_no_later_one",
         "engine/test_questions.py::test_turn_that_has_read_untrusted_text_asks_before_it_uses_a_shell_or_reaches_out",
     ),
     "S14": (
         "core/test_wording.py::test_only_a_whole_reply_is_a_token",
         "core/test_pingpong.py::test_a_token_inside_a_text_is_text",
-        "protocol/test_words.py::test_approval_of_a_session_that_is_not_the_requester_is_refused",
-        "protocol/test_questions.py::test_decision_is_bound_to_the_words_that_were_shown",
+        "transactions/test_words.py::test_approval_of_a_session_that_is_not_the_requester_is_refused",
+        "transactions/test_questions.py::test_decision_is_bound_to_the_words_that_were_shown",
     ),
     "S15": (
         "core/test_attachments.py::test_each_bad_name_is_refused_with_its_code",
@@ -97,7 +97,7 @@ ROWS: dict[str, tuple[str, ...]] = {
     "S17": (
         "security/test_supply.py::test_s17_sql_made_from_strings_is_an_error_of_the_linter",
         "security/test_doors.py::test_s17_words_of_sql_are_words_in_every_field",
-        "protocol/test_targets.py::test_what_means_nothing_is_unknown",
+        "transactions/test_targets.py::test_what_means_nothing_is_unknown",
     ),
     "S18": (
         "surfaces/test_http_security.py::test_s18_a_body_that_says_it_is_too_large_is_not_read",
@@ -129,6 +129,8 @@ ROWS: dict[str, tuple[str, ...]] = {
         "tools/test_sandbox_escapes.py::test_escape_leaves_nothing_outside",
         "tools/test_sandbox_escapes.py::test_witness_sees_the_same_attempt_without_walls",
         "tools/test_shell.py::test_no_sandbox_is_refused_with_a_remedy",
+        "security/test_late_import.py::test_module_written_by_a_child_is_not_loaded_by_a_program_in_its_workspace",
+        "security/test_late_import.py::test_module_written_by_a_child_is_not_loaded_by_a_gateway_served_in_its_workspace",
     ),
     "S23": (
         "tools/test_sandbox_escapes.py::test_fork_bomb_meets_the_process_limit",
@@ -141,7 +143,7 @@ ROWS: dict[str, tuple[str, ...]] = {
     ),
     "S25": (
         "tools/test_mcp_servers.py::test_changed_description_disables_the_tool_until_it_is_approved",
-        "gateway/test_changed_tools.py::"
+        "api/test_changed_tools.py::"
         "test_tool_that_changed_between_two_starts_is_withheld_until_a_person_approves_it",
         "tools/test_mcp_http.py::test_redirect_elsewhere_is_not_followed_with_our_headers",
         "surfaces/test_mcp.py::test_a_token_does_over_mcp_what_its_scopes_say",
@@ -151,7 +153,7 @@ ROWS: dict[str, tuple[str, ...]] = {
         "surfaces/test_page.py::test_s26_the_files_of_the_page_hold_nothing_and_run_nothing_foreign",
     ),
     "S27": (
-        "protocol/test_door_reads.py::test_what_is_to_be_approved_is_shown_with_its_invisible_characters",
+        "transactions/test_door_reads.py::test_what_is_to_be_approved_is_shown_with_its_invisible_characters",
         "surfaces/test_page.py::test_s27_what_cannot_be_seen_is_shown_as_an_escape",
     ),
     "S28": (
@@ -169,7 +171,25 @@ ROWS: dict[str, tuple[str, ...]] = {
     ),
     "S30": (
         "store/test_migrations.py::test_a_newer_schema_is_refused_with_both_versions_and_a_remedy",
-        "gateway/test_lost_store.py::test_a_store_that_cannot_be_read_stops_the_start_and_nothing_is_deleted",
+        "api/test_lost_store.py::test_a_store_that_cannot_be_read_stops_the_start_and_nothing_is_deleted",
+    ),
+    "S31": (
+        "surfaces/test_http_security.py::"
+        "test_s31_a_command_needs_a_known_channel_a_bound_thread_and_a_named_sender",
+        "api/test_senders.py::test_an_approval_needs_the_approve_right_of_account_and_token",
+        "core/test_senders.py::test_an_unnamed_account_has_no_rights_and_no_account_more_than_its_token",
+    ),
+    "S32": (
+        "docs/test_readme.py::test_no_agent_reads_the_token_that_the_example_left_in_the_folder",
+        "tools/test_protected_files.py::test_commands_neither_read_nor_write_a_state_directory",
+        "tools/test_protected_files.py::test_file_tools_refuse_a_state_directory_made_at_any_time",
+        "tools/test_protected_files.py::test_commands_read_and_do_not_change_instructions_config_agents_and_skills",
+        "tools/test_protected_files.py::test_nested_repositories_are_read_only",
+        "tools/test_protected_files.py::test_programs_planted_in_a_new_repository_do_not_run_outside",
+        "api/test_config.py::"
+        "test_a_child_changes_neither_the_config_in_use_nor_the_instructions_of_its_parent",
+        "api/test_config.py::test_a_config_that_waits_in_a_workspace_for_its_state_directory_is_not_loaded",
+        "api/test_large_results.py::test_a_large_result_is_read_by_its_own_session_and_by_no_sibling",
     ),
 }
 NOT_SHOWN = {
@@ -183,7 +203,7 @@ def test_the_page_for_users_tells_of_every_row() -> None:
 
 
 def test_every_row_has_a_test_or_says_why_not() -> None:
-    assert set(ROWS) | set(NOT_SHOWN) == {f"S{number}" for number in range(1, 31)}
+    assert set(ROWS) | set(NOT_SHOWN) == {f"S{number}" for number in range(1, 33)}
 
 
 @pytest.mark.parametrize("row", ROWS)

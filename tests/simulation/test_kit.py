@@ -8,8 +8,8 @@ import pytest
 
 from clutch.core.messages import Answer, Input
 from clutch.ports import Delta, ModelError, ModelRequest, Trouble
-from clutch.store.door import Tx
 from clutch.store.sqlite import SqliteStore
+from clutch.store.transaction import Tx
 from clutch.testing.channels import RecordingChannel, Sent
 from clutch.testing.clock import FakeClock
 from clutch.testing.crash import CrashAt
@@ -86,19 +86,19 @@ def _names(now: float) -> Tx[list[Any]]:
 
 async def test_before_a_commit_nothing_is_left_behind() -> None:
     async with SqliteStore(":memory:", FakeClock()) as store:
-        door = CrashAt(store, "_count:before", nth=2, die=_die)
-        await door.alone(_count, "a")
+        db = CrashAt(store, "_count:before", nth=2, die=_die)
+        await db.alone(_count, "a")
         with pytest.raises(Died):
-            await door.tx(1, _count, "b")
-        assert await door.read(_names) == ["a"]
+            await db.tx(1, _count, "b")
+        assert await db.read(_names) == ["a"]
 
 
 async def test_after_a_commit_it_is_there_and_nobody_knows() -> None:
     async with SqliteStore(":memory:", FakeClock()) as store:
-        door = CrashAt(store, "_count:after", die=_die)
+        db = CrashAt(store, "_count:after", die=_die)
         with pytest.raises(Died):
-            await door.alone(_count, "a")
-        assert await door.read(_names) == ["a"]
+            await db.alone(_count, "a")
+        assert await db.read(_names) == ["a"]
 
 
 async def test_a_point_without_a_side_is_refused() -> None:

@@ -8,13 +8,13 @@ from typing import Any
 import pytest
 
 from clutch.core.authority import AgentGrant, root_rights
-from clutch.protocol.sessions import open_session
-from clutch.protocol.spawn import rights_text
-from clutch.store.door import Many, Tx
+from clutch.store.transaction import ManyRows, Tx
 from clutch.testing.clock import FakeClock
 from clutch.testing.promises.history import History
 from clutch.testing.promises.lockdep import offences
 from clutch.testing.simulation.disk import Made, SimDisk
+from clutch.transactions.sessions import open_session
+from clutch.transactions.spawn import rights_text
 
 RIGHTS = rights_text(root_rights(AgentGrant(depth_max=2)))
 PARENT, CHILD = 1, 2
@@ -43,7 +43,7 @@ class Bench:
 
 
 def _spend(now: float, name: str) -> Tx[None]:
-    yield "UPDATE purses SET tokens_spent = ? WHERE name = ?", Many([(1, name)])
+    yield "UPDATE purses SET tokens_spent = ? WHERE name = ?", ManyRows([(1, name)])
 
 
 def _adopt(now: float) -> Tx[None]:

@@ -7,7 +7,6 @@ from typing import Any
 
 import pytest
 
-from clutch.protocol import letters
 from clutch.testing.mutants import planting
 from clutch.testing.mutants.planting import (
     Found,
@@ -20,6 +19,7 @@ from clutch.testing.mutants.planting import (
     planted,
 )
 from clutch.testing.promises.judge import all_names
+from clutch.transactions import inbox
 
 SECONDS_MAX = 20.0
 
@@ -62,7 +62,7 @@ def test_a_planted_bug_is_found(name: str) -> None:
 def test_a_mutant_without_a_bug_is_not_found() -> None:
     harmless = Mutant(
         "harmless",
-        ("clutch.protocol.letters.post",),
+        ("clutch.transactions.inbox.post",),
         frozenset({"N12"}),
         ("calm",),
         lambda post: (post,),
@@ -90,10 +90,10 @@ def test_a_world_that_fails_by_itself_finds_no_mutant(monkeypatch: pytest.Monkey
 
 
 def test_a_bug_is_gone_after_the_hunt() -> None:
-    before = letters.announce
+    before = inbox.announce
     with planted(mutants()["lost_wake_up_at_a_join"]):
-        assert letters.announce is not before
-    assert letters.announce is before
+        assert inbox.announce is not before
+    assert inbox.announce is before
 
 
 def test_a_mutant_that_takes_other_arguments_than_its_target_is_an_error() -> None:
@@ -104,4 +104,4 @@ def test_a_mutant_that_takes_other_arguments_than_its_target_is_an_error() -> No
 
 def test_a_mutant_whose_target_is_gone_is_an_error() -> None:
     with pytest.raises(TargetGone, match="no_such_function"):
-        locate("clutch.protocol.letters.no_such_function")
+        locate("clutch.transactions.inbox.no_such_function")

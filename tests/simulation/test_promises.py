@@ -8,17 +8,17 @@ from typing import Any
 
 import pytest
 
-from clutch.core.admission import SpawnRequest
 from clutch.core.authority import AgentGrant, root_rights
 from clutch.core.policy import Policy
-from clutch.protocol.sessions import open_session
-from clutch.protocol.spawn import Order, rights_text, spawn
-from clutch.store.door import Many, Tx
+from clutch.core.spawn import SpawnRequest
+from clutch.store.transaction import ManyRows, Tx
 from clutch.testing.clock import FakeClock
 from clutch.testing.promises.judge import Judge
 from clutch.testing.simulation.disk import Made, SimDisk
 from clutch.testing.simulation.settings import SETTINGS
 from clutch.testing.simulation.world import World, _quiet, _running
+from clutch.transactions.sessions import open_session
+from clutch.transactions.spawn import ChildRequest, rights_text, spawn
 
 RIGHTS = rights_text(root_rights(AgentGrant(depth_max=2)))
 POLICY = Policy()
@@ -35,7 +35,7 @@ class Bench:
         self.disk = SimDisk(self.clock, self._observe)
         self.judge = Judge(self.disk, POLICY, lambda name, _: self.accused.append(name))
         self.run(open_session, MAIN, "agent:main:main", "main", RIGHTS, None, ".")
-        order = Order("call", TASK, UUID, SpawnRequest("do it"), 0)
+        order = ChildRequest("call", TASK, UUID, SpawnRequest("do it"), 0)
         self.run(spawn, POLICY, MAIN, MAIN, None, [order])
         assert self.accused == []
 
@@ -150,7 +150,7 @@ def test_a_purse_is_overdrawn_by_less_than_one_call(bench: Bench, spent: int, is
 
 
 def _spend(now: float, spent: int) -> Tx[None]:
-    yield "UPDATE purses SET tokens_spent = ? WHERE name = ?", Many([(spent, "root:1")])
+    yield "UPDATE purses SET tokens_spent = ? WHERE name = ?", ManyRows([(spent, "root:1")])
 
 
 def test_an_open_question_without_a_run_that_waits_for_it_is_seen(bench: Bench) -> None:

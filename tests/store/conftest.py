@@ -43,14 +43,14 @@ def kind(request: pytest.FixtureRequest) -> str:
 
 
 @pytest.fixture
-def make_store(kind: str, request: pytest.FixtureRequest, tmp_path: Path) -> Callable[[], Store]:
+def make_store(kind: str, request: pytest.FixtureRequest, memory_path: Path) -> Callable[[], Store]:
     """Every store it makes is on the same database (memory has one each)."""
     match kind:
         case "postgres":
             dsn: str = request.getfixturevalue("postgres_dsn")
             return lambda: PostgresStore(dsn, TickingClock(), schema=SCHEMA)
         case "sqlite file":
-            return lambda: SqliteStore(tmp_path / "test.db", TickingClock(), schema=SCHEMA)
+            return lambda: SqliteStore(memory_path / "test.db", TickingClock(), schema=SCHEMA)
         case _:
             return lambda: SqliteStore(":memory:", TickingClock(), schema=SCHEMA)
 

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from clutch.errors import StoreError
-from clutch.store.door import Many
+from clutch.store.transaction import ManyRows
 from tests.store import transactions as t
 from tests.store.conftest import Stall, Store, together
 
@@ -52,8 +52,8 @@ async def test_many_rows_in_one_statement_answer_nothing(store: Store, stall: St
     insert = "INSERT INTO notes(counter, body) VALUES(?, ?) RETURNING id"
     several, none, single = await together(
         stall,
-        store.tx(1, t.write, insert, Many([(1, "a"), (1, "b")])),
-        store.tx(2, t.write, insert, Many()),
+        store.tx(1, t.write, insert, ManyRows([(1, "a"), (1, "b")])),
+        store.tx(2, t.write, insert, ManyRows()),
         store.tx(3, t.write, insert, (3, "c")),
     )
     assert (several, none, len(single)) == ([], [], 1)

@@ -11,9 +11,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from clutch.store.inline import Call, LockstepStore
-from clutch.store.jobs import Job, Mode
-from clutch.store.sqlite_batch import waves
+from clutch.store.inline import LockstepStore, TransactionCall
+from clutch.store.jobs import TransactionJob, TransactionMode
+from clutch.store.sqlite import waves
 from tests.store import transactions as t
 from tests.store.conftest import SCHEMA, Stall, Store, TickingClock, together
 
@@ -34,9 +34,9 @@ async def test_a_limit_checked_under_different_keys_is_broken(store: Store, stal
 def test_a_wave_holds_no_key_twice_and_nobody_beside_one_that_is_alone(
     keys: list[tuple[int, ...] | None],
 ) -> None:
-    def job(own: tuple[int, ...] | None) -> Job:
-        mode = Mode.ALONE if own is None else Mode.SHARED
-        return Job(mode, own or (), "", lambda now: iter(()), cast("Any", None))  # type: ignore[arg-type,return-value]
+    def job(own: tuple[int, ...] | None) -> TransactionJob:
+        mode = TransactionMode.ALONE if own is None else TransactionMode.SHARED
+        return TransactionJob(mode, own or (), "", lambda now: iter(()), cast("Any", None))  # type: ignore[arg-type,return-value]
 
     batch = [job(own) for own in keys]
     cut = list(waves(batch))
@@ -44,11 +44,11 @@ def test_a_wave_holds_no_key_twice_and_nobody_beside_one_that_is_alone(
     for wave in cut:
         held = [key for each in wave for key in each.keys]
         assert len(held) == len(set(held))
-        assert len(wave) == 1 or all(each.mode is Mode.SHARED for each in wave)
+        assert len(wave) == 1 or all(each.mode is TransactionMode.SHARED for each in wave)
 
 
 def test_the_lockstep_store_shows_the_same_in_memory() -> None:
     store = LockstepStore(TickingClock(), schema=SCHEMA)
-    outcomes = store.run_batch([Call(key, t.add_within_limit, (1, 1)) for key in (1, 2, 3, 4)])
+    outcomes = store.run_batch([TransactionCall(key, t.add_within_limit, (1, 1)) for key in (1, 2, 3, 4)])
     assert [outcome.value for outcome in outcomes] == [True] * 4
     store.close()

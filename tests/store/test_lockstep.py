@@ -11,10 +11,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from clutch.store.door import HINT, Many, Row, Tx
-from clutch.store.inline import Call, InlineStore, LockstepStore
-from clutch.store.jobs import Job, Mode, Spoiled, Waiting
-from clutch.store.lockstep import Lockstep
+from clutch.store.inline import InlineStore, LockstepStore, TransactionCall
+from clutch.store.jobs import Lockstep, TransactionJob, TransactionMode, TransactionQueue
+from clutch.store.transaction import HINT, ManyRows, Row, Spoiled, Tx
 from tests.store import transactions as t
 from tests.store.conftest import SCHEMA, TickingClock
 
@@ -48,7 +47,7 @@ def test_statements_of_a_round_are_grouped_by_text_and_rows_find_their_asker() -
 
 def test_many_and_single_rows_of_one_text_are_two_groups() -> None:
     def many(now: float) -> Tx[None]:
-        yield "A", Many([(1,), (2,)])
+        yield "A", ManyRows([(1,), (2,)])
 
     def single(now: float) -> Tx[None]:
         yield HINT, ("first",)
@@ -113,11 +112,13 @@ def test_two_batches_at_once_never_hold_the_same_key(keys: list[tuple[int, ...]]
     assert not {key for job in first for key in job.keys} & {key for job in second for key in job.keys}
 
 
-def _queue(keys: list[tuple[int, ...]], left: set[int]) -> tuple[Waiting, dict[Job, int]]:
+def _queue(keys: list[tuple[int, ...]], left: set[int]) -> tuple[TransactionQueue, dict[TransactionJob, int]]:
     loop = asyncio.new_event_loop()
-    waiting, numbers = Waiting(), {}
+    waiting, numbers = TransactionQueue(), {}
     for number, each in enumerate(keys):
-        job = Job(Mode.SHARED, each, "ask", partial(ask, texts=()), loop.create_future())
+        job = TransactionJob(
+            TransactionMode.SHARED, each, "ask", partial(ask, texts=()), loop.create_future()
+        )
         if number in left:
             job.future.cancel()
         numbers[job] = number
@@ -143,7 +144,7 @@ def test_inline_runs_one_transaction_and_tells_after_the_commit() -> None:
 def test_a_lockstep_batch_in_memory_hurts_no_neighbour(keys: list[int], failing: int) -> None:
     store = LockstepStore(TickingClock(), schema=SCHEMA)
     store.run(t.create, *range(1, 10))
-    calls = [Call(key, t.bump_then_fail if key == failing else t.bump, (key,)) for key in keys]
+    calls = [TransactionCall(key, t.bump_then_fail if key == failing else t.bump, (key,)) for key in keys]
     outcomes = store.run_batch(calls)
     assert [outcome.error is None for outcome in outcomes] == [key != failing for key in keys]
     changed = [key for (key,) in store.rows("SELECT id FROM counters WHERE value = 1 ORDER BY id")]
@@ -154,5 +155,5 @@ def test_a_lockstep_batch_in_memory_hurts_no_neighbour(keys: list[int], failing:
 def test_a_lockstep_batch_with_a_shared_key_is_the_simulators_mistake() -> None:
     store = LockstepStore(TickingClock(), schema=SCHEMA)
     with pytest.raises(ValueError, match="share a key"):
-        store.run_batch([Call((1, 2), t.bump, (1,)), Call(2, t.bump, (2,))])
+        store.run_batch([TransactionCall((1, 2), t.bump, (1,)), TransactionCall(2, t.bump, (2,))])
     store.close()

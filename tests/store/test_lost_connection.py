@@ -12,9 +12,9 @@ import asyncpg
 import pytest
 
 from clutch.errors import StoreLost
-from clutch.store.door import LOOK
 from clutch.store.postgres import PostgresStore
-from clutch.store.postgres_link import PostgresSettings
+from clutch.store.postgres_connection import PostgresSettings
+from clutch.store.transaction import LOOK
 from clutch.testing.postgres import PostgresServer, temporary_server
 from tests.store import transactions as t
 from tests.store.conftest import SCHEMA, TickingClock, settled, until_waiting

@@ -9,7 +9,7 @@ from typing import TypeAlias
 import pytest
 
 from clutch.errors import SchemaTooNew, StoreError
-from clutch.store import migrations
+from clutch.store import dialect
 from clutch.store.dialect import Dialect
 from clutch.store.postgres import PostgresStore
 from clutch.store.sqlite import SqliteStore
@@ -83,12 +83,12 @@ def test_a_gap_or_a_double_in_the_numbers_is_noticed(tmp_path: Path, names: list
     for name in names:
         (tmp_path / name).write_text(FIRST)
     with pytest.raises(ValueError, match="must be numbered"):
-        migrations.load(tmp_path, Dialect.SQLITE)
+        dialect.load(tmp_path, Dialect.SQLITE)
 
 
 def test_statements_end_at_the_end_of_a_line_and_comments_do_not_count() -> None:
     text = "-- one; two;\nCREATE TABLE a(\n  -- inner;\n  id {identity}\n);\n\nSELECT ';' ;\n;\n"
-    assert migrations.statements(text, Dialect.SQLITE) == (
+    assert dialect.statements(text, Dialect.SQLITE) == (
         "CREATE TABLE a(\n\n  id INTEGER PRIMARY KEY AUTOINCREMENT\n)",
         "SELECT ';'",
     )

@@ -15,11 +15,10 @@ from typing import Any
 import apsw
 import pytest
 
-from clutch.errors import ConstraintViolated, DiskFull, StoreBusy, StoreError, UnsupportedStore
-from clutch.store.door import Tx
-from clutch.store.filesystem import filesystem_in, filesystem_of
+from clutch.errors import ConstraintViolated, DiskFull, StoreBusy, StoreError, StoreGone, UnsupportedStore
 from clutch.store.sqlite import SqliteStore
-from clutch.store.sqlite_connection import refuse_old_sqlite
+from clutch.store.sqlite_connection import filesystem_in, filesystem_of, refuse_old_sqlite
+from clutch.store.transaction import Tx
 from tests.store import transactions as t
 from tests.store.conftest import SCHEMA, TickingClock, settled, stalled_sqlite
 
@@ -256,3 +255,25 @@ def run_python(program: str, *arguments: Any) -> subprocess.CompletedProcess[str
     output, _ = process.communicate(timeout=60)
     assert process.returncode == 0
     return subprocess.CompletedProcess(process.args, 0, output)
+
+
+@pytest.mark.parametrize("name", ["test.db", "test.db-wal"])
+@pytest.mark.parametrize("fate", ["deleted", "replaced by another file"])
+async def test_a_file_that_is_gone_refuses_every_transaction_until_it_is_back(
+    store: SqliteStore, path: Path, tmp_path: Path, name: str, fate: str
+) -> None:
+    await store.tx(1, t.bump, 1)
+    assert await store.read(t.value_of, 1) == 1
+    file, aside = path.with_name(name), tmp_path / "aside"
+    file.rename(aside)
+    if fate != "deleted":
+        file.write_bytes(aside.read_bytes())
+    with pytest.raises(StoreGone, match=f"{name} was {fate} while Clutch was running"):
+        await store.tx(1, t.bump, 1)
+    with pytest.raises(StoreGone):
+        await asyncio.gather(store.tx(1, t.bump, 1), store.tx(2, t.bump, 2))
+    with pytest.raises(StoreGone):
+        await store.read(t.value_of, 1)
+    aside.replace(file)
+    await store.tx(1, t.bump, 1)
+    assert await store.read(t.value_of, 1) == 2, "nothing that was refused has been written"

@@ -105,7 +105,7 @@ def test_a_link_or_a_file_in_its_place_is_refused(tmp_path: Path) -> None:
 def test_a_lock_file_that_is_a_link_is_not_followed(tmp_path: Path) -> None:
     (tmp_path / "state").mkdir()
     (tmp_path / "state" / "lock").symlink_to(tmp_path / "victim")
-    with pytest.raises(OSError, match="symbolic link"):
+    with pytest.raises(UnsafeStateDirectory, match="symbolic link"):
         StateDirectory(tmp_path / "state").acquire()
     assert not (tmp_path / "victim").exists()
 

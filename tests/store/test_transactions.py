@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from clutch.errors import ConstraintViolated, StoreError, StoreRefused
-from clutch.store.door import Many
 from clutch.store.postgres import PostgresStore
+from clutch.store.transaction import ManyRows
 from tests.store import transactions as t
 from tests.store.conftest import Stall, Store, settled, together
 
@@ -223,6 +223,6 @@ async def test_a_second_close_is_harmless(make_store: Callable[[], Store]) -> No
 async def test_it_counts_transactions_and_statements_by_function(store: Store) -> None:
     await store.tx(1, t.bump, 1)
     await store.tx(1, t.bump, 1)
-    await store.tx(1, t.write, "UPDATE counters SET value = ? WHERE id = ?", Many([(1, 1), (2, 2)]))
+    await store.tx(1, t.write, "UPDATE counters SET value = ? WHERE id = ?", ManyRows([(1, 1), (2, 2)]))
     assert store.stats.by_function["bump"] == [2, 4]
     assert store.stats.by_function["write"] == [1, 1], "one statement, however many rows"

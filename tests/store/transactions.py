@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from typing import Any
 
-from clutch.store.door import HINT, Many, Row, Tx
+from clutch.store.transaction import HINT, ManyRows, Row, Tx
 
 
 class Refused(Exception):
@@ -13,7 +13,7 @@ class Refused(Exception):
 
 
 def create(now: float, *counters: int) -> Tx[None]:
-    yield "INSERT INTO counters(id, value) VALUES(?, 0)", Many([(counter,) for counter in counters])
+    yield "INSERT INTO counters(id, value) VALUES(?, 0)", ManyRows([(counter,) for counter in counters])
 
 
 def value_of(now: float, counter: int) -> Tx[int | None]:

@@ -15,11 +15,14 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from clutch import Clutch, Policy
+from clutch.api.slash import CHAT_OPERATOR
+from clutch.core.ids import parse_task_id
 from clutch.core.messages import Answer, Call, Input, Results
 from clutch.core.policy import Announcing, Limits, Work
+from clutch.engine.actions import TaskActions
 from clutch.ports import ModelRequest, Models, OnDelta
-from clutch.surfaces.address import read_token
-from clutch.surfaces.client import Client, connect
+from clutch.surfaces.discovery import read_token
+from clutch.surfaces.http_client import GatewayClient, connect
 
 T = TypeVar("T")
 
@@ -43,22 +46,37 @@ async def main():
 asyncio.run(main())
 """
 
+#: What these tasks make the model call before it answers.
+CALLS = {
+    "ask me": Call("ask_human", {"question": "Which one?", "choices": ["a", "b"]}),
+    "ask openly": Call("ask_human", {"question": "What is it called?"}),
+    "run it": Call("shell", {"command": "touch ran"}),
+    "look around": Call("list", {}),
+}
+
 
 class Slow:
-    """Answers `slow …` only when it is let go, asks a person when told to `ask`, and says everything else again."""
+    """Answers `slow …` only when it is let go, makes the call of `CALLS`, and says everything else again.
+
+    `stubborn …` does not end when it is cancelled, but only when it is let go."""
 
     def __init__(self) -> None:
         self.go = asyncio.Event()
+        self.is_stubborn = False
 
     async def ask(self, request: ModelRequest, on_delta: OnDelta) -> Answer:
         told = [message.text for message in request.transcript if isinstance(message, Input)]
         last = told[-1].rpartition("\n")[2]
         if last.startswith("slow"):
             await self.go.wait()
-        if last == "ask me" and not any(isinstance(one, Results) for one in request.transcript):
-            return Answer(
-                "", (Call("ask_human", {"question": "Which one?", "choices": ["a", "b"]}),), model="slow"
-            )
+        if last.startswith("stubborn"):
+            self.is_stubborn = True
+            try:
+                await self.go.wait()
+            finally:
+                await self.go.wait()
+        if last in CALLS and not any(isinstance(one, Results) for one in request.transcript):
+            return Answer("", (CALLS[last],), model="slow")
         return Answer(f"heard: {told[-1]}", model="slow")
 
 
@@ -90,7 +108,7 @@ class Served:
         return int(self.clutch.url.rpartition(":")[2])
 
     @property
-    def client(self) -> Client:
+    def client(self) -> GatewayClient:
         return connect(self.home)
 
     @property
@@ -104,6 +122,16 @@ class Served:
     def let_go(self) -> None:
         """The slow ones may answer now."""
         self.loop.call_soon_threadsafe(self.models.go.set)
+
+    def pause_between_two_runs(self, task: str) -> None:
+        """A steer cuts the run, and the task is paused before the next one begins; the surfaces wait for that."""
+
+        async def act(number: int) -> None:
+            verbs = TaskActions(self.clutch.services)
+            await verbs.steer(CHAT_OPERATOR, number, "slow elsewhere")
+            await verbs.pause(CHAT_OPERATOR, number)
+
+        self.run(act(parse_task_id(task) or 0))
 
     def raw(self, method: str, path: str, body: bytes | None = None, **headers: str | None) -> Heard:
         """A request as it is written here; `authorization=None` leaves the token out. `_` stands for `-`."""

@@ -11,12 +11,12 @@ from typing import Any
 
 import pytest
 
-from clutch.cli.talk import own
+from clutch.cli.chat import chat
 from clutch.core.messages import Answer, Call, Input, Results
 from clutch.errors import ClutchError, NoGateway
-from clutch.models.offline import OfflineModel
+from clutch.models.demo_model import OfflineModel
 from clutch.ports import Delta, DeltaKind, ModelRequest, OnDelta
-from clutch.surfaces.client import Client, task_path
+from clutch.surfaces.http_client import GatewayClient, task_path
 from tests.surfaces.pseudo import terminal
 from tests.surfaces.served import FAST, Served, served
 from tests.surfaces.test_http_tasks import seen, spawned
@@ -34,6 +34,9 @@ class Talkative:
         newest = told[-1]
         if newest.text == "delegate" and not isinstance(request.transcript[-1], Results):
             return Answer("", (Call("sessions_spawn", {"task": "slow child", "label": "helper"}),))
+        if newest.text == "delegate aloud" and not isinstance(request.transcript[-1], Results):
+            on_delta(Delta(DeltaKind.TEXT, "On it."))
+            return Answer("On it.", (Call("sessions_spawn", {"task": "slow child", "label": "helper"}),))
         first = "heard: " if newest.source != "announce" else "told: "
         on_delta(Delta(DeltaKind.TEXT, first))
         if newest.text.rpartition("\n")[2].startswith("slow"):
@@ -81,6 +84,22 @@ def test_a_person_talks_stops_a_turn_and_leaves_while_a_child_works_on(first: Se
         person.type("\x03\x04")
         assert person.ended() == 0
     assert typed("doctor", "--json", state=first.home).body["invariants"]["broken"] == []
+
+
+@pytest.mark.slow
+def test_a_turn_that_speaks_spawns_and_speaks_is_shown_once(first: Served) -> None:
+    with terminal("chat", state=first.home) as person:
+        person.until("> ")
+        person.type("delegate aloud\r")
+        person.until("heard: delegate aloud")
+        person.type("/status\r")
+        person.until("State: idle")
+        person.type("\x04")
+        assert person.ended() == 0
+        assert "On it.heard" not in person.shown
+        after = person.shown.rpartition("State: idle")[0].rpartition("heard: delegate aloud")[2]
+        assert "/status" in after, "the answer is not printed once more when the whole reply comes"
+    first.let_go()
 
 
 @pytest.mark.slow
@@ -144,11 +163,11 @@ def test_a_pipe_has_the_commands_of_a_terminal(tmp_path: Path) -> None:
     assert (said.code, said.out.count("heard: ")) == (0, 1)
 
 
-class Deaf(Client):
+class Deaf(GatewayClient):
     """What it says arrives; the answer does not."""
 
     def post(self, *what: Any, **how: Any) -> Any:
-        Client.post(self, *what, **how)
+        GatewayClient.post(self, *what, **how)
         raise NoGateway("gone")
 
 
@@ -156,12 +175,12 @@ def test_an_answer_that_arrived_before_the_gateway_went_is_not_missed_at_the_nex
     with served(tmp_path / "state", policy=FAST) as here:
         typed("chat", state=here.home, stdin="ask me\n")
         (item,) = here.client.get("/v1/inbox")["items"]
-        decide = own.answer(f"{item['id']} a")
+        decide = chat.answer(f"{item['id']} a")
         with pytest.raises(NoGateway):
             decide(Deaf(here.client.address, here.client.token))
         decide(here.client)
         with pytest.raises(ClutchError, match="nothing in the inbox"):
-            own.answer(f"{item['id']} a")(here.client)
+            chat.answer(f"{item['id']} a")(here.client)
 
 
 def test_words_that_were_read_are_not_counted_as_to_be_read(tmp_path: Path) -> None:
@@ -180,7 +199,10 @@ def test_words_that_were_read_are_not_counted_as_to_be_read(tmp_path: Path) -> N
         assert (logs.count("heard: hello"), logs.count("Model: ")) == (1, 1), (
             "a command's answer is in no transcript"
         )
-        assert here.client.get("/v1/inbox")["repliesIn"] == [elsewhere]
+        with terminal("logs", "main", state=here.home) as person:
+            person.until("Model: ")
+            assert person.ended() == 0
+        assert here.client.get("/v1/inbox")["repliesIn"] == [elsewhere], "at a terminal they were read"
 
 
 @pytest.mark.slow
@@ -221,3 +243,38 @@ def test_the_inbox_is_decided_with_keys_at_a_terminal(first: Served) -> None:
         person.until("revising")
         assert person.ended() == 0
     seen(first.client, task, lambda one: one["plan"]["round"] == 1)
+
+
+@pytest.mark.slow
+def test_escape_leaves_the_inbox(first: Served) -> None:
+    task = spawned(first.client, "think first", planMode=True, label="planner")
+    seen(first.client, task, lambda one: one["phase"] == "awaiting_approval")
+    with terminal("inbox", state=first.home) as person:
+        person.until("[a]pprove  [r]eject")
+        person.type("\x1b")
+        assert person.ended() == 0
+
+
+@pytest.mark.slow
+def test_the_inbox_asks_again_for_an_empty_answer_and_ignores_keys_typed_before_an_item_is_shown(
+    tmp_path: Path,
+) -> None:
+    with served(tmp_path / "state", policy=FAST) as here:
+        curious = spawned(here.client, "ask openly", label="curious")
+        seen(here.client, curious, lambda one: one["reason"] == "needs-you")
+        planner = spawned(here.client, "think first", planMode=True, label="planner")
+        seen(here.client, planner, lambda one: one["phase"] == "awaiting_approval")
+        with terminal("inbox", state=here.home) as person:
+            person.until("[a]nswer")
+            person.type("a")
+            person.until("Your answer")
+            person.type("\r")
+            person.until("must not be blank")
+            person.until("[a]nswer")
+            person.type("a")
+            person.until("Your answer")
+            person.type("Ada\ra")  # the second a comes before the plan is shown
+            person.until("[a]pprove")
+            person.type("q")
+            assert person.ended() == 0
+        assert here.client.get(task_path(planner))["phase"] == "awaiting_approval"

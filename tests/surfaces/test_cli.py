@@ -13,8 +13,8 @@ from pathlib import Path
 import pytest
 from typer.core import TyperArgument, TyperOption
 
-from clutch.cli import lazily
-from clutch.surfaces.client import task_path
+from clutch.cli import app
+from clutch.surfaces.http_client import task_path
 from tests.surfaces.served import FAST, Served, served
 from tests.surfaces.test_http_tasks import ended, seen, spawned
 from tests.surfaces.typed import Done
@@ -174,7 +174,7 @@ def test_without_a_gateway_lists_are_read_beside_and_verbs_say_how_to_start_one(
     for words in (("tree", "--json"), ("ps", "--phase", "completed", "--json")):
         done = clutch(*words, state=here.home)
         assert done.code == 0
-        assert "No gateway runs" in done.err
+        assert "Gateway not running" in done.err
         assert [one["taskId"] for one in done.body["tasks"]] == [task]
         assert done.body["summary"] == asked["summary"]
     assert "heard: " in clutch("logs", task, state=here.home).out
@@ -223,9 +223,9 @@ def test_no_command_that_only_asks_loads_what_talks_to_models(first: Served) -> 
 
 def test_typer_still_makes_its_converters_where_we_put_them_off() -> None:
     for kind in (TyperArgument, TyperOption):
-        converter = getattr(kind, lazily.MAKES, lambda _: None)(None)
-        assert isinstance(converter, lazily.Converting), (
-            f"typer has no {kind.__name__}.{lazily.MAKES} any more, so every command loads pydantic: see cli/lazily.py"
+        converter = getattr(kind, app.MAKES, lambda _: None)(None)
+        assert isinstance(converter, app.Converting), (
+            f"typer has no {kind.__name__}.{app.MAKES} any more, so every command loads pydantic: see cli/app.py"
         )
 
 

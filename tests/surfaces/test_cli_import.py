@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.gateway.openclaw_state import FLAT, MAIN, ended, fingerprint, run, said, write
+from tests.api.openclaw_state import FLAT, MAIN, ended, fingerprint, run, said, write
 from tests.surfaces.served import FAST, served
 from tests.surfaces.test_cli import clutch
 from tests.surfaces.test_http_tasks import seen

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from clutch.surfaces.client import task_path
+from clutch.surfaces.http_client import task_path
 from tests.surfaces.served import FAST, Served, served
 from tests.surfaces.test_cli import clutch
 from tests.surfaces.test_http_tasks import ended, seen, spawned
@@ -27,8 +27,7 @@ def first(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
 def test_why_names_the_gate_and_its_command_opens_it_as_printed(first: Served) -> None:
     task = spawned(first.client, "slow survey", label="survey")
     seen(first.client, task, lambda one: one["phase"] == "running")
-    first.client.post(task_path(task, "steer"), {"text": "slow and elsewhere"})
-    first.client.post(task_path(task, "pause"), {})
+    first.pause_between_two_runs(task)
     seen(first.client, task, lambda one: one["phase"] == "paused")
     told = clutch("why", "survey", "--json", state=first.home).body
     assert (told["schema"], told["ok"], told["task"]["taskId"]) == ("clutch.why/1", True, task)

@@ -13,15 +13,16 @@ import sys
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 from typer.main import get_command
 
-from clutch.cli import screen, spawning
+from clutch.cli import output, spawn
 from clutch.cli.app import app, run
 from clutch.core.model import Phase
 from clutch.core.policy import Announcing, Limits
-from clutch.surfaces.client import task_path
+from clutch.surfaces.http_client import task_path
 from tests.surfaces.served import FAST, Served, served
 from tests.surfaces.test_http_tasks import ended, seen, spawned
 from tests.surfaces.typed import Done
@@ -129,8 +130,7 @@ def test_every_command_it_prints_runs_as_printed(first: Served, typed: Typed) ->
 
     task = spawned(first.client, "slow survey", label="paused one")
     seen(first.client, task, lambda one: one["phase"] == "running")
-    first.client.post(task_path(task, "steer"), {"text": "slow elsewhere"})
-    first.client.post(task_path(task, "pause"), {})
+    first.pause_between_two_runs(task)
     seen(first.client, task, lambda one: one["phase"] == "paused")
     (resume,) = commands(typed("why", task, *state).out)
     assert typed(*resume).code == 0
@@ -159,19 +159,15 @@ def test_a_second_gateway_is_told_who_owns_the_state_and_how_to_reach_it(first: 
     assert typed(*remedy).code == 0
 
 
-def test_a_task_that_ended_and_waits_to_be_told_is_not_called_unfinished(
+def test_a_run_is_waited_for_until_it_has_ended_and_not_until_its_result_was_delivered(
     tmp_path: Path, typed: Typed
 ) -> None:
     late = replace(FAST, announcing=Announcing(debounce_s=600.0))
     with served(tmp_path / "state", policy=late) as here:
-        words = ("run", "say hello", "--wait", "--timeout", "2", "--state", str(here.home))
-        done = typed(*words)
+        done = typed("run", "say hello", "--wait", "--state", str(here.home))
         assert done.code == 0
         assert "say hello" in done.out
         assert "Not ended" not in done.err
-        (why,) = commands(done.err)
-        assert why[0] == "why"
-        assert typed(*why).code == 0
 
 
 def test_a_spawn_at_a_limit_says_at_once_what_it_waits_for(
@@ -190,7 +186,7 @@ def test_a_spawn_at_a_limit_says_at_once_what_it_waits_for(
             if words.startswith("Waits for room"):
                 here.let_go()
 
-        monkeypatch.setattr(spawning, "say", say)
+        monkeypatch.setattr(spawn, "say", say)
         done = typed("spawn", "another", "--label", "second", "--state", str(here.home))
         assert (done.code, said[-1]) == (0, "accepted: second")
         assert "1/1" in said[0]
@@ -258,6 +254,20 @@ def test_lists_say_what_became_of_a_task_in_words_people_know(first: Served) -> 
     ended(first.client, told, "delivered")
     counted = first.client.get("/v1/tasks", root=gone)["summary"]
     assert counted["killed"] >= 1
-    assert f"{counted['killed']} killed" in screen.summary(counted)
+    assert f"{counted['killed']} killed" in output.summary(counted)
     task = first.client.get(task_path(told))
-    assert screen.doing(task, screen.now()) == "delivered"
+    assert output.doing(task, output.now()) == "delivered"
+
+
+def test_usage_that_no_provider_counts_is_not_shown_as_0_tok() -> None:
+    task: dict[str, Any] = {
+        "taskId": "t_1", "label": "survey", "phase": "running", "reason": None, "outcome": None, "depth": 1,
+        "currentTool": None, "createdAt": None, "startedAt": None, "endedAt": None, "pausedUntil": None,
+        "lastProgressAt": None, "plan": None, "children": {"active": 0, "total": 0}, "error": None,
+        "delivery": {"state": "none", "reason": None, "path": None, "nextAt": None, "attempts": 0, "at": None},
+        "usage": {"subtree": {"input": 0, "output": 0, "calls": 2, "usd": None}}, "step": 1,
+    }  # fmt: skip
+    assert output.used(task) == "n/a"
+    assert "tok" not in output.one_line(task, 0.0)
+    task["usage"]["subtree"].update(input=1500, output=20)
+    assert "1.5k tok" in output.one_line(task, 0.0)

@@ -10,8 +10,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from clutch.cli import screen
-from clutch.surfaces.client import task_path
+from clutch.cli import output
+from clutch.surfaces.http_client import task_path
 from tests.surfaces.served import FAST, Served, served
 from tests.surfaces.test_cli import NASTY
 from tests.surfaces.test_http_tasks import ended, seen, spawned
@@ -66,7 +66,7 @@ def test_no_line_is_wider_than_80_columns_and_none_moves_the_cursor(first: Serve
         said = typed(*words, state=first.home)
         assert said.code == 0
         assert said.out
-        assert max(map(screen.columns, said.out.splitlines())) <= 80, words
+        assert max(map(output.columns, said.out.splitlines())) <= 80, words
     for words in (("ps", "--all"), ("tree", "--all"), ("inbox",), ("why", task), ("logs", task), ("cost",)):
         said = typed(*words, state=first.home)
         assert all(one.isprintable() or one in "\n\t" for one in said.out + said.err), words
@@ -78,12 +78,12 @@ def test_a_narrow_terminal_has_its_list_and_its_tree(first: Served, monkeypatch:
     seen(first.client, task, lambda one: one["phase"] == "running")
     tasks = [{**first.client.get(task_path(task)), "nodes": []}]
     for width in (80, 60, 10):
-        monkeypatch.setattr(screen, "width", lambda: width)  # noqa: B023 (used in this round only)
-        lines = screen.table(tasks, screen.now()).splitlines()
+        monkeypatch.setattr(output, "width", lambda: width)  # noqa: B023 (used in this round only)
+        lines = output.table(tasks, output.now()).splitlines()
         assert len(lines) == 2
-        assert width == 10 or max(map(screen.columns, lines)) <= width
-        assert screen.forest(tasks, screen.now()).count("\n") == 1
-    assert [screen.fitted("ab", cells) for cells in (-1, 0, 1, 2, 3)] == ["", "", "…", "ab", "ab "]
+        assert width == 10 or max(map(output.columns, lines)) <= width
+        assert output.forest(tasks, output.now()).count("\n") == 1
+    assert [output.fitted("ab", cells) for cells in (-1, 0, 1, 2, 3)] == ["", "", "…", "ab", "ab "]
     first.client.post(task_path(task, "kill"), {})
 
 
@@ -94,12 +94,12 @@ def test_colour_is_for_terminals_and_not_with_no_color(monkeypatch: pytest.Monke
 
     monkeypatch.setattr(sys, "stdout", Terminal())
     monkeypatch.delenv("NO_COLOR", raising=False)
-    assert screen.coloured("word", "31") == "\x1b[31mword\x1b[0m"
+    assert output.coloured("word", "31") == "\x1b[31mword\x1b[0m"
     monkeypatch.setenv("NO_COLOR", "1")
-    assert screen.coloured("word", "31") == "word"
+    assert output.coloured("word", "31") == "word"
     monkeypatch.setattr(sys, "stdout", io.StringIO())
     monkeypatch.delenv("NO_COLOR", raising=False)
-    assert screen.coloured("word", "31") == "word"
+    assert output.coloured("word", "31") == "word"
 
 
 @pytest.mark.slow
@@ -111,7 +111,7 @@ def test_no_command_that_looks_or_talks_loads_a_provider_or_a_server(first: Serv
         "    sys.argv = ['clutch', *words.split()]\n"
         "    sys.stdin = io.StringIO('/status\\n')\n"
         "    try:\n        run()\n    except typer.Exit:\n        pass\n"
-        "import clutch.cli.talk.chatting, clutch.cli.talk.attaching, clutch.cli.deciding\n"
+        "import clutch.cli.chat.chat, clutch.cli.chat.attach, clutch.cli.tasks\n"
         f"print('LOADED', [name for name in {HEAVY!r} if name in sys.modules])\n"
     )
     done = subprocess.run(

@@ -8,9 +8,8 @@ from typing import Any
 
 import pytest
 
-from clutch.cli.demo.command import Wishes, new_job
-from clutch.cli.demo.report import problems
-from clutch.cli.demo.worker import STATS
+from clutch.demo.command import DemoOptions, new_job, problems
+from clutch.demo.worker import STATS
 
 PLAIN: dict[str, Any] = {
     "tasks": 6, "outcomes": {"ok": 6, "error": 0, "timeout": 0, "killed": 0, "lost": 0}, "delivered": 6,
@@ -51,7 +50,7 @@ def test_the_next_demo_removes_the_last_one_unless_a_person_named_its_directory(
 
     def finished(state: Path | None) -> Path:
         named = None if state is None else str(state)
-        job = new_job(Wishes(str(tmp_path / "surveyed"), 0, named, True, 5, False, False))
+        job = new_job(DemoOptions(str(tmp_path / "surveyed"), 0, named, True, 5, False, False))
         (job.state / STATS).touch()
         return job.state
 

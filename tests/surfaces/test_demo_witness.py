@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from clutch.cli.demo.witness import NOTE, Journal, Log, WatchedModels, account_of, lines
-from clutch.core.admission import SpawnRequest
 from clutch.core.messages import Answer, Call, Input, Message, Result, Results
+from clutch.core.spawn import SpawnRequest
+from clutch.demo.job import NOTE, JournalToolbox, Log, WatchedModels, account_of, lines
 from clutch.ports import ModelRequest, OnDelta, ToolContext, ToolSpec
-from clutch.tools.box import Tools
+from clutch.tools.registry import Tools
 
 pytestmark = pytest.mark.anyio
 
@@ -91,7 +91,7 @@ async def test_a_model_call_made_again_is_counted(tmp_path: Path, models: Watche
 
 
 async def test_a_note_written_again_is_counted_whatever_key_it_carries(tmp_path: Path) -> None:
-    journal = Journal(Tools(), tmp_path, pause_s=0.0)
+    journal = JournalToolbox(Tools(), tmp_path, pause_s=0.0)
     for key, text in (("1:2:0", "a"), ("1:4:0", "a"), ("1:6:0", "b")):
         assert await journal.run("note", {"text": text}, ToolContext(".", "agent:x", key)) == "noted"
     assert account_of(tmp_path).repeated_notes == 1
@@ -122,7 +122,7 @@ async def test_only_work_is_noted_and_only_where_notes_can_be_taken(tmp_path: Pa
 
 
 def test_the_journal_is_the_toolbox_with_one_unsafe_tool_more(tmp_path: Path) -> None:
-    journal = Journal(Tools(), tmp_path, pause_s=0.0)
+    journal = JournalToolbox(Tools(), tmp_path, pause_s=0.0)
     names = [spec.name for spec in journal.specs()]
     assert names == [*(spec.name for spec in Tools().specs()), "note"]
     assert not NOTE.replay_safe

@@ -13,10 +13,12 @@ from pathlib import Path
 
 import pytest
 
-from clutch.cli import checks, screen
-from clutch.models.settings import Provider
-from clutch.surfaces.address import GATEWAY_FILE, Address
-from clutch.surfaces.client import task_path
+from clutch import McpServer, ToolSettings
+from clutch.cli import doctor, output
+from clutch.cli.doctor import Check, examine
+from clutch.models.provider import Provider
+from clutch.surfaces.discovery import GATEWAY_FILE, Address
+from clutch.surfaces.http_client import task_path
 from tests.surfaces.served import FAST, Served, served
 from tests.surfaces.test_http_tasks import ended, seen, spawned
 from tests.surfaces.typed import typed
@@ -61,7 +63,7 @@ def test_a_row_that_breaks_a_promise_is_named_with_the_promise(tmp_path: Path) -
     lost = said.body["invariants"]
     assert {"T1", "N19"} <= {one["invariant"] for one in lost["broken"]}
     assert lost["held"] < lost["total"]
-    assert "T1 a task has an outcome exactly when it has settled" in typed("doctor", state=home).err
+    assert "T1 a task has an outcome exactly when it has settled" in typed("doctor", state=home).out
 
 
 def test_what_others_could_read_is_found_and_mended(tmp_path: Path) -> None:
@@ -91,19 +93,19 @@ def test_what_others_could_read_is_found_and_mended(tmp_path: Path) -> None:
 
 
 def test_a_loop_that_missed_three_rounds_fails() -> None:
-    now = screen.now()
+    now = output.now()
     beats = {"sweeper": now - 179, "courier tty": now - 181}
-    said = {name: {"at": screen.moment_of(at), "everySeconds": 60.0} for name, at in beats.items()}
-    found = {check.id: check.is_ok for check in checks.of_pulses(Path("/else"), said)}
+    said = {name: {"at": output.moment_of(at), "everySeconds": 60.0} for name, at in beats.items()}
+    found = {check.id: check.is_ok for check in doctor.of_pulses(Path("/else"), said)}
     assert found == {"sweeper": True, "courier tty": False}
-    (late,) = (check.remedy for check in checks.of_pulses(Path("/else"), said) if not check.is_ok)
+    (late,) = (check.remedy for check in doctor.of_pulses(Path("/else"), said) if not check.is_ok)
     assert late == "stop the gateway and start it again: clutch serve --state /else"
 
 
 def test_a_clock_that_went_back_fails() -> None:
-    assert checks.of_clock(None).is_ok
-    assert checks.of_clock(screen.now()).is_ok
-    assert not checks.of_clock(screen.now() + 3600).is_ok
+    assert doctor.of_clock(None).is_ok
+    assert doctor.of_clock(output.now()).is_ok
+    assert not doctor.of_clock(output.now() + 3600).is_ok
 
 
 def test_a_bundle_has_no_secret_and_no_words_of_anybody(first: Served, tmp_path: Path) -> None:
@@ -159,12 +161,12 @@ def test_a_provider_of_the_config_is_asked_on_this_machine_and_beyond_it_only_wh
     with socket.create_server(("127.0.0.1", 0)) as listener:
         port = listener.getsockname()[1]
         here = Provider("here", base_url=f"http://127.0.0.1:{port}/v1")
-        assert checks.of_provider(here, is_online=False).detail == f"answers at 127.0.0.1:{port}"
-    gone = checks.of_provider(here, is_online=False)
+        assert doctor.of_provider(here, is_online=False).detail == f"answers at 127.0.0.1:{port}"
+    gone = doctor.of_provider(here, is_online=False)
     assert (gone.is_ok, f"nobody answers at 127.0.0.1:{port}" in gone.detail) == (False, True)
-    far = checks.of_provider(Provider("far", base_url="https://llm.invalid/v1"), is_online=False)
+    far = doctor.of_provider(Provider("far", base_url="https://llm.invalid/v1"), is_online=False)
     assert (far.is_ok, "not asked beyond this machine" in far.detail) == (True, True)
-    keyless = checks.of_provider(Provider("keyless", api_key_env="NO_SUCH_KEY"), is_online=False)
+    keyless = doctor.of_provider(Provider("keyless", api_key_env="NO_SUCH_KEY"), is_online=False)
     assert (keyless.is_ok, "NO_SUCH_KEY" in keyless.detail) == (False, True)
 
 
@@ -197,3 +199,114 @@ def test_a_bundle_takes_the_place_of_nothing(tmp_path: Path, first: Served) -> N
     said = typed("doctor", "--bundle", there, "--json", state=first.home)
     assert (said.code, there.read_text()) == (2, "mine")
     assert said.body["error"]["field"] == "--bundle"
+
+
+def test_workspace_on_the_import_path_is_a_warning_with_a_remedy(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "state").mkdir(mode=0o700)
+    (tmp_path / "state" / "clutch.json").write_text(
+        json.dumps({"agents": {"defaults": {"workspace": str(tmp_path / "work")}}})
+    )
+    (tmp_path / "work").mkdir()
+
+    def found() -> Check:
+        [check] = [one for one in examine(tmp_path / "state").checks if one.id == "import-path"]
+        return check
+
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    assert found() == Check("import-path", True, "PYTHONPATH names no workspace")
+    monkeypatch.chdir(tmp_path)
+    for named in (str(tmp_path / "work"), "work", f"/nowhere{os.pathsep}work/lib"):
+        monkeypatch.setenv("PYTHONPATH", named)
+        assert (found().is_ok, found().word) == (True, "warn")
+        assert found().remedy == "unset PYTHONPATH, or give the agents another workspace"
+
+
+def test_gateway_that_looks_for_modules_in_a_workspace_says_so(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with served(tmp_path / "state", policy=FAST) as here:
+        monkeypatch.syspath_prepend(tmp_path / "lib")
+        told = [one for one in here.client.get("/v1/health")["problems"] if one["subject"] == "import-path"]
+        assert str(tmp_path / "lib") in told[0]["detail"]
+        said = typed("doctor", state=here.home)
+    assert "warn  import-path: Python looks for modules in" in said.out
+    assert "-> keep the program outside of the workspace" in said.out
+
+
+def test_a_database_deleted_under_the_gateway_refuses_work_and_is_reported(tmp_path: Path) -> None:
+    home = tmp_path / "state"
+    with served(home) as running:
+        for file in home.glob("clutch.db*"):
+            file.rename(file.with_name(f"moved-{file.name}"))
+        refused = running.post("/v1/tasks", {"task": "say hello"})
+        health = running.raw("GET", "/v1/health")
+        report = typed("doctor", "--json", state=home)
+        for file in home.glob("moved-*"):
+            file.rename(file.with_name(file.name.removeprefix("moved-")))
+        assert running.raw("GET", "/v1/health").status == 200, "the same files are back"
+    assert (refused.status, refused.code) == (503, "unavailable")
+    assert "clutch.db was deleted while Clutch was running" in refused.body["error"]["message"]
+    assert health.status == 503
+    (check,) = [one for one in report.body["checks"] if one["id"] == "gateway-answers"]
+    assert report.code == 1
+    assert not check["ok"]
+    assert "restore a backup" in check["detail"]
+
+
+def test_mcp_servers_of_the_config_are_looked_at_without_a_gateway(tmp_path: Path) -> None:
+    """None of them is started: the script would leave a mark."""
+    script = tmp_path / "server.sh"
+    script.write_text(f"touch {tmp_path}/started")
+    servers = {
+        "gone": {"command": "no-such-server"},
+        "hidden": {"command": "sh", "args": [str(script)]},
+        "fetched": {"command": "npx", "env": {"PATH": f"{tmp_path}/bin:/usr/bin:/bin"}},
+        "open": {"command": "sh", "args": [str(script)], "visible": [str(tmp_path)]},
+        "far": {"url": "http://127.0.0.1:9/mcp"},
+    }
+    npx = tmp_path / "bin" / "npx"
+    npx.parent.mkdir()
+    npx.write_text("#!/bin/sh\n")
+    npx.chmod(0o755)
+    home = tmp_path / "state"
+    home.mkdir(mode=0o700)
+    (home / "clutch.json").write_text(json.dumps({"mcp": {"servers": servers}}))
+    (home / "clutch.json").chmod(0o600)
+    ran = typed("doctor", "--json", state=home)
+    found = {
+        one["id"].removeprefix("mcp "): one for one in ran.body["checks"] if one["id"].startswith("mcp ")
+    }
+    assert {name: one["ok"] for name, one in found.items()} == {
+        "gone": False, "hidden": False, "fetched": False, "open": True, "far": True,
+    }  # fmt: skip
+    assert found["gone"]["detail"] == "command 'no-such-server' is not found"
+    assert found["hidden"]["detail"] == f"the sandbox does not show {script}"
+    assert "mcp.servers.hidden.visible" in found["hidden"]["remedy"]
+    assert "the network is off in its sandbox" in found["fetched"]["detail"]
+    assert found["open"] == {
+        "id": "mcp open",
+        "ok": True,
+        "detail": "no problem is visible; doctor does not start it",
+        "remedy": None,
+    }
+    assert ran.code == 1
+    assert not (tmp_path / "started").exists()
+
+
+def test_mcp_server_that_does_not_start_is_seen_everywhere(tmp_path: Path) -> None:
+    """By `doctor`, the health path, `clutch inbox` and `/status`: server, cause and remedy."""
+    settings = ToolSettings(mcp_servers=(McpServer(name="search", command="no-such-server"),))
+    with served(tmp_path / "state", policy=FAST, settings=settings) as here:
+        ended(here.client, spawned(here.client, "quick one"), "delivered")
+        [told] = [one for one in here.client.get("/v1/health")["problems"] if one["subject"] == "mcp search"]
+        doctor, inbox = typed("doctor", state=here.home), typed("inbox", state=here.home)
+        status = here.run(here.clutch.command("/status"))
+    cause = "MCP server \"search\" did not start: command 'no-such-server' is not found"
+    remedy = "install it, or set mcp.servers.search.command to the full path of the program"
+    assert (told["detail"], told["remedy"], told["isError"]) == (cause, remedy, True)
+    assert f"FAIL  mcp search: {cause}\n      -> {remedy}" in doctor.out
+    assert doctor.code == 1
+    assert f"Problem: {cause}\n  -> {remedy}" in inbox.err
+    assert f"Problem: {cause}. Remedy: {remedy}" in status

@@ -17,12 +17,12 @@ from typing import Any
 
 import pytest
 
-from clutch.cli import journal
+from clutch.api.problems import error_of
+from clutch.api.shutdown import Leaving
+from clutch.cli import serve
 from clutch.errors import Draining, NoGateway
-from clutch.gateway.leaving import Leaving
-from clutch.surfaces import address, starting
-from clutch.surfaces.client import task_path
-from clutch.surfaces.problems import error_of
+from clutch.surfaces import discovery
+from clutch.surfaces.http_client import task_path
 from tests.surfaces.served import FAST, PATIENCE_S, Served, served
 from tests.surfaces.test_http_tasks import declined, ended, seen, spawned
 
@@ -88,15 +88,15 @@ def test_an_idle_gateway_leaves_and_one_with_work_stays(tmp_path: Path) -> None:
 
 
 def test_its_log_is_private_has_a_line_per_event_no_secret_and_a_bound(tmp_path: Path) -> None:
-    handler = journal.PrivateFile(tmp_path, 2000)
-    handler.setFormatter(journal.OneLine(journal.IN_FILE))
+    handler = serve.PrivateFile(tmp_path, 2000)
+    handler.setFormatter(serve.OneLine(serve.IN_FILE))
     log = logging.getLogger("test_ending")
     log.addHandler(handler)
     try:
         raise ValueError("with\nlines and a key sk-abcdefghijklmnopqrstuv")
     except ValueError:
         log.exception("failed for \x1b[31m Bearer abcdefgh12345678")
-    (line,) = (tmp_path / journal.LOG_FILE).read_text().splitlines()
+    (line,) = (tmp_path / serve.LOG_FILE).read_text().splitlines()
     assert "ValueError" in line
     assert "\x1b" not in line
     assert "sk-abc" not in line
@@ -110,32 +110,42 @@ def test_its_log_is_private_has_a_line_per_event_no_secret_and_a_bound(tmp_path:
     assert all(stat.S_IMODE(file.stat().st_mode) == 0o600 for file in files)
 
 
+def test_what_is_printed_to_the_log_is_redacted_by_line(tmp_path: Path) -> None:
+    with (tmp_path / "log").open("wb") as file:
+        out = serve.Redacting(file.fileno())
+        print("got sk-abcdefghij", end="", file=out)
+        print("klmnopqrstuv\nand more", end="", file=out)
+        assert "and" not in (tmp_path / "log").read_text()
+        out.flush()
+    assert (tmp_path / "log").read_text() == "got [redacted]\nand more"
+
+
 def test_what_may_be_started_for_whom(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv(starting.NO_START, raising=False)
+    monkeypatch.delenv(discovery.NO_START, raising=False)
     fresh, known, elsewhere = (tmp_path / name for name in ("fresh", "known", "elsewhere"))
     known.mkdir()
     (known / "clutch.db").touch()
     elsewhere.mkdir()
     (elsewhere / "token").touch()
-    assert starting.may_start(fresh, is_new_work=True)
-    assert not starting.may_start(fresh, is_new_work=False)
-    assert starting.may_start(known, is_new_work=False)
-    assert not starting.may_start(elsewhere, is_new_work=True)
-    monkeypatch.setenv(starting.NO_START, "1")
-    assert not starting.may_start(known, is_new_work=True)
+    assert discovery.may_start(fresh, is_new_work=True)
+    assert not discovery.may_start(fresh, is_new_work=False)
+    assert discovery.may_start(known, is_new_work=False)
+    assert not discovery.may_start(elsewhere, is_new_work=True)
+    monkeypatch.setenv(discovery.NO_START, "1")
+    assert not discovery.may_start(known, is_new_work=True)
 
 
 def test_a_directory_of_somebody_elses_files_gets_no_gateway_and_no_file(tmp_path: Path) -> None:
     (tmp_path / "letter.txt").touch()
     with pytest.raises(NoGateway, match="holds other files"):
-        starting.start(tmp_path)
+        discovery.start(tmp_path)
     assert [file.name for file in tmp_path.iterdir()] == ["letter.txt"]
 
 
 @pytest.mark.slow
 def test_two_commands_at_once_start_one_gateway_that_outlives_them(tmp_path: Path) -> None:
     state = tmp_path / "state"
-    env = {name: value for name, value in os.environ.items() if name != starting.NO_START}
+    env = {name: value for name, value in os.environ.items() if name != discovery.NO_START}
 
     def clutch(*words: str) -> subprocess.Popen[str]:
         command = [sys.executable, "-m", "clutch", *words, "--state", str(state), "--json"]
@@ -145,12 +155,12 @@ def test_two_commands_at_once_start_one_gateway_that_outlives_them(tmp_path: Pat
     said = [json.loads(one.communicate(timeout=60)[0]) for one in both]
     try:
         assert [one["status"] for one in said] == ["accepted", "accepted"]
-        found = address.find(state)
+        found = discovery.find(state)
         assert found is not None
         assert os.getsid(found.pid) == found.pid  # a Ctrl-C in the terminal does not reach it
-        assert stat.S_IMODE((state / journal.LOG_FILE).stat().st_mode) == 0o600
+        assert stat.S_IMODE((state / serve.LOG_FILE).stat().st_mode) == 0o600
     finally:
         ending = json.loads(clutch("stop").communicate(timeout=60)[0])
     assert (ending["status"], ending["pid"]) == ("stopped", found.pid)
-    assert address.find(state) is None
+    assert discovery.find(state) is None
     assert json.loads(clutch("stop").communicate(timeout=60)[0])["status"] == "none"

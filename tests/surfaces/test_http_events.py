@@ -12,17 +12,17 @@ from typing import Any, cast
 
 import pytest
 
-from clutch.core import keys
-from clutch.engine.bus import Live
-from clutch.gateway.feed import News, Told
-from clutch.surfaces.client import task_path
+from clutch.api.feed import LIVE_NAMES, FeedBatch, FeedEvent
+from clutch.core import ids
+from clutch.engine.live import Live
 from clutch.surfaces.http.events import HELD_BYTES_MAX, Stream
+from clutch.surfaces.http_client import task_path
 from tests.surfaces.served import FAST, Served, served
 from tests.surfaces.test_http_tasks import ended, seen, spawned
 
 
 @pytest.fixture(scope="module")
-def door(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
+def db(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
     with served(tmp_path_factory.mktemp("door") / "state", policy=FAST) as here:
         yield here
 
@@ -39,13 +39,11 @@ class Event:
 
 
 @contextmanager
-def watching(door: Served, query: str = "", **headers: str) -> Iterator[Iterator[Event]]:
+def watching(db: Served, query: str = "", **headers: str) -> Iterator[Iterator[Event]]:
     """Open once the gateway has said that it is there."""
-    line = http.client.HTTPConnection("127.0.0.1", door.port, timeout=20)
+    line = http.client.HTTPConnection("127.0.0.1", db.port, timeout=20)
     try:
-        line.request(
-            "GET", f"/v1/events{query}", headers={"Authorization": f"Bearer {door.token}", **headers}
-        )
+        line.request("GET", f"/v1/events{query}", headers={"Authorization": f"Bearer {db.token}", **headers})
         answer = line.getresponse()
         assert (answer.status, answer.getheader("content-type")) == (200, "text/event-stream; charset=utf-8")
         assert answer.readline() == b": here\n"
@@ -76,9 +74,9 @@ def kept(events: Iterator[Event], task: str, until: str = "completed") -> list[E
     raise AssertionError("the stream ended")
 
 
-def test_a_task_is_seen_from_its_birth_to_its_end_in_order(door: Served) -> None:
-    with watching(door) as events:
-        task = spawned(door.client, "quick one")
+def test_a_task_is_seen_from_its_birth_to_its_end_in_order(db: Served) -> None:
+    with watching(db) as events:
+        task = spawned(db.client, "quick one")
         found = kept(events, task)
     assert [event.data["seq"] for event in found] == sorted({event.data["seq"] for event in found})
     assert [event.data["from"] for event in found][1:] == [event.data["to"] for event in found][:-1]
@@ -87,28 +85,44 @@ def test_a_task_is_seen_from_its_birth_to_its_end_in_order(door: Served) -> None
     assert {event.data["rootKey"] for event in found} == {"agent:main:main"}
 
 
-def test_after_a_reconnect_nothing_is_missing_and_nothing_comes_twice(door: Served) -> None:
-    with watching(door) as events:
-        task = spawned(door.client, "quick one")
+def test_the_start_of_a_run_comes_before_everything_the_run_does(db: Served) -> None:
+    """The start comes from the store, tools and usage from the process: two ways, one order."""
+    for _ in range(5):
+        with watching(db) as events:
+            task = spawned(db.client, "look around")
+            names = []
+            for event in events:
+                if event.data["taskId"] == task:
+                    names.append(event.name)
+                    if event.name == "lifecycle:end":
+                        break
+        live = [name for name in names if name in LIVE_NAMES]
+        assert {"tool:start", "tool:end", "usage"} <= set(live)
+        assert names.index("lifecycle:start") < names.index(live[0]), names
+
+
+def test_after_a_reconnect_nothing_is_missing_and_nothing_comes_twice(db: Served) -> None:
+    with watching(db) as events:
+        task = spawned(db.client, "quick one")
         first = [
             next(event for event in events if event.id and event.data["taskId"] == task) for _ in range(2)
         ]
-    ended(door.client, task, "settled")
+    ended(db.client, task, "settled")
     cursor = first[-1].id
     assert cursor is not None
-    with watching(door, f"?after={cursor}") as events:
+    with watching(db, f"?after={cursor}") as events:
         rest = kept(events, task)
-    with watching(door, **{"Last-Event-ID": cursor}) as events:
+    with watching(db, **{"Last-Event-ID": cursor}) as events:
         assert kept(events, task) == rest
-    with watching(door, f"?after=0.0:{keys.task_id(0)}:0&task={task}") as events:
+    with watching(db, f"?after=0.0:{ids.task_id(0)}:0&task={task}") as events:
         assert [event.line for event in kept(events, task)] == [event.line for event in first + rest]
 
 
-def test_words_come_live_to_whoever_watches_this_task_and_are_not_kept(door: Served) -> None:
-    bus, loop = door.clutch.kit.bus, door.loop
-    one, other = (spawned(door.client, "slow one") for _ in range(2))
-    numbers = [keys.parse_task_id(task) for task in (other, one)]
-    with watching(door, f"?task={one}") as events:
+def test_words_come_live_to_whoever_watches_this_task_and_are_not_kept(db: Served) -> None:
+    bus, loop = db.clutch.services.bus, db.loop
+    one, other = (spawned(db.client, "slow one") for _ in range(2))
+    numbers = [ids.parse_task_id(task) for task in (other, one)]
+    with watching(db, f"?task={one}") as events:
         for number in numbers:
             assert number is not None
             loop.call_soon_threadsafe(bus.publish, Live("assistant:text", number, 7, f"words of {number}"))
@@ -116,39 +130,39 @@ def test_words_come_live_to_whoever_watches_this_task_and_are_not_kept(door: Ser
     assert (event.id, event.data["text"], event.data["taskId"]) == (None, f"words of {numbers[1]}", one)
     assert set(event.data) == {"taskId", "sessionKey", "runId", "seq", "text"}
     said = Live("assistant:text", 1, 7, "words", "agent:main:main", is_task=False)
-    with watching(door) as events:
+    with watching(db) as events:
         loop.call_soon_threadsafe(bus.publish, said)
         event = next(event for event in events if event.name == "assistant:text")
     assert (event.data["taskId"], event.data["sessionKey"]) == (None, "agent:main:main")
     for task in (one, other):
-        door.client.post(task_path(task, "kill"))
+        db.client.post(task_path(task, "kill"))
 
 
-def test_a_character_that_a_stream_cuts_in_two_arrives_in_two_pieces_and_harms_nobody(door: Served) -> None:
-    with watching(door) as events:
+def test_a_character_that_a_stream_cuts_in_two_arrives_in_two_pieces_and_harms_nobody(db: Served) -> None:
+    with watching(db) as events:
         for half in ("smile \ud83d", "\ude00"):
             said = Live("assistant:text", 1, 7, half, "agent:main:main", is_task=False)
-            door.loop.call_soon_threadsafe(door.clutch.kit.bus.publish, said)
+            db.loop.call_soon_threadsafe(db.clutch.services.bus.publish, said)
         pieces = (event.data["text"] for event in events if event.name == "assistant:text")
         assert next(pieces) + next(pieces) == "smile \ud83d\ude00"
-    assert door.client.get("/v1/health")["status"] == "ok"
+    assert db.client.get("/v1/health")["status"] == "ok"
 
 
-def test_words_keep_their_order_when_a_connection_is_full_for_a_while(door: Served) -> None:
-    task = spawned(door.client, "slow one")
-    number = keys.parse_task_id(task)
+def test_words_keep_their_order_when_a_connection_is_full_for_a_while(db: Served) -> None:
+    task = spawned(db.client, "slow one")
+    number = ids.parse_task_id(task)
     assert number is not None
-    with watching(door, f"?task={task}") as events:
+    with watching(db, f"?task={task}") as events:
         for start in range(
             0, 30, 3
         ):  # together more than a connection holds, and less than what lets a reader go
             for place in range(start, start + 3):
                 live = Live("assistant:thinking", number, 7, f"{place} " + "x" * 30_000)
-                door.loop.call_soon_threadsafe(door.clutch.kit.bus.publish, live)
-            assert door.client.get("/v1/health")["status"] == "ok"
+                db.loop.call_soon_threadsafe(db.clutch.services.bus.publish, live)
+            assert db.client.get("/v1/health")["status"] == "ok"
         thoughts = (event for event in events if event.name == "assistant:thinking")
         assert [int(next(thoughts).data["text"].split()[0]) for _ in range(30)] == list(range(30))
-    door.client.post(task_path(task, "kill"))
+    db.client.post(task_path(task, "kill"))
 
 
 class Wire:
@@ -173,7 +187,7 @@ class Wire:
 async def test_nothing_overtakes_what_waits_for_a_full_connection() -> None:
     stream, wire = Stream(None, None), Wire()
     stream.wire = cast("asyncio.Transport", wire)
-    told = [Told([News("phase", 1, 1, "{}", f"0.{number}:t_1:1")]) for number in range(5)]
+    told = [FeedBatch([FeedEvent("phase", 1, 1, "{}", f"0.{number}:t_1:1")]) for number in range(5)]
     stream.hear(told[0])  # somebody else writes to the connection
     assert wire.written == []
     assert stream.take() == told[:1]
@@ -190,34 +204,34 @@ async def test_nothing_overtakes_what_waits_for_a_full_connection() -> None:
     assert len(wire.written) == 2
 
 
-def test_only_the_tree_that_was_asked_for(door: Served) -> None:
+def test_only_the_tree_that_was_asked_for(db: Served) -> None:
     mine = "agent:main:chat:watched"
-    spawned(door.client, "quick one", requester=mine)
-    with watching(door, f"?root={mine}") as events:
-        spawned(door.client, "quick one")
-        task = spawned(door.client, "quick one", requester=mine)
+    spawned(db.client, "quick one", requester=mine)
+    with watching(db, f"?root={mine}") as events:
+        spawned(db.client, "quick one")
+        task = spawned(db.client, "quick one", requester=mine)
         found = next(event for event in events if event.id is not None and event.data["to"] == "queued")
     assert found.data["taskId"] == task
 
 
-def test_whoever_does_not_read_is_let_go_with_the_place_to_come_back_to(door: Served) -> None:
-    task = spawned(door.client, "slow one")
-    seen(door.client, task, lambda one: one["phase"] == "running")
-    number = keys.parse_task_id(task)
+def test_whoever_does_not_read_is_let_go_with_the_place_to_come_back_to(db: Served) -> None:
+    task = spawned(db.client, "slow one")
+    seen(db.client, task, lambda one: one["phase"] == "running")
+    number = ids.parse_task_id(task)
     assert number is not None
-    with watching(door, f"?task={task}") as events:
+    with watching(db, f"?task={task}") as events:
         for _ in range(400):
             live = Live("assistant:text", number, 7, "x" * 50_000)
-            door.loop.call_soon_threadsafe(door.clutch.kit.bus.publish, live)
-        assert door.client.get("/v1/health")["status"] == "ok"
+            db.loop.call_soon_threadsafe(db.clutch.services.bus.publish, live)
+        assert db.client.get("/v1/health")["status"] == "ok"
         *_, last = events
     assert last.name == "gap"
-    with watching(door, f"?after={last.data['cursor']}&task={task}") as events:
-        door.client.post(task_path(task, "kill"))
+    with watching(db, f"?after={last.data['cursor']}&task={task}") as events:
+        db.client.post(task_path(task, "kill"))
         assert kept(events, task, "cleanup_pending")
 
 
 @pytest.mark.parametrize("cursor", ["x", "1.0:t_1", "1.0:1:1", "nan:t_1:1", "-1:t_1:1", "1:t_1:1:1"])
-def test_a_cursor_that_is_none_is_refused(door: Served, cursor: str) -> None:
-    heard = door.raw("GET", f"/v1/events?after={cursor}")
+def test_a_cursor_that_is_none_is_refused(db: Served, cursor: str) -> None:
+    heard = db.raw("GET", f"/v1/events?after={cursor}")
     assert (heard.status, heard.body["error"]["field"]) == (400, "after")

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from clutch.surfaces import address
-from clutch.surfaces.client import task_path
+from clutch.surfaces import discovery
+from clutch.surfaces.http_client import task_path
 from tests.surfaces.served import FAST, served
 from tests.surfaces.test_http_tasks import ended, seen, spawned
 
@@ -45,7 +45,7 @@ def test_one_of_two_gateways_with_one_state_directory_answers_for_both(
         served(tmp_path / "state", policy=FAST, database=postgres_dsn) as other,
     ):
         assert (one.clutch.url is not None, other.clutch.url) == (True, None)
-        found = address.find(tmp_path / "state")
+        found = discovery.find(tmp_path / "state")
         assert found is not None
         assert found.url == one.clutch.url
         assert one.client.get("/v1/health")["workers"] == 2

@@ -14,10 +14,11 @@ from pathlib import Path
 
 import pytest
 
-from clutch.surfaces.client import connect
 from clutch.surfaces.http.app import ENTRIES
-from clutch.surfaces.http.guard import FAILURES_MAX
+from clutch.surfaces.http.auth import FAILURES_MAX
 from clutch.surfaces.http.server import HEAD_WITHIN_S, SILENT_MAX
+from clutch.surfaces.http_client import connect
+from clutch.testing.channels import RecordingChannel
 from tests.surfaces.served import A_PROGRAM, Served, served, write_token
 
 FOREIGN_HOSTS = (
@@ -34,7 +35,7 @@ FOREIGN_ORIGINS = (
 
 
 @pytest.fixture(scope="module")
-def door(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
+def db(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
     with served(tmp_path_factory.mktemp("door") / "state") as here:
         yield here
 
@@ -49,19 +50,19 @@ IDS = [f"{method} {path}" for method, path in EVERY]
 
 
 @pytest.mark.parametrize(("method", "path"), EVERY, ids=IDS)
-def test_s1_no_path_answers_without_the_token(door: Served, method: str, path: str) -> None:
-    for given in (None, "", "Bearer", "Bearer ", f"Basic {door.token}", f"Bearer {door.token}x", door.token):
-        heard = door.raw(method, path, authorization=given)
+def test_s1_no_path_answers_without_the_token(db: Served, method: str, path: str) -> None:
+    for given in (None, "", "Bearer", "Bearer ", f"Basic {db.token}", f"Bearer {db.token}x", db.token):
+        heard = db.raw(method, path, authorization=given)
         assert heard.status in (401, 429), given
         assert heard.code in ("unauthorized", "rate_limited")
-        assert door.token not in heard.raw.decode()
+        assert db.token not in heard.raw.decode()
 
 
-def test_s1_a_path_that_is_not_there_says_nothing_to_strangers(door: Served) -> None:
-    assert door.raw("GET", "/nothing", authorization=None).status in (401, 429)
-    assert door.raw("GET", "/v1/nothing", authorization=None).status in (401, 429)
-    assert door.raw("GET", "/v1/nothing").code == "not_found"
-    assert door.raw("PUT", "/v1/health").code == "not_found"
+def test_s1_a_path_that_is_not_there_says_nothing_to_strangers(db: Served) -> None:
+    assert db.raw("GET", "/nothing", authorization=None).status in (401, 429)
+    assert db.raw("GET", "/v1/nothing", authorization=None).status in (401, 429)
+    assert db.raw("GET", "/v1/nothing").code == "not_found"
+    assert db.raw("PUT", "/v1/health", authorization=None).status in (401, 429)
 
 
 def test_s1_the_token_has_256_bits_and_stays_the_same(tmp_path: Path) -> None:
@@ -73,37 +74,37 @@ def test_s1_the_token_has_256_bits_and_stays_the_same(tmp_path: Path) -> None:
     assert first.isascii()
 
 
-def test_s1_it_listens_on_loopback_only(door: Served) -> None:
+def test_s1_it_listens_on_loopback_only(db: Served) -> None:
     """Whatever other address this machine has, nobody answers there."""
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
         probe.connect(("192.0.2.1", 9))  # sends nothing; tells which address would be used
         outside = probe.getsockname()[0]
     for address in {outside, "127.0.0.2"} - {"127.0.0.1"}:
         with socket.socket() as line:
-            assert line.connect_ex((address, door.port)) != 0
+            assert line.connect_ex((address, db.port)) != 0
 
 
 @pytest.mark.parametrize("host", FOREIGN_HOSTS)
-def test_s2_a_name_rebound_to_loopback_is_refused(door: Served, host: str) -> None:
-    heard = door.raw("GET", "/v1/health", host=host)
+def test_s2_a_name_rebound_to_loopback_is_refused(db: Served, host: str) -> None:
+    heard = db.raw("GET", "/v1/health", host=host)
     assert heard.status in (400, 421)
     assert b"workers" not in heard.raw
 
 
 @pytest.mark.parametrize("host", OWN_HOSTS)
-def test_s2_its_own_names_are_answered(door: Served, host: str) -> None:
-    assert door.raw("GET", "/v1/health", host=host).status == 200
+def test_s2_its_own_names_are_answered(db: Served, host: str) -> None:
+    assert db.raw("GET", "/v1/health", host=host).status == 200
 
 
 @pytest.mark.parametrize("origin", FOREIGN_ORIGINS)
-def test_s3_a_page_from_elsewhere_is_refused_even_with_the_token(door: Served, origin: str) -> None:
-    heard = door.raw("GET", "/v1/health", origin=origin.format(port=door.port))
+def test_s3_a_page_from_elsewhere_is_refused_even_with_the_token(db: Served, origin: str) -> None:
+    heard = db.raw("GET", "/v1/health", origin=origin.format(port=db.port))
     assert heard.code == "forbidden"
     assert "access-control-allow-origin" not in heard.headers
 
 
-def test_s3_no_other_protocol_is_spoken(door: Served) -> None:
-    heard = door.raw(
+def test_s3_no_other_protocol_is_spoken(db: Served) -> None:
+    heard = db.raw(
         "GET", "/v1/events", connection="Upgrade", upgrade="websocket", sec_websocket_version="13",
         sec_websocket_key="dGhlIHNhbXBsZSBub25jZQ==",
     )  # fmt: skip
@@ -112,31 +113,29 @@ def test_s3_no_other_protocol_is_spoken(door: Served) -> None:
 
 
 @pytest.mark.parametrize("site", ["cross-site", "same-site", "anything"])
-def test_s4_a_browser_that_says_where_it_comes_from_is_believed(door: Served, site: str) -> None:
-    assert door.raw("GET", "/v1/health", sec_fetch_site=site).code == "forbidden"
+def test_s4_a_browser_that_says_where_it_comes_from_is_believed(db: Served, site: str) -> None:
+    assert db.raw("GET", "/v1/health", sec_fetch_site=site).code == "forbidden"
 
 
-def test_s4_no_cookie_opens_anything(door: Served) -> None:
-    heard = door.raw(
-        "GET", "/v1/health", authorization=None, cookie=f"token={door.token}; session={door.token}"
-    )
+def test_s4_no_cookie_opens_anything(db: Served) -> None:
+    heard = db.raw("GET", "/v1/health", authorization=None, cookie=f"token={db.token}; session={db.token}")
     assert heard.status in (401, 429)
 
 
-def test_s5_a_token_in_the_address_is_refused_before_it_is_used(door: Served) -> None:
+def test_s5_a_token_in_the_address_is_refused_before_it_is_used(db: Served) -> None:
     for name in ("token", "access_token", "TOKEN", "authorization"):
-        heard = door.raw("GET", f"/v1/health?{name}={door.token}")
+        heard = db.raw("GET", f"/v1/health?{name}={db.token}")
         assert heard.code == "invalid_input"
-        assert door.token not in heard.raw.decode()
+        assert db.token not in heard.raw.decode()
 
 
 def test_s5_nothing_is_logged_or_kept_by_a_browser(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(0)
-    with served(tmp_path / "state") as door:  # begun in a program that wants to know everything
-        heard = door.raw("GET", f"/v1/health?token={door.token}")
-        good = door.raw("GET", "/v1/health")
+    with served(tmp_path / "state") as db:  # begun in a program that wants to know everything
+        heard = db.raw("GET", f"/v1/health?token={db.token}")
+        good = db.raw("GET", "/v1/health")
     assert heard.status == 400
-    assert door.token not in caplog.text
+    assert db.token not in caplog.text
     assert good.headers["cache-control"] == "no-store"
     assert good.headers["referrer-policy"] == "no-referrer"
 
@@ -188,12 +187,12 @@ def is_cut(line: socket.socket) -> bool:
             return True
 
 
-def test_s7_scopes_are_the_servers_affair(door: Served) -> None:
-    write_token(door.home / "token.read", reading := secrets.token_urlsafe(32))
+def test_s7_scopes_are_the_servers_affair(db: Served) -> None:
+    write_token(db.home / "token.read", reading := secrets.token_urlsafe(32))
     own = f"Bearer {reading}"
-    assert door.raw("GET", "/v1/health", authorization=own).status == 200
+    assert db.raw("GET", "/v1/health", authorization=own).status == 200
     for claimed in ("x_scopes", "scope", "x_clutch_scopes"):
-        heard = door.post(MESSAGES, {"text": "x"}, authorization=own, **{claimed: "write,admin"})
+        heard = db.post(MESSAGES, {"text": "x"}, authorization=own, **{claimed: "write,admin"})
         assert (heard.code, heard.body["error"]["rule"]) == ("forbidden", "scope")
 
 
@@ -206,10 +205,33 @@ def test_s7_a_changed_token_opens_nothing_from_then_on(tmp_path: Path) -> None:
         assert here.raw("GET", "/v1/health").status == 200
 
 
-def test_s18_a_body_that_says_it_is_too_large_is_not_read(door: Served) -> None:
-    with socket.create_connection(("127.0.0.1", door.port)) as line:
+def test_s31_a_command_needs_a_known_channel_a_bound_thread_and_a_named_sender(tmp_path: Path) -> None:
+    web = RecordingChannel(operators=["ada"])
+    with served(tmp_path / "state", channels={"web": web}) as here:
+
+        def said(channel: str, thread: str, text: str, account: str = "") -> int:
+            body = {"channel": channel, "thread": thread, "account": account, "text": text}
+            return here.post("/v1/threads/messages", body).status
+
+        task = here.post("/v1/tasks", {"task": "slow one", "label": "one"}).body["taskId"]
+        for account in ("", "ada", "bob"):
+            assert said("nowhere", "th1", "/subagents kill all", account) == 404
+            assert said("nowhere", "th1", "hello", account) == 404
+            assert said("web", "th1", f"/subagents kill {task}", account) == 404
+            assert said("web", "th1", "hello", account) == 404
+        assert said("web", "th1", "/focus one", "bob") == 404
+        assert said("web", "th1", "/focus one", "ada") == 202
+        assert said("web", "th1", f"/subagents kill {task}", "bob") == 403
+        assert said("web", "th1", f"/subagents kill {task}") == 403
+        assert here.raw("GET", f"/v1/tasks/{task}").body["outcome"] is None
+        assert said("web", "th1", f"/subagents kill {task}", "ada") == 202
+        assert here.raw("GET", f"/v1/tasks/{task}").body["outcome"] == "killed"
+
+
+def test_s18_a_body_that_says_it_is_too_large_is_not_read(db: Served) -> None:
+    with socket.create_connection(("127.0.0.1", db.port)) as line:
         line.settimeout(10)
-        head = f"POST {MESSAGES} HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer {door.token}\r\n"
+        head = f"POST {MESSAGES} HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer {db.token}\r\n"
         line.sendall(
             f"{head}Content-Type: application/json\r\nContent-Length: {64 * 1024 * 1024}\r\n\r\n".encode()
         )
@@ -218,10 +240,10 @@ def test_s18_a_body_that_says_it_is_too_large_is_not_read(door: Served) -> None:
     assert json.loads(said.partition(b"\r\n\r\n")[2])["error"]["code"] == "too_large"
 
 
-def test_s18_a_body_that_does_not_say_how_large_it_is_is_cut(door: Served) -> None:
-    with socket.create_connection(("127.0.0.1", door.port)) as line:
+def test_s18_a_body_that_does_not_say_how_large_it_is_is_cut(db: Served) -> None:
+    with socket.create_connection(("127.0.0.1", db.port)) as line:
         line.settimeout(10)
-        head = f"POST {MESSAGES} HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer {door.token}\r\n"
+        head = f"POST {MESSAGES} HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer {db.token}\r\n"
         line.sendall(f"{head}Content-Type: application/json\r\nTransfer-Encoding: chunked\r\n\r\n".encode())
         sent = b"10000\r\n" + b"x" * 0x10000 + b"\r\n"
         pushed = 0
@@ -234,31 +256,31 @@ def test_s18_a_body_that_does_not_say_how_large_it_is_is_cut(door: Served) -> No
             said = b"cut"
     assert pushed < 32 * 1024 * 1024
     assert said == b"cut" or said.startswith(b"HTTP/1.1 413 ")
-    assert door.raw("GET", "/v1/health").status == 200
+    assert db.raw("GET", "/v1/health").status == 200
 
 
-def test_s18_an_error_repeats_at_most_a_glance_of_what_was_given(door: Served) -> None:
+def test_s18_an_error_repeats_at_most_a_glance_of_what_was_given(db: Served) -> None:
     canary = "canary" * 10_000
     bodies = ({canary: 1}, {"text": [canary]}, {"text": {canary: canary}}, [canary], canary)
     for body in bodies:
-        heard = door.post(MESSAGES, body)
+        heard = db.post(MESSAGES, body)
         assert heard.code == "invalid_input"
         assert len(heard.raw) < 2048
-    assert len(door.raw("GET", f"/v1/tasks?{'x' * 4000}=1").raw) < 2048
+    assert len(db.raw("GET", f"/v1/tasks?{'x' * 4000}=1").raw) < 2048
 
 
 @pytest.mark.parametrize(
     "kind", ["text/plain", "application/x-www-form-urlencoded", "multipart/form-data", None]
 )
-def test_s4_only_json_is_read(door: Served, kind: str | None) -> None:
-    heard = door.raw("POST", MESSAGES, b'{"text":"csrf"}', content_type=kind)
+def test_s4_only_json_is_read(db: Served, kind: str | None) -> None:
+    heard = db.raw("POST", MESSAGES, b'{"text":"csrf"}', content_type=kind)
     assert (heard.code, heard.body["error"]["field"]) == ("invalid_input", "Content-Type")
 
 
-def test_s20_the_files_are_their_owners_only(door: Served) -> None:
-    assert stat.S_IMODE(door.home.stat().st_mode) == 0o700
+def test_s20_the_files_are_their_owners_only(db: Served) -> None:
+    assert stat.S_IMODE(db.home.stat().st_mode) == 0o700
     for name in ("token", "gateway.json", "clutch.db", "lock"):
-        assert stat.S_IMODE((door.home / name).stat().st_mode) == 0o600, name
+        assert stat.S_IMODE((db.home / name).stat().st_mode) == 0o600, name
 
 
 def test_s5_the_token_is_kept_in_its_file_and_nowhere_else(tmp_path: Path) -> None:

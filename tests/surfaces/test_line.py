@@ -11,9 +11,9 @@ from pathlib import Path
 import pytest
 import typer
 
-from clutch.cli import line
-from clutch.cli.line import resumable
-from clutch.surfaces import address
+from clutch.cli import source
+from clutch.cli.source import resumable
+from clutch.surfaces import discovery
 from tests.surfaces.served import FAST, PATIENCE_S, served
 from tests.surfaces.test_http_tasks import seen, spawned
 from tests.surfaces.typed import typed
@@ -70,7 +70,7 @@ def test_a_log_of_what_nobody_works_on_is_no_end(tmp_path: Path, monkeypatch: py
 def test_one_that_does_not_come_back_is_not_waited_for_for_ever(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(line, "AWAY_S", 0.0)
+    monkeypatch.setattr(source, "AWAY_S", 0.0)
     with restarted(tmp_path / "state") as task:
         done = typed("logs", "-f", task, state=tmp_path / "state")
     assert (done.code, "no gateway came back" in done.err) == (9, True)
@@ -78,12 +78,12 @@ def test_one_that_does_not_come_back_is_not_waited_for_for_ever(
 
 def test_a_file_that_was_left_behind_tells_a_death_from_a_stop(tmp_path: Path) -> None:
     with served(tmp_path / "state"):
-        assert not address.has_died(tmp_path / "state")
-        left = (tmp_path / "state" / address.GATEWAY_FILE).read_text()
-    assert not address.has_died(tmp_path / "state")
-    (tmp_path / "state" / address.GATEWAY_FILE).write_text(left)
-    (tmp_path / "state" / address.GATEWAY_FILE).chmod(0o600)
-    assert address.has_died(tmp_path / "state")
+        assert not discovery.has_died(tmp_path / "state")
+        left = (tmp_path / "state" / discovery.GATEWAY_FILE).read_text()
+    assert not discovery.has_died(tmp_path / "state")
+    (tmp_path / "state" / discovery.GATEWAY_FILE).write_text(left)
+    (tmp_path / "state" / discovery.GATEWAY_FILE).chmod(0o600)
+    assert discovery.has_died(tmp_path / "state")
 
 
 def test_ctrl_c_says_how_to_watch_again(capsys: pytest.CaptureFixture[str]) -> None:

@@ -11,10 +11,10 @@ from typing import Any
 import pytest
 
 from clutch import InvalidInput
-from clutch.config.settings import Settings
-from clutch.surfaces.address import rotate_token
-from clutch.surfaces.listening import Listening, listeners
-from clutch.wiring import config_warnings
+from clutch.config.keys import Settings
+from clutch.surfaces.discovery import rotate_token
+from clutch.surfaces.listen import ListenSettings, listeners
+from clutch.wiring import config_problems
 from tests.surfaces.served import served
 
 EVERYWHERE = "0.0.0.0"  # noqa: S104 (what is refused)
@@ -35,13 +35,13 @@ def test_s1_nobody_beyond_loopback_is_let_in_by_accident(
     tmp_path: Path, agreed: dict[str, Any], said: str
 ) -> None:
     with pytest.raises(InvalidInput, match=said):
-        Listening(EVERYWHERE, **agreed).check_agreed(tmp_path)
-    Listening("127.0.0.2", **agreed).check_agreed(tmp_path)
+        ListenSettings(EVERYWHERE, **agreed).check_agreed(tmp_path)
+    ListenSettings("127.0.0.2", **agreed).check_agreed(tmp_path)
 
 
-def test_a_config_whose_gateway_would_not_start_is_noted_before() -> None:
-    remote = Settings(listening=Listening(EVERYWHERE))
-    assert "gateway.allowRemote: true" in str(config_warnings(remote))
+def test_a_config_whose_gateway_would_not_start_is_refused_before(tmp_path: Path) -> None:
+    remote = Settings(listening=ListenSettings(EVERYWHERE))
+    assert "gateway.allowRemote: true" in str(config_problems(remote, tmp_path))
 
 
 @pytest.mark.parametrize(
@@ -50,7 +50,7 @@ def test_a_config_whose_gateway_would_not_start_is_noted_before() -> None:
 )
 def test_what_is_no_address_and_no_name_is_refused_where_it_is_said(wrong: dict[str, Any]) -> None:
     with pytest.raises(InvalidInput, match="Listening"):
-        Listening(**wrong)
+        ListenSettings(**wrong)
 
 
 def test_s1_another_machine_needs_an_allowed_name_and_the_token(tmp_path: Path) -> None:
@@ -61,25 +61,25 @@ def test_s1_another_machine_needs_an_allowed_name_and_the_token(tmp_path: Path) 
     with pytest.raises(InvalidInput, match="token"), served(home, host=EVERYWHERE, config=config):
         pass
     rotate_token(home)
-    with served(home, host=EVERYWHERE, config=config) as door:
+    with served(home, host=EVERYWHERE, config=config) as db:
 
         def asked(host: str, token: str | None, **more: str) -> int:
-            line = http.client.HTTPConnection("127.0.0.2", door.port, timeout=20)
+            line = http.client.HTTPConnection("127.0.0.2", db.port, timeout=20)
             with closing(line):
                 headers = {"Host": host, "Authorization": f"Bearer {token}", **more}
                 line.request("GET", "/v1/health", headers=headers)
                 return line.getresponse().status
 
-        assert asked("lan.test", door.token) == 200
+        assert asked("lan.test", db.token) == 200
         assert asked("lan.test", "guessed") == 401
-        assert asked("lan.test", door.token, Origin="https://lan.test") == 200, "there is a proxy before it"
-        assert asked("lan.test", door.token, Origin="https://evil.test") == 403
-        assert asked("evil.test", door.token) == 421
-        assert door.client.get("/v1/health")["status"] == "ok", "who is on this machine finds it as always"
+        assert asked("lan.test", db.token, Origin="https://lan.test") == 200, "there is a proxy before it"
+        assert asked("lan.test", db.token, Origin="https://evil.test") == 403
+        assert asked("evil.test", db.token) == 421
+        assert db.client.get("/v1/health")["status"] == "ok", "who is on this machine finds it as always"
 
 
 def test_an_address_of_its_own_is_listened_on_beside_the_one_where_commands_look() -> None:
-    with listeners(Listening("127.0.0.3")) as sockets:
+    with listeners(ListenSettings("127.0.0.3")) as sockets:
         places = [one.getsockname() for one in sockets]
     assert [host for host, _ in places] == ["127.0.0.1", "127.0.0.3"]
     assert len({port for _, port in places}) == 1
@@ -95,11 +95,11 @@ def has_ipv6() -> bool:
 
 def test_all_addresses_of_both_kinds_are_one_socket_or_a_refusal_where_there_is_no_ipv6() -> None:
     if has_ipv6():
-        with listeners(Listening("::")) as (everywhere,):
+        with listeners(ListenSettings("::")) as (everywhere,):
             assert everywhere.getsockname()[0] == "::"
     else:
         with (
             pytest.raises(InvalidInput, match="port: :::0 cannot be listened on"),
-            listeners(Listening("::")),
+            listeners(ListenSettings("::")),
         ):
             pass

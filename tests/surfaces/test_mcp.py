@@ -17,11 +17,11 @@ from anyio.streams.buffered import BufferedByteReceiveStream
 from httpx2 import AsyncClient
 from mcp import Client, StdioServerParameters
 from mcp.client.streamable_http import streamable_http_client
-from mcp_types import CallToolResult, Implementation
+from mcp_types import CallToolResult, Implementation, TextContent
 
-from clutch.surfaces.client import task_path
-from clutch.surfaces.mcp.server import session_key
-from clutch.surfaces.mcp.tools import TOOLS
+from clutch.surfaces.http_client import task_path
+from clutch.surfaces.mcp import TOOLS
+from clutch.surfaces.mcp_server import session_key
 from tests.surfaces.served import FAST, Served, served, write_token
 
 NAMES = {
@@ -32,33 +32,33 @@ READS = {"list", "tree", "result", "why", "inbox", "wait"}
 
 
 @pytest.fixture(scope="module")
-def door(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
+def db(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
     with served(tmp_path_factory.mktemp("mcp") / "state", policy=FAST) as here:
         yield here
 
 
 @asynccontextmanager
 async def over_http(
-    door: Served,
+    db: Served,
     name: str = "tester",
     *,
     token: str | None = None,
     mode: str = "auto",
     session: str | None = None,
 ) -> AsyncIterator[Client]:
-    headers = {"authorization": f"Bearer {token or door.token}"}
+    headers = {"authorization": f"Bearer {token or db.token}"}
     if session is not None:
         headers["clutch-session"] = session
     async with AsyncClient(headers=headers, timeout=60) as http:
-        transport = streamable_http_client(f"{door.clutch.url}/mcp", http_client=http)
+        transport = streamable_http_client(f"{db.clutch.url}/mcp", http_client=http)
         who = Implementation(name=name, version="1")
         async with Client(transport, client_info=who, mode=mode) as client:
             yield client
 
 
 @asynccontextmanager
-async def over_stdio(door: Served, *options: str) -> AsyncIterator[Client]:
-    command = [*_COMMAND, "--state", str(door.home), *options]
+async def over_stdio(db: Served, *options: str) -> AsyncIterator[Client]:
+    command = [*_COMMAND, "--state", str(db.home), *options]
     env = {"PYTHONPATH": os.pathsep.join(sys.path)}
     parameters = StdioServerParameters(command=command[0], args=command[1:], env=env)
     async with Client(parameters) as client:
@@ -79,18 +79,22 @@ def _line(number: int, method: str, params: Any) -> bytes:
 
 
 def body(result: CallToolResult) -> dict[str, Any]:
-    assert not result.is_error, result.structured_content
+    assert not result.is_error, result.content
     return dict(result.structured_content)
 
 
 def error(result: CallToolResult) -> dict[str, Any]:
+    """Text only: structured content would be checked against the schema of the answer."""
     assert result.is_error
-    return dict(result.structured_content["error"])
+    assert result.structured_content is None
+    (content,) = result.content
+    assert isinstance(content, TextContent)
+    return dict(json.loads(content.text)["error"])
 
 
 @pytest.mark.anyio
-async def test_every_tool_says_what_it_takes_and_answers(door: Served) -> None:
-    async with over_http(door) as client:
+async def test_every_tool_says_what_it_takes_and_answers(db: Served) -> None:
+    async with over_http(db) as client:
         tools = {tool.name: tool for tool in (await client.list_tools()).tools}
     assert set(tools) == NAMES == set(TOOLS)
     for name, tool in tools.items():
@@ -125,7 +129,7 @@ async def the_whole_way(client: Client) -> None:
     assert "say hello" in waited["result"]["text"]
     assert heard
     assert heard[0][1] is not None
-    assert heard[0][1].endswith("tok")
+    assert "tok" not in heard[0][1], "this model does not say what it used"
     assert body(await client.call_tool("result", {"target": "greeter"})) == waited["result"]
     assert body(await client.call_tool("tree", {"target": task}))["root"]["task"]["taskId"] == task
     assert body(await client.call_tool("why", {"target": task}))["timeline"]
@@ -148,14 +152,14 @@ async def the_whole_way(client: Client) -> None:
 
 @pytest.mark.anyio
 @pytest.mark.parametrize("mode", ["auto", "legacy"])
-async def test_spawn_wait_result_kill_over_http(door: Served, mode: str) -> None:
-    async with over_http(door, mode, mode=mode) as client:
+async def test_spawn_wait_result_kill_over_http(db: Served, mode: str) -> None:
+    async with over_http(db, mode, mode=mode) as client:
         await the_whole_way(client)
 
 
 @pytest.mark.anyio
-async def test_a_question_is_found_in_the_inbox_and_answered(door: Served) -> None:
-    async with over_http(door, "curious") as client:
+async def test_a_question_is_found_in_the_inbox_and_answered(db: Served) -> None:
+    async with over_http(db, "curious") as client:
         task = body(await client.call_tool("spawn", {"task": "ask me"}))["taskId"]
         waited = body(await client.call_tool("wait", {"target": task}))
         assert waited["status"] == "needs_you"
@@ -167,8 +171,8 @@ async def test_a_question_is_found_in_the_inbox_and_answered(door: Served) -> No
 
 
 @pytest.mark.anyio
-async def test_a_plan_is_decided_on_by_its_hash(door: Served) -> None:
-    async with over_http(door, "planner") as client:
+async def test_a_plan_is_decided_on_by_its_hash(db: Served) -> None:
+    async with over_http(db, "planner") as client:
         task = body(await client.call_tool("spawn", {"task": "a plan", "planMode": True}))["taskId"]
         waited = body(await client.call_tool("wait", {"target": task}))
         assert waited["status"] == "needs_you"
@@ -184,10 +188,10 @@ async def test_a_plan_is_decided_on_by_its_hash(door: Served) -> None:
 
 
 @pytest.mark.anyio
-async def test_a_client_sees_and_touches_its_own_tree_only(door: Served) -> None:
+async def test_a_client_sees_and_touches_its_own_tree_only(db: Served) -> None:
     async with AsyncExitStack() as stack:
-        one = await stack.enter_async_context(over_http(door, "One"))
-        other = await stack.enter_async_context(over_http(door, "Other"))
+        one = await stack.enter_async_context(over_http(db, "One"))
+        other = await stack.enter_async_context(over_http(db, "Other"))
         task = body(await one.call_tool("spawn", {"task": "slow secret", "label": "secret-work"}))["taskId"]
         asked = body(await one.call_tool("spawn", {"task": "ask me", "label": "asks"}))["taskId"]
         await one.call_tool("wait", {"target": asked})
@@ -216,8 +220,34 @@ async def test_a_client_sees_and_touches_its_own_tree_only(door: Served) -> None
 
 
 @pytest.mark.anyio
-async def test_failures_are_the_error_object_of_every_surface(door: Served) -> None:
-    async with over_http(door) as client:
+async def test_clients_without_a_name_do_not_share_a_session(db: Served) -> None:
+    """Nor do those whose names have no letter that a session key has; these find theirs again."""
+    task = ""
+    for names in (("", ""), (" ", " "), ("助手", "客户")):
+        async with AsyncExitStack() as stack:
+            one, other = [
+                await stack.enter_async_context(over_http(db, name, mode="legacy")) for name in names
+            ]
+            task = body(await one.call_tool("spawn", {"task": "mine"}))["taskId"]
+            assert body(await one.call_tool("wait", {"target": task}))["status"] == "done"
+            assert error(await other.call_tool("wait", {"target": task}))["code"] == "not_found"
+    async with over_http(db, "助手") as again:
+        assert body(await again.call_tool("wait", {"target": task}))["status"] == "done"
+
+
+@pytest.mark.anyio
+async def test_a_client_without_name_and_connection_is_refused_with_what_to_do(db: Served) -> None:
+    async with over_http(db, "") as client:
+        said = error(await client.call_tool("spawn", {"task": "whose?"}))
+    assert (said["code"], said["field"]) == ("invalid_input", "clientInfo.name")
+    assert "Clutch-Session" in said["message"]
+    async with over_http(db, "", session="agent:main:chat:mcp-named") as client:
+        assert body(await client.call_tool("spawn", {"task": "theirs"}))["status"] == "accepted"
+
+
+@pytest.mark.anyio
+async def test_failures_are_the_error_object_of_every_surface(db: Served) -> None:
+    async with over_http(db) as client:
         assert error(await client.call_tool("kill", {"target": "nobody-like-that"}))["code"] == "not_found"
         blank = error(await client.call_tool("spawn", {"task": " "}))
         assert (blank["code"], blank["field"]) == ("invalid_input", "task")
@@ -233,39 +263,39 @@ async def test_failures_are_the_error_object_of_every_surface(door: Served) -> N
 
 
 @pytest.mark.anyio
-async def test_a_token_does_over_mcp_what_its_scopes_say(door: Served) -> None:
-    write_token(door.home / "token.read", "only-look")
-    async with over_http(door, "writer") as client:
+async def test_a_token_does_over_mcp_what_its_scopes_say(db: Served) -> None:
+    write_token(db.home / "token.read", "only-look")
+    async with over_http(db, "writer") as client:
         task = body(await client.call_tool("spawn", {"task": "hello"}))["taskId"]
     session = session_key("main", "writer")
-    async with over_http(door, token="only-look", session=session) as reader:
+    async with over_http(db, token="only-look", session=session) as reader:
         assert body(await reader.call_tool("wait", {"target": task}))["status"] == "done"
         for name, more in {"kill": {"target": task}, "spawn": {"task": "x"}}.items():
             said = error(await reader.call_tool(name, more))
             assert (said["code"], said["rule"]) == ("forbidden", "scope")
-    async with over_http(door, "newcomer", token="only-look") as reader:
+    async with over_http(db, "newcomer", token="only-look") as reader:
         assert error(await reader.call_tool("list", {}))["code"] == "not_found"
 
 
-def test_strangers_do_not_reach_the_protocol(door: Served) -> None:
+def test_strangers_do_not_reach_the_protocol(db: Served) -> None:
     asked = {"jsonrpc": "2.0", "id": 1, "method": "tools/list"}
-    assert door.post("/mcp", asked, authorization=None).status == 401
-    assert door.post("/mcp", asked, host="elsewhere.example").status == 421
-    assert door.post("/mcp", asked, origin="http://elsewhere.example").status == 403
+    assert db.post("/mcp", asked, authorization=None).status == 401
+    assert db.post("/mcp", asked, host="elsewhere.example").status == 421
+    assert db.post("/mcp", asked, origin="http://elsewhere.example").status == 403
 
 
-def test_who_speaks_from_a_session_has_the_tools_and_nothing_else(door: Served) -> None:
+def test_who_speaks_from_a_session_has_the_tools_and_nothing_else(db: Served) -> None:
     session = session_key("main", "narrow")
     for path in ("/v1/usage", "/v1/sessions", "/v1/events", "/v1/health", "/v1/tasks/last/transcript"):
-        said = door.raw("GET", path, clutch_session=session)
+        said = db.raw("GET", path, clutch_session=session)
         assert (said.status, said.body["error"]["rule"]) == (403, "session")
-    assert door.raw("GET", "/v1/tasks", clutch_session="agent:main:subagent:x").status == 400
+    assert db.raw("GET", "/v1/tasks", clutch_session="agent:main:subagent:x").status == 400
 
 
 @pytest.mark.anyio
-async def test_the_task_of_a_client_that_was_killed_is_finished_when_it_comes_back(door: Served) -> None:
+async def test_the_task_of_a_client_that_was_killed_is_finished_when_it_comes_back(db: Served) -> None:
     """kill -9 in the middle of a wait; then the official client over stdio, under the same name."""
-    command = [*_COMMAND, "--state", str(door.home), "--session", "mortal"]
+    command = [*_COMMAND, "--state", str(db.home), "--session", "mortal"]
     spawn = {"name": "spawn", "arguments": {"task": "slow and durable", "label": "durable"}}
     wait = {"name": "wait", "arguments": {"target": "durable"}}
     async with await anyio.open_process(command, stderr=None) as process:
@@ -277,10 +307,10 @@ async def test_the_task_of_a_client_that_was_killed_is_finished_when_it_comes_ba
         await process.stdin.send(_line(2, "tools/call", wait))  # type: ignore[union-attr]
         process.kill()
     task = answer["result"]["structuredContent"]["taskId"]
-    assert door.client.get(task_path(task))["outcome"] is None
-    async with over_stdio(door, "--session", "mortal") as client:
+    assert db.client.get(task_path(task))["outcome"] is None
+    async with over_stdio(db, "--session", "mortal") as client:
         await the_whole_way(client)
-        door.let_go()
+        db.let_go()
         waited = body(await client.call_tool("wait", {"target": "durable"}))
         assert (waited["status"], waited["task"]["taskId"]) == ("done", task)
         assert "slow and durable" in waited["result"]["text"]

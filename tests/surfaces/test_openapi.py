@@ -16,10 +16,11 @@ from schemathesis.checks import not_a_server_error
 from schemathesis.core.result import Ok
 from schemathesis.specs.openapi.checks import response_schema_conformance, status_code_conformance
 
-from clutch.surfaces.client import task_path
 from clutch.surfaces.http import answers
 from clutch.surfaces.http.app import ENTRIES
-from clutch.tools.sessions import SpawnArguments
+from clutch.surfaces.http_client import task_path
+from clutch.surfaces.mcp import TOOLS
+from clutch.tools.session_tools import SpawnArguments
 from tests.surfaces.served import FAST, Served, served
 from tests.surfaces.test_http_tasks import ended, seen, spawned
 
@@ -37,7 +38,7 @@ EXAMPLES = 4  #: of each kind, for each operation
 
 
 @pytest.fixture(scope="module")
-def door(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
+def db(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
     """With one task of every kind of end."""
     with served(tmp_path_factory.mktemp("door") / "state", policy=FAST) as here:
         client = here.client
@@ -55,30 +56,55 @@ def test_every_path_says_what_it_answers() -> None:
     assert {entry.path for entry in ENTRIES if entry.answer is None} == NO_JSON
 
 
-def test_a_spawn_may_say_what_the_tool_takes(door: Served) -> None:
-    told = door.client.get("/v1/openapi.json")["components"]["schemas"]["SpawnBody"]["properties"]
+def test_a_spawn_may_say_what_the_tool_takes(db: Served) -> None:
+    told = db.client.get("/v1/openapi.json")["components"]["schemas"]["SpawnBody"]["properties"]
     assert set(told) == {field.alias for field in SpawnArguments.model_fields.values()} | {
         "requester",
         "onFull",
     }
 
 
+def test_every_operation_is_described_in_whole_sentences(db: Served) -> None:
+    for path, operations in db.client.get("/v1/openapi.json")["paths"].items():
+        for method, operation in operations.items():
+            said, _, scope = operation["description"].rpartition(" Scope: ")
+            assert said.endswith("."), (method, path, said)
+            assert scope.rstrip(".") == operation["x-scope"]
+            assert "\n" not in said
+    for tool in TOOLS.values():
+        assert tool.about.endswith("."), (tool.name, tool.about)
+
+
+def test_every_parameter_of_a_spawn_is_described(db: Served) -> None:
+    told = db.client.get("/v1/openapi.json")["components"]["schemas"]["SpawnBody"]["properties"]
+    for name, said in {**told, **TOOLS["spawn"].input_schema()["properties"]}.items():
+        assert len(said.get("description", "")) > 10, name
+
+
+def test_a_dry_run_creates_nothing_and_answers_200(db: Served) -> None:
+    before = db.client.get("/v1/tasks")["tasks"]
+    heard = db.post("/v1/tasks", {"task": "would it?", "dryRun": True})
+    assert (heard.status, heard.body["status"], heard.body["taskId"]) == (200, "accepted", None)
+    assert db.client.get("/v1/tasks")["tasks"] == before
+    assert "200" in db.client.get("/v1/openapi.json")["paths"]["/v1/tasks"]["post"]["responses"]
+
+
 @pytest.mark.parametrize("target", ["done", "asking", "planned", "killed"])
-def test_what_is_read_has_its_form(door: Served, target: str) -> None:
+def test_what_is_read_has_its_form(db: Served, target: str) -> None:
     for entry in ENTRIES:
         if entry.method != "GET" or entry.answer is None:
             continue
-        key = MAIN if "{key}" in entry.path else target
+        key = MAIN if "{key}" in entry.path else "main" if "/models/" in entry.path else target
         path = re.sub(r"{\w+}", quote(key, safe=""), entry.path)
-        heard = door.raw("GET", f"{path}?timeoutSeconds=0" if path.endswith(("/wait", "/settled")) else path)
+        heard = db.raw("GET", f"{path}?timeoutSeconds=0" if path.endswith(("/wait", "/settled")) else path)
         form = answers.ProblemAnswer if heard.status == 404 else entry.answer
         assert heard.status in (200, 404), (path, heard.raw)
         assert heard.status == 200 or path.endswith("/result") or "/files/" in path, path
         form.model_validate_json(heard.raw)
 
 
-def test_what_is_done_has_its_form(door: Served) -> None:
-    task = spawned(door.client, "slow one", label="handled")
+def test_what_is_done_has_its_form(db: Served) -> None:
+    task = spawned(db.client, "slow one", label="handled")
     for verb, body, said in (
         ("steer", {"text": "slow and elsewhere"}, answers.Steered),
         ("send", {"text": "slow hello", "waitSeconds": 0}, answers.Sent),
@@ -89,15 +115,15 @@ def test_what_is_done_has_its_form(door: Served) -> None:
         ("kill", {}, answers.Killed),
         ("remove", {}, answers.Task),
     ):
-        heard = door.post(task_path(task, verb), body)
+        heard = db.post(task_path(task, verb), body)
         assert heard.status in (200, 201), (verb, heard.raw)
         said.model_validate_json(heard.raw)
-    refused = door.post("/v1/tasks", {"task": "x", "agentId": "nobody"})
+    refused = db.post("/v1/tasks", {"task": "x", "agentId": "nobody"})
     answers.SpawnRefused.model_validate_json(refused.raw)
 
 
-def test_metrics_are_lines_that_prometheus_reads(door: Served) -> None:
-    text = door.raw("GET", "/metrics").raw.decode()
+def test_metrics_are_lines_that_prometheus_reads(db: Served) -> None:
+    text = db.raw("GET", "/metrics").raw.decode()
     sample = re.compile(r'clutch_[a-z_]+({[a-z]+="([^"\\\n]|\\.)*"(,[a-z]+="([^"\\\n]|\\.)*")*})? [-+0-9.e]+')
     lines = [line for line in text.splitlines() if not line.startswith("#")]
     assert all(sample.fullmatch(line) for line in lines)
@@ -110,19 +136,19 @@ def test_metrics_are_lines_that_prometheus_reads(door: Served) -> None:
     assert {"clutch_watchers", "clutch_queued", "clutch_undelivered", "clutch_needs_you"} <= set(said)
 
 
-def cases(door: Served) -> list[Any]:
-    schema = schemathesis.openapi.from_dict(door.client.get("/v1/openapi.json"))
-    schema.config.update(base_url=door.clutch.url)
+def cases(db: Served) -> list[Any]:
+    schema = schemathesis.openapi.from_dict(db.client.get("/v1/openapi.json"))
+    schema.config.update(base_url=db.clutch.url)
     found: list[Any] = [one.ok() for one in schema.get_all_operations() if isinstance(one, Ok)]
     return [one for one in found if one.path not in UNENDING]
 
 
-def test_nothing_that_the_document_allows_or_forbids_breaks_the_gateway(door: Served) -> None:
+def test_nothing_that_the_document_allows_or_forbids_breaks_the_gateway(db: Served) -> None:
     """0 server errors, no status and no answer that the document does not know."""
     targets = st.sampled_from(["done", "asking", "planned", "killed", "last", "#1", MAIN, "t_1"])
-    headers = {"Authorization": f"Bearer {door.token}"}
+    headers = {"Authorization": f"Bearer {db.token}"}
     modes = list(schemathesis.GenerationMode)
-    operations = cases(door)
+    operations = cases(db)
     assert len(operations) > 30
 
     statuses: Counter[int] = Counter()

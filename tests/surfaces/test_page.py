@@ -11,7 +11,11 @@ from urllib.parse import urlsplit
 import pytest
 from playwright.sync_api import Browser, Page, Request, expect, sync_playwright
 
-from clutch.surfaces.http.pages import FILES
+from clutch.errors import ConfigInvalid
+from clutch.surfaces.http.auth import FAILURES_MAX, FILES
+from clutch.tools.all_tools import ToolSettings
+from clutch.tools.mcp.definitions import McpServer
+from clutch.tools.sandbox.policy import Sandbox
 from tests.surfaces.served import FAST, Served, served
 from tests.surfaces.typed import typed
 
@@ -58,15 +62,15 @@ def browser() -> Iterator[Browser]:
 
 
 @pytest.fixture
-def door(tmp_path: Path) -> Iterator[Served]:
+def db(tmp_path: Path) -> Iterator[Served]:
     with served(tmp_path / "state", policy=FAST) as here:
         yield here
 
 
 @pytest.fixture
-def page(browser: Browser, door: Served) -> Iterator[Page]:
+def page(browser: Browser, db: Served) -> Iterator[Page]:
     """Let in as a user is."""
-    opened = typed("open", "--print", "--json", state=door.home)
+    opened = typed("open", "--print", "--json", state=db.home)
     assert opened.code == 0
     assert not opened.body["opened"]
     with browser.new_context() as context:
@@ -75,15 +79,15 @@ def page(browser: Browser, door: Served) -> Iterator[Page]:
         yield shown
 
 
-def spawned(door: Served, task: str, label: str) -> str:
-    return str(door.client.post("/v1/tasks", {"task": task, "label": label})["taskId"])
+def spawned(db: Served, task: str, label: str) -> str:
+    return str(db.client.post("/v1/tasks", {"task": task, "label": label})["taskId"])
 
 
-def test_the_tree_is_live_and_a_task_tells_its_story(door: Served, page: Page) -> None:
-    spawned(door, "slow work", "a slow one")
+def test_the_tree_is_live_and_a_task_tells_its_story(db: Served, page: Page) -> None:
+    spawned(db, "slow work", "a slow one")
     line = page.get_by_role("row").filter(has_text="a slow one")
     expect(line).to_contain_text("running")
-    door.let_go()
+    db.let_go()
     expect(line).to_contain_text("done")
     expect(page.locator("#summary")).to_contain_text("1 done")
     line.get_by_role("button").click()
@@ -92,10 +96,10 @@ def test_the_tree_is_live_and_a_task_tells_its_story(door: Served, page: Page) -
     expect(page.locator("#story li").first).to_be_visible()
 
 
-def test_a_story_is_seen_where_it_was_asked_for_and_can_be_closed(door: Served, page: Page) -> None:
+def test_a_story_is_seen_where_it_was_asked_for_and_can_be_closed(db: Served, page: Page) -> None:
     page.set_viewport_size({"width": 400, "height": 500})
     for number in range(20):
-        spawned(door, "quick work", f"quick one {number}")
+        spawned(db, "quick work", f"quick one {number}")
     page.locator("#tasks").get_by_text("quick one 1", exact=True).click()
     expect(page.locator("#story-title")).to_be_in_viewport()
     expect(page.get_by_role("button", name="quick one 2", exact=True)).to_be_in_viewport()
@@ -104,32 +108,167 @@ def test_a_story_is_seen_where_it_was_asked_for_and_can_be_closed(door: Served, 
     expect(page.locator("#story")).to_be_hidden()
 
 
-def test_a_person_decides_on_the_page(door: Served, page: Page) -> None:
-    spawned(door, "ask me", "curious")
-    waiting = page.locator("#needs-you li")
+def test_the_page_warns_of_what_the_gateway_knows_to_be_wrong(browser: Browser, tmp_path: Path) -> None:
+    """A config that is not loaded, and an MCP server that does not start; the warning goes with its cause."""
+    settings = ToolSettings(mcp_servers=(McpServer(name="search", command="no-such-server"),))
+    with served(tmp_path / "state", policy=FAST, settings=settings) as here, browser.new_context() as context:
+        page = context.new_page()
+        page.goto(typed("open", "--print", "--json", state=here.home).body["url"])
+        expect(page.locator("#line")).to_have_text("live")
+        expect(page.locator("#notice")).to_be_hidden()
+        config = here.home / "clutch.json"
+        config.write_text("{modle: 1}")
+        config.chmod(0o600)
+        with pytest.raises(ConfigInvalid):
+            here.run(here.clutch.reload())
+        expect(page.locator("#notice")).to_contain_text("Config not loaded", timeout=20_000)
+        expect(page.locator("#notice")).to_contain_text("restart to apply: end the program that serves it")
+        spawned(here, "quick work", "one that would use the server")
+        expect(page.locator("#notice")).to_contain_text(
+            "command 'no-such-server' is not found", timeout=20_000
+        )
+        config.write_text("{}")
+        here.run(here.clutch.reload())
+        expect(page.locator("#notice")).not_to_contain_text("Config not loaded", timeout=20_000)
+        expect(page.locator("#notice")).to_contain_text('MCP server "search" did not start')
+
+
+def test_a_person_decides_on_the_page(db: Served, page: Page) -> None:
+    spawned(db, "ask me", "curious")
+    waiting = page.locator("#inbox li")
     expect(waiting).to_contain_text("Which one?")
     expect(waiting).to_contain_text("• b")
     expect(page.locator("#line")).to_have_text("live")
     waiting.get_by_role("textbox").fill("c")
     waiting.get_by_role("button", name="answer").click()
-    expect(page.get_by_role("alert")).to_contain_text("must be one of")
-    spawned(door, "x", "another")  # a look that goes well takes nothing back
+    expect(waiting.get_by_role("alert")).to_contain_text("must be one of")
+    spawned(db, "x", "another")  # a later look does not remove the message
     expect(page.get_by_role("row").filter(has_text="another")).to_contain_text("done")
-    expect(page.get_by_role("alert")).to_contain_text("must be one of")
+    expect(waiting.get_by_role("alert")).to_contain_text("must be one of")
     waiting.get_by_role("textbox").fill("b")
     waiting.get_by_role("button", name="answer").click()
-    expect(page.locator("#needs-you")).to_be_hidden()
+    expect(waiting).to_contain_text("answered")
+    page.mouse.move(1, 1)
+    expect(page.locator("#inbox")).to_be_hidden()
     expect(page.get_by_role("row").filter(has_text="curious")).to_contain_text("done")
 
 
-def test_s5_a_code_leaves_the_address_and_lets_in_one_browser_once(browser: Browser, door: Served) -> None:
-    url = typed("open", "--print", state=door.home).out.strip()
-    assert url.startswith(f"{door.clutch.url}/#")
+@pytest.fixture
+def guarded(browser: Browser, tmp_path: Path) -> Iterator[tuple[Served, Page]]:
+    """A page whose gateway asks before every shell command."""
+    settings = ToolSettings(sandbox=Sandbox.OFF, shell_needs_approval=True)
+    with served(tmp_path / "state", policy=FAST, settings=settings) as here, browser.new_context() as context:
+        shown = context.new_page()
+        shown.goto(typed("open", "--print", "--json", state=here.home).body["url"])
+        yield here, shown
+
+
+def test_a_second_click_at_the_same_spot_decides_nothing_else(guarded: tuple[Served, Page]) -> None:
+    db, page = guarded
+    spawned(db, "ask openly", "curious")
+    expect(page.locator("#inbox li")).to_have_count(1)
+    spawned(db, "run it", "dangerous")
+    expect(page.locator("#inbox li")).to_have_count(2)
+    first = page.locator("#inbox li").filter(has_text="curious")
+    first.get_by_role("textbox").fill("Ada")
+    button = first.get_by_role("button", name="answer").bounding_box()
+    assert button is not None
+    spot = (button["x"] + button["width"] / 2, button["y"] + button["height"] / 2)
+    with page.expect_response("**/v1/inbox/*") as answered, page.expect_response("**/v1/inbox"):
+        page.mouse.click(*spot)
+    assert answered.value.ok
+    for _ in range(5):  # whatever stands there now
+        page.mouse.click(*spot)
+    expect(page.get_by_role("row").filter(has_text="curious")).to_contain_text("done")
+    page.mouse.move(1, 1)
+    expect(page.locator("#inbox li")).to_have_count(1)
+    (left,) = db.client.get("/v1/inbox")["items"]
+    assert left["label"] == "dangerous"
+    assert not (db.home.parent / "ran").exists()
+
+
+def test_an_item_stays_where_it_is_under_the_pointer(guarded: tuple[Served, Page]) -> None:
+    db, page = guarded
+    for name in ("one", "two", "three"):
+        spawned(db, "ask openly", name)
+        expect(page.locator("#inbox li").filter(has_text=name)).to_be_visible()
+    third = page.locator("#inbox li").filter(has_text="three").get_by_role("button", name="answer")
+    third.hover()
+    before = third.bounding_box()
+    first = next(one for one in db.client.get("/v1/inbox")["items"] if one["label"] == "one")
+    with page.expect_response("**/v1/inbox"):
+        answer = {"decision": "answer", "text": "elsewhere", "hash": first["hash"]}
+        db.client.post(f"/v1/inbox/{first['id']}", answer)
+    gone = page.locator("#inbox li").filter(has_text="one").first
+    expect(gone).to_contain_text("decided elsewhere")
+    expect(gone.get_by_role("button", name="answer")).to_be_disabled()
+    assert third.bounding_box() == before
+    page.mouse.move(1, 1)
+    expect(page.locator("#inbox li")).to_have_count(2)
+
+
+def test_an_item_that_has_just_moved_takes_no_press(guarded: tuple[Served, Page]) -> None:
+    db, page = guarded
+    spawned(db, "run it", "dangerous")
+    item = page.locator("#inbox li")
+    expect(item.get_by_role("button", name="approve")).to_be_enabled()
+    page.evaluate(
+        """() => {
+          document.querySelector("header").style.paddingBottom = "50px";
+          const approve = [...document.querySelectorAll("#inbox button")].find((one) => one.textContent === "approve");
+          approve.dispatchEvent(new MouseEvent("click", { detail: 1 }));
+        }"""
+    )
+    expect(item.get_by_role("button", name="run it")).to_be_hidden()
+    item.get_by_role("button", name="approve").click()  # waits until it takes presses again
+    expect(item.get_by_role("button", name="run it")).to_be_visible()
+
+
+def test_a_shell_command_is_approved_with_two_different_buttons(guarded: tuple[Served, Page]) -> None:
+    db, page = guarded
+    spawned(db, "run it", "dangerous")
+    item = page.locator("#inbox li")
+    expect(item).to_contain_text("touch ran")
+    item.get_by_role("button", name="approve").dblclick()
+    assert [one["label"] for one in db.client.get("/v1/inbox")["items"]] == ["dangerous"]
+    expect(item.get_by_role("button", name="approve")).to_be_enabled()
+    box = item.get_by_role("button", name="reject").bounding_box()
+    assert box is not None
+    item.get_by_role("button", name="approve").click()
+    expect(item.get_by_role("button", name="run it")).to_be_visible()
+    middle = {"x": box["x"] + box["width"] / 2, "y": box["y"] + box["height"] / 2}
+    there = page.evaluate("({x, y}) => document.elementFromPoint(x, y).textContent", middle)
+    assert there == "reject"  # a user who takes the approval back must not start the call
+    item.get_by_role("button", name="run it").click()
+    expect(page.get_by_role("row").filter(has_text="dangerous")).to_contain_text("done")
+    assert (db.home.parent / "ran").exists()
+
+
+def test_an_empty_answer_is_refused_on_the_page_before_it_is_sent(
+    guarded: tuple[Served, Page],
+) -> None:
+    db, page = guarded
+    sent: list[str] = []
+    page.on("request", lambda request: sent.append(request.method))
+    spawned(db, "ask openly", "curious")
+    item = page.locator("#inbox li")
+    item.get_by_role("textbox").fill("  ")
+    item.get_by_role("button", name="answer").click()
+    expect(item.get_by_role("alert")).to_contain_text("must not be blank")
+    assert "POST" not in sent
+    item.get_by_role("textbox").fill("Ada")
+    item.get_by_role("button", name="answer").click()
+    expect(page.get_by_role("row").filter(has_text="curious")).to_contain_text("done")
+
+
+def test_s5_a_code_leaves_the_address_and_lets_in_one_browser_once(browser: Browser, db: Served) -> None:
+    url = typed("open", "--print", state=db.home).out.strip()
+    assert url.startswith(f"{db.clutch.url}/#")
     with browser.new_context() as first, browser.new_context() as second:
         inside, outside = first.new_page(), second.new_page()
         inside.goto(url)
         expect(inside.locator("#line")).to_have_text("live")
-        assert inside.url == f"{door.clutch.url}/"
+        assert inside.url == f"{db.clutch.url}/"
         inside.reload()
         expect(inside.locator("#line")).to_have_text("live")
         outside.goto(url)
@@ -139,13 +278,52 @@ def test_s5_a_code_leaves_the_address_and_lets_in_one_browser_once(browser: Brow
         expect(inside.get_by_role("alert")).to_contain_text("clutch open")  # one of the two was not meant
 
 
-def test_s27_what_cannot_be_seen_is_shown_as_an_escape(door: Served, page: Page) -> None:
-    spawned(door, "tidy up \u202egro.live\u202c and\u200b wait", "plain")
+def test_a_signed_out_page_asks_no_more_and_says_how_to_sign_in(browser: Browser, db: Served) -> None:
+    refused: list[int] = []
+    with browser.new_context() as context:
+        shown = context.new_page()
+        shown.on("response", lambda one: refused.append(one.status) if "/v1/" in one.url else None)
+        shown.clock.install()
+        shown.goto(f"{db.clutch.url}/")
+        remedy = expect(shown.get_by_role("alert"))
+        remedy.to_contain_text("clutch open")
+        for _ in range(12):
+            shown.clock.run_for(5_000)
+        remedy.to_contain_text("clutch open")
+        expect(shown.locator("#line")).to_have_text("signed out")
+        assert set(refused) == {401}
+        assert len(refused) <= FAILURES_MAX // 2
+        shown.goto(typed("open", "--print", "--json", state=db.home).body["url"])
+        expect(shown.locator("#line")).to_have_text("live")
+
+
+def test_the_page_of_a_gateway_that_is_gone_stops_its_clocks_and_says_so(
+    browser: Browser, tmp_path: Path
+) -> None:
+    with browser.new_context() as context:
+        shown = context.new_page()
+        with served(tmp_path / "state", policy=FAST) as db:
+            shown.clock.install()
+            shown.goto(typed("open", "--print", "--json", state=db.home).body["url"])
+            spawned(db, "slow work", "a slow one")
+            line = shown.get_by_role("row").filter(has_text="a slow one")
+            expect(line).to_contain_text("running")
+            shown.clock.run_for(3_000)
+        expect(shown.locator("#line")).to_contain_text("not connected since")
+        before = line.inner_text()
+        shown.clock.run_for(60_000)
+        assert line.inner_text() == before
+        expect(shown.get_by_role("alert")).to_contain_text("The gateway does not answer")
+        expect(shown.locator("main")).to_have_class("stale")
+
+
+def test_s27_what_cannot_be_seen_is_shown_as_an_escape(db: Served, page: Page) -> None:
+    spawned(db, "tidy up \u202egro.live\u202c and\u200b wait", "plain")
     page.get_by_role("row").filter(has_text="plain").get_by_role("button").click()
     expect(page.locator("#result")).to_contain_text("tidy up \\u{202e}gro.live\\u{202c} and\\u{200b} wait")
 
 
-def test_s26_no_word_of_a_child_is_ever_run_or_fetched(door: Served, page: Page) -> None:
+def test_s26_no_word_of_a_child_is_ever_run_or_fetched(db: Served, page: Page) -> None:
     asked: list[str] = []
 
     def note(request: Request) -> None:
@@ -155,11 +333,11 @@ def test_s26_no_word_of_a_child_is_ever_run_or_fetched(door: Served, page: Page)
     page.on("request", note)
     page.on("dialog", lambda dialog: pytest.fail(f"a dialog: {dialog.message}"))
     for start in range(0, len(HOSTILE), 10):  # what one child says back holds ten of them
-        spawned(door, " ".join(HOSTILE[start : start + 10]), " ".join(HOSTILE[start : start + 2])[:64])
-    spawned(door, "ask me", HOSTILE[0][:64])
+        spawned(db, " ".join(HOSTILE[start : start + 10]), " ".join(HOSTILE[start : start + 2])[:64])
+    spawned(db, "ask me", HOSTILE[0][:64])
     expect(page.locator("#summary")).to_contain_text("20 done")
     expect(page.locator("#tasks tr")).to_have_count(21)
-    for line in page.locator("#tasks button").all()[:-1]:
+    for line in page.locator("#tasks button").all()[1:]:  # the first one waits for an answer
         line.click()
         expect(page.locator("#story-title")).to_contain_text(line.inner_text()[:20])
         expect(page.locator("#result")).to_contain_text("heard")
@@ -170,13 +348,13 @@ def test_s26_no_word_of_a_child_is_ever_run_or_fetched(door: Served, page: Page)
     assert set(asked) == {urlsplit(page.url).netloc}
 
 
-def test_s26_the_files_of_the_page_hold_nothing_and_run_nothing_foreign(door: Served) -> None:
+def test_s26_the_files_of_the_page_hold_nothing_and_run_nothing_foreign(db: Served) -> None:
     for path in FILES:
-        heard = door.raw("GET", path, authorization=None)
+        heard = db.raw("GET", path, authorization=None)
         assert heard.status == 200
         assert "default-src 'none'" in heard.headers["content-security-policy"]
         assert "unsafe" not in heard.headers["content-security-policy"]
         assert heard.headers["cache-control"] == "no-store"
-        assert door.raw("POST", path, b"{}", authorization=None).status == 401
-        assert door.raw("GET", path, authorization=None, host="evil.example").status == 421
-        assert door.raw("GET", path, authorization=None, sec_fetch_site="cross-site").status == 403
+        assert db.raw("POST", path, b"{}", authorization=None).status == 401
+        assert db.raw("GET", path, authorization=None, host="evil.example").status == 421
+        assert db.raw("GET", path, authorization=None, sec_fetch_site="cross-site").status == 403

@@ -14,21 +14,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from clutch.cli.asking import print_object
-from clutch.cli.talk import files
-from clutch.cli.talk.chatting import Chatting
-from clutch.cli.talk.ear import Ear, News, Words, replies
-from clutch.cli.talk.editor import Candidates, Editor, Submitted
-from clutch.cli.talk.notices import Notices
-from clutch.cli.talk.pieces import Pieces
-from clutch.cli.talk.top import newest_first
-from clutch.cli.talk.typing import Key, Keyboard, Text
-from clutch.cli.talk.window import Window
+from clutch.cli.chat import chat
+from clutch.cli.chat.chat import Chatting
+from clutch.cli.chat.stream import ChatEvent, ChatReply, EventListener, Notices, Pieces, replies
+from clutch.cli.chat.terminal import Candidates, Editor, Key, Keyboard, Submitted, TypedText, Window
+from clutch.cli.output import print_object
+from clutch.cli.show import nested
 from clutch.core.policy import Notify
 from clutch.errors import InvalidInput
 
 
-def keys(raw: str) -> list[Key | Text]:
+def keys(raw: str) -> list[Key | TypedText]:
     board = Keyboard()
     return [*board.feed(raw.encode()), *board.give_up()]
 
@@ -38,14 +34,14 @@ def typed(editor: Editor, raw: str) -> list[object]:
 
 
 def test_keys_are_told_apart_also_when_they_come_in_pieces() -> None:
-    assert keys("é\x1b[A\x1b\r\x1b") == [Text("é"), Key.UP, Key.NEWLINE, Key.ESCAPE]
+    assert keys("é\x1b[A\x1b\r\x1b") == [TypedText("é"), Key.UP, Key.NEWLINE, Key.ESCAPE]
     board = Keyboard()
     assert list(board.feed(b"\x1b")) == []
     assert board.is_waiting
     assert list(board.feed(b"[D\xc3")) == [Key.LEFT]
-    assert list(board.feed(b"\xa9")) == [Text("é")]
+    assert list(board.feed(b"\xa9")) == [TypedText("é")]
     assert list(board.feed(b"\x1b[200~two\rlines \x1b[2J")) == []
-    assert list(board.feed(b"\x07\x1b[201~")) == [Text("two\nlines [2J")]
+    assert list(board.feed(b"\x07\x1b[201~")) == [TypedText("two\nlines [2J")]
 
 
 @given(st.binary(max_size=60), st.integers(0, 60))
@@ -162,21 +158,21 @@ def test_words_scroll_by_while_a_line_is_typed_and_nothing_is_left_over(width: i
 def test_a_mentioned_file_is_brought_along_and_one_that_cannot_be_is_said(tmp_path: Path) -> None:
     (tmp_path / "notes.md").write_text("```\ncode\n```\n")
     (tmp_path / "picture").write_bytes(b"\xff\xfe\x00")
-    whole = files.with_files("read @notes.md and @missing, me@example.org", tmp_path)
+    whole = chat.with_files("read @notes.md and @missing, me@example.org", tmp_path)
     assert whole == "read @notes.md and @missing, me@example.org\n\nnotes.md:\n````\n```\ncode\n```\n\n````"
     with pytest.raises(InvalidInput, match="not a text"):
-        files.with_files("see @picture", tmp_path)
-    (tmp_path / "large").write_bytes(b"x" * (files.FILE_BYTES_MAX + 1))
+        chat.with_files("see @picture", tmp_path)
+    (tmp_path / "large").write_bytes(b"x" * (chat.FILE_BYTES_MAX + 1))
     with pytest.raises(InvalidInput, match="more than 48 KiB"):
-        files.with_files("see @large", tmp_path)
-    assert list(files.completions("@no", tmp_path)) == ["@notes.md"]
+        chat.with_files("see @large", tmp_path)
+    assert list(chat.completions("@no", tmp_path)) == ["@notes.md"]
 
 
 def test_history_is_private_and_bounded(tmp_path: Path) -> None:
-    files.write_history(tmp_path, [str(number) for number in range(files.HISTORY_MAX + 5)] + ["two\nlines"])
-    assert (tmp_path / files.HISTORY_FILE).stat().st_mode & 0o777 == 0o600
-    kept = files.read_history(tmp_path)
-    assert (len(kept), kept[-1]) == (files.HISTORY_MAX, "two\nlines")
+    chat.write_history(tmp_path, [str(number) for number in range(chat.HISTORY_MAX + 5)] + ["two\nlines"])
+    assert (tmp_path / chat.HISTORY_FILE).stat().st_mode & 0o777 == 0o600
+    kept = chat.read_history(tmp_path)
+    assert (len(kept), kept[-1]) == (chat.HISTORY_MAX, "two\nlines")
 
 
 def command(*words: str) -> str:
@@ -221,7 +217,7 @@ class Counter:
 def test_a_reply_is_confirmed_only_when_it_was_shown(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    ear, counter = Ear(tmp_path), Counter()
+    ear, counter = EventListener(tmp_path), Counter()
     with ear.open():
         threading.Thread(target=replies(ear, "agent:main:main"), args=(counter,), daemon=True).start()
         assert select.select([ear.wakes], [], [], 5)[0]
@@ -233,14 +229,12 @@ def test_a_reply_is_confirmed_only_when_it_was_shown(
     assert counter.heard == [None, 7]
 
 
-def test_top_has_what_works_first_and_then_what_ended_last() -> None:
-    def ended(name: str, parent: str | None, at: str) -> dict[str, str | None]:
-        return {"taskId": name, "parentTaskId": parent, "endedAt": at, "outcome": "ok"}
-
-    long, short = ended("a", None, "09"), ended("b", None, "05")
-    working = {"taskId": "w", "parentTaskId": "b", "endedAt": None, "outcome": None}
-    tasks = [long, short, ended("a1", "a", "03"), ended("b1", "b", "04"), working]
-    assert [one["taskId"] for one in newest_first(tasks)] == ["w", "a", "a1", "b", "b1"]
+def test_a_family_stands_where_the_first_of_its_tasks_does() -> None:
+    pairs = [("w", "b"), ("a", None), ("a1", "a"), ("b", None), ("b1", "b"), ("x", "y"), ("y", "x")]
+    tasks = [{"taskId": name, "parentTaskId": parent} for name, parent in pairs]
+    tops = nested(tasks)
+    assert [one["taskId"] for one in tops] == ["b", "a"]
+    assert [one["taskId"] for one in tops[0]["nodes"]] == ["w", "b1"]
 
 
 @pytest.mark.parametrize("place", range(4))
@@ -250,8 +244,10 @@ def test_a_reply_is_shown_once_wherever_it_comes_among_its_own_pieces(
     session = "agent:main:main"
     chat = Chatting(tmp_path, session, tmp_path, Notices(command))
     for run, pieces in (("one", ("first ", "second\n", "third\n")), ("two", ("first ", "other"))):
-        news = [News("assistant:text", {"sessionKey": session, "runId": run, "text": one}) for one in pieces]
-        news.insert(place, News("reply", Words("".join(pieces).strip())))
+        news = [
+            ChatEvent("assistant:text", {"sessionKey": session, "runId": run, "text": one}) for one in pieces
+        ]
+        news.insert(place, ChatEvent("reply", ChatReply("".join(pieces).strip())))
         for one in news:
             chat._hear(one)
     chat._window.clear()
@@ -277,16 +273,60 @@ def test_words_that_come_in_pieces_and_whole_are_shown_once(first: int, second: 
     assert shown.replace(" ", "") == "onetwothreefour"
 
 
+@pytest.mark.parametrize("place", range(8))
+def test_a_turn_of_text_call_text_is_shown_once_and_on_lines_of_its_own(
+    place: int, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A spawn has no `tool:start`; each answer of the model ends with its usage. The reply may come at any moment."""
+    session = "agent:main:main"
+    chat = Chatting(tmp_path, session, tmp_path, Notices(command))
+
+    def live(name: str, text: str = "") -> ChatEvent:
+        return ChatEvent(name, {"sessionKey": session, "runId": "r", "text": text})
+
+    news = [
+        live("assistant:text", "On "), live("assistant:text", "it."), live("usage"),
+        live("assistant:text", "Sent "), live("assistant:text", "two."), live("usage"),
+    ]  # fmt: skip
+    news.insert(place, ChatEvent("reply", ChatReply("Sent two.")))
+    for one in news:
+        chat._hear(one)
+    chat._window.clear()
+    paper = Paper(80)
+    paper.write(capsys.readouterr().out)
+    lines = [line.removeprefix("> ").rstrip() for line in paper.rows if line.strip("> ")]
+    wanted = {1: ["On", "Sent two.", "it."], 4: ["On it.", "Sent two."]}  # in the middle of the first answer
+    assert lines == wanted.get(place, ["Sent two.", "On it."] if place == 0 else ["On it.", "Sent two."])
+
+
+@pytest.mark.parametrize(
+    ("first", "second"), [(one, two) for one in range(2, 7) for two in range(5, 7) if one <= two]
+)
+def test_both_answers_of_a_turn_come_whole_too_and_are_shown_once(first: int, second: int) -> None:
+    pieces, shown = Pieces(), ""
+    came = ["On ", "it.", None, "Sent ", "two.", None, ""]
+    for place, piece in enumerate(came):
+        shown += pieces.end_answer() if piece is None else pieces.piece(piece)
+        for whole in [text for text, at in (("On it.", first), ("Sent two.", second)) if at == place]:
+            shown += pieces.whole(whole) or ""
+    assert shown == "On it.Sent two."
+
+
 def test_the_answer_to_a_command_interrupts_a_turn_and_does_not_repeat_it(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     session = "agent:main:main"
     chat = Chatting(tmp_path, session, tmp_path, Notices(command))
     first, last = (
-        News("assistant:text", {"sessionKey": session, "runId": "r", "text": text})
+        ChatEvent("assistant:text", {"sessionKey": session, "runId": "r", "text": text})
         for text in ("first ", "last")
     )
-    for one in (first, News("reply", Words("Model: offline")), News("reply", Words("first last")), last):
+    for one in (
+        first,
+        ChatEvent("reply", ChatReply("Model: offline")),
+        ChatEvent("reply", ChatReply("first last")),
+        last,
+    ):
         chat._hear(one)
     chat._window.clear()
     paper = Paper(80)
@@ -311,3 +351,41 @@ def test_each_thing_is_told_once_and_with_the_command_that_leads_there() -> None
     assert list(notices.of_summary({**counted, "running": 0})) == []
     quiet = Notices(command, frozenset({Notify.ALL_DONE}))
     assert list(quiet.of_inbox([item])) == []
+
+
+@pytest.mark.parametrize(
+    ("line", "asks"), [("/attach", True), ("/answer", True), ("/answer q_1", True), ("/attach x", False)]
+)
+def test_a_command_of_the_chat_without_what_it_needs_says_how_it_is_written(line: str, asks: bool) -> None:
+    word, _, rest = line.partition(" ")
+    assert (chat.usage_of(word, rest) is not None) == asks
+    if asks:
+        assert str(chat.usage_of(word, rest)).startswith(f"Usage: {word} ")
+
+
+@pytest.mark.parametrize(
+    ("typed_", "meant"), [('"my label"', "my label"), ("'a'", "a"), ("t_1", "t_1"), ('say "hi"', 'say "hi"')]
+)
+def test_quotes_around_a_label_are_no_part_of_it(typed_: str, meant: str) -> None:
+    assert chat.target(typed_) == meant
+
+
+def test_stop_names_the_subagents_it_would_stop_and_stops_them_when_it_is_said_again(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    session = "agent:main:main"
+    chat = Chatting(tmp_path, session, tmp_path, Notices(command))
+    chat._tasks = [{"outcome": None, "rootKey": key} for key in (session, session, "agent:main:chat:other")]
+    chat._submit("/stop")
+    assert chat._to_send.empty()
+    assert "2 subagents are running" in capsys.readouterr().out
+    chat._submit("/status")
+    chat._submit("/stop")
+    assert chat._to_send.qsize() == 1
+    chat._submit("/stop")
+    assert chat._to_send.qsize() == 2
+    chat._submit("/stop all")
+    assert chat._to_send.qsize() == 3
+    chat._tasks = []
+    chat._submit("/stop")
+    assert chat._to_send.qsize() == 4

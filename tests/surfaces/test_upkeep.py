@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from clutch.cli.costs import added_up
+from clutch.cli.show import added_up
 from clutch.core.policy import Keeping
-from clutch.surfaces.client import task_path
+from clutch.surfaces.http_client import task_path
 from tests.surfaces.served import FAST, Served, served
 from tests.surfaces.test_cli import NASTY
 from tests.surfaces.test_http_tasks import ended, seen, spawned

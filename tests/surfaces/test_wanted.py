@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from clutch.cli.wanted import Wanted
+from clutch.cli.options import SpawnCommandOptions
 from clutch.core.policy import Limits
 from clutch.errors import InvalidInput
-from clutch.tools.sessions import SpawnArguments, request_of
+from clutch.tools.session_tools import SpawnArguments, request_of
 from tests.surfaces.typed import typed
 
 #: An older name of the timeout, and what the commands say themselves.
@@ -22,7 +22,7 @@ def test_every_parameter_of_a_spawn_has_its_option_and_arrives_as_it_was_said(tm
     schema, file = tmp_path / "schema.json", tmp_path / "notes.txt"
     _ = schema.write_text('{"type": "object"}')
     _ = file.write_bytes(b"\xff\x00")
-    wanted = Wanted(
+    wanted = SpawnCommandOptions(
         "look", label="one", agent="other", model="a:b", thinking="low", run_timeout=5, plan=True, tool=["read"],
         attach=[file], workspace="isolated", cwd="src", budget_usd="0.50", budget_tokens=900, schema=schema,
         context="fork", sandbox="require", runtime="acp", cleanup="delete", thread=True, mode="run", no_hurry=True,
@@ -40,7 +40,7 @@ def test_every_parameter_of_a_spawn_has_its_option_and_arrives_as_it_was_said(tm
 
 
 def test_what_was_not_said_is_left_to_the_gateway() -> None:
-    assert Wanted("look").to_json() == {"task": "look"}
+    assert SpawnCommandOptions("look").to_json() == {"task": "look"}
 
 
 @pytest.mark.parametrize("command", ["run", "spawn"])
@@ -54,5 +54,5 @@ def test_schema_that_is_no_json_is_refused_by_its_option(tmp_path: Path) -> None
     file = tmp_path / "schema.json"
     _ = file.write_text(json.dumps({})[:-1])
     with pytest.raises(InvalidInput) as refused:
-        Wanted("look", schema=file).to_json()
+        SpawnCommandOptions("look", schema=file).to_json()
     assert refused.value.field == "--schema"

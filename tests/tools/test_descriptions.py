@@ -8,8 +8,8 @@ import sys
 
 from clutch.ports import ToolSpec
 from clutch.tools.arguments import schema_of
-from clutch.tools.box import standard_tools
-from clutch.tools.sessions import SpawnArguments
+from clutch.tools.registry import standard_tools
+from clutch.tools.session_tools import SpawnArguments
 from clutch.tools.shell import Shell, ShellArguments
 
 LEAF = ("read", "list", "search", "write", "edit", "shell", "web_fetch", "ask_human")
@@ -42,6 +42,6 @@ def test_no_schema_carries_words_for_people() -> None:
 
 
 def test_describing_the_tools_loads_no_http_client_and_the_file_tools_no_checker() -> None:
-    for module, heavy in (("box", {"aiohttp"}), ("files", {"pydantic", "clutch.ports"})):
+    for module, heavy in (("registry", {"aiohttp"}), ("files", {"pydantic", "clutch.ports"})):
         program = f"import sys, clutch.tools.{module}; sys.exit(bool({heavy!r} & set(sys.modules)))"
         assert subprocess.run([sys.executable, "-c", program], check=False).returncode == 0, (module, heavy)

@@ -11,8 +11,8 @@ import pytest
 
 from clutch.ports import ToolContext, ToolFailed
 from clutch.tools import workspace
-from clutch.tools.box import standard_tools
-from clutch.tools.editing import diff
+from clutch.tools.files import diff
+from clutch.tools.registry import standard_tools
 
 pytestmark = pytest.mark.anyio
 
@@ -97,7 +97,7 @@ async def test_permissions_and_line_ends_stay(folder: Path) -> None:
     [
         ("latin", b"gr\xf6\xdfe", "path: latin is not UTF-8 text"),
         ("large", b"x" * (2 * 1024 * 1024 + 1), "at most 2097152 can be edited"),
-        (".git/config", b"x", "nothing is written inside .git"),
+        (".git/config", b"x", ".git is read-only for agents"),
         ("missing", None, "path: missing: no such file"),
         ("no/folder", None, "path: no: no such file"),
         ("../out", None, "must not contain '..'"),

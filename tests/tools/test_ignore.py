@@ -12,11 +12,11 @@ from pathlib import Path
 from tempfile import TemporaryDirectory, mkdtemp
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
-from clutch.tools.ignore import Ignored, rules_of
-from clutch.tools.workspace import Budget, Kind, walk
+from clutch.tools.workspace import Ignored, Kind, WalkLimit, rules_of, walk
+from tests.examples import examples
 
 NAMES = ("a", "b", "ab", "aa", "ü", "x.y", "a*", "#a", "!a", "a ", "c", "-", "ba", "A1", "*")
 # fmt: off
@@ -34,7 +34,7 @@ paths = st.lists(st.sampled_from(NAMES), min_size=1, max_size=4).map(tuple)
 Parts = tuple[str, ...]
 
 
-@settings(max_examples=60)
+@examples(60)
 @given(st.sets(paths, min_size=3, max_size=20), st.lists(texts, min_size=1, max_size=3), st.data())
 def test_a_walk_leaves_out_exactly_what_git_ignores(
     leaves: set[Parts], files: list[str], data: st.DataObject
@@ -48,7 +48,7 @@ def test_a_walk_leaves_out_exactly_what_git_ignores(
         for text in files:
             folder = data.draw(st.sampled_from(folders))
             Path(root, *folder, ".gitignore").write_bytes(text.encode())
-        found = {"/".join(entry.parts) for entry in walk(root, (), Budget(), recursive=True)}
+        found = {"/".join(entry.parts) for entry in walk(root, (), WalkLimit(), recursive=True)}
         everything = {str(path.relative_to(root)) for path in Path(root).rglob("*")}
         assert everything - found == ignored_by_git(root, everything)
 
@@ -114,7 +114,7 @@ def test_git_is_never_entered_and_what_is_asked_for_by_name_is_shown(tmp_path: P
     (tmp_path / ".gitignore").write_text("build/\n*.log\n")
 
     def found(*top: str, with_ignored: bool = False) -> set[str]:
-        entries = walk(str(tmp_path), top, Budget(), recursive=True, with_ignored=with_ignored)
+        entries = walk(str(tmp_path), top, WalkLimit(), recursive=True, with_ignored=with_ignored)
         return {entry.path for entry in entries if entry.kind is Kind.FILE}
 
     assert found() == {".gitignore", ".hidden", "src/main.py"}

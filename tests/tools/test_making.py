@@ -11,11 +11,12 @@ from pathlib import Path
 
 import pytest
 
-from clutch.core.attachments import Attachment, Shelf
+from clutch.core.attachments import Attachment, FileVersion
 from clutch.ports import FilesFailed, WorkspaceFailed
-from clutch.tools import isolation, making, workspaces
+from clutch.tools import child_workspaces, directories
+from clutch.tools.child_workspaces import LocalWorkspaces
+from clutch.tools.child_workspaces import isolated_workspace as make_workspace
 from clutch.tools.task_files import LocalTaskFiles
-from clutch.tools.workspaces import LocalWorkspaces
 
 pytestmark = pytest.mark.anyio
 
@@ -26,12 +27,12 @@ async def test_of_two_who_make_one_workspace_the_second_waits_and_keeps_the_firs
     made, may_go_on, times = threading.Event(), threading.Event(), []
 
     def slow(source: str, target: str) -> None:
-        isolation.isolated_workspace(source, target)
+        make_workspace(source, target)
         times.append(target)
         made.set()
         assert may_go_on.wait(20)
 
-    monkeypatch.setattr(workspaces, "isolated_workspace", slow)
+    monkeypatch.setattr(child_workspaces, "isolated_workspace", slow)
     source = tmp_path / "source"
     source.mkdir()
     frozen, other = (LocalWorkspaces(tmp_path / "own", is_boxed=True) for _ in range(2))
@@ -53,9 +54,9 @@ async def test_of_two_who_make_one_workspace_the_second_waits_and_keeps_the_firs
 async def test_whoever_waits_for_one_that_stands_still_gives_up_in_time(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(making, "PATIENCE_S", 0.1)
+    monkeypatch.setattr(directories, "PATIENCE_S", 0.1)
     spaces, files = LocalWorkspaces(tmp_path / "own", is_boxed=True), LocalTaskFiles(tmp_path / "tasks")
-    await files.put(Shelf(7), [Attachment("a.txt", b"one")])
+    await files.put(FileVersion(7), [Attachment("a.txt", b"one")])
     (tmp_path / "own").mkdir()
     (tmp_path / "own" / "7.making").touch()
     with (
@@ -64,14 +65,14 @@ async def test_whoever_waits_for_one_that_stands_still_gives_up_in_time(
     ):
         await spaces.make(7, str(tmp_path))
     with standing_still(tmp_path / "tasks" / "7"), pytest.raises(FilesFailed, match="does not go on"):
-        await files.put(Shelf(7), [Attachment("a.txt", b"two")])
-    await files.put(Shelf(7), [Attachment("a.txt", b"two")])
+        await files.put(FileVersion(7), [Attachment("a.txt", b"two")])
+    await files.put(FileVersion(7), [Attachment("a.txt", b"two")])
     assert (tmp_path / "tasks" / "7" / "in" / "a.txt").read_bytes() == b"two"
 
 
 @contextmanager
 def standing_still(place: Path) -> Iterator[None]:
     file = os.open(place, os.O_RDONLY)
-    with making.alone(file):
+    with directories.alone(file):
         yield
     os.close(file)

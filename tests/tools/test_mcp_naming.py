@@ -10,10 +10,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from clutch.core.authority.tools import ALIASES, NEVER_FOR_CHILDREN, SESSION_TOOLS
-from clutch.core.pins import canonical
+from clutch.core.authority import ALIASES, NEVER_FOR_CHILDREN, SESSION_TOOLS
+from clutch.core.model import canonical
 from clutch.tools.mcp import McpServer
-from clutch.tools.mcp.naming import BadTool, Definition, changes, spec_of, tool_name, vet
+from clutch.tools.mcp.definitions import BadTool, Definition, changes, spec_of, tool_name, vet
 
 SERVER = McpServer(name="web", command="x")
 

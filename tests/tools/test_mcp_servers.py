@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from clutch.core.pins import ToolOffer
+from clutch.core.model import ToolOffer
 from clutch.ports import ToolContext, ToolFailed
 from clutch.tools.mcp import McpTools
 from tests.tools.mcp_servers.approving import MemoryPins, opened

@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from clutch.core.pins import Definition
+from clutch.core.model import Definition
 from clutch.errors import InvalidInput, StoreError
 from clutch.ports import ToolFailed
 from clutch.tools.mcp import McpServer, McpTools
@@ -74,8 +74,8 @@ async def test_crash_at_start_shows_exit_code_and_stderr(tmp_path: Path) -> None
 async def test_missing_program_is_told_by_name_of_the_field(tmp_path: Path) -> None:
     async with ready(tmp_path, McpServer(name="none", command="/no/such/program", sandbox=False)) as tools:
         text = await failure(tools, "none__say")
-    assert text.startswith('MCP server "none" cannot be started: No such file')
-    assert "check mcp.servers.none.command and cwd" in text
+    assert text.startswith("MCP server \"none\" did not start: command '/no/such/program' is not found")
+    assert "set mcp.servers.none.command to the full path of the program" in text
 
 
 async def test_restarts_wait_longer_and_longer(tmp_path: Path) -> None:

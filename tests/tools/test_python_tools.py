@@ -18,8 +18,8 @@ from pydantic import BaseModel, Field
 
 from clutch.errors import InvalidInput
 from clutch.ports import ToolContext, ToolFailed
-from clutch.tools import python
-from clutch.tools.box import Tools
+from clutch.tools import python_tool
+from clutch.tools.registry import Tools
 
 if TYPE_CHECKING:
     from fractions import Fraction
@@ -296,7 +296,7 @@ async def test_a_thread_that_was_given_up_keeps_its_seat_until_it_ends() -> None
 
 async def test_a_thread_is_used_again_and_ends_when_nobody_needs_it(monkeypatch: pytest.MonkeyPatch) -> None:
     waiting: list[Any] = []
-    monkeypatch.setattr(python, "_idle", waiting)
+    monkeypatch.setattr(python_tool, "_idle", waiting)
     used: list[threading.Thread] = []
 
     def remember() -> str:
@@ -309,7 +309,7 @@ async def test_a_thread_is_used_again_and_ends_when_nobody_needs_it(monkeypatch:
         await tools.run("remember", {}, CONTEXT)
         while not waiting:  # noqa: ASYNC110 - a thread tells nobody that it waits
             await asyncio.sleep(0)
-    monkeypatch.setattr(python, "IDLE_S", 0.01)
+    monkeypatch.setattr(python_tool, "IDLE_S", 0.01)
     await tools.run("remember", {}, CONTEXT)
     assert len(set(used)) == 1
     used[0].join(10)

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from clutch.tools.readable import readable
+from clutch.tools.html_text import readable
 
 BASE = "http://site.example/dir/page.html"
 

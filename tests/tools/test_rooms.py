@@ -8,13 +8,13 @@ import pytest
 
 from clutch.core.policy import Limits
 from clutch.ports import ToolContext, ToolFailed
-from clutch.tools.rooms import ToolRooms, ToolSettings
-from clutch.tools.sandbox.box import Sandbox
+from clutch.tools.all_tools import AllTools, ToolSettings
+from clutch.tools.sandbox.policy import Sandbox
 
 pytestmark = pytest.mark.anyio
 
 
-async def sees_beyond(rooms: ToolRooms, workspace: Path, is_boxed: bool | None) -> tuple[bool, bool]:
+async def sees_beyond(rooms: AllTools, workspace: Path, is_boxed: bool | None) -> tuple[bool, bool]:
     """Does a command read a file beside the workspace, and is the workspace still there for the file tools?"""
     context = ToolContext(str(workspace), "agent:main:main", "k", is_boxed=is_boxed)
     said = await rooms.run("shell", {"command": f"cat {workspace.parent}/secret 2>/dev/null; true"}, context)
@@ -42,7 +42,7 @@ async def test_a_session_has_the_walls_it_was_given(
     work.mkdir()
     (work / "here.txt").write_text("x")
     (tmp_path / "secret").write_text("swordfish")
-    rooms = ToolRooms(Limits(), ToolSettings(sandbox=setting), None)
+    rooms = AllTools(Limits(), ToolSettings(sandbox=setting), None)
     try:
         assert await sees_beyond(rooms, work, is_boxed) == (sees, True)
     finally:

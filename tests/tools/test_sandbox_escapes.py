@@ -13,10 +13,10 @@ from pathlib import Path
 import pytest
 
 from clutch.ports import ToolContext
-from clutch.tools.sandbox import bubblewrap, command_line
-from clutch.tools.sandbox.box import MIB, Box, BoxLimits, Sandbox
-from clutch.tools.sandbox.probe import probe
-from clutch.tools.sandbox.start import FirstProcess
+from clutch.tools.sandbox import bubblewrap
+from clutch.tools.sandbox.policy import MIB, Sandbox, SandboxLimits, SandboxPolicy
+from clutch.tools.sandbox.process import FirstProcess, probe
+from clutch.tools.sandbox.protected_files import guards_of
 from clutch.tools.shell import Shell, ShellArguments
 from tests.tools.escapes.attempts import PYTHON, SHELL
 from tests.tools.escapes.witness import CANARY, World, processes_with
@@ -93,12 +93,12 @@ def plain_run(world: World, script: str) -> str:
             os.chown(path, PLAIN_USER, PLAIN_USER)
     program = probe().bubblewrap
     assert program is not None
-    box = Box(world.workspace)
+    box = SandboxPolicy(world.workspace)
     command = ["/bin/sh", "-c", world.filled(script)]
     someone = PLAIN_USER if is_root else None
     with closing(FirstProcess()) as first:
-        words = command_line.boxed(
-            program, box, command, cwd=world.workspace, guards=bubblewrap.guards_of(box), info_fd=first.told
+        words = bubblewrap.sandboxed(
+            program, box, command, cwd=world.workspace, guards=guards_of(box), info_fd=first.told
         )
         done = subprocess.run(
             words,
@@ -119,13 +119,13 @@ def plain_run(world: World, script: str) -> str:
 def test_escape_of_a_plain_user_leaves_nothing_outside(
     world: World, attempt: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(command_line, "is_real_root", lambda: False)
+    monkeypatch.setattr(bubblewrap, "is_real_root", lambda: False)
     assert "box works" in plain_run(world, "touch file && rm file && echo box works")
     said = plain_run(world, SHELL[attempt])
     assert world.harms(said) == [], said
 
 
-SMALL = BoxLimits(memory_bytes=256 * MIB, processes=40, file_bytes=32 * MIB, scratch_bytes=16 * MIB)
+SMALL = SandboxLimits(memory_bytes=256 * MIB, processes=40, file_bytes=32 * MIB, scratch_bytes=16 * MIB)
 
 
 @pytest.mark.anyio
@@ -171,7 +171,7 @@ async def test_huge_file_and_full_scratch_stop_at_their_limits(world: World) -> 
 async def test_command_that_fills_the_disk_is_ended(world: World) -> None:
     status = os.statvfs(world.workspace)
     left = status.f_bavail * status.f_frsize - 128 * MIB
-    shell = Shell(limits=BoxLimits(disk_free_bytes=left))
+    shell = Shell(limits=SandboxLimits(disk_free_bytes=left))
     said = await run(world, "i=0; while :; do fallocate -l 64M $i; i=$((i+1)); sleep 0.05; done", shell)
     assert "free on the disk of the workspace" in said
 
@@ -180,4 +180,4 @@ async def test_command_that_fills_the_disk_is_ended(world: World) -> None:
 async def test_endless_output_is_ended_and_kept_small(world: World) -> None:
     said = await run(world, "yes")
     assert "it printed more than 64 MiB" in said
-    assert len(said) < 2 * BoxLimits().output_bytes
+    assert len(said) < 2 * SandboxLimits().output_bytes

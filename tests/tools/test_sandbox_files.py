@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import signal
 import time
@@ -12,20 +13,20 @@ from pathlib import Path
 import pytest
 
 from clutch.ports import ToolFailed
-from clutch.tools.file_room import FileRoom
-from clutch.tools.sandbox import probe as probing
-from clutch.tools.sandbox.probe import Offer
+from clutch.tools.file_process import FileProcess
+from clutch.tools.sandbox import process as probing
+from clutch.tools.sandbox.process import Offer
 from tests.tools.escapes.witness import processes_with
 
 pytestmark = pytest.mark.anyio
 
 
 @pytest.fixture(params=["bubblewrap", "landlock"])
-async def room(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[FileRoom]:
+async def room(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[FileProcess]:
     if request.param == "landlock":
         version = probing.probe().landlock
         monkeypatch.setattr(probing, "probe", lambda: Offer(None, "bubblewrap is not installed", version))
-    room = FileRoom()
+    room = FileProcess()
     yield room
     await room.close()
 
@@ -34,7 +35,7 @@ def workers_of(root: Path) -> list[int]:
     return processes_with(f"file_worker\0{root}")
 
 
-async def test_every_tool_works_in_the_worker(room: FileRoom, tmp_path: Path) -> None:
+async def test_every_tool_works_in_the_worker(room: FileProcess, tmp_path: Path) -> None:
     root = str(tmp_path)
     assert "wrote a/b.txt" in await room.run("write", {"path": "a/b.txt", "text": "one\ntwo\n"}, root, False)
     assert "1  one" in await room.run("read", {"path": "a/b.txt"}, root, True)
@@ -47,7 +48,7 @@ async def test_every_tool_works_in_the_worker(room: FileRoom, tmp_path: Path) ->
 
 
 @pytest.mark.parametrize("path", ["../other/secret", "/etc/passwd", "link", "folder/secret"])
-async def test_nothing_outside_is_read(room: FileRoom, tmp_path: Path, path: str) -> None:
+async def test_nothing_outside_is_read(room: FileProcess, tmp_path: Path, path: str) -> None:
     (tmp_path / "other").mkdir()
     (tmp_path / "other" / "secret").write_text("canary")
     root = tmp_path / "root"
@@ -62,7 +63,7 @@ async def test_box_itself_ends_at_the_workspace(tmp_path: Path) -> None:
     """Were every check of a path wrong, there still would be nothing to see: looked up in the worker's own root."""
     (tmp_path / "root").mkdir()
     (tmp_path / "secret").write_text("canary")
-    room = FileRoom()
+    room = FileProcess()
     await room.run("list", {"path": "."}, str(tmp_path / "root"), False)
     inside = [Path(f"/proc/{pid}/root") for pid in workers_of(tmp_path / "root")]
     seen = [view for view in inside if is_box(view, tmp_path / "root")]
@@ -81,29 +82,32 @@ def is_box(view: Path, root: Path) -> bool:
         return False
 
 
-async def test_read_only_workspace_cannot_be_written(room: FileRoom, tmp_path: Path) -> None:
+async def test_read_only_workspace_cannot_be_written(room: FileProcess, tmp_path: Path) -> None:
     with pytest.raises(ToolFailed):
         await room.run("write", {"path": "a", "text": "x"}, str(tmp_path), True)
     assert os.listdir(tmp_path) == []
 
 
 async def test_workers_die_with_the_room(tmp_path: Path) -> None:
-    room = FileRoom()
+    room = FileProcess()
     await room.run("list", {"path": "."}, str(tmp_path), True)
     assert workers_of(tmp_path)
     await room.close()
     assert workers_of(tmp_path) == []
 
 
-async def test_killed_worker_is_replaced(room: FileRoom, tmp_path: Path) -> None:
+async def test_killed_worker_is_replaced(room: FileProcess, tmp_path: Path) -> None:
     await room.run("write", {"path": "a", "text": "x"}, str(tmp_path), False)
     for pid in workers_of(tmp_path):
-        os.kill(pid, signal.SIGKILL)
+        with contextlib.suppress(
+            ProcessLookupError
+        ):  # the first process of a sandbox takes the others with it
+            os.kill(pid, signal.SIGKILL)
     assert "1  x" in await room.run("read", {"path": "a"}, str(tmp_path), False)
 
 
 async def test_hung_call_is_killed_and_hurts_no_other(tmp_path: Path) -> None:
-    room = FileRoom(answer_s=3.0)
+    room = FileProcess(answer_s=3.0)
     for number in range(40):
         (tmp_path / f"{number}.txt").write_text("a" * 1500 + "\n")
     await room.run("read", {"path": "1.txt"}, str(tmp_path), True)
@@ -119,7 +123,7 @@ async def test_hung_call_is_killed_and_hurts_no_other(tmp_path: Path) -> None:
 
 
 async def test_idle_worker_ends_by_itself(tmp_path: Path) -> None:
-    room = FileRoom(idle_s=0.1)
+    room = FileProcess(idle_s=0.1)
     await room.run("list", {"path": "."}, str(tmp_path), True)
     async with asyncio.timeout(5):
         while workers_of(tmp_path):  # noqa: ASYNC110 - another process ends, and tells nobody
@@ -127,7 +131,7 @@ async def test_idle_worker_ends_by_itself(tmp_path: Path) -> None:
     await room.close()
 
 
-async def test_burst_of_quick_calls_shares_few_workers(room: FileRoom, tmp_path: Path) -> None:
+async def test_burst_of_quick_calls_shares_few_workers(room: FileProcess, tmp_path: Path) -> None:
     (tmp_path / "a").write_text("x")
     await asyncio.gather(*(room.run("read", {"path": "a"}, str(tmp_path), True) for _ in range(200)))
     assert sum(desk.workers for desk in room._desks.values()) <= 4
@@ -136,7 +140,7 @@ async def test_burst_of_quick_calls_shares_few_workers(room: FileRoom, tmp_path:
 async def test_neither_wall_is_refused_with_a_remedy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(probing, "probe", lambda: Offer(None, "bubblewrap is not installed", 0))
     with pytest.raises(ToolFailed, match=r'file tools refused.*apt install bubblewrap.*sandbox: "off"'):
-        await FileRoom().run("list", {"path": "."}, str(tmp_path), True)
+        await FileProcess().run("list", {"path": "."}, str(tmp_path), True)
 
 
 @pytest.mark.parametrize(
@@ -151,7 +155,7 @@ async def test_state_in_the_workspace_is_out_of_reach(
     if not has_bubblewrap:
         offer = Offer(None, "bubblewrap is not installed", probing.probe().landlock)
         monkeypatch.setattr(probing, "probe", lambda: offer)
-    room = FileRoom(hidden=(str(tmp_path / "state"),))
+    room = FileProcess(hidden=(str(tmp_path / "state"),))
     remedy = "read-only|no such file" if has_bubblewrap else "state directory outside.*install bubblewrap"
     with pytest.raises(ToolFailed, match=remedy):
         await room.run(*call, str(tmp_path), call[0] == "read")

@@ -13,10 +13,10 @@ from pathlib import Path
 import pytest
 
 from clutch.ports import ToolContext
-from clutch.tools.isolation import IsolationFailed, isolated_workspace, remove_workspace
-from clutch.tools.sandbox import probe as probing
-from clutch.tools.sandbox.git import BoxedGit
-from clutch.tools.sandbox.probe import Offer
+from clutch.tools.child_workspaces import IsolationFailed, isolated_workspace, remove_workspace
+from clutch.tools.sandbox import process as probing
+from clutch.tools.sandbox.git import SandboxedGit
+from clutch.tools.sandbox.process import Offer
 from clutch.tools.shell import Shell, ShellArguments
 
 AT_FDCWD, RENAME_EXCHANGE = -100, 2
@@ -137,7 +137,7 @@ def test_repository_elsewhere_is_not_followed(repository: Path, tmp_path: Path) 
 
 def test_repository_replaced_on_the_way_into_the_box_is_noticed(repository: Path, tmp_path: Path) -> None:
     (tmp_path / "target").mkdir()
-    boxed = BoxedGit(str(repository / ".git"), str(tmp_path / "target"))
+    boxed = SandboxedGit(str(repository / ".git"), str(tmp_path / "target"))
     (repository / ".git").rename(repository / "old")
     git(repository, "init", "-q")
     done = boxed.run("rev-parse", "--git-dir")

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from clutch.core.keys import KeyKind
-from clutch.core.session_calls import (
+from clutch.core.ids import KeyKind
+from clutch.core.session_tools import (
     TOOLS,
     Act,
     Action,
@@ -21,8 +21,8 @@ from clutch.core.session_calls import (
 )
 from clutch.errors import InvalidInput
 from clutch.ports import ToolSpec
-from clutch.tools.box import Tools
-from clutch.tools.subagents import SPECS
+from clutch.tools.registry import Tools
+from clutch.tools.session_tools import SPECS
 
 GOOD: list[tuple[str, dict[str, Any], SessionCall]] = [
     ("subagents", {}, Act(Action.LIST)),

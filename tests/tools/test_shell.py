@@ -11,9 +11,9 @@ from pathlib import Path
 import pytest
 
 from clutch.ports import ToolContext, ToolFailed
-from clutch.tools.sandbox import probe as probing
-from clutch.tools.sandbox.box import Box, Sandbox
-from clutch.tools.sandbox.probe import Offer
+from clutch.tools.sandbox import process as probing
+from clutch.tools.sandbox.policy import Sandbox, SandboxPolicy
+from clutch.tools.sandbox.process import Offer
 from clutch.tools.shell import Output, Shell, ShellArguments
 from tests.tools.escapes.witness import processes_with
 
@@ -120,7 +120,7 @@ async def test_environment_is_the_allow_list_only(tmp_path: Path, monkeypatch: p
 @pytest.mark.parametrize("name", ["OPENAI_API_KEY", "CLUTCH_TOKEN"])
 def test_our_own_secrets_cannot_be_allowed(tmp_path: Path, name: str) -> None:
     with pytest.raises(ValueError, match="never given to a tool"):
-        Box(str(tmp_path), environment=(name,))
+        SandboxPolicy(str(tmp_path), environment=(name,))
 
 
 @pytest.mark.parametrize("root", ["/", "/usr", "/etc", "/tmp", "/var"])  # noqa: S108

@@ -6,13 +6,13 @@ from pathlib import Path
 
 import pytest
 
-from clutch.core.admission import Cleanup, Mode, SpawnRequest
 from clutch.core.authority import SESSION_TOOLS
 from clutch.core.policy import Limits
+from clutch.core.spawn import CleanupPolicy, Mode, SpawnRequest
 from clutch.errors import ClutchError, InvalidInput
 from clutch.ports import HumanQuestion, ToolContext, ToolFailed, ToolSpec
 from clutch.tools.arguments import Arguments
-from clutch.tools.box import Tools, standard_tools
+from clutch.tools.registry import Tools, standard_tools
 
 LONG = "x" * 100_000
 
@@ -111,7 +111,7 @@ def test_everything_a_spawn_may_say_arrives() -> None:
         "expectsCompletion": False,
     }
     assert standard_tools().spawn_request(args) == SpawnRequest(
-        "x", "Größe 👨‍👩‍👧", "re_search-2", "some:model", 90.0, Cleanup.DELETE, False, False
+        "x", "Größe 👨‍👩‍👧", "re_search-2", "some:model", 90.0, CleanupPolicy.DELETE, False, False
     )
 
 

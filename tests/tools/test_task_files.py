@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from clutch.core.attachments import Attachment, AttachmentRules, Shelf, Side, StoredFile
+from clutch.core.attachments import Attachment, AttachmentRules, FileVersion, Side, StoredFile
 from clutch.ports import FilesFailed
 from clutch.tools.task_files import LocalTaskFiles
 
@@ -29,7 +29,7 @@ def files(tmp_path: Path) -> LocalTaskFiles:
 
 
 def at(files: LocalTaskFiles) -> Path:
-    return Path(files.path(Shelf(7)))
+    return Path(files.path(FileVersion(7)))
 
 
 def is_there(path: Path) -> bool:
@@ -48,7 +48,7 @@ def snapshot(root: Path) -> dict[str, bytes]:
 async def test_files_are_private_and_the_manifest_tells_their_hashes(files: LocalTaskFiles) -> None:
     old = os.umask(0)
     try:
-        await files.put(Shelf(7), FILES)
+        await files.put(FileVersion(7), FILES)
     finally:
         os.umask(old)
     folder = at(files) / "in"
@@ -70,22 +70,22 @@ async def test_what_a_crash_left_half_made_is_made_anew(files: LocalTaskFiles) -
     folder.mkdir(parents=True)
     (folder / "a.txt").write_bytes(b"hel")
     (folder / "stranger").write_bytes(b"?")
-    await files.put(Shelf(7), FILES)
+    await files.put(FileVersion(7), FILES)
     assert snapshot(folder).keys() == {"a.txt", "b.bin", ".manifest.json"}
     assert (folder / "a.txt").read_bytes() == b"hello"
 
 
 async def test_putting_again_changes_nothing(files: LocalTaskFiles) -> None:
-    await files.put(Shelf(7), FILES)
+    await files.put(FileVersion(7), FILES)
     before = {path: path.stat().st_ino for path in at(files).rglob("*")}
-    await files.put(Shelf(7), FILES)
+    await files.put(FileVersion(7), FILES)
     assert {path: path.stat().st_ino for path in at(files).rglob("*")} == before
 
 
 async def test_a_disk_that_says_no_is_told_in_words(tmp_path: Path) -> None:
     (tmp_path / "tasks").write_text("a file, no folder")
     with pytest.raises(FilesFailed, match="files: "):
-        await LocalTaskFiles(tmp_path / "tasks").put(Shelf(1), FILES)
+        await LocalTaskFiles(tmp_path / "tasks").put(FileVersion(1), FILES)
 
 
 # ---- handing over ------------------------------------------------------------------------------------------
@@ -99,11 +99,11 @@ async def test_files_handed_over_are_listed_by_name_within_the_limits(files: Loc
     (out / "folder").mkdir()
     (out / "link").symlink_to("/etc/passwd")
     os.mkfifo(out / "pipe")
-    handed = await files.handed(Shelf(7), RULES)
+    handed = await files.handed(FileVersion(7), RULES)
     digest = {size: hashlib.sha256(b"x" * size).hexdigest() for size in (9, 10)}
     assert handed.files == (StoredFile("a", 9, digest[9]), StoredFile("b", 10, digest[10]))
     assert handed.left_out == 5, "c is too large, d is over the total, the rest are no plain files"
-    assert await files.read(Shelf(7), "a") == b"x" * 9
+    assert await files.read(FileVersion(7), "a") == b"x" * 9
 
 
 async def test_nobody_reads_through_a_link_or_a_name_with_a_path(
@@ -115,13 +115,13 @@ async def test_nobody_reads_through_a_link_or_a_name_with_a_path(
     (out / "link").symlink_to(tmp_path / "secret")
     for name in ("link", "../out/link", "..", "none"):
         with pytest.raises(FilesFailed):
-            await files.read(Shelf(7), name)
+            await files.read(FileVersion(7), name)
 
 
 async def test_a_task_without_a_directory_hands_over_nothing(files: LocalTaskFiles) -> None:
-    assert not files.exists(Shelf(7))
-    assert (await files.handed(Shelf(7), RULES)).files == ()
-    await files.remove(Shelf(7))
+    assert not files.exists(FileVersion(7))
+    assert (await files.handed(FileVersion(7), RULES)).files == ()
+    await files.remove(FileVersion(7))
     assert await files.kept() == []
 
 
@@ -129,14 +129,14 @@ async def test_a_task_without_a_directory_hands_over_nothing(files: LocalTaskFil
 
 
 async def test_one_side_goes_and_the_other_stays(files: LocalTaskFiles) -> None:
-    await files.put(Shelf(7), FILES)
+    await files.put(FileVersion(7), FILES)
     out = at(files) / "out"
     out.mkdir()
     (out / "found").write_text("x")
-    await files.remove(Shelf(7), Side.IN)
+    await files.remove(FileVersion(7), Side.IN)
     assert snapshot(at(files)) == {"out/found": b"x"}
-    assert await files.kept() == [Shelf(7)]
-    await files.remove(Shelf(7))
+    assert await files.kept() == [FileVersion(7)]
+    await files.remove(FileVersion(7))
     assert await files.kept() == []
 
 
@@ -157,8 +157,8 @@ async def test_a_directory_that_is_a_link_to_outside_loses_only_the_link(
         (task / "in").symlink_to(outside) if where == "in" else (task / "out").mkdir()
     if where == "deep":
         (task / "out" / "link").symlink_to(outside)
-    await files.remove(Shelf(7), Side.IN, Side.OUT)
-    await files.remove(Shelf(7))
+    await files.remove(FileVersion(7), Side.IN, Side.OUT)
+    await files.remove(FileVersion(7))
     assert snapshot(outside) == {"precious": b"x"}
     assert not is_there(task)
 
@@ -188,7 +188,7 @@ async def test_a_directory_swapped_for_a_link_while_it_is_removed_loses_nothing_
         swapping = threading.Thread(target=swap)
         swapping.start()
         try:
-            await files.remove(Shelf(7))
+            await files.remove(FileVersion(7))
         finally:
             is_over.set()
             swapping.join()

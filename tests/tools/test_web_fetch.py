@@ -9,11 +9,11 @@ from collections.abc import AsyncIterator, Sequence
 
 import pytest
 
-from clutch.core.wording import parse_fences
+from clutch.core.text.results import parse_fences
 from clutch.ports import ToolContext, ToolFailed
-from clutch.tools import readable
-from clutch.tools.box import standard_tools
-from clutch.tools.web import BODY_BYTES_MAX
+from clutch.tools import html_text
+from clutch.tools.registry import standard_tools
+from clutch.tools.web_fetch import BODY_BYTES_MAX
 from tests.tools.web_world import OTHER_PUBLIC, PUBLIC, World, page, redirect, world
 
 pytestmark = pytest.mark.anyio
@@ -326,7 +326,7 @@ async def test_a_page_is_read_as_text_with_its_links(web: World) -> None:
 async def test_a_page_written_to_stop_the_parser_is_given_up(
     web: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(readable, "ALARM_S", 1)
+    monkeypatch.setattr(html_text, "ALARM_S", 1)
     web.pages["/"] = page("<!--" * 500_000, "text/html")
     with pytest.raises(ToolFailed, match="its HTML could not be read within 1 s"):
         await web.fetch("http://public.example/")
@@ -352,7 +352,7 @@ async def test_the_last_gate_holds_even_if_the_resolver_of_the_client_lies(
     async def lies(*_: object, **__: object) -> list[dict[str, object]]:
         return [{"hostname": "x", "host": "127.0.0.1", "port": 80, "family": 2, "proto": 0, "flags": 4}]
 
-    monkeypatch.setattr("clutch.tools.web._Pinned.resolve", lies)
+    monkeypatch.setattr("clutch.tools.web_fetch._Pinned.resolve", lies)
     with pytest.raises(ToolFailed, match="about to lead somewhere else"):
         await web.fetch("http://public.example/")
     assert (web.dialled, web.sink_connections) == ([], 0)

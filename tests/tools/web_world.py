@@ -15,7 +15,7 @@ from ipaddress import ip_address
 from typing import Any
 
 from clutch.tools.addresses import is_public, reach_of
-from clutch.tools.web import Fetcher
+from clutch.tools.web_fetch import Fetcher
 
 PUBLIC = "93.184.215.14"
 OTHER_PUBLIC = "8.8.8.8"

@@ -12,11 +12,11 @@ import pytest
 from clutch import Clutch, NotFound
 from clutch.core.messages import Answer, Call, Input, Results
 from clutch.ports import ModelRequest, OnDelta
-from clutch.wiring import can_box_files
+from clutch.wiring import can_sandbox_files
 
 pytestmark = [
     pytest.mark.anyio,
-    pytest.mark.skipif(not can_box_files(), reason="nothing here can wall off the file tools"),
+    pytest.mark.skipif(not can_sandbox_files(), reason="nothing here can wall off the file tools"),
 ]
 
 

@@ -16,7 +16,6 @@ from clutch import AdapterKind, Clutch, InvalidInput, Limits, Policy, Provider, 
 from clutch.core.messages import Usage
 from clutch.core.model import Lane
 from clutch.core.policy import Announcing, Life, Work
-from clutch.protocol import queries
 from clutch.testing.providers import (
     Failure,
     Fault,
@@ -31,6 +30,7 @@ from clutch.testing.providers import (
     WireRequest,
     turns,
 )
+from clutch.transactions.read import transcripts
 
 pytestmark = pytest.mark.anyio
 
@@ -109,7 +109,7 @@ async def test_a_parent_delegates_a_child_works_with_tools_and_the_result_comes_
         assert await clutch.reply() == "Told: water the plants"
         await clutch.settled()
         assert not server.log.repeated
-        ledger = await clutch.kit.door.read(_ledger)
+        ledger = await clutch.services.db.read(_ledger)
     billed = server.log.billed
     assert ledger == (len(server.log.calls), billed.input, billed.output)
     first_of_child = next(call.request for call in server.log.calls if is_child(call.request))
@@ -189,9 +189,9 @@ async def _standing(clutch: Clutch) -> set[tuple[str, str]]:
     return {(row.phase, row.reason) for row in await _tree(clutch)}
 
 
-async def _tree(clutch: Clutch) -> list[queries.TreeRow]:
+async def _tree(clutch: Clutch) -> list[transcripts.TreeRow]:
     root, _ = await clutch.here.session("agent:main:main")
-    return await clutch.kit.door.read(queries.tree, root)
+    return await clutch.services.db.read(transcripts.tree, root)
 
 
 @pytest.mark.parametrize("adapter", ADAPTERS)

@@ -1,4 +1,4 @@
-"""The words a person types."""
+"""The command line: each command asks a running gateway, or reads its database."""
 
 from __future__ import annotations
 

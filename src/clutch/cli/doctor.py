@@ -1,29 +1,257 @@
 """`clutch doctor`: is everything as it should be, here and in the tables, and what to do where it is not.
 
-The promises are asked of the live database as SQL, beside whoever works on it: nothing waits for the answer.
-"""
+The promises are asked of the live database as SQL, beside whoever works on it: nothing waits for the answer."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import io
+import json
+import os
+import platform
+import shutil
+import socket
+import stat
+import sys
+import tarfile
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from importlib.metadata import distributions
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
+from urllib.parse import urlsplit
 
 import typer
 
-from clutch.cli import checks
-from clutch.cli.asking import Exit, answering, home_of, print_object, say
-from clutch.cli.checks import Check
-from clutch.core.shown import visible
-from clutch.errors import ClutchError, NoGateway, StoreUnreadable, TooSlow
-from clutch.surfaces.client import connect
+from clutch import __version__
+from clutch.cli import output
+from clutch.cli.output import Exit, answering, home_of, print_object, print_text, say, unloaded
+from clutch.cli.source import source
+from clutch.config import explain, load
+from clutch.core.agents import MAIN
+from clutch.core.redaction import redact
+from clutch.core.text.format import duration, size, typed, visible
+from clutch.errors import (
+    ClutchError,
+    ConfigInvalid,
+    InvalidInput,
+    NoGateway,
+    StoreUnreadable,
+    TooSlow,
+    UnsafeStateDirectory,
+)
+from clutch.surfaces import discovery
+from clutch.surfaces.discovery import CONFIG_FILE, GATEWAY_FILE, LOOPBACK, PROBLEM, TOKEN_FILE, blocked
+from clutch.surfaces.http_client import connect
 
-EXAMPLE_CHARS_MAX = 200
+# --------------------------------------------------------------------------------------------------
+# What `clutch doctor` looks at outside the tables: the state directory, its files, the gateway, clock and disk.
+#
+# Each check is a look and a sentence. What can be put right without harm is put right by `mend`; nothing else here
+# changes anything.
+
+DIRECTORY_MODE, FILE_MODE = 0o700, 0o600
+FREE_BYTES_MIN = 512 * 1024 * 1024  #: a log that cannot grow stops every write
+AHEAD_S = 5.0  #: clocks are set by small steps all the time
+REACH_S = 3.0  #: for a provider to take a connection
+PERIODS_MAX = 3  #: of a loop that did not come round
+#: Whatever else lies there belongs to tools and children, who have modes of their own.
+PRIVATE_FILES = ("token*", GATEWAY_FILE, "clutch.db*", "clutch.json", "lock", "chat-history")
 
 
 @dataclass(frozen=True, slots=True)
-class Report:
+class Check:
+    id: str
+    is_ok: bool
+    detail: str
+    remedy: str | None = None  #: of a check that is right, too: then it is a warning
+
+    @property
+    def word(self) -> str:
+        return "FAIL" if not self.is_ok else "warn" if self.remedy else "ok"
+
+    def to_json(self) -> dict[str, Any]:
+        return {"id": self.id, "ok": self.is_ok, "detail": self.detail, "remedy": self.remedy}
+
+
+def of_directory(home: Path) -> Iterator[Check]:
+    """Who could read or change what it holds."""
+    found = home.lstat()
+    if stat.S_ISLNK(found.st_mode) or not stat.S_ISDIR(found.st_mode) or found.st_uid != os.geteuid():
+        yield Check(
+            "state-directory", False, f"{home} is not a directory of your own", "name another: --state"
+        )
+        return
+    is_private = stat.S_IMODE(found.st_mode) == DIRECTORY_MODE
+    yield Check("state-directory", is_private, _mode(home, found), None if is_private else _fix(home))
+    exposed = [path for path in _private(home) if path.lstat().st_mode & 0o077]
+    words = ", ".join(f"{path.name} {stat.S_IMODE(path.lstat().st_mode):04o}" for path in exposed)
+    told = f"readable by others: {words}" if exposed else "token, database and settings are yours alone"
+    yield Check("permissions", not exposed, told, _fix(home) if exposed else None)
+
+
+def _fix(home: Path) -> str:
+    return command(home, "doctor", "--fix")
+
+
+def command(home: Path, *words: str) -> str:
+    """As it runs in every terminal of this user."""
+    return typed(*words, state=discovery.named_state(home))
+
+
+def _private(home: Path) -> list[Path]:
+    found = {path for pattern in PRIVATE_FILES for path in home.glob(pattern)}
+    return sorted(path for path in found if stat.S_ISREG(path.lstat().st_mode))
+
+
+def _mode(path: Path, found: os.stat_result) -> str:
+    return f"{path} has mode {stat.S_IMODE(found.st_mode):04o}"
+
+
+def of_gateway(home: Path) -> Check:
+    """Without one everything waits, which is no fault; a file that names a dead one is litter."""
+    try:
+        found = discovery.find(home)
+    except UnsafeStateDirectory as error:
+        return Check("gateway", False, str(error), _fix(home))
+    if found is not None:
+        return Check("gateway", True, f"{found.url}, pid {found.pid}, version {found.version}")
+    if (home / GATEWAY_FILE).exists():
+        return Check("gateway", False, f"{GATEWAY_FILE} names a gateway that is gone", _fix(home))
+    return Check("gateway", True, "none runs")
+
+
+def of_loaded(home: Path) -> Iterator[Check]:
+    """Whether the gateway works with the config that is in the file."""
+    running = discovery.find(home)
+    if running is not None and running.config is not None:
+        words = unloaded(home, running)
+        told = words or f"the gateway has loaded {running.config.file}"
+        yield Check(PROBLEM, words is None, told, words and begin_again(home))
+
+
+def of_disk(home: Path) -> Check:
+    free = shutil.disk_usage(home).free
+    is_ok = free >= FREE_BYTES_MIN
+    remedy = None if is_ok else f"make room: {command(home, 'gc', '--dry-run')}"
+    return Check("disk", is_ok, f"{size(free)} free", remedy)
+
+
+def of_clock(newest: float | None) -> Check:
+    """`newest`: the last thing that happened, as it was written down."""
+    ahead = (newest or 0.0) - output.now()
+    if ahead > AHEAD_S:
+        told = f"the newest line of a timeline lies {duration(ahead)} in the future"
+        return Check("clock", False, told, "set the clock of this machine, then wait as long")
+    return Check("clock", True, "runs forward")
+
+
+def of_pulses(home: Path, pulses: Mapping[str, Any]) -> Iterator[Check]:
+    """Of the gateway: sweeper, heartbeat and couriers, as it says itself."""
+    for name, beat in sorted(pulses.items()):
+        late = max(0.0, output.now() - (output.at(beat["at"]) or 0.0))
+        is_ok = late <= PERIODS_MAX * beat["everySeconds"]
+        told = f"last came round {duration(late)} ago; at least every {duration(beat['everySeconds'])}"
+        yield Check(name, is_ok, told, None if is_ok else begin_again(home))
+
+
+def of_problems(problems: Sequence[Mapping[str, Any]]) -> Iterator[Check]:
+    """What the running gateway knows of itself; `of_loaded` reports its config."""
+    for one in problems:
+        if one["subject"] == PROBLEM:
+            continue
+        yield Check(one["subject"], not one["isError"], one["detail"], one["remedy"])
+
+
+def of_import_path(workspaces: Sequence[str]) -> Check:
+    """A folder of PYTHONPATH is searched for modules by every Python, before the standard library."""
+    named = [entry for entry in os.environ.get("PYTHONPATH", "").split(os.pathsep) if entry]
+    roots = [Path(place).resolve() for place in workspaces]
+    exposed = [entry for entry in named if any(Path(entry).resolve().is_relative_to(root) for root in roots)]
+    if not exposed:
+        return Check("import-path", True, "PYTHONPATH names no workspace")
+    told = f"PYTHONPATH names {', '.join(exposed)}, where agents write: a new Python would load their modules"
+    return Check("import-path", True, told, "unset PYTHONPATH, or give the agents another workspace")
+
+
+def begin_again(home: Path) -> str:
+    return f"stop the gateway and start it again: {command(home, 'serve')}"
+
+
+class Endpoint(Protocol):
+    """A provider of the config."""
+
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def base_url(self) -> str: ...
+
+    def key(self, environment: Mapping[str, str]) -> str: ...
+
+
+def of_provider(provider: Endpoint, *, is_online: bool) -> Check:
+    """Whether it has its key, and whether somebody listens: beyond this machine only when that was asked for."""
+    about = f"provider {provider.name}"
+    try:
+        provider.key(os.environ)
+    except InvalidInput as error:
+        return Check(about, False, error.rule, "set it where the gateway is started")
+    place = urlsplit(provider.base_url)
+    if not place.hostname or (place.hostname not in LOOPBACK and not is_online):
+        return Check(about, True, "has its key; not asked beyond this machine without --online")
+    port = place.port or (443 if place.scheme == "https" else 80)
+    try:
+        socket.create_connection((place.hostname, port), timeout=REACH_S).close()
+    except OSError as error:
+        return Check(
+            about, False, f"nobody answers at {place.hostname}:{port}: {error}", "start it, or change baseUrl"
+        )
+    return Check(about, True, f"answers at {place.hostname}:{port}")
+
+
+def mend(home: Path) -> list[str]:
+    """What was put right. Raises UnsafeStateDirectory: a folder that is not ours is not ours to change."""
+    from clutch.wiring import make_private
+
+    done = []
+    was = stat.S_IMODE(home.lstat().st_mode)
+    make_private(home)
+    if was != DIRECTORY_MODE:
+        done.append(f"{home} is yours alone now")
+    for path in _private(home):
+        if path.lstat().st_mode & 0o077:
+            _make_private(path)
+            done.append(f"{path.name} is yours alone now{_was_open(path)}")
+    if discovery.find(home) is None and (home / GATEWAY_FILE).exists():
+        held = discovery.claim(home)
+        if held is not None:
+            held.release()
+            done.append(f"{GATEWAY_FILE} of a gateway that is gone was removed")
+    return done
+
+
+def _make_private(path: Path) -> None:
+    """The file itself, whatever its name comes to mean meanwhile."""
+    file = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
+    try:
+        os.fchmod(file, FILE_MODE)
+    finally:
+        os.close(file)
+
+
+def _was_open(path: Path) -> str:
+    if not path.name.startswith("token"):
+        return ""
+    how = command(path.parent, "token", "--rotate") if path.name == TOKEN_FILE else "write another into it"
+    return f"; whoever has read it can still use it: {how}"
+
+
+EXAMPLE_CHARS_MAX = 200
+HEALTH_S = 10.0  #: for a gateway to say how it is
+
+
+@dataclass(frozen=True, slots=True)
+class DoctorReport:
     checks: list[Check]
     asked: set[str] = field(default_factory=set)  #: names of promises
     broken: list[dict[str, Any]] = field(default_factory=list)
@@ -49,13 +277,11 @@ def doctor(
 ) -> None:
     with answering("doctor", as_json=as_json):
         home = home_of(state)
-        for done in checks.mend(home) if fixes and home.is_dir() else ():
+        for done in mend(home) if fixes and home.is_dir() else ():
             say(f"fixed: {done}")
         report = examine(home, is_online=is_online, database=database)
         if bundle is not None:
-            from clutch.cli import bundling
-
-            bundling.write(bundle, home, report.to_json())
+            write(bundle, home, report.to_json())
             say(f"written: {bundle}; read it before you send it to anybody")
         if as_json:
             print_object("doctor", report.to_json(), is_ok=report.is_ok)
@@ -65,33 +291,41 @@ def doctor(
             raise typer.Exit(Exit.ERROR)
 
 
-def _tell(report: Report) -> None:
+def _tell(report: DoctorReport) -> None:
     for check in report.checks:
         detail = check.detail.replace("\n", "\n      ")
-        say(f"{'ok   ' if check.is_ok else 'FAIL '} {check.id}: {detail}")
+        print_text(f"{check.word:<5} {check.id}: {detail}")
         if check.remedy:
-            say(f"      -> {check.remedy}")
+            print_text(f"      -> {check.remedy}")
     said = report.to_json()["invariants"]
-    say(f"{'FAIL ' if said['broken'] else 'ok   '} invariants: {said['held']} of {said['total']} hold")
+    print_text(f"{'FAIL ' if said['broken'] else 'ok   '} invariants: {said['held']} of {said['total']} hold")
     for one in said["broken"]:
-        say(f"      {one['invariant']} {one['promise']}: {'; '.join(one['examples'])}")
+        print_text(f"      {one['invariant']} {one['promise']}: {'; '.join(one['examples'])}")
 
 
-def examine(home: Path, *, is_online: bool = False, database: str | None = None) -> Report:
+def examine(home: Path, *, is_online: bool = False, database: str | None = None) -> DoctorReport:
     """`database`: a server that the config does not name."""
-    from clutch.looking import DATABASE_FILE
+    from clutch.offline_reader import DATABASE_FILE
     from clutch.wiring import sandbox_offer
 
     offer = sandbox_offer()
     sandbox = Check("sandbox", offer.is_ok, offer.detail, offer.remedy)
     if not home.exists():
-        return Report([Check("state-directory", True, f"{home} is not there yet"), sandbox])
+        return DoctorReport([Check("state-directory", True, f"{home} is not there yet"), sandbox])
     loops = _of_running(home)
-    report = Report(
-        [*checks.of_directory(home), checks.of_gateway(home), *loops, checks.of_disk(home), sandbox]
+    report = DoctorReport(
+        [
+            *of_directory(home),
+            of_gateway(home),
+            *loops,
+            *of_loaded(home),
+            of_disk(home),
+            sandbox,
+        ]
     )
     told, configured = _of_config(home, is_online=is_online)
-    report.checks.extend(told)
+    known = {check.id for check in loops}  # a server that has failed is reported with what happened
+    report.checks.extend(check for check in told if check.id not in known)
     if server := database or configured:
         _examine_server(server, report, is_served=bool(loops))
     elif (home / DATABASE_FILE).exists():
@@ -101,30 +335,46 @@ def examine(home: Path, *, is_online: bool = False, database: str | None = None)
 
 def _of_config(home: Path, *, is_online: bool) -> tuple[list[Check], str | None]:
     """Also, which database it names."""
-    from clutch.config import files
+    from clutch.config import load
 
     try:
-        found = files.load(home)
+        found = load.load(home)
     except ClutchError as error:
-        return [Check("config", False, str(error), checks.command(home, "config", "check"))], None
-    told = "none; every setting has its default" if found.path is None else f"{found.path} can be read"
-    asked = (checks.of_provider(one, is_online=is_online) for one in found.settings.providers)
-    return [Check("config", True, told), *asked], found.settings.database
+        return [Check("config", False, str(error), command(home, "config", "check"))], None
+    from clutch.wiring import config_problems, server_notices
+
+    told = "none; every setting has its default" if found.path is None else f"{found.path} is valid"
+    problems = config_problems(found.settings, home)
+    remedy = command(home, "config", "check") if problems else None
+    config = Check("config", not problems, "\n".join(problems) or told, remedy)
+    asked = (of_provider(one, is_online=is_online) for one in found.settings.providers)
+    policy = found.settings.policy
+    places = [policy.workspace_of(agent) or "." for agent in (MAIN, *policy.agents)]
+    servers = (
+        Check(one.subject, not one.is_error, one.detail, one.remedy or None)
+        for one in server_notices(found.settings.tools.mcp_servers)
+    )
+    every = [config, *asked, *servers, of_import_path(places)]
+    return every, found.settings.database
 
 
 def _of_running(home: Path) -> list[Check]:
     """Of its loops; none where nobody serves."""
+    if (why := blocked(home)) is not None:
+        return [
+            Check("event-loop", False, why, "run slow code of a tool in a thread: await asyncio.to_thread(…)")
+        ]
     try:
-        health = connect(home).get("/v1/health")
+        health = connect(home).get("/v1/health", patience_s=HEALTH_S)
     except NoGateway:
         return []
     except ClutchError as error:
-        return [Check("gateway-answers", False, str(error), checks.begin_again(home))]
-    return list(checks.of_pulses(home, health["pulses"]))
+        return [Check("gateway-answers", False, str(error), begin_again(home))]
+    return [*of_pulses(home, health["pulses"]), *of_problems(health["problems"])]
 
 
-def _examine_tables(home: Path, report: Report, *, is_served: bool) -> None:
-    from clutch.looking import integrity, looking_at, newest, sqlite_version
+def _examine_tables(home: Path, report: DoctorReport, *, is_served: bool) -> None:
+    from clutch.offline_reader import integrity, looking_at, newest, sqlite_version
 
     report.checks.append(Check("sqlite", True, f"version {sqlite_version()}"))
     try:
@@ -133,20 +383,20 @@ def _examine_tables(home: Path, report: Report, *, is_served: bool) -> None:
             words = "; ".join(trouble) or "the file is whole"
             remedy = "restore a backup; keep this file" if trouble else None
             report.checks.append(Check("integrity", not trouble, words, remedy))
-            report.checks.append(checks.of_clock(look(newest)))
+            report.checks.append(of_clock(look(newest)))
             _ask_promises(look, report, is_served=is_served)
     except ClutchError as error:
         remedy = "restore a backup; keep this file" if isinstance(error, StoreUnreadable) else None
         report.checks.append(Check("database", False, str(error), remedy))
 
 
-def _examine_server(dsn: str, report: Report, *, is_served: bool) -> None:
+def _examine_server(dsn: str, report: DoctorReport, *, is_served: bool) -> None:
     """Beside everybody who works on it. What would keep it busy for long is not asked to the end."""
-    from clutch.looking import looking_at_server, newest
+    from clutch.offline_reader import looking_at_server, newest
 
     try:
         with looking_at_server(dsn) as look:
-            report.checks.append(checks.of_clock(look(newest)))
+            report.checks.append(of_clock(look(newest)))
             unasked = _ask_promises(look, report, is_served=is_served, is_sqlite=False)
             told = (
                 f"answers; {unasked} promises take too long to be asked beside work" if unasked else "answers"
@@ -159,15 +409,15 @@ def _examine_server(dsn: str, report: Report, *, is_served: bool) -> None:
 
 
 def _ask_promises(
-    look: Callable[..., Any], report: Report, *, is_served: bool, is_sqlite: bool = True
+    look: Callable[..., Any], report: DoctorReport, *, is_served: bool, is_sqlite: bool = True
 ) -> int:
     """How many could not be asked in time."""
-    from clutch.protocol.promises import checkup
+    from clutch.transactions import invariants
 
     unasked = 0
-    for query in checkup.standing(is_served=is_served, is_sqlite=is_sqlite):
+    for query in invariants.standing(is_served=is_served, is_sqlite=is_sqlite):
         try:
-            examples = look(checkup.broken, query)
+            examples = look(invariants.broken, query)
         except TooSlow:
             unasked += 1
             continue
@@ -176,3 +426,89 @@ def _ask_promises(
             shown = [visible(one, EXAMPLE_CHARS_MAX) for one in examples]
             report.broken.append({"invariant": query.invariant, "promise": query.promise, "examples": shown})
     return unasked
+
+
+# --------------------------------------------------------------------------------------------------
+# `clutch doctor --bundle FILE`: what somebody who helps wants to know, in one archive, without secrets.
+#
+# Versions, the doctor's report, the settings and how tasks stand. No transcript, no result, no token; of everything
+# else whatever looks like a secret is taken out, and names that people gave are left out.
+
+LIMIT = 200
+#: Words of people and models, and names that they gave.
+LEFT_OUT = ("label", "error", "currentTool", "evidence", "sessionKey", "requesterKey", "rootKey")
+#: Settings that are nobody's secret by their kind, and in which people put some: words of their own, and addresses.
+MASKED = frozenset({"args", "baseUrl", "identity", "prompt", "url"})
+MASK = "***"
+
+
+def write(path: Path, home: Path, report: dict[str, Any]) -> None:
+    """Raises InvalidInput where it cannot be written."""
+    parts = {
+        "doctor.json": _json(report),
+        "versions.json": _json(_versions()),
+        "tasks.jsonl": "".join(_json(task) for task in _tasks(home)),
+    }
+    if (home / CONFIG_FILE).is_file():
+        parts[CONFIG_FILE] = _json(_said(home))
+    with os.fdopen(_made(path), "wb") as raw, tarfile.open(fileobj=raw, mode="w:gz") as archive:
+        for name, text in parts.items():
+            _add(archive, name, redact(text).text)
+
+
+def _made(path: Path) -> int:
+    try:
+        return os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+    except OSError as error:
+        raise InvalidInput("--bundle", f"{path} cannot be made: {error.strerror}") from error
+
+
+def _add(archive: tarfile.TarFile, name: str, text: str) -> None:
+    body = text.encode()
+    about = tarfile.TarInfo(f"clutch-doctor/{name}")
+    about.size, about.mode = len(body), 0o600
+    archive.addfile(about, io.BytesIO(body))
+
+
+def _said(home: Path) -> dict[str, Any]:
+    """The config key by key: it knows which of them are secrets, and its comments are nobody's business."""
+    try:
+        return {key: _masked(key, value) for key, value in explain.said(load.load(home)).items()}
+    except ConfigInvalid as error:
+        return {"problems": error.problems}
+
+
+def _masked(key: str, value: Any) -> Any:
+    if key.rpartition(".")[2].partition("[")[0] in MASKED and value:
+        return MASK
+    match value:
+        case dict():
+            return {name: _masked(name, inner) for name, inner in value.items()}
+        case list():
+            return [_masked("", inner) for inner in value]
+        case _:
+            return value
+
+
+def _json(value: Any) -> str:
+    return json.dumps(value, ensure_ascii=False) + "\n"
+
+
+def _versions() -> dict[str, Any]:
+    packages = {one.name: one.version for one in distributions()}
+    return {
+        "clutch": __version__,
+        "python": sys.version,
+        "platform": platform.platform(),
+        "packages": dict(sorted(packages.items())),
+    }
+
+
+def _tasks(home: Path) -> list[dict[str, Any]]:
+    wanted = {"root": None, "phase": None, "limit": LIMIT, "recentMinutes": None, "undelivered": False}
+    try:
+        with source(home) as here:
+            page = here.tasks(**wanted)
+    except ClutchError:
+        return []
+    return [{name: value for name, value in task.items() if name not in LEFT_OUT} for task in page["tasks"]]

@@ -1,5 +1,5 @@
-"""`clutch.json`: what a person may write there, and how it becomes the settings of a process.
+"""`clutch.json`: its keys, and how it becomes the settings of a process.
 
-Nothing here starts anything, and no default stands here: they are those of the settings themselves
-(`core/policy.py` and the settings of the adapters). The one table of keys is `keys.py`.
+This package starts nothing and has no defaults of its own: they are those of the settings (`core/policy.py` and the
+settings of the adapters). The table of keys is `keys.py`.
 """

@@ -34,11 +34,11 @@ class Unreadable(Exception):
 @dataclass(frozen=True, slots=True)
 class Member:
     key_at: int
-    node: Node
+    node: JsonNode
 
 
 @dataclass(frozen=True, slots=True)
-class Node:
+class JsonNode:
     """`value`: None, bool, int, float, str, a list of nodes or members by their key."""
 
     at: int
@@ -54,7 +54,7 @@ class Node:
                 return word
 
 
-Value: TypeAlias = "bool | int | float | str | list[Node] | Mapping[str, Member] | None"
+Value: TypeAlias = "bool | int | float | str | list[JsonNode] | Mapping[str, Member] | None"
 
 
 def line_and_column(text: str, at: int) -> tuple[int, int]:
@@ -62,7 +62,7 @@ def line_and_column(text: str, at: int) -> tuple[int, int]:
     return text.count("\n", 0, at) + 1, at - (text.rfind("\n", 0, at) + 1) + 1
 
 
-def parse(text: str) -> Node:
+def parse(text: str) -> JsonNode:
     """Raises Unreadable."""
     reader = _Reader(text)
     node = reader.value(depth=0)
@@ -86,15 +86,15 @@ class _Reader:
             self.fail("this comment has no end: */ is missing")
         return self._text[self._at : self._at + 1]
 
-    def value(self, depth: int) -> Node:
+    def value(self, depth: int) -> JsonNode:
         first, at = self.peek(), self._at
         if depth > DEPTH_MAX:
             self.fail(f"nests deeper than {DEPTH_MAX}")
         if first == "{":
-            return Node(at, self._object(depth))
+            return JsonNode(at, self._object(depth))
         if first == "[":
-            return Node(at, self._array(depth))
-        return Node(at, self._word(self._token(first)))
+            return JsonNode(at, self._array(depth))
+        return JsonNode(at, self._word(self._token(first)))
 
     def _token(self, first: str) -> str:
         if not first:
@@ -146,10 +146,10 @@ class _Reader:
         self._at = found.end()
         return found[0]
 
-    def _array(self, depth: int) -> list[Node]:
+    def _array(self, depth: int) -> list[JsonNode]:
         opened = self._at
         self._at += 1
-        items: list[Node] = []
+        items: list[JsonNode] = []
         while self.peek() != "]":
             self._unless_ended("]", opened)
             items.append(self.value(depth + 1))

@@ -1,27 +1,75 @@
 """The one table of keys: what may stand in `clutch.json`, and which setting it is.
 
 On the left the key as it is written, on the right the field of `Settings`; of a record, the field of what it becomes.
-Type, default and reason are those of the field. What is not built yet has no key, so that nobody sets it in vain.
-"""
+Type, default and reason are those of the field. What is not built yet has no key, so that nobody sets it in vain."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
+from dataclasses import MISSING, dataclass, field, fields, replace
+from functools import lru_cache
+from typing import Any, TypeAlias, get_type_hints
 
-from clutch.channels.hooks import Webhook
-from clutch.channels.webhook import WebhookChannel
-from clutch.config import kinds
-from clutch.config.kinds import Choice, Either, Folder, Kind, Many, Maybe, Named, Record, Secret, Table, Text
-from clutch.config.settings import Settings
+from clutch.channels import Webhook, WebhookChannel
+from clutch.config import types
+from clutch.config.types import (
+    Either,
+    Folder,
+    Identity,
+    Kind,
+    Many,
+    Maybe,
+    Named,
+    OneOf,
+    Record,
+    Secret,
+    Table,
+    Text,
+)
 from clutch.core.agents import ActiveHours, Agent, Delegation, Heartbeat, roster
 from clutch.core.authority import ToolPolicy
-from clutch.core.hooks import Hook
-from clutch.core.model import Outcome
-from clutch.core.policy import ENDS, ON_PARENT_END, QueueMode
-from clutch.models.settings import Provider
-from clutch.runtimes.acp.settings import AcpAgent
+from clutch.core.model import Hook, Outcome
+from clutch.core.policy import ENDS, ON_PARENT_END, Policy, QueueMode
+from clutch.core.validation import check
+from clutch.models.provider import Provider
+from clutch.runtimes.acp_process import AcpAgent
+from clutch.surfaces.listen import ListenSettings
+from clutch.tools.all_tools import ToolSettings
 from clutch.tools.mcp import McpServer
+
+# --------------------------------------------------------------------------------------------------
+# Everything a config can say, as the process takes it. A default `Settings()` is a Clutch without a file.
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    policy: Policy = field(default_factory=Policy)
+    tools: ToolSettings = field(default_factory=ToolSettings)
+    providers: tuple[Provider, ...] = ()  #: endpoints of your own, and limits or keys of well-known ones
+    hooks: tuple[Webhook, ...] = ()  #: webhooks that hear of subagents
+    channels: tuple[WebhookChannel, ...] = ()  #: people a route can name: `NAME`, or `NAME:` and whom there
+    acp: tuple[AcpAgent, ...] = ()  #: external agents that children may be; the first is the one `acp` means
+    #: a PostgreSQL; null = SQLite in the state directory
+    database: str | None = field(default=None, repr=False)
+    listening: ListenSettings = field(default_factory=ListenSettings)
+
+    def __post_init__(self) -> None:
+        check(self)
+
+
+def get(settings: Any, path: str) -> Any:
+    for part in path.split("."):
+        settings = settings[part] if isinstance(settings, Mapping) else getattr(settings, part)
+    return settings
+
+
+def put(settings: Any, path: str, value: Any) -> Any:
+    """With this one value changed. Raises InvalidInput where a setting refuses it."""
+    name, _, rest = path.partition(".")
+    changed = put(get(settings, name), rest, value) if rest else value
+    return (
+        {**settings, name: changed} if isinstance(settings, Mapping) else replace(settings, **{name: changed})
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,7 +81,7 @@ class To:
 
 
 _SECRETS = Table(Secret())
-_MODES = Choice({mode.value: mode for mode in QueueMode}, {"direct": QueueMode.FOLLOWUP})
+_MODES = OneOf({mode.value: mode for mode in QueueMode}, {"direct": QueueMode.FOLLOWUP})
 
 _SUBAGENTS: Mapping[str, To] = {
     "maxConcurrent": To("policy.work.lanes.subagent"),
@@ -43,15 +91,15 @@ _SUBAGENTS: Mapping[str, To] = {
     "maxDescendants": To("policy.limits.descendants_max"),
     "maxRetained": To("policy.limits.retained_max"),
     "retainedOverflow": To(
-        "policy.limits.evicts_delivered", Choice({"evict-delivered": True, "reject": False})
+        "policy.limits.evicts_delivered", OneOf({"evict-delivered": True, "reject": False})
     ),
     "reservationSeconds": To("policy.limits.reservation_s"),
     "undeliveredBacklog": To("policy.limits.undelivered_max"),
     "onParentEnd": To(
         "policy.limits.on_parent_end",
         Table(
-            Choice({word: word for word in sorted(ON_PARENT_END)}),
-            Choice({one.value: one for one in Outcome if one in ENDS}),
+            OneOf({word: word for word in sorted(ON_PARENT_END)}),
+            OneOf({one.value: one for one in Outcome if one in ENDS}),
         ),
     ),
     "allowAgents": To("policy.limits.allow_agents"),
@@ -124,7 +172,7 @@ ROOT: Mapping[str, To] = {
     "announce.retry.jitter": To("policy.announcing.jitter"),
     "announce.retry.untilMinutes": To("policy.announcing.until_s"),
     "announce.retry.untilMinutesNoCompletion": To(
-        "policy.announcing.until_no_completion_s", kinds.Duration("m")
+        "policy.announcing.until_no_completion_s", types.Duration("m")
     ),
     "announce.deadLetterDays": To("policy.announcing.dead_letter_days"),
     "announce.descendantsExpiryMinutes": To("policy.life.settle_expiry_s"),
@@ -140,7 +188,7 @@ ROOT: Mapping[str, To] = {
     "archive.afterMinutes": To("policy.keeping.archive_after_s"),
     "archive.deleteTranscriptAfter": To(
         "policy.keeping.transcript_after_s",
-        Either(Choice({"never": None, "at-archive": 0.0}), kinds.Duration()),
+        Either(OneOf({"never": None, "at-archive": 0.0}), types.Duration()),
     ),
     "archive.sweepSeconds": To("policy.keeping.sweep_s"),
     "archive.cleanupFirstSeconds": To("policy.keeping.cleanup_first_s"),
@@ -175,6 +223,7 @@ ROOT: Mapping[str, To] = {
     "models.idleTimeout": To("policy.life.provider_idle_s"),
     "models.retrySeconds": To("policy.life.provider_retries_s"),
     "models.providers": To("providers", Named(Record(Provider))),
+    "acp.allowFork": To("policy.acp_forks"),
     "acp.agents": To("acp", Named(Record(AcpAgent))),
     "mcp.servers": To("tools.mcp_servers", Named(Record(McpServer))),
     "hooks": To("hooks", Many(Record(Webhook))),
@@ -209,7 +258,7 @@ FORMS: Mapping[type, Mapping[str, To]] = {
         "id": To("id"),
         "model": To("model"),
         "thinking": To("thinking"),
-        "identity": To("identity"),
+        "identity": To("identity", Identity()),
         "workspace": To("workspace", Maybe(Folder())),
         "heartbeat": To("heartbeat"),
         "subagents": To("subagents"),
@@ -260,6 +309,7 @@ FORMS: Mapping[type, Mapping[str, To]] = {
         "visible": To("visible", Many(Folder())),
         "writable": To("writable", Many(Folder())),
         "startTimeout": To("start_timeout_s"),
+        "memory": To("memory_bytes"),
         "silenceTimeout": To("silence_timeout_s"),
     },
     McpServer: {
@@ -276,23 +326,28 @@ FORMS: Mapping[type, Mapping[str, To]] = {
         "connectTimeout": To("connect_timeout_s"),
         "callTimeout": To("call_timeout_s"),
         "readOnlyConsent": To("read_only_consent"),
-        "approve": To("approve", Either(Choice({"all": "all"}), Many(Text(), frozenset))),
+        "approve": To("approve", Either(OneOf({"all": "all"}), Many(Text(), frozenset))),
         "allow": To("allow"),
     },
     Webhook: {
         "url": To("url"),
-        "events": To("events", Many(Choice({hook.value: hook.value for hook in Hook}))),
+        "events": To("events", Many(OneOf({hook.value: hook.value for hook in Hook}))),
         "headers": To("headers", Maybe(_SECRETS)),
     },
     WebhookChannel: {
         "url": To("url", Secret()),
         "headers": To("headers", _SECRETS),
         "threads": To("threads"),
+        "operators": To("operators"),
+        "approvers": To("approvers"),
     },
 }
 
 #: Two names of one setting: only one of them may be said.
 ALIASES: Mapping[str, str] = {"agents.defaults.subagents.archiveAfterMinutes": "archive.afterMinutes"}
+
+#: An object that may be written as one of its values: `sandbox: "off"` is `sandbox: {mode: "off"}`.
+SHORT_FORMS: Mapping[str, str] = {"sandbox": "mode"}
 
 #: What a running process cannot take over: it is bound to sockets, threads and processes, or registered elsewhere.
 NEEDS_RESTART = (
@@ -321,3 +376,102 @@ NEEDS_RESTART = (
 def is_live(key: str) -> bool:
     """Whether a process takes it over when it reads the file again."""
     return not key.startswith(NEEDS_RESTART)
+
+
+# --------------------------------------------------------------------------------------------------
+# What is known of every key of the table: its kind, the field it sets, and what that is without it.
+
+
+@dataclass(frozen=True, slots=True)
+class ConfigKey:
+    """`key`: in full, `[]` for any item of a list and `NAME` for any name. `owner`: the class that has the field."""
+
+    key: str
+    kind: Kind
+    owner: type
+    field: str
+    default: Any  #: of the field itself; REQUIRED: there is none
+
+    @property
+    def is_live(self) -> bool:
+        return is_live(self.key)
+
+
+REQUIRED = object()
+Tree: TypeAlias = "Mapping[str, To | Tree]"
+
+
+@lru_cache(maxsize=16)
+def tree_of(made: type) -> Tree:
+    """Dotted keys as objects in objects."""
+    tree: dict[str, Any] = {}
+    for key, to in FORMS[made].items():
+        *folders, last = key.split(".")
+        place = tree
+        for folder in folders:
+            place = place.setdefault(folder, {})
+        place[last] = to
+    return tree
+
+
+@lru_cache(maxsize=512)
+def kind_at(made: type, key: str) -> Kind:
+    """Of a key of a form."""
+    to = FORMS[made][key]
+    if to.kind is not None:
+        return to.kind
+    owner, field, hint = _field_of(made, to.path)
+    del owner
+    return types.kind_of(hint, key, field)
+
+
+def _field_of(made: type, path: str) -> tuple[type, str, Any]:
+    """The class that declares it, its name there, and its type. A part of a mapping is the mapping's."""
+    first, *rest = path.split(".")
+    owner, name, hint = made, first, get_type_hints(made)[first]
+    for part in rest:
+        if hasattr(hint, "__dataclass_fields__"):
+            owner, name, hint = hint, part, get_type_hints(hint)[part]
+        else:
+            hint = hint.__args__[1]
+    return owner, name, hint
+
+
+@lru_cache(maxsize=1)
+def catalogue() -> tuple[ConfigKey, ...]:
+    """Every key there is, those of records after the key that holds them."""
+    return tuple(_entries(Settings, ""))
+
+
+def _entries(made: type, prefix: str) -> Iterator[ConfigKey]:
+    defaults = Settings() if made is Settings else None
+    for key, to in FORMS[made].items():
+        owner, field, _ = _field_of(made, to.path)
+        kind = kind_at(made, key)
+        default = get(defaults, to.path) if defaults is not None else default_of(owner, field)
+        yield ConfigKey(prefix + key, kind, owner, field, default)
+        record, infix = record_in(kind)
+        if record is not None:
+            yield from _entries(record.made, f"{prefix}{key}{infix}.")
+
+
+def record_in(kind: Kind) -> tuple[Record | None, str]:
+    """The record that a value is or holds, and what stands between its key and theirs."""
+    match kind:
+        case Maybe():
+            return record_in(kind.kind)
+        case Record():
+            return kind, ""
+        case Named(record):
+            return record, ".NAME"
+        case Many(Record() as record):
+            return record, "[]"
+        case _:
+            return None, ""
+
+
+def default_of(owner: type, field: str) -> Any:
+    found = next(one for one in fields(owner) if one.name == field)
+    if found.default is not MISSING:
+        return found.default
+    return REQUIRED if found.default_factory is MISSING else found.default_factory()

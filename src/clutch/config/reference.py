@@ -6,9 +6,9 @@ import json
 import re
 from itertools import groupby
 
-from clutch.config import kinds
-from clutch.config.catalogue import REQUIRED, Entry, catalogue
-from clutch.config.reasons import reason_of
+from clutch.config import types
+from clutch.config.explain import reason_of
+from clutch.config.keys import REQUIRED, ConfigKey, catalogue
 
 HEAD = """# Every setting
 
@@ -33,20 +33,20 @@ def _section(key: str) -> str:
     return f"{first}.{rest[0].removesuffix('[]')}" if first == "agents" else first
 
 
-def _row(entry: Entry) -> str:
+def _row(entry: ConfigKey) -> str:
     cells = [
         f"`{entry.key}`{' ↻' if entry.is_live else ''}",
         _default(entry),
-        _BRIEF.sub("", kinds.in_words(entry.kind)),
+        _BRIEF.sub("", types.in_words(entry.kind)),
         reason_of(entry.owner, entry.field),
     ]
     return f"| {' | '.join(cells)} |\n"
 
 
-def _default(entry: Entry) -> str:
+def _default(entry: ConfigKey) -> str:
     if entry.default is REQUIRED:
         return "required"
-    shown = kinds.shown(entry.kind, entry.default)
+    shown = types.shown(entry.kind, entry.default)
     if shown is None or shown == "…":
         return ""
     text = json.dumps(shown, ensure_ascii=False)

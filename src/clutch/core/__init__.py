@@ -1,1 +1,1 @@
-"""The rules, as pure functions: no clock, no randomness, no I/O. Everything else asks here."""
+"""The rules, as pure functions without clock, randomness or I/O: all other packages ask them."""

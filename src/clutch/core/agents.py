@@ -1,24 +1,123 @@
 """Agents as the config describes them: `agents.list[]`, and `agents.defaults` for what none of them says.
 
-Plain data and its rules. What of it a child gets is decided in `choosing`, who may spawn whom in `admission`,
-what the rights amount to in `authority`. An agent that is not listed has the defaults.
-"""
+Plain data and its rules. What of it a child gets is decided in `core.spawn`, and so is who may spawn whom,
+what the rights amount to in `authority`. An agent that is not listed has the defaults."""
 
 from __future__ import annotations
 
+import hashlib
+import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from datetime import UTC, tzinfo
+from datetime import UTC, datetime, timedelta, tzinfo
 from enum import StrEnum
 from functools import lru_cache
 from types import MappingProxyType
 from zoneinfo import ZoneInfo
 
-from clutch.core import hours, keys
+from clutch.core import ids
 from clutch.core.authority import ToolPolicy
-from clutch.core.checks import check, require
 from clutch.core.model import Thinking, Workspace
+from clutch.core.text.results import silence
+from clutch.core.validation import check, require
 from clutch.errors import InvalidInput
+
+# --------------------------------------------------------------------------------------------------
+# When to try again, and whether it is the hour for it.
+#
+# Two curves and a clock face. Knows no current time: an attempt number or a minute of the day comes in,
+# a delay or a yes comes out. Jitter is drawn from (seed, attempt) by a hash, so that the same letter waits
+# the same time in every process and in every replay.
+
+MINUTES_PER_DAY = 24 * 60
+_HH_MM = re.compile(r"([01][0-9]|2[0-3]):([0-5][0-9])")
+# Beyond this every curve has long reached its maximum; a larger power would overflow.
+_DOUBLINGS_MAX = 64
+
+
+def next_delay(
+    attempt: int,
+    *,
+    fast_tries: int = 3,
+    first_s: float = 1.0,
+    fast_max_s: float = 8.0,
+    slow: bool = True,
+    slow_first_s: float = 15.0,
+    slow_max_s: float = 300.0,
+    until_s: float = 1800.0,
+    jitter: float = 0.2,
+    seed: int = 0,
+) -> float | None:
+    """Seconds to wait after failed attempt number `attempt` (from 1); None = give up.
+
+    `fast_tries` quick tries have one wait less between them; then the slow curve, if there is one. It
+    gives up when the waits handed out so far and this one would exceed `until_s`: only failures count, so
+    a letter that is deferred for a day in between loses nothing.
+    """
+    if attempt < 1 or first_s <= 0 or slow_first_s <= 0 or not 0 <= jitter < 1:
+        raise ValueError("attempts count from 1, delays are positive and jitter is a fraction below 1")
+    delay_s = waited_s = 0.0
+    for number in range(1, attempt + 1):
+        if number < fast_tries:
+            delay_s = _doubled(first_s, number - 1, fast_max_s)
+        elif slow:
+            delay_s = _doubled(slow_first_s, number - max(fast_tries, 1), slow_max_s)
+            delay_s *= 1 + jitter * _swing(seed, number)
+        else:
+            return None
+        waited_s += delay_s
+        if waited_s > until_s:
+            return None
+    return delay_s
+
+
+def _doubled(first_s: float, times: int, max_s: float) -> float:
+    return min(first_s * 2.0 ** min(times, _DOUBLINGS_MAX), max_s)
+
+
+def _swing(seed: int, attempt: int) -> float:
+    """Evenly spread over -1 … 1."""
+    digest = hashlib.sha256(f"{seed}:{attempt}".encode()).digest()
+    return int.from_bytes(digest[:8], "big") / 2**63 - 1
+
+
+def parse_minute(text: str, field: str, *, is_end: bool = False) -> int:
+    """`HH:MM` as minute of the day. `24:00` is the end of a day and never the start of anything."""
+    if is_end and text == "24:00":
+        return MINUTES_PER_DAY
+    matched = _HH_MM.fullmatch(text)
+    if matched is None:
+        allowed = "00:00 to 24:00" if is_end else "00:00 to 23:59"
+        raise ValueError(f"{field}: {text[:40]!a} is not a time; write HH:MM, {allowed}")
+    return int(matched[1]) * 60 + int(matched[2])
+
+
+def is_active(minute: int, start: int, end: int) -> bool:
+    """Start inclusive, end exclusive; over midnight when start is later than end; equal = never."""
+    if start <= end:
+        return start <= minute < end
+    return minute >= start or minute < end
+
+
+def minutes_until_active(minute: int, start: int, end: int) -> int | None:
+    """0 when active now, None when never."""
+    if is_active(minute, start, end):
+        return 0
+    return None if start == end else (start - minute) % MINUTES_PER_DAY
+
+
+def opens_at(moment: float, zone: tzinfo, start: int, end: int) -> float | None:
+    """`moment` when it is the hour there; else the next moment when it is. None = never."""
+    local = datetime.fromtimestamp(moment, zone)
+    minute = local.hour * 60 + local.minute
+    wait = minutes_until_active(minute, start, end)
+    if not wait:
+        return None if wait is None else moment
+    opens = local.replace(hour=start // 60, minute=start % 60, second=0, microsecond=0)
+    if minute >= start:
+        opens = (opens + timedelta(days=1)).replace(fold=0)
+    return opens.timestamp()
+
 
 MAIN = "main"  #: there is always one of this name
 OFFLINE = "offline"  #: the scripted model; it needs no provider and no key
@@ -66,8 +165,8 @@ class ActiveHours:
 
     def _minutes(self) -> tuple[int, int]:
         return (
-            hours.parse_minute(self.start, "activeHours.start"),
-            hours.parse_minute(self.end, "activeHours.end", is_end=True),
+            parse_minute(self.start, "activeHours.start"),
+            parse_minute(self.end, "activeHours.end", is_end=True),
         )
 
     def _zone(self) -> tzinfo:
@@ -75,7 +174,7 @@ class ActiveHours:
 
     def opens_at(self, moment: float) -> float | None:
         """`moment` when it is the hour, else when it will be; None = never."""
-        return hours.opens_at(moment, self._zone(), *self._minutes())
+        return opens_at(moment, self._zone(), *self._minutes())
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,7 +234,7 @@ class Agent:
 
     def __post_init__(self) -> None:
         check(self)
-        problem = keys.agent_id_problem(self.id)
+        problem = ids.agent_id_problem(self.id)
         require("Agent.id", problem or "", is_kept=problem is None)
         check_model(f"agent {self.id!r}, model", self.model)
 
@@ -174,7 +273,7 @@ class AgentDefaults:
 
 
 Roster = Mapping[str, Agent]
-NOBODY: Roster = MappingProxyType({})
+NO_AGENTS: Roster = MappingProxyType({})
 
 
 def roster(agents: Iterable[Agent]) -> Roster:
@@ -195,10 +294,85 @@ def unlisted(agent_id: str) -> Agent:
 def check_allowed(field_name: str, allowed: frozenset[str]) -> None:
     """An id that could never be an agent's is a mistake: nobody would ever be allowed by it."""
     for agent_id in allowed - {"*"}:
-        problem = keys.agent_id_problem(agent_id)
+        problem = ids.agent_id_problem(agent_id)
         require(field_name, problem or "", is_kept=problem is None)
 
 
 def check_model(field_name: str, model: str | None) -> None:
     is_name = model is None or (bool(model.strip()) and model.isprintable() and len(model) <= MODEL_CHARS_MAX)
     require(field_name, f"must be a name of at most {MODEL_CHARS_MAX} printable characters", is_kept=is_name)
+
+
+# --------------------------------------------------------------------------------------------------
+# When an agent looks up by itself, and whether what it then says is worth telling.
+#
+# A heartbeat is a turn that nobody asked for: the timer of a main session rings (every so often, or because
+# somebody said `wake`), and if there is a reason (something happened, or its workspace has a checklist) it reads
+# its own prompt. `HEARTBEAT_OK` is its word for "nothing to tell".
+
+ALL_QUIET = "HEARTBEAT_OK"
+CHECKLIST = "HEARTBEAT.md"  #: in the workspace; without it only an event is a reason
+LAST, NO_TARGET = "last", "none"  #: targets; anything else is a route
+LOOKS_AGAIN_S = 60.0  # at a session that waits for a person: nobody knows for how long
+
+
+@dataclass(frozen=True, slots=True)
+class Pulse:
+    """What a ringing timer comes to. `next_at`: None = it does not ring again by itself."""
+
+    beats: bool
+    next_at: float | None
+
+
+def pulse(
+    rules: Heartbeat, *, now: float, has_reason: bool, free_at: float | None = None, is_regular: bool = True
+) -> Pulse:
+    """`free_at`: it is in a turn, and may be free then; None = nobody is at work on it.
+
+    `is_regular`: the agent has a heartbeat; one that has none is only ever woken by others."""
+    opens_at = now if rules.active_hours is None else rules.active_hours.opens_at(now)
+    if opens_at is None or opens_at > now:
+        return Pulse(False, opens_at)
+    if free_at is not None:
+        return Pulse(False, max(free_at, now + rules.busy_retry_s))
+    return Pulse(has_reason, now + rules.every_s if is_regular else None)
+
+
+#: What a model puts before and after a word of its own: spaces, Markdown, tags, a full stop.
+_BEFORE = re.compile(r"(?:[\s*_`~#>\"'-]|<[^<>]*>|&nbsp;)*")
+_AFTER = re.compile(r"(?:[\s*_`~.!\"']|<[^<>]*>|&nbsp;)*")
+
+
+def alert(reply: str, ack_chars_max: int) -> str | None:
+    """What of a heartbeat's last words a person should hear; None = nothing.
+
+    The token counts at either end only; in the middle of a text it is part of the text."""
+    if silence(reply) is not None or not reply.strip():
+        return None
+    rest = _without_last(_without_first(reply)).strip()
+    if len(rest) < len(reply.strip()) and len(rest) <= ack_chars_max:
+        return None
+    return rest
+
+
+def _without_first(text: str) -> str:
+    begins = _matched(_BEFORE, text, 0)
+    ends = begins + len(ALL_QUIET)
+    if not text.startswith(ALL_QUIET, begins) or text[ends : ends + 1].isalnum():
+        return text
+    return text[_matched(_AFTER, text, ends) :]
+
+
+def _without_last(text: str) -> str:
+    begins = text.rfind(ALL_QUIET)
+    ends = begins + len(ALL_QUIET)
+    if begins < 0 or _matched(_AFTER, text, ends) < len(text):
+        return text
+    rest = text[:begins]
+    is_end_of_a_word = rest.rstrip("_")[-1:].isalnum()
+    return text if is_end_of_a_word else rest.rstrip("*_`~ \n")
+
+
+def _matched(pattern: re.Pattern[str], text: str, at: int) -> int:
+    found = pattern.match(text, at)
+    return found.end() if found else at

@@ -7,8 +7,7 @@ Every task has one directory with two sides, and another once the first is to go
 
 An agent reaches its own as `/task/in/NAME` and `/task/out/NAME`, and those of a task it asked for as
 `/tasks/t_…/out/NAME`. Contents are never part of a transcript: `redacted` takes them out of a spawn call once
-they are on disk.
-"""
+they are on disk."""
 
 from __future__ import annotations
 
@@ -22,9 +21,10 @@ from dataclasses import astuple, dataclass, replace
 from enum import StrEnum
 from typing import Any, NamedTuple
 
-from clutch.core import keys
-from clutch.core.checks import check
+from clutch.core import ids
 from clutch.core.messages import Answer, Call
+from clutch.core.model import Delivery, Outcome
+from clutch.core.validation import check
 from clutch.errors import InvalidInput
 
 KEY = "tools.sessions_spawn.attachments."
@@ -37,7 +37,7 @@ REMOVED = "(removed)"
 TURNS_TEXT = frozenset("\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069")
 
 
-class Code(StrEnum):
+class AttachmentErrorCode(StrEnum):
     """Why files are refused, for machines."""
 
     DISABLED = "attachments_disabled"
@@ -59,7 +59,7 @@ class Side(StrEnum):
     OUT = "out"
 
 
-class Shelf(NamedTuple):
+class FileVersion(NamedTuple):
     """Which directory of which task. Removing names both: done late, it never meets what was made since."""
 
     task_id: int
@@ -123,7 +123,7 @@ class Attachment:
 
 
 @dataclass(frozen=True, slots=True)
-class Given:
+class AttachmentInput:
     """An attachment as a caller wrote it."""
 
     name: str
@@ -131,27 +131,33 @@ class Given:
     encoding: Encoding = Encoding.UTF8
 
 
-def attachments(given: Sequence[Given], rules: AttachmentRules) -> tuple[Attachment, ...]:
+def attachments(given: Sequence[AttachmentInput], rules: AttachmentRules) -> tuple[Attachment, ...]:
     """Raises InvalidInput, whose rule begins with the code. Where attachments are off, admission says so:
     nothing is looked at here."""
     if not rules.enabled:
         return tuple(Attachment(one.name, b"") for one in given)
     if len(given) > rules.files_max:
-        raise _wrong("attachments", Code.FILE_COUNT, f"{len(given)} files, at most {rules.files_max}")
+        raise _wrong(
+            "attachments", AttachmentErrorCode.FILE_COUNT, f"{len(given)} files, at most {rules.files_max}"
+        )
     names: set[str] = set()
     found: list[Attachment] = []
     left = rules.total_bytes_max
     for place, one in enumerate(given):
         field = f"attachments[{place}]"
         if problem := name_problem(one.name):
-            raise _wrong(f"{field}.name", Code.NAME, problem)
+            raise _wrong(f"{field}.name", AttachmentErrorCode.NAME, problem)
         if one.name in names:
-            raise _wrong(f"{field}.name", Code.DUPLICATE, "two files cannot have one name")
+            raise _wrong(f"{field}.name", AttachmentErrorCode.DUPLICATE, "two files cannot have one name")
         names.add(one.name)
         content = _content(one, field, rules.file_bytes_max)
         left -= len(content)
         if left < 0:
-            raise _wrong("attachments", Code.TOTAL_BYTES, f"at most {rules.total_bytes_max} bytes together")
+            raise _wrong(
+                "attachments",
+                AttachmentErrorCode.TOTAL_BYTES,
+                f"at most {rules.total_bytes_max} bytes together",
+            )
         found.append(Attachment(one.name, content))
     return tuple(found)
 
@@ -169,9 +175,9 @@ def name_problem(name: str) -> str | None:
     return None
 
 
-def _content(given: Given, field: str, bytes_max: int) -> bytes:
+def _content(given: AttachmentInput, field: str, bytes_max: int) -> bytes:
     is_text = given.encoding is Encoding.UTF8
-    too_large = _wrong(field, Code.FILE_BYTES, f"at most {bytes_max} bytes each")
+    too_large = _wrong(field, AttachmentErrorCode.FILE_BYTES, f"at most {bytes_max} bytes each")
     if len(given.content) > (bytes_max if is_text else 4 * (bytes_max + 2) // 3):
         raise too_large
     content = given.content.encode() if is_text else _decoded(given.content, field)
@@ -185,13 +191,13 @@ def _decoded(text: str, field: str) -> bytes:
     try:
         content = base64.b64decode(text, validate=True)
     except (binascii.Error, ValueError) as error:
-        raise _wrong(f"{field}.content", Code.BASE64, "is not strict base64") from error
+        raise _wrong(f"{field}.content", AttachmentErrorCode.BASE64, "is not strict base64") from error
     if base64.b64encode(content).decode() != text:
-        raise _wrong(f"{field}.content", Code.BASE64, "is not strict base64")
+        raise _wrong(f"{field}.content", AttachmentErrorCode.BASE64, "is not strict base64")
     return content
 
 
-def _wrong(field: str, code: Code, rule: str) -> InvalidInput:
+def _wrong(field: str, code: AttachmentErrorCode, rule: str) -> InvalidInput:
     return InvalidInput(field, f"{code}: {rule}")
 
 
@@ -227,13 +233,23 @@ def task_path(path: object) -> Place | None:
     task_id = None
     if first == "tasks":
         name, _, rest = rest.partition("/")
-        task_id = keys.parse_task_id(name)
+        task_id = ids.parse_task_id(name)
         if task_id is None:
             raise InvalidInput("path", "must be /tasks/TASK/in/… or /tasks/TASK/out/…")
     side, _, beneath = rest.partition("/")
     if side not in tuple(Side):
         raise InvalidInput("path", "must be /task/in/… or /task/out/…")
     return Place(task_id, Side(side), beneath or ".")
+
+
+RESULTS = "/results"  #: where a session finds its own large tool results
+
+
+def result_path(path: object) -> str | None:
+    """Return the path beneath the session's large results, None for any other path."""
+    if not isinstance(path, str) or not (path == RESULTS or path.startswith(f"{RESULTS}/")):
+        return None
+    return path.removeprefix(RESULTS).removeprefix("/") or "."
 
 
 # ---- transcripts -------------------------------------------------------------------------------------------
@@ -291,3 +307,44 @@ def _bytes_of(content: str, given: Mapping[Any, Any]) -> bytes:
         except (binascii.Error, ValueError):
             pass
     return content.encode("utf-8", "replace")
+
+
+# --------------------------------------------------------------------------------------------------
+# What goes once a task is over, and what stays.
+#
+# Outcome, result, usage and timeline always stay. Of the rest:
+#
+#     undelivered          what was given to it goes; everything else waits for whoever redelivers it
+#     killed, lost         all its files
+#     cleanup: delete      all its files, its own workspace, its session with the transcript
+#     cleanup: keep        what was given to it, unless the policy retains that; the rest until it is archived
+#     never begun          whatever was made for it
+
+EVERYTHING = (Side.IN, Side.OUT)
+
+
+class Removal(NamedTuple):
+    sides: tuple[Side, ...] = ()
+    workspace: bool = False
+    session: bool = False
+    number: int = 0  #: of the shelf that the sides are removed from
+    generation: int = 0  #: whose end it is: the word that it is done says nothing of another one
+
+
+def removal(
+    *, outcome: Outcome | None, delivery: Delivery, is_begun: bool, is_deleted: bool, is_retained: bool
+) -> Removal:
+    """`is_deleted`: the spawn asked for it. `is_retained`: what was given stays with a task that is kept."""
+    given = () if is_retained and not is_deleted else (Side.IN,)
+    if not is_begun:
+        return Removal(EVERYTHING, workspace=True, session=is_deleted)
+    if delivery is Delivery.UNDELIVERED:
+        return Removal(given)
+    if is_deleted:
+        return Removal(EVERYTHING, workspace=True, session=True)
+    return Removal(EVERYTHING if outcome in (Outcome.KILLED, Outcome.LOST) else given)
+
+
+def is_stripped(*, outcome: Outcome | None, is_begun: bool, is_archived: bool) -> bool:
+    """Of a finished task: its files are gone, or somebody is at it. If it works again, then with another shelf."""
+    return is_archived or not is_begun or outcome in (Outcome.KILLED, Outcome.LOST)

@@ -25,7 +25,7 @@ WARN_PERCENT = 80
 ZERO = Decimal(0)
 
 
-class PurseKind(StrEnum):
+class BudgetKind(StrEnum):
     TASK = "task"
     ROOT = "root"
     DAY = "day"
@@ -47,10 +47,10 @@ class Amount:
 
 
 @dataclass(frozen=True, slots=True)
-class Purse:
+class Budget:
     """One budget and what is gone of it. A limit of None is no limit."""
 
-    kind: PurseKind
+    kind: BudgetKind
     name: str  #: whose: a task id, a root's key, a date
     tokens_max: int | None = None
     usd_max: Decimal | None = None
@@ -63,16 +63,16 @@ class Purse:
 
 
 @dataclass(frozen=True, slots=True)
-class Reserved:
-    purses: tuple[Purse, ...]
+class Reservation:
+    purses: tuple[Budget, ...]
     estimate: Amount  #: keep it with the call; settling gives it back
 
 
 @dataclass(frozen=True, slots=True)
-class Refused:
+class BudgetExhausted:
     """The first purse of the chain that has nothing left, and its numbers."""
 
-    kind: PurseKind
+    kind: BudgetKind
     name: str
     measure: Measure
     limit: Decimal
@@ -87,20 +87,20 @@ class Refused:
 
 
 @dataclass(frozen=True, slots=True)
-class Settled:
-    purses: tuple[Purse, ...]
-    warnings: tuple[Purse, ...]  #: those that reached 80 % with this call
+class Settlement:
+    purses: tuple[Budget, ...]
+    warnings: tuple[Budget, ...]  #: those that reached 80 % with this call
 
 
-def reserve(purses: Sequence[Purse], estimate: Amount) -> Reserved | Refused:
+def reserve(purses: Sequence[Budget], estimate: Amount) -> Reservation | BudgetExhausted:
     for purse in purses:
         refusal = _refusal(purse, estimate)
         if refusal is not None:
             return refusal
-    return Reserved(tuple(_with_reserved(purse, estimate, +1) for purse in purses), estimate)
+    return Reservation(tuple(_with_reserved(purse, estimate, +1) for purse in purses), estimate)
 
 
-def is_last(held: Reserved) -> bool:
+def is_last(held: Reservation) -> bool:
     """Is a purse nearly empty, and may this call use up its rest? Then it is the one to answer with what there is."""
     estimates = {Measure.TOKENS: Decimal(held.estimate.tokens), Measure.USD: held.estimate.usd or ZERO}
     return any(
@@ -110,15 +110,15 @@ def is_last(held: Reserved) -> bool:
     )
 
 
-def settle(purses: Sequence[Purse], estimate: Amount, actual: Amount | None) -> Settled:
+def settle(purses: Sequence[Budget], estimate: Amount, actual: Amount | None) -> Settlement:
     """`actual` None: nobody knows what the call cost (a crash, a cut stream); the estimate is charged."""
     cost = _priced(estimate if actual is None else actual, estimate, is_known=actual is not None)
     charged = [_charged(_with_reserved(purse, estimate, -1), cost) for purse in purses]
     warnings = tuple(purse for purse in charged if not purse.warned and used_percent(purse) >= WARN_PERCENT)
-    return Settled(tuple(replace(p, warned=True) if p in warnings else p for p in charged), warnings)
+    return Settlement(tuple(replace(p, warned=True) if p in warnings else p for p in charged), warnings)
 
 
-def used_percent(purse: Purse) -> int:
+def used_percent(purse: Budget) -> int:
     """Of what is spent, by the measure that is further gone; 0 without a limit."""
     percents = [
         100 if limit <= 0 else int(spent * 100 / limit)
@@ -128,7 +128,7 @@ def used_percent(purse: Purse) -> int:
     return max(percents, default=0)
 
 
-def remaining(purses: Iterable[Purse]) -> tuple[int | None, Decimal | None]:
+def remaining(purses: Iterable[Budget]) -> tuple[int | None, Decimal | None]:
     """Tokens and dollars that nobody in the chain has spent or reserved; None = no limit."""
     purses = tuple(purses)
     token_rests = [
@@ -140,7 +140,7 @@ def remaining(purses: Iterable[Purse]) -> tuple[int | None, Decimal | None]:
 
 
 def child_limits(
-    tokens: int | None, usd: Decimal | None, purses: Iterable[Purse]
+    tokens: int | None, usd: Decimal | None, purses: Iterable[Budget]
 ) -> tuple[int | None, Decimal | None]:
     """What a child that asks for these limits gets: never more than its parent has left."""
     tokens_left, usd_left = remaining(purses)
@@ -150,23 +150,23 @@ def child_limits(
     )
 
 
-def _columns(purse: Purse) -> Iterable[tuple[Measure, Decimal | None, Decimal, Decimal]]:
+def _columns(purse: Budget) -> Iterable[tuple[Measure, Decimal | None, Decimal, Decimal]]:
     limit = None if purse.tokens_max is None else Decimal(purse.tokens_max)
     yield Measure.TOKENS, limit, Decimal(purse.tokens_spent), Decimal(purse.tokens_reserved)
     yield Measure.USD, purse.usd_max, purse.usd_spent, purse.usd_reserved
 
 
-def _refusal(purse: Purse, estimate: Amount) -> Refused | None:
+def _refusal(purse: Budget, estimate: Amount) -> BudgetExhausted | None:
     for measure, limit, spent, reserved in _columns(purse):
         if limit is None:
             continue
         is_unpriced = measure is Measure.USD and estimate.usd is None
         if is_unpriced or spent + reserved >= limit:
-            return Refused(purse.kind, purse.name, measure, limit, spent, reserved, is_unpriced)
+            return BudgetExhausted(purse.kind, purse.name, measure, limit, spent, reserved, is_unpriced)
     return None
 
 
-def _with_reserved(purse: Purse, estimate: Amount, sign: int) -> Purse:
+def _with_reserved(purse: Budget, estimate: Amount, sign: int) -> Budget:
     return replace(
         purse,
         tokens_reserved=purse.tokens_reserved + sign * estimate.tokens,
@@ -181,7 +181,7 @@ def _priced(cost: Amount, estimate: Amount, *, is_known: bool) -> Amount:
     return replace(cost, usd=estimate.usd if estimate.tokens else None)
 
 
-def _charged(purse: Purse, cost: Amount) -> Purse:
+def _charged(purse: Budget, cost: Amount) -> Budget:
     return replace(
         purse,
         tokens_spent=purse.tokens_spent + cost.tokens,

@@ -5,27 +5,44 @@ take. `due` is asked only with the session's row locked and nobody owning it.
 
 Who waits for what:
 - urgent letters (a task, an instruction, a decision, a note) start a turn at once, without announces;
-  a person's words start one before all others, alone;
+  a person's words start one before all others, alone; those of one route are read together, except a
+  request, which has a turn and so an answer of its own;
 - a letter whose answer goes its own way (a heartbeat) has a turn of its own, after the other urgent ones;
 - announces wait for a debounce, so that one fan-out costs one turn; those for different routes, or with
   `followup`, have a turn each;
 - a running turn is told between two steps if the mode says so, or it is cancelled there (`interrupt`);
 - a session that *holds* (it yielded, or ended while children work) sleeps until no child works, then
   reads everything in spawn order;
-- a letter given back after a failed attempt waits for its own time and needs no debounce.
-"""
+- a letter given back after a failed attempt waits for its own time and needs no debounce."""
 
 from __future__ import annotations
 
+import json
+import re
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
+from functools import lru_cache
 from typing import NamedTuple
 
 from clutch.core.agents import ActiveHours
-from clutch.core.lifecycle import BUSY, QUIET_HOURS
-from clutch.core.model import UNTIL_ANSWERED, Letter, LetterKind, Mail, Path
+from clutch.core.model import PERSON_KINDS, UNTIL_ANSWERED, Letter, LetterKind, Mail, Path, Route
 from clutch.core.policy import Announcing, Direct, Drop, QueueMode
+from clutch.core.transition import BUSY, QUIET_HOURS
+
+#: Gateways may differ by so much; what was written later than this was written under a wrong clock.
+CLOCK_SLACK_S = 60.0
+
+
+def is_put_back(next_at: float, now: float, period_s: float) -> bool:
+    """Whether the clock was put back since a periodic timer was set: it is further away than its period."""
+    return next_at > now + period_s + CLOCK_SLACK_S
+
+
+def put_right(moment: float, written_at: float, now: float) -> float:
+    """When a wait ends that was written down at `written_at`. If the clock was ahead then, and was put right since,
+    what was left of the wait counts from now."""
+    return now + (moment - written_at) if written_at > now + CLOCK_SLACK_S else moment
 
 
 def due(
@@ -102,7 +119,7 @@ class Point(StrEnum):
     STEP = "step"
 
 
-class Choice(NamedTuple):
+class LetterSelection(NamedTuple):
     """What a run takes now. Announces in `lines` are shown as one line each; `dropped` become dead letters."""
 
     urgent: tuple[Letter, ...] = ()
@@ -124,18 +141,18 @@ class Choice(NamedTuple):
         return bool(self.taken)
 
 
-NOTHING = Choice()
+NOTHING = LetterSelection()
 
 
 @dataclass(frozen=True, slots=True)
-class Running:
+class RunningTurn:
     """The turn that reaches a step boundary: who started it, and where its reply goes."""
 
     by_person: bool = False
     route: str = ""
 
 
-BACKGROUND = Running()
+BACKGROUND = RunningTurn()
 
 
 def choose(
@@ -146,20 +163,20 @@ def choose(
     rules: Announcing,
     is_held: bool = False,
     is_settled: bool = False,
-    running: Running = BACKGROUND,
-) -> Choice:
+    running: RunningTurn = BACKGROUND,
+) -> LetterSelection:
     """Which of the waiting letters (oldest first) this run takes at this point."""
     ready = [letter for letter in letters if letter.ready_at <= now or is_settled]
     if point is Point.STEP:
         # No tool runs that these would have to wait for.
         notes = tuple(letter for letter in letters if letter.kind in INJECTED)
         return _at_step(notes, ready, rules, running, is_held=is_held)
-    people = [letter for letter in ready if letter.kind is LetterKind.USER]
+    people = [letter for letter in ready if letter.kind in PERSON_KINDS]
     if people:
-        return Choice(urgent=tuple(_same_route(people)))
+        return LetterSelection(urgent=_of_people(people))
     urgent = _one_route([letter for letter in ready if letter.is_urgent])
     if urgent and not is_settled:
-        return Choice(urgent=_of_one_turn(urgent))
+        return LetterSelection(urgent=_of_one_turn(urgent))
     background = [letter for letter in ready if not letter.is_urgent]
     if is_settled:
         return _settled(background, urgent, rules)
@@ -169,8 +186,10 @@ def choose(
     return _turn(told, rules)
 
 
-def left_behind(letters: Sequence[Letter], choice: Choice, *, now: float) -> list[Letter]:
-    """Announces that a turn could read and does not: they wait for another one."""
+def left_behind(letters: Sequence[Letter], choice: LetterSelection, *, now: float) -> list[Letter]:
+    """Announces that a turn could read and does not: they wait for another one.
+
+    Not what stands in the transcript already: the turn's model reads that, whatever the turn was started for."""
     if choice.interrupts:
         return []
     numbers = {letter.id for letter in (*choice.taken, *choice.dropped)}
@@ -180,8 +199,16 @@ def left_behind(letters: Sequence[Letter], choice: Choice, *, now: float) -> lis
         if letter.kind is LetterKind.ANNOUNCE
         and not letter.silent
         and letter.ready_at <= now
+        and letter.taken_seq is None
         and letter.id not in numbers
     ]
+
+
+def _of_people(people: list[Letter]) -> tuple[Letter, ...]:
+    """The oldest, and what people wrote for the same route; a request is answered alone."""
+    if people[0].kind is LetterKind.REQUEST:
+        return (people[0],)
+    return tuple(letter for letter in _same_route(people) if letter.kind is not LetterKind.REQUEST)
 
 
 def _of_one_turn(urgent: tuple[Letter, ...], *, is_only: bool = True) -> tuple[Letter, ...]:
@@ -190,7 +217,7 @@ def _of_one_turn(urgent: tuple[Letter, ...], *, is_only: bool = True) -> tuple[L
     return together or (urgent[:1] if is_only else ())
 
 
-def _settled(background: list[Letter], urgent: tuple[Letter, ...], rules: Announcing) -> Choice:
+def _settled(background: list[Letter], urgent: tuple[Letter, ...], rules: Announcing) -> LetterSelection:
     """The wait is over: everything for one route at once, whatever the mode."""
     told = [letter for letter in background if not letter.silent]
     silent = [letter for letter in background if letter.silent]
@@ -204,13 +231,13 @@ def _settled(background: list[Letter], urgent: tuple[Letter, ...], rules: Announ
     )
 
 
-def _turn(background: list[Letter], rules: Announcing) -> Choice:
+def _turn(background: list[Letter], rules: Announcing) -> LetterSelection:
     """One turn: one route, and with `followup` (also of what could not be injected) one letter."""
     if not background:
         return NOTHING
     same_route = _same_route(background)
     if rules.mode in (QueueMode.FOLLOWUP, QueueMode.STEER_BACKLOG):
-        return Choice(blocks=(same_route[0],))
+        return LetterSelection(blocks=(same_route[0],))
     return _capped(same_route, rules)
 
 
@@ -230,24 +257,32 @@ def _capped(
     *,
     urgent: tuple[Letter, ...] = (),
     silent: tuple[Letter, ...] = (),
-) -> Choice:
-    """At most `cap` blocks in full: the newest, except that `drop: new` keeps the oldest."""
-    over = max(0, len(told) - rules.cap)
+) -> LetterSelection:
+    """At most `cap` new blocks in full: the newest, except that `drop: new` keeps the oldest.
+
+    What stands in the transcript already is read in any case, so it can neither be shortened nor dropped."""
+    standing = tuple(letter for letter in told if letter.taken_seq is not None)
+    fresh = [letter for letter in told if letter.taken_seq is None]
+    over = max(0, len(fresh) - rules.cap)
     if rules.drop is Drop.NEW:
-        kept, rest = told[: len(told) - over], told[len(told) - over :]
+        kept, rest = fresh[: len(fresh) - over], fresh[len(fresh) - over :]
     else:
-        kept, rest = told[over:], told[:over]
+        kept, rest = fresh[over:], fresh[:over]
     lines = tuple(rest) if rules.drop is Drop.SUMMARIZE else ()
     dropped = () if rules.drop is Drop.SUMMARIZE else tuple(rest)
-    return Choice(urgent=urgent, blocks=tuple(kept), lines=lines, silent=silent, dropped=dropped)
+    return LetterSelection(
+        urgent=urgent, blocks=(*standing, *kept), lines=lines, silent=silent, dropped=dropped
+    )
 
 
 def _at_step(
-    notes: tuple[Letter, ...], ready: list[Letter], rules: Announcing, running: Running, *, is_held: bool
-) -> Choice:
+    notes: tuple[Letter, ...], ready: list[Letter], rules: Announcing, running: RunningTurn, *, is_held: bool
+) -> LetterSelection:
     announces = [letter for letter in ready if letter.kind is LetterKind.ANNOUNCE and not letter.silent]
     if rules.mode is QueueMode.INTERRUPT:
-        return Choice(urgent=notes, interrupts=bool(announces) and not (running.by_person or is_held))
+        return LetterSelection(
+            urgent=notes, interrupts=bool(announces) and not (running.by_person or is_held)
+        )
     injected = [
         letter
         for letter in announces
@@ -263,7 +298,7 @@ def injects(mode: QueueMode, expects_completion: bool) -> bool:
     return mode in (QueueMode.STEER, QueueMode.STEER_BACKLOG)
 
 
-def is_sent(choice: Choice, depths: Sequence[int], rules: Announcing, *, is_settled: bool) -> bool:
+def is_sent(choice: LetterSelection, depths: Sequence[int], rules: Announcing, *, is_settled: bool) -> bool:
     """Do these results go to the person as they are, without a model turn? Only what a main session's own children
     found (`depths`: of the senders), and not what it sleeps for: that it means to work on."""
     is_only_told = bool(choice.announces) and not (choice.urgent or choice.silent)
@@ -295,3 +330,147 @@ def way_of(
     if was_held:
         left.append(("direct-primary", "descendants-active"))
     return Way(Path.DIRECT, tuple(left))
+
+
+# --------------------------------------------------------------------------------------------------
+# A session's own way to queue announces, set with `/queue <mode> [debounce:2s cap:25 drop:old]`.
+#
+# Stored as JSON with the session; what it does not say is as configured.
+
+USAGE = (
+    f"/queue <{'|'.join(mode.value for mode in QueueMode)}|default>"
+    f" [debounce:2s cap:25 drop:{'|'.join(drop.value for drop in Drop)}]"
+)
+DEFAULT = "default"
+DEBOUNCE_MAX_S = 3600.0  # longer is not a debounce but a way to lose letters
+_DURATION = re.compile(r"(\d+(?:\.\d+)?)(ms|s|m)")
+_SECONDS = {"ms": 0.001, "s": 1.0, "m": 60.0}
+
+
+def parse(words: str) -> str | None:
+    """What is stored for these words; None: as configured again. Raises ValueError, which says how to write it."""
+    first, *rest = words.split() or [""]
+    mode = "followup" if first == "direct" else first
+    if mode == DEFAULT and not rest:
+        return None
+    if mode not in {known.value for known in QueueMode}:
+        raise ValueError(f"there is no queue mode {first[:40]!r}. Usage: {USAGE}")
+    said: dict[str, object] = {"mode": mode}
+    for word in rest:
+        name, _, value = word.partition(":")
+        said[name] = _option(name, value)
+    return json.dumps(said)
+
+
+def _option(name: str, value: str) -> object:
+    match name:
+        case "debounce" if (found := _DURATION.fullmatch(value)) and _seconds(found) <= DEBOUNCE_MAX_S:
+            return _seconds(found)
+        case "cap" if value.isascii() and value.isdigit() and 1 <= int(value[:6]) <= 1000:
+            return int(value)
+        case "drop" if value in {known.value for known in Drop}:
+            return value
+    raise ValueError(f"{name[:40]}:{value[:40]} is not an option of the queue. Usage: {USAGE}")
+
+
+def _seconds(found: re.Match[str]) -> float:
+    return float(found[1]) * _SECONDS[found[2]]
+
+
+def applied(rules: Announcing, stored: str | None) -> Announcing:
+    """Asked at every turn of a session; few sessions have a way of their own."""
+    return rules if stored is None else _changed(rules, stored)
+
+
+@lru_cache(maxsize=256)
+def _changed(rules: Announcing, stored: str) -> Announcing:
+    said = json.loads(stored)
+    return replace(
+        rules,
+        mode=QueueMode(said["mode"]),
+        debounce_s=said.get("debounce", rules.debounce_s),
+        cap=said.get("cap", rules.cap),
+        drop=Drop(said.get("drop", rules.drop)),
+    )
+
+
+# --------------------------------------------------------------------------------------------------
+# Where a requester's reply goes: the bound thread, else what a hook says, else the route captured at spawn.
+#
+# A route is stored as text, `channel:target`; the target is the plain `to`, or JSON when there is more to say. Two
+# letters share a turn only if their texts are the same, so the reply to one never reaches the other's people.
+
+#: The channel of clients of a gateway: replies wait in the outbox until they are asked for.
+LOCAL_CHANNEL = "api"
+#: Nobody outside listens there, so a hook cannot send a reply to them.
+INTERNAL_CHANNELS = frozenset({LOCAL_CHANNEL, "internal", "hook"})
+CHANNEL_NAME = re.compile(r"[a-z0-9][a-z0-9_-]{0,31}")
+CHAT = "chat"  #: the thread of a chat in which its person types
+
+
+class RouteMode(StrEnum):
+    """In the words of a delivery trace: how was the route found?"""
+
+    BOUND = "bound"
+    HOOK = "hook"
+    FALLBACK = "fallback"
+
+
+def to_text(route: Route) -> str:
+    return f"{route.channel}:{target(route)}"
+
+
+def target(route: Route) -> str:
+    """What a channel is given as the address."""
+    plain = route.to or ""
+    if route.account is None and route.thread is None and not plain.startswith("{"):
+        return plain
+    known = {"account": route.account, "to": route.to, "thread": route.thread}
+    return json.dumps({name: part for name, part in known.items() if part is not None}, ensure_ascii=False)
+
+
+@lru_cache(maxsize=1024)  # every turn of a session asks for the same few
+def from_text(text: str) -> Route:
+    channel, _, address = text.partition(":")
+    if address.startswith("{"):
+        return Route(channel, **json.loads(address))
+    return Route(channel, to=address or None)
+
+
+def local_route(chat: str, name: str = CHAT) -> Route:
+    """A thread of a chat, which is named by its session key. Neither a key nor a name has a slash in it."""
+    return Route(LOCAL_CHANNEL, thread=f"{chat}/{name}")
+
+
+def chat_of(route: Route) -> str | None:
+    """The session key of the chat that has this thread. None: another channel has it, or it is no thread."""
+    if route.channel != LOCAL_CHANNEL or route.thread is None:
+        return None
+    return route.thread.partition("/")[0]
+
+
+def merged(captured: Route | None, current: Route | None) -> Route | None:
+    """Missing parts of the captured route come from the current one, but only within the same channel."""
+    if captured is None:
+        return current
+    if current is None or current.channel != captured.channel:
+        return captured
+    if captured.account is not None and captured.account != current.account:
+        return captured
+    return Route(
+        captured.channel,
+        captured.account or current.account,
+        captured.to or current.to,
+        captured.thread or (current.thread if captured.to in (None, current.to) else None),
+    )
+
+
+def choose_route(
+    *, bound: Route | None, hook: Route | None, captured: Route | None, current: Route | None
+) -> tuple[Route | None, RouteMode]:
+    """`bound`: the thread of the child; `captured`: when it was spawned; `current`: of its requester, now."""
+    if bound is not None:
+        return merged(bound, captured), RouteMode.BOUND
+    if hook is not None and hook.channel not in INTERNAL_CHANNELS:
+        return hook, RouteMode.HOOK
+    return merged(captured, current), RouteMode.FALLBACK

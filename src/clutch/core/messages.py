@@ -4,7 +4,7 @@ A transcript is a gap-free list of messages: what was put to the model (`Input`)
 (`Answer`), and what its tool calls gave (`Results`, one message for all calls of one answer).
 Adapters convert at the edge; the database stores `dump(message)`.
 
-A long one also holds summaries of its own beginning. They are entries, not messages: `core.context.view`
+A long one also holds summaries of its own beginning. They are entries, not messages: `core.compaction.view`
 turns entries into the messages a model is shown.
 """
 

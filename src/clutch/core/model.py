@@ -1,15 +1,16 @@
 """The nouns: session, task, run, letter, and the words for where each of them stands.
 
-Plain data. What may happen to a task is in `lifecycle`, to a run in `runs`, to letters in `delivery`.
+Plain data. What may happen to a task is in `lifecycle`, to a run in `run`, to letters in `delivery`.
 A task and the child session that works on it are born together and share one number, so `TaskId` and
-the `SessionId` of the child are the same integer.
-"""
+the `SessionId` of the child are the same integer."""
 
 from __future__ import annotations
 
+import json
+from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import IntEnum, StrEnum
-from typing import Final, NamedTuple, NewType
+from typing import Any, Final, NamedTuple, NewType, TypeAlias
 
 SessionId = NewType("SessionId", int)
 TaskId = NewType("TaskId", int)
@@ -124,6 +125,7 @@ class Lane(StrEnum):
 class LetterKind(StrEnum):
     TASK = "task"  #: the first message of a child
     USER = "user"  #: a person wrote
+    REQUEST = "request"  #: a person wrote through an API that gives each message an answer of its own
     INSTRUCTION = "instruction"  #: steer, send, continue: somebody with authority over the session wrote
     DECISION = "decision"  #: a plan was approved or rejected
     NOTE = "note"  #: the runtime itself, e.g. wrap up before the deadline
@@ -138,8 +140,12 @@ class LetterKind(StrEnum):
 URGENT_KINDS = frozenset(LetterKind) - {LetterKind.ANNOUNCE}
 #: What children have to tell: read again if the turn that read it fails before the model has answered.
 RETRIED_KINDS = frozenset({LetterKind.ANNOUNCE, LetterKind.PLAN, LetterKind.NEWS})
+#: A person's own words: read before all other letters.
+PERSON_KINDS = frozenset({LetterKind.USER, LetterKind.REQUEST})
 #: Have a turn each: what becomes of its last words depends on the letter.
 SOLO_KINDS = frozenset({LetterKind.HEARTBEAT, LetterKind.PEER})
+#: The reply goes its own way, so only the run that took the letter answers it. Any run answers the others.
+OWN_REPLY_KINDS = SOLO_KINDS | {LetterKind.REQUEST}
 
 
 class LetterState(IntEnum):
@@ -239,6 +245,58 @@ class Letter(NamedTuple):
     def is_solo(self) -> bool:
         return self.kind in SOLO_KINDS
 
+    @property
+    def source(self) -> str:
+        """Return who speaks in the transcript: a request is a person's words like any other."""
+        return (LetterKind.USER if self.kind is LetterKind.REQUEST else self.kind).value
+
 
 ENDED: Final = "ended"  #: of a task that said its last word while children work; what becomes of it is open
 EXPIRED: Final = "descendants expired"  #: the reason of a task that was told without all its children
+
+
+# --------------------------------------------------------------------------------------------------
+# A tool of an MCP server that is not what a person approved. Definitions are the server's own words, as JSON.
+
+Definition: TypeAlias = Mapping[str, Any]
+
+NO_SESSION: Final = 0  #: in the place of a session: what belongs to none, such as the tools of all
+
+
+@dataclass(frozen=True, slots=True)
+class ToolOffer:
+    tool: str
+    before: Definition | None  #: as it was approved; None = it is new
+    after: Definition
+    text: str  #: what is different, for whoever decides
+
+
+def canonical(definition: object) -> str:
+    """The same text for the same meaning, whatever the order of keys."""
+    return json.dumps(definition, sort_keys=True, separators=(",", ":"))
+
+
+# --------------------------------------------------------------------------------------------------
+# What others may listen to or decide about a subagent's life. Names only: who listens is wiring's to know.
+
+
+class Hook(StrEnum):
+    SPAWNING = "subagent_spawning"  #: asked before a spawn comes about; may veto, may bring a thread
+    SPAWNED = "subagent_spawned"
+    ENDED = "subagent_ended"  #: once for each generation: told, given up, killed, or its session has ended
+    REMOVED = "subagent_removed"  #: its session and transcript are gone
+    NEEDS_ME = "needs_me"  #: a question, an approval, an empty purse or a plan waits for a person
+    DELIVERY_TARGET = "subagent_delivery_target"  #: asked where a requester's reply to a result goes
+
+
+#: Asked while somebody waits; the others are told through the outbox.
+ASKED = frozenset({Hook.SPAWNING, Hook.DELIVERY_TARGET})
+
+
+class RemovalReason(StrEnum):
+    """Why a session is gone."""
+
+    DELETED = "deleted"
+    SWEPT = "swept"
+    REMOVED = "removed"
+    ORPHANED = "orphaned"

@@ -8,16 +8,23 @@ from decimal import Decimal
 from enum import StrEnum
 from types import MappingProxyType
 
-from clutch.core.agents import NOBODY, ActiveHours, Agent, AgentDefaults, Heartbeat, check_allowed, unlisted
+from clutch.core.agents import (
+    NO_AGENTS,
+    ActiveHours,
+    Agent,
+    AgentDefaults,
+    Heartbeat,
+    check_allowed,
+    next_delay,
+    unlisted,
+)
 from clutch.core.attachments import AttachmentRules
 from clutch.core.authority import AgentGrant, Peers, ToolPolicy, Visibility
-from clutch.core.checks import above_zero, at_least, check, require
-from clutch.core.context import Context
-from clutch.core.history import Reading
-from clutch.core.hooks import Hook
-from clutch.core.hours import next_delay
-from clutch.core.model import Lane, Outcome
-from clutch.core.wording.results import RESULT_BYTES_MIN, PayloadMode
+from clutch.core.compaction import ContextLimits
+from clutch.core.model import Hook, Lane, Outcome
+from clutch.core.text.results import RESULT_BYTES_MIN, PayloadMode
+from clutch.core.validation import above_zero, at_least, check, require
+from clutch.core.views import HistoryLimits
 
 
 class QueueMode(StrEnum):
@@ -114,7 +121,7 @@ class Life:
 
     error_grace_s: float = 15.0  #: external runtimes report an error and go on; shorter gave false failures
     wrap_up_at: float = 0.8  #: of the run's time: late enough to have worked, early enough to write it down
-    crash_limit: int = 3  #: takeovers without a commit in between; more would wedge every boot
+    crash_limit: int = 3  #: deaths while its tool ran, without progress; more would wedge every boot
     result_bytes_max: int = 100 * 1024  #: a result is told and kept by value; longer ones are cut
     settle_expiry_s: float = 1800.0  #: without any progress below; with progress the wait goes on
     settle_expiry_from: ExpiryFrom = ExpiryFrom.PROGRESS  #: where that wait is measured from
@@ -345,13 +352,14 @@ class Policy:
     threads: Threads = field(default_factory=Threads)
     budgets: Budgets = field(default_factory=Budgets)
     serving: Serving = field(default_factory=Serving)
-    context: Context = field(default_factory=Context)
-    history: Reading = field(default_factory=Reading)
-    agents: Mapping[str, Agent] = field(default_factory=lambda: NOBODY)  #: by id; others have the defaults
+    context: ContextLimits = field(default_factory=ContextLimits)
+    history: HistoryLimits = field(default_factory=HistoryLimits)
+    agents: Mapping[str, Agent] = field(default_factory=lambda: NO_AGENTS)  #: by id; others have the defaults
     defaults: AgentDefaults = field(default_factory=AgentDefaults)
     list_recent_s: float = 1800.0  #: lists show what ended since: half an hour is one sitting
     notify: frozenset[Notify] = frozenset(Notify)  #: what a person is told of who may look elsewhere
     hooks: frozenset[Hook] = frozenset()  #: those that somebody listens to; the others cost nothing
+    acp_forks: bool = False  #: a spawn with `context: "fork"` may give the conversation to an ACP program
     is_headless: bool = False  #: nobody is there to ask: what needs a person is denied at once
 
     def __post_init__(self) -> None:

@@ -15,9 +15,15 @@ MARK = "[redacted]"
 _BEGIN_KEY = re.compile(r"-----BEGIN (?:[A-Z0-9]{1,20} ){0,3}PRIVATE KEY(?: BLOCK)?-----")
 _END_KEY = re.compile(r"-----END (?:[A-Z0-9]{1,20} ){0,3}PRIVATE KEY(?: BLOCK)?-----")
 
-#: Tokens that their makers gave a shape of their own.
+#: A letter or digit directly before a token can be the end of an escape: of JSON or Python (`\n`, `\x0a`, `\u000a`), of
+#: an address (`%20`), of a terminal's colour (`[31m`).
+_ESCAPED = (
+    r"(?<=\\[abfnrtv])|(?<=\\x[0-9A-Fa-f]{2})|(?<=\\u[0-9A-Fa-f]{4})|(?<=%[0-9A-Fa-f]{2})"
+    r"|(?<=[\[;][0-9]m)|(?<=[\[;][0-9]{2}m)"
+)
+#: Tokens that their makers gave a shape of their own. The first look-ahead only saves time.
 _TOKENS = re.compile(
-    r"(?<![A-Za-z0-9])(?:"
+    rf"(?=[0-9ASdeghnprsxy])(?:(?<![A-Za-z0-9])|{_ESCAPED})(?:"
     r"(?:AKIA|ASIA|AROA|AIDA)[0-9A-Z]{16}"
     r"|sk-[A-Za-z0-9_-]{16,300}|(?:sk|rk|pk)_(?:live|test)_[A-Za-z0-9]{10,200}"
     r"|gh[opusr]_[A-Za-z0-9]{20,255}|github_pat_[A-Za-z0-9_]{20,255}|glpat-[A-Za-z0-9_-]{16,100}"
@@ -29,16 +35,18 @@ _TOKENS = re.compile(
     r"|[0-9]{8,10}:AA[A-Za-z0-9_-]{30,40}"
     r")(?![A-Za-z0-9])"
 )
-_SCHEMES = re.compile(r"(?i)\b(bearer|basic)( {1,3})([A-Za-z0-9._~+/=-]{8,4000})")
+_SCHEMES = re.compile(rf"(?i)(?:\b|{_ESCAPED})(bearer|basic)((?: |%20){{1,3}})([A-Za-z0-9._~+/=-]{{8,4000}})")
 _IN_ADDRESS = re.compile(r"(://[^\s/@:]{0,200}:)([^\s/@]{1,500})(@)")
 _NAMED = re.compile(
     r"(?i)((?:passwords?|passwd|passphrase|pwd|secrets?|token|credentials?|api[_-]?key|access[_-]?key|private[_-]?key|"
     r"client[_-]?secret|auth[_-]?key|encryption[_-]?key)"
-    r"[\"']?\s{0,3}(?:=>|[:=])\s{0,3})(\"[^\"\n]{1,4000}\"|'[^'\n]{1,4000}'|[^\s\"',;&)\]}]{4,4000})"
+    r"\\{0,3}[\"']?\s{0,3}(?:=>|[:=]|%3[AD])\s{0,3})"
+    r"(\\{1,3}\"[^\"\n]{1,4000}?\\{1,3}\"|\"[^\"\n]{1,4000}\"|'[^'\n]{1,4000}'|[^\s\"',;&)\]}]{4,4000})"
 )
 _NO_SECRET = re.compile(
     r"(?i)[\"']?(?:null|none|true|false|undefined|\$\{?[A-Z_].{0,200}|\[redacted\]?)[\"']?"
 )
+_QUOTE = re.compile(r"\\{0,3}[\"']")  #: of a text inside of a text it is escaped
 
 
 class Redacted(NamedTuple):
@@ -100,10 +108,10 @@ def _values(text: str) -> tuple[str, int]:
     def instead(found: re.Match[str]) -> str:
         nonlocal count
         value = found[2]
-        if _NO_SECRET.fullmatch(value):
+        if _NO_SECRET.fullmatch(value.replace("\\", "")):
             return found[0]
         count += 1
-        quote = value[0] if value[0] in "\"'" else ""
-        return f"{found[1]}{quote}{MARK}{quote}"
+        quote = _QUOTE.match(value)
+        return f"{found[1]}{quote[0]}{MARK}{quote[0]}" if quote else f"{found[1]}{MARK}"
 
     return _NAMED.sub(instead, text), count

@@ -12,8 +12,8 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import assert_never
 
-from clutch.core import keys
-from clutch.core.keys import SessionKey
+from clutch.core import ids
+from clutch.core.ids import SessionKey
 
 CANDIDATES_MAX = 10
 
@@ -51,13 +51,13 @@ class Keyword(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Words:
+class TargetText:
     """The beginning of an id or key, a label, or the beginning of a label."""
 
     text: str
 
 
-Target = FullKey | TaskRef | RunRef | Numbered | Keyword | Words
+Target = FullKey | TaskRef | RunRef | Numbered | Keyword | TargetText
 
 # What no database keeps, and so nobody is called: NUL, and half a surrogate pair.
 _NOBODYS = re.compile("[\x00\ud800-\udfff]")
@@ -68,16 +68,16 @@ _NUMBERED = re.compile(r"#?([0-9]{1,9})")
 
 def parse_target(text: str) -> Target:
     text = text.strip()
-    key = keys.parse_session_key(text)
+    key = ids.parse_session_key(text)
     if isinstance(key, SessionKey):
         return FullKey(key)
-    if (task := keys.parse_task_id(text)) is not None:
+    if (task := ids.parse_task_id(text)) is not None:
         return TaskRef(task)
-    if (run := keys.parse_run_id(text)) is not None:
+    if (run := ids.parse_run_id(text)) is not None:
         return RunRef(run)
     if numbered := _NUMBERED.fullmatch(text):
         return Numbered(int(numbered[1]), text)
-    return Keyword(text) if text in set(Keyword) else Words(text)
+    return Keyword(text) if text in set(Keyword) else TargetText(text)
 
 
 # --- targets: what was meant ------------------------------------------------------------------------------
@@ -142,10 +142,10 @@ def target_text(target: Target) -> str:
         case FullKey(key):
             return str(key)
         case TaskRef(number):
-            return keys.task_id(number)
+            return ids.task_id(number)
         case RunRef(number):
-            return keys.run_id(number)
-        case Numbered(_, text) | Words(text):
+            return ids.run_id(number)
+        case Numbered(_, text) | TargetText(text):
             return text
         case Keyword():
             return target.value
@@ -173,7 +173,7 @@ def _exactly(target: Target, viewpoint: Viewpoint) -> _Test:
             return _key_is(viewpoint.main_key)
         case Keyword.CURRENT:
             return _key_is(viewpoint.current_key)
-        case Words(_):
+        case TargetText(_):
             return _nothing
         case _:
             assert_never(target)
@@ -197,11 +197,11 @@ def _id_starting(text: str) -> _Test:
         return lambda candidate: candidate.session_key.startswith(text)
     if len(text) > 2 and text.startswith("t_"):
         return lambda candidate: (
-            candidate.task_id is not None and keys.task_id(candidate.task_id).startswith(text)
+            candidate.task_id is not None and ids.task_id(candidate.task_id).startswith(text)
         )
     if len(text) > 2 and text.startswith("r_"):
         return lambda candidate: (
-            candidate.run_id is not None and keys.run_id(candidate.run_id).startswith(text)
+            candidate.run_id is not None and ids.run_id(candidate.run_id).startswith(text)
         )
     return _nothing
 

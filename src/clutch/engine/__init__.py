@@ -1,1 +1,1 @@
-"""Runs things: claims sessions, drives turns, rings timers. Awaits, and owns no rule."""
+"""The engine claims sessions, drives turns and fires timers: it awaits, and `core` decides."""

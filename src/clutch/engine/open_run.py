@@ -1,49 +1,88 @@
 """A run that this worker has open: what it knows, and its way to the store.
 
-Everything here can be read again from the database; a crash loses nothing. `asking` and `calling` work on it.
-"""
+Everything here can be read again from the database; a crash loses nothing. `model_call` and `tool_calls` work on it."""
 
 from __future__ import annotations
 
+import asyncio
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from decimal import Decimal
 from typing import Any, TypeVar
 
-from clutch.core import wording
-from clutch.core.admission import OWN_RUNTIME
-from clutch.core.attachments import Shelf
+from clutch.core.attachments import FileVersion
 from clutch.core.authority import AgentCaller, under_plan
-from clutch.core.bounds import SUBMIT
 from clutch.core.messages import Answer, Entry, Usage
 from clutch.core.model import Plan, Thinking
-from clutch.core.wording.results import storable
-from clutch.engine.bus import Live
-from clutch.engine.context import System
-from clutch.engine.handing import hand_over
-from clutch.engine.interrupt import Interrupt
-from clutch.engine.kit import Kit
+from clutch.core.run import SUBMIT
+from clutch.core.spawn import OWN_RUNTIME
+from clutch.core.text import announce
+from clutch.core.text.results import storable
+from clutch.engine.live import Live
+from clutch.engine.prompt import System
+from clutch.engine.services import Services
+from clutch.engine.task_files import hand_over
+from clutch.errors import StoreError
+from clutch.logs import logger
 from clutch.ports import Delta, DeltaKind, ToolSpec
-from clutch.protocol import turns, usage
-from clutch.protocol.queries import Briefing
-from clutch.protocol.turns import Begun, Boundary
-from clutch.protocol.usage import Fate
-from clutch.protocol.workers import Claimed
-from clutch.store.door import Tx
+from clutch.store.transaction import Tx
+from clutch.transactions import turn as turn_tx
+from clutch.transactions import turn_end, usage
+from clutch.transactions.read.transcripts import Briefing
+from clutch.transactions.turn import Boundary
+from clutch.transactions.turn_begin import Begun
+from clutch.transactions.usage import Fate
+from clutch.transactions.workers import Claimed
+
+# --------------------------------------------------------------------------------------------------
+# Superseding a run that is under way: a model call is cut at once, tools that run get a moment to end.
+
+
+class Interrupt:
+    """One for each turn. The worker pulls it; the turn says while its tools run."""
+
+    def __init__(self) -> None:
+        self.is_pulled = False
+        self._running: Sequence[asyncio.Task[Any]] = ()
+
+    @contextmanager
+    def sparing(self, running: Sequence[asyncio.Task[Any]]) -> Iterator[None]:
+        self._running = running
+        try:
+            yield
+        finally:
+            self._running = ()
+
+    def pull(self, turn: asyncio.Task[None], grace_s: float) -> None:
+        running = [task for task in self._running if not task.done()]
+        if not running:
+            turn.cancel()
+            return
+        self.is_pulled = True
+        asyncio.get_running_loop().call_later(grace_s, _cancel, running)
+
+
+def _cancel(running: Sequence[asyncio.Task[Any]]) -> None:
+    for task in running:
+        task.cancel()
+
 
 T = TypeVar("T")
+
+log = logger(__name__)
 
 
 class OpenRun:
     """`is_unanswered`: letters wait for the model's next answer, and `senders` wrote them."""
 
     def __init__(
-        self, kit: Kit, claimed: Claimed, begun: Begun, about: Briefing, interrupt: Interrupt
+        self, services: Services, claimed: Claimed, begun: Begun, about: Briefing, interrupt: Interrupt
     ) -> None:
         self.interrupt = interrupt
         self._told = 0
-        self.kit, self.policy = kit, kit.policy
+        self.services, self.policy = services, services.policy
         self.session_id, self.fence = claimed.session_id, claimed.fence
         self.run_id, self.head = begun.run_id, begun.head
         self._begun_at = begun.head
@@ -51,13 +90,13 @@ class OpenRun:
         self.about, self.system = about, System("")
         self.transcript: list[Entry] = list(about.transcript)
         self.steps = about.steps
-        self.specs = _specs(kit, about)
+        self.specs = _specs(services, about)
         self.by_name = {spec.name: spec for spec in self.specs}
         self._aliases = {alias: spec.name for spec in self.specs for alias in spec.aliases}
         self.is_ours = about.runtime == OWN_RUNTIME
         self.is_answered = begun.is_answered
         self.is_last_call = False  #: no budget is left after it, and it may use no tool
-        ours = about.model or kit.policy.model_of(about.agent_id)
+        ours = about.model or services.policy.model_of(about.agent_id)
         # Foreign code does not use the model a child of ours would get, so it must not be priced as if it did.
         self.model = ours if self.is_ours else about.model_asked or f"runtime:{about.runtime}"
         self.thinking = None if about.thinking is None else Thinking(about.thinking)
@@ -80,17 +119,17 @@ class OpenRun:
     @property
     def files(self) -> str | None:
         """The directory of its task. A main session has none."""
-        files = self.kit.files
+        files = self.services.files
         return None if files is None or not self.about.depth else files.path(self._shelf)
 
     async def hand_over(self) -> None:
         """Before its end is told: what lies in its `out/`."""
         if self.about.depth:
-            await hand_over(self.kit, self._shelf)
+            await hand_over(self.services, self._shelf)
 
     @property
-    def _shelf(self) -> Shelf:
-        return Shelf(self.session_id, self.about.shelf)
+    def _shelf(self) -> FileVersion:
+        return FileVersion(self.session_id, self.about.shelf)
 
     @property
     def is_boxed(self) -> bool:
@@ -99,7 +138,7 @@ class OpenRun:
 
     async def look_around(self) -> None:
         """The system prompt: at the start of a turn, and when a summary may have forgotten the children."""
-        self.system = await self.kit.around().system(
+        self.system = await self.services.around().system(
             self.session_id, self.about, submits_result=SUBMIT in self.by_name
         )
 
@@ -114,18 +153,30 @@ class OpenRun:
 
     async def tx_with_senders(self, fn: Callable[..., Tx[T]], *args: Any) -> T:
         """It settles a model call, and steps the tasks whose letters this run has read."""
+        await self.services.thaw()
         known = (self.policy, self.session_id, self.fence, self.run_id, *args)
         if self.policy.limits.on_parent_end:
-            return await self.kit.door.alone(fn, *known)  # it may kill the children
+            return await self.services.db.alone(fn, *known)  # it may kill the children
         return await self._tx((self.session_id, *self.senders, *self._purses), fn, args)
 
     async def give_back(self, fate: Fate) -> None:
         """Whoever is next goes on. The call that was foreseen or under way has its reservation in the purses."""
         known = (self.policy, self.session_id, self.fence, fate)
-        await self.kit.door.tx((self.session_id, *self._purses), turns.hand_over, *known)
+        await self.services.db.tx((self.session_id, *self._purses), turn_end.hand_over, *known)
+
+    async def report_late(self, text: str) -> None:
+        """Keep a text that came after the session was lost: killed, superseded, timed out or taken over."""
+        turn = turn_tx.Turn(self.fence, self.run_id, self.head)
+        known = (self.policy, self.session_id, text, self.services.ids.nonce(), turn)
+        try:
+            await self.services.db.tx(self.session_id, turn_tx.late, *known)
+        except StoreError as error:  # nothing depends on it, and a turn that was cancelled must end
+            log.warning("late text not kept", extra={"session": self.session_id, "error": str(error)})
 
     async def _tx(self, keys: tuple[int, ...], fn: Callable[..., Tx[T]], args: tuple[Any, ...]) -> T:
-        return await self.kit.door.tx(keys, fn, self.policy, self.session_id, self.fence, self.run_id, *args)
+        return await self.services.db.tx(
+            keys, fn, self.policy, self.session_id, self.fence, self.run_id, *args
+        )
 
     @property
     def _purses(self) -> tuple[int, ...]:
@@ -174,17 +225,17 @@ class OpenRun:
         return self.head == self._begun_at
 
     def price(self, used: Usage) -> Decimal | None:
-        return self.kit.prices.cost(self.model, used)
+        return self.services.prices.cost(self.model, used)
 
     def price_of(self, answer: Answer) -> Decimal | None:
         """Foreign code may say which model it used; ours uses the one that was asked for."""
-        theirs = None if self.is_ours else self.kit.prices.cost(answer.model, answer.usage)
+        theirs = None if self.is_ours else self.services.prices.cost(answer.model, answer.usage)
         return self.price(answer.usage) if theirs is None else theirs
 
     def tell(self, name: str, data: object = None) -> None:
         self._told += 1
         whose = (self.about.session_key, self.about.depth > 0)
-        self.kit.bus.publish(Live(name, self.session_id, self.run_id, data, *whose, self._told))
+        self.services.bus.publish(Live(name, self.session_id, self.run_id, data, *whose, self._told))
 
     def in_own_names(self, answer: Answer) -> Answer:
         """Before rights and ledger look at it: a tool has one name there."""
@@ -202,7 +253,7 @@ class OpenRun:
         said = storable(error)
         self.tell("lifecycle:error", said)
         await self.hand_over()
-        await self.tx_with_senders(turns.fail, said, is_final)
+        await self.tx_with_senders(turn_end.fail, said, is_final)
 
 
 def _submitting(schema: str) -> dict[str, Any]:
@@ -218,11 +269,11 @@ def tools_for(about: Briefing, specs: Sequence[ToolSpec]) -> tuple[ToolSpec, ...
     return tuple(spec for spec in specs if rights.permits_tool(spec.name, is_read_only=spec.read_only))
 
 
-def _specs(kit: Kit, about: Briefing) -> tuple[ToolSpec, ...]:
-    found = tools_for(about, kit.toolbox.specs())
+def _specs(services: Services, about: Briefing) -> tuple[ToolSpec, ...]:
+    found = tools_for(about, services.toolbox.specs())
     if about.output_schema is None or about.plan == Plan.DRAFTING:
         return found
     return (
         *found,
-        ToolSpec(SUBMIT, wording.SUBMIT_RESULT, _submitting(about.output_schema), replay_safe=True),
+        ToolSpec(SUBMIT, announce.SUBMIT_RESULT, _submitting(about.output_schema), replay_safe=True),
     )

@@ -7,15 +7,14 @@ that acts carries the key of its place in the transcript, so that one that is ma
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, assert_never
 
-from clutch.core import keys
+from clutch.core import ids
 from clutch.core.authority import AgentCaller, Verb
-from clutch.core.history import Said
 from clutch.core.messages import Call
-from clutch.core.session_calls import (
-    EVERYBODY,
+from clutch.core.session_tools import (
+    ALL_CHILDREN,
     Act,
     Action,
     ListAgents,
@@ -25,14 +24,16 @@ from clutch.core.session_calls import (
     SessionCall,
     ShowStatus,
 )
+from clutch.core.spawn import known_agents
+from clutch.core.views import HistoryEntry
+from clutch.engine.actions import PlanDecision, SendResult, TaskActions
 from clutch.engine.open_run import OpenRun
-from clutch.engine.verbs import Decided, Sent, Verbs
 from clutch.errors import AmbiguousTarget, ClutchError, Forbidden, NotFound, StoreError
-from clutch.protocol import history, lists, targets
-from clutch.protocol.control import KillReport
-from clutch.protocol.guarding import guarded
-from clutch.protocol.sessions import Stale
-from clutch.protocol.targets import Found
+from clutch.transactions.authority import guarded
+from clutch.transactions.control import KillReport
+from clutch.transactions.read import sessions, status, targets
+from clutch.transactions.read.targets import ResolvedTarget
+from clutch.transactions.sessions import Stale
 
 Body = Mapping[str, Any]
 
@@ -40,7 +41,7 @@ Body = Mapping[str, Any]
 async def use(run: OpenRun, call: Call, place: int) -> tuple[str, bool]:
     """The text for the model, and whether it failed."""
     try:
-        asked = run.kit.toolbox.session_call(call.name, call.args)
+        asked = run.services.toolbox.session_call(call.name, call.args)
         said = await _Tools(run, f"{run.session_id}:{run.head}:{place}").carry_out(asked)
     except (Stale, StoreError):
         raise
@@ -70,16 +71,16 @@ def caller_of(run: OpenRun) -> AgentCaller:
 class _Tools:
     def __init__(self, run: OpenRun, key: str) -> None:
         self._run, self._key = run, key
-        self._door, self._policy = run.kit.door, run.policy
+        self._door, self._policy = run.services.db, run.policy
         self._caller = caller_of(run)
         self._who = targets.of_agent(self._caller)
-        self._verbs = Verbs(run.kit)
+        self._verbs = TaskActions(run.services)
 
     async def carry_out(self, asked: SessionCall) -> str | Body:
         match asked:
             case Act(Action.LIST):
                 return await self._door.alone(
-                    lists.children, self._policy, self._who.viewer, self._run.session_id
+                    status.children, self._policy, self._who.viewer, self._run.session_id
                 )
             case Act():
                 return await self._act(asked)
@@ -99,8 +100,8 @@ class _Tools:
     # ---- acting --------------------------------------------------------------------------------------
 
     async def _act(self, asked: Act) -> Body:
-        if asked.target == EVERYBODY:
-            below = await self._door.read(lists.alive, self._run.session_id)
+        if asked.target == ALL_CHILDREN:
+            below = await self._door.read(status.alive, self._run.session_id)
             return _killed(await self._verbs.kill_all(self._caller, below, asked.text or "killed"))
         task = await self._door.read(targets.task, asked.target, self._who)
         verbs, who, text = self._verbs, self._caller, asked.text
@@ -142,28 +143,28 @@ class _Tools:
             await self._verbs.send(self._caller, found.session_id, asked.text, asked.wait_s, self._key)
         )
 
-    async def _found(self, asked: SendTo) -> Found:
+    async def _found(self, asked: SendTo) -> ResolvedTarget:
         if asked.label is None:
-            return await self._door.read(lists.meant, asked.target or "", self._who)
+            return await self._door.read(status.meant, asked.target or "", self._who)
         agent_id = asked.agent_id or self._caller.agent_id
-        return await self._door.read(lists.labelled, asked.label, agent_id, self._who)
+        return await self._door.read(status.labelled, asked.label, agent_id, self._who)
 
     # ---- looking -------------------------------------------------------------------------------------
 
     async def _sessions(self, asked: ListSessions) -> Body:
         found = await self._door.read(
-            history.sessions, self._caller, self._policy.history, asked.kinds, asked.limit, asked.active_s,
+            sessions.sessions, self._caller, self._policy.history, asked.kinds, asked.limit, asked.active_s,
             asked.message_limit,
         )  # fmt: skip
         return {"sessions": [_line(one) for one in found]}
 
     async def _history(self, asked: ReadHistory) -> Body:
-        found = await self._door.read(lists.meant, asked.target, self._who)
+        found = await self._door.read(status.meant, asked.target, self._who)
         if asked.of_result:
-            look: tuple[Any, ...] = (history.result, found.session_id, self._policy.history, asked.offset)
+            look: tuple[Any, ...] = (sessions.result, found.session_id, self._policy.history, asked.offset)
         else:
             how = (asked.limit, asked.before, asked.with_tools, asked.offset)
-            look = (history.history, found.session_id, self._policy.history, *how)
+            look = (sessions.history, found.session_id, self._policy.history, *how)
         shown = await self._door.read(guarded, self._caller, Verb.READ, found.session_id, *look)
         return {
             "sessionKey": found.session_key,
@@ -182,15 +183,19 @@ class _Tools:
         return {
             "requester": own,
             "allowAny": "*" in allowed,
-            "agents": [{"id": one, "model": policy.model_of(one)} for one in named],
+            "agents": [
+                {"id": one, "model": policy.model_of(one), "configured": one in known_agents(policy)}
+                for one in named
+            ],
         }
 
     async def _status(self, target: str) -> Body:
-        found = await self._door.read(lists.meant, target, self._who)
+        found = await self._door.read(status.meant, target, self._who)
         about = await self._door.read(
-            guarded, self._caller, Verb.READ, found.session_id, lists.status, found.session_id
+            guarded, self._caller, Verb.READ, found.session_id, status.status, found.session_id
         )
         used = about.used
+        problems = [one for one in self._run.services.problems() if one.is_error]
         return {
             "sessionKey": about.key,
             "agentId": about.agent_id,
@@ -208,6 +213,11 @@ class _Tools:
                 "calls": used.calls,
                 "usd": None if used.usd is None else format(used.usd, "f"),
             },
+            **(
+                {"problems": [{"detail": one.detail, "remedy": one.remedy} for one in problems]}
+                if problems
+                else {}
+            ),
         }
 
 
@@ -219,38 +229,43 @@ def _json(body: Body) -> str:
 
 
 def _ids(numbers: tuple[int, ...]) -> list[str]:
-    return [keys.task_id(number) for number in numbers]
+    return [ids.task_id(number) for number in numbers]
 
 
 def _run_id(number: int | None) -> str | None:
-    return None if number is None else keys.run_id(number)
+    return None if number is None else ids.run_id(number)
 
 
 def _accepted(task_id: int) -> dict[str, Any]:
-    return {"status": "accepted", "taskId": keys.task_id(task_id)}
+    return {"status": "accepted", "taskId": ids.task_id(task_id)}
 
 
 def _killed(report: KillReport) -> Body:
     return {
         "stopped": _ids(report.stopped),
+        "stillStopping": _reasons(report.still_stopping),
         "alreadyFinished": _ids(report.already_finished),
-        "notStopped": [{"taskId": keys.task_id(one), "why": why} for one, why in report.not_stopped],
+        "notStopped": _reasons(report.not_stopped),
     }
 
 
-def _sent(sent: Sent) -> Body:
+def _reasons(tasks: Sequence[tuple[int, str]]) -> list[Body]:
+    return [{"taskId": ids.task_id(one), "why": why} for one, why in tasks]
+
+
+def _sent(sent: SendResult) -> Body:
     return {"status": sent.status} if sent.reply is None else {"status": sent.status, "reply": sent.reply}
 
 
-def _decided(decided: Decided) -> Body:
-    return {"status": decided.status, "taskId": keys.task_id(decided.task_id), "round": decided.round}
+def _decided(decided: PlanDecision) -> Body:
+    return {"status": decided.status, "taskId": ids.task_id(decided.task_id), "round": decided.round}
 
 
-def _line(one: history.SessionLine) -> Body:
+def _line(one: sessions.SessionLine) -> Body:
     line: dict[str, Any] = {"sessionKey": one.key, "kind": one.kind, "agentId": one.agent_id}
     if one.task is not None:
         line |= {
-            "taskId": keys.task_id(one.task.task_id),
+            "taskId": ids.task_id(one.task.task_id),
             "label": one.task.label,
             "phase": one.task.phase,
             "outcome": one.task.outcome,
@@ -260,7 +275,7 @@ def _line(one: history.SessionLine) -> Body:
     return line
 
 
-def _entry(said: Said) -> Body:
+def _entry(said: HistoryEntry) -> Body:
     entry: dict[str, Any] = {"seq": said.seq, "kind": said.kind, "text": said.text}
     if said.source:
         entry["source"] = said.source

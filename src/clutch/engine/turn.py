@@ -8,41 +8,48 @@ next step, so going on after a crash is the same code as going on: look at the l
 
 from __future__ import annotations
 
+import asyncio
 import json
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 
-from clutch.core import bounds, wording
-from clutch.core.bounds import FORM_NOTE, SUBMIT, Loop
+from clutch.core import run as run_rules
 from clutch.core.messages import Answer, Input
-from clutch.engine import typed
-from clutch.engine.asking import ask
-from clutch.engine.calling import carry_out
-from clutch.engine.foreign import work_elsewhere
-from clutch.engine.interrupt import Interrupt
-from clutch.engine.kit import Kit
-from clutch.engine.open_run import OpenRun
-from clutch.engine.threads import ask_targets
-from clutch.protocol import queries, turns, usage
-from clutch.protocol.sessions import Stale
-from clutch.protocol.turns import Begun
-from clutch.protocol.usage import Fate
-from clutch.protocol.workers import Claimed
+from clutch.core.run import EMPTY_NOTE, FORM_NOTE, SUBMIT, Loop
+from clutch.core.text import announce
+from clutch.engine import output_schema
+from clutch.engine.external import work_elsewhere
+from clutch.engine.model_call import ask
+from clutch.engine.open_run import Interrupt, OpenRun
+from clutch.engine.services import Services
+from clutch.engine.spawn import ask_targets
+from clutch.engine.tool_calls import carry_out
+from clutch.errors import StoreError
+from clutch.transactions import turn, turn_begin, turn_end, usage
+from clutch.transactions.read import transcripts
+from clutch.transactions.sessions import Stale
+from clutch.transactions.turn_begin import Begun
+from clutch.transactions.usage import Fate
+from clutch.transactions.workers import Claimed
 
 COMPLETE = frozenset({"end", "tools"})
 
 
-async def take_turn(kit: Kit, claimed: Claimed, interrupt: Interrupt | None = None) -> None:
+async def take_turn(services: Services, claimed: Claimed, interrupt: Interrupt | None = None) -> None:
     """From the claim to the end of the run, or to where it parks."""
-    await kit.prepared(claimed.model or kit.policy.model_of(claimed.agent_id))  # before its clock starts
-    begun = await _begin(kit, claimed)
+    await services.prepared(
+        claimed.model or services.policy.model_of(claimed.agent_id)
+    )  # before its clock starts
+    begun = await _begin(services, claimed)
     if begun is None:
         return
-    if kit.refresh is not None:
-        await kit.refresh()
-    about = await kit.door.read(queries.briefing, claimed.session_id)
+    if services.refresh is not None:
+        await services.refresh()
+    about = await services.db.read(transcripts.briefing, claimed.session_id)
     if about.fence != claimed.fence:
         # Somebody took over since: what is read here may be theirs, and their calls are not ours to run.
         raise Stale(f"session {claimed.session_id} is owned by somebody else now")
-    run = OpenRun(kit, claimed, begun, about, interrupt or Interrupt())
+    run = OpenRun(services, claimed, begun, about, interrupt or Interrupt())
     await run.look_around()
     run.tell("lifecycle:start")
     if run.is_ours:
@@ -52,13 +59,13 @@ async def take_turn(kit: Kit, claimed: Claimed, interrupt: Interrupt | None = No
     run.tell("lifecycle:end")
 
 
-async def _begin(kit: Kit, claimed: Claimed) -> Begun | None:
-    await ask_targets(kit, claimed.session_id)
-    known = (kit.policy, claimed.session_id, claimed.fence, kit.ids.next(), kit.ids.nonce())
-    if kit.policy.limits.on_parent_end:
-        return await kit.door.alone(turns.begin, *known)  # a crash loop may kill the children
-    keys = (claimed.session_id, *usage.keys(kit.policy, claimed.purses))
-    return await kit.door.tx(keys, turns.begin, *known)
+async def _begin(services: Services, claimed: Claimed) -> Begun | None:
+    await ask_targets(services, claimed.session_id)
+    known = (services.policy, claimed.session_id, claimed.fence, services.ids.next(), services.ids.nonce())
+    if services.policy.limits.on_parent_end:
+        return await services.db.alone(turn_begin.begin, *known)  # a crash loop may kill the children
+    keys = (claimed.session_id, *usage.keys(services.policy, claimed.purses))
+    return await services.db.tx(keys, turn_begin.begin, *known)
 
 
 async def _steps(run: OpenRun, *, interrupted: bool) -> None:
@@ -67,7 +74,7 @@ async def _steps(run: OpenRun, *, interrupted: bool) -> None:
         answer = run.open_answer()
         if answer is None:
             interrupted = False
-            if run.kit.stopping.is_set():
+            if run.services.stopping.is_set():
                 return await run.give_back(Fate.UNSENT)
             answer = await _next_answer(run)
             if answer is None:
@@ -81,31 +88,51 @@ async def _steps(run: OpenRun, *, interrupted: bool) -> None:
 
 async def _interrupt(run: OpenRun) -> bool:
     """Letters want this turn's place. Between two steps nothing is under way that could be lost."""
-    ids = run.kit.ids
-    return await run.tx_with_purses(turns.interrupt, ids.next(), ids.nonce())
+    ids = run.services.ids
+    return await run.tx_with_purses(turn_begin.interrupt, ids.next(), ids.nonce())
 
 
 async def _next_answer(run: OpenRun) -> Answer | None:
     """Committed. None: the run is over, parked or failed."""
-    submitted = bounds.submitted(run.transcript)
+    submitted = run_rules.submitted(run.transcript)
     if submitted is not None:
         value = json.dumps(submitted.args["value"], ensure_ascii=False)
-        await run.hand_over()
-        boundary = await run.tx_with_senders(turns.submit, value, run.kit.ids.nonce())
+        async with _late_if_lost(run, value):
+            await run.hand_over()
+            boundary = await run.tx_with_senders(turn_end.submit, value, run.services.ids.nonce())
         if boundary is None or not boundary.goes_on:
             return None
         run.heard(boundary)
-    if bounds.form_errors(run.transcript) > 1:
+    if run_rules.form_errors(run.transcript) > 1:
         await run.fail("schema: the result did not have the form that was asked for")
         return None
     answer = await ask(run)
-    return None if answer is None else await _heard(run, answer)
+    if answer is None:
+        return None
+    async with _late_if_lost(run, run_rules.last_text(answer)):
+        return await _heard(run, answer)
+
+
+@asynccontextmanager
+async def _late_if_lost(run: OpenRun, text: str) -> AsyncIterator[None]:
+    """Report the last text of a run as late if the session is lost before the text is committed, in whatever way: as
+    the result, as a cut answer, or to be asked for again.
+
+    Also when the store failed: the run may have lost its session before. A run that has not is handed over and reports
+    nothing (`turn.late` looks).
+    """
+    try:
+        yield
+    except (Stale, StoreError, asyncio.CancelledError):
+        if text:
+            await run.report_late(text)
+        raise
 
 
 async def _heard(run: OpenRun, answer: Answer) -> Answer | None:
     if answer.stop not in COMPLETE:
         await _cut(run, answer, f"the provider cut the answer ({answer.stop})", is_final=False)
-    elif bounds.loop([*run.transcript, answer], answer, run.policy.life) is Loop.ENDED:
+    elif run_rules.loop([*run.transcript, answer], answer, run.policy.life) is Loop.ENDED:
         await _cut(run, answer, "loop", is_final=True)
     elif run.is_last_call and any(call.name != SUBMIT for call in answer.calls):
         await _cut(
@@ -114,10 +141,14 @@ async def _heard(run: OpenRun, answer: Answer) -> Answer | None:
     elif answer.calls:
         flags = [_is_replay_safe(run, call.name) for call in answer.calls]
         known = (answer, flags, run.is_unanswered, run.price_of(answer), run.system.events_upto)
-        run.answered(answer, await run.tx_with_senders(turns.respond, *known))
+        run.answered(answer, await run.tx_with_senders(turn.respond, *known))
         return answer
     elif SUBMIT in run.by_name:
         return await _without_form(run, answer)
+    elif run.about.depth and run_rules.is_empty(answer) and not run_rules.was_empty(run.transcript):
+        return await _reminded(run, answer, Input(announce.EMPTY_NOTE, EMPTY_NOTE))
+    elif run.about.depth and run_rules.is_failure(run.transcript, answer, run.steps):
+        await _cut(run, answer, run_rules.EMPTY, is_final=True)
     elif await _finish(run, answer):
         return answer
     return None
@@ -132,26 +163,32 @@ async def _cut(run: OpenRun, answer: Answer, error: str, *, is_final: bool) -> N
     run.tell("lifecycle:error", error)
     known = (error, is_final, answer, run.is_unanswered, run.price_of(answer))
     await run.hand_over()
-    await run.tx_with_senders(turns.fail, *known)
+    await run.tx_with_senders(turn_end.fail, *known)
 
 
 async def _without_form(run: OpenRun, answer: Answer) -> Answer | None:
     """It spoke instead of submitting: told once, then ended."""
-    if bounds.form_errors(run.transcript):
+    if run_rules.form_errors(run.transcript):
         await _cut(
             run, answer, "schema: the result was not submitted in the form that was asked for", is_final=True
         )
         return None
-    note = Input(wording.SUBMIT_NOTE, FORM_NOTE)
+    return await _reminded(run, answer, Input(announce.SUBMIT_NOTE, FORM_NOTE))
+
+
+async def _reminded(run: OpenRun, answer: Answer, note: Input) -> Answer:
+    """The answer is kept, and the model is asked again with a note that says what is missing."""
     known = (answer, note, run.is_unanswered, run.price_of(answer))
-    run.answered(answer, await run.tx_with_senders(turns.remind, *known))
+    run.answered(answer, await run.tx_with_senders(turn.remind, *known))
     run.transcript.append(note)
     return answer
 
 
 async def _elsewhere(run: OpenRun) -> None:
     while (answer := await work_elsewhere(run)) is not None:
-        if not await _end_elsewhere(run, answer):
+        async with _late_if_lost(run, run_rules.last_text(answer)):
+            goes_on = await _end_elsewhere(run, answer)
+        if not goes_on:
             return
 
 
@@ -161,7 +198,7 @@ async def _end_elsewhere(run: OpenRun, answer: Answer) -> bool:
         await _cut(run, answer, f"it was cut short ({answer.stop})", is_final=False)
         return False
     schema = run.about.output_schema if SUBMIT in run.by_name else None
-    wrong = "" if schema is None else await typed.problems_of_text(schema, answer.text)
+    wrong = "" if schema is None else await output_schema.problems_of_text(schema, answer.text)
     if wrong:
         await _cut(run, answer, f"schema: {wrong}", is_final=True)
         return False
@@ -170,15 +207,10 @@ async def _end_elsewhere(run: OpenRun, answer: Answer) -> bool:
 
 async def _finish(run: OpenRun, answer: Answer, value: str | None = None) -> bool:
     """True: not the last word; somebody has added something, and the run goes on."""
+    arrived_at = run.services.now()
     known = (answer, run.is_unanswered, run.price_of(answer), run.system.events_upto, value)
     await run.hand_over()
-    try:
-        boundary = await run.tx_with_senders(turns.finish, *known, run.kit.ids.nonce())
-    except Stale:
-        await run.kit.door.tx(
-            run.session_id, turns.late, run.policy, run.session_id, answer.text, run.kit.ids.nonce()
-        )
-        raise
+    boundary = await run.tx_with_senders(turn_end.finish, *known, run.services.ids.nonce(), arrived_at)
     if boundary is None or not boundary.goes_on:
         return False
     run.answered(answer, run.head + 1)

@@ -1,3 +1,3 @@
-"""Who answers: adapters that turn a transcript into the next answer of a model."""
+"""Model adapters: providers, router, rate limiter, prices and the demo model."""
 
 from __future__ import annotations

@@ -11,7 +11,7 @@ import re
 from collections.abc import Mapping
 from datetime import UTC, datetime
 
-from clutch.models.names import same_model
+from clutch.models.provider import same_model
 from clutch.ports import ModelError, Trouble
 
 MESSAGE_MAX = 500  # characters; some providers answer with a page

@@ -14,8 +14,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, assert_never
 
 from clutch.core.messages import Answer, Input, Message, Results, Usage
-from clutch.models.memo import Memo
-from clutch.models.names import parse
+from clutch.models.provider import Memo, parse
 from clutch.ports import ModelRequest, ToolSpec
 
 if TYPE_CHECKING:
@@ -94,6 +93,11 @@ def price(model: str, usage: Usage) -> Decimal | None:
 def context_window(model: str) -> int | None:
     found = _find(model)
     return None if found is None else found[1].context_window
+
+
+def offers(language: str, model: str) -> bool:
+    """Whether the list has this model of the provider."""
+    return _find(f"{language}:{model}") is not None
 
 
 def tokens(request: ModelRequest) -> int:

@@ -11,12 +11,13 @@ from contextlib import suppress
 from dataclasses import replace
 from typing import Protocol, TypeAlias
 
-from clutch.core.keys import hint
+from clutch.core.ids import hint
 from clutch.core.messages import Answer
 from clutch.errors import InvalidInput
-from clutch.models import names
-from clutch.models.direct import DirectModels
-from clutch.models.settings import WELL_KNOWN, AdapterKind, Provider
+from clutch.models import provider
+from clutch.models.chat_completions import DirectModels
+from clutch.models.prices import LISTED_AS, offers
+from clutch.models.provider import KEY_VARIABLES, WELL_KNOWN, AdapterKind, Provider
 from clutch.ports import ModelError, ModelRequest, Models, OnDelta, Trouble
 
 OFFLINE = "offline"
@@ -51,9 +52,11 @@ class Router:
         idle_s: float | None = None,
     ) -> None:
         """`idle_s`: how long a provider may be silent that does not say it itself."""
+        given = tuple(providers)
+        self._given = frozenset(one.name for one in given)
         self._providers = {
             one.name: one if one.idle_timeout_s is not None else replace(one, idle_timeout_s=idle_s)
-            for one in (*map(Provider, WELL_KNOWN), *providers)
+            for one in (*map(Provider, WELL_KNOWN), *given)
         }
         self._offline = offline
         self._factories = {AdapterKind.LIBRARY: library, AdapterKind.DIRECT: direct}
@@ -76,13 +79,37 @@ class Router:
 
     def knows(self, model: str) -> bool:
         """Whether it names a provider there is; what is asked of another one is refused here."""
-        return model == OFFLINE or names.parse(model).provider in self._providers
+        return model == OFFLINE or provider.parse(model).provider in self._providers
+
+    def resolved(self, model: str) -> str:
+        """`provider:model` of a bare name that exactly one configured provider offers; else the name as it is."""
+        found = self._offering(model)
+        return found[0] if len(found) == 1 else model
+
+    def _offering(self, model: str) -> list[str]:
+        """A bare name with each configured provider that offers it: those of the settings, and those whose key is in
+        the environment. Two names of one well-known provider count once."""
+        name = provider.parse(model)
+        if name.provider or model == OFFLINE or not model.strip():
+            return []
+        found: dict[str, str] = {}
+        for one in self._providers.values():
+            listed = LISTED_AS.get(one.language, one.language)
+            if self._is_configured(one) and offers(one.language, model):
+                found.setdefault(one.name if one.name in self._given else listed, f"{one.name}:{model}")
+        return list(found.values())
+
+    def _is_configured(self, provider: Provider) -> bool:
+        if provider.name in self._given:
+            return True
+        variable = KEY_VARIABLES.get(provider.name)
+        return variable is not None and bool(self._environment.get(variable, "").strip())
 
     def provider(self, model: str) -> Provider | None:
         """Whose model this is; None for the offline one. Raises InvalidInput naming the remedy."""
         if model == OFFLINE:
             return None
-        name = names.parse(model)
+        name = provider.parse(model)
         known = self._providers.get(name.provider)
         if known is None:
             raise InvalidInput("model", self._unknown(model, name.provider))
@@ -92,7 +119,7 @@ class Router:
 
     def check(self, model: str) -> None:
         """Whether it could be asked: provider, name and key. Raises InvalidInput naming the remedy."""
-        provider = self.provider(model)
+        provider = self.provider(self.resolved(model))
         if provider is not None:
             provider.key(self._environment)
 
@@ -103,7 +130,8 @@ class Router:
             await adapter.aclose()
 
     def _route(self, model: str) -> tuple[Adapter, str]:
-        name = names.parse(model)
+        model = self.resolved(model)
+        name = provider.parse(model)
         adapter = self._adapters.get(name.provider)
         if adapter is None or not name.model:
             adapter = self._adapter(model)
@@ -123,6 +151,8 @@ class Router:
 
     def _unknown(self, model: str, provider: str) -> str:
         shown = model[:SHOWN_MAX]
+        if not provider and (offering := self._offering(model)):
+            return f"{shown!r} names no provider, and several offer it: write {' or '.join(offering)}"
         if not provider:
             return (
                 f"{shown!r} names no provider: write provider:model, or {OFFLINE!r}{hint(shown, [OFFLINE])}"

@@ -1,1 +1,1 @@
-"""Ways to work on a task other than our own loop. Each is a `ports.Runtime`."""
+"""Alternatives to the built-in agent loop: each implements `ports.Runtime`."""

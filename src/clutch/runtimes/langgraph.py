@@ -15,8 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from clutch.core.messages import Answer, Call, Usage
 from clutch.ports import RuntimeJob
-from clutch.runtimes.function import Function
-from clutch.runtimes.telling import call, earlier, gave, in_words, only
+from clutch.runtimes.function import Function, call, earlier, gave, in_words, only
 
 if TYPE_CHECKING:
     from langgraph.pregel import Pregel
@@ -32,19 +31,23 @@ def from_graph(
     **options: Any,
 ) -> Function:
     """`to_input` makes the state from a job, `to_result` the last word from the state; both know `messages` by
-    themselves. `options` go to every `astream`: context, durability, …"""
+    themselves. `options` go to every `astream`: context, durability, …
+
+    With a checkpointer, `durability` is "sync" unless `options` say otherwise: LangGraph's own default writes the
+    checkpoint of a node while the next one runs, and a process killed in between would run the first one again."""
 
     async def run(job: RuntimeJob) -> Answer:
         from langgraph.types import Command
 
         has_memory = bool(graph.checkpointer)
+        chosen = {"durability": "sync", **options} if has_memory else options
         config = {"configurable": {"thread_id": job.session_key}, "metadata": {KEY: job.key}}
         given: Any = None
         if not (has_memory and await _is_begun(graph, config, job.key)):
             given = to_input(job) if to_input else _messages(job, is_new=not has_memory)
         told = _Told(job)
         while True:
-            await told.follow(graph, given, config, options)
+            await told.follow(graph, given, config, chosen)
             if not told.asked:
                 break
             given = Command(resume={one.id: await _decided(job, one.value) for one in told.asked})

@@ -12,8 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from clutch.core.messages import Answer, Call, Usage
 from clutch.ports import RuntimeJob
-from clutch.runtimes.function import Function
-from clutch.runtimes.telling import call, earlier, gave, in_words, only
+from clutch.runtimes.function import Function, call, earlier, gave, in_words, only
 
 if TYPE_CHECKING:
     from agents import Agent, RunResultStreaming

@@ -13,8 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from clutch.core.messages import Answer, Call, Usage
 from clutch.ports import RuntimeJob
-from clutch.runtimes.function import Function
-from clutch.runtimes.telling import call, earlier, gave, in_words
+from clutch.runtimes.function import Function, call, earlier, gave, in_words
 
 if TYPE_CHECKING:
     from pydantic_ai import Agent, AgentRunResult, DeferredToolRequests, DeferredToolResults

@@ -1,3 +1,3 @@
-"""Runs transactions on SQLite and PostgreSQL, many to a commit, and knows nothing of what they mean."""
+"""The store runs transactions on SQLite and PostgreSQL, many per commit, without knowing their meaning."""
 
 from __future__ import annotations

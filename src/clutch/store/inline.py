@@ -12,11 +12,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from clutch.store import migrations
-from clutch.store.door import DoorStats, Keys, P, Row, T, TxFunction
-from clutch.store.jobs import Outcome, Spoiled, function_name
-from clutch.store.lockstep import Answers, Group, Lockstep
+from clutch.store import dialect
+from clutch.store.jobs import Answers, Lockstep, StatementGroup, function_name
 from clutch.store.sqlite_connection import MEMORY, SqliteConnection, migrate
+from clutch.store.transaction import DatabaseStats, Keys, P, Row, Spoiled, T, TransactionOutcome, TxFunction
 
 if TYPE_CHECKING:
     from clutch.ports import Clock
@@ -31,9 +30,9 @@ class InlineStore:
         clock: Clock,
         after_commit: AfterCommit | None = None,
         *,
-        schema: Path = migrations.SCHEMA,
+        schema: Path = dialect.SCHEMA,
     ) -> None:
-        self.stats = DoorStats()
+        self.stats = DatabaseStats()
         self._clock = clock
         self._after_commit = after_commit
         self._connection = SqliteConnection(MEMORY)
@@ -65,7 +64,7 @@ class InlineStore:
     def close(self) -> None:
         self._connection.close()
 
-    def _count(self, fn: Callable[..., Any], outcome: Outcome) -> None:
+    def _count(self, fn: Callable[..., Any], outcome: TransactionOutcome) -> None:
         self.stats.count(function_name(fn), outcome.statements)
 
     def _committed(self, calls: Sequence[tuple[Callable[..., Any], tuple[Any, ...]]]) -> None:
@@ -77,7 +76,7 @@ class InlineStore:
 
 
 @dataclass(frozen=True, slots=True)
-class Call:
+class TransactionCall:
     """One transaction of a batch: the sessions it writes, the function, its arguments."""
 
     keys: Keys
@@ -86,7 +85,7 @@ class Call:
 
 
 class LockstepStore(InlineStore):
-    def run_batch(self, calls: Sequence[Call]) -> list[Outcome]:
+    def run_batch(self, calls: Sequence[TransactionCall]) -> list[TransactionOutcome]:
         """Run all in one commit, as PostgreSQL would. No two may share a key; one outcome for each."""
         _refuse_shared_keys(calls)
         try:
@@ -101,8 +100,8 @@ class LockstepStore(InlineStore):
         )
         return outcomes
 
-    def _together(self, calls: Sequence[Call]) -> list[Outcome]:
-        self._connection.control("BEGIN IMMEDIATE")
+    def _together(self, calls: Sequence[TransactionCall]) -> list[TransactionOutcome]:
+        self._connection.begin()
         try:
             lockstep = Lockstep([_starter(call) for call in calls], self._clock.now())
             outcomes = lockstep.run(self._send)
@@ -111,10 +110,10 @@ class LockstepStore(InlineStore):
             self._connection.rollback()
         return outcomes
 
-    def _send(self, group: Group) -> Answers:
+    def _send(self, group: StatementGroup) -> Answers:
         return self._connection.send(group)
 
-    def _by_itself(self, call: Call) -> Outcome:
+    def _by_itself(self, call: TransactionCall) -> TransactionOutcome:
         outcome = self._connection.transact(_starter(call), self._clock.now())
         self._count(call.fn, outcome)
         if outcome.error is None:
@@ -122,11 +121,11 @@ class LockstepStore(InlineStore):
         return outcome
 
 
-def _starter(call: Call) -> Callable[[float], Any]:
+def _starter(call: TransactionCall) -> Callable[[float], Any]:
     return lambda now: call.fn(now, *call.args)
 
 
-def _refuse_shared_keys(calls: Sequence[Call]) -> None:
+def _refuse_shared_keys(calls: Sequence[TransactionCall]) -> None:
     keys = [key for call in calls for key in ((call.keys,) if isinstance(call.keys, int) else call.keys)]
     if len(keys) != len(set(keys)):
         raise ValueError("two transactions of one batch share a key; the store would never do that")

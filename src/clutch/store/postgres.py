@@ -4,13 +4,14 @@
     alone() ──▶ queue ──▶ pumps that take one at a time
     read()  ──▶ a reader: one snapshot, read-only
 
-Import this module only when a PostgreSQL address is given: it needs the driver of the extra `postgres`.
-"""
+Import this module only when a PostgreSQL address is given: it needs the driver of the extra `postgres`."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Sequence
+import random
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from functools import partial
@@ -18,26 +19,178 @@ from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final, Self
 
-from clutch.errors import StoreError, StoreLost
-from clutch.store import migrations
+from clutch.errors import StoreBusy, StoreError, StoreLost
+from clutch.store import dialect
 from clutch.store.dialect import Dialect
-from clutch.store.door import DoorStats, Keys, Listener, P, T, TxFunction
-from clutch.store.jobs import Job, Mode, Outcome, Spoiled, deliver, function_name, new_job, tell
-from clutch.store.lockstep import Start
-from clutch.store.postgres_hints import HintExchange
-from clutch.store.postgres_link import (
+from clutch.store.jobs import (
+    Start,
+    TransactionJob,
+    TransactionMode,
+    TransactionQueue,
+    deliver,
+    function_name,
+    new_job,
+    tell,
+)
+from clutch.store.postgres_connection import (
     BEGIN_READING,
+    DeadConnection,
+    HintExchange,
     Link,
+    PostgresLives,
     PostgresSettings,
-    Unsent,
     connect_patiently,
     refuse_unsuitable_server,
 )
-from clutch.store.postgres_lives import PostgresLives
-from clutch.store.postgres_pump import JobQueue, Pump
+from clutch.store.transaction import (
+    DatabaseStats,
+    Keys,
+    Listener,
+    P,
+    Spoiled,
+    T,
+    TransactionOutcome,
+    TxFunction,
+)
 
 if TYPE_CHECKING:
     from clutch.ports import Clock
+
+# --------------------------------------------------------------------------------------------------
+# Takes batches from a queue and settles them on one connection: retries, reconnects, never stops.
+#
+# A transaction in flight when the connection breaks may or may not be committed: its caller gets StoreLost. One
+# that has not been sent waits for a new connection, and gets StoreLost only if there is none for too long.
+
+#: Before the next try after a deadlock; grows with every one, and is different for everybody.
+_FIRST_PAUSE_S: Final = 0.01
+
+
+#: Connections found dead at their first word before callers are told: one was idle through a restart, the
+#: next one may have met its end.
+_CONNECTIONS_MAX: Final = 3
+
+
+class JobQueue:
+    """Waiting jobs for any number of pumps on one event loop."""
+
+    def __init__(self) -> None:
+        self._waiting = TransactionQueue()
+        self._changed = asyncio.Event()
+        self._is_closing = False
+
+    def add(self, job: TransactionJob) -> None:
+        self._waiting.add(job)
+        self._changed.set()
+
+    def close(self) -> None:
+        self._is_closing = True
+        self._changed.set()
+
+    async def take(self, limit: int) -> list[TransactionJob]:
+        """The next batch; empty when the queue is closed and everything is taken."""
+        while True:
+            if batch := self._waiting.take(limit):
+                return batch
+            if self._is_closing and not self._waiting:
+                return []
+            self._changed.clear()
+            await self._changed.wait()
+
+    def finished(self, batch: Sequence[TransactionJob]) -> None:
+        self._waiting.finished(batch)
+        self._changed.set()
+
+
+class Pump:
+    def __init__(
+        self,
+        queue: JobQueue,
+        connect: Callable[[], Awaitable[Link]],
+        deliver: Callable[[Sequence[TransactionJob], Sequence[TransactionOutcome]], None],
+        *,
+        clock: Clock,
+        stats: DatabaseStats,
+        batch_max: int,
+        retries: int,
+    ) -> None:
+        self._queue = queue
+        self._connect = connect
+        self._deliver = deliver
+        self._clock = clock
+        self._stats = stats
+        self._batch_max = batch_max
+        self._retries = retries
+        self._link: Link | None = None
+
+    async def run(self) -> None:
+        """Until the queue is closed and empty."""
+        while batch := await self._queue.take(self._batch_max):
+            # Batches of all processes lock their sessions in the same order, parents before children.
+            batch.sort(key=_keys)
+            began = time.perf_counter()
+            outcomes = await self._settle(batch)
+            self._stats.batch_s += time.perf_counter() - began
+            self._queue.finished(batch)
+            self._deliver(batch, outcomes)
+        if self._link is not None:
+            await self._link.close()
+
+    async def _settle(self, batch: Sequence[TransactionJob]) -> list[TransactionOutcome]:
+        self._stats.batches += 1
+        if len(batch) == 1:
+            return [await self._by_itself(batch[0])]
+        try:
+            return await self._transact(batch)
+        except Spoiled:
+            self._stats.redone += len(batch)
+            return [await self._by_itself(job) for job in batch]
+        except Exception as error:  # noqa: BLE001 - the pump must live on, and every caller must hear of it
+            return [TransactionOutcome(error=error) for _ in batch]
+
+    async def _by_itself(self, job: TransactionJob) -> TransactionOutcome:
+        for attempt in range(self._retries):
+            outcome = await self._try_by_itself(job)
+            if not isinstance(outcome.error, StoreBusy):
+                return outcome
+            await asyncio.sleep(_pause(attempt))
+        return await self._try_by_itself(job)
+
+    async def _try_by_itself(self, job: TransactionJob) -> TransactionOutcome:
+        try:
+            (outcome,) = await self._transact([job])
+        except Spoiled as spoiled:
+            return TransactionOutcome(error=spoiled.cause)
+        except Exception as error:  # noqa: BLE001 - as above
+            return TransactionOutcome(error=error)
+        return outcome
+
+    async def _transact(self, batch: Sequence[TransactionJob]) -> list[TransactionOutcome]:
+        starts = [job.start for job in batch]
+        for _ in range(_CONNECTIONS_MAX):
+            link = await self._linked()
+            try:
+                outcomes = await link.transact(starts, self._clock.now())
+            except DeadConnection:
+                continue
+            self._stats.commits += 1
+            return outcomes
+        raise StoreLost("the database drops every new connection; nothing was written")
+
+    async def _linked(self) -> Link:
+        if self._link is None or self._link.is_lost:
+            self._link = await self._connect()
+        return self._link
+
+
+def _keys(job: TransactionJob) -> tuple[int, ...]:
+    return job.keys
+
+
+def _pause(attempt: int) -> float:
+    spread = random.uniform(0.5, 1.5)  # noqa: S311 - keeps rivals apart, hides nothing
+    return spread * _FIRST_PAUSE_S * float(2**attempt)
+
 
 #: Any number will do, as long as every gateway takes the same one.
 _MIGRATION_LOCK: Final = 0x_C1_07_C4
@@ -57,10 +210,10 @@ class PostgresStore:
         dsn: str,
         clock: Clock,
         *,
-        schema: Path = migrations.SCHEMA,
+        schema: Path = dialect.SCHEMA,
         settings: PostgresSettings | None = None,
     ) -> None:
-        self.stats = DoorStats()
+        self.stats = DatabaseStats()
         self._dsn = dsn
         self._clock = clock
         self._schema = schema
@@ -98,13 +251,17 @@ class PostgresStore:
 
     async def tx(self, keys: Keys, fn: TxFunction[P, T], /, *args: P.args, **kwargs: P.kwargs) -> T:
         self._refuse_closed()
-        job, future = new_job(Mode.SHARED, keys, function_name(fn), lambda now: fn(now, *args, **kwargs))
+        job, future = new_job(
+            TransactionMode.SHARED, keys, function_name(fn), lambda now: fn(now, *args, **kwargs)
+        )
         self._shared.add(job)
         return await future
 
     async def alone(self, fn: TxFunction[P, T], /, *args: P.args, **kwargs: P.kwargs) -> T:
         self._refuse_closed()
-        job, future = new_job(Mode.ALONE, (), function_name(fn), lambda now: fn(now, *args, **kwargs))
+        job, future = new_job(
+            TransactionMode.ALONE, (), function_name(fn), lambda now: fn(now, *args, **kwargs)
+        )
         self._alone.add(job)
         return await future
 
@@ -153,9 +310,9 @@ class PostgresStore:
             await refuse_unsuitable_server(link)
             # Of several gateways that start at once one migrates; the others find it done.
             await link.raw.execute(f"SELECT pg_advisory_lock({_MIGRATION_LOCK})")
-            known = migrations.load(self._schema, Dialect.POSTGRES)
-            for migration in await _must(link, partial(migrations.missing, migrations=known)):
-                await _must(link, partial(migrations.apply, migration=migration))
+            known = dialect.load(self._schema, Dialect.POSTGRES)
+            for migration in await _must(link, partial(dialect.missing, migrations=known)):
+                await _must(link, partial(dialect.apply, migration=migration))
         finally:
             await link.close()
 
@@ -170,7 +327,7 @@ class PostgresStore:
             retries=self._settings.retries,
         )
 
-    def _deliver(self, batch: Sequence[Job], outcomes: Sequence[Outcome]) -> None:
+    def _deliver(self, batch: Sequence[TransactionJob], outcomes: Sequence[TransactionOutcome]) -> None:
         if hints := deliver(batch, outcomes, self.stats):
             self._tell_listeners(hints)
             self._hints.tell(hints)
@@ -178,17 +335,19 @@ class PostgresStore:
     def _tell_listeners(self, hints: Sequence[Any]) -> None:
         tell(self._listeners, hints)
 
-    async def _look(self, start: Start) -> Outcome:
+    async def _look(self, start: Start) -> TransactionOutcome:
         for _ in range(_READ_TRIES):
             async with self._reader() as link:
                 try:
                     (outcome,) = await link.transact([start], self._clock.now(), BEGIN_READING)
                 except Spoiled as spoiled:
-                    return Outcome(error=spoiled.cause)
-                except (Unsent, StoreLost):
+                    return TransactionOutcome(error=spoiled.cause)
+                except (DeadConnection, StoreLost):
                     continue
                 return outcome
-        return Outcome(error=StoreLost("the connection to the database was lost while reading; try again"))
+        return TransactionOutcome(
+            error=StoreLost("the connection to the database was lost while reading; try again")
+        )
 
     @asynccontextmanager
     async def _reader(self) -> AsyncIterator[Link]:

@@ -4,36 +4,175 @@
             ──▶ queue ──▶ reader threads: one snapshot each, read-only
 
 While a commit waits for the disk the next batch gathers, so the more callers the fewer commits each needs.
-A memory database is private to its connection, so there the writer thread serves the reads too.
-"""
+A memory database is private to its connection, so there the writer thread serves the reads too."""
 
 from __future__ import annotations
 
 import asyncio
 import queue
 import threading
+import time
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final, Self
 
-from clutch.errors import StoreError
-from clutch.store import migrations
-from clutch.store.door import DoorStats, Keys, Listener, P, T, Tx, TxFunction
-from clutch.store.filesystem import filesystem_of, refuse_network_filesystem
-from clutch.store.jobs import Job, Mode, Outcome, answer, deliver, function_name, new_job, tell
-from clutch.store.sqlite_batch import SqliteBatches, next_batch
-from clutch.store.sqlite_connection import MEMORY, SqliteConnection, migrate
+from clutch.errors import DiskFull, StoreBusy, StoreError
+from clutch.store import dialect
+from clutch.store.jobs import (
+    Lockstep,
+    TransactionJob,
+    TransactionMode,
+    answer,
+    deliver,
+    function_name,
+    new_job,
+    tell,
+)
+from clutch.store.sqlite_connection import (
+    MEMORY,
+    SqliteConnection,
+    filesystem_of,
+    migrate,
+    refuse_network_filesystem,
+)
+from clutch.store.transaction import (
+    DatabaseStats,
+    Keys,
+    Listener,
+    P,
+    Spoiled,
+    T,
+    TransactionOutcome,
+    Tx,
+    TxFunction,
+)
 
 if TYPE_CHECKING:
     from clutch.ports import Clock
 
+# --------------------------------------------------------------------------------------------------
+# One commit for many transactions on one SQLite connection, and what happens when one of them fails.
+#
+#     a batch   [tx 1] [tx 2] [tx 3] | [alone] | [tx 3 again] [tx 4]     one BEGIN, one COMMIT
+#               └── a wave: lockstep ┘           └── the next wave ┘
+#
+# A wave advances in lockstep: the same code runs for all of them in a row, which costs two thirds of running one
+# transaction after the other. Whoever shares a key with one of a wave, or runs alone, waits for the next.
+
+
+def next_batch(waiting: deque[TransactionJob], limit: int) -> list[TransactionJob]:
+    """The oldest, without those whose caller has gone. A read (only a memory database sends it here) is by itself."""
+    batch: list[TransactionJob] = []
+    while waiting and len(batch) < limit and not (batch and waiting[0].mode is TransactionMode.READ):
+        job = waiting.popleft()
+        if not job.future.cancelled():
+            batch.append(job)
+            if job.mode is TransactionMode.READ:
+                break
+    return batch
+
+
+def waves(batch: Iterable[TransactionJob]) -> Iterator[list[TransactionJob]]:
+    """In the order they came, so that the transactions of a key stay in theirs."""
+    wave: list[TransactionJob] = []
+    held: set[int] = set()
+    for job in batch:
+        is_apart = job.mode is not TransactionMode.SHARED or bool(
+            wave and wave[-1].mode is not TransactionMode.SHARED
+        )
+        if wave and (is_apart or not held.isdisjoint(job.keys)):
+            yield wave
+            wave, held = [], set()
+        wave.append(job)
+        held.update(job.keys)
+    if wave:
+        yield wave
+
+
+class SqliteBatches:
+    """Runs batches, one after the other. Every job gets an outcome, whatever happens."""
+
+    def __init__(self, connection: SqliteConnection, clock: Clock, stats: DatabaseStats) -> None:
+        self._connection = connection
+        self._clock = clock
+        self._stats = stats
+
+    def settle(self, batch: Sequence[TransactionJob]) -> list[TransactionOutcome]:
+        began = time.perf_counter()
+        try:
+            return self._settle(batch)
+        finally:
+            self._stats.batch_s += time.perf_counter() - began
+
+    def _settle(self, batch: Sequence[TransactionJob]) -> list[TransactionOutcome]:
+        self._stats.batches += 1
+        if len(batch) == 1:
+            return [self._by_itself(batch[0])]
+        try:
+            return self._together(batch)
+        except Spoiled:
+            self._stats.redone += len(batch)
+            return [self._by_itself(job) for job in batch]
+        except Exception as error:  # noqa: BLE001 - the writer must live on, and every caller must hear of it
+            return [TransactionOutcome(error=error) for _ in batch]
+
+    def _together(self, batch: Sequence[TransactionJob]) -> list[TransactionOutcome]:
+        now = self._clock.now()
+        self._connection.begin()
+        try:
+            outcomes = [outcome for wave in waves(batch) for outcome in self._wave(wave, now)]
+            self._commit()
+        finally:
+            self._connection.rollback()
+        self._stats.commits += 1
+        return outcomes
+
+    def _wave(self, wave: Sequence[TransactionJob], now: float) -> list[TransactionOutcome]:
+        if len(wave) == 1:
+            return [self._one_of_many(wave[0], now)]
+        return Lockstep([job.start for job in wave], now).run(self._connection.send)
+
+    def _one_of_many(self, job: TransactionJob, now: float) -> TransactionOutcome:
+        before = self._connection.changes()
+        outcome = self._connection.run(job.start, now)
+        if outcome.error is not None:
+            has_written = self._connection.changes() != before
+            # A full disk or an I/O error ends the whole transaction, the neighbours' writes with it.
+            if has_written or not self._connection.in_transaction:
+                raise Spoiled(outcome.error)
+        return outcome
+
+    def _commit(self) -> None:
+        try:
+            self._connection.control("COMMIT")
+        except (DiskFull, StoreBusy) as error:
+            # One by one the small ones may still fit. After an I/O error nothing is tried again.
+            raise Spoiled(error) from error
+
+    def _by_itself(self, job: TransactionJob) -> TransactionOutcome:
+        try:
+            return self._look(job) if job.mode is TransactionMode.READ else self._transact(job)
+        except Exception as error:  # noqa: BLE001 - as above
+            return TransactionOutcome(error=error)
+
+    def _transact(self, job: TransactionJob) -> TransactionOutcome:
+        outcome = self._connection.transact(job.start, self._clock.now())
+        if outcome.error is None:
+            self._stats.commits += 1
+        return outcome
+
+    def _look(self, job: TransactionJob) -> TransactionOutcome:
+        with self._connection.reading_only():
+            return self._connection.look(job.start, self._clock.now())
+
+
 #: Enough to make the sync cheap for each; more would only make the first of them wait.
 BATCH_MAX: Final = 512
 
-_Inbox = queue.SimpleQueue[Job | None]
+_Inbox = queue.SimpleQueue[TransactionJob | None]
 
 
 class SqliteStore:
@@ -44,13 +183,13 @@ class SqliteStore:
         path: Path | str,
         clock: Clock,
         *,
-        schema: Path = migrations.SCHEMA,
+        schema: Path = dialect.SCHEMA,
         readers: int = 2,
         batch_max: int = BATCH_MAX,
         busy_timeout_s: float = 5.0,
         filesystem: Callable[[Path], str] = filesystem_of,
     ) -> None:
-        self.stats = DoorStats()
+        self.stats = DatabaseStats()
         self._path = str(path)
         self._clock = clock
         self._schema = schema
@@ -85,16 +224,16 @@ class SqliteStore:
 
     async def tx(self, keys: Keys, fn: TxFunction[P, T], /, *args: P.args, **kwargs: P.kwargs) -> T:
         name, start = function_name(fn), lambda now: fn(now, *args, **kwargs)
-        return await self._submit(self._writes, Mode.SHARED, keys, name, start)
+        return await self._submit(self._writes, TransactionMode.SHARED, keys, name, start)
 
     async def alone(self, fn: TxFunction[P, T], /, *args: P.args, **kwargs: P.kwargs) -> T:
         name, start = function_name(fn), lambda now: fn(now, *args, **kwargs)
-        return await self._submit(self._writes, Mode.ALONE, (), name, start)
+        return await self._submit(self._writes, TransactionMode.ALONE, (), name, start)
 
     async def read(self, fn: TxFunction[P, T], /, *args: P.args, **kwargs: P.kwargs) -> T:
         inbox = self._reads if self._reader_count else self._writes
         name, start = function_name(fn), lambda now: fn(now, *args, **kwargs)
-        return await self._submit(inbox, Mode.READ, (), name, start)
+        return await self._submit(inbox, TransactionMode.READ, (), name, start)
 
     def listen(self, callback: Listener) -> None:
         self._listeners.append(callback)
@@ -111,7 +250,7 @@ class SqliteStore:
         await asyncio.to_thread(self._join, self._threads[:1])
 
     def _submit(
-        self, inbox: _Inbox, mode: Mode, keys: Keys, name: str, start: Callable[[float], Tx[T]]
+        self, inbox: _Inbox, mode: TransactionMode, keys: Keys, name: str, start: Callable[[float], Tx[T]]
     ) -> asyncio.Future[T]:
         if not self._is_open:
             raise StoreError("the store is closed")
@@ -154,14 +293,14 @@ class SqliteStore:
         connection.close()
 
     def _write(self, connection: SqliteConnection) -> None:
-        waiting: deque[Job] = deque()
+        waiting: deque[TransactionJob] = deque()
         batches = SqliteBatches(connection, self._clock, self.stats)
         while self._gather(waiting):
             if batch := next_batch(waiting, self._batch_max):
                 self._on_loop(self._deliver, batch, batches.settle(batch))
         connection.close()
 
-    def _gather(self, waiting: deque[Job]) -> bool:
+    def _gather(self, waiting: deque[TransactionJob]) -> bool:
         """Take in everything that has arrived; wait for it if there is nothing to do. False at the end."""
         try:
             while True:
@@ -182,6 +321,6 @@ class SqliteStore:
                 raise
             # The program ended without close(); nobody is left to be told.
 
-    def _deliver(self, batch: Sequence[Job], outcomes: Sequence[Outcome]) -> None:
+    def _deliver(self, batch: Sequence[TransactionJob], outcomes: Sequence[TransactionOutcome]) -> None:
         if hints := deliver(batch, outcomes, self.stats):
             tell(self._listeners, hints)

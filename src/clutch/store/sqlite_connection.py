@@ -1,12 +1,12 @@
 """One SQLite connection: how it is opened, how it runs one transaction, and its errors in our words.
 
-Knows the driver. Knows nothing of batches, threads or the event loop.
-"""
+Knows the driver. Knows nothing of batches, threads or the event loop."""
 
 from __future__ import annotations
 
 import json
 import os
+import re
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
@@ -21,17 +21,18 @@ from clutch.errors import (
     DiskFull,
     StoreBusy,
     StoreError,
+    StoreGone,
+    StoreIOError,
     StoreRefused,
     StoreUnreadable,
     UnsupportedStore,
 )
-from clutch.store import migrations
+from clutch.store import dialect
 from clutch.store.dialect import Dialect, is_answering, statement_text, text_of_one
-from clutch.store.door import Many, Row, Tx
-from clutch.store.outcomes import Outcome, Spoiled
+from clutch.store.transaction import ManyRows, Row, Spoiled, TransactionOutcome, Tx
 
 if TYPE_CHECKING:
-    from clutch.store.lockstep import Answers, Group
+    from clutch.store.jobs import Answers, StatementGroup
 
 MEMORY: Final = ":memory:"
 
@@ -57,15 +58,24 @@ _Plan: TypeAlias = tuple[str, str | None, bool]
 
 
 class SqliteConnection:
-    """Used by one thread at a time; BEGIN and COMMIT are the caller's."""
+    """Used by one thread at a time; BEGIN and COMMIT are the caller's. `is_sole`: no other process has it open."""
 
-    def __init__(self, path: str, *, read_only: bool = False, busy_timeout_s: float = 5.0) -> None:
+    def __init__(
+        self, path: str, *, read_only: bool = False, is_sole: bool = False, busy_timeout_s: float = 5.0
+    ) -> None:
         refuse_old_sqlite(library_version())
         self._plans: dict[str, _Plan] = {}
+        self._files = None if path == MEMORY else OpenFiles(path)
         with _in_our_words():
-            self.raw = _open(path, read_only)
-            self.raw.set_busy_timeout(int(busy_timeout_s * 1000))
-            self._configure(in_memory=path == MEMORY, read_only=read_only)
+            self.raw = _open_alone(path) if is_sole else _open(path, read_only)
+            try:
+                self.raw.set_busy_timeout(int(busy_timeout_s * 1000))
+                self._configure(in_memory=path == MEMORY, read_only=read_only)
+            except BaseException:
+                self.raw.close()
+                raise
+        if self._files is not None:
+            self._files.check()
         cursor = self.raw.cursor()
         self._execute, self._execute_many = cursor.execute, cursor.executemany
 
@@ -100,13 +110,19 @@ class SqliteConnection:
         with _in_our_words():
             self._execute(sql).fetchall()
 
+    def begin(self, sql: str = "BEGIN IMMEDIATE") -> None:
+        """Begin a transaction. Raises StoreGone if the files are no longer the ones this connection opened."""
+        if self._files is not None:
+            self._files.check()
+        self.control(sql)
+
     def rollback(self) -> None:
         """A full disk or an I/O error may have ended the transaction already."""
         if self.raw.in_transaction:
             self.control("ROLLBACK")
 
-    def run(self, start: Callable[[float], Tx[Any]], now: float) -> Outcome:
-        outcome = Outcome()
+    def run(self, start: Callable[[float], Tx[Any]], now: float) -> TransactionOutcome:
+        outcome = TransactionOutcome()
         try:
             self._drive(start(now), outcome)
         except Exception as error:  # noqa: BLE001 - whatever it raised belongs to the one who asked for it
@@ -114,21 +130,21 @@ class SqliteConnection:
             outcome.hints.clear()
         return outcome
 
-    def transact(self, start: Callable[[float], Tx[Any]], now: float) -> Outcome:
+    def transact(self, start: Callable[[float], Tx[Any]], now: float) -> TransactionOutcome:
         """One transaction in a BEGIN and COMMIT of its own. After an error nothing of it is written."""
-        outcome = Outcome()
+        outcome = TransactionOutcome()
         try:
-            self.control("BEGIN IMMEDIATE")
+            self.begin()
             outcome = self.run(start, now)
             if outcome.error is None:
                 self.control("COMMIT")
         except StoreError as error:
-            outcome = Outcome(error=error, statements=outcome.statements)
+            outcome = TransactionOutcome(error=error, statements=outcome.statements)
         finally:
             self.rollback()
         return outcome
 
-    def send(self, group: Group) -> Answers:
+    def send(self, group: StatementGroup) -> Answers:
         """A failing statement ends the whole batch, as it would on PostgreSQL."""
         given = [each.parameters for each in group.operations]
         try:
@@ -139,13 +155,13 @@ class SqliteConnection:
         except Exception as error:
             raise Spoiled(error) from error
 
-    def look(self, start: Callable[[float], Tx[Any]], now: float) -> Outcome:
+    def look(self, start: Callable[[float], Tx[Any]], now: float) -> TransactionOutcome:
         """One transaction on a connection that may only read: one snapshot, nothing to commit."""
         try:
-            self.control("BEGIN")
+            self.begin("BEGIN")
             return self.run(start, now)
         except StoreError as error:
-            return Outcome(error=error)
+            return TransactionOutcome(error=error)
         finally:
             self.rollback()
 
@@ -158,7 +174,7 @@ class SqliteConnection:
         finally:
             self.control("PRAGMA query_only=OFF")
 
-    def _drive(self, transaction: Tx[Any], outcome: Outcome) -> None:
+    def _drive(self, transaction: Tx[Any], outcome: TransactionOutcome) -> None:
         send, statement = transaction.send, self.statement
         rows: Sequence[Row] | None = None  # what a generator that has not begun wants to be sent
         count = 0
@@ -177,7 +193,7 @@ class SqliteConnection:
             outcome.statements = count
 
     def statement(self, sql: str, parameters: Any) -> Sequence[Row]:
-        if type(parameters) is Many:
+        if type(parameters) is ManyRows:
             self.statements(sql, parameters)
             return ()
         answers = self.statements(sql, (parameters,))
@@ -213,14 +229,42 @@ class SqliteConnection:
         self.raw.close()
 
 
+class OpenFiles:
+    """The database file and its log, as they were when the connection first saw them.
+
+    SQLite goes on writing to a file that was deleted or replaced: every commit succeeds and is lost with the process.
+    So each transaction compares the files under these names with the ones that are open. Both are compared, because
+    commits stand in the log until a checkpoint. Two calls of `stat` cost about 3 µs a batch.
+    """
+
+    def __init__(self, path: str) -> None:
+        self._seen: dict[str, tuple[int, int] | None] = {path: None, f"{path}-wal": None}
+
+    def check(self) -> None:
+        for path, seen in self._seen.items():
+            if (found := self._identity(path)) == seen:
+                continue
+            if seen is not None:
+                raise StoreGone(path, "deleted" if found is None else "replaced by another file")
+            self._seen[path] = found
+
+    @staticmethod
+    def _identity(path: str) -> tuple[int, int] | None:
+        try:
+            found = os.stat(path)
+        except FileNotFoundError:
+            return None
+        return found.st_dev, found.st_ino
+
+
 def migrate(connection: SqliteConnection, directory: Path) -> None:
-    known = migrations.load(directory, Dialect.SQLITE)
-    still_missing = _must(connection.transact(lambda now: migrations.missing(now, known), 0.0))
+    known = dialect.load(directory, Dialect.SQLITE)
+    still_missing = _must(connection.transact(lambda now: dialect.missing(now, known), 0.0))
     for migration in still_missing:
-        _must(connection.transact(partial(migrations.apply, migration=migration), 0.0))
+        _must(connection.transact(partial(dialect.apply, migration=migration), 0.0))
 
 
-def _must(outcome: Outcome) -> Any:
+def _must(outcome: TransactionOutcome) -> Any:
     if outcome.error is not None:
         raise outcome.error
     return outcome.value
@@ -269,6 +313,8 @@ def in_our_words(error: apsw.Error) -> StoreError:
             | apsw.BindingsError()
         ):
             return StoreRefused(f"SQLite refuses a statement: {error}")
+        case apsw.IOError():
+            return StoreIOError(f"SQLite: {error}")
         case apsw.ReadOnlyError():
             return StoreError(f"this transaction may only read: {error}")
         case _:
@@ -294,6 +340,16 @@ def _open(path: str, read_only: bool) -> apsw.Connection:
     return apsw.Connection(path, flags=flags, statementcachesize=_CACHED_STATEMENTS)
 
 
+def _open_alone(path: str) -> apsw.Connection:
+    """Lock the file, so that the index of its log can be kept in memory instead of on a disk that is full.
+
+    SQLite takes that lock on a writable connection only; nothing is written, not even when it is closed."""
+    raw = apsw.Connection(path, flags=apsw.SQLITE_OPEN_READWRITE | apsw.SQLITE_OPEN_NOMUTEX)
+    raw.config(apsw.SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, 1)
+    raw.execute("PRAGMA locking_mode=EXCLUSIVE")
+    return raw
+
+
 def _create_private(path: str) -> None:
     """SQLite gives the log and its index the mode of the database file, so this decides all three."""
     file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
@@ -311,3 +367,42 @@ def _listed(text: str, text_of_one: str, row: Row) -> tuple[str, Row]:
     else:
         return text_of_one, tuple([value[0] if type(value) is list else value for value in row])
     return text, tuple([json.dumps(value) if type(value) is list else value for value in row])
+
+
+# --------------------------------------------------------------------------------------------------
+# Which kind of filesystem a path lies on. SQLite's locks and shared memory fail silently over a network.
+
+NETWORK_FILESYSTEMS: Final = frozenset({
+    "9p", "afs", "beegfs", "ceph", "cifs", "coda", "fuse.ceph", "fuse.cephfs", "fuse.glusterfs",
+    "fuse.juicefs", "fuse.gcsfuse", "fuse.rclone", "fuse.s3fs", "fuse.sshfs", "gfs2", "glusterfs", "gpfs",
+    "lustre", "ncpfs", "nfs", "nfs4", "ocfs2", "smb3", "smbfs",
+})  # fmt: skip
+
+_ESCAPED: Final = re.compile(r"\\([0-7]{3})")
+
+
+def filesystem_of(path: Path) -> str:
+    """Its type as the kernel names it; "" where the system does not tell."""
+    mounts = Path("/proc/mounts")
+    if not mounts.exists():
+        return ""
+    return filesystem_in(mounts.read_text(encoding="utf-8", errors="surrogateescape"), path.resolve())
+
+
+def filesystem_in(mounts: str, path: Path) -> str:
+    """The type of the mount nearest to `path`; of two on one point the later one hides the other."""
+    nearest, kind = -1, ""
+    for line in mounts.splitlines():
+        _, point, candidate, *_ = line.split(" ")
+        mount = Path(_ESCAPED.sub(lambda code: chr(int(code[1], 8)), point))
+        if path.is_relative_to(mount) and len(mount.parts) >= nearest:
+            nearest, kind = len(mount.parts), candidate
+    return kind
+
+
+def refuse_network_filesystem(path: Path, kind: str) -> None:
+    if kind in NETWORK_FILESYSTEMS:
+        raise UnsupportedStore(
+            f"{path} lies on a network filesystem ({kind}), where SQLite loses data; "
+            "set CLUTCH_HOME to a local disk, or use --database postgresql://…"
+        )

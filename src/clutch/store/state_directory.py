@@ -36,7 +36,7 @@ class StateDirectory:
 
     def acquire(self) -> Self:
         """Raises StateDirectoryInUse, UnsafeStateDirectory."""
-        with private(self.path) as here:
+        with private(self.path) as here, _writable(self.path):
             flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
             lock = os.open("lock", flags, 0o600, dir_fd=here)
         try:
@@ -90,14 +90,28 @@ def private(path: Path) -> Iterator[int]:
         raise UnsafeStateDirectory(
             f"{path} cannot be made ({error.strerror}); use another state directory"
         ) from error
-    here = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+    with _writable(path):
+        here = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
     try:
         _refuse_foreign(path, os.fstat(here))
-        _refuse_used(path, os.listdir(here))
-        os.fchmod(here, 0o700)
+        with _writable(path):
+            _refuse_used(path, os.listdir(here))
+            os.fchmod(here, 0o700)
         yield here
     finally:
         os.close(here)
+
+
+@contextmanager
+def _writable(path: Path) -> Iterator[None]:
+    """Turn what the filesystem refuses into an error that names the directory and the remedy."""
+    try:
+        yield
+    except OSError as error:
+        raise UnsafeStateDirectory(
+            f"the state directory {path} cannot be used ({error.strerror}): make it readable and writable for this"
+            " user, or name another (--state, CLUTCH_HOME)"
+        ) from error
 
 
 def _refuse_foreign(path: Path, found: os.stat_result) -> None:

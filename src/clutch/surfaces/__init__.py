@@ -1,1 +1,1 @@
-"""The doors of a gateway for other programs: where it is found, how it is asked, and what it answers over HTTP."""
+"""How other processes find and use a gateway: HTTP, MCP, the browser page and the HTTP client."""

@@ -18,23 +18,22 @@ from typing import TYPE_CHECKING, Any, Self, TypeAlias
 from urllib.parse import quote
 from uuid import uuid4
 
+from clutch.api.handles import Event, Known, Question, TaskResult, item_of, question_of
+from clutch.api.objects import Object
+from clutch.api.problems import error_of
+from clutch.api.reads import Filter
+from clutch.api.spawn import OnFullWord, snake
+from clutch.api.wait import CLOSED
 from clutch.core.attachments import StoredFile
 from clutch.core.messages import Usage
 from clutch.core.model import Outcome
-from clutch.core.shown import typed
+from clutch.core.questions import Decision
+from clutch.core.text.format import typed
 from clutch.errors import ClutchError, InvalidInput, NoGateway, NotFound
-from clutch.gateway.checks import snake
-from clutch.gateway.doors import Known
-from clutch.gateway.handles import Event, Question, TaskResult, item_of, question_of
-from clutch.gateway.objects import Object
-from clutch.gateway.reads import Filter
-from clutch.gateway.spawns import OnFullWord
-from clutch.gateway.waiting import CLOSED
-from clutch.protocol.questions import Decision, UnknownQuestion
-from clutch.surfaces import client
-from clutch.surfaces.address import named_state
-from clutch.surfaces.client import Declined, task_path
-from clutch.surfaces.problems import error_of
+from clutch.surfaces import http_client
+from clutch.surfaces.discovery import named_state
+from clutch.surfaces.http_client import Declined, task_path
+from clutch.transactions.questions import UnknownQuestion
 
 if TYPE_CHECKING:
     import aiohttp
@@ -44,7 +43,7 @@ CONNECT_S = 5.0
 WAIT_S = 50.0  #: one question; asked again until there is an answer
 AGAIN_S, GONE_S = 0.2, 30.0  #: between two looks for a gateway that went away, and when to stop looking
 EVENT_BYTES_MAX = 4 * 1024 * 1024
-Heard: TypeAlias = Callable[[int, bytes], Any]
+ResponseReader: TypeAlias = Callable[[int, bytes], Any]
 _FIELDS = {"plan_hash": "planHash", "wait_s": "waitSeconds"}
 
 
@@ -56,7 +55,7 @@ def _data(name: str, said: Mapping[str, Any]) -> str | Usage | None:
     return str(said["text"]) if "text" in said else error
 
 
-class Remote:
+class RemoteBackend:
     """Entered, it works until it is left."""
 
     def __init__(self, home: Path) -> None:
@@ -95,7 +94,7 @@ class Remote:
     # ---- asking --------------------------------------------------------------------------------------
 
     async def _get(self, path: str, **query: Any) -> Any:
-        said = {name: client.query_text(value) for name, value in query.items() if value is not None}
+        said = {name: http_client.query_text(value) for name, value in query.items() if value is not None}
         return await self._ask("GET", path, params=said)
 
     async def _post(
@@ -103,7 +102,7 @@ class Remote:
         path: str,
         body: Mapping[str, Any] | None = None,
         key: str | None = None,
-        heard: Heard = client.heard,
+        heard: ResponseReader = http_client.heard,
         waits_s: float | None = None,
     ) -> Any:
         headers = {"Idempotency-Key": key or uuid4().hex}
@@ -114,7 +113,7 @@ class Remote:
         self,
         method: str,
         path: str,
-        heard: Heard = client.heard,
+        heard: ResponseReader = http_client.heard,
         *,
         headers: Mapping[str, str] = {},
         **sent: Any,
@@ -135,7 +134,7 @@ class Remote:
     def _place(self, path: str) -> tuple[Any, dict[str, str]]:
         from yarl import URL  # aiohttp's own; a path that is quoted stays as it is
 
-        found = client.connect(self._home)
+        found = http_client.connect(self._home)
         return URL(f"{found.address.url}{path}", encoded=True), {"Authorization": f"Bearer {found.token}"}
 
     # ---- one task ------------------------------------------------------------------------------------
@@ -211,7 +210,7 @@ class Remote:
         try:
             async with self._session.get(where, headers=headers, timeout=self._patient()) as got:
                 if got.status != 200:
-                    client.heard(got.status, await got.read())
+                    http_client.heard(got.status, await got.read())
                 yield "", {}
                 name = ""
                 async for line in got.content:
@@ -243,7 +242,7 @@ class Remote:
         while True:
             try:
                 key = args.get("idempotencyKey")
-                answer = dict(await self._post("/v1/tasks", body, key, client.heard_spawn))
+                answer = dict(await self._post("/v1/tasks", body, key, http_client.heard_spawn))
             except InvalidInput as error:
                 field = "session" if error.field == "requester" else error.field
                 raise InvalidInput(field, error.rule) from error

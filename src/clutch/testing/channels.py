@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 
@@ -14,7 +15,8 @@ class Sent:
 
 
 class RecordingChannel:
-    def __init__(self) -> None:
+    def __init__(self, *, operators: Sequence[str] = (), approvers: Sequence[str] = ()) -> None:
+        self.operators, self.approvers = tuple(operators), tuple(approvers)
         self.sent: list[Sent] = []
         self._failures: deque[Exception] = deque()
 
@@ -37,8 +39,8 @@ class RecordingChannel:
 class ThreadedChannel(RecordingChannel):
     """... whose people talk in threads."""
 
-    def __init__(self) -> None:
-        super().__init__()
+    def __init__(self, *, operators: Sequence[str] = (), approvers: Sequence[str] = ()) -> None:
+        super().__init__(operators=operators, approvers=approvers)
         self.threads: dict[str, str] = {}  #: title by name
 
     async def open_thread(self, target: str, title: str, key: str) -> str:

@@ -14,8 +14,8 @@ import signal
 from collections.abc import Callable
 from typing import Literal, TypeAlias
 
-from clutch.store.door import Door, Keys, P, T, TxFunction
 from clutch.store.jobs import function_name
+from clutch.store.transaction import Database, Keys, P, T, TxFunction
 from clutch.testing.passing import PassingDoor
 
 Side: TypeAlias = Literal["before", "after"]
@@ -27,9 +27,9 @@ def kill_this_process() -> None:
 
 class CrashAt(PassingDoor):
     def __init__(
-        self, door: Door, point: str, *, nth: int = 1, die: Callable[[], None] = kill_this_process
+        self, db: Database, point: str, *, nth: int = 1, die: Callable[[], None] = kill_this_process
     ) -> None:
-        super().__init__(door)
+        super().__init__(db)
         self._nth, self._die = nth, die
         self._function, _, self._side = point.partition(":")
         if self._side not in ("before", "after") or nth < 1:

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from clutch.store.door import Door, DoorStats, Keys, Listener, P, T, TxFunction
+from clutch.store.transaction import Database, DatabaseStats, Keys, Listener, P, T, TxFunction
 
 
 class PassingDoor:
-    def __init__(self, door: Door) -> None:
-        self._door = door
+    def __init__(self, db: Database) -> None:
+        self._door = db
 
     @property
-    def stats(self) -> DoorStats:
+    def stats(self) -> DatabaseStats:
         return self._door.stats
 
     async def tx(self, keys: Keys, fn: TxFunction[P, T], /, *args: P.args, **kwargs: P.kwargs) -> T:

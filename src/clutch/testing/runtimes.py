@@ -24,22 +24,21 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from typing import Any, TypeAlias
 
-from clutch.core.admission import SpawnRequest
 from clutch.core.authority import AgentGrant, root_rights
 from clutch.core.messages import Answer
 from clutch.core.model import Outcome, Phase, Task
 from clutch.core.policy import Announcing, Life, Policy
-from clutch.engine.bus import Bus, Watcher
-from clutch.engine.dispatcher import Worker
-from clutch.engine.ids import BlockIds
-from clutch.engine.kit import Kit
+from clutch.core.spawn import SpawnRequest
+from clutch.engine.live import Bus, BusWatcher
+from clutch.engine.services import BlockIds, Services
+from clutch.engine.worker import Worker
 from clutch.ports import Runtime, RuntimeJob
-from clutch.protocol import control, sessions, task_rows
-from clutch.protocol.spawn import Accepted, Order, rights_text, spawn
-from clutch.store.door import Row, Tx
 from clutch.store.sqlite import SqliteStore
+from clutch.store.transaction import Row, Tx
 from clutch.testing.models import ScriptedModel
-from clutch.tools.box import Tools
+from clutch.tools.registry import Tools
+from clutch.transactions import control, messages, sessions, tasks
+from clutch.transactions.spawn import Accepted, ChildRequest, rights_text, spawn
 
 #: Makes the runtime under test; called once for each check.
 MakeRuntime: TypeAlias = Callable[[], Runtime]
@@ -132,7 +131,7 @@ async def hears_the_new_instruction_when_steered(make: MakeRuntime) -> None:
     async with _stage(make) as stage:
         task_id = await stage.working("clutch-test: wait")
         new = "clutch-test: echo changed"
-        await stage.store.alone(control.steer, POLICY, task_id, "steer:1", new, "person")
+        await stage.store.alone(messages.steer, POLICY, task_id, "steer:1", new, "person")
         await stage.runtime.must_end(1)
         task = await stage.ended(task_id)
         _must((task.result or "").strip() == "changed", f"its result is {task.result!r}")
@@ -215,7 +214,7 @@ def _must(condition: bool, words: str) -> None:
         raise NotConforming(words)
 
 
-async def _heard(watcher: Watcher) -> list[str]:
+async def _heard(watcher: BusWatcher) -> list[str]:
     """What was published so far."""
     words: list[str] = []
     with contextlib.suppress(TimeoutError):
@@ -281,8 +280,10 @@ class _Stage:
 
     async def hire(self) -> None:
         model = ScriptedModel(lambda _: "heard")
-        kit = Kit(self.store, model, Tools(), POLICY, BlockIds(), self.bus, runtimes={NAME: self.runtime})
-        self._worker = Worker(kit, _Now(), has_leases=False)
+        services = Services(
+            self.store, model, Tools(), POLICY, BlockIds(), self.bus, runtimes={NAME: self.runtime}
+        )
+        self._worker = Worker(services, _Now(), has_leases=False)
         self._running = asyncio.create_task(self._worker.run())
         await self._worker.ready.wait()
 
@@ -300,7 +301,7 @@ class _Stage:
     async def spawn(self, text: str, *, run_timeout_s: float = 0.0, runtime: str = NAME) -> int:
         request = SpawnRequest(text, runtime=runtime, run_timeout_s=run_timeout_s)
         ids = BlockIds()
-        order = Order("spawn:1", MAIN + 1, ids.uuid4(), request, 0)
+        order = ChildRequest("spawn:1", MAIN + 1, ids.uuid4(), request, 0)
         (answer,) = await self.store.tx(MAIN, spawn, POLICY, MAIN, MAIN, None, [order])
         if not isinstance(answer, Accepted):
             raise TypeError(f"the spawn was refused: {answer.error}")
@@ -348,8 +349,8 @@ def _rows(now: float, sql: str, *parameters: Any) -> Tx[list[Row]]:
 
 def _task(now: float, task_id: int) -> Tx[Task]:
     del now
-    rows = yield f"SELECT {task_rows.COLUMNS} FROM tasks WHERE id = ?", (task_id,)  # noqa: S608 (constant columns)
-    return task_rows.from_row(rows[0])
+    rows = yield f"SELECT {tasks.COLUMNS} FROM tasks WHERE id = ?", (task_id,)  # noqa: S608 (constant columns)
+    return tasks.from_row(rows[0])
 
 
 @asynccontextmanager

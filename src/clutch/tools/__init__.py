@@ -1,3 +1,3 @@
-"""What an agent can do in the world: tools, and the box that checks their arguments and runs them."""
+"""Tools of agents: the registry that checks arguments and runs them, built-in tools, sandbox and MCP servers."""
 
 from __future__ import annotations

@@ -5,8 +5,7 @@ anew; a host is an ordinary name or an address in its one usual spelling. What d
 address: public, or on the list of exceptions a person wrote. Resolving and connecting is not done here.
 
 Python's `ipaddress` calls some addresses global that lead to private ones (NAT64, 6to4) and multicast too,
-so for IPv6 only ordinary unicast is let through, and for IPv4 what is not public is written down here.
-"""
+so for IPv6 only ordinary unicast is let through, and for IPv4 what is not public is written down here."""
 
 from __future__ import annotations
 
@@ -47,7 +46,7 @@ class Unreachable(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class Target:
+class FetchTarget:
     """Where one request goes. `host` is a lower-case ASCII name, or an address in its usual spelling."""
 
     scheme: str
@@ -92,7 +91,7 @@ class Reach:
 
     exceptions: tuple[_Exception, ...] = ()
 
-    def refuses(self, target: Target, address: Address) -> str | None:
+    def refuses(self, target: FetchTarget, address: Address) -> str | None:
         """Why not, in words; None if it may be reached."""
         if any(each.covers(target.host, address, target.port) for each in self.exceptions):
             return None
@@ -135,7 +134,7 @@ def _place_and_port(entry: str) -> tuple[str, int | None]:
     return found[1], port
 
 
-def target_of(url: str, base: str | None = None) -> Target:
+def target_of(url: str, base: str | None = None) -> FetchTarget:
     """Raises Unreachable naming the rule. `base`: the URL that redirects here."""
     if len(url) > URL_CHARS_MAX:
         raise Unreachable(f"url: has {len(url)} characters, at most {URL_CHARS_MAX} are allowed")
@@ -156,7 +155,7 @@ def target_of(url: str, base: str | None = None) -> Target:
     path = quote(parts.path or "/", safe=_SAFE) + (
         f"?{quote(parts.query, safe=_SAFE)}" if parts.query else ""
     )
-    return Target(parts.scheme, host_of(found[1]), port, path)
+    return FetchTarget(parts.scheme, host_of(found[1]), port, path)
 
 
 def host_of(written: str) -> str:

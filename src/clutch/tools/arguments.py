@@ -9,7 +9,7 @@ from typing import Any, TypeVar, get_args
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
-from clutch.core.keys import hint
+from clutch.core.ids import hint
 from clutch.errors import InvalidInput
 
 FIELD_CHARS_MAX = 80  # an error repeats enough of the input to recognise it, never the whole

@@ -47,11 +47,11 @@ def confine(root: str, is_writable: bool, python: list[str]) -> None:
     """Without bubblewrap around it, the worker shuts itself in, after it has imported what it needs."""
     import ctypes
 
-    from clutch.tools.sandbox import landlock, seccomp
+    from clutch.tools.sandbox import policy, seccomp
 
     ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
     readable = [path for path in (*python, *SYSTEM) if os.path.exists(path)]
-    landlock.confine([root] if is_writable else [], readable if is_writable else [*readable, root])
+    policy.confine([root] if is_writable else [], readable if is_writable else [*readable, root])
     filter_bytes = seccomp.program(sockets=False)
     if filter_bytes is not None:
         seccomp.apply_here(filter_bytes)

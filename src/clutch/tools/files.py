@@ -1,6 +1,6 @@
 """The tools `read`, `list`, `search`, `write` and `edit`: files of one workspace, as text for a model.
 
-What is guarded: `workspace` opens nothing outside, `scan` bounds what an expression may cost, and here every
+What is guarded: `workspace` opens nothing outside, `search` bounds what an expression may cost, and here every
 answer has a size. Files are read up to 2 MiB, listings and searches end after 20,000 entries or 8 seconds
 and say so. Not guarded: see `workspace`; a sandbox is a layer of its own.
 
@@ -8,30 +8,34 @@ Every function blocks and takes arguments that were checked before. `run` is the
 of its own can serve it; therefore this imports the standard library and its neighbours only.
 
 Every answer is made of lines. A line of `list` is a kind or a size, two spaces and a path; a line of
-`search` is `path:line: text`; notices stand in parentheses on the last line.
-"""
+`search` is `path:line: text`; notices stand in parentheses on the last line."""
 
 from __future__ import annotations
 
+import difflib
 import json
 import os
+import re
 import secrets
 import signal
 import stat
 import subprocess
-import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from clutch.tools import editing, scan
+from clutch.core import protected_files
+from clutch.tools import search as search_tools
+from clutch.tools.import_guard import python_command
+from clutch.tools.sandbox.bubblewrap import python_inside
+from clutch.tools.sandbox.policy import is_beneath
 from clutch.tools.workspace import (
     FILE_BYTES_MAX,
-    Budget,
-    Entry,
+    DirectoryEntry,
+    FileAccessError,
     Kind,
     Parts,
-    Refused,
+    WalkLimit,
     content,
     directory,
     lines_of,
@@ -43,6 +47,103 @@ from clutch.tools.workspace import (
     walk,
 )
 
+# --------------------------------------------------------------------------------------------------
+# Changing a text by naming what stands there: all edits or none, and a short diff of what became of it.
+#
+# Pure. An `old` must be found exactly once in the result of the edits before it, unless all places are meant:
+# a model that looks at an old copy hears so instead of changing the wrong place.
+
+NEAREST_LINES_MAX = 2000  # compared with what was not found
+DIFF_LINE_CHARS_MAX = 160
+PLACES_MAX = 100  # counted; more do not tell more
+DIFF_LINES_MAX = 60  # shown; enough to recognise the change
+CHANGED_LINES_MAX = 2000  # between the first and the last change; comparing more takes too long
+CONTEXT_LINES = 2
+
+
+@dataclass(frozen=True, slots=True)
+class TextEdit:
+    old: str
+    new: str
+    all: bool = False
+
+
+class EditFailed(Exception):
+    """An edit does not fit the text; the message names it and is for the model."""
+
+
+def edited(text: str, edits: Sequence[TextEdit]) -> str:
+    """Raises EditFailed, with nothing changed, for the first edit that does not fit."""
+    for number, edit in enumerate(edits, 1):
+        problem = _problem(text, edit)
+        if problem:
+            raise EditFailed(f"edits: number {number} of {len(edits)} {problem}; nothing was written")
+        text = text.replace(edit.old, edit.new)
+    return text
+
+
+def _problem(text: str, edit: TextEdit) -> str | None:
+    if not edit.old:
+        return "has an empty old; name the text to replace, or use write for a new file"
+    if edit.old == edit.new:
+        return "changes nothing: old and new are the same"
+    found = _count(text, edit.old)
+    if not found:
+        return f"was found 0 times{_nearest(text, edit.old)}"
+    if found > 1 and not edit.all:
+        return f"was found {found} times; name more of the text around it, or set all"
+    return None
+
+
+def _count(text: str, old: str) -> int:
+    """Places that overlap are two: either could be meant."""
+    found = 0
+    at = text.find(old)
+    while at >= 0 and found < PLACES_MAX:
+        found += 1
+        at = text.find(old, at + 1)
+    return found
+
+
+def _nearest(text: str, old: str) -> str:
+    wanted = next((line.strip() for line in old.split("\n") if line.strip()), "")[:DIFF_LINE_CHARS_MAX]
+    lines = [line.strip()[:DIFF_LINE_CHARS_MAX] for line in text.split("\n")[:NEAREST_LINES_MAX]]
+    close = difflib.get_close_matches(wanted, lines, n=1, cutoff=0.5)
+    if not close:
+        return "; no line is like it"
+    number = lines.index(close[0]) + 1
+    reason = " (the rest or the white space differs)" if close[0] == wanted else ""
+    return f"; the nearest line is {number}: {close[0]}{reason}"
+
+
+def diff(before: str, after: str) -> str:
+    """The lines that changed, as a unified diff without its head."""
+    old, new = before.split("\n"), after.split("\n")
+    start = max(0, _common(old, new) - CONTEXT_LINES)
+    end = max(0, min(_common(old[::-1], new[::-1]), len(old) - start, len(new) - start) - CONTEXT_LINES)
+    old, new = old[start : len(old) - end], new[start : len(new) - end]
+    if len(old) + len(new) > CHANGED_LINES_MAX:
+        return f"({len(old)} line{'' if len(old) == 1 else 's'} became {len(new)} from line {start + 1} on)"
+    lines = list(difflib.unified_diff(old, new, n=CONTEXT_LINES, lineterm=""))[2:]
+    shown = [_moved(line, start)[:DIFF_LINE_CHARS_MAX] for line in lines[:DIFF_LINES_MAX]]
+    left = len(lines) - len(shown)
+    return "\n".join([*shown, *([f"({left} more lines of the diff)"] if left else [])])
+
+
+def _common(one: list[str], other: list[str]) -> int:
+    pairs = zip(one, other, strict=False)
+    return next(
+        (count for count, (left, right) in enumerate(pairs) if left != right), min(len(one), len(other))
+    )
+
+
+def _moved(line: str, lines: int) -> str:
+    """A head of a hunk, counted from the beginning of the file."""
+    if not line.startswith("@@"):
+        return line
+    return re.sub(r"([-+])(\d+)", lambda found: f"{found[1]}{int(found[2]) + lines}", line)
+
+
 READ_CHARS_MAX = 64 * 1024  # one answer; a model that wants more asks for the next lines
 LINE_CHARS_MAX = 1000
 
@@ -51,7 +152,7 @@ def run(name: str, args: Mapping[str, Any], root: str) -> str:
     """One call of a file tool. Raises ToolFailed with a text for the model."""
     try:
         return FUNCTIONS[name](root, **args)
-    except Refused as error:
+    except FileAccessError as error:
         from clutch.ports import ToolFailed  # costs more than the rest together, and most calls succeed
 
         raise ToolFailed(str(error)) from error
@@ -108,7 +209,7 @@ def list_files(
     limit: int = 500,
 ) -> str:
     """One folder is shown whole; only a walk through many leaves out what is ignored."""
-    budget = Budget()
+    budget = WalkLimit()
     found = walk(root, parts_of(path), budget, recursive=recursive, with_ignored=ignored or not recursive)
     entries = [entry for entry in found if glob is None or matches(entry.parts, glob)]
     notices = [f"{len(entries)} entries"]
@@ -123,86 +224,98 @@ def list_files(
     return "\n".join([*map(_line, entries[:limit]), f"({'; '.join(notices)})"])
 
 
-def _line(entry: Entry) -> str:
+def _line(entry: DirectoryEntry) -> str:
     what = str(entry.size) if entry.kind is Kind.FILE else entry.kind
     return f"{what:>10}  {shown(entry.parts)}"
 
 
 def search(root: str, **args: Any) -> str:
-    """In a process of its own; `scan` tells why."""
-    question = scan.Question(root=root, alarm_s=scan.ALARM_S, **args)
+    """In a process of its own; `search` tells why."""
+    question = search_tools.SearchRequest(root=root, alarm_s=search_tools.ALARM_S, **args)
     try:
         done = subprocess.run(  # noqa: S603 - our own interpreter and module; the question goes by stdin
-            [sys.executable, "-P", "-m", scan.__name__],
+            python_command(search_tools.__name__),
             input=json.dumps(asdict(question)).encode(),
             capture_output=True,
             timeout=question.alarm_s + 5,
             check=False,
         )
     except subprocess.TimeoutExpired as error:
-        raise Refused(f"search: no answer within {question.alarm_s + 5} s") from error
+        raise FileAccessError(f"search: no answer within {question.alarm_s + 5} s") from error
     if done.returncode == -signal.SIGALRM:
-        raise Refused(
+        raise FileAccessError(
             f"pattern: took longer than {question.alarm_s} s; use fewer nested or repeated quantifiers, "
             "or narrow the search with path and glob"
         )
     if done.returncode:
-        raise Refused(f"search: ended with {done.returncode}: {done.stderr.decode(errors='replace')[-300:]}")
+        raise FileAccessError(
+            f"search: ended with {done.returncode}: {done.stderr.decode(errors='replace')[-300:]}"
+        )
     answer = json.loads(done.stdout)
     if answer["failed"]:
-        raise Refused(answer["text"])
+        raise FileAccessError(answer["text"])
     return str(answer["text"])
 
 
 def write(root: str, path: str, text: str) -> str:
-    parts = _writable(path)
+    parts = _writable(root, path)
     data = _bounded(text)
-    with directory(root, parts[:-1], create=True) as here, locked(here):
+    with directory(root, parts[:-1], create=True, changes=parts[-1]) as here, locked(here):
         _replace(here, parts, data)
     return f"wrote {shown(parts)} ({len(data)} bytes)"
 
 
 def edit(root: str, path: str, edits: Sequence[Mapping[str, Any]]) -> str:
     """Lines that all end in CR LF are edited as lines, since that is how `read` shows them."""
-    parts = _writable(path)
+    parts = _writable(root, path)
     # The lock is held from reading to replacing: two edits at once of one file both count.
-    with directory(root, parts[:-1]) as here, locked(here):
+    with directory(root, parts[:-1], changes=parts[-1]) as here, locked(here):
         before = _text(root, parts)
         is_dos = "\r\n" in before and before.count("\r\n") == before.count("\n")
         plain = before.replace("\r\n", "\n") if is_dos else before
         try:
-            after = editing.edited(plain, [editing.Edit(**each) for each in edits])
-        except editing.EditFailed as error:
-            raise Refused(str(error)) from error
+            after = edited(plain, [TextEdit(**each) for each in edits])
+        except EditFailed as error:
+            raise FileAccessError(str(error)) from error
         _replace(here, parts, _bounded(after.replace("\n", "\r\n") if is_dos else after))
-    return f"edited {shown(parts)}\n{editing.diff(plain, after)}"
+    return f"edited {shown(parts)}\n{diff(plain, after)}"
 
 
 def _text(root: str, parts: Parts) -> str:
     with opened(root, parts) as (file, size):
         data = content(file)
     if size > FILE_BYTES_MAX:
-        raise Refused(f"path: {shown(parts)} has {size} bytes, at most {FILE_BYTES_MAX} can be edited")
+        raise FileAccessError(
+            f"path: {shown(parts)} has {size} bytes, at most {FILE_BYTES_MAX} can be edited"
+        )
     try:
         return data.decode()
     except UnicodeDecodeError as error:
-        raise Refused(f"path: {shown(parts)} is not UTF-8 text; it can only be written anew") from error
+        raise FileAccessError(
+            f"path: {shown(parts)} is not UTF-8 text; it can only be written anew"
+        ) from error
 
 
-def _writable(path: str) -> Parts:
+def _writable(root: str, path: str) -> Parts:
     parts = parts_of(path)
     if not parts:
-        raise Refused("path: is a directory, not a file")
-    if any(part.casefold() == ".git" for part in parts):
-        # A hook or a config written there runs as the user at the next git command.
-        raise Refused("path: nothing is written inside .git")
+        raise FileAccessError("path: is a directory, not a file")
+    if (end := protected_files.read_only_part(parts)) is not None:
+        raise FileAccessError(
+            f"path: {shown(parts[:end])[:200]} is read-only for agents; a person must change it"
+        )
+    real = os.path.realpath(root)
+    if any(is_beneath("/".join((real, *parts)), place) for place in python_inside(real)):
+        raise FileAccessError(
+            f"path: {shown(parts)[:200]} lies in the Python of Clutch, which is read-only for agents"
+        )
     return parts
 
 
 def _bounded(text: str) -> bytes:
     data = text.encode()
     if len(data) > FILE_BYTES_MAX:
-        raise Refused(f"text: has {len(data)} bytes, at most {FILE_BYTES_MAX} are allowed")
+        raise FileAccessError(f"text: has {len(data)} bytes, at most {FILE_BYTES_MAX} are allowed")
     return data
 
 
@@ -210,7 +323,7 @@ def _replace(here: int, parts: Parts, data: bytes) -> None:
     try:
         _replaced(here, parts, data)
     except OSError as error:
-        raise Refused(f"path: {shown(parts)[:200]}: {str(error.strerror).lower()}") from error
+        raise FileAccessError(f"path: {shown(parts)[:200]}: {str(error.strerror).lower()}") from error
 
 
 def _replaced(here: int, parts: Parts, data: bytes) -> None:
@@ -242,9 +355,9 @@ def _mode(here: int, parts: Parts) -> int | None:
     except FileNotFoundError:
         return None
     if stat.S_ISLNK(status.st_mode):
-        raise Refused(f"path: {shown(parts)[:200]} is a symlink; symlinks are not followed")
+        raise FileAccessError(f"path: {shown(parts)[:200]} is a symlink; symlinks are not followed")
     if not stat.S_ISREG(status.st_mode):
-        raise Refused(f"path: {shown(parts)[:200]} is not a regular file")
+        raise FileAccessError(f"path: {shown(parts)[:200]} is not a regular file")
     return stat.S_IMODE(status.st_mode) & 0o777
 
 

@@ -13,19 +13,29 @@ from asyncio.subprocess import Process
 from collections.abc import Callable
 from contextlib import closing
 from dataclasses import dataclass, field, replace
+from functools import partial
 
 from pydantic import Field
 
+from clutch.contain import in_thread, to_the_end
 from clutch.core.attachments import Side
 from clutch.ports import ToolContext, ToolFailed
 from clutch.tools.arguments import Arguments
+from clutch.tools.directories import made
 from clutch.tools.sandbox import bubblewrap
-from clutch.tools.sandbox.box import ENVIRONMENT, MIB, Box, BoxLimits, Sandbox
-from clutch.tools.sandbox.probe import walls
-from clutch.tools.sandbox.start import CHUNK_BYTES, FirstProcess, end, guarding, kill, start
-from clutch.tools.sandbox.watch import broken_limit
-from clutch.tools.shelves import made
-from clutch.tools.workspace import Refused, parts_of
+from clutch.tools.sandbox.policy import ENVIRONMENT, MIB, Sandbox, SandboxLimits, SandboxPolicy
+from clutch.tools.sandbox.process import (
+    CHUNK_BYTES,
+    FirstProcess,
+    SandboxKind,
+    broken_limit,
+    end,
+    kill,
+    sandbox_kind,
+    start,
+)
+from clutch.tools.sandbox.protected_files import guarding, guards_of, noted, withhold
+from clutch.tools.workspace import FileAccessError, parts_of
 
 OnOutput = Callable[[str], None]
 
@@ -46,8 +56,9 @@ class Shell:
     network: bool = False
     read_only: tuple[str, ...] = ()
     hidden: tuple[str, ...] = ()
+    journal: str | None = None
     environment: tuple[str, ...] = ENVIRONMENT
-    limits: BoxLimits = field(default_factory=BoxLimits)
+    limits: SandboxLimits = field(default_factory=SandboxLimits)
 
     async def run(
         self, arguments: ShellArguments, context: ToolContext, on_output: OnOutput | None = None
@@ -60,27 +71,48 @@ class Shell:
             if context.files is not None:
                 await asyncio.to_thread(made, context.files, Side.OUT)
             box = self._box(context.workspace, arguments.timeout_seconds, context.files)
-        except (Refused, ValueError, OSError) as error:
+        except (FileAccessError, ValueError, OSError) as error:
             raise ToolFailed(str(error)) from error
-        holding = await asyncio.to_thread(walls, self.sandbox, for_shell=True)
+        holding = await asyncio.to_thread(sandbox_kind, self.sandbox, for_shell=True)
         command = ["/bin/sh", "-c", arguments.command]
-        with guarding(box) as guards, closing(FirstProcess()) as first:
-            process = await start(box, command, walls=holding, cwd=cwd, guards=guards, first=first)
-            try:
-                return await _Run(process, box, on_output).answer()
-            finally:
-                await first.gone()
+        found = () if holding is SandboxKind.NONE else await asyncio.to_thread(guards_of, box)
+        with guarding(box, found) as guards, closing(FirstProcess()) as first:
+            async with in_thread(partial(noted, box, guards)):
+                starting = asyncio.create_task(
+                    start(box, command, walls=holding, cwd=cwd, guards=guards, first=first)
+                )
+                is_boxed = holding is not SandboxKind.NONE
+                try:
+                    run = _Run(await asyncio.shield(starting), box, on_output)
+                    await run.until_over()
+                finally:
+                    made_new = await to_the_end(
+                        _ended(starting, first, partial(withhold, box, guards), is_boxed)
+                    )
+                return "\n".join([run.answer(), *(f"({one})" for one in made_new)])
 
-    def _box(self, root: str, wall_s: float, files: str | None) -> Box:
-        return Box(
+    def _box(self, root: str, wall_s: float, files: str | None) -> SandboxPolicy:
+        return SandboxPolicy(
             root=root,
             task=files,
             read_only=(*self.read_only, *bubblewrap.history_of(root)),
             hidden=self.hidden,
+            journal=None if self.sandbox is Sandbox.OFF else self.journal,
             network=self.network,
             environment=self.environment,
             limits=replace(self.limits, wall_s=wall_s),
         )
+
+
+async def _ended(
+    starting: asyncio.Task[Process], first: FirstProcess, put_aside: Callable[[], list[str]], is_boxed: bool
+) -> list[str]:
+    """The one end of a command: its processes are gone, and what it planted is put aside. Return what that was."""
+    await asyncio.wait([starting])
+    if starting.exception() is None:
+        await end(starting.result())
+    await first.gone()
+    return await asyncio.to_thread(put_aside) if is_boxed else []
 
 
 @dataclass(slots=True)
@@ -108,15 +140,16 @@ class Output:
 
 
 class _Run:
-    def __init__(self, process: Process, box: Box, on_output: OnOutput | None) -> None:
+    def __init__(self, process: Process, box: SandboxPolicy, on_output: OnOutput | None) -> None:
         self._process = process
         self._box = box
         self._on_output = on_output
         self._output = Output(box.limits.output_bytes // 2)
         self._verdict: str | None = None  #: why it was ended, if it did not end by itself
-        self._began = time.monotonic()
+        self._began, self._took_s = time.monotonic(), 0.0
 
-    async def answer(self) -> str:
+    async def until_over(self) -> None:
+        """Until the command has ended or must be ended."""
         limits = self._box.limits
         try:
             async with asyncio.timeout(limits.wall_s), asyncio.TaskGroup() as group:
@@ -125,8 +158,9 @@ class _Run:
                 watching.cancel()
         except TimeoutError:
             self._verdict = f"it took longer than {limits.wall_s:g} s"
-        finally:
-            await end(self._process)
+        self._took_s = time.monotonic() - self._began
+
+    def answer(self) -> str:
         return f"{self._output.text().rstrip()}\n({self._outcome()})".lstrip("\n")
 
     async def _read(self) -> None:
@@ -146,7 +180,7 @@ class _Run:
         kill(self._process)  # the reader sees the end
 
     def _outcome(self) -> str:
-        took = f"{time.monotonic() - self._began:.1f} s"
+        took = f"{self._took_s:.1f} s"
         if self._verdict is not None:
             return f"killed after {took}: {self._verdict}"
         return f"exit code {self._process.returncode}, {took}"

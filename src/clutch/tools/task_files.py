@@ -6,8 +6,7 @@ A task's later shelves are `<root>/<task>.<number>`.
     out/                only files right in it count; folders, links and pipes are nobody's to hand over
 
 Everything is reached from an open directory, and no link is followed: what a task's own process put there cannot
-lead anywhere else. Directories are 0700 and files 0600.
-"""
+lead anywhere else. Directories are 0700 and files 0600."""
 
 from __future__ import annotations
 
@@ -17,6 +16,7 @@ import hashlib
 import json
 import os
 import re
+import secrets
 import stat
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
@@ -27,15 +27,14 @@ from clutch.core.attachments import (
     MANIFEST,
     Attachment,
     AttachmentRules,
+    FileVersion,
     Handed,
-    Shelf,
     Side,
     StoredFile,
     name_problem,
 )
-from clutch.ports import FilesFailed
-from clutch.tools.making import alone
-from clutch.tools.removal import DIRECTORY, remove
+from clutch.ports import FilesFailed, ToolFailed
+from clutch.tools.directories import DIRECTORY, alone, remove
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -51,30 +50,30 @@ class LocalTaskFiles:
     def __init__(self, root: Path) -> None:
         self._root = root
 
-    def path(self, shelf: Shelf) -> str:
+    def path(self, shelf: FileVersion) -> str:
         return str(self._root / _name(shelf))
 
-    def exists(self, shelf: Shelf) -> bool:
+    def exists(self, shelf: FileVersion) -> bool:
         return os.path.lexists(self.path(shelf))
 
-    async def put(self, shelf: Shelf, files: Sequence[Attachment]) -> None:
+    async def put(self, shelf: FileVersion, files: Sequence[Attachment]) -> None:
         await _in_thread(self._put, shelf, files)
 
-    async def handed(self, shelf: Shelf, rules: AttachmentRules) -> Handed:
+    async def handed(self, shelf: FileVersion, rules: AttachmentRules) -> Handed:
         return await _in_thread(self._handed, shelf, rules)
 
-    async def read(self, shelf: Shelf, name: str) -> bytes:
+    async def read(self, shelf: FileVersion, name: str) -> bytes:
         return await _in_thread(self._read, shelf, name)
 
-    async def remove(self, shelf: Shelf, *sides: Side) -> None:
+    async def remove(self, shelf: FileVersion, *sides: Side) -> None:
         await _in_thread(self._remove, shelf, sides)
 
-    async def kept(self) -> list[Shelf]:
+    async def kept(self) -> list[FileVersion]:
         return await _in_thread(self._kept)
 
     # ---- in a thread -----------------------------------------------------------------------------------
 
-    def _put(self, shelf: Shelf, files: Sequence[Attachment]) -> None:
+    def _put(self, shelf: FileVersion, files: Sequence[Attachment]) -> None:
         manifest = _manifest([file.stored for file in files])
         with self._at(shelf, create=True) as here, alone(here):
             if _content(here, Side.IN, MANIFEST) == manifest:
@@ -87,7 +86,7 @@ class LocalTaskFiles:
                 os.fsync(folder)
             os.fsync(here)
 
-    def _handed(self, shelf: Shelf, rules: AttachmentRules) -> Handed:
+    def _handed(self, shelf: FileVersion, rules: AttachmentRules) -> Handed:
         files: list[StoredFile] = []
         left_out, room = 0, rules.total_bytes_max
         with suppress(FileNotFoundError, NotADirectoryError), self._side(shelf, Side.OUT) as folder:
@@ -103,13 +102,13 @@ class LocalTaskFiles:
                     files.append(file)
         return Handed(tuple(files), left_out)
 
-    def _read(self, shelf: Shelf, name: str) -> bytes:
+    def _read(self, shelf: FileVersion, name: str) -> bytes:
         if problem := name_problem(name):
             raise FilesFailed(f"files: the name {problem}")
         with self._side(shelf, Side.OUT) as folder, _plain(folder, name) as stream:
             return stream.read()
 
-    def _remove(self, shelf: Shelf, sides: Sequence[Side]) -> None:
+    def _remove(self, shelf: FileVersion, sides: Sequence[Side]) -> None:
         with suppress(FileNotFoundError):
             if not sides:
                 with _opened(str(self._root)) as root:
@@ -118,31 +117,31 @@ class LocalTaskFiles:
                 for side in sides:
                     remove(here, side)
 
-    def _kept(self) -> list[Shelf]:
+    def _kept(self) -> list[FileVersion]:
         try:
             return sorted(_shelf(name) for name in os.listdir(self._root) if _NAME.fullmatch(name))
         except FileNotFoundError:
             return []
 
     @contextmanager
-    def _at(self, shelf: Shelf, *, create: bool = False) -> Iterator[int]:
+    def _at(self, shelf: FileVersion, *, create: bool = False) -> Iterator[int]:
         if create:
             self._root.mkdir(0o700, parents=True, exist_ok=True)
         with _opened(str(self._root)) as root, _entered(root, _name(shelf), create=create) as here:
             yield here
 
     @contextmanager
-    def _side(self, shelf: Shelf, side: Side) -> Iterator[int]:
+    def _side(self, shelf: FileVersion, side: Side) -> Iterator[int]:
         with self._at(shelf) as here, _entered(here, side) as folder:
             yield folder
 
 
-def _name(shelf: Shelf) -> str:
+def _name(shelf: FileVersion) -> str:
     return f"{shelf.task_id}.{shelf.number}" if shelf.number else str(shelf.task_id)
 
 
-def _shelf(name: str) -> Shelf:
-    return Shelf(*map(int, name.split(".")))
+def _shelf(name: str) -> FileVersion:
+    return FileVersion(*map(int, name.split(".")))
 
 
 async def _in_thread(work: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
@@ -213,3 +212,80 @@ def _stored(folder: int, name: str, size_max: int) -> StoredFile | None:
     if len(data) > size_max:
         return None
     return StoredFile(name, len(data), hashlib.sha256(data).hexdigest())
+
+
+# --------------------------------------------------------------------------------------------------
+# Large tool results on this machine: `<root>/<session>/<name>`, outside every workspace.
+#
+# In a workspace other agents could read and replace them. Only the gateway writes here; the session's own file tools
+# read here (`shelves`), and no command or program sees it.
+
+FILES_MAX = 200  # of one session; the oldest is removed for a new one
+BYTES_MAX = 256 * 2**20  # of one session; beyond it a result is cut and not kept
+
+
+class LocalResultFiles:
+    def __init__(self, root: Path, bytes_max: int = BYTES_MAX) -> None:
+        self._root, self._bytes_max = root, bytes_max
+
+    def path(self, session_id: int) -> str:
+        return str(self._root / str(session_id))
+
+    async def keep(self, session_id: int, name: str, text: str) -> None:
+        await asyncio.to_thread(self._keep, Path(self.path(session_id)), name, text)
+
+    async def kept(self) -> list[int]:
+        return await asyncio.to_thread(self._kept)
+
+    async def remove(self, session_id: int) -> None:
+        await asyncio.to_thread(self._remove, session_id)
+
+    # ---- in a thread -----------------------------------------------------------------------------------
+
+    def _keep(self, folder: Path, name: str, text: str) -> None:
+        folder.mkdir(0o700, parents=True, exist_ok=True)
+        data = text.encode("utf-8", "replace")
+        used = sum(_size(file) for file in folder.iterdir() if file.name != name)
+        if used + len(data) > self._bytes_max:
+            # The earlier ones stay: the transcript names them, and the model may be about to read them.
+            raise ToolFailed(
+                f"the large results of this session may have {self._bytes_max} bytes, {used} are in use"
+            )
+        temporary = folder / f".{secrets.token_hex(8)}.tmp"
+        file = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+        try:
+            with os.fdopen(file, "wb") as stream:
+                stream.write(data)
+            temporary.replace(folder / name)
+        except BaseException:
+            temporary.unlink(missing_ok=True)
+            raise
+        for old in sorted(folder.iterdir(), key=_age)[:-FILES_MAX]:
+            old.unlink(missing_ok=True)
+
+    def _kept(self) -> list[int]:
+        with suppress(FileNotFoundError):
+            return sorted(int(place.name) for place in self._root.iterdir() if place.name.isdecimal())
+        return []
+
+    def _remove(self, session_id: int) -> None:
+        with suppress(FileNotFoundError):
+            around = os.open(self._root, DIRECTORY)
+            try:
+                remove(around, str(session_id))
+            finally:
+                os.close(around)
+
+
+def _size(path: Path) -> int:
+    try:
+        return path.stat().st_size
+    except FileNotFoundError:  # as below
+        return 0
+
+
+def _age(path: Path) -> float:
+    try:
+        return path.stat().st_mtime
+    except FileNotFoundError:  # another call of the same session has removed it
+        return 0.0

@@ -2,16 +2,17 @@
 
 Guarded here: a path is walked component by component from an open directory, each opened relative to the
 one before and never through a symlink. Between looking and opening nobody can swap a part for a link that
-leads outside, because nothing is looked at by its whole path. `..`, absolute paths and NUL are refused.
+leads outside, because nothing is looked at by its whole path. `..`, absolute paths and NUL are refused. Each folder
+on the way is checked for what `core.protected_files` recognises: a state directory of Clutch is not entered, and
+nothing is written in a repository or a skill.
 
 Not guarded here: hard links made by somebody else, mounts inside the workspace, and what other programs of
 the same user do. That needs a sandbox around the process.
 
-Standard library only: `scan` imports this in a process that lives for one search.
+Standard library only: `search` imports this in a process that lives for one search.
 
 A name that cannot stand in a line of output as it is (a newline, a colon, a quote) is shown as a JSON
-string; `shown` writes it so, and a caller gives the decoded name back.
-"""
+string; `shown` writes it so, and a caller gives the decoded name back."""
 
 from __future__ import annotations
 
@@ -19,19 +20,227 @@ import errno
 import fcntl
 import json
 import os
+import re
 import stat
 import time
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from enum import StrEnum
 from fnmatch import fnmatchcase
+from functools import lru_cache
 from itertools import islice
 
-from clutch.tools.ignore import Ignored, rules_of
+from clutch.core import protected_files
+
+# --------------------------------------------------------------------------------------------------
+# Which paths a `.gitignore` leaves out: git's own rules, without git.
+#
+#     # comment          blank lines and comments say nothing
+#     name               a file or folder of that name, at any depth
+#     name/              only a folder
+#     /name, a/name      with a slash before the end: from the folder of this `.gitignore`
+#     *  ?  [a-z]        within one name; `**` as a whole name is any number of folders
+#     !name              taken back; the last rule that matches decides
+#     \!  \#  \          an escaped character stands for itself
+#
+# Deeper files win over those above. What lies in a folder that is left out cannot be taken back, so nobody
+# need look into it; that is for the one who walks. Pure and without backtracking: rules are written by strangers.
+# git compares bytes; so does this, as characters of Latin-1.
 
 Parts = tuple[str, ...]
+
+RULES_MAX = 2000  # of one file: each is tried for each path
+# fmt: off
+_CLASSES = {
+    "alnum": "0-9A-Za-z", "alpha": "A-Za-z", "blank": " \\t", "cntrl": "\\x00-\\x1f\\x7f", "digit": "0-9",
+    "graph": "!-~", "lower": "a-z", "print": " -~", "punct": "!-/:-@\\[-`{-~", "space": " \\t\\n\\r\\x0b\\x0c",
+    "upper": "A-Z", "xdigit": "0-9A-Fa-f",
+}
+# fmt: on
+
+
+@dataclass(frozen=True, slots=True)
+class IgnoreRule:
+    """`segments`: None stands for `**`. A rule with `by_name` looks at the last part of a path only."""
+
+    segments: tuple[re.Pattern[str] | None, ...]
+    is_negative: bool
+    folders_only: bool
+    by_name: bool
+
+    def matches(self, parts: Parts, is_folder: bool) -> bool:
+        if self.folders_only and not is_folder:
+            return False
+        return _pattern_matches(self.segments, parts[-1:] if self.by_name else parts)
+
+
+@dataclass(frozen=True, slots=True)
+class Ignored:
+    """The rules of one `.gitignore`, those that win first, and of the folders above it."""
+
+    depth: int  #: how many parts the folder of this file has
+    rules: tuple[IgnoreRule, ...]
+    above: Ignored | None = None
+
+    def leaves_out(self, parts: Parts, is_folder: bool) -> bool:
+        """Whether this path itself is left out; its folders were looked at before."""
+        encoded = tuple(_bytewise(part) for part in parts)
+        here: Ignored | None = self
+        while here is not None:
+            for rule in here.rules:
+                if rule.matches(encoded[here.depth :], is_folder):
+                    return not rule.is_negative
+            here = here.above
+        return False
+
+
+def rules_of(text: str) -> tuple[IgnoreRule, ...]:
+    """The rules of a file, the last first: it decides."""
+    lines = text.removeprefix("\ufeff").split("\n")[:RULES_MAX]
+    rules = (_rule(line.removesuffix("\r")) for line in lines)
+    return tuple(rule for rule in rules if rule is not None)[::-1]
+
+
+def _rule(line: str) -> IgnoreRule | None:
+    pattern = _without_trailing_spaces(line)
+    if not pattern or line.startswith("#"):
+        return None
+    is_negative = pattern.startswith("!")
+    pattern = pattern[is_negative:]
+    folders_only = pattern.endswith("/")
+    pattern = pattern[: len(pattern) - folders_only]
+    by_name = "/" not in pattern
+    segments = _segments(_bytewise(pattern).removeprefix("/"))
+    return None if segments is None else IgnoreRule(segments, is_negative, folders_only, by_name)
+
+
+def _without_trailing_spaces(line: str) -> str:
+    kept = line.rstrip(" ")
+    escapes = len(kept) - len(kept.rstrip("\\"))
+    return kept + " " if escapes % 2 and kept != line else kept
+
+
+def _bytewise(text: str) -> str:
+    return text if text.isascii() else text.encode("utf-8", "surrogateescape").decode("latin-1")
+
+
+def _pattern_matches(segments: Sequence[re.Pattern[str] | None], parts: Parts) -> bool:
+    """Which beginnings of the path each beginning of the rule can stand for."""
+    reached = {0}
+    for place, segment in enumerate(segments):
+        if segment is None:
+            # At the end it stands for something that is in the folder, not for the folder.
+            least = min(reached, default=len(parts)) + (place == len(segments) - 1)
+            reached = set(range(least, len(parts) + 1))
+        else:
+            reached = {at + 1 for at in reached if at < len(parts) and segment.fullmatch(parts[at])}
+    return len(parts) in reached
+
+
+@lru_cache(maxsize=4096)
+def _segments(pattern: str) -> tuple[re.Pattern[str] | None, ...] | None:
+    """None: a pattern that can match nothing, such as one with an open bracket."""
+    found: list[re.Pattern[str] | None] = []
+    try:
+        for symbols in _split(list(_symbols(pattern))):
+            is_any_depth = len(symbols) >= 2 and all(symbol == "*" for symbol in symbols)
+            found.append(None if is_any_depth else re.compile(_expression(symbols), re.DOTALL))
+    except ValueError:
+        return None
+    return tuple(found)
+
+
+def _split(symbols: list[str]) -> Iterator[list[str]]:
+    at = 0
+    for place, symbol in enumerate(symbols):
+        if symbol == "/":
+            yield symbols[at:place]
+            at = place + 1
+    yield symbols[at:]
+
+
+def _expression(symbols: list[str]) -> str:
+    """Every `*` but the last takes as little as it can and never thinks again: linear, whatever it says."""
+    first, *rest = ("".join(piece) for piece in _pieces(symbols))
+    if not rest:
+        return first
+    *middle, last = rest
+    return first + "".join(f"(?>.*?{piece})" for piece in middle if piece) + ".*" + last
+
+
+def _pieces(symbols: list[str]) -> list[list[str]]:
+    pieces: list[list[str]] = [[]]
+    for symbol in symbols:
+        if symbol == "*":
+            pieces.append([])
+        else:
+            pieces[-1].append(symbol)
+    return pieces
+
+
+def _symbols(pattern: str) -> Iterator[str]:
+    """`*` and `/` as they are, everything else as a regular expression for one character."""
+    at = 0
+    while at < len(pattern):
+        char = pattern[at]
+        at += 1
+        match char:
+            case "*" | "/":
+                yield char
+            case "?":
+                yield "."
+            case "\\":
+                if at == len(pattern):
+                    raise ValueError("a backslash escapes nothing")
+                escaped = pattern[at]
+                yield escaped if escaped == "/" else re.escape(escaped)
+                at += 1
+            case "[":
+                expression, at = _bracket(pattern, at)
+                yield expression
+            case _:
+                yield re.escape(char)
+
+
+def _bracket(pattern: str, at: int) -> tuple[str, int]:
+    """What stands in brackets, and the place after it."""
+    is_negative = pattern[at : at + 1] in ("!", "^")
+    at += is_negative
+    inside: list[str] = []
+    start = at
+    while pattern[at : at + 1] != "]" or at == start:
+        piece, at = _class_or_range(pattern, at)
+        inside.append(piece)
+    return f"[{'^' if is_negative else ''}{''.join(inside)}]", at + 1
+
+
+def _class_or_range(pattern: str, at: int) -> tuple[str, int]:
+    if pattern.startswith("[:", at):
+        end = pattern.find("]", at + 2)
+        if end > 0 and pattern[end - 1] == ":" and end - 1 >= at + 2:
+            return _class(pattern[at + 2 : end - 1]), end + 1
+    low, at = _character(pattern, at)
+    if pattern[at : at + 1] == "-" and pattern[at + 1 : at + 2] not in ("", "]"):
+        high, at = _character(pattern, at + 1)
+        if low <= high:
+            return f"{re.escape(low)}-{re.escape(high)}", at
+    return re.escape(low), at
+
+
+def _class(name: str) -> str:
+    if name not in _CLASSES:
+        raise ValueError("an unknown class")
+    return _CLASSES[name]
+
+
+def _character(pattern: str, at: int) -> tuple[str, int]:
+    at += pattern[at : at + 1] == "\\"
+    if at >= len(pattern):
+        raise ValueError("a bracket is open")
+    return pattern[at], at + 1
+
 
 PATH_CHARS_MAX = 4096  # what the kernel takes
 DEPTH_MAX = 64  # components; every walk holds and reopens them
@@ -53,7 +262,7 @@ _DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _FILE = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 
 
-class Refused(Exception):
+class FileAccessError(Exception):
     """The file cannot be reached, or may not be; the message is for the model."""
 
 
@@ -67,7 +276,7 @@ class Kind(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Entry:
+class DirectoryEntry:
     parts: Parts
     kind: Kind
     size: int
@@ -78,7 +287,7 @@ class Entry:
 
 
 @dataclass(slots=True)
-class Budget:
+class WalkLimit:
     """What one walk may still look at, and what it had to leave out."""
 
     entries: int = ENTRIES_MAX
@@ -97,16 +306,16 @@ class Budget:
 def parts_of(path: str) -> Parts:
     """The components of a path an agent wrote. Raises Refused naming the rule it breaks."""
     if "\0" in path:
-        raise Refused("path: must not contain NUL")
+        raise FileAccessError("path: must not contain NUL")
     if len(path) > PATH_CHARS_MAX:
-        raise Refused(f"path: has {len(path)} characters, at most {PATH_CHARS_MAX} are allowed")
+        raise FileAccessError(f"path: has {len(path)} characters, at most {PATH_CHARS_MAX} are allowed")
     if path.startswith("/"):
-        raise Refused("path: must be relative to the workspace, not absolute")
+        raise FileAccessError("path: must be relative to the workspace, not absolute")
     parts = tuple(part for part in path.split("/") if part not in ("", "."))
     if ".." in parts:
-        raise Refused("path: must not contain '..'; paths are relative to the workspace")
+        raise FileAccessError("path: must not contain '..'; paths are relative to the workspace")
     if len(parts) > DEPTH_MAX:
-        raise Refused(f"path: has {len(parts)} components, at most {DEPTH_MAX} are allowed")
+        raise FileAccessError(f"path: has {len(parts)} components, at most {DEPTH_MAX} are allowed")
     return parts
 
 
@@ -118,17 +327,59 @@ def shown(parts: Parts) -> str:
 
 
 @contextmanager
-def directory(root: str, parts: Parts, *, create: bool = False) -> Iterator[int]:
-    """An open descriptor of a directory beneath `root`. `create` makes what is missing."""
+def directory(root: str, parts: Parts, *, create: bool = False, changes: str | None = None) -> Iterator[int]:
+    """An open descriptor of a directory beneath `root`. `create` makes what is missing.
+
+    `changes` names the file in it that is to be written."""
     here = _root(root)
     try:
+        _refuse_state(here, ())
         for depth, name in enumerate(parts):
+            if changes is not None:
+                _refuse_change(here, parts[:depth], name)
             deeper = _enter(here, parts[: depth + 1], name, create=create)
             os.close(here)
             here = deeper
+            _refuse_state(here, parts[: depth + 1])
+        if changes is not None:
+            _refuse_change(here, parts, changes)
         yield here
     finally:
         os.close(here)
+
+
+def _refuse_state(here: int, parts: Parts) -> None:
+    if _is_regular(here, protected_files.LOCK) and protected_files.is_state(_regular(here)):
+        place = f"path: {shown(parts)[:200]}" if parts else "workspace:"
+        raise FileAccessError(f"{place} is a state directory of Clutch, which no agent may see")
+
+
+def _refuse_change(here: int, parts: Parts, name: str) -> None:
+    """Refuse to make or change `name` in a folder that is protected, or that it would make so."""
+    path = shown((*parts, name))[:200]
+    present = {mark for mark in protected_files.MARKS if _mode_of(here, mark) is not None}
+    if protected_files.is_state(_regular(here) | {name}):
+        raise FileAccessError(f"path: {path} would make a state directory of Clutch, which no agent may see")
+    if protected_files.is_repository(present | {name}):
+        raise FileAccessError(f"path: {path} lies in a git repository, which is read-only for agents")
+    if parts and protected_files.SKILL in present:
+        raise FileAccessError(f"path: {path} lies in a skill, which is read-only for agents")
+
+
+def _regular(here: int) -> set[str]:
+    return {name for name in (protected_files.LOCK, *protected_files.STATE_FILES) if _is_regular(here, name)}
+
+
+def _is_regular(here: int, name: str) -> bool:
+    mode = _mode_of(here, name)
+    return mode is not None and stat.S_ISREG(mode)
+
+
+def _mode_of(here: int, name: str) -> int | None:
+    try:
+        return os.stat(name, dir_fd=here, follow_symlinks=False).st_mode
+    except OSError:
+        return None
 
 
 def _root(root: str) -> int:
@@ -136,7 +387,7 @@ def _root(root: str) -> int:
     try:
         return os.open(root, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     except OSError as error:
-        raise Refused(f"workspace: {(error.strerror or type(error).__name__).lower()}") from error
+        raise FileAccessError(f"workspace: {(error.strerror or type(error).__name__).lower()}") from error
 
 
 def _enter(here: int, parts: Parts, name: str, *, create: bool) -> int:
@@ -145,7 +396,7 @@ def _enter(here: int, parts: Parts, name: str, *, create: bool) -> int:
             _make_directory(here, name)
         return os.open(name, _DIRECTORY, dir_fd=here)
     except OSError as error:
-        raise Refused(_why(error, here, parts)) from error
+        raise FileAccessError(_why(error, here, parts)) from error
 
 
 def _make_directory(here: int, name: str) -> None:
@@ -159,16 +410,16 @@ def _make_directory(here: int, name: str) -> None:
 def opened(root: str, parts: Parts) -> Iterator[tuple[int, int]]:
     """A descriptor of a regular file beneath `root`, and its size."""
     if not parts:
-        raise Refused("path: is a directory, not a file")
+        raise FileAccessError("path: is a directory, not a file")
     with directory(root, parts[:-1]) as here:
         try:
             file = os.open(parts[-1], _FILE, dir_fd=here)
         except OSError as error:
-            raise Refused(_why(error, here, parts)) from error
+            raise FileAccessError(_why(error, here, parts)) from error
     try:
         status = os.fstat(file)
         if not stat.S_ISREG(status.st_mode):
-            raise Refused(f"path: {shown(parts)} is not a regular file")
+            raise FileAccessError(f"path: {shown(parts)} is not a regular file")
         yield file, status.st_size
     finally:
         os.close(file)
@@ -182,10 +433,8 @@ def _why(error: OSError, here: int, parts: Parts) -> str:
 
 
 def _is_symlink(here: int, name: str) -> bool:
-    try:
-        return stat.S_ISLNK(os.stat(name, dir_fd=here, follow_symlinks=False).st_mode)
-    except OSError:
-        return False
+    mode = _mode_of(here, name)
+    return mode is not None and stat.S_ISLNK(mode)
 
 
 @contextmanager
@@ -194,7 +443,7 @@ def locked(here: int) -> Iterator[None]:
     until = time.monotonic() + LOCK_S
     while not _lock(here):
         if time.monotonic() > until:
-            raise Refused(f"path: somebody else has held its folder for {LOCK_S:g} s; try again")
+            raise FileAccessError(f"path: somebody else has held its folder for {LOCK_S:g} s; try again")
         time.sleep(0.01)
     yield  # closing the folder frees it
 
@@ -230,8 +479,8 @@ def lines_of(data: bytes) -> list[str] | None:
 
 
 def walk(
-    root: str, top: Parts, budget: Budget, *, recursive: bool, with_ignored: bool = False
-) -> Iterator[Entry]:
+    root: str, top: Parts, budget: WalkLimit, *, recursive: bool, with_ignored: bool = False
+) -> Iterator[DirectoryEntry]:
     """What lies beneath, nearest first, so that a cut listing still shows the shape of the whole.
 
     What a `.gitignore` leaves out is left out, unless `with_ignored`; then skipped folders are entered too,
@@ -241,7 +490,7 @@ def walk(
         parts, ignored = waiting.popleft()
         try:
             entries = _entries(root, parts, budget)
-        except Refused:
+        except FileAccessError:
             if parts == top:
                 raise
             budget.unreadable += 1  # gone, or closed to us, since it was listed
@@ -276,32 +525,32 @@ def _and_also(root: str, parts: Parts, above: Ignored | None) -> Ignored | None:
     try:
         with opened(root, (*parts, ".gitignore")) as (file, _):
             rules = rules_of(content(file).decode("utf-8", "surrogateescape"))
-    except Refused:  # there is none, or it is no file
+    except FileAccessError:  # there is none, or it is no file
         return above
     return Ignored(len(parts), rules, above)
 
 
-def _entries(root: str, parts: Parts, budget: Budget) -> list[Entry]:
+def _entries(root: str, parts: Parts, budget: WalkLimit) -> list[DirectoryEntry]:
     # One more than allowed, so that the walk notices that something was left out.
     with directory(root, parts) as here, os.scandir(here) as found:
         try:
             entries = [_entry(parts, item) for item in islice(found, budget.entries + 1)]
         except OSError as error:
-            raise Refused(_why(error, here, parts)) from error
+            raise FileAccessError(_why(error, here, parts)) from error
     return sorted(entries, key=lambda entry: entry.parts)
 
 
-def _entry(parts: Parts, item: os.DirEntry[str]) -> Entry:
+def _entry(parts: Parts, item: os.DirEntry[str]) -> DirectoryEntry:
     try:
         item.name.encode()
     except UnicodeEncodeError:
         name = os.fsencode(item.name).decode("utf-8", "replace")
-        return Entry((*parts, name), Kind.BAD_NAME, 0)
+        return DirectoryEntry((*parts, name), Kind.BAD_NAME, 0)
     try:
         status = item.stat(follow_symlinks=False)
     except FileNotFoundError:  # gone since it was listed
-        return Entry((*parts, item.name), Kind.OTHER, 0)
-    return Entry((*parts, item.name), _kind(item.name, status.st_mode), status.st_size)
+        return DirectoryEntry((*parts, item.name), Kind.OTHER, 0)
+    return DirectoryEntry((*parts, item.name), _kind(item.name, status.st_mode), status.st_size)
 
 
 def _kind(name: str, mode: int) -> Kind:

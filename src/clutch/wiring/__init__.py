@@ -1,25 +1,35 @@
-"""The one place that chooses adapters and starts them.
+"""This package chooses the adapters and starts them.
 
-`engine.running_engine` tells what is built in which order, and each family of adapters has its builder: `store`,
-`models`, `tools`, `runtimes`. `clutch.Clutch` is what a program holds.
+`engine.running_engine` opens store, models and tools, in this order, and starts a worker. `clutch.Clutch` is the public
+class.
 """
 
 from __future__ import annotations
 
-from clutch.channels.hooks import Webhook
-from clutch.looking import DATABASE_FILE
-from clutch.models.evidence import findings_of
-from clutch.models.settings import AdapterKind, Provider
-from clutch.runtimes.acp import AcpAgent
-from clutch.surfaces.address import default_state_directory
+from clutch.channels import Webhook
+from clutch.models.demo_evidence import findings_of
+from clutch.models.provider import AdapterKind, Provider
+from clutch.offline_reader import DATABASE_FILE
+from clutch.runtimes.acp_process import AcpAgent
+from clutch.surfaces.discovery import default_state_directory
+from clutch.tools.all_tools import ToolSettings
 from clutch.tools.mcp import McpServer
-from clutch.tools.rooms import ToolSettings
-from clutch.tools.sandbox.box import Sandbox
+from clutch.tools.sandbox.policy import Sandbox
 from clutch.wiring.clutch import Clutch
-from clutch.wiring.engine import Engine, running_engine
-from clutch.wiring.models import config_warnings, offline_model
-from clutch.wiring.store import SystemClock, make_private, opened_store
-from clutch.wiring.tools import can_box_files, sandbox_offer, standard_toolbox
+from clutch.wiring.engine import (
+    Engine,
+    SystemClock,
+    can_sandbox_files,
+    config_problems,
+    config_warnings,
+    make_private,
+    offline_model,
+    opened_store,
+    running_engine,
+    sandbox_offer,
+    server_notices,
+    standard_toolbox,
+)
 
 __all__ = [
     "DATABASE_FILE",
@@ -33,7 +43,8 @@ __all__ = [
     "SystemClock",
     "ToolSettings",
     "Webhook",
-    "can_box_files",
+    "can_sandbox_files",
+    "config_problems",
     "config_warnings",
     "default_state_directory",
     "findings_of",
@@ -42,5 +53,6 @@ __all__ = [
     "opened_store",
     "running_engine",
     "sandbox_offer",
+    "server_notices",
     "standard_toolbox",
 ]

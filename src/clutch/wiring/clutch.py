@@ -2,43 +2,83 @@
 
 from __future__ import annotations
 
-import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self, TypeVar, Unpack, overload
 
-from clutch.channels.hooks import Hooks, Webhook
-from clutch.config.given import Given
+from clutch.api import gateway as gateway_api
+from clutch.api.client import Api
+from clutch.api.gateway import Gateway
+from clutch.api.handles import Backend
+from clutch.channels import HookRegistry, Webhook
+from clutch.config.sources import ConfigSource
 from clutch.core.agents import Agent
-from clutch.core.checks import check_argument, shown
 from clutch.core.policy import Policy
-from clutch.engine.insisting import surely
+from clutch.core.spawn import OWN_RUNTIME
+from clutch.core.validation import check_argument, shown
+from clutch.engine.services import surely
 from clutch.errors import ClutchError, GatewayInUse, InvalidInput, StateDirectoryInUse
-from clutch.gateway import local
-from clutch.gateway.api import Api
-from clutch.gateway.doors import Doors
-from clutch.gateway.local import Gateway
-from clutch.models.settings import Provider
-from clutch.ports import Channel, Models, Toolbox
-from clutch.protocol import heartbeat
-from clutch.runtimes.acp import AcpAgent
-from clutch.runtimes.function import Function
-from clutch.surfaces import address
-from clutch.surfaces.client import connect
-from clutch.surfaces.serving import serving
-from clutch.tools.box import Flags
-from clutch.tools.rooms import ToolRooms, ToolSettings
-from clutch.wiring import runtimes
-from clutch.wiring.engine import NO_CHANNELS, running_engine, surroundings
-from clutch.wiring.models import check_models
-from clutch.wiring.store import home_of
+from clutch.logs import logger
+from clutch.models.provider import Provider
+from clutch.ports import Channel, Models, OperatorNotice, Runtime, Toolbox
+from clutch.runtimes import acp as external
+from clutch.runtimes import acp_process
+from clutch.runtimes.acp_process import AcpAgent
+from clutch.runtimes.function import Function, FunctionRuntime
+from clutch.surfaces import discovery
+from clutch.surfaces.discovery import PROBLEM, Claim, Loaded
+from clutch.surfaces.http_client import connect
+from clutch.surfaces.listen import serving
+from clutch.tools.all_tools import AllTools, ToolSettings
+from clutch.tools.registry import Flags
+from clutch.tools.sandbox.programs import SandboxedPrograms
+from clutch.tools.sandbox.protected_files import COMMANDS
+from clutch.transactions import sessions, wake
+from clutch.wiring.engine import (
+    NO_CHANNELS,
+    check_models,
+    guard_imports,
+    home_of,
+    running_engine,
+    surroundings,
+    with_providers,
+)
 
 if TYPE_CHECKING:
-    from clutch.config.reloading import Reloaded
+    from clutch.config.load import Reloaded
 
-log = logging.getLogger(__name__)
+# --------------------------------------------------------------------------------------------------
+# Other ways to work on a task, by the names a spawn calls them: external agents, and functions of the program.
+
+ACP = "acp"  #: the runtime of external agents; also where the state directory tells which of their sessions are whose
+OWN_RUNTIMES = (OWN_RUNTIME, "agent", ACP)  #: names with a meaning of their own
+RUNTIME_CHARS_MAX = 64
+
+
+def external_agents(given: Sequence[str | AcpAgent], home: Path) -> dict[str, Runtime]:
+    """`acp:NAME` each, and `acp` for the first."""
+    boxes = SandboxedPrograms(hidden=(str(home),), journal=str(home / COMMANDS))
+    found: dict[str, Runtime] = {
+        f"{ACP}:{agent.name}": external.AcpRuntime(agent, home / ACP, boxes)
+        for agent in acp_process.chosen(given)
+    }
+    return ({ACP: next(iter(found.values()))} if found else {}) | found
+
+
+def check_name(name: object, known: dict[str, Runtime]) -> None:
+    if not isinstance(name, str) or not 0 < len(name) <= RUNTIME_CHARS_MAX:
+        raise InvalidInput("runtime", f'needs a name of at most {RUNTIME_CHARS_MAX}: @c.runtime("crawler")')
+    if name in (*OWN_RUNTIMES, *known) or name.startswith(f"{ACP}:"):
+        raise InvalidInput(f"runtime {name!r}", "there is already one of this name; choose another")
+
+
+def runtime_of(function: Function) -> Runtime:
+    return FunctionRuntime(function)
+
+
+log = logger(__name__)
 
 F = TypeVar("F", bound=Callable[..., Any])
 R = TypeVar("R", bound=Function)
@@ -73,6 +113,27 @@ def _check_given(given: Mapping[str, Any]) -> None:
         )
     if not isinstance(providers, Sequence) or not all(isinstance(one, Provider) for one in providers):
         raise InvalidInput("providers", f"must be a list of Provider(…), not {shown(providers)}")
+
+
+def _check_models(policy: Policy, check: Callable[[str], None], waiting: Sequence[str]) -> None:
+    """A model may be of a provider that waits for the restart. Raises InvalidInput."""
+    try:
+        check_models(policy, check)
+    except InvalidInput as error:
+        later = f"; {', '.join(waiting)} changed, which needs a restart" if waiting else ""
+        raise InvalidInput(error.field, f"{error.rule}{later}") from error
+
+
+def _unloaded(claim: Claim, home: Path) -> Iterator[OperatorNotice]:
+    """What of the config file this gateway has not loaded."""
+    at = claim.address
+    if at is not None and at.config is not None and (missing := at.config.missing) is not None:
+        remedy = f"restart to apply: {at.restart(home)}"
+        yield OperatorNotice(PROBLEM, missing, remedy, is_error=not at.config.is_pending)
+
+
+def one_line(error: ClutchError) -> str:
+    return "; ".join(line.strip() for line in str(error).splitlines() if line.strip())
 
 
 class Clutch(Api):
@@ -121,15 +182,19 @@ class Clutch(Api):
         _check_given(locals())
         super().__init__(self._open)
         self._home, self._embedded = home_of(state), embedded
-        self._given = Given(self._home, config, policy, model, workspace, tuple(agents), is_headless=headless)
+        self._given = ConfigSource(
+            self._home, config, policy, model, workspace, tuple(agents), is_headless=headless
+        )
         said = self._given.settings = self._given.load()
         database = said.database if database is None else database
-        self.policy = self._given.policy(said)
+        self._providers = tuple({one.name: one for one in (*said.providers, *providers)}.values())
+        self._is_routed = models is None
+        self.policy = self._named(self._given.policy(said))
         self._rooms = (
-            ToolRooms(self.policy.limits, settings or said.tools, self._home) if tools is None else None
+            AllTools(self.policy.limits, settings or said.tools, self._home) if tools is None else None
         )
-        self._runtimes = runtimes.external_agents(acp or said.acp, self._home)
-        self._hooks = Hooks((*said.hooks, *hooks))
+        self._runtimes = external_agents(acp or said.acp, self._home)
+        self._hooks = HookRegistry((*said.hooks, *hooks))
         self._engine = running_engine(
             state=state,
             database=database,
@@ -137,11 +202,12 @@ class Clutch(Api):
             models=models,
             toolbox=tools or self._rooms,
             channels={one.name: one for one in said.channels} | dict(channels),
-            providers=tuple({one.name: one for one in (*said.providers, *providers)}.values()),
+            providers=self._providers,
             runtimes=self._runtimes,
             hooks=self._hooks,
         )
         self.url: str | None = None  #: where it is served, while it is
+        self._claim: Claim | None = None  #: while it is served
         self.is_client = False  #: another process does the work; this one asks it
         self._is_served = serve and (database is None or state is not None)
         self.listening, self._can_share = said.listening.at(host, port), database is not None
@@ -154,12 +220,12 @@ class Clutch(Api):
         """A client of the gateway that owns the state directory, and nothing else. Raises NoGateway on entering."""
         return cls(state=state, embedded=False)
 
-    async def _open(self, stack: AsyncExitStack) -> Doors:
+    async def _open(self, stack: AsyncExitStack) -> Backend:
         """Here or elsewhere: decided now, and nobody asks again."""
         if self._embedded is False:
             return await self._elsewhere(stack)
         try:
-            gateway = await local.opened(stack, self._engine, self.leaving)
+            gateway = await gateway_api.opened(stack, self._engine, self.leaving)
         except StateDirectoryInUse as error:
             self._check_can_be_client(error)
             return await self._elsewhere(stack)
@@ -167,40 +233,63 @@ class Clutch(Api):
             await self._serve(stack, gateway)
         return gateway
 
-    def config_stamp(self) -> tuple[int, ...] | None:
-        """Another one when the file of the config is another one."""
-        return self._given.stamp()
+    def _named(self, policy: Policy) -> Policy:
+        """With whole names of models, where Clutch asks them itself."""
+        return with_providers(policy, self._providers) if self._is_routed else policy
+
+    def is_config_changed(self) -> bool:
+        """The file of the config is another one than the one that was read last."""
+        return self._given.is_changed
 
     async def reload(self) -> Reloaded:
-        """Read the config again. Runs under way end as they began; whoever starts next has the new settings.
+        """Read the config again. Runs under way end as they began; new ones have the new settings.
 
-        Raises InvalidInput, and everything stays as it was."""
-        from clutch.config.reloading import merged
+        Raises InvalidInput, and everything stays as it was; `gateway.json` says so to every command."""
+        try:
+            found = await self._reload()
+        except ClutchError as error:
+            self._publish_config(error=one_line(error))
+            raise
+        self._publish_config(waiting=found.waiting)
+        return found
+
+    def _publish_config(self, *, error: str = "", waiting: tuple[str, ...] = ()) -> None:
+        if self._claim is not None:
+            self._claim.publish_config(self._loaded(error, waiting))
+
+    def _loaded(self, error: str = "", waiting: tuple[str, ...] = ()) -> Loaded:
+        given = self._given
+        return Loaded(str(given.file), given.stamp, error, waiting, follows=self.leaving is not None)
+
+    async def _reload(self) -> Reloaded:
+        from clutch.config.load import merged
 
         found = merged(self._given.settings, self._given.load())
-        kit, policy = self.kit, self._given.policy(found.settings)
-        if kit.check_model is not None:
-            check_models(policy, kit.check_model)
+        services, policy = self.services, self._named(self._given.policy(found.settings))
+        if services.check_model is not None:
+            _check_models(policy, services.check_model, found.waiting)
         self._given.settings = found.settings
-        boxed = replace(policy.defaults, sandbox=kit.policy.defaults.sandbox)
-        self.policy = kit.policy = replace(policy, defaults=boxed, hooks=kit.policy.hooks)
-        kit.surroundings = surroundings(kit.door, policy)
-        await surely(policy.work.tick_s, lambda: kit.door.alone(heartbeat.arm, policy))
+        guard_imports(policy, self._home)
+        boxed = replace(policy.defaults, sandbox=services.policy.defaults.sandbox)
+        self.policy = services.policy = replace(policy, defaults=boxed, hooks=services.policy.hooks)
+        services.surroundings = surroundings(services.db, policy)
+        await surely(policy.work.tick_s, lambda: services.db.alone(sessions.entitle, services.policy))
+        await surely(policy.work.tick_s, lambda: services.db.alone(wake.arm, policy))
         return found
 
     def _check_can_be_client(self, error: StateDirectoryInUse) -> None:
         """Functions do not travel: what this program brought along would never be called by the other one."""
-        if self._embedded or address.find(self._home) is None:
+        if self._embedded or discovery.find(self._home) is None:
             raise error
         if self._brought:
             brought = ", ".join(sorted(self._brought))
             raise StateDirectoryInUse(f"{error}. As its client this program cannot bring along: {brought}")
 
-    async def _elsewhere(self, stack: AsyncExitStack) -> Doors:
-        from clutch.surfaces.remote import Remote
+    async def _elsewhere(self, stack: AsyncExitStack) -> Backend:
+        from clutch.surfaces.remote import RemoteBackend
 
         found = connect(self._home).address
-        doors = await stack.enter_async_context(Remote(self._home).open())
+        doors = await stack.enter_async_context(RemoteBackend(self._home).open())
         self.is_client, self.url = True, found.url
         log.warning(
             "%s is owned by the gateway at %s (pid %d): this program is its client; model, policy and workspace are"
@@ -214,14 +303,18 @@ class Clutch(Api):
     async def _serve(self, stack: AsyncExitStack, gateway: Gateway) -> None:
         """A door that nobody asked for by its number is no reason to stop."""
         try:
-            found = await stack.enter_async_context(serving(gateway, self._home, self.listening))
+            claim = await stack.enter_async_context(
+                serving(gateway, self._home, self.listening, self._loaded())
+            )
         except (GatewayInUse, InvalidInput) as error:
             asked = self.listening.port or self.listening.is_remote
             if asked or (isinstance(error, GatewayInUse) and not self._can_share):
                 raise
             log.warning("not reachable from other terminals: %s", error)
             return
-        self.url = found.url
+        self._claim, known = claim, gateway.services.problems
+        gateway.services.problems = lambda: [*_unloaded(claim, self._home), *known()]
+        self.url = None if claim.address is None else claim.address.url
 
     @overload
     def tool(self, function: F) -> F: ...
@@ -257,11 +350,11 @@ class Clutch(Api):
 
     def runtime(self, name: str) -> Callable[[R], R]:
         """Makes the async function below it a way to work: `spawn(..., runtime=name)`."""
-        runtimes.check_name(name, self._runtimes)
+        check_name(name, self._runtimes)
 
         def register(function: R) -> R:
             self._brought.add("@c.runtime")
-            self._runtimes[name] = runtimes.runtime_of(function)
+            self._runtimes[name] = runtime_of(function)
             return function
 
         return register

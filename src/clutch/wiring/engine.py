@@ -3,33 +3,298 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Mapping, Sequence
+import hashlib
+import time
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from types import MappingProxyType
+from urllib.parse import urlsplit
 
-from clutch.channels.hooks import Hooks
-from clutch.core.heartbeat import CHECKLIST
+from clutch.channels import HookRegistry
+from clutch.config.keys import Settings
+from clutch.core import delivery
+from clutch.core.agents import CHECKLIST, LAST, MAIN, NO_TARGET
+from clutch.core.delivery import LOCAL_CHANNEL
 from clutch.core.policy import Policy
-from clutch.engine.bus import Bus
-from clutch.engine.context import Documents, Surroundings
-from clutch.engine.courier import work
-from clutch.engine.dispatcher import Worker
-from clutch.engine.ids import BlockIds
-from clutch.engine.kit import Kit
-from clutch.engine.pinning import StoredPins
-from clutch.models.settings import Provider
-from clutch.ports import Channel, Clock, Models, Runtime, Toolbox
-from clutch.protocol.hooks import CHANNEL as HOOK_CHANNEL
-from clutch.store.door import Door
-from clutch.tools.rooms import ToolRooms, ToolSettings
-from clutch.tools.task_files import LocalTaskFiles
-from clutch.tools.workspaces import LocalWorkspaces
-from clutch.wiring.models import open_models, prices_of
-from clutch.wiring.store import SystemClock, home_of, open_store, place_of
+from clutch.core.rate_limit import Bounds
+from clutch.core.text.format import typed
+from clutch.engine.live import Bus
+from clutch.engine.outbox import work
+from clutch.engine.prompt import Documents, Surroundings
+from clutch.engine.services import BlockIds, Services, StoredPins, surely
+from clutch.engine.worker import FreezeWatch, Worker
+from clutch.errors import ClutchError, InvalidInput, StateDirectoryInUse
+from clutch.models.demo_model import OfflineModel, watchable_latency
+from clutch.models.library import LibraryModels
+from clutch.models.prices import ListedPrices, preload
+from clutch.models.provider import Provider
+from clutch.models.rate_limiter import Throttled
+from clutch.models.router import OFFLINE, Router
+from clutch.offline_reader import DATABASE_FILE
+from clutch.ports import (
+    Channel,
+    Clock,
+    Lives,
+    ModelRequest,
+    Models,
+    OperatorNotice,
+    Runtime,
+    Toolbox,
+    ToolFailed,
+)
+from clutch.store.sqlite import SqliteStore
+from clutch.store.state_directory import StateDirectory, private
+from clutch.store.transaction import Database
+from clutch.surfaces import discovery
+from clutch.surfaces.discovery import default_state_directory
+from clutch.tools.all_tools import AllTools, ToolSettings
+from clutch.tools.child_workspaces import LocalWorkspaces
+from clutch.tools.import_guard import GUARD
+from clutch.tools.mcp import McpServer
+from clutch.tools.mcp.server import diagnosed
+from clutch.tools.sandbox.policy import Sandbox
+from clutch.tools.sandbox.process import sandbox_kind
+from clutch.tools.sandbox.protected_files import COMMANDS, finish, is_settled, unread_instructions
+from clutch.tools.task_files import LocalResultFiles, LocalTaskFiles
+from clutch.transactions import sessions
+from clutch.transactions.outbox import CHANNEL as HOOK_CHANNEL
+
+# --------------------------------------------------------------------------------------------------
+# Where things are kept: SQLite in the state directory, owned by this process alone; or a PostgreSQL shared by many.
+
+
+class SystemClock:
+    def now(self) -> float:
+        return time.time()
+
+
+def home_of(state: Path | str | None) -> Path:
+    return default_state_directory() if state is None else Path(state)
+
+
+async def open_store(
+    stack: AsyncExitStack, home: Path, database: str | None, clock: Clock, policy: Policy
+) -> tuple[Database, Lives | None]:
+    if database is not None:
+        from clutch.store.postgres import PostgresStore  # an optional dependency
+        from clutch.store.postgres_connection import PostgresSettings
+
+        # A worker frozen inside a transaction must have lost its row locks before others take over.
+        within_lease = 0.8 * policy.work.lease_s
+        settings = PostgresSettings(idle_in_transaction_s=within_lease, transaction_s=within_lease)
+        store = await stack.enter_async_context(PostgresStore(database, clock, settings=settings))
+        return store, store.lives
+    try:
+        directory = stack.enter_context(StateDirectory(home))
+    except StateDirectoryInUse as error:
+        raise _owned_by(home, error) from error
+    return await stack.enter_async_context(SqliteStore(directory.path / DATABASE_FILE, clock)), None
+
+
+def _owned_by(home: Path, error: StateDirectoryInUse) -> StateDirectoryInUse:
+    """Whoever owns it can be asked to do what this process wanted."""
+    found = discovery.find(home)
+    if found is None:
+        return error
+    remedy = typed("ps", state=discovery.named_state(home))
+    return StateDirectoryInUse(
+        f"{home} is owned by the gateway at {found.url} (pid {found.pid}); talk to it with "
+        f"`{remedy}`, stop it, or use another state directory",
+        remedy,
+    )
+
+
+@asynccontextmanager
+async def opened_store(
+    state: Path | str | None = None, database: str | None = None
+) -> AsyncIterator[Database]:
+    """The store alone, with nobody at work. On SQLite this process owns it for as long."""
+    async with AsyncExitStack() as stack:
+        yield (await open_store(stack, home_of(state), database, SystemClock(), Policy()))[0]
+
+
+def place_of(home: Path, what: str, database: str | None) -> Path:
+    """Numbers of tasks are a database's own; what two databases call 17 must not be one directory."""
+    if database is None:
+        return home / what
+    parts = urlsplit(database)
+    place = f"{parts.hostname}:{parts.port}{parts.path}?{parts.query}"
+    return home / what / hashlib.sha256(place.encode()).hexdigest()[:16]
+
+
+def make_private(state: Path) -> None:
+    """For whoever mends it. Raises UnsafeStateDirectory: a folder that is not ours is not ours to change."""
+    with private(state):
+        pass
+
+
+# --------------------------------------------------------------------------------------------------
+# What agents work with: the rooms of the built-in tools, and what this machine has to wall them off.
+
+
+@asynccontextmanager
+async def standard_toolbox(policy: Policy, state: Path, *, boxed: bool = True) -> AsyncIterator[Toolbox]:
+    """The built-in tools, closed at the end."""
+    rooms = AllTools(policy.limits, ToolSettings(sandbox=Sandbox.ON if boxed else Sandbox.OFF), state)
+    try:
+        yield rooms
+    finally:
+        await rooms.close()
+
+
+@dataclass(frozen=True, slots=True)
+class SandboxOffer:
+    is_ok: bool
+    detail: str
+    remedy: str | None
+
+
+def sandbox_offer() -> SandboxOffer:
+    """What this machine has to wall off commands and file tools. Starts a process."""
+    try:
+        return SandboxOffer(
+            True, f"{sandbox_kind(Sandbox.ON, for_shell=True)} holds commands and file tools", None
+        )
+    except ToolFailed as error:
+        detail, _, remedy = str(error).partition(". ")
+        return SandboxOffer(False, detail, remedy)
+
+
+def server_notices(servers: Iterable[McpServer]) -> Iterator[OperatorNotice]:
+    """What can be said of each configured MCP server without starting it; one without a remedy has no problem."""
+    for server in servers:
+        found = diagnosed(server, None, "")
+        detail = "no problem is visible; doctor does not start it" if found is None else found.cause
+        remedy = "" if found is None else found.remedy
+        yield OperatorNotice(f"mcp {server.name}", detail, remedy, is_error=found is not None)
+
+
+def can_sandbox_files() -> bool:
+    """Whether this machine has anything that can wall off the file tools."""
+    try:
+        sandbox_kind(Sandbox.ON, for_shell=False)
+    except ToolFailed:
+        return False
+    return True
+
+
+# --------------------------------------------------------------------------------------------------
+# Who answers: the endpoints a program or its config names, each behind a limiter; without any, the offline script.
+
+CHILDREN_MANY = 20
+
+
+def _router(providers: Sequence[Provider], policy: Policy) -> Router:
+    idle_s = policy.life.provider_idle_s
+    return Router(providers, offline=OfflineModel(), library=LibraryModels, idle_s=idle_s)
+
+
+async def open_models(
+    stack: AsyncExitStack, providers: Sequence[Provider], policy: Policy, clock: Clock
+) -> tuple[Models, Router]:
+    """Everything that asks a model goes through one limiter per provider. Raises InvalidInput naming the remedy."""
+    router = _router(providers, policy)
+    stack.push_async_callback(router.aclose)
+    check_models(policy, router.check)
+    if {model for _, model in _models(policy)} != {OFFLINE}:
+        await asyncio.to_thread(preload)  # the price list takes a third of a second
+    bounds = {
+        one.name: Bounds(concurrency_max=one.concurrency_max, tokens_per_minute=one.tokens_per_minute)
+        for one in providers
+    }
+    return Throttled(router, clock, bounds, known=router.knows), router
+
+
+def prices_of(providers: Sequence[Provider]) -> ListedPrices:
+    return ListedPrices({one.name: one.context_window for one in providers if one.context_window})
+
+
+def _models(policy: Policy) -> Iterator[tuple[str, str]]:
+    """Every model the settings name, and where they name it."""
+    yield "model", policy.defaults.model
+    named = [("defaults.subagents", policy.defaults.subagents.model)]
+    for agent in policy.agents.values():
+        named += [
+            (f"agent {agent.id!r}", agent.model),
+            (f"agent {agent.id!r}, subagents", agent.subagents.model),
+        ]
+    yield from ((f"{where}, model", model) for where, model in named if model is not None)
+
+
+def _wrong_models(policy: Policy, check: Callable[[str], None]) -> Iterator[InvalidInput]:
+    for where, model in _models(policy):
+        try:
+            check(model)
+        except InvalidInput as error:
+            yield InvalidInput(where, error.rule)
+
+
+def with_providers(policy: Policy, providers: Sequence[Provider]) -> Policy:
+    """The same settings; a bare name of a model that exactly one configured provider offers has that provider."""
+    if not any(model != OFFLINE and ":" not in model for _, model in _models(policy)):
+        return policy
+    router, defaults = _router(providers, policy), policy.defaults
+    agents = {
+        name: replace(
+            agent,
+            model=_resolved(router, agent.model),
+            subagents=replace(agent.subagents, model=_resolved(router, agent.subagents.model)),
+        )
+        for name, agent in policy.agents.items()
+    }
+    common = replace(defaults.subagents, model=_resolved(router, defaults.subagents.model))
+    own = replace(defaults, model=router.resolved(defaults.model), subagents=common)
+    return replace(policy, agents=agents, defaults=own)
+
+
+def _resolved(router: Router, model: str | None) -> str | None:
+    return None if model is None else router.resolved(model)
+
+
+def check_models(policy: Policy, check: Callable[[str], None]) -> None:
+    for wrong in _wrong_models(policy, check):
+        raise wrong
+
+
+def config_problems(settings: Settings, home: Path) -> list[str]:
+    """Why a gateway with these settings refuses to start, in this environment."""
+    router = _router(settings.providers, settings.policy)
+    found = [str(wrong) for wrong in _wrong_models(settings.policy, router.check)]
+    try:
+        settings.listening.check_agreed(home)
+    except ClutchError as error:
+        found.append(str(error))
+    return found
+
+
+def config_warnings(settings: Settings) -> list[str]:
+    """What is allowed and yet probably not meant."""
+    many = settings.policy.limits.children_max > CHILDREN_MANY
+    found = [f"maxChildrenPerAgent is above {CHILDREN_MANY}: more than a model keeps in mind"] if many else []
+    return [*found, *_heartbeats(settings)]
+
+
+def _heartbeats(settings: Settings) -> Iterator[str]:
+    policy, known = settings.policy, {LOCAL_CHANNEL, *(one.name for one in settings.channels)}
+    if policy.defaults.heartbeat is not None and not policy.agents:
+        yield 'agents.defaults.heartbeat is of listed agents, and none is listed: add agents.list: [{id: "main"}]'
+    for name in policy.agents:
+        beat = policy.heartbeat_of(name)
+        if beat is None or beat.target in (LAST, NO_TARGET):
+            continue
+        if (channel := delivery.from_text(beat.target).channel) not in known:
+            yield f"agent {name!r}, heartbeat.target: there is no channels.{channel}, so nobody would hear it"
+
+
+def offline_model(latency: Callable[[ModelRequest], float] = watchable_latency) -> Models:
+    """A script, not an LLM. `latency`: seconds each call takes."""
+    return OfflineModel(latency)
+
 
 WORKSPACES = "workspaces"  #: in the state directory: those of isolated children
+RESULTS = "results"  #: ... large tool results, by session
 TASKS = "tasks"  #: ... and the files given to children and handed over by them
 NO_CHANNELS: Mapping[str, Channel] = MappingProxyType({})
 NO_RUNTIMES: Mapping[str, Runtime] = MappingProxyType({})
@@ -39,8 +304,8 @@ NO_RUNTIMES: Mapping[str, Runtime] = MappingProxyType({})
 class Engine:
     """A running worker and the door to its store."""
 
-    door: Door
-    kit: Kit
+    db: Database
+    services: Services
     worker: Worker
     clock: Clock
 
@@ -57,53 +322,86 @@ async def running_engine(
     clock: Clock | None = None,
     providers: Sequence[Provider] = (),
     runtimes: Mapping[str, Runtime] = NO_RUNTIMES,
-    hooks: Hooks | None = None,
+    hooks: HookRegistry | None = None,
 ) -> AsyncIterator[Engine]:
     """`channels` by the name that routes begin with; what is meant for another one waits in the outbox.
     `hooks`: whoever is registered when it starts. `models` and `toolbox` take the place of our own."""
     clock, policy, home, router = clock or SystemClock(), policy or Policy(), home_of(state), None
+    if toolbox is None or isinstance(toolbox, AllTools) or runtimes:
+        guard_imports(policy, home)
     if hooks is not None:
         policy, channels = _hooked(hooks, policy, channels)
     async with AsyncExitStack() as stack:
-        door, lives = await open_store(stack, home, database, clock, policy)
+        db, lives = await open_store(stack, home, database, clock, policy)
         await asyncio.to_thread(home.mkdir, 0o700, parents=True, exist_ok=True)
         if models is None:
             models, router = await open_models(stack, providers, policy, clock)
-        tools = toolbox or ToolRooms(policy.limits, ToolSettings(), home)
-        rooms = tools if isinstance(tools, ToolRooms) else None
+        tools = toolbox or AllTools(policy.limits, ToolSettings(), home)
+        rooms = tools if isinstance(tools, AllTools) else None
         if rooms is not None:
             stack.push_async_callback(rooms.close)
         is_boxed = rooms is not None and rooms.is_boxed
         policy = replace(policy, defaults=replace(policy.defaults, sandbox=is_boxed))
-        kit = Kit(
-            door=door,
+        planted = await asyncio.to_thread(finish, home / COMMANDS)
+        services = Services(
+            db=db,
             models=models,
             toolbox=tools,
             policy=policy,
             ids=BlockIds(),
             bus=Bus(),
             prices=prices_of(providers),
-            surroundings=surroundings(door, policy),
-            checklists=Documents(policy.context.document_bytes_max, CHECKLIST),
+            surroundings=surroundings(db, policy),
+            checklists=Documents(policy.context.document_bytes_max, CHECKLIST, is_settled),
             runtimes=runtimes,
             hooks=hooks,
             channels=channels,
             workspaces=LocalWorkspaces(place_of(home, WORKSPACES, database), is_boxed=is_boxed),
             files=LocalTaskFiles(place_of(home, TASKS, database)),
+            results=LocalResultFiles(place_of(home, RESULTS, database)),
             lives=lives,
             refresh=rooms.ready if rooms is not None and rooms.has_servers else None,
             prepare=None if router is None else router.prepare,
             check_model=None if router is None else router.check,
+            whole_model=str if router is None else router.resolved,
+            problems=lambda: [
+                *GUARD.problems(),
+                *(rooms.problems() if rooms is not None else ()),
+                *(_planted(one) for one in planted),
+                *map(_unread, unread_instructions()),
+            ],
         )
         if rooms is not None and rooms.has_servers:
-            await rooms.open(StoredPins(kit))
-        worker = Worker(kit, clock, has_leases=database is not None)
+            await rooms.open(StoredPins(services))
+        await surely(policy.work.tick_s, lambda: db.alone(sessions.entitle, services.policy))
+        watch = FreezeWatch(clock.now)
+        services.frozen_s = watch.total_s
+        stack.callback(watch.stop)
+        watch.start()
+        worker = Worker(services, clock, has_leases=database is not None)
         await stack.enter_async_context(_at_work(worker, channels))
-        yield Engine(door, kit, worker, clock)
+        yield Engine(db, services, worker, clock)
+
+
+def _planted(what: str) -> OperatorNotice:
+    detail = f"a command was running when the previous gateway was killed: {what}"
+    return OperatorNotice("planted-file", detail, "rename it back if you made it yourself", is_error=False)
+
+
+def _unread(path: str) -> OperatorNotice:
+    detail = f"{path} is not read yet: a program that runs in this folder could have written it"
+    remedy = "it is renamed to NAME.withheld when that program ends; rename it back then, if you made it"
+    return OperatorNotice("unread-instructions", detail, remedy, is_error=False)
+
+
+def guard_imports(policy: Policy, home: Path) -> None:
+    """Before anything else is loaded for an agent: nothing is loaded from where one can write."""
+    named = [policy.workspace_of(agent) for agent in (MAIN, *policy.agents)]
+    GUARD.protect([str(home), *(place or "." for place in named)])
 
 
 def _hooked(
-    hooks: Hooks, policy: Policy, channels: Mapping[str, Channel]
+    hooks: HookRegistry, policy: Policy, channels: Mapping[str, Channel]
 ) -> tuple[Policy, Mapping[str, Channel]]:
     hooks.add_installed()
     known = {**channels, HOOK_CHANNEL: hooks} if hooks.names else channels
@@ -122,5 +420,6 @@ async def _at_work(worker: Worker, channels: Mapping[str, Channel]) -> AsyncIter
             await worker.stop()
 
 
-def surroundings(door: Door, policy: Policy) -> Surroundings:
-    return Surroundings(door, policy.context, Documents(policy.context.document_bytes_max), policy.agents)
+def surroundings(db: Database, policy: Policy) -> Surroundings:
+    documents = Documents(policy.context.document_bytes_max, is_settled=is_settled)
+    return Surroundings(db, policy.context, documents, policy.agents)

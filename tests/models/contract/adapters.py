@@ -6,9 +6,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol
 
-from clutch.models.direct import DirectModels
+from clutch.models.chat_completions import DirectModels
 from clutch.models.library import LibraryModels
-from clutch.models.settings import AdapterKind, Provider
+from clutch.models.provider import AdapterKind, Provider
 from clutch.ports import Models
 from clutch.testing.providers import Format, Providers
 

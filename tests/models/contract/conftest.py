@@ -11,7 +11,7 @@ import pytest
 
 from clutch.core.messages import Answer, Input, Transcript
 from clutch.core.model import Thinking
-from clutch.models.settings import Provider
+from clutch.models.provider import Provider
 from clutch.ports import Delta, DeltaKind, ModelError, ModelRequest, ToolSpec
 from clutch.testing.providers import Behaviour, CallSeen, Providers, Reply, WireRequest
 from tests.models.contract.adapters import ADAPTERS, MODEL, Adapter, Closable
@@ -94,7 +94,11 @@ def unasked(request: WireRequest) -> Reply:
 @pytest.fixture(scope="session", autouse=True)
 def libraries() -> None:
     """Loaded before any deadline runs: on a busy machine that takes longer than a call may."""
-    for name in ("clutch.models.library.stream", "pydantic_ai.models.openai", "pydantic_ai.models.anthropic"):
+    for name in (
+        "clutch.models.library.messages",
+        "pydantic_ai.models.openai",
+        "pydantic_ai.models.anthropic",
+    ):
         import_module(name)
 
 

@@ -9,12 +9,13 @@ import pytest
 from clutch.core.messages import Input
 from clutch.ports import Delta, DeltaKind, ModelRequest
 from clutch.testing.providers import Gate, How, Piece, Reply, Silence, Text, WireRequest
+from tests.examples import scaled
 from tests.models.contract.adapters import ADAPTERS, MODEL
 from tests.models.contract.conftest import DEADLINE_S, Talk
 
 pytestmark = pytest.mark.anyio
 
-MANY = 1000
+MANY = scaled(1000)
 
 
 async def test_the_next_chunk_is_sent_only_after_the_watcher_saw_the_one_before(talk: Talk) -> None:
@@ -60,6 +61,7 @@ async def test_cancelling_closes_the_connection_at_once(talk: Talk, behaviour: S
 
 
 @pytest.mark.slow
+@pytest.mark.scaled
 @pytest.mark.parametrize(
     "talk", [one for one in ADAPTERS if one.is_crowded], indirect=True, ids=lambda one: one.name
 )

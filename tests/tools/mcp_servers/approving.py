@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
-from clutch.core.pins import Definition, ToolOffer
+from clutch.core.model import Definition, ToolOffer
 from clutch.tools.mcp import McpServer, McpTools
 
 

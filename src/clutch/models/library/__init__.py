@@ -1,7 +1,7 @@
-"""Any provider through the model library: one request, streamed, converted at the edge.
+"""Any provider through the model library: one streamed request, converted to and from our messages.
 
-The library takes seconds to import, so nothing of it is loaded before the first model is prepared, and then in a
-thread: the event loop goes on beating. It never retries by itself; the throttle and the engine see every failure.
+The library takes seconds to import, so it is loaded when the first model is prepared, in a thread. It never retries:
+the rate limiter and the engine see every failure.
 """
 
 from __future__ import annotations
@@ -11,15 +11,16 @@ import time
 from typing import TYPE_CHECKING
 
 from clutch.core.messages import Answer
-from clutch.errors import InvalidInput
+from clutch.errors import InvalidInput, MissingExtra, extra
 from clutch.models.failures import mismatch
-from clutch.models.settings import Provider
+from clutch.models.provider import Provider
 from clutch.ports import ModelError, ModelRequest, OnDelta, Trouble
 
 if TYPE_CHECKING:
-    from clutch.models.library.clients import Client
-    from clutch.models.library.stream import Asker
+    from clutch.models.library.clients import LibraryClient
+    from clutch.models.library.messages import Asker
 
+OTHER_CLIENTS = frozenset({"bedrock", "google", "groq", "mistral", "openrouter"})
 ASKERS_MAX = 256  #: models kept ready; agents may name any number of them
 
 
@@ -30,7 +31,7 @@ class LibraryModels:
         self._provider = provider
         self._key = key
         self._preparing = asyncio.Lock()
-        self._client: Client | None = None
+        self._client: LibraryClient | None = None
         self._askers: dict[str, Asker] = {}
 
     async def prepare(self, model: str) -> Asker:
@@ -42,7 +43,7 @@ class LibraryModels:
             if asker is None:
                 try:
                     asker = await asyncio.to_thread(self._make, model)
-                except InvalidInput as error:
+                except (InvalidInput, MissingExtra) as error:
                     raise ModelError(Trouble.BAD_REQUEST, str(error), is_sent=False) from error
                 self._askers[model] = asker
                 if len(self._askers) > ASKERS_MAX:
@@ -70,9 +71,17 @@ class LibraryModels:
         return asker
 
     def _make(self, model: str) -> Asker:
-        from clutch.models.library.clients import connect
-        from clutch.models.library.stream import Asker
+        with extra(extra_of(self._provider), f"the provider {self._provider.name!r}"):
+            from clutch.models.library.clients import connect
+            from clutch.models.library.messages import Asker
 
-        if self._client is None:
-            self._client = connect(self._provider, self._key)
-        return Asker(self._provider, self._client, model)
+            if self._client is None:
+                self._client = connect(self._provider, self._key)
+            return Asker(self._provider, self._client, model)
+
+
+def extra_of(provider: Provider) -> str:
+    """The extra that brings the client of a provider; most of them speak OpenAI's language."""
+    if provider.language == "anthropic":
+        return "anthropic"
+    return "providers" if provider.language in OTHER_CLIENTS else "openai"

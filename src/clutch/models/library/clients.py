@@ -1,8 +1,7 @@
 """Connections to providers, made for a thousand requests at once. Importing this imports the model library.
 
 The clients' own pools collapse at that number; aiohttp as transport, with its limits lifted, does not. Google,
-Mistral and Groq get the same or the nearest they take; Bedrock's client is a blocking one and runs in threads.
-"""
+Mistral and Groq get the same or the nearest they take; Bedrock's client is a blocking one and runs in threads."""
 
 from __future__ import annotations
 
@@ -15,16 +14,16 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import httpx2
-from openai import AsyncOpenAI, DefaultAioHttpClient
+from openai import AsyncOpenAI
 from pydantic_ai.models import Model
 from pydantic_ai.profiles import ModelProfile
 
 from clutch.errors import InvalidInput
-from clutch.models.library.lean import LeanOpenAI
-from clutch.models.settings import Provider
+from clutch.models.provider import Provider
 
 if TYPE_CHECKING:
     from httpx import AsyncClient
+    from openai import AsyncOpenAI
 
 CONNECT_S = 30.0  #: a thousand connections opened at once need their time
 KEEP_ALIVE_S = 4.0  #: the usual server drops an idle connection after 5: a request must not meet that
@@ -38,15 +37,15 @@ Reshape: TypeAlias = Callable[[ModelProfile], ModelProfile]
 
 
 @dataclass(frozen=True, slots=True)
-class Client:
+class LibraryClient:
     """A connection, and how to make a model that uses it; what the library knows of the model can be reshaped."""
 
     model: Callable[[str, Reshape | None], Model[Any]]
     aclose: Callable[[], Awaitable[None]]
 
 
-def connect(provider: Provider, key: str) -> Client:
-    """Raises InvalidInput that names the remedy."""
+def connect(provider: Provider, key: str) -> LibraryClient:
+    """Raises InvalidInput that names the remedy, ModuleNotFoundError where the client is not installed."""
     make = _LANGUAGES.get(provider.language)
     if make is None and not provider.base_url:
         known = ", ".join(sorted(_LANGUAGES))
@@ -54,13 +53,7 @@ def connect(provider: Provider, key: str) -> Client:
             f"models.providers.{provider.name}",
             f"is not a provider that is known ({known}); set baseUrl if it speaks OpenAI's language",
         )
-    try:
-        return (make or _openai_compatible)(provider, key)
-    except ImportError as error:
-        raise InvalidInput(
-            f"models.providers.{provider.name}",
-            f"needs a package that is missing ({error.name}): pip install 'clutch-agents[providers]'",
-        ) from error
+    return (make or _openai_compatible)(provider, key)
 
 
 def _timeout(provider: Provider) -> httpx2.Timeout:
@@ -76,12 +69,16 @@ def _trusted() -> ssl.SSLContext:
 
 
 def _transport(provider: Provider) -> httpx2.AsyncClient:
+    from openai import DefaultAioHttpClient
+
     return DefaultAioHttpClient(
         limits=UNLIMITED, timeout=_timeout(provider), headers=dict(provider.headers), verify=_trusted()
     )
 
 
 def _openai_client(provider: Provider, key: str, default_url: str | None = None) -> AsyncOpenAI:
+    from clutch.models.library.openai_client import LeanOpenAI
+
     transport = _transport(provider)
     return LeanOpenAI(
         base_url=provider.base_url or default_url,
@@ -93,19 +90,19 @@ def _openai_client(provider: Provider, key: str, default_url: str | None = None)
     )
 
 
-def _openai_chat(provider: Provider, key: str) -> Client:
+def _openai_chat(provider: Provider, key: str) -> LibraryClient:
     from pydantic_ai.models.openai import OpenAIChatModel
     from pydantic_ai.providers.openai import OpenAIProvider
 
     client = _openai_client(provider, key)
     library = OpenAIProvider(openai_client=client)
-    return Client(
+    return LibraryClient(
         lambda name, profile: OpenAIChatModel(name, provider=library, profile=profile),
         client.close,
     )
 
 
-def _openai_responses(provider: Provider, key: str) -> Client:
+def _openai_responses(provider: Provider, key: str) -> LibraryClient:
     from pydantic_ai.models.openai import OpenAIResponsesModel, OpenAIResponsesModelSettings
     from pydantic_ai.providers.openai import OpenAIProvider
 
@@ -113,7 +110,7 @@ def _openai_responses(provider: Provider, key: str) -> Client:
     library = OpenAIProvider(openai_client=client)
     # What was thought comes back encrypted and is sent along again: nothing is kept at the provider.
     settings = OpenAIResponsesModelSettings(openai_store=False)
-    return Client(
+    return LibraryClient(
         lambda name, profile: OpenAIResponsesModel(
             name, provider=library, profile=profile, settings=settings
         ),
@@ -121,43 +118,43 @@ def _openai_responses(provider: Provider, key: str) -> Client:
     )
 
 
-def _openai_compatible(provider: Provider, key: str) -> Client:
+def _openai_compatible(provider: Provider, key: str) -> LibraryClient:
     from pydantic_ai.models.openai import OpenAIChatModel
     from pydantic_ai.providers.openai_compatible import OpenAICompatibleProvider
 
     client = _openai_client(provider, key)
     library = OpenAICompatibleProvider(provider.name, openai_client=client)
-    return Client(
+    return LibraryClient(
         lambda name, profile: OpenAIChatModel(name, provider=library, profile=profile),
         client.close,
     )
 
 
-def _ollama(provider: Provider, key: str) -> Client:
+def _ollama(provider: Provider, key: str) -> LibraryClient:
     from pydantic_ai.models.ollama import OllamaModel
     from pydantic_ai.providers.ollama import OllamaProvider
 
     client = _openai_client(provider, key, "http://127.0.0.1:11434/v1")
     library = OllamaProvider(openai_client=client)
-    return Client(
+    return LibraryClient(
         lambda name, profile: OllamaModel(name, provider=library, profile=profile),
         client.close,
     )
 
 
-def _openrouter(provider: Provider, key: str) -> Client:
+def _openrouter(provider: Provider, key: str) -> LibraryClient:
     from pydantic_ai.models.openrouter import OpenRouterModel
     from pydantic_ai.providers.openrouter import OpenRouterProvider
 
     client = _openai_client(provider, key, "https://openrouter.ai/api/v1")
     library = OpenRouterProvider(openai_client=client)
-    return Client(
+    return LibraryClient(
         lambda name, profile: OpenRouterModel(name, provider=library, profile=profile),
         client.close,
     )
 
 
-def _anthropic(provider: Provider, key: str) -> Client:
+def _anthropic(provider: Provider, key: str) -> LibraryClient:
     from anthropic import AsyncAnthropic
     from anthropic import DefaultAioHttpClient as AnthropicAioHttpClient
     from pydantic_ai.models.anthropic import AnthropicModel
@@ -172,21 +169,23 @@ def _anthropic(provider: Provider, key: str) -> Client:
         default_headers=provider.headers,
     )
     library = AnthropicProvider(anthropic_client=client)
-    return Client(lambda name, profile: AnthropicModel(name, provider=library, profile=profile), client.close)
+    return LibraryClient(
+        lambda name, profile: AnthropicModel(name, provider=library, profile=profile), client.close
+    )
 
 
-def _google(provider: Provider, key: str) -> Client:
+def _google(provider: Provider, key: str) -> LibraryClient:
     from pydantic_ai.models.google import GoogleModel
     from pydantic_ai.providers.google import GoogleProvider
 
     transport = _transport(provider)
     library = GoogleProvider(api_key=key or NO_KEY, http_client=transport, base_url=provider.base_url or None)
-    return Client(
+    return LibraryClient(
         lambda name, profile: GoogleModel(name, provider=library, profile=profile), transport.aclose
     )
 
 
-def _mistral(provider: Provider, key: str) -> Client:
+def _mistral(provider: Provider, key: str) -> LibraryClient:
     from pydantic_ai.models.mistral import MistralModel
     from pydantic_ai.providers.mistral import MistralProvider
 
@@ -194,12 +193,12 @@ def _mistral(provider: Provider, key: str) -> Client:
     library = MistralProvider(
         api_key=key or NO_KEY, http_client=transport, base_url=provider.base_url or None
     )
-    return Client(
+    return LibraryClient(
         lambda name, profile: MistralModel(name, provider=library, profile=profile), transport.aclose
     )
 
 
-def _groq(provider: Provider, key: str) -> Client:
+def _groq(provider: Provider, key: str) -> LibraryClient:
     import httpx
     from groq import AsyncGroq
     from pydantic_ai.models.groq import GroqModel
@@ -218,10 +217,12 @@ def _groq(provider: Provider, key: str) -> Client:
         default_headers=provider.headers,
     )
     library = GroqProvider(groq_client=client)
-    return Client(lambda name, profile: GroqModel(name, provider=library, profile=profile), client.close)
+    return LibraryClient(
+        lambda name, profile: GroqModel(name, provider=library, profile=profile), client.close
+    )
 
 
-def _bedrock(provider: Provider, key: str) -> Client:
+def _bedrock(provider: Provider, key: str) -> LibraryClient:
     """A key is a Bedrock API key; without one, the usual places of AWS credentials are looked at."""
     from pydantic_ai.models.bedrock import BedrockConverseModel
     from pydantic_ai.providers.bedrock import BedrockProvider
@@ -249,7 +250,7 @@ def _bedrock(provider: Provider, key: str) -> Client:
         .client("bedrock-runtime", endpoint_url=provider.base_url or None, config=config)
     )
     library = BedrockProvider(bedrock_client=client)
-    return Client(
+    return LibraryClient(
         lambda name, profile: BedrockConverseModel(name, provider=library, profile=profile), _nothing_to_close
     )
 
@@ -258,7 +259,7 @@ async def _nothing_to_close() -> None:
     """Its connections are not bound to an event loop."""
 
 
-_LANGUAGES: Mapping[str, Callable[[Provider, str], Client]] = {
+_LANGUAGES: Mapping[str, Callable[[Provider, str], LibraryClient]] = {
     "anthropic": _anthropic,
     "bedrock": _bedrock,
     "google": _google,

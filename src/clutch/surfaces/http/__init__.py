@@ -1,4 +1,4 @@
-"""The gateway over HTTP on loopback: `routes` lists every path with the scope it needs, `guard` stands before them.
+"""The HTTP API of a gateway: `app` has the table of routes, `auth` checks each request before it reaches them.
 
-Nothing here is imported before somebody knocks: see `serving`.
+`surfaces/listen.py` imports this package when the first connection arrives.
 """

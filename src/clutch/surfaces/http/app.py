@@ -7,7 +7,6 @@ keep nothing.
 from __future__ import annotations
 
 import hashlib
-import logging
 from collections.abc import Awaitable, Callable
 from urllib.parse import unquote
 
@@ -15,47 +14,58 @@ from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import JSONResponse, Response
-from starlette.routing import Route
+from starlette.routing import Match, Route
 from starlette.types import ASGIApp
 
+from clutch.api.problems import Problem, problem_of
+from clutch.api.spawn import check_key
 from clutch.errors import ClutchError, InvalidInput
-from clutch.gateway.checks import check_key
-from clutch.surfaces.http import about, acting, browser, completions, ending, events, metrics, sessions, tasks
-from clutch.surfaces.http.bodies import read_body, read_query
-from clutch.surfaces.http.guard import CALLER, TOKEN, Guard, refusal
-from clutch.surfaces.http.replays import Replays
-from clutch.surfaces.http.routes import PRIVATE, Ask, Entry, House, Reply
-from clutch.surfaces.http.speaking import HEADER, admitted
+from clutch.logs import logger
+from clutch.surfaces.http import actions, auth, completions, events, handlers, metrics
+from clutch.surfaces.http.auth import CALLER, TOKEN, AuthMiddleware, refusal
+from clutch.surfaces.http.routes import (
+    HEADER,
+    PRIVATE,
+    AppState,
+    Ask,
+    HttpRoute,
+    Replays,
+    Reply,
+    admitted,
+    read_body,
+    read_query,
+)
 from clutch.surfaces.http.tokens import Tokens
-from clutch.surfaces.problems import Problem, problem_of
 
-ENTRIES: tuple[Entry, ...] = (
-    *tasks.ENTRIES,
-    *acting.ENTRIES,
+ENTRIES: tuple[HttpRoute, ...] = (
+    *handlers.TASK_ENTRIES,
+    *actions.ENTRIES,
     *events.ENTRIES,
-    *sessions.ENTRIES,
-    *about.ENTRIES,
-    *ending.ENTRIES,
+    *handlers.SESSION_ENTRIES,
+    *handlers.GATEWAY_ENTRIES,
+    *handlers.SHUTDOWN_ENTRIES,
     *metrics.ENTRIES,
-    *browser.ENTRIES,
+    *auth.ENTRIES,
     *completions.ENTRIES,
 )
 MCP = "/mcp"
 INTERNAL = "something went wrong inside the gateway; its log says what"
 
-log = logging.getLogger(__name__)
+log = logger(__name__)
 
 
-def make_app(house: House, tokens: Tokens, mcp: ASGIApp, names: frozenset[str]) -> ASGIApp:
+def make_app(house: AppState, tokens: Tokens, mcp: ASGIApp, names: frozenset[str]) -> ASGIApp:
     """`names`: what a request may call this gateway."""
     replays = Replays(house)
     routes = [Route(one.path, _endpoint(one, house, replays), methods=[one.method]) for one in ENTRIES]
-    app = Starlette(routes=[*routes, Route(MCP, mcp)], exception_handlers={HTTPException: _no_such_path})
+    app = Starlette(routes=[*routes, Route(MCP, mcp)], exception_handlers={HTTPException: _not_routed})
     app.router.redirect_slashes = False
-    return Guard(app, tokens, house.gateway.visits, names)
+    return AuthMiddleware(app, tokens, house.gateway.visits, names)
 
 
-def _endpoint(entry: Entry, house: House, replays: Replays) -> Callable[[Request], Awaitable[Response]]:
+def _endpoint(
+    entry: HttpRoute, house: AppState, replays: Replays
+) -> Callable[[Request], Awaitable[Response]]:
     async def respond(request: Request) -> Response:
         try:
             response = await _respond(entry, house, replays, request)
@@ -73,7 +83,7 @@ def _endpoint(entry: Entry, house: House, replays: Replays) -> Callable[[Request
     return respond
 
 
-async def _respond(entry: Entry, house: House, replays: Replays, request: Request) -> Response:
+async def _respond(entry: HttpRoute, house: AppState, replays: Replays, request: Request) -> Response:
     session = request.headers.get(HEADER)
     caller = await admitted(house, entry, request.scope[CALLER], session)
     body, raw = await read_body(request, entry.body, entry.bytes_max)
@@ -110,6 +120,14 @@ def _rendered(reply: Reply | Response) -> Response:
     return reply if isinstance(reply, Response) else JSONResponse(reply.body, reply.status)
 
 
-async def _no_such_path(request: Request, error: Exception) -> Response:
+async def _not_routed(request: Request, error: Exception) -> Response:
+    """Starlette names the methods of the first route only; a path may have several."""
     del error
-    return refusal(Problem("not_found", f"there is no {request.method} at this path"), closes=False)
+    matching = [route for route in request.app.routes if route.matches(request.scope)[0] is not Match.NONE]
+    allowed = ", ".join(sorted({method for route in matching for method in route.methods or ()}))
+    if not allowed:
+        return refusal(Problem("not_found", "there is nothing at this path"), closes=False)
+    said = f"{request.method} is not a method of this path, which has {allowed}"
+    response = refusal(Problem("method_not_allowed", said), closes=False)
+    response.headers["allow"] = allowed
+    return response

@@ -1,9 +1,9 @@
 """A main agent behind the wire format of OpenAI's chat completions, for clients that speak nothing else.
 
 An agent is a model here (`model`: its id), and its session has the memory: of `messages` only the last one is said, the
-rest it knows. The turn, and the children it starts, go on whether somebody waits or not; words that reached nobody wait
-where `replies` finds them. The same `Idempotency-Key` is the same message, and gets the same answer.
-"""
+rest it knows. `user` names the session; without it the history does (`core/session_tools.py`). Each request has its own
+turn. The turn, and the children it starts, go on whether a client waits or not; words that no client received wait
+where `replies` finds them. The same `Idempotency-Key` is the same message, and gets the same answer."""
 
 from __future__ import annotations
 
@@ -11,31 +11,110 @@ import asyncio
 import hashlib
 import json
 import time
-from collections.abc import AsyncGenerator, Awaitable, Callable
+from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Mapping, Sequence
 from contextlib import aclosing
-from dataclasses import dataclass
-from typing import Annotated, Any, Literal, NamedTuple
+from dataclasses import dataclass, field
+from typing import Annotated, Any, Generic, Literal, NamedTuple, TypeVar
+from uuid import uuid4
 
-from pydantic import Field
+from pydantic import Field, ValidationInfo, field_validator
+from pydantic_core import PydanticCustomError
 from starlette.responses import JSONResponse, Response, StreamingResponse
+from starlette.types import Receive, Send
+from starlette.types import Scope as AsgiScope
 
-from clutch.core import keys
+from clutch.api.feed import FeedWatcher
+from clutch.api.problems import Problem, problem_of
+from clutch.api.slash import is_command
+from clutch.api.wait import PendingAnswer
+from clutch.core import ids, session_tools
 from clutch.core.authority import Scope
-from clutch.core.choosing import known_agents
+from clutch.core.model import LetterKind
+from clutch.core.session_tools import ConversationMessage
+from clutch.core.spawn import known_agents
 from clutch.errors import ClutchError
-from clutch.gateway.answering import Answering
-from clutch.gateway.feed import Watcher
-from clutch.protocol.outbox import AtCounter, Spent
 from clutch.surfaces.http import answers
-from clutch.surfaces.http.bodies import Body, Query, checked_body
-from clutch.surfaces.http.late import Late, first
-from clutch.surfaces.http.routes import Ask, Entry, House, Reply
-from clutch.surfaces.problems import Problem, problem_of
+from clutch.surfaces.http.auth import refusal
+from clutch.surfaces.http.routes import PRIVATE, AppState, Ask, Body, HttpRoute, Query, Reply, checked_body
+from clutch.transactions import idempotency
+from clutch.transactions.idempotency import Conversation
+from clutch.transactions.outbox import AnswerText, Spent
+
+# --------------------------------------------------------------------------------------------------
+# An answer that may take long: it is waited for as long as somebody waits for it, and no longer.
+
+T = TypeVar("T")
+
+
+class DelayedResponse(Response, Generic[T]):
+    """`sent` is called with what was answered when all of it is on its way, and never if nobody was there."""
+
+    def __init__(
+        self,
+        answer: Callable[[], Coroutine[Any, Any, T]],
+        rendered: Callable[[T], Response],
+        sent: Callable[[T], Awaitable[None]],
+        in_words: Callable[[Problem], Any],
+    ) -> None:
+        super().__init__()
+        self._answer, self._rendered, self._sent, self._in_words = answer, rendered, sent, in_words
+
+    async def __call__(self, scope: AsgiScope, receive: Receive, send: Send) -> None:
+        answering = asyncio.ensure_future(self._answer())
+        try:
+            await first(asyncio.wait({answering}), _gone(receive))
+            if not answering.done():
+                return
+            said = answering.result()
+        except ClutchError as error:
+            return await refusal(problem_of(error), self._in_words)(scope, receive, send)
+        finally:
+            answering.cancel()
+        response = self._rendered(said)
+        response.headers.update(PRIVATE)
+        await response(scope, receive, send)
+        await self._sent(said)
+
+
+async def first(*works: Coroutine[Any, Any, Any], within_s: float | None = None) -> bool:
+    """Until one of them is done; the others are let go. False: none, within that time."""
+    started = [asyncio.ensure_future(work) for work in works]
+    try:
+        done, _ = await asyncio.wait(started, timeout=within_s, return_when=asyncio.FIRST_COMPLETED)
+        return bool(done)
+    finally:
+        for work in started:
+            work.cancel()
+
+
+async def _gone(receive: Receive) -> None:
+    while (await receive())["type"] != "http.disconnect":
+        pass
+
 
 PING_S = 15.0
+KIND_CHARS_MAX = 40
 MESSAGES_MAX = 10_000  # clients send all there was, each time
 
-Ignored = Annotated[Any, Field(description="taken, and without effect: an agent has settings of its own")]
+Ignored = Annotated[Any, Field(description="accepted, and without effect: an agent has settings of its own")]
+
+
+Refused = Annotated[Any, Field(description="only a value that asks for nothing is accepted")]
+#: What the parameters of the second kind may say, beside null.
+ASKS_FOR_NOTHING: Mapping[str, tuple[Any, ...]] = {
+    "n": (1,),
+    "tools": ([],),
+    "tool_choice": ("none", "auto"),
+    "functions": ([],),
+    "function_call": ("none", "auto"),
+    "response_format": ({"type": "text"},),
+    "modalities": (["text"],),
+    "logprobs": (False,),
+    "top_logprobs": (0,),
+    "audio": (),
+    "web_search_options": (),
+    "moderation": (),
+}
 
 
 class Part(Body):
@@ -50,12 +129,6 @@ class Said(Body):
     content: str | list[Part]
     name: str | None = None
 
-    @property
-    def text(self) -> str:
-        return (
-            self.content if isinstance(self.content, str) else "\n".join(part.text for part in self.content)
-        )
-
 
 class StreamOptions(Body):
     include_usage: Annotated[bool | None, Field(description="a last piece without choices says it")] = None
@@ -65,9 +138,14 @@ class StreamOptions(Body):
 class Completing(Body):
     model: Annotated[str, Field(description="the id of an agent")]
     messages: Annotated[list[dict[str, Any]], Field(min_length=1, max_length=MESSAGES_MAX)]
-    user: Annotated[str | None, Field(description="whose talk it is: agent:MODEL:chat:USER")] = None
+    user: Annotated[
+        str | None,
+        Field(
+            description="the session: agent:MODEL:chat:USER, or a whole key; without it the history decides"
+        ),
+    ] = None
     stream: bool | None = None
-    n: Literal[1] | None = None
+    n: Refused = None
     stream_options: StreamOptions | None = None
     temperature: Ignored = None
     top_p: Ignored = None
@@ -80,37 +158,119 @@ class Completing(Body):
     reasoning_effort: Ignored = None
     metadata: Ignored = None
     store: Ignored = None
+    logit_bias: Ignored = None
+    service_tier: Ignored = None
+    parallel_tool_calls: Ignored = None
+    prompt_cache_key: Ignored = None
+    prompt_cache_retention: Ignored = None
+    prompt_cache_options: Ignored = None
+    safety_identifier: Ignored = None
+    verbosity: Ignored = None
+    prediction: Ignored = None
+    tools: Refused = None
+    tool_choice: Refused = None
+    functions: Refused = None
+    function_call: Refused = None
+    response_format: Refused = None
+    modalities: Refused = None
+    audio: Refused = None
+    logprobs: Refused = None
+    top_logprobs: Refused = None
+    web_search_options: Refused = None
+    moderation: Refused = None
+
+    @field_validator(*ASKS_FOR_NOTHING)
+    @classmethod
+    def _asks_for_nothing(cls, value: Any, info: ValidationInfo) -> Any:
+        allowed = ASKS_FOR_NOTHING[info.field_name or ""]
+        if value is None or value in allowed:
+            return value
+        shown = " or ".join(map(json.dumps, allowed)) or "null"
+        rule = f"not supported: leave it out, or send {shown} (an agent has settings and tools of its own)"
+        raise PydanticCustomError("unsupported", "{rule}", {"rule": rule})
+
+    @property
+    def text(self) -> str:
+        """The message to answer. Raises Problem."""
+        last, place = self.messages[-1], f"messages.{len(self.messages) - 1}"
+        _check_parts(last.get("content"), f"{place}.content")
+        return _text(checked_body(json.dumps(last).encode(), Said).model_dump()["content"])
+
+    @property
+    def lines(self) -> list[ConversationMessage]:
+        """What was said before, without what is not said by either side."""
+        earlier = [one for one in self.messages[:-1] if one.get("role") in ("user", "assistant")]
+        return [ConversationMessage(one["role"], _text(one.get("content"))) for one in earlier]
 
 
-class Answered(NamedTuple):
-    words: AtCounter
+def _check_parts(content: Any, place: str) -> None:
+    for number, part in enumerate(content if isinstance(content, list) else ()):
+        kind = part.get("type") if isinstance(part, dict) else None
+        if kind != "text":
+            field = f"{place}.{number}.type"
+            shown = str(kind)[:KIND_CHARS_MAX]
+            rule = f"{shown!r} is not supported: an agent reads text only; send parts of type 'text'"
+            raise Problem("invalid_input", f"{field}: {rule}", field=field, rule=rule)
+
+
+def _text(content: Any) -> str:
+    if isinstance(content, list):
+        return "\n".join(str(part.get("text") or "") for part in content if isinstance(part, dict))
+    return content if isinstance(content, str) else ""
+
+
+class CompletionAnswer(NamedTuple):
+    words: AnswerText
     usage: dict[str, Any] | None
+
+    @property
+    def problem(self) -> Problem | None:
+        """The error that a client gets instead of an answer."""
+        error = self.words.error
+        return None if error is None else Problem("turn_failed", f"the turn of the agent failed: {error}")
 
 
 @dataclass(frozen=True, slots=True)
-class Talk:
+class PendingCompletion:
     """One message under way, and its answer in the form of a completion."""
 
-    house: House
+    house: AppState
     model: str
-    answering: Answering
+    answering: PendingAnswer
+    lines: (
+        Sequence[ConversationMessage] | None
+    )  #: of a conversation that is known by its history, with this message
+    owner: str
+    _spoken: list[str] = field(default_factory=list, init=False)  #: the pieces of a stream
 
-    async def answer(self) -> Answered:
+    async def answer(self) -> CompletionAnswer:
         words = await self.answering.answer(self.house.closing)
         spent = await self.answering.spent()
-        return Answered(words, None if spent is None else _usage(spent))
+        return CompletionAnswer(words, None if spent is None else _usage(spent))
 
-    async def heard(self, said: Answered) -> None:
+    async def answer_whole(self) -> CompletionAnswer:
+        said = await self.answer()
+        await self.left(said.words.body)
+        return said
+
+    async def left(self, text: str) -> None:
+        """The history a next request will have; before the answer is sent, so that none comes too early."""
+        if self.lines is not None:
+            history = session_tools.digest(self.owner, [*self.lines, ConversationMessage("assistant", text)])
+            number = self.answering.number
+            await self.house.gateway.services.db.tx(number, idempotency.leave, number, history)
+
+    async def heard(self, said: CompletionAnswer) -> None:
         await self.answering.heard(said.words)
 
-    async def live(self, watcher: Watcher) -> list[tuple[int, str]]:
-        """The pieces that have come since, and of which run; an empty one: a tool was called."""
+    async def live(self, watcher: FeedWatcher) -> list[tuple[int, str | None]]:
+        """The pieces that have come since, and of which run; None: an answer of the model is complete."""
         self.house.feed.tell_at_once(watcher)
         came = [
-            (keys.parse_run_id(data["runId"]) or 0, data["text"] if news.name == "assistant:text" else "")
+            (ids.parse_run_id(data["runId"]) or 0, data["text"] if news.name == "assistant:text" else None)
             for told in watcher.take()
             for news in told.news
-            if news.name in ("assistant:text", "tool:start")
+            if news.name in ("assistant:text", "usage")
             for data in (json.loads(news.data),)
         ]
         ours = {run_id for run_id in {run_id for run_id, _ in came} if await self.answering.is_of(run_id)}
@@ -126,13 +286,20 @@ class Talk:
             **more,
         }
 
-    def whole(self, said: Answered) -> Response:
+    def whole(self, said: CompletionAnswer) -> Response:
+        if said.problem is not None:
+            return refusal(said.problem, in_their_words, closes=False)
         message = {"role": "assistant", "content": said.words.body}
         choice = {"index": 0, "message": message, "finish_reason": "stop"}
         return JSONResponse(self.form("chat.completion", [choice], usage=said.usage))
 
     def piece(self, finish: str | None = None, **delta: str) -> str:
+        self._spoken.append(delta.get("content", ""))
         return self.chunk([{"index": 0, "delta": delta, "finish_reason": finish}])
+
+    @property
+    def spoken(self) -> str:
+        return "".join(self._spoken)
 
     def chunk(self, choices: list[dict[str, Any]], **more: Any) -> str:
         return f"data: {json.dumps(self.form('chat.completion.chunk', choices, **more))}\n\n"
@@ -149,42 +316,71 @@ def _usage(spent: Spent) -> dict[str, Any]:
 
 async def models(ask: Ask[Body, Query]) -> Reply:
     """The agents, as OpenAI's clients list models."""
-    known = sorted(known_agents(ask.house.gateway.kit.policy))
-    made = [{"id": one, "object": "model", "created": 0, "owned_by": "clutch"} for one in known]
-    return Reply({"object": "list", "data": made})
+    known = sorted(known_agents(ask.house.gateway.services.policy))
+    return Reply({"object": "list", "data": [_model(one) for one in known]})
+
+
+async def model(ask: Ask[Body, Query]) -> Reply:
+    """One agent, as OpenAI's clients retrieve a model."""
+    _check_agent(ask.house, ask.path["id"])
+    return Reply(_model(ask.path["id"]))
+
+
+def _model(agent_id: str) -> dict[str, Any]:
+    return {"id": agent_id, "object": "model", "created": 0, "owned_by": "clutch"}
+
+
+def _check_agent(house: AppState, agent_id: str) -> None:
+    agents = known_agents(house.gateway.services.policy)
+    if agent_id not in agents:
+        near = ids.hint(agent_id, agents)
+        raise Problem(
+            "not_found", f"there is no such agent{near}; GET /v1/models has them all", field="model"
+        )
 
 
 async def completions(ask: Ask[Completing, Query]) -> Response:
     """Says the last message to an agent, and gives its answer as OpenAI's chat completions do."""
     body, gateway = ask.body, ask.house.gateway
-    agents = known_agents(gateway.kit.policy)
-    if body.model not in agents:
-        near = keys.hint(body.model, agents)
-        raise Problem(
-            "not_found", f"there is no such agent{near}; GET /v1/models has them all", field="model"
-        )
-    said = checked_body(json.dumps(body.messages[-1]).encode(), Said)
-    session = f"agent:{body.model}:{'main' if body.user is None else f'chat:{body.user}'}"
+    _check_agent(ask.house, body.model)
+    text, lines, owner = body.text, body.lines, f"{ask.caller.actor}\n{body.model}"
+    if body.user is None:
+        session, is_new = await _conversation(ask, session_tools.digest(owner, lines))
+    else:
+        is_whole_key = body.user.startswith(f"agent:{body.model}:")
+        session, is_new = body.user if is_whole_key else f"agent:{body.model}:chat:{body.user}", False
     number, _ = await gateway.session(session)
+    is_introduced = is_new and bool(lines) and not is_command(text)
+    bytes_max = gateway.services.policy.limits.task_bytes_max
+    said = session_tools.introduced(lines, text, bytes_max) if is_introduced else text
 
-    async def begun() -> Talk:
-        letter = await gateway.say(said.text, session, ask.key, ask.caller)
-        return Talk(ask.house, body.model, Answering(gateway.kit, number, letter))
+    async def begun() -> PendingCompletion:
+        letter = await gateway.say(said, session, ask.key, ask.caller, LetterKind.REQUEST)
+        known = [*lines, ConversationMessage("user", text)] if body.user is None else None
+        return PendingCompletion(
+            ask.house, body.model, PendingAnswer(gateway.services, number, letter), known, owner
+        )
 
     if not body.stream:
         talk = await begun()
-        return Late(talk.answer, talk.whole, talk.heard, in_their_words)
+        return DelayedResponse(talk.answer_whole, talk.whole, talk.heard, in_their_words)
     counts = body.stream_options is not None and bool(body.stream_options.include_usage)
-    pieces = _pieces(ask.house, Watcher(task_id=number), begun, counts=counts)
+    pieces = _pieces(ask.house, FeedWatcher(task_id=number), begun, counts=counts)
     opening = await anext(pieces)  # what is wrong is said before an answer begins
     return StreamingResponse(_after(opening, pieces), media_type="text/event-stream")
 
 
+async def _conversation(ask: Ask[Completing, Query], history: str) -> Conversation:
+    key = None if ask.key is None else f"conversation\n{ask.caller.actor}\n{ask.key}"
+    fresh = f"agent:{ask.body.model}:chat:openai-{uuid4().hex[:16]}"
+    return await ask.house.writes(idempotency.find, key, history, fresh)
+
+
 async def _pieces(
-    house: House, watcher: Watcher, begun: Callable[[], Awaitable[Talk]], *, counts: bool
+    house: AppState, watcher: FeedWatcher, begun: Callable[[], Awaitable[PendingCompletion]], *, counts: bool
 ) -> AsyncGenerator[str, None]:
-    """Words as they come, also those between two calls of tools; at the end, what was not told of the answer."""
-    told, speaker = "", 0  # since the last call of a tool, by which run
+    """The answers of the turn as they come, each a paragraph; at the end, what was not sent of the last one."""
+    told, speaker, is_complete = "", 0, False  # the last answer of which something came, and its run
     async with house.feed.watching(watcher):
         talk = await begun()
         yield talk.piece(role="assistant", content="")
@@ -194,23 +390,30 @@ async def _pieces(
                 if not await first(asyncio.wait({answering}), watcher.came.wait(), within_s=PING_S):
                     yield ": ping\n\n"
                 for run_id, text in await talk.live(watcher):
-                    goes_on = bool(text) and run_id == speaker
-                    yield talk.piece(content=text if goes_on or not told else f"\n\n{text}")
-                    told, speaker = (told + text if goes_on else text), run_id
-            said, usage = answering.result()
+                    is_complete = is_complete or text is None or run_id != speaker
+                    if text:
+                        yield talk.piece(content=f"\n\n{text}" if told and is_complete else text)
+                        told, speaker, is_complete = (text if is_complete else told + text), run_id, False
+            answered = answering.result()
         except ClutchError as error:
             yield f"data: {json.dumps(in_their_words(problem_of(error)))}\n\n"
             return
         finally:
             answering.cancel()
+    said = answered.words
+    if answered.problem is not None:
+        await talk.heard(answered)  # before it is sent: clients hang up at an error
+        yield f"data: {json.dumps(in_their_words(answered.problem))}\n\n"
+        return
     if told.strip() != said.body.strip():
         is_begun = said.body.startswith(told)
         yield talk.piece(content=said.body.removeprefix(told) if is_begun else f"\n\n{said.body}")
+    await talk.left(talk.spoken)
     yield talk.piece("stop")
     if counts:
-        yield talk.chunk([], usage=usage)
+        yield talk.chunk([], usage=answered.usage)
     yield "data: [DONE]\n\n"
-    await talk.answering.heard(said)
+    await talk.heard(answered)
 
 
 async def _after(opening: str, pieces: AsyncGenerator[str, None]) -> AsyncGenerator[str, None]:
@@ -227,8 +430,9 @@ def in_their_words(problem: Problem) -> dict[str, Any]:
 
 
 ENTRIES = (
-    Entry("GET", "/v1/models", Scope.READ, models, answer=answers.Models),
-    Entry(
+    HttpRoute("GET", "/v1/models", Scope.READ, models, answer=answers.Models, in_words=in_their_words),
+    HttpRoute("GET", "/v1/models/{id}", Scope.READ, model, answer=answers.Model, in_words=in_their_words),
+    HttpRoute(
         "POST", "/v1/chat/completions", Scope.WRITE, completions, Completing,
         answer=answers.Completion, in_words=in_their_words,
     ),

@@ -10,12 +10,11 @@ from starlette.responses import Response, StreamingResponse
 from starlette.types import Receive, Send
 from starlette.types import Scope as ASGIScope
 
+from clutch.api import reads
+from clutch.api.feed import Feed, FeedBatch, FeedWatcher
 from clutch.core.authority import Scope
-from clutch.gateway import reads
-from clutch.gateway.feed import Feed, Told, Watcher
-from clutch.protocol import stream
-from clutch.surfaces.http.bodies import Body, Query
-from clutch.surfaces.http.routes import WIRE, Ask, Entry
+from clutch.surfaces.http.routes import WIRE, Ask, Body, HttpRoute, Query
+from clutch.transactions.read import stream
 
 PING_S = 15.0
 HELD_BYTES_MAX = (
@@ -29,7 +28,7 @@ class EventsQuery(Query):
     task: str | None = None
 
 
-class Stream(Watcher):
+class Stream(FeedWatcher):
     """Of a connection of its own, which hundreds may have: what comes is written to it straight away, and only when
     the connection is full somebody has to wake and wait for it."""
 
@@ -39,7 +38,7 @@ class Stream(Watcher):
         self.is_idle = False  #: nobody else writes to the connection
         self.last: str | None = None  #: the cursor it was given last
 
-    def hear(self, told: Told) -> None:
+    def hear(self, told: FeedBatch) -> None:
         if not self._has_room(len(told.written)):
             super().hear(told)
         elif self.wire is not None and not self.wire.is_closing():
@@ -78,6 +77,7 @@ class Streamed(StreamingResponse):
 
 
 async def events(ask: Ask[Body, EventsQuery]) -> Response:
+    """Live events as Server-Sent Events; `Last-Event-ID`, or `after`, resumes where a connection ended."""
     query, house = ask.query, ask.house
     after = ask.headers.get("last-event-id") or query.after
     place = None if after is None else stream.parse(after)
@@ -108,4 +108,4 @@ async def _watched(
         yield f"event: gap\ndata: {json.dumps({'cursor': watcher.last})}\n\n".encode()
 
 
-ENTRIES = (Entry("GET", "/v1/events", Scope.READ, events, query=EventsQuery, media="text/event-stream"),)
+ENTRIES = (HttpRoute("GET", "/v1/events", Scope.READ, events, query=EventsQuery, media="text/event-stream"),)

@@ -15,12 +15,12 @@ from starlette.responses import PlainTextResponse, Response
 from clutch import __version__
 from clutch.core.authority import Scope
 from clutch.core.model import Phase
-from clutch.core.task_view import Tally
+from clutch.core.views import Tally
 from clutch.ports import Limiter
-from clutch.protocol import health, spending
-from clutch.protocol.spending import By
-from clutch.surfaces.http.bodies import Body, Query
-from clutch.surfaces.http.routes import Ask, Entry, House
+from clutch.surfaces.http.routes import AppState, Ask, Body, HttpRoute, Query
+from clutch.transactions import workers
+from clutch.transactions.read import tasks
+from clutch.transactions.read.tasks import By
 
 TEXT = "text/plain; version=0.0.4"
 ALIVE = tuple(phase for phase in Phase if phase not in (Phase.COMPLETED, Phase.COMPLETED_GIVEUP))
@@ -57,8 +57,8 @@ def _written(labels: Labels) -> str:
 async def metrics(ask: Ask[Body, Query]) -> Response:
     """Everything that is counted, in the text format of Prometheus."""
     house = ask.house
-    state, counted = await house.reads(health.health), await house.reads(health.counts)
-    used = await house.reads(spending.spending, By.MODEL)
+    state, counted = await house.reads(workers.health), await house.reads(workers.counts)
+    used = await house.reads(tasks.spending, By.MODEL)
     told = (*_of_tasks(state, counted), *_of_models(used), *_of_process(house))
     return PlainTextResponse("".join(f"{line}\n" for one in told for line in one.lines()), media_type=TEXT)
 
@@ -67,7 +67,7 @@ def _alone(value: float) -> Iterable[tuple[Labels, float]]:
     return [({}, value)]
 
 
-def _of_tasks(state: health.Health, counted: health.Counts) -> Iterator[Metric]:
+def _of_tasks(state: workers.GatewayHealth, counted: workers.Counts) -> Iterator[Metric]:
     phases = [({"phase": phase.value}, counted.phases.get(phase, 0)) for phase in ALIVE]
     yield Metric("info", "The version that answers.", [({"version": __version__}, 1)])
     yield Metric("tasks", "Tasks that are not over, by phase.", phases)
@@ -95,11 +95,13 @@ def _of_models(used: list[tuple[str, Tally]]) -> Iterator[Metric]:
     yield Metric("model_usd_total", "Dollars of model calls whose price is known.", usd, "counter")
 
 
-def _of_process(house: House) -> Iterator[Metric]:
-    kit = house.gateway.kit
-    stats, now = kit.door.stats, time.time()
-    beats = [({"loop": name}, max(0.0, now - beat.at)) for name, beat in sorted(kit.pulses.beats.items())]
-    waits = kit.models.waits() if isinstance(kit.models, Limiter) else {}
+def _of_process(house: AppState) -> Iterator[Metric]:
+    services = house.gateway.services
+    stats, now = services.db.stats, time.time()
+    beats = [
+        ({"loop": name}, max(0.0, now - beat.at)) for name, beat in sorted(services.pulses.beats.items())
+    ]
+    waits = services.models.waits() if isinstance(services.models, Limiter) else {}
     named = [({"provider": name}, one) for name, one in sorted(waits.items())]
     yield Metric("loop_age_seconds", "Since the last pass of sweeper, heartbeat and couriers.", beats)
     yield Metric(
@@ -119,4 +121,4 @@ def _of_process(house: House) -> Iterator[Metric]:
     yield Metric("requests_under_way", "Requests and streams.", _alone(house.gateway.visits.under_way))
 
 
-ENTRIES = (Entry("GET", "/metrics", Scope.READ, metrics, media="text/plain"),)
+ENTRIES = (HttpRoute("GET", "/metrics", Scope.READ, metrics, media="text/plain"),)

@@ -10,10 +10,9 @@ from pydantic import BaseModel
 from pydantic.json_schema import JsonSchemaMode, models_json_schema
 
 from clutch import __version__
+from clutch.api.problems import STATUS
 from clutch.surfaces.http.answers import ProblemAnswer
-from clutch.surfaces.http.bodies import Body
-from clutch.surfaces.http.routes import Entry
-from clutch.surfaces.problems import STATUS
+from clutch.surfaces.http.routes import Body, HttpRoute
 
 Json = dict[str, Any]
 Known = Mapping[Any, Json]  #: by the model, how it is referred to
@@ -27,7 +26,7 @@ KEY_PARAMETER: Json = {
 }
 
 
-def document(entries: Iterable[Entry]) -> Json:
+def document(entries: Iterable[HttpRoute]) -> Json:
     entries = list(entries)
     used = sorted({model for entry in entries for model in _models(entry)}, key=lambda model: model.__name__)
     wanted: Sequence[tuple[type[BaseModel], JsonSchemaMode]] = [(model, "validation") for model in used]
@@ -48,18 +47,17 @@ def document(entries: Iterable[Entry]) -> Json:
     }
 
 
-def _models(entry: Entry) -> Iterator[type[BaseModel]]:
+def _models(entry: HttpRoute) -> Iterator[type[BaseModel]]:
     yield ProblemAnswer
     yield from (model for model in (entry.answer, entry.refusal) if model is not None)
     if entry.body is not Body:
         yield entry.body
 
 
-def _operation(entry: Entry, known: Known) -> Json:
-    about = (entry.handler.__doc__ or "").strip().partition("\n")[0]
+def _operation(entry: HttpRoute, known: Known) -> Json:
     operation: Json = {
         "operationId": f"{entry.method.lower()}{re.sub(r'[^a-zA-Z]+', '_', entry.path)}".strip("_"),
-        "description": f"{about} Scope: {entry.scope}.".strip(),
+        "description": f"{entry.about} Scope: {entry.scope}.",
         "x-scope": entry.scope.value,
         "parameters": [*_parameters(entry)],
         "responses": _responses(entry, known),
@@ -71,7 +69,7 @@ def _operation(entry: Entry, known: Known) -> Json:
     return operation
 
 
-def _parameters(entry: Entry) -> Iterator[Json]:
+def _parameters(entry: HttpRoute) -> Iterator[Json]:
     for name in re.findall(r"{(\w+)}", entry.path):
         yield {"name": name, "in": "path", "required": True, "schema": {"type": "string", "minLength": 1}}
     asked = entry.query.model_json_schema(ref_template="#/$defs/{model}")
@@ -92,12 +90,16 @@ def _inlined(given: Any, defined: Json) -> Any:
     return {name: _inlined(value, defined) for name, value in given.items()}
 
 
-def _responses(entry: Entry, known: Known) -> Json:
+def _responses(entry: HttpRoute, known: Known) -> Json:
     schema = {"type": "string"} if entry.answer is None else known[entry.answer]
     problem = known[ProblemAnswer]
     if entry.refusal is not None:
         problem = {"anyOf": [problem, known[entry.refusal]]}
-    said: Json = {str(entry.status): {"description": "done", "content": {entry.media: {"schema": schema}}}}
+    said: Json = {
+        str(status): {"description": words, "content": {entry.media: {"schema": schema}}}
+        for status, words in ((entry.status, "done"), (entry.dry_status, "nothing was created: a dry run"))
+        if status is not None
+    }
     for code, status in STATUS.items():
         known_as = said.setdefault(str(status), {"description": code})
         known_as["description"] = " or ".join(dict.fromkeys([*known_as["description"].split(" or "), code]))

@@ -3,25 +3,122 @@
 from __future__ import annotations
 
 import asyncio
+import inspect
+import json
 from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Generic, TypeVar
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Annotated, Any, Generic, TypeVar
+from weakref import WeakValueDictionary
 
-from starlette.responses import Response
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
 
+from clutch.api import reads
+from clutch.api.actions import Actions
+from clutch.api.feed import Feed
+from clutch.api.problems import Problem
+from clutch.api.reads import standpoint
 from clutch.core.authority import OperatorCaller, Scope
-from clutch.gateway.desk import Desk
-from clutch.gateway.feed import Feed
-from clutch.gateway.reads import standpoint
-from clutch.protocol.targets import Standpoint
-from clutch.store.door import Tx
+from clutch.core.ids import ROW_NUMBER_MAX
+from clutch.store.transaction import Tx
 from clutch.surfaces.http.answers import Answer
-from clutch.surfaces.http.bodies import BODY_BYTES_MAX, Body, Query
 from clutch.surfaces.http.tokens import Browsers
-from clutch.surfaces.problems import Problem
+from clutch.transactions import idempotency
+from clutch.transactions.read.lists import PAGE_MAX
+from clutch.transactions.read.targets import Standpoint
 
 if TYPE_CHECKING:
-    from clutch.gateway.local import Gateway
+    from clutch.api.gateway import Gateway
+
+# --------------------------------------------------------------------------------------------------
+# What a caller may send, strictly: an unknown field, a text where a number belongs, or half a JSON is an error.
+#
+# Sizes are checked while reading, so that nobody makes us hold more than we would take.
+
+BODY_BYTES_MAX = 1024 * 1024
+
+M = TypeVar("M", bound=BaseModel)
+
+
+class Body(BaseModel):
+    """JSON: types are what they are."""
+
+    model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
+
+
+class Words(Body):
+    text: str
+
+
+class Query(BaseModel):
+    """Behind the `?` everything is text, and is read as what it should be."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class PageQuery(Query):
+    """A piece of a transcript."""
+
+    after: Annotated[int, Field(ge=0, le=ROW_NUMBER_MAX)] = 0
+    limit: Annotated[int, Field(ge=1, le=PAGE_MAX)] = PAGE_MAX
+
+
+async def read_body(request: Request, model: type[M], bytes_max: int = BODY_BYTES_MAX) -> tuple[M, bytes]:
+    """Also the bytes as they came. An empty body is an empty object."""
+    raw = await _read(request, bytes_max)
+    if raw and request.headers.get("content-type", "").partition(";")[0].strip() != "application/json":
+        raise Problem("invalid_input", "Content-Type: must be application/json", field="Content-Type")
+    return checked_body(raw, model), raw
+
+
+def checked_body(raw: bytes, model: type[M]) -> M:
+    try:
+        return model.model_validate_json(raw or b"{}")
+    except ValidationError as error:
+        raise _named(error) from error
+
+
+def read_query(request: Request, model: type[M]) -> M:
+    given = request.query_params
+    repeated = [name for name in given if len(given.getlist(name)) > 1]
+    if repeated:
+        raise Problem("invalid_input", "a parameter is given twice", field=repeated[0])
+    return checked_query(given, model)
+
+
+def checked_query(given: Mapping[str, Any], model: type[M]) -> M:
+    try:
+        return model.model_validate(dict(given))
+    except ValidationError as error:
+        raise _named(error) from error
+
+
+async def _read(request: Request, bytes_max: int) -> bytes:
+    announced = request.headers.get("content-length", "0")
+    if announced.isdecimal() and int(announced) > bytes_max:
+        raise _too_large(bytes_max)
+    read = bytearray()
+    async for piece in request.stream():
+        read += piece
+        if len(read) > bytes_max:
+            raise _too_large(bytes_max)
+    return bytes(read)
+
+
+def _too_large(bytes_max: int) -> Problem:
+    return Problem(
+        "too_large", f"the body has more than {bytes_max} bytes", rule=f"at most {bytes_max} bytes"
+    )
+
+
+def _named(error: ValidationError) -> Problem:
+    """The first thing that is wrong, by the name of its field; never the value that was given."""
+    first = error.errors(include_url=False, include_context=False, include_input=False)[0]
+    field = ".".join(map(str, first["loc"])) or "body"
+    rule = "is not a field here" if first["type"] == "extra_forbidden" else first["msg"]
+    return Problem("invalid_input", f"{field}: {rule}", field=field, rule=rule)
+
 
 WIRE = "clutch.wire"  #: in the scope: the connection itself, where there is one
 
@@ -38,7 +135,7 @@ Q = TypeVar("Q", bound=Query)
 
 
 @dataclass(frozen=True, slots=True)
-class House:
+class AppState:
     """What all handlers share. `closing`: whoever waits or watches is to be answered now."""
 
     gateway: Gateway
@@ -48,19 +145,19 @@ class House:
     state: str | None = None  #: as printed commands name the state directory; None: they need not
 
     @property
-    def desk(self) -> Desk:
-        return Desk(self.gateway)
+    def desk(self) -> Actions:
+        return Actions(self.gateway)
 
     async def reads(self, fn: Callable[..., Tx[T]], *args: Any) -> T:
-        return await self.gateway.kit.door.read(fn, *args)
+        return await self.gateway.services.db.read(fn, *args)
 
     async def writes(self, fn: Callable[..., Tx[T]], *args: Any) -> T:
-        return await self.gateway.kit.door.alone(fn, *args)
+        return await self.gateway.services.db.alone(fn, *args)
 
 
 @dataclass(frozen=True, slots=True)
 class Ask(Generic[B, Q]):
-    house: House
+    house: AppState
     caller: OperatorCaller
     path: Mapping[str, str]  #: decoded
     query: Q
@@ -86,7 +183,7 @@ class Reply:
 
 
 @dataclass(frozen=True, slots=True)
-class Entry:
+class HttpRoute:
     """`scope`: what it takes to get as far as the handler; the guard of the verbs asks again for the target.
 
     `answer`: what its answers look like, if they are JSON; `refusal`: what it says no with, beside errors. `tool`: its
@@ -104,9 +201,81 @@ class Entry:
     tool: str | None = None
     refusal: type[Answer] | None = None
     status: int = 200
+    dry_status: int | None = None  #: where nothing was created
     media: str = "application/json"
     in_words: Callable[[Problem], Mapping[str, Any]] = Problem.to_json  #: an error, as its clients read it
 
     @property
     def is_write(self) -> bool:
         return self.method != "GET"
+
+    @property
+    def about(self) -> str:
+        """Return what the path does: the first paragraph of its handler's docstring."""
+        return " ".join(inspect.cleandoc(self.handler.__doc__ or "").partition("\n\n")[0].split())
+
+
+# --------------------------------------------------------------------------------------------------
+# `Idempotency-Key`: the same key and body get the same answer, kept in the store; another body is a conflict.
+#
+# Only an answer that did something is kept. A refusal changed nothing, so asking again is asking anew. Two
+# requests with one key at the same moment: the second waits for the answer of the first. A gateway that died
+# between doing and keeping has done it under that key, and the verbs find it again.
+
+REPLAY = {"idempotent-replay": "true"}
+
+
+class Replays:
+    def __init__(self, house: AppState) -> None:
+        self._house = house
+        self._under_way: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
+
+    async def once(self, key: str, said: str, act: Callable[[], Awaitable[Reply | Response]]) -> Response:
+        """`key`: with whose it is, for another caller's is another. `said`: a digest of the request."""
+        async with self._under_way.setdefault(key, asyncio.Lock()):
+            kept = await self._house.reads(idempotency.kept_reply, key)
+            if kept is not None:
+                return _again(kept, said)
+            reply = await act()
+            if isinstance(reply, Response):
+                return reply
+            if reply.status < 300:
+                await self._house.writes(idempotency.keep, key, said, reply.status, json.dumps(reply.body))
+            return JSONResponse(reply.body, reply.status)
+
+
+def _again(kept: idempotency.Kept, said: str) -> Response:
+    if kept.request != said:
+        raise Problem(
+            "idempotency_conflict",
+            "this Idempotency-Key was used for another request",
+            field="Idempotency-Key",
+            remedy="use a new key for a new request",
+        )
+    return JSONResponse(json.loads(kept.body), kept.status, REPLAY)
+
+
+# --------------------------------------------------------------------------------------------------
+# A caller that speaks from a session (`Clutch-Session: agent:main:chat:NAME`) has nothing but what is below it.
+#
+# An MCP client, or any program that should not meddle with what others started, says the header with each request. It
+# has the paths that are tools, and there the guard and every list know nothing outside of its tree.
+
+HEADER = "clutch-session"
+
+
+async def admitted(
+    house: AppState, entry: HttpRoute, caller: OperatorCaller, session: str | None
+) -> OperatorCaller:
+    """Raises Problem, InvalidInput for what is no main session, NotFound for a new one of who may only read."""
+    if not caller.scopes & {entry.scope, Scope.ADMIN}:
+        raise Problem("forbidden", f"this token does not have the scope {entry.scope}", rule="scope")
+    if session is None:
+        return caller
+    if entry.tool is None:
+        raise Problem("forbidden", "who speaks from a session cannot ask for this", rule="session")
+    if caller.scopes & {Scope.WRITE, Scope.ADMIN}:
+        number, _ = await house.gateway.session(session)
+    else:
+        number = await house.reads(reads.session_number, reads.standpoint(caller), session)
+    return replace(caller, actor=session, within=number)

@@ -16,15 +16,15 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from uvicorn import Config, Server
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
-from clutch.gateway.feed import Feed
-from clutch.surfaces.address import named_state
+from clutch.api.feed import Feed
+from clutch.surfaces.discovery import named_state
 from clutch.surfaces.http.app import make_app
-from clutch.surfaces.http.routes import WIRE, House
+from clutch.surfaces.http.routes import WIRE, AppState
 from clutch.surfaces.http.tokens import Tokens
-from clutch.surfaces.mcp.mount import Mount
+from clutch.surfaces.mcp import Mount
 
 if TYPE_CHECKING:
-    from clutch.gateway.local import Gateway
+    from clutch.api.gateway import Gateway
 
 HEAD_BYTES_MAX = 16 * 1024
 HEAD_WITHIN_S = 3.0
@@ -80,8 +80,8 @@ def _wired(app: ASGIApp, transport: asyncio.Transport) -> ASGIApp:
 
 async def answer(gateway: Gateway, home: Path, names: frozenset[str], sockets: list[socket.socket]) -> None:
     """Until it is cancelled."""
-    tokens = Tokens(home, gateway.kit.policy.serving)
-    house = House(gateway, Feed(gateway), asyncio.Event(), tokens.browsers, named_state(home))
+    tokens = Tokens(home, gateway.services.policy.serving)
+    house = AppState(gateway, Feed(gateway), asyncio.Event(), tokens.browsers, named_state(home))
     mcp = Mount(house)
     app = make_app(house, tokens, mcp, names)
     server = Server(_config(app))

@@ -16,12 +16,12 @@ from pathlib import Path
 from typing import Any
 
 from clutch.core.authority import OperatorCaller, Scope
-from clutch.core.bucket import Bucket
 from clutch.core.policy import Serving
+from clutch.core.rate_limit import Bucket
 from clutch.errors import UnsafeStateDirectory
-from clutch.surfaces.address import TOKEN_FILE, read_token
+from clutch.surfaces.discovery import TOKEN_FILE, read_token
 
-PERSON = "person"  #: in timelines: whoever holds the owner's own token
+OWNER_ACTOR = "person"  #: in timelines: whoever holds the owner's own token
 LOOK_S = 0.5  #: a stream that was begun with a token that is gone ends within a second
 CODES_MAX, BROWSERS_MAX = 32, 100
 
@@ -35,7 +35,7 @@ def callers(home: Path) -> Mapping[str, OperatorCaller]:
             continue
         with suppress(OSError, UnsafeStateDirectory):
             if token := read_token(home / name):
-                found[token] = OperatorCaller(scopes, PERSON if name == TOKEN_FILE else name)
+                found[token] = OperatorCaller(scopes, OWNER_ACTOR if name == TOKEN_FILE else name)
     return found
 
 

@@ -1,1 +1,1 @@
-"""The page behind `clutch open`, as a browser gets it: `page.js` asks the HTTP API, and nothing is built."""
+"""The browser page that `clutch open` shows: static files without a build step; `page.js` uses the HTTP API."""

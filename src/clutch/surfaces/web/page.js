@@ -8,12 +8,16 @@ const RECENT_MINUTES = 30;
 const EVENTS = ["lifecycle:start", "lifecycle:end", "lifecycle:error", "phase", "tool:start", "tool:end", "usage", "announce", "question"];
 const QUIET_MS = 500; // many events make one look
 const AGAIN_MS = 5000; // until a refused line is asked for again
+const HEALTH_MS = 5000; // between two questions for the problems of the gateway
 const TICK_MS = 1000; // times go on between them
+const SETTLED_MS = 1000; // an item of the inbox takes presses when it has stood in its place for so long
+const DECIDED = { answer: "answered", approve: "approved", reject: "rejected" };
 const HIDDEN = /[^\P{C}\n\t]|[^\P{Z} ]|\p{Default_Ignorable_Code_Point}/gu; // what `core.shown` calls not plain
 
 const byId = (id) => document.getElementById(id);
 let shown = null; // the task whose story is open
 let last = null; // what was looked at last
+let lostAt = null; // since when the gateway does not answer
 
 // ---- asking ----------------------------------------------------------------------------------------------
 
@@ -24,10 +28,13 @@ class Refused extends Error {
   }
 }
 
+class Unreachable extends Error {}
+
 async function ask(path, { method = "GET", body, headers = {} } = {}) {
   const sent = { "X-Clutch-Page": "1", ...headers };
   if (body !== undefined) sent["Content-Type"] = "application/json";
-  const answer = await fetch(path, { method, headers: sent, body: body === undefined ? undefined : JSON.stringify(body) });
+  const answer = await fetch(path, { method, headers: sent, body: body === undefined ? undefined : JSON.stringify(body) })
+    .catch((error) => { throw new Unreachable(error.message); });
   const said = await answer.json();
   if (!answer.ok) throw new Refused(said.error);
   return said;
@@ -62,7 +69,8 @@ function span(seconds) {
   return `${Math.floor(seconds / 3600)}h${Math.floor((seconds % 3600) / 60)}m`;
 }
 
-const since = (moment, until = Date.now()) => span(Math.max(0, (until - Date.parse(moment)) / 1000));
+const now = () => lostAt ?? Date.now(); // the moment up to which the page knows
+const since = (moment, until = now()) => span(Math.max(0, (until - Date.parse(moment)) / 1000));
 
 /** With its day, if that is not today. */
 function clock(moment) {
@@ -118,7 +126,7 @@ function fill(line, task) {
   const words = [
     state(task),
     doing(task),
-    since(task.createdAt, task.endedAt === null ? Date.now() : Date.parse(task.endedAt)),
+    since(task.createdAt, task.endedAt === null ? now() : Date.parse(task.endedAt)),
     (subtree.input + subtree.output).toLocaleString(),
     subtree.usd === null ? "n/a" : `$${subtree.usd}`,
     told(task.delivery),
@@ -136,51 +144,141 @@ function redraw(list, items, keyOf, make, refresh = (one) => one) {
   wanted.forEach((one, place) => { if (list.children[place] !== one) list.insertBefore(one, list.children[place] ?? null); });
 }
 
-/** Parents before their children, each in the order it was made. */
+/** Parents before their children, each family where the first of its tasks stands in the list. */
 function inOrder(tasks) {
   const below = Map.groupBy(tasks, (task) => task.parentTaskId);
-  const known = new Set(tasks.map((task) => task.taskId));
-  const tops = tasks.filter((task) => !known.has(task.parentTaskId));
+  const known = new Map(tasks.map((task) => [task.taskId, task]));
+  const topOf = (task, left = tasks.length) => { // undefined: imported tasks can be each other's parent
+    const above = known.get(task.parentTaskId);
+    return above === undefined ? task : left > 0 ? topOf(above, left - 1) : undefined;
+  };
   const walk = (task) => [task, ...(below.get(task.taskId) ?? []).flatMap(walk)];
-  return tops.flatMap(walk);
+  return [...new Set(tasks.map((task) => topOf(task)))].filter(Boolean).flatMap(walk);
 }
 
 function drawTasks(page) {
-  put(byId("summary"), summary(page.summary) + (page.next === null ? "" : ` · only the first ${page.tasks.length} are shown`));
+  put(byId("summary"), summary(page.summary) + (page.next === null ? "" : " · older finished tasks are not shown"));
   redraw(byId("tasks"), inOrder(page.tasks), (task) => task.taskId, row, fill);
 }
 
-const asked = (item) => `${item.id} ${item.hash}`;
+// ---- inbox -----------------------------------------------------------------------------------------------
+//
+// A click must decide about the item that the user looked at. Each item has elements of its own, and the decision carries
+// its id and hash. An item that is decided is disabled at once and stays where it is until the pointer has left the
+// inbox, so that no other item moves below the pointer. An item that came to its place less than SETTLED_MS ago takes no
+// press: a touch screen has no pointer that stays. Approving a tool call takes two buttons in two places.
 
-/** What is being typed stays: an item is drawn once, as it was asked. */
+const itemKey = (item) => `${item.id} ${item.hash}`;
+const inboxList = document.querySelector("#inbox ul");
+let isPointerInside = false;
+const places = new WeakMap(); // item element -> its place in the document
+const settling = new WeakMap(); // item element -> the timer after which it takes presses
+
 function drawInbox({ items }) {
-  redraw(document.querySelector("#needs-you ul"), items, asked, waiting);
-  byId("needs-you").hidden = items.length === 0;
+  const open = new Set(items.map(itemKey));
+  for (const line of inboxList.children) if (!open.has(line.dataset.key)) close(line, "decided elsewhere");
+  const there = new Set([...inboxList.children].map((line) => line.dataset.key));
+  inboxList.append(...items.filter((item) => !there.has(itemKey(item))).map(inboxItem));
+  tidyInbox();
 }
 
-function waiting(item) {
+/** Remove what was decided, unless that would move an item below the pointer. */
+function tidyInbox() {
+  if (!isPointerInside) inboxList.querySelectorAll("li[data-closed]").forEach((line) => line.remove());
+  byId("inbox").hidden = inboxList.children.length === 0;
+  notePlaces();
+}
+
+function notePlaces() {
+  for (const line of inboxList.children) {
+    const place = Math.round(line.getBoundingClientRect().top + scrollY);
+    if (places.get(line) === place) continue;
+    places.set(line, place);
+    clearTimeout(settling.get(line));
+    settling.set(line, setTimeout(() => setSettled(line, true), SETTLED_MS));
+    setSettled(line, false);
+  }
+}
+
+/** `aria-disabled` leaves the focus where it is. */
+function setSettled(line, isSettled) {
+  line.querySelectorAll("button").forEach((button) => button.setAttribute("aria-disabled", String(!isSettled)));
+}
+
+/** A key acts on the element that has the focus. A pointer may have been aimed at what stood there before. */
+function isMeant(button, click) {
+  notePlaces();
+  return click.detail === 0 || button.getAttribute("aria-disabled") !== "true";
+}
+
+function close(line, words) {
+  if (line.dataset.closed) return;
+  line.dataset.closed = "1";
+  line.querySelectorAll("button, textarea").forEach((one) => { one.disabled = true; });
+  put(line.querySelector(".said"), words);
+}
+
+byId("inbox").addEventListener("pointerenter", () => { isPointerInside = true; });
+byId("inbox").addEventListener("pointerleave", () => { isPointerInside = false; tidyInbox(); });
+
+function inboxItem(item) {
   const line = element("li", "");
-  line.dataset.key = asked(item);
-  const words = element("textarea", "");
-  words.rows = 2;
-  words.placeholder = item.kind === "question" ? "Your answer" : "Your words, if you have any";
-  words.setAttribute("aria-label", words.placeholder);
-  const decide = (decision) => attempt("act", async () => {
-    const body = { decision, text: words.value, hash: item.hash };
-    await ask(`/v1/inbox/${encodeURIComponent(item.id)}`, { method: "POST", body });
-    lookSoon();
-  });
-  const ways = item.kind === "question" ? ["answer"] : ["approve", "reject"];
-  const buttons = ways.map((way) => {
-    const button = element("button", way);
-    button.addEventListener("click", () => decide(way));
-    return button;
-  });
-  const choices = (item.detail.choices ?? []).map((choice) => element("p", `• ${choice}`));
+  line.dataset.key = itemKey(item);
   const head = element("p", `${item.kind} · ${item.label || item.sessionKey}`, "you");
-  line.append(head, element("p", item.text), ...choices, words, ...buttons);
+  const choices = (item.detail.choices ?? []).map((choice) => element("p", `• ${choice}`));
+  const text = element("textarea", "");
+  text.rows = 2;
+  text.placeholder = item.kind === "question" ? "Your answer" : "Comment (optional)";
+  text.setAttribute("aria-label", text.placeholder);
+  const said = element("p", "", "said");
+  said.setAttribute("role", "alert");
+  line.append(head, element("p", item.text), ...choices, text, ...decisions(item, line), said);
   return line;
 }
+
+function decisions(item, line) {
+  if (item.kind === "question") return [decisionButton("answer", () => decide(item, line, "answer"))];
+  const approve = () => decide(item, line, "approve");
+  const reject = decisionButton("reject", () => decide(item, line, "reject"));
+  if (!("tool" in item.detail)) return [decisionButton("approve", approve), reject];
+  // `cancel` takes the place of `approve`, and `reject` stays: a double click or a change of mind approves nothing.
+  const cancel = decisionButton("cancel", () => confirming(false));
+  const run = decisionButton("run it", approve);
+  const first = decisionButton("approve", () => confirming(true));
+  const confirming = (isAsked) => {
+    cancel.hidden = run.hidden = !isAsked;
+    first.hidden = isAsked;
+    put(line.querySelector(".said"), isAsked ? "Run this call? It starts at once." : "");
+  };
+  cancel.hidden = run.hidden = true;
+  return [first, cancel, reject, run];
+}
+
+function decisionButton(name, act) {
+  const button = element("button", name);
+  button.addEventListener("click", (click) => { if (isMeant(button, click)) act(); });
+  return button;
+}
+
+/** Disabled from the press until the gateway refuses: one press is one decision. */
+async function decide(item, line, decision) {
+  const [said, text] = [line.querySelector(".said"), line.querySelector("textarea")];
+  if (decision === "answer" && !text.value.trim()) return put(said, "The answer must not be blank.");
+  const fields = [...line.querySelectorAll("button, textarea")];
+  fields.forEach((one) => { one.disabled = true; });
+  put(said, `${decision}: sending`);
+  try {
+    const body = { decision, text: text.value, hash: item.hash };
+    await ask(`/v1/inbox/${encodeURIComponent(item.id)}`, { method: "POST", body });
+    close(line, DECIDED[decision]);
+  } catch (error) {
+    fields.forEach((one) => { one.disabled = false; });
+    put(said, problemText(error));
+  }
+  lookSoon();
+}
+
+// ---- one task --------------------------------------------------------------------------------------------
 
 async function drawStory(taskId) {
   const path = `/v1/tasks/${encodeURIComponent(taskId)}`;
@@ -204,13 +302,22 @@ function moment(entry) {
 
 // ---- looking ---------------------------------------------------------------------------------------------
 
-const notices = { look: "", act: "" }; // a look that went well does not take back what was said of a decision
+const notices = { look: "", act: "", gateway: "" }; // a look that went well does not take back what was said of a decision
 
 function say(about, words) {
+  if (notices[about] === words) return;
   notices[about] = words;
   const said = Object.values(notices).filter(Boolean).join("\n");
   byId("notice").hidden = !said;
   put(byId("notice"), said);
+}
+
+const isSignedOut = (error) => error instanceof Refused && error.code === "unauthorized";
+
+function problemText(error) {
+  if (isSignedOut(error)) return "This page is signed out. Run `clutch open` in a terminal to sign in again.";
+  if (error instanceof Unreachable) return "The gateway does not answer. What is shown is the last state it sent.";
+  return String(error.message);
 }
 
 async function attempt(about, act) {
@@ -218,18 +325,26 @@ async function attempt(about, act) {
     await act();
     say(about, "");
   } catch (error) {
-    const isStranger = error instanceof Refused && error.code === "unauthorized";
-    say(about, isStranger ? "This page is not let in, or no longer. Run `clutch open` in a terminal." : String(error.message));
+    say(about, problemText(error));
+    if (isSignedOut(error)) become("signed out");
+    else if (error instanceof Unreachable) become("lost");
   }
+}
+
+/** What the gateway knows to be wrong; no event announces it. */
+async function lookAtGateway() {
+  const { problems } = await ask("/v1/health");
+  say("gateway", problems.filter((one) => one.isError).map((one) => `Problem: ${one.detail}. Remedy: ${one.remedy}`).join("\n"));
 }
 
 async function look() {
   const [page, inbox] = await Promise.all([
     ask(`/v1/tasks?recentMinutes=${RECENT_MINUTES}&limit=200`),
     ask("/v1/inbox"),
+    lookAtGateway(),
   ]);
   last = page;
-  drawTasks(page);
+  become("live");
   drawInbox(inbox);
   if (shown !== null) await drawStory(shown);
 }
@@ -247,6 +362,7 @@ byId("close").addEventListener("click", () => {
 let planned = null;
 let looking = null; // one after the other: an older answer must not come after a newer one
 function lookSoon() {
+  if (connection === "signed out") return;
   planned ??= setTimeout(async () => {
     await looking;
     planned = null;
@@ -254,19 +370,43 @@ function lookSoon() {
   }, QUIET_MS);
 }
 
-/** A line that breaks comes back by itself; one that was refused is asked for again, and the look says why. */
-function listen() {
-  const events = new EventSource("/v1/events");
-  events.onopen = () => { put(byId("line"), "live"); lookSoon(); };
-  events.onerror = () => {
-    put(byId("line"), "not connected");
-    lookSoon();
-    if (events.readyState === EventSource.CLOSED) setTimeout(listen, AGAIN_MS);
-  };
-  for (const name of EVENTS) events.addEventListener(name, lookSoon);
+// ---- connection ------------------------------------------------------------------------------------------
+
+let connection = "connecting"; // then "live", "lost" or "signed out"
+let events = null;
+
+function become(state) {
+  connection = state;
+  lostAt = state === "live" ? null : lostAt ?? Date.now(); // elapsed times stop: what happens now is not known
+  put(byId("line"), state === "lost" ? `not connected since ${clock(lostAt)}` : state);
+  document.querySelector("main").classList.toggle("stale", state !== "live");
+  if (last !== null) drawTasks(last);
+  if (state === "signed out") events?.close(); // each further request would count as a wrong token
 }
 
-await attempt("act", enter);
-await attempt("look", look);
-listen();
+/** A stream that breaks comes back by itself; one that was refused is asked for again, and the look says why. */
+function listen() {
+  events?.close();
+  const mine = events = new EventSource("/v1/events");
+  mine.onopen = lookSoon;
+  mine.onerror = () => {
+    lookSoon();
+    if (mine.readyState === EventSource.CLOSED) setTimeout(() => { if (mine === events && connection !== "signed out") listen(); }, AGAIN_MS);
+  };
+  for (const name of EVENTS) mine.addEventListener(name, lookSoon);
+}
+
+/** Sign in if the address has a code, look, and follow what happens unless the gateway refuses this page. */
+async function connect() {
+  await attempt("act", enter);
+  await attempt("look", look);
+  if (connection !== "signed out") listen();
+}
+
+addEventListener("hashchange", connect); // a new link was opened in this tab
+document.addEventListener("visibilitychange", () => {
+  if (connection === "signed out" && document.visibilityState === "visible") connect(); // signed in again in another tab
+});
+await connect();
 setInterval(() => { if (last !== null) drawTasks(last); }, TICK_MS);
+setInterval(() => { if (connection === "live") attempt("look", lookAtGateway); }, HEALTH_MS);

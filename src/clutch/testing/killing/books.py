@@ -40,13 +40,13 @@ class Books(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class OpenRun:
-    """A run nobody has ended. `crashes` and `head` change when somebody takes it over or goes on with it."""
+    """A run that has not ended. `progress_at` and `head` change when a worker takes it over or resumes it."""
 
     run_id: int
     session_id: int
     owner: int | None
     head: int
-    crashes: int
+    progress_at: float | None
     is_parked: bool
 
 
@@ -61,7 +61,7 @@ class Death:
 
 def after_death(look: Look) -> Death:
     runs = look.rows(
-        "SELECT r.id, r.session_id, s.owner, s.head, r.crashes, r.parked_until FROM runs r"
+        "SELECT r.id, r.session_id, s.owner, s.head, s.progress_at, r.parked_until FROM runs r"
         " JOIN sessions s ON s.id = r.session_id WHERE r.ended_at IS NULL"
     )
     left = look.rows(
@@ -70,8 +70,8 @@ def after_death(look: Look) -> Death:
     )
     ended = look.rows("SELECT id, generation FROM tasks WHERE outcome IS NOT NULL")
     open_runs = tuple(
-        OpenRun(run, session, owner, head, crashes, until is not None)
-        for run, session, owner, head, crashes, until in runs
+        OpenRun(run, session, owner, head, progress_at, until is not None)
+        for run, session, owner, head, progress_at, until in runs
     )
     return Death(open_runs, sum(left[0]), dict(row[:2] for row in ended))
 

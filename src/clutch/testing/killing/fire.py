@@ -27,16 +27,16 @@ from multiprocessing.process import BaseProcess
 from types import MappingProxyType
 from typing import Any, Final
 
-from clutch.core.admission import Census
 from clutch.core.messages import Answer, Call, Input, Usage
 from clutch.core.model import Lane
 from clutch.core.policy import Announcing, Limits, Policy, Work
+from clutch.core.spawn import SpawnCounts
 from clutch.errors import ClutchError
 from clutch.ports import ModelRequest, OnDelta
-from clutch.protocol import census
-from clutch.protocol.sessions import IS_WORKING
-from clutch.store.door import Tx
+from clutch.store.transaction import Tx
 from clutch.testing.postgres import temporary_server
+from clutch.transactions import spawn
+from clutch.transactions.conditions import IS_WORKING
 from clutch.wiring import Clutch, SystemClock
 
 LIMITS: Final = Limits(children_max=3, depth_max=2, descendants_max=8, retained_max=200)
@@ -104,24 +104,24 @@ async def _attack(address: str, seconds: float) -> Counter[str]:
             done: list[str] = []
             until = time.monotonic() + seconds
             while time.monotonic() < until:
-                door, session = random.choice(DOORS), random.choice(SESSIONS)
-                if door == "tool":
+                db, session = random.choice(DOORS), random.choice(SESSIONS)
+                if db == "tool":
                     await c.say(GO, session=session)
-                elif door == "api":
+                elif db == "api":
                     wanted = {"task": "work"} | random.choice(({}, {"tools": ["read"]}))
                     answer = await c.here.spawn(wanted, session, "reject")
                     told[f"api:{answer['status']}"] += 1
                     done += [answer["taskId"]] if answer["status"] == "accepted" else []
                 elif done:
-                    told[f"{door}:{await _again(c, random.choice(done), door)}"] += 1
+                    told[f"{db}:{await _again(c, random.choice(done), db)}"] += 1
                 await asyncio.sleep(random.random() * 0.02)
     return told
 
 
-async def _again(c: Clutch, task_id: str, door: str) -> str:
+async def _again(c: Clutch, task_id: str, db: str) -> str:
     task = await c.get(task_id)
     try:
-        await (task.retry() if door == "retry" else task.continue_("more"))
+        await (task.retry() if db == "retry" else task.continue_("more"))
     except ClutchError as error:
         return "forbidden" if "is refused" in str(error) else "too early"
     return "accepted"
@@ -131,13 +131,13 @@ async def _again(c: Clutch, task_id: str, door: str) -> str:
 
 
 def _one_too_few() -> None:
-    count = census.count
+    count = spawn.count
 
-    def planted(*args: Any) -> Tx[Census]:
+    def planted(*args: Any) -> Tx[SpawnCounts]:
         counted = yield from count(*args)
         return replace(counted, children=max(0, counted.children - 1))
 
-    census.count = planted  # type: ignore[assignment]
+    spawn.count = planted  # type: ignore[assignment]
 
 
 def _run_one(address: str, seconds: float, answers: multiprocessing.SimpleQueue[dict[str, int]]) -> None:
@@ -154,12 +154,12 @@ async def _watch(
     from clutch.store.postgres import PostgresStore  # an optional dependency
 
     samples, most = 0, (0, 0, 0)
-    async with PostgresStore(address, SystemClock()) as door:
+    async with PostgresStore(address, SystemClock()) as db:
         while any(one.is_alive() for one in running):
-            seen = await door.read(_sample)
+            seen = await db.read(_sample)
             most = (max(most[0], seen[0]), max(most[1], seen[1]), max(most[2], seen[2]))
             samples += 1
-        tools = await door.read(_said_to_agents)
+        tools = await db.read(_said_to_agents)
     return samples, most, tools
 
 
@@ -201,9 +201,9 @@ def run(address: str, processes: int, seconds: float, plant: str = "") -> Fire:
 
 def _of(told: Counter[str], word: str) -> dict[str, int]:
     return {
-        door: count
+        db: count
         for key, count in sorted(told.items())
-        if (door := key.rpartition(":")[0]) and key.endswith(f":{word}")
+        if (db := key.rpartition(":")[0]) and key.endswith(f":{word}")
     }
 
 

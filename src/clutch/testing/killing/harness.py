@@ -75,7 +75,9 @@ class Story:
         self.life_max_s = life_max_s  #: a victim that lives longer hangs
         self.lines: list[Line] = []
         self.deaths: list[Death] = []
-        self.pending: set[tuple[int, int, int]] = set()  #: interrupted runs that nobody has taken over yet
+        self.pending: set[tuple[int, int, float | None]] = (
+            set()
+        )  #: interrupted runs that no worker has taken over yet
         self.left = chooser.dice.randint(*KILLS_PER_STORY)
         self.alive: dict[int, Victim] = {}
         self.is_over = False
@@ -172,9 +174,9 @@ class Story:
         self.chooser.hit(point)
 
 
-def _state(run: OpenRun) -> tuple[int, int, int]:
+def _state(run: OpenRun) -> tuple[int, int, float | None]:
     """Changes as soon as somebody takes the run over, and with every step."""
-    return run.run_id, run.head, run.crashes
+    return run.run_id, run.head, run.progress_at
 
 
 def _fork(assignment: Assignment, doom: Doom) -> Victim:

@@ -18,10 +18,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from clutch.core import keys, messages
-from clutch.core.lifecycle import Move, fold
+from clutch.core import ids, messages
+from clutch.core.lifecycle import fold
 from clutch.core.messages import Results
 from clutch.core.model import Outcome, Phase
+from clutch.core.transition import Move
 from clutch.testing.killing.books import Death, Look
 from clutch.testing.killing.client import LEDGER
 from clutch.testing.killing.story import ASKED, CLIENT_JOBS, EFFECTS, OUTCOMES, findings, kind_of
@@ -113,7 +114,7 @@ def _tasks(look: Look) -> list[_Task]:
         while parent is not None:
             above.append(sessions[parent][0])
             parent = sessions[parent][1]
-        name, kind = keys.task_id(task_id), kind_of(words)
+        name, kind = ids.task_id(task_id), kind_of(words)
         found.append(
             _Task(task_id, name, tuple(above), phase, outcome, delivery, generation, result, key, kind, error)
         )
@@ -187,7 +188,7 @@ def _nothing_twice(
         "SELECT task_id, COUNT(*) FROM events WHERE to_phase = 'cleanup_pending' AND reason LIKE 'delivered%'"
         " GROUP BY task_id HAVING COUNT(*) > 1"
     )
-    verdict.twice += [f"{keys.task_id(task)} was delivered {count} times" for task, count in delivered]
+    verdict.twice += [f"{ids.task_id(task)} was delivered {count} times" for task, count in delivered]
 
 
 def _no_effect_twice(verdict: Verdict, evidence: Evidence) -> None:

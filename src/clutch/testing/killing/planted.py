@@ -15,9 +15,9 @@ from dataclasses import replace
 from typing import Any, Final
 
 from clutch.ports import Toolbox, ToolSpec
-from clutch.protocol import letters, sessions
-from clutch.protocol.sessions import SessionRow
-from clutch.store.door import HINT, Door, Keys, P, T, Tx, TxFunction
+from clutch.store.transaction import HINT, Database, Keys, P, T, Tx, TxFunction
+from clutch.transactions import inbox, sessions
+from clutch.transactions.sessions import SessionRow
 
 EARLY_ANSWER: Final = "answer-before-commit"
 TWO_TRANSACTIONS: Final = "two-transaction-announce"
@@ -27,7 +27,7 @@ PLANTS: Final = ("", EARLY_ANSWER, TWO_TRANSACTIONS, SECOND_LETTER, REPLAYED_EFF
 
 _MOMENT_S: Final = 0.3
 _SECOND: Final = "second-transaction"
-_announce = letters.announce
+_announce = inbox.announce
 
 
 def apply(plant: str) -> None:
@@ -35,16 +35,16 @@ def apply(plant: str) -> None:
     if plant not in PLANTS:
         raise ValueError(f"there is no planted bug {plant!r}; there are: {', '.join(PLANTS[1:])}")
     if plant == TWO_TRANSACTIONS:
-        letters.announce = _announce_later
+        inbox.announce = _announce_later
     if plant == SECOND_LETTER:
-        letters.announce = _announce_twice
+        inbox.announce = _announce_twice
 
 
 def tools(plant: str, real: Toolbox) -> Toolbox:
     return _Reckless(real) if plant == REPLAYED_EFFECTS else real
 
 
-def door(plant: str, store: Door) -> Door:
+def db(plant: str, store: Database) -> Database:
     """The store, with the second half of the bug listening to it."""
     if plant == TWO_TRANSACTIONS:
         _Second(store)
@@ -76,7 +76,7 @@ class _Reckless:
 
 
 class _Second:
-    def __init__(self, store: Door) -> None:
+    def __init__(self, store: Database) -> None:
         self._store = store
         self._tasks: set[asyncio.Task[None]] = set()
         store.listen(self.hear)
@@ -101,7 +101,7 @@ def _late_letter(now: float, session_id: int, requester_id: int, generation: int
 class _Hasty:
     """A door that answers `spawn` with what it would have written, and writes it in its own good time."""
 
-    def __init__(self, real: Door) -> None:
+    def __init__(self, real: Database) -> None:
         self._real = real
         self.stats, self.alone, self.read = real.stats, real.alone, real.read
         self.listen, self.close = real.listen, real.close

@@ -17,13 +17,13 @@ import signal
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
-from clutch.core.admission import SpawnRequest
 from clutch.core.messages import Answer
-from clutch.core.session_calls import SessionCall
+from clutch.core.session_tools import SessionCall
+from clutch.core.spawn import SpawnRequest
 from clutch.ports import HumanQuestion, ModelRequest, Models, OnDelta, Toolbox, ToolContext, ToolSpec
-from clutch.protocol.turns import Begun
-from clutch.store.door import Door, Keys, P, T, Tx, TxFunction
+from clutch.store.transaction import Database, Keys, P, T, Tx, TxFunction
 from clutch.testing.passing import PassingDoor
+from clutch.transactions.turn_begin import Begun
 
 VARIABLE: Final = "CLUTCH_CRASH_AT"
 
@@ -80,8 +80,8 @@ class Points:
 class CrashingDoor(PassingDoor):
     """A Door that may kill its process on either side of a commit."""
 
-    def __init__(self, door: Door, points: Points, heard: Callable[[str, Any], None] | None = None) -> None:
-        super().__init__(door)
+    def __init__(self, db: Database, points: Points, heard: Callable[[str, Any], None] | None = None) -> None:
+        super().__init__(db)
         self._points, self._heard = points, heard
 
     async def tx(self, keys: Keys, fn: TxFunction[P, T], /, *args: P.args, **kwargs: P.kwargs) -> T:

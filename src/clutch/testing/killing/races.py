@@ -24,15 +24,15 @@ from multiprocessing.synchronize import Barrier
 from pathlib import Path
 from typing import Any, Final
 
-from clutch.core.admission import SpawnRequest
 from clutch.core.authority import AgentGrant, root_rights
 from clutch.core.policy import Limits, Policy
-from clutch.engine.ids import BlockIds
-from clutch.protocol import sessions
-from clutch.protocol.spawn import Accepted, Order, rights_text, spawn
-from clutch.store.door import Door, Tx
+from clutch.core.spawn import SpawnRequest
+from clutch.engine.services import BlockIds
 from clutch.store.sqlite import SqliteStore
+from clutch.store.transaction import Database, Tx
 from clutch.testing.postgres import temporary_server
+from clutch.transactions import sessions
+from clutch.transactions.spawn import Accepted, ChildRequest, rights_text, spawn
 from clutch.wiring import DATABASE_FILE, SystemClock
 
 LIMIT: Final = 3
@@ -67,7 +67,7 @@ class Outcome:
 
 
 @asynccontextmanager
-async def _open(race: Race) -> AsyncIterator[Door]:
+async def _open(race: Race) -> AsyncIterator[Database]:
     if race.is_postgres:
         from clutch.store.postgres import PostgresStore  # an optional dependency
 
@@ -110,18 +110,18 @@ async def _prepare(race: Race) -> list[int]:
     ids.take_block(1)
     rights = rights_text(root_rights(AgentGrant(depth_max=POLICY.limits.depth_max)))
     requesters = []
-    async with _open(race) as door:
+    async with _open(race) as db:
         for number in range(race.rounds):
             key = f"agent:main:chat:round-{number}"
-            root = await door.alone(sessions.open_session, ids.next(), key, "main", rights, None, ".")
+            root = await db.alone(sessions.open_session, ids.next(), key, "main", rights, None, ".")
             filling = [_order(ids, f"filling-{place}", place) for place in range(LIMIT - 1)]
-            await door.tx(root, spawn, POLICY, root, root, None, filling)
+            await db.tx(root, spawn, POLICY, root, root, None, filling)
             requesters.append(root)
     return requesters
 
 
-def _order(ids: BlockIds, idem: str, place: int = 0) -> Order:
-    return Order(idem, ids.next(), ids.uuid4(), SpawnRequest("win the race"), place)
+def _order(ids: BlockIds, idem: str, place: int = 0) -> ChildRequest:
+    return ChildRequest(idem, ids.next(), ids.uuid4(), SpawnRequest("win the race"), place)
 
 
 def _run_one(
@@ -144,23 +144,23 @@ async def _race(race: Race, number: int, requesters: Sequence[int], barrier: Bar
     ids.take_block(2 + number)
     attempt = _check_then_insert if race.plant == CHECK_THEN_INSERT else _spawn
     won = []
-    async with _open(race) as door:
+    async with _open(race) as db:
         for requester in requesters:
             order = _order(ids, f"racer-{number}")
             barrier.wait(WAIT_S)
-            won.append(await attempt(door, requester, order))
+            won.append(await attempt(db, requester, order))
     return won
 
 
-async def _spawn(door: Door, requester: int, order: Order) -> bool:
-    (answer,) = await door.tx(requester, spawn, POLICY, requester, requester, None, [order])
+async def _spawn(db: Database, requester: int, order: ChildRequest) -> bool:
+    (answer,) = await db.tx(requester, spawn, POLICY, requester, requester, None, [order])
     return isinstance(answer, Accepted)
 
 
-async def _check_then_insert(door: Door, requester: int, order: Order) -> bool:
-    if await door.read(_children, requester) >= LIMIT:
+async def _check_then_insert(db: Database, requester: int, order: ChildRequest) -> bool:
+    if await db.read(_children, requester) >= LIMIT:
         return False
-    (answer,) = await door.tx(requester, spawn, BOUNDLESS, requester, requester, None, [order])
+    (answer,) = await db.tx(requester, spawn, BOUNDLESS, requester, requester, None, [order])
     return isinstance(answer, Accepted)
 
 
@@ -170,8 +170,8 @@ def _children(now: float, requester: int) -> Tx[int]:
 
 
 async def _count(race: Race, requesters: Sequence[int]) -> list[int]:
-    async with _open(race) as door:
-        return [await door.read(_children, requester) for requester in requesters]
+    async with _open(race) as db:
+        return [await db.read(_children, requester) for requester in requesters]
 
 
 # ---- each backend in a process of its own ------------------------------------------------------------

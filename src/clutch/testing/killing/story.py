@@ -26,12 +26,12 @@ from clutch.core.attachments import SPAWN
 from clutch.core.messages import Answer, Call, Entry, Input, Message, Results, Usage
 from clutch.core.model import Lane
 from clutch.core.policy import Announcing, Life, Limits, Policy, Work
-from clutch.core.wording.fence import parse_fences
-from clutch.engine.calling import YIELD
+from clutch.core.text.results import parse_fences
+from clutch.engine.tool_calls import YIELD
 from clutch.ports import ModelError, ModelRequest, OnDelta, ToolContext, Trouble
 from clutch.testing.killing.client import Teller
 from clutch.tools.arguments import Arguments
-from clutch.tools.box import Tools, standard_tools
+from clutch.tools.registry import Tools, standard_tools
 
 MAINS: Final = {"one": "JOB gather", "two": "JOB gather", "three": "JOB trickle"}
 #: what the client wants, under the keys that make a repeated try find the first one
@@ -116,7 +116,8 @@ class StoryModel:
             case "doomed":
                 return await self._wait_for("kill", session_key)
             case "fail":
-                raise ModelError(Trouble.BAD_REQUEST, "no model for this job")
+                # A defect and not an answer of a provider: only then does the task wait for its error grace.
+                raise RuntimeError("no model for this job")
             case "flaky" if session_key not in self._stumbled:
                 self._stumbled.add(session_key)
                 self._log.say(stumbled=session_key)

@@ -18,21 +18,17 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from clutch.core import keys
-from clutch.core.admission import SpawnRequest
+from clutch.core import ids
 from clutch.core.authority import AgentGrant, root_rights
 from clutch.core.model import LetterKind
-from clutch.engine.bus import Bus
-from clutch.engine.dispatcher import Worker
-from clutch.engine.ids import BlockIds
-from clutch.engine.kit import Kit
+from clutch.core.spawn import SpawnRequest
+from clutch.engine.live import Bus
+from clutch.engine.services import BlockIds, Services
+from clutch.engine.worker import Worker
 from clutch.ports import Lives
-from clutch.protocol import control, letters, queries, sessions
-from clutch.protocol.spawn import Accepted, Order, rights_text, spawn
-from clutch.protocol.turns import Begun
-from clutch.store.door import Door
 from clutch.store.sqlite import SqliteStore
 from clutch.store.state_directory import StateDirectory
+from clutch.store.transaction import Database
 from clutch.testing.killing import planted
 from clutch.testing.killing.client import Teller
 from clutch.testing.killing.points import COMMIT, CrashingDoor, CrashingModels, CrashingTools, Points
@@ -49,6 +45,10 @@ from clutch.testing.killing.story import (
     story_tools,
 )
 from clutch.testing.killing.torn import TearingDisk
+from clutch.transactions import control, inbox, messages, sessions
+from clutch.transactions.read import transcripts
+from clutch.transactions.spawn import Accepted, ChildRequest, rights_text, spawn
+from clutch.transactions.turn_begin import Begun
 from clutch.wiring import DATABASE_FILE, SystemClock
 
 QUIET: Final = 7  #: the story is over and nobody died
@@ -88,9 +88,9 @@ class Life:
         async with _store(self.assignment) as (store, lives):
             wishes = Wishes()
             model = StoryModel(Log.append(self.assignment.directory / ASKED), self.client, wishes)
-            door = CrashingDoor(planted.door(self.assignment.plant, store), self.points, self._heard)
-            kit = Kit(
-                door=door,
+            db = CrashingDoor(planted.db(self.assignment.plant, store), self.points, self._heard)
+            services = Services(
+                db=db,
                 models=CrashingModels(model, self.points),
                 toolbox=CrashingTools(planted.tools(self.assignment.plant, story_tools()), self.points),
                 policy=POLICY,
@@ -98,13 +98,13 @@ class Life:
                 bus=Bus(),
                 lives=lives,
             )
-            worker = Worker(kit, SystemClock(), has_leases=self.assignment.database is not None)
+            worker = Worker(services, SystemClock(), has_leases=self.assignment.database is not None)
             async with asyncio.TaskGroup() as group:
                 group.create_task(worker.run())
                 await worker.ready.wait()
-                roots = await self._ask_for_work(kit)
-                client = group.create_task(self._client(door, wishes))
-                verdict = await self._until_quiet(door, roots)
+                roots = await self._ask_for_work(services)
+                client = group.create_task(self._client(db, wishes))
+                verdict = await self._until_quiet(db, roots)
                 client.cancel()
                 await worker.stop()
         return verdict
@@ -117,66 +117,66 @@ class Life:
         if name in _PROGRESS:
             self.moves += 1
 
-    async def _ask_for_work(self, kit: Kit) -> list[int]:
+    async def _ask_for_work(self, services: Services) -> list[int]:
         """The client's wishes, under keys that make a second try harmless."""
-        door, roots = kit.door, []
+        db, roots = services.db, []
         rights = rights_text(root_rights(AgentGrant(depth_max=POLICY.limits.depth_max)))
         for name, job in MAINS.items():
-            key = str(keys.chat_key("main", name))
+            key = str(ids.chat_key("main", name))
             workspace = str(self.assignment.directory / "files")
-            root = await door.alone(
-                sessions.open_session, kit.ids.next(), key, "main", rights, "terminal:story", workspace
+            root = await db.alone(
+                sessions.open_session, services.ids.next(), key, "main", rights, "terminal:story", workspace
             )
-            await door.tx(root, letters.post, root, f"user:{name}", LetterKind.USER, job)
+            await db.tx(root, inbox.post, root, f"user:{name}", LetterKind.USER, job)
             self.log.say(posted=name)
             roots.append(root)
         orders = [
-            Order(idem, kit.ids.next(), kit.ids.uuid4(), SpawnRequest(job), place)
+            ChildRequest(idem, services.ids.next(), services.ids.uuid4(), SpawnRequest(job), place)
             for place, (idem, job) in enumerate(CLIENT_JOBS.items())
         ]
-        told = await door.tx(roots[-1], spawn, POLICY, roots[-1], roots[-1], None, orders)
+        told = await db.tx(roots[-1], spawn, POLICY, roots[-1], roots[-1], None, orders)
         for order, answer in zip(orders, told, strict=True):
             assert isinstance(answer, Accepted), answer
-            self.client.accepted(order.idem, [keys.task_id(answer.task_id)])
+            self.client.accepted(order.idem, [ids.task_id(answer.task_id)])
         return roots
 
-    async def _client(self, door: Door, wishes: Wishes) -> None:
+    async def _client(self, db: Database, wishes: Wishes) -> None:
         while True:
             verb, session_key = await wishes.waiting.get()
-            task_id = await door.read(queries.session_id, session_key)
+            task_id = await db.read(transcripts.session_id, session_key)
             assert task_id is not None, session_key
             if verb == "kill":
-                await door.alone(control.kill, POLICY, task_id, "not needed", "client")
+                await db.alone(control.kill, POLICY, task_id, "not needed", "client")
             else:
-                await self._steer(door, task_id)
-            self.log.say(did=verb, task=keys.task_id(task_id))
+                await self._steer(db, task_id)
+            self.log.say(did=verb, task=ids.task_id(task_id))
 
-    async def _steer(self, door: Door, task_id: int) -> None:
+    async def _steer(self, db: Database, task_id: int) -> None:
         try:
-            await door.alone(control.steer, POLICY, task_id, f"steer:{task_id}", STEERED, "client")
+            await db.alone(messages.steer, POLICY, task_id, f"steer:{task_id}", STEERED, "client")
         except control.NotPossible:
-            self.log.say(too_late="steer", task=keys.task_id(task_id))
+            self.log.say(too_late="steer", task=ids.task_id(task_id))
 
-    async def _until_quiet(self, door: Door, roots: list[int]) -> int:
+    async def _until_quiet(self, db: Database, roots: list[int]) -> int:
         still = 0
         while still < _STILL_LOOKS_MAX:
             before = self.moves
             await asyncio.sleep(_LOOK_S)
             still = still + 1 if self.moves == before else 0
-            if still and all([await door.read(queries.is_quiet, root) for root in roots]):
+            if still and all([await db.read(transcripts.is_quiet, root) for root in roots]):
                 return QUIET
         self.log.say(stuck=True)
         return STUCK
 
 
 @asynccontextmanager
-async def _store(assignment: Assignment) -> AsyncIterator[tuple[Door, Lives | None]]:
+async def _store(assignment: Assignment) -> AsyncIterator[tuple[Database, Lives | None]]:
     """As the product opens it, with the times of the story."""
     clock = SystemClock()
     async with AsyncExitStack() as stack:
         if assignment.database is not None:
             from clutch.store.postgres import PostgresStore  # an optional dependency
-            from clutch.store.postgres_link import PostgresSettings
+            from clutch.store.postgres_connection import PostgresSettings
 
             within_lease = 0.8 * POLICY.work.lease_s
             settings = PostgresSettings(idle_in_transaction_s=within_lease, transaction_s=within_lease)

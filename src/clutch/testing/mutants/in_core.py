@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
+import asyncio
 from dataclasses import replace
 from functools import wraps
 from typing import Any
 
-from clutch.core import effects as fx
+from clutch.core import events as fx
 from clutch.core.events import Ended, Woke
-from clutch.core.lifecycle import Move
 from clutch.core.model import LetterKind, Phase
+from clutch.core.transition import Move
 from clutch.testing.mutants.planting import STORMS, Mutant
 
-LIFE = "clutch.core.lifecycle"
+LIFE, RUN, DELIVERY = "clutch.core.lifecycle", "clutch.core.transition", "clutch.core.lifecycle_delivery"
 
 
 def _ignoring(key: str) -> Any:
@@ -139,10 +140,52 @@ def _old_error_stays(new_generation: Any) -> tuple[Any, ...]:
     return (bug,)
 
 
+def _first_commit_wins(in_core: Any, in_protocol: Any, ring: Any) -> tuple[Any, ...]:
+    """The alarm comes a little late, as in a process that is held up: by itself that does no harm."""
+
+    @wraps(in_core)
+    def never(deadline: float | None, at: float) -> bool:
+        del deadline, at
+        return False
+
+    @wraps(ring)
+    async def held_up(services: Any, alarms: Any) -> bool:
+        if alarms:
+            await asyncio.sleep(2.0)
+        return bool(await ring(services, alarms))
+
+    return never, wraps(in_protocol)(never), held_up
+
+
+def _times_out_when_seen(time_out: Any) -> tuple[Any, ...]:
+    @wraps(time_out)
+    def bug(story: Any, partial: str | None) -> None:
+        story.change(deadline_at=story.at)
+        time_out(story, partial)
+
+    return (bug,)
+
+
 MUTANTS = (
     Mutant(
+        "late_answer_is_ok",
+        (f"{RUN}.is_past", "clutch.transactions.turn.is_past", "clutch.engine.worker.ring"),
+        frozenset({"T6"}),
+        ("sick", "deep", "storm"),
+        _first_commit_wins,
+        "an answer that arrives after the deadline counts if it is committed before the alarm rings",
+    ),
+    Mutant(
+        "timeout_recorded_when_seen",
+        (f"{LIFE}.time_out",),
+        frozenset({"T6"}),
+        ("sick", "deep", "crash"),
+        _times_out_when_seen,
+        "a timeout is recorded when it is noticed, however late",
+    ),
+    Mutant(
         "children_not_counted",
-        ("clutch.core.admission._over",),
+        ("clutch.core.spawn._over",),
         frozenset({"T3"}),
         ("tight", "storm"),
         _ignoring("maxChildrenPerAgent"),
@@ -150,7 +193,7 @@ MUTANTS = (
     ),
     Mutant(
         "depth_not_checked",
-        ("clutch.core.admission._over", "clutch.engine.open_run.tools_for"),
+        ("clutch.core.spawn._over", "clutch.engine.open_run.tools_for"),
         frozenset({"N4"}),
         ("tight",),
         _no_depth,
@@ -158,7 +201,7 @@ MUTANTS = (
     ),
     Mutant(
         "dead_parent_spawns",
-        ("clutch.core.admission._dead_parent",),
+        ("clutch.core.spawn._dead_parent",),
         frozenset({"N19"}),
         ("gone", "busy"),
         _dead_parents_may,
@@ -166,7 +209,7 @@ MUTANTS = (
     ),
     Mutant(
         "no_deferral",
-        (f"{LIFE}.ending.ended",),
+        (f"{LIFE}.ended",),
         frozenset({"N18"}),
         STORMS,
         _no_deferral,
@@ -174,7 +217,7 @@ MUTANTS = (
     ),
     Mutant(
         "steer_keeps_generation",
-        (f"{LIFE}.running.new_generation",),
+        (f"{RUN}.new_generation",),
         frozenset({"T12", "T2", "N5"}),
         ("busy",),
         _steer_keeps_generation,
@@ -182,7 +225,7 @@ MUTANTS = (
     ),
     Mutant(
         "steer_keeps_old_run",
-        (f"{LIFE}.running.supersede",),
+        (f"{RUN}.supersede",),
         frozenset({"T12"}),
         ("busy",),
         _steer_keeps_run,
@@ -190,7 +233,7 @@ MUTANTS = (
     ),
     Mutant(
         "deferral_burns_attempt",
-        (f"{LIFE}.telling.requester_gone",),
+        (f"{DELIVERY}.requester_gone",),
         frozenset({"T13"}),
         STORMS,
         _deferral_burns,
@@ -198,7 +241,7 @@ MUTANTS = (
     ),
     Mutant(
         "deadline_without_owner",
-        (f"{LIFE}.waking.alarm_rings",),
+        (f"{LIFE}.alarm_rings",),
         frozenset({"T6"}),
         ("sick", "deep", "crash"),
         _rings_for_nobody,
@@ -206,7 +249,7 @@ MUTANTS = (
     ),
     Mutant(
         "result_changed_after_delivery",
-        (f"{LIFE}.telling.delivered",),
+        (f"{DELIVERY}.delivered",),
         frozenset({"T9"}),
         STORMS,
         _forgets_result,
@@ -214,7 +257,7 @@ MUTANTS = (
     ),
     Mutant(
         "result_not_cut",
-        (f"{LIFE}.ending.freeze",),
+        (f"{LIFE}.freeze",),
         frozenset({"T9"}),
         STORMS,
         _never_cuts,
@@ -222,7 +265,7 @@ MUTANTS = (
     ),
     Mutant(
         "illegal_edge",
-        (f"{LIFE}.ending.settle",),
+        (f"{LIFE}.settle",),
         frozenset({"T10"}),
         STORMS,
         _skips_ending,
@@ -230,7 +273,7 @@ MUTANTS = (
     ),
     Mutant(
         "person_waits_for_announces",
-        ("clutch.protocol.taking.choose",),
+        ("clutch.transactions.delivery.choose",),
         frozenset({"N17"}),
         ("busy",),
         _background_first,
@@ -238,7 +281,7 @@ MUTANTS = (
     ),
     Mutant(
         "again_with_the_old_error",
-        (f"{LIFE}.running.new_generation",),
+        (f"{RUN}.new_generation",),
         frozenset({"N5"}),
         ("busy", "sick"),
         _old_error_stays,

@@ -8,19 +8,19 @@ from functools import wraps
 from typing import Any
 
 from clutch.core.messages import Answer
-from clutch.engine import calling
-from clutch.protocol import turns
-from clutch.protocol.spawn import Accepted, Order
+from clutch.engine import tool_calls
 from clutch.testing.mutants.planting import CRASHES, STORMS, Mutant
 from clutch.testing.mutants.tamper import answering_only
+from clutch.transactions import turn
+from clutch.transactions.spawn import Accepted, ChildRequest
 
-CALLING, RUN = "clutch.engine.calling", "clutch.engine.open_run.OpenRun"
-WORKER = "clutch.engine.dispatcher.Worker"
+CALLING, RUN = "clutch.engine.tool_calls", "clutch.engine.open_run.OpenRun"
+WORKER = "clutch.engine.worker.Worker"
 
 
 def _twins(order: Any) -> tuple[Any, ...]:
-    def bug(idem: str, child_id: int, *rest: Any) -> Order:
-        return Order(f"{idem}:{child_id}", child_id, *rest)
+    def bug(idem: str, child_id: int, *rest: Any) -> ChildRequest:
+        return ChildRequest(f"{idem}:{child_id}", child_id, *rest)
 
     del order
     return (bug,)
@@ -32,20 +32,20 @@ def _acks_early(delegate: Any) -> tuple[Any, ...]:
     @wraps(delegate)
     async def bug(run: Any, answer: Any, orders: Any, wrong: Any, sleeps: Any) -> Any:
         del answer
-        outcome = turns.in_order([*wrong, *(_promise(order) for order in orders)])
-        told = turns.with_yields(outcome, sleeps, turns.NO_CHILD)
-        boundary = await run.tx(turns.results, told, run.kit.ids.nonce())
-        running = asyncio.ensure_future(calling._spawn(run, orders))
+        outcome = turn.in_order([*wrong, *(_promise(order) for order in orders)])
+        told = turn.with_yields(outcome, sleeps, turn.NO_CHILD)
+        boundary = await run.tx(turn.results, told, run.services.ids.nonce())
+        running = asyncio.ensure_future(tool_calls._spawn(run, orders))
         running.add_done_callback(lambda ended: ended.cancelled() or ended.exception())
         return told, boundary
 
     return (bug,)
 
 
-def _promise(order: Order) -> Any:
+def _promise(order: ChildRequest) -> Any:
     """What the spawn will answer."""
     key = f"agent:main:subagent:{order.uuid}"
-    return calling.in_words(order, Accepted(order.child_id, key, order.request.label or ""))
+    return tool_calls.in_words(order, Accepted(order.child_id, key, order.request.label or ""))
 
 
 def _post(now: float, announce: Any, session: Any, to: int, generation: int, silent: bool) -> Any:
@@ -67,7 +67,7 @@ def _announces_later(finish: Any, announce: Any) -> tuple[Any, ...]:
         waiting.clear()
         goes_on = await finish(run, answer, value)
         for session, requester_id, generation, silent in list(waiting):
-            await run.kit.door.alone(_post, announce, session, requester_id, generation, silent)
+            await run.services.db.alone(_post, announce, session, requester_id, generation, silent)
         return goes_on
 
     return bug, keep
@@ -78,11 +78,11 @@ def _yields_twice(tx: Any, with_yields: Any) -> tuple[Any, ...]:
 
     @wraps(tx)
     async def bug(run: Any, fn: Any, *args: Any) -> Any:
-        if fn is not turns.yields:
+        if fn is not turn.yields:
             return await tx(run, fn, *args)
         outcome, places, nonce, instead = args
-        await tx(run, turns.results, with_yields(outcome, places, turns.YIELDED), nonce, instead)
-        return await tx(run, turns.yields, replace(outcome, results=()), places, nonce)
+        await tx(run, turn.results, with_yields(outcome, places, turn.YIELDED), nonce, instead)
+        return await tx(run, turn.yields, replace(outcome, results=()), places, nonce)
 
     return bug, with_yields
 
@@ -144,10 +144,26 @@ def _late_mail(post: Any) -> tuple[Any, ...]:
     return (bug,)
 
 
+def _drops_late_text(report_late: Any) -> tuple[Any, ...]:
+    @wraps(report_late)
+    async def bug(run: Any, text: str) -> None:
+        del run, text
+
+    return (bug,)
+
+
 MUTANTS = (
     Mutant(
+        "late_text_dropped",
+        ("clutch.engine.open_run.OpenRun.report_late",),
+        frozenset({"N5"}),
+        ("busy", "storm", "deep"),
+        _drops_late_text,
+        "what a killed run says when it ends anyway is thrown away",
+    ),
+    Mutant(
         "twin_spawn",
-        ("clutch.engine.spawning.Order",),
+        ("clutch.engine.spawn.ChildRequest",),
         frozenset({"N2"}),
         CRASHES,
         _twins,
@@ -163,7 +179,7 @@ MUTANTS = (
     ),
     Mutant(
         "announce_in_second_transaction",
-        ("clutch.engine.turn._finish", "clutch.protocol.letters.announce"),
+        ("clutch.engine.turn._finish", "clutch.transactions.inbox.announce"),
         frozenset({"T2"}),
         STORMS,
         _announces_later,
@@ -171,7 +187,7 @@ MUTANTS = (
     ),
     Mutant(
         "yield_in_two_transactions",
-        (f"{RUN}.tx", "clutch.protocol.turns.with_yields"),
+        (f"{RUN}.tx", "clutch.transactions.turn.with_yields"),
         frozenset({"N16"}),
         STORMS,
         _yields_twice,
@@ -203,7 +219,7 @@ MUTANTS = (
     ),
     Mutant(
         "lost_claims_kept",
-        ("clutch.protocol.workers.disown",),
+        ("clutch.transactions.workers.disown",),
         frozenset({"T8", "N6"}),
         ("crash", "gone"),
         _claims_forgotten,
@@ -211,7 +227,7 @@ MUTANTS = (
     ),
     Mutant(
         "words_lost",
-        ("clutch.protocol.letters.post",),
+        ("clutch.transactions.inbox.post",),
         frozenset({"N12", "N20"}),
         ("busy",),
         _late_mail,

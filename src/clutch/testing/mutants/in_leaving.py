@@ -6,7 +6,7 @@ from functools import wraps
 from typing import Any
 
 from clutch.core.model import Delivery
-from clutch.store.door import Statement, Tx
+from clutch.store.transaction import Statement, Tx
 from clutch.testing.mutants.planting import STORMS, Mutant
 from clutch.testing.mutants.planting import mutant_of as _mutant
 from clutch.testing.mutants.tamper import answering_only, tampered
@@ -47,7 +47,7 @@ def _on_the_old_shelf(is_stripped: Any) -> tuple[Any, ...]:
 MUTANTS: tuple[Mutant, ...] = (
     _mutant(
         "old_shelves_stay",
-        "preparing.unwanted_files",
+        "task_files.unwanted_files",
         "T14",
         ("tidy",),
         lambda unwanted_files: (answering_only(unwanted_files, []),),
@@ -55,7 +55,7 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     Mutant(
         "works_again_on_the_old_shelf",
-        ("clutch.core.cleaning.is_stripped",),
+        ("clutch.core.attachments.is_stripped",),
         frozenset({"T14"}),
         ("tidy",),
         _on_the_old_shelf,
@@ -63,7 +63,7 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     Mutant(
         "dead_letters_deleted",
-        ("clutch.core.cleaning.removal",),
+        ("clutch.core.attachments.removal",),
         frozenset({"N24", "T14"}),
         ("modes", *STORMS),
         _dead_letters_deleted,
@@ -71,15 +71,23 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     _mutant(
         "undelivered_archived",
-        ("archiving.due", "archiving.archive"),
+        ("retention.due", "retention.archive"),
         "N24",
         ("modes", *STORMS),
         _undelivered_archived,
         "a dead letter leaves the lists by itself",
     ),
     _mutant(
+        "archived_without_a_line",
+        "tasks.note_all",
+        "N24",
+        STORMS,
+        lambda note_all: (answering_only(note_all),),
+        "the timeline of a task does not say that it was archived",
+    ),
+    _mutant(
         "usage_goes_with_the_words",
-        ("cleaning.forget", "archiving.forget"),
+        ("task_files.forget", "retention.forget"),
         "T16 N26",
         STORMS,
         lambda cleaning, archiving: (*_usage_forgotten(cleaning), *_usage_forgotten(archiving)),
@@ -87,7 +95,7 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     _mutant(
         "words_half_forgotten",
-        ("cleaning.forget", "archiving.forget"),
+        ("task_files.forget", "retention.forget"),
         "N24 N22",
         STORMS,
         lambda cleaning, archiving: (*_words_half_forgotten(cleaning), *_words_half_forgotten(archiving)),

@@ -5,11 +5,11 @@ from __future__ import annotations
 from functools import wraps
 from typing import Any
 
-from clutch.protocol.sessions import SessionRow
-from clutch.store.door import Statement, Tx
+from clutch.store.transaction import Statement, Tx
 from clutch.testing.mutants.planting import STORMS, Mutant
 from clutch.testing.mutants.planting import mutant_of as _mutant
 from clutch.testing.mutants.tamper import answering_only, reworded, tampered
+from clutch.transactions.sessions import SessionRow
 
 
 def _letter_unannounced(announce: Any) -> tuple[Any, ...]:
@@ -103,7 +103,7 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     _mutant(
         "lost_wake_up_at_a_join",
-        "letters.announce",
+        "inbox.announce",
         "N16",
         STORMS,
         _letter_unannounced,
@@ -111,7 +111,7 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     _mutant(
         "kill_leaves_no_letter",
-        "letters.announce",
+        "inbox.announce",
         "T2",
         ("busy",),
         _kill_leaves_no_letter,
@@ -119,18 +119,23 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     _mutant(
         "taken_but_not_appended",
-        "taking.take",
+        "delivery.take",
         "N12",
         STORMS,
         _taken_before_appended,
         "taken, and not to be read",
     ),
     _mutant(
-        "appended_twice", "taking.take", "N12", STORMS, _appended_twice, "the same letter stands there twice"
+        "appended_twice",
+        "delivery.take",
+        "N12",
+        STORMS,
+        _appended_twice,
+        "the same letter stands there twice",
     ),
     _mutant(
         "take_not_marked",
-        "taking._mark",
+        "delivery._mark",
         "N12",
         STORMS,
         lambda mark: (answering_only(mark),),
@@ -138,7 +143,7 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     _mutant(
         "given_back_appended_again",
-        "taking._letter",
+        "delivery._letter",
         "N12",
         ("sick",),
         _given_back_again,
@@ -146,7 +151,7 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     _mutant(
         "senders_not_stepped",
-        "taking.answer",
+        "delivery.answer",
         "T2",
         STORMS,
         _senders_not_stepped,
@@ -154,7 +159,7 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     _mutant(
         "homeless_letters_forgotten",
-        "inbox._pass_on",
+        "wake._pass_on",
         "N16",
         ("gone",),
         _homeless_are_seen,
@@ -162,7 +167,7 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     _mutant(
         "findings_out_of_order",
-        "pages.Page._findings",
+        "announce.LetterRenderer._findings",
         "T11",
         STORMS,
         _in_order_of_letters,

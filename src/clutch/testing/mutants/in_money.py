@@ -5,7 +5,7 @@ from __future__ import annotations
 from functools import wraps
 from typing import Any
 
-from clutch.store.door import Statement
+from clutch.store.transaction import Statement
 from clutch.testing.mutants.planting import STORMS, Mutant
 from clutch.testing.mutants.tamper import Say, answering_only, tampered
 
@@ -49,6 +49,15 @@ def _no_is_yes(one: Any) -> tuple[Any, ...]:
     return (bug,)
 
 
+def _whatever_was_shown(check: Any) -> tuple[Any, ...]:
+    @wraps(check)
+    def bug(item: Any, decision: Any, text: str, seen_hash: str) -> None:
+        del seen_hash
+        check(item, decision, text, item.hash)
+
+    return (bug,)
+
+
 def _no_timer(reserved: Any) -> tuple[Any, ...]:
     @wraps(reserved)
     def bug(story: Any, at: float) -> None:
@@ -73,7 +82,7 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     _mutant(
         "purses_not_locked",
-        "protocol.usage.keys",
+        "transactions.usage.keys",
         "T16 lockdep",
         ("thrift", "lockstep"),
         lambda keys: (wraps(keys)(lambda *_: ()),),
@@ -81,7 +90,7 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     _mutant(
         "call_before_its_row",
-        "protocol.turns.writing.foresee",
+        "transactions.turn.foresee",
         "T16",
         STORMS,
         lambda foresee: (answering_only(foresee),),
@@ -89,7 +98,7 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     _mutant(
         "call_without_reservation",
-        "engine.asking._reserve",
+        "engine.model_call._reserve",
         "T16",
         THRIFT,
         _silently,
@@ -97,7 +106,7 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     _mutant(
         "stopped_call_keeps_its_reservation",
-        "protocol.tasks.stop",
+        "transactions.tasks.stop",
         "T16",
         THRIFT,
         lambda stop: (tampered(stop, say=_without("UPDATE purses", "UPDATE usage")),),
@@ -105,7 +114,7 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     _mutant(
         "approval_not_waited_for",
-        "engine.calling._decisions",
+        "engine.tool_calls._decisions",
         "N31",
         THRIFT,
         _nobody_decides,
@@ -113,7 +122,7 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     _mutant(
         "rejection_not_heard",
-        "engine.calling._one",
+        "engine.tool_calls._one",
         "N31",
         THRIFT,
         _no_is_yes,
@@ -121,15 +130,31 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     _mutant(
         "answer_wakes_nobody",
-        "protocol.questions._go_on",
+        "transactions.questions._go_on",
         "N31",
         THRIFT,
         lambda go_on: (tampered(go_on, say=_without("UPDATE runs")),),
         "the person has answered, and the run still waits",
     ),
     _mutant(
+        "decision_about_another_item",
+        "transactions.questions.check",
+        "N31",
+        THRIFT,
+        _whatever_was_shown,
+        "a decision counts for an item other than the one that was shown",
+    ),
+    _mutant(
+        "empty_answer_taken",
+        "core.questions._check_answer",
+        "N31",
+        THRIFT,
+        lambda check: (wraps(check)(lambda *_: None),),
+        "an empty answer answers a question",
+    ),
+    _mutant(
         "question_outlives_its_run",
-        "protocol.tasks.stop",
+        "transactions.tasks.stop",
         "N31",
         THRIFT,
         lambda stop: (tampered(stop, say=_without("UPDATE questions")),),
@@ -137,7 +162,7 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     _mutant(
         "undone_spawn_keeps_its_session",
-        "protocol.tasks.unmake",
+        "transactions.tasks.unmake",
         "N1",
         SIDE_WORK,
         lambda unmake: (tampered(unmake, say=_without("DELETE FROM sessions")),),
@@ -145,7 +170,7 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     _mutant(
         "undone_spawn_keeps_its_purse",
-        "protocol.tasks.unmake",
+        "transactions.tasks.unmake",
         "N1",
         THRIFT,
         lambda unmake: (tampered(unmake, say=_without("DELETE FROM purses")),),
@@ -153,7 +178,7 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     _mutant(
         "undone_spawn_keeps_its_files",
-        "engine.spawning._drop_workspaces",
+        "engine.spawn._drop_workspaces",
         "T14",
         SIDE_WORK,
         _silently,
@@ -161,7 +186,7 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     _mutant(
         "reservation_without_a_timer",
-        "core.lifecycle.running.reserved",
+        "core.transition.reserved",
         "N6",
         SIDE_WORK,
         _no_timer,

@@ -6,11 +6,10 @@ from dataclasses import replace
 from functools import wraps
 from typing import Any
 
-from clutch.core.authority import Rights
-from clutch.core.authority.tools import EVERY_TOOL
-from clutch.protocol.sessions import IS_WORKING
+from clutch.core.authority import EVERY_TOOL, Rights
 from clutch.testing.mutants.planting import STORMS, Mutant, mutant_of
 from clutch.testing.mutants.tamper import reworded, tampered
+from clutch.transactions.conditions import IS_WORKING
 
 
 def _promotes(frozen: Any) -> tuple[Any, ...]:
@@ -80,7 +79,7 @@ def _under_another_place(order: Any) -> tuple[Any, ...]:
 MUTANTS = (
     Mutant(
         "results_told_in_full",
-        ("clutch.core.wording.payload",),
+        ("clutch.core.text.results.payload",),
         frozenset({"N33"}),
         STORMS,
         _tells_all,
@@ -96,7 +95,7 @@ MUTANTS = (
     ),
     mutant_of(
         "sleepers_left_alone",
-        "inbox.worth_waking",
+        "wake.worth_waking",
         "N16",
         STORMS,
         _sleepers_left_alone,
@@ -104,7 +103,7 @@ MUTANTS = (
     ),
     Mutant(
         "child_of_no_call",
-        ("clutch.engine.spawning.Order",),
+        ("clutch.engine.spawn.ChildRequest",),
         frozenset({"N2"}),
         STORMS,
         _under_another_place,
@@ -112,7 +111,7 @@ MUTANTS = (
     ),
     Mutant(
         "result_rewritten",
-        ("clutch.core.lifecycle.ending.frozen",),
+        ("clutch.core.lifecycle.frozen",),
         frozenset({"N8"}),
         STORMS,
         _promotes,
@@ -120,7 +119,7 @@ MUTANTS = (
     ),
     Mutant(
         "failure_without_cause",
-        ("clutch.core.lifecycle.ending.settle",),
+        ("clutch.core.lifecycle.settle",),
         frozenset({"N9"}),
         ("sick", "storm"),
         _nameless,
@@ -128,7 +127,7 @@ MUTANTS = (
     ),
     mutant_of(
         "route_of_somebody_else",
-        "letters.announce",
+        "inbox.announce",
         "N14",
         STORMS,
         _anywhere,
@@ -136,7 +135,7 @@ MUTANTS = (
     ),
     mutant_of(
         "child_with_every_tool",
-        "children._given",
+        "spawn._given",
         "N30",
         ("deep",),
         _all_tools,

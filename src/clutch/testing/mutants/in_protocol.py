@@ -7,14 +7,14 @@ from dataclasses import replace
 from functools import wraps
 from typing import Any
 
-from clutch.core.cleaning import EVERYTHING, Removal
+from clutch.core.attachments import EVERYTHING, Removal
 from clutch.core.policy import Policy
-from clutch.protocol import sessions
-from clutch.protocol.sessions import SessionRow
-from clutch.store.door import Row, Tx
+from clutch.store.transaction import Row, Tx
 from clutch.testing.mutants.planting import CRASHES, STORMS, Mutant
 from clutch.testing.mutants.planting import mutant_of as _mutant
 from clutch.testing.mutants.tamper import answering, answering_only, reworded, setting, tampered
+from clutch.transactions import sessions
+from clutch.transactions.sessions import SessionRow
 
 # ---- ownership ---------------------------------------------------------------------------------------
 
@@ -103,9 +103,27 @@ def _kill_does_not_stop(stop: Any) -> tuple[Any, ...]:
 
 def _late_overwrites(late: Any) -> tuple[Any, ...]:
     @wraps(late)
-    def bug(now: float, policy: Any, session_id: int, text: str, nonce: str) -> Tx[None]:
-        yield from late(now, policy, session_id, text, nonce)
+    def bug(now: float, policy: Any, session_id: int, text: str, nonce: str, fence: int) -> Tx[None]:
+        yield from late(now, policy, session_id, text, nonce, fence)
         yield "UPDATE tasks SET result = ?, result_sha = 'new' WHERE id = ?", (text, session_id)
+
+    return (bug,)
+
+
+def _all_executed(was_executing: Any) -> tuple[Any, ...]:
+    @wraps(was_executing)
+    def bug(session: SessionRow) -> Tx[bool]:
+        yield from was_executing(session)
+        return True
+
+    return (bug,)
+
+
+def _late_only_in_the_timeline(late: Any) -> tuple[Any, ...]:
+    @wraps(late)
+    def bug(now: float, policy: Any, session_id: int, text: str, nonce: str, fence: int) -> Tx[None]:
+        yield from late(now, policy, session_id, text, nonce, fence)
+        yield "UPDATE tasks SET late_text = NULL WHERE id = ?", (session_id,)
 
     return (bug,)
 
@@ -158,7 +176,7 @@ def _buries_children_first(bury: Any) -> tuple[Any, ...]:
 MUTANTS: tuple[Mutant, ...] = (
     _mutant(
         "cleanup_of_the_living",
-        "cleaning.awaited",
+        "task_files.awaited",
         "T14",
         ("busy",),
         _cleans_at_any_time,
@@ -199,7 +217,7 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     _mutant(
         "parked_counts_as_crash",
-        "turns.beginning._go_on",
+        "turn_begin._go_on",
         "N22",
         STORMS,
         _parks_are_crashes,
@@ -207,7 +225,7 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     _mutant(
         "follow_up_not_read",
-        "turns.endings._was_told_more",
+        "turn_end._was_told_more",
         "N20",
         STORMS,
         lambda was_told_more: (answering_only(was_told_more, False),),
@@ -215,7 +233,7 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     _mutant(
         "release_forgets_mail",
-        "turns.finish",
+        "turn_end.finish",
         "N16",
         ("busy", "storm"),
         _release_forgets_mail,
@@ -223,7 +241,7 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     _mutant(
         "held_parents_not_woken",
-        "inbox.wake",
+        "wake.wake",
         "N16",
         STORMS,
         _held_parents_sleep,
@@ -245,7 +263,9 @@ MUTANTS: tuple[Mutant, ...] = (
         _working_is_untold,
         "a parent is announced before it heard its children",
     ),
-    _mutant("hold_not_cleared", "turns.begin", "N16", STORMS, _hold_stays, "a woken parent is woken again"),
+    _mutant(
+        "hold_not_cleared", "turn_begin.begin", "N16", STORMS, _hold_stays, "a woken parent is woken again"
+    ),
     _mutant(
         "timers_in_memory", "workers.peek", "T6", STORMS, _ring_lost, "timers that are only rows never ring"
     ),
@@ -275,15 +295,39 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     _mutant(
         "late_result_overwrites",
-        "turns.late",
+        "turn.late",
         "T9",
         ("storm", "crash", "busy"),
         _late_overwrites,
         "a late word replaces the result",
     ),
     _mutant(
+        "bystanders_blamed",
+        "turn_begin._was_executing",
+        "N22",
+        ("crash", "storm"),
+        _all_executed,
+        "a death of the process is counted for every run in it",
+    ),
+    _mutant(
+        "suspects_claimed_together",
+        "workers._suspects",
+        "N22",
+        ("crash", "storm"),
+        lambda suspects: (answering_only(suspects, ()),),
+        "runs that may be the cause of the deaths of their process are resumed all at once",
+    ),
+    _mutant(
+        "late_result_not_kept",
+        "turn.late",
+        "N5",
+        ("storm", "crash", "busy"),
+        _late_only_in_the_timeline,
+        "what a killed task says afterwards cannot be read with its result",
+    ),
+    _mutant(
         "limit_checked_outside",
-        "census.count",
+        "spawn.count",
         "T3",
         ("tight",),
         _counted_before,
@@ -291,7 +335,7 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     _mutant(
         "spawn_order_by_birth",
-        "births._contract",
+        "spawn._contract",
         "T11",
         STORMS,
         _numbered_by_birth,
@@ -307,7 +351,7 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     _mutant(
         "timeline_has_gaps",
-        "task_rows.event_rows",
+        "tasks.event_rows",
         "T10",
         STORMS,
         _timeline_forgotten,
@@ -315,7 +359,7 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     _mutant(
         "calls_left_open",
-        "turns.beginning._close_calls",
+        "turn_begin._close_calls",
         "N22",
         ("busy",),
         lambda close_calls: (answering_only(close_calls),),

@@ -7,17 +7,17 @@ from functools import wraps
 from typing import Any
 
 from clutch.core.policy import Policy
-from clutch.protocol import sending
-from clutch.protocol.outbox import Parcel
-from clutch.store.door import Row, Statement, Tx
+from clutch.store.transaction import Row, Statement, Tx
 from clutch.testing.mutants.planting import CRASHES, STORMS, Mutant, mutant_of
 from clutch.testing.mutants.tamper import reworded, tampered
+from clutch.transactions import delivery
+from clutch.transactions.outbox import OutboxMessage
 
 
 def _sends_again(unheard: Any) -> tuple[Any, ...]:
     @wraps(unheard)
-    def bug(now: float, policy: Policy, worker_id: int, parcel: Parcel) -> Tx[None]:
-        yield from sending.failed(now, policy, worker_id, parcel, "no answer")
+    def bug(now: float, policy: Policy, worker_id: int, parcel: OutboxMessage, why: str) -> Tx[None]:
+        yield from delivery.failed(now, policy, worker_id, parcel, why)
 
     return (bug,)
 
@@ -27,7 +27,7 @@ def _key_of_the_try(claim: Any) -> tuple[Any, ...]:
         del parameters
         if "UPDATE outbox" not in sql:
             return rows
-        return [(number, f"{key}:{rest[2]}", *rest) for number, key, *rest in rows]
+        return [(number, f"{key}:{rest[3]}", *rest) for number, key, *rest in rows]
 
     return (tampered(claim, hear=hear),)
 
@@ -47,11 +47,45 @@ def _keeps_parcels(bury: Any, free: Any) -> tuple[Any, ...]:
     return tampered(bury, say=say), tampered(free, say=mine_only)
 
 
+def _cut_is_failed(may_have_arrived: Any) -> tuple[Any, ...]:
+    del may_have_arrived
+
+    def bug(error: Exception) -> bool:
+        del error
+        return False
+
+    return (bug,)
+
+
+def _unsure_is_due(free: Any) -> tuple[Any, ...]:
+    return (
+        tampered(
+            free, say=reworded("UPDATE outbox", "AND owner IS NOT NULL AND (", "AND (outcome = 'unsure' OR ")
+        ),
+    )
+
+
 MUTANTS = (
+    Mutant(
+        "sent_again_after_a_cut",
+        ("clutch.engine.outbox.may_have_arrived",),
+        frozenset({"N34"}),
+        STORMS,
+        _cut_is_failed,
+        "a connection that was cut counts as refused",
+    ),
+    mutant_of(
+        "unsure_messages_sent_after_a_restart",
+        "outbox.free",
+        "N34",
+        STORMS,
+        _unsure_is_due,
+        "a courier that starts sends what may have been read",
+    ),
     mutant_of(
         "sent_again_after_silence",
-        "sending.unheard",
-        "N12",
+        "delivery.unheard",
+        "N12 N34",
         STORMS,
         _sends_again,
         "what may have been read is sent once more",
@@ -66,7 +100,7 @@ MUTANTS = (
     ),
     Mutant(
         "tools_under_a_key_of_their_own",
-        ("clutch.engine.calling.ToolContext",),
+        ("clutch.engine.tool_calls.ToolContext",),
         frozenset({"T18"}),
         STORMS,
         _key_of_nobody,

@@ -7,12 +7,12 @@ from functools import wraps
 from typing import Any
 
 from clutch.core.policy import Policy
-from clutch.protocol import control, turns
-from clutch.store.door import Tx
+from clutch.store.transaction import Tx
 from clutch.testing.mutants.planting import Mutant, mutant_of
+from clutch.transactions import control, turn_end
 
 ROLLING = ("upgrade",)
-WORKER = "clutch.engine.dispatcher.Worker"
+WORKER = "clutch.engine.worker.Worker"
 
 
 def _stops_all_below(halt: Any) -> tuple[Any, ...]:
@@ -26,7 +26,7 @@ def _stops_all_below(halt: Any) -> tuple[Any, ...]:
 def _failed_by_a_restart(hand_over: Any) -> tuple[Any, ...]:
     @wraps(hand_over)
     def bug(now: float, policy: Policy, session_id: int, fence: int, *_: Any) -> Tx[None]:
-        yield from turns.crash(now, policy, session_id, fence, "the gateway was stopped")
+        yield from turn_end.crash(now, policy, session_id, fence, "the gateway was stopped")
 
     return (bug,)
 
@@ -60,7 +60,7 @@ MUTANTS = (
     ),
     mutant_of(
         "restart_fails_runs",
-        "turns.hand_over",
+        "turn_end.hand_over",
         "N22",
         ROLLING,
         _failed_by_a_restart,
@@ -68,7 +68,7 @@ MUTANTS = (
     ),
     Mutant(
         "stop_gives_nothing_back",
-        ("clutch.engine.holding.Holding.give_back",),
+        ("clutch.engine.worker.Holding.give_back",),
         frozenset({"T4", "T8"}),
         ROLLING,
         _gives_nothing_back,

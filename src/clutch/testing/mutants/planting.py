@@ -17,11 +17,15 @@ from functools import cache
 from types import MappingProxyType
 from typing import Any
 
+from clutch.testing.promises.probes import all_probes
 from clutch.testing.simulation.settings import SETTINGS
 from clutch.testing.simulation.world import simulate
 
 #: What only says that something was raised finds no mutant.
 RAISED = frozenset({"constraint", "no-crash"})
+
+
+PROBED = "probe"  #: in the place of a world
 
 
 class TargetGone(LookupError):
@@ -35,7 +39,9 @@ class Mutant:
     name: str
     targets: tuple[str, ...]
     expected: frozenset[str]  #: invariants that may find it
-    worlds: tuple[str, ...]
+    worlds: tuple[
+        str, ...
+    ]  #: none: no world has this part of the product; the probes named in `expected` ask
     plant: Callable[..., tuple[Any, ...]]
     about: str
 
@@ -48,9 +54,9 @@ CRASHES = ("crash", "storm")
 def mutant_of(
     name: str, targets: str | tuple[str, ...], expected: str, worlds: tuple[str, ...], plant: Any, about: str
 ) -> Mutant:
-    """One in the transactions: targets are named below `clutch.protocol`, invariants in one text."""
+    """One in the transactions: targets are named below `clutch.transactions`, invariants in one text."""
     named = (targets,) if isinstance(targets, str) else targets
-    places = tuple(f"clutch.protocol.{one}" for one in named)
+    places = tuple(f"clutch.transactions.{one}" for one in named)
     return Mutant(name, places, frozenset(expected.split()), worlds, plant, about)
 
 
@@ -117,6 +123,29 @@ def _check_fit(original: Any, new: Any) -> None:
 
 
 def hunt(mutant: Mutant, seconds: float, first_seed: int = 1) -> Found | NotFound:
+    """In worlds, or, without any, with the probes of its promises."""
+    return _hunt_in_worlds(mutant, seconds, first_seed) if mutant.worlds else _hunt_with_probes(mutant)
+
+
+def _hunt_with_probes(mutant: Mutant) -> Found | NotFound:
+    """A probe that also complains without the planted bug, or that raises, is no find."""
+    started, others = time.process_time(), list[str]()
+    target = mutant.targets[0]
+    for probe in (all_probes()[name] for name in sorted(mutant.expected)):
+        with planted(mutant):
+            wrong = probe.wrong()
+        known = (1, round(time.process_time() - started, 2))
+        if wrong is not None and (sound := probe.wrong()) is not None:
+            return NotFound(mutant.name, target, *known, f"without it, too: {sound}")
+        if wrong is not None:
+            return Found(mutant.name, target, probe.invariant, PROBED, 0, *known)
+        others.append(probe.invariant)
+    return NotFound(
+        mutant.name, target, len(others), round(time.process_time() - started, 2), "no invariant was violated"
+    )
+
+
+def _hunt_in_worlds(mutant: Mutant, seconds: float, first_seed: int) -> Found | NotFound:
     """Play worlds until an expected invariant accuses, or the time is over: our own, not that of a busy machine.
 
     A world in which the patched code broke is no find, nor is one where any of these worlds fails by itself."""
@@ -138,7 +167,7 @@ def hunt(mutant: Mutant, seconds: float, first_seed: int = 1) -> Found | NotFoun
             return Found(mutant.name, target, hits[0], world, seed, *known)
         others.update(named)
         others.update(error[:80] for error in report.raised[:1])
-    why = f"only {sorted(others)[:5]}" if others else "nobody accused"
+    why = f"only {sorted(others)[:5]}" if others else "no invariant was violated"
     return NotFound(mutant.name, target, len(played), round(time.process_time() - started, 2), why)
 
 
@@ -152,23 +181,28 @@ def _is_sound(seed: int, world: str) -> bool:
 def mutants() -> Mapping[str, Mutant]:
     """All of them. Late import: the planted bugs know the whole product."""
     from clutch.testing.mutants import (
+        in_channels,
         in_core,
+        in_delivery,
         in_engine,
         in_leaving,
         in_letters,
         in_money,
         in_promises,
+        in_protected_files,
         in_protocol,
         in_sending,
         in_stopping,
     )
 
     files = (
-        in_core, in_protocol, in_letters, in_engine, in_money, in_leaving, in_promises, in_sending, in_stopping,
+        in_core, in_protocol, in_letters, in_delivery, in_engine, in_money, in_leaving, in_promises, in_sending,
+        in_stopping, in_channels, in_protected_files,
     )  # fmt: skip
     every: list[Mutant] = [mutant for file in files for mutant in file.MUTANTS]
     named = {mutant.name: mutant for mutant in every}
     assert len(named) == len(every), "two mutants have one name"
     assert not any(mutant.expected & RAISED for mutant in every), "an exception is no find"
     assert all(world in SETTINGS for mutant in every for world in mutant.worlds)
+    assert all(mutant.worlds or mutant.expected <= set(all_probes()) for mutant in every)
     return MappingProxyType(named)

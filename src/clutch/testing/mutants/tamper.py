@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from functools import wraps
 from typing import Any, TypeAlias
 
-from clutch.store.door import Row, Statement, Tx
+from clutch.store.transaction import Row, Statement, Tx
 
 #: a statement and its answer, before and after
 Say: TypeAlias = Callable[[str, Any], Statement | None]

@@ -6,9 +6,9 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import TypeAlias
 
-from clutch.protocol.promises.form import WORKING_WORDS
 from clutch.testing.promises.history import Change, History
 from clutch.testing.simulation.disk import SimDisk
+from clutch.transactions.invariants.core import WORKING_WORDS
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,38 +8,43 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 from clutch.core.policy import Policy
-from clutch.protocol.promises.company import COMPANY
-from clutch.protocol.promises.form import Query, Scope, filled
-from clutch.protocol.promises.invariants import QUERIES
-from clutch.protocol.promises.leaving import LEAVING
-from clutch.protocol.promises.needs import NEEDS
-from clutch.protocol.promises.people import PEOPLE
-from clutch.protocol.promises.spending import SPENDING
 from clutch.testing.promises import lockdep, reading, transitions, waking
 from clutch.testing.promises.court import ABOUT, TRANSITIONS, Court, Transition
 from clutch.testing.promises.history import Change, History
 from clutch.testing.promises.keeping import KEPT
 from clutch.testing.promises.moves import MOVES
+from clutch.testing.promises.probes import all_probes
 from clutch.testing.promises.shadow import Shadow, as_list
 from clutch.testing.simulation.disk import Made, SimDisk
 from clutch.testing.simulation.witness import PROMISES
+from clutch.transactions.invariants.core import (
+    BACKGROUND_QUERIES,
+    LEAVING,
+    QUERIES,
+    SPENDING,
+    USER_QUERIES,
+    InvariantQuery,
+    InvariantScope,
+    filled,
+)
+from clutch.transactions.invariants.reported import NEEDS
 
 #: importing them is what enlists their promises
 _ENLISTED = (lockdep, reading, transitions, waking)
 
 _TABLES = ("sessions", "tasks", "letters", "runs")
 _TOUCHED = "IN (SELECT value FROM json_each(?1))"
-_ALL = (*QUERIES, *MOVES, *KEPT, *LEAVING, *SPENDING, *PEOPLE, *NEEDS, *COMPANY)
+_ALL = (*QUERIES, *MOVES, *KEPT, *LEAVING, *SPENDING, *USER_QUERIES, *NEEDS, *BACKGROUND_QUERIES)
 
 
 class _Bench:
     """All queries of one scope, ready to be asked."""
 
-    def __init__(self, scope: Scope, policy: Policy, **known: str) -> None:
+    def __init__(self, scope: InvariantScope, policy: Policy, **known: str) -> None:
         asked = [query for query in _ALL if query.scope is scope]
         self.counts = Counter(name for query in asked for name in (query.invariant, query.also) if name)
         self.times = 0
-        self.asked: list[tuple[str, Query]] = [
+        self.asked: list[tuple[str, InvariantQuery]] = [
             (filled(query, policy, touched=_TOUCHED, **known), query) for query in asked
         ]
 
@@ -54,39 +59,41 @@ class Judge:
         self._times: Counter[Transition] = Counter()
         self._calm = Counter[str]()
         self._court = Court(disk, self.history)
-        self._benches = {scope: _Bench(scope, policy) for scope in Scope if scope is not Scope.CALM}
+        self._benches = {
+            scope: _Bench(scope, policy) for scope in InvariantScope if scope is not InvariantScope.CALM
+        }
 
     def judge(self, made: Sequence[Made], now: float) -> Change:
         change = self.history.change(made, now)
         self._shadow.hear(made)
         self._judge_transitions(change)
         if moved := change.moved():
-            self._ask(self._benches[Scope.MOVE], moved)
+            self._ask(self._benches[InvariantScope.MOVE], moved)
         if refenced := change.refenced():
-            self._ask(self._benches[Scope.FENCE], refenced)
+            self._ask(self._benches[InvariantScope.FENCE], refenced)
             if touched := change.cut_off():
-                self._ask(self._benches[Scope.CUT], touched)
+                self._ask(self._benches[InvariantScope.CUT], touched)
         if touched := change.tasks_to_judge():
-            self._ask(self._benches[Scope.TASK], touched)
+            self._ask(self._benches[InvariantScope.TASK], touched)
         if touched := change.lives_to_judge():
-            self._ask(self._benches[Scope.LIFE], touched)
+            self._ask(self._benches[InvariantScope.LIFE], touched)
         if touched := change.sessions_to_judge():
-            self._ask(self._benches[Scope.SESSION], touched)
+            self._ask(self._benches[InvariantScope.SESSION], touched)
             self.history.note_touched(touched)
         if touched := change.requesters_to_count():
-            self._ask(self._benches[Scope.BIRTH], touched)
+            self._ask(self._benches[InvariantScope.BIRTH], touched)
         if read := change.read():
-            self._ask(self._benches[Scope.READ], read)
+            self._ask(self._benches[InvariantScope.READ], read)
         if steered := change.steered():
-            self._ask(self._benches[Scope.STEER], steered)
+            self._ask(self._benches[InvariantScope.STEER], steered)
         if change.gone:
-            self._ask(self._benches[Scope.UNDONE], change.gone)
+            self._ask(self._benches[InvariantScope.UNDONE], change.gone)
         if purses := change.purses():
-            self._ask_about(self._benches[Scope.PURSE], (json.dumps(sorted(purses)),))
+            self._ask_about(self._benches[InvariantScope.PURSE], (json.dumps(sorted(purses)),))
         for write in change.guarded():
-            self._ask_about(self._benches[Scope.GUARDED], write)
+            self._ask_about(self._benches[InvariantScope.GUARDED], write)
         if change.has_new_owners:
-            self._ask(self._benches[Scope.OWNERS], ())
+            self._ask(self._benches[InvariantScope.OWNERS], ())
         self.history.note_claims(change)
         self._shadow.remember(moved, refenced, change.gone)
         return change
@@ -107,19 +114,21 @@ class Judge:
         queries = {
             query.promise for bench in self._benches.values() if bench.times for _, query in bench.asked
         }
-        calm = {query.promise for query in _ALL if query.scope is Scope.CALM} if self._calm else set()
+        calm = (
+            {query.promise for query in _ALL if query.scope is InvariantScope.CALM} if self._calm else set()
+        )
         return frozenset(queries | calm | {transition.promise for transition in self._times})
 
     def judge_calm(self, now: float, alive: Iterable[int]) -> None:
         """`alive`: the workers that are. The lease of a dead one may reach far ahead if its clock did."""
         self._shadow.look(now)
         living = f"IN ({', '.join(str(int(one)) for one in alive)})"
-        bench = _Bench(Scope.CALM, self._policy, now=repr(now), alive=living)
+        bench = _Bench(InvariantScope.CALM, self._policy, now=repr(now), alive=living)
         self._ask(bench, ())
         self._calm.update(bench.counts)
 
     def judge_end(self) -> None:
-        self._ask(self._benches[Scope.END], ())
+        self._ask(self._benches[InvariantScope.END], ())
 
     def _judge_transitions(self, change: Change) -> None:
         for transition in self._asked_about(change):
@@ -155,4 +164,5 @@ def all_names() -> set[str]:
         {name for query in _ALL for name in (query.invariant, query.also) if name}
         | {transition.invariant for transition in TRANSITIONS}
         | set(PROMISES)
+        | set(all_probes())
     )

@@ -8,10 +8,10 @@ from collections import Counter
 from collections.abc import Iterator
 from typing import Final
 
-from clutch.core import keys
-from clutch.protocol import turns
+from clutch.core import ids
 from clutch.testing.promises.court import Court, promises
 from clutch.testing.promises.history import Change, LetterShot
+from clutch.transactions import turn
 
 #: transactions that take letters, and those that file the results of calls
 READING: Final = frozenset({"begin", "results", "yields", "delegate"})
@@ -41,7 +41,7 @@ def _compare(change: Change, court: Court, session_id: int, old_head: int, head:
         task_id for message in inputs if message["source"] == "announce" for task_id in _told(message["text"])
     )
     wanted = Counter(
-        keys.task_id(letter.task_id or 0) for letter in new if letter.kind == "announce" and not letter.silent
+        ids.task_id(letter.task_id or 0) for letter in new if letter.kind == "announce" and not letter.silent
     )
     if told != wanted:
         yield f"session {session_id} took letters of {sorted(wanted)} and reads of {sorted(told)}"
@@ -52,6 +52,18 @@ def _compare(change: Change, court: Court, session_id: int, old_head: int, head:
     misplaced = [letter.id for letter in new if not old_head < (letter.taken_seq or 0) <= head + 1]
     if misplaced:
         yield f"session {session_id}: letters {misplaced} do not stand where they say"
+
+
+@promises("N12", "letters", "a letter that stands in a transcript keeps its place there")
+def _keeps_its_place(change: Change, court: Court) -> Iterator[str]:
+    """Until the transcript begins anew or is deleted; and one that rises to another session is written there, too."""
+    for before, after in change.letters.values():
+        if before is None or before.taken_seq is None or before.taken_seq == after.taken_seq:
+            continue
+        session = court.history.session(after.session_id)
+        is_there = session is not None and session.base < before.taken_seq <= session.head
+        if before.session_id == after.session_id and is_there:
+            yield f"letter {after.id} stood at {before.taken_seq} and stands at {after.taken_seq}"
 
 
 def _is_taken_now(before: LetterShot | None, after: LetterShot, session_id: int) -> bool:
@@ -68,7 +80,7 @@ def _told(text: str) -> Iterator[str]:
 @promises("T11", READING, "findings are told in the order in which the model asked for them")
 def _in_spawn_order(change: Change, court: Court) -> Iterator[str]:
     for session_id, text in _announcements(change, court):
-        told = [keys.parse_task_id(found) for found in _BLOCK.findall(text.partition(_OLDER)[0])]
+        told = [ids.parse_task_id(found) for found in _BLOCK.findall(text.partition(_OLDER)[0])]
         orders = {
             row[0]: row[1]
             for row in court.disk.query(
@@ -118,7 +130,7 @@ def _results(change: Change, court: Court) -> Iterator[tuple[int, str]]:
 @promises("N16", WORKING, "whoever is told that it will be woken is held, from that commit on")
 def _held_as_told(change: Change, court: Court) -> Iterator[str]:
     for session_id, body in _results(change, court):
-        if json.dumps(turns.YIELDED) not in body:
+        if json.dumps(turn.YIELDED) not in body:
             continue
         session = court.history.session(session_id)
         if session is None or not session.hold or session.run_id is not None:
@@ -138,4 +150,4 @@ def _accepted(body: str) -> Iterator[int]:
         return
     for result in json.loads(body)["results"]:
         if result["name"] == "sessions_spawn" and '"accepted"' in result["text"]:
-            yield keys.parse_task_id(json.loads(result["text"])["taskId"]) or 0
+            yield ids.parse_task_id(json.loads(result["text"])["taskId"]) or 0

@@ -13,10 +13,10 @@ import json
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Final
 
-from clutch.core import keys
-from clutch.protocol.promises.form import IS_ALIVE
-from clutch.protocol.spawn import Accepted
+from clutch.core import ids
 from clutch.testing.simulation.disk import Made, SimDisk
+from clutch.transactions.invariants.core import IS_ALIVE
+from clutch.transactions.spawn import Accepted
 
 _COLUMNS: Final = {
     "tasks": "id, phase, generation, outcome, result_sha, attempts, seq, deadline_at",
@@ -89,4 +89,4 @@ def _accepted(made: Made) -> Iterator[tuple[str, int]]:
         keys_by_place = {order.place: order.idem for order in made.args[5]}
         for result in made.value[0].results:
             if result.index in keys_by_place and not result.failed:
-                yield keys_by_place[result.index], keys.parse_task_id(json.loads(result.text)["taskId"]) or 0
+                yield keys_by_place[result.index], ids.parse_task_id(json.loads(result.text)["taskId"]) or 0

@@ -8,6 +8,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Iterator
 
+from clutch.core.text.results import freeze
 from clutch.testing.promises.court import Court, promises
 from clutch.testing.promises.history import Change
 
@@ -28,6 +29,38 @@ def _parks_are_no_crashes(change: Change, court: Court) -> Iterator[str]:
     for before, after in change.runs.values():
         if before is not None and after.crashes > before.crashes and before.parked_until is not None:
             yield f"run {after.id} was parked, and its next start counted as crash {after.crashes}"
+
+
+@promises("N22", "runs", "a run that waited for its model is not blamed for the death of its process")
+def _bystanders_are_not_blamed(change: Change, court: Court) -> Iterator[str]:
+    for before, after in change.runs.values():
+        if before is None or after.crashes <= before.crashes:
+            continue
+        if not court.count(
+            "SELECT COUNT(*) FROM sessions s JOIN calls c ON c.session_id = s.id AND c.seq = s.head WHERE s.run_id = ?",
+            after.id,
+        ):
+            yield f"run {after.id} had no call under way and was counted as crash {after.crashes}"
+
+
+@promises(
+    "N22", frozenset({"claim"}), "a run that was executing at two deaths of its process is claimed alone"
+)
+def _suspects_are_claimed_alone(change: Change, court: Court) -> Iterator[str]:
+    taken = [
+        after
+        for before, after in change.sessions.values()
+        if before is not None and after.owner != before.owner
+    ]
+    for made in change.made:
+        together = [one.id for one in taken if made.name == "claim" and one.owner == made.args[0]]
+        for session_id in together if len(together) > 1 else ():
+            if court.count(
+                "SELECT COUNT(*) FROM runs r JOIN sessions s ON s.run_id = r.id WHERE s.id = ? AND r.crashes > 0"
+                " AND r.progress_head = s.head",
+                session_id,
+            ):
+                yield f"session {session_id} is a suspect and was claimed together with {together}"
 
 
 @promises("N19", "sessions", "after a kill the session of the task says nothing more")
@@ -61,6 +94,16 @@ def _skipped_by_kill(change: Change, court: Court) -> Iterator[str]:
             after.id,
         ):
             yield f"task {after.id} was killed, and results for it still wait"
+
+
+@promises("N5", frozenset({"late"}), "what a killed or timed out task says afterwards is kept as late")
+def _late_text_is_kept(change: Change, court: Court) -> Iterator[str]:
+    for made in change.made:
+        if made.name != "late" or ("tasks", made.args[1]) not in made.written:
+            continue
+        rows = court.disk.query("SELECT outcome, late_text FROM tasks WHERE id = ?", made.args[1])
+        if rows and rows[0][0] in ("killed", "timeout") and freeze(made.args[2]).text and rows[0][1] is None:
+            yield f"task {made.args[1]} is {rows[0][0]} and said {made.args[2][:40]!r}, which is nowhere"
 
 
 @promises("N20", frozenset({"steer"}), "an instruction is in the inbox when the steer is answered")
@@ -112,6 +155,19 @@ def _not_sent_again(change: Change, court: Court) -> Iterator[str]:
             rows = court.disk.query("SELECT due, owner, done_at FROM outbox WHERE id = ?", made.args[2].id)
             if rows[0][0] is not None:
                 yield f"parcel {made.args[2].key} is due again: {rows}"
+
+
+_SENDING = frozenset({"unheard", "failed", "claim", "free", "bury", "leave", "begin"})
+
+
+@promises("N34", _SENDING, "a message with an unsure outcome is neither due nor being sent")
+def _unsure_stays(change: Change, court: Court) -> Iterator[str]:
+    del change
+    rows = court.disk.query(
+        "SELECT idem, due, owner FROM outbox WHERE outcome = 'unsure' AND (due IS NOT NULL OR owner IS NOT NULL)"
+    )
+    for row in rows:
+        yield f"message {row}"
 
 
 @promises("N19", frozenset({"halt"}), "a halt ends one turn, and whoever works below goes on")

@@ -8,11 +8,11 @@ from dataclasses import replace
 from decimal import Decimal
 from typing import TYPE_CHECKING, Any, Final
 
-from clutch.core.admission import BudgetRequest, Cleanup, SpawnRequest
 from clutch.core.attachments import Attachment, Side
 from clutch.core.messages import Answer, Usage
 from clutch.core.model import Workspace
-from clutch.core.session_calls import SessionCall
+from clutch.core.session_tools import SessionCall
+from clutch.core.spawn import BudgetRequest, CleanupPolicy, SpawnRequest
 from clutch.ports import (
     HumanQuestion,
     ModelError,
@@ -26,7 +26,7 @@ from clutch.ports import (
 from clutch.testing.simulation import script
 from clutch.testing.simulation.faults import Fault
 from clutch.testing.simulation.files import shelf_at
-from clutch.tools.subagents import session_call
+from clutch.tools.session_tools import session_call
 
 if TYPE_CHECKING:
     from clutch.testing.simulation.gateway import Gateway
@@ -34,6 +34,7 @@ if TYPE_CHECKING:
 THINKS_S: Final = (0.02, 0.1, 0.5, 1.5, 4.0)
 HANGS_S: Final = 15.0
 BUSY_S: Final = 18.0
+ENDS_ANYWAY: Final = 0.9  # of the calls that are cancelled, so many end with their answer all the same
 
 _TROUBLES: Final = (
     (Fault.PROVIDER_OVERLOADED, Trouble.OVERLOADED, "529"),
@@ -66,8 +67,13 @@ class SimModel:
         world = self._world
         world.witness.asked(self._gateway, request)
         await self._trouble(request)
-        await asyncio.sleep(world.rng.choice(THINKS_S))
         answer = script.decide(request)
+        try:
+            await asyncio.sleep(world.rng.choice(THINKS_S))
+        except asyncio.CancelledError:
+            if world.rng.random() < ENDS_ANYWAY:
+                return world.witness.answered_anyway(self._gateway, request, answer)
+            raise
         if answer.calls or not world.dice.is_hot:
             return answer
         if world.dice.strikes(Fault.PROVIDER_EMPTY, request.key):
@@ -146,7 +152,7 @@ def spawn_request(args: Mapping[str, Any]) -> SpawnRequest:
         run_timeout_s=args["run_timeout_s"],
         plan_mode=args["plan_mode"],
         expects_completion=args["expects_completion"],
-        cleanup=Cleanup.DELETE if args["cleanup"] else Cleanup.KEEP,
+        cleanup=CleanupPolicy.DELETE if args["cleanup"] else CleanupPolicy.KEEP,
         workspace=Workspace.ISOLATED if args["isolated"] else Workspace.INHERIT,
         budget=BudgetRequest(args["tokens"]) if args["tokens"] else None,
         attachments=(Attachment("given", b"x"),) if args["given"] else (),

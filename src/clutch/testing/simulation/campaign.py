@@ -16,8 +16,9 @@ from collections import Counter
 from dataclasses import asdict, dataclass, field, replace
 from itertools import count, cycle
 
-from clutch.core.lifecycle import EDGES
+from clutch.core.transition import EDGES
 from clutch.testing.promises.judge import all_names
+from clutch.testing.promises.probes import all_probes
 from clutch.testing.simulation.company import DOINGS
 from clutch.testing.simulation.faults import Fault
 from clutch.testing.simulation.person import VERBS
@@ -53,6 +54,13 @@ class Simulated:
         self.invariants = _sum(self.invariants, report.evaluations)
         again = f"python -m clutch.testing replay --seed {report.seed} --world {report.world}"
         self.violations += [f"{one.invariant}: {one.detail} ({again})" for one in report.violations]
+
+    def probe(self) -> None:
+        """Ask the promises that no world can show, once for each process."""
+        for name, probe in all_probes().items():
+            self.invariants[name] += 1
+            if (wrong := probe.wrong()) is not None:
+                self.violations.append(f"{name}: {wrong}")
 
     def join(self, other: Simulated) -> None:
         self.worlds += other.worlds
@@ -111,6 +119,7 @@ def run_many(
 
 def play(wish: Wish) -> Simulated:
     total = Simulated()
+    total.probe()
     started = time.monotonic()
     for number, world in zip(count(wish.seed, wish.stride), cycle(SETTINGS), strict=False):
         if _is_enough(wish, total, time.monotonic() - started):

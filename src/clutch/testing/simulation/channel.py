@@ -20,18 +20,23 @@ HANGS_S: Final = 8.0  # longer than a simulated send may take
 class SimChannel:
     """As one life of a gateway sees it."""
 
-    def __init__(self, gateway: Gateway, door: SimDoor) -> None:
-        self._gateway, self._world, self._door = gateway, gateway.world, door
+    def __init__(self, gateway: Gateway, db: SimDoor) -> None:
+        self._gateway, self._world, self._door = gateway, gateway.world, db
 
     async def send(self, target: str, body: str, key: str) -> str | None:
         dice = self._world.dice
+        self._world.witness.tries(key)
         await self._door.takes(self._world.rng.choice(SENDS_S))
         if dice.strikes(Fault.CHANNEL_DOWN, key):
             raise ConnectionError("503")
         if dice.strikes(Fault.CHANNEL_REFUSES, key):
             raise PermissionError("there is no such thread any more")
         self._world.witness.sends(target, body, key)
+        if dice.strikes(Fault.CHANNEL_CUT, key):
+            self._world.witness.unanswered(key)
+            raise ConnectionResetError("cut")
         if dice.strikes(Fault.CHANNEL_UNHEARD, key):
+            self._world.witness.unanswered(key)
             await self._door.takes(HANGS_S)
         return None if dice.strikes(Fault.CHANNEL_NO_RECEIPT, key) else f"receipt of {key}"
 

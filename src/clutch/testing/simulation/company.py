@@ -5,12 +5,12 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING, Any, Final
 
-from clutch.core.admission import Mode, SpawnRequest
 from clutch.core.model import Route
+from clutch.core.spawn import Mode, SpawnRequest
 from clutch.errors import ClutchError
-from clutch.protocol import events, heartbeat, peers, threads
-from clutch.protocol.spawn import Accepted
 from clutch.testing.simulation import script
+from clutch.transactions import messages, wake
+from clutch.transactions.spawn import Accepted
 
 if TYPE_CHECKING:
     from clutch.testing.simulation.person import Person
@@ -41,15 +41,15 @@ class Company:
         session_id, policy = self._rng.choice(self._person.mains), self._world.policy
         for number in range(self._rng.choice((0, 1, 3, 25))):
             said = f"event {number // 2}"
-            await self._person.surely(session_id, events.notify, policy, session_id, said)
+            await self._person.surely(session_id, wake.notify, policy, session_id, said)
         for _ in range(self._rng.choice((1, 1, 3))):
-            await self._person.surely(session_id, heartbeat.wake, policy, session_id)
+            await self._person.surely(session_id, wake.wake_for_heartbeat, policy, session_id)
 
     async def _gossip(self) -> None:
         """Agents write to each other whenever they like; what they are answering decides whether they may."""
         sender, target = self._rng.sample(self._person.mains, 2)
         known = (self._world.policy, target, self._person.key("gossip"), "have you heard?", sender, "agent")
-        await self._person.surely(None, peers.send, *known)
+        await self._person.surely(None, messages.send_to_session, *known)
 
     async def _thread(self) -> None:
         job = self._world.author.child_job(0)
@@ -70,11 +70,11 @@ class Company:
             *thread, _ = chosen
             words = script.words(self._world.author.small_job())
             known = (self._world.policy, *thread, self._person.key("write"), words)
-            await self._person.surely(None, threads.heard, *known)
+            await self._person.surely(None, messages.heard_in_thread, *known)
 
     async def _unfocus(self) -> None:
         chosen = self._bound()
         if chosen is not None:
             channel, account, thread, _ = chosen
             known = (self._world.policy, Route(channel, account or None, None, thread), "person")
-            await self._person.surely(None, threads.unfocus, *known)
+            await self._person.surely(None, messages.unfocus, *known)

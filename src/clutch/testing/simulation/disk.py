@@ -11,10 +11,9 @@ from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
 from clutch.ports import Clock
-from clutch.store.door import Row, Tx
-from clutch.store.inline import Call, LockstepStore
-from clutch.store.jobs import Outcome, Spoiled, function_name
-from clutch.store.lockstep import Answers, Group
+from clutch.store.inline import LockstepStore, TransactionCall
+from clutch.store.jobs import Answers, StatementGroup, function_name
+from clutch.store.transaction import Row, Spoiled, TransactionOutcome, Tx
 
 #: a table and the row's number in it
 Written: TypeAlias = tuple[str, int]
@@ -82,7 +81,7 @@ class SimDisk(LockstepStore):
             made.written.extend(self._heard)
             self._heard.clear()
 
-    def commit(self, made: Made, clock: Clock) -> Outcome:
+    def commit(self, made: Made, clock: Clock) -> TransactionOutcome:
         """One transaction by itself."""
         outcome = self._connection.transact(made.start, clock.now())
         self.stats.count(made.name, outcome.statements)
@@ -93,11 +92,11 @@ class SimDisk(LockstepStore):
         self._done([made], [outcome])
         return outcome
 
-    def commit_batch(self, batch: Sequence[Made], clock: Clock) -> list[Outcome]:
+    def commit_batch(self, batch: Sequence[Made], clock: Clock) -> list[TransactionOutcome]:
         """All in one commit, statement by statement beside each other."""
         self._clock, self._batch = clock, batch
         try:
-            outcomes = self._together([Call(made.keys or (), made.start) for made in batch])
+            outcomes = self._together([TransactionCall(made.keys or (), made.start) for made in batch])
         except Spoiled:
             self._heard.clear()
             self.stats.redone += len(batch)
@@ -108,7 +107,7 @@ class SimDisk(LockstepStore):
         self._done([made for made, _ in kept], [outcome for _, outcome in kept])
         return outcomes
 
-    def _send(self, group: Group) -> Answers:
+    def _send(self, group: StatementGroup) -> Answers:
         """As in the store, but each operation's writes are kept apart."""
         answers: list[Sequence[Row]] = []
         try:
@@ -119,7 +118,7 @@ class SimDisk(LockstepStore):
             raise Spoiled(error) from error
         return answers
 
-    def _done(self, made: Sequence[Made], outcomes: Sequence[Outcome]) -> None:
+    def _done(self, made: Sequence[Made], outcomes: Sequence[TransactionOutcome]) -> None:
         self.stats.commits += 1
         for one, outcome in zip(made, outcomes, strict=True):
             one.value = outcome.value

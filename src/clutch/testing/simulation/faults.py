@@ -49,6 +49,7 @@ class Fault(StrEnum):
     CHANNEL_DOWN = "channel_down"
     CHANNEL_REFUSES = "channel_refuses"  #: for good: the thread is gone
     CHANNEL_UNHEARD = "channel_unheard"  #: it was sent, and no answer came
+    CHANNEL_CUT = "channel_cut"  #: it was sent, and the connection was cut before an answer
     CHANNEL_NO_RECEIPT = "channel_no_receipt"
     # the clock
     CLOCK_FORWARD = "clock_forward"
@@ -90,6 +91,7 @@ RATES: Final[Mapping[Fault, float]] = MappingProxyType(
         Fault.CHANNEL_DOWN: 0.14,
         Fault.CHANNEL_REFUSES: 0.14,
         Fault.CHANNEL_UNHEARD: 0.14,
+        Fault.CHANNEL_CUT: 0.14,
         Fault.CHANNEL_NO_RECEIPT: 0.16,
         Fault.REQUESTER_BUSY: 0.025,
     }

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from clutch.core.attachments import Attachment, AttachmentRules, Handed, Shelf, Side, StoredFile
+from clutch.core.attachments import Attachment, AttachmentRules, FileVersion, Handed, Side, StoredFile
 from clutch.ports import FilesFailed
 from clutch.testing.simulation.faults import Fault
 
@@ -16,24 +16,24 @@ if TYPE_CHECKING:
 FOUND = StoredFile("found", 5, "0" * 64)
 
 
-def shelf_at(path: str) -> Shelf:
+def shelf_at(path: str) -> FileVersion:
     """The other way round."""
-    return Shelf(*map(int, path.rpartition("/")[2].split(".")))
+    return FileVersion(*map(int, path.rpartition("/")[2].split(".")))
 
 
 class SimFiles:
     """As one life of a gateway sees them. Of each shelf only which sides it has."""
 
-    def __init__(self, world: World, door: SimDoor) -> None:
-        self._world, self._door = world, door
+    def __init__(self, world: World, db: SimDoor) -> None:
+        self._world, self._door = world, db
 
-    def path(self, shelf: Shelf) -> str:
+    def path(self, shelf: FileVersion) -> str:
         return f"files/{shelf.task_id}.{shelf.number}"
 
-    def exists(self, shelf: Shelf) -> bool:
+    def exists(self, shelf: FileVersion) -> bool:
         return shelf in self._world.files
 
-    async def put(self, shelf: Shelf, files: Sequence[Attachment]) -> None:
+    async def put(self, shelf: FileVersion, files: Sequence[Attachment]) -> None:
         del files
         await self._takes()
         if self._world.dice.strikes(Fault.WORKSPACE_FAILED, shelf.task_id):
@@ -41,15 +41,15 @@ class SimFiles:
         self._world.files.setdefault(shelf, set()).add(Side.IN)
         await self._takes()
 
-    async def handed(self, shelf: Shelf, rules: AttachmentRules) -> Handed:
+    async def handed(self, shelf: FileVersion, rules: AttachmentRules) -> Handed:
         del rules
         await self._takes()
         return Handed((FOUND,) if Side.OUT in self._world.files.get(shelf, ()) else ())
 
-    async def read(self, shelf: Shelf, name: str) -> bytes:
+    async def read(self, shelf: FileVersion, name: str) -> bytes:
         raise FilesFailed(f"nobody reads {name} of {shelf} here")
 
-    async def remove(self, shelf: Shelf, *sides: Side) -> None:
+    async def remove(self, shelf: FileVersion, *sides: Side) -> None:
         await self._takes()
         if self._world.dice.strikes(Fault.CLEANUP_FAILED, shelf.task_id):
             raise FilesFailed("files: directory not empty")
@@ -62,7 +62,7 @@ class SimFiles:
         else:
             self._world.files.pop(shelf, None)
 
-    async def kept(self) -> list[Shelf]:
+    async def kept(self) -> list[FileVersion]:
         return sorted(self._world.files)
 
     async def _takes(self) -> None:

@@ -13,14 +13,13 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from clutch.engine.bus import Bus
-from clutch.engine.courier import work
-from clutch.engine.dispatcher import Worker
-from clutch.engine.ids import BlockIds
-from clutch.engine.kit import Kit
+from clutch.engine.live import Bus
+from clutch.engine.outbox import work
+from clutch.engine.services import BlockIds, Services
+from clutch.engine.worker import Worker
 from clutch.errors import DiskFull, StoreBusy, StoreLost
-from clutch.store.door import DoorStats, Keys, Listener, P, T, TxFunction
 from clutch.store.jobs import function_name
+from clutch.store.transaction import DatabaseStats, Keys, Listener, P, T, TxFunction
 from clutch.testing.clock import START
 from clutch.testing.simulation.agents import SimPrices
 from clutch.testing.simulation.channel import NAMES, SimChannel
@@ -79,7 +78,7 @@ class SimDoor:
     """One per life of a gateway. Everything a caller may meet at a real door, and death."""
 
     def __init__(self, world: World, gateway: Gateway) -> None:
-        self.stats = DoorStats()
+        self.stats = DatabaseStats()
         self._world, self._gateway = world, gateway
         self.is_dead = False
         self._queue: list[_Waiting] = []
@@ -123,6 +122,8 @@ class SimDoor:
     ) -> Any:
         await self._pass()
         made = Made(self._gateway.name, keys, fn, args, self._gateway.worker.id)
+        if made.name == "late":
+            self._world.witness.reported_late(made.args[1], made.args[2])
         self._fail_before(made)
         value = await self._commit(made)
         self._fail_after(made)
@@ -248,27 +249,27 @@ class Gateway:
             return
         world = self.world
         self.is_up, self.life, self.frozen_until = True, self.life + 1, 0.0
-        self.door = SimDoor(world, self)
-        kit = Kit(
-            self.door,
+        self.db = SimDoor(world, self)
+        services = Services(
+            self.db,
             world.models(self),
             world.toolbox(self),
             world.policy,
             SimIds(world),
             Bus(),
             prices=SimPrices(),
-            workspaces=SimWorkspaces(world, self.door),
-            files=SimFiles(world, self.door),
-            channels=dict.fromkeys(NAMES, SimChannel(self, self.door)),
+            workspaces=SimWorkspaces(world, self.db),
+            files=SimFiles(world, self.db),
+            channels=dict.fromkeys(NAMES, SimChannel(self, self.db)),
         )
-        self.worker = Worker(kit, self.clock, has_leases=True)
+        self.worker = Worker(services, self.clock, has_leases=True)
         world.tell(f"{self.name} starts")
         self.main = world.loop.create_task(self._live(self.worker, self.life))
 
     async def _live(self, worker: Worker, life: int) -> None:
         """A worker that ends by an exception of its own is a bug; somebody starts the process again."""
         try:
-            await work(worker, worker.kit.channels)
+            await work(worker, worker.services.channels)
         except Dead:
             pass
         except BaseExceptionGroup as group:
@@ -287,7 +288,7 @@ class Gateway:
         if not self.is_up:
             return
         self.is_up, self.listeners = False, []
-        self.door.die()
+        self.db.die()
         self.main.cancel()
         self.world.tell(f"{self.name} is dead")
         if restart and not self.world.is_over:

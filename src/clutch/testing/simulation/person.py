@@ -8,25 +8,28 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import Awaitable, Callable, Coroutine, Mapping
+from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
+from contextlib import suppress
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final
 
-from clutch.core.admission import SpawnRequest
 from clutch.core.authority import AgentGrant, root_rights
 from clutch.core.events import Verdict
+from clutch.core.ids import plan_hash
 from clutch.core.model import LetterKind
-from clutch.engine.kit import Kit
-from clutch.engine.spawning import Spawned, drop, spawn_all
-from clutch.errors import ClutchError, StoreError
-from clutch.protocol import control, letters, questions, sessions, usage
-from clutch.protocol.pages import plan_hash
-from clutch.protocol.questions import Decision, QuestionKind
-from clutch.protocol.spawn import Accepted, Order, rights_text
+from clutch.core.policy import Policy
+from clutch.core.questions import Decision, QuestionChanged, QuestionKind
+from clutch.core.spawn import SpawnRequest
+from clutch.engine.services import Services
+from clutch.engine.spawn import Spawned, drop, spawn_all
+from clutch.errors import ClutchError, InvalidInput, StoreError
+from clutch.store.transaction import Tx
 from clutch.testing.simulation import script
 from clutch.testing.simulation.agents import spawn_request
 from clutch.testing.simulation.faults import Dead, Fault
 from clutch.testing.simulation.gateway import Gateway, sim_uuid4
+from clutch.transactions import control, inbox, messages, questions, sessions, usage
+from clutch.transactions.spawn import Accepted, ChildRequest, rights_text
 
 if TYPE_CHECKING:
     from clutch.testing.simulation.world import World
@@ -68,6 +71,21 @@ JUST_ENDED: Final = (
     "id IN (SELECT id FROM tasks WHERE outcome IS NOT NULL AND has_cleanup >= ?"
     " ORDER BY ended_at DESC, id LIMIT 3)"
 )
+
+
+Decided = tuple[Decision, str, str]  #: with its text and the hash of the item that was shown
+
+
+def _answer(
+    now: float, policy: Policy, question_id: int, mistakes: Sequence[Decided], meant: Decided
+) -> Tx[Decided | None]:
+    """Decide, after every mistake a surface could let through. Returns the mistake that was taken."""
+    for said in (*mistakes, meant):
+        decision, text, seen = said
+        with suppress(*(() if said is meant else (QuestionChanged, InvalidInput))):
+            yield from questions.answer(now, policy, question_id, decision, text, seen, "person")
+            return None if said is meant else said
+    raise AssertionError("what was meant ends the loop")
 
 
 class Person:
@@ -139,7 +157,7 @@ class Person:
 
     async def surely(self, key: int | None, fn: Callable[..., Any], *args: Any) -> Any:
         def call(gateway: Gateway) -> Awaitable[Any]:
-            return gateway.door.alone(fn, *args) if key is None else gateway.door.tx(key, fn, *args)
+            return gateway.db.alone(fn, *args) if key is None else gateway.db.tx(key, fn, *args)
 
         return await self._somewhere(call, fn.__name__)
 
@@ -153,8 +171,8 @@ class Person:
                     self._world.tell(f"person asks again: {type(error).__name__} {what}")
             await asyncio.sleep(0.2)
 
-    async def _served_by(self, call: Callable[[Kit], Coroutine[Any, Any, Any]], what: str) -> Any:
-        return await self._somewhere(lambda gateway: self._served(call(gateway.worker.kit)), what)
+    async def _served_by(self, call: Callable[[Services], Coroutine[Any, Any, Any]], what: str) -> Any:
+        return await self._somewhere(lambda gateway: self._served(call(gateway.worker.services)), what)
 
     async def _served(self, call: Coroutine[Any, Any, Any]) -> Any:
         """Whoever serves it goes on when the person does not wait any more."""
@@ -186,7 +204,7 @@ class Person:
     async def _tell(self, session_id: int, text: str) -> None:
         key = self.key("say")
         place = self._rng.choice(("", f"web:{session_id}"))  # people write from here and from there
-        await self.surely(session_id, letters.post, session_id, key, LetterKind.USER, text, place)
+        await self.surely(session_id, inbox.post, session_id, key, LetterKind.USER, text, place)
         self._world.witness.said(session_id, key, text)
 
     async def _say(self) -> None:
@@ -207,9 +225,9 @@ class Person:
     async def spawn_for(self, session_id: int, request: SpawnRequest) -> Spawned:
         idem = self.key("person")
 
-        def ask(kit: Kit) -> Coroutine[Any, Any, list[Spawned]]:
-            order = Order(idem, self._new_id(), sim_uuid4(self._rng), request, 0)
-            return spawn_all(kit, session_id, session_id, None, [order])
+        def ask(services: Services) -> Coroutine[Any, Any, list[Spawned]]:
+            order = ChildRequest(idem, self._new_id(), sim_uuid4(self._rng), request, 0)
+            return spawn_all(services, session_id, session_id, None, [order])
 
         answer: Spawned
         (answer,) = await self._served_by(ask, "spawn")
@@ -233,7 +251,7 @@ class Person:
         job = self._world.author.small_job()
         text = script.words(job) if self._rng.random() < 0.5 else f"rather {job['name']}"
         await self.surely(
-            None, control.steer, self._world.policy, chosen[0], self.key("steer"), text, "person"
+            None, messages.steer, self._world.policy, chosen[0], self.key("steer"), text, "person"
         )
         return True
 
@@ -244,7 +262,9 @@ class Person:
             return False
         job = self._world.author.small_job()
         text = script.words(job) if self._rng.random() < 0.3 else f"and {job['name']}"
-        await self.surely(None, control.send, self._world.policy, chosen[0], self.key("send"), text, "person")
+        await self.surely(
+            None, messages.send, self._world.policy, chosen[0], self.key("send"), text, "person"
+        )
         return True
 
     async def _stop(self) -> bool:
@@ -272,7 +292,7 @@ class Person:
             return False
         task_id = chosen[0]
         await self.surely(None, control.remove, self._world.policy, task_id, "person")
-        removing = self._served_by(lambda kit: drop(kit, [task_id]), "drop")
+        removing = self._served_by(lambda services: drop(services, [task_id]), "drop")
         await asyncio.gather(
             removing, self._regret(task_id) if self._rng.random() < 0.7 else asyncio.sleep(0)
         )
@@ -309,7 +329,7 @@ class Person:
         task_id, plan, _ = chosen
         seen = plan_hash(plan or "")
         await self.surely(
-            None, control.decide, self._world.policy, task_id, verdict, seen, "so be it", "person"
+            None, messages.decide, self._world.policy, task_id, verdict, seen, "so be it", "person"
         )
 
     async def _answer(self) -> bool:
@@ -328,9 +348,13 @@ class Person:
         yes = Decision.ANSWER if kind == QuestionKind.QUESTION else Decision.APPROVE
         decision = yes if self._rng.random() < 0.7 else Decision.REJECT
         self._world.witness.decided(question_id, decision)
-        await self.surely(
-            None, questions.answer, self._world.policy, question_id, decision, "as you like", seen, "person"
+        mistakes = [(decision, "", plan_hash("what stood there before"))]
+        if kind == QuestionKind.QUESTION:
+            mistakes.append((Decision.ANSWER, " \n", seen))
+        taken = await self.surely(
+            None, _answer, self._world.policy, question_id, mistakes, (decision, "as you like", seen)
         )
+        self._world.witness.mistaken(question_id, taken)
 
     async def _retry(self) -> bool:
         return await self._again("retry")
@@ -402,7 +426,7 @@ class Person:
         new = [row for row in rows if row[0] not in self._thought_of]
         for task_id, root_id in new:
             self._thought_of.add(task_id)
-            what = self._rng.choice(("redeliver", "dismiss", "retry", "leave"))
+            what = self._rng.choice(("redeliver", "redeliver", "dismiss", "retry", "leave"))
             self.counted[what] += 1
             match what:
                 case "redeliver":

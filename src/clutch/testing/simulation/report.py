@@ -28,4 +28,5 @@ class Report:
     raised: tuple[str, ...]
     virtual_s: float
     log: tuple[str, ...]
+    timeline: tuple[str, ...]  #: what became of tasks and of the deliveries of their results
     digest: str

@@ -55,6 +55,9 @@ class Setting:
     company_s: float = 0.0  #: between two doings of agents and people that talk to each other; 0 = they don't
 
 
+HEALTHY: Final = 5.0  #: how sick a provider may be so that most results are delivered in the end
+
+
 SETTINGS: Final[Mapping[str, Setting]] = MappingProxyType(
     {
         setting.name: setting
@@ -153,7 +156,11 @@ def _life(rng: random.Random) -> Life:
 
 
 def _announcing(setting: Setting, rng: random.Random) -> Announcing:
+    # With a provider that fails all the time, half of the worlds give up after the first try.
+    gives_up = setting.provider > HEALTHY and rng.random() < 0.5
     return Announcing(
+        fast_tries=1 if gives_up else 3,
+        slow=not gives_up,
         inline_chars_max=600,
         mode=rng.choice(list(QueueMode)) if setting.has_modes else QueueMode.AUTO,
         drop=rng.choice(list(Drop)) if setting.has_modes else Drop.SUMMARIZE,

@@ -13,13 +13,16 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Final
 
 from clutch.core import lifecycle
-from clutch.core.attachments import Shelf, Side
-from clutch.core.lifecycle import Move
+from clutch.core.attachments import FileVersion, Side
+from clutch.core.messages import Answer
 from clutch.core.model import Outcome, Phase
+from clutch.core.questions import Decision
+from clutch.core.transition import Move
 from clutch.ports import ModelRequest, ToolContext
-from clutch.protocol.questions import Decision
+from clutch.testing.clock import FakeClock
 from clutch.testing.simulation.disk import SimDisk
 from clutch.testing.simulation.workspaces import Directory, path_of
+from clutch.transactions.read import status
 
 if TYPE_CHECKING:
     from clutch.testing.simulation.gateway import Gateway
@@ -28,14 +31,17 @@ PROMISES: Final[Mapping[str, str]] = MappingProxyType(
     {
         "constraint": "no transaction is held up only by the tables themselves",
         "N1": "what was accepted exists, under the number that was told",
+        "N5": "the text of a run that has lost its task is reported as late",
+        "N10": "once all is over, no session is said to have letters that wait",
         "N12": "a person's words are read once",
         "T8": "a process that is asked to stop does so in time, and keeps nothing",
         "N22": "a model is asked about what is on disk, and not again about what it has answered",
         "N23": "a tool that must not run twice does not",
         "T10": "the timeline reduces to the row",
         "T14": "nothing is cleaned up before its task is told, given up or killed",
-        "N31": "a tool that needs a person's word has it",
+        "N31": "a tool that needs a person's word has it, and a decision is about what was shown",
         "T16": "every model call has its row, and within a budget its reservation, before it is sent",
+        "N34": "a message that may have been read is not sent again by itself, once that was noted",
         "T18": "whatever leaves the house has a key: a tool that of its call, words that of their row, and it stays",
     }
 )
@@ -59,7 +65,7 @@ class Witness:
         self,
         disk: SimDisk,
         directories: Mapping[int, Directory],
-        files: Mapping[Shelf, Collection[Side]],
+        files: Mapping[FileVersion, Collection[Side]],
         tell: Callable[[str], None],
         accuse: Callable[[str, str], None],
     ) -> None:
@@ -70,8 +76,12 @@ class Witness:
         self._said: dict[str, tuple[int, str]] = {}
         self._unsafe: Counter[str] = Counter()
         self._sent: dict[str, tuple[str, str]] = {}
+        self._unanswered: dict[str, tuple[object, ...]] = {}
         self._asked: Counter[int] = Counter()
         self._approved: set[int] = set()
+        self._late: dict[
+            tuple[int, str], tuple[Gateway, int]
+        ] = {}  #: texts to be reported, and by which life
         self.closed: set[int] = set()  #: sessions whose person went away at some time
         self.halted: set[int] = set()  #: sessions whose turn a person has stopped at some time
 
@@ -102,6 +112,26 @@ class Witness:
             return  # it lost the session and has not noticed yet; its next write will
         is_right = real_head == int(head) and len(request.transcript) == real_head - base
         self._judge("N22", None if is_right else f"{request.key} was asked at head {real_head}")
+        is_answered = bool(request.transcript) and isinstance(request.transcript[-1], Answer)
+        self._judge("N22", f"{request.key} ends with the model's own answer" if is_answered else None)
+
+    def answered_anyway(self, gateway: Gateway, request: ModelRequest, answer: Answer) -> Answer:
+        """A call that was cancelled. If that is because its run has lost the task, its text must be reported."""
+        key = request.key.rpartition(":")[0]
+        rows = self._disk.query("SELECT id, owner, fence, is_task FROM sessions WHERE key = ?", key)
+        if not rows or answer.calls or not answer.text:
+            return answer
+        session_id, owner, fence, is_task = rows[0]
+        held = gateway.worker.turns.get(session_id)
+        is_here = held is not None and held[1] is asyncio.current_task()
+        is_lost = held is not None and (owner != gateway.worker.id or fence != held[0].fence)
+        if is_task and is_here and is_lost and gateway.is_up:
+            self._late[session_id, answer.text] = (gateway, gateway.life)
+        return answer
+
+    def reported_late(self, session_id: int, text: str) -> None:
+        if self._late.pop((session_id, text), None) is not None:
+            self._judge("N5", None)
 
     def _unbooked(self, session_id: int, is_current: bool) -> str | None:
         """Whoever lost the session meanwhile has a row, too, but its successor has given that call up."""
@@ -123,6 +153,10 @@ class Witness:
         """A person is about to say so."""
         if decision is Decision.APPROVE:
             self._approved.add(question_id)
+
+    def mistaken(self, question_id: int, taken: tuple[Decision, str, str] | None) -> None:
+        """`taken`: a decision about an item that was not shown, or an empty answer, that was accepted."""
+        self._judge("N31", None if taken is None else f"question {question_id} took {taken}")
 
     def runs_tool(self, name: str, context: ToolContext, is_unsafe: bool) -> None:
         session_id, seq, place = context.key.split(":")
@@ -154,7 +188,22 @@ class Witness:
         is_known = before == (target, body) and rows == [(target, body)]
         self._judge("T18", None if is_known else f"{key} was {before}, is {rows}, and goes out as {body!r}")
 
-    def removes_files(self, shelf: Shelf, sides: Collection[Side]) -> None:
+    def tries(self, key: str) -> None:
+        """A channel is asked to send it. After an attempt without an answer, this is only right where the process died
+        before it noted that."""
+        if (before := self._unanswered.pop(key, None)) is not None:
+            noted = self._noted(key)
+            self._judge("N34", None if noted == before else f"{key} is sent again after {noted}")
+
+    def unanswered(self, key: str) -> None:
+        """It was read, and the sender does not learn of it."""
+        self._unanswered[key] = self._noted(key)
+
+    def _noted(self, key: str) -> tuple[object, ...]:
+        (row,) = self._disk.query("SELECT outcome, error, tried_at FROM outbox WHERE idem = ?", key)
+        return tuple(row)
+
+    def removes_files(self, shelf: FileVersion, sides: Collection[Side]) -> None:
         """Just now, what was there. What was given is needed until the task is over; what it hands over, as long as
         somebody may read it."""
         task_id = shelf.task_id
@@ -195,6 +244,9 @@ class Witness:
         for shelf in self._files:
             rows = self._disk.query("SELECT 1 FROM tasks WHERE id = ? AND shelf = ?", *shelf)
             self._judge("T14", None if rows else f"files are left on {shelf}, which no task uses")
+        for (session_id, text), (gateway, life) in self._late.items():
+            is_alive = gateway.is_up and gateway.life == life
+            self._judge("N5", f"task {session_id} said {text[:40]!r}" if is_alive else None)
         for session_id, asked in self._asked.items():
             ((rows,),) = self._disk.query("SELECT COUNT(*) FROM usage WHERE session_id = ?", session_id)
             self._judge(
@@ -207,6 +259,9 @@ class Witness:
             self._judge("N12", self._misheard(key, session_id, text))
         for (task_id,) in self._disk.query("SELECT id FROM tasks ORDER BY id"):
             self._judge("T10", self._broken_timeline(task_id))
+        for (session_id,) in self._disk.query("SELECT id FROM sessions WHERE closed = 0 ORDER BY id"):
+            waiting = self._disk.look(status.status, (session_id,), FakeClock()).waiting
+            self._judge("N10", f"session {session_id}: {waiting} letters wait" if waiting else None)
         for (session_id,) in self._disk.query("SELECT id FROM sessions ORDER BY id"):
             for wrong in self._broken_transcript(session_id, bases.get(session_id, ())):
                 self._judge("N22", wrong)

@@ -31,8 +31,8 @@ def path_of(task_id: int) -> str:
 class SimWorkspaces:
     """As one life of a gateway sees them."""
 
-    def __init__(self, world: World, door: SimDoor) -> None:
-        self._world, self._door = world, door
+    def __init__(self, world: World, db: SimDoor) -> None:
+        self._world, self._door = world, db
 
     async def make(self, task_id: int, source: str) -> str:
         del source

@@ -20,7 +20,7 @@ from collections.abc import Coroutine, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
-from clutch.core.attachments import Shelf, Side
+from clutch.core.attachments import FileVersion, Side
 from clutch.errors import ClutchError, ConstraintViolated, StoreRefused
 from clutch.testing.promises.judge import Judge
 from clutch.testing.simulation.agents import SimModel, SimToolbox
@@ -57,6 +57,14 @@ UNION ALL SELECT 'parcel', id, due, owner FROM outbox
   WHERE due IS NOT NULL OR owner IS NOT NULL
 LIMIT 5"""
 
+#: What happened to tasks and to their results, in the words of the tables and without a name of the code.
+_TIMELINE = """
+SELECT at, task_id, seq, 'by ' || actor || ':', from_phase, '>', to_phase, 'generation ' || generation,
+  reason || COALESCE(' (' || outcome || ')', '') FROM events
+UNION ALL SELECT at, task_id, id, 'delivery', 'attempt ' || attempt, 'generation ' || generation, COALESCE(path, '-'),
+  outcome, reason FROM deliveries
+ORDER BY 1, 2, 3, 4"""
+
 
 class World:
     def __init__(self, seed: int, setting: Setting, *, is_mutant: bool = False) -> None:
@@ -73,7 +81,7 @@ class World:
         self.policy = policy_of(setting, self.rng)
         self.author = Author(self.rng, setting.children, setting.asks, setting.thrift)
         self.directories: dict[int, Directory] = {}  #: of isolated children; they outlive every process
-        self.files: dict[Shelf, set[Side]] = {}  #: which sides each has, as long-lived
+        self.files: dict[FileVersion, set[Side]] = {}  #: which sides each has, as long-lived
         self.disk = SimDisk(self.clock, self._observe)
         self.witness = Witness(self.disk, self.directories, self.files, self.tell, self.violated)
         self.judge = Judge(self.disk, self.policy, self.violated)
@@ -315,6 +323,9 @@ class World:
             raised=tuple(self.raised),
             virtual_s=self.loop.time(),
             log=tuple(self.log),
+            timeline=tuple(
+                f"{at:.3f} {' '.join(map(str, line))}" for at, *line in self.disk.query(_TIMELINE)
+            ),
             digest=hashlib.sha256("\n".join(self.log).encode()).hexdigest(),
         )
 
@@ -323,7 +334,10 @@ def simulate(seed: int, world: str = "storm", *, is_mutant: bool = False) -> Rep
     """Play one world to its end, or to its first violation.
 
     `is_mutant`: a bug is planted. What the patched code raises is then no find: processes are just restarted."""
-    played = World(seed, SETTINGS[world], is_mutant=is_mutant)
+    return finish(World(seed, SETTINGS[world], is_mutant=is_mutant))
+
+
+def finish(played: World) -> Report:
     with _quiet(), _running(played.loop):
         try:
             played.loop.run_until_complete(played.play())

@@ -1,14 +1,13 @@
-"""Tools of MCP servers: named in the settings, pinned at first sight, called over one shared connection.
+"""Tools of MCP servers: configured by the user, pinned when first seen, called over one shared connection.
 
-`settings` says what a server is, `naming` how its words become ours, `pins` what was approved, `differences`
-what a person is shown of a change, `server` keeps one connection alive, `box` is the toolbox. `connection`,
-`stdio` and `http` import the MCP library, which takes more than a second: they are loaded in a thread when the
-first server is needed, and by nobody else.
+`definitions` describes servers and tools and compares them with the approved ones, `server` keeps one connection alive,
+`tools` is the toolbox. `connection` and `stdio` import the MCP library, which takes more than a second: they are loaded
+in a thread when the first server is needed.
 """
 
 from __future__ import annotations
 
-from clutch.tools.mcp.box import McpTools
-from clutch.tools.mcp.settings import McpServer
+from clutch.tools.mcp.definitions import McpServer
+from clutch.tools.mcp.tools import McpTools
 
 __all__ = ["McpServer", "McpTools"]

@@ -1,21 +1,26 @@
 """One open connection to a server: the handshake, its list of tools, calls. Loads the MCP library.
 
 Answers are not checked against the server's own output schema: a pattern written by a stranger can keep the
-event loop busy for hours. Sampling, elicitation and roots are not offered to servers.
-"""
+event loop busy for hours. Sampling, elicitation and roots are not offered to servers."""
 
 from __future__ import annotations
 
 import asyncio
+import json
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from typing import Any, cast
 
+import httpx2
 from mcp import ClientSession, MCPError
 from mcp.client.session import IncomingMessage
+from mcp.client.streamable_http import streamable_http_client
 from mcp.client.subscriptions import SubscriptionLost, listen
+from mcp.shared._stream_protocols import ReadStream, WriteStream
+from mcp.shared.message import SessionMessage
 from mcp_types import (
     CONNECTION_CLOSED,
+    INTERNAL_ERROR,
     INVALID_REQUEST,
     UNSUPPORTED_PROTOCOL_VERSION,
     CallToolRequest,
@@ -32,11 +37,99 @@ from mcp_types.version import MODERN_PROTOCOL_VERSIONS
 from pydantic import TypeAdapter, ValidationError
 
 from clutch.ports import Launch
-from clutch.tools.mcp.http import http
-from clutch.tools.mcp.naming import Definition
-from clutch.tools.mcp.settings import McpServer
+from clutch.tools.mcp.definitions import Definition, Gone, McpServer, McpServerError, Wire
 from clutch.tools.mcp.stdio import stdio
-from clutch.tools.mcp.wire import Gone, Refused, Wire
+
+# --------------------------------------------------------------------------------------------------
+# A server at an address: the library's streamable HTTP transport over a client that keeps trouble small.
+#
+# In the library, one request that cannot be sent ends the connection of all others. Here such a failure is the
+# answer to that request. Bodies have a limit. Nothing is taken from the environment: no proxy, no .netrc.
+
+BODY_BYTES_MAX = 8 * 1024 * 1024
+NOTICE_TIMEOUT_S = 5.0  # the library sends nothing else while a notification is under way
+
+Streams = tuple[ReadStream[SessionMessage | Exception], WriteStream[SessionMessage]]
+
+
+@asynccontextmanager
+async def http(server: McpServer) -> AsyncIterator[Streams]:
+    timeout = httpx2.Timeout(server.call_timeout_s, connect=server.connect_timeout_s, read=None, pool=None)
+    limits = httpx2.Limits(max_connections=None, max_keepalive_connections=32)
+    transport = _Contained(httpx2.AsyncHTTPTransport(trust_env=False, limits=limits))
+    async with (
+        httpx2.AsyncClient(
+            headers=dict(server.headers), timeout=timeout, transport=transport, trust_env=False
+        ) as client,
+        streamable_http_client(
+            str(server.url), http_client=client, max_sse_event_size=BODY_BYTES_MAX
+        ) as streams,
+    ):
+        yield streams
+
+
+class _Contained(httpx2.AsyncBaseTransport):
+    def __init__(self, inner: httpx2.AsyncHTTPTransport) -> None:
+        self._inner = inner
+
+    async def handle_async_request(self, request: httpx2.Request) -> httpx2.Response:
+        if _expects_no_answer(request):
+            request.extensions["timeout"]["read"] = NOTICE_TIMEOUT_S
+        try:
+            response = await self._inner.handle_async_request(request)
+        except httpx2.TransportError as error:
+            return _failure(503, f"cannot be reached at {request.url}: {str(error) or type(error).__name__}")
+        if response.status_code == 404 and "mcp-session-id" in request.headers:
+            await response.aclose()
+            # Without a body, which is how the library sees that the session is over.
+            return httpx2.Response(404)
+        if response.status_code >= 400 and response.status_code != 404 and not _is_json(response):
+            await response.aclose()
+            return _failure(response.status_code, f"answered with HTTP status {response.status_code}")
+        assert isinstance(response.stream, httpx2.AsyncByteStream)
+        response.stream = _Bounded(response.stream, response)
+        return response
+
+    async def aclose(self) -> None:
+        await self._inner.aclose()
+
+
+class _Bounded(httpx2.AsyncByteStream):
+    def __init__(self, inner: httpx2.AsyncByteStream, response: httpx2.Response) -> None:
+        self._inner = inner
+        self._left = BODY_BYTES_MAX if _is_json(response) else None  # events are counted one by one elsewhere
+
+    async def __aiter__(self) -> AsyncIterator[bytes]:
+        try:
+            async for chunk in self._inner:
+                if self._left is not None:
+                    self._left -= len(chunk)
+                    if self._left < 0:
+                        raise httpx2.StreamError(
+                            f"the answer has more than {BODY_BYTES_MAX // 1024 // 1024} MiB"
+                        )
+                yield chunk
+        except httpx2.TransportError as error:
+            raise httpx2.StreamError(f"the connection broke: {str(error) or type(error).__name__}") from error
+
+    async def aclose(self) -> None:
+        await self._inner.aclose()
+
+
+def _expects_no_answer(request: httpx2.Request) -> bool:
+    return request.method == "DELETE" or (
+        request.method == "POST" and "id" not in json.loads(request.content)
+    )
+
+
+def _is_json(response: httpx2.Response) -> bool:
+    return response.headers.get("content-type", "").lower().startswith("application/json")
+
+
+def _failure(status: int, message: str) -> httpx2.Response:
+    error = {"code": INTERNAL_ERROR, "message": message}
+    return httpx2.Response(status, json={"jsonrpc": "2.0", "id": None, "error": error})
+
 
 TOOLS_MAX = 256
 PAGES_MAX = 32
@@ -62,7 +155,7 @@ class Connection:
             cursor = page.next_cursor
             if cursor is None and len(found) <= TOOLS_MAX:
                 return found
-        raise Refused(f"lists more than {TOOLS_MAX} tools or does not stop listing")
+        raise McpServerError(f"lists more than {TOOLS_MAX} tools or does not stop listing")
 
     async def call(self, tool: str, args: Mapping[str, Any], key: str) -> CallToolResult:
         """Raises Gone, Refused. A cancelled call is cancelled at the server too."""
@@ -73,18 +166,18 @@ class Connection:
         except (MCPError, ValidationError) as error:
             raise self._trouble(error) from error
         if isinstance(result, InputRequiredResult):
-            raise Refused("asks for input from a person during the call, which is not supported")
+            raise McpServerError("asks for input from a person during the call, which is not supported")
         return result
 
-    def _trouble(self, error: MCPError | ValidationError) -> Gone | Refused:
+    def _trouble(self, error: MCPError | ValidationError) -> Gone | McpServerError:
         if isinstance(error, ValidationError):
             problem = error.errors(include_url=False, include_context=False, include_input=False)[0]
             where = ".".join(str(part) for part in problem["loc"])
-            return Refused(f"sent what the protocol does not allow ({where}: {problem['msg']})")
+            return McpServerError(f"sent what the protocol does not allow ({where}: {problem['msg']})")
         is_closed = error.code == CONNECTION_CLOSED and self._wire.ended.is_set()
         if is_closed or (error.code == INVALID_REQUEST and error.message == "Session terminated"):
             return Gone("ended the connection")
-        return Refused(error.message)
+        return McpServerError(error.message)
 
 
 @asynccontextmanager

@@ -2,30 +2,252 @@
 
 Every failure is a ToolFailed that names the server and the remedy; no failure reaches another server. A life
 ends when the server dies, or when it answered neither a call nor the question for its tools. The next use
-starts it again: at once after the first failure, then with growing pauses until a call is answered.
-"""
+starts it again: at once after the first failure, then with growing pauses until a call is answered."""
 
 from __future__ import annotations
 
 import asyncio
+import errno
 import hashlib
-from collections.abc import Callable, Iterable, Mapping
+import importlib
+import os
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import AsyncExitStack, contextmanager
+from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
+from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
-from clutch.core.pins import ToolOffer
-from clutch.core.shown import visible
-from clutch.errors import ClutchError
-from clutch.ports import ToolContext, ToolFailed
-from clutch.tools.mcp.differences import words
-from clutch.tools.mcp.life import Life
-from clutch.tools.mcp.naming import BadTool, Definition, changes, plain, vet
-from clutch.tools.mcp.pins import Pins
-from clutch.tools.mcp.settings import McpServer
-from clutch.tools.mcp.wire import Gone, Refused, Wire
+from clutch.contain import in_thread
+from clutch.core.model import ToolOffer
+from clutch.core.text.format import visible
+from clutch.errors import ClutchError, extra
+from clutch.logs import logger
+from clutch.ports import Launch, OperatorNotice, ToolContext, ToolFailed
+from clutch.tools.mcp.definitions import (
+    BadTool,
+    Definition,
+    Gone,
+    McpServer,
+    McpServerError,
+    Pins,
+    Wire,
+    changes,
+    plain,
+    vet,
+    words,
+)
+from clutch.tools.sandbox.policy import SandboxPolicy, is_beneath
+from clutch.tools.sandbox.programs import SHOWN, installed, sandboxed_program, with_path
+from clutch.tools.sandbox.protected_files import COMMANDS
 
 if TYPE_CHECKING:
     from mcp_types import CallToolResult
+
+    from clutch.tools.mcp.connection import Connection
+
+# --------------------------------------------------------------------------------------------------
+# How the process of a stdio server is started: plainly, or inside the sandbox.
+#
+# In the sandbox it sees the system, a folder of its own (or `cwd`) and what `visible` names; the network only
+# with `network`.
+
+
+@contextmanager
+def launching(server: McpServer, folder: Path) -> Iterator[Launch]:
+    """Lasts as long as the process. Raises Refused where there is no sandbox. Blocking."""
+    assert server.command is not None
+    if not server.sandbox:
+        yield Launch((server.command, *server.args), server.cwd, server.environment())
+        return
+    found = installed(server.command, server.environment().get("PATH"))
+    if found is None:
+        raise FileNotFoundError(errno.ENOENT, "No such file or directory", server.command)
+    box = _box(server, folder, found.places)
+    try:
+        variables = {**with_path(found), **server.granted()}
+        program = sandboxed_program(box, (found.command, *server.args), variables, cwd=box.root)
+    except ToolFailed as error:
+        raise McpServerError(
+            f"is to run in a sandbox, and {error}; install bubblewrap, or set "
+            f"mcp.servers.{server.name}.sandbox to false"
+        ) from error
+    with program as launch:
+        yield launch
+
+
+def _box(server: McpServer, folder: Path, places: tuple[str, ...]) -> SandboxPolicy:
+    if server.cwd is None:
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    try:
+        return SandboxPolicy(
+            root=server.cwd or str(folder),
+            read_only=(*server.visible, *places),
+            network=server.network,
+            journal=str(folder.parent.parent / COMMANDS),  # `folder` is mcp/NAME in the state directory
+        )
+    except ValueError as error:
+        raise McpServerError(f"cannot run in a sandbox: {error}") from error
+
+
+# --------------------------------------------------------------------------------------------------
+# One connection from its start to its end, held open by a task of its own: the library ends it where it
+# began it. Who uses it, and what follows its end, is not known here.
+
+
+class ServerLifetime:
+    def __init__(self, settings: McpServer, wire: Wire) -> None:
+        self.wire = wire
+        self.is_doubtful = False  #: a call was not answered in time
+        self._settings = settings
+        self._born: asyncio.Future[Connection] = asyncio.get_running_loop().create_future()
+        self._task: asyncio.Task[None] | None = None
+
+    async def begin(self, folder: Path, on_change: Callable[[], None], on_end: Callable[[], None]) -> None:
+        """Raises what the connection raised, TimeoutError if it took too long. `on_end` only after a begin."""
+        with extra("mcp", f"the MCP server {self._settings.name!r}"):
+            library = await asyncio.to_thread(importlib.import_module, "clutch.tools.mcp.connection")
+        self._task = asyncio.create_task(self._hold(library, folder, on_change))
+        try:
+            await asyncio.wait((self._task, self._born), return_when=asyncio.FIRST_COMPLETED)
+        except asyncio.CancelledError:
+            await self.end()
+            raise
+        if not self._born.done():
+            await self._task
+        self._task.add_done_callback(lambda task: _retrieved(task, on_end))
+
+    @property
+    def is_sound(self) -> bool:
+        return not self.is_doubtful and not self.wire.ended.is_set()
+
+    @property
+    def connection(self) -> Connection:
+        return self._born.result()
+
+    async def tools(self) -> list[Definition]:
+        """Raises Gone, Refused, TimeoutError."""
+        async with asyncio.timeout(self._settings.connect_timeout_s):
+            return await self.connection.tools()
+
+    async def end(self) -> None:
+        """Returns when nothing of it is left."""
+        if self._task is None:
+            return
+        if self._born.done():
+            self.wire.ended.set()
+        else:
+            self._task.cancel()
+        await asyncio.wait([self._task])
+
+    async def _hold(self, library: ModuleType, folder: Path, on_change: Callable[[], None]) -> None:
+        async with AsyncExitStack() as stack:
+            launch: Launch | None = None
+            if self._settings.command is not None:
+                plan = in_thread(partial(launching, self._settings, folder))
+                launch = await stack.enter_async_context(plan)
+            limit = await stack.enter_async_context(asyncio.timeout(self._settings.connect_timeout_s))
+            opened = library.connected(self._settings, launch, self.wire, on_change)
+            connection = await stack.enter_async_context(opened)
+            limit.reschedule(None)
+            self._born.set_result(connection)
+            await self.wire.ended.wait()
+
+
+def _retrieved(task: asyncio.Task[None], on_end: Callable[[], None]) -> None:
+    """How it ended is told by the wire; an exception nobody asks for would be logged as an accident."""
+    if not task.cancelled():
+        task.exception()
+    on_end()
+
+
+# --------------------------------------------------------------------------------------------------
+# Why a server did not start or will not, and what the operator can do about it. Nothing here starts one.
+
+#: Programs that fetch the server from a registry when it is started, and how it is installed instead.
+FETCHERS = {
+    "npx": "npm install -g",
+    "bunx": "bun add -g",
+    "pnpm": "pnpm add -g",
+    "yarn": "npm install -g",
+    "uvx": "uv tool install",
+    "uv": "uv tool install",
+    "pipx": "pipx install",
+    "docker": None,
+    "podman": None,
+}
+_OFFLINE = re.compile(
+    r"EAI_AGAIN|ENOTFOUND|ENETUNREACH|ECONNREFUSED|getaddrinfo|name resolution|resolve host|[Nn]etwork is unreachable"
+    r"|dns error|Failed to fetch|offline"
+)
+NOT_FOUND = 127
+
+
+@dataclass(frozen=True, slots=True)
+class Diagnosis:
+    cause: str
+    remedy: str
+
+
+def diagnosed(server: McpServer, exit_code: int | None, said: str) -> Diagnosis | None:
+    """`said`: what it printed for people; empty and `exit_code` None before a start. None: no cause is known."""
+    if server.command is None:
+        return None
+    return next(_found(server, exit_code, said), None)
+
+
+def _found(server: McpServer, exit_code: int | None, said: str) -> Iterator[Diagnosis]:
+    key, path = f"mcp.servers.{server.name}", server.environment().get("PATH")
+    if installed(server.command or "", path) is None:
+        yield Diagnosis(
+            f"command {server.command!r} is not found",
+            f"install it, or set {key}.command to the full path of the program",
+        )
+    if not server.sandbox:
+        return
+    fetcher = os.path.basename(server.command or "")
+    if not server.network and (fetcher in FETCHERS or _OFFLINE.search(said)):
+        yield _offline(server, fetcher)
+    for place in _unseen(server):
+        yield Diagnosis(
+            f"the sandbox does not show {place}",
+            f'add its folder to {key}.visible, such as ["{os.path.dirname(place)}"]',
+        )
+    if exit_code == NOT_FOUND:
+        yield Diagnosis(
+            f"the sandbox does not show a program that {server.command} starts",
+            f"add the folder it is installed in to {key}.visible",
+        )
+
+
+def _offline(server: McpServer, fetcher: str) -> Diagnosis:
+    key, how = f"mcp.servers.{server.name}", FETCHERS.get(fetcher)
+    if fetcher not in FETCHERS:
+        return Diagnosis("it wants the network, which is off in its sandbox", f"set {key}.network to true")
+    if how is None:
+        return Diagnosis(
+            f"{fetcher} does not run in a sandbox", f"set {key}.sandbox to false, or use {key}.url"
+        )
+    return Diagnosis(
+        f"{fetcher} fetches the server when it starts, and the network is off in its sandbox",
+        f"set {key}.network to true, or install the server (`{how} PACKAGE`) and set {key}.command to its program",
+    )
+
+
+def _unseen(server: McpServer) -> Iterator[str]:
+    """Files of this machine that it is given and cannot see."""
+    shown = (*SHOWN, *(os.path.realpath(place) for place in (*server.visible, server.cwd or "/proc")))
+    for word in server.args:
+        place = word.partition("=")[2] if word.startswith("-") else word
+        if place.startswith("/") and os.path.exists(place):
+            real = os.path.realpath(place)
+            if not any(is_beneath(real, one) for one in shown):
+                yield place
+
+
+log = logger(__name__)
 
 PAUSE_MAX_S = 60.0
 RELIST_PAUSE_S = 1.0  # a server that announces changes without end is asked no more often than this
@@ -35,7 +257,7 @@ REASON_CHARS_MAX = 1500
 class Server:
     def __init__(self, settings: McpServer, pins: Pins, folder: Path, on_tools: Callable[[], None]) -> None:
         self.settings = settings
-        self.trouble: str | None = None  #: why it cannot be used now
+        self.problem: OperatorNotice | None = None  #: why it cannot be used now
         self._title = f'MCP server "{settings.name}"'
         self._pins = pins
         self._on_tools = on_tools
@@ -43,13 +265,18 @@ class Server:
         self._offered: Mapping[str, Definition] | None = None  #: None = not asked yet in this process
         self.refused: Mapping[str, str] = {}  #: tools that cannot be offered, and why
         self._rejected: Mapping[str, str] = {}  #: tools that a person does not want as they are now
-        self._life: Life | None = None
-        self._starting: asyncio.Task[Life] | None = None
+        self._life: ServerLifetime | None = None
+        self._starting: asyncio.Task[ServerLifetime] | None = None
         self._asking: asyncio.Task[None] | None = None
         self._has_news = False
         self._failures = 0
         self._not_before = 0.0
         self._is_closed = False
+
+    @property
+    def trouble(self) -> str | None:
+        """The problem as one sentence for a model."""
+        return None if self.problem is None else f"{self.problem.detail}; {self.problem.remedy}"
 
     def usable(self) -> list[Definition]:
         """The approved definitions that the server still offers; a model never sees other words."""
@@ -118,7 +345,7 @@ class Server:
                 f"{self._title} ended during the call; whether it took effect is unknown"
                 f"{self._last_words(life.wire)}. It is started again at the next use"
             ) from error
-        except Refused as error:
+        except McpServerError as error:
             raise ToolFailed(f"{self._title}: {self._clean(str(error))}") from error
         self._failures = 0
         return result
@@ -132,7 +359,7 @@ class Server:
             self._on_tools()
         await self.ask()
 
-    async def up(self) -> Life:
+    async def up(self) -> ServerLifetime:
         """The running connection, started if need be; many may wait for one start. Raises ToolFailed."""
         if self._is_closed:
             raise ToolFailed(f"{self._title} is closed: Clutch is stopping")
@@ -158,12 +385,12 @@ class Server:
         if self._life is not None:
             await self._life.end()
 
-    def _is_started(self, task: asyncio.Task[Life]) -> None:
+    def _is_started(self, task: asyncio.Task[ServerLifetime]) -> None:
         self._starting = None
         if not task.cancelled():
             task.exception()  # whoever waited has it, and perhaps nobody waited to the end
 
-    async def _started(self) -> Life:
+    async def _started(self) -> ServerLifetime:
         if self._life is not None:
             if await self._answers(self._life):
                 return self._life
@@ -172,54 +399,57 @@ class Server:
         pause = self._not_before - asyncio.get_running_loop().time()
         if pause > 0:
             raise ToolFailed(f"{self.trouble}. It can be tried again in {pause:.0f} s")
-        life = Life(self.settings, Wire())
+        life = ServerLifetime(self.settings, Wire())
         try:
             await life.begin(self._folder, self._news, lambda: self._ended(life))
             await self._take_in(await life.tools())
         except Exception as error:  # a stranger's program, a library's task groups
             await life.end()
-            raise ToolFailed(self._failed(self._why(error, life.wire))) from error
+            raise ToolFailed(self._failed(*self._why(error, life.wire))) from error
         self._life = life
-        self.trouble = None
+        self.problem = None
         if self._has_news:
             self._news()
         return life
 
-    async def _answers(self, life: Life) -> bool:
+    async def _answers(self, life: ServerLifetime) -> bool:
         """Whether a server that left a call unanswered still does anything."""
         try:
             await self._take_in(await life.tools())
-        except (Gone, Refused, TimeoutError):
+        except (Gone, McpServerError, TimeoutError):
             return False
         life.is_doubtful = False
         return True
 
-    def _ended(self, life: Life) -> None:
+    def _ended(self, life: ServerLifetime) -> None:
         if self._life is life:
             self._life = None
             if not self._is_closed:
-                self._failed(f"ended{self._last_words(life.wire)}; see its own log for why")
+                self._failed(f"ended{self._last_words(life.wire)}", "see its own log for why")
 
-    def _failed(self, why: str) -> str:
-        self.trouble = f"{self._title} {why}"
+    def _failed(self, why: str, remedy: str) -> str:
+        found = OperatorNotice(f"mcp {self.settings.name}", f"{self._title} {why}", remedy)
+        if found != self.problem:  # it is tried again and again; each failure of its own is logged once
+            log.warning("%s; %s", found.detail, found.remedy)
+        self.problem = found
         pause = 0.0 if self._failures == 0 else min(PAUSE_MAX_S, 2.0 ** (self._failures - 1))
         self._failures += 1
         self._not_before = asyncio.get_running_loop().time() + pause
-        return self.trouble
+        return f"{found.detail}; {found.remedy}"
 
     def _news(self) -> None:
         self._has_news = True
         if self._life is not None and self._asking is None and not self._is_closed:
             self._asking = asyncio.create_task(self._ask_again(self._life))
 
-    async def _ask_again(self, life: Life) -> None:
+    async def _ask_again(self, life: ServerLifetime) -> None:
         try:
             while self._has_news:
                 self._has_news = False
                 await self._take_in(await life.tools())
                 if self._has_news:
                     await asyncio.sleep(RELIST_PAUSE_S)
-        except (Gone, Refused, TimeoutError, OSError, ClutchError):
+        except (Gone, McpServerError, TimeoutError, OSError, ClutchError):
             life.is_doubtful = True  # the next use asks again, or starts it anew
         finally:
             self._asking = None
@@ -239,10 +469,14 @@ class Server:
         if (why := self.why_not(tool)) is not None:
             raise ToolFailed(f"tool {visible(tool, 80)} of {self._title} {why}")
 
-    def _why(self, error: BaseException, wire: Wire) -> str:
+    def _why(self, error: BaseException, wire: Wire) -> tuple[str, str]:
         """What went wrong at a start, and what a person can do about it."""
         while isinstance(error, BaseExceptionGroup):
             error = error.exceptions[0]
+        if isinstance(error, TimeoutError | OSError | Gone):
+            said = wire.last_words(self.settings.without_secrets)
+            if (found := diagnosed(self.settings, wire.exit_code, said)) is not None:
+                return f"did not start: {found.cause}{self._last_words(wire)}", found.remedy
         field = f"mcp.servers.{self.settings.name}.{'url' if self.settings.command is None else 'command'}"
         match error:
             case TimeoutError():
@@ -255,11 +489,11 @@ class Server:
                 why, remedy = f"cannot be started: {error.strerror or error}", f"check {field} and cwd"
             case Gone():
                 why, remedy = "ended during its start", f"run {field} by hand to see why"
-            case Refused():
+            case McpServerError():
                 why, remedy = self._clean(str(error)), f"check {field} and the server's own log"
             case _:
                 why, remedy = self._clean(f"failed with {type(error).__name__}: {error}"), f"check {field}"
-        return f"{why}{self._last_words(wire)}; {remedy}"
+        return f"{why}{self._last_words(wire)}", remedy
 
     def _last_words(self, wire: Wire) -> str:
         words = self._clean(wire.last_words(self.settings.without_secrets))

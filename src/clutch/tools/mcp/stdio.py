@@ -4,8 +4,7 @@ The library's own transport reads lines of any length and leaves the process gro
 process ends by itself. Here a line has a limit, a too long answer fails its own call only, noise is counted
 and dropped, the end of stderr is kept, and nothing of the group outlives the connection.
 
-Not caught: a process that leaves its group (a daemon). That needs the sandbox.
-"""
+Not caught: a process that leaves its group (a daemon). That needs the sandbox."""
 
 from __future__ import annotations
 
@@ -23,7 +22,7 @@ from mcp.shared.message import SessionMessage
 from mcp_types import INTERNAL_ERROR, ErrorData, JSONRPCError, jsonrpc_message_adapter
 
 from clutch.ports import Launch
-from clutch.tools.mcp.wire import Wire
+from clutch.tools.mcp.definitions import Wire
 
 LINE_BYTES_MAX = 8 * 1024 * 1024
 MESSAGES_WAITING_MAX = 256  # a server that stops reading must not hold up a cancellation

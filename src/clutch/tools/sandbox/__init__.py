@@ -1,7 +1,7 @@
-"""The box around everything a model makes run on this machine: what is inside, what holds it, what it may use.
+"""The sandbox for everything that a model executes on this machine.
 
-`box` describes one, `probe` says what this machine can hold it with, `start` starts a process in it. Tools use
-those three; `bubblewrap`, `descent`, `landlock` and `seccomp` are the walls, `watch` counts what no wall can.
+`policy` describes a sandbox, `process` starts a process in it; `bubblewrap`, `drop_root` and `seccomp` isolate it,
+`protected_files` finds the files it may not see or change.
 """
 
 from __future__ import annotations

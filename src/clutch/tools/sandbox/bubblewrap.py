@@ -3,33 +3,104 @@
 Inside there is `/usr` read-only, a handful of files of `/etc`, a fresh `/proc` and `/dev`, an empty `/tmp` of a
 bounded size and the workspace. There is no network but a loopback of its own, no process from outside, no
 capability, no way to a second user namespace. The user inside is always `agent` (1000); outside it is the
-caller. When the caller is root, `descent` stands in front and makes it somebody who may do nothing.
+caller. When the caller is root, `drop_root` stands in front and makes it somebody who may do nothing.
 
-Guards. Some things in a workspace are run by people later, outside any box: what `.git` names, and the Python
-that Clutch itself runs from when that lies in the workspace. They are mounted read-only, and every directory
-above them onto itself, because a mount point cannot be renamed while what is above it can. Of `.git` it is the
-whole, because its `config` lies wherever `commondir` says; and that of its submodules, which git enters from it.
-Mounting at a path in reach of a boxed process is a race with that process. So guards are chosen while no
-command runs in the workspace, and stay the same until none runs: what is guarded cannot be swapped by anybody,
-and what is not guarded is not touched.
-"""
+Guards are the protected files of a workspace (`guards`): a state directory is covered by an empty file system, other
+files are mounted read-only, and every directory above them onto itself, because a mount point cannot be renamed while
+what is above it can. A repository is guarded as a whole, because its `config` lies wherever `commondir` says."""
 
 from __future__ import annotations
 
+import glob
 import os
-import stat
+import re
+import resource
+import struct
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
 
-from clutch.tools.sandbox import repository
-from clutch.tools.sandbox.box import Box, is_beneath
+from clutch.tools.sandbox import drop_root
+from clutch.tools.sandbox.policy import MIB, SandboxLimits, SandboxPolicy, is_beneath
+
+# --------------------------------------------------------------------------------------------------
+# What a git repository says of itself, read without git: git runs what a repository names, and this must not.
+#
+# Every file looked at may be a stranger's work. What it names is a claim, and whoever uses it checks where it lies.
+
+MODULES_MAX = 2000  # looked at in `modules`
+INDEX_BYTES_MAX = 64 * MIB
+_GITLINK = b"\0\0\xe0\0"  # the mode of a submodule in the index
+_AFTER_MODE = struct.Struct("!12x20xH")  # user, group, size; the commit; flags
+_EXTENDED = 0x4000  # two more bytes of flags
+
+
+def trees_of(root: str) -> Iterator[str]:
+    """What git enters from the repository in `root`: `.git` of its submodules and worktrees, and the folders of
+    submodules that are not there yet. `.gitmodules` is not asked: it is a file that an agent may have emptied."""
+    for folder in _gitlinks(f"{root}/.git/index"):
+        place = f"{root}/{folder}"
+        yield f"{place}/.git" if os.path.lexists(f"{place}/.git") else place
+    for folder, folders, files in islice(os.walk(f"{root}/.git/modules"), MODULES_MAX):
+        if "HEAD" in files:
+            folders[:] = [name for name in folders if name == "modules"]
+            if worktree := re.search(r"(?m)^\s*worktree\s*=\s*(.+?)\s*$", _line(f"{folder}/config")):
+                yield os.path.normpath(f"{folder}/{worktree[1]}/.git")
+    for entry in glob.iglob(f"{glob.escape(root)}/.git/worktrees/*/gitdir"):
+        yield _line(entry)
+
+
+def _gitlinks(index: str) -> Iterator[str]:
+    """Found by their mode, because reading a large index entry by entry takes long. Where the same bytes stand for
+    something else, what follows is no folder."""
+    data = _data(index, INDEX_BYTES_MAX)
+    at = data.find(_GITLINK)
+    while 0 <= at < len(data) - len(_GITLINK) - _AFTER_MODE.size:
+        begin = at + len(_GITLINK)
+        (flags,) = _AFTER_MODE.unpack_from(data, begin)
+        begin += _AFTER_MODE.size + (2 if flags & _EXTENDED else 0)
+        if name := data[begin : data.find(b"\0", begin)]:
+            yield os.fsdecode(name)
+        at = data.find(_GITLINK, at + 1)
+
+
+def worktree_entry(root: str) -> str | None:
+    """What a repository keeps about its worktree `root`: the directory `.git/worktrees/NAME`.
+
+    `.git` of a worktree is a file that names it, and an agent may have written that file. So the place named
+    must name this workspace in turn, which only git did."""
+    named = os.path.realpath(_line(f"{root}/.git").removeprefix("gitdir: "))
+    common, folder = os.path.split(os.path.dirname(named))
+    is_mutual = folder == "worktrees" and names_worktree(named, root)
+    return named if is_mutual and not is_beneath(common, root) else None
+
+
+def names_worktree(entry: str, root: str) -> bool:
+    return os.path.realpath(_line(f"{entry}/gitdir")) == f"{root}/.git"
+
+
+def _line(path: str) -> str:
+    return _data(path, 4096).decode("utf-8", "replace").strip().replace("\0", "")
+
+
+def _data(path: str, size: int) -> bytes:
+    """Nothing, where there is no such file. A pipe there must not keep us waiting."""
+    try:
+        file = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC)
+    except OSError:
+        return b""
+    try:
+        return os.read(file, size)
+    except OSError:
+        return b""
+    finally:
+        os.close(file)
+
 
 USER = "1000"
 TASK = "/task"  # where a task's own files are, wherever they lie outside
-TREES_MAX = 200  # a command line has an end, and only a repository made to exhaust it has more
 ETC = Path(__file__).parent / "etc"
 
 #: What programs need to start, to show times and to check certificates. None of it is a secret.
@@ -44,11 +115,14 @@ SYSTEM_FOLDERS = ("/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32", "/nix/
 
 
 @dataclass(frozen=True, slots=True)
-class Guard:
-    """A path in the workspace that a command must not change; hidden ones are not even seen."""
+class ProtectedMount:
+    """A path that a command must not change; hidden ones are not even seen.
+
+    `identity`: device and inode that must be found there inside the sandbox, else the command does not start."""
 
     path: str
     is_hidden: bool = False
+    identity: str = ""
 
 
 Staged = Callable[[str], str]
@@ -56,11 +130,11 @@ Staged = Callable[[str], str]
 
 def arguments(
     program: str,
-    box: Box,
+    box: SandboxPolicy,
     command: Sequence[str],
     *,
     cwd: str,
-    guards: Sequence[Guard],
+    guards: Sequence[ProtectedMount],
     seccomp_fd: int | None,
     info_fd: int | None,
     staged: Staged = str,
@@ -68,7 +142,7 @@ def arguments(
     """`staged` says where a directory of the caller is found when bubblewrap runs as somebody else."""
     said = [program, "--unshare-all", "--unshare-user", "--disable-userns", "--cap-drop", "ALL"]
     said += ["--uid", USER, "--gid", USER, "--hostname", "box"]
-    said += ["--die-with-parent", "--new-session", "--clearenv"]
+    said += ["--as-pid-1", "--die-with-parent", "--new-session", "--clearenv"]
     for name, value in box.variables().items():
         said += ["--setenv", name, TASK if name == "TASK_DIR" else value]
     if box.network:
@@ -81,7 +155,7 @@ def arguments(
     return [*said, "--", *command]
 
 
-def _system(box: Box, staged: Staged) -> list[str]:
+def _system(box: SandboxPolicy, staged: Staged) -> list[str]:
     scratch = str(box.limits.scratch_bytes)
     said = ["--ro-bind", "/usr", "/usr"]
     for folder in SYSTEM_FOLDERS:
@@ -93,18 +167,21 @@ def _system(box: Box, staged: Staged) -> list[str]:
         said += ["--ro-bind-try", f"/etc/{name}", f"/etc/{name}"]
     for name in ("passwd", "group"):
         said += ["--ro-bind", staged(str(ETC / name)), f"/etc/{name}"]
-    said += ["--proc", "/proc", "--dev", "/dev"]
+    # Read-only, so that no process rewrites the memory of another or its place among those killed first.
+    said += ["--proc", "/proc", "--remount-ro", "/proc", "--dev", "/dev"]
     said += ["--size", scratch, "--tmpfs", "/dev/shm", "--remount-ro", "/dev"]  # noqa: S108 - the box's own
     return [*said, "--size", scratch, "--tmpfs", "/tmp", "--dir", "/tmp/home"]  # noqa: S108 - the box's own
 
 
-def _workspace(box: Box, guards: Sequence[Guard], staged: Staged) -> list[str]:
+def _workspace(box: SandboxPolicy, guards: Sequence[ProtectedMount], staged: Staged) -> list[str]:
     """Outer directories first: a mount hides what was mounted beneath it before."""
     mounts = dict.fromkeys(box.read_only, "--ro-bind") | dict.fromkeys(box.writable, "--bind")
     mounts[box.root] = "--bind" if box.is_writable else "--ro-bind"
+    roots = dict(mounts)
     for guard in guards:
-        for above in _between(box.root, guard.path):
-            mounts.setdefault(above, mounts[box.root])
+        root = mounted_above(guard.path, roots)
+        for above in _between(root, guard.path):
+            mounts.setdefault(above, roots[root])
         mounts[guard.path] = "--tmpfs" if guard.is_hidden else "--ro-bind"
     said = []
     for path, how in sorted(mounts.items()):
@@ -114,13 +191,18 @@ def _workspace(box: Box, guards: Sequence[Guard], staged: Staged) -> list[str]:
     return [*said, "--remount-ro", "/"]
 
 
-def sources(box: Box, guards: Sequence[Guard]) -> list[str]:
-    """The caller's own directories and files that are mounted, for `descent` to stage."""
-    between = [above for guard in guards for above in _between(box.root, guard.path)]
+def sources(box: SandboxPolicy, guards: Sequence[ProtectedMount]) -> list[str]:
+    """The caller's own directories and files that are mounted, for `drop_root` to stage."""
+    roots = (box.root, *box.read_only, *box.writable)
+    between = [above for guard in guards for above in _between(mounted_above(guard.path, roots), guard.path)]
     shown = [guard.path for guard in guards if not guard.is_hidden]
     own = [str(ETC / name) for name in ("passwd", "group")]
     named = [box.root, *box.read_only, *box.writable, *box.task_sides(), *between, *shown, *own]
     return list(dict.fromkeys(named))
+
+
+def mounted_above(path: str, roots: Iterable[str]) -> str:
+    return max((root for root in roots if is_beneath(path, root)), key=len)
 
 
 def _between(root: str, path: str) -> Iterator[str]:
@@ -135,34 +217,106 @@ def python_places() -> tuple[str, ...]:
     return tuple(dict.fromkeys(os.path.realpath(place) for place in places))
 
 
-def hidden_in(box: Box) -> tuple[Guard, ...]:
-    inside = [path for path in box.hidden if is_beneath(path, box.root)]
-    return tuple(Guard(path, is_hidden=True) for path in inside if os.path.isdir(path))
-
-
-def guards_of(box: Box) -> tuple[Guard, ...]:
-    """What must be guarded in this workspace as it stands now. Links are not followed: they guard nothing."""
-    root = box.root
-    own = [Guard(path) for path in python_places() if is_beneath(path, root) and path != root]
-    named = dict.fromkeys([f"{root}/.git", *islice(repository.trees_of(root), TREES_MAX)])
-    inside = [path for path in named if is_beneath(path, root) and path != root]
-    return (*own, *(Guard(path) for path in inside if _is_file_or_folder(path)))
-
-
-def _is_file_or_folder(path: str) -> bool:
-    try:
-        mode = os.lstat(path).st_mode
-    except (OSError, ValueError):
-        return False
-    return os.path.realpath(path) == path and (stat.S_ISREG(mode) or stat.S_ISDIR(mode))
-
-
-def unhidden(guards: Sequence[Guard], hidden: Sequence[Guard]) -> Iterator[Guard]:
-    """An agent's repository may name anything; what is hidden stays so."""
-    return (guard for guard in guards if not any(is_beneath(guard.path, other.path) for other in hidden))
+def python_inside(root: str) -> tuple[str, ...]:
+    """Those of them that lie in the workspace `root`, a real path. Agents may not change them."""
+    return tuple(place for place in python_places() if is_beneath(place, root) and place != root)
 
 
 def history_of(root: str) -> tuple[str, ...]:
     """The repository a git worktree belongs to, to be shown read-only; nothing for any other workspace."""
-    entry = repository.worktree_entry(root)
+    entry = worktree_entry(root)
     return () if entry is None else (os.path.dirname(os.path.dirname(entry)),)
+
+
+# --------------------------------------------------------------------------------------------------
+# A command in a box, as the words that start it: limits inside, bubblewrap around, `drop_root` in front for root.
+#
+# The first process in the box is a shell that sets the limits and waits for the command. Bubblewrap's own first
+# process would have none, and another process of the box could trace it and make it work without them.
+
+#: When memory is short, the kernel shall take these processes first. In the box this cannot be written.
+KILLED_FIRST = "echo 1000 >/proc/self/oom_score_adj"
+
+
+def sandboxed(
+    program: str,
+    box: SandboxPolicy,
+    command: Sequence[str],
+    *,
+    cwd: str,
+    guards: Sequence[ProtectedMount],
+    seccomp_fd: int | None = None,
+    info_fd: int | None = None,
+) -> list[str]:
+    """`command` inside bubblewrap, which is found at `program`."""
+    inside = limited(box.limits, checked(guards, command), is_first=True)
+    staged = staging(sources(box, guards)) if is_real_root() else {}
+    said = arguments(
+        program,
+        box,
+        inside,
+        cwd=cwd,
+        guards=guards,
+        seccomp_fd=seccomp_fd,
+        info_fd=info_fd,
+        staged=lambda path: staged.get(path, path),
+    )
+    if not staged:
+        return ["/bin/sh", "-c", f'{KILLED_FIRST}; exec "$@"', "box", *said]
+    return [sys.executable, "-I", "-S", drop_root.__file__, str(len(staged)), *staged, *said]
+
+
+#: Pairs of a path and its identity, `--`, and the command that starts when all of them are as they should be.
+_CHECKED = """
+while [ "$1" != -- ]; do
+  [ "$(stat -c %d:%i -- "$1")" = "$2" ] || { echo "$1 was replaced while the sandbox was made; try again"; exit 125; }
+  shift 2
+done
+shift
+exec "$@"
+"""
+
+
+def checked(guards: Sequence[ProtectedMount], command: Sequence[str]) -> Sequence[str]:
+    """`command`, started only where each guard with an identity is what was found."""
+    pairs = [word for guard in guards if guard.identity for word in (guard.path, guard.identity)]
+    return ["/bin/sh", "-c", _CHECKED, "guards", *pairs, "--", *command] if pairs else command
+
+
+def staging(sources: Sequence[str]) -> dict[str, str]:
+    return {source: f"{drop_root.STAGE}/{number}" for number, source in enumerate(sources)}
+
+
+def is_real_root() -> bool:
+    """Root of the machine, and not of a container whose root is a plain user outside."""
+    if os.geteuid() != 0:
+        return False
+    return Path("/proc/self/uid_map").read_text(encoding="ascii").split()[:2] == ["0", "0"]
+
+
+def limited(limits: SandboxLimits, command: Sequence[str], *, is_first: bool) -> list[str]:
+    """`command` with the kernel's own limits, set by a shell inside the box, which stays as its first process.
+
+    Inside, because a user namespace counts its processes by itself (Linux 5.14): set outside, the limit would
+    count everything else the user runs. Without a box (`is_first` false) the shell becomes the command, and no
+    processes are counted.
+    """
+    wanted = [
+        ("ulimit -c", resource.RLIMIT_CORE, 0, 1),
+        *([("ulimit -d", resource.RLIMIT_DATA, limits.memory_bytes, 1024)] if limits.holds_reserved else []),
+        ("ulimit -f", resource.RLIMIT_FSIZE, limits.file_bytes, 512),
+        ("ulimit -n", resource.RLIMIT_NOFILE, 4096, 1),
+    ]
+    said = [f"{word} {_at_most(kind, value) // unit}" for word, kind, value, unit in wanted]
+    if not is_first:
+        return ["/bin/sh", "-c", " && ".join([*said, KILLED_FIRST, 'exec "$@"']), "box", *command]
+    count = _at_most(resource.RLIMIT_NPROC, limits.processes)
+    said.append(f"{{ ulimit -u {count} 2>/dev/null || ulimit -p {count}; }}")  # bash, or dash
+    # Two statements: a shell would become the last one, which then were the first process and deaf to signals.
+    return ["/bin/sh", "-c", f'{" && ".join(said)} || exit 125; "$@"; exit $?', "box", *command]
+
+
+def _at_most(kind: int, value: int) -> int:
+    """Nobody may raise a limit that is already lower."""
+    hard = resource.getrlimit(kind)[1]
+    return value if hard == resource.RLIM_INFINITY else min(value, hard)

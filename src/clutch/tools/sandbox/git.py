@@ -16,10 +16,17 @@ from contextlib import closing
 from typing import NamedTuple
 
 from clutch.ports import ToolFailed
-from clutch.tools.sandbox.box import Box, Sandbox
-from clutch.tools.sandbox.probe import Walls, walls
-from clutch.tools.sandbox.start import CHUNK_BYTES, FirstProcess, end, kill, start
-from clutch.tools.sandbox.watch import broken_limit
+from clutch.tools.sandbox.policy import Sandbox, SandboxPolicy
+from clutch.tools.sandbox.process import (
+    CHUNK_BYTES,
+    FirstProcess,
+    SandboxKind,
+    broken_limit,
+    end,
+    kill,
+    sandbox_kind,
+    start,
+)
 
 GIT_S = 300
 SAID_BYTES = 4096  # kept, from the end
@@ -39,7 +46,7 @@ _SETTINGS = (
 # fmt: on
 
 
-class BoxedGitFailed(Exception):
+class SandboxedGitFailed(Exception):
     """There was no box for git, or it had to be ended; the message says why."""
 
 
@@ -48,21 +55,21 @@ class Done(NamedTuple):
     said: str
 
 
-class BoxedGit:
+class SandboxedGit:
     """`git_directory`: `.git`, or `.git/worktrees/NAME` of a worktree. Both directories must exist."""
 
     def __init__(self, git_directory: str, target: str) -> None:
         try:
-            walls(Sandbox.ON, for_shell=True)
+            sandbox_kind(Sandbox.ON, for_shell=True)
         except ToolFailed as failed:
-            raise BoxedGitFailed(
+            raise SandboxedGitFailed(
                 f"isolated workspaces of git repositories need bubblewrap: {failed}"
             ) from failed
         is_worktree = os.path.basename(os.path.dirname(git_directory)) == "worktrees"
         self._git_directory = git_directory
         self._whole = os.path.dirname(os.path.dirname(git_directory)) if is_worktree else git_directory
         self._identity = _identity(self._whole)
-        self._box = Box(target, writable=(self._whole,))
+        self._box = SandboxPolicy(target, writable=(self._whole,))
 
     def run(self, *words: str) -> Done:
         """Blocks, in a thread without an event loop."""
@@ -71,9 +78,9 @@ class BoxedGit:
         try:
             done = asyncio.run(_ended(self._box, command))
         except TimeoutError as error:
-            raise BoxedGitFailed(f"git {words[0]}: no answer within {GIT_S} s") from error
+            raise SandboxedGitFailed(f"git {words[0]}: no answer within {GIT_S} s") from error
         if done.exit_code == MISSING:
-            raise BoxedGitFailed("git is not installed in /usr, and the workspace is a git repository")
+            raise SandboxedGitFailed("git is not installed in /usr, and the workspace is a git repository")
         return done
 
 
@@ -86,10 +93,10 @@ def _identity(directory: str) -> str:
     return f"{status.st_dev}:{status.st_ino}"
 
 
-async def _ended(box: Box, command: list[str]) -> Done:
+async def _ended(box: SandboxPolicy, command: list[str]) -> Done:
     said = b""
     with closing(FirstProcess()) as first:
-        process = await start(box, command, walls=Walls.BUBBLEWRAP, cwd="/", first=first)
+        process = await start(box, command, walls=SandboxKind.BUBBLEWRAP, cwd="/", first=first)
         assert process.stdout is not None
         watching = asyncio.create_task(_watch(process, box))
         try:
@@ -102,11 +109,11 @@ async def _ended(box: Box, command: list[str]) -> Done:
             await end(process)
             await first.gone()
     if watching.done() and not watching.cancelled():
-        raise BoxedGitFailed(f"git was ended: {watching.result()}")
+        raise SandboxedGitFailed(f"git was ended: {watching.result()}")
     return Done(exit_code, said.decode("utf-8", "replace").strip())
 
 
-async def _watch(process: Process, box: Box) -> str:
+async def _watch(process: Process, box: SandboxPolicy) -> str:
     verdict = await broken_limit(process.pid, box)
     kill(process)
     return verdict

@@ -31,6 +31,13 @@ FORBIDDEN = {
     "iopl": (172, -1), "ioperm": (173, -1),
 }
 # fmt: on
+#: Memory that no process need have mapped, so that nothing here could count it. Programs have another way for
+#: kernels that do not know the call, and get the answer of such a kernel.
+UNCOUNTED = {"memfd_create": (319, 279), "memfd_secret": (447, 447), "msgget": (68, 186)}
+#: The same for System V: what a database keeps to notice a duplicate (64 KiB, times 4096 segments) is allowed.
+SHMGET, SEGMENT_BYTES_MAX = (29, 194), 64 * 1024
+#: A sandbox ends with us because its first process gets SIGKILL when its parent dies: no other choice, nor none.
+PRCTL, PR_SET_PDEATHSIG, SIGKILL = (157, 167), 1, 9
 SOCKET = (41, 198)
 IOCTL = (16, 29)
 #: UNIX, INET, INET6, NETLINK: the last tells a program its own addresses. Raw packets, Bluetooth ... are out.
@@ -40,8 +47,9 @@ TYPING = (0x5412, 0x541C)  # TIOCSTI, TIOCLINUX: put words into somebody's termi
 AUDIT_ARCHITECTURE = {"x86_64": 0xC000003E, "aarch64": 0xC00000B7}
 X32_BIT = 0x40000000  # x86_64 has every call a second time under these numbers
 
-LOAD, EQUALS, AT_LEAST, RETURN = 0x20, 0x15, 0x35, 0x06
-ALLOW, KILL, DENY = 0x7FFF0000, 0x80000000, 0x00050000 | errno.EPERM
+LOAD, EQUALS, ABOVE, AT_LEAST, RETURN = 0x20, 0x15, 0x25, 0x35, 0x06
+ALLOW, KILL, ANSWER = 0x7FFF0000, 0x80000000, 0x00050000
+DENY, UNKNOWN = ANSWER | errno.EPERM, ANSWER | errno.ENOSYS
 NUMBER, ARCHITECTURE, ARGUMENT = 0, 4, 16  # where they stand in what the kernel shows the filter
 
 PR_SET_NO_NEW_PRIVS, PR_SET_SECCOMP, SECCOMP_MODE_FILTER = 38, 22, 2
@@ -63,6 +71,10 @@ def program(machine: str | None = None, *, sockets: bool = True) -> bytes | None
         forbidden.append(SOCKET[column])
     for number in forbidden:
         lines += [_line(EQUALS, number, 0, 1), refuse]
+    for numbers in UNCOUNTED.values():
+        lines += [_line(EQUALS, numbers[column], 0, 1), _line(RETURN, UNKNOWN)]
+    lines += _small_segments(SHMGET[column])
+    lines += _killed_with_us(PRCTL[column])
     lines += _argument(SOCKET[column], 0, FAMILIES, is_allowed=True)
     lines += _argument(IOCTL[column], 1, TYPING, is_allowed=False)
     return b"".join([*lines, _line(RETURN, ALLOW)])
@@ -75,6 +87,27 @@ def _argument(number: int, position: int, values: tuple[int, ...], *, is_allowed
     for value in values:
         lines += [_line(EQUALS, value, 0, 1), _line(RETURN, answer[0])]
     lines.append(_line(RETURN, answer[1]))
+    return [_line(EQUALS, number, 0, len(lines)), *lines]
+
+
+def _small_segments(number: int) -> list[bytes]:
+    """The size is the second argument, of 64 bits: the kernel shows them as two halves."""
+    low = ARGUMENT + 8
+    lines = [
+        *(_line(LOAD, low + 4), _line(EQUALS, 0, 1, 0), _line(RETURN, DENY)),
+        *(_line(LOAD, low), _line(ABOVE, SEGMENT_BYTES_MAX, 0, 1), _line(RETURN, DENY)),
+        _line(RETURN, ALLOW),
+    ]
+    return [_line(EQUALS, number, 0, len(lines)), *lines]
+
+
+def _killed_with_us(number: int) -> list[bytes]:
+    """Says yes to another signal and does nothing: what wanted to end with its parent ends with the box."""
+    lines = [
+        *(_line(LOAD, ARGUMENT), _line(EQUALS, PR_SET_PDEATHSIG, 1, 0), _line(RETURN, ALLOW)),
+        *(_line(LOAD, ARGUMENT + 8), _line(EQUALS, SIGKILL, 1, 0), _line(RETURN, ANSWER)),
+        _line(RETURN, ALLOW),
+    ]
     return [_line(EQUALS, number, 0, len(lines)), *lines]
 
 

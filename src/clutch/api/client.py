@@ -1,0 +1,386 @@
+"""Clutch inside your own program: spawn a task, await it, talk to a main agent.
+
+    async with Clutch(state="state") as c:
+        task = await c.spawn("Survey this folder", label="survey")
+        result = await task
+
+Every call goes to a gateway backend (`handles`), in this process or in another one; nothing here depends on which.
+Arguments are checked before anything is written."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Iterable, Mapping
+from contextlib import AsyncExitStack, aclosing
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Any, Generic, Literal, Self, TypeAlias, Unpack, cast, overload
+
+from typing_extensions import TypeVar
+
+from clutch.api import handles
+from clutch.api.gateway import Gateway
+from clutch.api.handles import Backend, Event, Question, Task, TaskResult
+from clutch.api.reads import Filter, outcome_named, phase_named
+from clutch.api.shutdown import Leaving
+from clutch.api.slash import MAIN_SESSION
+from clutch.api.spawn import (
+    OnFullWord,
+    SpawnOptions,
+    accepted,
+    arguments,
+    check_key,
+    check_on_full,
+    in_surface_spelling,
+    sensible,
+    task_number,
+)
+from clutch.api.wait import CLOSED
+from clutch.core import ids
+from clutch.core.agents import MAIN
+from clutch.core.questions import Decision
+from clutch.engine.services import Services
+from clutch.errors import ClutchError, InvalidInput
+from clutch.store.transaction import DatabaseStats
+
+# --------------------------------------------------------------------------------------------------
+# A Python type as the form of a result: its JSON schema for the child, its reading for the program.
+#
+# Anything pydantic knows: a model, a dataclass, a TypedDict. Loaded when somebody asks for one.
+
+Value = TypeVar("Value")
+
+
+@dataclass(frozen=True, slots=True)
+class OutputSchema(Generic[Value]):
+    schema: Mapping[str, Any]
+    read: Callable[[Any], Value]
+
+
+def form_of(output_type: type[Value]) -> OutputSchema[Value]:
+    """Raises InvalidInput for a type that has no schema."""
+    from pydantic import PydanticSchemaGenerationError, PydanticUserError, TypeAdapter, ValidationError
+    from pydantic.errors import PydanticInvalidForJsonSchema
+
+    try:
+        adapter = TypeAdapter(output_type)
+        schema = adapter.json_schema()
+    except (PydanticSchemaGenerationError, PydanticInvalidForJsonSchema, PydanticUserError) as error:
+        raise InvalidInput("output_type", f"has no JSON schema: {str(error)[:200]}") from error
+
+    def read(value: Any) -> Value:
+        try:
+            return adapter.validate_python(value)
+        except ValidationError as error:
+            name = getattr(output_type, "__name__", str(output_type))
+            raise InvalidInput("value", f"is no {name}: {str(error)[:500]}") from error
+
+    return OutputSchema(schema, read)
+
+
+# --------------------------------------------------------------------------------------------------
+# A gateway that is opened and closed: between the two there are doors, and after them every call is refused.
+#
+# How it is opened is somebody else's business (`wiring`): here or elsewhere, it hands over the doors.
+
+NOT_ENTERED = "Clutch works inside `async with Clutch(...) as c:` only; this one was not entered"
+ENTERED_BEFORE = "this Clutch was entered before; make a new one: `async with Clutch(...) as c:`"
+ELSEWHERE = "this Clutch is a client of the gateway that owns the state directory; only that one can do this"
+
+#: What it leaves on the stack is closed at the end, the last first.
+Opening: TypeAlias = Callable[[AsyncExitStack], Awaitable[Backend]]
+
+
+class Opened:
+    def __init__(self, opening: Opening) -> None:
+        self._opening = opening
+        self._stack = AsyncExitStack()
+        self._was_entered = False
+        self._found: Backend | None = None
+        self._group: asyncio.TaskGroup | None = None  #: of what is done at the end of tasks
+        self._works: set[asyncio.Task[None]] = set()
+        self.leaving: Leaving | None = None  #: None: part of a program, which decides itself when to end
+
+    async def __aenter__(self) -> Self:
+        if self._was_entered:
+            raise ClutchError(ENTERED_BEFORE)
+        self._was_entered = True
+        try:
+            doors = await self._opening(self._stack)
+            self._group = await self._stack.enter_async_context(asyncio.TaskGroup())
+        except BaseException:
+            await self.__aexit__(None, None, None)
+            raise
+        self._stack.callback(self._close)
+        self._found = doors
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        # Told of no error: a task group would wrap it, and it is the caller's own.
+        await self._stack.__aexit__(None, None, None)
+
+    def _close(self) -> None:
+        """Before anything else ends: from here on every call is refused, and who waits for an end is let go."""
+        self._found = self._group = None
+        for work in self._works:
+            work.cancel()
+
+    def _start(self, work: Coroutine[Any, Any, None]) -> None:
+        if self._group is None:
+            work.close()
+            raise self._shut()
+        task = self._group.create_task(work)
+        self._works.add(task)
+        task.add_done_callback(self._works.discard)
+
+    def _shut(self) -> ClutchError:
+        return ClutchError(CLOSED if self._was_entered else NOT_ENTERED)
+
+    @property
+    def _doors(self) -> Backend:
+        if self._found is None:
+            raise self._shut()
+        return self._found
+
+    @property
+    def here(self) -> Gateway:
+        """For surfaces: the gateway in this process. Raises ClutchError when it is in another one."""
+        doors = self._doors
+        if not isinstance(doors, Gateway):
+            raise ClutchError(ELSEWHERE)
+        return doors
+
+    @property
+    def services(self) -> Services:
+        """For surfaces: what the engine works with. Raises ClutchError, as above."""
+        return self.here.services
+
+    @property
+    def stats(self) -> DatabaseStats:
+        """What the store has done since this start: transactions, statements, commits."""
+        return self.services.db.stats
+
+
+T = TypeVar("T")
+V = TypeVar("V", default=Any)
+
+LABEL_CHARS = 72  #: of an item of a map
+
+
+class Api(Opened):
+    # ---- tasks ---------------------------------------------------------------------------------------
+
+    @overload
+    async def spawn(
+        self,
+        task: str,
+        *,
+        session: str = ...,
+        on_full: OnFullWord | None = ...,
+        output_type: type[V],
+        **asked: Unpack[SpawnOptions],
+    ) -> Task[V]: ...
+
+    @overload
+    async def spawn(
+        self,
+        task: str,
+        *,
+        session: str = ...,
+        on_full: OnFullWord | None = ...,
+        output_type: None = ...,
+        **asked: Unpack[SpawnOptions],
+    ) -> Task[Any]: ...
+
+    async def spawn(
+        self,
+        task: str,
+        *,
+        session: str = MAIN_SESSION,
+        on_full: OnFullWord | None = None,
+        output_type: type[V] | None = None,
+        **asked: Unpack[SpawnOptions],
+    ) -> Task[Any]:
+        """A child of `session`, on disk when this returns. Raises InvalidInput, SpawnRefused, IdempotencyConflict.
+
+        label: a name to show; without one, the beginning of the task.
+        agent_id, model, thinking: others than those of the session; the policy must allow the agent.
+            thinking is off, minimal, low, medium, high or max.
+        run_timeout_seconds: of one run; 0 = no limit.
+        cleanup: "delete" forgets the child once its result was told.
+        plan_mode: the child writes a plan first and waits for a decision.
+        mode, thread: True binds a thread of a channel, and the child stays for follow-ups ("session").
+        expects_completion: False = the session is told when convenient.
+        context: "fork" starts it with a copy of the session's talk.
+        workspace, cwd: "isolated" gives it a directory of its own; `cwd` is where its commands start.
+        sandbox: "require" refuses an agent whose tools do not run boxed.
+        tools: only these; budget: {"tokens": …, "usd": …} for it and everything below it.
+        output_schema: a JSON schema its result must satisfy; runtime: who does the work.
+        output_type: the same as a type that pydantic knows, and `value` is one of it.
+        attachments: files by name, which the child reads as /task/in/NAME.
+        session: the main or chat session it works for; the result is told to that agent too.
+        idempotency_key: the same key gives the same task, never a twin; other wishes under it are an error.
+        on_full: "queue" waits while a limit is reached that has room again by itself (children, descendants,
+            retained), in the order they came; "reject" raises. Cancelled while it waits, it leaves nothing."""
+        check_on_full(on_full)
+        form = None if output_type is None else form_of(output_type)
+        if form is not None:
+            if asked.get("output_schema") is not None:
+                raise InvalidInput("output_type", "and output_schema cannot both be given")
+            asked["output_schema"] = form.schema
+        args = in_surface_spelling(arguments(task, asked))
+        got = accepted(await self._doors.spawn(args, session, on_full))
+        read = None if form is None else form.read
+        return Task(self, got["taskId"], got["label"], got["childSessionKey"], read)
+
+    async def would_spawn(
+        self, task: str, *, session: str = MAIN_SESSION, **asked: Unpack[SpawnOptions]
+    ) -> Mapping[str, Any]:
+        """What `spawn` would be answered now: model, thinking, context and warnings, or why not. Writes nothing."""
+        args = in_surface_spelling(arguments(task, asked) | {"dry_run": True})
+        return sensible(await self._doors.spawn(args, session, None))
+
+    @overload
+    async def get(self, task_id: str, *, output_type: type[V]) -> Task[V]: ...
+
+    @overload
+    async def get(self, task_id: str, *, output_type: None = ...) -> Task[Any]: ...
+
+    async def get(self, task_id: str, *, output_type: type[V] | None = None) -> Task[Any]:
+        """A task by its id, also one of an earlier start. Raises InvalidInput, NotFound."""
+        task_number(task_id)
+        read = None if output_type is None else form_of(output_type).read
+        return Task(self, *await self._doors.known(task_id), read)
+
+    async def map(
+        self,
+        items: Iterable[T],
+        write: Callable[[T], str],
+        *,
+        name: str,
+        key: Callable[[T], str] = str,
+        in_flight: int = 8,
+        retries: int = 0,
+        session: str | None = None,
+        output_type: type[V] | None = None,
+        **asked: Unpack[SpawnOptions],
+    ) -> list[TaskResult[V]]:
+        """One task for every item, `write(item)`; their results in the order of the items.
+
+        name, key: the same map with the same keys goes on where it was: what has ended is not repeated.
+        in_flight: so many at once; retries: of an item whose task did not end well, each a task of its own.
+        session: by default one of the map's own, agent:main:chat:map-NAME. The rest is for `spawn`."""
+        handles.check_map(name, in_flight, retries)
+        given = list(items)
+        known = handles.keys_of(given, key)
+        place = session or str(ids.chat_key(MAIN, f"map-{name}"))
+
+        async def spawn(at: int, attempt: int) -> Task[Any]:
+            wanted = cast("SpawnOptions", {"label": known[at][:LABEL_CHARS], **asked})
+            wanted["idempotency_key"] = handles.spawn_key(name, known[at], attempt)
+            return await self.spawn(write(given[at]), session=place, output_type=output_type, **wanted)
+
+        return await handles.map_all(len(given), in_flight, retries, spawn)
+
+    async def tasks(
+        self,
+        *,
+        requester: str | None = None,
+        phase: str | None = None,
+        outcome: str | None = None,
+        label: str | None = None,
+        undelivered: bool = False,
+        limit: int = 200,
+    ) -> list[Task[Any]]:
+        """Tasks that need the user, undelivered results, active tasks, then the newest finished.
+
+        At most `limit`, more only where more are active. `requester`: a session key or task id. Raises InvalidInput,
+        NotFound."""
+        asked = Filter(
+            requester=requester,
+            phase=phase_named(phase),
+            outcome=outcome_named(outcome),
+            label=label,
+            undelivered=undelivered,
+            limit=limit,
+        )
+        return [Task(self, *one) for one in await self._doors.tasks(asked)]
+
+    async def events(self) -> AsyncGenerator[Event, None]:
+        """What happens now, from here on: words as they come, tools, usage, starts and ends.
+
+        A view, not the truth: a reader who falls far behind loses the oldest, and never slows a run."""
+        async with aclosing(self._doors.events()) as stream:
+            async for event in stream:
+                yield event
+
+    # ---- what needs a person -------------------------------------------------------------------------
+
+    async def questions(self) -> list[Question]:
+        """Everything that waits for somebody to decide, plans too, oldest first."""
+        return await self._doors.questions()
+
+    async def answer(
+        self, question: Question, decision: Literal["approve", "reject", "answer"], text: str = ""
+    ) -> None:
+        """The run goes on by itself; a plan that is rejected, with the text as the reason, is written anew.
+
+        Raises UnknownQuestion when somebody else was first, PlanChanged when there is another plan by now."""
+        if decision not in ("approve", "reject", "answer"):
+            raise InvalidInput("decision", 'must be "approve", "reject" or "answer"')
+        await self._doors.answer(question, Decision(decision), text)
+
+    # ---- talking -------------------------------------------------------------------------------------
+
+    async def say(self, text: str, *, session: str = MAIN_SESSION, idempotency_key: str | None = None) -> str:
+        """A person's words to a main agent, on disk when this returns. `reply` has the answer.
+
+        Gives the id of the letter: the same for the same key, which with other words raises IdempotencyConflict.
+        A slash command (`/subagents list`) is carried out instead, and answered where the agent would answer."""
+        check_key(idempotency_key)
+        return await self._doors.say(text, session, idempotency_key)
+
+    async def command(
+        self, line: str, *, session: str = MAIN_SESSION, idempotency_key: str | None = None
+    ) -> str:
+        """A slash command, and the text that answers it: the same for the same key, and nothing is done again."""
+        check_key(idempotency_key)
+        return await self._doors.command(line, session, idempotency_key)
+
+    async def notify(self, text: str, *, session: str = MAIN_SESSION) -> bool:
+        """Something happened: the agent reads it in its next turn. Wakes nobody; `wake` does.
+
+        The newest 20 are kept. False: the newest one that waits says the same."""
+        return await self._doors.notify(text, session)
+
+    async def wake(self, *, session: str = MAIN_SESSION) -> None:
+        """The agent looks up within a quarter of a second, or after its turn; once, however many ask until then.
+
+        Without an event and without a HEARTBEAT.md in its workspace there is nothing to look at, and no model call."""
+        await self._doors.wake(session)
+
+    async def heard(
+        self,
+        channel: str,
+        thread: str,
+        text: str,
+        *,
+        account: str = "",
+        idempotency_key: str | None = None,
+    ) -> None:
+        """Somebody wrote in a thread that belongs to a child: it reads it. Raises NotFound when it belongs to none,
+        IdempotencyConflict for other words under a key that this thread has used.
+
+        A slash command runs instead and is answered in the thread, if `account`, who wrote it, is the account of the
+        thread or one of the channel's operators. Raises Forbidden for others, NotFound for an unknown channel."""
+        await self._doors.heard(channel, thread, text, account, idempotency_key)
+
+    async def reply(self, *, session: str = MAIN_SESSION) -> str:
+        """The oldest words of this main agent that nobody has taken yet; waits for them. Each is given once."""
+        return await self._doors.reply(session)
+
+    async def settled(self, *, session: str = MAIN_SESSION) -> None:
+        """Wait until nothing is left to do for this session or anywhere below it."""
+        await self._doors.settled(session)

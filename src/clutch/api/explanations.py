@@ -1,0 +1,108 @@
+"""How things came about, as the JSON everybody is given: why, and journals."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from clutch.api.objects import Object, moment, task, unsent
+from clutch.core import ids as ids_rules
+from clutch.core.channel_messages import unsent_line
+from clutch.core.diagnosis import Blocker
+from clutch.core.text.format import quoted, typed
+from clutch.core.text.tasks import status
+from clutch.core.text.why import (
+    DeliveryAttempt,
+    ReplayStep,
+    TimelineEntry,
+    command,
+    happening,
+    opens_when,
+    waiting_for,
+    why_text,
+)
+from clutch.transactions.read.why import TaskExplanation
+
+if TYPE_CHECKING:
+    pass
+
+
+def why(now: float, found: TaskExplanation, state: str | None = None) -> Object:
+    """`text`: all of it as a person reads it. `state`: as commands must name it to run as they are printed."""
+    number = ids_rules.task_id(found.task.task_id)
+    headline = f"{number} {quoted(found.task.label)}: {status(found.task)}"
+    return {
+        "schema": "clutch.why/1",
+        "ok": True,
+        "task": task(found.task),
+        "timeline": [_happened(line) for line in found.timeline],
+        "deliveries": [_attempt(attempt) for attempt in found.attempts],
+        "stuck": None if found.stuck is None else _stuck(found.stuck, number, state),
+        "messages": [unsent(one) for one in found.unsent],
+        "text": "\n".join(
+            (
+                why_text(headline, found.timeline, found.attempts, found.stuck, number, now, state),
+                *(
+                    unsent_line(ids_rules.message_id(one.id), f"{one.channel}:{one.target}", *one[5:9])
+                    for one in found.unsent
+                ),
+            )
+        ),
+    }
+
+
+def _happened(line: TimelineEntry) -> Object:
+    word, text = happening(line)
+    return {
+        "seq": line.seq,
+        "at": moment(line.at),
+        "actor": line.actor,
+        "event": word,
+        "from": line.from_phase.value,
+        "to": line.to_phase.value,
+        "reason": line.reason,
+        "text": text,
+        "late": line.is_late,
+    }
+
+
+def _attempt(attempt: DeliveryAttempt) -> Object:
+    return {
+        "key": attempt.key,
+        "toSession": attempt.to_session,
+        "toDepth": attempt.to_depth,
+        "why": attempt.why,
+        "routeMode": attempt.route_mode,
+        "tried": [{"path": path, "left": left} for path, left in attempt.tried],
+        "path": attempt.path,
+        "attempt": attempt.attempt,
+        "at": moment(attempt.at),
+        "nextAt": moment(attempt.next_at),
+        "outcome": attempt.outcome,
+        "reason": attempt.reason,
+        "runId": None if attempt.run_id is None else ids_rules.run_id(attempt.run_id),
+        "transcriptSeq": attempt.transcript_seq,
+    }
+
+
+def _stuck(stuck: Blocker, number: str, state: str | None) -> Object:
+    return {
+        "gate": stuck.gate.value,
+        "since": moment(stuck.since),
+        "waitingFor": list(waiting_for(stuck)),
+        "opensWhen": opens_when(stuck),
+        "command": typed(*command(stuck, number), state=state),
+    }
+
+
+def journal(steps: Sequence[ReplayStep], after: int, limit: int) -> Object:
+    """A page of it, numbered from 1."""
+    page = steps[after : after + limit]
+    shown = [_step(number, step) for number, step in enumerate(page, start=after + 1)]
+    return {"steps": shown, "next": after + limit if after + limit < len(steps) else None}
+
+
+def _step(number: int, step: ReplayStep) -> Object:
+    run_id = None if step.run_id is None else ids_rules.run_id(step.run_id)
+    told = {"n": number, "at": moment(step.at), "kind": step.kind, "seq": step.seq, "runId": run_id}
+    return told | {"text": step.text, "detail": dict(step.detail)}

@@ -1,0 +1,365 @@
+"""One look for all who watch: timeline lines from the store, words and tools as they come from the bus.
+
+A watcher first gets what happened since its cursor, then everything new, without a gap or a repetition in between.
+Where several write to one store, a line may come up behind a cursor that was given already. Whoever comes back with
+that cursor gets it; if the cursor was given by another gateway, with the other lines of those moments once more.
+One who does not read is let go at a bound of bytes and can come back with the last cursor it was given: a slow
+reader never slows anybody else. Nobody watches, nothing is read. What comes within a moment reaches those who watch
+the same together, written once for all of them, and a few of them at a time: hundreds may watch, and whoever asks for
+something else meanwhile does not wait for all of them. Those who watch something else have a moment of their own, so
+that not all of them act on what they hear at once.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections import OrderedDict, deque
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from itertools import chain
+from typing import TYPE_CHECKING, TypeAlias
+
+from clutch.api import objects
+from clutch.core import ids
+from clutch.core.messages import Usage
+from clutch.engine.live import Live
+from clutch.errors import StoreError
+from clutch.store.transaction import Tx
+from clutch.transactions.read import stream
+from clutch.transactions.read import tasks as tasks_tx
+from clutch.transactions.read.stream import OVERLAP_S, Cursor, Moment
+
+if TYPE_CHECKING:
+    from clutch.api.gateway import Gateway
+
+BEHIND_BYTES_MAX = 1024 * 1024
+PAUSE_S = 0.02  # between two looks: under load every commit is a change
+ONE_WRITER_OVERLAP_S = 0.1  # one writer is in order, but for a clock that is set back a little
+GATHER_S = 0.04  # what one step of a task says comes within it; nobody sees words come in smaller ones
+WATCHERS_PER_BATCH = 16  # watchers, about half a millisecond; then the loop does something else
+SEEN_MAX = 1000  # lines, beside those within the overlap: whoever comes back after longer reads them all
+LIVE_NAMES = frozenset({"assistant:text", "assistant:thinking", "tool:start", "tool:end", "usage"})
+
+
+Key: TypeAlias = tuple[str, int | None] | None
+Page: TypeAlias = "Sequence[tuple[Moment, FeedEvent | None]]"
+
+
+@dataclass(frozen=True, slots=True)
+class FeedEvent:
+    """`cursor`: None for what is not kept and cannot be read again."""
+
+    name: str
+    task_id: int
+    root_id: int | None
+    data: str
+    cursor: str | None = None
+    written: bytes = field(init=False, repr=False)  #: as a Server-Sent Event
+
+    def __post_init__(self) -> None:
+        place = "" if self.cursor is None else f"id: {self.cursor}\n"
+        text = f"{place}event: {self.name}\ndata: {self.data}\n\n"
+        object.__setattr__(self, "written", text.encode())
+
+
+@dataclass(frozen=True, slots=True)
+class Joined:
+    """Where a watcher came in. `arrivals`: how many lines had been seen; later ones reach it by themselves."""
+
+    place: Cursor
+    arrivals: int
+
+
+@dataclass(frozen=True, slots=True)
+class Arrival:
+    """`is_live`: somebody watched when it came. Of the others nobody knows in which order they came."""
+
+    number: int
+    is_live: bool
+
+
+@dataclass(frozen=True, slots=True)
+class FeedBatch:
+    """What came within a moment for everybody who watches the same."""
+
+    news: Sequence[FeedEvent]
+    written: bytes = field(init=False, repr=False)
+    cursor: str | None = field(init=False)  #: the last
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "written", b"".join([news.written for news in self.news]))
+        last = next((news.cursor for news in reversed(self.news) if news.cursor), None)
+        object.__setattr__(self, "cursor", last)
+
+
+class FeedWatcher:
+    """`key`: what it watches; None: everything."""
+
+    def __init__(self, task_id: int | None = None, root_id: int | None = None) -> None:
+        self.key = (
+            ("task", task_id) if task_id is not None else None if root_id is None else ("root", root_id)
+        )
+        self.waiting: list[FeedBatch] = []
+        self._bytes = 0
+        self.came = asyncio.Event()
+        self.is_behind = False
+
+    def wants(self, news: FeedEvent) -> bool:
+        return self.key in _keys(news.task_id, news.root_id)
+
+    def hear(self, told: FeedBatch) -> None:
+        """Something it wants."""
+        if not self.is_behind:
+            self.waiting.append(told)
+            self._bytes += len(told.written)
+            self.is_behind = self._bytes > BEHIND_BYTES_MAX
+            self.came.set()
+
+    def take(self) -> Sequence[FeedBatch]:
+        self.came.clear()
+        taken, self.waiting, self._bytes = self.waiting, [], 0
+        return taken
+
+
+def _keys(task_id: int, root_id: int | None) -> Sequence[Key]:
+    return (None, ("root", root_id), ("task", task_id))
+
+
+class Feed:
+    def __init__(self, gateway: Gateway) -> None:
+        self._gateway = gateway
+        self._watchers: dict[
+            Key, set[FeedWatcher]
+        ] = {}  #: by what they watch, so that news cost only those who want them
+        self._place = stream.BEGINNING
+        self._seen: OrderedDict[Cursor, Arrival] = OrderedDict()
+        self._arrivals = 0
+        self._looking = asyncio.Lock()
+        self._roots: dict[int, int] = {}
+        self._fresh: dict[Key, list[FeedEvent]] = {}  #: of this moment
+        self._telling: deque[tuple[FeedWatcher, FeedBatch]] = deque()
+
+    @property
+    def _is_shared(self) -> bool:
+        return self._gateway.services.lives is not None
+
+    def _a_little_before(self, place: Cursor) -> Cursor:
+        overlap_s = OVERLAP_S if self._is_shared else ONE_WRITER_OVERLAP_S
+        return place._replace(at=max(0.0, place.at - overlap_s))
+
+    @property
+    def watchers(self) -> int:
+        return sum(map(len, self._watchers.values()))
+
+    def wake(self) -> None:
+        """Everybody looks up: something else than news has happened."""
+        for watcher in chain.from_iterable(self._watchers.values()):
+            watcher.came.set()
+
+    @asynccontextmanager
+    async def watching(self, watcher: FeedWatcher) -> AsyncIterator[Joined]:
+        """From here on everything new reaches the watcher; what was before this place it reads with `since`."""
+        async with self._looking:
+            if not self._watchers:
+                await self._begin()
+            self._gathered(watcher.key)  # is for those who were there when it came
+            self._watchers.setdefault(watcher.key, set()).add(watcher)
+            joined = Joined(self._place, self._arrivals)
+        try:
+            yield joined
+        finally:
+            self._watchers[watcher.key].discard(watcher)
+            if not self._watchers[watcher.key]:
+                del self._watchers[watcher.key]
+
+    async def _begin(self) -> None:
+        """What is there already is not new."""
+        self._place = await self._gateway.services.db.read(stream.newest)
+        await self._look()
+
+    async def since(self, cursor: Cursor, joined: Joined) -> AsyncIterator[FeedEvent]:
+        place = self._a_little_before(cursor) if self._is_shared else cursor
+        given = self._seen.get(cursor)
+        told = None if given is None or not given.is_live else given.number
+        while page := await self._read(place, lambda _: True):
+            for moment, news in page:
+                place = moment.cursor
+                if place > joined.place:
+                    return
+                if place == cursor or news is None:
+                    continue
+                if self._is_missing(place, joined, told if place < cursor else 0):
+                    yield news
+
+    def _is_missing(self, place: Cursor, joined: Joined, told: int | None) -> bool:
+        """`told`: how many lines had been seen when its reader was given its cursor; None: nobody here knows."""
+        seen = self._seen.get(place)
+        if seen is None:  # within the overlap it is found with the next look, and reaches the watcher then
+            return place < self._a_little_before(joined.place)
+        return (told is None or seen.number > told) and seen.number <= joined.arrivals
+
+    async def run(self) -> None:
+        async with asyncio.TaskGroup() as group:
+            group.create_task(self._follow_store())
+            group.create_task(self._follow_bus())
+
+    async def _follow_store(self) -> None:
+        changes = self._gateway.services.changes
+        while True:
+            change = changes.next_change
+            await self._catch_up()
+            await asyncio.sleep(PAUSE_S)
+            await changes.until(change)
+
+    async def _catch_up(self) -> None:
+        """Publish every timeline line that is committed now."""
+        if self._watchers:
+            try:
+                async with self._looking:
+                    await self._look()
+            except StoreError:
+                pass  # the next tick looks again
+
+    async def _look(self) -> None:
+        place, watched = self._a_little_before(self._place), frozenset(self._watchers)
+
+        def is_news(one: Moment) -> bool:
+            return one.cursor not in self._seen and not watched.isdisjoint(
+                _keys(one.cursor.task_id, one.root_id)
+            )
+
+        while page := await self._read(place, is_news):
+            for moment, news in page:
+                if moment.cursor not in self._seen:
+                    self._arrivals += 1
+                    self._seen[moment.cursor] = Arrival(self._arrivals, bool(self._watchers))
+                    self._roots[moment.cursor.task_id] = moment.root_id
+                if news is not None:
+                    self._publish(news)
+            place = page[-1][0].cursor
+            self._place = max(self._place, place)
+            if len(page) < stream.LIMIT:
+                break
+        edge = self._a_little_before(self._place)  # what the next look reads again must be known then
+        while len(self._seen) > SEEN_MAX and next(iter(self._seen)) < edge:
+            self._seen.popitem(last=False)
+
+    def _publish(self, news: FeedEvent) -> None:
+        for key in _keys(news.task_id, news.root_id):
+            if key in self._watchers:
+                if key not in self._fresh:
+                    asyncio.get_running_loop().call_later(GATHER_S, self._gathered, key)
+                self._fresh.setdefault(key, []).append(news)
+
+    def _gathered(self, key: Key) -> None:
+        if news := self._fresh.pop(key, None):
+            told = FeedBatch(news)
+            if not self._telling:
+                asyncio.get_running_loop().call_soon(self._tell)
+            self._telling.extend((watcher, told) for watcher in self._watchers.get(key, ()))
+
+    def _tell(self) -> None:
+        try:
+            for _ in range(min(WATCHERS_PER_BATCH, len(self._telling))):
+                watcher, told = self._telling.popleft()
+                watcher.hear(told)
+        finally:  # whatever became of one of them, the others hear it
+            if self._telling:
+                asyncio.get_running_loop().call_soon(self._tell)
+
+    def tell_at_once(self, watcher: FeedWatcher) -> None:
+        """For one who cannot wait until a moment is over. All others hear it in their turn."""
+        self._gathered(watcher.key)
+        mine = [told for one, told in self._telling if one is watcher]
+        self._telling = deque(pair for pair in self._telling if pair[0] is not watcher)
+        for told in mine:
+            watcher.hear(told)
+
+    async def _read(self, place: Cursor, is_wanted: Callable[[Moment], bool]) -> Page:
+        return await self._gateway.services.db.read(_page, place, is_wanted)
+
+    async def _follow_bus(self) -> None:
+        bus = self._gateway.services.bus
+        heard = bus.watch()
+        try:
+            async for live in heard:
+                if live.name == "lifecycle:start":
+                    # The run is committed. Its line is published before anything that the run does.
+                    await self._catch_up()
+                elif self._watchers and live.name in LIVE_NAMES:
+                    self._publish(_live(live, await self._root_of(live.session_id)))
+        finally:
+            bus.leave(heard)
+
+    async def _root_of(self, session_id: int) -> int | None:
+        """None: it was deleted meanwhile, or the store is away; whoever watches one root misses a word."""
+        if len(self._roots) > SEEN_MAX:
+            self._roots.clear()
+        if session_id not in self._roots:
+            try:
+                root = await self._gateway.services.db.read(stream.root_of, session_id)
+            except StoreError:
+                return None
+            if root is None:
+                return None
+            self._roots[session_id] = root
+        return self._roots[session_id]
+
+
+def _page(now: float, place: Cursor, is_wanted: Callable[[Moment], bool]) -> Tx[Page]:
+    """Only what is wanted is read as news: most of a page is there because its time is looked at again."""
+    moments = yield from stream.after(now, place)
+    wanted = {one.cursor.task_id for one in moments if is_wanted(one)}
+    shown = yield from tasks_tx.of(now, sorted(wanted))
+    tasks = {view.task_id: objects.task(view) for view in shown}
+    return [
+        (
+            one,
+            _news(one, tasks[one.cursor.task_id]) if one.cursor.task_id in tasks and is_wanted(one) else None,
+        )
+        for one in moments
+    ]
+
+
+def _news(moment: Moment, task: objects.Object) -> FeedEvent:
+    data = {
+        "cursor": str(moment.cursor),
+        "at": objects.moment(moment.cursor.at),
+        "taskId": task["taskId"],
+        "rootKey": task["rootKey"],
+        "seq": moment.cursor.seq,
+        "from": moment.from_phase,
+        "to": moment.to_phase,
+        "reason": moment.reason,
+        "task": task,
+    }
+    return FeedEvent(
+        moment.name,
+        moment.cursor.task_id,
+        moment.root_id,
+        json.dumps(data, ensure_ascii=False),
+        str(moment.cursor),
+    )
+
+
+def _live(live: Live, root_id: int | None) -> FeedEvent:
+    data = {
+        "taskId": ids.task_id(live.session_id) if live.is_task else None,
+        "sessionKey": live.session_key,
+        "runId": ids.run_id(live.run_id),
+        "seq": live.seq,
+        **({"usage": _used(live.data)} if isinstance(live.data, Usage) else {"text": str(live.data)}),
+    }
+    # In ASCII: a piece may end in the middle of a character, and whoever puts the pieces together has it whole.
+    return FeedEvent(live.name, live.session_id, root_id, json.dumps(data))
+
+
+def _used(usage: Usage) -> objects.Object:
+    return {
+        "input": usage.input,
+        "output": usage.output,
+        "cacheRead": usage.cache_read,
+        "cacheWrite": usage.cache_write,
+    }

@@ -1,0 +1,366 @@
+"""The gateway of the process that has the engine: tasks, and talking to main agents. What every surface serves."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import time
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
+from contextlib import AbstractAsyncContextManager, AsyncExitStack
+from dataclasses import replace
+from typing import Any, Protocol, TypeVar
+from weakref import WeakValueDictionary
+
+from clutch.api import reads
+from clutch.api.actions import Actions
+from clutch.api.handles import Event, Known, Question, TaskResult, item_of, question_of
+from clutch.api.objects import Object
+from clutch.api.reads import Filter
+from clutch.api.shutdown import Leaving, Visits
+from clutch.api.slash import CHAT_OPERATOR, MAIN_SESSION, is_command, run_command, run_in_thread
+from clutch.api.spawn import (
+    OnFullWord,
+    Spawns,
+    check_key,
+    check_on_full,
+    check_place,
+    main_session,
+    task_number,
+)
+from clutch.api.wait import TaskWaiter
+from clutch.core import authority, ids
+from clutch.core import delivery as delivery_rules
+from clutch.core.authority import EVERY_SCOPE, OperatorCaller, root_rights
+from clutch.core.delivery import LOCAL_CHANNEL
+from clutch.core.ids import SessionKey
+from clutch.core.messages import Usage
+from clutch.core.model import LetterKind, Route
+from clutch.core.questions import Decision
+from clutch.core.spawn import SpawnRefusal, SpawnRequest, known_agents
+from clutch.engine import spawn
+from clutch.engine.actions import check_text
+from clutch.engine.services import Services, surely
+from clutch.errors import IdempotencyConflict, InvalidInput, NotFound
+from clutch.ports import FilesFailed
+from clutch.store.transaction import Keys, Tx
+from clutch.transactions import control, messages, outbox, sessions, task_files, usage, wake, workers
+from clutch.transactions import delivery as delivery_tx
+from clutch.transactions.outbox import PendingReply
+from clutch.transactions.read import tasks, transcripts
+from clutch.transactions.read.targets import Standpoint
+
+# --------------------------------------------------------------------------------------------------
+# Tasks, in the process that has the engine: how they are spawned, found, awaited and decided on.
+#
+# Every verb goes through the desk, like those of all surfaces. Every write carries a key, so when the store loses the
+# connection and the commit is in doubt, asking again finds what was written instead of doing it twice.
+
+T = TypeVar("T")
+
+PROGRAM = OperatorCaller(EVERY_SCOPE, "api")  #: whoever embeds Clutch may do everything
+AS_PROGRAM = Standpoint(PROGRAM, "api")
+
+
+class TaskGateway:
+    def __init__(self, services: Services, waiting: TaskWaiter, leaving: Leaving | None = None) -> None:
+        self.services, self.leaving = services, leaving
+        self._waiting = waiting
+        self._spawns = Spawns(services, waiting, self._surely)
+        self._sessions: dict[str, int] = {}
+
+    # ---- one -----------------------------------------------------------------------------------------
+
+    async def ended(self, task_id: str) -> TaskResult[Any]:
+        ended = await self._waiting.end_of(task_number(task_id))
+        value = None if ended.value is None else json.loads(ended.value)
+        return TaskResult(ended.outcome, ended.text, ended.error, value, ended.files)
+
+    async def known(self, task_id: str) -> Known:
+        number = task_number(task_id)
+        found = await self.services.db.read(tasks.known, number)
+        if found is None:
+            raise NotFound(f"there is no task {task_id}")
+        return Known(ids.task_id(number), *found)
+
+    async def info(self, task_id: str) -> Object:
+        return await self.services.db.read(reads.known, task_number(task_id))
+
+    async def why(self, task_id: str) -> Object:
+        return await self.services.db.read(reads.why, AS_PROGRAM, task_id)
+
+    async def read_file(self, task_id: str, name: str) -> bytes:
+        try:
+            if self.services.files is not None:
+                shelf = await self.services.db.read(task_files.file_version_of, task_number(task_id))
+                return await self.services.files.read(shelf, name)
+        except FilesFailed as error:
+            raise NotFound(f"{name[:80]!r} of {task_id}: {error}") from error
+        raise NotFound("no files are kept here")
+
+    async def act(self, verb: str, task_id: str, **said: Any) -> Object:
+        done: Object = await getattr(Actions(self), verb)(PROGRAM, task_id, **said)
+        return done
+
+    # ---- many ----------------------------------------------------------------------------------------
+
+    async def spawn(self, args: Mapping[str, Any], session: str, on_full: OnFullWord | None = None) -> Object:
+        """Whether the session is still there is asked only after a refusal."""
+        check_on_full(on_full)
+        self._check_accepts()
+        known = self._known(session)
+        try:
+            request = await self._spawns.wanted(args)
+        except InvalidInput as error:
+            return spawn.wrong(error)
+        if known is None and (said := await self._said_unopened(session, request)) is not None:
+            return said
+        known = known or await self._number(session)
+        order, got = await self._spawns.spawn(known, request, on_full)
+        if isinstance(got, SpawnRefusal) and not await self.services.db.read(transcripts.is_open, known):
+            order, got = await self._spawns.spawn(await self._number(session), request, on_full)
+        return spawn.answer(order, got)
+
+    async def _said_unopened(self, session: str, request: SpawnRequest) -> Object | None:
+        """The answer of a spawn that is refused, or dry, in a session that does not exist yet: none is made for it."""
+        if await self.services.db.read(transcripts.is_known, session):
+            return None
+        order = spawn.order(self.services, replace(request, dry_run=True), f"api:{self.services.ids.uuid4()}")
+        try:
+            await self._alone(workers.trial, self.services.policy, await self._root(session), order)
+        except workers.TrialRollback as tried:
+            got = tried.answers[0]
+            is_over = isinstance(got, SpawnRefusal) or request.dry_run
+            return spawn.answer(order, got) if is_over else None
+
+    async def tasks(self, asked: Filter) -> list[Known]:
+        found = await self.services.db.read(reads.found, AS_PROGRAM, asked)
+        return [Known(ids.task_id(one.task_id), one.label, one.session_key or "") for one in found]
+
+    async def events(self) -> AsyncGenerator[Event, None]:
+        bus = self.services.bus
+        watcher = bus.watch()
+        try:
+            async for live in watcher:
+                data = live.data if isinstance(live.data, (str, Usage)) else None
+                task = ids.task_id(live.session_id) if live.is_task else None
+                yield Event(live.name, task, data, ids.run_id(live.run_id), live.session_key, live.seq)
+        finally:
+            bus.leave(watcher)
+
+    async def questions(self) -> list[Question]:
+        return [question_of(item) for item in (await self.services.db.read(reads.inbox, AS_PROGRAM))["items"]]
+
+    async def answer(self, question: Question, decision: Decision, text: str) -> None:
+        await Actions(self).answer(PROGRAM, item_of(question), decision, text, question.hash)
+
+    # ---- the sessions they work for ------------------------------------------------------------------
+
+    async def session(self, session: str) -> tuple[int, str]:
+        """The number of a main session, made if it is not there, and its agent."""
+        return await self._number(session), self._parsed(session).agent_id
+
+    async def _number(self, session: str) -> int:
+        known = self._known(session)
+        if known is None or not await self.services.db.read(transcripts.is_open, known):
+            known = self._sessions[session] = await self._opened(session)
+        return known
+
+    def _known(self, session: str) -> int | None:
+        """Raises InvalidInput for what is no main session."""
+        return self._sessions.get(str(self._parsed(session)))
+
+    def _parsed(self, session: str) -> SessionKey:
+        return main_session(session, known_agents(self.services.policy))
+
+    async def _opened(self, session: str) -> int:
+        """One that was deleted begins anew; one that was archived comes back with what was said in it. Raises
+        InvalidInput for a new one of an agent that is not configured: it is a slip of the pen."""
+        services, root = self.services, await self._root(session)
+        opened = await self._alone(usage.open_root, services.policy, *root)
+        if services.policy.heartbeat_of(root[2]) is not None:
+            await self._alone(wake.arm, services.policy)
+        await self._alone(control.open_main, services.policy, opened)
+        return opened
+
+    async def _root(self, session: str) -> tuple[int, str, str, str, str, str]:
+        """A new session as `usage.open_root` takes it. Raises InvalidInput."""
+        services, parsed = self.services, self._parsed(session)
+        number, agent_id, agents = services.ids.next(), parsed.agent_id, known_agents(services.policy)
+        if agent_id not in agents and not await services.db.read(transcripts.is_known, session):
+            raise InvalidInput("session", f"there is no agent {agent_id!r}{ids.hint(agent_id, agents)}")
+        rights = authority.to_text(root_rights(services.policy.grant(agent_id)))
+        route, workspace = f"{LOCAL_CHANNEL}:{parsed}", services.policy.workspace_of(agent_id) or "."
+        return number, session, agent_id, rights, route, workspace
+
+    # ---- how it is written ---------------------------------------------------------------------------
+
+    def _check_accepts(self) -> None:
+        """Raises Draining."""
+        if self.leaving is not None:
+            self.leaving.check_open()
+
+    async def _tx(self, written: Keys, fn: Callable[..., Tx[T]], *args: Any) -> T:
+        return await self._surely(lambda: self.services.db.tx(written, fn, *args))
+
+    async def _alone(self, fn: Callable[..., Tx[T]], *args: Any) -> T:
+        return await self._surely(lambda: self.services.db.alone(fn, *args))
+
+    async def _surely(self, ask: Callable[[], Awaitable[T]]) -> T:
+        return await surely(self.services.policy.work.tick_s, ask)
+
+
+PAUSE_S = 0.02  # between two looks: under load every commit is a change
+EVENT_CHARS_MAX = 4096  # an event is a line; whatever is longer is a message
+
+
+class RunningEngine(Protocol):
+    """An engine that works while it is open."""
+
+    @property
+    def services(self) -> Services: ...
+
+
+async def opened(
+    stack: AsyncExitStack, running: AbstractAsyncContextManager[RunningEngine], leaving: Leaving | None = None
+) -> Gateway:
+    """From the start of the engine until whoever waits was told that nobody looks any more."""
+    services = (await stack.enter_async_context(running)).services
+    waiting = TaskWaiter(services.db, services.changes)
+    group = await stack.enter_async_context(asyncio.TaskGroup())
+    watch = group.create_task(waiting.run())
+    stack.callback(watch.cancel)
+    stack.callback(waiting.give_up)
+    return Gateway(services, waiting, leaving)
+
+
+class Gateway(TaskGateway):
+    def __init__(self, services: Services, waiting: TaskWaiter, leaving: Leaving | None = None) -> None:
+        super().__init__(services, waiting, leaving)
+        self.visits = Visits()  #: of those who come through a surface
+        self.under_way: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()  #: commands, by key
+
+    async def say(
+        self,
+        text: str,
+        session: str,
+        key: str | None,
+        caller: OperatorCaller = CHAT_OPERATOR,
+        kind: LetterKind = LetterKind.USER,
+    ) -> str:
+        """A slash command is carried out for `caller` instead, and answered where the agent would answer. Raises
+        IdempotencyConflict."""
+        services = self.services
+        check_key(key)
+        check_text("text", text, services.policy.limits.task_bytes_max)
+        receiver = await self._number(session)
+        whose = (
+            "" if caller.actor == CHAT_OPERATOR.actor else f"{caller.actor}:"
+        )  # another caller's key is another
+        letter = f"user:{receiver}:{whose}{key or services.ids.uuid4()}"
+        route = f"{LOCAL_CHANNEL}:{session}"
+        if is_command(text):
+            if await services.db.read(wake.is_said, letter):
+                raise IdempotencyConflict()
+            said = await run_command(self, session, text, caller, letter)
+            await self._tx(receiver, outbox.post, receiver, f"command:{letter}", route, said)
+        elif not await self._is_for_a_child(session, letter, text):
+            self._check_accepts()
+            await self._tx(receiver, wake.say_once, services.policy, receiver, letter, kind, text, route)
+        return letter
+
+    async def _is_for_a_child(self, session: str, letter: str, text: str) -> bool:
+        """Then one has this chat for its thread, and reads it."""
+        thread = delivery_rules.local_route(session)
+        if await self.services.db.read(sessions.session_of, *sessions.name(thread)) is None:
+            return False
+        try:
+            await self._hear(thread, letter, text)
+        except NotFound:  # it has ended in this moment
+            return False
+        return True
+
+    async def _hear(self, thread: Route, letter: str, text: str) -> None:
+        await self._alone(
+            messages.heard_in_thread, self.services.policy, *sessions.name(thread), letter, text
+        )
+
+    async def command(
+        self, line: str, session: str, key: str | None, caller: OperatorCaller = CHAT_OPERATOR
+    ) -> str:
+        check_key(key)
+        check_text("line", line, self.services.policy.limits.task_bytes_max)
+        return await run_command(self, session, line, caller, None if key is None else f"{session}:{key}")
+
+    async def notify(self, text: str, session: str) -> bool:
+        check_text("text", text, EVENT_CHARS_MAX)
+        receiver = await self._number(session)
+        return await self._tx(receiver, wake.notify, self.services.policy, receiver, text)
+
+    async def wake(self, session: str) -> None:
+        sleeper = await self._number(session)
+        await self._tx(sleeper, wake.wake_for_heartbeat, self.services.policy, sleeper)
+
+    async def heard(
+        self,
+        channel: str,
+        thread: str,
+        text: str,
+        account: str,
+        key: str | None,
+        caller: OperatorCaller = CHAT_OPERATOR,
+    ) -> None:
+        services = self.services
+        check_key(key)
+        check_text("text", text, services.policy.limits.task_bytes_max)
+        check_place(channel, account, thread, services.channels)
+        route = Route(channel, account or None, None, thread)
+        # A key belongs to its thread: programs there number their messages by themselves.
+        letter = f"thread:{delivery_rules.to_text(route)}:{key or services.ids.uuid4()}"
+        if is_command(text):
+            if await services.db.read(wake.is_said, letter):
+                raise IdempotencyConflict()
+            said = await run_in_thread(self, text, route, caller, letter)
+            here = await self._number(delivery_rules.chat_of(route) or MAIN_SESSION)
+            return await self._tx(
+                here, outbox.post, here, f"command:{letter}", delivery_rules.to_text(route), said
+            )
+        await self._hear(route, letter, text)
+
+    async def reply(self, session: str) -> str:
+        speaker, db = await self._number(session), self.services.db
+        while True:
+            change = self._waiting.next_change
+            if await db.read(outbox.waits, speaker, LOCAL_CHANNEL):
+                body = await db.alone(delivery_tx.hand_out, self.services.policy, speaker, LOCAL_CHANNEL)
+                if body is not None:
+                    return body
+            await self._waiting.until(change)
+
+    async def next_words(
+        self, session: str, wait_s: float, *, until_quiet: bool, heard: int | None, after: int = 0
+    ) -> tuple[PendingReply | None, bool]:
+        """The next words for the person, until they are `heard`; and whether all is quiet below. `after`: of those
+        behind this one, so that a client can read on without marking anything as read.
+
+        None: after the time, or when all is quiet if that is waited for."""
+        speaker, deadline = await self._number(session), time.monotonic() + wait_s
+        db = self.services.db
+        if heard is not None:
+            await db.alone(delivery_tx.hand_out, self.services.policy, speaker, LOCAL_CHANNEL, heard)
+        while True:
+            change = self._waiting.next_change
+            is_quiet = await db.read(transcripts.is_quiet, speaker)
+            said = await db.read(outbox.pending_reply, speaker, LOCAL_CHANNEL, after)  # last: none are missed
+            is_over = self.services.stopping.is_set() or time.monotonic() >= deadline
+            if said is not None or is_over or (is_quiet and until_quiet):
+                return said, is_quiet
+            await asyncio.sleep(PAUSE_S)
+            await self._waiting.until(change)
+
+    async def settled(self, session: str) -> None:
+        root = await self._number(session)
+        while True:
+            change = self._waiting.next_change
+            if await self.services.db.read(transcripts.is_quiet, root):
+                return
+            await self._waiting.until(change)

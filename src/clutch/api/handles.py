@@ -1,0 +1,440 @@
+"""What a program holds: a task, its result, an event, a question. The same whether the work is done in this process or
+in a gateway elsewhere; a handle only knows the doors through which it asks."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import inspect
+import re
+from collections.abc import (
+    AsyncGenerator,
+    AsyncIterator,
+    Awaitable,
+    Callable,
+    Coroutine,
+    Generator,
+    Iterable,
+    Iterator,
+    Mapping,
+    Sequence,
+)
+from contextlib import aclosing
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, Generic, Literal, NamedTuple, Protocol
+
+from typing_extensions import TypeVar
+
+from clutch.api.objects import Object
+from clutch.api.reads import Filter
+from clutch.api.spawn import OnFullWord
+from clutch.contain import contained
+from clutch.core import ids
+from clutch.core.attachments import StoredFile
+from clutch.core.events import Verdict
+from clutch.core.messages import Usage
+from clutch.core.model import Outcome
+from clutch.core.questions import Decision, QuestionKind
+from clutch.errors import InvalidInput, StoreError
+from clutch.logs import logger
+
+V = TypeVar("V", default=Any)
+
+LAST_EVENTS = frozenset({"lifecycle:end", "lifecycle:error"})
+LAST_EVENT_S = 1.0  #: its end may be known a moment before the event of it comes
+
+log = logger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class TaskResult(Generic[V]):
+    """`text` is what the child said last, also the partial text of one that failed."""
+
+    outcome: Outcome
+    text: str | None
+    error: str | None
+    value: V | None = None  #: what was submitted, if a form was asked for (`output_schema`, `output_type`)
+    files: tuple[StoredFile, ...] = ()  #: what it hands over; `Task.read_file` has the contents
+
+    @property
+    def is_ok(self) -> bool:
+        return self.outcome is Outcome.OK
+
+
+@dataclass(frozen=True, slots=True)
+class KillResult:
+    """What a kill did, by task id. Every task in `stopped` and `still_stopping` has the outcome `killed`."""
+
+    stopped: tuple[str, ...] = ()  #: ended: no tool or model call of these tasks runs any more
+    still_stopping: tuple[str, ...] = ()  #: killed, but a tool or model call has not ended yet
+    already_finished: tuple[str, ...] = ()  #: had an outcome before; the kill changed nothing
+
+
+@dataclass(frozen=True, slots=True)
+class Event:
+    """`name`: lifecycle:start|end|error, assistant:text|thinking, tool:start|output|end, usage, question.
+
+    `task_id`: None = of a main agent. `data`: the words of assistant:…, the tool of tool:start and tool:end, the error
+    of lifecycle:error, the `Usage` of usage. `seq`: its place among what the run tells, or in the timeline of its
+    task."""
+
+    name: str
+    task_id: str | None
+    data: str | Usage | None
+    run_id: str | None = None  #: None = it waits for its first
+    session_key: str | None = None
+    seq: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Question:
+    """Something that waits for a person. `hash` binds the answer to exactly what was shown."""
+
+    id: int
+    kind: QuestionKind
+    detail: Mapping[str, Any]  #: of a plan its text: `detail["plan"]`
+    hash: str
+    session_key: str | None  #: None = about a tool of an MCP server that changed: all agents have it
+    task_id: str | None  #: None = a main agent asks, or nobody in particular
+
+
+def question_of(item: Object) -> Question:
+    """An item of the inbox; a plan is known by its task."""
+    kind = QuestionKind(item["kind"])
+    is_plan = kind is QuestionKind.PLAN
+    number = (ids.parse_task_id if is_plan else ids.parse_question_id)(item["id"])
+    detail = {"plan": item["text"]} if is_plan else item["detail"]
+    assert number is not None, "an item has an id as it is printed"
+    return Question(number, kind, detail, item["hash"], item["sessionKey"], item["taskId"])
+
+
+def item_of(question: Question) -> str:
+    is_plan = question.kind is QuestionKind.PLAN
+    return (ids.task_id if is_plan else ids.question_id)(question.id)
+
+
+class Holder(Protocol):
+    """A `Clutch`, as far as its tasks need it."""
+
+    @property
+    def _doors(self) -> Backend: ...
+
+    def _start(self, work: Coroutine[Any, Any, None]) -> None: ...
+
+
+class Task(Generic[V]):
+    """A handle on durable work. Losing it loses nothing: `Clutch.get(id)` gives another one."""
+
+    def __init__(
+        self,
+        clutch: Holder,
+        task_id: str,
+        label: str,
+        session_key: str,
+        read: Callable[[Any], V] | None = None,
+    ) -> None:
+        self._clutch, self._read = clutch, read
+        self.id = task_id
+        self.label = label
+        self.session_key = session_key
+
+    def __repr__(self) -> str:
+        return f"<Task {self.id} {self.label!r}>"
+
+    def __await__(self) -> Generator[Any, None, TaskResult[V]]:
+        return self.result().__await__()
+
+    async def result(self) -> TaskResult[V]:
+        """Waits for its end. Raises InvalidInput when a value is none of the type it was asked for as."""
+        ended = await self._doors.ended(self.id)
+        if self._read is None or ended.value is None:
+            return ended
+        return TaskResult(ended.outcome, ended.text, ended.error, self._read(ended.value), ended.files)
+
+    def on_done(self, call: Callable[[TaskResult[V]], Awaitable[None] | None]) -> None:
+        """`call` with the result when it ends, if this program still runs then; at once if it has ended."""
+        self._clutch._start(self._tell(call))
+
+    async def _tell(self, call: Callable[[TaskResult[V]], Awaitable[None] | None]) -> None:
+        try:
+            result = await self.result()
+            with contained():
+                said = call(result)
+                if inspect.isawaitable(said):
+                    await said
+        except Exception:  # somebody else's function; the others must be told
+            log.exception("what was to be done at the end of %s failed", self.id)
+
+    async def events(self) -> AsyncIterator[Event]:
+        """What happens to it from here on, until it ends."""
+        loop, heard = asyncio.get_running_loop(), asyncio.Queue[Event | None]()
+        hearing = asyncio.ensure_future(self._hear(heard))
+        ended = asyncio.ensure_future(self._doors.ended(self.id))
+        for one in (hearing, ended):
+            one.add_done_callback(lambda _: loop.call_later(LAST_EVENT_S, heard.put_nowait, None))
+        try:
+            while (event := await heard.get()) is not None:
+                yield event
+                if event.name in LAST_EVENTS and (await asyncio.wait({ended}, timeout=LAST_EVENT_S))[0]:
+                    return
+            await (ended if ended.done() else hearing)
+        finally:
+            hearing.cancel()
+            ended.cancel()
+            await asyncio.gather(hearing, ended, return_exceptions=True)
+
+    async def _hear(self, heard: asyncio.Queue[Event | None]) -> None:
+        async with aclosing(self._doors.events()) as stream:
+            async for event in stream:
+                if event.task_id == self.id:
+                    heard.put_nowait(event)
+
+    async def info(self) -> Object:
+        """All there is to know about it now, in the form every surface shows: phase, use, delivery, plan, evidence."""
+        return await self._doors.info(self.id)
+
+    async def why(self) -> Object:
+        """How it came to where it is: `timeline`, `deliveries`, and `stuck` with the gate it waits at."""
+        return await self._doors.why(self.id)
+
+    async def read_file(self, name: str) -> bytes:
+        """A file it hands over, as long as it is kept. Raises NotFound."""
+        return await self._doors.read_file(self.id, name)
+
+    async def kill(self, reason: str = "killed") -> KillResult:
+        """Kill the task and all tasks below it. A tool that outlives `worker.toolGrace` is in `still_stopping`.
+
+        Raises StoreError when the kill could not be saved: nothing was killed then."""
+        report = await self._doors.act("kill", self.id, reason=reason)
+        if report["notStopped"]:
+            raise StoreError(f"not stopped: {report['notStopped'][0]['why']}")
+        return KillResult(
+            tuple(report["stopped"]),
+            tuple(one["taskId"] for one in report["stillStopping"]),
+            tuple(report["alreadyFinished"]),
+        )
+
+    async def steer(self, text: str) -> None:
+        """A new instruction takes the place of what runs now. A finished task refuses: NotPossible."""
+        await self._doors.act("steer", self.id, text=text)
+
+    async def send(self, text: str, *, wait_seconds: float | None = None) -> str | None:
+        """A follow-up. The first new words of the child; None when it says nothing within the time, which is never more
+        than `control.sendWaitSeconds`."""
+        return (await self._doors.act("send", self.id, text=text, wait_s=wait_seconds)).get("reply")
+
+    async def pause(self) -> tuple[str, ...]:
+        """The task and everything below it stop at their next step and free their slots. Those that changed."""
+        return tuple((await self._doors.act("pause", self.id))["changed"])
+
+    async def resume(self) -> tuple[str, ...]:
+        return tuple((await self._doors.act("resume", self.id))["changed"])
+
+    async def retry(self, text: str = "") -> None:
+        """A finished task starts anew from an empty transcript, with other words if some are given."""
+        await self._doors.act("retry", self.id, text=text)
+
+    async def continue_(self, text: str) -> None:
+        """A finished task goes on in its transcript."""
+        await self._doors.act("continue_", self.id, text=text)
+
+    async def approve(self, plan_hash: str, text: str = "") -> None:
+        """Its plan, as it was shown. Raises PlanChanged when there is another one by now."""
+        await self._doors.act("approve", self.id, plan_hash=plan_hash, text=text)
+
+    async def reject(
+        self, plan_hash: str, reason: str, *, then: Literal["revise", "end"] | None = None
+    ) -> None:
+        """`then`: another round, or the end; None = as `plan.onReject` says."""
+        if then not in ("revise", "end", None):
+            raise InvalidInput("then", 'must be "revise" or "end"')
+        await self._doors.act(
+            "reject", self.id, plan_hash=plan_hash, reason=reason, then=then and Verdict(then)
+        )
+
+    async def remove(self) -> None:
+        """Finished and delivered, it leaves the quota of its requester."""
+        await self._doors.act("remove", self.id)
+
+    async def redeliver(self) -> None:
+        """A result that could not be told is told again."""
+        await self._doors.act("redeliver", self.id)
+
+    async def dismiss(self) -> None:
+        """A result that could not be told need not be."""
+        await self._doors.act("dismiss", self.id)
+
+    @property
+    def _doors(self) -> Backend:
+        return self._clutch._doors
+
+
+# --------------------------------------------------------------------------------------------------
+# Many tasks at once: all of them, each as it ends, or one for every item of a list.
+#
+# `map` is durable without a record of its own: the key of an item's task is made of the map's name, the item's key
+# and the attempt. The same map again finds what has ended, waits for what is under way and starts what is missing.
+
+T = TypeVar("T")
+
+_NAME = re.compile(r"[a-z0-9][a-z0-9._-]{0,59}")
+#: Trying again may help. What was killed stays killed.
+WORTH_A_RETRY = frozenset({Outcome.ERROR, Outcome.TIMEOUT, Outcome.LOST})
+KEY_CHARS_MAX = 100
+
+
+async def gather(*tasks: Task[V]) -> list[TaskResult[V]]:
+    """The results of all of them, in this order, whatever they are. Raises InvalidInput."""
+    check_tasks(tasks, Task)
+    return list(await asyncio.gather(*(task.result() for task in tasks)))
+
+
+async def as_completed(tasks: Iterable[Task[V]]) -> AsyncIterator[tuple[Task[V], TaskResult[V]]]:
+    """Each with its result, as they end. Raises InvalidInput."""
+    check_tasks(tasks := list(tasks), Task)
+    ended: asyncio.Queue[Task[V]] = asyncio.Queue()
+    waits: dict[Task[V], asyncio.Future[TaskResult[V]]] = {}
+    for task in tasks:
+        waits[task] = asyncio.ensure_future(task.result())
+        waits[task].add_done_callback(partial(_put, ended, task))
+    try:
+        for _ in range(len(waits)):
+            task = await ended.get()
+            yield task, waits[task].result()
+    finally:
+        for wait in waits.values():
+            wait.cancel()
+
+
+def _put(ended: asyncio.Queue[T], one: T, _: object) -> None:
+    ended.put_nowait(one)
+
+
+def check_tasks(tasks: Iterable[object], kind: type) -> None:
+    """Who comes from asyncio gives a list, or what was not awaited yet. Raises InvalidInput."""
+    for wrong in (one for one in tasks if not isinstance(one, kind)):
+        if asyncio.iscoroutine(wrong):
+            wrong.close()
+        what = f"is a {type(wrong).__name__} and no task"
+        raise InvalidInput(
+            "tasks", f"{what}: gather(*tasks) or as_completed(tasks), each of `await c.spawn(…)`"
+        )
+
+
+def check_map(name: str, in_flight: int, retries: int) -> None:
+    if _NAME.fullmatch(name) is None:
+        raise InvalidInput("name", "must be letters a-z, digits, dots, _ and -, at most 60")
+    if in_flight < 1:
+        raise InvalidInput("in_flight", "must be at least 1")
+    if retries < 0:
+        raise InvalidInput("retries", "must not be negative")
+
+
+def keys_of(items: Sequence[T], key: Callable[[T], str]) -> list[str]:
+    """Raises InvalidInput when two items could not be told apart."""
+    known: dict[str, int] = {}
+    for place, item in enumerate(items):
+        text = str(key(item))
+        first = known.setdefault(text, place)
+        if first != place:
+            raise InvalidInput("key", f"items {first} and {place} have the same key, {text[:80]!r}")
+    return list(known)
+
+
+def spawn_key(name: str, key: str, attempt: int) -> str:
+    """Printable and short, whatever the item's key is."""
+    if len(key) > KEY_CHARS_MAX or not key.isprintable() or not key.strip():
+        key = hashlib.sha256(key.encode("utf-8", "surrogatepass")).hexdigest()
+    return f"map:{name}:{attempt}:{key}"
+
+
+async def map_all(
+    count: int, in_flight: int, retries: int, spawn: Callable[[int, int], Awaitable[Task[Any]]]
+) -> list[TaskResult[Any]]:
+    """`spawn(item, attempt)`. At most `in_flight` at once; the first that cannot be started stops the rest."""
+    results: dict[int, TaskResult[Any]] = {}
+    places: Iterator[int] = iter(range(count))
+
+    async def work() -> None:
+        for place in places:
+            for attempt in range(retries + 1):
+                results[place] = await (await spawn(place, attempt))
+                if results[place].outcome not in WORTH_A_RETRY:
+                    break
+
+    try:
+        async with asyncio.TaskGroup() as group:
+            for _ in range(min(in_flight, count)):
+                group.create_task(work())
+    except BaseExceptionGroup as errors:
+        raise errors.exceptions[0] from None
+    return [results[place] for place in range(count)]
+
+
+# --------------------------------------------------------------------------------------------------
+# The doors of a gateway: all that a program asks of one, wherever it runs.
+#
+# `local.Gateway` answers in the process that has the engine, `surfaces.remote.Remote` asks another process over HTTP.
+# Which of the two is chosen once, when a `Clutch` is opened; whoever goes through these doors cannot tell. Answers
+# are the objects every surface shows.
+
+
+class Known(NamedTuple):
+    """What a handle on a task shows without asking."""
+
+    task_id: str
+    label: str
+    session_key: str
+
+
+class Backend(Protocol):
+    # ---- one task ------------------------------------------------------------------------------------
+
+    async def ended(self, task_id: str) -> TaskResult[Any]:
+        """Waits for it."""
+        ...
+
+    async def known(self, task_id: str) -> Known: ...
+
+    async def info(self, task_id: str) -> Object: ...
+
+    async def why(self, task_id: str) -> Object: ...
+
+    async def read_file(self, task_id: str, name: str) -> bytes: ...
+
+    async def act(self, verb: str, task_id: str, **said: Any) -> Object:
+        """A verb of `Desk`, with its arguments."""
+        ...
+
+    # ---- many ----------------------------------------------------------------------------------------
+
+    async def spawn(self, args: Mapping[str, Any], session: str, on_full: OnFullWord | None) -> Object:
+        """Arguments as `sessions_spawn` takes them, and its answer, whatever it is.
+
+        Raises InvalidInput only for what is no argument of it: `session`, `on_full`; Draining."""
+        ...
+
+    async def tasks(self, asked: Filter) -> list[Known]: ...
+
+    def events(self) -> AsyncGenerator[Event, None]: ...
+
+    async def questions(self) -> list[Question]: ...
+
+    async def answer(self, question: Question, decision: Decision, text: str) -> None: ...
+
+    # ---- main sessions -------------------------------------------------------------------------------
+
+    async def say(self, text: str, session: str, key: str | None) -> str: ...
+
+    async def command(self, line: str, session: str, key: str | None) -> str: ...
+
+    async def notify(self, text: str, session: str) -> bool: ...
+
+    async def wake(self, session: str) -> None: ...
+
+    async def heard(self, channel: str, thread: str, text: str, account: str, key: str | None) -> None: ...
+
+    async def reply(self, session: str) -> str: ...
+
+    async def settled(self, session: str) -> None: ...

@@ -1,0 +1,239 @@
+"""Reads as the objects everybody is given: each a transaction from what was typed to the JSON that answers it.
+
+A gateway runs them for whoever asks; where none runs, the command line runs them beside the store. `who` is
+whose words the targets are: what they may see is all they can find.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from clutch.api import objects
+from clutch.api.objects import Object
+from clutch.core import ids
+from clutch.core.authority import AgentCaller, Caller, OperatorCaller
+from clutch.core.model import Outcome, Phase
+from clutch.core.views import TaskView
+from clutch.errors import InvalidInput, NotFound
+from clutch.store.transaction import Tx
+from clutch.transactions.read import lists, stream, targets
+from clutch.transactions.read import tasks as tasks_tx
+from clutch.transactions.read.inbox import unread_replies, unsent, waiting_items
+from clutch.transactions.read.lists import PAGE_MAX, TaskFilter
+from clutch.transactions.read.targets import ResolvedTarget, Standpoint
+
+TARGET_CHARS_MAX = 300
+
+
+@dataclass(frozen=True, slots=True)
+class Filter:
+    """What a list is asked for. `root`, `requester`: targets. `recent_minutes`: without what had ended before."""
+
+    root: str | None = None
+    requester: str | None = None
+    phase: Phase | None = None
+    outcome: Outcome | None = None
+    label: str | None = None
+    undelivered: bool = False
+    recent_minutes: float | None = None
+    limit: int = 50
+    cursor: str | None = None
+
+
+def phase_named(name: str | None) -> Phase | None:
+    if name is not None and name not in set(Phase):
+        raise InvalidInput("phase", f"must be one of: {', '.join(Phase)}")
+    return None if name is None else Phase(name)
+
+
+def outcome_named(name: str | None) -> Outcome | None:
+    if name is not None and name not in set(Outcome):
+        raise InvalidInput("outcome", f"must be one of: {', '.join(Outcome)}")
+    return None if name is None else Outcome(name)
+
+
+def _wanted(now: float, who: Standpoint, asked: Filter) -> Tx[TaskFilter]:
+    if asked.label is not None and "\0" in asked.label:
+        raise InvalidInput("label", "may not contain a NUL character")
+    root = None if asked.root is None else (yield from root_number(now, who, asked.root))
+    return TaskFilter(
+        root_id=own_root(who) if root is None else root,
+        requester_id=None
+        if asked.requester is None
+        else (yield from session_number(now, who, asked.requester)),
+        phase=asked.phase,
+        outcome=asked.outcome,
+        label=asked.label,
+        is_undelivered=asked.undelivered,
+        ended_after=None if asked.recent_minutes is None else now - 60 * asked.recent_minutes,
+    )
+
+
+def found(now: float, who: Standpoint, asked: Filter) -> Tx[list[TaskView]]:
+    wanted = yield from _wanted(now, who, asked)
+    return (yield from lists.task_page(now, wanted, asked.limit, asked.cursor)).tasks
+
+
+def tasks(now: float, who: Standpoint, asked: Filter) -> Tx[Object]:
+    wanted = yield from _wanted(now, who, asked)
+    # Before the rows: what happens meanwhile is heard once more, never missed.
+    place = yield from stream.newest(now)
+    page = yield from lists.task_page(now, wanted, asked.limit, asked.cursor)
+    counted = yield from lists.summary(now, wanted)
+    return objects.listing(page.tasks, counted, page.next, str(place))
+
+
+def task(now: float, who: Standpoint, target: str) -> Tx[Object]:
+    return objects.task((yield from view(now, who, target)))
+
+
+def known(now: float, number: int) -> Tx[Object]:
+    found = yield from tasks_tx.one(now, number)
+    if found is None:
+        raise unknown(number)
+    return objects.task(found)
+
+
+def tree(now: float, who: Standpoint, target: str) -> Tx[Object]:
+    number = yield from task_number(now, who, target)
+    found = yield from tasks_tx.tree(now, number)
+    if not found:
+        raise unknown(number)
+    return objects.tree(found, number)
+
+
+def transcript(now: float, who: Standpoint, target: str, after: int = 0, limit: int = PAGE_MAX) -> Tx[Object]:
+    number = (yield from view(now, who, target)).task_id
+    return objects.transcript((yield from lists.transcript(now, number, after, limit)))
+
+
+def result(now: float, who: Standpoint, target: str) -> Tx[Object]:
+    """Raises NotFound, with its phase, of a task that has not ended."""
+    number = yield from task_number(now, who, target)
+    found = yield from lists.result(now, number)
+    if found is None:
+        raise unknown(number)
+    if found.outcome is None:
+        raise NotFound(f"task {ids.task_id(number)} has no result yet: it is {found.phase}")
+    return objects.result(found)
+
+
+def session_transcript(
+    now: float, who: Standpoint, target: str, after: int = 0, limit: int = PAGE_MAX
+) -> Tx[Object]:
+    number = yield from session_number(now, who, target)
+    return objects.transcript((yield from lists.transcript(now, number, after, limit)))
+
+
+def why(
+    now: float, who: Standpoint, target: str, is_served: bool = True, state: str | None = None
+) -> Tx[Object]:
+    from clutch.api import explanations  # much to load, and lists are asked for far more often
+    from clutch.transactions.read import why as why_of
+
+    number = yield from task_number(now, who, target)
+    found = yield from why_of.why(now, number, is_served)
+    if found is None:
+        raise unknown(number)
+    return explanations.why(now, found, state)
+
+
+def replay(now: float, who: Standpoint, target: str, after: int = 0, limit: int = PAGE_MAX) -> Tx[Object]:
+    from clutch.api import explanations
+    from clutch.transactions.read import why as why_of
+
+    number = (yield from view(now, who, target)).task_id
+    return explanations.journal((yield from why_of.journal(now, number)), after, limit)
+
+
+def inbox(now: float, who: Standpoint) -> Tx[Object]:
+    root = own_root(who)
+    words = yield from unread_replies(now, root)
+    messages = yield from unsent(now, root)
+    return objects.inbox((yield from waiting_items(now, root)), words, messages)
+
+
+def usage(now: float, by: str) -> Tx[Object]:
+    from clutch.transactions.read import tasks as tasks_tx
+
+    if by not in set(tasks_tx.By):
+        raise InvalidInput("by", f"must be one of: {', '.join(tasks_tx.By)}")
+    return objects.spending(by, (yield from tasks_tx.spending(now, tasks_tx.By(by))))
+
+
+def result_if_any(now: float, number: int) -> Tx[Object | None]:
+    found = yield from lists.result(now, number)
+    return None if found is None or found.outcome is None else objects.result(found)
+
+
+# ---- what was meant ----------------------------------------------------------------------------------
+
+
+def standpoint(caller: Caller) -> Standpoint:
+    """An agent speaks from its session; a person remembers the list that was shown last."""
+    if isinstance(caller, AgentCaller):
+        return targets.of_agent(caller)
+    return Standpoint(caller, caller.actor, caller.within)
+
+
+def own_root(who: Standpoint) -> int | None:
+    """Of a person who speaks from a session: that. None: everything can be seen."""
+    return who.caller.within if isinstance(who.caller, OperatorCaller) else None
+
+
+def view(now: float, who: Standpoint, target: str) -> Tx[TaskView]:
+    number = yield from task_number(now, who, target)
+    found = yield from tasks_tx.one(now, number)
+    if found is None:
+        raise unknown(number)
+    return found
+
+
+def task_number(now: float, who: Standpoint, target: str) -> Tx[int]:
+    return (yield from targets.task(now, meant(target), who))
+
+
+def message_number(message: str) -> int:
+    """Raises NotFound."""
+    number = ids.parse_message_id(message)
+    if number is None:
+        raise NotFound(f"there is no message {message[:40]!r}: `clutch inbox` shows the ids, as m_…")
+    return number
+
+
+def meant(target: str) -> str:
+    """Nobody was ever shown a longer name."""
+    if not target.strip():
+        raise InvalidInput("target", "must not be blank")
+    if len(target) > TARGET_CHARS_MAX:
+        raise InvalidInput("target", f"has {len(target)} characters, at most {TARGET_CHARS_MAX} are allowed")
+    if "\0" in target:
+        raise InvalidInput("target", "may not contain a NUL character")
+    return target
+
+
+def task_of(now: float, session_id: int) -> Tx[str | None]:
+    """A main session is nobody's task."""
+    found = yield from tasks_tx.one(now, session_id)
+    return None if found is None else ids.task_id(session_id)
+
+
+def session(now: float, who: Standpoint, target: str) -> Tx[ResolvedTarget]:
+    return (yield from targets.resolve(now, meant(target), who))
+
+
+def session_number(now: float, who: Standpoint, target: str) -> Tx[int]:
+    return (yield from session(now, who, target)).session_id
+
+
+def root_number(now: float, who: Standpoint, target: str) -> Tx[int]:
+    """Of the main session above it."""
+    found = yield from session(now, who, target)
+    if found.task_id is None:
+        return found.session_id
+    task = yield from tasks_tx.one(now, found.task_id)
+    return found.session_id if task is None else task.root_id
+
+
+def unknown(number: int) -> NotFound:
+    return NotFound(f"there is no task {ids.task_id(number)}")

@@ -1,0 +1,601 @@
+"""Slash commands: a line that a person types in any chat, and the text that answers it.
+
+They run through the same verbs and the same guard as every other door. Whatever goes wrong is said in the
+answer; only a store that fails is the surface's to handle."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import re
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from clutch.api import reads
+from clutch.api.actions import ALL_TASKS
+from clutch.core import delivery, ids
+from clutch.core.authority import EVERY_SCOPE, OperatorCaller, Verb
+from clutch.core.model import Route
+from clutch.core.questions import Decision, Operators, within
+from clutch.core.text.format import UNKNOWN, counted, tokens, visible
+from clutch.core.text.tasks import log_text
+from clutch.core.views import Tally
+from clutch.engine.actions import REASON_CHARS_MAX, PlanDecision, SendStatus, TaskActions
+from clutch.engine.services import Services
+from clutch.errors import (
+    AmbiguousTarget,
+    ClutchError,
+    Forbidden,
+    IdempotencyConflict,
+    InvalidInput,
+    NotFound,
+    StoreError,
+)
+from clutch.ports import Channel, Operated
+from clutch.store.transaction import Tx
+from clutch.transactions import control, idempotency, messages, sessions, wake
+from clutch.transactions.authority import guarded
+from clutch.transactions.control import KillReport, NotPossible
+from clutch.transactions.read import sessions as session_reads
+from clutch.transactions.read import status as status_reads
+from clutch.transactions.read import targets, tasks
+from clutch.transactions.read.inbox import waiting_items
+from clutch.transactions.read.targets import Standpoint
+from clutch.transactions.sessions import Bound
+
+if TYPE_CHECKING:
+    from clutch.api.gateway import Gateway
+
+# --------------------------------------------------------------------------------------------------
+# A person at a chat: whose words they are, where, and what the words of a command mean.
+
+T = TypeVar("T")
+
+MAIN_SESSION = "agent:main:main"  #: whom a person talks to who names nobody
+
+_WORD = re.compile(r'\s*(?:"([^"]*)"|(\S+))')
+
+
+class CommandUsageError(Exception):
+    """The words do not fit the command; whoever typed them is shown how it is written."""
+
+
+@dataclass(frozen=True, slots=True)
+class Chat:
+    """`key`: of this message, so that one that is sent again acts once."""
+
+    gateway: Gateway
+    caller: OperatorCaller
+    session_key: str
+    session_id: int
+    agent_id: str
+    key: str
+    thread: Route  #: in which the words were written
+
+    @property
+    def services(self) -> Services:
+        return self.gateway.services
+
+    @property
+    def verbs(self) -> TaskActions:
+        return TaskActions(self.services)
+
+    @property
+    def who(self) -> Standpoint:
+        return Standpoint(self.caller, f"chat:{self.session_id}", self.session_id, self.agent_id)
+
+    async def task(self, text: str) -> int:
+        return await self.services.db.read(targets.task, text, self.who)
+
+    async def look(self, verb: Verb, session_id: int, fn: Callable[..., Tx[T]], *args: Any) -> T:
+        """A read, or a write of what belongs to this chat alone, if the caller may."""
+        return await self.services.db.alone(guarded, self.caller, verb, session_id, fn, *args)
+
+
+@dataclass(frozen=True, slots=True)
+class Command:
+    """`usage` begins with its name."""
+
+    usage: str
+    run: Callable[[Chat, str], Awaitable[str]]
+
+    async def answer(self, chat: Chat, text: str) -> str:
+        try:
+            return await self.run(chat, text.strip())
+        except CommandUsageError:
+            return f"Usage: {self.usage}"
+
+
+def first_word(text: str) -> tuple[str, str]:
+    """A word, or several in double quotes, and the rest. Raises Usage when there is none."""
+    found = _WORD.match(text)
+    word = "" if found is None else found[1] if found[1] is not None else found[2]
+    if found is None or not word:
+        raise CommandUsageError
+    return word, text[found.end() :].strip()
+
+
+def only_word(text: str) -> str:
+    word, rest = first_word(text)
+    if rest:
+        raise CommandUsageError
+    return word
+
+
+def nothing(text: str) -> None:
+    if text:
+        raise CommandUsageError
+
+
+def named(numbers: Sequence[int]) -> str:
+    return ", ".join(ids.task_id(number) for number in numbers)
+
+
+# --------------------------------------------------------------------------------------------------
+# `/subagents …`: every verb and every look at the children of a chat, in one line of words.
+
+_OPTION = re.compile(r"\s--(model|thinking)(?:=|\s+)(\S+)")
+
+
+# ---- looking -----------------------------------------------------------------------------------------
+
+
+async def show_list(chat: Chat, text: str) -> str:
+    nothing(text)
+    policy = chat.services.policy
+    return await chat.look(
+        Verb.LIST, chat.session_id, status_reads.children, policy, chat.who.viewer, chat.session_id
+    )
+
+
+async def show_tree(chat: Chat, text: str) -> str:
+    nothing(text)
+    policy = chat.services.policy
+    return await chat.look(
+        Verb.LIST, chat.session_id, status_reads.tree, policy, chat.who.viewer, chat.session_id
+    )
+
+
+async def log(chat: Chat, text: str) -> str:
+    target, rest = first_word(text)
+    rules = chat.services.policy.history
+    count, with_tools = rules.log, False
+    for word in rest.split():
+        if word == "tools":
+            with_tools = True
+        elif re.fullmatch(r"[0-9]{1,9}", word) and int(word):
+            count = min(int(word), rules.limit_max)
+        else:
+            raise CommandUsageError
+    task = await chat.task(target)
+    shown = await chat.look(Verb.READ, task, session_reads.history, task, rules, count, None, with_tools)
+    return log_text(shown)
+
+
+async def info(chat: Chat, text: str) -> str:
+    task = await chat.task(only_word(text))
+    return await chat.look(Verb.READ, task, status_reads.about, chat.services.policy, task)
+
+
+async def why(chat: Chat, text: str) -> str:
+    target = only_word(text)
+    task = await chat.task(target)
+    found = await chat.look(Verb.READ, task, reads.why, chat.who, target)
+    return str(found["text"])
+
+
+# ---- acting ------------------------------------------------------------------------------------------
+
+
+async def kill(chat: Chat, text: str) -> str:
+    target, reason = first_word(text)
+    reason = reason[:REASON_CHARS_MAX] or "killed"
+    if target == ALL_TASKS:
+        alive = await chat.services.db.read(status_reads.alive, chat.session_id)
+        return killed(await chat.verbs.kill_all(chat.caller, alive, reason))
+    return killed(await chat.verbs.kill(chat.caller, await chat.task(target), reason))
+
+
+def killed(report: KillReport) -> str:
+    lines = [
+        f"Stopped {len(report.stopped)}: {named(report.stopped)}." if report.stopped else "Nothing to stop."
+    ]
+    if report.already_finished:
+        lines.append(f"Already finished: {named(report.already_finished)}.")
+    lines += [f"Still stopping: {ids.task_id(task)} ({why})." for task, why in report.still_stopping]
+    lines += [f"Not stopped: {ids.task_id(task)} ({why})." for task, why in report.not_stopped]
+    return "\n".join(lines if report.stopped or len(lines) == 1 else lines[1:])
+
+
+async def send(chat: Chat, text: str) -> str:
+    target, words = _with_words(text)
+    task = await chat.task(target)
+    sent = await chat.verbs.send(chat.caller, task, words, None, chat.key)
+    match sent.status:
+        case SendStatus.OK if sent.reply is None:
+            return f"{ids.task_id(task)} has read it and has nothing to say."
+        case SendStatus.OK:
+            return f"{ids.task_id(task)} replies: {sent.reply}"
+        case SendStatus.ACCEPTED:
+            return f"Sent to {ids.task_id(task)}."
+        case SendStatus.TIMEOUT:
+            return f"Sent to {ids.task_id(task)}; no reply yet."
+
+
+async def steer(chat: Chat, text: str) -> str:
+    target, words = _with_words(text)
+    task = await chat.task(target)
+    await chat.verbs.steer(chat.caller, task, words, chat.key)
+    return f"Steered {ids.task_id(task)}."
+
+
+def _with_words(text: str) -> tuple[str, str]:
+    target, words = first_word(text)
+    if not words:
+        raise CommandUsageError
+    return target, words
+
+
+async def spawn(chat: Chat, text: str) -> str:
+    options = dict(_OPTION.findall(text))
+    agent_id, task = first_word(_OPTION.sub("", text))
+    if not task:
+        raise CommandUsageError
+    wanted = {"task": task, "agentId": agent_id, "idempotencyKey": chat.key, **options}
+    said = await chat.gateway.spawn(wanted, chat.session_key, "reject")
+    if said["status"] != "accepted":
+        return f"Not spawned: {said['error']}"
+    return "\n".join([f"Spawned {said['taskId']}: {visible(said['label'], 200)}.", *said.get("warnings", ())])
+
+
+async def pause(chat: Chat, text: str) -> str:
+    changed = await chat.verbs.pause(chat.caller, await chat.task(only_word(text)))
+    return f"Paused: {named(changed)}." if changed else "Nothing to pause."
+
+
+async def resume(chat: Chat, text: str) -> str:
+    changed = await chat.verbs.resume(chat.caller, await chat.task(only_word(text)))
+    return f"Resumed: {named(changed)}." if changed else "Nothing was paused."
+
+
+async def retry(chat: Chat, text: str) -> str:
+    target, words = first_word(text)
+    task = await chat.verbs.retry(chat.caller, await chat.task(target), words, chat.key)
+    return f"{ids.task_id(task.id)} starts anew."
+
+
+async def continue_(chat: Chat, text: str) -> str:
+    target, words = first_word(text)
+    task = await chat.verbs.continue_(chat.caller, await chat.task(target), words, chat.key)
+    return f"{ids.task_id(task.id)} goes on."
+
+
+async def approve(chat: Chat, text: str) -> str:
+    target, words = first_word(text)
+    if (question := ids.parse_question_id(target)) is not None:
+        return await _answer(chat, question, Decision.APPROVE, words)
+    task = await chat.task(target)
+    return _decided(await chat.verbs.approve(chat.caller, task, await _plan(chat, Verb.APPROVE, task), words))
+
+
+async def reject(chat: Chat, text: str) -> str:
+    target, words = first_word(text)
+    if (question := ids.parse_question_id(target)) is not None:
+        return await _answer(chat, question, Decision.REJECT, words)
+    task = await chat.task(target)
+    return _decided(await chat.verbs.reject(chat.caller, task, await _plan(chat, Verb.REJECT, task), words))
+
+
+async def _plan(chat: Chat, verb: Verb, task: int) -> str:
+    """Of the plan as it is when the command is read: there is no room for a hash in a chat."""
+    view = await chat.look(verb, task, tasks.one, task)
+    if view is None:
+        raise NotFound(f"there is no task {ids.task_id(task)}")
+    if view.plan is None or view.plan.hash is None:
+        raise NotPossible(f"{ids.task_id(task)} has no plan that waits for a decision")
+    return view.plan.hash
+
+
+async def _answer(chat: Chat, question: int, decision: Decision, words: str) -> str:
+    """Something else of the inbox, as it is when the command is read: a call, a budget, a tool that changed."""
+    name = ids.question_id(question)
+    items = await chat.services.db.read(waiting_items, reads.own_root(chat.who))
+    seen = next((item.hash for item in items if item.id == name), None)
+    if seen is None:
+        raise NotFound(f"nothing in the inbox is called {name}")
+    await chat.verbs.answer(chat.caller, question, decision, words, seen)
+    return f"{name}: {'approved' if decision is Decision.APPROVE else 'rejected'}."
+
+
+def _decided(decided: PlanDecision) -> str:
+    task = ids.task_id(decided.task_id)
+    words = {"approved": "goes on as planned", "revising": "plans again", "ended": "was ended"}
+    return f"{task} {words[decided.status]}."
+
+
+async def redeliver(chat: Chat, text: str) -> str:
+    task = await chat.verbs.redeliver(chat.caller, await chat.task(only_word(text)))
+    return f"The result of {ids.task_id(task.id)} is told again."
+
+
+async def dismiss(chat: Chat, text: str) -> str:
+    task = await chat.verbs.dismiss(chat.caller, await chat.task(only_word(text)))
+    return f"The result of {ids.task_id(task.id)} need not be told."
+
+
+async def remove(chat: Chat, text: str) -> str:
+    task = await chat.verbs.remove(chat.caller, await chat.task(only_word(text)))
+    return f"Removed {ids.task_id(task.id)}."
+
+
+async def show_help(chat: Chat, text: str) -> str:
+    del chat
+    nothing(text)
+    return "\n".join(dict.fromkeys(command.usage for command in ACTIONS.values()))
+
+
+def _command(usage: str, run: Callable[[Chat, str], Awaitable[str]]) -> Command:
+    return Command(f"/subagents {usage}", run)
+
+
+ACTIONS: Mapping[str, Command] = {
+    "list": _command("[list]", show_list),
+    "tree": _command("tree", show_tree),
+    "kill": _command("kill <target|all> [reason]", kill),
+    "stop": _command("kill <target|all> [reason]", kill),
+    "log": _command("log <target> [n] [tools]", log),
+    "info": _command("info <target>", info),
+    "why": _command("why <target>", why),
+    "send": _command("send <target> <text>", send),
+    "steer": _command("steer <target> <text>", steer),
+    "spawn": _command("spawn <agent> <task> [--model m] [--thinking level]", spawn),
+    "approve": _command("approve <target> [text]", approve),
+    "reject": _command("reject <target> [text]", reject),
+    "pause": _command("pause <target>", pause),
+    "resume": _command("resume <target>", resume),
+    "retry": _command("retry <target> [text]", retry),
+    "continue": _command("continue <target> [text]", continue_),
+    "redeliver": _command("redeliver <target>", redeliver),
+    "dismiss": _command("dismiss <target>", dismiss),
+    "remove": _command("remove <target>", remove),
+    "help": _command("help", show_help),
+}
+
+
+async def subagents(chat: Chat, text: str) -> str:
+    word, _, rest = text.partition(" ")
+    action = ACTIONS.get(word or "list")
+    if action is None:
+        near = ids.nearest(word, ACTIONS)
+        hint = f" Did you mean {near}?" if near else ""
+        return f"There is no /subagents {visible(word, 40)}.{hint}\n{await show_help(chat, '')}"
+    return await action.answer(chat, rest)
+
+
+CHAT_OPERATOR = OperatorCaller(EVERY_SCOPE, "chat")
+BINDS = "focus"  #: the command that binds a thread to a session
+ACTOR_CHARS_MAX = 200
+#: `/etc/passwd` is no command, and neither is `/ hello`.
+_COMMAND = re.compile(r"/([a-z]+)(?:\s+(.*))?", re.DOTALL)
+
+
+def is_command(text: str) -> bool:
+    return _COMMAND.fullmatch(text.strip()) is not None
+
+
+async def run_command(
+    gateway: Gateway,
+    session_key: str,
+    line: str,
+    caller: OperatorCaller = CHAT_OPERATOR,
+    key: str | None = None,
+) -> str:
+    """`key`: the same line with the same key acts once, and is answered the same. Raises IdempotencyConflict."""
+    found = _COMMAND.fullmatch(line.strip())
+    command = None if found is None else COMMANDS.get(found[1])
+    if found is None or command is None:
+        return _unknown(line)
+    session_id, agent_id = await gateway.session(session_key)
+    own_key = key or gateway.services.ids.uuid4()
+    chat = Chat(
+        gateway, caller, session_key, session_id, agent_id, own_key, delivery.local_route(session_key)
+    )
+    answer = partial(_answered, command, chat, found[2])
+    return await answer() if key is None else await _once(chat, line, answer)
+
+
+async def run_in_thread(gateway: Gateway, line: str, thread: Route, caller: OperatorCaller, key: str) -> str:
+    """A command that arrived through a channel, for the session of the thread. Raises NotFound for a thread that is
+    bound to no session, Forbidden for a sender that is not named."""
+    db = gateway.services.db
+    found = _COMMAND.fullmatch(line.strip())
+    bound = await db.read(sessions.in_thread, *sessions.name(thread))
+    caller = admitted(
+        gateway.services.channels, thread, bound, caller, binds=found is not None and found[1] == BINDS
+    )
+    command = None if found is None else COMMANDS.get(found[1])
+    if found is None or command is None:
+        return _unknown(line)
+    session_id = (await gateway.session(MAIN_SESSION))[0] if bound is None else bound.session_id
+    place = thread if bound is None else replace(thread, account=bound.account or None)
+    about = await db.read(status_reads.status, session_id)
+    chat = Chat(gateway, caller, about.key, session_id, about.agent_id, key, place)
+    return await _once(chat, line, partial(_answered, command, chat, found[2]))
+
+
+def admitted(
+    channels: Mapping[str, Channel],
+    thread: Route,
+    bound: Bound | None,
+    caller: OperatorCaller,
+    *,
+    binds: bool,
+) -> OperatorCaller:
+    """The caller as which a command in this thread runs: the sender, within the scopes of the token that brought it.
+
+    Only `/focus` (`binds`) of a named operator needs no bound thread. The chat at the gateway has no senders beside its
+    caller, who holds a token."""
+    channel, account, name = sessions.name(thread)
+    named = channels.get(channel)
+    operators = Operators(named.operators, named.approvers) if isinstance(named, Operated) else Operators()
+    if bound is None and not (binds and operators.names(account)):
+        raise messages.unbound(channel, name)
+    if channel == delivery.LOCAL_CHANNEL:
+        return caller
+    rights = operators.rights(account, None if bound is None else bound.account)
+    if not rights:
+        who = f"account {account[:80]!r}" if account else "a message without an account"
+        fix = f"name it in channels.{channel}.operators, or send commands from the account of the thread"
+        raise Forbidden("sender", f"{who} may not give commands in channel {channel!r}: {fix}")
+    return replace(
+        caller, scopes=within(rights, caller.scopes), actor=f"{channel}:{account}"[:ACTOR_CHARS_MAX]
+    )
+
+
+async def _once(chat: Chat, line: str, answer: Callable[[], Awaitable[str]]) -> str:
+    """Two at the same moment: the second waits for the answer of the first."""
+    db, key = chat.services.db, f"command:{chat.key}"
+    asked = hashlib.sha256(line.encode("utf-8", "surrogatepass")).hexdigest()
+    async with chat.gateway.under_way.setdefault(key, asyncio.Lock()):
+        kept = await db.read(idempotency.kept_reply, key)
+        if kept is None:
+            said = await answer()
+            await db.alone(idempotency.keep, key, asked, 200, said)
+            return said
+    if kept.request != asked:
+        raise IdempotencyConflict()
+    return kept.body
+
+
+async def _answered(command: Command, chat: Chat, words: str | None) -> str:
+    try:
+        return await command.answer(chat, words or "")
+    except StoreError:
+        raise
+    except (NotFound, AmbiguousTarget) as error:
+        return "\n".join((f"{error}", *(f"  {one}" for one in error.candidates)))
+    except ClutchError as error:
+        return str(error)
+
+
+def _unknown(line: str) -> str:
+    word = line.strip().split(maxsplit=1)[0].removeprefix("/") if line.strip() else ""
+    near = ids.nearest(word, COMMANDS)
+    hint = f" Did you mean /{near}?" if near else ""
+    return f"There is no command /{visible(word, 40)}.{hint} There are: {', '.join(f'/{name}' for name in COMMANDS)}"
+
+
+# ---- this session --------------------------------------------------------------------------------------
+
+
+async def stop(chat: Chat, text: str) -> str:
+    """This turn and every subagent of the session; `all` says so."""
+    if text != "all":
+        nothing(text)
+    report = await chat.verbs.stop(chat.caller, chat.session_id)
+    subagents = counted(len(report.stopped), "subagent")
+    own = "Stopped this turn and" if report.own_run else "No turn was running here; stopped"
+    return f"{own} {subagents}."
+
+
+async def begin_anew(chat: Chat, text: str) -> str:
+    nothing(text)
+    await chat.look(Verb.SEND, chat.session_id, control.begin_anew, chat.services.policy, chat.session_id)
+    return "A new talk begins. Subagents go on."
+
+
+async def compact(chat: Chat, text: str) -> str:
+    nothing(text)
+    await chat.look(Verb.SEND, chat.session_id, control.want_summary, chat.session_id)
+    return "What was said so far is summarised before the next turn."
+
+
+def _used(used: Tally) -> str:
+    if used.calls and not used.tokens:
+        return UNKNOWN
+    return f"{tokens(used.tokens)} (in {tokens(used.input)} / out {tokens(used.output)})"
+
+
+async def model(chat: Chat, text: str) -> str:
+    if not text:
+        about = await chat.look(Verb.READ, chat.session_id, status_reads.status, chat.session_id)
+        return f"Model: {about.model or chat.services.policy.model_of(chat.agent_id)}"
+    wanted = only_word(text)
+    if chat.services.check_model is not None:
+        chat.services.check_model(wanted)
+        wanted = chat.services.whole_model(wanted)
+    await chat.look(Verb.SEND, chat.session_id, control.use_model, chat.session_id, wanted)
+    return f"Model: {wanted}, from the next turn on."
+
+
+async def queue(chat: Chat, text: str) -> str:
+    try:
+        wanted = delivery.parse(text)
+    except ValueError as error:
+        raise InvalidInput("queue", str(error)) from error
+    await chat.look(Verb.SEND, chat.session_id, wake.set_queue, chat.services.policy, chat.session_id, wanted)
+    return f"Queue: {text}"
+
+
+async def agents(chat: Chat, text: str) -> str:
+    nothing(text)
+    policy = chat.services.policy
+    known = dict.fromkeys((chat.agent_id, *sorted(policy.agents)))
+    return "\n".join(f"{one} · {policy.model_of(one)}" for one in known)
+
+
+async def status(chat: Chat, text: str) -> str:
+    nothing(text)
+    about = await chat.look(Verb.READ, chat.session_id, status_reads.status, chat.session_id)
+    used = about.used
+    return "\n".join(
+        (
+            f"Session: {about.key}",
+            f"Model: {about.model or chat.services.policy.model_of(about.agent_id)}",
+            f"State: {'in a turn' if about.is_running else 'idle'}, {counted(about.waiting, 'waiting letter')}",
+            f"Subagents: {about.children_active} active, {about.children_total} in all",
+            f"Tokens: {_used(used)}, {counted(used.calls, 'call')}",
+            *(
+                f"Problem: {one.detail}. Remedy: {one.remedy}"
+                for one in chat.services.problems()
+                if one.is_error
+            ),
+        )
+    )
+
+
+async def focus(chat: Chat, text: str) -> str:
+    task = await chat.task(only_word(text))
+    await chat.look(
+        Verb.SEND, task, messages.focus, chat.services.policy, task, chat.thread, chat.caller.actor
+    )
+    return f"What is written here goes to {ids.task_id(task)} now; /unfocus takes it back."
+
+
+async def unfocus(chat: Chat, text: str) -> str:
+    nothing(text)
+    owner = await chat.services.db.read(sessions.session_of, *sessions.name(chat.thread))
+    if owner is None:
+        return "What is written here goes to no subagent."
+    await chat.look(Verb.SEND, owner, messages.unfocus, chat.services.policy, chat.thread, chat.caller.actor)
+    return "What is written here goes to no subagent any more."
+
+
+COMMANDS: Mapping[str, Command] = {
+    "subagents": Command("/subagents [action] …", subagents),
+    "kill": Command("/kill <target|all> [reason]", kill),
+    "steer": Command("/steer <target> <text>", steer),
+    "tell": Command("/tell <target> <text>", send),
+    "stop": Command("/stop [all]", stop),
+    "new": Command("/new", begin_anew),
+    "reset": Command("/reset", begin_anew),
+    "compact": Command("/compact", compact),
+    "model": Command("/model [name]", model),
+    "queue": Command(delivery.USAGE, queue),
+    "agents": Command("/agents", agents),
+    "focus": Command("/focus <target>", focus),
+    "unfocus": Command("/unfocus", unfocus),
+    "status": Command("/status", status),
+}

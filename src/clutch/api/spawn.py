@@ -1,0 +1,280 @@
+"""Spawns of programs and surfaces in a session's name: the same arguments and answers as the tool's.
+
+Unlike an agent, a program may wait for room: first come, first served, for each requester. What the arguments mean
+is decided in `Kit.wanted`, what is admitted in the transaction."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import re
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
+from dataclasses import replace
+from typing import Any, Literal, TypeAlias, TypedDict
+
+from clutch.api.objects import Object
+from clutch.api.wait import PAUSE_S, TaskWaiter
+from clutch.core import delivery, ids
+from clutch.core.agents import OnFull
+from clutch.core.ids import BadKey, KeyKind, SessionKey
+from clutch.core.policy import Limits
+from clutch.core.spawn import KEY, SpawnRefusal, SpawnRequest
+from clutch.engine import spawn
+from clutch.engine.actions import check_text
+from clutch.engine.services import Services
+from clutch.engine.spawn import Spawned
+from clutch.errors import IdempotencyConflict, InvalidInput, NotFound, SpawnRefused
+from clutch.transactions.spawn import ChildRequest
+
+# --------------------------------------------------------------------------------------------------
+# The form of what a program gives: text, keys, names. Raises InvalidInput in Python's spelling of the field.
+#
+# Whether something is allowed is not decided here, and the arguments of a spawn have their own rules in the
+# toolbox; what it says of them in the spelling of the surfaces is translated here.
+
+KEY_CHARS_MAX = 200
+_TASK_ID = re.compile(r"t_[0-9A-Za-z]+")
+NAME_CHARS_MAX = 80
+_CAMEL = re.compile(r"(?<![.\w])[a-z]+(?:[A-Z][a-z]+)+(?![.\w])")  #: a parameter, and no part of a config key
+
+
+def check_key(key: object) -> None:
+    """None: the caller has none, and one is made."""
+    if key is None:
+        return
+    check_text("idempotency_key", key, KEY_CHARS_MAX)
+    if not str(key).isprintable():
+        raise InvalidInput("idempotency_key", "must be printable")
+
+
+def check_place(channel: str, account: str, thread: str, channels: Collection[str]) -> None:
+    """A thread of a channel of this gateway, and the account that wrote there. Raises InvalidInput for what cannot be
+    one, NotFound for a channel that is not among `channels`."""
+    if not delivery.CHANNEL_NAME.fullmatch(channel) or channel in delivery.INTERNAL_CHANNELS - {
+        delivery.LOCAL_CHANNEL
+    }:
+        raise InvalidInput(
+            "channel", "must be the name of a channel: a-z 0-9, then also _ -, at most 32 in all"
+        )
+    check_text("thread", thread, KEY_CHARS_MAX)
+    if account:
+        check_text("account", account, KEY_CHARS_MAX)
+    if channel not in channels and channel != delivery.LOCAL_CHANNEL:
+        known = ", ".join(sorted(set(channels) - delivery.INTERNAL_CHANNELS)) or "none"
+        raise NotFound(f"channel {channel!r} is not configured here; configured: {known}")
+
+
+def main_session(session: object, agents: Collection[str]) -> SessionKey:
+    """`agents`: the configured ones, to name the one that a wrong id may have meant."""
+    if not isinstance(session, str):
+        raise InvalidInput("session", "must be text")
+    parsed = ids.parse_session_key(session, agents)
+    if isinstance(parsed, BadKey):
+        raise InvalidInput("session", parsed.message)
+    if parsed.kind is KeyKind.SUBAGENT:
+        raise InvalidInput("session", "must be a main or chat session; a child is reached through its task")
+    return parsed
+
+
+def task_number(task_id: object) -> int:
+    if not isinstance(task_id, str):
+        raise InvalidInput("task_id", "must be text")
+    number = ids.parse_task_id(task_id)
+    if number is not None:
+        return number
+    if _TASK_ID.fullmatch(task_id):
+        raise NotFound(f"there is no task {task_id[: ids.SHOWN_INPUT_MAX]!r}")
+    raise InvalidInput("task_id", "must be a task id as printed: t_ and letters and digits")
+
+
+def as_given(attachments: object) -> object:
+    """Files of a program as an agent would write them; whatever else it is, the toolbox says what is wrong."""
+    if not isinstance(attachments, Mapping):
+        return attachments
+    return [
+        {"name": name, "content": base64.b64encode(content).decode(), "encoding": "base64"}
+        if isinstance(content, bytes)
+        else {"name": name, "content": content}
+        for name, content in attachments.items()
+    ]
+
+
+def in_surface_spelling(fields: Mapping[str, object]) -> dict[str, object]:
+    """As agents write parameters (`runTimeoutSeconds`); a program writes Python."""
+    for name in fields:
+        if name != snake(name):
+            raise InvalidInput(name[:NAME_CHARS_MAX], f"is not a known field; did you mean {snake(name)!r}?")
+    return {_camel(name): value for name, value in fields.items()}
+
+
+def in_python_spelling(field: str, rule: str) -> InvalidInput:
+    """A rule may propose other names."""
+    return InvalidInput(snake(field), _CAMEL.sub(lambda name: snake(name[0]), rule))
+
+
+def _camel(name: str) -> str:
+    first, *rest = name.split("_")
+    return first + "".join(part.capitalize() for part in rest)
+
+
+def snake(name: str) -> str:
+    return re.sub("[A-Z]", lambda letter: f"_{letter[0].lower()}", name)
+
+
+#: These have room again when a child ends or is told. The others stay full until somebody acts.
+FREED_BY_TIME = frozenset(KEY + name for name in ("maxChildrenPerAgent", "maxDescendants", "maxRetained"))
+Try: TypeAlias = Callable[[], Awaitable[list[Spawned]]]
+OnFullWord: TypeAlias = Literal["queue", "reject"]
+
+
+class SpawnOptions(TypedDict, total=False):
+    """What a program may say of a child; `Clutch.spawn` tells what each means."""
+
+    label: str | None
+    agent_id: str | None
+    model: str | None
+    thinking: str | None
+    run_timeout_seconds: float | None
+    timeout_seconds: float | None
+    cleanup: Literal["keep", "delete"]
+    plan_mode: bool
+    mode: Literal["run", "session"] | None
+    thread: bool
+    expects_completion: bool
+    context: Literal["isolated", "fork"]
+    workspace: Literal["inherit", "isolated"] | None
+    cwd: str | None
+    sandbox: Literal["inherit", "require"]
+    tools: Sequence[str] | None
+    budget: Mapping[str, Any] | None
+    output_schema: Mapping[str, Any] | None
+    runtime: str
+    attachments: Mapping[str, str | bytes] | None
+    idempotency_key: str | None
+
+
+#: What each parameter means, for OpenAPI and MCP.
+MEANINGS: Mapping[str, str] = {
+    "task": "What to do, in full: the child sees nothing else of this conversation.",
+    "label": "A name to show; without one, the beginning of the task.",
+    "agent_id": "The agent that works on it; without one, that of the session. The policy must allow it.",
+    "model": "Another model than the agent's, e.g. anthropic:claude-sonnet-4-5.",
+    "thinking": "off, minimal, low, medium, high or max.",
+    "run_timeout_seconds": "Time limit of one run in seconds; 0: none.",
+    "timeout_seconds": "Another name of runTimeoutSeconds.",
+    "cleanup": "delete: forget the child once its result is delivered.",
+    "plan_mode": "The child writes a plan first and waits for its approval.",
+    "mode": "run: it ends with its result; session: it stays for follow-ups.",
+    "thread": "Bind a thread of a channel to it.",
+    "expects_completion": "false: low priority, the result is delivered when convenient.",
+    "context": "fork: start it with a copy of the session's conversation.",
+    "workspace": "isolated: a directory of its own; inherit: that of the session.",
+    "cwd": "Where its commands start, inside the workspace.",
+    "sandbox": "require: refuse an agent whose tools run outside of the sandbox.",
+    "tools": "Only these tools, by name.",
+    "budget": "{tokens, usd} for it and all of its descendants.",
+    "output_schema": "A JSON schema that its result must satisfy.",
+    "runtime": "What does the work instead of the built-in agent loop, e.g. acp:claude.",
+    "attachments": "Files for the child, which it reads as /task/in/NAME: [{name, content, encoding}].",
+    "idempotency_key": "The same key gives the same task, never a duplicate.",
+    "dry_run": "Check everything and create nothing; the answer says what would be.",
+}
+
+
+def arguments(task: str, asked: SpawnOptions) -> dict[str, object]:
+    """As an agent would write them: they are checked as JSON, which knows lists and objects only."""
+    said: dict[str, object] = {"task": task, **asked}
+    return {name: _plain(value) for name, value in said.items()} | (
+        {"attachments": as_given(said["attachments"])} if "attachments" in said else {}
+    )
+
+
+def _plain(value: object) -> object:
+    if isinstance(value, Mapping):
+        return dict(value)
+    return list(value) if isinstance(value, tuple | set | frozenset) else value
+
+
+def check_on_full(said: object) -> None:
+    if said not in (None, *OnFull):
+        raise InvalidInput("on_full", 'must be "queue" or "reject"')
+
+
+def accepted(answer: Object) -> Object:
+    """Raises InvalidInput, IdempotencyConflict, SpawnRefused."""
+    if answer["status"] == "accepted":
+        return answer
+    if answer.get("code") == "idempotency_conflict":
+        raise IdempotencyConflict(answer["error"])
+    raise SpawnRefused(sensible(answer)["error"], answer.get("limit"))
+
+
+def sensible(answer: Object) -> Object:
+    """Raises InvalidInput for arguments that make none, in the spelling of a program."""
+    if answer.get("code") != "invalid_input":
+        return answer
+    field = answer["field"]
+    raise in_python_spelling(field, answer["error"].removeprefix(f"{field}: "))
+
+
+class Spawns:
+    """`surely` asks again after a lost connection: the order has a key."""
+
+    def __init__(
+        self, services: Services, waiting: TaskWaiter, surely: Callable[[Try], Awaitable[list[Spawned]]]
+    ) -> None:
+        self._kit, self._waiting, self._surely = services, waiting, surely
+        self._lines: dict[int, asyncio.Lock] = {}  #: by session: who waits, first come first served
+
+    async def wanted(self, args: Mapping[str, Any]) -> SpawnRequest:
+        """Raises InvalidInput in the spelling of the tool."""
+        if self._kit.refresh is not None and args.get("tools") is not None:
+            await self._kit.refresh()  # tools of others can be named too
+        return self._kit.wanted(args)
+
+    async def spawn(
+        self, requester: int, request: SpawnRequest, on_full: OnFullWord | None
+    ) -> tuple[ChildRequest, Spawned]:
+        policy = self._kit.policy
+        waits = (on_full or policy.defaults.subagents.on_full) == OnFull.QUEUE and not request.dry_run
+        order = spawn.order(self._kit, request, f"api:{self._kit.ids.uuid4()}")
+        ask = self._in_line if waits else self._ask
+        got = await ask(requester, order)
+        if isinstance(got, SpawnRefusal) and self._has_room_later(got):
+            configured = str(policy.defaults.subagents.on_full)  # whoever asks again may be lucky
+            got = replace(got, limit={**got.limit, "hasRoomLater": True, "onFull": configured})
+        return order, got
+
+    async def _ask(self, requester: int, order: ChildRequest) -> Spawned:
+        """Another number for every try: what is still being removed of an earlier one has a name of its own."""
+
+        def ask() -> Awaitable[list[Spawned]]:
+            named = spawn.named_anew(self._kit, order)
+            return spawn.spawn_all(self._kit, requester, requester, None, [named])
+
+        return (await self._surely(ask))[0]
+
+    async def _in_line(self, requester: int, order: ChildRequest) -> Spawned:
+        """While there is room nobody waits for anybody. The first in line asks after every change."""
+        line = self._lines.setdefault(requester, asyncio.Lock())
+        if not line.locked():
+            answer = await self._ask(requester, order)
+            if not self._has_room_later(answer):
+                return answer
+        async with line:
+            while True:
+                change = self._waiting.next_change
+                answer = await self._ask(requester, order)
+                if not self._has_room_later(answer):
+                    return answer
+                await asyncio.sleep(PAUSE_S)
+                await self._waiting.until(change)
+
+    def _has_room_later(self, answer: Spawned) -> bool:
+        return isinstance(answer, SpawnRefusal) and _frees_up(answer, self._kit.policy.limits)
+
+
+def _frees_up(refused: SpawnRefusal, limits: Limits) -> bool:
+    """A quota that evicts nothing has room again only when somebody removes a record."""
+    key = refused.limit.get("key")
+    return key in FREED_BY_TIME and (limits.evicts_delivered or key != f"{KEY}maxRetained")

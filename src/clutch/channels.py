@@ -1,0 +1,245 @@
+"""Ways to a person: adapters that show one text and say whether it arrived."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import json
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from importlib.metadata import entry_points
+from typing import TYPE_CHECKING, Any, TypeAlias
+from urllib.parse import urlsplit
+
+from clutch.contain import cause, contained
+from clutch.core.channel_messages import SendUnsure
+from clutch.core.delivery import CHANNEL_NAME, INTERNAL_CHANNELS
+from clutch.core.model import Hook
+from clutch.core.validation import check
+from clutch.errors import InvalidInput
+from clutch.logs import logger
+from clutch.ports import HookFailed, ThreadFailed
+
+if TYPE_CHECKING:
+    import aiohttp
+
+# --------------------------------------------------------------------------------------------------
+# One POST of JSON to an address that a person wrote into a config or a program, and what its answer means.
+#
+# No redirect is followed: the address is all that somebody vouched for. It may hold a secret, so what went wrong
+# names its host and nothing else of it.
+
+ANSWER_BYTES_MAX = 64 * 1024
+GATEWAY_TIMEOUT = 504  # a proxy passed the request on and got no answer
+CONNECT_S = 10.0  # how long an answer may take is the business of whoever asks
+
+
+def check_url(field: str, url: object) -> None:
+    try:
+        place = urlsplit(str(url))
+        is_right = place.scheme in ("http", "https") and bool(place.hostname) and place.port != 0
+    except ValueError:
+        is_right = False
+    if not is_right:
+        raise InvalidInput(field, "must be an address that begins with http:// or https:// and names a host")
+
+
+async def post(
+    url: str, told: Mapping[str, Any], headers: Mapping[str, str], key: str
+) -> dict[str, Any] | None:
+    """The object it answers with, if it does. Raises PermissionError for a 4xx, which no repetition changes; SendUnsure
+    where the request may have been read and no answer says what became of it; else ConnectionError."""
+    import aiohttp  # only where there is somebody to tell
+
+    host, sent = urlsplit(url).hostname, {**headers, "Idempotency-Key": key}
+    patience = aiohttp.ClientTimeout(total=None, connect=CONNECT_S)
+    try:
+        async with (
+            aiohttp.ClientSession(timeout=patience) as client,
+            client.post(url, json=told, headers=sent, allow_redirects=False) as response,
+        ):
+            if 400 <= response.status < 500 and response.status not in (408, 429):
+                raise PermissionError(f"{host} says {response.status}")
+            if response.status == GATEWAY_TIMEOUT:
+                raise SendUnsure(f"{host} says {response.status}")
+            if response.status >= 300:
+                raise ConnectionError(f"{host} says {response.status}")
+            return _object(host, await _read(response))
+    except (aiohttp.ClientConnectorError, aiohttp.ConnectionTimeoutError, aiohttp.InvalidURL) as error:
+        raise ConnectionError(f"{host} cannot be reached: {type(error).__name__}") from error
+    except aiohttp.ClientError as error:
+        raise SendUnsure(f"{host} closed the connection without an answer: {type(error).__name__}") from error
+
+
+async def _read(response: aiohttp.ClientResponse) -> bytes:
+    """All of it, in however many pieces it comes; of too much the beginning."""
+    body = b""
+    async for piece in response.content.iter_any():
+        body += piece
+        if len(body) > ANSWER_BYTES_MAX:
+            break
+    return body
+
+
+def _object(host: str | None, body: bytes) -> dict[str, Any] | None:
+    """What is no object was not meant for us; one that is broken may have been a veto."""
+    try:
+        said = json.loads(body)
+    except ValueError as error:
+        if body.lstrip().startswith(b"{"):
+            raise SendUnsure(f"{host} answers with an object that is broken or too long") from error
+        return None
+    return said if isinstance(said, dict) else None
+
+
+# --------------------------------------------------------------------------------------------------
+# `channels.NAME`: people behind a webhook, such as a room of a chat program or a bridge of one's own.
+#
+# What they are to read comes from the outbox, so it is sent at least once and under a stable key.
+
+THREAD_CHARS_MAX = 200
+
+
+@dataclass(frozen=True, slots=True)
+class WebhookChannel:
+    """POSTs `{"text", "to"?, "account"?, "thread"?, "key"}`; `to` is what stands behind the name in a route. A 4xx is
+    not tried again; a connection that is cut and no answer within `announce.timeoutMs` are `unsure`."""
+
+    name: str
+    url: str = field(repr=False)  #: gets a POST of JSON for each message; may hold a secret
+    headers: Mapping[str, str] = field(default_factory=dict, repr=False)  #: sent with every request
+    threads: bool = False  #: asked to open one, the receiver answers {"thread": "its name"}
+    operators: tuple[
+        str, ...
+    ] = ()  #: accounts that may give slash commands; "*" = all; default: the bound one
+    approvers: tuple[str, ...] = ()  #: accounts that may also approve and reject
+
+    def __post_init__(self) -> None:
+        check(self)
+        if not CHANNEL_NAME.fullmatch(self.name) or self.name in INTERNAL_CHANNELS:
+            rule = (
+                f"a name is up to 32 of a-z, 0-9, - and _, and none of {', '.join(sorted(INTERNAL_CHANNELS))}"
+            )
+            raise InvalidInput("name", rule)
+        check_url("url", self.url)
+
+    async def send(self, target: str, body: str, key: str) -> str | None:
+        said = await self._posted({"text": body, **_address(target), "key": key})
+        return None if "id" not in said else str(said["id"])[:THREAD_CHARS_MAX]
+
+    async def open_thread(self, target: str, title: str, key: str) -> str:
+        if not self.threads:
+            raise ThreadFailed(f"thread: channels.{self.name}.threads is false")
+        try:
+            said = await self._posted({"openThread": title, **_address(target), "key": key})
+        except OSError as error:
+            raise ThreadFailed(f"thread: the channel {self.name!r}: {error}") from error
+        name = said.get("thread")
+        if not isinstance(name, str) or not 0 < len(name) <= THREAD_CHARS_MAX:
+            raise ThreadFailed(f"thread: the channel {self.name!r} named none")
+        return name
+
+    async def _posted(self, told: dict[str, Any]) -> dict[str, Any]:
+        return await post(self.url, told, self.headers, told["key"]) or {}
+
+
+def _address(target: str) -> dict[str, str]:
+    """As `core.routes.target` writes it."""
+    if target.startswith("{"):
+        parts: dict[str, str] = json.loads(target)
+        return parts
+    return {"to": target} if target else {}
+
+
+# --------------------------------------------------------------------------------------------------
+# Hooks: Python functions and webhooks that hear of a subagent's life, or are asked about it.
+#
+# What they are told comes from the outbox, so it is at least once and under a stable key; a receiver that fails hears
+# it again, and so do the others of that hook. Each gets a few seconds, and none of them can stop a task.
+
+log = logger(__name__)
+
+GROUP = "clutch.hooks"  #: entry points of installed packages: the name of a hook and a function
+TIMEOUT_S = 5.0  # a task waits for a spawning hook; nobody should wait longer for a stranger
+
+#: Gets what happened as a dictionary, `event` and `key` with it. May be a plain function; then it runs in a thread.
+Receiver: TypeAlias = Callable[[dict[str, Any]], Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Webhook:
+    """POSTs JSON. `events`: names of hooks; none = all. A 4xx is not tried again."""
+
+    url: str  #: gets a POST of JSON
+    events: tuple[str, ...] = ()  #: names of hooks; none = all
+    headers: Mapping[str, str] | None = None  #: sent with every request
+
+    def __post_init__(self) -> None:
+        check_url("Webhook.url", self.url)
+
+    async def __call__(self, told: dict[str, Any]) -> Any:
+        return await post(self.url, told, self.headers or {}, str(told.get("key", "")))
+
+
+class HookRegistry:
+    """Whoever listens, by the name of the hook. A channel for what is told, and a counter for what is asked."""
+
+    def __init__(self, webhooks: Sequence[Webhook] = (), timeout_s: float = TIMEOUT_S) -> None:
+        self._receivers: dict[Hook, list[Receiver]] = {}
+        self._timeout_s = timeout_s
+        for webhook in webhooks:
+            for name in webhook.events or tuple(Hook):
+                self.add(name, webhook)
+
+    @property
+    def names(self) -> frozenset[Hook]:
+        return frozenset(self._receivers)
+
+    def add(self, name: str, receiver: Receiver) -> None:
+        if name not in tuple(Hook):
+            raise InvalidInput("hook", f"there is no {name[:64]!r}; there are {', '.join(Hook)}")
+        self._receivers.setdefault(Hook(name), []).append(receiver)
+
+    def add_installed(self) -> None:
+        """Those of installed packages. One that cannot be loaded is left out: it must not keep Clutch from starting."""
+        for point in entry_points(group=GROUP):
+            try:
+                with contained():
+                    self.add(point.name, point.load())
+            except Exception:
+                log.exception("hook left out", extra={"hook": point.name, "value": point.value})
+
+    async def send(self, target: str, body: str, key: str) -> str | None:
+        """Everybody is told, whoever fails; then the first failure that may pass is the row's."""
+        told = json.loads(body) | {"event": target, "key": key}
+        answers = await asyncio.gather(
+            *(self._call(one, told) for one in self._receivers.get(Hook(target), ()))
+        )
+        failures = [answer for answer in answers if isinstance(answer, HookFailed)]
+        passing = [failure for failure in failures if not failure.is_permanent]
+        if passing:
+            raise ConnectionError(str(passing[0]))
+        if failures:
+            raise PermissionError(str(failures[0]))
+        return None
+
+    async def ask(self, name: Hook, about: Mapping[str, Any]) -> list[Mapping[str, Any] | HookFailed]:
+        """What each has to say; one that says nothing is left out."""
+        told = {**about, "event": name}
+        answers = await asyncio.gather(*(self._call(one, told) for one in self._receivers.get(name, ())))
+        return [answer for answer in answers if isinstance(answer, Mapping | HookFailed)]
+
+    async def _call(self, receiver: Receiver, told: dict[str, Any]) -> Any:
+        try:
+            async with asyncio.timeout(self._timeout_s):
+                with contained():
+                    if inspect.iscoroutinefunction(receiver) or isinstance(receiver, Webhook):
+                        return await receiver(dict(told))
+                    answer = await asyncio.to_thread(receiver, dict(told))
+                    return await answer if inspect.isawaitable(answer) else answer
+        except TimeoutError:
+            return HookFailed(f"no answer within {self._timeout_s:g} s")
+        except Exception as error:  # noqa: BLE001 - a hook is a stranger's code; nothing it raises may go further
+            failed = HookFailed(cause(error)[:200])
+            failed.is_permanent = isinstance(error, PermissionError)
+            return failed

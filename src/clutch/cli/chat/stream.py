@@ -1,0 +1,301 @@
+"""What comes from the gateway, brought to one queue by threads of its own: replies, words on their way, how children
+stand. A gateway that goes away is looked for again, also at another address.
+
+Whoever waits for keys waits for `wakes`, too: a byte arrives there with each piece of news."""
+
+from __future__ import annotations
+
+import html
+import os
+import shutil
+import subprocess
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from queue import Empty, SimpleQueue
+from typing import Any, Final, NamedTuple
+from urllib.parse import quote
+
+from clutch.core.policy import Notify
+from clutch.core.text.format import visible
+from clutch.errors import ClutchError, NoGateway
+from clutch.surfaces import discovery
+from clutch.surfaces.http_client import GatewayClient, connect
+
+WAIT_S = 25.0
+SLACK_S = 15.0
+LOOK_S = 5.0  #: a main agent's own question is no line of any timeline
+RECENT_MINUTES = 30
+AGAIN_S = 0.5  #: until a lost gateway is looked for again, and between two counts of the children
+
+
+@dataclass(frozen=True, slots=True)
+class ChatReply:
+    """Of the agent, for the person. Whoever wrote them where a person sees them sets `shown`."""
+
+    text: str
+    shown: threading.Event = field(default_factory=threading.Event)
+
+
+class ChatEvent(NamedTuple):
+    """`kind`: reply (`Words`), page (of tasks), inbox, lost, found, trouble; or the stable name of an event."""
+
+    kind: str
+    data: Any
+
+
+@dataclass(slots=True)
+class EventListener:
+    home: Path
+    wakes: int = -1
+    _bell: int = -1
+    _news: SimpleQueue[ChatEvent] = field(default_factory=SimpleQueue)
+    _is_lost: bool = False
+    _lock: threading.Lock = field(default_factory=threading.Lock)
+    _starting: threading.Lock = field(default_factory=threading.Lock)  #: one of its threads is enough
+
+    @contextmanager
+    def open(self) -> Iterator[None]:
+        self.wakes, self._bell = os.pipe()
+        os.set_blocking(self.wakes, False)
+        os.set_blocking(self._bell, False)
+        try:
+            yield
+        finally:
+            with self._lock:
+                bell, self._bell = self._bell, -1
+            os.close(bell)
+            os.close(self.wakes)
+
+    def listen(self, follow: Callable[[GatewayClient], None]) -> None:
+        """In a thread that ends with the program: `follow` until the gateway is gone, then again."""
+        threading.Thread(target=self._follow, args=(follow,), daemon=True).start()
+
+    def tell(self, kind: str, data: Any = None) -> None:
+        self._news.put(ChatEvent(kind, data))
+        with self._lock:
+            if self._bell >= 0:
+                with suppress(BlockingIOError):  # full of bytes that nobody has read: awake enough
+                    os.write(self._bell, b".")
+
+    def heard(self) -> Iterator[ChatEvent]:
+        """What has come since."""
+        with suppress(BlockingIOError):
+            os.read(self.wakes, 65536)
+        while True:
+            try:
+                yield self._news.get_nowait()
+            except Empty:
+                return
+
+    def found(self, *, is_new_work: bool = False) -> GatewayClient:
+        """The gateway. One that died is started again; for new work also one that was stopped. Raises NoGateway."""
+        with self._starting:
+            is_wanted = is_new_work or discovery.has_died(self.home)
+            if is_wanted and discovery.find(self.home) is None and discovery.may_start(self.home):
+                discovery.start(self.home)
+            return connect(self.home)
+
+    def _follow(self, follow: Callable[[GatewayClient], None]) -> None:
+        while self._bell >= 0:
+            try:
+                client = self.found()
+                self._found()
+                follow(client)
+            except NoGateway as error:
+                self._lose(str(error))
+            except ClutchError as error:
+                self.tell("trouble", str(error))
+            time.sleep(AGAIN_S)
+
+    def _lose(self, why: str) -> None:
+        if not self._is_lost:
+            self._is_lost = True
+            self.tell("lost", why)
+
+    def _found(self) -> None:
+        if self._is_lost:
+            self._is_lost = False
+            self.tell("found")
+
+
+def session_path(key: str, *rest: str) -> str:
+    return "/".join(("/v1/sessions", quote(key, safe=""), *rest))
+
+
+def replies(ear: EventListener, session: str) -> Callable[[GatewayClient], None]:
+    """The words for the person: given again until this says that they were shown, so none is lost on the way."""
+    heard: list[int | None] = [None]
+
+    def follow(client: GatewayClient) -> None:
+        while True:
+            body = {"waitSeconds": WAIT_S, "heard": heard[0]}
+            said = client.post(session_path(session, "replies"), body, patience_s=WAIT_S + SLACK_S)
+            if said["id"] is not None and said["id"] != heard[0]:
+                words = ChatReply(said["reply"])
+                ear.tell("reply", words)
+                words.shown.wait()  # a terminal that closes first leaves them with the gateway
+            heard[0] = said["id"]
+
+    return follow
+
+
+def events(ear: EventListener, changed: threading.Event, **about: str) -> Callable[[GatewayClient], None]:
+    """Everything that happens; `changed` when it may have changed how the children stand."""
+
+    def follow(client: GatewayClient) -> None:
+        for name, data in client.events(**about):
+            ear.tell(name, data)
+            if "task" in data or name in ("here", "tool:start"):
+                changed.set()
+
+    return follow
+
+
+def counts(ear: EventListener, changed: threading.Event, root: str) -> Callable[[GatewayClient], None]:
+    """Which children run, wait and are done, and what waits for a person: after a change, and now and then."""
+
+    def follow(client: GatewayClient) -> None:
+        while True:
+            changed.wait(LOOK_S)
+            changed.clear()
+            ear.tell("page", client.get("/v1/tasks", root=root, recentMinutes=RECENT_MINUTES))
+            ear.tell("inbox", client.get("/v1/inbox")["items"])
+            time.sleep(AGAIN_S)
+
+    return follow
+
+
+# --------------------------------------------------------------------------------------------------
+# Answers of a model that come over two connections, piece by piece and whole: each is shown once, whichever is first.
+#
+# A turn has several answers when calls stand between them. Their pieces have the same run; the end of an answer is an
+# event of its own (`usage`, or the start of a tool).
+
+
+@dataclass(slots=True)
+class Pieces:
+    came: str = ""  #: of the present answer, piece by piece, and not known whole yet
+    _ended: list[str] = field(
+        default_factory=list
+    )  #: complete answers that came in pieces, not known whole yet
+    _ahead: str = ""  #: was shown as part of a whole; its pieces are still to come
+    _late: str = ""  #: of these, what has come
+    _is_other: bool = False  #: the present answer is not the one that was shown ahead
+
+    def piece(self, text: str) -> str:
+        """What is to be shown of it, and of what was held back before it."""
+        if self._ahead and not self._is_other:
+            self._late += text
+            if text and self._ahead.startswith(self._late.strip()):
+                if self._ahead == self._late.strip():  # all of it; what comes now is the next
+                    self._ahead = self._late = ""
+                return ""
+            text, self._late, self._is_other = self._late, "", True
+        self.came += text
+        return text
+
+    def end_answer(self) -> str:
+        """The present answer is complete; what comes next is another one. Returns what was held back of it."""
+        held = self.piece("") if self._late else ""
+        if said := self.came.strip():
+            self._ended.append(said)
+        self.came, self._is_other = "", False
+        return held
+
+    def has_begun(self, text: str) -> bool:
+        """Whether some of this whole may have been shown in pieces."""
+        return text.strip() in self._ended or bool(self.came.strip())
+
+    def whole(self, text: str) -> str | None:
+        """What of it is still to be shown. None: it is something else than what comes piece by piece."""
+        said, came = text.strip(), self.came.lstrip()
+        if said in self._ended:
+            del self._ended[: self._ended.index(said) + 1]
+            return ""
+        if said and came.startswith(said):  # and the next has begun
+            self.came = came[len(said) :]
+            return ""
+        if came.strip() and not said.startswith(came.rstrip()):
+            self._ahead, self._late, self._is_other = said, "", True  # perhaps a later answer of this turn
+            return None
+        self._ahead, self.came, self._late = said[len(came) :].strip(), "", ""
+        self._is_other = False
+        return said[len(came) :]
+
+    def other_run(self) -> None:
+        """Whose whole may have come before its first piece; that of the run before may still come."""
+        self._ahead = "" if self._late or self._is_other else self._ahead
+        self._late = ""
+        self.end_answer()
+        del self._ended[:-1]
+
+
+# --------------------------------------------------------------------------------------------------
+# What a person wants to be told of who may look elsewhere: that somebody needs them, that all is done.
+#
+# Each notice carries the command that leads there. A terminal rings; where there is a desktop, it shows them, too.
+
+TEXT_CHARS_MAX = 300
+ALIVE: Final = ("running", "queued", "waiting", "needsYou")
+
+
+EVERYTHING: Final = frozenset(Notify)
+
+
+class Notice(NamedTuple):
+    text: str
+    command: str
+
+
+@dataclass(slots=True)
+class Notices:
+    """Remembers what was told, so that each thing is told once. `command` writes one that runs as it stands here."""
+
+    command: Callable[..., str]
+    wishes: frozenset[Notify] = EVERYTHING
+    _asked: set[str] = field(default_factory=set)
+    _were_alive: int = 0
+
+    def of_inbox(self, items: Sequence[Mapping[str, Any]]) -> Iterator[Notice]:
+        new = [item for item in items if item["id"] not in self._asked]
+        self._asked = {item["id"] for item in items}
+        for item in new if Notify.NEEDS_ME in self.wishes else ():
+            who, what = (
+                item["label"] or item["sessionKey"],
+                visible(" ".join(item["text"].split()), TEXT_CHARS_MAX),
+            )
+            how = "words" if item["kind"] == "question" else "approve|reject"
+            there = self.command("inbox")
+            told = f"Needs you: {visible(who, 60)}: {what}\n  -> /answer {item['id']} {how}, or `{there}`"
+            yield self._shown(Notice(told, there))
+
+    def of_summary(self, summary: Mapping[str, Any]) -> Iterator[Notice]:
+        alive = sum(summary[name] for name in ALIVE)
+        is_over, self._were_alive = bool(self._were_alive and not alive), alive
+        if is_over and Notify.ALL_DONE in self.wishes:
+            there = self.command("ps")
+            yield self._shown(Notice(f"All background work is done. -> `{there}`", there))
+
+    def _shown(self, notice: Notice) -> Notice:
+        _on_desktop(notice)
+        return notice
+
+
+def _on_desktop(notice: Notice) -> None:
+    """Where there is one. It must not hold up anything, and whether it was seen nobody knows."""
+    program = shutil.which("notify-send")
+    if program is None or not (os.environ.get("DISPLAY") or os.environ.get("WAYLAND_DISPLAY")):
+        return
+    words = html.escape(f"{notice.text}\n{notice.command}", quote=False)  # desktops read them as markup
+    process = subprocess.Popen(  # noqa: S603 - the desktop's own program, with words that are one argument
+        [program, "--app-name=clutch", "Clutch", words],
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+        start_new_session=True,
+    )
+    threading.Thread(target=process.wait, daemon=True).start()  # no zombie stays

@@ -1,0 +1,190 @@
+"""What `clutch config …` and `clutch init` do. A gateway that a command started is restarted with a new config."""
+
+from __future__ import annotations
+
+import json
+import os
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import typer
+
+from clutch.cli import serve
+from clutch.cli.output import (
+    Exit,
+    answering,
+    command_for,
+    home_of,
+    is_interactive,
+    print_object,
+    print_text,
+    say,
+    unloaded,
+)
+from clutch.config import explain as explain_config
+from clutch.config import explain as schemas
+from clutch.config import load
+from clutch.config.explain import Explained, StarterModel
+from clutch.config.load import Config
+from clutch.errors import ConfigInvalid, InvalidInput
+from clutch.surfaces import discovery
+from clutch.surfaces.discovery import CONFIG_FILE
+
+
+def check(state: Path | None, file: Path | None, *, as_json: bool) -> None:
+    with answering("config.check", as_json=as_json):
+        try:
+            config = load.load(home_of(state), file)
+            _check_starts(config, home_of(state), file)
+        except ConfigInvalid as error:
+            say("\n".join(error.problems))
+            if as_json:
+                print_object("config.check", {"file": error.field, "problems": error.problems}, is_ok=False)
+            raise typer.Exit(Exit.ERROR) from error
+        _tell_right(config, state, as_json=as_json)
+
+
+def _check_starts(config: Config, home: Path, file: Path | None) -> None:
+    """What `serve` would refuse is refused here. Raises ConfigInvalid."""
+    from clutch.config.sources import ConfigSource
+    from clutch.wiring import config_problems
+
+    ConfigSource(home, file, None, None, None, ()).load()
+
+    if problems := config_problems(config.settings, home):
+        path = str(config.path or home / CONFIG_FILE)
+        raise ConfigInvalid(path, [f"{path}: {problem}" for problem in problems])
+
+
+def _tell_right(config: Config, state: Path | None, *, as_json: bool) -> None:
+    from clutch.wiring import config_warnings
+
+    warnings = config_warnings(config.settings)
+    for warning in warnings:
+        say(f"Note: {warning}")
+    if as_json:
+        found = None if config.path is None else str(config.path)
+        said = {"file": found, "keys": len(config.lines), "warnings": warnings}
+        print_object("config.check", {**said, "notLoaded": _tell_unloaded(config, state)})
+    elif config.path is None:
+        file = home_of(state) / CONFIG_FILE
+        say(f"There is no {file}: the defaults hold. `{command_for(state, 'init')}` writes one.")
+    else:
+        say(f"{config.path}: OK, {len(config.lines)} {'key' if len(config.lines) == 1 else 'keys'} set.")
+        _tell_unloaded(config, state)
+
+
+def _tell_unloaded(config: Config, state: Path | None) -> str | None:
+    """Why the gateway that runs works with another config than this file; None: it does not, or none runs."""
+    home = home_of(state)
+    running = discovery.find(home)
+    if running is None or running.config is None or config.path is None:
+        return None
+    if Path(running.config.file) != config.path.absolute():
+        return None
+    words = unloaded(home, running)
+    say(words if words is not None else f"The gateway (pid {running.pid}) has loaded it.")
+    return words
+
+
+def explain(state: Path | None, file: Path | None, key: str, *, as_json: bool) -> None:
+    with answering("config.explain", as_json=as_json):
+        config = load.load(home_of(state), file)
+        found = explain_config.explain(config, key)
+        if as_json:
+            print_object("config.explain", {"keys": [_to_json(one, config) for one in found]})
+        elif len(found) == 1:
+            print_text(_in_full(found[0], config))
+        else:
+            print_text(
+                "\n".join(f"{one.key} = {_written(one.value)}  ({_source(one, config)})" for one in found)
+            )
+
+
+def _to_json(one: Explained, config: Config) -> dict[str, Any]:
+    return {
+        "key": one.key,
+        "value": one.value,
+        "default": one.default,
+        "required": one.is_required,
+        "source": _source(one, config),
+        "mayBe": one.may_be,
+        "reason": one.reason,
+        "needsRestart": not one.is_live,
+    }
+
+
+def _in_full(one: Explained, config: Config) -> str:
+    lines = [
+        f"{one.key} = {_written(one.value)}",
+        f"  from      {_source(one, config)}",
+        f"  default   {'none: it must be said' if one.is_required else _written(one.default)}",
+        f"  may be    {one.may_be}",
+        *(f"            {word}: {meaning}" for word, meaning in one.choices if meaning),
+        *([f"  why       {one.reason}"] if one.reason else []),
+        f"  changed   {'while it runs' if one.is_live else 'at the next start of the gateway'}",
+    ]
+    return "\n".join(lines)
+
+
+def _source(one: Explained, config: Config) -> str:
+    return "default" if one.line is None else f"{config.path}:{one.line}"
+
+
+def _written(value: Any) -> str:
+    return json.dumps(value, ensure_ascii=False)
+
+
+def schema() -> None:
+    print(json.dumps(schemas.schema(), indent=2, ensure_ascii=False))
+
+
+# ---- the first one ---------------------------------------------------------------------------------------
+
+
+def init(state: Path | None, *, is_forced: bool, as_json: bool) -> None:
+    with answering("init", as_json=as_json):
+        path = home_of(state) / CONFIG_FILE
+        if os.path.lexists(path) and not is_forced:
+            raise InvalidInput(str(path), "is there already; --force writes over it")
+        found = explain_config.choices(os.environ)
+        chosen = _asked(found) if is_interactive() and not as_json else found[0]
+        _write(path, explain_config.starter(chosen, found))
+        say(f"Wrote {path}: model {chosen.model} ({chosen.because}).")
+        restarted = serve.restart(state)
+        first = command_for(state, "run", "--wait", "Say hello")
+        say(f"Next: `{command_for(state, 'config', 'check')}`, then `{first}`.")
+        if as_json:
+            said = {"file": str(path), "model": chosen.model, "found": [one.model for one in found]}
+            print_object("init", {**said, "gateway": restarted})
+
+
+def _asked(found: tuple[StarterModel, ...]) -> StarterModel:
+    """Only where there is something to choose."""
+    if len(found) == 1:
+        return found[0]
+    for number, one in enumerate(found, 1):
+        say(f"  {number}  {one.model}  ({one.because})")
+    wanted: int = typer.prompt("Which model?", default=1, type=int, err=True)
+    if not 1 <= wanted <= len(found):
+        raise InvalidInput("the model", f"must be 1 to {len(found)}")
+    return found[wanted - 1]
+
+
+def _write(path: Path, text: str) -> None:
+    """All of it or nothing, for nobody else to read."""
+    try:
+        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        file, name = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)  # mode 0600
+    except OSError as error:
+        raise InvalidInput("--state", f"{path.parent} cannot be written: {error.strerror}") from error
+    try:
+        with os.fdopen(file, "w", encoding="utf-8") as writing:
+            writing.write(text)
+            writing.flush()
+            os.fsync(file)
+        os.replace(name, path)
+    except BaseException:
+        os.unlink(name)
+        raise

@@ -1,0 +1,306 @@
+"""`clutch backup` and `clutch gc`: a copy of the database while it is in use, and what may go now."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import sys
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from contextlib import asynccontextmanager, contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TextIO
+
+from clutch.cli import output as output_cli
+from clutch.cli.output import answering, gateway, home_of, print_object, say
+from clutch.cli.source import Source, source
+from clutch.core import ids
+from clutch.core.redaction import redact_all
+from clutch.core.text.format import plain_json, size
+from clutch.errors import InvalidInput, NoGateway, NotFound
+from clutch.surfaces.http_client import Declined, connect
+
+if TYPE_CHECKING:
+    from clutch.importers.openclaw import Imported, OpenClawFiles, Read
+
+FOLDERS = ("tasks", "workspaces")  #: of the state directory: one directory per task
+
+
+def backup(state: Path | None, file: Path, *, as_json: bool) -> None:
+    with answering("backup", as_json=as_json):
+        from clutch.offline_reader import DATABASE_FILE, copy
+
+        home = home_of(state)
+        if _is_postgres(home):
+            raise InvalidInput("FILE", "the database is PostgreSQL; copy it with `pg_dump`")
+        if not (home / DATABASE_FILE).exists():
+            raise NotFound(f"{home} holds no database")
+        try:
+            count = copy(home, file)
+        except OSError as error:
+            raise InvalidInput("FILE", f"{file} cannot be written: {error.strerror}") from error
+        if as_json:
+            print_object("backup", {"file": str(file), "bytes": count})
+        else:
+            say(
+                f"written: {file} ({size(count)}). To go back: put it into a new state directory as clutch.db"
+            )
+
+
+def _is_postgres(home: Path) -> bool:
+    try:
+        return bool(connect(home).get("/v1/health")["database"] == "postgresql")
+    except NoGateway:
+        return False
+
+
+def gc(state: Path | None, *, is_dry: bool, as_json: bool) -> None:
+    with answering("gc", as_json=as_json):
+        home = home_of(state)
+        client = gateway(state)
+        found: dict[str, Any] = client.post("/v1/gc", {"dryRun": True})
+        found["fileBytes"] = _on_disk(home, found["archived"])
+        if not is_dry:
+            found = {**client.post("/v1/gc", {"dryRun": False}), "fileBytes": found["fileBytes"]}
+        print_object("gc", found) if as_json else say(_words(found))
+
+
+def _on_disk(home: Path, task_ids: list[str]) -> int:
+    numbers = {str(ids.parse_task_id(task_id)) for task_id in task_ids}
+    found = (place for folder in FOLDERS for place in (home / folder).glob("*"))
+    mine = (place for place in found if place.name.split(".")[0] in numbers)
+    return sum(one.lstat().st_size for top in mine if top.is_dir() for one in top.rglob("*") if one.is_file())
+
+
+def _words(found: dict[str, Any]) -> str:
+    verb = "would be" if found["dryRun"] else "were"
+    archived, forgotten = len(found["archived"]), len(found["forgotten"])
+    if not archived and not forgotten:
+        return "nothing to take away"
+    return (
+        f"{archived} finished tasks {verb} archived, with {size(found['fileBytes'])} of files;\n"
+        f"the words of {forgotten} {verb} deleted ({size(found['transcriptBytes'])})."
+        " Outcome, result, use and timeline stay."
+    )
+
+
+# --------------------------------------------------------------------------------------------------
+# `clutch export`: a task, a session or a whole tree, as JSON Lines for programs or as Markdown for people.
+#
+# Lines of JSON say in `kind` what they are: `task`, `message`, `result`; each names its task, or its session. It
+# leaves the state directory, so what looks like a secret is taken out unless somebody asks for it.
+
+Object = dict[str, Any]
+PAGE = 200
+
+
+def export(
+    state: Path | None,
+    target: str,
+    *,
+    with_tree: bool,
+    is_markdown: bool,
+    output: Path | None,
+    with_secrets: bool,
+    as_json: bool,
+) -> None:
+    if as_json and is_markdown:
+        raise InvalidInput("--json", "and --format markdown are two forms; choose one")
+    with answering("export", as_json=as_json), source(state) as here:
+        parts = _parts(here, target, with_tree=with_tree)
+        first = next(parts)  # what there is not is said before a file is made
+        with _opened(output) as out:
+            for found in (first, *parts):
+                part = found if with_secrets else redact_all(found)
+                text = output_cli.plain(_markdown(part)) if is_markdown else _line(part)
+                print(text, file=out)
+        if output is not None:
+            say(f"written: {output}")
+
+
+@contextmanager
+def _opened(output: Path | None) -> Iterator[TextIO]:
+    if output is None:
+        yield sys.stdout
+        return
+    try:
+        file = os.open(output, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+    except OSError as error:
+        raise InvalidInput("--output", f"{output} cannot be made: {error.strerror}") from error
+    with os.fdopen(file, "w", encoding="utf-8") as out:
+        yield out
+
+
+def _parts(here: Source, target: str, *, with_tree: bool) -> Iterator[Object]:
+    task = _task(here, target)
+    if task is not None:
+        yield from _of_task(here, task)
+        if with_tree:
+            for below in _below(here.tree(task["taskId"])["root"]["nodes"]):
+                yield from _of_task(here, below)
+        return
+    messages = _messages(lambda after: here.session_transcript(target, after), {"sessionKey": target})
+    first = next(messages, None)  # or there is no such session
+    yield {"kind": "session", "sessionKey": target}
+    yield from messages if first is None else (first, *messages)
+    if with_tree:
+        for one in _of_root(here, target):
+            yield from _of_task(here, one)
+
+
+def _task(here: Source, target: str) -> Object | None:
+    """None: perhaps a main session, which is nobody's task."""
+    try:
+        return here.task(target)
+    except NotFound:
+        return None
+    except Declined as error:
+        if error.code != "not_found":
+            raise
+        return None
+
+
+def _of_task(here: Source, task: Object) -> Iterator[Object]:
+    name = {"taskId": task["taskId"]}
+    yield {"kind": "task", **task}
+    yield from _messages(lambda after: here.transcript(task["taskId"], after), name)
+    if task["outcome"] is not None:
+        yield {"kind": "result", **here.result(task["taskId"])}
+
+
+def _messages(read: Callable[[int], Object], name: Object) -> Iterator[Object]:
+    page: Object = {"next": 0}
+    while page["next"] is not None:
+        page = read(page["next"])
+        for line in page["messages"]:
+            yield {**name, **line, "role": line["kind"], "kind": "message"}
+
+
+def _below(nodes: list[Object]) -> Iterator[Object]:
+    for node in nodes:
+        yield node["task"]
+        yield from _below(node["nodes"])
+
+
+def _of_root(here: Source, target: str) -> Iterator[Object]:
+    """Everything below a main session, each task once: one that ends meanwhile may be on two pages."""
+    wanted = {"root": target, "phase": None, "recentMinutes": None, "undelivered": False, "limit": PAGE}
+    page: Object = {"next": None}
+    given: set[str] = set()
+    while True:
+        page = here.tasks(**wanted, cursor=page["next"])
+        yield from (task for task in page["tasks"] if task["taskId"] not in given)
+        given.update(task["taskId"] for task in page["tasks"])
+        if page["next"] is None:
+            return
+
+
+def _line(part: Object) -> str:
+    return plain_json(json.dumps({"schema": "clutch.export/1", "ok": True, **part}, ensure_ascii=False))
+
+
+def _markdown(part: Object) -> str:
+    match part["kind"]:
+        case "session":
+            return f"# {part['sessionKey']}\n"
+        case "task":
+            about = output_cli.one_line(part, output_cli.now())
+            return f"\n# {part['label']}\n\n{about}\n"
+        case "result":
+            return f"\n**Result** ({part['outcome']})\n\n{part['text'] or ''}\n"
+        case _:
+            return f"- {output_cli.log_line({**part, 'kind': part['role']})}"
+
+
+# --------------------------------------------------------------------------------------------------
+# The work of `clutch import`: without a gateway, because it writes what no verb may.
+
+
+def openclaw(
+    directory: Path, state: Path | None, database: str | None, *, is_rehearsal: bool, as_json: bool
+) -> None:
+    with answering("import", as_json=as_json):
+        asyncio.run(_import(directory, home_of(state), database, is_rehearsal=is_rehearsal, as_json=as_json))
+
+
+async def _import(
+    directory: Path, home: Path, database: str | None, *, is_rehearsal: bool, as_json: bool
+) -> None:
+    from clutch.core.policy import Policy
+    from clutch.engine.services import BlockIds
+    from clutch.importers import openclaw
+
+    source = await asyncio.to_thread(openclaw.read, directory)
+    if is_rehearsal:
+        async with _looking(home, database) as read:
+            found = await openclaw.rehearse(read, Policy(), BlockIds(), source)
+    else:
+        from clutch.wiring import opened_store
+
+        async with opened_store(home, database) as db:
+            found = await openclaw.bring_in(db, Policy(), BlockIds(), source)
+    _tell(source, openclaw.counts(found), is_rehearsal=is_rehearsal)
+    if as_json:
+        print_object("import", _body(source, found, openclaw.counts(found), is_rehearsal=is_rehearsal))
+
+
+@asynccontextmanager
+async def _looking(home: Path, database: str | None) -> AsyncIterator[Read | None]:
+    """A rehearsal makes no state directory, and looks into one beside whoever owns it."""
+    from clutch.offline_reader import DATABASE_FILE, looking_at
+
+    if database is not None:
+        from clutch.wiring import opened_store
+
+        async with opened_store(home, database) as db:
+            yield db.read
+    elif (home / DATABASE_FILE).exists():
+        with looking_at(home) as look:
+
+            async def read(fn: Callable[..., Any], *args: Any) -> Any:
+                return look(fn, *args)
+
+            yield read
+    else:
+        yield None
+
+
+def _tell(source: OpenClawFiles, counts: dict[str, int], *, is_rehearsal: bool) -> None:
+    verb = "would be imported" if is_rehearsal else "imported"
+    ends = ", ".join(f"{counts[name]} {name}" for name in ("ok", "error", "timeout", "killed", "lost"))
+    say(f"{counts['imported']} {verb} ({ends}); {counts['known']} known already.")
+    if counts["toAnnounce"]:
+        say(
+            f"{counts['toAnnounce']} of them were not told to anybody yet: the main agent hears of them next."
+        )
+    for one in source.problems:
+        say(f"{one.file}{f':{one.line}' if one.line else ''}: {one.what}")
+
+
+def _body(
+    source: OpenClawFiles, found: Sequence[Imported], counts: dict[str, int], *, is_rehearsal: bool
+) -> dict[str, Any]:
+    from clutch.core import ids
+    from clutch.importers.openclaw import is_announced
+
+    return {
+        "dryRun": is_rehearsal,
+        "source": str(source.directory),
+        "counts": counts,
+        "superseded": source.superseded,
+        "tasks": [
+            {
+                "runId": one.record.key.partition(":")[2],
+                "taskId": ids.task_id(one.task_id) if one.task_id else None,
+                "sessionKey": one.record.session_key,
+                "label": one.record.label,
+                "outcome": one.record.outcome.value,
+                "toAnnounce": is_announced(one.record),
+                "isNew": one.is_new,
+            }
+            for one in found
+        ],
+        "problems": [
+            {"file": one.file, "line": one.line or None, "what": one.what} for one in source.problems
+        ],
+    }

@@ -1,0 +1,428 @@
+"""`clutch serve`: a gateway that is a program, until it is told to stop, is drained, or is idle in the background.
+
+The first SIGTERM or Ctrl-C stops it: no new claims, turns stop at their next step, everything is handed over. The
+second one does not wait."""
+
+from __future__ import annotations
+
+import asyncio
+import ctypes
+import gc
+import logging
+import os
+import signal
+import sys
+import time
+import webbrowser
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from io import TextIOBase, TextIOWrapper
+from logging.handlers import RotatingFileHandler
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from clutch.api.shutdown import Leaving
+from clutch.cli.output import answering, command_for, gateway, home_of, print_object, print_text, say
+from clutch.core.redaction import redact
+from clutch.core.text.format import visible
+from clutch.errors import ClutchError, NoGateway, extra
+from clutch.logs import logger
+from clutch.surfaces import discovery
+from clutch.surfaces.discovery import TOKEN_FILE, is_owned, may_start, read_token, rotate_token, start
+from clutch.surfaces.http_client import GatewayClient, connect
+
+if TYPE_CHECKING:
+    from clutch.wiring import Clutch
+
+# --------------------------------------------------------------------------------------------------
+# `clutch stop` and `clutch drain`: end the gateway of a state directory, and wait until it has gone.
+
+GONE_WITHIN_S = 60.0  #: a stop gives its turns a few seconds each; longer, and something hangs
+PAUSE_S = 0.1
+DRAIN_LOOK_S = 0.5
+SHOWN_MAX = 5
+
+
+def stop(state: Path | None, *, as_json: bool) -> None:
+    with answering("stop", as_json=as_json):
+        home = home_of(state)
+        client = _found(home)
+        if client is not None:
+            client.post("/v1/stop")
+            _until_gone(home, client)
+        _say_ended("stop", home, client, as_json=as_json)
+
+
+def drain(state: Path | None, *, timeout_s: float | None, as_json: bool) -> None:
+    """Shows what it waits for whenever that changes."""
+    with answering("drain", as_json=as_json):
+        home = home_of(state)
+        client = _found(home)
+        if client is not None:
+            _drained(home, client, timeout_s)
+            _until_gone(home, client)
+        _say_ended("drain", home, client, as_json=as_json)
+
+
+def restart(state: Path | None) -> str | None:
+    """Start the gateway that a command started anew, with the config and the environment of this moment.
+
+    `restarted`, or `running`: another program's, which its user restarts. None: none runs."""
+    home = home_of(state)
+    client = _found(home)
+    if client is None:
+        return None
+    pid = client.address.pid
+    if not client.address.is_background or not may_start(home):
+        say(f"The gateway (pid {pid}) still has the previous config: end it, and start it again.")
+        return "running"
+    client.post("/v1/stop")
+    _until_gone(home, client)
+    say(f"Restarted the gateway with the new config (pid {start(home).pid}, was {pid}).")
+    return "restarted"
+
+
+def _found(home: Path) -> GatewayClient | None:
+    return None if discovery.find(home) is None else connect(home)
+
+
+def _drained(home: Path, client: GatewayClient, timeout_s: float | None) -> None:
+    """Until it stops; also when somebody else makes it stop."""
+    deadline = None if timeout_s is None else time.monotonic() + timeout_s
+    shown = ""
+    while discovery.find(home) == client.address or (discovery.find(home) is None and is_owned(home)):
+        left = None if deadline is None else max(0.0, deadline - time.monotonic())
+        try:
+            said = client.post("/v1/drain", {} if left is None else {"timeoutSeconds": left})
+        except NoGateway:
+            return
+        if said["status"] == "stopping":
+            return
+        if (words := _waits_for(said["waitingFor"])) != shown:
+            say(shown := words)
+        time.sleep(DRAIN_LOOK_S)
+
+
+def _waits_for(waiting: list[Mapping[str, Any]]) -> str:
+    if not waiting:
+        return "nothing left to wait for"
+    named = [
+        f"{visible(one['label'] or one['sessionKey'], 40)} ({one['phase'] or 'turn'})" for one in waiting
+    ]
+    more = f" and {len(named) - SHOWN_MAX} more" if len(named) > SHOWN_MAX else ""
+    return f"waiting for {len(named)}: {', '.join(named[:SHOWN_MAX])}{more}"
+
+
+def _until_gone(home: Path, client: GatewayClient) -> None:
+    deadline = time.monotonic() + GONE_WITHIN_S
+    while discovery.find(home) == client.address:
+        if time.monotonic() > deadline:
+            pid = client.address.pid
+            raise NoGateway(f"the gateway (pid {pid}) was told to stop, and still is there", f"kill -9 {pid}")
+        time.sleep(PAUSE_S)
+
+
+def _say_ended(command: str, home: Path, client: GatewayClient | None, *, as_json: bool) -> None:
+    """That none runs is what was wanted."""
+    status, pid = ("none", None) if client is None else ("stopped", client.address.pid)
+    if as_json:
+        print_object(command, {"status": status, "pid": pid, "state": str(home)})
+    else:
+        say(f"no gateway runs for {home}" if pid is None else f"stopped (pid {pid})")
+
+
+# --------------------------------------------------------------------------------------------------
+# What a gateway says to its log: one line per event, without colours, without secrets.
+#
+# In the foreground it goes to stderr, with the marks of priority that journald reads where journald listens; in the
+# background to `gateway.log`, which is its owner's only and never grows beyond its bound twice.
+
+LOG_FILE = "gateway.log"
+LINE_CHARS_MAX = 8000
+ON_TERMINAL = "%(levelname)s: %(message)s"
+IN_FILE = "%(asctime)s %(levelname)s %(name)s: %(message)s"
+_PRIORITY = {logging.DEBUG: 7, logging.INFO: 6, logging.WARNING: 4, logging.ERROR: 3, logging.CRITICAL: 2}
+
+
+class OneLine(logging.Formatter):
+    """A traceback is part of its line. What looks like a secret is taken out whoever wrote it."""
+
+    def __init__(self, form: str, *, is_journal: bool = False) -> None:
+        super().__init__(form)
+        self._is_journal = is_journal
+
+    def format(self, record: logging.LogRecord) -> str:
+        line = visible(redact(super().format(record)).text, LINE_CHARS_MAX)
+        return f"<{_PRIORITY.get(record.levelno, 5)}>{line}" if self._is_journal else line
+
+
+class PrivateFile(RotatingFileHandler):
+    def __init__(self, home: Path, bytes_max: int) -> None:
+        self._home = home
+        super().__init__(home / LOG_FILE, maxBytes=bytes_max, backupCount=1)
+
+    def _open(self) -> TextIOWrapper:
+        """It may tell what tasks are about."""
+        flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW | os.O_CLOEXEC
+        self.file = os.open(self._home / LOG_FILE, flags, 0o600)
+        os.fchmod(self.file, 0o600)
+        return os.fdopen(self.file, "a", encoding="utf-8")
+
+
+class Redacting(TextIOBase):
+    """What is printed, instead of logged: whole lines, redacted like the lines of the log."""
+
+    def __init__(self, file: int) -> None:
+        self._file, self._rest = file, ""
+
+    def writable(self) -> bool:
+        return True
+
+    def write(self, text: str) -> int:
+        *lines, self._rest = (self._rest + text).split("\n")
+        for line in lines:
+            self._put(f"{line}\n")
+        if len(self._rest) > LINE_CHARS_MAX:
+            self.flush()
+        return len(text)
+
+    def flush(self) -> None:
+        self._put(self._rest)
+        self._rest = ""
+
+    def _put(self, text: str) -> None:
+        if text:
+            os.write(self._file, redact(text).text.encode("utf-8", "replace"))
+
+
+def to_terminal() -> None:
+    handler = logging.StreamHandler()
+    is_journal = "JOURNAL_STREAM" in os.environ
+    handler.setFormatter(OneLine("%(message)s" if is_journal else ON_TERMINAL, is_journal=is_journal))
+    logging.basicConfig(handlers=[handler], level=logging.WARNING)
+
+
+def to_file(home: Path, bytes_max: int) -> None:
+    """Also what is printed; and, unredacted, what the interpreter itself may have to say at its end."""
+    handler = PrivateFile(home, bytes_max)
+    handler.setFormatter(OneLine(IN_FILE))
+    logging.basicConfig(handlers=[handler], level=logging.INFO)
+    logging.getLogger("uvicorn").setLevel(logging.ERROR)
+    for output in (1, 2):
+        os.dup2(handler.file, output)
+    sys.stdout, sys.stderr = Redacting(1), Redacting(2)
+
+
+# --------------------------------------------------------------------------------------------------
+# How a process of our own keeps its memory. A program that opens a `Clutch` decides that for itself.
+
+#: Of new objects before the youngest are looked through. A transaction leaves a few cycles at most, and a batch of
+#: them holds thousands of objects that are about to go by themselves: the default of 700 took 4 % of the writer's time.
+YOUNG_MAX: Final = 10_000
+
+#: Looks through the youngest before what outlived them is looked through. Of that nearly nothing is garbage, and with
+#: hundreds who watch it took 70 ms each minute, in which nobody was answered.
+OLDER_AFTER: Final = 100
+
+M_ARENA_MAX: Final = -8  #: of glibc's `mallopt`
+
+
+def share_one_heap() -> None:
+    """Before there are threads: each would get a heap of its own, and what one has free no other can use. Only one
+    of them runs at a time anyway. Elsewhere than on glibc it changes nothing."""
+    with suppress(OSError, AttributeError):
+        ctypes.CDLL(None).mallopt(M_ARENA_MAX, 1)
+
+
+def collect_rarely() -> None:
+    """Once everything is loaded: it stays, and to look through it again stops all turns for a tenth of a second."""
+    gc.freeze()
+    gc.set_threshold(YOUNG_MAX, OLDER_AFTER)
+
+
+SIGNALS = (signal.SIGTERM, signal.SIGINT)
+LOOK_S = 2.0  # after a change of the config
+
+log = logger("clutch.serve")
+
+
+@dataclass(frozen=True, slots=True)
+class ServeOptions:
+    """What was said on the command line; None = as the config has it."""
+
+    state: Path | None
+    database: str | None
+    model: str | None
+    workspace: Path | None
+    host: str | None
+    port: int | None
+    config: Path | None
+    is_headless: bool
+    is_background: bool
+
+
+def serve(wishes: ServeOptions, *, as_json: bool) -> None:
+    with answering("serve", as_json=as_json):
+        if not wishes.is_background:
+            to_terminal()
+        share_one_heap()
+        asyncio.run(_serve(wishes, as_json=as_json))
+
+
+async def _serve(wishes: ServeOptions, *, as_json: bool) -> None:
+    home, is_background = home_of(wishes.state), wishes.is_background
+    clutch = _clutch(wishes, home)
+    rules = clutch.policy.serving
+    leaving = clutch.leaving = Leaving(
+        clutch, rules.idle_exit_s if is_background else None, is_background=is_background
+    )
+    _stop_on_signals(leaving)
+    async with clutch:
+        collect_rarely()
+        if is_background:
+            to_file(home, rules.log_bytes_max)
+        tell = log.info if is_background else say
+        _greet(clutch, home, tell, is_background=is_background)
+        if as_json:
+            print_object("serve", {"url": clutch.url, "state": str(home)})
+        if clutch.url is None and is_background:
+            leaving.stop("another gateway answers here")  # nobody could tell this one to stop
+        following = asyncio.create_task(_follow_config(clutch, tell))
+        await _until_told(leaving)
+        following.cancel()
+        tell(f"Stopping: {leaving.why}. Turns end at their next step; a second signal does not wait.")
+
+
+def _clutch(wishes: ServeOptions, home: Path) -> Clutch:
+    from clutch.wiring import Clutch
+
+    return Clutch(
+        embedded=True,
+        state=home,
+        database=wishes.database,
+        model=wishes.model,
+        workspace=wishes.workspace,
+        host=wishes.host,
+        port=wishes.port,
+        config=wishes.config,
+        headless=wishes.is_headless,
+    )
+
+
+def _greet(clutch: Clutch, home: Path, tell: Callable[[str], None], *, is_background: bool) -> None:
+    if clutch.url is None:
+        tell(f"Another gateway answers for {home}; this one works for the same database.")
+        return
+    tell(f"Listening at {clutch.url}; state in {home}.{'' if is_background else ' Ctrl-C stops it.'}")
+    if clutch.listening.is_remote:
+        tell(f"Other machines reach it at {clutch.listening.host}, without encryption: TLS is your proxy's.")
+
+
+async def _follow_config(clutch: Clutch, tell: Callable[[str], None]) -> None:
+    """A file that was changed is read again: by itself soon, on SIGHUP at once. A wrong one changes nothing."""
+    hang_up = asyncio.Event()
+    if not sys.stdin.isatty():  # where there is a terminal, its end is meant
+        asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, hang_up.set)
+    while True:
+        with suppress(TimeoutError):
+            await asyncio.wait_for(hang_up.wait(), LOOK_S)
+        if await asyncio.to_thread(clutch.is_config_changed) or hang_up.is_set():
+            hang_up.clear()
+            await _reload(clutch, tell)
+
+
+async def _reload(clutch: Clutch, tell: Callable[[str], None]) -> None:
+    try:
+        found = await clutch.reload()
+    except ClutchError as error:
+        problems = "; ".join(str(error).splitlines())  # the log has one line for each event
+        tell(f"Config not loaded; keeping the previous one: {problems}")
+        return
+    tell(f"Config loaded; changed: {', '.join(found.taken) or 'nothing'}.")
+    if found.waiting:
+        tell(f"Restart to apply: {', '.join(found.waiting)}.")
+
+
+async def _until_told(leaving: Leaving) -> None:
+    watching = asyncio.create_task(leaving.watch())
+    try:
+        await leaving.told.wait()
+    finally:
+        watching.cancel()
+
+
+def _stop_on_signals(leaving: Leaving) -> None:
+    loop = asyncio.get_running_loop()
+
+    def told(one: signal.Signals) -> None:
+        leaving.stop(one.name)
+        for each in SIGNALS:
+            loop.remove_signal_handler(each)
+
+    for one in SIGNALS:
+        loop.add_signal_handler(one, told, one)
+
+
+# --------------------------------------------------------------------------------------------------
+# `clutch mcp`: stdin and stdout belong to the protocol, words go to stderr.
+
+
+def serve_mcp(state: Path | None, *, agent_id: str, session: str | None) -> None:
+    """The name is checked before a client has to find out."""
+    with answering("mcp", as_json=False):
+        with extra("mcp", "`clutch mcp`"):
+            from clutch.surfaces.mcp_server import serve as serve_stdio
+            from clutch.surfaces.mcp_server import session_key
+
+        session_key(agent_id, session or "client")
+        gateway(state, is_new_work=True)
+        asyncio.run(serve_stdio(lambda: gateway(state, is_new_work=True), agent_id, session))
+
+
+# --------------------------------------------------------------------------------------------------
+# `clutch open`: let a browser in. The code stands behind the `#` of the address, which no browser sends anywhere.
+
+SCREENS = ("DISPLAY", "WAYLAND_DISPLAY", "BROWSER")  #: without one of them a Linux has no window to open
+
+
+def open_page(state: Path | None, *, only_prints: bool, as_json: bool) -> None:
+    """What is printed opens the page as well, as long as nobody else has used it."""
+    with answering("open", as_json=as_json):
+        client = gateway(state, is_new_work=True)
+        made = client.post("/v1/browser/code")
+        url, lasts_s = f"{client.address.url}/#{made['code']}", made["expiresInSeconds"]
+        is_opened = not only_prints and _has_screen() and webbrowser.open(url)
+        if as_json:
+            return print_object("open", {"url": url, "expiresInSeconds": lasts_s, "opened": is_opened})
+        if is_opened:
+            return say(f"Opened {client.address.url} in your browser.")
+        say(f"Open this in a browser of this machine within {lasts_s:g} s; it lets in one, once:")
+        print(url)
+
+
+def _has_screen() -> bool:
+    return sys.platform != "linux" or any(os.environ.get(name) for name in SCREENS)
+
+
+# --------------------------------------------------------------------------------------------------
+# `clutch token`: where it is kept; and another in its place, which shows out whoever is inside by the old one.
+
+
+def token(state: Path | None, *, rotates: bool, as_json: bool) -> None:
+    with answering("token", as_json=as_json):
+        path = home_of(state) / TOKEN_FILE
+        try:
+            read_token(path)  # one that others could read is said so
+        except FileNotFoundError as error:
+            if not rotates:
+                remedy = command_for(state, "token", "--rotate")
+                raise NoGateway(f"{path.parent} has no token; its first gateway makes one", remedy) from error
+            path.parent.mkdir(0o700, parents=True, exist_ok=True)
+        if rotates:
+            rotate_token(path.parent)
+        status = "rotated" if rotates else "kept"
+        if as_json:
+            print_object("token", {"status": status, "path": str(path)})
+        else:
+            print_text(f"{status}: {path}")

@@ -1,0 +1,276 @@
+"""Commands that show: lists, trees, the inbox, what a task said and did. Nothing here changes anything."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Callable, Container, Mapping, Sequence
+from dataclasses import dataclass
+from decimal import Decimal
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from clutch.cli import output
+from clutch.cli.output import answering, command_for, gateway, print_object, print_text, say
+from clutch.cli.source import Followed, GatewayConnection, GatewaySource, resumable, source
+from clutch.core.channel_messages import unsent_line
+from clutch.core.text.format import counted, money, tokens, visible
+from clutch.surfaces.discovery import PROBLEM
+from clutch.surfaces.http_client import GatewayClient, session_path
+
+FOLLOW_S = 0.5
+RECENT_MINUTES = 30
+PAGE = 200
+MAIN_SESSION = "agent:main:main"
+MAIN = ("main", MAIN_SESSION)
+REPLIES_SHOWN_MAX = 3
+PROBLEM_CHARS_MAX = 2000
+
+
+@dataclass(frozen=True, slots=True)
+class ListOptions:
+    """What a list is asked for."""
+
+    is_all: bool = False
+    root: str | None = None
+    phase: str | None = None
+    is_undelivered: bool = False
+    limit: int = PAGE
+    cursor: str | None = None
+
+    def to_query(self) -> dict[str, Any]:
+        """What ended long ago is shown only to whoever asks for it."""
+        recent = None if self.is_all or self.phase or self.is_undelivered else RECENT_MINUTES
+        wanted = {"root": self.root, "phase": self.phase, "limit": self.limit, "cursor": self.cursor}
+        return {**wanted, "recentMinutes": recent, "undelivered": self.is_undelivered}
+
+
+def ps(state: Path | None, wanted: ListOptions, *, as_json: bool, command: str = "ps") -> None:
+    with answering(command, as_json=as_json), source(state) as here:
+        page = here.tasks(**wanted.to_query(), numbered=not as_json)
+        if as_json:
+            print_object(command, {"at": output.moment_now(), **page})
+            return
+        if page["tasks"]:
+            print(output.table(page["tasks"], output.now(), page.get("stalledAfterSeconds")))
+        say(output.summary(page["summary"]) + (f" · more: --cursor {page['next']}" if page["next"] else ""))
+        _point_to_replies(state, page["summary"])
+        if page["summary"]["unsent"]:
+            _show_unsent(here.inbox())
+
+
+def tree(state: Path | None, target: str | None, *, as_json: bool, is_all: bool) -> None:
+    with answering("tree", as_json=as_json), source(state) as here:
+        page = here.tasks(**ListOptions(is_all=is_all or target is not None, root=target).to_query())
+        tops = nested(page["tasks"])
+        if as_json:
+            print_object("tree", {"at": output.moment_now(), **page, "tasks": tops})
+            return
+        if tops:
+            print(output.forest(tops, output.now(), page.get("stalledAfterSeconds")))
+        say(
+            output.summary(page["summary"])
+            + (" · older finished tasks are not shown" if page["next"] else "")
+        )
+
+
+def inbox(state: Path | None, *, as_json: bool) -> None:
+    with answering("inbox", as_json=as_json), source(state) as here:
+        said = here.inbox()
+        if as_json:
+            print_object("inbox", said)
+            return
+        for one in [] if here.client is None else here.client.get("/v1/health")["problems"]:
+            if one["isError"] and one["subject"] != PROBLEM:  # `source` has reported the config
+                say(f"Problem: {visible(one['detail'], PROBLEM_CHARS_MAX)}\n  -> {one['remedy']}")
+        shown = [_item(state, item) for item in said["items"]]
+        if shown and here.client is not None and sys.stdin.isatty() and sys.stdout.isatty():
+            from clutch.cli import tasks
+
+            return tasks.decide_with_keys(here.client, said["items"], shown)
+        for text in shown:
+            print_text(text)
+        count = len(shown)
+        say(f"{count} {'waits' if count == 1 else 'wait'} for you" if count else "nothing waits for you")
+        _point_to_replies(state, said)
+        _show_unsent(said)
+
+
+def _show_unsent(said: Mapping[str, Any]) -> None:
+    for one in said["unsent"]:
+        where = f"{one['channel']}:{one['target']}"
+        say(unsent_line(one["id"], where, one["text"], one["outcome"], one["error"], one["attempts"]))
+
+
+def _point_to_replies(state: Path | None, counted: Mapping[str, Any]) -> None:
+    count = counted["replies"]
+    ways = [
+        ("logs", "main") if key == MAIN_SESSION else ("chat", "--session", key)
+        for key in counted["repliesIn"]
+    ]
+    if count:
+        shown = ", ".join(f"`{command_for(state, *words)}`" for words in ways[:REPLIES_SHOWN_MAX])
+        say(f"{count} {'reply' if count == 1 else 'replies'} to read: {shown}")
+
+
+def _item(state: Path | None, item: dict[str, Any]) -> str:
+    """Who, why, what exactly, and the commands that answer it."""
+    who, seen = item["label"] or item["sessionKey"], ("--hash", str(item["hash"]))
+    answers = {
+        "plan": (("approve", item["id"], *seen), ("reject", item["id"], "your reason", *seen)),
+        "question": (("answer", item["id"], "your words"),),
+    }.get(item["kind"], (("answer", item["id"], "--approve"), ("answer", item["id"], "--reject")))
+    ways = "".join(f"\n  -> {command_for(state, *words)}" for words in answers)
+    return f"{item['id']}  {item['kind']}  {visible(who, 60)}\n  {item['text']}{ways}"
+
+
+def logs(state: Path | None, target: str, *, follows: bool, as_json: bool) -> None:
+    """The transcript in order; with `-f` until the task has ended, of a main session until Ctrl-C."""
+    with answering("logs", as_json=as_json):
+        with source(state) as here:
+            meant = here.followed(target)
+            printed: set[str] = set()
+            after = _print_lines(partial(here.transcript, meant.name), 0, printed, as_json=as_json)
+            if target in MAIN and here.client is not None:
+                _hear_all(here.client, printed, as_json=as_json)
+        if follows and not meant.is_over:
+            with resumable(state, "logs", "-f", meant.name):
+                meant = _follow(GatewayConnection(state, gateway(state)), meant.name, after, as_json=as_json)
+        _print_failure(meant.failed, as_json=as_json)
+
+
+def _print_failure(task: Mapping[str, Any] | None, *, as_json: bool) -> None:
+    """Why a task failed stands in no transcript."""
+    if task is None:
+        return
+    body = {"outcome": task["outcome"], "error": task["error"]}
+    line = {"seq": None, "at": task["endedAt"], "runId": None, "kind": "end", "body": body}
+    print_object("log", line) if as_json else print_text(output.log_line(line))
+
+
+def _hear_all(client: GatewayClient, printed: Container[str], *, as_json: bool) -> None:
+    """Print the replies that wait: what no model said (a failed turn, the answer of a command) is in no transcript.
+
+    They are marked as read only at a terminal: what goes through a pipe may be read by a program, or cut by `head`."""
+    shown, marks, last = 0, sys.stdout.isatty() and not as_json, None
+    while True:
+        seen = {"heard": last} if marks else {"after": last or 0}
+        said = client.post(session_path(MAIN_SESSION, "replies"), {"waitSeconds": 0, **seen})
+        if said["id"] is None:
+            break
+        last, shown = said["id"], shown + 1
+        if said["reply"] not in printed:
+            when, body = output.moment_now(), {"text": said["reply"]}
+            line = {"seq": None, "at": when, "runId": None, "kind": "reply", "body": body}
+            print_object("log", line) if as_json else print_text(said["reply"])
+    if shown and not marks:
+        say(f"{counted(shown, 'reply', 'replies')} not marked as read: the output is not a terminal.")
+
+
+def _follow(line: GatewayConnection, target: str, after: int, *, as_json: bool) -> Followed:
+    def page_after(number: int) -> dict[str, Any]:
+        return line.ask(lambda client: GatewaySource(client).transcript(target, number))
+
+    while True:
+        meant = line.ask(lambda client: GatewaySource(client).followed(target))
+        after = _print_lines(page_after, after, set(), as_json=as_json)
+        if meant.is_over:
+            return meant
+        time.sleep(FOLLOW_S)
+
+
+def _print_lines(
+    page_after: Callable[[int], dict[str, Any]], after: int, answers: set[str], *, as_json: bool
+) -> int:
+    """Everything there is after that number; the last number printed. `answers` gets those that were among it."""
+    page: dict[str, Any] = {"next": after}
+    while page["next"] is not None:
+        page = page_after(after)
+        for line in page["messages"]:
+            after = line["seq"]
+            if line["kind"] == "answer":
+                answers.add(line["body"]["text"])
+            if as_json:
+                print_object("log", line)
+            else:
+                print_text(output.log_line(line))
+    return after
+
+
+def why(state: Path | None, target: str, *, as_json: bool) -> None:
+    with answering("why", as_json=as_json), source(state) as here:
+        found = here.why(target)
+        if as_json:
+            print_object("why", found)
+        else:
+            print_text(found["text"])
+
+
+def replay(state: Path | None, target: str, *, as_json: bool) -> None:
+    """The journal from its beginning, step by step."""
+    with answering("replay", as_json=as_json), source(state) as here:
+        page: dict[str, Any] = {"next": 0}
+        while page["next"] is not None:
+            page = here.replay(target, page["next"])
+            for step in page["steps"]:
+                if as_json:
+                    print_object("replay", step)
+                else:
+                    print_text(output.step_line(step))
+
+
+def nested(tasks: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Tasks with their children in `nodes`. On top are those whose parent is not among them, each where the first of
+    its family stands in the list, so that an active child of a finished parent comes before other finished tasks."""
+    shown = {task["taskId"]: {**task, "nodes": []} for task in tasks}
+    tops: dict[str, dict[str, Any]] = {}
+    for task in shown.values():
+        if (above := shown.get(task["parentTaskId"])) is not None:
+            above["nodes"].append(task)
+        line = [task]  # upwards; imported tasks can be each other's parent, and stand nowhere then
+        while (above := shown.get(line[-1]["parentTaskId"])) is not None and above not in line:
+            line.append(above)
+        if above is None:
+            tops.setdefault(line[-1]["taskId"], line[-1])
+    return list(tops.values())
+
+
+# --------------------------------------------------------------------------------------------------
+# `clutch cost`: what model calls have used, added up, and what is known of their price.
+
+COUNTED = ("calls", "input", "output", "cacheRead", "cacheWrite")
+HEADINGS = ("CALLS", "INPUT", "OUTPUT", "CACHED", "COST")
+NAME_CELLS = 38  #: what 80 columns leave beside the figures
+
+
+def cost(state: Path | None, by: str, *, as_json: bool) -> None:
+    with answering("cost", as_json=as_json), source(state) as here:
+        said = here.usage(by)
+        total = added_up(said["usage"])
+        if as_json:
+            print_object("cost", {**said, "total": total})
+            return
+        if said["usage"]:
+            print(output.coloured(_line(by.upper(), HEADINGS), "1"))
+        for one in said["usage"]:
+            print(_line(visible(one["name"], NAME_CELLS), _figures(one)))
+        say(_line("in all", _figures(total)) if said["usage"] else "no model was asked yet")
+
+
+def added_up(usage: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """One that nobody knows the price of makes the sum unknown: null, never too little."""
+    prices = [one["usd"] for one in usage]
+    usd = None if None in prices else str(sum(map(Decimal, prices), Decimal(0)))
+    return {**{name: sum(one[name] for one in usage) for name in COUNTED}, "usd": usd}
+
+
+def _figures(one: Mapping[str, Any]) -> tuple[str, ...]:
+    usd = "n/a" if one["usd"] is None else money(Decimal(one["usd"]))
+    is_known = one["input"] or not one["calls"]  # of calls that nobody answered nobody knows what they used
+    counts = [tokens(one[name]) if is_known else "n/a" for name in ("input", "output", "cacheRead")]
+    return (str(one["calls"]), *counts, usd)
+
+
+def _line(name: str, figures: Sequence[str]) -> str:
+    return output.fitted(name, NAME_CELLS) + "".join(f"{figure:>8}" for figure in figures)

@@ -1,0 +1,402 @@
+"""What holds for a key, and why: its value now, its default, where it is said, what it may be."""
+
+from __future__ import annotations
+
+import ast
+import http.client
+import inspect
+import json
+import re
+import textwrap
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from enum import Enum
+from functools import lru_cache
+from typing import Any, assert_never
+
+from clutch.config import types
+from clutch.config.keys import (
+    ALIASES,
+    FORMS,
+    REQUIRED,
+    SHORT_FORMS,
+    ConfigKey,
+    Settings,
+    To,
+    Tree,
+    catalogue,
+    default_of,
+    get,
+    kind_at,
+    tree_of,
+)
+from clutch.config.load import Config, suggestion
+from clutch.config.types import Kind, Many, Maybe, Named, OneOf, Record
+from clutch.errors import InvalidInput
+from clutch.models.provider import KEY_VARIABLES
+
+# --------------------------------------------------------------------------------------------------
+# Why a setting is what it is: the `#:` beside its field, read from the source where it stands, so that it is
+# written once.
+
+_BESIDE = re.compile(r"  #: (.*)$")
+_ABOVE = re.compile(r"^\s*#: (.*)$")
+
+
+def reason_of(owner: type, field: str) -> str:
+    """Empty: its name says it all. In the words of the config, where nothing is null."""
+    return re.sub(r"\bNone\b", "null", _reasons(owner).get(field, ""))
+
+
+@lru_cache(maxsize=64)
+def _reasons(owner: type) -> Mapping[str, str]:
+    source = textwrap.dedent(inspect.getsource(owner))
+    lines = source.splitlines()
+    (declared,) = ast.parse(source).body
+    assert isinstance(declared, ast.ClassDef)
+    found: dict[str, str] = {}
+    for node in declared.body:
+        name = _declared(node)
+        if name is not None:
+            beside = _BESIDE.search(lines[(node.end_lineno or node.lineno) - 1])
+            reason = beside or _ABOVE.match(lines[node.lineno - 2])
+            found |= {name: reason[1]} if reason is not None else {}
+    return found
+
+
+def _declared(node: ast.stmt) -> str | None:
+    """A field of a dataclass or a member of an enum."""
+    match node:
+        case ast.AnnAssign(target=ast.Name(name)) | ast.Assign(targets=[ast.Name(name)]):
+            return name
+        case _:
+            return None
+
+
+_ITEM = re.compile(r"\[([0-9]+)\](?:\.|$)")
+_NOTHING = object()
+PART_CHARS_MIN = 3  #: fewer letters are in every second key
+
+
+@dataclass(frozen=True, slots=True)
+class Explained:
+    """Values as they would be written. `line` None: it is not said in the file."""
+
+    key: str
+    value: Any
+    default: Any
+    is_required: bool
+    line: int | None
+    may_be: str
+    reason: str
+    choices: tuple[tuple[str, str], ...]  #: each word with what it means
+    is_live: bool
+
+
+def explain(config: Config, wanted: str) -> tuple[Explained, ...]:
+    """The key, every key below it, or all that have these letters. Raises InvalidInput for one there is not."""
+    found = tuple(_explained(config, entry, key) for entry, key in _meant(wanted))
+    if not found:
+        near = suggestion(wanted, {one.key for one in catalogue()} | _sections())
+        raise InvalidInput("KEY", f"{wanted[:80]!r} is not known{near}")
+    return found
+
+
+def said(config: Config) -> dict[str, Any]:
+    """Every key that the file says, with its value; secrets stay secret."""
+    return {key: explain(config, key)[0].value for key in config.lines}
+
+
+def _meant(wanted: str) -> Iterator[tuple[ConfigKey, str]]:
+    """With the key as it was meant: `agents.list[0].model` is `agents.list[].model`."""
+    for entry in catalogue():
+        pattern = re.escape(entry.key).replace("NAME", r".+?").replace(r"\[\]", r"\[[0-9]*\]")
+        if found := re.fullmatch(pattern, wanted):
+            yield entry, found[0]
+            return
+    below = [one for one in catalogue() if one.key.startswith((f"{wanted}.", f"{wanted}["))]
+    alike = [
+        one for one in catalogue() if len(wanted) >= PART_CHARS_MIN and wanted.lower() in one.key.lower()
+    ]
+    for entry in below or alike:
+        yield entry, entry.key
+
+
+def _sections() -> set[str]:
+    return {entry.key.rpartition(".")[0] for entry in catalogue()}
+
+
+def _explained(config: Config, entry: ConfigKey, key: str) -> Explained:
+    value = _now(Settings, config.settings, key)
+    is_required = entry.default is REQUIRED
+    default = None if is_required else types.shown(entry.kind, entry.default)
+    line = config.lines.get(key)
+    other = {**ALIASES, **{key: alias for alias, key in ALIASES.items()}}.get(key, "")
+    return Explained(
+        key=key,
+        value=default if value is _NOTHING else types.shown(entry.kind, value),
+        default=default,
+        is_required=is_required,
+        line=config.lines.get(other) if line is None else line,
+        may_be=types.in_words(entry.kind),
+        reason=reason_of(entry.owner, entry.field),
+        choices=tuple(_choices(entry.kind)),
+        is_live=entry.is_live,
+    )
+
+
+def _choices(kind: Kind) -> Iterator[tuple[str, str]]:
+    match kind:
+        case Maybe(inner):
+            yield from _choices(inner)
+        case OneOf(words):
+            for word, value in words.items():
+                yield word, reason_of(type(value), value.name) if isinstance(value, Enum) else ""
+        case _:
+            pass
+
+
+def _now(made: type, settings: Any, key: str) -> Any:
+    """What holds; nothing, where no such record was said."""
+    form = FORMS[made]
+    for known, to in form.items():
+        if key == known:
+            return get(settings, to.path)
+        if key.startswith((f"{known}.", f"{known}[")):
+            return _within(kind_at(made, known), to, settings, key.removeprefix(known))
+    return _NOTHING
+
+
+def _within(kind: Kind, to: To, settings: Any, rest: str) -> Any:
+    held = get(settings, to.path)
+    match kind:
+        case Maybe(inner):
+            return _NOTHING if held is None else _within(inner, to, settings, rest)
+        case Record(made):
+            return _now(made, held, rest.removeprefix("."))
+        case Many(Record(made)):
+            items = list(held.values()) if hasattr(held, "values") else list(held)
+            found = _ITEM.match(rest)
+            at = len(items) if found is None else int(found[1])
+            return _now(made, items[at], rest[found.end() :]) if found and at < len(items) else _NOTHING
+        case Named(Record(made), name):
+            one = next((one for one in held if rest.startswith(f".{getattr(one, name)}.")), None)
+            return _NOTHING if one is None else _now(made, one, rest[len(getattr(one, name)) + 2 :])
+        case _:
+            return _NOTHING
+
+
+# --------------------------------------------------------------------------------------------------
+# The keys as a JSON schema, for editors that complete and underline while one writes.
+
+DIALECT = "https://json-schema.org/draft/2020-12/schema"
+_ENV = {
+    "type": "object",
+    "properties": {"env": {"type": "string"}},
+    "required": ["env"],
+    "additionalProperties": False,
+}
+Schema = dict[str, Any]
+
+
+def schema() -> Schema:
+    return {"$schema": DIALECT, "title": "clutch.json", **_object(Settings, tree_of(Settings), "", "")}
+
+
+def _object(made: type, tree: Tree, inner: str, path: str) -> Schema:
+    described = {}
+    for key, known in tree.items():
+        here = f"{inner}.{key}" if inner else key
+        if isinstance(known, To):
+            described[key] = _described(made, here, path)
+        else:
+            described[key] = _or_short(made, here, path, _object(made, known, here, path))
+    required = [
+        key
+        for key, to in FORMS[made].items()
+        if made is not Settings and "." not in to.path and default_of(made, to.path) is REQUIRED
+    ]
+    return {
+        "type": "object",
+        "properties": described,
+        "additionalProperties": False,
+        **({"required": required} if required and not inner else {}),
+    }
+
+
+def _or_short(made: type, key: str, path: str, whole: Schema) -> Schema:
+    if path or key not in SHORT_FORMS:
+        return whole
+    return {"anyOf": [whole, _described(made, f"{key}.{SHORT_FORMS[key]}", path)]}
+
+
+def _described(made: type, key: str, path: str) -> Schema:
+    entry = next(one for one in catalogue() if one.key == path + key)
+    reason = reason_of(entry.owner, entry.field)
+    default = None if entry.default is REQUIRED else types.shown(entry.kind, entry.default)
+    return {
+        **_schema(kind_at(made, key), path + key),
+        **({"description": reason} if reason else {}),
+        **({"default": json.loads(json.dumps(default))} if default not in (None, "…") else {}),
+    }
+
+
+def _schema(kind: Kind, path: str) -> Schema:
+    match kind:
+        case types.Flag():
+            return {"type": "boolean"}
+        case types.Whole():
+            return {"type": "integer", "minimum": 0}
+        case types.Number():
+            return {"type": "number", "minimum": 0}
+        case types.Size():
+            return {"anyOf": [{"type": "integer", "minimum": 0}, _text(types.SIZE)]}
+        case types.Duration():
+            return {"anyOf": [{"type": "number", "minimum": 0}, _text(f"(?=.){types.DURATION}")]}
+        case types.Money():
+            return {"anyOf": [{"type": "integer", "minimum": 0}, _text(types.MONEY)]}
+        case types.Text() | types.Folder():
+            return {"type": "string"}
+        case types.Identity():
+            named = {"type": "object", "additionalProperties": {"type": "string"}, "required": ["name"]}
+            return {"anyOf": [{"type": "string"}, named]}
+        case types.Secret():
+            return {"anyOf": [{"type": "string"}, _ENV]}
+        case types.OneOf():
+            return {"enum": [str(word) for word in (*kind.words, *kind.hidden)]}
+        case types.Either(choice, other):
+            return {"anyOf": [_schema(choice, path), _schema(other, path)]}
+        case types.Many():
+            return {"type": "array", "items": _schema(kind.item, f"{path}[]")}
+        case types.Table(item, names):
+            named = {} if names is None else {"propertyNames": _schema(names, path)}
+            return {"type": "object", "additionalProperties": _schema(item, path), **named}
+        case types.Record(made):
+            return _object(made, tree_of(made), "", f"{path}.")
+        case types.Named(record):
+            return {"type": "object", "additionalProperties": _schema(record, f"{path}.NAME")}
+        case types.Maybe():
+            return {"anyOf": [_schema(kind.kind, path), {"type": "null"}]}
+        case _:
+            assert_never(kind)
+
+
+def _text(pattern: str) -> Schema:
+    return {"type": "string", "pattern": f"^{pattern}$"}
+
+
+# --------------------------------------------------------------------------------------------------
+# The file that `clutch init` writes: what was found on this machine at work, the rest as comments to try.
+#
+# A key that stands in the environment stays there; the file only relies on it. Ollama is looked for on loopback
+# alone.
+
+OLLAMA = ("127.0.0.1", 11434)
+PATIENCE_S = 0.5  # a server on this machine answers in a hundredth of it
+TAGS_BYTES_MAX = 256 * 1024
+
+#: A model to begin with; the first whose key is there is taken.
+MODELS: Mapping[str, str] = {
+    "anthropic": "anthropic:claude-sonnet-4-5",
+    "openai": "openai:gpt-5-mini",
+    "google": "google:gemini-2.5-flash",
+    "openrouter": "openrouter:anthropic/claude-sonnet-4.5",
+    "mistral": "mistral:mistral-small-latest",
+    "groq": "groq:openai/gpt-oss-120b",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class StarterModel:
+    model: str
+    because: str
+
+
+NOTHING = StarterModel(
+    "offline", "no provider key in the environment and no Ollama here: a script, not an LLM"
+)
+
+
+def choices(environment: Mapping[str, str], ollama: tuple[str, int] = OLLAMA) -> tuple[StarterModel, ...]:
+    """What could be asked from here, the likeliest first; never empty."""
+    keys = [
+        StarterModel(model, f"{KEY_VARIABLES[provider]} is set")
+        for provider, model in MODELS.items()
+        if environment.get(KEY_VARIABLES[provider], "").strip()
+    ]
+    local = [StarterModel(f"ollama:{name}", "Ollama runs on this machine") for name in _local_models(*ollama)]
+    return (*keys, *local, NOTHING)
+
+
+def _local_models(host: str, port: int) -> list[str]:
+    """Empty: nobody answers, or not as Ollama does."""
+    connection = http.client.HTTPConnection(host, port, timeout=PATIENCE_S)
+    try:
+        connection.request("GET", "/api/tags")
+        said = json.loads(connection.getresponse().read(TAGS_BYTES_MAX))
+        names = [str(one["name"]) for one in said["models"]]
+    except (OSError, http.client.HTTPException, ValueError, KeyError, TypeError):
+        return []
+    finally:
+        connection.close()
+    return [name for name in names if name.isprintable() and 0 < len(name) <= 100]
+
+
+def starter(chosen: StarterModel, others: tuple[StarterModel, ...]) -> str:
+    """A config that loads as it is, and also with every commented key switched on."""
+    rest = "".join(f"      // {json.dumps(one.model)}: {one.because}\n" for one in others if one != chosen)
+    return (
+        _TEXT.replace("@MODEL@", json.dumps(chosen.model))
+        .replace("@BECAUSE@", chosen.because)
+        .replace("@OTHERS@\n", rest)
+    )
+
+
+_TEXT = """\
+// The config of Clutch, in JSON5: comments, keys without quotes and a last comma are fine.
+// A number with a unit is a text: "15m", "1h30m", "500ms", "8MB", "0.50" (dollars).
+//   clutch config check           is it right?
+//   clutch config explain KEY     what holds, where it is said, and why
+//   clutch config schema          for your editor
+{
+  agents: {
+    defaults: {
+      model: @MODEL@, // @BECAUSE@
+@OTHERS@
+      // workspace: "~/notes", // where the file tools work; without it, where the gateway was started
+      subagents: {
+        // model: "openai:gpt-5-mini", // a cheaper one for children
+        // maxChildrenPerAgent: 5,
+        // maxSpawnDepth: 1, // 2: children may have children
+        // runTimeoutSeconds: "15m",
+      },
+    },
+    // list: [{ id: "research", identity: "You are Ada, a careful researcher." }],
+  },
+
+  // What may be spent; without it there is no limit.
+  budget: {
+    // dayUsd: "5.00",
+    // rootTokens: 2000000,
+  },
+
+  models: {
+    providers: {
+      // A key comes from its usual variable. Another place, or an endpoint of your own:
+      // lab: { baseUrl: "http://127.0.0.1:8000/v1", adapter: "direct", apiKey: { env: "LAB_API_KEY" } },
+    },
+  },
+
+  // Commands and file tools run in a sandbox and see the workspace only.
+  sandbox: {
+    // network: true,
+  },
+
+  mcp: {
+    servers: {
+      // Web search, for example:
+      // search: { url: "https://mcp.example.com/search", headers: { Authorization: { env: "SEARCH_TOKEN" } } },
+    },
+  },
+}
+"""

@@ -1,0 +1,212 @@
+"""What a task waits for, if it waits: one gate, decided from the rows and from nothing else.
+
+A task that works, that is about to be picked up, or that is over waits at no gate.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from enum import StrEnum
+from typing import assert_never
+
+from clutch.core.model import UNTIL_ANSWERED, Delivery, Outcome, Phase, Wait
+from clutch.core.transition import DESCENDANTS, MISSING, QUIET_HOURS
+
+COLLECTING_S = 60.0  # letters wait a moment for others; whoever is due later sleeps
+
+
+class Gate(StrEnum):
+    LANE_FULL = "lane-full"
+    LEASE = "lease"  #: nobody holds it: no worker is alive, or its own is dead and not yet replaced
+    CRASHES = "crashes"  #: its process died several times while it was executing: it is tried alone
+    DESCENDANTS_ACTIVE = "descendants-active"
+    REQUESTER_BUSY = "requester-busy"
+    REQUESTER_MISSING = "requester-missing"
+    BACKOFF = "backoff"
+    NEEDS_YOU = "needs-you"
+    QUOTA = "quota"
+    BUDGET = "budget"
+    PAUSED = "paused"
+    QUIET_HOURS = "quiet-hours"
+    DEAD_LETTER = "dead-letter"
+
+
+@dataclass(frozen=True, slots=True)
+class BlockingSession:
+    """A session, as far as it can hold somebody up: the task's own, or its reader's."""
+
+    id: int
+    key: str
+    is_task: bool = True
+    lane: str = "subagent"
+    is_owned: bool = False
+    lease_until: float | None = None  #: of its owner; None: the owner is gone
+    due: float | None = None
+    is_paused: bool = False
+    is_held: bool = False  #: it sleeps until its children have settled
+    is_closed: bool = False
+    has_run: bool = False
+    parked_until: float | None = None
+    hold_until: float | None = None
+    working: tuple[int, ...] = ()  #: its children that have not settled
+    suspected: int = 0  #: deaths of its process in which it was executing, if it is to be tried alone
+
+
+@dataclass(frozen=True, slots=True)
+class Facts:
+    """What the rows say about one task at one moment."""
+
+    at: float
+    task_id: int
+    phase: Phase
+    reason: str
+    delivery: Delivery
+    since: float  #: when it came to where it stands
+    own: BlockingSession | None  #: None: deleted
+    outcome: Outcome | None = None
+    wake_at: float | None = None
+    reader: BlockingSession | None = None  #: with whom its letter lies
+    ready_at: float | None = None  #: of the letter; None: there is none
+    put_off: str | None = None  #: why nobody reads the letter now, as its trace says
+    is_seen: bool = True  #: the mailman has looked at it
+    is_taken: bool = False  #: a run has read it and not answered yet
+    lanes: Mapping[str, tuple[int, int]] | None = None  #: used and cap, by lane
+    workers: int = 0  #: alive
+    questions: tuple[str, ...] = ()  #: ids of what a person was asked
+    plan_hash: str | None = None  #: of the plan that awaits a decision
+
+
+@dataclass(frozen=True, slots=True)
+class Blocker:
+    """`room`: the session at which it is held up. `until`: when the gate opens by itself."""
+
+    gate: Gate
+    since: float
+    room: BlockingSession | None = None
+    children: tuple[int, ...] = ()
+    questions: tuple[str, ...] = ()
+    plan_hash: str | None = None
+    until: float | None = None
+    slots: int | None = None  #: of a lane that is full
+    is_served: bool = False  #: others are alive and will take it over
+    crashes: int = 0  #: deaths of its process in which it was executing
+
+
+def unserved(facts: Facts) -> Facts:
+    """The same when nobody works on the store, whatever the rows of the last worker say."""
+    own = facts.own
+    if own is not None and own.is_owned:
+        own = replace(own, is_owned=False, due=facts.at)
+    return replace(facts, workers=0, own=own)
+
+
+def gate_of(facts: Facts) -> Blocker | None:
+    match facts.phase:
+        case Phase.QUEUED | Phase.RUNNING:
+            return _to_be_worked_on(facts, facts.own)
+        case Phase.PAUSED:
+            return _paused(facts)
+        case Phase.AWAITING_APPROVAL:
+            return Blocker(
+                Gate.NEEDS_YOU, facts.since, facts.own, plan_hash=facts.plan_hash, until=facts.wake_at
+            )
+        case Phase.ENDING | Phase.CLEANUP_PENDING:
+            return Blocker(Gate.BACKOFF, facts.since, facts.own, until=facts.wake_at)
+        case Phase.ANNOUNCE_DEFERRED:
+            return _deferred(facts)
+        case Phase.ANNOUNCING:
+            return _to_be_told(facts)
+        case Phase.COMPLETED_GIVEUP if facts.delivery is Delivery.UNDELIVERED:
+            return Blocker(Gate.DEAD_LETTER, facts.since, until=facts.wake_at)
+        case Phase.SPAWNING | Phase.COMPLETED | Phase.COMPLETED_GIVEUP:
+            return None
+        case _:
+            assert_never(facts.phase)
+
+
+def _to_be_worked_on(facts: Facts, room: BlockingSession | None) -> Blocker | None:
+    """Somebody must hold it, or pick it up."""
+    if room is None:
+        return None
+    if room.is_owned:
+        if room.lease_until is not None and room.lease_until >= facts.at:
+            return None
+        since = room.lease_until or facts.since
+        return Blocker(Gate.LEASE, since, room, is_served=facts.workers > 0)
+    if room.due is None:
+        return None
+    if not facts.workers:
+        return Blocker(Gate.LEASE, facts.since, room)
+    used, cap = (facts.lanes or {}).get(room.lane, (0, 1))
+    if room.due > facts.at:
+        return None
+    if used >= cap:
+        return Blocker(Gate.LANE_FULL, facts.since, room, slots=cap)
+    return Blocker(Gate.CRASHES, facts.since, room, crashes=room.suspected) if room.suspected else None
+
+
+_WAITS = {
+    Wait.NEEDS_YOU: Gate.NEEDS_YOU,
+    Wait.QUOTA: Gate.QUOTA,
+    Wait.BUDGET: Gate.BUDGET,
+    Wait.PROVIDER: Gate.BACKOFF,
+}
+
+
+def _paused(facts: Facts) -> Blocker | None:
+    room = facts.own
+    if facts.reason == Wait.PERSON or (room is not None and room.is_paused):
+        return Blocker(Gate.PAUSED, facts.since, room)
+    if facts.reason == Wait.CHILDREN:
+        return _children(facts, room) or _to_be_worked_on(facts, room)
+    until = None if room is None else room.parked_until
+    gate = _WAITS.get(Wait(facts.reason)) if facts.reason in set(Wait) else None
+    if gate is None or (until is not None and until <= facts.at):
+        return _to_be_worked_on(facts, room)
+    named = until if until is not None and until < UNTIL_ANSWERED else None
+    return Blocker(gate, facts.since, room, questions=facts.questions, until=named)
+
+
+def _children(facts: Facts, room: BlockingSession | None) -> Blocker | None:
+    if room is None or not room.working:
+        return None
+    until = room.hold_until if facts.wake_at is None else facts.wake_at
+    return Blocker(Gate.DESCENDANTS_ACTIVE, facts.since, room, children=room.working, until=until)
+
+
+def _deferred(facts: Facts) -> Blocker | None:
+    match facts.reason:
+        case str(reason) if reason == DESCENDANTS:
+            return _children(facts, facts.own) or _to_be_worked_on(facts, facts.own)
+        case str(reason) if reason == MISSING:
+            return Blocker(Gate.REQUESTER_MISSING, facts.since, facts.reader, until=facts.wake_at)
+        case _:
+            return _to_be_told(facts)
+
+
+def _to_be_told(facts: Facts) -> Blocker | None:
+    reader = facts.reader
+    if reader is None or reader.is_closed:
+        return Blocker(Gate.REQUESTER_MISSING, facts.since, reader, until=facts.wake_at)
+    if facts.ready_at is None:
+        return None
+    if facts.ready_at > facts.at:
+        return Blocker(Gate.BACKOFF, facts.since, reader, until=facts.ready_at)
+    if reader.is_paused:
+        return Blocker(Gate.PAUSED, facts.since, reader)
+    if not facts.workers:
+        return Blocker(Gate.LEASE, facts.since, reader)
+    if facts.is_taken or reader.is_owned or reader.has_run:
+        return Blocker(Gate.REQUESTER_BUSY, facts.since, reader)
+    if reader.is_held and reader.working:
+        return Blocker(
+            Gate.DESCENDANTS_ACTIVE, facts.since, reader, children=reader.working, until=reader.hold_until
+        )
+    if not facts.is_seen:
+        return None
+    if reader.due is None or reader.due > facts.at + COLLECTING_S:
+        # Whoever is due so late and does not sleep collects for long.
+        gate = Gate.QUIET_HOURS if facts.put_off == QUIET_HOURS else Gate.BACKOFF
+        return Blocker(gate, facts.since, reader, until=reader.due)
+    return _to_be_worked_on(facts, reader)

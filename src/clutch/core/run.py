@@ -1,0 +1,281 @@
+"""A run's own small life: open, parked, ended. Provider failures and crashes, decided.
+
+Main sessions have runs but no task, so this is where retry and parking belong. Counters only mean
+something while the transcript has not grown: any commit in between starts them anew, which is why
+they are compared with `progress_head` instead of being reset."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Collection, Iterator, Sequence
+from dataclasses import dataclass
+from enum import Enum, StrEnum, auto
+from typing import Final
+
+from clutch.core.messages import Answer, Call, Entry, Input, Results
+from clutch.core.model import LetterKind, Wait
+from clutch.core.policy import Life
+from clutch.core.text.format import clock
+
+TRIAL_S: Final = 30.0  # what ends a process does so at once; the others cannot wait for longer
+
+#: What `stop_reason` of a run says where its turn has no answer.
+ERROR, STOPPED = "error: ", "stopped"
+
+
+def failure(stop_reason: str | None) -> str | None:
+    """Return why a run ended without an answer of its model; None: it has one, or it goes on."""
+    if stop_reason == STOPPED:
+        return "it was stopped"
+    is_error = stop_reason is not None and stop_reason.startswith(ERROR)
+    return stop_reason.removeprefix(ERROR) if stop_reason is not None and is_error else None
+
+
+@dataclass(frozen=True, slots=True)
+class Counters:
+    """Troubles of one run since its transcript last grew."""
+
+    crashes: int = 0
+    failures: int = 0
+    progress_head: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Park:
+    """Wait without a slot and ask the provider again then."""
+
+    until: float
+    reason: str
+    counters: Counters
+
+
+@dataclass(frozen=True, slots=True)
+class GiveUp:
+    """End the run with this error. `is_permanent`: asking again cannot help (401, 400, 404), so no grace is given."""
+
+    error: str
+    is_permanent: bool = False
+
+
+def since(counters: Counters, head: int) -> Counters:
+    return counters if counters.progress_head == head else Counters(progress_head=head)
+
+
+def taken_over(counters: Counters, head: int, *, was_executing: bool) -> Counters:
+    """Its owner died holding it. Only a run whose tool or runtime was executing in that process can be the cause: one
+    that waited for a model is not blamed for the death of its neighbours."""
+    now = since(counters, head)
+    return Counters(now.crashes + was_executing, now.failures, head)
+
+
+def is_crash_loop(counters: Counters, life: Life) -> bool:
+    return counters.crashes >= life.crash_limit
+
+
+def suspect_from(life: Life) -> int:
+    """Return the number of counted deaths from which a run that was interrupted again is tried alone. The count lacks
+    that latest death, which is added when the run resumes: one more death after it ends the run."""
+    return max(1, life.crash_limit - 2)
+
+
+class Admission(Enum):
+    """Which sessions a process may claim."""
+
+    NOTHING = auto()
+    SUSPECT = auto()  #: one suspect, and nothing beside it
+    OTHERS = auto()  #: everything but suspects
+
+
+def admission(
+    now: float, *, tried_since: float | None, waits_since: float | None, is_idle: bool
+) -> Admission:
+    """One suspect at a time, with the process for itself, so that a death of the process is the fault of that run.
+
+    Nothing waits without a bound: a suspect that has survived `TRIAL_S` gets company, and a suspect for which the
+    process claims nothing new is tried after `TRIAL_S` beside the turns that have not ended by then.
+    `tried_since`: the process holds a suspect that has committed nothing. `waits_since`: another one is due."""
+    if tried_since is not None:
+        return Admission.NOTHING if _is_within(now, tried_since) else Admission.OTHERS
+    if waits_since is None:
+        return Admission.OTHERS
+    return Admission.NOTHING if not is_idle and _is_within(now, waits_since) else Admission.SUSPECT
+
+
+def _is_within(now: float, since_when: float) -> bool:
+    """False also under a clock that was put back since: nothing waits until it has caught up."""
+    return 0 <= now - since_when < TRIAL_S
+
+
+def provider_failed(
+    counters: Counters,
+    head: int,
+    *,
+    at: float,
+    error: str,
+    is_retryable: bool,
+    retry_at: float | None,
+    life: Life,
+    is_sent: bool = True,
+    is_limited: bool = True,
+) -> Park | GiveUp:
+    """Retryable: park and come back, a few times. A provider that names a time is believed, within bounds.
+
+    `is_sent` False: it only had to wait in line, which is no failure of its own. `is_limited` False: the provider is in
+    trouble, whatever time was named; that is no rate limit."""
+    now = since(counters, head)
+    failed = Counters(now.crashes, now.failures + is_sent, head)
+    if not is_retryable:
+        return GiveUp(error, is_permanent=True)
+    if retry_at is not None:
+        if life.quota_wait_max_s and retry_at - at > life.quota_wait_max_s:
+            return GiveUp(f"{error}; the wait until {clock(retry_at, at)} is longer than models.maxWait")
+        if failed.failures <= _quota_tries(life):
+            return Park(max(retry_at, at), Wait.QUOTA if is_limited else Wait.PROVIDER, failed)
+    elif failed.failures <= len(life.provider_retries_s):
+        return Park(at + life.provider_retries_s[failed.failures - 1], Wait.PROVIDER, failed)
+    return GiveUp(f"{error} ({failed.failures} times)")
+
+
+def _quota_tries(life: Life) -> int:
+    """A provider that keeps saying "later" must not park a run for ever."""
+    return 10 * len(life.provider_retries_s)
+
+
+# --------------------------------------------------------------------------------------------------
+# What bounds a run from inside: the same call again and again, and an answer that must have a form.
+#
+# Looks at the transcript of the run only; the caller acts. The number of steps, the deadline and the budget
+# have places of their own.
+
+SUBMIT = "submit_result"
+ACCEPTED = "accepted: this is your result; the task is done"
+#: source of the note that asks for the form; it is said once
+FORM_NOTE = "form"
+#: source of the note that asks again after an empty answer
+EMPTY_NOTE = "empty"
+#: error of a run that neither said nor did anything
+EMPTY = "empty answer"
+#: Inputs that are the runtime's own words
+NOTES = frozenset({FORM_NOTE, EMPTY_NOTE, LetterKind.NOTE.value})
+
+
+class Loop(StrEnum):
+    NONE = "none"
+    WARNED = "warned"
+    ENDED = "ended"
+
+
+def loop(transcript: Sequence[Entry], answer: Answer, life: Life) -> Loop:
+    """Does this answer (the last of the transcript or about to be) repeat a call too often?
+
+    Only without a person's or a parent's words in between: these may well ask for the same thing again."""
+    made = [call for said in _since_told(transcript) if isinstance(said, Answer) for call in said.calls]
+    if len(made) < life.same_call_warn:
+        return Loop.NONE
+    times = Counter(map(_name, made))
+    most = max((times[_name(call)] for call in answer.calls), default=0)
+    if most >= life.same_call_max:
+        return Loop.ENDED
+    return Loop.WARNED if most >= life.same_call_warn else Loop.NONE
+
+
+def _since_told(transcript: Sequence[Entry]) -> Iterator[Entry]:
+    """Back to the last words from outside."""
+    for entry in reversed(transcript):
+        if isinstance(entry, Input) and entry.source not in NOTES:
+            return
+        yield entry
+
+
+def _name(call: Call) -> tuple[str, str]:
+    return call.name, json.dumps(dict(call.args), sort_keys=True)
+
+
+def submitted(transcript: Sequence[Entry]) -> Call | None:
+    """The call whose value was accepted as the result, if the run is at that point.
+
+    A note of the runtime that came with the results asks for nothing that could change it."""
+    said = [entry for entry in transcript[-8:] if not (isinstance(entry, Input) and entry.source in NOTES)]
+    if len(said) < 2:
+        return None
+    answer, results = said[-2], said[-1]
+    if not isinstance(answer, Answer) or not isinstance(results, Results):
+        return None
+    for result in results.results:
+        if result.name == SUBMIT and not result.failed:
+            return answer.calls[result.index]
+    return None
+
+
+def last_text(answer: Answer) -> str:
+    """The text of an answer after which its run makes no call; beside calls a text is not the last."""
+    return "" if answer.calls else answer.text
+
+
+def is_empty(answer: Answer) -> bool:
+    """A final answer without text. It is asked for once more: providers return such answers now and then."""
+    return not answer.calls and not answer.text.strip()
+
+
+def was_empty(transcript: Sequence[Entry]) -> bool:
+    """Whether the model was asked again since the last message from outside."""
+    return any(isinstance(entry, Input) and entry.source == EMPTY_NOTE for entry in _since_told(transcript))
+
+
+def is_failure(transcript: Sequence[Entry], answer: Answer, steps: int) -> bool:
+    """An empty answer of a run that did nothing is no result; one that used tools may have nothing to add.
+
+    `steps`: earlier answers of this run. Those before them are of another run, or of the caller of a forked child."""
+    answers = [said for said in transcript if isinstance(said, Answer)]
+    return is_empty(answer) and not any(said.calls for said in answers[max(0, len(answers) - steps) :])
+
+
+def form_errors(transcript: Sequence[Entry]) -> int:
+    """How often the result had the wrong form or none since the last words from outside."""
+    count = 0
+    for message in reversed(transcript):
+        if isinstance(message, Input):
+            if message.source not in NOTES:
+                break
+            count += message.source == FORM_NOTE
+        if isinstance(message, Results):
+            count += any(result.name == SUBMIT and result.failed for result in message.results)
+    return count
+
+
+# --------------------------------------------------------------------------------------------------
+# Whether a turn has read what somebody outside wrote: a page, an answer of a server, the words of another agent.
+#
+# Such text may try to give orders. What a tainted turn does beyond the workspace, or with a shell, a person should
+# see first (`tools.taint`).
+
+SHELL = "shell"
+#: Letters with words of another agent in them.
+_FOREIGN = frozenset({LetterKind.ANNOUNCE, LetterKind.PLAN, LetterKind.NEWS, LetterKind.PEER})
+#: What a model may be told after words that were not its last. It may also begin a turn: then that one is wary too.
+_GOING_ON = frozenset({FORM_NOTE, EMPTY_NOTE, LetterKind.INSTRUCTION})
+
+
+def is_tainted(transcript: Sequence[Entry], ours: Collection[str]) -> bool:
+    """Of the turn at the end of the transcript. `ours`: the tools whose answers are nobody else's words; what a tool
+    said that is not known any more may have come from anywhere."""
+    goes_on = False
+    for entry in reversed(transcript):
+        match entry:
+            case Answer(calls=()) if not goes_on:
+                return False  # the last words of the turn before
+            case Answer():
+                goes_on = False
+            case Input(source=source) if source in _FOREIGN:
+                return True
+            case Input(source=source):
+                goes_on |= source in _GOING_ON
+            case Results(results) if any(result.name not in ours for result in results):
+                return True
+    return False
+
+
+def is_dangerous(name: str, *, is_outward: bool) -> bool:
+    """What it takes away or brings about cannot be undone here."""
+    return is_outward or name == SHELL

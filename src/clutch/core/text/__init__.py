@@ -1,0 +1,3 @@
+"""Every sentence that models and users read, built from values."""
+
+from __future__ import annotations

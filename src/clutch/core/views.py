@@ -1,0 +1,419 @@
+"""A task as everybody sees it: what lists, trees, `why`, programs and models are shown, and nothing else.
+
+Plain data, read from the store by `transactions.read`; the words for it are in `core.text`, its JSON form in
+`api.objects`. None means that nobody knows, or that there is no such thing yet; never zero in its place."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from decimal import Decimal
+from itertools import pairwise
+from typing import Any, assert_never
+
+from clutch.core import messages
+from clutch.core.attachments import StoredFile
+from clutch.core.budget import Budget
+from clutch.core.messages import Answer, Entry, Input, Results, Summary
+from clutch.core.model import EXPIRED, Delivery, Outcome, Path, Phase, Task, Wait
+from clutch.core.redaction import redact
+from clutch.core.text.format import counted, in_words, main_argument, size
+from clutch.core.validation import check
+
+# --------------------------------------------------------------------------------------------------
+# What a task did, by the ledger and not by its own account: written down when its outcome is fixed.
+#
+# It goes with the outcome because the transcript may be gone when somebody asks. That of an older generation
+# says nothing about a newer one, so the generation is part of what is stored.
+
+WRITING_TOOLS = ("edit", "write")  # what a shell command changes, nobody can tell
+FILES_MAX = 100  # a list for people; whoever touches more has a version control
+
+
+@dataclass(frozen=True, slots=True)
+class Evidence:
+    tool_calls: int = 0
+    files_touched: tuple[str, ...] = ()
+    children_joined: int = 0  #: whose findings it has heard
+    children_missing: tuple[str, ...] = ()  #: labels of those still out, in spawn order
+    stop_reason: str | None = None
+
+    def to_text(self, generation: int) -> str:
+        """By hand: the encoder cost as much as the two statements around it."""
+        return (
+            f'{{"generation": {generation:d}, "toolCalls": {self.tool_calls:d},'
+            f' "filesTouched": {_listed(self.files_touched)}, "childrenJoined": {self.children_joined:d},'
+            f' "childrenMissing": {_listed(self.children_missing)}, "stopReason": {json.dumps(self.stop_reason)}}}'
+        )
+
+
+def _listed(texts: Sequence[str]) -> str:
+    return json.dumps(texts) if texts else "[]"
+
+
+def evidence_of(text: str | None, generation: int) -> Evidence | None:
+    known: Mapping[str, Any] = json.loads(text) if text else {}
+    if known.get("generation") != generation:
+        return None
+    return Evidence(
+        known["toolCalls"],
+        tuple(known["filesTouched"]),
+        known["childrenJoined"],
+        tuple(known["childrenMissing"]),
+        known["stopReason"],
+    )
+
+
+#: Quotes inside a text are escaped, so no label can pose as this.
+_NOBODY_MISSING = '"childrenMissing": []'
+
+
+def children_missing(text: str | None, generation: int) -> tuple[str, ...]:
+    """Asked for every result that is told, and nearly always nobody is."""
+    if text is None or _NOBODY_MISSING in text:
+        return ()
+    known = evidence_of(text, generation)
+    return () if known is None else known.children_missing
+
+
+def stop_reason(task: Task) -> str:
+    """Why its last run stopped. Of an ended task."""
+    if task.outcome is Outcome.OK:
+        return EXPIRED if task.reason == EXPIRED else "end"
+    if task.outcome is Outcome.ERROR and task.error:
+        return task.error
+    return str(task.outcome)
+
+
+def files_touched(entries: Sequence[Entry]) -> tuple[str, ...]:
+    """Of answers, each followed by its results: what was really written, in the order it first was."""
+    found: dict[str, None] = {}
+    for said, gave in pairwise(entries):
+        if isinstance(said, Answer) and isinstance(gave, Results):
+            failed = {result.index for result in gave.results if result.failed}
+            for place, call in enumerate(said.calls):
+                path = call.args.get("path")
+                if call.name in WRITING_TOOLS and place not in failed and isinstance(path, str):
+                    found[path] = None
+    return tuple(found)[:FILES_MAX]
+
+
+@dataclass(frozen=True, slots=True)
+class Tally:
+    """Model calls that were made and what they used. `unpriced` of them have no known price."""
+
+    input: int = 0
+    output: int = 0
+    cache_read: int = 0
+    cache_write: int = 0
+    calls: int = 0
+    usd: Decimal | None = None  #: of those with a price; None = of none of them
+    unpriced: int = 0
+
+    @property
+    def tokens(self) -> int:
+        return self.input + self.output
+
+    def __add__(self, other: Tally) -> Tally:
+        prices = [usd for usd in (self.usd, other.usd) if usd is not None]
+        return Tally(
+            self.input + other.input,
+            self.output + other.output,
+            self.cache_read + other.cache_read,
+            self.cache_write + other.cache_write,
+            self.calls + other.calls,
+            sum(prices, Decimal(0)) if prices else None,
+            self.unpriced + other.unpriced,
+        )
+
+
+NOTHING_USED = Tally()
+
+
+@dataclass(frozen=True, slots=True)
+class CurrentTool:
+    """The first call of the answer whose results are awaited."""
+
+    name: str
+    arg: str  #: the argument that tells most, in one short line
+    since: float
+
+
+@dataclass(frozen=True, slots=True)
+class DeliveryView:
+    """How far the requester has heard of it."""
+
+    state: Delivery
+    path: Path | None = None
+    reason: str | None = None
+    attempts: int = 0  #: made so far, the one that succeeded included
+    next_at: float | None = None
+    at: float | None = None  #: when it was delivered
+
+
+@dataclass(frozen=True, slots=True)
+class PlanView:
+    state: str  #: drafting, awaiting_approval or approved
+    hash: str | None  #: of the plan that awaits a decision
+    round: int  #: how often it was sent back
+
+
+@dataclass(frozen=True, slots=True)
+class TaskView:
+    """Numbers are row numbers; `core.keys` prints them. Keys are None once their session was deleted."""
+
+    task_id: int
+    requester_id: int
+    root_id: int
+    session_key: str | None
+    requester_key: str | None
+    root_key: str | None
+    depth: int
+    role: str | None
+    agent_id: str | None
+    label: str
+    phase: Phase
+    reason: str
+    outcome: Outcome | None
+    error: str | None
+    generation: int
+    created_at: float
+    started_at: float | None
+    ended_at: float | None
+    progress_at: float | None
+    deadline_at: float | None
+    delivery: DeliveryView
+    run_id: int | None = None  #: the open run, else the last one
+    attempt: int = 0  #: runs so far
+    step: int | None = None
+    resumes: int = 0
+    parked_until: float | None = None
+    model_requested: str | None = None
+    model: str | None = None  #: that answered last, by its own name
+    current_tool: CurrentTool | None = None
+    own: Tally = NOTHING_USED
+    subtree: Tally = NOTHING_USED  #: with its own
+    budget: Budget | None = None
+    plan: PlanView | None = None
+    evidence: Evidence | None = None
+    worker_id: int | None = None
+    children_active: int = 0
+    children_total: int = 0
+    worked_s: float | None = None  #: of all its runs together; None: nobody has seen it work
+
+    @property
+    def parent_task_id(self) -> int | None:
+        """A root is never a task, and everybody else is."""
+        return None if self.requester_id == self.root_id else self.requester_id
+
+    @property
+    def paused_until(self) -> float | None:
+        """Where a moment ends the wait, and not a person or a child."""
+        is_timed = self.phase is Phase.PAUSED and self.reason in (Wait.QUOTA, Wait.PROVIDER)
+        return self.parked_until if is_timed else None
+
+
+@dataclass(frozen=True, slots=True)
+class PhaseCounts:
+    """How many tasks of a listing stand where."""
+
+    running: int = 0
+    queued: int = 0
+    waiting: int = 0  #: for a quota, for children, to be told
+    needs_you: int = 0
+    done: int = 0  #: ended well; how the others ended is counted below
+    failed: int = 0
+    timeout: int = 0
+    killed: int = 0
+    lost: int = 0
+    undelivered: int = 0
+    replies: int = 0  #: words of main agents that wait for somebody to attach
+    speakers: tuple[str, ...] = ()  #: … and whose they are
+    unsent: int = 0  #: … that no channel took
+    usd: Decimal | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ResultView:
+    """What a task left behind, by value. `late`: what came after it was over, and when."""
+
+    task_id: int
+    phase: Phase
+    outcome: Outcome | None
+    text: str | None
+    value: str | None  #: JSON, if a form was asked for
+    sha256: str | None
+    generation: int
+    frozen_at: float | None
+    late: tuple[str, float] | None = None
+    files: tuple[StoredFile, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class TranscriptEntry:
+    """One entry of a transcript as it is stored."""
+
+    seq: int
+    at: float
+    run_id: int
+    kind: str
+    body: str
+
+
+@dataclass(frozen=True, slots=True)
+class Transcript:
+    lines: tuple[TranscriptEntry, ...] = ()
+    next: int | None = None  #: go on after this one; None = that was all
+
+
+# --------------------------------------------------------------------------------------------------
+# A transcript as others may read it: bounded, secrets taken out, the newest kept.
+#
+# A text is looked through for secrets before it is cut, so that a cut never makes one unrecognisable.
+# Whatever is left out is said: `is_cut` a text, `is_dropped` whole entries, `before` where to ask on. A long text is
+# read in pieces, each from where the last one ended; so is the result of a task, also when its transcript is gone.
+
+OVERHEAD = 120  # bytes of an entry beside its text: number, time, names
+RESULTS_MAX = 20  # of one answer
+RESULT = "result"  # the kind of an entry that is no message: what a task ended with
+
+
+@dataclass(frozen=True, slots=True)
+class HistoryLimits:
+    """`history.*`: how much of a transcript one look shows."""
+
+    bytes_max: int = 80 * 1024  #: more would fill the reader's own context
+    text_chars_max: int = 4000  #: of one text
+    entry_bytes_max: int = 256 * 1024  #: a longer entry is not even loaded
+    limit: int = 50  #: entries, unless asked for more
+    limit_max: int = 200  #: entries at most
+    log: int = 20  #: lines of a log, unless asked for more
+    messages_max: int = 20  #: of each session in a list
+
+    def __post_init__(self) -> None:
+        check(self)
+
+
+@dataclass(frozen=True, slots=True)
+class Stored:
+    """An entry as it is stored; without its body when that is too long to be worth it."""
+
+    seq: int
+    at: float
+    kind: str
+    length: int
+    body: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class HistoryEntry:
+    """`source`: who put it to the model, or the tool that gave it. `calls`: tools the answer asked for, in words."""
+
+    seq: int
+    at: float
+    kind: str
+    text: str
+    source: str = ""
+    calls: tuple[str, ...] = ()
+    is_cut: bool = False
+    is_redacted: bool = False
+    is_failed: bool = False
+    next_offset: int | None = None  #: where the rest of a text that was cut begins
+
+    @property
+    def bytes(self) -> int:
+        return OVERHEAD + len(self.text.encode()) + sum(len(call.encode()) for call in self.calls)
+
+
+@dataclass(frozen=True, slots=True)
+class History:
+    entries: tuple[HistoryEntry, ...] = ()  #: oldest first
+    before: int | None = None  #: older ones are found before this number; None = there are none
+    is_cut: bool = False
+    is_redacted: bool = False
+    is_dropped: bool = False
+
+
+def history(
+    stored: Sequence[Stored], rules: HistoryLimits, *, with_tools: bool, is_more: bool, offset: int = 0
+) -> History:
+    """Of entries in order; `is_more`: there are older ones. `offset`: where to begin in each text."""
+    newest_first = (tuple(_said(entry, rules, with_tools, offset)) for entry in reversed(stored))
+    kept, is_dropped = _newest(newest_first, rules.bytes_max)
+    oldest = kept[0].seq if kept else stored[0].seq if stored else None
+    return History(
+        tuple(kept),
+        oldest if is_more or is_dropped else None,
+        any(one.is_cut for one in kept),
+        any(one.is_redacted for one in kept),
+        is_dropped,
+    )
+
+
+def of_result(text: str, at: float, rules: HistoryLimits, offset: int = 0) -> History:
+    said = _piece(HistoryEntry(0, at, RESULT, ""), text, rules, offset)
+    return History((said,), None, said.is_cut, said.is_redacted)
+
+
+def _newest(entries: Iterable[tuple[HistoryEntry, ...]], bytes_max: int) -> tuple[list[HistoryEntry], bool]:
+    """What there is room for, and whether that is not all. Whole answers' results stay together, so that a page never
+    begins in the middle of one. What is older is not even looked through: that is slow."""
+    kept: list[HistoryEntry] = []
+    room = bytes_max
+    for entry in entries:
+        room -= sum(one.bytes for one in entry)
+        if room < 0 and kept and entry:
+            return kept, True
+        kept = [*entry, *kept]
+    return kept, False
+
+
+def _said(entry: Stored, rules: HistoryLimits, with_tools: bool, offset: int) -> Iterator[HistoryEntry]:
+    blank = HistoryEntry(entry.seq, entry.at, entry.kind, "")
+    if entry.body is None:
+        yield replace(
+            blank, text=f"[{entry.kind} of {size(entry.length)}: too long to be shown]", is_cut=True
+        )
+        return
+    match messages.load(entry.kind, entry.body):
+        case Input(text, source):
+            yield _piece(replace(blank, source=source), text, rules, offset)
+        case Answer() as answer:
+            calls = tuple(_call(call.name, call.args) for call in answer.calls) if with_tools else ()
+            if answer.text.strip() or calls:
+                yield _piece(replace(blank, calls=calls), answer.text, rules, offset)
+        case Results(results):
+            yield from _results(blank, results, rules, offset) if with_tools else ()
+        case Summary(text):
+            yield _piece(blank, text, rules, offset)
+        case never:
+            assert_never(never)
+
+
+def _call(name: str, args: object) -> str:
+    return in_words(name, redact(main_argument(args if isinstance(args, dict) else {})).text)
+
+
+def _results(
+    blank: HistoryEntry, results: Sequence[messages.Result], rules: HistoryLimits, offset: int
+) -> Iterator[HistoryEntry]:
+    shown = results[:RESULTS_MAX]
+    for result in shown:
+        one = replace(blank, source=result.name, is_failed=result.failed)
+        yield _piece(one, result.text, rules, offset, parts=len(shown) + 1)
+    if len(results) > len(shown):
+        yield replace(blank, text=f"[and {counted(len(results) - len(shown), 'more result')}]", is_cut=True)
+
+
+def _piece(blank: HistoryEntry, text: str, rules: HistoryLimits, offset: int, parts: int = 1) -> HistoryEntry:
+    """`parts`: that share the room of one look. `offset`: in the text without its secrets."""
+    shown = redact(text)
+    room = rules.bytes_max // parts - OVERHEAD
+    cut = shown.text[offset : offset + rules.text_chars_max].encode()[:room].decode(errors="ignore")
+    end = offset + len(cut)
+    if end >= len(shown.text):
+        return replace(blank, text=cut, is_redacted=shown.is_any)
+    where = "result=true" if blank.kind == RESULT else f"before={blank.seq + 1}"
+    note = f"… [{len(text)} characters in all; go on with {where} offset={end}]"
+    return replace(blank, text=cut + note, is_cut=True, is_redacted=shown.is_any, next_offset=end)

@@ -1,0 +1,86 @@
+"""The process that does the work of a demo: `python -m clutch.demo.worker STATE`.
+
+An ordinary program around the embedded API. It asks its question under one key, so however often it is
+killed and started again there is one survey; it ends when nothing is left to do. It stops in order when
+whoever started it lets go of its standard input.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import sys
+import zlib
+from dataclasses import asdict
+from pathlib import Path
+
+from clutch.core.messages import Input
+from clutch.core.policy import Life, Limits, Policy, Work
+from clutch.demo import job as jobs
+from clutch.demo.job import QUESTION, SESSION, DemoJob, JournalToolbox, Log, WatchedModels
+from clutch.ports import ModelRequest
+from clutch.wiring import Clutch, can_sandbox_files, offline_model, standard_toolbox
+
+LIVES, STATS = "workers.jsonl", "door-stats.json"
+STOPPED = 3  #: exit code: asked to stop before the work was done
+
+NOTE_PAUSE_S = 0.1  # an act outside and the news of it are never one moment
+
+
+def policy_for(job: DemoJob) -> Policy:
+    """One level of grandchildren. The guard against tasks that kill their worker would take chaos for one."""
+    life = Life(crash_limit=1_000_000) if job.is_chaos else Life()
+    return Policy(limits=Limits(depth_max=2), life=life, work=Work(stop_s=1.0))
+
+
+def latency_of(job: DemoJob, request: ModelRequest) -> float:
+    """Between 0.8 and 1.2 of the pace, the same for the same question at the same step."""
+    first = next((said.text for said in request.transcript if isinstance(said, Input)), "")
+    dice = zlib.crc32(f"{job.seed}:{len(request.transcript)}:{first}".encode()) % 400
+    slow = job.slow if "\npace: slow" in first else 1.0
+    return job.pace_s * slow * (0.8 + dice / 1000)
+
+
+async def work(job: DemoJob) -> None:
+    policy = policy_for(job)
+    models = WatchedModels(offline_model(lambda request: latency_of(job, request)), job.state)
+    pause_s = NOTE_PAUSE_S if job.pace_s else 0.0
+    async with (
+        standard_toolbox(policy, job.state, boxed=can_sandbox_files()) as toolbox,
+        Clutch(
+            state=job.state,
+            policy=policy,
+            models=models,
+            tools=JournalToolbox(toolbox, job.state, pause_s=pause_s),
+            workspace=job.folder,
+        ) as clutch,
+    ):
+        await clutch.say(QUESTION, session=SESSION, idempotency_key="survey")
+        await clutch.settled(session=SESSION)
+        jobs.write_private(job.state / STATS, json.dumps(asdict(clutch.stats)))
+
+
+async def work_while_wanted(job: DemoJob) -> bool:
+    """False: somebody let go of standard input first."""
+    loop = asyncio.get_running_loop()
+    working = asyncio.ensure_future(work(job))
+    loop.add_reader(sys.stdin.fileno(), lambda: os.read(sys.stdin.fileno(), 1) or working.cancel())
+    try:
+        await working
+    except asyncio.CancelledError:
+        return False
+    finally:
+        loop.remove_reader(sys.stdin.fileno())
+    return True
+
+
+def main() -> int:
+    job = jobs.load(Path(sys.argv[1]))
+    assert job is not None, "the supervisor writes the job before it starts a worker"
+    Log(job.state / LIVES).write(pid=os.getpid())
+    return 0 if asyncio.run(work_while_wanted(job)) else STOPPED
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,326 @@
+"""Every verb for every door: tools of agents, the Python API, slash commands, command line, HTTP, MCP.
+
+Each takes a `Caller` that was made on the server's side and the number of a session (a task has the number of
+its session). The one guard is asked in the same transaction in which the verb acts. Whoever loses the
+connection asks again with the same key. Raises Forbidden, NotFound, NotPossible, InvalidInput, RateLimited,
+PlanChanged; what a kill could not do is part of its answer.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any, TypeVar
+
+from clutch.core.authority import AgentCaller, Caller, Verb
+from clutch.core.events import Verdict
+from clutch.core.model import NO_SESSION, Task
+from clutch.core.questions import Decision
+from clutch.core.session_tools import is_silent
+from clutch.engine import spawn
+from clutch.engine.services import Services, surely
+from clutch.errors import InvalidInput, StoreError
+from clutch.logs import logger
+from clutch.store.transaction import Tx
+from clutch.transactions import control, delivery, messages, questions, retention
+from clutch.transactions.authority import guarded
+from clutch.transactions.control import Held, KillReport, StopReport
+from clutch.transactions.messages import SteerResult
+from clutch.transactions.read.inbox import sender
+
+T = TypeVar("T")
+
+log = logger(__name__)
+
+REASON_CHARS_MAX = 500
+STILL_RUNS = "a tool or model call of this task has not ended yet"
+ELSEWHERE = "it ran in another process, which has not confirmed yet that it stopped"
+
+
+class SendStatus(StrEnum):
+    OK = "ok"  #: it has read and answered it; without a reply it had nothing to say
+    ACCEPTED = "accepted"  #: on disk; nobody waited
+    TIMEOUT = "timeout"  #: on disk; no reply within the time
+
+
+@dataclass(frozen=True, slots=True)
+class SendResult:
+    status: SendStatus
+    reply: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class PlanDecision:
+    """`status`: approved, revising or ended. `round`: how often a plan was sent back."""
+
+    status: str
+    task_id: int
+    round: int
+
+
+class TaskActions:
+    def __init__(self, services: Services) -> None:
+        self._kit = services
+
+    # ---- ending --------------------------------------------------------------------------------------
+
+    async def kill(self, caller: Caller, task_id: int, reason: str = "killed") -> KillReport:
+        """Kill the task and all tasks below it. Returns when their turns have ended, or reports which still run."""
+        check_text("reason", reason, REASON_CHARS_MAX)
+        try:
+            known = (self._kit.policy, task_id, reason, caller.actor, self._kit.ids.nonce())
+            report = await self._surely(caller, Verb.KILL, task_id, control.kill, *known)
+        except StoreError as error:
+            return KillReport(not_stopped=((task_id, str(error)),))
+        return await self._at_rest(report)
+
+    async def kill_all(self, caller: Caller, task_ids: Sequence[int], reason: str = "killed") -> KillReport:
+        """One after the other: whatever fails for one, the others are stopped."""
+        reports = [await self.kill(caller, task_id, reason) for task_id in task_ids]
+        return KillReport(
+            tuple(one for report in reports for one in report.stopped),
+            tuple(one for report in reports for one in report.already_finished),
+            tuple(one for report in reports for one in report.not_stopped),
+            tuple(one for report in reports for one in report.still_stopping),
+        )
+
+    async def stop(self, caller: Caller, session_id: int, reason: str = "stopped") -> StopReport:
+        """The session's own run and everything below it."""
+        report = await self._act(caller, Verb.KILL, session_id, control.stop, reason)
+        await self._at_rest(KillReport((session_id, *report.stopped)))
+        return report
+
+    async def halt(self, caller: Caller, session_id: int) -> bool:
+        """The turn of a main session; its children go on. False: there was none."""
+        was_running = await self._act(caller, Verb.KILL, session_id, control.halt)
+        await self._at_rest(KillReport((session_id,)))
+        return was_running
+
+    async def _at_rest(self, report: KillReport) -> KillReport:
+        """The commit has cancelled their turns; a tool may need a moment to end its processes."""
+        late = await self._late_here(report.stopped) | await self._late_elsewhere(report.held)
+        return KillReport(
+            tuple(one for one in report.stopped if one not in late),
+            report.already_finished,
+            report.not_stopped,
+            tuple(sorted(late.items())),
+        )
+
+    async def _late_here(self, stopped: Sequence[int]) -> dict[int, str]:
+        turns = {one: turn for one in stopped if (turn := self._kit.turns.get(one)) is not None}
+        if turns:
+            await asyncio.wait(turns.values(), timeout=self._kit.policy.work.tool_grace_s)
+        return {one: STILL_RUNS for one, turn in turns.items() if not turn.done()}
+
+    async def _late_elsewhere(self, held: Sequence[Held]) -> dict[int, str]:
+        """Another process was told with the commit, and says when its turn has ended; one that is dead says nothing."""
+        services, changes = self._kit, self._kit.changes
+        waits = [one for one in held if one.worker_id != services.worker_id]
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(services.policy.work.tool_grace_s):
+                while self._silent(waits):
+                    await changes.until(changes.next_change)
+        silent = self._silent(waits)
+        dead = (
+            await services.lives.dead([one.worker_id for one in silent]) if silent and services.lives else []
+        )
+        return {one.task_id: ELSEWHERE for one in silent if one.worker_id not in dead}
+
+    def _silent(self, held: Sequence[Held]) -> list[Held]:
+        return [one for one in held if (one.task_id, one.fence) not in self._kit.rested]
+
+    # ---- words ---------------------------------------------------------------------------------------
+
+    async def steer(self, caller: Caller, task_id: int, text: str, key: str | None = None) -> SteerResult:
+        """A new instruction takes the place of what runs now."""
+        check_text("text", text, self._kit.policy.control.steer_chars_max)
+        return await self._act(
+            caller, Verb.STEER, task_id, messages.steer, self._key("steer", task_id, key), text
+        )
+
+    async def send(
+        self,
+        caller: Caller,
+        session_id: int,
+        text: str,
+        wait_s: float | None = None,
+        key: str | None = None,
+    ) -> SendResult:
+        """A follow-up. `wait_s`: for the reply; 0 = don't wait, None = as long as the policy says, which is the most
+        that anybody is made to wait: models ask for more than they need."""
+        check_text("text", text, self._kit.policy.limits.task_bytes_max)
+        idem = self._key("send", session_id, key)
+        if isinstance(caller, AgentCaller):  # to a stranger it is the beginning of a talk
+            known = (self._kit.policy, session_id, idem, text, caller.session_id, caller.actor)
+            await self._surely(caller, Verb.SEND, session_id, messages.send_to_session, *known)
+        else:
+            await self._act(caller, Verb.SEND, session_id, messages.send, idem, text)
+        wait_max_s = self._kit.policy.control.send_wait_s
+        wait_s = wait_max_s if wait_s is None else min(wait_s, wait_max_s)
+        if wait_s <= 0:
+            return SendResult(SendStatus.ACCEPTED)
+        reply = await self._reply(idem, wait_s)
+        if reply is None:
+            return SendResult(SendStatus.TIMEOUT)
+        return SendResult(SendStatus.OK, None if is_silent(reply) else reply)
+
+    async def _reply(self, idem: str, wait_s: float) -> str | None:
+        changes = self._kit.changes
+        try:
+            async with asyncio.timeout(wait_s):
+                while True:
+                    change = changes.next_change
+                    reply = await self._kit.db.read(messages.heard, idem)
+                    if reply is not None:
+                        return reply
+                    await changes.until(change)
+        except TimeoutError:
+            return None
+
+    # ---- pausing and trying again --------------------------------------------------------------------
+
+    async def pause(self, caller: Caller, task_id: int) -> tuple[int, ...]:
+        """The task and everything below it stop at their next step and free their slots. Those that changed."""
+        return await self._act(caller, Verb.PAUSE, task_id, control.pause)
+
+    async def resume(self, caller: Caller, task_id: int) -> tuple[int, ...]:
+        return await self._act(caller, Verb.RESUME, task_id, control.resume)
+
+    async def retry(self, caller: Caller, task_id: int, text: str = "", key: str | None = None) -> Task:
+        """A finished task starts anew from an empty transcript."""
+        return await self._again(caller, Verb.RETRY, task_id, text, key)
+
+    async def continue_(self, caller: Caller, task_id: int, text: str = "", key: str | None = None) -> Task:
+        """A finished task goes on in its transcript."""
+        return await self._again(caller, Verb.CONTINUE, task_id, text, key)
+
+    async def _again(self, caller: Caller, verb: Verb, task_id: int, text: str, key: str | None) -> Task:
+        if text:
+            check_text("text", text, self._kit.policy.limits.task_bytes_max)
+        idem = self._key(verb.value, task_id, key)
+        return await self._act(caller, verb, task_id, control.again, verb.value, idem, text)
+
+    async def remove(self, caller: Caller, task_id: int) -> Task:
+        """A finished, delivered record is archived and leaves the quota of its requester; its files go."""
+        task = await self._act(caller, Verb.REMOVE, task_id, control.remove)
+        await spawn.drop(self._kit, [task_id])
+        return task
+
+    async def delete(
+        self, caller: Caller, session_id: int, *, force: bool = False, keep_transcript: bool = False
+    ) -> None:
+        """The session with its transcript; `force` although nobody has heard its result, which is kept."""
+        await self._act(caller, Verb.DELETE, session_id, retention.delete, force, keep_transcript)
+        await spawn.drop(self._kit, [session_id])
+
+    # ---- deciding ------------------------------------------------------------------------------------
+
+    async def approve(self, caller: Caller, task_id: int, plan_hash: str, text: str = "") -> PlanDecision:
+        return await self._decide(caller, Verb.APPROVE, task_id, Verdict.APPROVE, plan_hash, text)
+
+    async def reject(
+        self, caller: Caller, task_id: int, plan_hash: str, reason: str, then: Verdict | None = None
+    ) -> PlanDecision:
+        """`then`: REVISE for another round, END for good; None = as the policy says."""
+        verdict = then or Verdict(self._kit.policy.life.on_reject)
+        return await self._decide(caller, Verb.REJECT, task_id, verdict, plan_hash, reason)
+
+    async def _decide(
+        self, caller: Caller, verb: Verb, task_id: int, verdict: Verdict, plan_hash: str, text: str
+    ) -> PlanDecision:
+        if text:
+            check_text("text", text, self._kit.policy.control.steer_chars_max)
+        task = await self._act(caller, verb, task_id, messages.decide, verdict, plan_hash, text)
+        return _decided(task, verdict)
+
+    async def decide_by_words(self, caller: AgentCaller, task_id: int, message: str) -> PlanDecision | None:
+        """`APPROVED: …` or `REJECTED: …` to a child whose plan waits. None: it is a message like any other."""
+        spoken = messages.spoken_verdict(message, self._kit.policy)
+        if spoken is None:
+            return None
+        verb = Verb.APPROVE if spoken[0] is Verdict.APPROVE else Verb.REJECT
+        known = (self._kit.policy, task_id, caller.session_id, message, caller.actor)
+        task = await self._surely(caller, verb, task_id, messages.decide_as_read, *known)
+        return None if task is None else _decided(task, spoken[0])
+
+    async def answer(
+        self, caller: Caller, question_id: int, decision: Decision, text: str, seen_hash: str
+    ) -> int:
+        """The session whose question it was; its run goes on by itself. `HOUSE`: it was about a tool of all."""
+        if text.strip():  # whether it may be blank depends on the question
+            check_text("text", text, self._kit.policy.control.steer_chars_max)
+        session_id = await self._kit.db.read(questions.asker, question_id)
+        if session_id == NO_SESSION:
+            said = (question_id, decision, text, seen_hash, caller.actor)
+            return await self._surely(caller, Verb.ANSWER, NO_SESSION, questions.answer_pin, *said)
+        return await self._surely(
+            caller, Verb.ANSWER, session_id, questions.answer,
+            self._kit.policy, question_id, decision, text, seen_hash, caller.actor,
+        )  # fmt: skip
+
+    # ---- dead letters --------------------------------------------------------------------------------
+
+    async def redeliver(self, caller: Caller, task_id: int) -> Task:
+        return await self._act(caller, Verb.REDELIVER, task_id, control.redeliver)
+
+    async def dismiss(self, caller: Caller, task_id: int) -> Task:
+        return await self._act(caller, Verb.DISMISS, task_id, control.dismiss)
+
+    async def redeliver_message(self, caller: Caller, message_id: int) -> None:
+        """Send a message to a channel again that was not sent, or of which it is not known whether it arrived."""
+        await self._on_message(caller, Verb.REDELIVER, message_id, delivery.resend)
+
+    async def dismiss_message(self, caller: Caller, message_id: int) -> None:
+        await self._on_message(caller, Verb.DISMISS, message_id, delivery.dismiss)
+
+    async def _on_message(
+        self, caller: Caller, verb: Verb, message_id: int, fn: Callable[..., Tx[None]]
+    ) -> None:
+        session_id = await self._kit.db.read(sender, message_id)
+        known = (self._kit.policy, message_id, caller.actor)
+        await self._surely(caller, verb, session_id, fn, *known)
+
+    # ---- around it -----------------------------------------------------------------------------------
+
+    async def _act(
+        self, caller: Caller, verb: Verb, session_id: int, fn: Callable[..., Tx[T]], *args: Any
+    ) -> T:
+        return await self._surely(
+            caller, verb, session_id, fn, self._kit.policy, session_id, *args, caller.actor
+        )
+
+    async def _surely(
+        self, caller: Caller, verb: Verb, session_id: int, fn: Callable[..., Tx[T]], *args: Any
+    ) -> T:
+        db = self._kit.db
+        return await surely(
+            self._kit.policy.work.tick_s,
+            lambda: db.alone(guarded, caller, verb, session_id, fn, *args),
+        )
+
+    def _key(self, verb: str, session_id: int, key: str | None) -> str:
+        return f"{verb}:{session_id}:{key or self._kit.ids.uuid4()}"
+
+
+def _decided(task: Task, verdict: Verdict) -> PlanDecision:
+    goes_on = "approved" if verdict is Verdict.APPROVE else "revising"
+    return PlanDecision(goes_on if task.outcome is None else "ended", task.id, task.plan_round)
+
+
+def check_text(field: str, text: object, chars_max: int) -> None:
+    """What strangers give as text: raises InvalidInput."""
+    if not isinstance(text, str):
+        raise InvalidInput(field, "must be text")
+    try:
+        text.encode()
+    except UnicodeEncodeError as error:
+        raise InvalidInput(field, "must be valid Unicode text") from error
+    if not text.strip():
+        raise InvalidInput(field, "must not be blank")
+    if "\0" in text:
+        raise InvalidInput(field, "must not contain NUL")
+    if len(text) > chars_max:
+        raise InvalidInput(field, f"has {len(text)} characters, at most {chars_max} are allowed")

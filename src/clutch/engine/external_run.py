@@ -1,0 +1,149 @@
+"""Somebody else's code at work, beside the turn that accompanies it.
+
+While a person is asked there is no turn: the run is parked, holds no slot, and may be taken up by any worker. The
+code itself goes on waiting here, so that the answer finds it where it asked. It is memory and may be lost: whoever
+takes up the run and finds nothing here starts the code again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Callable, Coroutine
+from dataclasses import replace
+from typing import Any
+
+from clutch.contain import contained
+from clutch.core.messages import Answer, Call, Result, Results, whole
+from clutch.core.text.results import storable
+from clutch.ports import Runtime, RuntimeJob, Verdict
+
+Tell = Callable[[str, object], None]
+
+
+class ExternalRun:
+    """`tell` reaches watchers. `news` is set when there is something for its turn to do."""
+
+    def __init__(self, runtime: Runtime, job: RuntimeJob, run_id: int, tell: Tell) -> None:
+        self.run_id, self._tell = run_id, tell
+        self.news = asyncio.Event()
+        self.is_paused = False
+        self.asked: deque[tuple[Call, asyncio.Future[Verdict]]] = deque()
+        self._said: list[str] = []
+        self._has_spoken = False
+        self._done: list[tuple[Call, str, bool]] = []
+        self._open: list[Call] = []
+        self._shown: Call | None = None
+        told = replace(job, say=self._say, think=self._think, begin=self._begin, end=self._end, ask=self._ask)
+        self._work = asyncio.create_task(_run(runtime, told))
+        self._work.add_done_callback(lambda _: self.news.set())
+        self._keeper: asyncio.Task[None] | None = None
+
+    @property
+    def is_over(self) -> bool:
+        return self._work.done()
+
+    def result(self) -> Answer:
+        """Once it is over. Raises what it raised."""
+        return whole(self._work.result())
+
+    def journal(self) -> tuple[Answer, Results] | None:
+        """The calls that have ended since the last look, and what was said before them."""
+        if not self._done:
+            return None
+        calls = tuple(call for call, _, _ in self._done)
+        gave = tuple(
+            Result(i, call.name, storable(text), bad) for i, (call, text, bad) in enumerate(self._done)
+        )
+        said = Answer("".join(self._said), calls, stop="tools")
+        self._said, self._done = [], []
+        return whole(said), Results(gave)
+
+    def spoke(self) -> bool:
+        """Whether it has said anything since the last look."""
+        has_spoken, self._has_spoken = self._has_spoken, False
+        return has_spoken
+
+    def changed(self) -> tuple[Call | None] | None:
+        """What it does now, if that is not what it did at the last look."""
+        now = self._open[0] if self._open else None
+        if now is self._shown:
+            return None
+        self._shown = now
+        return (now,)
+
+    def hear(self, call: Call, verdict: Verdict) -> None:
+        """The oldest question about this call has its answer."""
+        for one in self.asked:
+            if one[0] is call:
+                self.asked.remove(one)
+                if not one[1].done():
+                    one[1].set_result(verdict)
+                return
+
+    async def stop(self) -> str:
+        """Cancel the code and wait for its end. Returns the text of one that ended with an answer all the same."""
+        if self._keeper is not asyncio.current_task():
+            self._leave_keeper()
+        self._work.cancel()
+        await asyncio.wait([self._work])
+        is_answered = not self._work.cancelled() and self._work.exception() is None
+        return self.result().text if is_answered else ""
+
+    def keep(self, keeping: Coroutine[Any, Any, None]) -> None:
+        """While no turn accompanies it."""
+        self._keeper = asyncio.create_task(keeping)
+
+    def take_up(self) -> None:
+        self._leave_keeper()
+        self.news.set()
+
+    def _leave_keeper(self) -> None:
+        if self._keeper is not None:
+            self._keeper.cancel()
+
+    def pause(self) -> None:
+        """It has no step to stop at, so it stops now; whoever resumes it starts it again."""
+        self.is_paused = True
+        self.news.set()
+
+    # ---- what the code says --------------------------------------------------------------------------
+
+    def _say(self, text: str) -> None:
+        self._said.append(text)
+        self._live("assistant:text", text)
+
+    def _think(self, text: str) -> None:
+        self._live("assistant:thinking", text)
+
+    def _begin(self, call: Call) -> None:
+        self._open.append(call)
+        self._live("tool:start", call.name)
+
+    def _live(self, name: str, text: str) -> None:
+        self._has_spoken = True
+        self._tell(name, text)
+
+    def _end(self, call: Call, text: str, failed: bool) -> None:
+        self._tell("tool:end", call.name)
+        self._open = [one for one in self._open if one is not call and (not call.id or one.id != call.id)]
+        self._done.append((call, text, failed))
+        self.news.set()
+
+    async def _ask(self, call: Call) -> Verdict:
+        answer: asyncio.Future[Verdict] = asyncio.get_running_loop().create_future()
+        self.asked.append((call, answer))
+        self.news.set()
+        return await answer
+
+
+async def _run(runtime: Runtime, job: RuntimeJob) -> Answer:
+    with contained():
+        return await runtime.run(job)
+
+
+async def dismiss(errands: dict[int, ExternalRun]) -> None:
+    """All of them, at the end of a worker."""
+    while errands:
+        _, errand = errands.popitem()
+        await errand.stop()

@@ -1,0 +1,117 @@
+"""Live events for watchers: bounded, and lossy for a slow one. The store is the truth; this is the view."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import AsyncIterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+from clutch.store.transaction import Database
+
+QUEUE_MAX = 1000  # a watcher further behind than this reads the store instead
+
+
+@dataclass(frozen=True, slots=True)
+class Live:
+    """`name` is one of the stable names: lifecycle:start|end|error, assistant:text, tool:start|end, usage.
+
+    `session_key`: as people name it; `is_task`: whether it is a task's, or a main agent's. `seq`: its place among what
+    the run tells, as long as its worker lives."""
+
+    name: str
+    session_id: int
+    run_id: int
+    data: Any = None
+    session_key: str = ""
+    is_task: bool = True
+    seq: int = 0
+
+
+class BusWatcher:
+    def __init__(self) -> None:
+        self._queue: deque[Live] = deque(maxlen=QUEUE_MAX)
+        self._ready = asyncio.Event()
+        self.missed = 0
+
+    def put(self, event: Live) -> None:
+        if len(self._queue) == QUEUE_MAX:
+            self.missed += 1
+        self._queue.append(event)
+        self._ready.set()
+
+    async def __aiter__(self) -> AsyncIterator[Live]:
+        while True:
+            while self._queue:
+                yield self._queue.popleft()
+            self._ready.clear()
+            await self._ready.wait()
+
+
+class Bus:
+    def __init__(self) -> None:
+        self._watchers: set[BusWatcher] = set()
+
+    def publish(self, event: Live) -> None:
+        for watcher in self._watchers:
+            watcher.put(event)
+
+    def watch(self) -> BusWatcher:
+        watcher = BusWatcher()
+        self._watchers.add(watcher)
+        return watcher
+
+    def leave(self, watcher: BusWatcher) -> None:
+        self._watchers.discard(watcher)
+
+
+# --------------------------------------------------------------------------------------------------
+# Waiting for something to change: hints say that something did, the store says what. A lost hint costs a tick.
+
+
+class Changes:
+    def __init__(self, db: Database, tick_s: float) -> None:
+        self._tick_s = tick_s
+        self._change = asyncio.Event()
+        db.listen(self._hear)
+
+    def _hear(self, hints: Sequence[Any]) -> None:
+        del hints
+        self.tell()
+
+    def tell(self) -> None:
+        self._change.set()
+        self._change = asyncio.Event()
+
+    @property
+    def next_change(self) -> asyncio.Event:
+        """Ask for it before a look, wait for it after: then nothing in between is missed."""
+        return self._change
+
+    async def until(self, change: asyncio.Event) -> None:
+        """Something happened, or a tick has passed."""
+        try:
+            async with asyncio.timeout(self._tick_s):
+                await change.wait()
+        except TimeoutError:
+            pass
+
+
+# --------------------------------------------------------------------------------------------------
+# When the loops of this process last came round, for whoever wonders whether they still do. Kept in memory only.
+
+
+class Beat(NamedTuple):
+    at: float
+    period_s: float  #: it comes at least so often
+
+
+@dataclass(slots=True)
+class Pulses:
+    """By the name of the loop."""
+
+    beats: dict[str, Beat] = field(default_factory=dict)
+
+    def beat(self, name: str, at: float, period_s: float) -> None:
+        self.beats[name] = Beat(at, period_s)

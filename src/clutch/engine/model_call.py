@@ -1,0 +1,215 @@
+"""One model call of a run: within its bounds and its budget, with a transcript that fits, booked in any case."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+
+from clutch.contain import contained
+from clutch.core import budget, compaction
+from clutch.core.budget import Amount
+from clutch.core.messages import Answer, Usage, whole
+from clutch.core.policy import OnBudget
+from clutch.core.questions import Decision, QuestionKind
+from clutch.core.run import SUBMIT
+from clutch.core.text import announce, prompts
+from clutch.core.text.results import storable
+from clutch.engine.open_run import OpenRun
+from clutch.engine.prompt import compacted, overhead_bytes
+from clutch.logs import logger
+from clutch.ports import Delta, ModelError, ModelRequest, OnDelta, Trouble
+from clutch.transactions import questions, turn_end, usage
+from clutch.transactions.questions import BUDGET_INDEX, NewQuestion
+from clutch.transactions.read import transcripts as stored
+from clutch.transactions.usage import Fate
+
+RETRYABLE = frozenset({Trouble.RATE_LIMIT, Trouble.OVERLOADED, Trouble.NETWORK, Trouble.MALFORMED})
+#: A stream that was cut may have cost as much as a whole one.
+CUT = frozenset({Trouble.NETWORK, Trouble.MALFORMED})
+BUSY = frozenset({Trouble.RATE_LIMIT, Trouble.OVERLOADED})
+BUDGET_WAIT_S = 2.0  # only calls in flight are in the way; most take longer, none is waited for in vain
+
+
+log = logger(__name__)
+
+
+class _Stopped(Exception):
+    """No call may be made; why is committed already."""
+
+
+async def ask(run: OpenRun) -> Answer | None:
+    """What the model says next, not committed yet. None: the run is over or parked, and that is committed."""
+    limit = run.policy.life.steps_max
+    if run.steps >= limit:
+        await run.fail(f"step limit of {limit} reached")
+        return None
+    try:
+        return await _ask_and_fit(run)
+    except ModelError as error:
+        await _stumble(run, error)
+    except _Stopped:
+        pass
+    return None
+
+
+async def _ask_and_fit(run: OpenRun) -> Answer:
+    await _compact(run, is_forced=run.wants_summary)
+    while True:
+        try:
+            return await _call(run, _request(run), run.on_delta, wraps_up=_wraps_up(run))
+        except ModelError as error:
+            if error.trouble is not Trouble.CONTEXT:
+                raise
+            await _free(run)
+            if not await _compact(run, is_forced=True):
+                raise
+
+
+async def _call(run: OpenRun, request: ModelRequest, on_delta: OnDelta, *, wraps_up: bool = False) -> Answer:
+    if run.is_budgeted:
+        held = await _reserve(run, _estimate(run, request))
+        run.is_last_call = wraps_up and budget.is_last(held)
+        request = _last_request(run, request) if run.is_last_call else request
+    with contained():
+        answer = whole(await run.services.models.ask(request, on_delta))
+    run.tell("usage", answer.usage)
+    return run.in_own_names(answer)
+
+
+async def _free(run: OpenRun) -> None:
+    """The provider refused it as too long. Without a budget the row serves the next call."""
+    if run.is_budgeted:
+        await run.tx_with_purses(usage.drop, Fate.FREE)
+
+
+def _request(run: OpenRun) -> ModelRequest:
+    return ModelRequest(
+        model=run.model,
+        system=run.system.text,
+        transcript=tuple(compaction.view(run.transcript, run.about.base)),
+        tools=run.specs,
+        key=f"{run.about.session_key}:{run.head}",
+        thinking=run.thinking,
+        output_tokens_max=run.policy.budgets.output_tokens if run.is_budgeted else None,
+    )
+
+
+def _last_request(run: OpenRun, request: ModelRequest) -> ModelRequest:
+    """The transcript stays what is on disk. What the note takes is not left for the answer: no more was reserved."""
+    form = tuple(spec for spec in request.tools if spec.name == SUBMIT)
+    last = replace(request, system=f"{request.system}\n\n{prompts.BUDGET_WRAP_UP}", tools=form)
+    more = max(0, run.services.prices.tokens(last) - run.services.prices.tokens(request))
+    return replace(last, output_tokens_max=max(1, run.policy.budgets.output_tokens - more))
+
+
+async def _stumble(run: OpenRun, error: ModelError) -> None:
+    said = storable(str(error))  # a provider may put anything into it
+    run.tell("lifecycle:error", said)
+    fate = (
+        Fate.UNSENT
+        if not error.is_sent
+        else Fate.UNKNOWN
+        if error.is_begun or error.trouble in CUT
+        else Fate.FREE
+    )
+    is_retryable = error.trouble in RETRYABLE
+    log.warning("model call failed: %s", error, extra={"session": run.session_id})
+    # Only who is busy names a time that is worth waiting for; a dead address gets its few tries.
+    retry_at = error.retry_at if error.trouble in BUSY else None
+    is_limited = error.trouble is Trouble.RATE_LIMIT
+    await run.tx_with_senders(turn_end.stumble, said, is_retryable, retry_at, fate, is_limited)
+
+
+# ---- what it may cost --------------------------------------------------------------------------------------
+
+
+async def may_start(run: OpenRun) -> bool:
+    """Somebody else's code makes its calls itself; what they cost is known when it has ended, if their price is.
+
+    False: nothing is left, and what follows from that is committed."""
+    try:
+        await _reserve(run, Amount(0, run.price(Usage())))
+    except _Stopped:
+        return False
+    return True
+
+
+async def _reserve(run: OpenRun, estimate: Amount) -> budget.Reservation:
+    refused = await run.tx_with_purses(usage.reserve, run.model, estimate)
+    if isinstance(refused, budget.Reservation):
+        return refused
+    if refused.may_free_up:
+        await run.tx(turn_end.wait, BUDGET_WAIT_S)
+    elif _may_ask(run, refused):
+        await _ask_for_more(run, refused)
+    else:
+        await run.fail(announce.budget_used_up(refused))
+    raise _Stopped
+
+
+def _estimate(run: OpenRun, request: ModelRequest) -> Amount:
+    sent = run.services.prices.tokens(request)
+    answer = request.output_tokens_max or run.policy.budgets.output_tokens
+    return Amount(sent + answer, run.price(Usage(input=sent, output=answer)))
+
+
+def _wraps_up(run: OpenRun) -> bool:
+    """Without a person who could give more, a run is to end with an answer."""
+    rule = run.policy.budgets.on_budget
+    return rule is OnBudget.WRAP_UP or (rule is OnBudget.ASK and run.policy.is_headless)
+
+
+def _may_ask(run: OpenRun, refused: budget.BudgetExhausted) -> bool:
+    """No limit, however high, lets a call through whose price nobody knows."""
+    is_asking = run.policy.budgets.on_budget is OnBudget.ASK and not run.policy.is_headless
+    return is_asking and not refused.is_unpriced
+
+
+async def _ask_for_more(run: OpenRun, refused: budget.BudgetExhausted) -> None:
+    """Once for each time the purse is empty: whoever says no ends the run."""
+    said = await run.services.db.read(questions.decided, run.session_id, run.fence, run.head)
+    before = [index for index in said if index <= BUDGET_INDEX]
+    if any(said[index].decision is Decision.REJECT for index in before):
+        return await run.fail(announce.budget_used_up(refused))
+    body = json.dumps({"purse": refused.name, "text": announce.budget_used_up(refused)}, sort_keys=True)
+    asked = NewQuestion(run.services.ids.next(), BUDGET_INDEX - len(before), QuestionKind.BUDGET, body)
+    await run.tx(questions.ask, run.head, [asked], run.services.ids.nonce())
+    run.tell("question", asked.id)
+
+
+# ---- what fits ---------------------------------------------------------------------------------------------
+
+
+async def _compact(run: OpenRun, *, is_forced: bool) -> bool:
+    """A summary takes the place of the older part. False: nothing had to go, or nothing could."""
+    rules = run.policy.context
+    window = run.services.prices.window(run.model)
+    if window is not None:
+        rules = replace(rules, window_tokens=min(window, rules.window_tokens))
+    overhead = overhead_bytes(run.system.text, run.specs)
+    found = compaction.cut(
+        run.transcript, run.about.base, rules, overhead_bytes=overhead, is_forced=is_forced
+    )
+    if found is None:
+        return False
+
+    async def booked(request: ModelRequest) -> Answer:
+        try:
+            answer = await _call(run, request, _unheard)
+        except ModelError as error:
+            if error.trouble is Trouble.CONTEXT:
+                await _free(run)  # it is asked again in smaller pieces
+            raise
+        await run.tx_with_purses(usage.book, answer, run.price_of(answer))
+        return answer
+
+    summary = await compacted(booked, _request(run), found, rules, run.services.ids.nonce())
+    run.head = await run.tx(stored.compact, summary)
+    run.transcript.append(summary)
+    await run.look_around()
+    return True
+
+
+def _unheard(delta: Delta) -> None:
+    """A summary is no word of the agent."""
+    del delta

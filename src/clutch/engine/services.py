@@ -1,0 +1,245 @@
+"""What every turn of one worker shares: the adapters that wiring chose, and the policy."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import time
+import uuid
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from decimal import Decimal
+from types import MappingProxyType
+from typing import Any, Protocol, TypeVar
+
+from clutch.contain import contained
+from clutch.core import compaction, ids, spawn
+from clutch.core.agents import OnInvalidModel
+from clutch.core.messages import Usage
+from clutch.core.model import Definition, Hook, ToolOffer
+from clutch.core.policy import Policy
+from clutch.core.spawn import SpawnRequest
+from clutch.engine import output_schema
+from clutch.engine.external_run import ExternalRun
+from clutch.engine.live import Bus, Changes, Pulses
+from clutch.engine.prompt import Documents, Surroundings
+from clutch.errors import InvalidInput, StoreLost
+from clutch.logs import logger
+from clutch.ports import (
+    Channel,
+    Hooks,
+    Lives,
+    ModelRequest,
+    Models,
+    OperatorNotice,
+    Prices,
+    ResultFiles,
+    Runtime,
+    TaskFiles,
+    Toolbox,
+    Workspaces,
+)
+from clutch.store.transaction import Database
+from clutch.transactions import questions, workers
+
+# --------------------------------------------------------------------------------------------------
+# New numbers and new secrets. Numbers come from a block the database gave to this process alone.
+
+BLOCK_BITS = 31  # ids of one process; 2^22 process starts still fit a double's 53 bits
+NONCES = 64  # read at a time: asking the system for each took a tenth of the event loop's time
+
+
+class Ids(Protocol):
+    def take_block(self, number: int) -> None: ...
+
+    def next(self) -> int: ...
+
+    def uuid4(self) -> str: ...
+
+    def nonce(self) -> str: ...
+
+
+class BlockIds:
+    def __init__(self) -> None:
+        self._next = 0
+        self._nonces: list[str] = []
+
+    def take_block(self, number: int) -> None:
+        self._next = number << BLOCK_BITS
+
+    def next(self) -> int:
+        self._next += 1
+        return self._next
+
+    def uuid4(self) -> str:
+        return str(uuid.uuid4())
+
+    def nonce(self) -> str:
+        if not self._nonces:
+            digits = os.urandom(16 * NONCES).hex()
+            self._nonces = [digits[at : at + 32] for at in range(0, len(digits), 32)]
+        return self._nonces.pop()
+
+
+log = logger(__name__)
+
+
+class NoPrices:
+    """Nobody knows what anything costs."""
+
+    def cost(self, model: str, usage: Usage) -> Decimal | None:
+        del model, usage
+        return None
+
+    def tokens(self, request: ModelRequest) -> int:
+        return (len(request.system) + compaction.size(request.transcript)) // compaction.BYTES_PER_TOKEN
+
+    def window(self, model: str) -> int | None:
+        del model
+        return None
+
+
+@dataclass(slots=True)
+class Services:
+    db: Database
+    models: Models
+    toolbox: Toolbox
+    policy: Policy
+    ids: Ids
+    bus: Bus
+    prices: Prices = field(default_factory=NoPrices)
+    surroundings: Surroundings | None = None
+    checklists: Documents | None = (
+        None  #: what a heartbeat reads; without it only an event is a reason for one
+    )
+    runtimes: Mapping[str, Runtime] = field(default_factory=lambda: MappingProxyType({}))
+    hooks: Hooks | None = None
+    channels: Mapping[str, Channel] = field(default_factory=lambda: MappingProxyType({}))
+    workspaces: Workspaces | None = None  #: without it no child gets a workspace of its own
+    files: TaskFiles | None = None  #: without it no child is given files, and none hands any over
+    results: ResultFiles | None = None  #: without it the middle of a large tool result is lost
+    lives: Lives | None = None
+    refresh: Callable[[], Awaitable[None]] | None = (
+        None  #: before each turn: tools of others may have changed
+    )
+    #: Loads what a model needs, in a thread: an import of seconds on the event loop would cost the lease.
+    prepare: Callable[[str], Awaitable[None]] | None = None
+    check_model: Callable[[str], None] | None = None  #: raises InvalidInput for one that cannot be asked
+    #: `provider:model` of a bare name, where only one provider offers it
+    whole_model: Callable[[str], str] = str
+    now: Callable[[], float] = time.time  #: the clock of its worker
+    stopping: asyncio.Event = field(default_factory=asyncio.Event)
+    turns: dict[int, asyncio.Task[None]] = field(default_factory=dict)  #: under way here, by session
+    worker_id: int = 0  #: under which they are
+    #: turns of others that have ended: session, fence
+    rested: set[tuple[int, int]] = field(default_factory=set)
+    pulses: Pulses = field(default_factory=Pulses)
+    problems: Callable[[], Sequence[OperatorNotice]] = (
+        tuple  #: what the operator should know of this process now
+    )
+    errands: dict[int, ExternalRun] = field(default_factory=dict)  #: foreign code at work here, by session
+    frozen_s: Callable[[], float] = lambda: 0.0  #: how long this process has been frozen so far
+    _thawed_s: float = 0.0  #: of which its runs have got back
+    _thawing: asyncio.Lock = field(default_factory=asyncio.Lock)
+    _changes: Changes | None = None
+
+    @property
+    def changes(self) -> Changes:
+        if self._changes is None:
+            self._changes = Changes(self.db, self.policy.work.tick_s)
+        return self._changes
+
+    async def thaw(self) -> None:
+        """Before a deadline is judged: the time in which this process was frozen does not count. Raises StoreError."""
+        async with self._thawing:
+            frozen_s = self.frozen_s()
+            if frozen_s > self._thawed_s:
+                await self.db.alone(workers.thaw, self.policy, self.worker_id, frozen_s - self._thawed_s)
+                self._thawed_s = frozen_s
+
+    async def prepared(self, model: str) -> None:
+        if self.prepare is None:
+            return
+        try:
+            with contained():
+                await self.prepare(model)
+        except Exception:
+            log.exception("not everything was loaded; the first call says what is missing")
+
+    def wanted(self, args: Mapping[str, Any]) -> SpawnRequest:
+        """Arguments of a spawn, checked for form and for what there is here. Raises InvalidInput.
+
+        Every door comes through here, so all say the same of the same arguments."""
+        request = self.toolbox.spawn_request(args)
+        if request.output_schema is not None:
+            output_schema.check_form(request.output_schema)
+        names = None if request.tools is None else [spec.name for spec in self.toolbox.specs()]
+        spawn.check(request, self.policy, names, self.runtimes)
+        if request.idempotency_key is not None:
+            request = replace(request, digest=spawn.digest(request))
+        request = spawn.settled(self._with_model(request), self.policy)
+        return replace(request, is_asked_about=True) if Hook.SPAWNING in self.policy.hooks else request
+
+    def _with_model(self, request: SpawnRequest) -> SpawnRequest:
+        if request.model is None or self.check_model is None:
+            return request
+        try:
+            self.check_model(request.model)
+        except InvalidInput as error:
+            if self.policy.defaults.subagents.on_invalid_model is OnInvalidModel.ERROR:
+                raise
+            warning = f"{error}; the child gets the model it would have without"
+            return replace(request, model=None, warnings=(*request.warnings, warning))
+        return replace(request, model=self.whole_model(request.model))
+
+    def around(self) -> Surroundings:
+        """Without any given: prompts from the store alone, no documents of the workspace."""
+        if self.surroundings is None:
+            self.surroundings = Surroundings(self.db, self.policy.context, agents=self.policy.agents)
+        return self.surroundings
+
+
+# --------------------------------------------------------------------------------------------------
+# After a lost connection nobody knows whether a transaction was committed; asking again with the same key does.
+
+T = TypeVar("T")
+
+LOST_TRIES_MAX = 5  # with a tick between them; a database that stays away longer is the caller's to handle
+
+
+async def surely(tick_s: float, ask: Callable[[], Awaitable[T]]) -> T:
+    for _ in range(LOST_TRIES_MAX - 1):
+        try:
+            return await ask()
+        except StoreLost:
+            await asyncio.sleep(tick_s)
+    return await ask()
+
+
+# --------------------------------------------------------------------------------------------------
+# Where the tools of MCP servers learn what is approved: the store, asked through the one door.
+
+
+class StoredPins:
+    """The port `ToolPins`."""
+
+    def __init__(self, services: Services) -> None:
+        self._kit = services
+
+    async def stamp(self) -> int:
+        return await self._kit.db.read(questions.stamp)
+
+    async def approved(self) -> Mapping[str, Mapping[str, Definition]]:
+        return await self._kit.db.read(questions.approved)
+
+    async def see(self, server: str, tools: Mapping[str, Definition]) -> None:
+        services = self._kit
+        await surely(services.policy.work.tick_s, lambda: services.db.alone(questions.see, server, tools))
+
+    async def ask(self, server: str, offers: Sequence[ToolOffer]) -> Mapping[str, str]:
+        services = self._kit
+        asked = (services.policy, server, offers, [services.ids.next() for _ in offers])
+        rejected = await surely(
+            services.policy.work.tick_s, lambda: services.db.alone(questions.ask_pin, *asked)
+        )
+        return {tool: f"{ids.question_id(number)}, hash {seen}" for tool, (number, seen) in rejected.items()}

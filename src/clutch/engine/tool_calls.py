@@ -1,0 +1,313 @@
+"""The calls of one answer: people are asked first, then everything runs at once, then one commit.
+
+Nothing is started before every question about these calls has its answer. What a call breaks, the model reads;
+what a crash interrupted runs again only if it is marked replay-safe.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from functools import partial
+from typing import NoReturn
+
+from clutch.contain import cause, contained
+from clutch.core import run as run_rules
+from clutch.core import session_tools as session_tools_rules
+from clutch.core.attachments import SPAWN, redacted, task_path
+from clutch.core.authority import Verb
+from clutch.core.messages import Answer, Call, Result, Results
+from clutch.core.policy import Taint
+from clutch.core.questions import Decision, QuestionKind
+from clutch.core.run import SUBMIT, Loop, is_dangerous, is_tainted
+from clutch.core.spawn import SpawnRefusal
+from clutch.core.text import announce, prompts
+from clutch.engine import output_schema, spawn
+from clutch.engine import session_tools as session_tools_engine
+from clutch.engine.open_run import OpenRun
+from clutch.engine.prompt import spilled
+from clutch.engine.spawn import Spawned, spawn_all
+from clutch.errors import Forbidden, InvalidInput, NotFound
+from clutch.ports import ToolContext, ToolFailed
+from clutch.transactions import authority, questions, task_files, turn
+from clutch.transactions.questions import NewQuestion, QuestionAnswer, call_body
+from clutch.transactions.sessions import Stale
+from clutch.transactions.spawn import Accepted, ChildRequest
+from clutch.transactions.turn import Boundary
+
+YIELD, ASK = "sessions_yield", "ask_human"
+PARKED = Boundary(goes_on=False)
+NO_HUMAN_ANSWER = QuestionAnswer(Decision.REJECT, "nobody is there to ask")
+
+
+async def carry_out(run: OpenRun, answer: Answer, *, interrupted: bool) -> Boundary:
+    """`interrupted`: the calls may have been started by somebody who is dead now."""
+    said = await _decisions(run, answer)
+    if said is None:
+        return PARKED
+    places = range(len(answer.calls))
+    known = {place: answer.calls[place].name for place in places if answer.calls[place].name in run.by_name}
+    sleeps = [place for place, name in known.items() if name == YIELD]
+    spawns = [place for place, name in known.items() if name == SPAWN]
+    rest = [place for place in places if known.get(place) not in (YIELD, SPAWN)]
+    gave, orders = _orders(run, answer, spawns)
+    kept = redacted(answer)
+    instead = None if kept is answer else kept
+    if orders and not rest and not instead and not any(order.request.has_side_work for order in orders):
+        outcome, boundary = await _delegate(run, answer, orders, gave, sleeps)
+        run.went_on(outcome, boundary)
+        return boundary
+    gave += await _spawn(run, orders)  # at once: the children need not wait for the other tools
+    gave += await _at_once(run, answer, rest, said, interrupted)
+    outcome = turn.in_order(_noted(gave, _warning(run, answer)))
+    if run.interrupt.is_pulled:
+        await _leave(run, turn.with_yields(outcome, sleeps, prompts.OUTCOME_UNKNOWN), instead)
+    if sleeps:
+        boundary = await run.tx(turn.yields, outcome, sleeps, run.services.ids.nonce(), instead)
+        outcome = turn.with_yields(outcome, sleeps, turn.NO_CHILD)
+    else:
+        boundary = await run.tx(turn.results, outcome, run.services.ids.nonce(), instead)
+    if instead is not None:
+        run.transcript[-1] = instead
+    run.went_on(outcome, boundary)
+    return boundary
+
+
+async def _at_once(
+    run: OpenRun, answer: Answer, places: Sequence[int], said: Mapping[int, QuestionAnswer], interrupted: bool
+) -> list[Result]:
+    """A store that fails one call fails the step: the others are stopped, and the error is heard as it is."""
+    try:
+        async with asyncio.TaskGroup() as group:
+            running = [
+                group.create_task(_one(run, answer.calls[place], place, said.get(place), interrupted))
+                for place in places
+            ]
+            if running:
+                with run.interrupt.sparing(running):
+                    await asyncio.wait(running)
+    except ExceptionGroup as failed:
+        raise failed.exceptions[0] from failed
+    return [
+        _unknown(answer.calls[place], place) if task.cancelled() else task.result()
+        for place, task in zip(places, running, strict=True)
+    ]
+
+
+def _unknown(call: Call, place: int) -> Result:
+    return Result(place, call.name, prompts.OUTCOME_UNKNOWN, failed=True)
+
+
+async def _leave(run: OpenRun, outcome: Results, instead: Answer | None) -> NoReturn:
+    """Superseded while tools ran: what they gave in time is there for the next run. Here it is over."""
+    known = (run.policy, run.session_id, run.run_id, run.head, outcome, instead)
+    await run.services.db.tx(run.session_id, turn.leave, *known)
+    raise Stale(f"session {run.session_id} was given a new instruction")
+
+
+def _warning(run: OpenRun, answer: Answer) -> str:
+    """The same call again and again: the model is told before it is ended. Asked once for an answer: it may have a
+    thousand calls."""
+    is_warned = run_rules.loop(run.transcript, answer, run.policy.life) is Loop.WARNED
+    return f"\n{announce.LOOP_NOTE}" if is_warned else ""
+
+
+def _noted(gave: Sequence[Result], note: str) -> list[Result]:
+    return [replace(result, text=result.text + note) for result in gave] if note else list(gave)
+
+
+# ---- people ------------------------------------------------------------------------------------------------
+
+
+async def _decisions(run: OpenRun, answer: Answer) -> dict[int, QuestionAnswer] | None:
+    """What people said about these calls, by place. None: they are being asked, and the run is parked."""
+    is_wary = run.policy.taint is Taint.ASK and is_tainted(run.transcript, _own_tools(run))
+    asked = [one for place, call in enumerate(answer.calls) if (one := _question(run, place, call, is_wary))]
+    if not asked and not run.is_taken_up:
+        return {}
+    said = await run.services.db.read(questions.decided, run.session_id, run.fence, run.head)
+    if run.policy.is_headless:
+        return said | {one.index: NO_HUMAN_ANSWER for one in asked}
+    if all(one.index in said for one in asked):
+        return said
+    await run.tx(questions.ask, run.head, asked, run.services.ids.nonce())
+    for one in asked:
+        run.tell("question", one.id)
+    return None
+
+
+def _own_tools(run: OpenRun) -> frozenset[str]:
+    """Whose answers hold no words of strangers, nor of other agents."""
+    return (
+        frozenset(name for name, spec in run.by_name.items() if not spec.is_outward)
+        - session_tools_rules.TOOLS
+    )
+
+
+def _question(run: OpenRun, place: int, call: Call, is_wary: bool) -> NewQuestion | None:
+    spec = run.by_name.get(call.name)
+    if spec is None:
+        return None
+    if call.name == ASK:
+        try:
+            question = run.services.toolbox.human_question(call.args)
+        except InvalidInput:
+            return None  # the model hears it as the result of the call
+        body = json.dumps({"question": question.question, "choices": list(question.choices)})
+        return NewQuestion(run.services.ids.next(), place, QuestionKind.QUESTION, body)
+    if spec.needs_approval or (is_wary and is_dangerous(call.name, is_outward=spec.is_outward)):
+        return NewQuestion(
+            run.services.ids.next(), place, QuestionKind.APPROVAL, call_body(call.name, call.args)
+        )
+    return None
+
+
+# ---- one call ----------------------------------------------------------------------------------------------
+
+
+async def _one(
+    run: OpenRun, call: Call, place: int, said: QuestionAnswer | None, interrupted: bool
+) -> Result:
+    spec = run.by_name.get(call.name)
+    if spec is None:
+        return Result(place, call.name, f"there is no tool {call.name[:64]!r} for you", failed=True)
+    if call.name == ASK:
+        return _told(run, call, place, said)
+    if call.name == SUBMIT:
+        return await _submitted(run, call, place)
+    if said is not None and said.decision is not Decision.APPROVE:
+        return Result(place, call.name, f"not approved: {said.text}", failed=True)
+    if interrupted and not spec.replay_safe:
+        return _unknown(call, place)
+    run.tell("tool:start", call.name)
+    carry = session_tools_engine.use if call.name in session_tools_rules.TOOLS else _run_tool
+    text, failed = await carry(run, call, place)
+    run.tell("tool:end", call.name)
+    return Result(place, call.name, text, failed)
+
+
+async def _run_tool(run: OpenRun, call: Call, place: int) -> tuple[str, bool]:
+    try:
+        reached = await _reached(run, call)
+    except (Forbidden, NotFound) as error:
+        return str(error), True
+    context = _context(run, place, reached)
+    try:
+        with contained():
+            text, failed = await run.services.toolbox.run(call.name, call.args, context), False
+    except ToolFailed as error:
+        text, failed = str(error), True
+    except Exception as error:  # noqa: BLE001 - a tool is foreign code; what it breaks, the model should read
+        text, failed = f"{call.name} failed: {cause(error)}"[:2000], True
+    return await spilled(text, run.policy.context.result_chars_max, partial(_keep, run)), failed
+
+
+async def _keep(run: OpenRun, name: str, text: str) -> None:
+    """Outside the workspace: siblings that share it could read and replace the file there."""
+    if run.services.results is None or "read" not in run.by_name:
+        raise ToolFailed("this session could not read it")
+    await run.services.results.keep(run.session_id, name, text)
+
+
+def _context(run: OpenRun, place: int, reached: str | None) -> ToolContext:
+    about = run.about
+    return ToolContext(
+        workspace=about.workspace or ".",
+        session_key=about.session_key,
+        key=f"{run.session_id}:{run.head}:{place}",
+        cwd=about.cwd or ".",
+        network=about.rights.network,
+        is_boxed=run.is_boxed,
+        on_output=lambda text: run.tell("tool:output", text),
+        files=run.files,
+        reached=reached,
+        results=None if run.services.results is None else run.services.results.path(run.session_id),
+    )
+
+
+async def _reached(run: OpenRun, call: Call) -> str | None:
+    """The files of another task that the call names, if this agent may read that task."""
+    files = run.services.files
+    try:
+        named = task_path(call.args.get("path"))
+    except InvalidInput:
+        return None  # the tool says what is wrong with it
+    if files is None or named is None or named.task_id is None:
+        return None
+    await run.services.db.read(authority.check, run.caller, Verb.READ, named.task_id)
+    return files.path(await run.services.db.read(task_files.file_version_of, named.task_id))
+
+
+def _told(run: OpenRun, call: Call, place: int, said: QuestionAnswer | None) -> Result:
+    if said is None:
+        try:
+            run.services.toolbox.human_question(call.args)
+        except InvalidInput as error:
+            return Result(place, ASK, str(error), failed=True)
+    if said is None or said.decision is not Decision.ANSWER:
+        return Result(place, ASK, f"not answered: {said.text if said else ''}", failed=True)
+    return Result(place, ASK, said.text)
+
+
+async def _submitted(run: OpenRun, call: Call, place: int) -> Result:
+    schema = run.about.output_schema or "{}"
+    if "value" not in call.args:
+        return Result(place, SUBMIT, "value: is required", failed=True)
+    wrong = await output_schema.problems(schema, call.args["value"])
+    return Result(place, SUBMIT, wrong or run_rules.ACCEPTED, failed=bool(wrong))
+
+
+# ---- children ----------------------------------------------------------------------------------------------
+
+
+def _orders(run: OpenRun, answer: Answer, places: Sequence[int]) -> tuple[list[Result], list[ChildRequest]]:
+    """What is wrong with some of the spawn calls, and what the others ask for."""
+    wrong: list[Result] = []
+    orders: list[ChildRequest] = []
+    for place in places:
+        try:
+            request = run.services.wanted(answer.calls[place].args)
+        except InvalidInput as error:
+            wrong.append(_said(place, spawn.wrong(error), failed=True))
+            continue
+        key = f"{run.session_id}:{run.head}:{place}"
+        orders.append(spawn.order(run.services, request, key, place))
+    return wrong, orders
+
+
+async def _spawn(run: OpenRun, orders: Sequence[ChildRequest]) -> list[Result]:
+    if not orders:
+        return []
+    answers = await spawn_all(run.services, run.session_id, run.about.root_id, run.fence, orders)
+    return [in_words(order, got) for order, got in zip(orders, answers, strict=True)]
+
+
+async def _delegate(
+    run: OpenRun,
+    answer: Answer,
+    orders: Sequence[ChildRequest],
+    wrong: Sequence[Result],
+    sleeps: Sequence[int],
+) -> tuple[Results, Boundary]:
+    """An answer that only spawns: children, results and sleep in one commit."""
+    note = _warning(run, answer)
+
+    def words(order: ChildRequest, got: Accepted | SpawnRefusal) -> Result:
+        return _noted([in_words(order, got)], note)[0]
+
+    root, nonce = run.about.root_id, run.services.ids.nonce()
+    return await run.services.db.tx(
+        (root, run.session_id), turn.delegate, run.policy, run.session_id, run.fence, run.run_id, root, orders,
+        _noted(wrong, note), sleeps, nonce, words,
+    )  # fmt: skip
+
+
+def _said(place: int, body: dict[str, object], *, failed: bool) -> Result:
+    return Result(place, SPAWN, json.dumps(body, ensure_ascii=False), failed)
+
+
+def in_words(order: ChildRequest, got: Spawned) -> Result:
+    said = spawn.answer(order, got)
+    return _said(order.place, said, failed=said["status"] != "accepted")

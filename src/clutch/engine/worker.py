@@ -1,0 +1,618 @@
+"""A worker: looks for what is due, does it, sleeps until there is more.
+
+One loop *peeks* (a read) and acts (a transaction) only on a find: letters, timers, dead workers,
+claims. Claimed sessions become turns (`Holding`). Hints wake the loop early; a lost one costs a tick.
+A worker that was declared dead while alive drops everything it held and comes back under a new number.
+Restart recovery is nothing but this loop."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import functools
+import os
+import platform
+import threading
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Sequence
+from typing import Any
+
+from clutch import __version__
+from clutch.core import run
+from clutch.core.delivery import is_put_back
+from clutch.engine import spawn
+from clutch.engine.external_run import dismiss
+from clutch.engine.open_run import Interrupt
+from clutch.engine.services import Services
+from clutch.engine.task_files import clean, hand_over
+from clutch.engine.turn import take_turn
+from clutch.errors import (
+    ClutchError,
+    ConstraintViolated,
+    StoreError,
+    StoreLost,
+    StoreRefused,
+    StoreUnreadable,
+)
+from clutch.logs import logger
+from clutch.ports import Clock
+from clutch.transactions import retention, task_files, turn_end, usage, wake, workers
+from clutch.transactions import wake as pulses
+from clutch.transactions.sessions import Stale
+from clutch.transactions.wake import Ringing
+from clutch.transactions.workers import Claimed, Prospect, Trial
+
+# --------------------------------------------------------------------------------------------------
+# How long this process was frozen: stopped by a signal, or suspended with its machine.
+#
+# A thread beats. While the process is frozen no thread of it runs, so the beats have a gap. A blocked event loop
+# leaves no gap: the process works, and its time counts.
+
+BEAT_S = 0.5
+GAP_S = 2.0  # a shorter one may be a busy machine
+
+
+class FreezeWatch:
+    """`now`: the clock by which deadlines are kept. A jump of that clock looks like a freeze, and is treated as one: no
+    run has worked in that time."""
+
+    def __init__(self, now: Callable[[], float]) -> None:
+        self._now, self._beat_at, self._total_s = now, now(), 0.0
+        self._lock, self._stopped = threading.Lock(), threading.Event()
+
+    def start(self) -> None:
+        threading.Thread(target=self._run, name="clutch-freeze-watch", daemon=True).start()
+
+    def stop(self) -> None:
+        self._stopped.set()
+
+    def total_s(self) -> float:
+        """Since the start. Also seen by a caller that runs before the next beat."""
+        with self._lock:
+            self._beat()
+            return self._total_s
+
+    def _run(self) -> None:
+        while not self._stopped.wait(BEAT_S):
+            self.total_s()
+
+    def _beat(self) -> None:
+        now = self._now()
+        gap_s = now - self._beat_at
+        if gap_s > BEAT_S + GAP_S:
+            self._total_s += gap_s - BEAT_S
+        self._beat_at = now
+
+
+# --------------------------------------------------------------------------------------------------
+# What a worker must get written down, however long the store needs to come back.
+
+log = logger(__name__)
+
+
+async def persist(services: Services, fn: Callable[..., Any], *args: Any) -> Any:
+    return await patiently(services, services.db.alone, fn, *args)
+
+
+async def patiently(services: Services, call: Callable[..., Awaitable[Any]], *args: Any) -> Any:
+    """A busy or lost store is no reason to give up; the next tick tries again. Unless we stop: then whoever
+    buries us does what we could not."""
+    while True:
+        try:
+            return await call(*args)
+        except (StoreUnreadable, StoreRefused, ConstraintViolated):
+            raise  # waiting mends nothing
+        except StoreError as error:
+            log.warning("store not available", extra={"error": str(error)})
+            if services.stopping.is_set():
+                raise
+            await asyncio.sleep(services.policy.work.tick_s)
+
+
+# --------------------------------------------------------------------------------------------------
+# Runs that may be the cause of the deaths of their process: each is tried alone (`core.run.admission`).
+
+
+class Trials:
+    """What a worker remembers between two claims. Lost with the process, which ends every trial anyway."""
+
+    def __init__(self, services: Services) -> None:
+        self._kit = services
+        self._tried: Claimed | None = None
+        self._waits_since: float | None = None
+
+    @property
+    def crashes(self) -> int:
+        return run.suspect_from(self._kit.policy.life)
+
+    def known(self, prospect: Prospect, now: float) -> Trial:
+        """A suspect that is due begins to wait when no other one is tried."""
+        trial = Trial(self.crashes, self._tried, self._waits_since)
+        is_tried = trial.tried_since(prospect.suspects, self._kit.worker_id) is not None
+        is_due = any(suspect.is_due(now, prospect.due_lanes) for suspect in prospect.suspects)
+        if is_tried or not is_due:
+            self._waits_since = None
+        elif self._waits_since is None:
+            self._waits_since = now
+        return Trial(self.crashes, self._tried, self._waits_since)
+
+    def claimed(self, claimed: Sequence[Claimed]) -> None:
+        self._tried = next((one for one in claimed if one.tried_at is not None), self._tried)
+
+
+# --------------------------------------------------------------------------------------------------
+# The sweeper: one tick after the other, each a look first and a write only on a find.
+#
+# Orphans are adopted, what is long over is archived, its words fade, and directories that nobody wants any more are
+# removed. Everything may be done twice, and by several processes at once.
+
+
+class Sweeper:
+    def __init__(self, services: Services, now: Callable[[], float]) -> None:
+        self._kit, self._now = services, now
+        self._faded_upto = 0.0
+
+    async def sweep(self) -> None:
+        """What fails is tried at the next tick."""
+        try:
+            await self._put_right()
+            await self._adopt()
+            await self._archive()
+            await self._fade()
+            await spawn.sweep(self._kit)
+        except StoreError as error:
+            log.warning("store not available", extra={"error": str(error)})
+            return
+        self._kit.pulses.beat("sweeper", self._now(), self._kit.policy.keeping.sweep_s)
+
+    async def _put_right(self) -> None:
+        """Correct waits that began under a clock that was ahead."""
+        db, policy = self._kit.db, self._kit.policy
+        for session_id in await db.read(workers.misdated):
+            log.warning("the clock was ahead: a wait is corrected", extra={"session": session_id})
+            await db.alone(workers.correct, policy, session_id)
+
+    async def _adopt(self) -> None:
+        db, policy = self._kit.db, self._kit.policy
+        for task_id in await db.read(retention.find):
+            log.warning("a task has lost its session", extra={"task": task_id})
+            await db.alone(retention.adopt, policy, task_id)
+
+    async def _archive(self) -> None:
+        db, policy = self._kit.db, self._kit.policy
+        while found := await db.read(retention.due, policy):
+            await spawn.drop(self._kit, await db.alone(retention.archive, policy, found))
+
+    async def _fade(self) -> None:
+        db, policy = self._kit.db, self._kit.policy
+        after_s = policy.keeping.transcript_after_s
+        if after_s is None:
+            return
+        upto = self._now() - after_s
+        while found := await db.read(retention.fading, policy, self._faded_upto):
+            await spawn.drop(self._kit, await db.alone(retention.fade, policy, found))
+        self._faded_upto = upto
+
+
+# --------------------------------------------------------------------------------------------------
+# The rounds of a worker: what a look found is done, in transactions that share commits.
+#
+# The dead are buried, letters nobody has looked at are looked at, timers ring. Each round says whether it did
+# anything; when there is one, the dispatcher decides.
+
+
+async def bury(services: Services, prospect: Prospect, now: float) -> bool:
+    """A lease ran out; or the database knows already that a process is gone."""
+    dead = await services.lives.dead(prospect.others) if services.lives is not None else []
+    buried: list[int] = []
+    for worker_id in dead:
+        buried += await services.db.alone(workers.bury, worker_id)
+    if prospect.lease_at is not None and prospect.lease_at < now:
+        buried += await services.db.alone(workers.bury)
+    return bool(buried)
+
+
+async def deliver_mail(services: Services, hinted: Iterable[int], unseen: Sequence[int]) -> bool:
+    """The mailman: whose letters are new may be due sooner."""
+    waiting = sorted({*hinted, *unseen})
+    policy, db = services.policy, services.db
+    if waiting and len(unseen) < workers.UNSEEN_MAX:  # else what is left unseen would hide the rest
+        waiting = await db.read(wake.worth_waking, waiting)
+    homeless = await each(waiting, lambda one: db.tx(one, wake.wake, policy, one))
+    await each(
+        [one for one, is_homeless in homeless.items() if is_homeless],
+        lambda one: db.alone(wake.orphan, policy, one),
+    )
+    return bool(homeless)
+
+
+async def ring(services: Services, alarms: Sequence[int]) -> bool:
+    """Tasks whose timer is due."""
+    policy, db = services.policy, services.db
+    shelves = await db.read(task_files.file_versions, alarms) if alarms else {}
+    await each(alarms, lambda one: hand_over(services, shelves[one]))  # a timer may be the end of a task
+    if policy.limits.on_parent_end:  # a timeout may kill the children: many sessions
+        rung = await each(alarms, lambda one: db.alone(workers.ring, policy, one))
+    else:  # a timeout gives up the call under way, and with it what it had reserved
+        purses = await db.read(usage.budgets_of, alarms) if alarms else {}
+        keys = {one: (one, *usage.keys(policy, purses.get(one, ""))) for one in alarms}
+        rung = await each(alarms, lambda one: db.tx(keys[one], workers.ring, policy, one))
+    overdue = [one for one, why in rung.items() if why is not None]
+    await each(overdue, lambda one: spawn.undo(services, one, rung[one]))
+    return bool(rung)
+
+
+async def each(ids: Sequence[int], call: Callable[[int], Awaitable[Any]]) -> dict[int, Any]:
+    """All at once, so that they share a commit. A defect in one must not stop the others: it is left out.
+
+    Every outcome is awaited, so that a cancellation wins over an error of the store that arrives with it. A plain
+    `gather` raises the error and loses the cancellation: the worker would start turns in a group that is ending.
+    """
+    ended = await asyncio.gather(*map(call, ids), return_exceptions=True)
+    done = {}
+    for one, outcome in zip(ids, ended, strict=True):
+        if isinstance(outcome, Exception) and _is_its_own(outcome):
+            log.error("left out", exc_info=outcome, extra={"session": one})
+            continue
+        if isinstance(outcome, BaseException):
+            raise outcome
+        done[one] = outcome
+    return done
+
+
+def _is_its_own(error: Exception) -> bool:
+    """About this one, and not about the store or our place in it."""
+    return isinstance(error, StoreRefused | ConstraintViolated) or not isinstance(error, ClutchError)
+
+
+# --------------------------------------------------------------------------------------------------
+# Sessions that look up by themselves: the checklist is read outside, the rest is `transactions.wake`.
+
+
+async def ring_all(services: Services) -> bool:
+    """Every timer that is due. True: there was one."""
+    due = await services.db.read(wake.ringing)
+    ringing = {one.session_id: one for one in due}
+    await each(list(ringing), lambda session_id: _ring(services, ringing[session_id]))
+    return bool(due)
+
+
+async def _ring(services: Services, one: Ringing) -> None:
+    checklist = ""
+    if services.checklists is not None and one.workspace:
+        checklist = await services.checklists.section(one.workspace)
+    await services.db.tx(one.session_id, wake.ring, services.policy, one.session_id, checklist)
+
+
+# --------------------------------------------------------------------------------------------------
+# The turns a worker holds: started with a claim, cut when somebody took their place, given back when we stop.
+#
+# Knows what becomes of a session whose turn went wrong; not what a turn does.
+
+
+BREATH = 200  # turns that begin take the event loop for some ten milliseconds
+
+
+class Holding:
+    """`on_end`: a place is free. `has_leases`: other processes may wait for a turn of ours to rest."""
+
+    def __init__(self, services: Services, on_end: Callable[[], None], *, has_leases: bool) -> None:
+        self.services, self._on_end, self._has_leases = services, on_end, has_leases
+        self.turns: dict[int, tuple[Claimed, asyncio.Task[None]]] = {}
+        self._interrupts: dict[int, Interrupt] = {}
+        self._rested: set[tuple[int, int]] = set()  #: turns that were cut, by session and fence
+
+    async def start(self, group: asyncio.TaskGroup, claimed: Sequence[Claimed]) -> None:
+        """A few hundred in one breath: thousands would hold up those that are at work already."""
+        for first in range(0, len(claimed), BREATH):
+            if first:
+                await asyncio.sleep(0)
+            for one in claimed[first : first + BREATH]:
+                self._start(group, one)
+
+    def _start(self, group: asyncio.TaskGroup, claimed: Claimed) -> None:
+        interrupt = self._interrupts[claimed.session_id] = Interrupt()
+        task = group.create_task(self._turn(claimed, interrupt))
+        self.turns[claimed.session_id] = (claimed, task)
+        self.services.turns[claimed.session_id] = task
+        task.add_done_callback(functools.partial(self._ended, claimed))
+
+    def cut(self, session_id: int, fence: int, *, is_superseded: bool = False) -> None:
+        """If it is older than this fence."""
+        held = self.turns.get(session_id)
+        if held is None or held[0].fence >= fence:
+            return
+        if is_superseded:
+            self._interrupts[session_id].pull(held[1], self.services.policy.work.tool_grace_s)
+        else:
+            held[1].cancel()
+
+    async def give_all_back(self) -> None:
+        """Turns end at their next boundary, or are cut after a while."""
+        held = [turn for _, turn in self.turns.values()]
+        if held:
+            await asyncio.wait(held, timeout=self.services.policy.work.stop_s)
+        for claimed, turn in list(self.turns.values()):
+            turn.cancel()
+            await asyncio.wait([turn])
+            await self.give_back(claimed)
+
+    async def tell_rested(self) -> bool:
+        rested = sorted(self._rested)
+        if rested:
+            await self.services.db.tx((), workers.rested, rested)
+            self._rested.difference_update(rested)
+        return bool(rested)
+
+    async def _turn(self, claimed: Claimed, interrupt: Interrupt) -> None:
+        try:
+            await take_turn(self.services, claimed, interrupt)
+        except Stale:
+            log.info("lost the session", extra={"session": claimed.session_id})
+            self._was_cut(claimed)
+        except (StoreRefused, ConstraintViolated) as error:
+            log.exception("a turn broke", extra={"session": claimed.session_id})
+            await self._broke(claimed, str(error))
+        except StoreError as error:
+            log.warning("store not available", extra={"session": claimed.session_id, "error": str(error)})
+            await asyncio.sleep(
+                self.services.policy.work.tick_s
+            )  # whoever claims it next would meet the same
+            await self.give_back(claimed)
+        except Exception as error:
+            log.exception("a turn broke", extra={"session": claimed.session_id})
+            await self._broke(claimed, repr(error))
+
+    def _ended(self, claimed: Claimed, turn: asyncio.Task[None]) -> None:
+        """Also of one that was cancelled before its first step."""
+        if turn.cancelled():
+            self._was_cut(claimed)
+        if self.services.turns.get(claimed.session_id) is turn:
+            del self.services.turns[claimed.session_id]
+        held = self.turns.get(claimed.session_id)
+        if held is not None and held[0] is claimed:
+            del self.turns[claimed.session_id], self._interrupts[claimed.session_id]
+        self._on_end()
+
+    def _was_cut(self, claimed: Claimed) -> None:
+        if self._has_leases:
+            self._rested.add((claimed.session_id, claimed.fence))
+
+    async def _broke(self, claimed: Claimed, why: str) -> None:
+        await self._let_go(claimed, turn_end.crash, f"internal error: {why}"[:500])
+
+    async def give_back(self, claimed: Claimed) -> None:
+        """What the store made of our last write is unknown; whoever claims next reads it from the transcript."""
+        await self._let_go(claimed, turn_end.hand_over)
+
+    async def _let_go(self, claimed: Claimed, fn: Callable[..., Any], *args: Any) -> None:
+        """What cannot even be written down stays as it is until the next start: trying on would burn the machine."""
+        try:
+            await persist(self.services, fn, self.services.policy, claimed.session_id, claimed.fence, *args)
+        except Stale:
+            pass  # somebody else has it already
+        except (StoreRefused, ConstraintViolated):
+            log.exception("a session cannot be let go", extra={"session": claimed.session_id})
+
+
+RESTED_MAX = 10_000  # whoever waits for one of these waits for seconds
+NO_LEASE_S = 1e12  # whoever holds the process lock of a state directory lives; no heartbeat needed
+
+
+class Worker:
+    """`has_leases`: several processes share the database, so each must prove that it is alive."""
+
+    def __init__(self, services: Services, clock: Clock, *, has_leases: bool) -> None:
+        self.services, self.clock, self.has_leases = services, clock, has_leases
+        self.id = 0
+        services.now = clock.now
+        self.ready = asyncio.Event()  #: registered, and whatever a dead predecessor held is free
+        self.sweeper = Sweeper(services, clock.now)
+        #: how to end what works under our number beside the loop
+        self.before_leaving: Sequence[Callable[[], Coroutine[Any, Any, None]]] = ()
+        self._hinted = asyncio.Event()
+        self._holding = Holding(services, self._hinted.set, has_leases=has_leases)
+        self.turns = self._holding.turns
+        self._trials = Trials(services)
+        self._stopped = asyncio.Event()
+        self._is_prepared = services.prepare is None  #: claims wait for it, nothing else does
+        self._sleeps_until = float("inf")  #: while it looks, everything is news
+        self._mail: set[int] = set()
+        self._to_clean: set[int] = set()
+        self._cleaning: dict[int, asyncio.Task[None]] = {}
+        self._sweeping: asyncio.Task[None] | None = None
+        self._sweeps_at = 0.0
+        services.db.listen(self.hear)
+
+    def hear(self, hints: Sequence[Any]) -> None:
+        """After a commit, of any process. May be lost, late or doubled: only ever a reason to look."""
+        for hint in hints:
+            match hint:
+                case ("mail", session_id):
+                    self._mail.add(session_id)
+                    self._hinted.set()
+                case ("due", moment):
+                    if moment < self._sleeps_until:
+                        self._hinted.set()
+                case ("stop", session_id, fence):
+                    self._holding.cut(session_id, fence)
+                case ("supersede", session_id, fence):
+                    self._holding.cut(session_id, fence, is_superseded=True)
+                case ("pause", session_id):
+                    if session_id in self.services.errands:
+                        self.services.errands[session_id].pause()
+                case ("rested", session_id, fence):
+                    self._remember(session_id, fence)
+                case ("clean", task_id):
+                    self._to_clean.add(task_id)
+                    self._hinted.set()
+                case _:
+                    self._hinted.set()
+
+    def _remember(self, session_id: int, fence: int) -> None:
+        if len(self.services.rested) >= RESTED_MAX:
+            self.services.rested.clear()
+        self.services.rested.add((session_id, fence))
+
+    # ---- life ----------------------------------------------------------------------------------------
+
+    async def run(self) -> None:
+        """Until `stop`."""
+        try:
+            await self._lives()
+        except* StoreError:
+            if not self.services.stopping.is_set():
+                raise
+        finally:
+            await dismiss(self.services.errands)
+            self._stopped.set()
+
+    async def _lives(self) -> None:
+        """Each pass of the loop is one life under one number."""
+        while not self.services.stopping.is_set():
+            await self._register()
+            try:
+                async with asyncio.TaskGroup() as group:
+                    heart = group.create_task(self._beat())
+                    loading = group.create_task(self._prepare())
+                    await self._dispatch(group)
+                    await self._drain(group)
+                    heart.cancel()
+                    loading.cancel()
+            except* Stale:
+                log.warning("declared dead while alive; coming back", extra={"worker": self.id})
+
+    async def _register(self) -> None:
+        lease_s = self.services.policy.work.lease_s if self.has_leases else NO_LEASE_S
+        self.id = self.services.worker_id = await persist(self.services, workers.next_number)
+        self.services.ids.take_block(self.id)
+        if self.services.lives is not None:
+            await patiently(self.services, self.services.lives.hold, self.id)
+        about = (platform.node(), os.getpid(), __version__, self.services.policy.work.lanes)
+        await persist(self.services, workers.register, self.id, lease_s, *about)
+        if not self.has_leases:
+            await persist(self.services, workers.bury_all_but, self.id)
+        await patiently(self.services, spawn.sweep, self.services)
+        if self.services.policy.agents:
+            await persist(self.services, pulses.arm, self.services.policy)
+        self.ready.set()
+
+    async def _beat(self) -> None:
+        work = self.services.policy.work
+        while self.has_leases:
+            await asyncio.sleep(work.lease_s / 5)
+            try:
+                await self.services.db.tx((), workers.heartbeat, self.id, work.lease_s)
+            except StoreError as error:
+                log.warning("heartbeat failed", extra={"error": str(error)})
+
+    async def _prepare(self) -> None:
+        await self.services.prepared(self.services.policy.defaults.model)
+        self._is_prepared = True
+        self._hinted.set()
+
+    async def stop(self) -> None:
+        """No new claims; back when all turns have ended or were handed over. Nothing is marked failed."""
+        self.services.stopping.set()
+        self._hinted.set()
+        await self._stopped.wait()
+
+    async def _drain(self, group: asyncio.TaskGroup) -> None:
+        """Turns end at their next boundary, or are cut after a while, and so does what is beside them."""
+        beside_us = [group.create_task(end()) for end in self.before_leaving]
+        await self._holding.give_all_back()
+        for beside in (*self._cleaning.values(), *([self._sweeping] if self._sweeping else [])):
+            beside.cancel()  # whoever is next does it again
+        await asyncio.gather(*beside_us)
+        # A kill elsewhere waits for what has ended here meanwhile.
+        await patiently(self.services, self._holding.tell_rested)
+        await persist(self.services, workers.leave, self.id)
+
+    # ---- the loop ------------------------------------------------------------------------------------
+
+    async def _dispatch(self, group: asyncio.TaskGroup) -> None:
+        while not self.services.stopping.is_set():
+            self._hinted.clear()
+            self._sleeps_until = float("inf")
+            looked_at = self.clock.now()
+            self.services.pulses.beat("heartbeat", looked_at, self.services.policy.work.lease_s)
+            try:
+                prospect = await self.services.db.read(workers.peek, self.id, self._trials.crashes)
+                acted = await self._act(prospect, group)
+            except (StoreUnreadable, StoreRefused):
+                raise
+            except StoreError as error:
+                log.warning("store not available", extra={"error": str(error)})
+                await asyncio.sleep(self.services.policy.work.tick_s)
+                continue
+            if not acted:
+                await self._rest(prospect, looked_at)
+
+    async def _act(self, prospect: Prospect, group: asyncio.TaskGroup) -> bool:
+        """True: something was done, so look again before sleeping."""
+        now = self.clock.now()
+        # First: the clock of a run whose owner is dead stands.
+        acted = await bury(self.services, prospect, now)
+        await self.services.thaw()
+        hinted, self._mail = self._mail, set()
+        acted |= await deliver_mail(self.services, hinted, prospect.unseen)
+        acted |= await ring(self.services, prospect.alarms)
+        acted |= await self._holding.tell_rested()
+        acted |= self._clean(group)
+        self._sweep(group, now)
+        if prospect.beat_at is not None and prospect.beat_at <= now:
+            acted |= await ring_all(self.services)
+        if prospect.due_lanes and self._is_prepared and self._room() > 0:
+            acted |= await self._claim(group, prospect)
+        return acted
+
+    def _clean(self, group: asyncio.TaskGroup) -> bool:
+        """Beside the loop, because a large directory takes its time. The task's timer forgets nobody."""
+        waiting, self._to_clean = sorted(self._to_clean), set()
+        for task_id in waiting:
+            if task_id not in self._cleaning:
+                task = self._cleaning[task_id] = group.create_task(clean(self.services, task_id))
+                task.add_done_callback(functools.partial(self._cleaned, task_id))
+        return bool(waiting)
+
+    def _cleaned(self, task_id: int, _: asyncio.Task[None]) -> None:
+        """Also one that was cancelled before its first step."""
+        del self._cleaning[task_id]
+
+    def _sweep(self, group: asyncio.TaskGroup, now: float) -> None:
+        """One tick at a time."""
+        is_due = now >= self._sweeps_at or is_put_back(
+            self._sweeps_at, now, self.services.policy.keeping.sweep_s
+        )
+        if is_due and (self._sweeping is None or self._sweeping.done()):
+            self._sweeps_at = now + self.services.policy.keeping.sweep_s
+            self._sweeping = group.create_task(self.sweeper.sweep())
+
+    def _room(self) -> int:
+        return self.services.policy.work.sessions_max - len(self.turns)
+
+    async def _claim(self, group: asyncio.TaskGroup, prospect: Prospect) -> bool:
+        """After a rest only a few at first: they are at work while the others, maybe thousands, are claimed."""
+        room = self._room() if self.turns else min(self._room(), self.services.policy.work.claim_first)
+        trial = self._trials.known(prospect, self.clock.now())
+        try:
+            claimed = await self.services.db.alone(workers.claim, self.id, room, prospect.due_lanes, trial)
+        except StoreLost:
+            await persist(
+                self.services, workers.disown, self.id, [claimed for claimed, _ in self.turns.values()]
+            )
+            raise
+        self._trials.claimed(claimed)
+        await self._holding.start(group, claimed)
+        return bool(claimed)
+
+    async def _rest(self, prospect: Prospect, looked_at: float) -> None:
+        """What lay ahead when it looked may be due by now: then it looks again at once."""
+        now = self.clock.now()
+        known = (prospect.due_at, prospect.alarm_at, prospect.beat_at, prospect.lease_at)
+        ahead = [
+            moment - now for moment in (*known, self._sweeps_at) if moment is not None and moment > looked_at
+        ]
+        self._sleeps_until = now + min([self.services.policy.work.tick_s, *ahead])
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(max(0.001, self._sleeps_until - now)):
+                await self._hinted.wait()

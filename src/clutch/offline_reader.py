@@ -1,0 +1,112 @@
+"""Read a state directory or a database server beside whoever works on it: no lock, no writes, no gateway needed."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager
+from pathlib import Path
+from typing import Any
+
+from clutch.errors import InvalidInput, StoreIOError
+from clutch.store import dialect
+from clutch.store.sqlite_connection import SqliteConnection, copy_database, library_version
+from clutch.store.transaction import Spoiled, TransactionOutcome, Tx
+
+Start = Callable[[float], Tx[Any]]  #: a transaction, once it is told the time
+
+DATABASE_FILE = "clutch.db"
+SERVER_S = 5.0  #: for one question to a server that others need
+
+
+@contextmanager
+def looking_at(state: Path) -> Iterator[Callable[..., Any]]:
+    """Read beside whoever owns the state directory: `look(fn, *args)` runs a transaction that only reads.
+
+    Raises SchemaTooNew, and StoreError for tables of an older Clutch."""
+    with closing(_readable(state)) as connection:
+        look = _look(lambda start: connection.look(start, time.time()))
+        look(dialect.check_current, dialect.SCHEMA)
+        yield look
+
+
+def _readable(state: Path) -> SqliteConnection:
+    """Open the database for reading, also where the disk has no room for the index of its log (`clutch.db-shm`)."""
+    path = str(state / DATABASE_FILE)
+    try:
+        return SqliteConnection(path, read_only=True)
+    except StoreIOError:
+        return SqliteConnection(path, read_only=True, is_sole=True)
+
+
+@contextmanager
+def looking_at_server(dsn: str) -> Iterator[Callable[..., Any]]:
+    """The same on PostgreSQL. What takes long is stopped by the server: StoreError."""
+    import asyncio  # a file is read without it, by commands that should be quick
+
+    from clutch.store.postgres_connection import BEGIN_READING, PostgresSettings, connect_patiently
+
+    hurried = PostgresSettings(
+        statement_timeout_s=SERVER_S,
+        transaction_s=2 * SERVER_S,  # else it ends first, and with it the connection
+        patience_s=SERVER_S,
+        application_name="clutch doctor",
+    )
+    with asyncio.Runner() as runner:
+        link = runner.run(connect_patiently(dsn, hurried))
+
+        def ask(start: Start) -> TransactionOutcome:
+            try:
+                (outcome,) = runner.run(link.transact([start], time.time(), BEGIN_READING))
+            except Spoiled as spoiled:
+                return TransactionOutcome(error=spoiled.cause)
+            return outcome
+
+        try:
+            look = _look(ask)
+            look(dialect.check_current, dialect.SCHEMA)
+            yield look
+        finally:
+            runner.run(link.close())
+
+
+def _look(ask: Callable[[Start], TransactionOutcome]) -> Callable[..., Any]:
+    def look(fn: Callable[..., Tx[Any]], *args: Any) -> Any:
+        outcome = ask(lambda now: fn(now, *args))
+        if outcome.error is not None:
+            raise outcome.error
+        return outcome.value
+
+    return look
+
+
+def sqlite_version() -> str:
+    """Of the library; one that is too old to be trusted opens nothing."""
+    return library_version()
+
+
+def copy(state: Path, target: Path) -> int:
+    """The whole database as it is at this moment, while others write on. How many bytes it has.
+
+    Raises InvalidInput when something is there already; half a copy never has the name."""
+    if target.exists():
+        raise InvalidInput("FILE", f"{target} is there already; name another")
+    part = target.with_name(f".{target.name}.part")
+    part.unlink(missing_ok=True)
+    copy_database(str(state / DATABASE_FILE), str(part))
+    part.rename(target)
+    return target.stat().st_size
+
+
+def integrity(now: float) -> Tx[list[str]]:
+    """What SQLite itself finds wrong with the file: nothing, or a few lines."""
+    del now
+    rows = yield "PRAGMA integrity_check(5)", ()
+    return [str(row[0]) for row in rows if row[0] != "ok"]
+
+
+def newest(now: float) -> Tx[float | None]:
+    """When the last thing happened, as it was written down."""
+    del now
+    rows = yield "SELECT MAX(at) FROM events", ()
+    return None if rows[0][0] is None else float(rows[0][0])

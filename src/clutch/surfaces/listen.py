@@ -1,0 +1,202 @@
+"""Where a gateway listens, and who has to agree before anybody outside of this machine can knock.
+
+On 127.0.0.1 it always does: that is where commands and programs of this machine find it. Another address takes three
+things that nobody has by accident: a word in the config, the names it is called by there, and a token that was made
+before. Nothing here loads a library."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import os
+import re
+import socket
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from contextlib import ExitStack, asynccontextmanager, contextmanager
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from ipaddress import ip_address
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from clutch import __version__
+from clutch.core.text.format import typed
+from clutch.core.validation import check, require
+from clutch.errors import GatewayInUse, InvalidInput
+from clutch.surfaces import discovery, watchdog
+from clutch.surfaces.discovery import LOOPBACK, TOKEN_FILE, Address, Claim, Loaded, named_state, read_token
+
+if TYPE_CHECKING:
+    from clutch.api.gateway import Gateway
+
+HERE = "127.0.0.1"
+BACKLOG = 128
+PORT_MAX = 65535
+_NAME = re.compile(r"[a-z0-9.:-]{1,253}", re.ASCII)
+
+
+@dataclass(frozen=True, slots=True)
+class ListenSettings:
+    """`gateway.*`, as far as it is about the socket."""
+
+    host: str = HERE  #: an address of this machine, 0.0.0.0 = all; beyond loopback see allowRemote
+    port: int = 0  #: of the gateway; 0 = any free one
+    #: other machines may knock, unencrypted: a network you trust, or a proxy with TLS before it
+    allow_remote: bool = False
+    allowed_hosts: frozenset[str] = frozenset()  #: what it may be called by, beside the names of loopback
+
+    def __post_init__(self) -> None:
+        check(self)
+        require("Listening.port", f"must be between 0 and {PORT_MAX}", is_kept=self.port <= PORT_MAX)
+        try:
+            ip_address(self.host)
+        except ValueError as error:
+            rule = "must be an address such as 127.0.0.1 or 0.0.0.0, not a name"
+            raise InvalidInput("Listening.host", rule) from error
+        for name in self.allowed_hosts:
+            rule = "each is a name or an address in small letters, without a port and without *"
+            require("Listening.allowed_hosts", rule, is_kept=bool(_NAME.fullmatch(name)))
+
+    def at(self, host: str | None, port: int | None) -> ListenSettings:
+        """None: as it is."""
+        return replace(
+            self, host=self.host if host is None else host, port=self.port if port is None else port
+        )
+
+    @property
+    def is_remote(self) -> bool:
+        return not ip_address(self.host).is_loopback
+
+    @property
+    def names(self) -> frozenset[str]:
+        """What a request may call this gateway: also what a proxy before it is called by."""
+        return LOOPBACK | self.allowed_hosts
+
+    def lacks(self) -> InvalidInput | None:
+        """What the config would have to say beside it."""
+        if self.is_remote and not self.allow_remote:
+            rule = "can be reached from other machines; if that is meant, say gateway.allowRemote: true in the config"
+            return InvalidInput("gateway.host", f"{self.host} {rule}")
+        if self.is_remote and not self.allowed_hosts:
+            rule = 'must name what it is called by there, for example ["clutch.example.org"]'
+            return InvalidInput("gateway.allowedHosts", rule)
+        return None
+
+    def check_agreed(self, home: Path) -> None:
+        """Raises InvalidInput naming what is missing, UnsafeStateDirectory."""
+        if (lacking := self.lacks()) is not None:
+            raise lacking
+        if self.is_remote and not _has_token(home):
+            makes = typed("token", "--rotate", state=named_state(home))
+            raise InvalidInput(
+                "gateway.host", f"{self.host} wants a token that is there already: `{makes}` makes one"
+            )
+
+
+def _has_token(home: Path) -> bool:
+    try:
+        return bool(read_token(home / TOKEN_FILE))
+    except FileNotFoundError:
+        return False
+
+
+@contextmanager
+def listeners(where: ListenSettings) -> Iterator[list[socket.socket]]:
+    """On all of them with the same port, 127.0.0.1 among them. Raises InvalidInput."""
+    with ExitStack() as stack:
+        wanted = ip_address(where.host)
+        hosts = [where.host] if wanted.is_unspecified or where.host == HERE else [HERE, where.host]
+        opened: list[socket.socket] = []
+        for host in hosts:
+            port = opened[0].getsockname()[1] if opened else where.port
+            opened.append(stack.enter_context(_bound(host, port)))
+        yield opened
+
+
+def _bound(host: str, port: int) -> socket.socket:
+    try:
+        return _opened(host, port)
+    except OSError as error:
+        raise InvalidInput("port", f"{host}:{port} cannot be listened on: {error.strerror}") from error
+
+
+def _opened(host: str, port: int) -> socket.socket:
+    is_six = ip_address(host).version == 6
+    family = socket.AF_INET6 if is_six else socket.AF_INET
+    # Named in full: asyncio lets small writes go at once (no 40 ms for the second) only where it sees that it is TCP.
+    listener = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
+    try:
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        if is_six:  # "::" is 127.0.0.1, too
+            listener.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, host != "::")
+        listener.setblocking(False)
+        listener.bind((host, port))
+        listener.listen(BACKLOG)
+    except OSError:
+        listener.close()
+        raise
+    return listener
+
+
+# --------------------------------------------------------------------------------------------------
+# The listening socket of a gateway, from the moment its engine works until it stops.
+#
+# Binding is a matter of microseconds and happens at once; the HTTP libraries are loaded when the first
+# caller knocks, off the event loop. A program that nobody asks anything pays for nothing.
+
+LOOPBACK_ONLY = ListenSettings()
+
+
+@asynccontextmanager
+async def serving(
+    gateway: Gateway, home: Path, where: ListenSettings = LOOPBACK_ONLY, config: Loaded | None = None
+) -> AsyncIterator[Claim]:
+    """The claim, with the address that was published. Raises GatewayInUse, InvalidInput, UnsafeStateDirectory."""
+    where.check_agreed(home)
+    held = await asyncio.to_thread(discovery.claim, home)
+    if held is None:
+        remedy = typed("ps", state=discovery.named_state(home))
+        raise GatewayInUse(f"{home} is served by another gateway already", remedy)
+    try:
+        discovery.ensure_token(home)
+        with watchdog.watching(home), listeners(where) as sockets:
+            async with asyncio.TaskGroup() as group:
+                answering = group.create_task(_answer(gateway, home, where.names, sockets))
+                _publish(held, sockets[0], gateway, config)
+                yield held
+                answering.cancel()
+    finally:
+        held.release()
+
+
+def _publish(held: Claim, listener: socket.socket, gateway: Gateway, config: Loaded | None) -> None:
+    started_at = datetime.now(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+    url = f"http://{HERE}:{listener.getsockname()[1]}"
+    is_background = gateway.leaving is not None and gateway.leaving.is_background
+    held.publish(Address(url, os.getpid(), __version__, started_at, is_background, config))
+
+
+async def _answer(gateway: Gateway, home: Path, names: frozenset[str], sockets: list[socket.socket]) -> None:
+    await _knock(sockets)
+    answer = await asyncio.to_thread(_load)
+    if gateway.leaving is not None:  # a process of our own; a program that embeds us decides for itself
+        gc.freeze()  # code is never garbage, and whoever looks through all of it stops everybody else meanwhile
+    await answer(gateway, home, names, sockets)
+
+
+def _load() -> Callable[[Gateway, Path, frozenset[str], list[socket.socket]], Awaitable[None]]:
+    from clutch.surfaces.http.server import answer
+
+    return answer
+
+
+async def _knock(sockets: list[socket.socket]) -> None:
+    """The first connection waits in the backlog until the libraries are there."""
+    loop, knocked = asyncio.get_running_loop(), asyncio.Event()
+    for one in sockets:
+        loop.add_reader(one, knocked.set)
+    try:
+        await knocked.wait()
+    finally:
+        for one in sockets:
+            loop.remove_reader(one)

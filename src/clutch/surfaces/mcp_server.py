@@ -1,0 +1,221 @@
+"""Clutch as an MCP server: lists the tools, calls them through a backend, reports errors as every surface does.
+
+A backend is bound to one caller and its session. What a tool does is not known here. Only `wait` is more than a call:
+it asks in slices, so that the client is notified of progress and told what to do next.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import json
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass, replace
+from typing import Any, Protocol, TypeAlias
+from urllib.parse import quote
+from uuid import uuid4
+
+from mcp.server.context import ServerRequestContext
+from mcp.server.lowlevel import Server
+from mcp.server.stdio import stdio_server
+from mcp_types import (
+    CallToolRequestParams,
+    CallToolResult,
+    ListToolsResult,
+    PaginatedRequestParams,
+    TextContent,
+    ToolAnnotations,
+)
+from mcp_types import Tool as Offered
+
+from clutch import __version__
+from clutch.api.problems import problem_of
+from clutch.core import ids
+from clutch.core.text.format import UNKNOWN, used_tokens
+from clutch.errors import ClutchError, InvalidInput
+from clutch.surfaces.http_client import Declined, GatewayClient
+from clutch.surfaces.mcp import TOOLS, WAIT_S, WAIT_S_MAX, GatewayTool
+
+SLICE_S = 2.0  #: of a wait: how old a progress may be
+NAME_CHARS_MAX, DIGEST_CHARS = 40, 12
+UNNAMED = (
+    "must be given: it names the client's session; set it in the client, or send the header Clutch-Session"
+)
+INSTRUCTIONS = (
+    "Background agents that survive this client. `spawn` answers at once; then `wait` for its result, again while it"
+    " says pending, or do something else meanwhile. `inbox` has what needs a decision."
+)
+AFTER_SPAWN = "It works in the background. Call `wait` with target {taskId} for its result; `kill` stops it."
+NEXT = {
+    "pending": "Call `wait` with target {taskId} again, or do something else: the task goes on by itself.",
+    "needs_you": "Call `inbox`, then `approve`, `reject` or `answer`; then `wait` with target {taskId} again.",
+    "done": None,
+}
+
+Context: TypeAlias = ServerRequestContext[Any, Any]
+
+
+class McpBackend(Protocol):
+    async def call(self, tool: GatewayTool, arguments: Mapping[str, Any]) -> dict[str, Any]:
+        """The body of the answer. Raises ClutchError."""
+        ...
+
+
+def make_server(door_of: Callable[[Context], McpBackend]) -> Server[Any]:
+    """`door_of`: whom this message comes from."""
+    offered = [_offered(tool) for tool in TOOLS.values()]
+
+    async def listed(context: Context, params: PaginatedRequestParams | None) -> ListToolsResult:
+        del context, params
+        return ListToolsResult(tools=offered)
+
+    async def called(context: Context, params: CallToolRequestParams) -> CallToolResult:
+        try:
+            return _answered(await _call(door_of(context), params.name, params.arguments or {}, context))
+        except ClutchError as error:
+            return _failed(error)
+
+    return Server(
+        "clutch",
+        version=__version__,
+        instructions=INSTRUCTIONS,
+        on_list_tools=listed,
+        on_call_tool=called,
+        get_tool_input_schema={tool.name: tool.input_schema for tool in offered}.get,
+    )
+
+
+def client_name(context: Context, connection: str | None) -> str:
+    """Return the name the client gave itself, in the letters of a session key.
+
+    A client without a name must not share a session with another one, so its name is made from `connection`, which
+    is unique to it. A name without a usable letter is replaced by its digest, which is the same when it comes back.
+    Raises InvalidInput where there is neither a name nor a connection."""
+    known = context.session.client_params
+    name = "" if known is None else known.client_info.name.strip().lower()
+    plain = "".join(letter if letter.isascii() and letter.isalnum() else "-" for letter in name)
+    if usable := plain[:NAME_CHARS_MAX].strip("-"):
+        return usable
+    if not (name or connection):
+        raise InvalidInput("clientInfo.name", UNNAMED)
+    return f"client-{hashlib.sha256((name or connection or '').encode()).hexdigest()[:DIGEST_CHARS]}"
+
+
+def session_key(agent_id: str, name: str) -> str:
+    """Raises InvalidInput."""
+    key = f"agent:{agent_id}:chat:mcp-{name}"
+    parsed = ids.parse_session_key(key)
+    if isinstance(parsed, ids.BadKey):
+        raise InvalidInput("session", parsed.message)
+    return key
+
+
+async def _call(db: McpBackend, name: str, arguments: Mapping[str, Any], context: Context) -> dict[str, Any]:
+    tool = TOOLS.get(name)
+    if tool is None:
+        raise InvalidInput("name", f"must be one of: {', '.join(TOOLS)}")
+    if name == "wait":
+        return await _wait(db, tool, arguments, context.session.report_progress)
+    body = await db.call(tool, arguments)
+    if name == "spawn" and body.get("taskId"):  # nobody pushes anything to a client
+        body = {**body, "note": AFTER_SPAWN.format_map(body)}
+    return body
+
+
+async def _wait(
+    db: McpBackend, tool: GatewayTool, arguments: Mapping[str, Any], report: Callable[..., Awaitable[None]]
+) -> dict[str, Any]:
+    left = arguments.get("timeoutSeconds", WAIT_S)
+    if isinstance(left, bool) or not isinstance(left, int | float) or not 0 <= left <= WAIT_S_MAX:
+        raise InvalidInput("timeoutSeconds", f"must be a number from 0 to {WAIT_S_MAX:g}")
+    shown = -1
+    while True:
+        body = await db.call(tool, {**arguments, "timeoutSeconds": min(left, SLICE_S)})
+        left -= SLICE_S
+        if (step := body["task"]["step"]) > shown:
+            shown = step
+            await report(step, message=_progress(body["task"]))
+        if body["status"] != "pending" or left <= 0:
+            following = NEXT[body["status"]]
+            return body if following is None else {**body, "next": following.format_map(body["task"])}
+
+
+def _progress(task: Mapping[str, Any]) -> str:
+    """`running · search · 12k tok`"""
+    used, tool = task["usage"]["subtree"], task["currentTool"]
+    count = used_tokens(used["input"] + used["output"], used["calls"])
+    said = (task["phase"], "" if tool is None else tool["name"], "" if count == UNKNOWN else f"{count} tok")
+    return " · ".join(part for part in said if part)
+
+
+def _offered(tool: GatewayTool) -> Offered:
+    hints = ToolAnnotations(
+        read_only_hint=tool.is_read_only, destructive_hint=tool.is_destructive, open_world_hint=False
+    )
+    return Offered(
+        name=tool.name,
+        description=tool.about,
+        input_schema=tool.input_schema(),
+        output_schema=tool.output_schema(),
+        annotations=hints,
+    )
+
+
+def _answered(body: dict[str, Any]) -> CallToolResult:
+    """Twice: older clients show their model the text only."""
+    return CallToolResult(content=[_text(body)], structured_content=body)
+
+
+def _failed(error: ClutchError) -> CallToolResult:
+    """As text only: clients check structured content against the schema of an answer, which an error does not have."""
+    return CallToolResult(content=[_text({"error": dict(_error(error))})], is_error=True)
+
+
+def _text(body: Mapping[str, Any]) -> TextContent:
+    return TextContent(text=json.dumps(body, ensure_ascii=False))
+
+
+def _error(error: ClutchError) -> Mapping[str, Any]:
+    match error:
+        case Declined():
+            return error.said
+        case _:
+            said: Mapping[str, Any] = problem_of(error).to_json()["error"]
+            return said
+
+
+# --------------------------------------------------------------------------------------------------
+# `clutch mcp`: a client of the gateway on one side, an MCP server on stdin and stdout on the other.
+#
+# It owns nothing: the work is done by the gateway of the state directory, which goes on when this process ends. Where
+# the gateway is, is looked up for each call, so that one that was started again is found.
+
+
+@dataclass(frozen=True, slots=True)
+class RemoteMcpBackend:
+    """The gateway in another process, in the name of a session."""
+
+    connect: Callable[[], GatewayClient]
+    session: str
+
+    async def call(self, tool: GatewayTool, arguments: Mapping[str, Any]) -> dict[str, Any]:
+        body: dict[str, Any] = await asyncio.to_thread(self._ask, tool, arguments)
+        return body
+
+    def _ask(self, tool: GatewayTool, arguments: Mapping[str, Any]) -> Any:
+        named, rest = tool.place(arguments)
+        path = tool.entry.path.format_map({name: quote(value, safe="") for name, value in named.items()})
+        client = replace(self.connect(), session=self.session)
+        return client.post(path, rest) if tool.entry.is_write else client.get(path, **rest)
+
+
+async def serve(connect: Callable[[], GatewayClient], agent_id: str, name: str | None) -> None:
+    """Until stdin ends. `name`: of its session; without one, what the client calls itself."""
+    connection = uuid4().hex  # one process has one client
+
+    def door_of(context: Context) -> RemoteMcpBackend:
+        return RemoteMcpBackend(connect, session_key(agent_id, name or client_name(context, connection)))
+
+    server = make_server(door_of)
+    async with stdio_server() as (heard, said):
+        await server.run(heard, said, server.create_initialization_options())

@@ -1,0 +1,402 @@
+"""The session tools beside spawn and yield, as models see them, and what their arguments mean.
+
+Every word of a schema is paid for with every request of a main session, so they are few. The engine carries
+these tools out: they act on the ledger, under its guard."""
+
+from __future__ import annotations
+
+import json
+import unicodedata
+from collections.abc import Callable, Mapping, Sequence
+from decimal import Decimal, InvalidOperation
+from enum import StrEnum
+from pathlib import PurePosixPath
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+from pydantic.alias_generators import to_camel
+
+from clutch.core.agents import check_model
+from clutch.core.attachments import Attachment, AttachmentInput, Encoding, attachments
+from clutch.core.ids import ROW_NUMBER_MAX, KeyKind
+from clutch.core.model import Thinking, Workspace
+from clutch.core.policy import Limits
+from clutch.core.session_tools import (
+    ALL_CHILDREN,
+    Act,
+    Action,
+    ListAgents,
+    ListSessions,
+    ReadHistory,
+    SendTo,
+    SessionCall,
+    ShowStatus,
+)
+from clutch.core.spawn import OWN_RUNTIME, BudgetRequest, CleanupPolicy, Context, Mode, SpawnRequest
+from clutch.errors import InvalidInput
+from clutch.ports import ToolSpec
+from clutch.tools.arguments import Arguments, checked, schema_of
+
+TEXT_CHARS_MAX = 64 * 1024
+TARGET_CHARS_MAX = 300
+
+Target = Annotated[str, Field(min_length=1, max_length=TARGET_CHARS_MAX)]
+Text = Annotated[str, Field(max_length=TEXT_CHARS_MAX)]
+Wait = Annotated[float, Field(ge=0, allow_inf_nan=False)]
+
+WITH_TEXT = frozenset({Action.STEER, Action.SEND, Action.REJECT})
+DECISIONS = frozenset({Action.APPROVE, Action.REJECT})
+
+
+class _Camel(Arguments):
+    model_config = ConfigDict(alias_generator=to_camel)
+
+
+class SubagentsArguments(_Camel):
+    # Strict mode knows no strings for an enum, and arguments are JSON.
+    action: Action = Field(Action.LIST, strict=False)
+    target: Target | None = Field(None, description="Task id, label, number in the list, last; kill: all.")
+    text: Text | None = Field(None, description="Instruction, message or reason.")
+    plan_hash: str | None = Field(None, max_length=64)
+    timeout_seconds: Wait | None = Field(None, description="send: for a reply; 0: don't wait.")
+
+
+class SendArguments(_Camel):
+    session_key: Target | None = Field(None, description="Key, task id, label or main.")
+    target: Target | None = Field(None, description="Another name of sessionKey.")
+    label: Target | None = None
+    agent_id: str | None = Field(None, description="With label.")
+    message: Text
+    timeout_seconds: Wait | None = Field(None, description="For a reply; 0: don't wait.")
+
+
+class ListSessionsArguments(_Camel):
+    kinds: list[Literal["main", "chat", "subagent"]] = Field(default_factory=list)
+    limit: int | None = Field(None, ge=1)
+    active_minutes: float | None = Field(None, gt=0, allow_inf_nan=False)
+    message_limit: int = Field(0, ge=0, description="Last messages of each, at most 20.")
+
+
+class HistoryArguments(_Camel):
+    session_key: Target = Field(description="Key, task id or label.")
+    limit: int | None = Field(None, ge=1)
+    before: int | None = Field(None, ge=1, le=ROW_NUMBER_MAX, description="For older ones.")
+    include_tools: bool = False
+    result: bool = Field(False, description="Only what the task ended with.")
+    offset: int = Field(0, ge=0, description="Go on in a long text.")
+
+
+class RemoveArguments(_Camel):
+    target: Target
+
+
+class NoArguments(Arguments):
+    """Nothing to say."""
+
+
+class StatusArguments(_Camel):
+    session_key: Target | None = None
+
+
+def _spec(name: str, description: str, arguments: type[Arguments], *, reads: bool = False) -> ToolSpec:
+    """All may be called again after a crash: what acts carries a key of its call."""
+    return ToolSpec(name, description, schema_of(arguments), replay_safe=True, read_only=reads)
+
+
+SPECS = (
+    _spec("subagents", "List your children, or act on one of them.", SubagentsArguments),
+    _spec("sessions_list", "Sessions you can see.", ListSessionsArguments, reads=True),
+    _spec("sessions_history", "What was said in a session.", HistoryArguments, reads=True),
+    _spec("sessions_send", "Write to a session and wait for its reply.", SendArguments),
+    _spec("sessions_subagent_remove", "Take a finished child off the list.", RemoveArguments),
+    _spec("agents_list", "Agents you may spawn.", NoArguments, reads=True),
+    _spec("session_status", "Model, usage and children of a session.", StatusArguments, reads=True),
+)
+
+
+def session_call(name: str, args: Mapping[str, Any]) -> SessionCall:
+    """Raises InvalidInput naming the field and the rule."""
+    return _READERS[name](args)
+
+
+def _act(args: Mapping[str, Any]) -> Act:
+    said = checked(SubagentsArguments, args)
+    target, text = said.target or "", (said.text or "").strip()
+    if not target and said.action is not Action.LIST:
+        raise InvalidInput("target", f"is required to {said.action}")
+    if target == ALL_CHILDREN and said.action is not Action.KILL:
+        raise InvalidInput("target", "all is for kill alone")
+    if not text and said.action in WITH_TEXT:
+        raise InvalidInput("text", f"is required to {said.action}")
+    if not said.plan_hash and said.action in DECISIONS:
+        raise InvalidInput("planHash", "is required: it stands in the message that showed you the plan")
+    return Act(said.action, target, text, said.plan_hash or "", said.timeout_seconds)
+
+
+def _send(args: Mapping[str, Any]) -> SendTo:
+    said = checked(SendArguments, args)
+    named = [one for one in (said.session_key, said.target, said.label) if one is not None]
+    if len(named) != 1:
+        raise InvalidInput("sessionKey", "give exactly one of sessionKey and label")
+    if said.agent_id is not None and said.label is None:
+        raise InvalidInput("agentId", "goes with label")
+    if not said.message.strip():
+        raise InvalidInput("message", "must not be blank")
+    target = said.session_key if said.target is None else said.target
+    return SendTo(said.message, target, said.label, said.agent_id, said.timeout_seconds)
+
+
+def _list(args: Mapping[str, Any]) -> ListSessions:
+    said = checked(ListSessionsArguments, args)
+    minutes = said.active_minutes
+    active_s = None if minutes is None else 60 * minutes
+    return ListSessions(tuple(KeyKind(kind) for kind in said.kinds), said.limit, active_s, said.message_limit)
+
+
+def _history(args: Mapping[str, Any]) -> ReadHistory:
+    said = checked(HistoryArguments, args)
+    return ReadHistory(
+        said.session_key, said.limit, said.before, said.include_tools, said.offset, said.result
+    )
+
+
+def _remove(args: Mapping[str, Any]) -> Act:
+    return Act(Action.REMOVE, checked(RemoveArguments, args).target)
+
+
+def _agents(args: Mapping[str, Any]) -> ListAgents:
+    checked(NoArguments, args)
+    return ListAgents()
+
+
+def _status(args: Mapping[str, Any]) -> ShowStatus:
+    return ShowStatus(checked(StatusArguments, args).session_key or "current")
+
+
+_READERS: Mapping[str, Callable[[Mapping[str, Any]], SessionCall]] = {
+    "subagents": _act,
+    "sessions_list": _list,
+    "sessions_history": _history,
+    "sessions_send": _send,
+    "sessions_subagent_remove": _remove,
+    "agents_list": _agents,
+    "session_status": _status,
+}
+
+
+# --------------------------------------------------------------------------------------------------
+# What a caller may say when it spawns or yields: the form of the arguments, not whether they are allowed.
+#
+# Admission (`core.spawn`) decides about limits and rights. Here a stranger's words become a `SpawnRequest`
+# or an `InvalidInput` that names the field and the rule. The engine carries both tools out itself.
+
+#: A child that chose its own audience could be talked into sending results to a stranger.
+DELIVERY_FIELDS = ("channel", "to", "threadId", "replyTo", "transport", "target")
+SECONDS_MAX = 1e9  # about thirty years; beyond it a deadline is no date any more
+KEY_CHARS_MAX = 200
+TOKENS_MAX = 10**12
+USD_MAX = 10**9
+SCHEMA_CHARS_MAX = 32 * 1024
+#: They make a label read otherwise than it is written. Other invisible ones hold emoji together.
+TURNS_TEXT = frozenset("\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069")
+
+
+class SandboxRequirement(StrEnum):
+    INHERIT = "inherit"
+    REQUIRE = "require"
+
+
+Seconds = Annotated[float, Field(ge=0, le=SECONDS_MAX, allow_inf_nan=False)]
+
+
+class BudgetArguments(Arguments):
+    tokens: int | None = Field(None, ge=1, le=TOKENS_MAX)
+    usd: float | int | str | None = None
+
+
+class AttachmentArguments(Arguments):
+    name: str
+    content: str
+    encoding: Encoding = Field(Encoding.UTF8, strict=False)
+
+
+class SpawnSchema(BaseModel):
+    """What a model is told in every request: names and kinds. What it writes is checked as `SpawnArguments`, and what
+    is wrong with that it is told then."""
+
+    model_config = ConfigDict(alias_generator=to_camel)
+
+    task: str = Field(description="complete: the child sees nothing else of this talk")
+    label: str | None = None
+    agent_id: str | None = None
+    model: str | None = None
+    thinking: str | None = None
+    run_timeout_seconds: float | None = None
+    plan_mode: bool = False
+    context: Context | None = Field(None, description="fork: with a copy of this talk")
+    workspace: Workspace | None = None
+    tools: list[str] | None = Field(None, description="only these")
+    budget: dict[str, Any] | None = Field(None, description="{tokens, usd}")
+    output_schema: dict[str, Any] | None = None
+    attachments: list[dict[str, Any]] | None = Field(None, description="[{name, content}]")
+
+
+class SpawnArguments(Arguments):
+    """What is accepted; rules that count bytes or look at characters are checked by `request_of`."""
+
+    model_config = ConfigDict(alias_generator=to_camel)
+
+    task: str
+    label: str | None = None
+    agent_id: str | None = None
+    model: str | None = None
+    # Strict mode knows no strings for an enum, and arguments are JSON.
+    thinking: Thinking | None = Field(None, strict=False)
+    run_timeout_seconds: Seconds | None = None
+    timeout_seconds: Seconds | None = None  # another name of run_timeout_seconds
+    cleanup: CleanupPolicy = Field(CleanupPolicy.KEEP, strict=False)
+    plan_mode: bool = False
+    mode: Mode | None = Field(None, strict=False)
+    thread: bool = False
+    expects_completion: bool = True
+    context: Context = Field(Context.ISOLATED, strict=False)
+    workspace: Workspace | None = Field(None, strict=False)
+    cwd: str | None = None
+    sandbox: SandboxRequirement = Field(SandboxRequirement.INHERIT, strict=False)
+    tools: list[str] | None = Field(None, max_length=100)
+    budget: BudgetArguments | None = None
+    output_schema: dict[str, Any] | None = None
+    attachments: list[AttachmentArguments] | None = None
+    runtime: str = Field(OWN_RUNTIME, min_length=1, max_length=64)
+    dry_run: bool = False
+    idempotency_key: str | None = Field(None, min_length=1, max_length=KEY_CHARS_MAX)
+
+
+class YieldArguments(Arguments):
+    """Nothing to say: the caller waits for all its children."""
+
+
+def request_of(args: Mapping[str, Any], limits: Limits) -> SpawnRequest:
+    for name in DELIVERY_FIELDS:
+        if name in args:
+            raise InvalidInput(name, "is not accepted: the child never chooses where results go")
+    said = checked(SpawnArguments, {name: value for name, value in args.items() if _is_said(name, value)})
+    _check_task(said.task, limits)
+    _check_label(said.label, limits)
+    check_model("model", said.model)
+    _check_key(said.idempotency_key)
+    seconds = said.timeout_seconds if said.run_timeout_seconds is None else said.run_timeout_seconds
+    return SpawnRequest(
+        task=said.task,
+        label=said.label,
+        agent_id=said.agent_id,
+        model=said.model,
+        run_timeout_s=seconds,
+        cleanup=said.cleanup,
+        plan_mode=said.plan_mode,
+        expects_completion=said.expects_completion,
+        thinking=said.thinking,
+        context=said.context,
+        workspace=said.workspace,
+        cwd=_cwd(said.cwd),
+        tools=None if said.tools is None else frozenset(said.tools),
+        needs_sandbox=said.sandbox is SandboxRequirement.REQUIRE,
+        budget=_budget(said.budget),
+        output_schema=_schema(said.output_schema),
+        runtime=OWN_RUNTIME if said.runtime == "agent" else said.runtime,
+        attachments=_attachments(said.attachments or (), limits),
+        mode=_mode(said),
+        thread=said.thread,
+        dry_run=said.dry_run,
+        idempotency_key=said.idempotency_key,
+    )
+
+
+def _attachments(said: Sequence[AttachmentArguments], limits: Limits) -> tuple[Attachment, ...]:
+    given = [AttachmentInput(one.name, one.content, one.encoding) for one in said]
+    return attachments(given, limits.attachments)
+
+
+def _is_said(name: str, value: object) -> bool:
+    """Models write null for what they do not want to say."""
+    return value is not None or name == "task" or name not in _NAMES
+
+
+_NAMES = frozenset(field.alias or name for name, field in SpawnArguments.model_fields.items())
+
+
+def _mode(said: SpawnArguments) -> Mode:
+    if said.mode is Mode.SESSION and not said.thread:
+        raise InvalidInput("mode", "session needs thread: true, where its follow-ups come from")
+    return said.mode or (Mode.SESSION if said.thread else Mode.RUN)
+
+
+def _check_task(task: str, limits: Limits) -> None:
+    size = len(task.encode())
+    if not task.strip():
+        raise InvalidInput("task", "must not be blank")
+    if "\0" in task:
+        raise InvalidInput("task", "must not contain NUL")
+    if size > limits.task_bytes_max:
+        raise InvalidInput("task", f"has {size} bytes, at most {limits.task_bytes_max} are allowed")
+
+
+def _check_label(label: str | None, limits: Limits) -> None:
+    if label is None:
+        return
+    if not label.strip():
+        raise InvalidInput("label", "must not be blank; leave it out to use the beginning of the task")
+    if len(label) > limits.label_max:
+        raise InvalidInput("label", f"has {len(label)} characters, at most {limits.label_max} are allowed")
+    if any(unicodedata.category(char) in ("Cc", "Zl", "Zp") or char in TURNS_TEXT for char in label):
+        raise InvalidInput("label", "must not contain control characters")
+
+
+def _check_key(key: str | None) -> None:
+    if key is not None and not (key.strip() and key.isprintable()):
+        raise InvalidInput("idempotencyKey", "must be printable and not blank")
+
+
+def _cwd(cwd: str | None) -> str | None:
+    if cwd is None:
+        return None
+    parts = PurePosixPath(cwd).parts
+    if cwd.startswith("/") or ".." in parts or "\0" in cwd or not parts:
+        raise InvalidInput("cwd", "must be a directory inside the workspace, relative and without '..'")
+    return str(PurePosixPath(*parts))
+
+
+def _budget(said: BudgetArguments | None) -> BudgetRequest | None:
+    if said is None:
+        return None
+    if said.tokens is None and said.usd is None:
+        raise InvalidInput("budget", "names neither tokens nor usd")
+    return BudgetRequest(said.tokens, None if said.usd is None else _usd(said.usd))
+
+
+def _usd(said: float | str) -> Decimal:
+    try:
+        usd = Decimal(str(said))
+    except InvalidOperation as error:
+        raise InvalidInput("budget.usd", "must be a decimal number of dollars") from error
+    if not usd.is_finite() or not 0 < usd < USD_MAX:
+        raise InvalidInput("budget.usd", f"must be more than 0 and less than {USD_MAX}")
+    return usd
+
+
+def _schema(schema: dict[str, Any] | None) -> str | None:
+    """The form of the form: a broken schema is the caller's mistake and must not become the child's."""
+    if schema is None:
+        return None
+    text = json.dumps(schema)
+    if len(text) > SCHEMA_CHARS_MAX:
+        raise InvalidInput(
+            "outputSchema", f"has {len(text)} characters, at most {SCHEMA_CHARS_MAX} are allowed"
+        )
+    from jsonschema import Draft202012Validator, SchemaError  # loaded when somebody wants it
+
+    try:
+        Draft202012Validator.check_schema(schema)
+    except SchemaError as error:
+        raise InvalidInput("outputSchema", f"is no JSON schema: {error.message[:200]}") from error
+    return text

@@ -1,0 +1,537 @@
+"""How letters get into a transcript, and what becomes of their senders.
+
+take    letters become messages of the transcript, in the same transaction. Once, for ever.
+answer  the model has answered: every letter that stands in the transcript is delivered, whichever run took it.
+refuse  the run failed before that: its letters wait for another try, in their place."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+from clutch.core import delivery, ids
+from clutch.core import events as ev
+from clutch.core.channel_messages import SendOutcome
+from clutch.core.delivery import (
+    BACKGROUND,
+    LetterSelection,
+    Point,
+    RunningTurn,
+    choose,
+    is_sent,
+    left_behind,
+    way_of,
+)
+from clutch.core.messages import Input
+from clutch.core.model import (
+    OWN_REPLY_KINDS,
+    PERSON_KINDS,
+    RETRIED_KINDS,
+    Delivery,
+    Letter,
+    LetterId,
+    LetterKind,
+    LetterState,
+    Path,
+    SessionId,
+    TaskId,
+)
+from clutch.core.policy import Announcing, Policy
+from clutch.core.transition import BUSY
+from clutch.store.transaction import HINT, ManyRows, Tx
+from clutch.transactions import announce, idempotency, tasks, timeline
+from clutch.transactions.control import NotPossible
+from clutch.transactions.outbox import OutboxMessage
+from clutch.transactions.sessions import SessionRow, StepRow
+from clutch.transactions.timeline import TracedLetter
+
+
+class Taken(NamedTuple):
+    """What a run read. `senders` are the tasks whose results the model's next answer delivers."""
+
+    inputs: tuple[Input, ...] = ()
+    senders: tuple[int, ...] = ()
+    is_any: bool = False
+    by_person: bool = False
+    interrupts: bool = False
+    route: str | None = None  #: where the reply goes
+    solo: int | None = None  #: the letter that has this turn for itself
+    verbatim: tuple[announce.Verbatim, ...] = ()  #: no model turn: the person reads these as they are
+
+
+_NOTHING = Taken()
+_LETTER = (
+    "id, kind, body, at, ready_at, task_id, generation, silent, route, taken_seq, bubbled_from, hook_route, late,"
+    " taken_run, state"
+)
+#: What waits to be taken; and what stands in the transcript unanswered, given up or sent to a person.
+_WAITING = (
+    f"SELECT {_LETTER} FROM inbox WHERE session_id = ? AND state = 0"  # noqa: S608 (constant columns)
+    f" UNION ALL SELECT {_LETTER} FROM inbox WHERE session_id = ? AND state = 2 AND taken_seq IS NOT NULL ORDER BY id"
+)
+
+
+def take(
+    now: float,
+    policy: Policy,
+    session: SessionRow,
+    run_id: int,
+    point: Point,
+    nonce: str,
+    *,
+    is_settled: bool = False,
+    running: RunningTurn = BACKGROUND,
+    needs_model: bool = False,
+) -> Tx[Taken]:
+    """`needs_model`: somebody must go on with what this turn leaves off, so nothing is only sent."""
+    rows = yield _WAITING, (session.id, session.id)
+    if not rows and not is_settled:
+        return _NOTHING
+    waiting, senders = yield from _waiting(session, rows)
+    answered = _results_standing(rows)
+    rules, is_held = delivery.applied(policy.announcing, session.queue), bool(session.hold)
+    choice = choose(
+        waiting, point, now=now, rules=rules, is_held=is_held, is_settled=is_settled, running=running
+    )
+    if choice.dropped:
+        yield from _drop(now, policy, choice)
+    if choice or point is Point.STEP:
+        yield from _tell_senders(now, policy, senders, choice, left_behind(waiting, choice, now=now))
+    by_person = any(letter.kind in PERSON_KINDS for letter in choice.urgent)
+    settles = is_settled and not by_person
+    if not choice and not settles:
+        return Taken(interrupts=choice.interrupts)
+    route = announce.of_turn(session, choice)
+    absent = (yield from announce.absent(session, choice, senders, route)) if settles else []
+    if not choice and not absent and not session.is_task:
+        return _NOTHING  # it has heard everything between two steps of another turn
+    told = [letter.task_id for letter in choice.announces if letter.task_id is not None]
+    depths = [senders[task_id].depth for task_id in told]
+    sends = point is Point.START and not needs_model and is_sent(choice, depths, rules, is_settled=settles)
+    audience = announce.audience(session, senders, policy.announcing, is_sent=sends)
+    may_send = yield from announce.may_send(session, choice)
+    prompt = announce.prompt(policy, session, by_person=by_person)
+    page = announce.LetterRenderer(
+        rules, senders, {row[0] for row in rows if row[-3]}, nonce, audience, may_send, prompt
+    )
+    inputs = tuple(page.inputs(choice, point, absent))
+    yield from _mark(session, run_id, choice, point, rules)
+    solo = next((letter.id for letter in choice.urgent if letter.is_solo), None)
+    verbatim = tuple(page.verbatim(choice)) if sends else ()
+    deliverable = tuple(dict.fromkeys((*told, *answered)))
+    return Taken(inputs, deliverable, True, by_person, choice.interrupts, route, solo, verbatim)
+
+
+def _results_standing(rows: Sequence[Sequence[Any]]) -> list[int]:
+    """The senders of results that are in the transcript already: the next answer delivers these, too."""
+    return [row[5] for row in rows if row[1] == LetterKind.ANNOUNCE and not row[7] and row[9] is not None]
+
+
+def _waiting(
+    session: SessionRow, rows: Sequence[Sequence[Any]]
+) -> Tx[tuple[list[Letter], dict[int, announce.Sender]]]:
+    """The letters that a run may take, with their routes, and who wrote them."""
+    wrote = sorted({row[5] for row in rows if row[5] is not None})
+    senders = (yield from announce.senders(wrote)) if wrote else {}
+    letters = [_letter(senders, *row[:-4]) for row in rows if row[-2] is None]
+    if wrote:
+        letters = yield from _void_overtaken(letters, senders)
+    given_up = {row[0] for row in rows if row[-1]}
+    letters = [letter for letter in letters if letter.id not in given_up]
+    hooked = {row[0]: row[-4] for row in rows if row[-4]}
+    in_threads = [task_id for task_id, sender in senders.items() if sender.is_bound]
+    return (yield from announce.resolved(session, letters, hooked, in_threads)), senders
+
+
+def _letter(
+    senders: Mapping[int, announce.Sender],
+    letter_id: LetterId,
+    kind: str,
+    body: str,
+    at: float,
+    ready_at: float,
+    task_id: TaskId | None,
+    generation: int | None,
+    silent: int,
+    route: str,
+    taken_seq: int | None,
+    bubbled_from: SessionId | None,
+) -> Letter:
+    sender = None if task_id is None else senders.get(task_id)
+    expects_completion = sender is None or sender.expects_completion
+    return Letter(
+        letter_id, _KINDS[kind], body, at, ready_at, task_id, generation, bool(silent), route, taken_seq,
+        expects_completion, bubbled_from=bubbled_from,
+    )  # fmt: skip
+
+
+_KINDS = {kind.value: kind for kind in LetterKind}
+
+
+def _void_overtaken(waiting: list[Letter], senders: Mapping[int, announce.Sender]) -> Tx[list[Letter]]:
+    """A letter of an older generation has nothing to say: a newer run will make a new one.
+
+    Nor has one that a kill has skipped since it was selected."""
+
+    def overtaken(letter: Letter) -> bool:
+        sender = senders.get(letter.task_id or 0)
+        if letter.task_id is None:
+            return False
+        if sender is None or sender.generation != letter.generation:
+            return True
+        if letter.kind is LetterKind.PLAN and sender.outcome is not None:
+            return True  # rejected or expired: there is nothing left to decide
+        return sender.is_skipped and not letter.silent
+
+    void = [letter for letter in waiting if overtaken(letter)]
+    if not void:
+        return waiting
+    yield "UPDATE inbox SET state = 3 WHERE id = ?", ManyRows((letter.id,) for letter in void)
+    return [letter for letter in waiting if letter not in void]
+
+
+def _drop(now: float, policy: Policy, choice: LetterSelection) -> Tx[None]:
+    dropped: dict[int, ev.Event] = {
+        letter.task_id: ev.Dropped(now) for letter in choice.dropped if letter.task_id is not None
+    }
+    yield from tasks.record_senders(now, policy, dropped)
+
+
+def _tell_senders(
+    now: float,
+    policy: Policy,
+    senders: Mapping[int, announce.Sender],
+    choice: LetterSelection,
+    left: Sequence[Letter],
+) -> Tx[None]:
+    """Of a turn: who waits for the end of it, and who has waited long enough. Each is told once."""
+    deferred = {number for number, sender in senders.items() if sender.is_deferred}
+    events: dict[int, ev.Event] = {
+        letter.task_id: ev.Deferred(now, BUSY, letter.generation or 0)
+        for letter in left
+        if letter.task_id is not None and letter.task_id not in deferred
+    }
+    for letter in choice.announces:
+        if letter.task_id in deferred:
+            events[letter.task_id] = ev.Read(now, letter.generation or 0)
+    yield from tasks.record_senders(now, policy, events)
+
+
+def _mark(
+    session: SessionRow, run_id: int, choice: LetterSelection, point: Point, rules: Announcing
+) -> Tx[None]:
+    """Where it stands in the transcript is written once; a letter given back keeps its old place.
+
+    Urgent letters have a message each, all announces share the one after them."""
+    fresh = [letter.id for letter in choice.urgent if letter.taken_seq is None]
+    seq_of = {letter_id: session.head + place for place, letter_id in enumerate(fresh, start=1)}
+    shared = session.head + len(fresh) + 1
+    rows = ManyRows()
+    for letter in choice.taken:
+        way = way_of(letter, point, rules.mode, idle_since=session.idle_at, was_held=bool(session.hold))
+        known = (way.path, letter.route_mode, timeline.dumped(way.tried), letter.id)
+        rows.append((run_id, seq_of.get(letter.id, shared), *known))
+    if rows:
+        yield (
+            "UPDATE inbox SET taken_run = ?, taken_seq = COALESCE(taken_seq, ?), path = ?, route_mode = ?, tried = ?"
+            " WHERE id = ?",
+            rows,
+        )
+
+
+class Unanswered(NamedTuple):
+    """A letter in the transcript that no model has answered."""
+
+    id: int
+    is_open: int  #: 0: it was given up, and stands there all the same
+    is_result: int
+    told: TracedLetter
+
+
+def unanswered(session_id: int, run_id: int) -> Tx[list[Unanswered]]:
+    """What the next answer of this run is an answer to: everything in the transcript that has none, whichever run
+    put it there. Except a letter that has a turn of its own: its reply goes its own way."""
+    rows = yield _UNANSWERED, (session_id, run_id, session_id)
+    return [Unanswered(row[0], row[1], row[2], TracedLetter(*row[3:])) for row in rows]
+
+
+def answer(now: float, policy: Policy, session: StepRow, run_id: int) -> Tx[None]:
+    """The first model response after the taking is committed: this is delivery."""
+    letters = yield from unanswered(session.id, run_id)
+    # The tasks are locked before their letters, as everywhere where one is redelivered, dismissed or sent.
+    told = sorted(letter.told for letter in letters if letter.is_result)
+    events = {one.task_id: ev.Delivered(now, _PATHS[one.path], one.generation) for one in told}
+    stepped = yield from tasks.record_senders(now, policy, events)
+    delivered = {int(task.id) for task in stepped if task.delivery is Delivery.DELIVERED}
+    heard = [
+        letter
+        for letter in letters
+        if letter.is_open or not letter.is_result or letter.told.task_id in delivered
+    ]
+    if heard:
+        yield "UPDATE inbox SET state = 1 WHERE id = ?", ManyRows([(letter.id,) for letter in heard])
+    results = sorted(letter.told for letter in heard if letter.is_result)
+    if results:
+        attempts = {int(task.id): task.attempts for task in stepped}
+        yield from timeline.delivered(now, session.id, run_id, results, attempts)
+
+
+_PATHS = {path.value: path for path in Path}
+OF_ITS_OWN = ", ".join(sorted(f"'{kind.value}'" for kind in OWN_REPLY_KINDS))
+_STANDING = (
+    f"SELECT id, CASE state WHEN 0 THEN 1 ELSE 0 END, CASE WHEN kind = 'announce' AND silent = 0 THEN 1 ELSE 0 END,"  # noqa: S608
+    f" {timeline.COLUMNS} FROM inbox WHERE session_id = ? AND taken_seq IS NOT NULL AND state = "
+)
+_UNANSWERED = f"{_STANDING}0 AND (taken_run = ? OR kind NOT IN ({OF_ITS_OWN})) UNION ALL {_STANDING}2"
+
+
+def refuse(now: float, policy: Policy, session: SessionRow, run_id: int, error: str) -> Tx[bool]:
+    """The run failed before its model answered. What children have to tell gets another try; what others said was
+    heard: a person is told that the turn failed, and a talk between agents is over.
+
+    Is anything tried again?"""
+    yield (
+        "UPDATE inbox SET state = 1 WHERE session_id = ? AND state = 0 AND taken_run = ?"  # noqa: S608
+        f" AND (kind NOT IN ({_FROM_CHILDREN}) OR silent = 1)",
+        (session.id, run_id),
+    )
+    rows = yield (
+        f"SELECT id, kind, attempts, {timeline.COLUMNS} FROM inbox"  # noqa: S608 (constant columns)
+        " WHERE session_id = ? AND state = 0 AND taken_run = ?",
+        (session.id, run_id),
+    )
+    failed = sorted(TracedLetter(*row[3:]) for row in rows if row[1] == "announce")
+    yield (
+        "UPDATE inbox SET taken_run = NULL WHERE session_id = ? AND state = 0 AND taken_run = ?",
+        (session.id, run_id),
+    )
+    yield from tasks.record_senders(
+        now,
+        policy,
+        {one.task_id: ev.DeliveryFailed(now, error, generation=one.generation) for one in failed},
+    )
+    if failed:
+        yield from timeline.failed(now, session.id, run_id, failed, error)
+    waits = yield from _give_back(now, policy, [row[:3] for row in rows if row[1] != "announce"])
+    return bool(failed) or waits
+
+
+_FROM_CHILDREN = ", ".join(sorted(f"'{kind.value}'" for kind in RETRIED_KINDS))
+
+
+def _give_back(now: float, policy: Policy, letters: Sequence[Sequence[Any]]) -> Tx[bool]:
+    """Letters that move no task: tried as often as a result. A plan that is given up still waits for a person."""
+    is_any = False
+    for letter_id, _, attempts in letters:
+        delay = policy.announcing.delay_s(attempts + 1, seed=letter_id)
+        if delay is None:
+            yield "UPDATE inbox SET state = 2 WHERE id = ?", (letter_id,)
+            continue
+        is_any = True
+        yield (
+            "UPDATE inbox SET attempts = attempts + 1, ready_at = ? WHERE id = ?",
+            (now + delay, letter_id),
+        )
+    return is_any
+
+
+# --------------------------------------------------------------------------------------------------
+# What became of a send: done, to be tried again, never to be tried again, or nobody knows.
+#
+# Words of an agent are tried again by their own row. A task's result that goes to a person as it is has one retry
+# loop already, its letter's: the task is told of every outcome, and what failed is given back to the requester's
+# inbox.
+
+KNOWN_MAX = 20  #: results per session whose reply may still come; an older one is shown
+REASON_CHARS_MAX = 200
+
+
+def done(now: float, policy: Policy, worker_id: int, parcel: OutboxMessage, receipt: str | None) -> Tx[None]:
+    """Whoever lost the row to another owner has no say: that one will tell."""
+    rows = yield (
+        "UPDATE outbox SET done_at = ?, receipt = ?, error = NULL, outcome = NULL, owner = NULL"
+        " WHERE id = ? AND owner = ? RETURNING id",
+        (now, receipt, parcel.id, worker_id),
+    )
+    if rows:
+        yield from _told(now, policy, parcel)
+    yield HINT, ("parcel", parcel.id)
+
+
+def failed(now: float, policy: Policy, worker_id: int, parcel: OutboxMessage, error: str) -> Tx[float | None]:
+    """Due again after a while. None: given up, and the row stays with its error."""
+    delay_s = policy.announcing.delay_s(parcel.attempt, seed=parcel.id)
+    due_at = None if delay_s is None or (yield from _is_retried_by_letter(parcel)) else now + delay_s
+    if (yield from _let_go(now, worker_id, parcel, SendOutcome.FAILED, error, due_at)):
+        yield from _refused(now, policy, parcel, error, is_permanent=False)
+    return due_at
+
+
+def refused(now: float, policy: Policy, worker_id: int, parcel: OutboxMessage, error: str) -> Tx[None]:
+    """A permanent error: never to be sent again by itself."""
+    if (yield from _let_go(now, worker_id, parcel, SendOutcome.REFUSED, error)):
+        yield from _refused(now, policy, parcel, error, is_permanent=True)
+
+
+def unheard(now: float, policy: Policy, worker_id: int, parcel: OutboxMessage, why: str) -> Tx[None]:
+    """Sent, and no answer heard. A second send might be the second time a person reads it."""
+    if (yield from _let_go(now, worker_id, parcel, SendOutcome.UNSURE, why)):
+        yield from _told(now, policy, parcel, unsure=f"{parcel.channel}: {why}"[:REASON_CHARS_MAX])
+
+
+def resend(now: float, policy: Policy, message_id: int, actor: str) -> Tx[None]:
+    """Send a message that is not sent again by itself, with all its attempts. The operator accepts that one whose
+    outcome is unsure may arrive twice."""
+    changed = "due = ?, attempts = 0, outcome = NULL, error = NULL"
+    channel = yield from _decide(now, policy, message_id, changed, "its message is sent again", actor)
+    yield HINT, ("outbox", channel)
+
+
+def dismiss(now: float, policy: Policy, message_id: int, actor: str) -> Tx[None]:
+    """Discard a message that is not sent again by itself. It leaves the lists; its row keeps the outcome."""
+    yield from _decide(now, policy, message_id, "done_at = ?", "its message was dismissed", actor)
+
+
+def _decide(now: float, policy: Policy, message_id: int, changed: str, line: str, actor: str) -> Tx[str]:
+    rows = yield (
+        f"UPDATE outbox SET {changed} WHERE id = ? AND done_at IS NULL AND owner IS NULL AND due IS NULL"  # noqa: S608
+        " AND outcome IS NOT NULL AND (task_id IS NULL OR outcome = 'unsure') RETURNING channel, task_id",
+        (now, message_id),
+    )
+    if not rows:
+        raise NotPossible(
+            f"{ids.message_id(message_id)} needs no decision: it was sent or dismissed, or it is sent again by itself"
+        )
+    channel, task_id = rows[0]
+    if task_id is not None:
+        yield from tasks.note_all(now, policy, [task_id], line, actor)
+    return str(channel)
+
+
+def hand_out(
+    now: float, policy: Policy, session_id: int, channel: str, parcel_id: int | None = None
+) -> Tx[str | None]:
+    """The oldest waiting words of one session, for a caller who stands at the counter: claimed and done.
+
+    `parcel_id`: those that were shown to it, if nobody else has taken them."""
+    which, values = ("", ()) if parcel_id is None else (" AND id = ?", (parcel_id,))
+    rows = yield (
+        "WITH first AS MATERIALIZED (SELECT id FROM outbox WHERE session_id = ? AND due IS NOT NULL AND channel = ?"  # noqa: S608
+        f" AND owner IS NULL{which} ORDER BY id LIMIT 1 {{skip}}) UPDATE outbox SET done_at = ?, due = NULL,"
+        " attempts = attempts + 1 WHERE id IN (SELECT id FROM first)"
+        " RETURNING id, idem, channel, target, body, attempts, task_id, generation",
+        (session_id, channel, *values, now),
+    )
+    if not rows:
+        return None
+    parcel = OutboxMessage(*rows[0])
+    yield from _told(now, policy, parcel)
+    return parcel.body
+
+
+def known_already(now: float, policy: Policy, session_id: int, channel: str, task_id: int) -> Tx[None]:
+    """The user has read this task's result: the agent's reply about it need not be read, too.
+
+    A reply that is still to come is marked as read when it is written (`reply_of_known`)."""
+    if not (yield from _hand_out_reply(now, policy, session_id, channel, task_id)):
+        known = (yield from _known(now, session_id))[-KNOWN_MAX + 1 :]
+        yield from idempotency.exchange(now, _known_key(session_id), json.dumps([*known, task_id]))
+
+
+def reply_of_known(now: float, policy: Policy, session_id: int, channel: str) -> Tx[None]:
+    """The agent has just replied: the reply is marked as read if the user knows the result it is about."""
+    known, left = (yield from _known(now, session_id)), []
+    for task_id in known:
+        if not (yield from _hand_out_reply(now, policy, session_id, channel, task_id)):
+            left.append(task_id)
+    if left != known:
+        yield from idempotency.exchange(now, _known_key(session_id), json.dumps(left) if left else "")
+
+
+def _known(now: float, session_id: int) -> Tx[list[int]]:
+    """Tasks whose results the user has read before the agent's reply about them."""
+    kept = yield from idempotency.kept_reply(now, _known_key(session_id))
+    return [] if kept is None else list(json.loads(kept.body))
+
+
+def _known_key(session_id: int) -> str:
+    return f"known:{session_id}"
+
+
+def _hand_out_reply(now: float, policy: Policy, session_id: int, channel: str, task_id: int) -> Tx[bool]:
+    """Only a reply about this task alone, in a turn that no message of a user or another session was part of."""
+    rows = yield (
+        "SELECT id FROM outbox WHERE session_id = ? AND idem IN (SELECT 'reply:' || d.run_id FROM deliveries d"
+        " WHERE d.task_id = ? AND NOT EXISTS (SELECT 1 FROM deliveries o WHERE o.run_id = d.run_id"
+        " AND o.task_id <> d.task_id) AND NOT EXISTS (SELECT 1 FROM inbox i WHERE i.session_id = ?"
+        " AND i.taken_run = d.run_id AND i.kind <> ?))",
+        (session_id, task_id, session_id, LetterKind.ANNOUNCE.value),
+    )
+    for (parcel_id,) in rows:
+        yield from hand_out(now, policy, session_id, channel, parcel_id)
+    return bool(rows)
+
+
+def _let_go(
+    now: float,
+    worker_id: int,
+    parcel: OutboxMessage,
+    outcome: SendOutcome,
+    error: str,
+    due_at: float | None = None,
+) -> Tx[bool]:
+    rows = yield (
+        "UPDATE outbox SET owner = NULL, due = ?, outcome = ?, error = ?, tried_at = ? WHERE id = ? AND owner = ?"
+        " RETURNING id",
+        (due_at, outcome.value, error, now, parcel.id, worker_id),
+    )
+    yield HINT, ("parcel", parcel.id)
+    return bool(rows)
+
+
+def _is_retried_by_letter(parcel: OutboxMessage) -> Tx[bool]:
+    """Not once a turn has answered the result: the letter is closed, and the message is retried by its own row."""
+    if parcel.task_id is None:
+        return False
+    return not (yield "SELECT 1 FROM inbox WHERE idem = ? AND state = 1", (parcel.key,))
+
+
+def _told(now: float, policy: Policy, parcel: OutboxMessage, *, unsure: str | None = None) -> Tx[None]:
+    """`unsure`: it may have been read, and why this is not known."""
+    if parcel.task_id is None or parcel.generation is None:
+        return
+    event = (
+        ev.Delivered(now, Path.DIRECT, parcel.generation)
+        if unsure is None
+        else ev.Unheard(now, parcel.generation, unsure)
+    )
+    (task,) = yield from tasks.record_senders(now, policy, {parcel.task_id: event})
+    # A person may read what was given up: it is delivered then, and no turn delivers it again.
+    given_up = LetterState.DEAD if task.delivery is Delivery.DELIVERED else LetterState.OPEN
+    rows = yield (
+        "UPDATE inbox SET state = 1 WHERE idem = ? AND (state = 0 OR state = ?)"  # noqa: S608 (constant columns)
+        f" RETURNING session_id, taken_run, {timeline.COLUMNS}",
+        (parcel.key, given_up.value),
+    )
+    for session_id, run_id, *letter in rows:
+        yield from timeline.delivered(
+            now, session_id, run_id, [TracedLetter(*letter)], {task.id: task.attempts}, unsure=unsure
+        )
+
+
+def _refused(
+    now: float, policy: Policy, parcel: OutboxMessage, error: str, *, is_permanent: bool
+) -> Tx[None]:
+    if parcel.task_id is None or parcel.generation is None:
+        return
+    rows = yield (
+        f"SELECT session_id, taken_run, {timeline.COLUMNS} FROM inbox WHERE idem = ? AND state <> 1",  # noqa: S608
+        (parcel.key,),
+    )
+    event = ev.DeliveryFailed(now, error, parcel.generation, is_permanent)
+    yield from tasks.record_senders(now, policy, {parcel.task_id: event})
+    for session_id, run_id, *letter in rows:
+        yield from timeline.failed(now, session_id, run_id, [TracedLetter(*letter)], error)
+        yield "UPDATE inbox SET seen = 0 WHERE idem = ? AND state = 0", (parcel.key,)
+        yield HINT, ("mail", session_id)

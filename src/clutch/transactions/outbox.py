@@ -1,0 +1,330 @@
+"""The outbox: words from us to people. A row is due until somebody claims it, then done, due again, or dead.
+
+What became of a send is written in `delivery`.
+
+*Claim* gives a row one owner at a time; a dead owner's rows are due again (`workers.bury`), so sending is at
+least once and the row's key tells a channel what it has seen already. A row whose channel nobody has
+attached is never claimed: it waits."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any, NamedTuple
+
+from clutch.core import delivery, ids, run
+from clutch.core.model import Hook, RemovalReason, Task
+from clutch.core.policy import Policy
+from clutch.core.text import announce, results
+from clutch.store.transaction import HINT, Tx
+from clutch.transactions.announce import Verbatim
+from clutch.transactions.inbox import announce_key
+from clutch.transactions.sessions import Stale
+
+
+@dataclass(frozen=True, slots=True)
+class OutboxMessage:
+    id: int
+    key: str
+    channel: str
+    target: str
+    body: str
+    attempt: int  #: this one included
+    task_id: int | None = None  #: whose result it is; None: words of an agent, or of ours
+    generation: int | None = None
+
+
+_INSERT = (
+    "INSERT INTO outbox(idem, session_id, channel, target, body, due, task_id, generation)"
+    " VALUES(?, ?, ?, ?, ?, ?, ?, ?) ON CONFLICT(idem) DO "
+)
+
+
+def post(now: float, session_id: int, key: str, route: str, body: str) -> Tx[None]:
+    channel, _, target = route.partition(":")
+    yield _INSERT + "NOTHING", (key, session_id, channel, target, body, now, None, None)
+    yield HINT, ("outbox", channel)
+
+
+def post_result(now: float, session_id: int, route: str, result: Verbatim) -> Tx[None]:
+    """A task's own words. A second try is the same row: whoever reads its key sees that it knows it."""
+    channel, _, target = route.partition(":")
+    key = announce_key(result.session_key, result.generation)
+    yield (
+        _INSERT
+        + "UPDATE SET due = excluded.due, error = NULL WHERE outbox.done_at IS NULL AND outbox.owner IS NULL"
+        # What may have been read is never sent again by itself.
+        " AND COALESCE(outbox.outcome, '') <> 'unsure'",
+        (key, session_id, channel, target, result.text, now, result.task_id, result.generation),
+    )
+    yield HINT, ("outbox", channel)
+
+
+def reply(now: float, session_id: int, run_id: int, route: str | None, text: str) -> Tx[None]:
+    """The last words of a run, unless it chose to say nothing."""
+    if route is None or not text.strip() or results.silence(text) is not None:
+        return
+    yield from post(now, session_id, f"reply:{run_id}", route, text)
+
+
+def tell_given_up(now: float, given_up: Mapping[int, str]) -> Tx[None]:
+    """Where the requester's reply would have gone; what is given up together is one line. `given_up`: the reasons."""
+    rows = yield (
+        "SELECT COALESCE((SELECT route FROM sessions s WHERE s.id = tasks.id),"
+        " (SELECT route FROM sessions r WHERE r.id = tasks.root_id)), root_id, id, seq, label"
+        " FROM tasks WHERE id {any} ORDER BY id",
+        (list(given_up),),
+    )
+    lost: dict[tuple[str, int], list[tuple[int, int, str]]] = {}
+    for route, root_id, number, seq, label in rows:
+        if route is not None:
+            lost.setdefault((route, root_id), []).append((number, seq, label))
+    for (route, root_id), tasks in lost.items():
+        number, seq, _ = tasks[0]
+        line = announce.undelivered_line(
+            [(label, ids.task_id(one)) for one, _, label in tasks], given_up[number]
+        )
+        yield from post(now, root_id, f"undelivered:{number}:{seq}", route, line)
+
+
+def claim(now: float, worker_id: int, channel: str, count: int) -> Tx[list[OutboxMessage]]:
+    """Oldest first. Alone: two claims must not see the same free row. What a dead worker claimed nobody would free."""
+    if not (yield "SELECT 1 FROM workers WHERE id = ? {lock}", (worker_id,)):
+        raise Stale(f"worker {worker_id} was declared dead")
+    rows = yield (
+        # Materialized: see workers.claim.
+        "WITH first AS MATERIALIZED (SELECT id FROM outbox WHERE due <= ? AND channel = ? AND owner IS NULL"
+        " ORDER BY id LIMIT ? {skip}) UPDATE outbox SET owner = ?, attempts = attempts + 1, due = NULL"
+        " WHERE id IN (SELECT id FROM first) RETURNING id, idem, channel, target, body, attempts,"
+        " task_id, generation",
+        (now, channel, count, worker_id),
+    )
+    return [OutboxMessage(*row) for row in sorted(rows)]
+
+
+def next_due(now: float, channel: str) -> Tx[float | None]:
+    del now
+    rows = yield "SELECT MIN(due) FROM outbox WHERE due IS NOT NULL AND channel = ?", (channel,)
+    return None if rows[0][0] is None else float(rows[0][0])
+
+
+def waits(now: float, session_id: int, channel: str) -> Tx[bool]:
+    """Are there words of this session for whoever stands at the counter?"""
+    del now
+    rows = yield (
+        "SELECT 1 FROM outbox WHERE due IS NOT NULL AND session_id = ? AND channel = ? LIMIT 1",
+        (session_id, channel),
+    )
+    return bool(rows)
+
+
+class PendingReply(NamedTuple):
+    parcel_id: int
+    body: str
+
+
+def pending_reply(now: float, session_id: int, channel: str, after: int = 0) -> Tx[PendingReply | None]:
+    """The oldest reply behind `after`, only shown: a client that has read it says so (`delivery.hand_out`)."""
+    del now
+    rows = yield (
+        "SELECT id, body FROM outbox WHERE due IS NOT NULL AND session_id = ? AND channel = ? AND owner IS NULL"
+        " AND id > ? ORDER BY id LIMIT 1",
+        (session_id, channel, after),
+    )
+    return PendingReply(*rows[0]) if rows else None
+
+
+class AnswerText(NamedTuple):
+    parcel_id: int
+    body: str
+    error: str | None = None  #: why there is no answer; the body says so to a person
+
+
+#: The run that read a message, and later ones of its session; not those that answer another person.
+_ANSWERING = (
+    " FROM inbox i JOIN runs f ON f.id = i.taken_run JOIN runs r ON r.session_id = f.session_id"
+    " AND r.started_at >= f.started_at AND (r.id = f.id OR r.by_person = 0)"
+)
+
+
+def answer_to(now: float, letter: str) -> Tx[AnswerText | None]:
+    """The first words of the runs that answer this message, or what the command said. Only shown."""
+    del now
+    rows = yield "SELECT id, body, NULL FROM outbox WHERE idem = ?", (f"command:{letter}",)
+    rows = rows or (
+        yield (
+            f"SELECT o.id, o.body, r.stop_reason{_ANSWERING} JOIN outbox o ON o.idem = 'reply:' || CAST(r.id AS TEXT)"
+            " WHERE i.idem = ? ORDER BY o.id LIMIT 1",
+            (letter,),
+        )
+    )
+    if not rows:
+        return None
+    parcel_id, body, stop_reason = rows[0]
+    return AnswerText(parcel_id, body, run.failure(stop_reason))
+
+
+def failure_of(now: float, letter: str) -> Tx[str | None]:
+    """Return why the run that read this message ended without an answer; None: it did not."""
+    del now
+    rows = yield (
+        "SELECT r.stop_reason FROM inbox i JOIN runs r ON r.id = i.taken_run WHERE i.idem = ?",
+        (letter,),
+    )
+    return run.failure(rows[0][0]) if rows else None
+
+
+class Spent(NamedTuple):
+    calls: int
+    input: int
+    output: int
+    cache_read: int
+
+
+def spent_on(now: float, letter: str) -> Tx[Spent]:
+    """What the runs that answer this message used of models, up to the one that said the answer; not their children."""
+    said = yield (
+        f"SELECT r.id, r.started_at{_ANSWERING} JOIN outbox o ON o.idem = 'reply:' || CAST(r.id AS TEXT)"
+        " WHERE i.idem = ? ORDER BY o.id LIMIT 1",
+        (letter,),
+    )
+    rows = yield (
+        "SELECT COUNT(*), CAST(COALESCE(SUM(u.input), 0) AS {big}), CAST(COALESCE(SUM(u.output), 0) AS {big}),"
+        f" CAST(COALESCE(SUM(u.cache_read), 0) AS {{big}}){_ANSWERING}"
+        " JOIN usage u ON u.session_id = r.session_id AND u.run_id = r.id AND u.state > 0"
+        " WHERE i.idem = ? AND (r.id = ? OR r.started_at < ?)",
+        (letter, *(said[0] if said else (0, now))),
+    )
+    return Spent(*rows[0])
+
+
+def answers(now: float, letter: str, run_id: int) -> Tx[bool]:
+    """Is this one of the runs that answer this message? One that has not read it yet may be, later."""
+    del now
+    return bool((yield f"SELECT 1{_ANSWERING} WHERE i.idem = ? AND r.id = ?", (letter, run_id)))
+
+
+def free(now: float, worker_id: int, channel: str) -> Tx[None]:
+    """What this worker sends no more, and what nobody alive sends: after a lost answer, a stop, a start."""
+    yield (
+        "UPDATE outbox SET owner = NULL, due = ? WHERE channel = ? AND owner IS NOT NULL"
+        " AND (owner = ? OR owner NOT IN (SELECT id FROM workers))",
+        (now, channel, worker_id),
+    )
+
+
+# --------------------------------------------------------------------------------------------------
+# What hooks are told, written into the outbox in the transaction in which it happens; nothing where nobody listens.
+#
+# The key of a row is the fact it tells, so a fact is told once, however often it is found, and a hook that hears it
+# twice after a crash can know.
+
+CHANNEL = "hook"
+
+
+def ended(now: float, task: Task, reason: str) -> Tx[None]:
+    rows = yield (
+        "SELECT s.key, r.key, s.route, s.bound, (SELECT MAX(n.id) FROM runs n WHERE n.session_id = t.id) FROM tasks t"
+        " LEFT JOIN sessions s ON s.id = t.id LEFT JOIN sessions r ON r.id = t.requester_id WHERE t.id = ?",
+        (task.id,),
+    )
+    session, requester, route, bound, run = rows[0]
+    told = {
+        "task": ids.task_id(task.id),
+        "generation": task.generation,
+        "run": None if run is None else ids.run_id(run),
+        "session": session,
+        "requester": requester,
+        "reason": reason,
+        "outcome": task.outcome,
+        "error": task.error,
+        "endedAt": _moment(task.ended_at),
+        "account": delivery.from_text(route).account if route else None,
+        "sendFarewell": bool(bound),
+    }
+    yield from _post(now, task.id, Hook.ENDED, f"{task.id}:{task.generation}", told)
+
+
+def never_began(now: float, policy: Policy, task_id: int, session_key: str, why: str) -> Tx[None]:
+    """A thread was made for a spawn that was undone: whoever keeps it should let it go."""
+    if Hook.ENDED in policy.hooks:
+        told = {
+            "task": ids.task_id(task_id),
+            "generation": 1,
+            "run": None,
+            "session": session_key,
+            "requester": None,
+            "reason": "spawn-failed",
+            "outcome": "error",
+            "error": why,
+            "endedAt": _moment(now),
+            "account": None,
+            "sendFarewell": False,
+        }
+        yield from _post(now, task_id, Hook.ENDED, f"{task_id}:1", told)
+
+
+def spawned(now: float, policy: Policy, task_ids: Sequence[int]) -> Tx[None]:
+    if Hook.SPAWNED not in policy.hooks:
+        return
+    rows = yield (
+        "SELECT t.id, s.key, r.key, s.agent_id, t.label, t.depth FROM tasks t JOIN sessions s ON s.id = t.id"
+        " JOIN sessions r ON r.id = t.requester_id WHERE t.id {any} ORDER BY t.id",
+        (list(task_ids),),
+    )
+    for task_id, session, requester, agent_id, label, depth in rows:
+        told = {
+            "task": ids.task_id(task_id),
+            "session": session,
+            "requester": requester,
+            "agentId": agent_id,
+            "label": label,
+            "depth": depth,
+        }
+        yield from _post(now, task_id, Hook.SPAWNED, f"{task_id}", told)
+
+
+def removed(
+    now: float, policy: Policy, task_id: int, session_key: str, reason: RemovalReason, workspace: str | None
+) -> Tx[None]:
+    """For memory systems: what they know of this session has no source any more."""
+    if Hook.REMOVED in policy.hooks:
+        told = {
+            "session": session_key,
+            "task": ids.task_id(task_id),
+            "reason": reason,
+            "workspace": workspace,
+        }
+        yield from _post(now, task_id, Hook.REMOVED, f"{task_id}", told)
+
+
+def needs_me(now: float, policy: Policy, session_id: int, kind: str, fact: str) -> Tx[None]:
+    """Somebody waits for a person. `fact`: tells one question of this session from the next."""
+    if Hook.NEEDS_ME not in policy.hooks:
+        return
+    rows = yield (
+        "SELECT s.key, s.is_task, t.label FROM sessions s LEFT JOIN tasks t ON t.id = s.id WHERE s.id = ?",
+        (session_id,),
+    )
+    key, is_task, label = rows[0] if rows else (None, 0, None)  # the house has no session
+    told = {
+        "task": ids.task_id(session_id) if is_task else None,
+        "session": key,
+        "label": label,
+        "kind": kind,
+        "command": "clutch inbox",
+    }
+    yield from _post(now, session_id, Hook.NEEDS_ME, f"{session_id}:{fact}", told)
+
+
+def _post(now: float, task_id: int, hook: Hook, fact: str, told: Mapping[str, Any]) -> Tx[None]:
+    body = json.dumps(told, ensure_ascii=False)
+    yield from post(now, task_id, f"hook:{hook}:{fact}", f"{CHANNEL}:{hook}", body)
+
+
+def _moment(at: float | None) -> str | None:
+    if at is None:
+        return None
+    return datetime.fromtimestamp(at, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")

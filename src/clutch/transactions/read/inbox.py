@@ -1,0 +1,190 @@
+"""The needs-you inbox: questions of runs, plans that await approval and tools that changed, from any depth, oldest
+first. Reads."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+from clutch.core import ids
+from clutch.core.ids import plan_hash
+from clutch.core.model import NO_SESSION
+from clutch.errors import NotFound
+from clutch.store.transaction import Tx
+from clutch.transactions.conditions import IS_UNTOLD
+
+PLAN = "plan"
+
+
+@dataclass(frozen=True, slots=True)
+class InboxItem:
+    """`hash` binds the decision to exactly what is shown. A main session asks without a task, the house without a
+    session."""
+
+    id: str
+    kind: str
+    task_id: int | None
+    session_key: str | None
+    label: str | None
+    depth: int
+    text: str
+    detail: Mapping[str, Any]
+    hash: str
+    asked_at: float
+
+
+def waiting_items(now: float, root_id: int | None = None) -> Tx[list[InboxItem]]:
+    """`root_id`: only of that main session and what is below it."""
+    del now
+    of_one, values = ("", ()) if root_id is None else (" AND s.root_id = ?", (root_id,))
+    asked = yield (
+        "SELECT q.session_id, q.id, q.kind, t.id, s.key, t.label, s.depth, q.body, q.hash, q.asked_at FROM questions q"  # noqa: S608
+        " LEFT JOIN sessions s ON s.id = q.session_id LEFT JOIN tasks t ON t.id = q.session_id"
+        f" WHERE q.answered_at IS NULL{of_one}",
+        values,
+    )
+    plans = yield (
+        "SELECT t.id, s.key, t.label, t.depth, t.result,"  # noqa: S608 (constant words)
+        " (SELECT MAX(e.at) FROM events e WHERE e.task_id = t.id AND e.to_phase = 'awaiting_approval')"
+        f" FROM tasks t JOIN sessions s ON s.id = t.id WHERE t.phase = 'awaiting_approval' AND {IS_UNTOLD}"
+        f"{of_one}",
+        values,
+    )
+    items = [_question(*row) for row in asked] + [_plan(*row) for row in plans]
+    return sorted(items, key=lambda item: (item.asked_at, item.id))
+
+
+def is_asking(now: float, session_ids: Sequence[int]) -> Tx[bool]:
+    """Whether any of them waits for a decision right now. One that was answered may not have moved yet."""
+    del now
+    asked = yield (
+        "SELECT 1 FROM questions WHERE session_id {any} AND answered_at IS NULL LIMIT 1",
+        (list(session_ids),),
+    )
+    plans = yield (
+        "SELECT 1 FROM tasks WHERE id {any} AND phase = 'awaiting_approval' LIMIT 1",
+        (list(session_ids),),
+    )
+    return bool(asked or plans)
+
+
+def _question(
+    session_id: int,
+    number: int,
+    kind: str,
+    task_id: int | None,
+    key: str | None,
+    label: str | None,
+    depth: int | None,
+    body: str,
+    *rest: Any,
+) -> InboxItem:
+    detail = json.loads(body)
+    who = f"MCP server {detail['mcpServer']}" if session_id == NO_SESSION else label
+    return InboxItem(
+        ids.question_id(number), kind, task_id, key, who, depth or 0, _words(detail), detail, *rest
+    )
+
+
+def _words(detail: Mapping[str, Any]) -> str:
+    """Of a call that needs approval its name and arguments, else what was asked."""
+    if "tool" in detail:
+        return f"{detail['tool']} {json.dumps(detail['args'], ensure_ascii=True, sort_keys=True)}"
+    return str(detail.get("question") or detail.get("text") or "")
+
+
+def _plan(
+    task_id: int, key: str, label: str, depth: int, plan: str | None, asked_at: float | None
+) -> InboxItem:
+    text = plan or ""
+    return InboxItem(
+        ids.task_id(task_id), PLAN, task_id, key, label, depth, text, {}, plan_hash(text), asked_at or 0.0
+    )
+
+
+# --------------------------------------------------------------------------------------------------
+# Messages to people that wait for a reader, or that no channel took: counted, and the newest of them shown. Reads.
+
+
+class UnreadReplies(NamedTuple):
+    """Words of main agents that no person has heard."""
+
+    waiting: int  #: for somebody to attach
+    unsent: int  #: no channel took them, and none will be tried again
+    speakers: tuple[str, ...] = ()  #: the keys of the sessions whose words wait
+
+
+def unread_replies(now: float, session_id: int | None = None) -> Tx[UnreadReplies]:
+    """Of one session, or of all. A task's own words are not among them: what becomes of those stands in the task."""
+    del now
+    of_one = "" if session_id is None else " AND session_id = ?"
+    rows = yield (
+        "SELECT (SELECT key FROM sessions WHERE id = session_id),"  # noqa: S608 (constant words)
+        " COUNT(CASE WHEN due IS NOT NULL AND attempts = 0 THEN 1 END),"
+        " COUNT(CASE WHEN due IS NULL THEN 1 END) FROM outbox"
+        f" WHERE done_at IS NULL AND owner IS NULL AND task_id IS NULL{of_one} GROUP BY session_id ORDER BY session_id",
+        () if session_id is None else (session_id,),
+    )
+    speakers = tuple(key for key, waiting, _ in rows if waiting and key is not None)
+    return UnreadReplies(sum(row[1] for row in rows), sum(row[2] for row in rows), speakers)
+
+
+class UnsentMessage(NamedTuple):
+    """A message that is not sent again by itself: what it says, where it was to go, and why it was not or may not have
+    been read."""
+
+    key: str
+    session_key: str | None
+    task_id: int | None  #: of a task's own result; None: a reply of an agent
+    channel: str
+    target: str
+    text: str  #: its beginning
+    outcome: str  #: `core.sends.SendOutcome`
+    error: str
+    attempts: int
+    tried_at: float | None
+    id: int
+
+
+#: Its tries are used up, it was refused, or it is unsure whether it arrived.
+_UNSENT = (
+    "SELECT o.idem, s.key, o.task_id, o.channel, o.target, SUBSTR(o.body, 1, 200), o.outcome, COALESCE(o.error, ''),"
+    " o.attempts, o.tried_at, o.id FROM outbox o LEFT JOIN sessions s ON s.id = o.session_id"
+    " WHERE o.done_at IS NULL AND o.owner IS NULL AND o.due IS NULL AND o.outcome IS NOT NULL"
+    # A result that failed is tried again by its letter.
+    " AND (o.task_id IS NULL OR o.outcome = 'unsure')"
+)
+SHOWN_MAX = 20
+SHOWN_S = 7 * 86_400.0  #: as long as a dead letter
+
+
+def unsent(now: float, session_id: int | None = None) -> Tx[list[UnsentMessage]]:
+    """The newest ones, oldest first. `session_id`: only of this session."""
+    of_one = "" if session_id is None else " AND o.session_id = ?"
+    rows = yield (
+        f"{_UNSENT} AND COALESCE(o.tried_at, ?) >= ?{of_one} ORDER BY o.id DESC LIMIT {SHOWN_MAX}",
+        (now, now - SHOWN_S, *(() if session_id is None else (session_id,))),
+    )
+    return [UnsentMessage(*row) for row in reversed(rows)]
+
+
+def sender(now: float, message_id: int) -> Tx[int]:
+    """Return the session whose message it is. Raises NotFound."""
+    del now
+    rows = yield "SELECT session_id FROM outbox WHERE id = ?", (message_id,)
+    if not rows:
+        raise NotFound(f"there is no message {ids.message_id(message_id)}")
+    return int(rows[0][0])
+
+
+def sent_for(now: float, task_id: int) -> Tx[list[UnsentMessage]]:
+    """Those that were to tell of this task: its own result, and the replies of the runs that read it."""
+    del now
+    rows = yield (
+        f"{_UNSENT} AND (o.task_id = ? OR o.idem IN (SELECT 'reply:' || CAST(d.run_id AS TEXT) FROM deliveries d"  # noqa: S608 (constant words)
+        " WHERE d.task_id = ? AND d.run_id IS NOT NULL)) ORDER BY o.id",
+        (task_id, task_id),
+    )
+    return [UnsentMessage(*row) for row in rows]

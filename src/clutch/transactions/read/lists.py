@@ -1,0 +1,278 @@
+"""Reads of many: a page of tasks by what is wanted of them, how many there are, transcripts in pieces.
+
+A list has four groups: tasks that wait for the user, results that could not be delivered, active tasks, and finished
+tasks, newest first. The first page holds everything that waits or is active, however much that is; the limit cuts only
+what has ended. The cursor of the next page is a place in the order in which tasks ended. That order does not change, so
+that a page after it neither repeats nor skips a finished task."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
+from enum import StrEnum
+from typing import Any, TypeAlias
+
+from clutch.core import ids
+from clutch.core.attachments import handed
+from clutch.core.model import UNTOLD, Outcome, Phase
+from clutch.core.views import (
+    PhaseCounts,
+    ResultView,
+    TaskView,
+    Transcript,
+    TranscriptEntry,
+)
+from clutch.errors import InvalidInput
+from clutch.store.transaction import Row, Tx
+from clutch.transactions.conditions import IS_UNTOLD
+from clutch.transactions.read import tasks
+from clutch.transactions.read.inbox import unread_replies as unheard_words
+
+LIMIT_MAX = 200
+PAGE_MAX = 200  # messages
+_MOMENT = re.compile(r"[0-9]{1,12}(\.[0-9]{1,17})?(e[+-]?[0-9]{1,3})?")
+
+
+@dataclass(frozen=True, slots=True)
+class TaskFilter:
+    """None and False: whatever. `ended_after`: leaves out what is archived, or had ended before that and was told."""
+
+    root_id: int | None = None
+    requester_id: int | None = None
+    phase: Phase | None = None
+    outcome: Outcome | None = None
+    label: str | None = None
+    is_undelivered: bool = False
+    ended_after: float | None = None
+
+
+EVERYTHING = TaskFilter()
+
+
+@dataclass(frozen=True, slots=True)
+class TaskPage:
+    tasks: list[TaskView] = field(default_factory=list)
+    next: str | None = None  #: the cursor of the page after this one
+
+
+class PageSection(StrEnum):
+    """Tasks that have ended, in the order in which pages go through them."""
+
+    UNDELIVERED = "undelivered"
+    FINISHED = "finished"
+
+
+#: When a task ended, and its number. None: the newest of its group.
+Place: TypeAlias = tuple[float, int] | None
+
+
+def task_page(
+    now: float, wanted: TaskFilter = EVERYTHING, limit: int = 50, cursor: str | None = None
+) -> Tx[TaskPage]:
+    """The first page, or the one after the cursor: at most `limit` tasks, more only where more are active."""
+    if not 1 <= limit <= LIMIT_MAX:
+        raise InvalidInput("limit", f"must be from 1 to {LIMIT_MAX}")
+    group, place = (PageSection.UNDELIVERED, None) if cursor is None else _place(cursor)
+    waiting, active = ([], []) if cursor is not None else (yield from _alive(wanted))
+    undelivered, finished, after = list[int](), list[int](), None
+    if group is PageSection.UNDELIVERED:
+        undelivered, after = yield from _ended(wanted, group, place, limit)
+        place = None
+    if after is None:
+        room = max(0, limit - len(waiting) - len(undelivered) - len(active))
+        finished, after = yield from _ended(wanted, PageSection.FINISHED, place, room)
+    order = [*waiting, *undelivered, *active, *finished]
+    shown = {view.task_id: view for view in (yield from tasks.of(now, order))}
+    return TaskPage([shown[task_id] for task_id in order], after)
+
+
+_NEEDS_USER = "phase = 'awaiting_approval' OR (phase = 'paused' AND reason = 'needs-you')"
+
+
+def _alive(wanted: TaskFilter) -> Tx[tuple[list[int], list[int]]]:
+    """Without an outcome yet: those that wait for the user, and the others. Both in the order of their creation."""
+    where, values = _conditions(replace(wanted, ended_after=None))
+    rows = yield (
+        f"SELECT id, CASE WHEN {_NEEDS_USER} THEN 1 ELSE 0 END FROM tasks"  # noqa: S608 (constant words)
+        f" WHERE {where} AND {IS_UNTOLD} AND outcome IS NULL ORDER BY +created_at, id",
+        values,
+    )
+    return [task_id for task_id, needs in rows if needs], [task_id for task_id, needs in rows if not needs]
+
+
+def _ended(
+    wanted: TaskFilter, group: PageSection, place: Place, room: int
+) -> Tx[tuple[list[int], str | None]]:
+    """Of one group, the newest after that place; with a cursor if there are more."""
+    rows: list[Row] = []
+    beyond = "" if place is None else " AND (ended_at, id) < (?, ?)"
+    for order, where, values in _searches(wanted, group):
+        rows += yield (
+            f"SELECT id, ended_at FROM tasks WHERE {where}{beyond} ORDER BY {order} DESC, id DESC LIMIT ?",  # noqa: S608
+            (*values, *(place or ()), room + 1 - len(rows)),
+        )
+        if len(rows) > room:
+            return [row[0] for row in rows[:room]], _cursor(group, rows[room - 1] if room else None)
+    return [row[0] for row in rows], None
+
+
+_WALKS, _SORTS = (
+    "ended_at",
+    "+ended_at",
+)  # with a plus the order uses no index: whatever narrows the search does
+
+
+def _searches(wanted: TaskFilter, group: PageSection) -> Iterator[tuple[str, str, tuple[Any, ...]]]:
+    """Order, condition and values of each search; what a later one finds has ended before what the earlier one finds.
+    Each has an index, so that years of finished work cost nothing."""
+    where, values = _conditions(replace(wanted, ended_after=None))
+    if group is PageSection.UNDELIVERED:
+        yield _SORTS, f"{where} AND outcome IS NOT NULL AND delivery = 'undelivered'", values
+        return
+    where = f"{where} AND outcome IS NOT NULL AND delivery <> 'undelivered'"
+    if wanted.ended_after is None:
+        is_narrow = wanted.root_id is not None or wanted.requester_id is not None or wanted.is_undelivered
+        yield _SORTS if is_narrow else _WALKS, where, values
+        return
+    recent = where.replace("root_id", "+root_id").replace("requester_id", "+requester_id")
+    recent = f"{recent} AND archived_at IS NULL AND ended_at IS NOT NULL AND ended_at >= ?"
+    yield _WALKS, recent, (*values, wanted.ended_after)
+    # The result of an older one is still on its way.
+    yield _SORTS, f"{where} AND {IS_UNTOLD} AND ended_at < ?", (*values, wanted.ended_after)
+
+
+def _cursor(group: PageSection, last: Row | None) -> str:
+    return group.value if last is None else f"{group}:{last[1]!r}:{ids.task_id(last[0])}"
+
+
+def _place(cursor: str) -> tuple[PageSection, Place]:
+    group, _, rest = cursor.partition(":")
+    ended, _, task = rest.partition(":")
+    number = ids.parse_task_id(task)
+    if group in set(PageSection) and not rest:
+        return PageSection(group), None
+    if group not in set(PageSection) or number is None or not _MOMENT.fullmatch(ended):
+        raise InvalidInput("cursor", "must be the `next` of an earlier page")
+    return PageSection(group), (float(ended), number)
+
+
+def _conditions(wanted: TaskFilter) -> tuple[str, tuple[Any, ...]]:
+    """Constant words and their values. Each that narrows most has an index of its own."""
+    pairs = list(_pairs(wanted))
+    words = " AND ".join(["1 = 1", *(word for word, _ in pairs)])
+    return words, tuple(value for _, given in pairs for value in given)
+
+
+def _pairs(wanted: TaskFilter) -> Iterator[tuple[str, tuple[Any, ...]]]:
+    if wanted.root_id is not None:
+        yield "root_id = ?", (wanted.root_id,)
+    if wanted.requester_id is not None:
+        yield "requester_id = ?", (wanted.requester_id,)
+    if wanted.phase is not None:
+        yield "phase = ?", (wanted.phase.value,)
+        if wanted.phase in UNTOLD:
+            yield IS_UNTOLD, ()  # the words of the index of those
+    if wanted.outcome is not None:
+        yield "outcome = ?", (wanted.outcome.value,)
+    if wanted.label is not None:
+        yield "label = ?", (wanted.label,)
+    if wanted.is_undelivered:
+        yield "delivery = 'undelivered'", ()
+    if wanted.ended_after is not None:
+        yield _STILL_SHOWN, (wanted.ended_after,)
+
+
+#: Three indexes, so that years of finished work cost nothing. (Without ALL, SQLite merges three scans.)
+_STILL_SHOWN = (
+    f"id IN (SELECT id FROM tasks WHERE {IS_UNTOLD}"  # noqa: S608 (constant words)
+    " UNION ALL SELECT id FROM tasks WHERE delivery = 'undelivered'"
+    " UNION ALL SELECT id FROM tasks WHERE archived_at IS NULL AND ended_at IS NOT NULL AND ended_at >= ?)"
+)
+
+
+# ---- how many ----------------------------------------------------------------------------------------
+
+
+def summary(now: float, wanted: TaskFilter = EVERYTHING) -> Tx[PhaseCounts]:
+    where, values = _conditions(wanted)
+    rows = yield (
+        "SELECT phase, CASE WHEN phase = 'paused' THEN reason ELSE '' END AS why, outcome, delivery, COUNT(*)"  # noqa: S608
+        f" FROM tasks WHERE {where} GROUP BY phase, why, outcome, delivery",
+        values,
+    )
+    counts: dict[str, int] = {}
+    for phase, why, outcome, delivery, count in rows:
+        word = _word(Phase(phase), why, outcome)
+        counts[word] = counts.get(word, 0) + count
+        if delivery == "undelivered":
+            counts["undelivered"] = counts.get("undelivered", 0) + count
+    spent = yield (
+        f"SELECT {tasks.SPENT} FROM usage u WHERE u.state > 0"  # noqa: S608
+        f" AND u.session_id IN (SELECT id FROM tasks WHERE {where})",
+        values,
+    )
+    unheard = yield from unheard_words(now, wanted.root_id)
+    usd = tasks.tally(spent[0]).usd if spent[0][4] else None
+    words = {"replies": unheard.waiting, "unsent": unheard.unsent}
+    return PhaseCounts(**counts, **words, speakers=unheard.speakers, usd=usd)
+
+
+def _word(phase: Phase, why: str, outcome: str | None) -> str:
+    match phase:
+        case Phase.RUNNING:
+            return "running"
+        case Phase.SPAWNING | Phase.QUEUED:
+            return "queued"
+        case Phase.AWAITING_APPROVAL:
+            return "needs_you"
+        case Phase.PAUSED:
+            return "needs_you" if why == "needs-you" else "waiting"
+        case Phase.ENDING | Phase.ANNOUNCING | Phase.ANNOUNCE_DEFERRED:
+            return "waiting"
+        case _:
+            return _ENDS.get(outcome or "", "done")
+
+
+_ENDS = {"error": "failed", "timeout": "timeout", "killed": "killed", "lost": "lost"}
+
+
+# ---- one, in full ------------------------------------------------------------------------------------
+
+
+def result(now: float, task_id: int) -> Tx[ResultView | None]:
+    """None: there is no such task. Without an outcome there is no result yet."""
+    del now
+    rows = yield (
+        "SELECT phase, outcome, result, value, result_sha, generation, ended_at, files, late_text, late_at"
+        " FROM tasks WHERE id = ?",
+        (task_id,),
+    )
+    if not rows:
+        return None
+    phase, outcome, text, value, sha, generation, ended_at, files, *late = rows[0]
+    return ResultView(
+        task_id,
+        Phase(phase),
+        None if outcome is None else Outcome(outcome),
+        text,
+        value,
+        sha,
+        generation,
+        ended_at,
+        None if late[0] is None else (late[0], late[1]),
+        handed(files).files,
+    )
+
+
+def transcript(now: float, session_id: int, after: int = 0, limit: int = PAGE_MAX) -> Tx[Transcript]:
+    """In order, at most `limit` entries beyond the number `after`."""
+    del now
+    if not 1 <= limit <= PAGE_MAX:
+        raise InvalidInput("limit", f"must be from 1 to {PAGE_MAX}")
+    rows = yield (
+        "SELECT seq, at, run_id, kind, body FROM messages WHERE session_id = ? AND seq > ? ORDER BY seq LIMIT ?",
+        (session_id, after, limit + 1),
+    )
+    lines = tuple(TranscriptEntry(*row) for row in rows[:limit])
+    return Transcript(lines, lines[-1].seq if len(rows) > limit else None)

@@ -1,0 +1,388 @@
+"""Reads for people, programs and models: tasks as everybody sees them, one, some, a page or a tree of them.
+
+Each costs what it answers: a page is found through an index, and a handful of statements then read what
+belongs to its tasks, however many there are in the store."""
+
+from __future__ import annotations
+
+import json
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from decimal import Decimal
+from enum import StrEnum
+from typing import Any
+
+from clutch.core import ids, messages
+from clutch.core.attachments import StoredFile, handed
+from clutch.core.budget import Budget
+from clutch.core.ids import plan_hash
+from clutch.core.messages import Answer
+from clutch.core.model import Delivery, Outcome, Path, Phase, Plan
+from clutch.core.text.format import main_argument
+from clutch.core.text.tasks import Contract
+from clutch.core.views import NOTHING_USED, CurrentTool, DeliveryView, PlanView, Tally, TaskView, evidence_of
+from clutch.store.transaction import Row, Tx
+from clutch.transactions.conditions import IS_WORKING, worked
+from clutch.transactions.read import budgets
+
+
+def one(now: float, task_id: int) -> Tx[TaskView | None]:
+    found = yield from of(now, [task_id])
+    return found[0] if found else None
+
+
+def of(now: float, task_ids: Sequence[int]) -> Tx[list[TaskView]]:
+    """Those of them that exist, in the order they were made."""
+    rows = yield _TASKS, (list(task_ids),)
+    if not rows:
+        return []
+    about = yield from _about(now, [row[0] for row in rows])
+    return [_view(now, row, about) for row in rows]
+
+
+def tree(now: float, task_id: int) -> Tx[list[TaskView]]:
+    """The task and everything below it."""
+    return (yield from of(now, [task_id, *(yield from ids_below(task_id))]))
+
+
+def below(now: float, session_id: int) -> Tx[list[TaskView]]:
+    """Everything below a session, main or child, that was not archived."""
+    below = yield from ids_below(session_id)
+    rows = yield "SELECT id FROM tasks WHERE id {any} AND archived_at IS NULL", (below,)
+    return (yield from of(now, [row[0] for row in rows]))
+
+
+def ids_below(session_id: int) -> Tx[list[int]]:
+    """Also below sessions that were deleted: their tasks stay. A chain that bites its tail (imported) ends there."""
+    rows = yield (
+        "WITH RECURSIVE below(id) AS (SELECT id FROM tasks WHERE requester_id = ?"
+        " UNION SELECT t.id FROM tasks t JOIN below b ON t.requester_id = b.id) SELECT id FROM below",
+        (session_id,),
+    )
+    return [row[0] for row in rows]
+
+
+_TASKS = (
+    "SELECT t.id, t.requester_id, t.root_id, s.key, r.key, o.key, t.depth, s.role, s.agent_id, t.label, t.phase,"  # noqa: S608
+    " t.reason, t.outcome, t.error, t.generation, t.created_at, t.started_at, t.ended_at, s.progress_at,"
+    " t.deadline_at, t.delivery, t.delivery_reason, t.attempts, t.plan, t.plan_round,"
+    " CASE WHEN t.phase = 'awaiting_approval' THEN t.result END, t.evidence, s.model, s.owner, s.run_id,"
+    f" s.head - s.base, {worked('t')}"
+    " FROM tasks t LEFT JOIN sessions s ON s.id = t.id LEFT JOIN sessions r ON r.id = t.requester_id"
+    " LEFT JOIN sessions o ON o.id = t.root_id WHERE t.id {any} ORDER BY t.created_at, t.id"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class _Runs:
+    last: int
+    count: int
+    parked: Mapping[int, float]
+
+
+@dataclass(frozen=True, slots=True)
+class _About:
+    """What other tables know of the tasks of one answer, by task."""
+
+    runs: Mapping[int, _Runs]
+    own: Mapping[int, Tally]
+    below: Mapping[int, Tally]
+    models: Mapping[int, str]
+    resumes: Mapping[int, int]
+    children: Mapping[int, tuple[int, int]]  #: all, active
+    retries: Mapping[tuple[int, int], float]  #: by task and generation: when its letter is tried again
+    told: Mapping[tuple[int, int], float]
+    tools: Mapping[int, CurrentTool]
+    purses: Mapping[str, Budget]
+
+
+def _about(now: float, ids: list[int]) -> Tx[_About]:
+    own, beneath = yield from _tallies(ids)
+    return _About(
+        runs=(yield from _runs(ids)),
+        own=own,
+        below=beneath,
+        models=_pairs((yield _MODELS, (ids,))),
+        resumes=_pairs((yield _RESUMES, (ids,))),
+        children={row[0]: (int(row[1]), int(row[2])) for row in (yield _CHILDREN, (ids,))},
+        retries={(row[0], row[1]): row[2] for row in (yield _RETRIES, (ids, now))},
+        told={(row[0], row[1]): row[2] for row in (yield _TOLD, (ids,))},
+        tools=(yield from _tools(ids)),
+        purses={purse.name: purse for purse in (yield from budgets.look([f"task:{one}" for one in ids]))},
+    )
+
+
+def _pairs(rows: Sequence[Row]) -> dict[int, Any]:
+    return {row[0]: row[1] for row in rows}
+
+
+_MODELS = (
+    "SELECT u.session_id, u.effective FROM usage u WHERE u.session_id {any} AND u.state = 1 AND u.call_no ="
+    " (SELECT MAX(v.call_no) FROM usage v WHERE v.session_id = u.session_id AND v.state = 1)"
+)
+_RESUMES = (
+    "SELECT task_id, COUNT(*) FROM events WHERE task_id {any} AND SUBSTR(reason, 1, 9) = 'resumed @'"
+    " GROUP BY task_id"
+)
+_CHILDREN = (
+    f"SELECT requester_id, COUNT(*), SUM(CASE WHEN {IS_WORKING} THEN 1 ELSE 0 END) FROM tasks"  # noqa: S608
+    " WHERE requester_id {any} GROUP BY requester_id"
+)
+_RETRIES = (
+    "SELECT task_id, generation, ready_at FROM inbox WHERE task_id {any} AND kind = 'announce' AND state = 0"
+    " AND taken_run IS NULL AND ready_at > ?"
+)
+_TOLD = (
+    "SELECT task_id, generation, MAX(at) FROM deliveries WHERE task_id {any} AND outcome = 'delivered'"
+    " GROUP BY task_id, generation"
+)
+
+
+def _runs(ids: list[int]) -> Tx[dict[int, _Runs]]:
+    rows = yield (
+        "SELECT session_id, id, parked_until FROM runs WHERE session_id {any} ORDER BY started_at, id",
+        (ids,),
+    )
+    by_session = defaultdict(list)
+    for session_id, run_id, parked_until in rows:
+        by_session[session_id].append((run_id, parked_until))
+    return {
+        session_id: _Runs(runs[-1][0], len(runs), {run: until for run, until in runs if until is not None})
+        for session_id, runs in by_session.items()
+    }
+
+
+#: Money is kept as text. In whole units of 10^-12 dollars both databases add it up without losing any.
+PICO = Decimal(10) ** 12
+SPENT = (
+    "SUM(u.input), SUM(u.output), SUM(u.cache_read), SUM(u.cache_write), COUNT(*),"
+    " SUM(CAST(ROUND(CAST(u.usd AS {float}) * 1000000000000.0) AS {big})),"
+    " SUM(CASE WHEN u.usd IS NULL AND u.state < 3 THEN 1 ELSE 0 END)"
+)
+_SPENT_BELOW = (
+    "WITH RECURSIVE below(top, id) AS (SELECT id, id FROM tasks WHERE id {any}"  # noqa: S608 (constant words)
+    " UNION SELECT b.top, t.id FROM tasks t JOIN below b ON t.requester_id = b.id)"
+    f" SELECT b.top, CASE WHEN b.id = b.top THEN 1 ELSE 0 END AS is_own, {SPENT}"
+    # CROSS: SQLite then keeps the order, and does not go through the whole ledger instead.
+    " FROM below b CROSS JOIN usage u WHERE u.session_id = b.id AND u.state > 0 GROUP BY b.top, is_own"
+)
+
+
+def _tallies(ids: list[int]) -> Tx[tuple[dict[int, Tally], dict[int, Tally]]]:
+    """What each has used itself, and what was used below it."""
+    own: dict[int, Tally] = {}
+    beneath: dict[int, Tally] = {}
+    for top, is_own, *spent in (yield _SPENT_BELOW, (ids,)):
+        (own if is_own else beneath)[top] = tally(spent)
+    return own, beneath
+
+
+def tally(spent: Sequence[Any]) -> Tally:
+    """A row of `SPENT`."""
+    given, said, cached, stored, calls, pico, unpriced = spent
+    usd = None if pico is None else (Decimal(int(pico)) / PICO).normalize()
+    return Tally(int(given), int(said), int(cached), int(stored), int(calls), usd, int(unpriced))
+
+
+def _tools(ids: list[int]) -> Tx[dict[int, CurrentTool]]:
+    """A call is open while its answer is the last message of an open run that somebody works on; foreign code tells
+    of its own."""
+    rows = yield (
+        "SELECT s.id, m.kind, m.body, m.at, d.name, d.arg, d.at FROM sessions s"
+        " JOIN messages m ON m.session_id = s.id AND m.seq = s.head"
+        " LEFT JOIN doing d ON d.session_id = s.id AND d.run_id = s.run_id"
+        " WHERE s.id {any} AND s.owner IS NOT NULL AND s.run_id IS NOT NULL"
+        " AND (m.kind = 'answer' OR d.name IS NOT NULL)",
+        (ids,),
+    )
+    found: dict[int, CurrentTool] = {}
+    for session_id, kind, body, at, name, argument, since in rows:
+        if name is not None:
+            found[session_id] = CurrentTool(name, argument, since)
+        elif isinstance(said := messages.load(kind, body), Answer) and said.calls:
+            found[session_id] = CurrentTool(said.calls[0].name, main_argument(said.calls[0].args), at)
+    return found
+
+
+def _view(now: float, row: Row, about: _About) -> TaskView:
+    (
+        task_id, requester_id, root_id, key, requester_key, root_key, depth, role, agent_id, label, phase, reason,
+        outcome, error, generation, created_at, started_at, ended_at, progress_at, deadline_at, delivery,
+        delivery_reason, attempts, plan, plan_round, awaiting, evidence, model, owner, run_id, step, worked_s,
+    ) = row  # fmt: skip
+    runs = about.runs.get(task_id)
+    own = about.own.get(task_id, NOTHING_USED)
+    total, active = about.children.get(task_id, (0, 0))
+    turn = (task_id, generation)
+    telling = _telling(Delivery(delivery), delivery_reason, attempts, about.told.get(turn))
+    return TaskView(
+        task_id, requester_id, root_id, key, requester_key, root_key, depth, role, agent_id, label, Phase(phase),
+        reason, None if outcome is None else Outcome(outcome), error, generation, created_at, started_at, ended_at,
+        progress_at, deadline_at, replace(telling, next_at=about.retries.get(turn)),
+        run_id=run_id or (runs.last if runs else None),
+        attempt=runs.count if runs else 0,
+        step=step,
+        resumes=about.resumes.get(task_id, 0),
+        parked_until=runs.parked.get(run_id) if runs else None,
+        model_requested=model,
+        model=about.models.get(task_id),
+        current_tool=about.tools.get(task_id) if phase == Phase.RUNNING else None,
+        own=own,
+        subtree=own + about.below.get(task_id, NOTHING_USED),
+        budget=about.purses.get(f"task:{task_id}"),
+        plan=_plan(Plan(plan), phase, plan_round, awaiting),
+        evidence=evidence_of(evidence, generation),
+        worker_id=owner,
+        children_active=active,
+        children_total=total,
+        worked_s=worked_s + now if worked_s is not None and phase == Phase.RUNNING else worked_s,
+    )  # fmt: skip
+
+
+def _telling(state: Delivery, reason: str, attempts: int, at: float | None) -> DeliveryView:
+    """Of a delivered result the stored reason is the path it took."""
+    if state is Delivery.DELIVERED:
+        path = Path(reason) if reason in set(Path) else None
+        return DeliveryView(state, path, None if path else reason or None, attempts + 1, at=at)
+    return DeliveryView(state, None, reason or None, attempts)
+
+
+def _plan(plan: Plan, phase: str, rounds: int, awaiting: str | None) -> PlanView | None:
+    if plan is Plan.NONE:
+        return None
+    if phase == Phase.AWAITING_APPROVAL:
+        return PlanView(phase, plan_hash(awaiting or ""), rounds)
+    return PlanView(plan.value, None, rounds)
+
+
+# --------------------------------------------------------------------------------------------------
+# Everything about one task: what was asked for at spawn, and what came of it.
+
+
+@dataclass(frozen=True, slots=True)
+class Info:
+    view: TaskView
+    contract: Contract
+
+
+def info(now: float, task_id: int, archive_after_s: float = 0.0) -> Tx[Info | None]:
+    """`archive_after_s`: as the policy has it; 0 = what is over is never archived."""
+    view = yield from one(now, task_id)
+    if view is None:
+        return None
+    rows = yield (
+        "SELECT t.task, t.spec, t.expects_completion, s.thinking, s.workspace, t.archived_at, t.result, t.result_sha,"
+        " (SELECT MIN(e.at) FROM events e WHERE e.task_id = t.id AND e.to_phase = ?),"
+        " (SELECT p.label FROM tasks p WHERE p.id = t.requester_id)"
+        " FROM tasks t LEFT JOIN sessions s ON s.id = t.id WHERE t.id = ?",
+        (Phase.QUEUED.value, task_id),
+    )
+    task, spec, is_awaited, thinking, workspace, archived_at, result, sha, queued_at, label = rows[0]
+    asked = json.loads(spec) if spec else {}
+    named = f"{label} ({ids.task_id(view.requester_id)})" if label else view.requester_key or "(deleted)"
+    contract = Contract(
+        task,
+        named,
+        thinking,
+        asked.get("mode", "run"),
+        asked.get("cleanup", "keep"),
+        workspace,
+        queued_at,
+        archived_at,
+        _archive_at(view, 0.0 if asked.get("mode") == "session" else archive_after_s),
+        None if result is None else len(result.encode()),
+        sha,
+        tuple((name, size) for name, size, _ in asked.get("attachments", ())),
+        asked.get("context") or "isolated",
+        bool(is_awaited),
+    )
+    return Info(view, contract)
+
+
+def _archive_at(view: TaskView, after_s: float) -> float | None:
+    """Nothing that runs, could not be told or stays for follow-ups is archived."""
+    is_told = view.phase is Phase.COMPLETED and view.ended_at is not None
+    return (view.ended_at or 0.0) + after_s if is_told and after_s else None
+
+
+# --------------------------------------------------------------------------------------------------
+# Reads for somebody who waits: has a task ended for good, and with what?
+
+
+@dataclass(frozen=True, slots=True)
+class TaskEnd:
+    task_id: int
+    outcome: Outcome
+    text: str | None
+    error: str | None
+    value: str | None = None  #: JSON, if a form was asked for
+    files: tuple[StoredFile, ...] = ()
+
+
+def ended(now: float, task_ids: Sequence[int]) -> Tx[list[TaskEnd]]:
+    """Those of them that have."""
+    del now
+    rows = yield (
+        "SELECT id, outcome, COALESCE(result, fallback), error, value, files FROM tasks WHERE id {any}"
+        " AND outcome IS NOT NULL",
+        (list(task_ids),),
+    )
+    return [
+        TaskEnd(task_id, Outcome(outcome), text, error, value, handed(files).files)
+        for task_id, outcome, text, error, value, files in rows
+    ]
+
+
+def known(now: float, task_id: int) -> Tx[tuple[str, str] | None]:
+    """Label and session key of a task."""
+    del now
+    rows = yield (
+        "SELECT t.label, COALESCE(s.key, '') FROM tasks t LEFT JOIN sessions s ON s.id = t.id WHERE t.id = ?",
+        (task_id,),
+    )
+    return (str(rows[0][0]), str(rows[0][1])) if rows else None
+
+
+# --------------------------------------------------------------------------------------------------
+# What model calls have used, added up by root, agent, model or day. A read; the ledger outlives transcripts.
+
+DAY_S = 86_400
+
+
+class By(StrEnum):
+    ROOT = "root"
+    AGENT = "agent"
+    MODEL = "model"
+    DAY = "day"  #: in UTC
+
+
+#: A call that nobody answered is counted with the model that answers to this name.
+_KNOWN = (
+    " LEFT JOIN (SELECT model, MAX(effective) AS effective FROM usage GROUP BY model) k ON k.model = u.model"
+)
+#: Constant words. A session that was deleted is nobody's any more, but what it used is not forgotten.
+_GROUPS = {
+    By.ROOT: "COALESCE(r.key, '(deleted)')",
+    By.AGENT: "COALESCE(s.agent_id, '(deleted)')",
+    By.MODEL: "COALESCE(u.effective, k.effective, u.model)",
+    By.DAY: "CAST(FLOOR(u.at / 86400.0) AS {big})",
+}
+
+
+def spending(now: float, by: By) -> Tx[list[tuple[str, Tally]]]:
+    del now
+    rows = yield (
+        f"SELECT {_GROUPS[by]} AS about, {SPENT} FROM usage u"  # noqa: S608 (constant words)
+        f" LEFT JOIN sessions s ON s.id = u.session_id LEFT JOIN sessions r ON r.id = s.root_id{_KNOWN}"
+        " WHERE u.state > 0 GROUP BY about ORDER BY about",
+        (),
+    )
+    return [(_named(by, row[0]), tally(row[1:])) for row in rows]
+
+
+def _named(by: By, about: str | int) -> str:
+    if by is By.DAY:
+        return datetime.fromtimestamp(int(about) * DAY_S, UTC).date().isoformat()
+    return str(about)

@@ -1,0 +1,292 @@
+"""Reads: what the engine and the surfaces want to know. Nothing here writes."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from clutch.core import ids, messages
+from clutch.core.authority import Rights, from_text
+from clutch.core.compaction import ContextLimits
+from clutch.core.messages import Entry, Message, Summary
+from clutch.core.model import Outcome, Phase, Plan
+from clutch.core.policy import Policy
+from clutch.core.spawn import OWN_RUNTIME
+from clutch.core.text.prompts import ChildLine
+from clutch.store.transaction import ManyRows, Row, Tx
+from clutch.transactions import sessions
+from clutch.transactions.conditions import IS_UNTOLD
+
+
+@dataclass(frozen=True, slots=True)
+class Briefing:
+    """What a turn must know about the session it works for."""
+
+    session_key: str
+    agent_id: str
+    root_id: int
+    depth: int
+    rights: Rights
+    model: str | None
+    workspace: str | None
+    label: str | None
+    requester_key: str | None
+    plan: str | None
+    fence: int
+    base: int  #: where the present generation of the transcript begins
+    steps: int  #: answers of the open run
+    transcript: tuple[Entry, ...]
+    thinking: str | None = None
+    purses: str = ""
+    output_schema: str | None = None
+    runtime: str = OWN_RUNTIME
+    cwd: str | None = None
+    compact_at: int | None = None  #: a summary is wanted of what was said up to here
+    model_asked: str | None = None  #: by the spawn itself
+    shelf: int = 0  #: which of its directories its files lie in
+
+
+def briefing(now: float, session_id: int) -> Tx[Briefing]:
+    del now
+    rows = yield (
+        "SELECT s.key, s.agent_id, s.root_id, s.depth, s.rights, s.model, s.workspace, t.label, p.key, t.plan, s.base,"
+        " s.run_id, s.fence, s.thinking, s.purses, t.spec, s.compact_at, t.shelf"
+        " FROM sessions s LEFT JOIN tasks t ON t.id = s.id LEFT JOIN sessions p ON p.id = s.parent_id"
+        " WHERE s.id = ?",
+        (session_id,),
+    )
+    key, agent_id, root_id, depth, rights, model, workspace, label, requester_key, plan, *where = rows[0]
+    base, run_id, fence, thinking, purses, spec, compact_at, shelf = where
+    asked = json.loads(spec) if spec else {}
+    said = yield (
+        "SELECT kind, body, run_id FROM messages WHERE session_id = ? AND seq > ? ORDER BY seq",
+        (session_id, base),
+    )
+    return Briefing(
+        session_key=key,
+        agent_id=agent_id,
+        root_id=root_id,
+        depth=depth,
+        rights=from_text(rights),
+        model=model,
+        workspace=workspace,
+        label=label,
+        requester_key=requester_key,
+        plan=plan,
+        fence=fence,
+        base=base,
+        steps=sum(kind == "answer" and of_run == run_id for kind, _, of_run in said),
+        transcript=tuple(messages.load(kind, body) for kind, body, _ in said),
+        thinking=thinking,
+        purses=purses,
+        output_schema=asked.get("outputSchema"),
+        runtime=asked.get("runtime", OWN_RUNTIME),
+        cwd=asked.get("cwd"),
+        compact_at=compact_at,
+        model_asked=asked.get("model"),
+        shelf=shelf or 0,
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class TreeRow:
+    """One line of a tree: enough to draw it without asking anybody."""
+
+    task_id: int
+    requester_id: int
+    depth: int
+    label: str
+    phase: str
+    reason: str
+    outcome: str | None
+    delivery: str
+    generation: int
+    created_at: float
+    progress_at: float | None
+    ended_at: float | None
+    steps: int
+    current_tool: str | None
+    tokens: int
+    resumes: int
+    parked_until: float | None = None
+
+
+def tree(now: float, root_id: int) -> Tx[list[TreeRow]]:
+    """All tasks below a root in spawn order."""
+    del now
+    rows = yield (
+        "SELECT t.id, t.requester_id, t.depth, t.label, t.phase, t.reason, t.outcome, t.delivery, t.generation,"
+        " t.created_at, s.progress_at, t.ended_at, COALESCE(s.head - s.base, 0),"
+        " (SELECT MIN(c.name) FROM calls c WHERE c.session_id = s.id AND c.seq = s.head AND s.head > s.base),"
+        " (SELECT CAST(COALESCE(SUM(u.input + u.output), 0) AS {big}) FROM usage u WHERE u.session_id = t.id),"
+        " (SELECT COUNT(*) FROM events e WHERE e.task_id = t.id AND e.reason LIKE 'resumed @%'),"
+        " (SELECT r.parked_until FROM runs r WHERE r.id = s.run_id)"
+        " FROM tasks t LEFT JOIN sessions s ON s.id = t.id WHERE t.root_id = ? ORDER BY t.depth, t.spawn_order, t.id",
+        (root_id,),
+    )
+    return [TreeRow(*row) for row in rows]
+
+
+def is_quiet(now: float, root_id: int) -> Tx[bool]:
+    """Is there nothing left to do below this root, and nobody about to speak?"""
+    del now
+    rows = yield (
+        # One count for each index of what is alive; a held child is a task that has not finished.
+        "SELECT (SELECT COUNT(*) FROM tasks WHERE root_id = ? AND phase NOT IN ('completed', 'completed_giveup')),"
+        " (SELECT COUNT(*) FROM sessions WHERE id = ? AND hold = 1),"
+        " (SELECT COUNT(*) FROM sessions WHERE root_id = ? AND owner IS NOT NULL),"
+        " (SELECT COUNT(*) FROM sessions WHERE root_id = ? AND owner IS NULL AND due IS NOT NULL),"
+        " (SELECT COUNT(*) FROM inbox i JOIN sessions s ON s.id = i.session_id"
+        " WHERE s.root_id = ? AND s.closed = 0 AND i.seen = 0),"
+        " (SELECT COUNT(*) FROM inbox i JOIN sessions s ON s.id = i.session_id"
+        " WHERE s.root_id = ? AND s.closed = 0 AND i.state = 0 AND i.silent = 0)",
+        (root_id,) * 6,
+    )
+    return not any(rows[0])
+
+
+@dataclass(frozen=True, slots=True)
+class TimelineRow:
+    task_id: int
+    seq: int
+    at: float
+    actor: str
+    from_phase: str
+    to_phase: str
+    reason: str
+    generation: int
+    outcome: str | None
+
+
+def timeline(now: float, root_id: int, after: float = 0.0) -> Tx[list[TimelineRow]]:
+    del now
+    rows = yield (
+        "SELECT e.task_id, e.seq, e.at, e.actor, e.from_phase, e.to_phase, e.reason, e.generation, e.outcome"
+        " FROM events e JOIN tasks t ON t.id = e.task_id WHERE t.root_id = ? AND e.at >= ?"
+        " ORDER BY e.at, e.task_id, e.seq",
+        (root_id, after),
+    )
+    return [TimelineRow(*row) for row in rows]
+
+
+def session_id(now: float, key: str) -> Tx[int | None]:
+    del now
+    rows = yield "SELECT id FROM sessions WHERE key = ?", (key,)
+    return int(rows[0][0]) if rows else None
+
+
+def is_known(now: float, key: str) -> Tx[bool]:
+    """Is there, or was there, a session of this key?"""
+    del now
+    return bool((yield "SELECT 1 FROM sessions WHERE key = ?", (key,)))
+
+
+def is_open(now: float, session: int) -> Tx[bool]:
+    """Can it be spoken to?"""
+    del now
+    return bool((yield "SELECT 1 FROM sessions WHERE id = ? AND closed = 0", (session,)))
+
+
+def transcript(now: float, session: int) -> Tx[list[Entry]]:
+    """All of it, earlier generations included."""
+    del now
+    rows = yield "SELECT kind, body FROM messages WHERE session_id = ? ORDER BY seq", (session,)
+    return [messages.load(kind, body) for kind, body in rows]
+
+
+# --------------------------------------------------------------------------------------------------
+# What stands around a conversation in the store: the session's children and events, summaries, a fork's copy.
+
+NO_RUN = 0  # of messages that no run of this session has said
+#: The newest records that are looked at for what ended lately: never a walk over thousands.
+LOOKED_AT = 64
+
+_LINE = "id, label, phase, reason, plan, outcome, created_at, ended_at"
+_CHILDREN = (
+    f"SELECT * FROM (SELECT {_LINE}, 1 AS is_active FROM tasks"  # noqa: S608 (constant words)
+    f" WHERE requester_id = ? AND {IS_UNTOLD} ORDER BY id LIMIT ?) a"
+    f" UNION ALL SELECT * FROM (SELECT {_LINE}, 0 AS is_active FROM"
+    f" (SELECT {_LINE} FROM tasks WHERE requester_id = ? AND retained = 1 ORDER BY id DESC LIMIT ?) r"
+    f" WHERE NOT ({IS_UNTOLD}) AND ended_at >= ? ORDER BY ended_at DESC, id DESC LIMIT ?) b"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Around:
+    """What a turn is told beside its transcript. `events_upto`: the newest event that is shown."""
+
+    active: tuple[ChildLine, ...] = ()
+    recent: tuple[ChildLine, ...] = ()
+    is_more: bool = False  #: active children beyond those
+    events: tuple[str, ...] = ()
+    events_upto: int = 0
+
+
+def around(now: float, session_id: int, rules: ContextLimits) -> Tx[Around]:
+    """Read for every turn of a session that may have children, so it costs what it answers."""
+    rows = yield (
+        _CHILDREN,
+        (
+            session_id, rules.active_children_max + 1, session_id, LOOKED_AT, now - rules.recent_children_s,
+            rules.recent_children_max,
+        ),
+    )  # fmt: skip
+    events = yield (
+        "SELECT id, body FROM system_events WHERE session_id = ? AND taken_run IS NULL ORDER BY id DESC LIMIT ?",
+        (session_id, rules.system_events_max),
+    )
+    active = [_line(now, row) for row in rows if row[-1]]
+    return Around(
+        active=tuple(active[: rules.active_children_max]),
+        recent=tuple(_line(now, row) for row in rows if not row[-1]),
+        is_more=len(active) > rules.active_children_max,
+        events=tuple(body for _, body in reversed(events)),
+        events_upto=events[0][0] if events else 0,
+    )
+
+
+def _line(now: float, row: Row) -> ChildLine:
+    task_id, label, phase, reason, plan, outcome, created_at, ended_at, is_active = row
+    since = created_at if is_active else ended_at
+    ended = None if outcome is None else Outcome(outcome)
+    return ChildLine(ids.task_id(task_id), label, Phase(phase), reason, Plan(plan), now - since, ended)
+
+
+def consume_events(session_id: int, run_id: int, upto: int) -> Tx[None]:
+    """With the answer of the turn that showed them. Older ones that there was no room for go as well."""
+    yield (
+        "UPDATE system_events SET taken_run = ? WHERE session_id = ? AND taken_run IS NULL AND id <= ?",
+        (run_id, session_id, upto),
+    )
+
+
+def compact(
+    now: float, policy: Policy, session_id: int, fence: int, run_id: int, summary: Summary
+) -> Tx[int]:
+    """Append a summary; the new head. Only between two steps: results must follow their answer directly."""
+    session = yield from sessions.own(session_id, fence)
+    is_open = yield "SELECT 1 FROM calls WHERE session_id = ? AND seq = ?", (session_id, session.head)
+    assert not is_open, f"session {session_id} has open calls at {session.head}"
+    assert session.base < summary.upto <= session.head, f"there is no entry {summary.upto}"
+    session.head, session.progress_at = session.head + 1, now
+    yield (
+        "INSERT INTO messages(session_id, seq, run_id, kind, body, at) VALUES(?, ?, ?, ?, ?, ?)",
+        (session_id, session.head, run_id, messages.kind(summary), messages.dump(summary), now),
+    )
+    yield from sessions.save(now, policy, session)
+    return session.head
+
+
+def fork(now: float, child_id: int, copied: Sequence[Message]) -> Tx[None]:
+    """In the transaction that makes the child's session: its transcript begins with a copy.
+
+    No run of its own has said any of it, so it counts neither as steps nor as last words."""
+    yield (
+        "INSERT INTO messages(session_id, seq, run_id, kind, body, at) VALUES(?, ?, ?, ?, ?, ?)",
+        ManyRows(
+            (child_id, seq, NO_RUN, messages.kind(said), messages.dump(said), now)
+            for seq, said in enumerate(copied, start=1)
+        ),
+    )
+    yield "UPDATE sessions SET head = ? WHERE id = ?", (len(copied), child_id)

@@ -1,0 +1,294 @@
+"""The archive: what has been over for a while leaves lists and quotas, later perhaps its words.
+
+`due` and `fading` only look, so that a sweep that finds nothing writes nothing. What they found is asked again under
+the lock: two sweepers, or one that runs twice, do no more than one."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from clutch.core import authority, ids
+from clutch.core import events as ev
+from clutch.core.authority import Rights, Role, ToolFilter
+from clutch.core.events import ARCHIVED
+from clutch.core.lifecycle import ORPHANED
+from clutch.core.model import WORKING, Delivery, Phase, RemovalReason, Task
+from clutch.core.model import RemovalReason as Reason
+from clutch.core.policy import OnOrphan, Policy
+from clutch.core.transition import MISSING
+from clutch.errors import NotFound
+from clutch.store.transaction import Tx
+from clutch.transactions import inbox, outbox, sessions, tasks
+from clutch.transactions.conditions import IS_UNTOLD
+from clutch.transactions.control import NotPossible
+from clutch.transactions.sessions import SessionRow
+
+# --------------------------------------------------------------------------------------------------
+# Forgetting a session: its words go, its row stays.
+#
+# The row holds the tree together: a kill finds through it what still works below, and what comes late from there
+# rises through it. Outcome, result, usage, timeline and deliveries are the task's and stay, too.
+
+_WORDS = ("messages", "calls", "questions", "system_events", "bindings", "doing")
+
+
+def forget(now: float, policy: Policy, session: SessionRow, why: RemovalReason) -> Tx[None]:
+    """Of a closed session; the caller saves the row. What lies in its inbox unread is passed on, not lost.
+
+    The one place where words go, whatever the reason."""
+    if session.is_task:
+        rows = yield "SELECT workspace FROM sessions WHERE id = ?", (session.id,)
+        yield from outbox.removed(now, policy, session.id, session.key, why, rows[0][0])
+    for table in _WORDS:
+        yield f"DELETE FROM {table} WHERE session_id = ?", (session.id,)  # noqa: S608 (constant words)
+    yield "DELETE FROM inbox WHERE session_id = ? AND state <> 0 AND kind <> 'announce'", (session.id,)
+    yield "DELETE FROM outbox WHERE session_id = ? AND done_at IS NOT NULL", (session.id,)
+    yield from inbox.leave_transcript(session.id)
+    yield "UPDATE sessions SET deleted_at = COALESCE(deleted_at, ?) WHERE id = ?", (now, session.id)
+    session.head = session.base = 0
+
+
+def archive_record(now: float, task_id: int) -> Tx[bool]:
+    """The record leaves lists and quota. By id everything that was kept of it stays readable.
+
+    False: it had left before. The caller writes the line of the timeline."""
+    rows = yield (
+        "UPDATE tasks SET retained = 0, archived_at = ? WHERE id = ? AND archived_at IS NULL RETURNING id",
+        (now, task_id),
+    )
+    return bool(rows)
+
+
+def is_forgotten(session_id: int) -> Tx[bool]:
+    rows = yield "SELECT 1 FROM sessions WHERE id = ? AND deleted_at IS NOT NULL", (session_id,)
+    return bool(rows)
+
+
+BATCH_MAX: Final = 100  # tasks in one commit: nobody else writes meanwhile
+SURVEY_MAX: Final = 10_000  # tasks one look names
+
+#: Told, skipped or let go. Nothing undelivered, nothing that works, no session that stays for follow-ups.
+_OVER: Final = (
+    "t.archived_at IS NULL AND t.ended_at IS NOT NULL AND t.stays = 0 AND (t.phase = 'completed'"
+    " OR (t.phase = 'completed_giveup' AND t.delivery <> 'undelivered' AND t.wake_at IS NULL))"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Waste:
+    """What a sweep would take away now. `archived` leave lists and lose their files, `forgotten` their words."""
+
+    archived: list[int]
+    forgotten: list[int]
+    transcript_bytes: int
+
+
+def waste(now: float, policy: Policy) -> Tx[Waste]:
+    archived = yield from due(now, policy, SURVEY_MAX)
+    forgotten = yield from fading(now, policy, 0.0, SURVEY_MAX)
+    if policy.keeping.transcript_after_s == 0:
+        forgotten = sorted({*archived, *forgotten})
+    rows = yield "SELECT COALESCE(SUM(LENGTH(body)), 0) FROM messages WHERE session_id {any}", (forgotten,)
+    return Waste(archived, forgotten, int(rows[0][0]))
+
+
+def due(now: float, policy: Policy, count_max: int = BATCH_MAX) -> Tx[list[int]]:
+    """Ended long enough ago, and for as long as that nothing has happened to it."""
+    after_s = policy.keeping.archive_after_s
+    if not after_s:
+        return []
+    rows = yield (
+        f"SELECT t.id FROM tasks t WHERE t.ended_at <= ? AND {_OVER}"  # noqa: S608 (constant words)
+        " AND (SELECT e.at FROM events e WHERE e.task_id = t.id AND e.seq = t.seq) <= ?"
+        " ORDER BY t.ended_at, t.id LIMIT ?",
+        (now - after_s, now - after_s, count_max),
+    )
+    return [row[0] for row in rows]
+
+
+def archive(now: float, policy: Policy, task_ids: Sequence[int]) -> Tx[list[int]]:
+    """Alone. Those that were archived: their files are nobody's any more."""
+    held = yield from sessions.lock_all(task_ids)
+    rows = yield (
+        f"SELECT t.id FROM tasks t WHERE t.id {{any}} AND {_OVER} {{lock}}",  # noqa: S608 (as above)
+        (list(task_ids),),
+    )
+    archived = sorted(row[0] for row in rows)
+    yield "UPDATE tasks SET archived_at = ?, retained = 0 WHERE id {any}", (now, archived)
+    yield from tasks.note_all(now, policy, archived, ARCHIVED)
+    if policy.keeping.transcript_after_s == 0:
+        yield from _fade(now, policy, [session for session in held if session.id in archived])
+    return archived
+
+
+def fading(now: float, policy: Policy, since: float, count_max: int = BATCH_MAX) -> Tx[list[int]]:
+    """Archived so long ago that their words may go. `since`: all that were archived before have been seen to."""
+    after_s = policy.keeping.transcript_after_s
+    if after_s is None:
+        return []
+    rows = yield (
+        "SELECT t.id FROM tasks t JOIN sessions s ON s.id = t.id WHERE t.archived_at > ? AND t.archived_at <= ?"
+        " AND s.deleted_at IS NULL ORDER BY t.archived_at, t.id LIMIT ?",
+        (since, now - after_s, count_max),
+    )
+    return [row[0] for row in rows]
+
+
+def fade(now: float, policy: Policy, task_ids: Sequence[int]) -> Tx[list[int]]:
+    """Alone. Those whose words went; one that works again is not archived any more."""
+    held = yield from sessions.lock_all(task_ids)
+    rows = yield "SELECT id FROM tasks WHERE id {any} AND archived_at IS NOT NULL", (list(task_ids),)
+    archived = {row[0] for row in rows}
+    faded = [session for session in held if session.id in archived]
+    yield from _fade(now, policy, faded)
+    return [session.id for session in faded]
+
+
+def _fade(now: float, policy: Policy, faded: Sequence[SessionRow]) -> Tx[None]:
+    for session in faded:
+        yield from forget(now, policy, session, Reason.SWEPT)
+        yield from sessions.save(now, policy, session)
+
+
+# --------------------------------------------------------------------------------------------------
+# Tasks whose session row is gone: a backup that was half restored, somebody's hand in the database.
+#
+# Without its session a task can do nothing and be found by nobody below it. So it gets another row, which knows its
+# transcript but not its rights, and goes the usual way: what it had said is told, without any it is lost. It is found
+# by looking, at every sweep; a store that cannot be read finds nothing and removes nothing.
+
+ORPHANS_MAX = 100
+#: Those it had are gone with the row; what nobody remembers nobody may use.
+_NO_RIGHTS = authority.to_text(Rights(Role.LEAF, 0, 0, ToolFilter(deny=frozenset("*"))))
+
+
+def find(now: float) -> Tx[list[int]]:
+    del now
+    rows = yield (
+        f"SELECT id FROM tasks WHERE {IS_UNTOLD}"  # noqa: S608 (constant words)
+        " AND NOT EXISTS (SELECT 1 FROM sessions s WHERE s.id = tasks.id) ORDER BY id LIMIT ?",
+        (ORPHANS_MAX,),
+    )
+    return [row[0] for row in rows]
+
+
+def adopt(now: float, policy: Policy, task_id: int) -> Tx[None]:
+    """Alone. Nothing, if the session has come back, the task is over, or another sweep was first."""
+    rows = yield "SELECT requester_id, root_id, depth, phase, outcome FROM tasks WHERE id = ?", (task_id,)
+    if not rows:
+        return
+    requester_id, root_id, depth, phase, outcome = rows[0]
+    requester = yield from sessions.lock_parent(requester_id)
+    if (yield from sessions.lock(task_id)) is not None:
+        return
+    if phase == Phase.SPAWNING:
+        return (yield from tasks.unmake(now, task_id, ORPHANED))
+    agent_id = "main" if requester is None else requester.agent_id
+    key = f"agent:{agent_id}:subagent:gone-{ids.task_id(task_id)}"
+    yield (
+        "INSERT INTO sessions(id, key, agent_id, parent_id, root_id, depth, lane, role, is_task, rights, route,"
+        " created_at, closed, head) VALUES(?, ?, ?, ?, ?, ?, 'subagent', 'leaf', 1, ?, ?, ?, ?,"
+        " (SELECT COALESCE(MAX(seq), 0) FROM messages WHERE session_id = ?))",
+        (
+            task_id, key, agent_id, requester_id, root_id, depth, _NO_RIGHTS,
+            None if requester is None else requester.route, now, int(outcome is not None), task_id,
+        ),
+    )  # fmt: skip
+    session = yield from sessions.lock(task_id)
+    assert session is not None
+    yield from outbox.removed(now, policy, task_id, key, RemovalReason.ORPHANED, None)
+    yield from tasks.record(
+        now, policy, session, ev.Orphaned(now, policy.keeping.on_orphan is OnOrphan.PRUNE)
+    )
+    yield from sessions.save(now, policy, session)
+
+
+# --------------------------------------------------------------------------------------------------
+# Deleting a session, on a person's word: its words go, or with `keep_transcript` only its place in lists and quotas.
+#
+# Refused while anything of it works, and while somebody has not heard its result or it has not heard somebody's;
+# with `force` those become dead letters, which keep the result and can be redelivered.
+
+
+def delete(
+    now: float, policy: Policy, session_id: int, force: bool, keep_transcript: bool, actor: str
+) -> Tx[None]:
+    """Alone. Nothing happens the second time."""
+    session = yield from sessions.lock(session_id)
+    if session is None:
+        raise NotFound(f"there is no session {session_id}")
+    if (yield from is_forgotten(session_id)):
+        return
+    below = yield from sessions.lock_below(session_id)
+    if any(not one.closed for one in below):
+        raise NotPossible(f"somebody still works below {session.key}: kill that first")
+    if session.closed == 0 and (session.owner is not None or session.run_id is not None):
+        raise NotPossible(f"{session.key} is in a turn: kill it first")
+    if session.is_task:
+        yield from _check_task(now, policy, session, force, actor)
+        yield from _archive(now, policy, session_id, ev.ARCHIVED if keep_transcript else ev.DELETED, actor)
+    else:
+        yield from _check_main(now, policy, session, force, actor)
+    yield from _gone(now, policy, session, keep_transcript)
+
+
+def _gone(now: float, policy: Policy, session: SessionRow, keep_transcript: bool) -> Tx[None]:
+    if not session.closed:
+        session.closed, session.hold, session.hold_until = 1, 0, None
+    if not keep_transcript:
+        yield from forget(now, policy, session, Reason.DELETED)
+        if not session.is_task:  # whoever opens one of this name gets a new one
+            renamed = f"deleted:{session.id}:{session.key}"
+            yield "UPDATE sessions SET key = ? WHERE id = ?", (renamed, session.id)
+    yield from sessions.save(now, policy, session)
+
+
+def _archive(now: float, policy: Policy, task_id: int, note: str, actor: str) -> Tx[None]:
+    is_new = yield from archive_record(now, task_id)
+    if is_new or note == ev.DELETED:
+        yield from tasks.note_all(now, policy, [task_id], note, actor)
+
+
+# ---- a task's ----------------------------------------------------------------------------------------
+
+
+def _check_task(now: float, policy: Policy, session: SessionRow, force: bool, actor: str) -> Tx[None]:
+    task = yield from tasks.load_one(session.id)
+    if task.phase in WORKING and not _waits_for_a_reader(task):
+        raise NotPossible(f"{session.key} is {task.phase}: kill it first")
+    is_unheard = _waits_for_a_reader(task) or task.delivery is Delivery.UNDELIVERED
+    if is_unheard and not force:
+        raise NotPossible(
+            f"the result of {session.key} was not delivered: redeliver or dismiss it, or force (it is kept)"
+        )
+    if task.stays:
+        yield from tasks.record(now, policy, session, ev.SessionEnded(now, ev.DELETED), actor)
+    if _waits_for_a_reader(task):
+        yield from tasks.record(now, policy, session, ev.Abandoned(now, ev.DELETED), actor)
+
+
+def _waits_for_a_reader(task: Task) -> bool:
+    return task.phase is Phase.ANNOUNCING or (
+        task.phase is Phase.ANNOUNCE_DEFERRED and task.reason == MISSING
+    )
+
+
+# ---- a main one --------------------------------------------------------------------------------------
+
+
+def _check_main(now: float, policy: Policy, session: SessionRow, force: bool, actor: str) -> Tx[None]:
+    rows = yield (
+        "SELECT task_id, kind, silent FROM inbox WHERE session_id = ? AND state = 0 ORDER BY id",
+        (session.id,),
+    )
+    if any(not silent for _, _, silent in rows) and not force:
+        raise NotPossible(f"{session.key} has unread letters: let it read them, or force (results are kept)")
+    told: dict[int, ev.Event] = {
+        task_id: ev.Abandoned(now, ev.DELETED)
+        for task_id, kind, silent in rows
+        if kind == "announce" and not silent
+    }
+    yield from tasks.record_senders(now, policy, told, actor)
+    yield "UPDATE inbox SET state = 3, seen = 1 WHERE session_id = ? AND state = 0", (session.id,)

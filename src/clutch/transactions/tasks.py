@@ -1,0 +1,405 @@
+"""One way to change a task: load, step, save, write the timeline, do the effects. In the caller's transaction."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping, Sequence
+from functools import cache
+from itertools import compress
+from operator import is_not
+from typing import Any, assert_never
+
+from clutch.core import events as ev
+from clutch.core import events as fx
+from clutch.core import messages
+from clutch.core.authority import Role
+from clutch.core.lifecycle import step
+from clutch.core.model import Delivery, LetterKind, Outcome, Phase, Plan, Task
+from clutch.core.policy import Policy
+from clutch.core.text.prompts import wrap_up_note
+from clutch.core.transition import Move, Transition
+from clutch.core.views import WRITING_TOOLS, Evidence, files_touched, stop_reason
+from clutch.store.transaction import HINT, ManyRows, Row, Tx
+from clutch.transactions import inbox, outbox, sessions, timeline, usage
+from clutch.transactions.conditions import IS_WORKING
+from clutch.transactions.sessions import SessionRow, redact_open
+from clutch.transactions.usage import Fate
+
+# --------------------------------------------------------------------------------------------------
+# A task as its row, and its moves as lines of the timeline. Nothing is decided here.
+
+COLUMNS = (
+    "id, requester_id, timeout_s, expects_completion, has_cleanup, seq, phase, reason, generation, outcome, error,"
+    " result, fallback, delivery, delivery_reason, attempts, plan, plan_round, wake_at, deadline_at, clock_left_s,"
+    " started_at, ended_at, stays"
+)
+_CONTRACT = 5  # the columns that are fixed at spawn
+SIZE = len(Task._fields)
+INSERT_EVENT = (
+    "INSERT INTO events(task_id, seq, at, actor, from_phase, to_phase, reason, generation, outcome)"
+    " VALUES(?, ?, ?, ?, ?, ?, ?, ?, ?)"
+)
+
+
+# Looked up, not called: calling an enum costs ten times as much.
+_PHASES = {phase.value: phase for phase in Phase}
+_OUTCOMES = {None if outcome is None else outcome.value: outcome for outcome in (None, *Outcome)}
+_DELIVERIES = {delivery.value: delivery for delivery in Delivery}
+_PLANS = {plan.value: plan for plan in Plan}
+
+
+def from_row(row: Sequence[Any]) -> Task:
+    (
+        task_id, requester_id, timeout_s, expects_completion, has_cleanup, seq, phase, reason, generation, outcome,
+        error, result, fallback, delivery, delivery_reason, attempts, plan, plan_round, wake_at,
+        deadline_at, clock_left_s, started_at, ended_at, stays,
+    ) = row  # fmt: skip
+    return Task(
+        task_id, requester_id, timeout_s, bool(expects_completion), bool(has_cleanup), seq, _PHASES[phase], reason,
+        generation, _OUTCOMES[outcome], error, result, fallback, _DELIVERIES[delivery], delivery_reason, attempts,
+        _PLANS[plan], plan_round, wake_at, deadline_at, clock_left_s, started_at, ended_at, bool(stays),
+    )  # fmt: skip
+
+
+def to_row(task: Task) -> Row:
+    """In the order of COLUMNS, which is that of the fields."""
+    return (
+        task.id, task.requester_id, task.timeout_s, int(task.expects_completion), int(task.has_cleanup),
+        *task[_CONTRACT:],
+    )  # fmt: skip
+
+
+def update(before: Task, task: Task, evidence: str | None) -> tuple[str, Row]:
+    """Only what is new: most of a row stays as it is, and with it most of its indexes."""
+    is_new = list(map(is_not, before, task))
+    names, row = tuple(compress(Task._fields, is_new)), list(compress(task, is_new))
+    if task.result is not before.result:
+        names, row = (*names, "result_sha"), [*row, result_sha(task)]
+    if evidence is not None:
+        names, row = (*names, "evidence"), [*row, evidence]
+    return _update_text(names), (*row, task.id)
+
+
+@cache  # a handful: one for every way a step can change a task
+def _update_text(names: tuple[str, ...]) -> str:
+    return f"UPDATE tasks SET {', '.join(f'{name} = ?' for name in names)} WHERE id = ?"  # noqa: S608 (our own names)
+
+
+def event_rows(now: float, before: Task, moves: Sequence[Move], actor: str) -> list[Row]:
+    return [
+        (
+            before.id, before.seq + number, now, actor, move.from_phase, move.to_phase,
+            move.reason, move.generation, move.outcome,
+        )
+        for number, move in enumerate(moves, start=1)
+    ]  # fmt: skip
+
+
+def result_sha(task: Task) -> str | None:
+    return None if task.result is None else hashlib.sha256(task.result.encode()).hexdigest()
+
+
+# --------------------------------------------------------------------------------------------------
+# What a task did, as its ledger and its transcript show it: written down with the outcome, in its transaction.
+
+_WRITES = "name IN ('" + "', '".join(WRITING_TOOLS) + "')"
+_LOAD_EVIDENCE = (
+    f"SELECT {COLUMNS}, (SELECT COUNT(*) FROM calls c WHERE c.session_id = tasks.id AND c.seq > ?),"  # noqa: S608
+    f" (SELECT COUNT(*) FROM calls c WHERE c.session_id = tasks.id AND c.seq > ? AND {_WRITES}),"
+    " (SELECT COUNT(*) FROM tasks k WHERE k.requester_id = tasks.id AND k.delivery = 'delivered')"
+    " FROM tasks WHERE id = ? {lock}"
+)
+#: Answers with calls that write, each with its results.
+_WRITTEN_WITH = (
+    "SELECT DISTINCT m.seq, m.kind, m.body FROM calls c JOIN messages m ON m.session_id = c.session_id"  # noqa: S608
+    f" AND m.seq BETWEEN c.seq AND c.seq + 1 WHERE c.session_id = ? AND c.seq > ? AND c.{_WRITES} ORDER BY m.seq"
+)
+_STILL_OUT = f"SELECT label FROM tasks WHERE requester_id = ? AND {IS_WORKING} ORDER BY spawn_order, id"  # noqa: S608
+
+
+def load_evidence(session: SessionRow) -> Tx[tuple[Task, Row]]:
+    """The task, locked, and what the ledger counts of its work: calls, those that write, children it heard."""
+    rows = yield _LOAD_EVIDENCE, (session.base, session.base, session.id)
+    return from_row(rows[0][:SIZE]), rows[0][SIZE:]
+
+
+def gather(session: SessionRow, task: Task, event: ev.Event, calls: int, writes: int, joined: int) -> Tx[str]:
+    """The ledger came with the task; the rest is read where there is any."""
+    files: tuple[str, ...] = ()
+    if writes:
+        rows = yield _WRITTEN_WITH, (session.id, session.base)
+        files = files_touched([messages.load(kind, body) for _, kind, body in rows])
+    missing: Sequence[Row] = ()
+    # Whoever ends in order has heard all its children, and a leaf has none.
+    if session.role != Role.LEAF and not isinstance(event, ev.Ended):
+        missing = yield _STILL_OUT, (session.id,)
+    labels = tuple(row[0] for row in missing)
+    return Evidence(calls, files, joined, labels, stop_reason(task)).to_text(task.generation)
+
+
+_LOAD_ONE = f"SELECT {COLUMNS} FROM tasks WHERE id = ? {{lock}}"  # noqa: S608 (constant columns)
+_LOAD = f"SELECT {COLUMNS} FROM tasks WHERE id {{any}} ORDER BY id {{lock}}"  # noqa: S608 (as above)
+#: What can fix the outcome. With these the task is loaded with what the ledger knows of its work.
+_ENDING = (ev.Ended, ev.Failed, ev.Killed, ev.Woke, ev.Decided)
+SUPERSEDED = "superseded"  #: a run that is stopped for a new instruction: its tools get a moment
+
+
+def load_one(task_id: int) -> Tx[Task]:
+    """Locked: a task row is also written by whoever takes or answers its letter."""
+    rows = yield _LOAD_ONE, (task_id,)
+    return from_row(rows[0])
+
+
+def load(task_ids: Sequence[int]) -> Tx[list[Task]]:
+    """Locked, as above."""
+    rows = yield _LOAD, (list(task_ids),)
+    return [from_row(row) for row in rows]
+
+
+def record(
+    now: float, policy: Policy, session: SessionRow, event: ev.Event, actor: str = "clutch"
+) -> Tx[Task]:
+    """The session's own task. Effects change the row in memory; the caller saves it."""
+    ledger: Row = ()
+    if isinstance(event, _ENDING):
+        task, ledger = yield from load_evidence(session)
+    else:
+        task = yield from load_one(session.id)
+    result = step(task, event, policy)
+    shown = None
+    if ledger and task.outcome is None and result.task.outcome is not None:
+        shown = yield from gather(session, result.task, event, *ledger)
+    yield from _write(now, [(task, result)], actor, shown)
+    for effect in result.effects:
+        yield from _apply(now, policy, session, result.task, effect)
+    if session.paused and result.task.phase is Phase.QUEUED and task.phase is not Phase.QUEUED:
+        # Nothing claims a paused session, so no run would come to the step at which it pauses.
+        return (yield from record(now, policy, session, ev.Paused(now)))
+    return result.task
+
+
+def note_all(
+    now: float, policy: Policy, task_ids: Sequence[int], text: str, actor: str = "clutch"
+) -> Tx[None]:
+    """Write one line into the timeline of each of these tasks. None of them moves."""
+    loaded = yield from load(task_ids)
+    yield from _write(now, [(task, step(task, ev.Noted(now, text), policy)) for task in loaded], actor)
+
+
+def record_senders(
+    now: float, policy: Policy, events: Mapping[int, ev.Event], actor: str = "clutch"
+) -> Tx[list[Task]]:
+    """Tasks that wait to be told: whoever reads, answers or refuses their letter moves them on."""
+    if not events:
+        return []
+    loaded = yield from load(sorted(events))
+    results = [(task, step(task, events[task.id], policy)) for task in loaded]
+    yield from _write(now, results, actor)
+    given_up: dict[int, str] = {}
+    traces: dict[int, fx.Trace] = {}
+    for _, result in results:
+        for effect in result.effects:
+            match effect:
+                case fx.NotifyUser(reason):
+                    given_up[result.task.id] = reason
+                case fx.Trace():
+                    traces[result.task.id] = effect
+                case _:
+                    yield from _apply_to_letter(now, result.task, effect)
+    if given_up:
+        yield from outbox.tell_given_up(now, given_up)
+    if traces:
+        yield from timeline.decided(now, traces)
+    return [result.task for _, result in results]
+
+
+def _write(
+    now: float, results: Sequence[tuple[Task, Transition]], actor: str, shown: str | None = None
+) -> Tx[None]:
+    updates: dict[str, ManyRows] = {}
+    lines = ManyRows()
+    for before, (task, moves, _) in results:
+        if task is not before:
+            sql, row = update(before, task, shown)
+            updates.setdefault(sql, ManyRows()).append(row)
+            lines += event_rows(now, before, moves, actor)
+    for sql, rows in updates.items():
+        yield sql, rows
+    if lines:
+        yield INSERT_EVENT, lines
+
+
+def _apply(now: float, policy: Policy, session: SessionRow, task: Task, effect: fx.Effect) -> Tx[None]:
+    match effect:
+        case fx.Announce(generation, silent):
+            yield from inbox.announce(now, session, task.requester_id, generation, silent=silent)
+        case fx.AskApproval(generation):
+            yield from forget_notes(session.id)
+            yield from inbox.ask_approval(now, session, task.requester_id, generation)
+            yield from outbox.needs_me(
+                now, policy, session.id, "plan", f"plan:{generation}:{task.plan_round}"
+            )
+        case fx.Stop(reason):
+            yield from stop(now, policy, session, reason)
+        case fx.Hold():
+            session.hold, session.hold_until = 1, None
+            yield from forget_notes(session.id)
+        case fx.Close():
+            if session.owner is not None:  # claimed for a letter, not begun yet: it must not begin any more
+                yield from stop(now, policy, session, "closed")
+            session.closed, session.hold, session.hold_until, session.paused = 1, 0, None, 0
+            yield from inbox.unsee(session)
+        case fx.Unbind():
+            if session.bound:
+                yield from sessions.unbind(session)
+        case fx.Stay():
+            session.hold, session.hold_until = 0, None
+        case fx.Open(keep_transcript):
+            session.closed = 0
+            if not keep_transcript:
+                session.base = session.head
+                yield from inbox.leave_transcript(session.id)
+        case fx.WrapUp(left_s):
+            key = f"wrap-up:{session.id}:{task.generation}:{task.deadline_at}"
+            yield from inbox.post(now, session.id, key, LetterKind.NOTE, wrap_up_note(left_s))
+        case fx.KillChildren(reason):
+            yield from kill_below(now, policy, session.id, reason)
+        case fx.Unmake():
+            raise AssertionError(f"a spawn is undone alone, with its requester locked (task {task.id})")
+        case fx.Schedule():
+            pass  # whoever saves an unowned session computes its due time anyway
+        case fx.NotifyUser(reason):
+            yield from outbox.tell_given_up(now, {task.id: reason})
+        case fx.Trace():
+            yield from timeline.decided(now, {task.id: effect})
+        case fx.GiveBack() | fx.Bury() | fx.Redrive() | fx.Cleanup() | fx.NotifyEnded():
+            yield from _apply_to_letter(now, task, effect)
+        case _:
+            assert_never(effect)
+
+
+def _apply_to_letter(now: float, task: Task, effect: fx.Effect) -> Tx[None]:
+    """Effects that need no session: they change the task's own letter, wherever it lies."""
+    match effect:
+        case fx.GiveBack(generation, ready_at):
+            yield from inbox.give_back(task.id, generation, ready_at)
+        case fx.Bury(generation):
+            yield from inbox.bury(task.id, generation)
+        case fx.Redrive(generation):
+            yield from inbox.redrive(now, task.id, generation)
+        case fx.Cleanup():
+            yield HINT, ("clean", task.id)
+        case fx.NotifyEnded(reason):
+            yield from outbox.ended(now, task, reason)
+        case _:
+            raise AssertionError(f"{effect} is not about a letter (task {task.id})")
+
+
+def stop(now: float, policy: Policy, session: SessionRow, reason: str) -> Tx[None]:
+    """Break the owner's fence and end its run; what it took and nobody answered goes back."""
+    yield from redact_open(session)
+    yield from usage.give_up(now, policy, session, Fate.UNKNOWN)
+    yield (
+        "UPDATE runs SET ended_at = ?, stop_reason = ? WHERE session_id = ? AND ended_at IS NULL",
+        (now, reason, session.id),
+    )
+    yield (
+        "UPDATE inbox SET taken_run = NULL WHERE session_id = ? AND state = 0 AND taken_run IS NOT NULL",
+        (session.id,),
+    )
+    yield from forget_notes(session.id)
+    yield (
+        "UPDATE questions SET answered_at = ?, decision = 'void', answer = '' WHERE session_id = ?"
+        " AND answered_at IS NULL",
+        (now, session.id),
+    )
+    if session.run_id is not None:
+        session.run_id, session.idle_at = None, now
+    session.owner = None
+    session.fence += 1
+    yield HINT, ("supersede" if reason == SUPERSEDED else "stop", session.id, session.fence)
+
+
+def unmake(now: float, task_id: int, why: str) -> Tx[None]:
+    """A spawn that did not come about. One line stays, so that people can see why there is no such task."""
+    for table, column in (
+        ("sessions", "id"),
+        ("tasks", "id"),
+        ("events", "task_id"),
+        ("messages", "session_id"),
+    ):
+        yield f"DELETE FROM {table} WHERE {column} = ?", (task_id,)  # noqa: S608 (constant words)
+    yield "DELETE FROM purses WHERE name = ?", (f"task:{task_id}",)
+    yield (
+        INSERT_EVENT,
+        (task_id, 1, now, "clutch", Phase.SPAWNING, Phase.SPAWNING, f"spawn-failed: {why[:200]}", 1, None),
+    )
+
+
+def forget_notes(session_id: int) -> Tx[None]:
+    """A wrap-up is about the clock of one run; the next one has its own."""
+    yield "UPDATE inbox SET state = 3 WHERE session_id = ? AND state = 0 AND kind = 'note'", (session_id,)
+
+
+# ---- a whole subtree ---------------------------------------------------------------------------------
+
+
+def kill_below(
+    now: float, policy: Policy, session_id: int, reason: str, actor: str = "clutch"
+) -> Tx[list[int]]:
+    """End every task below the session that has not ended. Alone: it writes many sessions, top-down."""
+    below = yield from sessions.lock_below(session_id)
+    yield from skip_letters(now, policy, [session.id for session in below], [], actor)
+    return (yield from kill_all(now, policy, below, reason, actor))
+
+
+def kill_all(
+    now: float, policy: Policy, dying: Sequence[SessionRow], reason: str, actor: str
+) -> Tx[list[int]]:
+    """Locked sessions, ancestors first. Those that had not ended are returned."""
+    stopped = [int(session.id) for session in dying if not session.closed]
+    for session in dying:
+        task = yield from record(now, policy, session, ev.Killed(now, reason), actor)
+        if not session.closed:
+            raise AssertionError(f"session {session.id} survived a kill in phase {task.phase}")
+        yield from sessions.save(now, policy, session)
+    return stopped
+
+
+def skip_letters(
+    now: float, policy: Policy, readers: Sequence[int], senders: Sequence[int], actor: str, stays: int = 0
+) -> Tx[None]:
+    """What lies with dying readers, and what the senders' letters still wait to tell to anybody else.
+
+    `stays`: the reader that lives on. What somebody wrote to it and it has not read is not part of what ends."""
+    rows = yield (
+        # Whoever lives on may be due for what is void now: the mailman looks at it again.
+        "UPDATE inbox SET state = 3, seen = CASE WHEN session_id {any} THEN seen ELSE 0 END WHERE state = 0"
+        " AND (session_id {any} OR (task_id {any} AND taken_seq IS NULL))"
+        " AND NOT (session_id = ? AND taken_seq IS NULL AND kind IN ('user', 'request', 'instruction', 'peer'))"
+        " RETURNING task_id, kind, silent, generation, session_id",
+        (list(readers), list(readers), list(senders), stays),
+    )
+    for reader in sorted({row[-1] for row in rows}.difference(readers)):
+        yield HINT, ("mail", reader)
+    yield from _skip(now, policy, [row[:-1] for row in rows], actor)
+
+
+def skip_read(now: float, policy: Policy, session_id: int, actor: str) -> Tx[None]:
+    """What a session has read and will not answer."""
+    rows = yield (
+        "UPDATE inbox SET state = 3 WHERE state = 0 AND session_id = ? AND taken_seq IS NOT NULL"
+        " RETURNING task_id, kind, silent, generation",
+        (session_id,),
+    )
+    yield from _skip(now, policy, rows, actor)
+
+
+def _skip(now: float, policy: Policy, rows: Sequence[Row], actor: str) -> Tx[None]:
+    """The newest letter of a task counts: an older one was overtaken when it began to work again."""
+    skipped: dict[int, ev.Event] = {
+        task_id: ev.RequesterKilled(now, generation)
+        for task_id, kind, silent, generation in sorted(rows, key=lambda row: row[3] or 0)
+        if kind == "announce" and not silent
+    }
+    yield from record_senders(now, policy, skipped, actor)

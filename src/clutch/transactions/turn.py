@@ -1,0 +1,433 @@
+"""What the model said and what came of it. Between two steps a run is steered, interrupted, paused or put to sleep."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from decimal import Decimal
+from typing import NamedTuple
+
+from clutch.core import events as ev
+from clutch.core import messages, run
+from clutch.core.delivery import Point, RunningTurn
+from clutch.core.messages import Answer, Call, Input, Message, Result, Results
+from clutch.core.model import Outcome
+from clutch.core.policy import LateResult, Policy
+from clutch.core.run import Counters
+from clutch.core.spawn import SpawnRefusal
+from clutch.core.text import prompts
+from clutch.core.text import results as results_text
+from clutch.core.text.format import main_argument
+from clutch.core.transition import is_past
+from clutch.store.transaction import ManyRows, Row, Tx
+from clutch.transactions import delivery, inbox, sessions, tasks, usage
+from clutch.transactions.read import transcripts
+from clutch.transactions.sessions import SessionRow, StepRow, reword
+from clutch.transactions.spawn import Accepted, ChildRequest, spawn
+from clutch.transactions.usage import Fate
+
+# --------------------------------------------------------------------------------------------------
+# What many transactions of a run write: lines of its transcript, the model call it foresees, its end, its release.
+
+MESSAGE = "INSERT INTO messages(session_id, seq, run_id, kind, body, at) VALUES(?, ?, ?, ?, ?, ?)"
+
+
+def line(now: float, session: StepRow, run_id: int, message: Message) -> Row:
+    session.head += 1
+    return (session.id, session.head, run_id, messages.kind(message), messages.dump(message), now)
+
+
+def append(now: float, session: StepRow, run_id: int, new: Sequence[Message]) -> Tx[None]:
+    if new:
+        yield MESSAGE, ManyRows([line(now, session, run_id, message) for message in new])
+
+
+def say(
+    now: float,
+    policy: Policy,
+    session: StepRow,
+    run_id: int,
+    answer: Answer,
+    is_unanswered: bool,
+    usd: Decimal | None,
+    events_upto: int = 0,
+) -> Tx[None]:
+    """`events_upto`: system events that its prompt showed; they are consumed with the answer."""
+    yield MESSAGE, line(now, session, run_id, answer)
+    yield from usage.settle(now, policy, session, answer, usd)
+    if is_unanswered:
+        yield from delivery.answer(now, policy, session, run_id)
+    if events_upto:
+        yield from transcripts.consume_events(session.id, run_id, events_upto)
+
+
+def foresee(now: float, policy: Policy, session: StepRow, run_id: int) -> Tx[None]:
+    """With a budget the call must be reserved, which takes a transaction of its own."""
+    if not usage.is_budgeted(policy, session.purses):
+        yield from usage.foresee(now, session.id, run_id, session.model or policy.model_of(session.agent_id))
+
+
+def count(run_id: int, counters: Counters) -> Tx[None]:
+    yield (
+        "UPDATE runs SET crashes = ?, failures = ?, progress_head = ? WHERE id = ?",
+        (counters.crashes, counters.failures, counters.progress_head, run_id),
+    )
+
+
+def end_run(now: float, session: SessionRow, run_id: int, reason: str) -> Tx[None]:
+    yield "UPDATE runs SET ended_at = ?, stop_reason = ? WHERE id = ?", (now, reason, run_id)
+    session.run_id, session.owner, session.idle_at = None, None, now
+
+
+def release(now: float, policy: Policy, session: SessionRow, parked_until: float | None = None) -> Tx[None]:
+    if session.run_id is not None and parked_until is not None:
+        # One that was parked already keeps why: it was claimed, and not begun.
+        which = (parked_until, session.run_id)
+        yield "UPDATE runs SET parked_until = COALESCE(parked_until, ?) WHERE id = ?", which
+    session.owner = None
+    yield from sessions.save(now, policy, session)
+
+
+def stay_paused(now: float, policy: Policy, session: SessionRow) -> Tx[None]:
+    yield from usage.give_up(now, policy, session, Fate.UNKNOWN)  # of an owner that died
+    if session.is_task:
+        yield from tasks.record(now, policy, session, ev.Paused(now))
+    yield from release(now, policy, session, parked_until=now)
+
+
+# --------------------------------------------------------------------------------------------------
+# What a stopped run leaves behind: its partial words, and what came after it had lost its session.
+
+
+def partial(session_id: int, run_id: int, until: float = math.inf) -> Tx[str]:
+    """The last text of this run until then; without any, how far it came."""
+    rows = yield (
+        "SELECT body, at FROM messages WHERE session_id = ? AND run_id = ? AND kind = 'answer'"
+        " ORDER BY seq DESC LIMIT 20",
+        (session_id, run_id),
+    )
+    for body, at in rows:
+        if at > until:
+            continue
+        said = messages.load("answer", body)
+        if isinstance(said, Answer) and said.text.strip() and results_text.silence(said.text) is None:
+            return said.text
+    calls = yield (
+        "SELECT name FROM calls WHERE session_id = ? AND run_id = ? ORDER BY seq DESC, idx DESC",
+        (session_id, run_id),
+    )
+    return prompts.partial_progress(len(calls), calls[0][0]) if calls else ""
+
+
+def overdue(now: float, policy: Policy, session: SessionRow, arrived_at: float | None = None) -> Tx[bool]:
+    """Whether the deadline of the run came before a signal that arrived at this time (None = now). If so, the timeout
+    is recorded."""
+    arrived_at = now if arrived_at is None else arrived_at
+    if not is_past((yield from deadline(session)), arrived_at):
+        return False
+    # The clock may have been put back since the signal arrived.
+    yield from time_out(max(now, arrived_at), policy, session)
+    return True
+
+
+def deadline(session: SessionRow) -> Tx[float | None]:
+    """None: the session has no task, or the clock of its run stands."""
+    if not session.is_task:
+        return None
+    rows = yield "SELECT deadline_at FROM tasks WHERE id = ? AND phase = 'running'", (session.id,)
+    return rows[0][0] if rows else None
+
+
+def time_out(now: float, policy: Policy, session: SessionRow) -> Tx[None]:
+    """The partial result is what the run had said by its deadline."""
+    text = yield from partial(session.id, session.run_id or 0, (yield from deadline(session)) or now)
+    yield from tasks.record(now, policy, session, ev.Woke(now, session.owner is not None, partial=text))
+    yield from sessions.save(now, policy, session)
+
+
+class Turn(NamedTuple):
+    """The turn that reports a text as late, and the head of the transcript before that text."""
+
+    fence: int
+    run_id: int
+    head: int
+
+
+def late(
+    now: float, policy: Policy, session_id: int, text: str, nonce: str = "", turn: Turn | None = None
+) -> Tx[None]:
+    """Keep the text of a run that has no say any more: in the timeline, and with the result of a killed or timed out
+    task. It changes no outcome. `turn`: that reports it; while it still owns the session nothing is late, because the
+    run is handed over and works again, and what it has committed is not late either."""
+    session = yield from sessions.lock(session_id)
+    if session is None or not session.is_task:
+        return
+    if turn is not None and sessions.is_owner(session.owner, session.fence, turn.fence):
+        return
+    if turn is not None and (yield from _is_committed(session_id, turn, text)):
+        return
+    task = yield from tasks.record(now, policy, session, ev.Late(now, text))
+    kept = results_text.freeze(text, policy.life.result_bytes_max).text
+    if task.outcome not in (Outcome.KILLED, Outcome.TIMEOUT) or kept is None:
+        return
+    yield "UPDATE tasks SET late_text = ?, late_at = ? WHERE id = ?", (kept, now, session_id)
+    if task.outcome is Outcome.KILLED and policy.control.late_result is LateResult.DELIVER:
+        yield from inbox.tell(now, policy.announcing, session, task, kept, nonce, late=True)
+
+
+def _is_committed(session_id: int, turn: Turn, text: str) -> Tx[bool]:
+    """A turn may be cancelled after its commit and before it hears of it."""
+    rows = yield (
+        "SELECT body FROM messages WHERE session_id = ? AND run_id = ? AND seq > ? AND kind = 'answer'",
+        (session_id, turn.run_id, turn.head),
+    )
+    said = [messages.load("answer", body) for (body,) in rows]
+    return any(isinstance(one, Answer) and run.last_text(one) == text for one in said)
+
+
+def leave(
+    now: float,
+    policy: Policy,
+    session_id: int,
+    run_id: int,
+    head: int,
+    outcome: Results,
+    instead: Answer | None = None,
+) -> Tx[bool]:
+    """What the calls of a superseded run gave in the time they had. False: the next run went on without.
+
+    `instead`: as in `results`."""
+    session = yield from sessions.lock(session_id)
+    if session is None or session.closed or session.owner is not None or session.head != head:
+        return False
+    if instead is not None:
+        yield from reword(session, instead)
+    yield MESSAGE, line(now, session, run_id, outcome)
+    yield (
+        "UPDATE inbox SET ready_at = ? WHERE session_id = ? AND state = 0 AND kind = 'instruction' AND ready_at > ?",
+        (now, session_id, now),
+    )
+    yield from sessions.save(now, policy, session)
+    return True
+
+
+NO_CHILD = "no child of yours is at work and nothing is left to report: there is nothing to wait for"
+TOO_LATE = "The deadline of this task has passed: there is no time left to wait."
+
+YIELDED = "waiting: you will be woken once, when all your children have settled"
+
+
+@dataclass(frozen=True, slots=True)
+class Boundary:
+    """Between two steps: what was injected, and whether the run may go on.
+
+    `interrupts`: letters want a turn of their own in place of this one (`interrupt`)."""
+
+    inputs: tuple[Input, ...] = ()
+    goes_on: bool = True
+    interrupts: bool = False
+    is_unanswered: bool = False
+    senders: tuple[int, ...] = ()
+
+
+_ON = Boundary()
+
+
+def respond(
+    now: float,
+    policy: Policy,
+    session_id: int,
+    fence: int,
+    run_id: int,
+    answer: Answer,
+    replay_safe: Sequence[bool],
+    is_unanswered: bool,
+    usd: Decimal | None = None,
+    events_upto: int = 0,
+) -> Tx[int]:
+    """The model spoke and wants tools: its words and its intents, before anything is done. The new head."""
+    session = yield from sessions.own_step(session_id, fence)
+    yield from say(now, policy, session, run_id, answer, is_unanswered, usd, events_upto)
+    yield (
+        "INSERT INTO calls(session_id, seq, idx, run_id, name, replay_safe) VALUES(?, ?, ?, ?, ?, ?)",
+        ManyRows(
+            (session.id, session.head, index, run_id, call.name, int(replay_safe[index]))
+            for index, call in enumerate(answer.calls)
+        ),
+    )
+    yield sessions.moved(now, session)
+    return session.head
+
+
+def journal(
+    now: float, policy: Policy, session_id: int, fence: int, run_id: int, said: Answer, gave: Results
+) -> Tx[int]:
+    """Calls that foreign code has made by itself: done when they are told, so none is ever open. The new head."""
+    del policy
+    session = yield from sessions.own_step(session_id, fence)
+    yield from append(now, session, run_id, [said, gave])
+    yield (
+        "INSERT INTO calls(session_id, seq, idx, run_id, name, replay_safe) VALUES(?, ?, ?, ?, ?, 0)",
+        ManyRows(
+            (session_id, session.head - 1, index, run_id, call.name) for index, call in enumerate(said.calls)
+        ),
+    )
+    yield sessions.moved(now, session)
+    return session.head
+
+
+def spoke(now: float, policy: Policy, session_id: int, fence: int, run_id: int) -> Tx[None]:
+    """Foreign code has said something on the way: a sign of life."""
+    del policy, run_id
+    yield sessions.moved(now, (yield from sessions.own_step(session_id, fence)))
+
+
+def doing(
+    now: float, policy: Policy, session_id: int, fence: int, run_id: int, call: Call | None
+) -> Tx[None]:
+    """What foreign code does right now, for whoever looks; None: nothing that it tells of."""
+    yield from spoke(now, policy, session_id, fence, run_id)
+    yield "DELETE FROM doing WHERE session_id = ?", (session_id,)
+    if call is not None:
+        yield (
+            "INSERT INTO doing(session_id, run_id, name, arg, at) VALUES(?, ?, ?, ?, ?)",
+            (session_id, run_id, call.name, main_argument(call.args), now),
+        )
+
+
+def results(
+    now: float,
+    policy: Policy,
+    session_id: int,
+    fence: int,
+    run_id: int,
+    outcome: Results,
+    nonce: str,
+    instead: Answer | None = None,
+) -> Tx[Boundary]:
+    """What the calls gave, and what arrived meanwhile. Here a run is steered, interrupted or parked.
+
+    `instead`: how their answer is kept from now on, without the contents of files it gave away."""
+    step, is_more = yield from sessions.own_at_step(session_id, fence)
+    if instead is not None:
+        yield from reword(step, instead)
+    if is_more:
+        return (yield from _results_and_mail(now, policy, session_id, fence, run_id, outcome, nonce))
+    yield MESSAGE, line(now, step, run_id, outcome)
+    yield sessions.moved(now, step)
+    yield from foresee(now, policy, step, run_id)
+    return _ON
+
+
+def _results_and_mail(
+    now: float, policy: Policy, session_id: int, fence: int, run_id: int, outcome: Results, nonce: str
+) -> Tx[Boundary]:
+    session = yield from sessions.own(session_id, fence)
+    yield MESSAGE, line(now, session, run_id, outcome)
+    if session.paused:
+        session.progress_at = now
+        yield from stay_paused(now, policy, session)
+        return Boundary(goes_on=False)
+    return (yield from read_on(now, policy, session, run_id, nonce))
+
+
+def read_on(now: float, policy: Policy, session: SessionRow, run_id: int, nonce: str) -> Tx[Boundary]:
+    rows = yield "SELECT by_person, route FROM runs WHERE id = ?", (run_id,)
+    running = RunningTurn(bool(rows[0][0]), rows[0][1] or "")
+    taken = yield from delivery.take(now, policy, session, run_id, Point.STEP, nonce, running=running)
+    yield from append(now, session, run_id, taken.inputs)
+    if session.paused:
+        session.progress_at = now
+        yield from stay_paused(now, policy, session)
+        return Boundary(goes_on=False)
+    yield sessions.moved(now, session)
+    yield from foresee(now, policy, session, run_id)
+    return Boundary(taken.inputs, True, taken.interrupts, taken.is_any, taken.senders)
+
+
+def yields(
+    now: float,
+    policy: Policy,
+    session_id: int,
+    fence: int,
+    run_id: int,
+    outcome: Results,
+    places: Sequence[int],
+    nonce: str,
+    instead: Answer | None = None,
+) -> Tx[Boundary]:
+    """`sessions_yield`: results, end of run and hold in one commit; a crash between them would un-yield."""
+    session = yield from sessions.own(session_id, fence)
+    is_over = is_past((yield from deadline(session)), now)
+    if is_over or not (yield from sessions.untold(session_id)):
+        # A run past its deadline cannot stop its clock by waiting: the alarm ends it at its next step.
+        said = with_yields(outcome, places, TOO_LATE if is_over else NO_CHILD)
+        return (yield from results(now, policy, session_id, fence, run_id, said, nonce, instead))
+    if instead is not None:
+        yield from reword(session, instead)
+    yield MESSAGE, line(now, session, run_id, with_yields(outcome, places, YIELDED))
+    session.progress_at = now
+    yield from end_run(now, session, run_id, "yield")
+    if session.is_task:
+        yield from tasks.record(now, policy, session, ev.Yielded(now))
+    else:
+        yield from tasks.forget_notes(session.id)
+    session.hold, session.hold_until = 1, now + policy.life.settle_expiry_s
+    yield from sessions.save(now, policy, session)
+    return Boundary(goes_on=False)
+
+
+def with_yields(outcome: Results, places: Sequence[int], text: str) -> Results:
+    """Every call has a result, also the second yield of an answer."""
+    return in_order([*outcome.results, *(Result(place, "sessions_yield", text) for place in places)])
+
+
+def in_order(gave: Iterable[Result]) -> Results:
+    return Results(tuple(sorted(gave, key=lambda result: result.index)))
+
+
+def delegate(
+    now: float,
+    policy: Policy,
+    session_id: int,
+    fence: int,
+    run_id: int,
+    root_id: int,
+    orders: Sequence[ChildRequest],
+    wrong: Sequence[Result],
+    sleeps: Sequence[int],
+    nonce: str,
+    in_words: Callable[[ChildRequest, Accepted | SpawnRefusal], Result],
+) -> Tx[tuple[Results, Boundary]]:
+    """An answer that spawns and calls no other tool: children, results and perhaps the hold in one commit.
+
+    `wrong`: results of the spawn calls that made no sense; `sleeps`: the places of its yields."""
+    answers = yield from spawn(now, policy, session_id, root_id, fence, orders)
+    given = [in_words(order, got) for order, got in zip(orders, answers, strict=True)]
+    outcome, known = in_order([*wrong, *given]), (policy, session_id, fence, run_id)
+    if not sleeps:
+        return outcome, (yield from results(now, *known, outcome, nonce))
+    boundary = yield from yields(now, *known, outcome, sleeps, nonce)
+    return with_yields(outcome, sleeps, NO_CHILD), boundary
+
+
+def remind(
+    now: float,
+    policy: Policy,
+    session_id: int,
+    fence: int,
+    run_id: int,
+    answer: Answer,
+    note: Input,
+    is_unanswered: bool,
+    usd: Decimal | None = None,
+) -> Tx[int]:
+    """It spoke where something else was asked for: its words and a note, and the run goes on. The new head."""
+    session = yield from sessions.own(session_id, fence)
+    yield from say(now, policy, session, run_id, answer, is_unanswered, usd)
+    yield from append(now, session, run_id, [note])
+    session.progress_at = now
+    yield from sessions.save(now, policy, session)
+    yield from foresee(now, policy, session, run_id)
+    return session.head

@@ -1,0 +1,240 @@
+"""After a claim: a new run with what waits, or the open one where it was. A turn that takes another's place, too."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+
+from clutch.core import events as ev
+from clutch.core import run
+from clutch.core.delivery import Point
+from clutch.core.messages import Input, Result, Results
+from clutch.core.model import ANSWERED, LetterKind, Wait
+from clutch.core.policy import ExpiryFrom, Policy
+from clutch.core.text import announce, prompts
+from clutch.store.transaction import Tx
+from clutch.transactions import delivery, outbox, sessions, tasks, turn, turn_end, usage
+from clutch.transactions.delivery import Taken
+from clutch.transactions.sessions import SessionRow
+from clutch.transactions.usage import Fate
+
+# --------------------------------------------------------------------------------------------------
+# Signs of life from below: whoever waits for descendants asks whether one of them still moves.
+
+
+def progress_below(session_id: int) -> Tx[float | None]:
+    """The latest sign of life of any descendant."""
+    rows = yield (
+        "WITH RECURSIVE below(id, at) AS (SELECT id, progress_at FROM sessions WHERE parent_id = ?"
+        " UNION SELECT s.id, s.progress_at FROM sessions s JOIN below b ON s.parent_id = b.id)"
+        " SELECT MAX(at) FROM below",
+        (session_id,),
+    )
+    return None if rows[0][0] is None else float(rows[0][0])
+
+
+def person_waits(session_id: int) -> Tx[bool]:
+    """Does a descendant wait for a person? Then nobody below can be late."""
+    rows = yield (
+        "WITH RECURSIVE below(id) AS (SELECT id FROM tasks WHERE requester_id = ?"
+        " UNION SELECT t.id FROM tasks t JOIN below b ON t.requester_id = b.id)"
+        " SELECT COUNT(*) FROM tasks t JOIN sessions s ON s.id = t.id WHERE t.id IN (SELECT id FROM below)"
+        " AND (s.paused = 1 OR t.phase = 'awaiting_approval' OR (t.phase = 'paused' AND t.reason = 'needs-you'))",
+        (session_id,),
+    )
+    return bool(rows[0][0])
+
+
+@dataclass(frozen=True, slots=True)
+class Begun:
+    """A run to work on. `unanswered`: letters wait for the model's first response; `senders` wrote them."""
+
+    run_id: int
+    head: int
+    base: int
+    depth: int
+    is_resumed: bool = False
+    is_unanswered: bool = False
+    senders: tuple[int, ...] = ()
+    is_answered: bool = False  #: a person has decided what it waited for, and nobody has acted on it yet
+
+
+def begin(
+    now: float, policy: Policy, session_id: int, fence: int, run_id: int, nonce: str
+) -> Tx[Begun | None]:
+    """After a claim: go on with the open run, or open one with what waits. None: nothing to do, released."""
+    session = yield from sessions.own(session_id, fence)
+    if session.paused:
+        yield from turn.stay_paused(now, policy, session)
+        return None
+    if session.run_id is not None:
+        return (yield from _go_on(now, policy, session))
+    return (yield from _open_run(now, policy, session, run_id, nonce))
+
+
+def _go_on(now: float, policy: Policy, session: SessionRow) -> Tx[Begun | None]:
+    run_id = session.run_id or 0
+    rows = yield "SELECT parked_until, crashes, failures, progress_head FROM runs WHERE id = ?", (run_id,)
+    parked_until, *counted = rows[0]
+    if parked_until is not None:
+        yield "UPDATE runs SET parked_until = NULL WHERE id = ?", (run_id,)
+        event: ev.Event = ev.Started(now)
+    elif not (yield from _take_over(now, policy, session, run.Counters(*counted))):
+        return None
+    else:
+        lost_s = max(0.0, now - (session.progress_at or now))
+        event = ev.Resumed(now, lost_s, step=session.head - session.base)
+    if session.is_task:
+        yield from tasks.record(now, policy, session, event)
+    letters = yield from delivery.unanswered(session.id, run_id)
+    senders = tuple(letter.told.task_id for letter in letters if letter.is_result)
+    session.progress_at = now
+    yield from sessions.save(now, policy, session)
+    if not (yield from _has_open_calls(session)):
+        yield from usage.give_up(now, policy, session, Fate.UNKNOWN)
+        yield from turn.foresee(now, policy, session, run_id)
+    # Answered: it parked before its calls were started, so nobody can have interrupted them.
+    is_answered = parked_until == ANSWERED
+    return Begun(
+        run_id,
+        session.head,
+        session.base,
+        session.depth,
+        not is_answered,
+        bool(letters),
+        senders,
+        is_answered,
+    )
+
+
+def _take_over(now: float, policy: Policy, session: SessionRow, counted: run.Counters) -> Tx[bool]:
+    """From an owner that died. False: too many have died of it, and the run has ended."""
+    run_id, was_executing = session.run_id or 0, (yield from _was_executing(session))
+    counters = run.taken_over(counted, session.head, was_executing=was_executing)
+    if run.is_crash_loop(counters, policy.life):
+        yield from usage.give_up(now, policy, session, Fate.UNKNOWN)
+        text = yield from turn.partial(session.id, run_id)
+        yield from turn_end.end(now, policy, session, "crash loop", text, is_final=True)
+        return False
+    yield from turn.count(run_id, counters)
+    return True
+
+
+def _open_run(now: float, policy: Policy, session: SessionRow, run_id: int, nonce: str) -> Tx[Begun | None]:
+    if session.is_task and session.idle_at is None:
+        run_id = session.id  # its first: the spawn could name it, because numbers are given once for all
+    children = (yield from sessions.working(session.id)) if session.hold else 0
+    if session.hold and children and session.hold_until is not None and now >= session.hold_until:
+        moved_at = yield from _sign_of_life(now, policy, session.id)
+        if moved_at is not None and moved_at + policy.life.settle_expiry_s > now:
+            session.hold_until = moved_at + policy.life.settle_expiry_s
+        else:
+            children = 0  # waited long enough: take what there is, name the missing
+    is_settled = bool(session.hold) and not children
+    if session.head > session.base:
+        yield from _close_calls(now, session, run_id)
+    taken = yield from delivery.take(now, policy, session, run_id, Point.START, nonce, is_settled=is_settled)
+    if not taken.is_any:
+        if is_settled:
+            session.hold, session.hold_until = 0, None
+        yield from turn.release(now, policy, session)
+        return None
+    if is_settled and not taken.by_person:
+        session.hold, session.hold_until = 0, None
+    yield from turn.append(now, session, run_id, taken.inputs or (yield from _prompt(session)))
+    if taken.verbatim:
+        yield from _send(now, policy, session, run_id, taken)
+        return None
+    generation = 0
+    if session.is_task:
+        generation = (yield from tasks.record(now, policy, session, ev.Started(now))).generation
+    yield from _new_run(now, session, run_id, generation, taken)
+    yield from sessions.save(now, policy, session)
+    yield from turn.foresee(now, policy, session, run_id)
+    return Begun(run_id, session.head, session.base, session.depth, False, True, taken.senders)
+
+
+def _prompt(session: SessionRow) -> Tx[tuple[Input, ...]]:
+    """What a turn with nothing new to read begins with. No request ends with the model's own answer: some providers
+    refuse that, and the others go on from it in mid-sentence."""
+    rows = yield "SELECT kind FROM messages WHERE session_id = ? AND seq = ?", (session.id, session.head)
+    is_answered = not rows or rows[0][0] == "answer"
+    # It may be about results of children, so its turn is as wary as one that reads them.
+    return (Input(announce.NOTHING_NEW, LetterKind.ANNOUNCE.value),) if is_answered else ()
+
+
+def _new_run(now: float, session: SessionRow, run_id: int, generation: int, taken: Taken) -> Tx[None]:
+    yield (
+        "INSERT INTO runs(id, session_id, generation, by_person, started_at, route) VALUES(?, ?, ?, ?, ?, ?)",
+        (run_id, session.id, generation, int(taken.by_person), now, taken.route),
+    )
+    if taken.by_person and taken.route is not None and taken.route != session.route:
+        session.route = taken.route  # from now on this is where it speaks by itself
+        yield "UPDATE sessions SET route = ? WHERE id = ?", (taken.route, session.id)
+    session.run_id, session.progress_at, session.letter_id = run_id, now, taken.solo
+
+
+def _close_calls(now: float, session: SessionRow, run_id: int) -> Tx[None]:
+    """Calls an older run left open get a synthetic result: a transcript never has an unanswered call."""
+    rows = yield (
+        "SELECT idx, name FROM calls WHERE session_id = ? AND seq = ? ORDER BY idx",
+        (session.id, session.head),
+    )
+    if rows:
+        unknown = tuple(Result(index, name, prompts.OUTCOME_UNKNOWN, failed=True) for index, name in rows)
+        yield from turn.append(now, session, run_id, [Results(unknown)])
+
+
+def _was_executing(session: SessionRow) -> Tx[bool]:
+    """Whether code of this run was at work in its owner: a tool, or a runtime that is not our own loop."""
+    if (yield from _has_open_calls(session)):
+        return True
+    rows = yield "SELECT spec FROM tasks WHERE id = ?", (session.id,)
+    return bool(rows) and json.loads(rows[0][0]).get("runtime") is not None
+
+
+def _has_open_calls(session: SessionRow) -> Tx[bool]:
+    """Then tools come first, and their results foresee the next model call."""
+    rows = yield "SELECT 1 FROM calls WHERE session_id = ? AND seq = ?", (session.id, session.head)
+    return bool(rows)
+
+
+def _sign_of_life(now: float, policy: Policy, session_id: int) -> Tx[float | None]:
+    if policy.life.settle_expiry_from is ExpiryFrom.END:
+        return None
+    return now if (yield from person_waits(session_id)) else (yield from progress_below(session_id))
+
+
+def _send(now: float, policy: Policy, session: SessionRow, run_id: int, taken: Taken) -> Tx[None]:
+    """`announce.direct: send`: a turn without a model. What becomes of each parcel is told to its task."""
+    yield (
+        "INSERT INTO runs(id, session_id, generation, by_person, started_at, ended_at, stop_reason, route)"
+        " VALUES(?, ?, 0, 0, ?, ?, 'sent', ?)",
+        (run_id, session.id, now, now, taken.route),
+    )
+    for one in taken.verbatim:
+        yield from outbox.post_result(now, session.id, taken.route or "", one)
+    session.idle_at = now
+    yield from turn.release(now, policy, session)
+
+
+def interrupt(
+    now: float, policy: Policy, session_id: int, fence: int, run_id: int, next_run_id: int, nonce: str
+) -> Tx[bool]:
+    """After a boundary that said so: this turn is cancelled there, and a new one stands in its place, open and
+    parked until somebody claims it. False: whatever wanted it is not there any more, and the turn goes on."""
+    session = yield from sessions.own(session_id, fence)
+    session.idle_at = now  # until this moment it was busy
+    taken = yield from delivery.take(now, policy, session, next_run_id, Point.START, nonce, needs_model=True)
+    if not taken.is_any:
+        return False
+    yield from usage.give_up(now, policy, session, Fate.UNSENT)
+    yield from turn.end_run(now, session, run_id, "interrupted")
+    yield from turn.append(now, session, next_run_id, taken.inputs)
+    generation = 0
+    if session.is_task:
+        parked = ev.Parked(now, Wait.INTERRUPT)
+        generation = (yield from tasks.record(now, policy, session, parked)).generation
+    yield from _new_run(now, session, next_run_id, generation, taken)
+    yield from turn.release(now, policy, session, parked_until=now)
+    return True

@@ -1,0 +1,329 @@
+"""The ways a run stops: with its last word, with an error, parked for later, or handed over to the next worker."""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import replace
+from decimal import Decimal
+
+from clutch.core import agents, ids, run, session_tools
+from clutch.core import delivery as delivery_rules
+from clutch.core import events as ev
+from clutch.core.agents import Heartbeat
+from clutch.core.authority import Role
+from clutch.core.messages import Answer
+from clutch.core.model import LetterKind, Wait
+from clutch.core.policy import IdleWake, Policy
+from clutch.core.session_tools import Exchange, Stage
+from clutch.core.text import results
+from clutch.store.transaction import Tx
+from clutch.transactions import delivery as delivery_tx
+from clutch.transactions import inbox, outbox, sessions, tasks, turn, usage, wake
+from clutch.transactions.sessions import SessionRow, redact_open
+from clutch.transactions.turn import Boundary
+from clutch.transactions.usage import Fate
+
+# --------------------------------------------------------------------------------------------------
+# What becomes of a main agent's last words: they go to its person, or where the letter it answered says.
+#
+# In the transaction that ends the run. Silence is the agent's own choice and never posted.
+
+
+def reply(
+    now: float,
+    policy: Policy,
+    session: SessionRow,
+    run_id: int,
+    text: str,
+    *,
+    is_error: bool = False,
+    is_tried_again: bool = False,
+) -> Tx[None]:
+    """`is_error`: words of ours about a turn that failed.
+
+    `is_tried_again`: the results it read will be told later; until then only a person who asked wants to know."""
+    if session.letter_id is None:
+        return (yield from _to_people(now, policy, session, run_id, text, is_tried_again=is_tried_again))
+    rows = yield "SELECT kind, body FROM inbox WHERE id = ?", (session.letter_id,)
+    match LetterKind(rows[0][0]):
+        case LetterKind.HEARTBEAT:
+            yield from _alert(now, policy, session, run_id, text)
+        case LetterKind.PEER if not is_error:  # what failed is answered by nobody: the talk is over
+            yield from _answer(now, session, run_id, session_tools.load(rows[0][1]), text)
+        case LetterKind.PEER:
+            pass
+        case other:
+            raise AssertionError(f"a {other} has no turn of its own")
+
+
+def _to_people(
+    now: float, policy: Policy, session: SessionRow, run_id: int, text: str, *, is_tried_again: bool
+) -> Tx[None]:
+    if session.is_task and not session.bound:
+        return
+    rows = yield "SELECT route, by_person FROM runs WHERE id = ?", (run_id,)
+    route, by_person = rows[0]
+    if is_tried_again and not by_person:
+        return
+    if session.is_task:
+        return (yield from _in_thread(now, session, run_id, text))
+    said = _worth_telling(policy, session, text, by_person)
+    yield from outbox.reply(now, session.id, run_id, route or session.route, said)
+    if not by_person:
+        yield from delivery_tx.reply_of_known(now, policy, session.id, delivery_rules.LOCAL_CHANNEL)
+
+
+def _worth_telling(policy: Policy, session: SessionRow, text: str, by_person: int) -> str:
+    """Where results come as heartbeats, so does the answer to them."""
+    if by_person or policy.announcing.idle_wake is IdleWake.TURN:
+        return text
+    rules = policy.heartbeat_of(session.agent_id) or Heartbeat()
+    return agents.alert(text, rules.ack_chars_max) or ""
+
+
+def _in_thread(now: float, session: SessionRow, run_id: int, text: str) -> Tx[None]:
+    """A child's words are posted nowhere but in its own thread; among those of a chat, with its name in front."""
+    bound = yield from sessions.thread_of(session)
+    route = (
+        None if bound is None else delivery_rules.merged(bound, delivery_rules.from_text(session.route or ""))
+    )
+    if bound is None or route is None or not text.strip() or results.silence(text) is not None:
+        return
+    speaker, chat = session.id, delivery_rules.chat_of(bound)
+    if chat is not None and (rows := (yield "SELECT id FROM sessions WHERE key = ?", (chat,))):
+        speaker, text = rows[0][0], f"[{ids.task_id(session.id)}] {text}"
+    yield from outbox.reply(now, speaker, run_id, delivery_rules.to_text(route), text)
+
+
+def _alert(now: float, policy: Policy, session: SessionRow, run_id: int, text: str) -> Tx[None]:
+    """What a heartbeat found, if it is worth telling and was not told lately."""
+    rules = policy.heartbeat_of(ids.agent_of(session.key)) or Heartbeat()
+    said = agents.alert(text, rules.ack_chars_max)
+    if said is None or rules.target == agents.NO_TARGET:
+        return
+    sha = hashlib.sha256(said.encode()).hexdigest()
+    yield "DELETE FROM alerts WHERE session_id = ? AND at <= ?", (session.id, now - rules.dedupe_s)
+    if (yield "SELECT 1 FROM alerts WHERE session_id = ? AND sha = ?", (session.id, sha)):
+        return
+    yield "INSERT INTO alerts(session_id, sha, at) VALUES(?, ?, ?)", (session.id, sha, now)
+    route = session.route if rules.target == agents.LAST else rules.target
+    yield from outbox.reply(now, session.id, run_id, route, said)
+
+
+def _answer(now: float, session: SessionRow, run_id: int, exchange: Exchange, text: str) -> Tx[None]:
+    """What follows in a talk with another agent, or what a person is told of it."""
+    if exchange.stage is Stage.ANNOUNCE and not session_tools.is_silent(text):
+        return (yield from outbox.reply(now, session.id, run_id, session.route, text))
+    following = session_tools.answered(exchange, text)
+    if following is not None:
+        idem = f"peer:{following.key}:{following.stage}:{following.turn}"
+        yield from inbox.post(now, following.reader_id, idem, LetterKind.PEER, session_tools.dump(following))
+
+
+def finish(
+    now: float,
+    policy: Policy,
+    session_id: int,
+    fence: int,
+    run_id: int,
+    answer: Answer,
+    is_unanswered: bool,
+    usd: Decimal | None = None,
+    events_upto: int = 0,
+    value: str | None = None,
+    nonce: str = "",
+    arrived_at: float | None = None,
+) -> Tx[Boundary | None]:
+    """The final answer: message, end of run, the task's step, its letter and the release, in one commit.
+
+    Not the last if a message was added to its task meanwhile: then the run goes on with that. `arrived_at`: when the
+    answer arrived; one that came after the deadline is late."""
+    session = yield from sessions.own(session_id, fence)
+    yield from turn.say(now, policy, session, run_id, answer, is_unanswered, usd, events_upto)
+    if (yield from turn.overdue(now, policy, session, arrived_at)):
+        yield from turn.late(now, policy, session_id, answer.text, nonce)
+        return None
+    if (yield from _was_told_more(session)):
+        return (yield from turn.read_on(now, policy, session, run_id, nonce))
+    if value is not None:
+        yield "UPDATE tasks SET value = ? WHERE id = ?", (value, session_id)
+    yield from _end_in_order(now, policy, session, run_id, answer.text, arrived_at)
+    return None
+
+
+def _was_told_more(session: SessionRow) -> Tx[bool]:
+    """A main session reads it in its next turn; a task has none. One look, also for whoever closes the session."""
+    if not session.is_task or (yield from _outlives_its_task(session)):
+        return False
+    rows = yield "SELECT kind, taken_run FROM inbox WHERE session_id = ? AND state = 0", (session.id,)
+    session.has_mail = bool(rows)
+    return any(kind == LetterKind.INSTRUCTION and taken_run is None for kind, taken_run in rows)
+
+
+def _outlives_its_task(session: SessionRow) -> Tx[bool]:
+    """Session mode after the end of the task: what is said now is a talk in its thread, as with a main session."""
+    if not (session.is_task and session.bound):
+        return False
+    return bool((yield "SELECT 1 FROM tasks WHERE id = ? AND outcome IS NOT NULL", (session.id,)))
+
+
+def _end_in_order(
+    now: float, policy: Policy, session: SessionRow, run_id: int, text: str, arrived_at: float | None = None
+) -> Tx[None]:
+    yield from turn.end_run(now, session, run_id, "end")
+    if session.is_task and not (yield from _outlives_its_task(session)):
+        # The rights of a leaf never let it spawn, so there is nothing to count.
+        children = 0 if session.role == Role.LEAF else (yield from sessions.untold(session.id))
+        ended = ev.Ended(now if arrived_at is None else arrived_at, text, children)
+        yield from tasks.record(now, policy, session, ended)
+    else:
+        yield from tasks.forget_notes(session.id)  # a warning that came with the last words starts no turn
+        yield from reply(now, policy, session, run_id, text)
+    session.progress_at = now
+    yield from _leave(now, policy, session)
+
+
+def _leave(now: float, policy: Policy, session: SessionRow) -> Tx[None]:
+    yield from sessions.save(now, policy, session)
+    yield from wake.put_off(now, policy, session)
+
+
+def submit(
+    now: float, policy: Policy, session_id: int, fence: int, run_id: int, value: str, nonce: str = ""
+) -> Tx[Boundary | None]:
+    """The value that was accepted with the last results is the last word; no further model call is made.
+
+    Not the last, as above: then another will be submitted."""
+    session = yield from sessions.own(session_id, fence)
+    yield from usage.give_up(now, policy, session, Fate.UNSENT)
+    if (yield from turn.overdue(now, policy, session)):
+        yield from turn.late(now, policy, session_id, value, nonce)
+        return None
+    if (yield from _was_told_more(session)):
+        return (yield from turn.read_on(now, policy, session, run_id, nonce))
+    yield from delivery_tx.answer(now, policy, session, run_id)
+    yield from turn.append(now, session, run_id, [Answer(value)])
+    yield "UPDATE tasks SET value = ? WHERE id = ?", (value, session_id)
+    yield from _end_in_order(now, policy, session, run_id, value)
+    return None
+
+
+def stumble(
+    now: float,
+    policy: Policy,
+    session_id: int,
+    fence: int,
+    run_id: int,
+    error: str,
+    is_retryable: bool,
+    retry_at: float | None,
+    fate: Fate = Fate.UNKNOWN,
+    is_limited: bool = True,
+) -> Tx[None]:
+    """The model call failed: park and try again later, or end the run with the error."""
+    session = yield from sessions.own(session_id, fence)
+    yield from usage.give_up(now, policy, session, fate)
+    if (yield from turn.overdue(now, policy, session)):
+        return
+    rows = yield "SELECT crashes, failures, progress_head FROM runs WHERE id = ?", (run_id,)
+    decision = run.provider_failed(
+        run.Counters(*rows[0]),
+        session.head,
+        at=now,
+        error=error,
+        is_retryable=is_retryable,
+        retry_at=retry_at,
+        life=policy.life,
+        is_sent=fate is not Fate.UNSENT or retry_at is None,  # else it only waits in line
+        is_limited=is_limited,
+    )
+    if isinstance(decision, run.GiveUp):
+        text = yield from turn.partial(session_id, run_id)
+        return (yield from end(now, policy, session, decision.error, text, is_final=decision.is_permanent))
+    yield from turn.count(run_id, decision.counters)
+    if session.is_task:
+        yield from tasks.record(now, policy, session, ev.Parked(now, decision.reason))
+    yield from turn.release(now, policy, session, parked_until=decision.until)
+
+
+def fail(
+    now: float,
+    policy: Policy,
+    session_id: int,
+    fence: int,
+    run_id: int,
+    error: str,
+    is_final: bool,
+    cut: Answer | None = None,
+    is_unanswered: bool = False,
+    usd: Decimal | None = None,
+) -> Tx[None]:
+    """The run cannot go on for a reason of its own: a bound, or an answer that was `cut`.
+
+    What was cut off may have been part of its calls: they are not kept, and nobody will ever carry them out."""
+    session = yield from sessions.own(session_id, fence)
+    if cut is not None:
+        yield from turn.say(now, policy, session, run_id, replace(cut, calls=()), is_unanswered, usd)
+    else:
+        yield from usage.give_up(now, policy, session, Fate.UNSENT)
+    if (yield from turn.overdue(now, policy, session)):
+        if cut is not None and (text := run.last_text(cut)):
+            yield from turn.late(now, policy, session_id, text)
+        return
+    text = yield from turn.partial(session_id, run_id)
+    yield from end(now, policy, session, error, text, is_final=is_final)
+
+
+def crash(now: float, policy: Policy, session_id: int, fence: int, error: str) -> Tx[None]:
+    """A defect of ours or of an adapter stopped the turn. It must not stop the worker's other turns."""
+    session = yield from sessions.own(session_id, fence)
+    if session.run_id is None:
+        return (yield from turn.release(now, policy, session))
+    if (yield from turn.overdue(now, policy, session)):
+        return
+    yield from usage.give_up(now, policy, session, Fate.UNKNOWN)
+    text = yield from turn.partial(session_id, session.run_id)
+    yield from end(now, policy, session, error, text, is_final=False)
+
+
+def end(
+    now: float, policy: Policy, session: SessionRow, error: str, text: str, *, is_final: bool
+) -> Tx[None]:
+    run_id = session.run_id or 0
+    is_tried_again = yield from delivery_tx.refuse(now, policy, session, run_id, error)
+    yield from tasks.forget_notes(session.id)
+    yield from redact_open(session)
+    yield from turn.end_run(now, session, run_id, f"{run.ERROR}{error}")
+    if session.is_task and not (yield from _outlives_its_task(session)):
+        yield from tasks.record(now, policy, session, ev.Failed(now, error, text, is_final))
+    else:
+        yield from reply(
+            now,
+            policy,
+            session,
+            run_id,
+            f"(this turn failed: {error})",
+            is_error=True,
+            is_tried_again=is_tried_again,
+        )
+    yield from _leave(now, policy, session)
+
+
+def hand_over(now: float, policy: Policy, session_id: int, fence: int, fate: Fate = Fate.UNKNOWN) -> Tx[None]:
+    """An orderly stop of the worker: whoever is next goes on, and it counts as nothing.
+
+    `fate`: of the model call that was foreseen or under way."""
+    session = yield from sessions.own(session_id, fence)
+    yield from usage.give_up(now, policy, session, fate)
+    if session.is_task and session.run_id is not None:
+        yield from tasks.record(now, policy, session, ev.Parked(now, Wait.RESTART))
+    yield from turn.release(now, policy, session, parked_until=now)
+
+
+def wait(now: float, policy: Policy, session_id: int, fence: int, run_id: int, seconds: float) -> Tx[None]:
+    """The calls of others hold what is left of a budget: without a slot, until they may be back."""
+    del run_id
+    session = yield from sessions.own(session_id, fence)
+    if session.is_task:
+        yield from tasks.record(now, policy, session, ev.Parked(now, Wait.BUDGET))
+    yield from turn.release(now, policy, session, parked_until=now + seconds)

@@ -1,0 +1,243 @@
+"""The ledger of model calls and the purses they draw on: a row before a call is sent, its cost after.
+
+Without a budget the row is written by the transaction that comes before the call anyway, and nothing else
+happens. With one, `reserve` is a transaction of its own: it locks every purse of the chain, always after the
+session and in the order of their names, and takes from all of them or from none."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from decimal import Decimal
+from enum import StrEnum
+
+from clutch.core import budget
+from clutch.core.budget import Amount, Budget, BudgetKind
+from clutch.core.messages import Answer
+from clutch.core.model import LetterKind
+from clutch.core.policy import Budgets, Policy
+from clutch.core.text import announce, prompts
+from clutch.store.transaction import ManyRows, Tx
+from clutch.transactions import inbox, sessions
+from clutch.transactions.read.budgets import COLUMNS, budget_of, money
+from clutch.transactions.sessions import StepRow
+
+NOTHING = Amount(0, None)
+_DAY_KEY = -1
+#: Only the newest call of a session can be open.
+_OPEN = "session_id = ? AND state = 0 AND call_no = (SELECT MAX(call_no) FROM usage WHERE session_id = ?)"
+_SETTLE = (
+    "UPDATE usage SET state = 1, effective = ?, input = ?, output = ?, cache_read = ?, cache_write = ?,"  # noqa: S608
+    f" usd = ? WHERE {_OPEN}"
+)
+
+
+#: Not INSERT … SELECT: to read and write the same table that way, SQLite copies the rows first.
+_FORESEE = (
+    "INSERT INTO usage(session_id, call_no, run_id, at, model, reserved_tokens, reserved_usd)"
+    " VALUES(?, COALESCE((SELECT MAX(call_no) FROM usage WHERE session_id = ?), 0) + 1, ?, ?, ?, ?, ?)"
+)
+
+
+class Fate(StrEnum):
+    """What became of a call that gave no answer."""
+
+    UNSENT = "unsent"  #: it never left: as if it had not been
+    FREE = "free"  #: the provider refused it before it worked
+    UNKNOWN = "unknown"  #: cut on the way: it is charged as reserved
+
+
+def is_budgeted(policy: Policy, purses: str) -> bool:
+    return bool(purses) or policy.budgets.has_day
+
+
+def keys(policy: Policy, purses: str) -> tuple[int, ...]:
+    """What a transaction that touches these purses must share with others, beside its session."""
+    own = tuple(-int(name.partition(":")[2]) for name in purses.split())
+    return (*own, _DAY_KEY) if policy.budgets.has_day else own
+
+
+def budgets_of(now: float, session_ids: Sequence[int]) -> Tx[dict[int, str]]:
+    del now
+    return dict((yield "SELECT id, purses FROM sessions WHERE id {any}", (list(session_ids),)))
+
+
+def foresee(now: float, session_id: int, run_id: int, model: str, reserved: Amount = NOTHING) -> Tx[None]:
+    """The row of a call that is about to be made. The one before has its answer or was given up."""
+    yield _FORESEE, (session_id, session_id, run_id, now, model, reserved.tokens, _text(reserved.usd))
+
+
+def reserve(
+    now: float, policy: Policy, session_id: int, fence: int, run_id: int, model: str, estimate: Amount
+) -> Tx[budget.Reservation | budget.BudgetExhausted]:
+    """Taken from all purses, or who has nothing left. A call that an interrupted run left open is charged first."""
+    session = yield from sessions.own(session_id, fence)
+    yield from give_up(now, policy, session, Fate.UNKNOWN)
+    held = budget.reserve((yield from _lock(policy, session, now)), estimate)
+    if isinstance(held, budget.BudgetExhausted):
+        return held
+    yield from _save(held.purses)
+    yield from foresee(now, session_id, run_id, model, estimate)
+    return held
+
+
+def settle(now: float, policy: Policy, session: StepRow, answer: Answer, usd: Decimal | None) -> Tx[None]:
+    """The call was answered. `usd` None: nobody knows the price."""
+    used = answer.usage
+    if not (used.input or used.output):
+        usd = None  # a provider that counts nothing does not work for nothing
+    if is_budgeted(policy, session.purses):
+        cost = Amount(used.input + used.output, usd) if used.input or used.output else None
+        yield from _charge(now, policy, session, cost)
+    yield (
+        _SETTLE,
+        (
+            answer.model, used.input, used.output, used.cache_read, used.cache_write, _text(usd), session.id,
+            session.id,
+        ),
+    )  # fmt: skip
+
+
+def give_up(now: float, policy: Policy, session: StepRow, fate: Fate) -> Tx[None]:
+    """The open call, if there is one, will not be answered."""
+    if is_budgeted(policy, session.purses):
+        cost = None if fate is Fate.UNKNOWN else Amount(0, Decimal(0))
+        yield from _charge(now, policy, session, cost)
+    which = (session.id, session.id)
+    if fate is Fate.UNSENT:
+        yield f"DELETE FROM usage WHERE {_OPEN}", which  # noqa: S608 (constant condition)
+    else:
+        state = 3 if fate is Fate.FREE else 2
+        yield f"UPDATE usage SET state = ? WHERE {_OPEN}", (state, *which)  # noqa: S608 (constant condition)
+
+
+def drop(now: float, policy: Policy, session_id: int, fence: int, run_id: int, fate: Fate) -> Tx[None]:
+    """`give_up` as a transaction: the run goes on with another call."""
+    del run_id
+    session = yield from sessions.own(session_id, fence)
+    yield from give_up(now, policy, session, fate)
+
+
+def book(
+    now: float, policy: Policy, session_id: int, fence: int, run_id: int, answer: Answer, usd: Decimal | None
+) -> Tx[None]:
+    """A call whose answer is no message of its own, and the row of the one after it."""
+    session = yield from sessions.own(session_id, fence)
+    yield from settle(now, policy, session, answer, usd)
+    if not is_budgeted(policy, session.purses):
+        yield from foresee(now, session_id, run_id, session.model or policy.model_of(session.agent_id))
+
+
+def open_budget(kind: BudgetKind, number: int, tokens: int | None, usd: Decimal | None) -> Tx[str]:
+    name = f"{kind}:{number}"
+    yield (
+        "INSERT INTO purses(name, kind, tokens_max, usd_max) VALUES(?, ?, ?, ?) ON CONFLICT(name) DO NOTHING",
+        (name, kind.value, tokens, _text(usd)),
+    )
+    return name
+
+
+def open_root(
+    now: float,
+    policy: Policy,
+    session_id: int,
+    key: str,
+    agent_id: str,
+    rights: str,
+    route: str,
+    workspace: str,
+) -> Tx[int]:
+    """A root session and its budget in one: a letter that comes between the two would be worked on for free."""
+    opened = yield from sessions.open_session(now, session_id, key, agent_id, rights, route, workspace)
+    if policy.budgets.has_root:
+        yield from give_root(now, policy, opened)
+    return opened
+
+
+def give_root(now: float, policy: Policy, session_id: int) -> Tx[None]:
+    """The budget of a root session; children inherit it by name."""
+    del now
+    budgets = policy.budgets
+    name = yield from open_budget(BudgetKind.ROOT, session_id, budgets.root_tokens, budgets.root_usd)
+    yield "UPDATE sessions SET purses = ? WHERE id = ? AND purses = ''", (name, session_id)
+
+
+def raise_limit(name: str, tokens: int | None, usd: Decimal | None) -> Tx[None]:
+    """A person gave more, from where it is now: the last call may have gone far beyond the old limit.
+
+    Without a figure: as much again."""
+    (purse,) = [budget_of(row) for row in (yield _SELECT, ([name],))]
+    if tokens is None and usd is None:
+        tokens, usd = purse.tokens_max, purse.usd_max
+    tokens_max = (
+        None if purse.tokens_max is None else max(purse.tokens_max, purse.tokens_spent) + (tokens or 0)
+    )
+    usd_max = None if purse.usd_max is None else max(purse.usd_max, purse.usd_spent) + (usd or 0)
+    yield (
+        "UPDATE purses SET tokens_max = ?, usd_max = ?, warned = 0 WHERE name = ?",
+        (tokens_max, _text(usd_max), name),
+    )
+
+
+# ---- purses as rows ----------------------------------------------------------------------------------
+
+_SELECT = f"SELECT {COLUMNS} FROM purses WHERE name {{any}} ORDER BY name {{lock}}"  # noqa: S608 (constant columns)
+
+
+def chain(session: StepRow) -> Tx[list[Budget]]:
+    """Locked: what a new child of this session may draw on."""
+    if not session.purses:
+        return []
+    return [budget_of(row) for row in (yield _SELECT, (session.purses.split(),))]
+
+
+def _lock(policy: Policy, session: StepRow, at: float) -> Tx[list[Budget]]:
+    """`at`: the moment of the reservation, which names the day."""
+    names = session.purses.split()
+    if policy.budgets.has_day:
+        names.append((yield from _open_day(policy.budgets, at)))
+    return [budget_of(row) for row in (yield _SELECT, (names,))]
+
+
+def _open_day(budgets: Budgets, at: float) -> Tx[str]:
+    name = f"day:{datetime.fromtimestamp(at, UTC):%Y-%m-%d}"
+    yield (
+        "INSERT INTO purses(name, kind, tokens_max, usd_max) VALUES(?, 'day', ?, ?) ON CONFLICT(name) DO NOTHING",
+        (name, budgets.day_tokens, _text(budgets.day_usd)),
+    )
+    return name
+
+
+def _charge(now: float, policy: Policy, session: StepRow, cost: Amount | None) -> Tx[None]:
+    """`cost` None: nobody knows, so what was reserved is charged."""
+    rows = yield (
+        f"SELECT call_no, at, reserved_tokens, reserved_usd FROM usage WHERE {_OPEN}",  # noqa: S608 (as above)
+        (session.id, session.id),
+    )
+    if not rows:
+        return
+    call_no, at, tokens, usd = rows[0]
+    settled = budget.settle((yield from _lock(policy, session, at)), Amount(tokens, money(usd)), cost)
+    yield from _save(settled.purses)
+    for purse in settled.warnings:
+        note = prompts.budget_note(budget.used_percent(purse), announce.whose_budget(purse.name))
+        key = f"budget:{purse.name}:{session.id}:{call_no}"
+        yield from inbox.insert(now, session.id, key, LetterKind.NOTE, note)
+
+
+def _save(purses: Sequence[Budget]) -> Tx[None]:
+    yield (
+        "UPDATE purses SET tokens_spent = ?, tokens_reserved = ?, usd_spent = ?, usd_reserved = ?,"
+        " unpriced_calls = ?, warned = ? WHERE name = ?",
+        ManyRows(
+            (
+                purse.tokens_spent, purse.tokens_reserved, str(purse.usd_spent), str(purse.usd_reserved),
+                purse.unpriced_calls, int(purse.warned), purse.name,
+            )
+            for purse in purses
+        ),
+    )  # fmt: skip
+
+
+def _text(usd: Decimal | None) -> str | None:
+    return None if usd is None else format(usd, "f")

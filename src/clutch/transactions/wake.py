@@ -1,0 +1,311 @@
+"""The mailman's rounds, keyed by the receiver: new letters are seen, and the session's due time computed anew.
+
+A closed session's letters move one level up. A lost hint costs time only: `seen = 0` is indexed. How letters get
+into a transcript is in `delivery`."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from clutch.core import agents, delivery, ids
+from clutch.core import events as ev
+from clutch.core.agents import Heartbeat
+from clutch.core.model import UNTIL_ANSWERED, LetterKind
+from clutch.core.policy import Policy
+from clutch.core.transition import BUSY
+from clutch.errors import IdempotencyConflict
+from clutch.store.transaction import HINT, Tx
+from clutch.transactions import inbox, sessions, tasks
+from clutch.transactions.conditions import IS_WORKING
+from clutch.transactions.sessions import SessionRow
+
+
+def say(
+    now: float, policy: Policy, session_id: int, idem: str, kind: LetterKind, body: str, route: str = ""
+) -> Tx[None]:
+    """A letter by somebody who may lock the receiver: posted and seen in one transaction.
+
+    `route`: where a person wrote it, and wants the answer; empty: wherever this session speaks."""
+    yield from inbox.insert(now, session_id, idem, kind, body, route)
+    yield from wake(now, policy, session_id)
+
+
+def say_once(
+    now: float, policy: Policy, session_id: int, idem: str, kind: LetterKind, body: str, route: str
+) -> Tx[None]:
+    """A person's words. Raises IdempotencyConflict when this key had other words, or a command."""
+    yield from say(now, policy, session_id, idem, kind, body, route)
+    yield from is_known(idem, body)
+
+
+def is_known(idem: str, body: str) -> Tx[bool]:
+    """Whether this was written before. Raises IdempotencyConflict for other words under its key, or a command: neither
+    of the two may be lost without a word."""
+    rows = yield "SELECT body FROM inbox WHERE idem = ?", (idem,)
+    is_other = rows and rows[0][0] != body
+    if is_other or (yield "SELECT 1 FROM outbox WHERE idem = ?", (f"command:{idem}",)):
+        raise IdempotencyConflict()
+    return bool(rows)
+
+
+def root_of(now: float, idem: str) -> Tx[int | None]:
+    """Below which main session whoever was written to works."""
+    del now
+    rows = yield (
+        "SELECT s.root_id FROM inbox i JOIN sessions s ON s.id = i.session_id WHERE i.idem = ?",
+        (idem,),
+    )
+    return int(rows[0][0]) if rows else None
+
+
+def is_said(now: float, idem: str) -> Tx[bool]:
+    del now
+    return bool((yield "SELECT 1 FROM inbox WHERE idem = ?", (idem,)))
+
+
+def wake(now: float, policy: Policy, session_id: int) -> Tx[bool]:
+    """True: the letters have nobody to go to; somebody must run `orphan` alone."""
+    session = yield from sessions.lock(session_id)
+    if session is None:
+        return True
+    if session.closed:
+        return (yield from _pass_on(session))
+    yield "UPDATE inbox SET seen = 1 WHERE session_id = ? AND seen = 0", (session_id,)
+    if session.owner is None:
+        yield from sessions.reschedule(now, policy, session)
+    yield from put_off(now, policy, session)
+    return False
+
+
+def put_off(now: float, policy: Policy, session: SessionRow) -> Tx[None]:
+    """Those whose results it does not read now are told why: when they come, and when a turn ends in the night.
+
+    Whoever is about to read costs no statement."""
+    hours = policy.waking_hours(session.agent_id, session.depth)
+    if session.run_id is None and hours is None:
+        return
+    rows = yield (
+        "SELECT t.id, t.generation, t.expects_completion FROM inbox i JOIN tasks t ON t.id = i.task_id"
+        " AND t.generation = i.generation WHERE i.session_id = ? AND i.state = 0 AND i.kind = 'announce'"
+        " AND i.silent = 0 AND i.taken_run IS NULL AND i.ready_at <= ? AND t.delivery IN ('waiting', 'deferred')"
+        " AND t.delivery_reason {any} ORDER BY t.id",
+        (session.id, now, [""] if session.run_id is not None else ["", BUSY]),
+    )
+    rules = delivery.applied(policy.announcing, session.queue)
+    events: dict[int, ev.Event] = {}
+    for task_id, generation, expects_completion in rows:
+        why = delivery.put_off(
+            now=now,
+            has_open_run=session.run_id is not None,
+            is_held=bool(session.hold),
+            expects_completion=bool(expects_completion),
+            rules=rules,
+            hours=hours,
+        )
+        if why is not None:
+            events[task_id] = ev.Deferred(now, why.reason, generation, why.until)
+    yield from tasks.record_senders(now, policy, events)
+
+
+def set_queue(now: float, policy: Policy, session_id: int, queue: str | None) -> Tx[bool]:
+    """A session's own way to queue (`core.delivery`); None: as configured again. What waits is looked at anew."""
+    session = yield from sessions.lock(session_id)
+    if session is None or session.closed:
+        return False
+    session.queue = queue
+    yield "UPDATE sessions SET queue = ? WHERE id = ?", (queue, session_id)
+    if session.owner is None:
+        yield from sessions.reschedule(now, policy, session)
+    return True
+
+
+def worth_waking(now: float, session_ids: Sequence[int]) -> Tx[list[int]]:
+    """Leaves out whoever sleeps until its children have settled while one still works: its due time stands.
+
+    A read. Of a fan-out only the last letter costs a transaction; that one marks the others as seen, too. Nobody is
+    forgotten: the child that works leaves a letter in its turn, and what is unseen is looked at in every round."""
+    del now
+    rows = yield (
+        "SELECT id FROM sessions WHERE id {any} AND hold = 1 AND closed = 0"  # noqa: S608 (constant words)
+        f" AND EXISTS (SELECT 1 FROM tasks WHERE requester_id = sessions.id AND {IS_WORKING} AND outcome IS NULL)"
+        " AND NOT EXISTS (SELECT 1 FROM inbox WHERE session_id = sessions.id AND seen = 0 AND state = 0"
+        " AND (kind <> 'announce' OR taken_seq IS NOT NULL))",
+        (list(session_ids),),
+    )
+    asleep = {row[0] for row in rows}
+    return [session_id for session_id in session_ids if session_id not in asleep]
+
+
+def _pass_on(session: SessionRow) -> Tx[bool]:
+    """One level up, marked late: results, and plans that somebody must decide. Silent ones and words to the closed
+    session itself are void."""
+    if session.parent_id is not None:
+        moved = yield (
+            "UPDATE inbox SET session_id = ?, seen = 0, late = 1, bubbled_from = COALESCE(bubbled_from, session_id),"
+            " taken_run = NULL, taken_seq = NULL"
+            " WHERE session_id = ? AND state = 0 AND kind IN ('announce', 'plan') AND silent = 0 RETURNING id",
+            (session.parent_id, session.id),
+        )
+        if moved:
+            yield HINT, ("mail", session.parent_id)
+    yield (
+        "UPDATE inbox SET state = 3 WHERE session_id = ? AND state = 0"
+        " AND (kind NOT IN ('announce', 'plan') OR silent = 1)",
+        (session.id,),
+    )
+    # What is left open stays unseen until `orphan` has told its senders: whoever runs that may die before.
+    yield "UPDATE inbox SET seen = 1 WHERE session_id = ? AND seen = 0 AND state <> 0", (session.id,)
+    if session.parent_id is not None:
+        return False
+    left = yield "SELECT 1 FROM inbox WHERE session_id = ? AND state = 0 LIMIT 1", (session.id,)
+    return bool(left)
+
+
+def orphan(now: float, policy: Policy, session_id: int) -> Tx[None]:
+    """Nobody is left above: the senders wait for somebody to come back, then give up. Alone."""
+    session = yield from sessions.lock(session_id)
+    if session is not None and not session.closed:
+        return
+    rows = yield (
+        "UPDATE inbox SET seen = 1 WHERE session_id = ? AND state = 0 RETURNING task_id, kind, silent, generation",
+        (session_id,),
+    )
+    told = sorted(
+        (generation, task_id)
+        for task_id, kind, silent, generation in rows
+        if kind == "announce" and not silent
+    )
+    # Of two results of one task the newer has the say.
+    gone: dict[int, ev.Event] = {task_id: ev.RequesterGone(now, generation) for generation, task_id in told}
+    yield from tasks.record_senders(now, policy, gone)
+
+
+# --------------------------------------------------------------------------------------------------
+# The timer of a main session that looks up by itself: armed, brought forward, rung.
+#
+# `sessions.heartbeat_at` is the whole schedule. Ringing decides (`core.agents.pulse`): later, not at all, or a
+# letter that has a turn of its own. Two workers may ring the same timer: the second finds it moved on.
+
+RUNG_MAX = 100  # timers that one look reports
+
+
+@dataclass(frozen=True, slots=True)
+class Ringing:
+    session_id: int
+    workspace: str | None
+
+
+def arm(now: float, policy: Policy) -> Tx[None]:
+    """The main sessions of agents that have a heartbeat. At a start, and when such a session is made; alone."""
+    for agent_id in sorted(policy.agents):
+        rules = policy.heartbeat_of(agent_id)
+        if rules is not None:
+            at = now + rules.every_s
+            yield (
+                "UPDATE sessions SET heartbeat_at = ? WHERE key = ?"
+                " AND (heartbeat_at IS NULL OR heartbeat_at > ?)",
+                (at, str(ids.main_key(agent_id)), at),
+            )
+
+
+def wake_for_heartbeat(now: float, policy: Policy, session_id: int) -> Tx[bool]:
+    """Soon, and once for everybody who asks until then. False: there is nobody to wake."""
+    session = yield from sessions.lock(session_id)
+    if session is None or session.closed or session.is_task:
+        return False
+    soon = now + _rules(policy, session).coalesce_s
+    yield (
+        "UPDATE sessions SET heartbeat_at = ? WHERE id = ? AND (heartbeat_at IS NULL OR heartbeat_at > ?)",
+        (soon, session_id, soon),
+    )
+    yield HINT, ("due", soon)
+    return True
+
+
+def ringing(now: float) -> Tx[list[Ringing]]:
+    rows = yield (
+        "SELECT id, workspace FROM sessions WHERE heartbeat_at <= ? ORDER BY heartbeat_at, id LIMIT ?",
+        (now, RUNG_MAX),
+    )
+    return [Ringing(*row) for row in rows]
+
+
+def ring(now: float, policy: Policy, session_id: int, checklist: str) -> Tx[bool]:
+    """Keyed by the session. `checklist`: of its workspace, empty without one. True: it reads a letter now."""
+    session = yield from sessions.lock(session_id)
+    if session is None:
+        return False
+    (rang_at,) = (yield "SELECT heartbeat_at FROM sessions WHERE id = ?", (session_id,))[0]
+    if rang_at is None or rang_at > now:
+        return False
+    rules = _rules(policy, session)
+    pulse = agents.pulse(
+        rules,
+        now=now,
+        is_regular=policy.heartbeat_of(ids.agent_of(session.key)) is not None,
+        has_reason=not session.closed and (bool(checklist) or (yield from _has_events(session_id))),
+        free_at=(yield from _free_at(now, session)),
+    )
+    yield "UPDATE sessions SET heartbeat_at = ? WHERE id = ?", (pulse.next_at, session_id)
+    if pulse.next_at is not None:
+        yield HINT, ("due", pulse.next_at)
+    if pulse.beats and not (yield from _is_on_its_way(session_id)):
+        words = f"{rules.prompt}\n\n{checklist}".strip()
+        key = f"heartbeat:{session_id}:{rang_at!r}"
+        yield from say(now, policy, session_id, key, LetterKind.HEARTBEAT, words)
+    return pulse.beats
+
+
+def _rules(policy: Policy, session: SessionRow) -> Heartbeat:
+    return policy.heartbeat_of(ids.agent_of(session.key)) or Heartbeat()
+
+
+def _has_events(session_id: int) -> Tx[bool]:
+    sql = "SELECT 1 FROM system_events WHERE session_id = ? AND taken_run IS NULL LIMIT 1"
+    return bool((yield sql, (session_id,)))
+
+
+def _free_at(now: float, session: SessionRow) -> Tx[float | None]:
+    """When whoever is in a turn may be done with it; None = nobody is."""
+    if session.run_id is None and session.owner is None:
+        return now + agents.LOOKS_AGAIN_S if session.paused else None
+    rows = yield "SELECT parked_until FROM runs WHERE id = ?", (session.run_id or 0,)
+    parked_until = rows[0][0] if rows else None
+    return now + agents.LOOKS_AGAIN_S if parked_until == UNTIL_ANSWERED else parked_until or now
+
+
+def _is_on_its_way(session_id: int) -> Tx[bool]:
+    """One that nobody has read yet says all that another would say."""
+    sql = (
+        "SELECT 1 FROM inbox WHERE session_id = ? AND state = 0 AND kind = 'heartbeat' AND taken_run IS NULL"
+    )
+    return bool((yield sql, (session_id,)))
+
+
+# --------------------------------------------------------------------------------------------------
+# System events: what happened around a session, shown to its model in the next turn, whatever that is about.
+#
+# At most so many wait; when there are more, the oldest go. They are read by `read.transcripts` and consumed with
+# the answer of the turn that showed them. An event wakes nobody: `wake_for_heartbeat` does.
+
+
+def notify(now: float, policy: Policy, session_id: int, text: str) -> Tx[bool]:
+    """Keyed by the session. False: the newest that waits says the same, or nobody is there to read it."""
+    session = yield from sessions.lock(session_id)
+    if session is None or session.closed:
+        return False
+    events_max = (policy.heartbeat_of(ids.agent_of(session.key)) or Heartbeat()).events_max
+    rows = yield (
+        "SELECT id, body FROM system_events WHERE session_id = ? AND taken_run IS NULL ORDER BY id DESC LIMIT ?",
+        (session_id, events_max),
+    )
+    if rows and rows[0][1] == text:
+        return False
+    if len(rows) == events_max:
+        yield (
+            "DELETE FROM system_events WHERE session_id = ? AND taken_run IS NULL AND id <= ?",
+            (session_id, rows[-1][0]),
+        )
+    yield "INSERT INTO system_events(session_id, body, at) VALUES(?, ?, ?)", (session_id, text, now)
+    return True

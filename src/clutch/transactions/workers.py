@@ -1,0 +1,527 @@
+"""Workers: who is alive, who owns which session, and what is due.
+
+*Bury*: a dead worker's sessions are free again, interrupted runs first. *Claim*: due sessions get an
+owner and a new fence, as many as their lane has room for; a run that was executing at several deaths of its process
+is a suspect and is claimed alone. Both run alone. `peek` only reads, so an idle
+process writes nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from types import MappingProxyType
+from typing import Any, Final, NoReturn
+
+from clutch.core import events as ev
+from clutch.core import events as fx
+from clutch.core import run
+from clutch.core.delivery import CLOCK_SLACK_S, put_right
+from clutch.core.lifecycle import step
+from clutch.core.model import FINISHED, UNTIL_ANSWERED, Delivery, Lane, Phase
+from clutch.core.policy import Life, Policy
+from clutch.core.run import Admission
+from clutch.core.spawn import SpawnRefusal
+from clutch.core.transition import DESCENDANTS
+from clutch.errors import ClutchError
+from clutch.store.transaction import HINT, Tx
+from clutch.transactions import sessions, tasks, turn, turn_begin, usage
+from clutch.transactions.sessions import SessionRow, Stale
+from clutch.transactions.spawn import Accepted, ChildRequest, spawn
+
+NO_LANES: Final[Mapping[Lane, int]] = MappingProxyType({})
+UNSEEN_MAX: Final = 200  # sessions with new letters that one look reports
+
+
+def next_number(now: float) -> Tx[int]:
+    """A number nobody ever had: a worker's name, and the block its ids are taken from."""
+    del now
+    rows = yield "UPDATE counters SET value = value + 1 WHERE name = 'process' RETURNING value", ()
+    return int(rows[0][0])
+
+
+def register(
+    now: float,
+    worker_id: int,
+    lease_s: float,
+    host: str,
+    pid: int,
+    version: str,
+    lanes: Mapping[Lane, int] = NO_LANES,
+) -> Tx[None]:
+    """Whoever came last says how wide the lanes are."""
+    yield (
+        "INSERT INTO workers(id, lease_until, host, pid, version, started_at) VALUES(?, ?, ?, ?, ?, ?)"
+        " ON CONFLICT(id) DO UPDATE SET lease_until = excluded.lease_until",
+        (worker_id, now + lease_s, host, pid, version, now),
+    )
+    yield from set_lanes(now, lanes)
+
+
+def set_lanes(now: float, lanes: Mapping[Lane, int]) -> Tx[None]:
+    del now
+    for lane, cap in lanes.items():
+        yield "UPDATE lanes SET cap = ? WHERE name = ? AND cap <> ?", (cap, lane.value, cap)
+
+
+def heartbeat(now: float, worker_id: int, lease_s: float) -> Tx[None]:
+    rows = yield "UPDATE workers SET lease_until = ? WHERE id = ? RETURNING id", (now + lease_s, worker_id)
+    if not rows:
+        raise Stale(f"worker {worker_id} was declared dead")
+
+
+def leave(now: float, worker_id: int) -> Tx[None]:
+    """An orderly end: it owns nothing any more, so nobody has to bury it."""
+    # What it was sending: freeing it may have failed.
+    yield "UPDATE outbox SET owner = NULL, due = ? WHERE owner = ?", (now, worker_id)
+    yield "DELETE FROM workers WHERE id = ?", (worker_id,)
+
+
+def rested(now: float, turns: Sequence[tuple[int, int]]) -> Tx[None]:
+    """For whoever waits for it in another process: these turns, by session and fence, have ended."""
+    del now
+    for session_id, fence in turns:
+        yield HINT, ("rested", session_id, fence)
+
+
+def disown(now: float, worker_id: int, held: Sequence[Claimed]) -> Tx[None]:
+    """A claim whose answer was lost may have succeeded: what this worker does not know it owns is free again."""
+    del now
+    rows = yield "SELECT id, fence FROM sessions WHERE owner = ? ORDER BY depth, id {lock}", (worker_id,)
+    yield from _free([row[0] for row in rows if Claimed(*row) not in held])
+
+
+def thaw(now: float, policy: Policy, worker_id: int, lost_s: float) -> Tx[None]:
+    """This worker was frozen for so long: the runs it works on get the time back. One that began or took a step since
+    gets no more than the time since then. Alone: it writes many sessions."""
+    rows = yield (
+        "SELECT s.id FROM sessions s JOIN tasks t ON t.id = s.id WHERE s.owner = ? AND t.phase = 'running'"
+        " AND t.deadline_at IS NOT NULL ORDER BY s.depth, s.id",
+        (worker_id,),
+    )
+    for session in (yield from sessions.lock_all([row[0] for row in rows])):
+        lost = min(lost_s, now - (session.progress_at or now))
+        if session.owner == worker_id and lost > 0:
+            yield from tasks.record(now, policy, session, ev.Thawed(now, lost))
+
+
+def bury(now: float, worker_id: int | None = None) -> Tx[list[int]]:
+    """Those whose lease is over, or the one that is known to be dead: its process lock is free."""
+    rows = yield (
+        "DELETE FROM workers WHERE lease_until < ? OR id = ? RETURNING id",
+        (now, -1 if worker_id is None else worker_id),
+    )
+    dead = sorted(row[0] for row in rows)
+    if dead:
+        rows = yield "SELECT id FROM sessions WHERE owner {any} ORDER BY depth, id {lock}", (dead,)
+        yield from _free([row[0] for row in rows])
+        yield "UPDATE outbox SET owner = NULL, due = ? WHERE owner {any}", (now, dead)
+    return dead
+
+
+def _free(session_ids: list[int]) -> Tx[None]:
+    """Locked before, ancestors first. Interrupted runs go before everything that is merely due."""
+    if session_ids:
+        yield "UPDATE sessions SET owner = NULL, fence = fence + 1, due = 0 WHERE id {any}", (session_ids,)
+        yield HINT, ("due", 0.0)
+
+
+def bury_all_but(now: float, worker_id: int) -> Tx[list[int]]:
+    """On SQLite whoever holds the process lock is the only one alive."""
+    dead: list[int] = []
+    for (gone,) in (yield "SELECT id FROM workers WHERE id <> ? ORDER BY id", (worker_id,)):
+        dead += yield from bury(now, gone)
+    return dead
+
+
+@dataclass(frozen=True, slots=True)
+class Claimed:
+    session_id: int
+    fence: int
+    #: fixed at birth; going on may give up a call they paid for
+    purses: str = field(default="", compare=False)
+    model: str | None = field(default=None, compare=False)
+    agent_id: str = field(default="", compare=False)
+    tried_at: float | None = field(default=None, compare=False)  #: a suspect, claimed alone
+
+
+LANES = tuple(sorted(Lane))
+
+
+@dataclass(frozen=True, slots=True)
+class Suspect:
+    """A session whose run was executing at deaths of its process and has committed nothing since."""
+
+    session_id: int
+    owner: int | None
+    due: float | None
+    lane: str
+
+    def is_due(self, now: float, lanes: Sequence[str]) -> bool:
+        return self.owner is None and self.due is not None and self.due <= now and self.lane in lanes
+
+
+@dataclass(frozen=True, slots=True)
+class Trial:
+    """What a worker remembers of suspects: the one it claimed alone, and since when it claims nothing for another."""
+
+    crashes: int = run.suspect_from(Life())
+    tried: Claimed | None = None
+    waits_since: float | None = None
+
+    def tried_since(self, suspects: Sequence[Suspect], worker_id: int) -> float | None:
+        """None: it holds none, or the one it holds has committed something."""
+        held = {suspect.session_id for suspect in suspects if suspect.owner == worker_id}
+        return self.tried.tried_at if self.tried is not None and self.tried.session_id in held else None
+
+
+NO_TRIAL: Final = Trial()
+
+
+def claim(
+    now: float, worker_id: int, room: int, lanes: Sequence[Lane] = LANES, trial: Trial = NO_TRIAL
+) -> Tx[list[Claimed]]:
+    """Oldest due first. The lane's row is locked, so that two workers never fill the same slot."""
+    if not (yield "SELECT 1 FROM workers WHERE id = ? {lock}", (worker_id,)):
+        raise Stale(f"worker {worker_id} was declared dead")
+    suspects = yield from _suspects(trial.crashes)
+    if not suspects:
+        return (yield from _claim_lanes(now, worker_id, room, lanes))
+    waiting = [suspect for suspect in suspects if suspect.is_due(now, lanes)]
+    owned = yield "SELECT COUNT(*) FROM sessions WHERE owner = ?", (worker_id,)
+    admission = run.admission(
+        now,
+        tried_since=trial.tried_since(suspects, worker_id),
+        waits_since=(trial.waits_since or now) if waiting else None,
+        is_idle=not owned[0][0],
+    )
+    if admission is Admission.NOTHING:
+        return []
+    if admission is Admission.SUSPECT:
+        lane, only = Lane(waiting[0].lane), ("AND id = ?", waiting[0].session_id)
+        alone = yield from _claim_lane(now, worker_id, lane, 1, only)
+        return [replace(one, tried_at=now) for one in alone]
+    others = ("AND NOT (id {any})", [suspect.session_id for suspect in suspects])
+    return (yield from _claim_lanes(now, worker_id, room, lanes, others))
+
+
+def _suspects(crashes: int) -> Tx[tuple[Suspect, ...]]:
+    """None nearly always: `runs_crashed` holds only open runs that were executing at a death of their process."""
+    rows = yield (
+        "SELECT s.id, s.owner, s.due, s.lane FROM runs r JOIN sessions s ON s.run_id = r.id"
+        " WHERE r.crashes > 0 AND r.ended_at IS NULL AND r.crashes >= ? AND r.progress_head = s.head"
+        " ORDER BY s.due, s.id",
+        (crashes,),
+    )
+    return tuple(Suspect(*row) for row in rows)
+
+
+Condition = tuple[str, Any]  #: on sessions, and its parameter
+
+
+def _claim_lanes(
+    now: float, worker_id: int, room: int, lanes: Sequence[Lane], only: Condition | None = None
+) -> Tx[list[Claimed]]:
+    claimed: list[Claimed] = []
+    for lane in lanes:
+        left = room - len(claimed)
+        if left > 0:
+            claimed += yield from _claim_lane(now, worker_id, lane, left, only)
+    return claimed
+
+
+def _claim_lane(
+    now: float, worker_id: int, lane: Lane, room: int, only: Condition | None = None
+) -> Tx[list[Claimed]]:
+    rows = yield "SELECT cap FROM lanes WHERE name = ? {lock}", (lane.value,)
+    cap = int(rows[0][0])
+    used = yield "SELECT COUNT(*) FROM sessions WHERE lane = ? AND owner IS NOT NULL", (lane.value,)
+    free = min(cap - used[0][0], room)
+    if free <= 0:
+        return []
+    condition, *chosen = only or ("",)
+    rows = yield (
+        # Materialized: PostgreSQL may run a plain subquery again for every row, and would then pass the limit.
+        "WITH first AS MATERIALIZED (SELECT id FROM sessions WHERE lane = ? AND owner IS NULL AND due <= ?"  # noqa: S608
+        f" {condition} ORDER BY due, id LIMIT ? {{skip}}) UPDATE sessions SET owner = ?, fence = fence + 1,"
+        " due = NULL, progress_at = COALESCE(progress_at, ?) WHERE id IN (SELECT id FROM first) RETURNING id, fence,"
+        " purses, model, agent_id",
+        (lane.value, now, *chosen, free, worker_id, now),
+    )
+    return [Claimed(*row) for row in sorted(rows)]
+
+
+@dataclass(frozen=True, slots=True)
+class Prospect:
+    """What there is to do, and when there will be more."""
+
+    due_at: float | None  #: a session that a lane has room for
+    due_lanes: tuple[Lane, ...]  #: lanes with room for one that is due already
+    alarms: tuple[int, ...]  #: tasks whose timer is due
+    alarm_at: float | None
+    beat_at: float | None  #: a session looks up by itself then
+    unseen: tuple[int, ...]  #: sessions with letters the mailman has not looked at
+    others: tuple[int, ...]  #: workers beside this one
+    lease_at: float | None  #: when the next lease of one of them is over
+    suspects: tuple[Suspect, ...] = ()
+
+
+def peek(now: float, worker_id: int, crashes: int = NO_TRIAL.crashes) -> Tx[Prospect]:
+    """`crashes`: from how many on a run is a suspect."""
+    due = yield from _next_due(now)
+    alarms = yield "SELECT id FROM tasks WHERE wake_at <= ? ORDER BY wake_at, id LIMIT 200", (now,)
+    timers = yield (
+        "SELECT (SELECT MIN(wake_at) FROM tasks WHERE wake_at IS NOT NULL),"
+        " (SELECT MIN(heartbeat_at) FROM sessions WHERE heartbeat_at IS NOT NULL)",
+        (),
+    )
+    unseen = yield (
+        "SELECT DISTINCT session_id FROM inbox WHERE seen = 0 ORDER BY session_id LIMIT ?",
+        (UNSEEN_MAX,),
+    )
+    others = yield "SELECT id, lease_until FROM workers WHERE id <> ? ORDER BY id", (worker_id,)
+    return Prospect(
+        min(due.values(), default=None),
+        tuple(lane for lane, moment in due.items() if moment <= now),
+        tuple(row[0] for row in alarms),
+        timers[0][0],
+        timers[0][1],
+        tuple(row[0] for row in unseen),
+        tuple(row[0] for row in others),
+        min((row[1] for row in others), default=None),
+        (yield from _suspects(crashes)),
+    )
+
+
+def _next_due(now: float) -> Tx[dict[Lane, float]]:
+    """The earliest of each lane; one that is due but has no room in its lane waits for a turn to end."""
+    moments = {}
+    for lane in LANES:
+        rows = yield (
+            "SELECT MIN(due) FROM sessions WHERE lane = ? AND owner IS NULL AND due IS NOT NULL",
+            (lane.value,),
+        )
+        moment = rows[0][0]
+        if moment is not None and (moment > now or (yield from _has_room(lane))):
+            moments[lane] = moment
+    return moments
+
+
+def _has_room(lane: Lane) -> Tx[bool]:
+    rows = yield (
+        "SELECT cap - (SELECT COUNT(*) FROM sessions WHERE lane = lanes.name AND owner IS NOT NULL)"
+        " FROM lanes WHERE name = ?",
+        (lane.value,),
+    )
+    return bool(rows[0][0] > 0)
+
+
+def _ring_without_session(now: float, policy: Policy, task_id: int) -> Tx[None]:
+    """A dead letter needs none. Who works waits for the sweeper, which adopts it; whoever is over waits for nothing."""
+    known = yield from tasks.load([task_id])
+    if not known:  # a spawn that somebody else has undone
+        return
+    (task,) = known
+    if task.delivery is Delivery.UNDELIVERED:
+        yield from tasks.record_senders(now, policy, {task_id: ev.Woke(now)})
+    else:
+        later = None if task.phase in FINISHED else now + policy.keeping.sweep_s
+        yield "UPDATE tasks SET wake_at = ? WHERE id = ?", (later, task_id)
+
+
+def ring(now: float, policy: Policy, task_id: int) -> Tx[str | None]:
+    """A task's timer is due. A text: its spawn took too long, and somebody must undo it, alone."""
+    session = yield from sessions.lock(task_id)
+    if session is None:
+        yield from _ring_without_session(now, policy, task_id)
+        return None
+    rows = yield "SELECT phase, reason, deadline_at FROM tasks WHERE id = ?", (task_id,)
+    phase, reason, deadline_at = rows[0]
+    if phase == Phase.SPAWNING:
+        overdue = step((yield from tasks.load_one(task_id)), ev.Woke(now), policy).effects
+        return next((effect.reason for effect in overdue if isinstance(effect, fx.Unmake)), None)
+    if phase == Phase.RUNNING and deadline_at is not None and now >= deadline_at:
+        yield from turn.time_out(now, policy, session)
+        return None
+    progress_at, person_waits = None, False
+    if phase in FINISHED:
+        progress_at = session.progress_at  # of a session that stayed
+    if phase == Phase.ANNOUNCE_DEFERRED and reason == DESCENDANTS:
+        progress_at = yield from turn_begin.progress_below(task_id)
+        person_waits = yield from turn_begin.person_waits(task_id)
+    woke = ev.Woke(now, session.owner is not None, progress_at, person_waits)
+    yield from tasks.record(now, policy, session, woke)
+    yield from sessions.save(now, policy, session)
+    return None
+
+
+# --------------------------------------------------------------------------------------------------
+# What lies ahead: who works or is about to, and whether anything waits for somebody to be there at all.
+
+SHOWN_MAX = 200
+
+
+@dataclass(frozen=True, slots=True)
+class Working:
+    """`label` and `phase` are of its task; None for a main agent's own turn."""
+
+    session_id: int
+    session_key: str
+    label: str | None
+    phase: str | None
+
+
+def working(now: float, within_s: float) -> Tx[list[Working]]:
+    """Owned, due by then, or with letters that nobody has looked at. Who is parked for a person is not among them."""
+    rows = yield (
+        "SELECT s.id, s.key, t.label, t.phase FROM sessions s LEFT JOIN tasks t ON t.id = s.id WHERE s.id IN ("
+        " SELECT id FROM sessions WHERE owner IS NOT NULL"
+        " UNION SELECT id FROM sessions WHERE owner IS NULL AND due IS NOT NULL AND due <= ?"
+        " UNION SELECT session_id FROM inbox WHERE seen = 0)"
+        " ORDER BY s.depth, s.id LIMIT ?",
+        (now + within_s, SHOWN_MAX),
+    )
+    return [Working(*row) for row in rows]
+
+
+def is_anything(now: float, channels: Sequence[str]) -> Tx[bool]:
+    """Something that happens only while a gateway is there. `channels`: those it sends to."""
+    del now
+    rows = yield (
+        "SELECT 1 FROM sessions WHERE owner IS NOT NULL"
+        " UNION ALL SELECT 1 FROM sessions WHERE owner IS NULL AND due IS NOT NULL"
+        " UNION ALL SELECT 1 FROM sessions WHERE heartbeat_at IS NOT NULL"
+        " UNION ALL SELECT 1 FROM inbox WHERE seen = 0"
+        # The timer of one that is over, a dead letter's last day, can wait for whoever comes next.
+        " UNION ALL SELECT 1 FROM tasks WHERE wake_at IS NOT NULL"
+        " AND phase <> 'completed' AND phase <> 'completed_giveup' LIMIT 1",
+        (),
+    )
+    for channel in () if rows else channels:
+        rows = yield "SELECT 1 FROM outbox WHERE due IS NOT NULL AND channel = ? LIMIT 1", (channel,)
+        if rows:
+            break
+    return bool(rows)
+
+
+# --------------------------------------------------------------------------------------------------
+# Is the gateway well: how much runs, how much waits, and how much could not be told.
+
+
+@dataclass(frozen=True, slots=True)
+class GatewayHealth:
+    schema: int
+    workers: int
+    running: int  #: sessions somebody works on at this moment
+    queued: int  #: tasks that wait for their turn
+    undelivered: int
+
+
+def health(now: float) -> Tx[GatewayHealth]:
+    del now
+    rows = yield (
+        "SELECT (SELECT value FROM meta WHERE name = 'schema_version'),"
+        " (SELECT COUNT(*) FROM workers),"
+        " (SELECT COUNT(*) FROM sessions WHERE owner IS NOT NULL),"
+        # The other phases repeat the condition of the index of what is alive.
+        " (SELECT COUNT(*) FROM tasks WHERE phase = 'queued'"
+        " AND phase <> 'cleanup_pending' AND phase <> 'completed' AND phase <> 'completed_giveup'),"
+        " (SELECT COUNT(*) FROM tasks WHERE delivery = 'undelivered')",
+        (),
+    )
+    return GatewayHealth(*map(int, rows[0]))
+
+
+@dataclass(frozen=True, slots=True)
+class Counts:
+    """For whoever watches the gateway over months."""
+
+    tasks: int  #: ever
+    phases: Mapping[str, int]  #: of those that are not over
+    letters: int  #: open: nobody has answered them yet
+    needs_you: int
+
+
+def counts(now: float) -> Tx[Counts]:
+    del now
+    phases = yield (
+        "SELECT phase, COUNT(*) FROM tasks"
+        " WHERE phase <> 'cleanup_pending' AND phase <> 'completed' AND phase <> 'completed_giveup'"
+        " GROUP BY phase ORDER BY phase",
+        (),
+    )
+    rows = yield (
+        "SELECT (SELECT COUNT(*) FROM tasks), (SELECT COUNT(*) FROM inbox WHERE state = 0),"
+        " (SELECT COUNT(*) FROM questions WHERE answered_at IS NULL)",
+        (),
+    )
+    total, letters, asking = map(int, rows[0])
+    known = {str(phase): int(count) for phase, count in phases}
+    return Counts(total, known, letters, asking + known.get(Phase.AWAITING_APPROVAL, 0))
+
+
+# --------------------------------------------------------------------------------------------------
+# Waits that were written down under a clock that was ahead: once the clock is put right they must not last that long.
+#
+# A row tells by itself that its clock was wrong: it was written later than now. Correcting it removes the sign, so
+# that nothing is corrected twice.
+
+FOUND_MAX = 200  # sessions that one look reports; the next sweep finds the rest
+
+
+def misdated(now: float) -> Tx[list[int]]:
+    """Sessions that wait because of a moment that was computed under a clock that was ahead. A read."""
+    limit = now + CLOCK_SLACK_S
+    rows = yield (
+        "SELECT s.id FROM sessions s WHERE s.owner IS NULL AND s.due > ? AND (s.progress_at > ? OR EXISTS (SELECT 1"
+        " FROM inbox i WHERE i.session_id = s.id AND i.state = 0 AND i.at > ?)) ORDER BY s.depth, s.id LIMIT ?",
+        (limit, limit, limit, FOUND_MAX),
+    )
+    return [row[0] for row in rows]
+
+
+def correct(now: float, policy: Policy, session_id: int) -> Tx[None]:
+    """What is left of each wait counts from now. Alone: the mailman may look at the same letters."""
+    session = yield from sessions.lock(session_id)
+    if session is None or session.owner is not None:
+        return
+    letters = yield (
+        "SELECT id, at, ready_at FROM inbox WHERE session_id = ? AND state = 0 AND at > ? ORDER BY id",
+        (session_id, now + CLOCK_SLACK_S),
+    )
+    for letter_id, at, ready_at in letters:
+        fixed = (now, put_right(ready_at, at, now), letter_id)
+        yield "UPDATE inbox SET at = ?, ready_at = ? WHERE id = ?", fixed
+    if session.progress_at is not None:
+        yield from _correct_run(now, session, session.progress_at)
+    yield from sessions.save(now, policy, session)
+
+
+def _correct_run(now: float, session: SessionRow, written_at: float) -> Tx[None]:
+    rows = yield "SELECT parked_until FROM runs WHERE id = ?", (session.run_id or 0,)
+    parked_until = rows[0][0] if rows else None
+    if parked_until is not None and parked_until != UNTIL_ANSWERED:
+        moment = put_right(parked_until, written_at, now)
+        yield "UPDATE runs SET parked_until = ? WHERE id = ?", (moment, session.run_id)
+    if session.hold_until is not None:
+        session.hold_until = put_right(session.hold_until, written_at, now)
+    session.progress_at = min(written_at, now)
+
+
+# --------------------------------------------------------------------------------------------------
+# The answer to a spawn in a session that does not exist yet: tried, and undone. A refused spawn leaves no row.
+
+
+class TrialRollback(ClutchError):
+    """The answers of a trial. Raised, so that nothing of it is kept."""
+
+    def __init__(self, answers: Sequence[Accepted | SpawnRefusal]) -> None:
+        super().__init__()
+        self.answers = tuple(answers)
+
+
+def trial(
+    now: float, policy: Policy, root: tuple[int, str, str, str, str, str], order: ChildRequest
+) -> Tx[NoReturn]:
+    """`root`: the session as `usage.open_root` takes it. Alone. Raises Tried."""
+    opened = yield from usage.open_root(now, policy, *root)
+    raise TrialRollback((yield from spawn(now, policy, opened, opened, None, [order])))

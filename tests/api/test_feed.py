@@ -1,0 +1,96 @@
+"""Whoever watches misses nothing, in whatever order several writers commit."""
+
+from __future__ import annotations
+
+import json
+from types import SimpleNamespace
+from typing import Any, cast
+
+import asyncpg
+import pytest
+
+from clutch.api.feed import Feed, FeedEvent, FeedWatcher
+from clutch.store.postgres import PostgresStore
+from clutch.store.sqlite import SqliteStore
+from clutch.transactions.read import stream
+from tests.engine.house import JumpClock
+from tests.transactions.conftest import POLICY
+from tests.transactions.world import World
+
+pytestmark = pytest.mark.anyio
+
+LINE = (
+    "INSERT INTO events(task_id, seq, at, actor, from_phase, to_phase, reason, generation)"
+    " VALUES($1, $2, $3, 'x', 'queued', 'queued', $4, 1)"
+)
+
+
+async def heard(feed: Feed, after: str) -> list[str]:
+    """Comes back with a cursor: the reasons of all it is told, now and with the next look."""
+    watcher = FeedWatcher()
+    async with feed.watching(watcher) as joined:
+        found = [news async for news in feed.since(stream.parse(after), joined)]
+        await feed._look()
+        found += taken(feed, watcher)
+    return [reason(news) for news in found]
+
+
+def taken(feed: Feed, watcher: FeedWatcher) -> list[FeedEvent]:
+    feed.tell_at_once(watcher)
+    return [news for told in watcher.take() for news in told.news]
+
+
+def reason(news: FeedEvent) -> str:
+    return str(json.loads(news.data)["reason"])
+
+
+def feed_of(store: PostgresStore | SqliteStore) -> Feed:
+    """As several gateways would have one each."""
+    services: Any = SimpleNamespace(db=store, lives=getattr(store, "lives", None))
+    return Feed(cast(Any, SimpleNamespace(services=services)))
+
+
+async def test_line_that_is_committed_behind_a_cursor_is_read_by_whoever_comes_back_with_it(
+    postgres_dsn: str, clock: JumpClock
+) -> None:
+    async with PostgresStore(postgres_dsn, clock) as store:
+        world = World(store, cast(Any, clock), POLICY)
+        task = await world.child(await world.main())
+        one, other = [await asyncpg.connect(postgres_dsn) for _ in range(2)]
+        feed, elsewhere, now = feed_of(store), feed_of(store), clock.now()
+        start = str(await store.read(stream.newest))
+        slow = one.transaction()
+        await slow.start()
+        await one.execute(LINE, task, 100, now + 0.1, "slow")
+        async with feed.watching(FeedWatcher()):
+            await other.execute(LINE, task, 101, now + 0.5, "quick")
+            await feed._look()
+        assert await heard(feed, start) == ["quick"]
+        await slow.commit()
+        quick = str(stream.Cursor(now + 0.5, task, 101))
+        assert await heard(feed, quick) == ["slow"]
+        assert "slow" in await heard(elsewhere, quick)
+        assert await heard(feed, start) == ["slow", "quick"]
+        await other.execute(LINE, task, 102, now + 9.0, "long after")
+        assert await heard(elsewhere, str(stream.Cursor(now + 8, 1, 1))) == ["long after"]
+        await one.close()
+        await other.close()
+
+
+async def test_line_is_told_once_however_many_come_within_the_time_that_is_read_again(
+    clock: JumpClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("clutch.api.feed.SEEN_MAX", 1)
+    async with SqliteStore(":memory:", clock) as store:
+        world, feed, watcher = World(store, cast(Any, clock), POLICY), feed_of(store), FeedWatcher()
+        main = await world.main()
+        async with feed.watching(watcher):
+            for _ in range(3):
+                await world.child(main)
+                await feed._look()
+            told = [news.cursor for news in taken(feed, watcher)]
+            clock.jump(3)
+            await world.child(main)
+            await feed._look()
+        assert len(told) == len(set(told)) >= 3
+        assert len(feed._seen) < len(told)

@@ -1,0 +1,146 @@
+"""Clutch works between entering and leaving; outside of it every call says so at once, and nobody waits for ever."""
+
+from __future__ import annotations
+
+import asyncio
+import subprocess
+import sys
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import clutch
+from clutch import Clutch, ClutchError, Policy, StateDirectoryInUse, Task
+from clutch.api.gateway import PROGRAM
+from clutch.api.slash import MAIN_SESSION
+from clutch.core.messages import Answer, Input
+from clutch.core.policy import Work
+from clutch.engine.actions import TaskActions
+from clutch.ports import ModelRequest, OnDelta
+from clutch.transactions.read import transcripts
+
+pytestmark = pytest.mark.anyio
+
+QUICK = Policy(work=Work(tick_s=0.02, stop_s=0.05))
+CALLS: dict[str, Callable[[Clutch], Awaitable[Any]]] = {
+    "spawn": lambda c: c.spawn("something"),
+    "get": lambda c: c.get("t_z"),
+    "say": lambda c: c.say("hello"),
+    "reply": lambda c: c.reply(),
+    "settled": lambda c: c.settled(),
+}
+
+
+class Yes:
+    async def ask(self, request: ModelRequest, on_delta: OnDelta) -> Answer:
+        return Answer("yes", model="yes")
+
+
+def made(state: Path) -> Clutch:
+    return Clutch(state=state, models=Yes(), policy=QUICK, workspace=state.parent)
+
+
+@pytest.mark.parametrize("call", CALLS.values(), ids=CALLS)
+async def test_a_call_before_entering_says_how_to_enter(
+    tmp_path: Path, call: Callable[[Clutch], Awaitable[Any]]
+) -> None:
+    with pytest.raises(ClutchError, match="async with Clutch"):
+        await call(made(tmp_path / "state"))
+    assert not (tmp_path / "state").exists()
+
+
+async def test_every_call_after_leaving_says_that_it_is_closed(tmp_path: Path) -> None:
+    async with made(tmp_path / "state") as c:
+        task = await c.spawn("end before I leave")
+        await task
+    calls: list[Callable[[], Awaitable[Any]]] = [
+        *(lambda call=call: call(c) for call in CALLS.values()),
+        lambda: result_of(task),
+        task.kill,
+        lambda: task.steer("too late"),
+    ]
+    for call in calls:
+        async with asyncio.timeout(5):
+            with pytest.raises(ClutchError, match="this Clutch is closed"):
+                await call()
+
+
+async def result_of(task: Task) -> Any:
+    return await task
+
+
+async def test_whoever_listens_when_it_closes_is_told(tmp_path: Path) -> None:
+    async with made(tmp_path / "state") as c:
+        listening = asyncio.create_task(c.reply())
+        done, _ = await asyncio.wait([listening], timeout=5 * QUICK.work.tick_s)
+        assert not done
+    async with asyncio.timeout(5):
+        with pytest.raises(ClutchError, match="this Clutch is closed"):
+            await listening
+
+
+async def test_it_is_entered_once(tmp_path: Path) -> None:
+    c = made(tmp_path / "state")
+    async with c:
+        with pytest.raises(ClutchError, match="entered before; make a new one"):
+            await c.__aenter__()
+        assert (await (await c.spawn("still works"))).is_ok
+    with pytest.raises(ClutchError, match="entered before; make a new one"):
+        async with c:
+            raise AssertionError
+
+
+async def test_one_that_could_not_be_entered_is_closed(tmp_path: Path) -> None:
+    async with made(tmp_path / "state"):
+        c = made(tmp_path / "state")
+        with pytest.raises(StateDirectoryInUse, match=r"pid \d+\); .*stop it, or use another"):
+            async with c:
+                raise AssertionError
+        with pytest.raises(ClutchError, match="this Clutch is closed"):
+            await c.say("hello")
+
+
+def test_every_public_name_is_there() -> None:
+    for name in clutch.__all__:
+        assert getattr(clutch, name) is not None
+    assert dir(clutch) == sorted(clutch.__all__)
+    for name in ("InvalidInput", "SpawnRefused", "NotFound", "NotPossible", "UnknownTask", "StoreLost"):
+        assert issubclass(getattr(clutch, name), ClutchError)
+
+
+def test_importing_the_package_loads_nothing_else() -> None:
+    script = (
+        "import clutch, sys; clutch.ClutchError; print({'asyncio', 'pydantic', 'apsw'} & set(sys.modules))"
+    )
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    assert done.stdout == "set()\n"
+
+
+# ---- a main session that was deleted -----------------------------------------------------------------
+
+
+@pytest.mark.parametrize("keep_transcript", [False, True])
+async def test_words_and_tasks_for_a_main_session_that_was_deleted_are_not_lost(
+    tmp_path: Path, keep_transcript: bool
+) -> None:
+    """Deleted, it begins anew; archived, it comes back with what was said in it."""
+    async with made(tmp_path / "state") as c:
+        await c.say("one")
+        assert await c.reply() == "yes"
+        first, _ = await c.here.session(MAIN_SESSION)
+        await TaskActions(c.services).delete(PROGRAM, first, keep_transcript=keep_transcript)
+        async with asyncio.timeout(20):
+            assert (await (await c.spawn("something", on_full="reject"))).text == "yes"
+            await c.say("two")
+            assert await c.reply() == "yes"
+        second, _ = await c.here.session(MAIN_SESSION)
+        said = [
+            entry.text
+            for entry in await c.services.db.read(transcripts.transcript, second)
+            if isinstance(entry, Input)
+        ]
+        assert (second == first) == keep_transcript
+        assert "two" in said
+        assert ("one" in said) == keep_transcript

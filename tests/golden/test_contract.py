@@ -1,0 +1,26 @@
+"""The public contract is what the golden files beside this test say.
+
+Also golden, and compared elsewhere: `docs/reference/commands.md` (commands and options) and `errors.md` (error codes,
+HTTP statuses, exit codes, exceptions) by `tests/docs/test_pages.py`; `docs/reference/settings.md` (config keys and
+defaults) by `tests/docs/test_settings_page.py`; slash commands by `tests/docs/test_commands_page.py`.
+"""
+
+from __future__ import annotations
+
+from difflib import unified_diff
+
+import pytest
+
+from tests.golden.contract import FILES, FOLDER, REMEDY
+
+SHOWN = 200  #: lines of a difference
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_the_contract_is_unchanged(name: str) -> None:
+    kept, made = (FOLDER / name).read_text(encoding="utf-8"), FILES[name]()
+    changed = list(unified_diff(kept.splitlines(), made.splitlines(), f"golden/{name}", "now", lineterm=""))
+    more = f"\n... and {len(changed) - SHOWN} lines more" if len(changed) > SHOWN else ""
+    shown = "\n".join(changed[:SHOWN]) + more
+    assert not changed, f"{shown}\n\nIf this is meant: {REMEDY} {name}"
+    assert kept == made

@@ -1,0 +1,238 @@
+"""A newcomer's first hour at a terminal: what is wrong is said at once, in the place where the user looks."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from clutch.cli import output
+from clutch.core.messages import Answer
+from clutch.core.policy import Life
+from clutch.errors import ConfigInvalid
+from clutch.ports import ModelError, ModelRequest, OnDelta, Trouble
+from clutch.surfaces import discovery
+from clutch.surfaces.discovery import NO_START
+from tests.surfaces.served import FAST, Served, served
+from tests.surfaces.test_listening import EVERYWHERE
+from tests.surfaces.typed import Done, typed
+
+# ---- a wrong key ---------------------------------------------------------------------------------------------
+
+
+class Refusing:
+    """A provider whose key is wrong, for the child and for its parent."""
+
+    async def ask(self, request: ModelRequest, on_delta: OnDelta) -> Answer:
+        raise ModelError(Trouble.AUTH, "no such key (status 401)")
+
+
+@pytest.mark.slow
+def test_a_wrong_api_key_is_said_at_once_and_everywhere(tmp_path: Path) -> None:
+    with served(tmp_path / "state", Refusing(), FAST) as here:
+        ran = typed("run", "--wait", "--json", "Say hello", state=here.home)
+        assert (ran.code, ran.body["exitCode"]) == (1, 1)
+        task = ran.body["task"]
+        assert task["error"] == "auth: no such key (status 401)"
+        assert task["delivery"]["state"] == "waiting", "the parent has the same key: it is not waited for"
+        ended, started = output.at(task["endedAt"]), output.at(task["startedAt"])
+        assert ended is not None
+        assert started is not None
+        assert ended - started < Life().error_grace_s
+        again = typed("run", "--wait", "Say hello", state=here.home)
+        assert (again.code, again.out) == (1, "")
+        assert "auth: no such key (status 401)" in again.err
+        for command in ("ps", "tree", "top"):
+            assert "auth: no such key" in typed(command, state=here.home).out, command
+        assert (
+            "! failed: auth: no such key (status 401)" in typed("logs", task["taskId"], state=here.home).out
+        )
+        last = typed("logs", task["taskId"], "--json", state=here.home).out.splitlines()[-1]
+        assert json.loads(last)["body"] == {"outcome": "error", "error": "auth: no such key (status 401)"}
+
+
+# ---- what is loaded ------------------------------------------------------------------------------------------
+
+
+def configure(home: Path, settings: Any) -> Path:
+    path = home / "clutch.json"
+    path.write_text(settings if isinstance(settings, str) else json.dumps(settings))
+    path.chmod(0o600)
+    return path
+
+
+def in_a_process(*words: object, state: Path, **more: str) -> Done:
+    """A real `clutch`, which may start a gateway in the background; no key of this machine is given to it."""
+    kept = {name: value for name, value in os.environ.items() if not name.endswith("_API_KEY")}
+    kept.pop(NO_START, None)
+    ran = subprocess.run(
+        [sys.executable, "-m", "clutch", *map(str, words), "--state", str(state)],
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+        stdin=subprocess.DEVNULL,
+        env=kept | {"NO_COLOR": "1"} | more,
+    )
+    return Done(ran.returncode, ran.stdout, ran.stderr)
+
+
+def test_a_config_that_was_refused_is_said_by_every_command_in_one_line(tmp_path: Path) -> None:
+    with served(tmp_path / "state", policy=FAST) as here:
+        assert typed("ps", state=here.home).err == "nothing here\n"
+        configure(here.home, "{modle: 1,\n agents: 2}")
+        changed = typed("ps", state=here.home)
+        assert changed.err.splitlines()[0].endswith(f"end the program that serves it (pid {os.getpid()}).")
+        with pytest.raises(ConfigInvalid):
+            here.run(here.clutch.reload())
+        for words in (("ps",), ("inbox",), ("spawn", "hi", "--dry-run"), ("tree",)):
+            first = typed(*words, state=here.home).err.splitlines()[0]
+            assert first.startswith("Config not loaded; the gateway keeps the previous one: "), words
+            assert "modle: not known" in first
+            assert "agents: must be an object" in first
+        configure(here.home, {"announce": {"queue": {"debounceMs": 5}}})
+        here.run(here.clutch.reload())
+        assert typed("ps", state=here.home).err == "nothing here\n"
+        configure(
+            here.home,
+            {"worker": {"tick": "1s"}, "models": {"providers": {"lab": {"baseUrl": "http://127.0.0.1:9"}}}},
+        )
+        here.run(here.clutch.reload())
+        told = typed("ps", state=here.home).err.splitlines()[0]
+        assert told.startswith("Config partly loaded: models.providers changed. Restart to apply: ")
+
+
+def _problems(here: Served) -> list[Any]:
+    """Without what concerns the process of the tests: a test before may have used its folder as a workspace."""
+    said = here.client.get("/v1/health")["problems"]
+    return [one for one in said if one["subject"] != "import-path"]
+
+
+def test_health_and_status_report_what_of_the_config_is_not_loaded(tmp_path: Path) -> None:
+    with served(tmp_path / "state", policy=FAST) as here:
+        assert _problems(here) == []
+        configure(here.home, "{modle: 1}")
+        with pytest.raises(ConfigInvalid):
+            here.run(here.clutch.reload())
+        (refused,) = _problems(here)
+        status = here.run(here.clutch.command("/status"))
+        (check,) = [
+            one
+            for one in typed("doctor", "--json", state=here.home).body["checks"]
+            if one["id"] == "config-loaded"
+        ]
+        inbox = typed("inbox", state=here.home).err
+        configure(here.home, {})
+        here.run(here.clutch.reload())
+        assert _problems(here) == []
+        configure(here.home, {"models": {"providers": {"lab": {"baseUrl": "http://127.0.0.1:9"}}}})
+        (changed,) = _problems(here)
+        here.run(here.clutch.reload())
+        (waiting,) = _problems(here)
+    assert refused["subject"] == "config-loaded"
+    assert refused["detail"].startswith("Config not loaded; the gateway keeps the previous one: ")
+    assert "modle: not known" in refused["detail"]
+    assert refused["remedy"] == f"restart to apply: end the program that serves it (pid {os.getpid()})"
+    assert refused["isError"]
+    assert f"Problem: {refused['detail']}. Remedy: {refused['remedy']}" in status
+    assert not check["ok"]
+    assert inbox.count("Config not loaded") == 1
+    assert changed["detail"] == f"Config not loaded: {tmp_path}/state/clutch.json has changed"
+    assert waiting["detail"] == "Config partly loaded: models.providers changed"
+
+
+@pytest.mark.slow
+def test_init_restarts_the_gateway_that_a_command_started_and_until_then_every_command_says_what_is_not_loaded(
+    tmp_path: Path,
+) -> None:
+    home = tmp_path / "state"
+    try:
+        assert in_a_process("run", "--wait", "hello", state=home).code == 0
+        first = discovery.find(home)
+        assert first is not None
+        assert first.is_background
+        lab = {"baseUrl": "http://127.0.0.1:9/v1", "apiKey": "sk-lab"}
+        configure(home, {"agents": {"defaults": {"model": "lab:one"}}, "models": {"providers": {"lab": lab}}})
+        ran = in_a_process("run", "hello", state=home)
+        (line,) = [line for line in ran.err.splitlines() if line.startswith("Config not loaded")]
+        assert "models.providers changed, which needs a restart" in line
+        assert f"`clutch stop --state {home}`" in line
+        checked = in_a_process("config", "check", "--json", state=home)
+        assert (checked.code, checked.body["notLoaded"]) == (0, line)
+        doctor = in_a_process("doctor", "--json", state=home)
+        (loaded,) = [one for one in doctor.body["checks"] if one["id"] == "config-loaded"]
+        assert (doctor.code, loaded["ok"], loaded["detail"]) == (1, False, line)
+        made = in_a_process("init", "--force", "--json", state=home)
+        assert (made.code, made.body["gateway"]) == (0, "restarted")
+        second = discovery.find(home)
+        assert second is not None
+        assert second.pid != first.pid
+        assert "not loaded" not in in_a_process("ps", state=home).err
+    finally:
+        in_a_process("stop", state=home)
+
+
+@pytest.mark.slow
+def test_open_as_the_first_command_starts_a_gateway_and_prints_the_link(tmp_path: Path) -> None:
+    home = tmp_path / "state"
+    try:
+        opened = in_a_process("open", "--print", state=home)
+        assert opened.code == 0
+        assert opened.out.startswith("http://127.0.0.1:")
+    finally:
+        in_a_process("stop", state=home)
+
+
+def test_what_was_asked_for_is_printed_to_stdout(tmp_path: Path) -> None:
+    home = tmp_path / "state"
+    rotated = typed("token", "--rotate", state=home)
+    assert (rotated.out, rotated.err) == (f"rotated: {home / 'token'}\n", "")
+    doctor = typed("doctor", state=home)
+    assert doctor.out.startswith("ok    state-directory: ")
+    assert doctor.err == ""
+
+
+def test_replies_that_went_through_a_pipe_are_not_marked_as_read(tmp_path: Path) -> None:
+    with served(tmp_path / "state", policy=FAST) as here:
+        for line in ("/model", "/agents"):
+            here.client.post("/v1/sessions/agent:main:main/messages", {"text": line})
+        for _ in range(2):
+            logs = typed("logs", "main", state=here.home)
+            assert ("Model: " in logs.out, "main · " in logs.out) == (True, True)
+            assert "2 replies not marked as read" in logs.err
+        assert "2 replies to read" in typed("ps", state=here.home).err
+
+
+@pytest.mark.parametrize(
+    ("settings", "why"),
+    [
+        ({"agents": {"defaults": {"model": "nowhere:one"}}}, "nowhere"),
+        ({"agents": {"defaults": {"model": "openai:gpt-5"}}}, "OPENAI_API_KEY"),
+        ({"agents": {"list": [{"id": "main", "model": "nowhere:one"}]}}, "nowhere"),
+        ({"gateway": {"host": EVERYWHERE}}, "gateway.allowRemote"),
+        ({"gateway": {"host": EVERYWHERE, "allowRemote": True}}, "gateway.allowedHosts"),
+        ({"gateway": {"host": EVERYWHERE, "allowRemote": True, "allowedHosts": ["lan.test"]}}, "token"),
+    ],
+)
+def test_check_and_doctor_refuse_what_serve_refuses(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, settings: dict[str, Any], why: str
+) -> None:
+    monkeypatch.delenv("OPENAI_API_KEY", raising=False)
+    home = tmp_path / "state"
+    home.mkdir(0o700)
+    file = configure(home, settings)
+    checked = typed("config", "check", "--json", state=home)
+    assert (checked.code, checked.body["file"]) == (1, str(file))
+    (problem,) = checked.body["problems"]
+    assert why in problem
+    doctor = typed("doctor", "--json", state=home)
+    (config,) = [one for one in doctor.body["checks"] if one["id"] == "config"]
+    assert (config["ok"], why in config["detail"]) == (False, True)
+    serve = typed("serve", "--json", state=home)
+    assert serve.code != 0
+    assert serve.body["error"]["message"] in problem

@@ -1,0 +1,35 @@
+"""One request to two gateways at the same moment: both answer from the same conversation, in every order."""
+
+from __future__ import annotations
+
+import pytest
+
+from clutch.transactions import idempotency
+from tests.transactions.interleavings.two_connections import Ended, Stage, Start
+from tests.transactions.world import World
+
+pytestmark = pytest.mark.anyio
+
+HISTORY = "a digest"
+
+
+def finding(fresh: str) -> Start:
+    return lambda now: idempotency.find(now, "key", HISTORY, fresh)
+
+
+@pytest.mark.parametrize("left", [0, 1, 2], ids=["no session", "one session", "two sessions"])
+async def test_one_key_is_one_conversation_although_two_gateways_are_asked(
+    stage: Stage, world: World, left: int
+) -> None:
+    """`left`: sessions whose conversation stands at the history that is sent. One of them at most is used."""
+    for number in range(left):
+        session = await world.main(f"c{number}")
+        await world.db.tx(session, idempotency.leave, session, HISTORY)
+
+    async def check(a: Ended, b: Ended) -> None:
+        assert (a.error, b.error) == (None, None)
+        assert a.value == b.value
+        rows = await world.rows("SELECT COUNT(*) FROM sessions WHERE history IS NOT NULL")
+        assert rows == [(max(left - 1, 0),)]
+
+    await stage.every_order(finding("agent:main:chat:x"), finding("agent:main:chat:y"), check)

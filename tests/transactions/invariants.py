@@ -1,0 +1,130 @@
+"""What must hold after any transaction, in any story, on any database."""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+
+from clutch.core.lifecycle import fold
+from clutch.core.model import UNTIL_ANSWERED, WORKING, LetterState, Outcome, Phase
+from clutch.core.transition import Move
+from tests.transactions.world import World
+
+
+async def check(world: World) -> None:
+    await events_reduce_to_the_row(world)
+    await every_settled_generation_left_one_letter(world)
+    await nothing_is_told_twice(world)
+    await transcripts_have_no_gap(world)
+    await runs_match_their_sessions(world)
+    await lanes_are_within_their_caps(world)
+
+
+async def events_reduce_to_the_row(world: World) -> None:
+    moves: dict[int, list[Move]] = defaultdict(list)
+    for task_id, seq, before, after, reason, generation, outcome in await world.rows(
+        "SELECT task_id, seq, from_phase, to_phase, reason, generation, outcome FROM events ORDER BY task_id, seq"
+    ):
+        moves[task_id].append(
+            Move(Phase(before), Phase(after), reason, generation, outcome and Outcome(outcome))
+        )
+        assert seq == len(moves[task_id]), f"timeline of {task_id} has a gap before {seq}"
+    for task_id, phase, generation, outcome, seq in await world.rows(
+        "SELECT id, phase, generation, outcome, seq FROM tasks"
+    ):
+        assert fold(moves[task_id]) == (Phase(phase), generation, outcome and Outcome(outcome)), task_id
+        assert seq == len(moves[task_id]), f"task {task_id} counts {seq} lines, has {len(moves[task_id])}"
+
+
+async def every_settled_generation_left_one_letter(world: World) -> None:
+    settled = {
+        (row[0], row[1])
+        for row in await world.rows("SELECT task_id, generation FROM events WHERE outcome IS NOT NULL")
+    }
+    written = Counter(
+        (row[0], row[1])
+        for row in await world.rows("SELECT task_id, generation FROM inbox WHERE kind = 'announce'")
+    )
+    assert dict(written) == dict.fromkeys(settled, 1)
+
+
+async def nothing_is_told_twice(world: World) -> None:
+    told = await world.rows(
+        "SELECT task_id, generation, COUNT(*) FROM deliveries WHERE outcome = 'delivered'"
+        " GROUP BY task_id, generation HAVING COUNT(*) > 1"
+    )
+    assert told == []
+    wrong = await world.rows(
+        "SELECT t.id FROM tasks t JOIN inbox i ON i.task_id = t.id AND i.generation = t.generation"
+        " WHERE i.kind = 'announce' AND i.silent = 0 AND t.delivery = 'delivered' AND i.state <> ?",
+        LetterState.ACKED.value,
+    )
+    assert wrong == [], "delivered, but the letter says otherwise"
+
+
+async def transcripts_have_no_gap(world: World) -> None:
+    wrong = await world.rows(
+        "SELECT s.id, s.head, COUNT(m.seq), MIN(m.seq), MAX(m.seq) FROM sessions s"
+        " LEFT JOIN messages m ON m.session_id = s.id GROUP BY s.id, s.head"
+        " HAVING s.head <> COUNT(m.seq) OR s.head <> COALESCE(MAX(m.seq), 0)"
+    )
+    assert wrong == []
+
+
+async def runs_match_their_sessions(world: World) -> None:
+    wrong = await world.rows(
+        "SELECT s.id FROM sessions s LEFT JOIN runs r ON r.session_id = s.id AND r.ended_at IS NULL"
+        " WHERE COALESCE(s.run_id, 0) <> COALESCE(r.id, 0)"
+        " OR (s.closed = 1 AND (s.run_id IS NOT NULL OR s.owner IS NOT NULL))"
+    )
+    assert wrong == []
+
+
+async def lanes_are_within_their_caps(world: World) -> None:
+    wrong = await world.rows(
+        "SELECT l.name FROM lanes l WHERE l.cap <"
+        " (SELECT COUNT(*) FROM sessions s WHERE s.lane = l.name AND s.owner IS NOT NULL)"
+    )
+    assert wrong == []
+
+
+async def nobody_sleeps_through_mail(world: World) -> None:
+    """After the mailman's round: whoever has a reason to run and no owner is due, and nobody else is.
+
+    Whoever waits for a person is left out: only the answer makes it due."""
+    for row in await world.rows(
+        "SELECT s.id, s.due, s.hold, s.hold_until, s.paused, s.closed, s.run_id FROM sessions s"
+        " LEFT JOIN runs r ON r.id = s.run_id WHERE s.owner IS NULL AND COALESCE(r.parked_until, 0) < ?",
+        UNTIL_ANSWERED,
+    ):
+        session_id, due, hold, hold_until, paused, closed, run_id = row
+        urgent, background = (
+            await world.rows(
+                "SELECT SUM(CASE WHEN kind <> 'announce' OR (taken_seq IS NOT NULL AND silent = 0) THEN 1 ELSE 0 END),"
+                " SUM(CASE WHEN kind = 'announce' AND taken_seq IS NULL AND silent = 0 THEN 1 ELSE 0 END)"
+                " FROM inbox WHERE session_id = ? AND state = 0 AND taken_run IS NULL",
+                session_id,
+            )
+        )[0]
+        working = await working_children(world, session_id)
+        waits = bool(urgent) or run_id is not None
+        waits |= (not working or hold_until is not None) if hold else bool(background)
+        assert (due is not None) == (waits and not paused and not closed), (
+            f"session {row}: {urgent=} {background=}"
+        )
+
+
+async def working_children(world: World, session_id: int) -> int:
+    rows = await world.rows("SELECT phase FROM tasks WHERE requester_id = ?", session_id)
+    return sum(Phase(phase) in WORKING for (phase,) in rows)
+
+
+async def everything_is_over(world: World) -> None:
+    """Left alone, it must finish: every task has its end and every open letter was answered or is dead."""
+    phases = {row[0] for row in await world.rows("SELECT DISTINCT phase FROM tasks")}
+    assert phases <= {Phase.COMPLETED.value, Phase.COMPLETED_GIVEUP.value}, phases
+    waiting = await world.rows(
+        "SELECT i.id FROM inbox i JOIN sessions s ON s.id = i.session_id"
+        " WHERE i.state = 0 AND i.silent = 0 AND s.closed = 0"
+    )
+    assert waiting == []
+    assert await world.rows("SELECT id FROM sessions WHERE owner IS NOT NULL OR run_id IS NOT NULL") == []

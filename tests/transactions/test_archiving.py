@@ -1,0 +1,324 @@
+"""What has been over for a while leaves lists and quotas; nothing that works or was not told ever does."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from clutch.core import ids
+from clutch.core.messages import Usage
+from clutch.core.model import Delivery, Outcome, Phase, RemovalReason
+from clutch.core.policy import Policy
+from clutch.core.spawn import CleanupPolicy, Mode, SpawnRefusal
+from clutch.core.text.why import happening
+from clutch.transactions import control, retention, sessions
+from clutch.transactions.control import NotPossible
+from clutch.transactions.read import lists, status
+from clutch.transactions.read.why import timeline
+from clutch.transactions.spawn import Accepted
+from tests.transactions.test_dead_letters import given_up
+from tests.transactions.world import World, write
+
+pytestmark = pytest.mark.anyio
+
+HOUR_S = 3600
+
+
+def keeping(world: World, **changes: Any) -> None:
+    world.policy = replace(world.policy, keeping=replace(world.policy.keeping, **changes))
+
+
+async def told(world: World, main: int, label: str = "child", **asked: Any) -> int:
+    task = await world.child(main, label, **asked)
+    await world.end(task, "the finding")
+    world.clock.advance(2)
+    await (await world.start(main)).finish("heard")
+    return task
+
+
+async def sweep(world: World) -> list[int]:
+    """As the sweeper does it: look, then archive what was found."""
+    archived = []
+    while found := await world.db.read(retention.due, world.policy):
+        archived += await world.db.alone(retention.archive, world.policy, found)
+    while fading := await world.db.read(retention.fading, world.policy, 0.0):
+        await world.db.alone(retention.fade, world.policy, fading)
+    return archived
+
+
+async def words(world: World, task_id: int) -> int:
+    return int(await world.one("SELECT COUNT(*) FROM messages WHERE session_id = ?", task_id))
+
+
+async def test_a_task_is_archived_an_hour_after_it_was_told_and_leaves_the_quota(
+    world: World, main: int
+) -> None:
+    task = await told(world, main)
+    world.clock.advance(HOUR_S - 1)
+    assert await sweep(world) == []
+    world.clock.advance(1)
+    assert await sweep(world) == [task]
+    assert await sweep(world) == [], "once"
+    ((archived_at, retained),) = await world.rows(
+        "SELECT archived_at, retained FROM tasks WHERE id = ?", task
+    )
+    assert (archived_at, retained) == (world.clock.now(), 0)
+    assert await words(world, task) > 0, "its transcript stays"
+    assert (await world.task(task)).result == "the finding"
+
+
+@pytest.mark.scenario(128)
+async def test_with_zero_minutes_nothing_is_ever_archived(world: World, main: int) -> None:
+    keeping(world, archive_after_s=0)
+    await told(world, main)
+    world.clock.advance(1000 * HOUR_S)
+    assert await sweep(world) == []
+
+
+@pytest.mark.scenario(128)
+async def test_a_session_that_stays_for_follow_ups_is_never_archived(world: World, main: int) -> None:
+    task = await told(world, main, mode=Mode.SESSION)
+    world.clock.advance(20 * HOUR_S)
+    assert await sweep(world) == []
+    world.clock.advance(5 * HOUR_S)
+    await world.ring()
+    assert not (await world.task(task)).stays, "left alone for a day it ends"
+    assert await sweep(world) == []
+    world.clock.advance(HOUR_S)
+    assert await sweep(world) == [task]
+
+
+@pytest.mark.scenario(129)
+async def test_a_run_longer_than_the_archive_time_is_not_archived_while_it_works(
+    world: World, main: int
+) -> None:
+    task = await world.child(main)
+    run = await world.start(task)
+    for _ in range(3):
+        world.clock.advance(HOUR_S)
+        await run.step()
+        assert await sweep(world) == []
+    await run.finish("at last")
+    world.clock.advance(2 * HOUR_S)
+    assert await sweep(world) == [], "not told yet"
+    await (await world.start(main)).finish("heard")
+    assert await sweep(world) == [], "the hour counts from the telling"
+    world.clock.advance(HOUR_S)
+    assert await sweep(world) == [task]
+
+
+async def test_what_was_not_delivered_is_archived_only_when_it_was_let_go(world: World, main: int) -> None:
+    task = await given_up(world, main)
+    world.clock.advance(10 * HOUR_S)
+    assert await sweep(world) == []
+    await world.db.alone(control.dismiss, world.policy, task, "person")
+    assert await sweep(world) == []
+    world.clock.advance(HOUR_S)
+    assert await sweep(world) == [task]
+
+
+@pytest.mark.parametrize(("after_s", "stays_s"), [(0.0, None), (7200.0, 7199)])
+async def test_words_fade_with_the_archive_or_later_and_the_rest_stays(
+    world: World, main: int, after_s: float, stays_s: int | None
+) -> None:
+    keeping(world, transcript_after_s=after_s)
+    task = await told(world, main)
+    before = await world.task(task)
+    world.clock.advance(HOUR_S)
+    assert await sweep(world) == [task]
+    if stays_s is not None:
+        world.clock.advance(stays_s)
+        await sweep(world)
+        assert await words(world, task) > 0
+        world.clock.advance(1)
+        await sweep(world)
+    assert await words(world, task) == 0
+    assert await world.task(task) == before._replace(seq=before.seq + 1), "one line more: archived"
+    assert len(await world.timeline(task)) == before.seq + 1
+    assert await world.rows("SELECT input, output FROM usage WHERE session_id = ?", task) == [
+        (Usage(10, 5).input, Usage(10, 5).output)
+    ]
+    assert len(await world.trace(task)) == 1
+    with pytest.raises(NotPossible, match="was deleted"):
+        await world.db.alone(control.again, world.policy, task, "retry", "retry:1", "", "person")
+
+
+async def test_a_task_that_works_again_is_archived_no_more(world: World, main: int) -> None:
+    task = await told(world, main)
+    world.clock.advance(HOUR_S)
+    await sweep(world)
+    await world.db.alone(control.again, world.policy, task, "continue", "again:1", "more", "person")
+    ((archived_at, retained),) = await world.rows(
+        "SELECT archived_at, retained FROM tasks WHERE id = ?", task
+    )
+    assert (archived_at, retained) == (None, 1)
+    assert await world.db.alone(retention.fade, world.policy, [task]) == [], "what was seen before has no say"
+    await world.live()
+
+
+async def test_a_record_that_was_evicted_from_the_quota_can_still_be_removed(world: World, main: int) -> None:
+    task = await told(world, main)
+    await world.db.alone(write, "UPDATE tasks SET retained = 0 WHERE id = ?", task)
+    await world.db.alone(control.remove, world.policy, task, "person")
+    assert await world.one("SELECT archived_at FROM tasks WHERE id = ?", task) == world.clock.now()
+
+
+@pytest.mark.scenario(32)
+@pytest.mark.scenario(34)
+async def test_fifteen_records_fill_the_quota_also_after_a_restart_until_one_is_told_and_removed(
+    world: World, main: int
+) -> None:
+    limits = replace(world.policy.limits, retained_max=15, children_max=20, evicts_delivered=False)
+    world.policy = replace(world.policy, limits=limits)
+    tasks = [await world.child(main, f"child {number}") for number in range(15)]
+    for task in tasks:
+        await world.end(task)
+    for _ in range(2):
+        refused = await world.ask_child(main)
+        assert isinstance(refused, SpawnRefusal)
+        assert "15/15 (agents.defaults.subagents.maxRetained)" in refused.error
+        with pytest.raises(NotPossible):
+            await world.db.alone(control.remove, world.policy, tasks[0], "person")
+        await world.die()
+    world.clock.advance(2)
+    await (await world.start(main)).finish("heard")
+    await world.die()
+    assert isinstance(await world.ask_child(main), SpawnRefusal), "told, but still there"
+    await world.db.alone(control.remove, world.policy, tasks[0], "person")
+    assert isinstance(await world.ask_child(main), Accepted)
+    assert isinstance(await world.ask_child(main), SpawnRefusal)
+
+
+async def test_two_sweepers_archive_once(world: World, main: int) -> None:
+    task = await told(world, main)
+    world.clock.advance(HOUR_S)
+    seen = await world.db.read(retention.due, world.policy)
+    assert await world.db.alone(retention.archive, world.policy, seen) == [task]
+    assert await world.db.alone(retention.archive, world.policy, seen) == []
+
+
+@pytest.mark.scenario(217)
+async def lines(world: World, task_id: int) -> list[tuple[str, str, str]]:
+    """The end of its timeline: who, what kind of line, and where it leaves the task."""
+    shown = await world.db.read(timeline, task_id)
+    task = await world.task(task_id)
+    assert (shown[-1].seq, shown[-1].to_phase) == (task.seq, task.phase), (
+        "the timeline ends where the task is"
+    )
+    return [(one.actor, happening(one)[0], f"{one.from_phase} → {one.to_phase}") for one in shown[-2:]]
+
+
+@pytest.mark.parametrize("by", ["sweeper", "person", "session"])
+async def test_the_timeline_says_once_that_a_task_was_archived_and_by_whom(
+    world: World, main: int, by: str
+) -> None:
+    task = await told(world, main)
+    world.clock.advance(HOUR_S)
+    for _ in range(2):
+        if by == "sweeper":
+            await sweep(world)
+        elif by == "person":
+            await world.db.alone(control.remove, world.policy, task, by)
+        else:
+            await world.db.alone(retention.delete, world.policy, task, False, True, by)
+    actor = "clutch" if by == "sweeper" else by
+    assert await lines(world, task) == [
+        ("clutch", "cleaned", "cleanup_pending → completed"),
+        (actor, "archived", "completed → completed"),
+    ]
+
+
+async def test_a_task_that_worked_again_is_archived_with_a_line_of_its_own(world: World, main: int) -> None:
+    task = await told(world, main)
+    for again in range(2):
+        world.clock.advance(HOUR_S)
+        assert await sweep(world) == [task]
+        assert (await lines(world, task))[-1] == ("clutch", "archived", "completed → completed")
+        if not again:
+            await world.db.alone(control.again, world.policy, task, "continue", "a:1", "more", "person")
+            await world.end(task, "and this")
+            world.clock.advance(2)
+            await (await world.start(main)).finish("heard")
+
+
+async def test_a_result_for_an_archived_requester_rises_to_its_requester(world: World, main: int) -> None:
+    """The parent was told without it, and was archived, even its words are gone; then it comes."""
+    keeping(world, transcript_after_s=0.0)
+    parent = await world.child(main, "parent")
+    run = await world.start(parent)
+    grandchild = await world.child(parent, "grandchild")
+    late = await world.start(grandchild)
+    await run.finish("without it")
+    world.clock.advance(world.policy.life.settle_expiry_s + 1)
+    await world.ring()
+    world.clock.advance(2)
+    await (await world.start(main)).finish("heard")
+    world.clock.advance(HOUR_S)
+    assert await sweep(world) == [parent]
+    assert await words(world, parent) == 0
+    await late.finish("better late")
+    world.clock.advance(2)
+    await (await world.start(main)).finish("heard that, too")
+    task = await world.task(grandchild)
+    assert (task.phase, task.outcome, task.delivery) == (Phase.COMPLETED, Outcome.OK, Delivery.DELIVERED)
+    assert "better late" in (await world.inputs(main))[-1]
+    assert (await world.letter(grandchild)).session_id == main
+
+
+@pytest.mark.scenario(217)
+async def test_a_kill_reaches_below_a_deleted_requester(world: World, main: int) -> None:
+    top = await world.child(main, "top")
+    first = await world.start(top)
+    parent = await world.child(top, "parent")
+    run = await world.start(parent)
+    grandchild = await world.child(parent, "grandchild")
+    await world.start(grandchild)
+    await run.finish("without it")
+    world.clock.advance(world.policy.life.settle_expiry_s + 1)
+    await world.ring()
+    await first.step()
+    session = await world.session(parent)
+    assert session.closed
+    await world.db.alone(forget, parent)
+    report = await world.db.alone(control.kill, world.policy, top, "enough", "person")
+    assert grandchild in report.stopped
+    assert (await world.task(grandchild)).outcome is Outcome.KILLED
+
+
+def forget(now: float, session_id: int) -> Any:
+    session = yield from sessions.lock(session_id)
+    assert session is not None
+    yield from retention.forget(now, Policy(), session, RemovalReason.SWEPT)
+    yield from sessions.save(now, Policy(), session)
+
+
+async def test_task_in_delete_mode_leaves_lists_and_quota_once_it_is_delivered(
+    world: World, main: int
+) -> None:
+    world.policy = replace(
+        world.policy, limits=replace(world.policy.limits, retained_max=1, evicts_delivered=False)
+    )
+    task = await world.child(main, "fleeting", cleanup=CleanupPolicy.DELETE)
+    await world.end(task, "the finding")
+    world.clock.advance(2)
+    await (await world.start(main)).finish("delivered")
+    await world.clean(task)
+    for shown in (status.children, status.tree):
+        assert ids.task_id(task) not in await world.db.alone(shown, world.policy, "person", main)
+    await world.child(main, "the next one has its place")
+    kept = await world.db.read(lists.result, task)
+    assert kept is not None
+    assert kept.text == "the finding"
+    assert await world.one("SELECT COUNT(*) FROM usage WHERE session_id = ?", task) == 1
+    assert (await world.timeline(task))[-2:] == ["delivered: direct", "deleted"]
+
+
+async def test_removed_task_is_not_in_the_tree(world: World, main: int) -> None:
+    task = await world.child(main, "done")
+    await world.end(task, "the finding")
+    world.clock.advance(2)
+    await (await world.start(main)).finish("delivered")
+    await world.db.alone(control.remove, world.policy, task, "person")
+    assert ids.task_id(task) not in await world.db.alone(status.tree, world.policy, "person", main)

@@ -1,0 +1,250 @@
+"""Who owns what: lanes, fences, leases, and who goes first."""
+
+from __future__ import annotations
+
+import pytest
+
+from clutch.core.model import Lane
+from clutch.transactions import turn_begin, workers
+from clutch.transactions.sessions import Stale
+from tests.transactions.world import World, write
+
+pytestmark = pytest.mark.anyio
+
+
+async def set_cap(world: World, cap: int) -> None:
+    await world.db.alone(workers.set_lanes, {Lane.SUBAGENT: cap})
+
+
+@pytest.mark.scenario(29)
+async def test_lane_with_one_slot_runs_one_after_the_other(world: World, main: int) -> None:
+    await set_cap(world, 1)
+    first, second = await world.children(main, "first", "second")
+    assert await world.claim() == [first]
+    assert await world.claim() == []
+    assert (await world.peek()).due_at is None
+    await world.end(first)
+    assert await world.claim() == [second]
+
+
+async def test_oldest_due_is_claimed_first(world: World, main: int) -> None:
+    await set_cap(world, 1)
+    first = await world.child(main, "first")
+    world.clock.advance(1)
+    await world.child(main, "second")
+    assert await world.claim() == [first]
+
+
+async def test_claim_takes_no_more_than_there_is_room_for(world: World, main: int) -> None:
+    children = await world.children(main, "a", "b", "c")
+    assert await world.claim(room=2) == children[:2]
+
+
+async def test_nothing_is_claimed_before_its_time(world: World, main: int) -> None:
+    run = await world.started(main)
+    await run.stumble()
+    assert await world.claim() == []
+    world.clock.advance(1)
+    assert await world.claim() == [run.session_id]
+
+
+async def test_every_claim_has_a_new_fence(world: World, main: int) -> None:
+    run = await world.started(main)
+    await run.hand_over()
+    again = await world.start(run.session_id)
+    assert again.fence > run.fence
+
+
+async def test_main_sessions_have_their_own_lane(world: World, main: int) -> None:
+    await set_cap(world, 1)
+    await world.child(main, "one")
+    await world.tell(main, "hello")
+    await world.mail()
+    assert len(await world.claim()) == 2
+
+
+@pytest.mark.scenario(134)
+async def test_two_workers_never_own_the_same_session(world: World, main: int) -> None:
+    children = await world.children(main, "a", "b")
+    first = world.worker
+    mine = await world.claim(room=1)
+    second = await world.hire()
+    theirs = await world.claim()
+    assert mine + theirs == children
+    owners = await world.rows("SELECT owner FROM sessions WHERE owner IS NOT NULL ORDER BY id")
+    assert owners == [(first,), (second,)]
+
+
+@pytest.mark.scenario(38)
+async def test_burying_a_worker_frees_its_sessions_and_slots(world: World, main: int) -> None:
+    await set_cap(world, 1)
+    run = await world.started(main)
+    fence = (await world.session(run.session_id)).fence
+    await world.die()
+    session = await world.session(run.session_id)
+    assert (session.owner, session.due) == (None, 0.0)
+    assert session.fence > fence
+    assert await world.claim() == [run.session_id]
+
+
+async def test_interrupted_runs_go_before_new_ones(world: World, main: int) -> None:
+    await set_cap(world, 1)
+    interrupted = await world.started(main, "interrupted")
+    await world.child(main, "new")
+    world.clock.advance(10)
+    await world.die()
+    assert await world.claim() == [interrupted.session_id]
+
+
+async def test_mail_does_not_send_an_interrupted_run_to_the_end_of_the_queue(world: World, main: int) -> None:
+    await set_cap(world, 1)
+    interrupted = await world.started(main, "interrupted")
+    await world.child(interrupted.session_id, "its child")
+    world.clock.advance(10)
+    await world.die()
+    world.clock.advance(10)
+    await world.tell(interrupted.session_id, "are you there?")
+    await world.mail()
+    assert await world.claim() == [interrupted.session_id]
+
+
+async def test_heartbeat_keeps_the_lease_and_silence_ends_it(world: World, main: int) -> None:
+    run = await world.started(main)
+    for _ in range(3):
+        world.clock.advance(4)
+        await world.db.tx((), workers.heartbeat, world.worker, 5.0)
+        assert await world.db.alone(workers.bury) == []
+    world.clock.advance(5.1)
+    assert await world.db.alone(workers.bury) == [world.worker]
+    assert (await world.session(run.session_id)).owner is None
+
+
+async def test_buried_worker_hears_it_at_its_next_heartbeat_claim_and_write(world: World, main: int) -> None:
+    run = await world.started(main)
+    dead = world.worker
+    await world.die()
+    with pytest.raises(Stale):
+        await world.db.tx((), workers.heartbeat, dead, 5.0)
+    with pytest.raises(Stale):
+        await world.db.alone(workers.claim, dead, 10)
+    with pytest.raises(Stale):
+        await run.step()
+    assert len(await world.transcript(run.session_id)) == 1
+
+
+async def test_numbers_of_workers_are_never_used_again(world: World) -> None:
+    first = world.worker
+    await world.db.alone(workers.leave, first)
+    second = await world.hire()
+    await world.die()
+    assert first < second < world.worker
+
+
+async def test_owner_of_the_process_lock_buries_everybody_else(world: World, main: int) -> None:
+    run = await world.started(main)
+    dead = world.worker
+    alive = await world.hire(lease_s=1e12)
+    assert await world.db.alone(workers.bury_all_but, alive) == [dead]
+    assert (await world.session(run.session_id)).owner is None
+    assert await world.rows("SELECT id FROM workers") == [(alive,)]
+
+
+async def test_worker_that_leaves_in_good_order_is_not_buried(world: World, main: int) -> None:
+    await world.db.alone(workers.leave, world.worker)
+    await world.hire()
+    world.clock.advance(3)
+    assert await world.db.alone(workers.bury) == []
+
+
+async def test_lower_cap_waits_for_runs_to_end(world: World, main: int) -> None:
+    first, second, third = await world.children(main, "a", "b", "c")
+    await world.claim(room=2)
+    runs = [await world.begin(first), await world.begin(second)]
+    await set_cap(world, 1)
+    assert await world.claim() == []
+    for run in runs:
+        assert run is not None
+        assert await world.claim() == []
+        await run.finish()
+    assert await world.claim() == [third]
+
+
+async def test_peek_writes_nothing_and_says_what_comes_next(world: World, main: int) -> None:
+    now = world.clock.now()
+    task = await world.child(main, run_timeout_s=100.0)
+    prospect = await world.peek()
+    assert (prospect.due_at, prospect.alarms, prospect.alarm_at, prospect.unseen) == (now, (), None, ())
+    await world.start(task)
+    assert (await world.peek()).alarm_at == now + 80
+    await world.tell(main, "hello")
+    assert (await world.peek()).unseen == (main,)
+    await world.hire()
+    assert (await world.peek()).lease_at == now + 5
+
+
+async def test_paused_session_that_was_interrupted_is_released_again(world: World, main: int) -> None:
+    run = await world.started(main)
+    await world.db.alone(write, "UPDATE sessions SET paused = 1 WHERE id = ?", run.session_id)
+    await world.die()
+    assert await world.claim() == [run.session_id]
+    assert await world.begin(run.session_id) is None
+    session = await world.session(run.session_id)
+    assert (session.owner, session.due) == (None, None)
+
+
+async def test_session_claimed_by_a_dead_worker_before_it_began_counts_no_crash(
+    world: World, main: int
+) -> None:
+    task = await world.child(main)
+    for _ in range(5):
+        assert await world.claim() == [task]
+        await world.die()
+    await world.end(task)
+    assert (await world.task(task)).result == "all done"
+
+
+async def test_begin_with_an_old_fence_is_stale(world: World, main: int) -> None:
+    task = await world.child(main)
+    await world.claim()
+    old = world.held[task].fence
+    await world.die()
+    await world.claim()
+    with pytest.raises(Stale):
+        await world.db.tx(task, turn_begin.begin, world.policy, task, old, world.number(), world.nonce())
+
+
+DAY_S = 86_400.0
+
+
+async def test_a_run_parked_under_a_clock_that_was_ahead_goes_on_when_it_was_to(
+    world: World, main: int
+) -> None:
+    world.clock.advance(DAY_S)
+    run = await world.started(main)
+    await run.stumble(retry_at=world.clock.now() + 30)
+    world.clock.advance(-DAY_S)
+    assert await world.db.read(workers.misdated) == [run.session_id]
+    await world.db.alone(workers.correct, world.policy, run.session_id)
+    assert await world.claim() == []
+    world.clock.advance(31)
+    assert run.session_id in await world.claim()
+    assert await world.db.read(workers.misdated) == []
+
+
+async def test_a_task_spawned_under_a_clock_that_was_ahead_starts_once_it_is_right(
+    world: World, main: int
+) -> None:
+    world.clock.advance(DAY_S)
+    child = await world.child(main)
+    world.clock.advance(-DAY_S)
+    assert await world.claim() == []
+    for session_id in await world.db.read(workers.misdated):
+        await world.db.alone(workers.correct, world.policy, session_id)
+    assert child in await world.claim()
+
+
+async def test_a_clock_that_is_a_little_ahead_changes_nothing(world: World, main: int) -> None:
+    world.clock.advance(50)
+    await world.child(main)
+    world.clock.advance(-50)
+    assert await world.db.read(workers.misdated) == []
