@@ -17,7 +17,7 @@ from clutch.engine.outbox import OutboxSender
 from clutch.errors import StoreError
 from clutch.ports import Channel
 from clutch.store.transaction import Tx
-from clutch.transactions import delivery, outbox, workers
+from clutch.transactions import delivery, outbox
 from clutch.transactions.sessions import Stale
 from clutch.wiring import Engine, running_engine
 
@@ -278,18 +278,6 @@ async def test_what_a_dead_process_was_sending_is_sent_again_with_the_same_key(p
         found = await until(running, "k1", is_done)
     assert mail.sent == [("ada", "hello", parcel.key)]
     assert found["attempts"] == 2
-
-
-async def test_two_claims_never_get_the_same_words(place: Place) -> None:
-    async with engine(place) as running:
-        for number in range(20):
-            await post(running, f"k{number}")
-        owners = (101, 102, 103, 104)
-        for owner in owners:
-            await running.db.alone(workers.register, owner, 60.0, "here", 1, "test")
-        claims = await asyncio.gather(*(running.db.alone(outbox.claim, owner, "mail", 7) for owner in owners))
-    claimed = [parcel.id for parcels in claims for parcel in parcels]
-    assert len(claimed) == len(set(claimed)) == 20
 
 
 async def test_a_worker_that_was_declared_dead_claims_no_words(place: Place) -> None:

@@ -171,6 +171,8 @@ def test_a_second_click_at_the_same_spot_decides_nothing_else(guarded: tuple[Ser
     expect(page.locator("#inbox li")).to_have_count(2)
     first = page.locator("#inbox li").filter(has_text="curious")
     first.get_by_role("textbox").fill("Ada")
+    # A button takes no press before it has stood in its place for a second.
+    expect(first.get_by_role("button", name="answer")).to_be_enabled()
     button = first.get_by_role("button", name="answer").bounding_box()
     assert button is not None
     spot = (button["x"] + button["width"] / 2, button["y"] + button["height"] / 2)

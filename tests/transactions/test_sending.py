@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from dataclasses import replace
 
 import pytest
@@ -65,6 +66,15 @@ async def test_result_goes_verbatim_to_the_person_and_into_the_transcript_withou
     assert await world.one("SELECT COUNT(*) FROM usage WHERE session_id = ?", sender) == 0
     await world.live()
     assert len(await world.inputs(sender)) == 1
+
+
+async def test_two_claims_never_get_the_same_message(world: World, main: int) -> None:
+    for number in range(20):
+        await world.db.tx((), outbox.post, main, f"k{number}", "mail:ada", "hello")
+    owners = [await world.hire() for _ in range(4)]
+    claims = await asyncio.gather(*(world.db.alone(outbox.claim, owner, "mail", 7) for owner in owners))
+    claimed_ids = [message.id for messages in claims for message in messages]
+    assert len(claimed_ids) == len(set(claimed_ids)) == 20
 
 
 @pytest.mark.scenario(92)
