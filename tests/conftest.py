@@ -6,6 +6,7 @@ It knows nothing of Clutch itself; fixtures that do live beside the tests that u
 from __future__ import annotations
 
 import os
+import signal
 import tempfile
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -14,6 +15,9 @@ import pytest
 from hypothesis import settings
 
 from tests.examples import scaled
+
+# A shell that starts the tests in the background lets them ignore Ctrl-C, and their processes inherit that.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 
 os.environ.setdefault("CLUTCH_NO_START", "1")  # no test leaves a gateway behind that it did not mean to start
 
