@@ -137,7 +137,7 @@ demo: $(STAMP)
 # quarter of them.
 trust: $(STAMP)
 	@TEST_EXAMPLES=full $(PYTEST_PARALLEL) --quiet -m "hypothesis or scaled" >&2
-	@$(BIN)/python -m clutch.testing trust $(if $(SECONDS),--seconds $(SECONDS)) \
+	@$(BIN)/python -m tests.trust $(if $(SECONDS),--seconds $(SECONDS)) \
 	  $(if $(SEED),--seed $(SEED)) $(if $(BACKEND),--backend $(BACKEND))
 
 bench: $(STAMP)

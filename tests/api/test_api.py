@@ -21,7 +21,7 @@ from clutch.engine.services import Services
 from clutch.errors import ClutchError, InvalidInput, NotFound, SpawnRefused, StoreLost
 from clutch.ports import ModelRequest, Models, OnDelta
 from clutch.store.transaction import Database, Keys, Tx
-from clutch.testing.passing import PassingDoor
+from clutch.testing.database import PassThroughDatabase
 from clutch.transactions.control import NotPossible
 from clutch.transactions.read.inbox import unread_replies
 from clutch.wiring import running_engine
@@ -314,7 +314,7 @@ async def test_an_unknown_task_is_not_found(tmp_path: Path) -> None:
 # --- a lost answer ----------------------------------------------------------------------------------------
 
 
-class Forgetful(PassingDoor):
+class Forgetful(PassThroughDatabase):
     """A door whose answers to writes are lost `losses` times: after the commit, or before it."""
 
     def __init__(self, db: Database, losses: int, before: bool) -> None:
@@ -322,10 +322,10 @@ class Forgetful(PassingDoor):
         self.losses, self.before = losses, before
 
     async def tx(self, keys: Keys, fn: Callable[..., Tx[Any]], /, *args: Any, **kwargs: Any) -> Any:
-        return await self._lose(lambda: self._door.tx(keys, fn, *args, **kwargs))
+        return await self._lose(lambda: self._db.tx(keys, fn, *args, **kwargs))
 
     async def alone(self, fn: Callable[..., Tx[Any]], /, *args: Any, **kwargs: Any) -> Any:
-        return await self._lose(lambda: self._door.alone(fn, *args, **kwargs))
+        return await self._lose(lambda: self._db.alone(fn, *args, **kwargs))
 
     async def _lose(self, ask: Callable[[], Any]) -> Any:
         if self.losses <= 0:

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from clutch.testing.bounds import shortfalls
-from clutch.testing.killing.points import COMMIT, POINTS
+from tests.trust.kills.points import COMMIT, POINTS
+from tests.trust.thresholds import shortfalls
 
 BOTH = ("sqlite", "postgres")
 

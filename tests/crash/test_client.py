@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from clutch.testing.killing.client import LEDGER, Ledger, Teller, client_process
+from tests.trust.kills.client import LEDGER, Ledger, Teller, client_process
 
 
 def written(directory: Path) -> list[str]:

@@ -13,10 +13,10 @@ from typing import IO
 
 import pytest
 
-from clutch.testing.killing.books import PostgresBooks, Rows, after_death
-from clutch.testing.killing.client import client_process
-from clutch.testing.killing.judging import Line, evidence, judge
-from clutch.testing.killing.victim import QUIET, prepare
+from tests.trust.kills.checks import Line, check, evidence
+from tests.trust.kills.client import client_process
+from tests.trust.kills.tables import PostgresReader, Rows, after_death
+from tests.trust.kills.victim import QUIET, prepare
 
 pytestmark = pytest.mark.slow
 
@@ -24,7 +24,7 @@ pytestmark = pytest.mark.slow
 @contextmanager
 def worker(directory: Path, dsn: str, client: str) -> Iterator[subprocess.Popen[bytes]]:
     command = [
-        *(sys.executable, "-m", "clutch.testing.killing.victim"),
+        *(sys.executable, "-m", "tests.trust.kills.victim"),
         *("--state", str(directory), "--database", dsn, "--client", client),
     ]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL) as process:
@@ -48,17 +48,17 @@ def lines_until(process: subprocess.Popen[bytes], word: str) -> list[Line]:
     raise AssertionError(f"it ended without {word!r}: {lines}")
 
 
-def what_is_true(books: PostgresBooks) -> list[Rows]:
+def what_is_true(reader: PostgresReader) -> list[Rows]:
     """All that a stale write could change. A late word may be noted in the timeline, and only there."""
     return [
-        books.rows("SELECT session_id, seq, body FROM messages ORDER BY session_id, seq"),
-        books.rows("SELECT session_id, seq, idx FROM calls ORDER BY session_id, seq, idx"),
-        books.rows(
+        reader.rows("SELECT session_id, seq, body FROM messages ORDER BY session_id, seq"),
+        reader.rows("SELECT session_id, seq, idx FROM calls ORDER BY session_id, seq, idx"),
+        reader.rows(
             "SELECT id, phase, generation, outcome, result, delivery, attempts FROM tasks ORDER BY id"
         ),
-        books.rows("SELECT id, ended_at, stop_reason FROM runs ORDER BY id"),
-        books.rows("SELECT id, state, taken_run, taken_seq FROM inbox ORDER BY id"),
-        books.rows("SELECT id, owner, head, due, hold, run_id FROM sessions ORDER BY id"),
+        reader.rows("SELECT id, ended_at, stop_reason FROM runs ORDER BY id"),
+        reader.rows("SELECT id, state, taken_run, taken_seq FROM inbox ORDER BY id"),
+        reader.rows("SELECT id, owner, head, due, hold, run_id FROM sessions ORDER BY id"),
     ]
 
 
@@ -66,7 +66,7 @@ def test_a_worker_frozen_past_its_lease_changes_nothing_when_it_wakes(
     tmp_path: Path, postgres_dsn: str
 ) -> None:
     prepare(tmp_path)
-    books = PostgresBooks(postgres_dsn)
+    reader = PostgresReader(postgres_dsn)
     with (
         client_process() as (client, _),
         worker(tmp_path, postgres_dsn, client) as frozen,
@@ -74,14 +74,14 @@ def test_a_worker_frozen_past_its_lease_changes_nothing_when_it_wakes(
     ):
         lines = lines_until(frozen, "begun")
         frozen.send_signal(signal.SIGSTOP)
-        interrupted = after_death(books)
+        interrupted = after_death(reader)
         lines += [json.loads(line) for line in said_by(healthy)]
         assert healthy.wait(30) == QUIET
-        before = what_is_true(books)
+        before = what_is_true(reader)
         frozen.send_signal(signal.SIGCONT)
         lines += [json.loads(line) for line in said_by(frozen)]
         assert frozen.wait(30) == QUIET
-    assert what_is_true(books) == before
-    verdict = judge(evidence(tmp_path, books, lines, deaths=[interrupted]))
-    books.close()
-    assert verdict.complaints == []
+    assert what_is_true(reader) == before
+    result = check(evidence(tmp_path, reader, lines, deaths=[interrupted]))
+    reader.close()
+    assert result.complaints == []

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from clutch.testing.killing.kills import Total, Wish, run_kills
-from clutch.testing.killing.planted import EARLY_ANSWER, REPLAYED_EFFECTS, SECOND_LETTER, TWO_TRANSACTIONS
-from clutch.testing.killing.points import POINTS, VARIABLE, Points
+from tests.trust.kills.bugs import EARLY_ANSWER, REPLAYED_EFFECTS, SECOND_LETTER, TWO_TRANSACTIONS
+from tests.trust.kills.points import POINTS, VARIABLE, Points
+from tests.trust.kills.series import Total, Wish, run_kills
 
 pytestmark = pytest.mark.slow
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from clutch.testing.killing.fire import LIMITS, OFF_BY_ONE, run_fire
-from clutch.testing.killing.lone import Lone, run_lone
-from clutch.testing.killing.races import CHECK_THEN_INSERT, Outcome, run_races
+from tests.trust.kills.limits import LIMITS, OFF_BY_ONE, run_limits
+from tests.trust.kills.races import CHECK_THEN_INSERT, Outcome, run_races
+from tests.trust.kills.state_directory import DirectoryRounds, run_directories
 
 pytestmark = pytest.mark.slow
 
@@ -26,12 +26,12 @@ def test_a_limit_that_is_checked_before_the_insert_is_seen_to_break(backend: str
 
 
 def test_of_many_processes_that_want_a_state_directory_exactly_one_gets_it() -> None:
-    assert run_lone(processes=4, rounds=20) == Lone(4, 20, exactly_one=20)
+    assert run_directories(processes=4, rounds=20) == DirectoryRounds(4, 20, exactly_one=20)
 
 
 def test_processes_that_spawn_through_every_door_at_once_are_never_seen_over_a_limit() -> None:
     """An agent's tool at two depths, the API, retry and continue; whole engines on one PostgreSQL."""
-    fire = run_fire(processes=8, seconds=4)
+    fire = run_limits(processes=8, seconds=4)
     assert not fire.is_over, fire
     assert (fire.children, fire.depth) == (LIMITS.children_max, LIMITS.depth_max), "the limits were reached"
     assert fire.samples > 100
@@ -40,4 +40,4 @@ def test_processes_that_spawn_through_every_door_at_once_are_never_seen_over_a_l
 
 
 def test_a_count_that_is_one_too_low_is_seen_under_fire() -> None:
-    assert run_fire(processes=4, seconds=3, plant=OFF_BY_ONE).children > LIMITS.children_max
+    assert run_limits(processes=4, seconds=3, plant=OFF_BY_ONE).children > LIMITS.children_max

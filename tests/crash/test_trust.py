@@ -9,13 +9,13 @@ from dataclasses import replace
 import pytest
 
 from clutch.core.transition import EDGES
-from clutch.testing.killing.fire import Fire
-from clutch.testing.killing.kills import Total
-from clutch.testing.killing.lone import Lone
-from clutch.testing.killing.points import POINTS
-from clutch.testing.killing.races import Outcome
-from clutch.testing.simulation.campaign import Simulated
-from clutch.testing.trust import Findings, Hunted, Plan, summarise, table
+from tests.trust.campaign import Findings, Hunted, Plan, summarise, table
+from tests.trust.kills.limits import LimitLoad
+from tests.trust.kills.points import POINTS
+from tests.trust.kills.races import Outcome
+from tests.trust.kills.series import Total
+from tests.trust.kills.state_directory import DirectoryRounds
+from tests.trust.simulation import Simulated
 
 FIELDS = [
     "schema", "ok", "seed", "commit", "dirty", "versions", "wall_s", "sim_worlds", "sim_runs", "faults",
@@ -46,7 +46,7 @@ def killed() -> Total:
 def findings() -> Findings:
     raced = dict.fromkeys(PLAN.backends, Outcome(8, 200, exactly_one=200, over_limit=0))
     hunted = [Hunted(f"m{number}", "spawn", "T3", 1, 0.1) for number in range(40)]
-    lone = Lone(8, 200, exactly_one=200)
+    lone = DirectoryRounds(8, 200, exactly_one=200)
     return Findings(simulated(), 20, hunted, killed(), raced, lone, wall_s=290.04)
 
 
@@ -64,7 +64,7 @@ def test_the_summary_of_a_good_run_is_ok_and_has_every_promised_field() -> None:
 
 
 def test_a_limit_that_was_passed_or_never_reached_under_fire_is_a_failure() -> None:
-    fire = Fire(8, 1_000, children=3, descendants=8, depth=2, accepted={}, refused={})
+    fire = LimitLoad(8, 1_000, children=3, descendants=8, depth=2, accepted={}, refused={})
     assert summarise(PLAN, replace(findings(), fired=fire))["ok"] is True
     for bad in (
         replace(fire, children=4),

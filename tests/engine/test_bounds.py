@@ -23,7 +23,7 @@ from clutch.engine.actions import TaskActions
 from clutch.errors import StoreBusy
 from clutch.ports import ModelRequest
 from clutch.store.transaction import Database, Keys
-from clutch.testing.passing import PassingDoor
+from clutch.testing.database import PassThroughDatabase
 from clutch.transactions import turn, turn_end
 from clutch.transactions.read import lists, transcripts
 from tests.engine.conftest import Build
@@ -231,7 +231,7 @@ async def test_draft_may_spawn_and_neither_it_nor_its_child_is_offered_what_writ
     assert "change" in {tool.name for tool in house.model.of("go")[0].tools}
 
 
-class DyingDoor(PassingDoor):
+class DyingDatabase(PassThroughDatabase):
     """Stands still for ever at one transaction, as a process that died before it."""
 
     def __init__(self, db: Database, fatal: Callable[..., Any]) -> None:
@@ -243,12 +243,12 @@ class DyingDoor(PassingDoor):
         if fn is self._fatal:
             self.is_dead.set()
             await asyncio.Event().wait()
-        return await self._door.tx(keys, fn, *args, **kwargs)
+        return await self._db.tx(keys, fn, *args, **kwargs)
 
 
 async def test_crash_between_accepted_and_done_asks_nobody_again(build: Build) -> None:
     house = await child(build, lambda _: submits({"count": 3}), runs=False, outputSchema=SCHEMA)
-    db = DyingDoor(house.db, turn_end.submit)
+    db = DyingDatabase(house.db, turn_end.submit)
     first = await house.hire(db)
     async with asyncio.timeout(10):
         await db.is_dead.wait()
@@ -276,7 +276,7 @@ async def test_the_last_text_of_a_run_that_is_killed_before_it_is_reached_is_lat
 ) -> None:
     """Whatever the run would have done with it."""
     house = await child(build, lambda _: says, runs=False, outputSchema=SCHEMA)
-    db = DyingDoor(house.db, at)
+    db = DyingDatabase(house.db, at)
     worker = await house.hire(db)
     async with asyncio.timeout(10):
         await db.is_dead.wait()
@@ -290,7 +290,7 @@ async def test_the_last_text_of_a_run_that_is_killed_before_it_is_reached_is_lat
     assert result.late[0] == late
 
 
-class HeldDoor(PassingDoor):
+class HeldDatabase(PassThroughDatabase):
     """Commits one transaction, and never reports back."""
 
     def __init__(self, db: Database, held: Callable[..., Any]) -> None:
@@ -299,10 +299,10 @@ class HeldDoor(PassingDoor):
         self.is_reached = asyncio.Event()
 
     async def is_child(self, session_id: int) -> bool:
-        return (await self._door.read(transcripts.briefing, session_id)).depth > 0
+        return (await self._db.read(transcripts.briefing, session_id)).depth > 0
 
     async def tx(self, keys: Keys, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
-        answer = await self._door.tx(keys, fn, *args, **kwargs)
+        answer = await self._db.tx(keys, fn, *args, **kwargs)
         if fn is self._held and await self.is_child(args[1]):
             self.is_reached.set()
             await asyncio.Event().wait()
@@ -323,7 +323,7 @@ async def test_the_last_text_of_a_turn_that_is_cancelled_after_its_commit_is_not
 ) -> None:
     asked: dict[str, Any] = {} if at is turn_end.finish else {"outputSchema": SCHEMA}
     house = await child(build, lambda _: says, runs=False, **asked)
-    db = HeldDoor(house.db, at)
+    db = HeldDatabase(house.db, at)
     worker = await house.hire(db)
     async with asyncio.timeout(10):
         await db.is_reached.wait()
@@ -530,12 +530,12 @@ async def test_a_tool_of_an_earlier_run_does_not_make_an_empty_answer_a_result(b
         assert (task.outcome, task.error) == (Outcome.ERROR, "empty answer")
 
 
-class BusyDoor(HeldDoor):
+class BusyDoor(HeldDatabase):
     """A store that is locked at one transaction of a child until the turn is cut, and then says so."""
 
     async def tx(self, keys: Keys, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
         if fn is not self._held or not await self.is_child(args[1]):
-            return await self._door.tx(keys, fn, *args, **kwargs)
+            return await self._db.tx(keys, fn, *args, **kwargs)
         self.is_reached.set()
         try:
             await asyncio.Event().wait()

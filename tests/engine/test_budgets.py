@@ -20,7 +20,7 @@ from clutch.core.text import prompts
 from clutch.engine.services import NoPrices
 from clutch.ports import ModelError, ModelRequest, Trouble
 from clutch.store.transaction import Keys, ManyRows, Tx
-from clutch.testing.passing import PassingDoor
+from clutch.testing.database import PassThroughDatabase
 from clutch.transactions import control, questions, usage
 from clutch.transactions.questions import PendingQuestion
 from tests.engine.conftest import Build
@@ -44,7 +44,7 @@ class Prices(NoPrices):
         return SENT
 
 
-class WatchedDoor(PassingDoor):
+class WatchedDatabase(PassThroughDatabase):
     """Nobody may change a purse without saying so: on PostgreSQL two such transactions would share a batch."""
 
     async def tx(self, keys: Keys, fn: Callable[..., Tx[Any]], /, *args: Any, **kwargs: Any) -> Any:
@@ -60,7 +60,7 @@ class WatchedDoor(PassingDoor):
                 self._look(statement, held, fn.__name__)
                 sent = yield statement
 
-        return await self._door.tx(keys, watched)
+        return await self._db.tx(keys, watched)
 
     def _look(self, statement: Any, held: set[int], name: str) -> None:
         sql, parameters = statement
@@ -91,7 +91,7 @@ async def budgeted(build: Build, script: Any, policy: Policy, *, known: bool = T
 
 
 async def hire(house: House) -> Any:
-    return await house.hire(WatchedDoor(house.db))
+    return await house.hire(WatchedDatabase(house.db))
 
 
 def spawns(*labels: str, **more: Any) -> Answer:

@@ -23,7 +23,7 @@ from clutch.transactions.read import transcripts
 from tests.engine.conftest import Build
 from tests.engine.house import POLICY, House, opening, step
 from tests.engine.test_questions import asked, decide
-from tests.engine.test_recovery import FlakyDoor
+from tests.engine.test_recovery import FlakyDatabase
 
 pytestmark = pytest.mark.anyio
 
@@ -36,7 +36,7 @@ def _never() -> None:
     """No function of any transaction."""
 
 
-class DeafDoor(FlakyDoor):
+class DeafDoor(FlakyDatabase):
     """Every hint is lost."""
 
     def listen(self, callback: Listener) -> None:
@@ -147,7 +147,7 @@ async def test_foreign_code_that_waits_is_sent_away_although_the_store_was_away_
 ) -> None:
     clerk = Clerk()
     house = await opened(build, clerk)
-    db = FlakyDoor(house.db, questions.is_parked, StoreBusy())
+    db = FlakyDatabase(house.db, questions.is_parked, StoreBusy())
     await house.hire(db)
     await house.say("go")
     await asked(house)
@@ -167,7 +167,7 @@ async def test_foreign_code_that_waits_is_sent_away_although_the_store_was_away_
 async def test_foreign_code_that_cannot_be_taken_up_is_sent_away(build: Build) -> None:
     clerk = Clerk()
     house = await opened(build, clerk, BY_DAY)
-    db = FlakyDoor(house.db, _never, StoreBusy())
+    db = FlakyDatabase(house.db, _never, StoreBusy())
     await house.hire(db)
     await house.say("go")
     (question,) = await asked(house)
@@ -190,7 +190,7 @@ async def test_pause_gives_back_what_foreign_code_had_reserved_beside_nobody_els
         return Answer("never said")
 
     house = await opened(build, works, BY_DAY)
-    db = FlakyDoor(house.db, _never, StoreBusy())
+    db = FlakyDatabase(house.db, _never, StoreBusy())
     await house.hire(db)
     await house.say("go")
     await begun.wait()

@@ -22,7 +22,7 @@ from clutch.ports import ModelRequest, RuntimeJob
 from clutch.runtimes.function import FunctionRuntime
 from clutch.store.postgres import PostgresStore
 from clutch.store.transaction import Database, Keys, Tx
-from clutch.testing.passing import PassingDoor
+from clutch.testing.database import PassThroughDatabase
 from clutch.transactions import control as control_tx
 from clutch.transactions import turn, turn_begin, turn_end, wake, workers
 from clutch.transactions.read import lists
@@ -301,7 +301,7 @@ async def test_worker_buried_while_alive_comes_back_under_a_new_number(build: Bu
 # ---- a store that fails ------------------------------------------------------------------------------
 
 
-class FlakyDoor(PassingDoor):
+class FlakyDatabase(PassThroughDatabase):
     """A door that fails once for one function: before it ran, or after the commit."""
 
     def __init__(
@@ -314,13 +314,13 @@ class FlakyDoor(PassingDoor):
 
     async def tx(self, keys: Keys, fn: Callable[..., Tx[Any]], /, *args: Any, **kwargs: Any) -> Any:
         self.keys[fn] = keys
-        return await self._run(lambda: self._door.tx(keys, fn, *args, **kwargs), fn)
+        return await self._run(lambda: self._db.tx(keys, fn, *args, **kwargs), fn)
 
     async def alone(self, fn: Callable[..., Tx[Any]], /, *args: Any, **kwargs: Any) -> Any:
-        return await self._run(lambda: self._door.alone(fn, *args, **kwargs), fn)
+        return await self._run(lambda: self._db.alone(fn, *args, **kwargs), fn)
 
     async def read(self, fn: Callable[..., Tx[Any]], /, *args: Any, **kwargs: Any) -> Any:
-        return await self._run(lambda: self._door.read(fn, *args, **kwargs), fn)
+        return await self._run(lambda: self._db.read(fn, *args, **kwargs), fn)
 
     async def _run(self, call: Callable[[], Any], fn: Callable[..., Any]) -> Any:
         is_hit = fn is self.fails_at and not self.has_failed
@@ -353,7 +353,7 @@ async def test_store_that_fails_once_costs_time_only(build: Build, function: Any
     house = await build(script, TICKING)
     house.tool("sleep", nothing, replay_safe=True)
     error = StoreLost() if is_committed else StoreBusy()
-    db = FlakyDoor(house.db, function, error, after=is_committed)
+    db = FlakyDatabase(house.db, function, error, after=is_committed)
     await house.hire(db)
     await house.say("go")
     await house.until_quiet()
@@ -363,7 +363,7 @@ async def test_store_that_fails_once_costs_time_only(build: Build, function: Any
     assert len(await house.inputs(house.main)) == 2
 
 
-class BrokenDoor(FlakyDoor):
+class BrokenDoor(FlakyDatabase):
     """Fails for one function, every time."""
 
     times = 0
@@ -413,7 +413,7 @@ async def test_turn_that_was_cut_is_told_of_when_the_store_is_back(build: Build)
         return "never said"
 
     house = await build(script, TICKING, has_leases=True)
-    db = FlakyDoor(house.db, workers.rested, StoreBusy())
+    db = FlakyDatabase(house.db, workers.rested, StoreBusy())
     worker = await house.hire(db)
     await house.say("go")
     await house.until_asked("go")

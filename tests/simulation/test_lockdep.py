@@ -10,8 +10,8 @@ import pytest
 from clutch.core.authority import AgentGrant, root_rights
 from clutch.store.transaction import ManyRows, Tx
 from clutch.testing.clock import FakeClock
-from clutch.testing.promises.history import History
-from clutch.testing.promises.lockdep import offences
+from clutch.testing.invariants.history import History
+from clutch.testing.invariants.lockdep import offences
 from clutch.testing.simulation.disk import Made, SimDisk
 from clutch.transactions.sessions import open_session
 from clutch.transactions.spawn import rights_text

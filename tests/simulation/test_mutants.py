@@ -7,19 +7,11 @@ from typing import Any
 
 import pytest
 
-from clutch.testing.mutants import planting
-from clutch.testing.mutants.planting import (
-    Found,
-    Mutant,
-    NotFound,
-    TargetGone,
-    hunt,
-    locate,
-    mutants,
-    planted,
-)
-from clutch.testing.promises.judge import all_names
+from clutch.testing.invariants.checker import all_names
 from clutch.transactions import inbox
+from tests.trust.mutants import hunt as hunt_module
+from tests.trust.mutants.hunt import Found, NotFound, hunt
+from tests.trust.mutants.mutant import Mutant, TargetGone, locate, mutants, planted
 
 SECONDS_MAX = 20.0
 
@@ -83,7 +75,7 @@ def test_a_mutant_that_breaks_by_an_exception_is_not_found_whatever_follows_from
 
 
 def test_a_world_that_fails_by_itself_finds_no_mutant(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(planting, "_is_sound", lambda seed, world: False)
+    monkeypatch.setattr(hunt_module, "_is_sound", lambda seed, world: False)
     ended = hunt(mutants()["children_not_counted"], 5.0)
     assert isinstance(ended, NotFound)
     assert "without it, too" in ended.why

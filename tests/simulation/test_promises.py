@@ -13,7 +13,7 @@ from clutch.core.policy import Policy
 from clutch.core.spawn import SpawnRequest
 from clutch.store.transaction import ManyRows, Tx
 from clutch.testing.clock import FakeClock
-from clutch.testing.promises.judge import Judge
+from clutch.testing.invariants.checker import InvariantChecker
 from clutch.testing.simulation.disk import Made, SimDisk
 from clutch.testing.simulation.settings import SETTINGS
 from clutch.testing.simulation.world import World, _quiet, _running
@@ -33,14 +33,14 @@ class Bench:
         self.clock = FakeClock()
         self.accused: list[str] = []
         self.disk = SimDisk(self.clock, self._observe)
-        self.judge = Judge(self.disk, POLICY, lambda name, _: self.accused.append(name))
+        self.checker = InvariantChecker(self.disk, POLICY, lambda name, _: self.accused.append(name))
         self.run(open_session, MAIN, "agent:main:main", "main", RIGHTS, None, ".")
         order = ChildRequest("call", TASK, UUID, SpawnRequest("do it"), 0)
         self.run(spawn, POLICY, MAIN, MAIN, None, [order])
         assert self.accused == []
 
     def _observe(self, made: Sequence[Made]) -> None:
-        self.judge.judge(made, self.clock.now())
+        self.checker.check(made, self.clock.now())
 
     def run(self, fn: Any, *args: Any) -> None:
         outcome = self.disk.commit(Made("test", None, fn, args), self.clock)
@@ -56,8 +56,8 @@ class Bench:
         self.accused.clear()
         self.clock.advance(1000)
         workers = [row[0] for row in self.disk.query("SELECT id FROM workers")]
-        self.judge.judge_calm(self.clock.now(), workers)
-        self.judge.judge_end()
+        self.checker.check_calm(self.clock.now(), workers)
+        self.checker.check_end()
         return self.accused
 
 

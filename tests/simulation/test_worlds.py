@@ -12,12 +12,12 @@ from collections import Counter
 
 import pytest
 
-from clutch.testing.promises.judge import all_names, all_sentences
-from clutch.testing.promises.probes import all_probes
-from clutch.testing.simulation.replays import digests
+from clutch.testing.invariants.checker import all_names, all_sentences
+from clutch.testing.invariants.probes import all_probes
 from clutch.testing.simulation.report import Report
 from clutch.testing.simulation.settings import SETTINGS
 from clutch.testing.simulation.world import simulate
+from tests.trust.replays import digests
 
 SEEDS = (1, 2)
 

@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 
 from clutch.store.transaction import Statement, Tx
-from clutch.testing.mutants.tamper import answering_only, tampered
 from clutch.transactions import delivery, inbox, sessions
 from tests.transactions.joins import A, Broken, R, Story, explored
+from tests.trust.mutants.statements import answering_only, tampered
 
 
 @pytest.mark.slow

@@ -1,7 +1,7 @@
-"""What users need to test their own agents, and what the project's own trust tests run on.
+"""What users need to test their own agents.
 
-`FakeClock`, `ScriptedModel`, `RecordingChannel` and `CrashAt` are small real things for tests of your own.
-`simulate(seed)` runs the real engine in virtual time with faults; `python -m clutch.testing --help` has the rest.
+`FakeClock`, `ScriptedModel`, `RecordingChannel` and `CrashAt` are small implementations for tests of your own.
+`simulate(seed)` runs the real engine in virtual time with faults; `python -m clutch.testing replay` prints its log.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ __all__ = ["CrashAt", "FakeClock", "RecordingChannel", "ScriptedModel", "simulat
 
 
 def __getattr__(name: str) -> object:
-    """The simulation knows the whole product; who wants only a clock need not wait for it."""
+    """Load the simulation on first use: it imports the whole product, which a test with a clock does not need."""
     if name == "simulate":
         from clutch.testing.simulation.world import simulate
 

@@ -1,7 +1,7 @@
-"""A door that dies at a named place: for tests of what a real process leaves behind.
+"""A database that kills the process at a named transaction: for tests of what a crash leaves behind.
 
-    CrashAt(door, "finish:after")           the first time `finish` is committed, nobody hears of it
-    CrashAt(door, "spawn:before", nth=3)    the third spawn is never written
+    CrashAt(db, "finish:after")           the first `finish` is committed, and its caller gets no answer
+    CrashAt(db, "spawn:before", nth=3)    the third `spawn` is never written
 
 The name is that of the transaction's function. `die` is what dying means: by default the process kills
 itself and nothing after it runs, no handler, no buffer.
@@ -16,7 +16,7 @@ from typing import Literal, TypeAlias
 
 from clutch.store.jobs import function_name
 from clutch.store.transaction import Database, Keys, P, T, TxFunction
-from clutch.testing.passing import PassingDoor
+from clutch.testing.database import PassThroughDatabase
 
 Side: TypeAlias = Literal["before", "after"]
 
@@ -25,7 +25,7 @@ def kill_this_process() -> None:
     os.kill(os.getpid(), signal.SIGKILL)
 
 
-class CrashAt(PassingDoor):
+class CrashAt(PassThroughDatabase):
     def __init__(
         self, db: Database, point: str, *, nth: int = 1, die: Callable[[], None] = kill_this_process
     ) -> None:
@@ -40,13 +40,13 @@ class CrashAt(PassingDoor):
 
     async def tx(self, keys: Keys, fn: TxFunction[P, T], /, *args: P.args, **kwargs: P.kwargs) -> T:
         self._reach(function_name(fn), "before")
-        value = await self._door.tx(keys, fn, *args, **kwargs)
+        value = await self._db.tx(keys, fn, *args, **kwargs)
         self._reach(function_name(fn), "after")
         return value
 
     async def alone(self, fn: TxFunction[P, T], /, *args: P.args, **kwargs: P.kwargs) -> T:
         self._reach(function_name(fn), "before")
-        value = await self._door.alone(fn, *args, **kwargs)
+        value = await self._db.alone(fn, *args, **kwargs)
         self._reach(function_name(fn), "after")
         return value
 

@@ -25,7 +25,7 @@ class Died(BaseException):
     """The process is gone; nothing in it may catch this."""
 
 
-class DyingDoor(LinkDoor):
+class DyingDatabase(LinkDoor):
     """Kills its caller after the commit number `at`, before the answer."""
 
     def __init__(self, db: LinkDoor, at: int) -> None:
@@ -94,7 +94,7 @@ async def test_death_after_any_commit_loses_nothing_and_doubles_nothing(stage: S
     world = stage.world
     main = await world.main()
     saved = await stage.save()
-    undisturbed = DyingDoor(stage.db, at=-1)
+    undisturbed = DyingDatabase(stage.db, at=-1)
     world.db = undisturbed
     await tell(world, main)
     await the_story_was_told_once(world, main)
@@ -103,7 +103,7 @@ async def test_death_after_any_commit_loses_nothing_and_doubles_nothing(stage: S
     )
     for at, name in enumerate(undisturbed.commits, start=1):
         await stage.restore(saved)
-        world.db = DyingDoor(stage.db, at)
+        world.db = DyingDatabase(stage.db, at)
         with pytest.raises(Died):
             await tell(world, main)
         world.db = stage.db

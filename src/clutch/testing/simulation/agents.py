@@ -65,14 +65,14 @@ class SimModel:
     async def ask(self, request: ModelRequest, on_delta: OnDelta) -> Answer:
         del on_delta
         world = self._world
-        world.witness.asked(self._gateway, request)
+        world.observer.asked(self._gateway, request)
         await self._trouble(request)
         answer = script.decide(request)
         try:
             await asyncio.sleep(world.rng.choice(THINKS_S))
         except asyncio.CancelledError:
             if world.rng.random() < ENDS_ANYWAY:
-                return world.witness.answered_anyway(self._gateway, request, answer)
+                return world.observer.answered_anyway(self._gateway, request, answer)
             raise
         if answer.calls or not world.dice.is_hot:
             return answer
@@ -123,7 +123,7 @@ class SimToolbox:
 
     async def run(self, name: str, args: Mapping[str, Any], context: ToolContext) -> str:
         world = self._world
-        world.witness.runs_tool(name, context, is_unsafe=name in ("once", "risky"))
+        world.observer.runs_tool(name, context, is_unsafe=name in ("once", "risky"))
         if name == "slow":
             await asyncio.sleep(world.rng.choice((0.5, 2.0, 5.0)))
         elif world.rng.random() < 0.5:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Final
 from clutch.testing.simulation.faults import Fault
 
 if TYPE_CHECKING:
-    from clutch.testing.simulation.gateway import Gateway, SimDoor
+    from clutch.testing.simulation.gateway import Gateway, SimDatabase
 
 NAMES: Final = ("terminal", "web")
 SENDS_S: Final = (0.01, 0.05, 0.3, 1.0)
@@ -20,27 +20,27 @@ HANGS_S: Final = 8.0  # longer than a simulated send may take
 class SimChannel:
     """As one life of a gateway sees it."""
 
-    def __init__(self, gateway: Gateway, db: SimDoor) -> None:
-        self._gateway, self._world, self._door = gateway, gateway.world, db
+    def __init__(self, gateway: Gateway, db: SimDatabase) -> None:
+        self._gateway, self._world, self._db = gateway, gateway.world, db
 
     async def send(self, target: str, body: str, key: str) -> str | None:
         dice = self._world.dice
-        self._world.witness.tries(key)
-        await self._door.takes(self._world.rng.choice(SENDS_S))
+        self._world.observer.tries(key)
+        await self._db.takes(self._world.rng.choice(SENDS_S))
         if dice.strikes(Fault.CHANNEL_DOWN, key):
             raise ConnectionError("503")
         if dice.strikes(Fault.CHANNEL_REFUSES, key):
             raise PermissionError("there is no such thread any more")
-        self._world.witness.sends(target, body, key)
+        self._world.observer.sends(target, body, key)
         if dice.strikes(Fault.CHANNEL_CUT, key):
-            self._world.witness.unanswered(key)
+            self._world.observer.unanswered(key)
             raise ConnectionResetError("cut")
         if dice.strikes(Fault.CHANNEL_UNHEARD, key):
-            self._world.witness.unanswered(key)
-            await self._door.takes(HANGS_S)
+            self._world.observer.unanswered(key)
+            await self._db.takes(HANGS_S)
         return None if dice.strikes(Fault.CHANNEL_NO_RECEIPT, key) else f"receipt of {key}"
 
     async def open_thread(self, target: str, title: str, key: str) -> str:
         del target, title
-        await self._door.takes(self._world.rng.choice(SENDS_S))
+        await self._db.takes(self._world.rng.choice(SENDS_S))
         return key

@@ -10,7 +10,7 @@ from clutch.ports import FilesFailed
 from clutch.testing.simulation.faults import Fault
 
 if TYPE_CHECKING:
-    from clutch.testing.simulation.gateway import SimDoor
+    from clutch.testing.simulation.gateway import SimDatabase
     from clutch.testing.simulation.world import World
 
 FOUND = StoredFile("found", 5, "0" * 64)
@@ -24,8 +24,8 @@ def shelf_at(path: str) -> FileVersion:
 class SimFiles:
     """As one life of a gateway sees them. Of each shelf only which sides it has."""
 
-    def __init__(self, world: World, db: SimDoor) -> None:
-        self._world, self._door = world, db
+    def __init__(self, world: World, db: SimDatabase) -> None:
+        self._world, self._db = world, db
 
     def path(self, shelf: FileVersion) -> str:
         return f"files/{shelf.task_id}.{shelf.number}"
@@ -56,7 +56,7 @@ class SimFiles:
         there = self._world.files.get(shelf, set())
         left = there.difference(sides or tuple(Side))
         if there != left:
-            self._world.witness.removes_files(shelf, there - left)
+            self._world.observer.removes_files(shelf, there - left)
         if left:
             self._world.files[shelf] = left
         else:
@@ -66,4 +66,4 @@ class SimFiles:
         return sorted(self._world.files)
 
     async def _takes(self) -> None:
-        await self._door.takes(self._world.rng.random() * 0.1)
+        await self._db.takes(self._world.rng.random() * 0.1)

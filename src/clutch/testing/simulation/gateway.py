@@ -1,6 +1,6 @@
 """A simulated gateway: the real worker behind a door that is slow, fails, and dies on either side of a commit.
 
-Worker ── SimDoor ── SimDisk (shared by all gateways)
+Worker ── SimDatabase ── SimDisk (shared by all gateways)
              └── delays, store errors, crashes, freezes, hints lost, doubled, late
 """
 
@@ -74,7 +74,7 @@ class _Waiting:
     future: asyncio.Future[Any]
 
 
-class SimDoor:
+class SimDatabase:
     """One per life of a gateway. Everything a caller may meet at a real door, and death."""
 
     def __init__(self, world: World, gateway: Gateway) -> None:
@@ -123,7 +123,7 @@ class SimDoor:
         await self._pass()
         made = Made(self._gateway.name, keys, fn, args, self._gateway.worker.id)
         if made.name == "late":
-            self._world.witness.reported_late(made.args[1], made.args[2])
+            self._world.observer.reported_late(made.args[1], made.args[2])
         self._fail_before(made)
         value = await self._commit(made)
         self._fail_after(made)
@@ -249,7 +249,7 @@ class Gateway:
             return
         world = self.world
         self.is_up, self.life, self.frozen_until = True, self.life + 1, 0.0
-        self.db = SimDoor(world, self)
+        self.db = SimDatabase(world, self)
         services = Services(
             self.db,
             world.models(self),
@@ -304,7 +304,7 @@ class Gateway:
         await self.worker.stop()
         if self.life == life:
             took_s = self.world.loop.time() - max(began, self.frozen_until)
-            self.world.witness.stopped(self, took_s, hurt != self.world.dice.counted.total())
+            self.world.observer.stopped(self, took_s, hurt != self.world.dice.counted.total())
             await asyncio.wait([self.main])
 
     def freeze(self, seconds: float) -> None:

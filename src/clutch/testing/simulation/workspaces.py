@@ -12,7 +12,7 @@ from clutch.ports import WorkspaceFailed
 from clutch.testing.simulation.faults import Fault
 
 if TYPE_CHECKING:
-    from clutch.testing.simulation.gateway import SimDoor
+    from clutch.testing.simulation.gateway import SimDatabase
     from clutch.testing.simulation.world import World
 
 MAKES_S: Final = (0.05, 0.3, 1.0, 2.0, 6.0)
@@ -31,8 +31,8 @@ def path_of(task_id: int) -> str:
 class SimWorkspaces:
     """As one life of a gateway sees them."""
 
-    def __init__(self, world: World, db: SimDoor) -> None:
-        self._world, self._door = world, db
+    def __init__(self, world: World, db: SimDatabase) -> None:
+        self._world, self._db = world, db
 
     async def make(self, task_id: int, source: str) -> str:
         del source
@@ -43,18 +43,18 @@ class SimWorkspaces:
     async def _copy(self, task_id: int) -> None:
         world = self._world
         world.directories[task_id] = Directory.HALF_MADE
-        await self._door.takes(world.rng.choice(MAKES_S))
+        await self._db.takes(world.rng.choice(MAKES_S))
         if world.dice.strikes(Fault.WORKSPACE_HANGS, task_id):
-            await self._door.takes(HANGS_S)
+            await self._db.takes(HANGS_S)
         if world.dice.strikes(Fault.WORKSPACE_FAILED, task_id):
             raise WorkspaceFailed("workspace: no space left on device")
         world.directories[task_id] = Directory.MADE
 
     async def remove(self, task_id: int) -> None:
-        await self._door.takes(self._world.rng.random() * 0.1)
+        await self._db.takes(self._world.rng.random() * 0.1)
         if self._world.dice.strikes(Fault.CLEANUP_FAILED, task_id):
             raise WorkspaceFailed("workspace: directory not empty")
-        self._world.witness.removes(task_id)
+        self._world.observer.removes(task_id)
         self._world.directories.pop(task_id, None)
 
     async def kept(self) -> list[int]:

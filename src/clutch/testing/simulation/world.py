@@ -22,18 +22,18 @@ from typing import Any
 
 from clutch.core.attachments import FileVersion, Side
 from clutch.errors import ClutchError, ConstraintViolated, StoreRefused
-from clutch.testing.promises.judge import Judge
+from clutch.testing.invariants.checker import InvariantChecker
 from clutch.testing.simulation.agents import SimModel, SimToolbox
-from clutch.testing.simulation.company import Company
+from clutch.testing.simulation.background import Background
 from clutch.testing.simulation.disk import Made, SimDisk
 from clutch.testing.simulation.faults import Dice, Fault
 from clutch.testing.simulation.gateway import Gateway, SimClock
 from clutch.testing.simulation.loop import Deadlock, VirtualLoop
-from clutch.testing.simulation.person import Person
+from clutch.testing.simulation.observer import Observer
 from clutch.testing.simulation.report import Report, Violation
 from clutch.testing.simulation.script import Author
 from clutch.testing.simulation.settings import SETTINGS, Setting, policy_of
-from clutch.testing.simulation.witness import Witness
+from clutch.testing.simulation.user import SimUser
 from clutch.testing.simulation.workspaces import Directory
 
 LIVES_MAX_S = 900.0  # virtual, after healing: longer than every timer of a setting together
@@ -83,10 +83,10 @@ class World:
         self.directories: dict[int, Directory] = {}  #: of isolated children; they outlive every process
         self.files: dict[FileVersion, set[Side]] = {}  #: which sides each has, as long-lived
         self.disk = SimDisk(self.clock, self._observe)
-        self.witness = Witness(self.disk, self.directories, self.files, self.tell, self.violated)
-        self.judge = Judge(self.disk, self.policy, self.violated)
+        self.observer = Observer(self.disk, self.directories, self.files, self.tell, self.violated)
+        self.checker = InvariantChecker(self.disk, self.policy, self.violated)
         self.gateways = [Gateway(self, number) for number in range(1, setting.gateways + 1)]
-        self.person = Person(self)
+        self.user = SimUser(self)
         self._ended = asyncio.Event()
         self._refused: set[str] = set()
         self._unknown_before: set[tuple[int, ...]] = set()
@@ -160,8 +160,8 @@ class World:
             self.tell(f"{one.actor} {one.name} {ids}")
             if one.name == "crash":
                 self._broken_turn(str(one.args[-1]))
-        self.witness.evaluations["constraint"] += len(made)
-        self.judge.judge(made, self.clock.now())
+        self.observer.evaluations["constraint"] += len(made)
+        self.checker.check(made, self.clock.now())
         if self.disk.stats.commits == COMMITS_MAX:
             self.violated("N6", f"{COMMITS_MAX} commits, and no end")
 
@@ -196,19 +196,19 @@ class World:
         if setting.severity:
             doing.append(self._nemesis(setting.nemesis_s))
         if setting.meddle_s:
-            doing.append(self.person.meddle(setting.meddle_s))
-            doing.append(self.person.help_out(4 * setting.meddle_s))
+            doing.append(self.user.meddle(setting.meddle_s))
+            doing.append(self.user.help_out(4 * setting.meddle_s))
         if setting.rolls_s:
             doing.append(self._roll(setting.rolls_s))
         if setting.tidies_s:
-            doing.append(self.person.tidy(setting.tidies_s))
+            doing.append(self.user.tidy(setting.tidies_s))
         if setting.leaves_s:
-            doing.append(self.person.wander(setting.leaves_s))
+            doing.append(self.user.wander(setting.leaves_s))
         if setting.company_s:
-            doing.append(Company(self, self.person).socialise(setting.company_s))
+            doing.append(Background(self, self.user).socialise(setting.company_s))
         helpers = [self.loop.create_task(one) for one in doing]
         try:
-            await self.person.arrive(setting.mains, setting.depth_max + setting.is_tight)
+            await self.user.arrive(setting.mains, setting.depth_max + setting.is_tight)
             for _ in range(int(setting.storm_s / LOOKS_EVERY_S)):
                 await asyncio.sleep(LOOKS_EVERY_S)
                 self._judge_abandoned()
@@ -235,7 +235,7 @@ class World:
         victim = self.rng.choice(self.gateways)
         match fault:
             case Fault.REQUESTER_GONE:
-                return await self.person.go_away()
+                return await self.user.go_away()
             case Fault.CRASH_ANYWHERE:
                 victim.crash()
             case Fault.POWER_CUT:
@@ -252,7 +252,7 @@ class World:
                 victim.clock.offset = self.rng.choice((-3.0, -0.5, 0.5, 3.0))
             case _:
                 return
-        self.judge.history.note_clock()
+        self.checker.history.note_clock()
         self.dice.note(fault, victim.name)
 
     async def _calm(self) -> None:
@@ -263,20 +263,20 @@ class World:
             gateway.frozen_until = 0.0
             gateway.clock.offset = 0.0
             gateway.start()
-        self.judge.history.note_clock()
+        self.checker.history.note_clock()
         ends_at = self.loop.time() + LIVES_MAX_S
         while left := await self._left():
             if self.loop.time() > ends_at:
                 return self.violated("N6", f"after {LIVES_MAX_S} s there is still {left}")
             self._judge_calm(ends_at)
-            await self.person.put_right()
+            await self.user.put_right()
             await asyncio.sleep(LOOKS_EVERY_S)
-        self.judge.judge_end()
-        self.witness.judge_end(self.judge.history.bases)
+        self.checker.check_end()
+        self.observer.check_end(self.checker.history.bases)
 
     async def _left(self) -> object:
         """What is unfinished, also after a while: a process that was frozen does late what it was asked."""
-        if left := self.disk.query(_UNFINISHED) or await self.person.thinks_again():
+        if left := self.disk.query(_UNFINISHED) or await self.user.thinks_again():
             return left
         await asyncio.sleep(REMOVES_MAX_S + self.policy.keeping.sweep_s)
         return self.disk.query(_UNFINISHED)
@@ -284,7 +284,7 @@ class World:
     def _judge_calm(self, ends_at: float) -> None:
         if self.loop.time() < ends_at - LIVES_MAX_S + JOINS_MAX_S:
             return
-        self.judge.judge_calm(self.clock.now(), [gateway.worker.id for gateway in self.gateways])
+        self.checker.check_calm(self.clock.now(), [gateway.worker.id for gateway in self.gateways])
         alive = {row[0] for row in self.disk.query("SELECT id FROM workers")}
         for gateway in self.gateways:
             if gateway.worker.id not in alive:
@@ -315,10 +315,10 @@ class World:
             tasks=tasks,
             commits=self.disk.stats.commits,
             faults=Counter({fault.value: count for fault, count in self.dice.counted.items()}),
-            verbs=self.person.counted,
+            verbs=self.user.counted,
             edges=frozenset((before, after) for before, after in edges),
-            evaluations=self.judge.evaluations + self.witness.evaluations,
-            asked=self.judge.asked,
+            evaluations=self.checker.evaluations + self.observer.evaluations,
+            asked=self.checker.asked,
             violations=tuple(self.violations),
             raised=tuple(self.raised),
             virtual_s=self.loop.time(),

@@ -1,0 +1,29 @@
+"""A database in front of another one. Tests override single methods to delay calls, fail them or count them."""
+
+from __future__ import annotations
+
+from clutch.store.transaction import Database, DatabaseStats, Keys, Listener, P, T, TxFunction
+
+
+class PassThroughDatabase:
+    def __init__(self, db: Database) -> None:
+        self._db = db
+
+    @property
+    def stats(self) -> DatabaseStats:
+        return self._db.stats
+
+    async def tx(self, keys: Keys, fn: TxFunction[P, T], /, *args: P.args, **kwargs: P.kwargs) -> T:
+        return await self._db.tx(keys, fn, *args, **kwargs)
+
+    async def alone(self, fn: TxFunction[P, T], /, *args: P.args, **kwargs: P.kwargs) -> T:
+        return await self._db.alone(fn, *args, **kwargs)
+
+    async def read(self, fn: TxFunction[P, T], /, *args: P.args, **kwargs: P.kwargs) -> T:
+        return await self._db.read(fn, *args, **kwargs)
+
+    def listen(self, callback: Listener) -> None:
+        self._db.listen(callback)
+
+    async def close(self) -> None:
+        await self._db.close()

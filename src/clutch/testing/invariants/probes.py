@@ -1,0 +1,34 @@
+"""Promises about what lies outside of the simulated worlds: short fixed stories, played with the product's own parts.
+
+A probe yields what is wrong, and nothing where the promise holds. A mutant without worlds is hunted with the probes
+that it names. Stories import the product when they are played, so that a world does not pay for them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from functools import cache
+from types import MappingProxyType
+
+
+@dataclass(frozen=True, slots=True)
+class Probe:
+    invariant: str
+    promise: str
+    story: Callable[[], Iterator[str]]
+
+    def wrong(self) -> str | None:
+        """The first thing that is wrong."""
+        return next(self.story(), None)
+
+
+@cache
+def all_probes() -> Mapping[str, Probe]:
+    """By the name of their promise."""
+    from clutch.testing.invariants import protected_files, senders
+
+    every = (protected_files.PROBE, senders.PROBE)
+    named = {probe.invariant: probe for probe in every}
+    assert len(named) == len(every), "two probes have one name"
+    return MappingProxyType(named)

@@ -1,0 +1,326 @@
+"""`make trust`: simulated worlds, replays, planted mutants, kill -9 and races, and one summary of all of it.
+
+    simulation  faults in virtual time, invariants after every commit     replays  same seed, same bytes
+    mutants     planted bugs that the simulation must find                kills    real processes, kill -9
+    races       many processes want the last slot                         directories  … or one state directory
+    limits      many processes spawn in every way while a watcher counts
+
+Progress, the table and how to reproduce a failure go to stderr; the summary is the last line of stdout.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import platform
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, Final, TypeVar, assert_never
+
+import apsw
+
+from clutch import __version__
+from clutch.testing.postgres import PostgresServer
+from tests.trust import thresholds
+from tests.trust.kills.limits import LimitLoad, run_limits
+from tests.trust.kills.races import Outcome, run_races
+from tests.trust.kills.series import Total, Wish, run_kills
+from tests.trust.kills.state_directory import DirectoryRounds, run_directories
+from tests.trust.mutants.hunt import Found, NotFound, hunt_all
+from tests.trust.replays import replays_identical
+from tests.trust.simulation import Simulated, run_many
+
+SCHEMA: Final = "clutch.trust/1"
+BACKENDS: Final = ("sqlite", "postgres")
+
+#: of the time; replays, mutants and races take as long as they take
+_SIMULATION_SHARE: Final = 0.40
+_KILLS_SHARE: Final = 0.32
+_MUTANT_MAX_S: Final = 60.0  # a rare bug took 33 s beside other work
+_PATIENCE: Final = 2.0  #: each part may take so many times the whole time to reach its numbers
+_FIRE_S: Final = 30.0  #: at the default length
+_FIRE_LEAST_S: Final = 6.0
+_ROUNDS_LEAST: Final = 20
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    seconds: float
+    seed: int
+    backends: tuple[str, ...]
+    processes: int
+
+    @property
+    def share(self) -> float:
+        return self.seconds / thresholds.DEFAULT_SECONDS
+
+
+@dataclass(frozen=True, slots=True)
+class Hunted:
+    """A planted bug, and who found it after how many seeds; None: nobody did."""
+
+    name: str
+    target: str
+    found_by: str | None
+    seeds: int
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class Findings:
+    simulated: Simulated
+    replays: int
+    hunted: Sequence[Hunted]
+    killed: Total
+    raced: Mapping[str, Outcome]
+    lone: DirectoryRounds
+    wall_s: float
+    fired: LimitLoad | None = None  #: only PostgreSQL has many processes
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--seconds", type=float, default=thresholds.DEFAULT_SECONDS)
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--backend", choices=[*BACKENDS, "all"], default="all")
+    parser.add_argument("--processes", type=int, default=os.cpu_count() or 1)
+
+
+def run(said: argparse.Namespace) -> int:
+    backends = BACKENDS if said.backend == "all" else (said.backend,)
+    plan = Plan(said.seconds, said.seed, backends, said.processes)
+    findings = find_out(plan)
+    summary = summarise(plan, findings)
+    for line in table(summary):
+        _tell(line)
+    for failure in failures(findings):
+        _tell(f"FAILED {failure}")
+    for shortfall in summary["shortfalls"]:
+        _tell(f"NOT ENOUGH {shortfall}")
+    print(json.dumps(summary), flush=True)
+    return 0 if summary["ok"] else 1
+
+
+def find_out(plan: Plan) -> Findings:
+    """A slow machine gets more time, not an easier test."""
+    started = time.monotonic()
+    return Findings(
+        simulated=_step("simulation", lambda: _simulate(plan)),
+        replays=_step("replays", lambda: replays_identical(plan.seed, thresholds.REPLAYS_MIN)),
+        hunted=_step("mutants", lambda: _hunt(plan)),
+        killed=_step("kills", lambda: _kill(plan)),
+        raced=_step("races", lambda: _race(plan)),
+        lone=_step("lone", lambda: run_directories(thresholds.RACE_PROCESSES, _rounds_of(plan))),
+        fired=_step("fire", lambda: _fire(plan)),
+        wall_s=time.monotonic() - started,
+    )
+
+
+def _simulate(plan: Plan) -> Simulated:
+    return run_many(
+        plan.seconds * _SIMULATION_SHARE,
+        plan.seed,
+        plan.processes,
+        runs_min=thresholds.scaled(thresholds.SIM_RUNS_MIN, plan.share),
+        faults_min=thresholds.scaled(thresholds.FAULTS_MIN, plan.share),
+        seconds_max=plan.seconds * _PATIENCE,
+    )
+
+
+def _kill(plan: Plan) -> Total:
+    wish = Wish(
+        seconds=plan.seconds * _KILLS_SHARE,
+        seed=plan.seed,
+        processes=plan.processes + 1,  # a victim waits for the disk half of the time
+        backends=plan.backends,
+        seconds_max=plan.seconds * _PATIENCE,
+        kills_min=thresholds.scaled(thresholds.KILLS_MIN, plan.share),
+        per_point_min=thresholds.scaled(thresholds.KILLS_PER_POINT_MIN, plan.share),
+    )
+    return run_kills(wish)
+
+
+def _race(plan: Plan) -> Mapping[str, Outcome]:
+    return run_races(plan.backends, processes=thresholds.RACE_PROCESSES, rounds=_rounds_of(plan))
+
+
+def _fire(plan: Plan) -> LimitLoad | None:
+    seconds = max(_FIRE_LEAST_S, _FIRE_S * plan.share)
+    return run_limits(thresholds.RACE_PROCESSES, seconds) if "postgres" in plan.backends else None
+
+
+def _rounds_of(plan: Plan) -> int:
+    return max(_ROUNDS_LEAST, thresholds.scaled(thresholds.RACE_ROUNDS, plan.share))
+
+
+def _hunt(plan: Plan) -> list[Hunted]:
+    """As long as it takes, within a bound for each: a bug that is not found in time counts as not found."""
+    return [_hunted(one) for one in hunt_all(_MUTANT_MAX_S, plan.processes)]
+
+
+def _hunted(ended: Found | NotFound) -> Hunted:
+    match ended:
+        case Found():
+            return Hunted(ended.name, ended.target, ended.found_by, ended.seeds, ended.seconds)
+        case NotFound():
+            return Hunted(ended.name, ended.target, None, ended.seeds, ended.seconds)
+        case _:
+            assert_never(ended)
+
+
+def _step(name: str, work: Callable[[], T]) -> T:
+    started = time.monotonic()
+    _tell(f"{name} …")
+    result = work()
+    _tell(f"{name}: {time.monotonic() - started:.0f} s")
+    return result
+
+
+def _tell(line: str) -> None:
+    print(line, file=sys.stderr, flush=True)
+
+
+# ---- the summary -------------------------------------------------------------------------------------
+
+
+def summarise(plan: Plan, findings: Findings) -> dict[str, Any]:
+    simulated, killed, raced = findings.simulated, findings.killed, findings.raced
+    commit, dirty = checkout()
+    summary: dict[str, Any] = {
+        "schema": SCHEMA,
+        "ok": False,
+        "seed": plan.seed,
+        "commit": commit,
+        "dirty": dirty,
+        "versions": versions(plan.backends),
+        "wall_s": round(findings.wall_s, 1),
+        "sim_worlds": simulated.worlds,
+        "sim_runs": simulated.runs,
+        "faults": sum(simulated.faults.values()),
+        "faults_by_kind": dict(sorted(simulated.faults.items())),
+        "commits": simulated.commits,
+        "edges": {"seen": len(simulated.edges), "total": simulated.edges_total},
+        "invariants": dict(sorted({**simulated.invariants, "T17": _tries(findings.lone)}.items())),
+        "violations": len(simulated.violations),
+        "replays_identical": findings.replays,
+        "mutants": _mutants(findings.hunted),
+        "kills": killed.kills,
+        "kills_in_flight": killed.in_flight,
+        "kills_in_recovery": killed.in_recovery,
+        "kills_by_point": dict(sorted(killed.by_point.items())),
+        "kills_by_backend": dict(sorted(killed.by_backend.items())),
+        "lost": killed.lost,
+        "twice": killed.twice,
+        "unsafe_repeats": killed.unsafe_repeats,
+        "over_limit": {name: raced[name].over_limit if name in raced else None for name in BACKENDS},
+        "limit_rounds": _rounds(raced),
+        # beyond the promised fields
+        "backends": list(plan.backends),
+        "accepted": killed.accepted,
+        "repeated_model_calls": killed.repeated_model_calls,
+        "state_directory_rounds": asdict(findings.lone),
+        "acts_by_kind": dict(sorted(simulated.acts.items())),
+        "limit_fire": None if findings.fired is None else asdict(findings.fired),
+    }
+    short = thresholds.shortfalls(summary, plan.share, plan.backends)
+    return summary | {"shortfalls": short, "ok": not short and not failures(findings)}
+
+
+def _mutants(hunted: Sequence[Hunted]) -> dict[str, Any]:
+    found = sum(one.found_by is not None for one in hunted)
+    return {"found": found, "total": len(hunted), "list": [asdict(one) for one in hunted]}
+
+
+def _rounds(raced: Mapping[str, Outcome]) -> dict[str, int]:
+    """Each backend runs them all; the worse one counts."""
+    worst = min(raced.values(), key=lambda outcome: outcome.exactly_one)
+    return {"processes": worst.processes, "rounds": worst.rounds, "exactly_one": worst.exactly_one}
+
+
+def _tries(lone: DirectoryRounds) -> int:
+    return lone.processes * lone.rounds
+
+
+def failures(findings: Findings) -> list[str]:
+    lone = findings.lone
+    shared = lone.rounds - lone.exactly_one
+    crowded = (
+        [f"T17: {shared} of {lone.rounds} state directories had not exactly one owner"] if shared else []
+    )
+    fired = findings.fired
+    burnt = []
+    if fired is not None and (fired.is_over or not fired.is_hot):
+        burnt = [f"T3: {'over a limit' if fired.is_over else 'no limit was reached'} under fire: {fired}"]
+    return [*findings.simulated.violations, *findings.killed.failures, *crowded, *burnt]
+
+
+def versions(backends: Sequence[str]) -> dict[str, str | None]:
+    return {
+        "clutch": __version__,
+        "python": platform.python_version(),
+        "sqlite": apsw.sqlite_lib_version(),
+        "postgres": _postgres_version() if "postgres" in backends else None,
+    }
+
+
+def _postgres_version() -> str:
+    programs = PostgresServer(Path(tempfile.gettempdir())).programs
+    done = subprocess.run([programs / "postgres", "--version"], capture_output=True, text=True, check=True)
+    return done.stdout.split()[-1]
+
+
+def checkout() -> tuple[str | None, bool | None]:
+    """Commit, and whether files differ from it; unknown where this is no checkout of ours."""
+    here = Path(__file__).resolve().parent
+    try:
+        top = _git(here, "rev-parse", "--show-toplevel")
+        if not here.is_relative_to(Path(top) / "tests"):
+            return None, None
+        return _git(here, "rev-parse", "HEAD"), bool(_git(Path(top), "status", "--porcelain"))
+    except (OSError, subprocess.CalledProcessError):
+        return None, None
+
+
+def _git(where: Path, *words: str) -> str:
+    command = ["git", "-C", str(where), *words]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    return done.stdout.strip()
+
+
+def table(summary: Mapping[str, Any]) -> Iterator[str]:
+    edges, mutants, races = summary["edges"], summary["mutants"], summary["limit_rounds"]
+    lone, fire = summary["state_directory_rounds"], summary["limit_fire"]
+    moments = f"{summary['kills_in_flight']:,} / {summary['kills_in_recovery']:,}"
+    harm = f"{summary['lost']} / {summary['twice']} / {summary['unsafe_repeats']}"
+    rows = {
+        "simulated tasks brought to an end": f"{summary['sim_runs']:,} in {summary['sim_worlds']:,} worlds",
+        "faults": f"{summary['faults']:,} of {len(summary['faults_by_kind'])} kinds",
+        "… and what people and agents did meanwhile": _pairs(summary["acts_by_kind"]),
+        "commits, each followed by the invariants": f"{summary['commits']:,}",
+        "… how often each was asked": _pairs(summary["invariants"]),
+        "violations": summary["violations"],
+        "edges of the state machine seen": f"{edges['seen']} of {edges['total']}",
+        "replays with the same bytes": summary["replays_identical"],
+        "planted mutants found": f"{mutants['found']} of {mutants['total']}",
+        "kill -9 with unfinished work": f"{summary['kills']:,} ({_pairs(summary['kills_by_backend'])})",
+        "… with a run in flight / during recovery": moments,
+        "… lost / told twice / effects repeated": harm,
+        "rounds over the limit": _pairs(summary["over_limit"]),
+        "rounds with exactly one winner": f"{races['exactly_one']} of {races['rounds']}",
+        "state directories with exactly one owner": f"{lone['exactly_one']} of {lone['rounds']}",
+        "looks at the limits under fire": "–" if fire is None else f"{fire['samples']:,}",
+        "seconds": summary["wall_s"],
+    }
+    wide = max(map(len, rows))
+    return (f"{name:<{wide}}  {value}" for name, value in rows.items())
+
+
+def _pairs(counts: Mapping[str, object]) -> str:
+    return ", ".join(f"{name} {'–' if count is None else count}" for name, count in counts.items())

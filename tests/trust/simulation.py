@@ -1,0 +1,157 @@
+"""Many simulated worlds in several processes, added up: `python -m tests.trust.simulation`.
+
+Each process plays every n-th seed, all kinds of worlds in turn, until its time is over, and longer (within
+bounds) if it has not played as much as it should. A violation names the command that plays that world again.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+import subprocess
+import time
+from collections import Counter
+from dataclasses import asdict, dataclass, field, replace
+from itertools import count, cycle
+
+from clutch.core.transition import EDGES
+from clutch.testing.invariants.checker import all_names
+from clutch.testing.invariants.probes import all_probes
+from clutch.testing.simulation.background import DOINGS
+from clutch.testing.simulation.faults import Fault
+from clutch.testing.simulation.report import Report
+from clutch.testing.simulation.settings import SETTINGS
+from clutch.testing.simulation.user import VERBS
+from clutch.testing.simulation.world import simulate
+from tests.trust.processes import start
+
+
+@dataclass(slots=True)
+class Simulated:
+    """`runs`: tasks brought to an end. Faults, acts, edges and invariants that never came up are there with 0."""
+
+    worlds: int = 0
+    runs: int = 0
+    commits: int = 0
+    faults: dict[str, int] = field(default_factory=lambda: dict.fromkeys([fault.value for fault in Fault], 0))
+    acts: dict[str, int] = field(default_factory=lambda: dict.fromkeys([*VERBS, *DOINGS], 0))
+    edges: list[str] = field(default_factory=list)
+    invariants: dict[str, int] = field(default_factory=lambda: dict.fromkeys(all_names(), 0))
+    violations: list[str] = field(default_factory=list)
+
+    @property
+    def edges_total(self) -> int:
+        return len(EDGES)
+
+    def add(self, report: Report) -> None:
+        self.worlds += 1
+        self.runs += report.tasks
+        self.commits += report.commits
+        self.faults = _sum(self.faults, report.faults)
+        self.acts = _sum(self.acts, report.verbs)
+        self.edges = sorted({*self.edges, *(f"{before} → {after}" for before, after in report.edges)})
+        self.invariants = _sum(self.invariants, report.evaluations)
+        again = f"python -m clutch.testing replay --seed {report.seed} --world {report.world}"
+        self.violations += [f"{one.invariant}: {one.detail} ({again})" for one in report.violations]
+
+    def probe(self) -> None:
+        """Ask the promises that no world can show, once for each process."""
+        for name, probe in all_probes().items():
+            self.invariants[name] += 1
+            if (wrong := probe.wrong()) is not None:
+                self.violations.append(f"{name}: {wrong}")
+
+    def join(self, other: Simulated) -> None:
+        self.worlds += other.worlds
+        self.runs += other.runs
+        self.commits += other.commits
+        self.faults = _sum(self.faults, other.faults)
+        self.acts = _sum(self.acts, other.acts)
+        self.edges = sorted({*self.edges, *other.edges})
+        self.invariants = _sum(self.invariants, other.invariants)
+        self.violations += other.violations
+
+
+def _sum(one: dict[str, int], other: dict[str, int] | Counter[str]) -> dict[str, int]:
+    return {name: one.get(name, 0) + other.get(name, 0) for name in sorted({*one, *other})}
+
+
+@dataclass(frozen=True, slots=True)
+class Wish:
+    """`runs_min`, `faults_min`: what one process goes on for, up to `seconds_max`."""
+
+    seconds: float
+    seed: int
+    stride: int = 1
+    runs_min: int = 0
+    faults_min: int = 0
+    seconds_max: float = 0.0
+
+
+def run_many(
+    seconds: float,
+    seed: int,
+    processes: int,
+    *,
+    runs_min: int = 0,
+    faults_min: int = 0,
+    seconds_max: float = 0.0,
+) -> Simulated:
+    total = Simulated()
+    common = Wish(
+        seconds,
+        seed,
+        processes,
+        math.ceil(runs_min / processes),
+        math.ceil(faults_min / processes),
+        seconds_max,
+    )
+    players = [_start(replace(common, seed=seed + number)) for number in range(processes)]
+    for player in players:
+        said, _ = player.communicate()
+        if player.returncode == 0:
+            total.join(Simulated(**json.loads(said.splitlines()[-1])))
+        else:
+            total.violations.append(f"a simulating process ended with {player.returncode}")
+    return total
+
+
+def play(wish: Wish) -> Simulated:
+    total = Simulated()
+    total.probe()
+    started = time.monotonic()
+    for number, world in zip(count(wish.seed, wish.stride), cycle(SETTINGS), strict=False):
+        if _is_enough(wish, total, time.monotonic() - started):
+            break
+        total.add(simulate(number, world))
+    return total
+
+
+def _is_enough(wish: Wish, total: Simulated, seconds: float) -> bool:
+    if seconds < wish.seconds:
+        return False
+    has_played = total.runs >= wish.runs_min and sum(total.faults.values()) >= wish.faults_min
+    return has_played or seconds >= wish.seconds_max
+
+
+def _start(wish: Wish) -> subprocess.Popen[str]:
+    words = [
+        word for name, value in asdict(wish).items() for word in (f"--{name.replace('_', '-')}", str(value))
+    ]
+    return start("tests.trust.simulation", *words)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--seconds", type=float, default=10.0)
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--stride", type=int, default=1, help="play every n-th seed")
+    parser.add_argument("--runs-min", type=int, default=0, help="go on until so many tasks came to an end")
+    parser.add_argument("--faults-min", type=int, default=0, help="… and so many faults happened")
+    parser.add_argument("--seconds-max", type=float, default=0.0, help="… but no longer than this")
+    print(json.dumps(asdict(play(Wish(**vars(parser.parse_args()))))))
+
+
+if __name__ == "__main__":
+    main()
