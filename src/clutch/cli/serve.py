@@ -24,6 +24,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from clutch.api.shutdown import Leaving
 from clutch.cli.output import answering, command_for, gateway, home_of, print_object, print_text, say
+from clutch.contain import BackgroundTasks
 from clutch.core.redaction import redact
 from clutch.core.text.format import visible
 from clutch.errors import ClutchError, NoGateway, extra
@@ -288,9 +289,10 @@ async def _serve(wishes: ServeOptions, *, as_json: bool) -> None:
             print_object("serve", {"url": clutch.url, "state": str(home)})
         if clutch.url is None and is_background:
             leaving.stop("another gateway answers here")  # nobody could tell this one to stop
-        following = asyncio.create_task(_follow_config(clutch, tell))
-        await _until_told(leaving)
-        following.cancel()
+        async with BackgroundTasks() as tasks:
+            tasks.start(_follow_config(clutch, tell), "clutch-config")
+            tasks.start(leaving.watch(), "clutch-idle-exit")
+            await leaving.told.wait()
         tell(f"Stopping: {leaving.why}. Turns end at their next step; a second signal does not wait.")
 
 
@@ -342,14 +344,6 @@ async def _reload(clutch: Clutch, tell: Callable[[str], None]) -> None:
     tell(f"Config loaded; changed: {', '.join(found.taken) or 'nothing'}.")
     if found.waiting:
         tell(f"Restart to apply: {', '.join(found.waiting)}.")
-
-
-async def _until_told(leaving: Leaving) -> None:
-    watching = asyncio.create_task(leaving.watch())
-    try:
-        await leaving.told.wait()
-    finally:
-        watching.cancel()
 
 
 def _stop_on_signals(leaving: Leaving) -> None:

@@ -63,11 +63,11 @@ async def work(job: DemoJob) -> None:
 
 async def work_while_wanted(job: DemoJob) -> bool:
     """False: somebody let go of standard input first."""
-    loop = asyncio.get_running_loop()
-    working = asyncio.ensure_future(work(job))
+    loop, working = asyncio.get_running_loop(), asyncio.current_task()
+    assert working is not None
     loop.add_reader(sys.stdin.fileno(), lambda: os.read(sys.stdin.fileno(), 1) or working.cancel())
     try:
-        await working
+        await work(job)
     except asyncio.CancelledError:
         return False
     finally:

@@ -13,7 +13,7 @@ from collections.abc import Callable, Coroutine
 from dataclasses import replace
 from typing import Any
 
-from clutch.contain import contained
+from clutch.contain import BackgroundTasks, contained
 from clutch.core.messages import Answer, Call, Result, Results, whole
 from clutch.core.text.results import storable
 from clutch.ports import Runtime, RuntimeJob, Verdict
@@ -35,7 +35,8 @@ class ExternalRun:
         self._open: list[Call] = []
         self._shown: Call | None = None
         told = replace(job, say=self._say, think=self._think, begin=self._begin, end=self._end, ask=self._ask)
-        self._work = asyncio.create_task(_run(runtime, told))
+        self._tasks = BackgroundTasks()
+        self._work = self._tasks.call(_run(runtime, told), f"clutch-run-{run_id}")
         self._work.add_done_callback(lambda _: self.news.set())
         self._keeper: asyncio.Task[None] | None = None
 
@@ -92,7 +93,7 @@ class ExternalRun:
 
     def keep(self, keeping: Coroutine[Any, Any, None]) -> None:
         """While no turn accompanies it."""
-        self._keeper = asyncio.create_task(keeping)
+        self._keeper = self._tasks.call(keeping, f"clutch-parked-run-{self.run_id}")
 
     def take_up(self) -> None:
         self._leave_keeper()

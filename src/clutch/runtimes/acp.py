@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar, cast
 
 from clutch import __version__
-from clutch.contain import in_thread
+from clutch.contain import BackgroundTasks, in_thread
 from clutch.core.messages import Answer, Usage
 from clutch.core.redaction import redact
 from clutch.core.text.format import quoted
@@ -118,15 +118,13 @@ class AcpRuntime:
                 f"the agent {self._agent.name!r} writes files and runs commands, and this session may not do both"
             )
         await self._prepare()
-        launching = in_thread(
-            partial(self._launching, job)
-        )  # it walks through the workspace, also at the end
-        async with launching as launch, _started(launch) as program:
-            watching = asyncio.create_task(self._watch(job, program))
+        # A sandbox walks through the workspace when it is made and when it is left.
+        launching = in_thread(partial(self._launching, job))
+        async with launching as launch, _started(launch) as program, BackgroundTasks() as tasks:
+            tasks.start(self._watch(job, program), "clutch-acp-limits")
             try:
                 return await self._talk(job, program)
             finally:
-                watching.cancel()
                 await asyncio.shield(asyncio.to_thread(self._memory.log, job.session_key, program.last_words))
 
     async def _prepare(self) -> None:
@@ -250,21 +248,19 @@ class AcpRuntime:
     ) -> PromptResponse:
         from acp import text_block
 
-        prompting = asyncio.ensure_future(connection.prompt(session_id, [text_block(text)]))
-        try:
-            await self._listened(prompting, listener, program)
-            return await self._answered(prompting, program)
-        except asyncio.CancelledError:
-            listener.is_listening = False
-            listener.leave()
-            with suppress(Exception):
-                async with asyncio.timeout(CANCEL_S):
-                    await connection.cancel(session_id)
-                    await asyncio.wait([prompting])
-            raise
-        finally:
-            prompting.cancel()
-            await asyncio.wait([prompting])
+        async with BackgroundTasks() as tasks:
+            prompting = tasks.call(connection.prompt(session_id, [text_block(text)]), "clutch-acp-prompt")
+            try:
+                await self._listened(prompting, listener, program)
+                return await self._answered(prompting, program)
+            except asyncio.CancelledError:
+                listener.is_listening = False
+                listener.leave()
+                with suppress(Exception):
+                    async with asyncio.timeout(CANCEL_S):
+                        await connection.cancel(session_id)
+                        await asyncio.wait([prompting])
+                raise
 
     async def _listened(
         self, prompting: asyncio.Future[PromptResponse], listener: Listener, program: Program

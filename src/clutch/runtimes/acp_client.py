@@ -11,15 +11,13 @@ import json
 import os
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from acp.schema import AllowedOutcome, DeniedOutcome, PermissionOption, RequestPermissionResponse
 
+from clutch.contain import BackgroundTasks
 from clutch.core.messages import Call
 from clutch.ports import RuntimeJob, Verdict
-
-if TYPE_CHECKING:
-    pass
 
 TEXT_CHARS_MAX = 1024 * 1024  # of one message; a result is cut far below that
 GAVE_CHARS_MAX = 4000
@@ -117,18 +115,21 @@ class Listener:
         shown = self._shown(call, tool_call, allow)
         if allow is None or len(json.dumps(shown.args)) > SHOWN_CHARS_MAX:
             return self._decided(shown, options, Verdict(False, "too long to be shown"), allow)
-        asking = asyncio.ensure_future(self._job.ask(shown))
-        self._asking.add(asking)
-        try:
-            return self._decided(shown, options, await asking, allow)
-        except asyncio.CancelledError:
-            if asking.cancelled() and not self.is_listening:
-                return CANCELLED
-            raise
-        finally:
-            self._asking.discard(asking)
-            asking.cancel()
-            self.heard_at = asyncio.get_running_loop().time()
+        async with BackgroundTasks() as tasks:
+            asking = tasks.call(self._ask(shown), "clutch-acp-permission")
+            self._asking.add(asking)
+            try:
+                return self._decided(shown, options, await asking, allow)
+            except asyncio.CancelledError:
+                if asking.cancelled() and not self.is_listening:
+                    return CANCELLED
+                raise
+            finally:
+                self._asking.discard(asking)
+                self.heard_at = asyncio.get_running_loop().time()
+
+    async def _ask(self, call: Call) -> Verdict:
+        return await self._job.ask(call)
 
     def _decided(
         self,

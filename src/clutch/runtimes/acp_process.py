@@ -18,6 +18,7 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any
 
+from clutch.contain import BackgroundTasks
 from clutch.errors import InvalidInput
 from clutch.ports import Launch
 from clutch.runtimes import acp_supervisor
@@ -43,7 +44,8 @@ class Program:
         self._errors = bytearray()
         self.noise = ""
         self.verdict = ""  #: why it was ended from here
-        self._listening = asyncio.create_task(self._listen())
+        self._tasks = BackgroundTasks()
+        self._listening = self._tasks.call(self._listen(), "clutch-acp-stderr")
 
     @property
     def last_words(self) -> str:
@@ -104,7 +106,7 @@ class Program:
             with suppress(ProcessLookupError, PermissionError):
                 os.killpg(self._process.pid, signal.SIGKILL)
             await self._ended()
-        self._listening.cancel()
+        await self._tasks.close()
 
     async def _ended(self) -> bool:
         """Read to the end, because a full pipe would keep asyncio from noticing the end."""

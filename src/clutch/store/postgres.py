@@ -19,6 +19,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final, Self
 
+from clutch.contain import BackgroundTasks
 from clutch.errors import StoreBusy, StoreError, StoreLost
 from clutch.store import dialect
 from clutch.store.dialect import Dialect
@@ -225,7 +226,9 @@ class PostgresStore:
         self._reader_slots = asyncio.Semaphore(self._settings.readers)
         self._hints = HintExchange(self._connect, self._tell_listeners)
         self.lives = PostgresLives(self._connect)
-        self._tasks: list[asyncio.Task[None]] = []
+        self._tasks = BackgroundTasks()
+        self._pumping: list[asyncio.Task[None]] = []
+        self._exchanging: asyncio.Task[None] | None = None
         self._is_open = False
 
     async def open(self) -> Self:
@@ -235,8 +238,8 @@ class PostgresStore:
         pumps = [self._pump(self._shared, self._settings.batch_max) for _ in range(self._settings.pumps)]
         pumps += [self._pump(self._alone, 1) for _ in range(self._settings.alone_connections)]
         # They outlive the caller of any one transaction; close() ends them and waits for them.
-        self._tasks = [asyncio.create_task(pump.run(), name="clutch-pump") for pump in pumps]
-        self._tasks.append(asyncio.create_task(self._hints.run(listening), name="clutch-hints"))
+        self._pumping = [self._tasks.call(pump.run(), "clutch-pump") for pump in pumps]
+        self._exchanging = self._tasks.call(self._hints.run(listening), "clutch-hints")
         self._is_open = True
         await listening.wait()
         return self
@@ -277,14 +280,15 @@ class PostgresStore:
         self._listeners.append(callback)
 
     async def close(self) -> None:
-        if not self._is_open:
+        if not self._is_open or self._exchanging is None:
             return
         self._is_open = False
         self._shared.close()
         self._alone.close()
-        await asyncio.gather(*self._tasks[:-1])
+        # A pump ends when its queue is empty. Its commits send hints, so the exchange of hints ends after the pumps.
+        await asyncio.gather(*self._pumping)
         self._hints.close()
-        await self._tasks[-1]
+        await self._exchanging
         await self.lives.close()
         for _ in range(self._settings.readers):
             await self._reader_slots.acquire()

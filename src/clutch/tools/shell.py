@@ -17,7 +17,7 @@ from functools import partial
 
 from pydantic import Field
 
-from clutch.contain import in_thread, to_the_end
+from clutch.contain import BackgroundTasks, in_thread, to_the_end
 from clutch.core.attachments import Side
 from clutch.ports import ToolContext, ToolFailed
 from clutch.tools.arguments import Arguments
@@ -77,9 +77,9 @@ class Shell:
         command = ["/bin/sh", "-c", arguments.command]
         found = () if holding is SandboxKind.NONE else await asyncio.to_thread(guards_of, box)
         with guarding(box, found) as guards, closing(FirstProcess()) as first:
-            async with in_thread(partial(noted, box, guards)):
-                starting = asyncio.create_task(
-                    start(box, command, walls=holding, cwd=cwd, guards=guards, first=first)
+            async with in_thread(partial(noted, box, guards)), BackgroundTasks() as tasks:
+                starting = tasks.call(
+                    start(box, command, walls=holding, cwd=cwd, guards=guards, first=first), "clutch-shell"
                 )
                 is_boxed = holding is not SandboxKind.NONE
                 try:

@@ -20,7 +20,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
-from clutch.contain import in_thread
+from clutch.contain import BackgroundTasks, in_thread
 from clutch.core.model import ToolOffer
 from clutch.core.text.format import visible
 from clutch.errors import ClutchError, extra
@@ -103,13 +103,15 @@ class ServerLifetime:
         self.is_doubtful = False  #: a call was not answered in time
         self._settings = settings
         self._born: asyncio.Future[Connection] = asyncio.get_running_loop().create_future()
+        self._tasks = BackgroundTasks()
         self._task: asyncio.Task[None] | None = None
 
     async def begin(self, folder: Path, on_change: Callable[[], None], on_end: Callable[[], None]) -> None:
         """Raises what the connection raised, TimeoutError if it took too long. `on_end` only after a begin."""
         with extra("mcp", f"the MCP server {self._settings.name!r}"):
             library = await asyncio.to_thread(importlib.import_module, "clutch.tools.mcp.connection")
-        self._task = asyncio.create_task(self._hold(library, folder, on_change))
+        name = f"clutch-mcp-{self._settings.name}"
+        self._task = self._tasks.call(self._hold(library, folder, on_change), name)
         try:
             await asyncio.wait((self._task, self._born), return_when=asyncio.FIRST_COMPLETED)
         except asyncio.CancelledError:
@@ -266,6 +268,7 @@ class Server:
         self.refused: Mapping[str, str] = {}  #: tools that cannot be offered, and why
         self._rejected: Mapping[str, str] = {}  #: tools that a person does not want as they are now
         self._life: ServerLifetime | None = None
+        self._tasks = BackgroundTasks()
         self._starting: asyncio.Task[ServerLifetime] | None = None
         self._asking: asyncio.Task[None] | None = None
         self._has_news = False
@@ -366,7 +369,7 @@ class Server:
         if self._starting is None:
             if self._life is not None and self._life.is_sound:
                 return self._life
-            self._starting = asyncio.create_task(self._started())
+            self._starting = self._tasks.call(self._started(), f"clutch-mcp-start-{self.settings.name}")
             self._starting.add_done_callback(self._is_started)
         starting = self._starting
         try:
@@ -378,10 +381,7 @@ class Server:
 
     async def close(self) -> None:
         self._is_closed = True
-        tasks = [task for task in (self._starting, self._asking) if task is not None]
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        await self._tasks.close()
         if self._life is not None:
             await self._life.end()
 
@@ -440,7 +440,8 @@ class Server:
     def _news(self) -> None:
         self._has_news = True
         if self._life is not None and self._asking is None and not self._is_closed:
-            self._asking = asyncio.create_task(self._ask_again(self._life))
+            name = f"clutch-mcp-tools-{self.settings.name}"
+            self._asking = self._tasks.call(self._ask_again(self._life), name)
 
     async def _ask_again(self, life: ServerLifetime) -> None:
         try:

@@ -21,6 +21,7 @@ from anyio.streams.memory import MemoryObjectReceiveStream, MemoryObjectSendStre
 from mcp.shared.message import SessionMessage
 from mcp_types import INTERNAL_ERROR, ErrorData, JSONRPCError, jsonrpc_message_adapter
 
+from clutch.contain import BackgroundTasks
 from clutch.ports import Launch
 from clutch.tools.mcp.definitions import Wire
 
@@ -76,25 +77,21 @@ async def stdio(launch: Launch, wire: Wire) -> AsyncIterator[Streams]:
     process = _Process(transport, protocol, loop)
     incoming, read = anyio.create_memory_object_stream[SessionMessage | Exception](0)
     write, outgoing = anyio.create_memory_object_stream[SessionMessage](MESSAGES_WAITING_MAX)
-    listening = asyncio.create_task(_listen(process, wire))
-    tasks = [
-        asyncio.create_task(_read(process, incoming, wire, listening)),
-        asyncio.create_task(_write(process, outgoing)),
-        listening,
-    ]
-    try:
-        yield read, write
-    finally:
+    async with BackgroundTasks() as tasks:
+        listening = tasks.call(_listen(process, wire), "clutch-mcp-stderr")
+        tasks.start(_read(process, incoming, wire, listening), "clutch-mcp-stdout")
+        tasks.start(_write(process, outgoing), "clutch-mcp-stdin")
         try:
-            await _stop(process, wire)
+            yield read, write
         finally:
-            _signal_group(process.pid, signal.SIGKILL)
-            for task in tasks:
-                task.cancel()
-            transport.close()
-            for stream in (incoming, read, write, outgoing):
-                stream.close()
-            wire.ended.set()
+            try:
+                await _stop(process, wire)
+            finally:
+                _signal_group(process.pid, signal.SIGKILL)
+                transport.close()
+                for stream in (incoming, read, write, outgoing):
+                    stream.close()
+                wire.ended.set()
 
 
 async def _read(process: _Process, incoming: Incoming, wire: Wire, listening: asyncio.Task[None]) -> None:

@@ -11,6 +11,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, assert_never
 
+from clutch.contain import BackgroundTasks
 from clutch.core.text.format import visible
 from clutch.errors import InvalidInput
 from clutch.ports import OperatorNotice, ToolContext, ToolFailed, ToolPins, ToolSpec
@@ -100,7 +101,7 @@ class McpTools:
             )
         self._specs: dict[str, tuple[ToolSpec, Server, str]] | None = None
         self._clashes: dict[str, str] = {}
-        self._tries: set[asyncio.Task[None]] = set()
+        self._tries = BackgroundTasks()
 
     async def open(self, pins: ToolPins) -> None:
         """Before anything else: what is approved."""
@@ -117,9 +118,7 @@ class McpTools:
         await asyncio.gather(*(_try(server) for server in unseen if server.trouble is None))
         for server in unseen:
             if server.trouble is not None:
-                task = asyncio.create_task(_try(server))
-                self._tries.add(task)
-                task.add_done_callback(self._tries.discard)
+                self._tries.start(_try(server), f"clutch-mcp-retry-{server.settings.name}")
 
     def specs(self) -> Sequence[ToolSpec]:
         return [spec for spec, _, _ in self._known().values()]
@@ -157,6 +156,7 @@ class McpTools:
 
     async def close(self) -> None:
         """Ends every connection and process."""
+        await self._tries.close()
         await asyncio.gather(*(server.close() for server in self._servers.values()))
 
     def _forget_specs(self) -> None:

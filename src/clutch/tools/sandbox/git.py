@@ -15,6 +15,7 @@ from asyncio.subprocess import Process
 from contextlib import closing
 from typing import NamedTuple
 
+from clutch.contain import BackgroundTasks
 from clutch.ports import ToolFailed
 from clutch.tools.sandbox.policy import Sandbox, SandboxPolicy
 from clutch.tools.sandbox.process import (
@@ -98,14 +99,13 @@ async def _ended(box: SandboxPolicy, command: list[str]) -> Done:
     with closing(FirstProcess()) as first:
         process = await start(box, command, walls=SandboxKind.BUBBLEWRAP, cwd="/", first=first)
         assert process.stdout is not None
-        watching = asyncio.create_task(_watch(process, box))
         try:
-            async with asyncio.timeout(GIT_S):
+            async with BackgroundTasks() as tasks, asyncio.timeout(GIT_S):
+                watching = tasks.call(_watch(process, box), "clutch-git-limits")
                 while data := await process.stdout.read(CHUNK_BYTES):
                     said = (said + data)[-SAID_BYTES:]
                 exit_code = await process.wait()
         finally:
-            watching.cancel()
             await end(process)
             await first.gone()
     if watching.done() and not watching.cancelled():
