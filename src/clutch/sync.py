@@ -25,9 +25,9 @@ from clutch import wiring
 from clutch.api import handles
 from clutch.api.handles import Event, KillResult, Question, TaskResult
 from clutch.api.handles import Task as AsyncTask
-from clutch.api.objects import Object
 from clutch.api.slash import MAIN_SESSION
 from clutch.api.spawn import OnFullWord, SpawnOptions
+from clutch.api.views import Object
 from clutch.errors import ClutchError
 
 T = TypeVar("T")

@@ -11,11 +11,11 @@ import contextlib
 import time
 from collections.abc import Mapping
 from enum import StrEnum
-from typing import TYPE_CHECKING, Any, assert_never
+from typing import TYPE_CHECKING, Any, Literal, assert_never
 
-from clutch.api import objects, reads
-from clutch.api.objects import Object
+from clutch.api import reads, views
 from clutch.api.spawn import OnFullWord
+from clutch.api.views import Object
 from clutch.core import ids
 from clutch.core.authority import Caller
 from clutch.core.events import Verdict
@@ -32,6 +32,7 @@ from clutch.transactions.read import status, tasks
 from clutch.transactions.read.inbox import is_asking
 
 if TYPE_CHECKING:
+    from clutch.api import objects
     from clutch.api.gateway import TaskGateway
 
 ALL_TASKS = "all"  #: as a target of kill
@@ -67,16 +68,18 @@ class Actions:
         named = {} if key is None else {"idempotencyKey": key}
         return await self._gateway.spawn(named | dict(args), session, on_full)
 
-    async def kill(self, caller: Caller, target: str, reason: str) -> Object:
+    async def kill(self, caller: Caller, target: str, reason: str) -> objects.KilledObject:
         if target == ALL_TASKS:
             root = reads.own_root(reads.standpoint(caller))
             alive = await self._gateway.services.db.read(status.alive, root)
-            return objects.killed(await self._verbs.kill_all(caller, alive, reason))
-        return objects.killed(await self._verbs.kill(caller, await self._number(caller, target), reason))
+            return views.killed(await self._verbs.kill_all(caller, alive, reason))
+        return views.killed(await self._verbs.kill(caller, await self._number(caller, target), reason))
 
-    async def steer(self, caller: Caller, target: str, text: str, key: str | None = None) -> Object:
+    async def steer(
+        self, caller: Caller, target: str, text: str, key: str | None = None
+    ) -> objects.SteeredObject:
         done = await self._verbs.steer(caller, await self._number(caller, target), text, key)
-        return objects.steered(done, await self._begun(int(done.task.id), done.task.generation))
+        return views.steered(done, await self._begun(int(done.task.id), done.task.generation))
 
     async def _begun(self, number: int, generation: int) -> int | None:
         """The run of this generation: it begins within a moment, unless there is no slot or it is held up."""
@@ -92,23 +95,31 @@ class Actions:
 
     async def send(
         self, caller: Caller, target: str, text: str, wait_s: float | None = None, key: str | None = None
-    ) -> Object:
+    ) -> objects.Sent:
         sent = await self._verbs.send(caller, await self._number(caller, target), text, wait_s, key)
-        return {"status": sent.status.value} | ({} if sent.reply is None else {"reply": sent.reply})
+        return (
+            {"status": sent.status.value}
+            if sent.reply is None
+            else {"status": sent.status.value, "reply": sent.reply}
+        )
 
-    async def pause(self, caller: Caller, target: str) -> Object:
-        return {"changed": objects.ids(await self._verbs.pause(caller, await self._number(caller, target)))}
+    async def pause(self, caller: Caller, target: str) -> objects.Changed:
+        return {"changed": views.ids(await self._verbs.pause(caller, await self._number(caller, target)))}
 
-    async def resume(self, caller: Caller, target: str) -> Object:
-        return {"changed": objects.ids(await self._verbs.resume(caller, await self._number(caller, target)))}
+    async def resume(self, caller: Caller, target: str) -> objects.Changed:
+        return {"changed": views.ids(await self._verbs.resume(caller, await self._number(caller, target)))}
 
-    async def retry(self, caller: Caller, target: str, text: str, key: str | None = None) -> Object:
+    async def retry(
+        self, caller: Caller, target: str, text: str, key: str | None = None
+    ) -> objects.StartedAgain:
         number = await self._number(caller, target)
         await self._moved_on(number, PUT_AWAY)
         await self._verbs.retry(caller, number, text, key)
         return await self._started_again(number)
 
-    async def continue_(self, caller: Caller, target: str, text: str, key: str | None = None) -> Object:
+    async def continue_(
+        self, caller: Caller, target: str, text: str, key: str | None = None
+    ) -> objects.StartedAgain:
         number = await self._number(caller, target)
         await self._moved_on(number, PUT_AWAY)
         await self._verbs.continue_(caller, number, text, key)
@@ -119,7 +130,7 @@ class Actions:
         not waited for a next try that comes later than that."""
         db, changes = self._gateway.services.db, self._gateway.services.changes
         wait_s = self._gateway.services.policy.control.send_wait_s
-        until = str(objects.moment(time.time() + wait_s))
+        until = str(views.moment(time.time() + wait_s))
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(wait_s):
                 while True:
@@ -130,7 +141,7 @@ class Actions:
                         return
                     await changes.until(change)
 
-    async def _started_again(self, number: int) -> Object:
+    async def _started_again(self, number: int) -> objects.StartedAgain:
         """In the words of a spawn."""
         found = await self._gateway.services.db.read(tasks.info, number)
         if found is None:
@@ -153,41 +164,44 @@ class Actions:
             "warnings": [],
         }
 
-    async def remove(self, caller: Caller, target: str) -> Object:
+    async def remove(self, caller: Caller, target: str) -> objects.TaskObject:
         number = await self._number(caller, target)
         await self._moved_on(number, PUT_AWAY | {Phase.ANNOUNCING})
         return await self._task((await self._verbs.remove(caller, number)).id)
 
-    async def redeliver(self, caller: Caller, target: str) -> Object:
+    async def redeliver(self, caller: Caller, target: str) -> objects.TaskObject:
         return await self._task((await self._verbs.redeliver(caller, await self._number(caller, target))).id)
 
-    async def dismiss(self, caller: Caller, target: str) -> Object:
+    async def dismiss(self, caller: Caller, target: str) -> objects.TaskObject:
         return await self._task((await self._verbs.dismiss(caller, await self._number(caller, target))).id)
 
-    async def redeliver_message(self, caller: Caller, message: str) -> Object:
+    async def redeliver_message(self, caller: Caller, message: str) -> objects.MessageDecided:
         await self._verbs.redeliver_message(caller, reads.message_number(message))
         return {"status": "sending", "id": message}
 
-    async def dismiss_message(self, caller: Caller, message: str) -> Object:
+    async def dismiss_message(self, caller: Caller, message: str) -> objects.MessageDecided:
         await self._verbs.dismiss_message(caller, reads.message_number(message))
         return {"status": "dismissed", "id": message}
 
     async def delete(
         self, caller: Caller, target: str, *, kills: bool, force: bool, keep_transcript: bool
-    ) -> Object:
+    ) -> objects.Deleted:
         """The session of a target. `kills`: first whatever works in it or below it."""
         found = await self._gateway.services.db.read(reads.session, reads.standpoint(caller), target)
         if kills:
             await self._verbs.stop(caller, found.session_id)
         await self._verbs.delete(caller, found.session_id, force=force, keep_transcript=keep_transcript)
-        return {"status": "archived" if keep_transcript else "deleted", "sessionKey": found.session_key}
+        return {
+            "status": "archived" if keep_transcript else "deleted",
+            "sessionKey": found.session_key or target,
+        }
 
     async def halt(self, caller: Caller, session: str) -> bool:
         """The turn of a main session. False: there was none."""
         number, _ = await self._gateway.session(session)
         return await self._verbs.halt(caller, number)
 
-    async def sweep(self, *, is_dry: bool) -> Object:
+    async def sweep(self, *, is_dry: bool) -> objects.Swept:
         """What the sweeper would take away now; unless it is only asked, it does."""
         services = self._gateway.services
         found = await services.db.read(retention.waste, services.policy)
@@ -195,24 +209,24 @@ class Actions:
             await Sweeper(services, time.time).sweep()
         return {
             "dryRun": is_dry,
-            "archived": objects.ids(found.archived),
-            "forgotten": objects.ids(found.forgotten),
+            "archived": views.ids(found.archived),
+            "forgotten": views.ids(found.forgotten),
             "transcriptBytes": found.transcript_bytes,
         }
 
-    async def _task(self, number: int) -> Object:
+    async def _task(self, number: int) -> objects.TaskObject:
         return await self._gateway.services.db.read(reads.known, number)
 
     # ---- deciding ------------------------------------------------------------------------------------
 
-    async def approve(self, caller: Caller, target: str, plan_hash: str, text: str) -> Object:
+    async def approve(self, caller: Caller, target: str, plan_hash: str, text: str) -> objects.DecidedObject:
         return _decided(
             await self._verbs.approve(caller, await self._number(caller, target), plan_hash, text)
         )
 
     async def reject(
         self, caller: Caller, target: str, plan_hash: str, reason: str, then: Verdict | None = None
-    ) -> Object:
+    ) -> objects.DecidedObject:
         """Without a reason there is nothing to do better. `then`: None = as the policy says."""
         check_text("reason", reason, self._gateway.services.policy.control.steer_chars_max)
         return _decided(
@@ -221,7 +235,7 @@ class Actions:
 
     async def answer(
         self, caller: Caller, item: str, decision: Decision, text: str, seen_hash: str
-    ) -> Object:
+    ) -> objects.Answered | objects.DecidedObject:
         """Of the inbox: a question by its id, a plan by its task."""
         number = ids.parse_question_id(item)
         if number is not None:
@@ -244,7 +258,7 @@ class Actions:
 
     async def wait(
         self, caller: Caller, target: str, timeout_s: float, until: Until, closing: asyncio.Event
-    ) -> Object:
+    ) -> objects.Waited:
         """Never changes the task. `pending` after the time, or when the gateway stops."""
         db, changes = self._gateway.services.db, self._gateway.services.changes
         number = await self._number(caller, target)
@@ -255,12 +269,12 @@ class Actions:
             shown, status = await db.read(_looked, number, until)
             if status != "pending" or closing.is_set() or loop.time() >= deadline:
                 result = await db.read(reads.result_if_any, number)
-                return {"status": status, "task": objects.task(_top(shown, number)), "result": result}
+                return {"status": status, "task": views.task(_top(shown, number)), "result": result}
             await asyncio.sleep(PAUSE_S)
             await changes.until(change)
 
 
-def _decided(done: PlanDecision) -> Object:
+def _decided(done: PlanDecision) -> objects.DecidedObject:
     return {"status": done.status, "taskId": ids.task_id(done.task_id), "runId": None, "round": done.round}
 
 
@@ -271,7 +285,9 @@ def _top(shown: list[TaskView], number: int) -> TaskView:
     raise reads.unknown(number)
 
 
-def _looked(now: float, number: int, until: Until) -> Tx[tuple[list[TaskView], str]]:
+def _looked(
+    now: float, number: int, until: Until
+) -> Tx[tuple[list[TaskView], Literal["done", "pending", "needs_you"]]]:
     shown = yield from tasks.tree(now, number)
     if _is_reached(shown, _top(shown, number), until):
         return shown, "done"

@@ -1,11 +1,11 @@
-"""How things came about, as the JSON everybody is given: why, and journals."""
+"""Explanations of a task as the JSON objects of `api/objects.py`: why it is where it is, and its journal."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from clutch.api.objects import Object, moment, task, unsent
+from clutch.api.views import moment, task, unsent
 from clutch.core import ids as ids_rules
 from clutch.core.channel_messages import unsent_line
 from clutch.core.diagnosis import Blocker
@@ -24,11 +24,12 @@ from clutch.core.text.why import (
 from clutch.transactions.read.why import TaskExplanation
 
 if TYPE_CHECKING:
-    pass
+    from clutch.api import objects
 
 
-def why(now: float, found: TaskExplanation, state: str | None = None) -> Object:
-    """`text`: all of it as a person reads it. `state`: as commands must name it to run as they are printed."""
+def why(now: float, found: TaskExplanation, state: str | None = None) -> objects.WhyDocument:
+    """Explain a task. `text` is the whole explanation as a user reads it. `state`: the state directory that printed
+    commands must name."""
     number = ids_rules.task_id(found.task.task_id)
     headline = f"{number} {quoted(found.task.label)}: {status(found.task)}"
     return {
@@ -51,7 +52,7 @@ def why(now: float, found: TaskExplanation, state: str | None = None) -> Object:
     }
 
 
-def _happened(line: TimelineEntry) -> Object:
+def _happened(line: TimelineEntry) -> objects.Happened:
     word, text = happening(line)
     return {
         "seq": line.seq,
@@ -66,7 +67,7 @@ def _happened(line: TimelineEntry) -> Object:
     }
 
 
-def _attempt(attempt: DeliveryAttempt) -> Object:
+def _attempt(attempt: DeliveryAttempt) -> objects.Attempt:
     return {
         "key": attempt.key,
         "toSession": attempt.to_session,
@@ -85,7 +86,7 @@ def _attempt(attempt: DeliveryAttempt) -> Object:
     }
 
 
-def _stuck(stuck: Blocker, number: str, state: str | None) -> Object:
+def _stuck(stuck: Blocker, number: str, state: str | None) -> objects.Stuck:
     return {
         "gate": stuck.gate.value,
         "since": moment(stuck.since),
@@ -95,14 +96,20 @@ def _stuck(stuck: Blocker, number: str, state: str | None) -> Object:
     }
 
 
-def journal(steps: Sequence[ReplayStep], after: int, limit: int) -> Object:
-    """A page of it, numbered from 1."""
+def journal(steps: Sequence[ReplayStep], after: int, limit: int) -> objects.Journal:
+    """Return a page of the journal; its steps are numbered from 1."""
     page = steps[after : after + limit]
     shown = [_step(number, step) for number, step in enumerate(page, start=after + 1)]
     return {"steps": shown, "next": after + limit if after + limit < len(steps) else None}
 
 
-def _step(number: int, step: ReplayStep) -> Object:
-    run_id = None if step.run_id is None else ids_rules.run_id(step.run_id)
-    told = {"n": number, "at": moment(step.at), "kind": step.kind, "seq": step.seq, "runId": run_id}
-    return told | {"text": step.text, "detail": dict(step.detail)}
+def _step(number: int, step: ReplayStep) -> objects.Step:
+    return {
+        "n": number,
+        "at": moment(step.at),
+        "kind": step.kind,
+        "seq": step.seq,
+        "runId": None if step.run_id is None else ids_rules.run_id(step.run_id),
+        "text": step.text,
+        "detail": dict(step.detail),
+    }

@@ -21,7 +21,7 @@ from dataclasses import dataclass, field
 from itertools import chain
 from typing import TYPE_CHECKING, TypeAlias
 
-from clutch.api import objects
+from clutch.api import views
 from clutch.core import ids
 from clutch.core.messages import Usage
 from clutch.engine.live import Live
@@ -32,6 +32,7 @@ from clutch.transactions.read import tasks as tasks_tx
 from clutch.transactions.read.stream import OVERLAP_S, Cursor, Moment
 
 if TYPE_CHECKING:
+    from clutch.api import objects
     from clutch.api.gateway import Gateway
 
 BEHIND_BYTES_MAX = 1024 * 1024
@@ -313,7 +314,7 @@ def _page(now: float, place: Cursor, is_wanted: Callable[[Moment], bool]) -> Tx[
     moments = yield from stream.after(now, place)
     wanted = {one.cursor.task_id for one in moments if is_wanted(one)}
     shown = yield from tasks_tx.of(now, sorted(wanted))
-    tasks = {view.task_id: objects.task(view) for view in shown}
+    tasks = {view.task_id: views.task(view) for view in shown}
     return [
         (
             one,
@@ -323,10 +324,10 @@ def _page(now: float, place: Cursor, is_wanted: Callable[[Moment], bool]) -> Tx[
     ]
 
 
-def _news(moment: Moment, task: objects.Object) -> FeedEvent:
+def _news(moment: Moment, task: objects.TaskObject) -> FeedEvent:
     data = {
         "cursor": str(moment.cursor),
-        "at": objects.moment(moment.cursor.at),
+        "at": views.moment(moment.cursor.at),
         "taskId": task["taskId"],
         "rootKey": task["rootKey"],
         "seq": moment.cursor.seq,
@@ -356,7 +357,7 @@ def _live(live: Live, root_id: int | None) -> FeedEvent:
     return FeedEvent(live.name, live.session_id, root_id, json.dumps(data))
 
 
-def _used(usage: Usage) -> objects.Object:
+def _used(usage: Usage) -> dict[str, int]:
     return {
         "input": usage.input,
         "output": usage.output,

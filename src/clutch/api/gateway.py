@@ -14,7 +14,6 @@ from weakref import WeakValueDictionary
 from clutch.api import reads
 from clutch.api.actions import Actions
 from clutch.api.handles import Event, Known, Question, TaskResult, item_of, question_of
-from clutch.api.objects import Object
 from clutch.api.reads import Filter
 from clutch.api.shutdown import Leaving, Visits
 from clutch.api.slash import CHAT_OPERATOR, MAIN_SESSION, is_command, run_command, run_in_thread
@@ -27,6 +26,7 @@ from clutch.api.spawn import (
     main_session,
     task_number,
 )
+from clutch.api.views import Object
 from clutch.api.wait import TaskWaiter
 from clutch.core import authority, ids
 from clutch.core import delivery as delivery_rules
@@ -83,10 +83,10 @@ class TaskGateway:
         return Known(ids.task_id(number), *found)
 
     async def info(self, task_id: str) -> Object:
-        return await self.services.db.read(reads.known, task_number(task_id))
+        return dict(await self.services.db.read(reads.known, task_number(task_id)))
 
     async def why(self, task_id: str) -> Object:
-        return await self.services.db.read(reads.why, AS_PROGRAM, task_id)
+        return dict(await self.services.db.read(reads.why, AS_PROGRAM, task_id))
 
     async def read_file(self, task_id: str, name: str) -> bytes:
         try:

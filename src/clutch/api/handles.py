@@ -26,9 +26,9 @@ from typing import Any, Generic, Literal, NamedTuple, Protocol
 
 from typing_extensions import TypeVar
 
-from clutch.api.objects import Object
 from clutch.api.reads import Filter
 from clutch.api.spawn import OnFullWord
+from clutch.api.views import Object
 from clutch.contain import contained
 from clutch.core import ids
 from clutch.core.attachments import StoredFile
@@ -99,7 +99,7 @@ class Question:
     task_id: str | None  #: None = a main agent asks, or nobody in particular
 
 
-def question_of(item: Object) -> Question:
+def question_of(item: Mapping[str, Any]) -> Question:
     """An item of the inbox; a plan is known by its task."""
     kind = QuestionKind(item["kind"])
     is_plan = kind is QuestionKind.PLAN

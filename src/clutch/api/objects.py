@@ -1,303 +1,598 @@
-"""Views as the JSON everybody is given: camelCase, times in RFC 3339, money as decimal text, unknown is null.
+"""Every JSON object that a surface answers with, declared once.
 
-Fields may be added here, never renamed. Every surface (command line, HTTP, MCP, Python) shows these objects
-and no others, so that they cannot disagree."""
+Names are camelCase, times RFC 3339 text, money decimal text, and an unknown value is null. Fields may be added, never
+renamed. `api/views.py` and the actions build the objects as plain dicts, which mypy checks against these classes;
+`surfaces/http/openapi.py` makes the schemas of OpenAPI and MCP from them. Only those schemas need this module at run
+time. A class whose noun the rules use already ends in `Object`; its schema is published without that ending."""
 
 from __future__ import annotations
 
-import json
-from collections import defaultdict
-from collections.abc import Sequence
-from datetime import UTC, datetime
-from decimal import Decimal
-from typing import TYPE_CHECKING, Any, TypeAlias
+from collections.abc import Mapping
+from enum import StrEnum
+from typing import Annotated, Any, Literal, NotRequired, TypeAlias
 
-from clutch.core import ids as ids_rules
-from clutch.core.budget import Budget
-from clutch.core.text.results import cut_from
-from clutch.core.views import (
-    DeliveryView,
-    Evidence,
-    PhaseCounts,
-    ResultView,
-    Tally,
-    TaskView,
-    Transcript,
-    TranscriptEntry,
+from typing_extensions import TypedDict
+
+from clutch.core.diagnosis import Gate
+from clutch.core.model import Delivery, Outcome, Path, Phase, Thinking
+from clutch.core.spawn import Context, Mode
+
+Money: TypeAlias = str | None  #: a decimal; None = not known
+Moment: TypeAlias = str  #: RFC 3339, UTC
+
+
+class OneOf:
+    """Marks a text that is a value of an enum: its schema refers to the enum."""
+
+    def __init__(self, values: type[StrEnum]) -> None:
+        self._values = values
+
+    def __get_pydantic_core_schema__(self, source: Any, handler: Any) -> Any:
+        return handler.generate_schema(self._values)
+
+
+class SchemaNote:
+    """Adds keywords, such as `description`, to the schema of a field."""
+
+    def __init__(self, **keywords: Any) -> None:
+        self._keywords = keywords
+
+    def __get_pydantic_json_schema__(self, core: Any, handler: Any) -> dict[str, Any]:
+        return {**handler(core), **self._keywords}
+
+
+PhaseName: TypeAlias = Annotated[str, OneOf(Phase)]
+OutcomeName: TypeAlias = Annotated[str, OneOf(Outcome)]
+DeliveryName: TypeAlias = Annotated[str, OneOf(Delivery)]
+PathName: TypeAlias = Annotated[str, OneOf(Path)]
+GateName: TypeAlias = Annotated[str, OneOf(Gate)]
+ThinkingName: TypeAlias = Annotated[str, OneOf(Thinking)]
+ModeName: TypeAlias = Annotated[str, OneOf(Mode)]
+ContextName: TypeAlias = Annotated[str, OneOf(Context)]
+#: A text that is left out when there is none.
+MaybeText: TypeAlias = Annotated[str | None, SchemaNote(default=None)]
+
+
+# ---- errors ------------------------------------------------------------------------------------------
+
+
+class SaidObject(TypedDict):
+    code: str
+    message: str
+    field: NotRequired[MaybeText]
+    rule: NotRequired[MaybeText]
+    remedy: NotRequired[MaybeText]
+    candidates: NotRequired[Annotated[list[str], SchemaNote(default=[])]]
+    retryAfterSeconds: NotRequired[Annotated[float | None, SchemaNote(default=None)]]
+
+
+class ProblemAnswer(TypedDict):
+    error: SaidObject
+
+
+# ---- one task ----------------------------------------------------------------------------------------
+
+
+class Use(TypedDict):
+    input: int
+    output: int
+    cacheRead: int
+    cacheWrite: int
+    calls: int
+    usd: Money
+    unpricedCalls: int
+
+
+class Uses(TypedDict):
+    own: Use
+    subtree: Use
+
+
+class Tool(TypedDict):
+    name: str
+    arg: str | None
+    since: Moment | None
+
+
+class Sum(TypedDict):
+    tokens: int | None
+    usd: Money
+
+
+class BudgetAnswer(TypedDict):
+    tokens: int | None
+    usd: Money
+    spent: Sum
+    reserved: Sum
+
+
+class DeliveryAnswer(TypedDict):
+    state: DeliveryName
+    path: PathName | None
+    reason: str | None
+    attempts: int
+    nextAt: Moment | None
+    at: Moment | None
+
+
+class PlanObject(TypedDict):
+    state: str
+    hash: str | None
+    round: int
+
+
+class EvidenceAnswer(TypedDict):
+    toolCalls: int
+    filesTouched: list[str]
+    childrenJoined: int
+    childrenMissing: list[str]
+    stopReason: str | None
+
+
+class Children(TypedDict):
+    active: int
+    total: int
+
+
+class TaskObject(TypedDict):
+    taskId: str
+    runId: str | None
+    sessionKey: str | None
+    requesterKey: str | None
+    rootKey: str | None
+    parentTaskId: str | None
+    depth: int
+    role: str | None
+    agentId: str | None
+    label: str
+    phase: PhaseName
+    reason: str | None
+    outcome: OutcomeName | None
+    error: str | None
+    modelRequested: str | None
+    model: str | None
+    generation: int
+    attempt: int
+    step: int
+    resumes: int
+    currentTool: Tool | None
+    createdAt: Moment
+    startedAt: Moment | None
+    endedAt: Moment | None
+    lastProgressAt: Moment | None
+    deadlineAt: Moment | None
+    pausedUntil: Moment | None
+    usage: Uses
+    budget: BudgetAnswer | None
+    delivery: DeliveryAnswer
+    plan: PlanObject | None
+    evidence: EvidenceAnswer | None
+    workerId: str | None
+    children: Children
+
+
+# ---- many tasks --------------------------------------------------------------------------------------
+
+
+class SummaryObject(TypedDict):
+    running: int
+    queued: int
+    waiting: int
+    needsYou: int
+    done: int
+    failed: int
+    timeout: int
+    killed: int
+    lost: int
+    undelivered: int
+    replies: int
+    repliesIn: list[str]
+    unsent: int
+    usd: Money
+
+
+class TaskPage(TypedDict):
+    cursor: str  #: where the stream of events continues after this page
+    tasks: list[TaskObject]
+    summary: SummaryObject
+    next: str | None
+
+
+class Tasks(TaskPage):
+    stalledAfterSeconds: float
+
+
+class Node(TypedDict):
+    task: TaskObject
+    nodes: list[Node]
+
+
+class Tree(TypedDict):
+    root: Node
+
+
+# ---- a task in full: result, transcript, why ---------------------------------------------------------
+
+
+class File(TypedDict):
+    name: str
+    bytes: int
+    sha256: str
+
+
+class FileContent(TypedDict):
+    name: str
+    content: str  #: base64
+
+
+class LateObject(TypedDict):
+    text: str
+    at: Moment
+
+
+class ResultObject(TypedDict):
+    taskId: str
+    outcome: OutcomeName | None
+    text: str | None
+    value: Any
+    bytes: int | None
+    sha256: str | None
+    truncated: bool
+    generation: int
+    frozenAt: Moment | None
+    files: list[File]
+    late: LateObject | None
+
+
+class Waited(TypedDict):
+    status: Literal["done", "pending", "needs_you"]
+    task: TaskObject
+    result: ResultObject | None
+
+
+class Message(TypedDict):
+    seq: int
+    at: Moment
+    runId: str | None
+    kind: str
+    body: Any
+
+
+class Messages(TypedDict):
+    messages: list[Message]
+    next: int | None
+
+
+Happened = TypedDict(
+    "Happened",
+    {
+        "seq": int,
+        "at": Moment,
+        "actor": str | None,
+        "event": str,
+        "from": str,
+        "to": str,
+        "reason": str | None,
+        "text": str,
+        "late": bool,
+    },
 )
 
-if TYPE_CHECKING:
-    from clutch.transactions.control import KillReport
-    from clutch.transactions.messages import SteerResult
-    from clutch.transactions.read.inbox import InboxItem, UnreadReplies, UnsentMessage
-    from clutch.transactions.read.sessions import SessionLine
 
-Object: TypeAlias = dict[str, Any]
+class Tried(TypedDict):
+    path: str
+    left: str | None
 
 
-def moment(at: float | None) -> str | None:
-    if at is None:
-        return None
-    return datetime.fromtimestamp(at, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+class Attempt(TypedDict):
+    key: str
+    toSession: str | None
+    toDepth: int | None
+    why: str | None
+    routeMode: str | None
+    tried: list[Tried]
+    path: str | None
+    attempt: int
+    at: Moment | None
+    nextAt: Moment | None
+    outcome: str | None
+    reason: str | None
+    runId: str | None
+    transcriptSeq: int | None
 
 
-def money(usd: Decimal | None) -> str | None:
-    return None if usd is None else format(usd, "f")
+class Stuck(TypedDict):
+    gate: GateName
+    since: Moment | None
+    waitingFor: list[str]
+    opensWhen: str
+    command: str | None
 
 
-def task(view: TaskView) -> Object:
-    tool = view.current_tool
-    return {
-        "taskId": ids_rules.task_id(view.task_id),
-        "runId": None if view.run_id is None else ids_rules.run_id(view.run_id),
-        "sessionKey": view.session_key,
-        "requesterKey": view.requester_key,
-        "rootKey": view.root_key,
-        "parentTaskId": None if view.parent_task_id is None else ids_rules.task_id(view.parent_task_id),
-        "depth": view.depth,
-        "role": view.role,
-        "agentId": view.agent_id,
-        "label": view.label,
-        "phase": view.phase.value,
-        "reason": view.reason,
-        "outcome": None if view.outcome is None else view.outcome.value,
-        "error": view.error,
-        "modelRequested": view.model_requested,
-        "model": view.model,
-        "generation": view.generation,
-        "attempt": view.attempt,
-        "step": view.step,
-        "resumes": view.resumes,
-        "currentTool": None
-        if tool is None
-        else {"name": tool.name, "arg": tool.arg, "since": moment(tool.since)},
-        "createdAt": moment(view.created_at),
-        "startedAt": moment(view.started_at),
-        "endedAt": moment(view.ended_at),
-        "lastProgressAt": moment(view.progress_at),
-        "deadlineAt": moment(view.deadline_at),
-        "pausedUntil": moment(view.paused_until),
-        "usage": {"own": tally(view.own), "subtree": tally(view.subtree)},
-        "budget": None if view.budget is None else _budget(view.budget),
-        "delivery": _telling(view.delivery),
-        "plan": None
-        if view.plan is None
-        else {"state": view.plan.state, "hash": view.plan.hash, "round": view.plan.round},
-        "evidence": None if view.evidence is None else _evidence(view.evidence),
-        "workerId": None if view.worker_id is None else ids_rules.worker_id(view.worker_id),
-        "children": {"active": view.children_active, "total": view.children_total},
-    }
+class Unsent(TypedDict):
+    """A message to a channel that is not sent again by itself."""
+
+    id: str
+    key: str
+    sessionKey: str | None
+    taskId: str | None
+    channel: str
+    target: str
+    text: str
+    outcome: Annotated[str, SchemaNote(enum=["failed", "refused", "unsure"])]
+    error: str
+    attempts: int
+    triedAt: Moment | None
 
 
-def tally(used: Tally) -> Object:
-    return {
-        "input": used.input,
-        "output": used.output,
-        "cacheRead": used.cache_read,
-        "cacheWrite": used.cache_write,
-        "calls": used.calls,
-        "usd": money(used.usd),
-        "unpricedCalls": used.unpriced,
-    }
+class Why(TypedDict):
+    task: TaskObject
+    timeline: list[Happened]
+    deliveries: list[Attempt]
+    stuck: Stuck | None
+    messages: list[Unsent]
+    text: str
 
 
-def _budget(purse: Budget) -> Object:
-    return {
-        "tokens": purse.tokens_max,
-        "usd": money(purse.usd_max),
-        "spent": {"tokens": purse.tokens_spent, "usd": money(purse.usd_spent)},
-        "reserved": {"tokens": purse.tokens_reserved, "usd": money(purse.usd_reserved)},
-    }
+class WhyDocument(Why):
+    schema: str
+    ok: bool
 
 
-def _telling(told: DeliveryView) -> Object:
-    return {
-        "state": told.state.value,
-        "path": None if told.path is None else told.path.value,
-        "reason": told.reason,
-        "attempts": told.attempts,
-        "nextAt": moment(told.next_at),
-        "at": moment(told.at),
-    }
+class Step(TypedDict):
+    n: int
+    at: Moment | None
+    kind: str
+    seq: int | None
+    runId: str | None
+    text: str
+    detail: dict[str, Any]
 
 
-def _evidence(shown: Evidence) -> Object:
-    return {
-        "toolCalls": shown.tool_calls,
-        "filesTouched": list(shown.files_touched),
-        "childrenJoined": shown.children_joined,
-        "childrenMissing": list(shown.children_missing),
-        "stopReason": shown.stop_reason,
-    }
+class Journal(TypedDict):
+    steps: list[Step]
+    next: int | None
 
 
-# ---- many --------------------------------------------------------------------------------------------
+# ---- the gateway -------------------------------------------------------------------------------------
 
 
-def summary(counted: PhaseCounts) -> Object:
-    return {
-        "running": counted.running,
-        "queued": counted.queued,
-        "waiting": counted.waiting,
-        "needsYou": counted.needs_you,
-        "done": counted.done,
-        "failed": counted.failed,
-        "timeout": counted.timeout,
-        "killed": counted.killed,
-        "lost": counted.lost,
-        "undelivered": counted.undelivered,
-        "replies": counted.replies,
-        "repliesIn": list(counted.speakers),
-        "unsent": counted.unsent,
-        "usd": money(counted.usd),
-    }
+class AgentAnswer(TypedDict):
+    agentId: str
+    model: str
+    workspace: str | None
 
 
-def listing(tasks: Sequence[TaskView], counted: PhaseCounts, following: str | None, cursor: str) -> Object:
-    """The body of a page of tasks. `cursor`: where the stream of events goes on from what is shown here."""
-    shown = {"tasks": [task(view) for view in tasks], "summary": summary(counted)}
-    return {"cursor": cursor, **shown, "next": following}
+class Agents(TypedDict):
+    agents: list[AgentAnswer]
 
 
-def nested(tasks: Sequence[TaskView]) -> list[Object]:
-    """Tasks with their children in `nodes`; on top those whose parent is not among them."""
-    shown = {view.task_id: task(view) | {"nodes": []} for view in tasks}
-    tops: list[Object] = []
-    for view in tasks:
-        siblings = shown[view.requester_id]["nodes"] if view.requester_id in shown else tops
-        siblings.append(shown[view.task_id])
-    return tops
+class NamedUse(Use):
+    name: str
 
 
-def tree(tasks: Sequence[TaskView], root_id: int) -> Object:
-    """`{root: {task, nodes}}` of the task `root_id`, which is one of them."""
-    children = defaultdict(list)
-    for view in tasks:
-        children[view.requester_id].append(view)
-
-    def node(view: TaskView) -> Object:
-        return {"task": task(view), "nodes": [node(child) for child in children[view.task_id]]}
-
-    return {"root": node(next(view for view in tasks if view.task_id == root_id))}
+class Spending(TypedDict):
+    by: Literal["root", "agent", "model", "day"]
+    usage: list[NamedUse]
 
 
-# ---- one, in full ------------------------------------------------------------------------------------
+class HealthNotice(TypedDict):
+    subject: Annotated[
+        str,
+        SchemaNote(
+            description="Stable name of what it is about: `config-loaded`, `mcp NAME`, `import-path`, `planted-file`,"
+            " `unread-instructions`."
+        ),
+    ]
+    detail: Annotated[str, SchemaNote(description="What is wrong, in one sentence.")]
+    remedy: Annotated[str, SchemaNote(description="What the operator can do about it.")]
+    isError: Annotated[
+        bool, SchemaNote(description="False: everything works, and the setting is probably a mistake.")
+    ]
 
 
-def result(found: ResultView) -> Object:
-    text = found.text
-    return {
-        "taskId": ids_rules.task_id(found.task_id),
-        "outcome": None if found.outcome is None else found.outcome.value,
-        "text": text,
-        "value": None if found.value is None else json.loads(found.value),
-        "bytes": None if text is None else len(text.encode()),
-        "sha256": found.sha256,
-        "truncated": text is not None and cut_from(text) is not None,
-        "generation": found.generation,
-        "frozenAt": moment(found.frozen_at),
-        "files": [{"name": file.name, "bytes": file.bytes, "sha256": file.sha256} for file in found.files],
-        "late": None if found.late is None else {"text": found.late[0], "at": moment(found.late[1])},
-    }
+class Health(TypedDict):
+    status: Literal["ok", "draining"]
+    version: str
+    schema: int
+    database: Literal["sqlite", "postgresql"]
+    workers: int
+    running: int
+    queued: int
+    undelivered: int
+    problems: Annotated[
+        list[HealthNotice],
+        SchemaNote(
+            description="What the gateway knows to be wrong now: a config file that is not loaded (`config-loaded`),"
+            " MCP servers that do not start. Empty: nothing."
+        ),
+    ]
 
 
-def transcript(page: Transcript) -> Object:
-    return {"messages": [_line(line) for line in page.lines], "next": page.next}
+class HealthDocument(Health):
+    pulses: dict[str, Any]
 
 
-def sessions(lines: Sequence[SessionLine]) -> Object:
-    return {"sessions": [_session(line) for line in lines]}
+class Swept(TypedDict):
+    dryRun: bool
+    archived: list[str]
+    forgotten: list[str]
+    transcriptBytes: int
 
 
-def _session(line: SessionLine) -> Object:
-    return {
-        "sessionKey": line.key,
-        "kind": line.kind.value,
-        "agentId": line.agent_id,
-        "depth": line.depth,
-        "lastProgressAt": moment(line.moved_at),
-        "task": None if line.task is None else task(line.task),
-    }
+class WaitedFor(TypedDict):
+    taskId: str | None
+    sessionKey: str
+    label: str | None
+    phase: PhaseName | None
 
 
-def _line(line: TranscriptEntry) -> Object:
-    return {
-        "seq": line.seq,
-        "at": moment(line.at),
-        "runId": ids_rules.run_id(line.run_id) if line.run_id else None,
-        "kind": line.kind,
-        "body": json.loads(line.body),
-    }
+class Ending(TypedDict):
+    status: Literal["stopping", "draining"]
+    pid: int
+    waitingFor: NotRequired[Annotated[list[WaitedFor], SchemaNote(default=[])]]
 
 
-# ---- what verbs answer -------------------------------------------------------------------------------
+class Code(TypedDict):
+    code: str
+    expiresInSeconds: float
 
 
-def spending(by: str, rows: Sequence[tuple[str, Tally]]) -> Object:
-    return {"by": by, "usage": [{"name": name, **tally(used)} for name, used in rows]}
+class LetIn(TypedDict):
+    status: Literal["open"]
+    expiresInSeconds: float
 
 
-def ids(numbers: Sequence[int]) -> list[str]:
-    return [ids_rules.task_id(number) for number in numbers]
+class Document(TypedDict):
+    """This one."""
+
+    openapi: str
+    paths: dict[str, Any]
+    components: dict[str, Any]
 
 
-def killed(report: KillReport) -> Object:
-    return {
-        "stopped": ids(report.stopped),
-        "stillStopping": _reasons(report.still_stopping),
-        "alreadyFinished": ids(report.already_finished),
-        "notStopped": _reasons(report.not_stopped),
-    }
+# ---- sessions ----------------------------------------------------------------------------------------
 
 
-def _reasons(tasks: Sequence[tuple[int, str]]) -> list[Object]:
-    return [{"taskId": ids_rules.task_id(number), "why": why} for number, why in tasks]
+class Session(TypedDict):
+    sessionKey: str
+    kind: str
+    agentId: str
+    depth: int
+    lastProgressAt: Moment | None
+    task: TaskObject | None
 
 
-def steered(done: SteerResult, run_id: int | None) -> Object:
-    """`run_id`: of the run that reads the instruction; None: it has not begun."""
-    supersedes = None if done.supersedes is None else ids_rules.run_id(done.supersedes)
-    return {
-        "status": "accepted",
-        "taskId": ids_rules.task_id(done.task.id),
-        "runId": None if run_id is None else ids_rules.run_id(run_id),
-        "supersedes": supersedes,
-    }
+class Sessions(TypedDict):
+    sessions: list[Session]
 
 
-def inbox(items: Sequence[InboxItem], words: UnreadReplies, messages: Sequence[UnsentMessage]) -> Object:
-    """`replies`: messages of main agents that wait for a client. `unsent`: messages that no channel took, and
-    those of which it is not known whether they arrived."""
-    waiting = {"replies": words.waiting, "repliesIn": list(words.speakers)}
-    return {"items": [_item(item) for item in items], **waiting, "unsent": [unsent(one) for one in messages]}
+class Deleted(TypedDict):
+    status: Literal["archived", "deleted"]
+    sessionKey: str
 
 
-def unsent(message: UnsentMessage) -> Object:
-    return {
-        "id": ids_rules.message_id(message.id),
-        "key": message.key,
-        "sessionKey": message.session_key,
-        "taskId": None if message.task_id is None else ids_rules.task_id(message.task_id),
-        "channel": message.channel,
-        "target": message.target,
-        "text": message.text,
-        "outcome": message.outcome,
-        "error": message.error,
-        "attempts": message.attempts,
-        "triedAt": None if message.tried_at is None else moment(message.tried_at),
-    }
+class LetterObject(TypedDict):
+    letterId: str
 
 
-def _item(item: InboxItem) -> Object:
-    return {
-        "id": item.id,
-        "kind": item.kind,
-        "taskId": None if item.task_id is None else ids_rules.task_id(item.task_id),
-        "sessionKey": item.session_key,
-        "label": item.label,
-        "depth": item.depth,
-        "text": item.text,
-        "detail": item.detail,
-        "hash": item.hash,
-        "askedAt": moment(item.asked_at),
-    }
+class NextWords(TypedDict):
+    id: int | None
+    reply: str | None
+    quiet: bool
+
+
+class Halted(TypedDict):
+    stopped: bool
+
+
+class CommandText(TypedDict):
+    text: str
+
+
+class Notified(TypedDict):
+    isNew: bool
+
+
+class Woken(TypedDict):
+    status: Literal["accepted"]
+
+
+class Settled(TypedDict):
+    settled: bool
+
+
+# ---- what actions answer -----------------------------------------------------------------------------
+
+
+class Spawned(TypedDict):
+    status: Literal["accepted"]
+    taskId: str | None
+    runId: str | None
+    childSessionKey: str | None
+    label: str
+    mode: ModeName
+    model: str | None
+    thinking: ThinkingName | None
+    context: ContextName
+    note: str
+    warnings: list[str]
+
+
+class StartedAgain(Spawned):
+    generation: int
+
+
+class SpawnRefusedObject(TypedDict):
+    status: Literal["forbidden", "error"]
+    error: str
+    code: NotRequired[MaybeText]
+    field: NotRequired[MaybeText]
+    limit: NotRequired[Annotated[dict[str, Any] | None, SchemaNote(default=None)]]
+
+
+class NotStopped(TypedDict):
+    taskId: str
+    why: str
+
+
+class KilledObject(TypedDict):
+    stopped: list[str]
+    stillStopping: list[NotStopped]
+    alreadyFinished: list[str]
+    notStopped: list[NotStopped]
+
+
+class SteeredObject(TypedDict):
+    status: Literal["accepted"]
+    taskId: str
+    runId: str | None
+    supersedes: str | None
+
+
+class Sent(TypedDict):
+    status: Literal["ok", "accepted", "timeout"]
+    reply: NotRequired[MaybeText]
+
+
+class Changed(TypedDict):
+    changed: list[str]
+
+
+class DecidedObject(TypedDict):
+    status: Literal["approved", "revising", "ended"]
+    taskId: str
+    runId: str | None
+    round: int
+
+
+class Item(TypedDict):
+    id: str
+    kind: str
+    taskId: str | None
+    sessionKey: str | None
+    label: str | None
+    depth: int
+    text: str
+    detail: Mapping[str, Any]
+    hash: str
+    askedAt: Moment
+
+
+class Inbox(TypedDict):
+    items: list[Item]
+    replies: int
+    repliesIn: list[str]
+    unsent: list[Unsent]
+
+
+class MessageDecided(TypedDict):
+    """What becomes of a message that was not sent, or may not have arrived."""
+
+    status: Literal["sending", "dismissed"]
+    id: str
+
+
+class Answered(TypedDict):
+    status: Literal["answered", "approved", "revising", "ended"]
+    taskId: str | None

@@ -7,9 +7,9 @@ whose words the targets are: what they may see is all they can find.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
-from clutch.api import objects
-from clutch.api.objects import Object
+from clutch.api import views
 from clutch.core import ids
 from clutch.core.authority import AgentCaller, Caller, OperatorCaller
 from clutch.core.model import Outcome, Phase
@@ -21,6 +21,9 @@ from clutch.transactions.read import tasks as tasks_tx
 from clutch.transactions.read.inbox import unread_replies, unsent, waiting_items
 from clutch.transactions.read.lists import PAGE_MAX, TaskFilter
 from clutch.transactions.read.targets import ResolvedTarget, Standpoint
+
+if TYPE_CHECKING:
+    from clutch.api import objects
 
 TARGET_CHARS_MAX = 300
 
@@ -74,40 +77,42 @@ def found(now: float, who: Standpoint, asked: Filter) -> Tx[list[TaskView]]:
     return (yield from lists.task_page(now, wanted, asked.limit, asked.cursor)).tasks
 
 
-def tasks(now: float, who: Standpoint, asked: Filter) -> Tx[Object]:
+def tasks(now: float, who: Standpoint, asked: Filter) -> Tx[objects.TaskPage]:
     wanted = yield from _wanted(now, who, asked)
     # Before the rows: what happens meanwhile is heard once more, never missed.
     place = yield from stream.newest(now)
     page = yield from lists.task_page(now, wanted, asked.limit, asked.cursor)
     counted = yield from lists.summary(now, wanted)
-    return objects.listing(page.tasks, counted, page.next, str(place))
+    return views.listing(page.tasks, counted, page.next, str(place))
 
 
-def task(now: float, who: Standpoint, target: str) -> Tx[Object]:
-    return objects.task((yield from view(now, who, target)))
+def task(now: float, who: Standpoint, target: str) -> Tx[objects.TaskObject]:
+    return views.task((yield from view(now, who, target)))
 
 
-def known(now: float, number: int) -> Tx[Object]:
+def known(now: float, number: int) -> Tx[objects.TaskObject]:
     found = yield from tasks_tx.one(now, number)
     if found is None:
         raise unknown(number)
-    return objects.task(found)
+    return views.task(found)
 
 
-def tree(now: float, who: Standpoint, target: str) -> Tx[Object]:
+def tree(now: float, who: Standpoint, target: str) -> Tx[objects.Tree]:
     number = yield from task_number(now, who, target)
     found = yield from tasks_tx.tree(now, number)
     if not found:
         raise unknown(number)
-    return objects.tree(found, number)
+    return views.tree(found, number)
 
 
-def transcript(now: float, who: Standpoint, target: str, after: int = 0, limit: int = PAGE_MAX) -> Tx[Object]:
+def transcript(
+    now: float, who: Standpoint, target: str, after: int = 0, limit: int = PAGE_MAX
+) -> Tx[objects.Messages]:
     number = (yield from view(now, who, target)).task_id
-    return objects.transcript((yield from lists.transcript(now, number, after, limit)))
+    return views.transcript((yield from lists.transcript(now, number, after, limit)))
 
 
-def result(now: float, who: Standpoint, target: str) -> Tx[Object]:
+def result(now: float, who: Standpoint, target: str) -> Tx[objects.ResultObject]:
     """Raises NotFound, with its phase, of a task that has not ended."""
     number = yield from task_number(now, who, target)
     found = yield from lists.result(now, number)
@@ -115,19 +120,19 @@ def result(now: float, who: Standpoint, target: str) -> Tx[Object]:
         raise unknown(number)
     if found.outcome is None:
         raise NotFound(f"task {ids.task_id(number)} has no result yet: it is {found.phase}")
-    return objects.result(found)
+    return views.result(found)
 
 
 def session_transcript(
     now: float, who: Standpoint, target: str, after: int = 0, limit: int = PAGE_MAX
-) -> Tx[Object]:
+) -> Tx[objects.Messages]:
     number = yield from session_number(now, who, target)
-    return objects.transcript((yield from lists.transcript(now, number, after, limit)))
+    return views.transcript((yield from lists.transcript(now, number, after, limit)))
 
 
 def why(
     now: float, who: Standpoint, target: str, is_served: bool = True, state: str | None = None
-) -> Tx[Object]:
+) -> Tx[objects.WhyDocument]:
     from clutch.api import explanations  # much to load, and lists are asked for far more often
     from clutch.transactions.read import why as why_of
 
@@ -138,7 +143,9 @@ def why(
     return explanations.why(now, found, state)
 
 
-def replay(now: float, who: Standpoint, target: str, after: int = 0, limit: int = PAGE_MAX) -> Tx[Object]:
+def replay(
+    now: float, who: Standpoint, target: str, after: int = 0, limit: int = PAGE_MAX
+) -> Tx[objects.Journal]:
     from clutch.api import explanations
     from clutch.transactions.read import why as why_of
 
@@ -146,24 +153,23 @@ def replay(now: float, who: Standpoint, target: str, after: int = 0, limit: int 
     return explanations.journal((yield from why_of.journal(now, number)), after, limit)
 
 
-def inbox(now: float, who: Standpoint) -> Tx[Object]:
+def inbox(now: float, who: Standpoint) -> Tx[objects.Inbox]:
     root = own_root(who)
     words = yield from unread_replies(now, root)
     messages = yield from unsent(now, root)
-    return objects.inbox((yield from waiting_items(now, root)), words, messages)
+    return views.inbox((yield from waiting_items(now, root)), words, messages)
 
 
-def usage(now: float, by: str) -> Tx[Object]:
-    from clutch.transactions.read import tasks as tasks_tx
-
+def usage(now: float, by: str) -> Tx[objects.Spending]:
     if by not in set(tasks_tx.By):
         raise InvalidInput("by", f"must be one of: {', '.join(tasks_tx.By)}")
-    return objects.spending(by, (yield from tasks_tx.spending(now, tasks_tx.By(by))))
+    wanted = tasks_tx.By(by)
+    return views.spending(wanted, (yield from tasks_tx.spending(now, wanted)))
 
 
-def result_if_any(now: float, number: int) -> Tx[Object | None]:
+def result_if_any(now: float, number: int) -> Tx[objects.ResultObject | None]:
     found = yield from lists.result(now, number)
-    return None if found is None or found.outcome is None else objects.result(found)
+    return None if found is None or found.outcome is None else views.result(found)
 
 
 # ---- what was meant ----------------------------------------------------------------------------------

@@ -12,7 +12,7 @@ from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Literal, TypeAlias, TypedDict
 
-from clutch.api.objects import Object
+from clutch.api.views import Object
 from clutch.api.wait import PAUSE_S, TaskWaiter
 from clutch.core import delivery, ids
 from clutch.core.agents import OnFull

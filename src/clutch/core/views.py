@@ -1,7 +1,7 @@
 """A task as everybody sees it: what lists, trees, `why`, programs and models are shown, and nothing else.
 
 Plain data, read from the store by `transactions.read`; the words for it are in `core.text`, its JSON form in
-`api.objects`. None means that nobody knows, or that there is no such thing yet; never zero in its place."""
+`api.views`. None means that nobody knows, or that there is no such thing yet; never zero in its place."""
 
 from __future__ import annotations
 
@@ -186,7 +186,7 @@ class TaskView:
     delivery: DeliveryView
     run_id: int | None = None  #: the open run, else the last one
     attempt: int = 0  #: runs so far
-    step: int | None = None
+    step: int = 0
     resumes: int = 0
     parked_until: float | None = None
     model_requested: str | None = None

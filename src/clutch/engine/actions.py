@@ -13,7 +13,7 @@ import contextlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Any, TypeVar
+from typing import Any, Literal, TypeVar
 
 from clutch.core.authority import AgentCaller, Caller, Verb
 from clutch.core.events import Verdict
@@ -54,9 +54,9 @@ class SendResult:
 
 @dataclass(frozen=True, slots=True)
 class PlanDecision:
-    """`status`: approved, revising or ended. `round`: how often a plan was sent back."""
+    """What was decided about a plan. `round`: how often a plan was sent back."""
 
-    status: str
+    status: Literal["approved", "revising", "ended"]
     task_id: int
     round: int
 
@@ -306,8 +306,9 @@ class TaskActions:
 
 
 def _decided(task: Task, verdict: Verdict) -> PlanDecision:
-    goes_on = "approved" if verdict is Verdict.APPROVE else "revising"
-    return PlanDecision(goes_on if task.outcome is None else "ended", task.id, task.plan_round)
+    if task.outcome is not None:
+        return PlanDecision("ended", task.id, task.plan_round)
+    return PlanDecision("approved" if verdict is Verdict.APPROVE else "revising", task.id, task.plan_round)
 
 
 def check_text(field: str, text: object, chars_max: int) -> None:

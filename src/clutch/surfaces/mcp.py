@@ -10,7 +10,6 @@ from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from pydantic import BaseModel
 from starlette.datastructures import MutableHeaders
 from starlette.requests import Request
 from starlette.responses import JSONResponse
@@ -101,8 +100,10 @@ TOOLS: Mapping[str, GatewayTool] = {
 }
 
 
-def _schema(model: type[BaseModel]) -> dict[str, Any]:
-    schema: dict[str, Any] = _bare(model.model_json_schema(mode="serialization"))
+def _schema(model: Any) -> dict[str, Any]:
+    from clutch.surfaces.http.openapi import schema_of
+
+    schema: dict[str, Any] = _bare(schema_of(model, "serialization"))
     return schema
 
 

@@ -19,10 +19,10 @@ from urllib.parse import quote
 from uuid import uuid4
 
 from clutch.api.handles import Event, Known, Question, TaskResult, item_of, question_of
-from clutch.api.objects import Object
 from clutch.api.problems import error_of
 from clutch.api.reads import Filter
 from clutch.api.spawn import OnFullWord, snake
+from clutch.api.views import Object
 from clutch.api.wait import CLOSED
 from clutch.core.attachments import StoredFile
 from clutch.core.messages import Usage

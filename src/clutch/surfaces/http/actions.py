@@ -11,15 +11,13 @@ from pydantic.alias_generators import to_camel
 from pydantic.json_schema import JsonSchemaValue
 from pydantic_core import CoreSchema
 
-from clutch.api import reads
+from clutch.api import objects, reads
 from clutch.api.slash import MAIN_SESSION
 from clutch.api.spawn import MEANINGS, SpawnOptions
 from clutch.core.authority import Scope
 from clutch.core.events import Verdict
 from clutch.core.questions import Decision
 from clutch.errors import Forbidden, InvalidInput
-from clutch.surfaces.http import answers
-from clutch.surfaces.http.answers import Answer
 from clutch.surfaces.http.routes import Ask, Body, HttpRoute, Query, Reply, Words
 
 SPAWN_BYTES_MAX = 8 * 1024 * 1024  #: attachments travel with it
@@ -217,7 +215,7 @@ async def answer(ask: Ask[Answering, Query]) -> Reply:
 def _verb(
     name: str,
     handler: Any,
-    answer: type[Answer],
+    answer: Any,
     body: type[Body] = Body,
     scope: Scope = Scope.WRITE,
     *,
@@ -236,38 +234,38 @@ ENTRIES = (
         spawn,
         SpawnBody,
         bytes_max=SPAWN_BYTES_MAX,
-        answer=answers.Spawned,
+        answer=objects.Spawned,
         tool="spawn",
-        refusal=answers.SpawnRefused,
+        refusal=objects.SpawnRefusedObject,
         status=201,
         dry_status=200,
     ),
-    _verb("kill", kill, answers.Killed, Killing),
-    _verb("steer", steer, answers.Steered, Words),
-    _verb("send", send, answers.Sent, Sending),
-    _verb("pause", pause, answers.Changed),
-    _verb("resume", resume, answers.Changed),
-    _verb("retry", retry, answers.Spawned, MaybeWords, is_tool=False, status=201),
-    _verb("continue", continue_, answers.Spawned, MaybeWords, is_tool=False, status=201),
-    _verb("remove", remove, answers.Task, is_tool=False),
-    _verb("redeliver", redeliver, answers.Task, is_tool=False),
-    _verb("dismiss", dismiss, answers.Task, is_tool=False),
+    _verb("kill", kill, objects.KilledObject, Killing),
+    _verb("steer", steer, objects.SteeredObject, Words),
+    _verb("send", send, objects.Sent, Sending),
+    _verb("pause", pause, objects.Changed),
+    _verb("resume", resume, objects.Changed),
+    _verb("retry", retry, objects.Spawned, MaybeWords, is_tool=False, status=201),
+    _verb("continue", continue_, objects.Spawned, MaybeWords, is_tool=False, status=201),
+    _verb("remove", remove, objects.TaskObject, is_tool=False),
+    _verb("redeliver", redeliver, objects.TaskObject, is_tool=False),
+    _verb("dismiss", dismiss, objects.TaskObject, is_tool=False),
     HttpRoute(
-        "POST", "/v1/messages/{id}/redeliver", Scope.WRITE, redeliver_message, answer=answers.MessageDecided
+        "POST", "/v1/messages/{id}/redeliver", Scope.WRITE, redeliver_message, answer=objects.MessageDecided
     ),
     HttpRoute(
-        "POST", "/v1/messages/{id}/dismiss", Scope.WRITE, dismiss_message, answer=answers.MessageDecided
+        "POST", "/v1/messages/{id}/dismiss", Scope.WRITE, dismiss_message, answer=objects.MessageDecided
     ),
-    _verb("approve", approve, answers.Decided, Approval, Scope.APPROVE),
-    _verb("reject", reject, answers.Decided, Rejection, Scope.APPROVE),
-    HttpRoute("GET", "/v1/inbox", Scope.READ, inbox, answer=answers.Inbox, tool="inbox"),
+    _verb("approve", approve, objects.DecidedObject, Approval, Scope.APPROVE),
+    _verb("reject", reject, objects.DecidedObject, Rejection, Scope.APPROVE),
+    HttpRoute("GET", "/v1/inbox", Scope.READ, inbox, answer=objects.Inbox, tool="inbox"),
     HttpRoute(
         "POST",
         "/v1/inbox/{id}",
         Scope.APPROVE,
         answer,
         Answering,
-        answer=answers.Answered,
+        answer=objects.Answered,
         tool="answer",
     ),
 )

@@ -25,11 +25,11 @@ from starlette.responses import JSONResponse, Response
 from starlette.types import ASGIApp, Receive, Send
 from starlette.types import Scope as AsgiScope
 
+from clutch.api import objects
 from clutch.api.problems import Problem
 from clutch.api.shutdown import Visits
 from clutch.core.authority import OperatorCaller, Scope
 from clutch.surfaces.discovery import LOOPBACK
-from clutch.surfaces.http import answers
 from clutch.surfaces.http.routes import PRIVATE, Ask, Body, HttpRoute, Query
 from clutch.surfaces.http.tokens import Tokens
 
@@ -252,6 +252,6 @@ async def let_in(ask: Ask[Body, Query]) -> Response:
 
 
 ENTRIES = (
-    HttpRoute("POST", "/v1/browser/code", Scope.READ, code, answer=answers.Code, status=201),
-    HttpRoute("POST", BROWSER_PATH, Scope.READ, let_in, answer=answers.LetIn),
+    HttpRoute("POST", "/v1/browser/code", Scope.READ, code, answer=objects.Code, status=201),
+    HttpRoute("POST", BROWSER_PATH, Scope.READ, let_in, answer=objects.LetIn),
 )

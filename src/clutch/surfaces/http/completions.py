@@ -22,6 +22,7 @@ from pydantic_core import PydanticCustomError
 from starlette.responses import JSONResponse, Response, StreamingResponse
 from starlette.types import Receive, Send
 from starlette.types import Scope as AsgiScope
+from typing_extensions import TypedDict
 
 from clutch.api.feed import FeedWatcher
 from clutch.api.problems import Problem, problem_of
@@ -33,7 +34,6 @@ from clutch.core.model import LetterKind
 from clutch.core.session_tools import ConversationMessage
 from clutch.core.spawn import known_agents
 from clutch.errors import ClutchError
-from clutch.surfaces.http import answers
 from clutch.surfaces.http.auth import refusal
 from clutch.surfaces.http.routes import PRIVATE, AppState, Ask, Body, HttpRoute, Query, Reply, checked_body
 from clutch.transactions import idempotency
@@ -221,7 +221,7 @@ def _text(content: Any) -> str:
 
 class CompletionAnswer(NamedTuple):
     words: AnswerText
-    usage: dict[str, Any] | None
+    usage: CompletionUsage | None
 
     @property
     def problem(self) -> Problem | None:
@@ -305,13 +305,56 @@ class PendingCompletion:
         return f"data: {json.dumps(self.form('chat.completion.chunk', choices, **more))}\n\n"
 
 
-def _usage(spent: Spent) -> dict[str, Any]:
+def _usage(spent: Spent) -> CompletionUsage:
     return {
         "prompt_tokens": spent.input,
         "completion_tokens": spent.output,
         "total_tokens": spent.input + spent.output,
         "prompt_tokens_details": {"cached_tokens": spent.cache_read},
     }
+
+
+class Model(TypedDict):
+    id: str
+    object: Literal["model"]
+    created: int
+    owned_by: str
+
+
+class ModelsObject(TypedDict):
+    object: Literal["list"]
+    data: list[Model]
+
+
+class Spoken(TypedDict):
+    role: Literal["assistant"]
+    content: str
+
+
+class Choice(TypedDict):
+    index: int
+    message: Spoken
+    finish_reason: Literal["stop"]
+
+
+class CachedTokens(TypedDict):
+    cached_tokens: int
+
+
+class CompletionUsage(TypedDict):
+    prompt_tokens: int
+    completion_tokens: int
+    total_tokens: int
+    prompt_tokens_details: CachedTokens
+
+
+class Completion(TypedDict):
+    id: str
+    object: Literal["chat.completion"]
+    created: int
+    model: str
+    choices: list[Choice]
+    usage: CompletionUsage | None
 
 
 async def models(ask: Ask[Body, Query]) -> Reply:
@@ -326,7 +369,7 @@ async def model(ask: Ask[Body, Query]) -> Reply:
     return Reply(_model(ask.path["id"]))
 
 
-def _model(agent_id: str) -> dict[str, Any]:
+def _model(agent_id: str) -> Model:
     return {"id": agent_id, "object": "model", "created": 0, "owned_by": "clutch"}
 
 
@@ -430,10 +473,10 @@ def in_their_words(problem: Problem) -> dict[str, Any]:
 
 
 ENTRIES = (
-    HttpRoute("GET", "/v1/models", Scope.READ, models, answer=answers.Models, in_words=in_their_words),
-    HttpRoute("GET", "/v1/models/{id}", Scope.READ, model, answer=answers.Model, in_words=in_their_words),
+    HttpRoute("GET", "/v1/models", Scope.READ, models, answer=ModelsObject, in_words=in_their_words),
+    HttpRoute("GET", "/v1/models/{id}", Scope.READ, model, answer=Model, in_words=in_their_words),
     HttpRoute(
         "POST", "/v1/chat/completions", Scope.WRITE, completions, Completing,
-        answer=answers.Completion, in_words=in_their_words,
+        answer=Completion, in_words=in_their_words,
     ),
 )  # fmt: skip

@@ -12,7 +12,7 @@ from typing import Annotated, Any
 from pydantic import Field
 
 from clutch import __version__
-from clutch.api import objects, reads
+from clutch.api import objects, reads, views
 from clutch.api.actions import Until
 from clutch.api.problems import Problem
 from clutch.api.shutdown import Leaving
@@ -24,7 +24,6 @@ from clutch.core.ids import ROW_NUMBER_MAX
 from clutch.core.model import Outcome, Phase
 from clutch.core.policy import Policy
 from clutch.errors import DiskFull
-from clutch.surfaces.http import answers
 from clutch.surfaces.http.routes import Ask, Body, HttpRoute, PageQuery, Query, Reply, Words
 from clutch.transactions import delivery, workers
 from clutch.transactions.read import sessions, targets, tasks
@@ -117,30 +116,32 @@ async def wait(ask: Ask[Body, WaitQuery]) -> Reply:
 
 
 TASK_ENTRIES = (
-    HttpRoute("GET", "/v1/tasks", Scope.READ, list_tasks, query=ListQuery, answer=answers.Tasks, tool="list"),
-    HttpRoute("GET", "/v1/tasks/{target}", Scope.READ, one, answer=answers.Task),
-    HttpRoute("GET", "/v1/tasks/{target}/tree", Scope.READ, tree, answer=answers.Tree, tool="tree"),
+    HttpRoute("GET", "/v1/tasks", Scope.READ, list_tasks, query=ListQuery, answer=objects.Tasks, tool="list"),
+    HttpRoute("GET", "/v1/tasks/{target}", Scope.READ, one, answer=objects.TaskObject),
+    HttpRoute("GET", "/v1/tasks/{target}/tree", Scope.READ, tree, answer=objects.Tree, tool="tree"),
     HttpRoute(
         "GET",
         "/v1/tasks/{target}/transcript",
         Scope.READ,
         task_transcript,
         query=PageQuery,
-        answer=answers.Messages,
+        answer=objects.Messages,
     ),
-    HttpRoute("GET", "/v1/tasks/{target}/why", Scope.READ, why, answer=answers.Why, tool="why"),
+    HttpRoute("GET", "/v1/tasks/{target}/why", Scope.READ, why, answer=objects.Why, tool="why"),
     HttpRoute(
-        "GET", "/v1/tasks/{target}/replay", Scope.READ, replay, query=PageQuery, answer=answers.Journal
+        "GET", "/v1/tasks/{target}/replay", Scope.READ, replay, query=PageQuery, answer=objects.Journal
     ),
-    HttpRoute("GET", "/v1/tasks/{target}/files/{name}", Scope.READ, file, answer=answers.FileContent),
-    HttpRoute("GET", "/v1/tasks/{target}/result", Scope.READ, result, answer=answers.Result, tool="result"),
+    HttpRoute("GET", "/v1/tasks/{target}/files/{name}", Scope.READ, file, answer=objects.FileContent),
+    HttpRoute(
+        "GET", "/v1/tasks/{target}/result", Scope.READ, result, answer=objects.ResultObject, tool="result"
+    ),
     HttpRoute(
         "GET",
         "/v1/tasks/{target}/wait",
         Scope.READ,
         wait,
         query=WaitQuery,
-        answer=answers.Waited,
+        answer=objects.Waited,
         tool="wait",
     ),
 )
@@ -160,7 +161,7 @@ async def list_sessions(ask: Ask[Body, SessionsQuery]) -> Reply:
     query, rules = ask.query, ask.house.gateway.services.policy.history
     active_s = None if query.active_minutes is None else 60 * query.active_minutes
     lines = await ask.house.reads(sessions.sessions, ask.caller, rules, (), query.limit, active_s)
-    return Reply(objects.sessions(lines))
+    return Reply(views.sessions(lines))
 
 
 async def session_transcript(ask: Ask[Body, PageQuery]) -> Reply:
@@ -282,34 +283,40 @@ async def delete(ask: Ask[Body, DeleteQuery]) -> Reply:
 
 
 SESSION_ENTRIES = (
-    HttpRoute("GET", "/v1/sessions", Scope.READ, list_sessions, query=SessionsQuery, answer=answers.Sessions),
+    HttpRoute("GET", "/v1/sessions", Scope.READ, list_sessions, query=SessionsQuery, answer=objects.Sessions),
     HttpRoute(
         "GET",
         "/v1/sessions/{key}/transcript",
         Scope.READ,
         session_transcript,
         query=PageQuery,
-        answer=answers.Messages,
+        answer=objects.Messages,
     ),
-    HttpRoute("DELETE", "/v1/sessions/{key}", Scope.ADMIN, delete, query=DeleteQuery, answer=answers.Deleted),
+    HttpRoute("DELETE", "/v1/sessions/{key}", Scope.ADMIN, delete, query=DeleteQuery, answer=objects.Deleted),
     HttpRoute(
-        "POST", "/v1/sessions/{key}/messages", Scope.WRITE, say, Words, answer=answers.Letter, status=202
+        "POST",
+        "/v1/sessions/{key}/messages",
+        Scope.WRITE,
+        say,
+        Words,
+        answer=objects.LetterObject,
+        status=202,
     ),
     HttpRoute(
-        "POST", "/v1/threads/messages", Scope.WRITE, in_thread, InThread, answer=answers.Woken, status=202
+        "POST", "/v1/threads/messages", Scope.WRITE, in_thread, InThread, answer=objects.Woken, status=202
     ),
-    HttpRoute("POST", "/v1/sessions/{key}/replies", Scope.WRITE, hear, Listening, answer=answers.NextWords),
-    HttpRoute("POST", "/v1/sessions/{key}/halt", Scope.WRITE, halt, answer=answers.Halted),
-    HttpRoute("POST", "/v1/sessions/{key}/command", Scope.WRITE, command, Line, answer=answers.CommandText),
-    HttpRoute("POST", "/v1/sessions/{key}/notify", Scope.WRITE, notify, Words, answer=answers.Notified),
-    HttpRoute("POST", "/v1/sessions/{key}/wake", Scope.WRITE, wake, answer=answers.Woken, status=202),
+    HttpRoute("POST", "/v1/sessions/{key}/replies", Scope.WRITE, hear, Listening, answer=objects.NextWords),
+    HttpRoute("POST", "/v1/sessions/{key}/halt", Scope.WRITE, halt, answer=objects.Halted),
+    HttpRoute("POST", "/v1/sessions/{key}/command", Scope.WRITE, command, Line, answer=objects.CommandText),
+    HttpRoute("POST", "/v1/sessions/{key}/notify", Scope.WRITE, notify, Words, answer=objects.Notified),
+    HttpRoute("POST", "/v1/sessions/{key}/wake", Scope.WRITE, wake, answer=objects.Woken, status=202),
     HttpRoute(
         "GET",
         "/v1/sessions/{key}/settled",
         Scope.READ,
         settled,
         query=SettledQuery,
-        answer=answers.Settled,
+        answer=objects.Settled,
     ),
 )
 
@@ -344,7 +351,7 @@ async def healthy(ask: Ask[Body, Query]) -> Reply:
                 for one in services.problems()
             ],
             "pulses": {
-                name: {"at": objects.moment(beat.at), "everySeconds": beat.period_s}
+                name: {"at": views.moment(beat.at), "everySeconds": beat.period_s}
                 for name, beat in services.pulses.beats.items()
             },
         }
@@ -357,7 +364,7 @@ class UsageQuery(Query):
 
 async def usage(ask: Ask[Body, UsageQuery]) -> Reply:
     """Tokens and cost by root session, agent, model or day."""
-    return Reply(objects.spending(ask.query.by, await ask.house.reads(tasks.spending, ask.query.by)))
+    return Reply(views.spending(ask.query.by, await ask.house.reads(tasks.spending, ask.query.by)))
 
 
 async def agents(ask: Ask[Body, Query]) -> Reply:
@@ -395,11 +402,11 @@ def _document() -> dict[str, object]:
 
 
 GATEWAY_ENTRIES = (
-    HttpRoute("GET", "/v1/openapi.json", Scope.READ, openapi, answer=answers.Document),
-    HttpRoute("GET", "/v1/health", Scope.READ, healthy, answer=answers.Health),
-    HttpRoute("GET", "/v1/usage", Scope.READ, usage, query=UsageQuery, answer=answers.Spending),
-    HttpRoute("GET", "/v1/agents", Scope.READ, agents, answer=answers.Agents),
-    HttpRoute("POST", "/v1/gc", Scope.ADMIN, sweep, Sweeping, answer=answers.Swept),
+    HttpRoute("GET", "/v1/openapi.json", Scope.READ, openapi, answer=objects.Document),
+    HttpRoute("GET", "/v1/health", Scope.READ, healthy, answer=objects.Health),
+    HttpRoute("GET", "/v1/usage", Scope.READ, usage, query=UsageQuery, answer=objects.Spending),
+    HttpRoute("GET", "/v1/agents", Scope.READ, agents, answer=objects.Agents),
+    HttpRoute("POST", "/v1/gc", Scope.ADMIN, sweep, Sweeping, answer=objects.Swept),
 )
 
 
@@ -448,6 +455,6 @@ def _waited_for(one: Working) -> dict[str, str | None]:
 
 
 SHUTDOWN_ENTRIES = (
-    HttpRoute("POST", "/v1/stop", Scope.ADMIN, stop, answer=answers.Ending, status=202),
-    HttpRoute("POST", "/v1/drain", Scope.ADMIN, drain, DrainBody, answer=answers.Ending, status=202),
+    HttpRoute("POST", "/v1/stop", Scope.ADMIN, stop, answer=objects.Ending, status=202),
+    HttpRoute("POST", "/v1/drain", Scope.ADMIN, drain, DrainBody, answer=objects.Ending, status=202),
 )

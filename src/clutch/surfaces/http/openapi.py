@@ -1,17 +1,18 @@
-"""The OpenAPI document, from the table of paths and the strict models of what is asked and answered."""
+"""The OpenAPI document, made from the table of paths, the models of requests and the objects of `api/objects.py`."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
-from pydantic import BaseModel
-from pydantic.json_schema import JsonSchemaMode, models_json_schema
+from pydantic import TypeAdapter
+from pydantic.json_schema import GenerateJsonSchema, JsonSchemaMode, JsonSchemaValue
+from pydantic_core.core_schema import TypedDictSchema
 
 from clutch import __version__
+from clutch.api.objects import ProblemAnswer
 from clutch.api.problems import STATUS
-from clutch.surfaces.http.answers import ProblemAnswer
 from clutch.surfaces.http.routes import Body, HttpRoute
 
 Json = dict[str, Any]
@@ -26,11 +27,28 @@ KEY_PARAMETER: Json = {
 }
 
 
+class PublishedSchemas(GenerateJsonSchema):
+    """Schemas under the names that clients know: without the `Object` at the end of a class of ours."""
+
+    def normalize_name(self, name: str) -> str:
+        return super().normalize_name(name).removesuffix("Object")
+
+    def typed_dict_schema(self, schema: TypedDictSchema) -> JsonSchemaValue:
+        made = super().typed_dict_schema(schema)
+        return made | {"title": made["title"].removesuffix("Object")}
+
+
+def schema_of(model: Any, mode: JsonSchemaMode) -> Json:
+    return TypeAdapter(model).json_schema(mode=mode, schema_generator=PublishedSchemas)
+
+
 def document(entries: Iterable[HttpRoute]) -> Json:
     entries = list(entries)
     used = sorted({model for entry in entries for model in _models(entry)}, key=lambda model: model.__name__)
-    wanted: Sequence[tuple[type[BaseModel], JsonSchemaMode]] = [(model, "validation") for model in used]
-    refs, defined = models_json_schema(wanted, ref_template=REF)
+    adapters: list[tuple[Any, JsonSchemaMode, TypeAdapter[Any]]] = [
+        (model, "validation", TypeAdapter(model)) for model in used
+    ]
+    refs, defined = TypeAdapter.json_schemas(adapters, ref_template=REF, schema_generator=PublishedSchemas)
     known: Known = {model: ref for (model, _), ref in refs.items()}
     paths: Json = {}
     for entry in entries:
@@ -47,7 +65,7 @@ def document(entries: Iterable[HttpRoute]) -> Json:
     }
 
 
-def _models(entry: HttpRoute) -> Iterator[type[BaseModel]]:
+def _models(entry: HttpRoute) -> Iterator[Any]:
     yield ProblemAnswer
     yield from (model for model in (entry.answer, entry.refusal) if model is not None)
     if entry.body is not Body:

@@ -22,7 +22,6 @@ from clutch.api.reads import standpoint
 from clutch.core.authority import OperatorCaller, Scope
 from clutch.core.ids import ROW_NUMBER_MAX
 from clutch.store.transaction import Tx
-from clutch.surfaces.http.answers import Answer
 from clutch.surfaces.http.tokens import Browsers
 from clutch.transactions import idempotency
 from clutch.transactions.read.lists import PAGE_MAX
@@ -197,9 +196,9 @@ class HttpRoute:
     body: type[Body] = Body
     query: type[Query] = Query
     bytes_max: int = BODY_BYTES_MAX
-    answer: type[Answer] | None = None
+    answer: Any = None  #: a class of `api/objects.py`
     tool: str | None = None
-    refusal: type[Answer] | None = None
+    refusal: Any = None
     status: int = 200
     dry_status: int | None = None  #: where nothing was created
     media: str = "application/json"

@@ -223,7 +223,7 @@ def _view(now: float, row: Row, about: _About) -> TaskView:
         progress_at, deadline_at, replace(telling, next_at=about.retries.get(turn)),
         run_id=run_id or (runs.last if runs else None),
         attempt=runs.count if runs else 0,
-        step=step,
+        step=step or 0,
         resumes=about.resumes.get(task_id, 0),
         parked_until=runs.parked.get(run_id) if runs else None,
         model_requested=model,

@@ -1,0 +1,313 @@
+"""Views of the rules as the JSON objects of `api/objects.py`. Every surface shows what these functions build, so the
+surfaces cannot disagree."""
+
+from __future__ import annotations
+
+import json
+from collections import defaultdict
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from decimal import Decimal
+from typing import TYPE_CHECKING, Any, TypeAlias, overload
+
+from clutch.core import ids as ids_rules
+from clutch.core.budget import Budget
+from clutch.core.text.results import cut_from
+from clutch.core.views import (
+    DeliveryView,
+    Evidence,
+    PhaseCounts,
+    ResultView,
+    Tally,
+    TaskView,
+    Transcript,
+    TranscriptEntry,
+)
+
+if TYPE_CHECKING:
+    # Declarations are for mypy here: a command that reads without a gateway does not load them.
+    from clutch.api import objects
+    from clutch.transactions.control import KillReport
+    from clutch.transactions.messages import SteerResult
+    from clutch.transactions.read.inbox import InboxItem, UnreadReplies, UnsentMessage
+    from clutch.transactions.read.sessions import SessionLine
+    from clutch.transactions.read.tasks import By
+
+Object: TypeAlias = dict[str, Any]  #: an object of `api/objects.py`, as a program gets it
+
+
+@overload
+def moment(at: float) -> str: ...
+
+
+@overload
+def moment(at: float | None) -> str | None: ...
+
+
+def moment(at: float | None) -> str | None:
+    if at is None:
+        return None
+    return datetime.fromtimestamp(at, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+
+
+def money(usd: Decimal | None) -> str | None:
+    return None if usd is None else format(usd, "f")
+
+
+def task(view: TaskView) -> objects.TaskObject:
+    tool = view.current_tool
+    return {
+        "taskId": ids_rules.task_id(view.task_id),
+        "runId": None if view.run_id is None else ids_rules.run_id(view.run_id),
+        "sessionKey": view.session_key,
+        "requesterKey": view.requester_key,
+        "rootKey": view.root_key,
+        "parentTaskId": None if view.parent_task_id is None else ids_rules.task_id(view.parent_task_id),
+        "depth": view.depth,
+        "role": view.role,
+        "agentId": view.agent_id,
+        "label": view.label,
+        "phase": view.phase.value,
+        "reason": view.reason,
+        "outcome": None if view.outcome is None else view.outcome.value,
+        "error": view.error,
+        "modelRequested": view.model_requested,
+        "model": view.model,
+        "generation": view.generation,
+        "attempt": view.attempt,
+        "step": view.step,
+        "resumes": view.resumes,
+        "currentTool": None
+        if tool is None
+        else {"name": tool.name, "arg": tool.arg, "since": moment(tool.since)},
+        "createdAt": moment(view.created_at),
+        "startedAt": moment(view.started_at),
+        "endedAt": moment(view.ended_at),
+        "lastProgressAt": moment(view.progress_at),
+        "deadlineAt": moment(view.deadline_at),
+        "pausedUntil": moment(view.paused_until),
+        "usage": {"own": tally(view.own), "subtree": tally(view.subtree)},
+        "budget": None if view.budget is None else _budget(view.budget),
+        "delivery": _delivery(view.delivery),
+        "plan": None
+        if view.plan is None
+        else {"state": view.plan.state, "hash": view.plan.hash, "round": view.plan.round},
+        "evidence": None if view.evidence is None else _evidence(view.evidence),
+        "workerId": None if view.worker_id is None else ids_rules.worker_id(view.worker_id),
+        "children": {"active": view.children_active, "total": view.children_total},
+    }
+
+
+def tally(used: Tally) -> objects.Use:
+    return {
+        "input": used.input,
+        "output": used.output,
+        "cacheRead": used.cache_read,
+        "cacheWrite": used.cache_write,
+        "calls": used.calls,
+        "usd": money(used.usd),
+        "unpricedCalls": used.unpriced,
+    }
+
+
+def _budget(budget: Budget) -> objects.BudgetAnswer:
+    return {
+        "tokens": budget.tokens_max,
+        "usd": money(budget.usd_max),
+        "spent": {"tokens": budget.tokens_spent, "usd": money(budget.usd_spent)},
+        "reserved": {"tokens": budget.tokens_reserved, "usd": money(budget.usd_reserved)},
+    }
+
+
+def _delivery(shown: DeliveryView) -> objects.DeliveryAnswer:
+    return {
+        "state": shown.state.value,
+        "path": None if shown.path is None else shown.path.value,
+        "reason": shown.reason,
+        "attempts": shown.attempts,
+        "nextAt": moment(shown.next_at),
+        "at": moment(shown.at),
+    }
+
+
+def _evidence(shown: Evidence) -> objects.EvidenceAnswer:
+    return {
+        "toolCalls": shown.tool_calls,
+        "filesTouched": list(shown.files_touched),
+        "childrenJoined": shown.children_joined,
+        "childrenMissing": list(shown.children_missing),
+        "stopReason": shown.stop_reason,
+    }
+
+
+# ---- many --------------------------------------------------------------------------------------------
+
+
+def summary(counted: PhaseCounts) -> objects.SummaryObject:
+    return {
+        "running": counted.running,
+        "queued": counted.queued,
+        "waiting": counted.waiting,
+        "needsYou": counted.needs_you,
+        "done": counted.done,
+        "failed": counted.failed,
+        "timeout": counted.timeout,
+        "killed": counted.killed,
+        "lost": counted.lost,
+        "undelivered": counted.undelivered,
+        "replies": counted.replies,
+        "repliesIn": list(counted.speakers),
+        "unsent": counted.unsent,
+        "usd": money(counted.usd),
+    }
+
+
+def listing(
+    tasks: Sequence[TaskView], counted: PhaseCounts, following: str | None, cursor: str
+) -> objects.TaskPage:
+    """Return a page of tasks. `cursor`: where the stream of events continues after what is shown here."""
+    return {
+        "cursor": cursor,
+        "tasks": [task(view) for view in tasks],
+        "summary": summary(counted),
+        "next": following,
+    }
+
+
+def tree(tasks: Sequence[TaskView], root_id: int) -> objects.Tree:
+    """Return the tree below the task `root_id`, which is one of `tasks`."""
+    children = defaultdict(list)
+    for view in tasks:
+        children[view.requester_id].append(view)
+
+    def node(view: TaskView) -> objects.Node:
+        return {"task": task(view), "nodes": [node(child) for child in children[view.task_id]]}
+
+    return {"root": node(next(view for view in tasks if view.task_id == root_id))}
+
+
+# ---- one, in full ------------------------------------------------------------------------------------
+
+
+def result(found: ResultView) -> objects.ResultObject:
+    text = found.text
+    return {
+        "taskId": ids_rules.task_id(found.task_id),
+        "outcome": None if found.outcome is None else found.outcome.value,
+        "text": text,
+        "value": None if found.value is None else json.loads(found.value),
+        "bytes": None if text is None else len(text.encode()),
+        "sha256": found.sha256,
+        "truncated": text is not None and cut_from(text) is not None,
+        "generation": found.generation,
+        "frozenAt": moment(found.frozen_at),
+        "files": [{"name": file.name, "bytes": file.bytes, "sha256": file.sha256} for file in found.files],
+        "late": None if found.late is None else {"text": found.late[0], "at": moment(found.late[1])},
+    }
+
+
+def transcript(page: Transcript) -> objects.Messages:
+    return {"messages": [_line(line) for line in page.lines], "next": page.next}
+
+
+def sessions(lines: Sequence[SessionLine]) -> objects.Sessions:
+    return {"sessions": [_session(line) for line in lines]}
+
+
+def _session(line: SessionLine) -> objects.Session:
+    return {
+        "sessionKey": line.key,
+        "kind": line.kind.value,
+        "agentId": line.agent_id,
+        "depth": line.depth,
+        "lastProgressAt": moment(line.moved_at),
+        "task": None if line.task is None else task(line.task),
+    }
+
+
+def _line(line: TranscriptEntry) -> objects.Message:
+    return {
+        "seq": line.seq,
+        "at": moment(line.at),
+        "runId": ids_rules.run_id(line.run_id) if line.run_id else None,
+        "kind": line.kind,
+        "body": json.loads(line.body),
+    }
+
+
+# ---- what verbs answer -------------------------------------------------------------------------------
+
+
+def spending(by: By, rows: Sequence[tuple[str, Tally]]) -> objects.Spending:
+    return {"by": by.value, "usage": [{"name": name, **tally(used)} for name, used in rows]}
+
+
+def ids(numbers: Sequence[int]) -> list[str]:
+    return [ids_rules.task_id(number) for number in numbers]
+
+
+def killed(report: KillReport) -> objects.KilledObject:
+    return {
+        "stopped": ids(report.stopped),
+        "stillStopping": _reasons(report.still_stopping),
+        "alreadyFinished": ids(report.already_finished),
+        "notStopped": _reasons(report.not_stopped),
+    }
+
+
+def _reasons(tasks: Sequence[tuple[int, str]]) -> list[objects.NotStopped]:
+    return [{"taskId": ids_rules.task_id(number), "why": why} for number, why in tasks]
+
+
+def steered(done: SteerResult, run_id: int | None) -> objects.SteeredObject:
+    """Return the answer to a steer. `run_id`: of the run that reads the instruction; None: it has not begun."""
+    return {
+        "status": "accepted",
+        "taskId": ids_rules.task_id(done.task.id),
+        "runId": None if run_id is None else ids_rules.run_id(run_id),
+        "supersedes": None if done.supersedes is None else ids_rules.run_id(done.supersedes),
+    }
+
+
+def inbox(
+    items: Sequence[InboxItem], replies: UnreadReplies, messages: Sequence[UnsentMessage]
+) -> objects.Inbox:
+    """Return the inbox. `replies`: messages of main agents that wait for a client. `unsent`: messages that no channel
+    took, and those that may not have arrived."""
+    return {
+        "items": [_item(item) for item in items],
+        "replies": replies.waiting,
+        "repliesIn": list(replies.speakers),
+        "unsent": [unsent(one) for one in messages],
+    }
+
+
+def unsent(message: UnsentMessage) -> objects.Unsent:
+    return {
+        "id": ids_rules.message_id(message.id),
+        "key": message.key,
+        "sessionKey": message.session_key,
+        "taskId": None if message.task_id is None else ids_rules.task_id(message.task_id),
+        "channel": message.channel,
+        "target": message.target,
+        "text": message.text,
+        "outcome": message.outcome,
+        "error": message.error,
+        "attempts": message.attempts,
+        "triedAt": moment(message.tried_at),
+    }
+
+
+def _item(item: InboxItem) -> objects.Item:
+    return {
+        "id": item.id,
+        "kind": item.kind,
+        "taskId": None if item.task_id is None else ids_rules.task_id(item.task_id),
+        "sessionKey": item.session_key,
+        "label": item.label,
+        "depth": item.depth,
+        "text": item.text,
+        "detail": item.detail,
+        "hash": item.hash,
+        "askedAt": moment(item.asked_at),
+    }
