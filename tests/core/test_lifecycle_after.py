@@ -7,7 +7,7 @@ import pytest
 from clutch.core import events as ev
 from clutch.core import events as fx
 from clutch.core.attachments import EVERYTHING, Removal, Side, removal
-from clutch.core.lifecycle import ORPHANED
+from clutch.core.lifecycle_run import ORPHANED
 from clutch.core.model import WORKING, Delivery, Outcome, Phase
 from clutch.core.policy import Keeping, Policy
 from tests.core.stories import announcing, deferred, delivered, in_every_phase, refused, running

@@ -1,143 +1,80 @@
-"""Telling the requester: told, tried again, given up; a second small machine over `announcing`."""
+"""Handlers of `lifecycle.TRANSITIONS` for a task that has ended: delivery, cleanup, and the session that stays.
+
+A handler is called in the phases that the table names; it checks other fields only."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import wraps
 from typing import Any
 
 from clutch.core import events as ev
 from clutch.core import events as fx
-from clutch.core import transition
-from clutch.core.model import FINISHED, Delivery, Hook, Phase, Task
-from clutch.core.transition import BUSY, MISSING, QUIET_HOURS, Story, has_letter
-
-# --------------------------------------------------------------------------------------------------
-# After the telling: cleanup, the two ends, and a new generation of what had finished.
+from clutch.core.model import Delivery, Hook, Phase, Task
+from clutch.core.transition import BUSY, MISSING, QUIET_HOURS, Story
 
 DAY_S = 86_400.0
-_OVER = frozenset({Delivery.DELIVERED, Delivery.SKIPPED, Delivery.UNSURE})
-
-
-def clean(story: Story, reason: str, **changes: Any) -> None:
-    """Cleanup comes before both ends. With nothing to clean it is over in the same step."""
-    # Nobody wants the files of one that was never finished, whatever was asked for.
-    is_half_made = story.task.phase is Phase.SPAWNING
-    story.to(Phase.CLEANUP_PENDING, reason, wake_at=None, **changes)
-    tell_ended(story, reason)
-    clean_up(story, is_needed=story.task.has_cleanup or is_half_made)
-    if story.task.wake_at is None:
-        cleaned(story)
-
-
-def clean_up(story: Story, *, is_needed: bool | None = None) -> None:
-    """Until somebody says that it is done, the timer asks for it again."""
-    if story.task.has_cleanup if is_needed is None else is_needed:
-        story.change(wake_at=story.at + story.policy.keeping.cleanup_first_s)
-        story.do(fx.Cleanup())
-
-
-def tell_ended(story: Story, reason: str) -> None:
-    """Also when it is told a second time: hooks know each end by its generation. In session mode only once the session
-    itself has ended."""
-    if Hook.ENDED in story.policy.hooks and not story.task.stays:
-        story.do(fx.NotifyEnded(reason))
-
-
-def cleaned(story: Story) -> None:
-    task = story.task
-    if task.phase is Phase.CLEANUP_PENDING:
-        if task.delivery is Delivery.UNDELIVERED:
-            days = story.policy.announcing.dead_letter_days
-            expires_at = story.at + days * DAY_S if days else None
-            story.to(Phase.COMPLETED_GIVEUP, task.reason, wake_at=expires_at)
-        else:
-            story.to(Phase.COMPLETED, task.reason, wake_at=left_alone_at(story))
-    elif awaits_cleanup(task):
-        story.change(wake_at=None)
-
-
-def left_alone_at(story: Story) -> float | None:
-    """When to look whether a session that stays is still used. One with a dead letter waits for that first."""
-    return _leaves_at(story, story.at) if story.task.stays else None
-
-
-def _leaves_at(story: Story, used_at: float) -> float:
-    """Left alone long enough, or old."""
-    rules = story.policy.threads
-    idle_at = used_at + rules.idle_s
-    return min(idle_at, (story.task.started_at or 0.0) + rules.age_max_s) if rules.age_max_s else idle_at
-
-
-def awaits_cleanup(task: Task) -> bool:
-    """Before both ends; and a dead letter that was let go, which has had its end."""
-    is_let_go = task.phase is Phase.COMPLETED_GIVEUP and task.delivery is Delivery.SKIPPED
-    return task.phase is Phase.CLEANUP_PENDING or (
-        is_let_go and task.has_cleanup and task.wake_at is not None
-    )
-
-
-def cleanup_failed(story: Story, event: ev.CleanupFailed) -> None:
-    """It never changes outcome or delivery."""
-    if awaits_cleanup(story.task):
-        story.note(event.error, wake_at=event.at + story.policy.keeping.cleanup_delay_s(event.failed))
-
-
-def again(story: Story, event: ev.Again) -> None:
-    """It need not wait until the old result was heard: what is not told yet is overtaken. It does wait until what the
-    last run left behind is removed: whoever removes that does not look again.
-
-    A result that was told, or never to be told, must not stand in for one of the new run."""
-    task = story.task
-    is_over = task.phase in FINISHED and not awaits_cleanup(task)
-    if is_over or has_letter(task):
-        is_told = task.delivery in _OVER or event.is_being_read
-        old = {"fallback": None} if is_told else {}
-        if has_letter(task) and not event.is_being_read:
-            transition.overtake(story)
-        transition.new_generation(story, event.how, plan_round=0, **old)
-        transition.make_room(story)
-        story.do(fx.Open(keep_transcript=event.how != "retry"), fx.Schedule())
-
-
-def session_ended(story: Story, reason: str) -> None:
-    """A session that outlived its task ends; one whose task still works will not outlive it."""
-    task = story.task
-    if not task.stays:
-        return
-    story.note(f"session ended: {reason}", stays=False)
-    if task.outcome is not None:
-        # A dead letter still expires.
-        if task.phase in FINISHED and task.delivery is not Delivery.UNDELIVERED:
-            story.change(wake_at=None)
-        tell_ended(story, reason)
-        story.do(fx.Stop(reason), fx.Close(), fx.Unbind())
-
-
-def idle(story: Story, used_at: float | None) -> None:
-    """Nobody has written to a session that stays."""
-    ends_at = _leaves_at(story, max(used_at or 0.0, story.task.ended_at or 0.0))
-    if ends_at > story.at:
-        return story.change(wake_at=ends_at)
-    session_ended(story, "idle or old" if story.policy.threads.age_max_s else "idle")
-
-
 DROPPED = "dropped"
+#: Nothing is left to deliver: the parent has the result, or is never to get it.
+OVER = frozenset({Delivery.DELIVERED, Delivery.SKIPPED, Delivery.UNSURE})
+
+
+def when_due(handler: Callable[[Story, ev.Woke], None]) -> Callable[[Story, ev.Woke], None]:
+    """Call the handler only if the task's timer is due: another transaction may have moved it since it was read."""
+
+    @wraps(handler)
+    def checked(story: Story, event: ev.Woke) -> None:
+        wake_at = story.task.wake_at
+        if wake_at is not None and story.at >= wake_at:
+            handler(story, event)
+
+    return checked
+
+
+@when_due
+def timer_cleared(story: Story, _: ev.Woke) -> None:
+    """Clear a timer that means nothing in this phase, so that it does not ring for ever."""
+    story.change(wake_at=None)
+
+
+def has_letter(task: Task) -> bool:
+    """Return whether the outcome is fixed and its letter waits. A task that waits for its children has none yet."""
+    return task.outcome is not None
+
+
+# --------------------------------------------------------------------------------------------------
+# Delivery to the parent: delivered, deferred, retried, given up.
 
 
 def delivered(story: Story, event: ev.Delivered) -> None:
-    """Also after a give-up: a model has answered a request that contains the result. And after an unsure send: an
-    operator sent the message again."""
-    task, reason = story.task, f"delivered: {event.path}"
-    is_open = has_letter(task) or task.delivery in (Delivery.UNDELIVERED, Delivery.UNSURE)
+    """The parent's model answered a request that contains the result."""
+    if event.generation == story.task.generation and has_letter(story.task):
+        tellable(story)
+        _clean_delivered(story, event)
+
+
+def delivered_after_giveup(story: Story, event: ev.Delivered) -> None:
+    """A dead letter stands in the parent's transcript: the next answer of its model delivers it."""
+    if event.generation == story.task.generation and story.task.delivery is Delivery.UNDELIVERED:
+        _clean_delivered(story, event)
+
+
+def _clean_delivered(story: Story, event: ev.Delivered) -> None:
+    done = {"delivery": Delivery.DELIVERED, "delivery_reason": event.path}
+    clean(story, f"delivered: {event.path}", **done)
+
+
+def delivered_after_all(story: Story, event: ev.Delivered) -> None:
+    """Delivered during or after cleanup: it had been given up, or an operator sent an unsure message again."""
+    task = story.task
+    is_open = task.delivery in (Delivery.UNDELIVERED, Delivery.UNSURE)
     if event.generation != task.generation or not is_open:
         return
     done = {"delivery": Delivery.DELIVERED, "delivery_reason": event.path}
-    if task.delivery is Delivery.UNSURE:
-        return story.note(reason, **done)
-    if task.phase is Phase.CLEANUP_PENDING:
-        story.note(reason, **done)
-        return clean_up(story)  # what a give-up leaves in place goes as well
-    tellable(story)
-    clean(story, reason, **done)
+    story.note(f"delivered: {event.path}", **done)
+    if task.delivery is Delivery.UNDELIVERED:
+        # A give-up leaves files in place for a redelivery. They are not needed any more.
+        clean_up(story)
 
 
 def unheard(story: Story, event: ev.Unheard) -> None:
@@ -152,27 +89,25 @@ def tellable(story: Story) -> None:
 
 
 def deferred(story: Story, event: ev.Deferred) -> None:
-    """The letter lies in the inbox all the same; once is enough to say why nobody reads it, unless a turn that it
-    waited for ends in the night."""
+    """Record once why the parent does not read the letter, and again if it waited for a turn that ended at night."""
     task = story.task
     is_news = task.delivery is Delivery.WAITING or (task.delivery_reason, event.reason) == (BUSY, QUIET_HOURS)
-    if task.phase is Phase.ANNOUNCING and is_news and event.generation == task.generation:
+    if is_news and event.generation == task.generation:
         put_off = {"delivery": Delivery.DEFERRED, "delivery_reason": event.reason}
         story.note(f"deferred: {event.reason}", **put_off)
         story.trace(Delivery.DEFERRED, event.reason, event.until)
 
 
 def read(story: Story, event: ev.Read) -> None:
-    """What it was put off for is over."""
+    """Clear the deferral: its cause is resolved."""
     task = story.task
-    is_deferred = task.phase is Phase.ANNOUNCING and task.delivery is Delivery.DEFERRED
-    if is_deferred and event.generation == task.generation:
+    if task.delivery is Delivery.DEFERRED and event.generation == task.generation:
         story.note("no longer deferred", delivery=Delivery.WAITING, delivery_reason="")
 
 
 def delivery_failed(story: Story, event: ev.DeliveryFailed) -> None:
     task, rules = story.task, story.policy.announcing
-    if event.generation != task.generation or task.phase is not Phase.ANNOUNCING:
+    if event.generation != task.generation:
         return
     attempts = task.attempts + 1
     waiting = {"delivery": Delivery.WAITING, "delivery_reason": ""}
@@ -182,31 +117,32 @@ def delivery_failed(story: Story, event: ev.DeliveryFailed) -> None:
     delay = rules.delay_s(attempts, seed=task.id, expects_completion=task.expects_completion)
     if delay is None:
         return give_up(story, "expiry" if rules.slow else "retry-limit")
-    story.do(fx.GiveBack(task.generation, event.at + delay))
+    story.do(fx.GiveBack(task.generation, story.at + delay))
 
 
 def give_up(story: Story, reason: str) -> None:
     story.change(delivery=Delivery.UNDELIVERED, delivery_reason=reason)
     story.do(fx.Bury(story.task.generation))
-    if reason != DROPPED:  # whoever set a cap that drops knows that it does
+    # A cap that drops was set on purpose: its user needs no notice.
+    if reason != DROPPED:
         story.do(fx.NotifyUser(reason))
     clean(story, f"undelivered: {reason}")
 
 
 def requester_gone(story: Story, event: ev.RequesterGone) -> None:
-    if event.generation == story.task.generation and story.task.phase is Phase.ANNOUNCING:
+    if event.generation == story.task.generation:
         story.to(
             Phase.ANNOUNCE_DEFERRED,
             MISSING,
             delivery=Delivery.DEFERRED,
             delivery_reason=MISSING,
-            wake_at=event.at + story.policy.announcing.until_s,
+            wake_at=story.at + story.policy.announcing.until_s,
         )
         story.trace(Delivery.DEFERRED, MISSING, story.task.wake_at)
 
 
-def requester_back(story: Story) -> None:
-    if story.task.phase is Phase.ANNOUNCE_DEFERRED and story.task.reason == MISSING:
+def requester_back(story: Story, _: ev.RequesterBack) -> None:
+    if has_letter(story.task):
         waiting = {"delivery": Delivery.WAITING, "delivery_reason": "", "wake_at": None}
         story.to(Phase.ANNOUNCING, "requester is back", **waiting)
 
@@ -219,28 +155,197 @@ def requester_killed(story: Story, event: ev.RequesterKilled) -> None:
         clean(story, "skipped: requester killed")
 
 
-def dropped(story: Story) -> None:
-    if story.task.phase is Phase.ANNOUNCING:
-        give_up(story, DROPPED)
+def dropped(story: Story, _: ev.Dropped) -> None:
+    give_up(story, DROPPED)
 
 
-def abandoned(story: Story, reason: str) -> None:
+def abandoned(story: Story, event: ev.Abandoned) -> None:
     if has_letter(story.task):
         tellable(story)
-        give_up(story, reason)
+        give_up(story, event.reason)
 
 
-def redelivered(story: Story) -> None:
+# --------------------------------------------------------------------------------------------------
+# Cleanup, and the two ends.
+
+
+def clean(story: Story, reason: str, **changes: Any) -> None:
+    """Begin the cleanup. With nothing to remove, the task is finished in the same step."""
+    # The files of a spawn that was never finished are always removed.
+    is_half_made = story.task.phase is Phase.SPAWNING
+    story.to(Phase.CLEANUP_PENDING, reason, wake_at=None, **changes)
+    tell_ended(story, reason)
+    clean_up(story, is_needed=story.task.has_cleanup or is_half_made)
+    if story.task.wake_at is None:
+        finish(story)
+
+
+def clean_up(story: Story, *, is_needed: bool | None = None) -> None:
+    """Ask for the removal of files. The timer repeats the request until `Cleaned` arrives."""
+    if story.task.has_cleanup if is_needed is None else is_needed:
+        story.change(wake_at=story.at + story.policy.keeping.cleanup_first_s)
+        story.do(fx.Cleanup())
+
+
+def tell_ended(story: Story, reason: str) -> None:
+    """Notify the hooks of this end, also of a second delivery: they know each end by its generation. In session mode
+    they are notified when the session itself has ended."""
+    if Hook.ENDED in story.policy.hooks and not story.task.stays:
+        story.do(fx.NotifyEnded(reason))
+
+
+def cleaned(story: Story, _: ev.Cleaned) -> None:
+    finish(story)
+
+
+def finish(story: Story) -> None:
     task = story.task
-    if task.phase is Phase.COMPLETED_GIVEUP and task.delivery is Delivery.UNDELIVERED:
+    if task.delivery is Delivery.UNDELIVERED:
+        days = story.policy.announcing.dead_letter_days
+        expires_at = story.at + days * DAY_S if days else None
+        story.to(Phase.COMPLETED_GIVEUP, task.reason, wake_at=expires_at)
+    else:
+        story.to(Phase.COMPLETED, task.reason, wake_at=left_alone_at(story))
+
+
+def awaits_removal(task: Task) -> bool:
+    """Return whether the files of a given-up task are being removed: its dead letter was dismissed, or has expired."""
+    return task.delivery is Delivery.SKIPPED and task.has_cleanup and task.wake_at is not None
+
+
+def removed_after_giveup(story: Story, _: ev.Cleaned) -> None:
+    if awaits_removal(story.task):
+        story.change(wake_at=None)
+
+
+def cleanup_failed(story: Story, event: ev.CleanupFailed) -> None:
+    """Try again later. A failed cleanup never changes outcome or delivery."""
+    story.note(event.error, wake_at=story.at + story.policy.keeping.cleanup_delay_s(event.failed))
+
+
+def removal_failed_after_giveup(story: Story, event: ev.CleanupFailed) -> None:
+    if awaits_removal(story.task):
+        cleanup_failed(story, event)
+
+
+@when_due
+def cleanup_overdue(story: Story, _: ev.Woke) -> None:
+    clean_up(story, is_needed=True)
+
+
+# --------------------------------------------------------------------------------------------------
+# Dead letters: redelivered, dismissed, expired.
+
+
+def redelivered(story: Story, _: ev.Redelivered) -> None:
+    task = story.task
+    if task.delivery is Delivery.UNDELIVERED:
         again = {"attempts": 0, "delivery": Delivery.WAITING, "delivery_reason": "", "wake_at": None}
         story.to(Phase.ANNOUNCING, "redelivered", **again)
         story.do(fx.Redrive(task.generation))
 
 
-def let_go(story: Story, why: str) -> None:
-    """A dead letter leaves the lists. What a give-up left for whoever might redeliver it is not needed any more."""
+def dismissed(story: Story, _: ev.Dismissed) -> None:
+    if story.task.delivery is Delivery.UNDELIVERED:
+        let_go(story, "dismissed")
+
+
+@when_due
+def giveup_timer(story: Story, event: ev.Woke) -> None:
+    """The timer of a dead letter ends it, the timer of a session that stays checks its last use, and the timer of a
+    removal repeats it."""
     task = story.task
-    if task.phase is Phase.COMPLETED_GIVEUP and task.delivery is Delivery.UNDELIVERED:
-        story.note(why, delivery=Delivery.SKIPPED, delivery_reason=why, wake_at=left_alone_at(story))
-        clean_up(story)
+    if task.delivery is Delivery.UNDELIVERED:
+        let_go(story, "expired")
+    elif task.stays and not task.has_cleanup:
+        idle(story, event.progress_at)
+    else:
+        clean_up(story, is_needed=True)
+
+
+def let_go(story: Story, why: str) -> None:
+    """Take a dead letter off the lists, and remove the files that were kept for its redelivery."""
+    story.note(why, delivery=Delivery.SKIPPED, delivery_reason=why, wake_at=left_alone_at(story))
+    clean_up(story)
+
+
+# --------------------------------------------------------------------------------------------------
+# Session mode: the session outlives its task.
+
+
+def session_ended_at_work(story: Story, event: ev.SessionEnded) -> None:
+    """The session of a task that works ends together with the task."""
+    if story.task.outcome is not None:
+        session_ended(story, event)
+    elif story.task.stays:
+        story.note(f"session ended: {event.reason}", stays=False)
+
+
+def session_ended(story: Story, event: ev.SessionEnded) -> None:
+    end_session(story, event.reason)
+
+
+def session_killed(story: Story, event: ev.Killed) -> None:
+    """A kill does not change an outcome; it ends a session that outlived its task."""
+    end_session(story, f"killed: {event.reason}")
+
+
+def finished_session_ended(story: Story, event: ev.SessionEnded) -> None:
+    end_finished_session(story, event.reason)
+
+
+def finished_session_killed(story: Story, event: ev.Killed) -> None:
+    end_finished_session(story, f"killed: {event.reason}")
+
+
+@when_due
+def completed_timer(story: Story, event: ev.Woke) -> None:
+    if story.task.stays and not story.task.has_cleanup:
+        idle(story, event.progress_at)
+    else:
+        story.change(wake_at=None)
+
+
+def idle(story: Story, used_at: float | None) -> None:
+    """End a session that stays if it has not been used for long enough, or is too old."""
+    ends_at = _leaves_at(story, max(used_at or 0.0, story.task.ended_at or 0.0))
+    if ends_at > story.at:
+        return story.change(wake_at=ends_at)
+    end_finished_session(story, "idle or old" if story.policy.threads.age_max_s else "idle")
+
+
+def end_finished_session(story: Story, reason: str) -> None:
+    # The timer looked after the session. Only a dead letter still needs it, to expire.
+    if story.task.stays and story.task.delivery is not Delivery.UNDELIVERED:
+        story.change(wake_at=None)
+    end_session(story, reason)
+
+
+def end_session(story: Story, reason: str) -> None:
+    if story.task.stays:
+        story.note(f"session ended: {reason}", stays=False)
+        tell_ended(story, reason)
+        story.do(fx.Stop(reason), fx.Close(), fx.Unbind())
+
+
+def left_alone_at(story: Story) -> float | None:
+    """Return when to check whether a session that stays is still used. With a dead letter, that expires first."""
+    return _leaves_at(story, story.at) if story.task.stays else None
+
+
+def _leaves_at(story: Story, used_at: float) -> float:
+    rules = story.policy.threads
+    idle_at = used_at + rules.idle_s
+    return min(idle_at, (story.task.started_at or 0.0) + rules.age_max_s) if rules.age_max_s else idle_at
+
+
+# --------------------------------------------------------------------------------------------------
+# Lines that change nothing, in every phase.
+
+
+def late(story: Story, event: ev.Late) -> None:
+    story.note(f"late: {event.text[:200]}")
+
+
+def noted(story: Story, event: ev.Noted) -> None:
+    story.note(event.text[:200])

@@ -13,7 +13,7 @@ from clutch.core import authority, ids
 from clutch.core import events as ev
 from clutch.core.authority import Rights, Role, ToolFilter
 from clutch.core.events import ARCHIVED
-from clutch.core.lifecycle import ORPHANED
+from clutch.core.lifecycle_run import ORPHANED
 from clutch.core.model import WORKING, Delivery, Phase, RemovalReason, Task
 from clutch.core.model import RemovalReason as Reason
 from clutch.core.policy import OnOrphan, Policy

@@ -11,6 +11,7 @@ from typing import NamedTuple
 from clutch.core import events as ev
 from clutch.core import messages, run
 from clutch.core.delivery import Point, RunningTurn
+from clutch.core.lifecycle_run import is_past
 from clutch.core.messages import Answer, Call, Input, Message, Result, Results
 from clutch.core.model import Outcome
 from clutch.core.policy import LateResult, Policy
@@ -19,7 +20,6 @@ from clutch.core.spawn import SpawnRefusal
 from clutch.core.text import prompts
 from clutch.core.text import results as results_text
 from clutch.core.text.format import main_argument
-from clutch.core.transition import is_past
 from clutch.store.transaction import ManyRows, Row, Tx
 from clutch.transactions import delivery, inbox, sessions, tasks, usage
 from clutch.transactions.read import transcripts

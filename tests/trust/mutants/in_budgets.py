@@ -60,8 +60,8 @@ def _whatever_was_shown(check: Any) -> tuple[Any, ...]:
 
 def _no_timer(reserved: Any) -> tuple[Any, ...]:
     @wraps(reserved)
-    def bug(story: Any, at: float) -> None:
-        del at
+    def bug(story: Any, event: Any) -> None:
+        del event
         story.note("reserved")
 
     return (bug,)
@@ -186,7 +186,7 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     _mutant(
         "reservation_without_a_timer",
-        "core.transition.reserved",
+        "core.lifecycle_run.reserved",
         "N6",
         SIDE_WORK,
         _no_timer,

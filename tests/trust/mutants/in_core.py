@@ -13,7 +13,7 @@ from clutch.core.model import LetterKind, Phase
 from clutch.core.transition import Move
 from tests.trust.mutants.mutant import STORMS, Mutant
 
-LIFE, RUN, DELIVERY = "clutch.core.lifecycle", "clutch.core.transition", "clutch.core.lifecycle_delivery"
+RUN, DELIVERY = "clutch.core.lifecycle_run", "clutch.core.lifecycle_delivery"
 
 
 def _ignoring(key: str) -> Any:
@@ -70,8 +70,8 @@ def _steer_keeps_run(supersede: Any) -> tuple[Any, ...]:
 
 def _deferral_burns(requester_gone: Any) -> tuple[Any, ...]:
     @wraps(requester_gone)
-    def bug(story: Any, at: float) -> None:
-        requester_gone(story, at)
+    def bug(story: Any, event: Any) -> None:
+        requester_gone(story, event)
         if story.moves:
             story.change(attempts=story.task.attempts + 1)
 
@@ -177,7 +177,7 @@ MUTANTS = (
     ),
     Mutant(
         "timeout_recorded_when_seen",
-        (f"{LIFE}.time_out",),
+        (f"{RUN}.time_out",),
         frozenset({"T6"}),
         ("sick", "deep", "crash"),
         _times_out_when_seen,
@@ -209,7 +209,7 @@ MUTANTS = (
     ),
     Mutant(
         "no_deferral",
-        (f"{LIFE}.ended",),
+        (f"{RUN}.ended",),
         frozenset({"N18"}),
         STORMS,
         _no_deferral,
@@ -241,7 +241,7 @@ MUTANTS = (
     ),
     Mutant(
         "deadline_without_owner",
-        (f"{LIFE}.alarm_rings",),
+        (f"{RUN}.alarm_rings",),
         frozenset({"T6"}),
         ("sick", "deep", "crash"),
         _rings_for_nobody,
@@ -257,7 +257,7 @@ MUTANTS = (
     ),
     Mutant(
         "result_not_cut",
-        (f"{LIFE}.freeze",),
+        (f"{RUN}.freeze",),
         frozenset({"T9"}),
         STORMS,
         _never_cuts,
@@ -265,7 +265,7 @@ MUTANTS = (
     ),
     Mutant(
         "illegal_edge",
-        (f"{LIFE}.settle",),
+        (f"{RUN}.settle",),
         frozenset({"T10"}),
         STORMS,
         _skips_ending,

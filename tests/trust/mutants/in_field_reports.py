@@ -111,7 +111,7 @@ MUTANTS = (
     ),
     Mutant(
         "result_rewritten",
-        ("clutch.core.lifecycle.frozen",),
+        ("clutch.core.lifecycle_run.frozen",),
         frozenset({"N8"}),
         STORMS,
         _promotes,
@@ -119,7 +119,7 @@ MUTANTS = (
     ),
     Mutant(
         "failure_without_cause",
-        ("clutch.core.lifecycle.settle",),
+        ("clutch.core.lifecycle_run.settle",),
         frozenset({"N9"}),
         ("sick", "storm"),
         _nameless,

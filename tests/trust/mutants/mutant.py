@@ -16,6 +16,7 @@ from functools import cache
 from types import MappingProxyType
 from typing import Any
 
+from clutch.core import lifecycle
 from clutch.testing.invariants.probes import all_probes
 from clutch.testing.simulation.settings import SETTINGS
 
@@ -79,11 +80,19 @@ def planted(mutant: Mutant) -> Iterator[None]:
     try:
         for (holder, name, original), new in zip(places, replacements, strict=True):
             _check_fit(original, new)
-            setattr(holder, name, new)
+            _put(holder, name, original, new)
         yield
     finally:
-        for holder, name, original in places:
-            setattr(holder, name, original)
+        for (holder, name, original), new in zip(places, replacements, strict=True):
+            _put(holder, name, new, original)
+
+
+def _put(holder: Any, name: str, old: Any, new: Any) -> None:
+    """Replace a function in its module and in the table of handlers, which holds the function itself."""
+    setattr(holder, name, new)
+    handlers: dict[Any, Any] = lifecycle.TRANSITIONS  # type: ignore[assignment]  # only a planted bug writes it
+    for pair in [pair for pair, handler in handlers.items() if handler is old]:
+        handlers[pair] = new
 
 
 def _check_fit(original: Any, new: Any) -> None:

@@ -1,0 +1,1 @@
+"""The state machine before it was a table, for one comparison."""
