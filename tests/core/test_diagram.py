@@ -7,8 +7,8 @@ import subprocess
 import sys
 
 from clutch.core.model import FINISHED, Phase
-from clutch.core.text.why import mermaid
 from clutch.core.transition import EDGES
+from tests.docs.phases import mermaid
 
 ARROW = re.compile(r"    (\S+) --> (\S+)(?: : .+)?")
 BOX = re.compile(r'    state "(.+)" as (\w+)')
@@ -53,7 +53,7 @@ def test_kills_are_one_arrow_and_no_arrow_is_drawn_twice() -> None:
 
 
 def test_picture_is_the_same_text_in_every_process() -> None:
-    program = "from clutch.core.text.why import mermaid; print(mermaid(), end='')"
+    program = "from tests.docs.phases import mermaid; print(mermaid(), end='')"
     for seed in ("1", "2"):
         run = subprocess.run(
             [sys.executable, "-c", program],

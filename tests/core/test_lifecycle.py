@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 
 from clutch.core import events as ev
 from clutch.core import events as fx
-from clutch.core.lifecycle import fold, in_order, step
+from clutch.core.lifecycle import TRANSITIONS, fold, in_order, step
 from clutch.core.model import UNTOLD, WORKING, Delivery, Outcome, Phase, Task
 from clutch.core.policy import Life, Policy
 from clutch.core.transition import EDGES, Move
@@ -529,3 +529,7 @@ def test_delivery_before_there_is_a_letter_changes_nothing() -> None:
         assert (
             story.then(delivered(9), refused(9), ev.RequesterKilled(9, 1), ev.Dropped(9)).task == story.task
         )
+
+
+def test_every_event_has_a_say_in_some_phase() -> None:
+    assert {event for _, event in TRANSITIONS} == set(get_args(ev.Event))

@@ -1,4 +1,5 @@
-"""The pages of docs/reference, written from the code: every command with its options, every error and exit code.
+"""The pages of docs/reference, written from the code: commands with their options, errors and exit codes, the
+state machine of a task.
 
 python -m tests.docs.reference      # writes them anew
 """
@@ -17,6 +18,7 @@ from clutch import errors
 from clutch.api.problems import STATUS
 from clutch.cli.app import app
 from clutch.cli.output import OF_CODE, Exit
+from tests.docs.phases import INTRODUCTION, matrix
 
 FOLDER = Path(__file__).parents[2] / "docs" / "reference"
 AGAIN = "Written from the code by `python -m tests.docs.reference`; do not edit.\n"
@@ -123,7 +125,11 @@ def _exceptions() -> Iterator[str]:
             yield f"- `{name}`{mark}{bases}: {' '.join(inspect.cleandoc(kind.__doc__ or '').split())}"
 
 
-PAGES = {"commands.md": commands_page, "errors.md": errors_page}
+def lifecycle_page() -> str:
+    return "\n".join(["# Phases and events of a task", "", AGAIN, INTRODUCTION, *matrix()]) + "\n"
+
+
+PAGES = {"commands.md": commands_page, "errors.md": errors_page, "lifecycle.md": lifecycle_page}
 
 if __name__ == "__main__":
     FOLDER.mkdir(parents=True, exist_ok=True)

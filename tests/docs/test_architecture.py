@@ -6,7 +6,7 @@ import ast
 import re
 from pathlib import Path
 
-from clutch.core.text.why import mermaid
+from tests.docs.phases import mermaid
 
 ROOT = Path(__file__).parents[2]
 PACKAGE = ROOT / "src/clutch"

@@ -1,1 +1,0 @@
-"""The state machine before it was a table, for one comparison."""

@@ -1,0 +1,65 @@
+"""The phases of a task as a diagram and as a table, made from the tables of the state machine."""
+
+from __future__ import annotations
+
+from typing import get_args
+
+from clutch.core import events as ev
+from clutch.core.lifecycle import TRANSITIONS
+from clutch.core.model import FINISHED, Phase
+from clutch.core.transition import EDGES
+
+#: The ways into cleanup that are no kill; every other edge that ends there is one.
+_CLEANUP_WORDS = {Phase.ENDING: "skipped", Phase.ANNOUNCING: "told, or given up"}
+_KILLED_FROM = "not_told_yet"
+
+INTRODUCTION = """\
+For engineers who change Clutch. A task is in one phase at a time, and an event calls the function that
+`core/lifecycle.TRANSITIONS` names for the phase and the event. An empty cell means that the event has no say in this
+phase: the task does not change. A function may also leave the task as it is, for example because the event belongs to
+an older generation.
+
+The functions are in `src/clutch/core/lifecycle_run.py` (until the outcome is fixed) and
+`src/clutch/core/lifecycle_delivery.py` (after it), the events in `src/clutch/core/events.py`. `ARCHITECTURE.md` shows
+the edges between the phases as a diagram.
+"""
+
+
+def mermaid() -> str:
+    """Return a `stateDiagram-v2` of the edges; the many edges of a kill are one arrow."""
+    lines = ["stateDiagram-v2", f"[*] --> {Phase.SPAWNING}", *_arrows(), *_kill()]
+    lines += [f"{phase} --> [*]" for phase in Phase if phase in FINISHED]
+    return "\n    ".join(lines) + "\n"
+
+
+def _arrows() -> list[str]:
+    drawn = []
+    for start in Phase:
+        for end in Phase:
+            if (start, end) not in EDGES:
+                continue
+            if end is not Phase.CLEANUP_PENDING:
+                drawn.append(f"{start} --> {end}")
+            elif start in _CLEANUP_WORDS:
+                drawn.append(f"{start} --> {end} : {_CLEANUP_WORDS[start]}")
+    return drawn
+
+
+def _kill() -> list[str]:
+    """Return one box that names every phase a kill can end."""
+    names = ", ".join(phase for phase in Phase if (phase, Phase.CLEANUP_PENDING) in EDGES)
+    return [f'state "{names}" as {_KILLED_FROM}', f"{_KILLED_FROM} --> {Phase.CLEANUP_PENDING} : kill"]
+
+
+def matrix() -> list[str]:
+    """Return a Markdown table: a row for each event, a column for each phase, the handler where they meet."""
+    rows = [["event", *(f"`{phase}`" for phase in Phase)], ["---"] * (len(Phase) + 1)]
+    rows += [
+        [f"`{event.__name__}`", *(_cell(phase, event) for phase in Phase)] for event in get_args(ev.Event)
+    ]
+    return [f"| {' | '.join(row)} |" for row in rows]
+
+
+def _cell(phase: Phase, event: type[ev.Event]) -> str:
+    handler = TRANSITIONS.get((phase, event))
+    return "" if handler is None else handler.__name__.replace("_", " ")
