@@ -37,13 +37,13 @@ from tests.core.stories import (
 
 SPECIFIED = """
 spawning          → queued
-queued            → running paused
+queued            → running paused ending
 running           → ending paused awaiting_approval queued
-paused            → queued
-awaiting_approval → queued ending
-ending            → running announcing announce_deferred
+paused            → queued running ending
+awaiting_approval → queued running ending
+ending            → running queued awaiting_approval announcing announce_deferred
 announcing        → announce_deferred queued
-announce_deferred → announcing queued
+announce_deferred → announcing queued running awaiting_approval
 cleanup_pending   → completed completed_giveup
 completed         → queued
 completed_giveup  → queued announcing cleanup_pending
@@ -386,7 +386,7 @@ def test_parked_run_goes_on_by_itself_in_the_same_generation(reason: str) -> Non
     assert (parked.phase, parked.task.reason) == (Phase.PAUSED, reason)
     back = parked.then(ev.Started(9))
     assert (back.phase, back.task.generation) == (Phase.RUNNING, 1)
-    assert [move.to_phase for move in back.moves[-2:]] == [Phase.QUEUED, Phase.RUNNING]
+    assert [move.to_phase for move in back.moves[-2:]] == [Phase.PAUSED, Phase.RUNNING]
 
 
 @pytest.mark.parametrize("before", ["queued", "running"])

@@ -212,7 +212,7 @@ def test_nobody_came_back_within_half_an_hour_is_a_dead_letter() -> None:
 def test_letter_that_is_read_after_all_ends_the_wait_for_a_requester() -> None:
     story = announcing().then(ev.RequesterGone(20, 1), delivered(30))
     assert [move.to_phase for move in story.moves[-3:]] == [
-        Phase.ANNOUNCING,
+        Phase.ANNOUNCE_DEFERRED,
         Phase.CLEANUP_PENDING,
         Phase.COMPLETED,
     ]

@@ -20,8 +20,8 @@ phase: the task does not change. A function may also leave the task as it is, fo
 an older generation.
 
 The functions are in `src/clutch/core/lifecycle_run.py` (until the outcome is fixed) and
-`src/clutch/core/lifecycle_delivery.py` (after it), the events in `src/clutch/core/events.py`. `ARCHITECTURE.md` shows
-the edges between the phases as a diagram.
+`src/clutch/core/lifecycle_delivery.py` (after it), the events in `src/clutch/core/events.py`. The edges of the diagram
+are `core/transition.EDGES`.
 """
 
 

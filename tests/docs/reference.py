@@ -18,7 +18,7 @@ from clutch import errors
 from clutch.api.problems import STATUS
 from clutch.cli.app import app
 from clutch.cli.output import OF_CODE, Exit
-from tests.docs.phases import INTRODUCTION, matrix
+from tests.docs.phases import INTRODUCTION, matrix, mermaid
 
 FOLDER = Path(__file__).parents[2] / "docs" / "reference"
 AGAIN = "Written from the code by `python -m tests.docs.reference`; do not edit.\n"
@@ -126,7 +126,8 @@ def _exceptions() -> Iterator[str]:
 
 
 def lifecycle_page() -> str:
-    return "\n".join(["# Phases and events of a task", "", AGAIN, INTRODUCTION, *matrix()]) + "\n"
+    diagram = f"```mermaid\n{mermaid()}```\n"
+    return "\n".join(["# Phases and events of a task", "", AGAIN, diagram, INTRODUCTION, *matrix()]) + "\n"
 
 
 PAGES = {"commands.md": commands_page, "errors.md": errors_page, "lifecycle.md": lifecycle_page}

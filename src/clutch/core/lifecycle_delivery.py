@@ -49,7 +49,6 @@ def has_letter(task: Task) -> bool:
 def delivered(story: Story, event: ev.Delivered) -> None:
     """The parent's model answered a request that contains the result."""
     if event.generation == story.task.generation and has_letter(story.task):
-        tellable(story)
         _clean_delivered(story, event)
 
 
@@ -79,13 +78,7 @@ def delivered_after_all(story: Story, event: ev.Delivered) -> None:
 
 def unheard(story: Story, event: ev.Unheard) -> None:
     if event.generation == story.task.generation and has_letter(story.task):
-        tellable(story)
         clean(story, f"unsure: {event.why}", delivery=Delivery.UNSURE, delivery_reason=event.why)
-
-
-def tellable(story: Story) -> None:
-    if story.task.phase is Phase.ANNOUNCE_DEFERRED:
-        story.to(Phase.ANNOUNCING, "requester is back")
 
 
 def deferred(story: Story, event: ev.Deferred) -> None:
@@ -149,7 +142,6 @@ def requester_back(story: Story, _: ev.RequesterBack) -> None:
 
 def requester_killed(story: Story, event: ev.RequesterKilled) -> None:
     if event.generation == story.task.generation and has_letter(story.task):
-        tellable(story)
         story.change(delivery=Delivery.SKIPPED, delivery_reason="killed")
         story.trace(Delivery.SKIPPED, "killed")
         clean(story, "skipped: requester killed")
@@ -161,7 +153,6 @@ def dropped(story: Story, _: ev.Dropped) -> None:
 
 def abandoned(story: Story, event: ev.Abandoned) -> None:
     if has_letter(story.task):
-        tellable(story)
         give_up(story, event.reason)
 
 

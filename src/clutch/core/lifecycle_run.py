@@ -42,8 +42,7 @@ def started(story: Story, _: ev.Started) -> None:
 def unparked(story: Story, _: ev.Started) -> None:
     """Start a parked run. A task that the user paused stays paused."""
     if story.task.reason != Wait.PERSON:
-        story.to(Phase.QUEUED, f"no longer waiting: {story.task.reason}")
-        start(story, "started")
+        start(story, f"no longer waiting: {story.task.reason}")
 
 
 def restarted(story: Story, _: ev.Started) -> None:
@@ -54,8 +53,7 @@ def restarted(story: Story, _: ev.Started) -> None:
 def children_settled(story: Story, _: ev.Started) -> None:
     """Start a new generation with the results of the children. A plan is written anew."""
     if not delivery.has_letter(story.task):
-        new_generation(story, "children settled")
-        start(story, "started")
+        start(story, "children settled", **fresh(story.task))
 
 
 def start(story: Story, reason: str, **changes: Any) -> None:
@@ -63,15 +61,13 @@ def start(story: Story, reason: str, **changes: Any) -> None:
     task, at = story.task, story.at
     left = task.timeout_s if task.clock_left_s is None else task.clock_left_s
     deadline = at + left if task.timeout_s else None
-    story.to(
-        Phase.RUNNING,
-        reason,
-        deadline_at=deadline,
-        clock_left_s=None,
-        wake_at=alarm(task, deadline, at, story.policy),
-        started_at=task.started_at if task.started_at is not None else at,
-        **changes,
-    )
+    clock = {
+        "deadline_at": deadline,
+        "clock_left_s": None,
+        "wake_at": alarm(task, deadline, at, story.policy),
+        "started_at": task.started_at if task.started_at is not None else at,
+    }
+    story.to(Phase.RUNNING, reason, **(changes | clock))
 
 
 # --------------------------------------------------------------------------------------------------
@@ -169,11 +165,6 @@ def steered(story: Story, _: ev.Steered) -> None:
     supersede(story)
 
 
-def steered_in_grace(story: Story, _: ev.Steered) -> None:
-    start(story, "grace cancelled", error=None)
-    supersede(story)
-
-
 def steered_after_end(story: Story, event: ev.Steered) -> None:
     """Replace a result that the parent has not read."""
     if not event.taken:
@@ -232,9 +223,13 @@ def again(story: Story, event: ev.Again) -> None:
 
 
 def new_generation(story: Story, reason: str, **changes: Any) -> None:
-    """Queue the task for a new result. The text said so far is the fallback if the new run says nothing."""
-    task = story.task
-    fresh: dict[str, Any] = {
+    """Queue the task for a new result."""
+    story.to(Phase.QUEUED, reason, **(fresh(story.task) | changes))
+
+
+def fresh(task: Task) -> dict[str, Any]:
+    """Return the fields of a new generation. The text said so far is the fallback if the new run says nothing."""
+    return {
         "generation": task.generation + 1,
         "fallback": _said(task.result) or task.fallback,
         "result": None,
@@ -248,7 +243,6 @@ def new_generation(story: Story, reason: str, **changes: Any) -> None:
         "clock_left_s": None,
         "ended_at": None,
     }
-    story.to(Phase.QUEUED, reason, **(fresh | changes))
 
 
 def _said(result: str | None) -> str | None:
@@ -267,7 +261,7 @@ def ended(story: Story, event: ev.Ended) -> None:
     elif event.untold:
         defer(story, event)
     elif task.plan is Plan.DRAFTING:
-        ask_approval(story, event.text)
+        ask_approval(story, "plan ready", error=None, result=frozen(story, event.text) or task.fallback)
     else:
         settle(story, story.at, Outcome.OK, event.text)
 
@@ -302,7 +296,6 @@ def deferral_expired(story: Story, event: ev.Woke) -> None:
     if not delivery.has_letter(story.task):
         settle_expired(story, event)
     else:
-        story.to(Phase.ANNOUNCING, "nobody came back", wake_at=None)
         delivery.give_up(story, "no-requester")
 
 
@@ -321,23 +314,14 @@ def expired(story: Story) -> None:
     """End the wait for children. The task's last text is its result, or the plan to decide about."""
     if story.task.plan is not Plan.DRAFTING:
         return settle(story, story.at, Outcome.OK, story.task.result, why=EXPIRED)
-    new_generation(story, EXPIRED)
-    start(story, EXPIRED)
-    ask_approval(story, None)
+    renewed = fresh(story.task)
+    ask_approval(story, EXPIRED, **(renewed | {"result": renewed["fallback"]}))
 
 
-def ask_approval(story: Story, text: str | None) -> None:
+def ask_approval(story: Story, reason: str, **changes: Any) -> None:
     expiry = story.policy.life.plan_expiry_s
-    if story.task.phase is Phase.ENDING:
-        start(story, "grace cancelled", error=None)
-    story.to(
-        Phase.AWAITING_APPROVAL,
-        "plan ready",
-        result=frozen(story, text) or story.task.fallback,
-        deadline_at=None,
-        clock_left_s=None,
-        wake_at=story.at + expiry if expiry else None,
-    )
+    clock = {"deadline_at": None, "clock_left_s": None, "wake_at": story.at + expiry if expiry else None}
+    story.to(Phase.AWAITING_APPROVAL, reason, **(changes | clock))
     story.do(fx.AskApproval(story.task.generation))
 
 
@@ -436,14 +420,13 @@ def orphaned(story: Story, event: ev.Orphaned) -> None:
     _cut_off(story)
     if event.is_pruned:
         return over(story, Outcome.LOST, ORPHANED, "pruned")
-    was = story.task.phase
-    if was is Phase.PAUSED:
-        story.to(Phase.QUEUED, ORPHANED)
-    if story.task.phase is Phase.QUEUED:
-        start(story, ORPHANED)
-    if was is Phase.AWAITING_APPROVAL:
-        story.to(Phase.ENDING, ORPHANED)
     settle(story, story.at, Outcome.LOST, story.task.result, error=ORPHANED)
+
+
+def orphaned_while_waiting(story: Story, event: ev.Orphaned) -> None:
+    if not event.is_pruned:
+        story.to(Phase.ENDING, ORPHANED)
+    orphaned(story, event)
 
 
 def orphaned_while_deferred(story: Story, event: ev.Orphaned) -> None:

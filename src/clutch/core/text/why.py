@@ -113,7 +113,7 @@ _SENTENCES: tuple[tuple[str, str, str], ...] = (
     (f"deferred: {QUIET_HOURS}", "deferred", "its requester sleeps; the result waits for its active hours"),
     ("no longer deferred", "announced", "a turn of its requester has begun to read it"),
     ("requester is back", "announced", "its requester is back"),
-    ("nobody came back", "announced", "nobody came back in time"),
+    ("nobody came back", "announced", "nobody came back in time"),  # how earlier versions wrote it
     ("redelivered", "redelivered", "redelivered by {actor}"),
     ("dismissed", "dismissed", "dismissed by {actor}"),
     ("retry", "again", "started anew by {actor}, from an empty transcript"),
