@@ -43,6 +43,11 @@ CASES = [
     ),
     ("freed, and the lane full", replace(AT, phase=Phase.RUNNING, lanes=FULL), Gate.LANE_FULL, "8 turns", "ps"),
     (
+        "queued under a clock that was ahead",
+        replace(AT, since=86_490.0, own=replace(OWN, due=86_500.0)),
+        Gate.BACKOFF, "tried again at", "logs t_2",
+    ),
+    (
         "suspected of crashes",
         replace(AT, phase=Phase.RUNNING, own=replace(OWN, suspected=2)),
         Gate.CRASHES, "crashed 2 times while it was executing, so it is tried alone", "logs t_2",

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import pytest
 
+from clutch.core.diagnosis import Gate
 from clutch.core.model import Lane
 from clutch.transactions import turn_begin, workers
+from clutch.transactions.read import why
 from clutch.transactions.sessions import Stale
 from tests.transactions.world import World, write
 
@@ -238,6 +240,10 @@ async def test_a_task_spawned_under_a_clock_that_was_ahead_starts_once_it_is_rig
     child = await world.child(main)
     world.clock.advance(-DAY_S)
     assert await world.claim() == []
+    waits = await world.db.read(why.why, child)
+    assert waits is not None
+    assert waits.stuck is not None
+    assert (waits.stuck.gate, waits.stuck.until) == (Gate.BACKOFF, await world.due(child))
     for session_id in await world.db.read(workers.misdated):
         await world.db.alone(workers.correct, world.policy, session_id)
     assert child in await world.claim()

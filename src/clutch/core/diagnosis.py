@@ -138,9 +138,12 @@ def _to_be_worked_on(facts: Facts, room: BlockingSession | None) -> Blocker | No
         return None
     if not facts.workers:
         return Blocker(Gate.LEASE, facts.since, room)
-    used, cap = (facts.lanes or {}).get(room.lane, (0, 1))
+    if room.due > facts.at + COLLECTING_S:
+        # It became due under a clock that was ahead. The sweeper corrects that; until then the moment is named.
+        return Blocker(Gate.BACKOFF, min(facts.since, facts.at), room, until=room.due)
     if room.due > facts.at:
         return None
+    used, cap = (facts.lanes or {}).get(room.lane, (0, 1))
     if used >= cap:
         return Blocker(Gate.LANE_FULL, facts.since, room, slots=cap)
     return Blocker(Gate.CRASHES, facts.since, room, crashes=room.suspected) if room.suspected else None
