@@ -510,6 +510,30 @@ async def test_result_that_is_being_read_is_told_and_so_is_that_of_the_new_run(
     assert ((await world.task(task)).phase, (await world.task(task)).generation) == (Phase.COMPLETED, 2)
 
 
+@pytest.mark.parametrize("is_given_up", [False, True], ids=["retried", "given up"])
+async def test_silent_new_run_does_not_tell_again_what_the_turn_of_a_user_shows(
+    world: World, main: int, is_given_up: bool
+) -> None:
+    """A failed turn left the first result in the transcript: every later turn shows it to its model."""
+    if is_given_up:
+        rules = replace(world.policy.announcing, fast_tries=1, slow=False)
+        world.policy = replace(world.policy, announcing=rules)
+    task = await world.child(main)
+    await world.end(task, "first result")
+    world.clock.advance(2)
+    await (await world.start(main)).fail("no model")
+    await world.tell(main, "and?")
+    reader = await world.start(main)
+    await again(world, task, "continue", "more")
+    await world.end(task, "NO_REPLY")
+    await reader.finish("it found the first")
+    await world.live()
+    said = "".join(await world.inputs(main))
+    assert said.count("first result") == 1
+    delivered = [row for row in await world.trace(task) if row[1] == "delivered"]
+    assert len(delivered) == (not is_given_up)
+
+
 async def test_a_silent_new_run_does_not_tell_again_what_is_being_read(world: World, main: int) -> None:
     task = await world.child(main)
     await world.end(task, "first result")

@@ -172,8 +172,12 @@ def again(now: float, policy: Policy, task_id: int, how: str, idem: str, text: s
 
 
 def _is_being_read(task: Task) -> Tx[bool]:
+    """Whether a turn of the parent shows this result to its model: the turn that took it, or any turn that runs after
+    a failed one has left it in the transcript."""
     rows = yield (
-        "SELECT 1 FROM inbox WHERE task_id = ? AND generation = ? AND kind = ? AND state = 0 AND taken_run IS NOT NULL",
+        "SELECT 1 FROM inbox i WHERE i.task_id = ? AND i.generation = ? AND i.kind = ? AND ((i.state = 0"
+        " AND i.taken_run IS NOT NULL) OR (i.state IN (0, 2) AND i.taken_seq IS NOT NULL AND EXISTS (SELECT 1"
+        " FROM runs r WHERE r.session_id = i.session_id AND r.ended_at IS NULL)))",
         (task.id, task.generation, LetterKind.ANNOUNCE.value),
     )
     return bool(rows)
