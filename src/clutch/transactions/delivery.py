@@ -434,6 +434,8 @@ def known_already(now: float, policy: Policy, session_id: int, channel: str, tas
     """The user has read this task's result: the agent's reply about it need not be read, too.
 
     A reply that is still to come is marked as read when it is written (`reply_of_known`)."""
+    # The turn that writes the reply holds this lock, too: neither of the two misses what the other has written.
+    yield "SELECT id FROM sessions WHERE id = ? {lock}", (session_id,)
     if not (yield from _hand_out_reply(now, policy, session_id, channel, task_id)):
         known = (yield from _known(now, session_id))[-KNOWN_MAX + 1 :]
         yield from idempotency.exchange(now, _known_key(session_id), json.dumps([*known, task_id]))

@@ -1,10 +1,13 @@
-"""One request to two gateways at the same moment: both answer from the same conversation, in every order."""
+"""What two gateways are asked at the same moment: neither loses what the other was told, in every order."""
 
 from __future__ import annotations
 
+import json
+
 import pytest
 
-from clutch.transactions import idempotency
+from clutch.core.delivery import LOCAL_CHANNEL
+from clutch.transactions import delivery, idempotency
 from tests.transactions.interleavings.two_connections import Ended, Stage, Start
 from tests.transactions.world import World
 
@@ -33,3 +36,20 @@ async def test_one_key_is_one_conversation_although_two_gateways_are_asked(
         assert rows == [(max(left - 1, 0),)]
 
     await stage.every_order(finding("agent:main:chat:x"), finding("agent:main:chat:y"), check)
+
+
+async def test_two_results_that_are_read_at_two_gateways_are_both_known(
+    stage: Stage, world: World, main: int
+) -> None:
+    tasks = await world.children(main, "one", "two")
+
+    def reading(task_id: int) -> Start:
+        return lambda now: delivery.known_already(now, world.policy, main, LOCAL_CHANNEL, task_id)
+
+    async def check(a: Ended, b: Ended) -> None:
+        assert (a.error, b.error) == (None, None)
+        kept = await world.db.read(idempotency.kept_reply, f"known:{main}")
+        assert kept is not None
+        assert sorted(json.loads(kept.body)) == sorted(tasks)
+
+    await stage.every_order(reading(tasks[0]), reading(tasks[1]), check)

@@ -330,6 +330,7 @@ def _wardrobe(tables: Sequence[str]) -> str:
 #: what a story leaves behind
 _TOLD = (
     "sessions", "tasks", "runs", "messages", "calls", "inbox", "outbox", "events", "deliveries", "workers",
+    "replies",
 )  # fmt: skip
 
 
