@@ -19,7 +19,10 @@ from clutch.core.messages import Answer, Call, Input, Usage
 from clutch.core.model import Phase
 from clutch.core.policy import Control, Limits, Policy, Work
 from clutch.ports import ModelRequest, OnDelta
+from clutch.store.transaction import Tx
 from clutch.testing.channels import RecordingChannel
+from clutch.transactions import idempotency
+from clutch.transactions.idempotency import Kept, keep
 
 pytestmark = pytest.mark.anyio
 
@@ -360,6 +363,20 @@ async def test_command_with_the_same_key_acts_once_and_is_answered_the_same(tmp_
         assert await c.reply() == "Model: other, from the next turn on."
         puppets.go.set()
         assert (await second).outcome == "ok"
+
+
+async def test_answer_that_another_gateway_kept_first_is_the_answer_of_both(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with chat(tmp_path) as (c, _):
+
+        def kept_by_another(now: float, key: str, request: str, status: int, body: str) -> Tx[Kept]:
+            yield from keep(now, key, request, status, "Stopped by the other gateway.")
+            return (yield from keep(now, key, request, status, body))
+
+        monkeypatch.setattr(idempotency, "keep", kept_by_another)
+        for _ in range(2):
+            assert await c.command("/stop", idempotency_key="k") == "Stopped by the other gateway."
 
 
 # ---- the session -------------------------------------------------------------------------------------

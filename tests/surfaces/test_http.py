@@ -13,6 +13,8 @@ import sys
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from types import SimpleNamespace
+from typing import cast
 
 import pytest
 
@@ -21,8 +23,10 @@ from clutch.errors import InvalidInput, NoGateway, StateDirectoryInUse, UnsafeSt
 from clutch.store.transaction import Tx
 from clutch.surfaces import discovery
 from clutch.surfaces.discovery import Address, Loaded
+from clutch.surfaces.http.routes import AppState, Replays, Reply
 from clutch.surfaces.http_client import Declined, connect
 from clutch.surfaces.listen import ListenSettings, listeners
+from clutch.transactions.idempotency import Kept
 from tests.surfaces.served import A_PROGRAM, Served, served
 
 MESSAGES = "/v1/sessions/agent:main:main/messages"
@@ -147,6 +151,25 @@ def test_many_at_once_with_one_key_do_it_once(db: Served) -> None:
     assert len({one.raw for one in heard}) == 1
     assert sum("idempotent-replay" in one.headers for one in heard) == 7
     assert count_letters(db) == before + 1
+
+
+def test_an_answer_that_another_gateway_kept_first_is_the_answer_of_both() -> None:
+    """Both gateways of one database looked before either had answered."""
+
+    async def reads(*asked: object) -> None:
+        del asked
+
+    async def writes(*asked: object) -> Kept:
+        del asked
+        return Kept("a digest", 202, '{"of": "the other"}')
+
+    async def act() -> Reply:
+        return Reply({"of": "this one"}, 201)
+
+    replays = Replays(cast("AppState", SimpleNamespace(reads=reads, writes=writes)))
+    heard = asyncio.run(replays.once("k", "a digest", act))
+    assert (heard.status_code, json.loads(bytes(heard.body))) == (202, {"of": "the other"})
+    assert heard.headers["idempotent-replay"] == "true"
 
 
 def test_twin_spawns_with_one_key_are_one_task_and_one_answer(db: Served) -> None:

@@ -455,15 +455,14 @@ def admitted(
 
 
 async def _once(chat: Chat, line: str, answer: Callable[[], Awaitable[str]]) -> str:
-    """Two at the same moment: the second waits for the answer of the first."""
+    """Two at the same moment: the second waits for the answer of the first. At two gateways both may act, which each
+    action permits under one key; the answer that was kept first is the answer of both."""
     db, key = chat.services.db, f"command:{chat.key}"
     asked = hashlib.sha256(line.encode("utf-8", "surrogatepass")).hexdigest()
     async with chat.gateway.under_way.setdefault(key, asyncio.Lock()):
         kept = await db.read(idempotency.kept_reply, key)
         if kept is None:
-            said = await answer()
-            await db.alone(idempotency.keep, key, asked, 200, said)
-            return said
+            kept = await db.alone(idempotency.keep, key, asked, 200, await answer())
     if kept.request != asked:
         raise IdempotencyConflict()
     return kept.body

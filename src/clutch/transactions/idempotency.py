@@ -32,13 +32,15 @@ def exchange(now: float, key: str, body: str) -> Tx[None]:
         yield from keep(now, key, "", 0, body)
 
 
-def keep(now: float, key: str, request: str, status: int, body: str) -> Tx[None]:
-    """The first answer stays; those that are too old leave."""
+def keep(now: float, key: str, request: str, status: int, body: str) -> Tx[Kept]:
+    """Return what is kept under the key: the first answer stays, which another gateway may have written since.
+    Answers that are too old leave."""
     yield "DELETE FROM replies WHERE at <= ?", (now - KEPT_S,)
     yield (
         "INSERT INTO replies(key, request, status, body, at) VALUES(?, ?, ?, ?, ?) ON CONFLICT(key) DO NOTHING",
         (key, request, status, body, now),
     )
+    return (yield from kept_reply(now, key)) or Kept(request, status, body)
 
 
 # --------------------------------------------------------------------------------------------------
@@ -66,10 +68,9 @@ def find(now: float, key: str | None, history: str, fresh: str) -> Tx[Conversati
     )
     found = Conversation(rows[0][1] if rows else fresh, not rows)
     if key is not None:
-        yield from keep(now, key, history, _NEW if found.is_new else _FOUND, found.session_key)
         # Another gateway on the same database may have kept its answer first: both answer with that one.
-        kept = yield from kept_reply(now, key)
-        if kept is not None and kept.body != found.session_key:
+        kept = yield from keep(now, key, history, _NEW if found.is_new else _FOUND, found.session_key)
+        if kept.body != found.session_key:
             return Conversation(kept.body, kept.status == _NEW)
     if rows:
         yield "UPDATE sessions SET history = NULL WHERE id = ?", (rows[0][0],)

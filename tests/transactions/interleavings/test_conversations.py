@@ -38,6 +38,17 @@ async def test_one_key_is_one_conversation_although_two_gateways_are_asked(
     await stage.every_order(finding("agent:main:chat:x"), finding("agent:main:chat:y"), check)
 
 
+async def test_one_key_has_one_answer_although_two_gateways_have_acted(stage: Stage) -> None:
+    def keeping(body: str) -> Start:
+        return lambda now: idempotency.keep(now, "key", "a digest", 200, body)
+
+    async def check(a: Ended, b: Ended) -> None:
+        assert (a.error, b.error) == (None, None)
+        assert a.value == b.value is not None
+
+    assert await stage.every_order(keeping("the one"), keeping("the other"), check) == 2
+
+
 async def test_two_results_that_are_read_at_two_gateways_are_both_known(
     stage: Stage, world: World, main: int
 ) -> None:

@@ -219,7 +219,8 @@ class HttpRoute:
 #
 # Only an answer that did something is kept. A refusal changed nothing, so asking again is asking anew. Two
 # requests with one key at the same moment: the second waits for the answer of the first. A gateway that died
-# between doing and keeping has done it under that key, and the verbs find it again.
+# between doing and keeping has done it under that key, and the verbs find it again. So they do where two gateways on one
+# database get the same request at the same moment: the answer that was kept first is the answer of both.
 
 REPLAY = {"idempotent-replay": "true"}
 
@@ -239,7 +240,10 @@ class Replays:
             if isinstance(reply, Response):
                 return reply
             if reply.status < 300:
-                await self._house.writes(idempotency.keep, key, said, reply.status, json.dumps(reply.body))
+                mine = idempotency.Kept(said, reply.status, json.dumps(reply.body))
+                kept = await self._house.writes(idempotency.keep, key, said, mine.status, mine.body)
+                if kept != mine:
+                    return _again(kept, said)
             return JSONResponse(reply.body, reply.status)
 
 
