@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from types import SimpleNamespace
 from typing import Any, cast
@@ -10,8 +11,10 @@ import asyncpg
 import pytest
 
 from clutch.api.feed import Feed, FeedEvent, FeedWatcher
+from clutch.engine.live import Bus, Live
 from clutch.store.postgres import PostgresStore
 from clutch.store.sqlite import SqliteStore
+from clutch.transactions import control
 from clutch.transactions.read import stream
 from tests.engine.house import JumpClock
 from tests.transactions.conftest import POLICY
@@ -46,7 +49,7 @@ def reason(news: FeedEvent) -> str:
 
 def feed_of(store: PostgresStore | SqliteStore) -> Feed:
     """As several gateways would have one each."""
-    services: Any = SimpleNamespace(db=store, lives=getattr(store, "lives", None))
+    services: Any = SimpleNamespace(db=store, lives=getattr(store, "lives", None), bus=Bus())
     return Feed(cast(Any, SimpleNamespace(services=services)))
 
 
@@ -94,3 +97,31 @@ async def test_line_is_told_once_however_many_come_within_the_time_that_is_read_
             await feed._look()
         assert len(told) == len(set(told)) >= 3
         assert len(feed._seen) < len(told)
+
+
+async def test_end_of_a_short_run_comes_after_everything_the_run_told(clock: JumpClock) -> None:
+    """The whole run is committed before the feed looks for its start."""
+    async with SqliteStore(":memory:", clock) as store:
+        world, feed, watcher = World(store, cast(Any, clock), POLICY), feed_of(store), FeedWatcher()
+        await world.hire()
+        main = await world.main()
+        async with feed.watching(watcher), asyncio.TaskGroup() as group:
+            following = group.create_task(feed._follow_bus())
+            await asyncio.sleep(0)
+            run = await world.started(main)
+            await run.finish("done")
+            await store.alone(control.again, POLICY, run.session_id, "continue", "more", "", "person")
+            again = await world.start(run.session_id)
+            for run_id in (run.run_id, again.run_id):
+                for name in ("lifecycle:start", "assistant:text", "usage"):
+                    feed._gateway.services.bus.publish(Live(name, run.session_id, run_id, "done"))
+            await again.finish("done again")
+            names = list[str]()
+            async with asyncio.timeout(20):
+                while len(names) < 8:
+                    names += [
+                        one.name for one in taken(feed, watcher) if one.name not in ("phase", "announce")
+                    ]
+                    await asyncio.sleep(0)
+            following.cancel()
+    assert names == ["lifecycle:start", "assistant:text", "usage", "lifecycle:end"] * 2

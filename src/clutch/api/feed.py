@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, TypeAlias
 from clutch.api import views
 from clutch.core import ids
 from clutch.core.messages import Usage
-from clutch.engine.live import Live
+from clutch.engine.live import BusWatcher, Live
 from clutch.errors import StoreError
 from clutch.store.transaction import Tx
 from clutch.transactions.read import stream
@@ -41,6 +41,7 @@ ONE_WRITER_OVERLAP_S = 0.1  # one writer is in order, but for a clock that is se
 GATHER_S = 0.04  # what one step of a task says comes within it; nobody sees words come in smaller ones
 WATCHERS_PER_BATCH = 16  # watchers, about half a millisecond; then the loop does something else
 SEEN_MAX = 1000  # lines, beside those within the overlap: whoever comes back after longer reads them all
+RUN_START, RUN_END = "lifecycle:start", frozenset({"lifecycle:end", "lifecycle:error"})
 LIVE_NAMES = frozenset({"assistant:text", "assistant:thinking", "tool:start", "tool:end", "usage"})
 
 
@@ -141,6 +142,7 @@ class Feed:
         self._roots: dict[int, int] = {}
         self._fresh: dict[Key, list[FeedEvent]] = {}  #: of this moment
         self._telling: deque[tuple[FeedWatcher, FeedBatch]] = deque()
+        self._heard = BusWatcher()  #: what the runs of this process have told, and is not published yet
 
     @property
     def _is_shared(self) -> bool:
@@ -232,12 +234,14 @@ class Feed:
             )
 
         while page := await self._read(place, is_news):
-            for moment, news in page:
+            for index, (moment, news) in enumerate(page):
                 if moment.cursor not in self._seen:
                     self._arrivals += 1
                     self._seen[moment.cursor] = Arrival(self._arrivals, bool(self._watchers))
                     self._roots[moment.cursor.task_id] = moment.root_id
                 if news is not None:
+                    if moment.name in RUN_END:
+                        self._publish_told(moment, news, page[index + 1 :])
                     self._publish(news)
             place = page[-1][0].cursor
             self._place = max(self._place, place)
@@ -246,6 +250,16 @@ class Feed:
         edge = self._a_little_before(self._place)  # what the next look reads again must be known then
         while len(self._seen) > SEEN_MAX and next(iter(self._seen)) < edge:
             self._seen.popitem(last=False)
+
+    def _publish_told(self, end: Moment, news: FeedEvent, later: Page) -> None:
+        """Publish what a run has told before the line of its end. It told all of it before that line was committed."""
+        task_id, next_run = end.cursor.task_id, None
+        if any(one.cursor.task_id == task_id and one.name == RUN_START for one, _ in later):
+            # The task works again. What its new run tells comes after the line of that start.
+            next_run = ids.parse_run_id(json.loads(news.data)["task"]["runId"])
+        for live in self._heard.take_all(task_id, next_run):
+            if live.name in LIVE_NAMES:
+                self._publish(_live(live, end.root_id))
 
     def _publish(self, news: FeedEvent) -> None:
         for key in _keys(news.task_id, news.root_id):
@@ -283,14 +297,18 @@ class Feed:
 
     async def _follow_bus(self) -> None:
         bus = self._gateway.services.bus
-        heard = bus.watch()
+        heard = self._heard = bus.watch()
         try:
-            async for live in heard:
-                if live.name == "lifecycle:start":
+            while True:
+                live = await heard.first()
+                if live.name == RUN_START:
                     # The run is committed. Its line is published before anything that the run does.
                     await self._catch_up()
-                elif self._watchers and live.name in LIVE_NAMES:
-                    self._publish(_live(live, await self._root_of(live.session_id)))
+                is_wanted = bool(self._watchers) and live.name in LIVE_NAMES
+                root_id = await self._root_of(live.session_id) if is_wanted else None
+                # It may have been published meanwhile, before the line of the end of its run.
+                if heard.take(live) and is_wanted:
+                    self._publish(_live(live, root_id))
         finally:
             bus.leave(heard)
 

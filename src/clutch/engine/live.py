@@ -43,10 +43,30 @@ class BusWatcher:
 
     async def __aiter__(self) -> AsyncIterator[Live]:
         while True:
-            while self._queue:
-                yield self._queue.popleft()
+            event = await self.first()
+            self.take(event)
+            yield event
+
+    async def first(self) -> Live:
+        """Wait for the next event and leave it in its place."""
+        while not self._queue:
             self._ready.clear()
             await self._ready.wait()
+        return self._queue[0]
+
+    def take(self, event: Live) -> bool:
+        """Take an event that `first` returned. False: it is gone meanwhile."""
+        is_there = bool(self._queue) and self._queue[0] is event
+        if is_there:
+            self._queue.popleft()
+        return is_there
+
+    def take_all(self, session_id: int, but_run: int | None = None) -> list[Live]:
+        """Take all events of a session, except those of one run."""
+        taken = [one for one in self._queue if one.session_id == session_id and one.run_id != but_run]
+        for event in taken:
+            self._queue.remove(event)
+        return taken
 
 
 class Bus:
