@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import asyncio
+import os
+import shutil
+import subprocess
 from collections.abc import Awaitable, Callable, Iterator
 from pathlib import Path
 
 import pytest
 
-from clutch.tools.sandbox import bubblewrap
+from clutch.ports import SandboxAccess
+from clutch.tools.sandbox import bubblewrap, cgroup
 from clutch.tools.sandbox.policy import MIB, SandboxLimits, SandboxPolicy
+from clutch.tools.sandbox.programs import SandboxedPrograms
 from clutch.tools.shell import Shell
 from tests.tools import test_sandbox_escapes as escapes
 from tests.tools.escapes.witness import World
@@ -129,3 +134,93 @@ def test_default_limits_are_those_of_the_page() -> None:
     limits = SandboxLimits()
     assert f"| processes and threads | {limits.processes} |" in page
     assert f"| memory of all together | {limits.memory_bytes // MIB // 1024} GiB |" in page
+
+
+# ---- a cgroup, where one is delegated -----------------------------------------------------------------------
+
+
+def cgroup_tree(tmp_path: Path, controllers: str = "cpu memory pids") -> tuple[Path, Path]:
+    """The root of cgroups as files, and what `/proc/self/cgroup` says of a process in `user/clutch.scope`."""
+    own = tmp_path / "cgroup" / "user" / "clutch.scope"
+    (own / "clutch-gateway").mkdir(parents=True)
+    (own / "cgroup.controllers").write_text(controllers)
+    (own / "cgroup.subtree_control").write_text("")
+    table = tmp_path / "self"
+    table.write_text("9:name=systemd:/\n0::/user/clutch.scope\n")
+    return tmp_path / "cgroup", table
+
+
+def test_a_delegated_cgroup_is_prepared_and_the_gateway_moves_out_of_the_way(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(os, "geteuid", lambda: 1000)
+    root, table = cgroup_tree(tmp_path)
+    own = cgroup.delegated(root, table)
+    assert own == root / "user" / "clutch.scope"
+    assert (own / "clutch-gateway" / "cgroup.procs").read_text() == str(os.getpid())
+    assert (own / "cgroup.subtree_control").read_text() == "+memory +pids"
+
+
+@pytest.mark.parametrize("user", [0, 1000])
+@pytest.mark.parametrize("trouble", ["not marked", "no controller", "version 1", "busy"])
+def test_without_delegation_there_is_no_cgroup(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, trouble: str, user: int
+) -> None:
+    """Root may write to every cgroup; only one that systemd has marked is delegated."""
+    if trouble == "not marked" and user:
+        monkeypatch.setattr(os, "access", lambda *_: False)
+    monkeypatch.setattr(os, "geteuid", lambda: user)
+    root, table = cgroup_tree(tmp_path, "cpu pids" if trouble == "no controller" else "memory pids")
+    if trouble == "version 1":
+        table.write_text("4:memory:/x\n")
+    if trouble == "busy":  # what the kernel says while another process is in the group
+        (root / "user" / "clutch.scope" / "cgroup.subtree_control").unlink()
+        (root / "user" / "clutch.scope" / "cgroup.subtree_control").mkdir()
+    assert cgroup.delegated(root, table) is None
+
+
+def test_a_sandbox_joins_a_group_that_counts_its_memory_and_its_processes(tmp_path: Path) -> None:
+    words = cgroup.joined(SMALL, ["/bin/sh", "-c", "echo $$"], tmp_path)
+    (group,) = tmp_path.iterdir()
+    counted = {
+        name: int((group / name).read_text()) for name in ("memory.max", "memory.oom.group", "pids.max")
+    }
+    assert SMALL.memory_bytes < counted["memory.max"] <= SMALL.memory_bytes + 2 * SMALL.scratch_bytes
+    assert SMALL.processes < counted["pids.max"] <= SMALL.processes + cgroup.OUTSIDE
+    done = subprocess.run(words, capture_output=True, text=True, check=True)
+    assert (group / "cgroup.procs").read_text() == done.stdout  # the command itself, not a process before it
+
+
+def test_a_command_starts_although_its_group_is_gone(tmp_path: Path) -> None:
+    words = cgroup.joined(SMALL, ["echo", "started"], tmp_path)
+    (group,) = tmp_path.iterdir()
+    shutil.rmtree(group)
+    assert subprocess.run(words, capture_output=True, text=True, check=True).stdout == "started\n"
+    assert cgroup.joined(SMALL, ["echo", "started"], tmp_path / "gone") == ["echo", "started"]
+
+
+def test_groups_of_commands_that_have_ended_are_removed(tmp_path: Path) -> None:
+    old, young = tmp_path / "clutch-sandbox-1", tmp_path / "clutch-sandbox-2"
+    for group in (old, young):
+        group.mkdir()
+    os.utime(old, (0, 0))
+    cgroup.joined(SMALL, ["true"], tmp_path)
+    assert (old.exists(), young.exists()) == (False, True)
+
+
+@pytest.mark.anyio
+async def test_commands_and_programs_join_the_group_of_their_sandbox(
+    tmp_path: Path, world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    home, root = tmp_path / "groups", tmp_path / "workspace"
+    home.mkdir()
+    root.mkdir()
+    monkeypatch.setattr(cgroup, "delegated", lambda: home)
+    assert "end" in await escapes.run(world, "echo end", Shell(limits=SMALL))
+    access = SandboxAccess(str(root), str(root), (), (), None, False)
+    with SandboxedPrograms().launching(("/bin/true",), {}, access) as launch:
+        assert (
+            await asyncio.to_thread(subprocess.call, launch.argv, pass_fds=launch.kept, env=launch.env) == 0
+        )
+    joined = [group for group in home.iterdir() if (group / "cgroup.procs").exists()]
+    assert len(joined) == 2

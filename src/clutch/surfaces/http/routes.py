@@ -219,8 +219,8 @@ class HttpRoute:
 #
 # Only an answer that did something is kept. A refusal changed nothing, so asking again is asking anew. Two
 # requests with one key at the same moment: the second waits for the answer of the first. A gateway that died
-# between doing and keeping has done it under that key, and the verbs find it again. So they do where two gateways on one
-# database get the same request at the same moment: the answer that was kept first is the answer of both.
+# between doing and keeping has done it under that key, and the verbs find it again. So they do where two gateways on
+# one database get the same request at the same moment: the answer that was kept first is the answer of both.
 
 REPLAY = {"idempotent-replay": "true"}
 

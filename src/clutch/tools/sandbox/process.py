@@ -20,7 +20,7 @@ from functools import cache
 from pathlib import Path
 
 from clutch.ports import ToolFailed
-from clutch.tools.sandbox import bubblewrap, policy, seccomp
+from clutch.tools.sandbox import bubblewrap, cgroup, policy, seccomp
 from clutch.tools.sandbox.policy import MIB, Sandbox, SandboxPolicy
 
 # --------------------------------------------------------------------------------------------------
@@ -223,6 +223,7 @@ async def start(
             info_fd=None if first is None else first.told,
         )
         passed = kept if first is None else (*kept, first.told)
+        words = cgroup.joined(box.limits, words)
         return await _spawn(words, box, is_served, cwd="/", kept=passed)
     finally:
         for file in kept:

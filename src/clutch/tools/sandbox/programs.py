@@ -12,7 +12,7 @@ from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 
 from clutch.ports import Launch, SandboxAccess, ToolFailed
-from clutch.tools.sandbox import bubblewrap, seccomp
+from clutch.tools.sandbox import bubblewrap, cgroup, seccomp
 from clutch.tools.sandbox.bubblewrap import ProtectedMount
 from clutch.tools.sandbox.policy import PATH, SandboxLimits, SandboxPolicy, is_beneath
 from clutch.tools.sandbox.process import broken_limit, probe
@@ -125,7 +125,7 @@ def _launching(
         inside = ("/bin/sh", "-c", f'. /proc/self/fd/{secrets} && exec "$@"', "program", *argv)
         words = bubblewrap.sandboxed(program, box, inside, cwd=cwd, guards=guards, seccomp_fd=filter_file)
         kept = (secrets,) if filter_file is None else (secrets, filter_file)
-        yield Launch(words, "/", box.variables(), kept)
+        yield Launch(cgroup.joined(box.limits, words), "/", box.variables(), kept)
 
 
 @contextmanager
