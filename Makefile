@@ -8,7 +8,7 @@
 #   make test-fast  [ARGS=...]        core, transactions and store on SQLite: the tests to run after each edit
 #   make test-lowest                  the tests of what talks to libraries, with the lowest versions allowed
 #   make demo       [ARGS=...]        clutch demo; e.g. ARGS="--chaos --kills 9"
-#   make trust      [SECONDS=n] [SEED=n] [BACKEND=sqlite|postgres|all]
+#   make trust      [SEED=n] [BACKEND=sqlite|postgres|all] [SECONDS=n]  SECONDS cuts it short, and then it is not ok
 #   make bench      [ONLY=store,growth,boot,calls,w1,w2,fanin,ready,cli] [N=100,1000] [REPS=3]
 #                   [LOAD=1 [SECONDS=600]]  ... or 500 watchers and 200 running children, for ten minutes
 #   make scenarios  [BACKEND=sqlite|postgres|all]

@@ -1,4 +1,4 @@
-"""What `make trust` asks of its own numbers: all of it at full length, less of the quantities when shorter."""
+"""What `make trust` demands of its own numbers."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def good() -> dict[str, Any]:
 
 
 def test_numbers_that_reach_every_bound_pass() -> None:
-    assert shortfalls(good(), 1.0, BOTH) == []
+    assert shortfalls(good(), BOTH) == []
 
 
 @pytest.mark.parametrize(
@@ -46,9 +46,8 @@ def test_numbers_that_reach_every_bound_pass() -> None:
         {"replays_identical": 19},
     ],
 )
-def test_what_must_be_zero_or_complete_is_asked_for_at_any_length(change: dict[str, Any]) -> None:
-    assert len(shortfalls(good() | change, 1.0, BOTH)) == 1
-    assert len(shortfalls(good() | change, 0.01, BOTH)) == 1
+def test_what_must_be_zero_or_complete_is_demanded(change: dict[str, Any]) -> None:
+    assert len(shortfalls(good() | change, BOTH)) == 1
 
 
 @pytest.mark.parametrize(
@@ -64,9 +63,8 @@ def test_what_must_be_zero_or_complete_is_asked_for_at_any_length(change: dict[s
         {"kills_by_point": good()["kills_by_point"] | {"after:finish": 19}},
     ],
 )
-def test_quantities_are_asked_for_in_full_only_at_full_length(change: dict[str, Any]) -> None:
-    assert len(shortfalls(good() | change, 1.0, BOTH)) == 1
-    assert shortfalls(good() | change, 0.3, BOTH) == []
+def test_quantities_are_demanded_in_full(change: dict[str, Any]) -> None:
+    assert len(shortfalls(good() | change, BOTH)) == 1
 
 
 @pytest.mark.parametrize(
@@ -77,13 +75,12 @@ def test_quantities_are_asked_for_in_full_only_at_full_length(change: dict[str, 
         {"kills_by_backend": {"sqlite": 2_000}},
     ],
 )
-def test_shares_are_asked_for_at_any_length(change: dict[str, Any]) -> None:
-    assert len(shortfalls(good() | change, 1.0, BOTH)) == 1
-    assert len(shortfalls(good() | change, 0.1, BOTH)) == 1
+def test_shares_are_demanded(change: dict[str, Any]) -> None:
+    assert len(shortfalls(good() | change, BOTH)) == 1
 
 
 def test_points_inside_a_commit_of_sqlite_are_not_asked_of_postgresql() -> None:
     without = {point: count for point, count in good()["kills_by_point"].items() if point not in COMMIT}
     numbers = good() | {"kills_by_point": without}
-    assert len(shortfalls(numbers, 1.0, BOTH)) == 1
-    assert shortfalls(numbers, 1.0, ("postgres",)) == []
+    assert len(shortfalls(numbers, BOTH)) == 1
+    assert shortfalls(numbers, ("postgres",)) == []

@@ -12,7 +12,7 @@ pytestmark = pytest.mark.slow
 
 
 def test_a_process_killed_at_any_named_point_loses_nothing_and_repeats_no_effect() -> None:
-    total = run_kills(Wish(seconds=1, seed=1, processes=1, backends=["sqlite"], per_point_min=1))
+    total = run_kills(Wish(kills=1, seed=1, processes=1, backends=["sqlite"], per_point=1))
     assert total.failures == []
     assert [point for point in POINTS if not total.by_point[point]] == []
     assert (total.lost, total.twice, total.unsafe_repeats) == (0, 0, 0)
@@ -22,7 +22,7 @@ def test_a_process_killed_at_any_named_point_loses_nothing_and_repeats_no_effect
 
 
 def test_workers_that_share_a_postgresql_take_over_from_each_other() -> None:
-    total = run_kills(Wish(seconds=1, seed=2, processes=1, backends=["postgres"], kills_min=20))
+    total = run_kills(Wish(kills=20, seed=2, processes=1, backends=["postgres"]))
     assert total.failures == []
     assert total.kills >= 20
     assert total.in_flight >= 5
@@ -32,7 +32,7 @@ def planted(bug: str, point: str) -> Total:
     """One story of a victim with this bug; it dies mostly at the point where that hurts."""
     return run_kills(
         Wish(
-            20,
+            kills=1_000,
             seed=3,
             processes=1,
             backends=["sqlite"],

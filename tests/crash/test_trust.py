@@ -24,7 +24,7 @@ FIELDS = [
     "unsafe_repeats", "over_limit", "limit_rounds",
 ]  # fmt: skip
 
-PLAN = Plan(seconds=300, seed=7, backends=("sqlite", "postgres"), processes=2)
+PLAN = Plan(seed=7, backends=("sqlite", "postgres"), processes=2, seconds_max=300)
 
 
 def simulated() -> Simulated:
@@ -102,3 +102,17 @@ def test_a_single_failure_makes_the_whole_run_not_ok(where: str) -> None:
     else:
         found = replace(found, lone=replace(found.lone, exactly_one=199))
     assert summarise(PLAN, found)["ok"] is False
+
+
+@pytest.mark.parametrize("part", ["simulation", "mutants", "kills"])
+def test_a_part_that_the_time_limit_cut_short_is_named_and_not_ok(part: str) -> None:
+    found = findings()
+    if part == "simulation":
+        found.simulated.is_cut = True
+    elif part == "kills":
+        found.killed.is_cut = True
+    else:
+        found = replace(found, hunted=[replace(found.hunted[0], is_cut=True), *found.hunted[1:]])
+    summary = summarise(PLAN, found)
+    assert summary["shortfalls"] == [f"cut short after 300 seconds: {part}"]
+    assert summary["ok"] is False

@@ -62,7 +62,7 @@ ROWS: dict[str, tuple[str, ...]] = {
     ),
     "S10": (
         "crash/test_races.py::test_of_many_processes_that_want_the_last_slot_exactly_one_gets_it",
-        "crash/test_races.py::test_processes_that_spawn_through_every_door_at_once_are_never_seen_over_a_limit",
+        "crash/test_races.py::test_processes_that_spawn_in_every_way_at_once_are_never_seen_over_a_limit",
     ),
     "S11": (
         "core/test_admission.py::test_id_that_is_not_exactly_the_allowed_one_is_refused",

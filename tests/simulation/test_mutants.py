@@ -13,8 +13,6 @@ from tests.trust.mutants import hunt as hunt_module
 from tests.trust.mutants.hunt import Found, NotFound, hunt
 from tests.trust.mutants.mutant import Mutant, TargetGone, locate, mutants, planted
 
-SECONDS_MAX = 20.0
-
 #: one for each part of the product; `make trust` hunts all of them
 SAMPLE = (
     "children_not_counted",
@@ -46,7 +44,7 @@ def test_there_are_enough_mutants_and_each_says_who_must_find_it() -> None:
 
 @pytest.mark.parametrize("name", SAMPLE)
 def test_a_planted_bug_is_found(name: str) -> None:
-    found = hunt(mutants()[name], SECONDS_MAX)
+    found = hunt(mutants()[name])
     assert isinstance(found, Found), found
     assert found.found_by in mutants()[name].expected
 
@@ -60,7 +58,7 @@ def test_a_mutant_without_a_bug_is_not_found() -> None:
         lambda post: (post,),
         "nothing is changed",
     )
-    assert isinstance(hunt(harmless, 0.01), NotFound)
+    assert isinstance(hunt(harmless, worlds_max=1), NotFound)
 
 
 def test_a_mutant_that_breaks_by_an_exception_is_not_found_whatever_follows_from_it() -> None:
@@ -69,14 +67,14 @@ def test_a_mutant_that_breaks_by_an_exception_is_not_found_whatever_follows_from
         return (lambda now, session_id, idem, kind, body, route="": 1 / 0,)
 
     broken = replace(mutants()["words_lost"], expected=frozenset(all_names()), worlds=("busy",), plant=breaks)
-    ended = hunt(broken, 0.01)
+    ended = hunt(broken, worlds_max=1)
     assert isinstance(ended, NotFound)
     assert "ZeroDivisionError" in ended.why
 
 
 def test_a_world_that_fails_by_itself_finds_no_mutant(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(hunt_module, "_is_sound", lambda seed, world: False)
-    ended = hunt(mutants()["children_not_counted"], 5.0)
+    ended = hunt(mutants()["children_not_counted"])
     assert isinstance(ended, NotFound)
     assert "without it, too" in ended.why
 
@@ -97,3 +95,9 @@ def test_a_mutant_that_takes_other_arguments_than_its_target_is_an_error() -> No
 def test_a_mutant_whose_target_is_gone_is_an_error() -> None:
     with pytest.raises(TargetGone, match="no_such_function"):
         locate("clutch.transactions.inbox.no_such_function")
+
+
+def test_a_hunt_that_the_time_limit_ends_says_so() -> None:
+    ended = hunt(mutants()["children_not_counted"], until=0.0)
+    assert isinstance(ended, NotFound)
+    assert (ended.why, ended.seeds) == (hunt_module.CUT, 0)

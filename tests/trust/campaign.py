@@ -12,10 +12,10 @@ from __future__ import annotations
 
 import argparse
 import json
+import math
 import os
 import platform
 import subprocess
-import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -32,46 +32,37 @@ from tests.trust.kills.limits import LimitLoad, run_limits
 from tests.trust.kills.races import Outcome, run_races
 from tests.trust.kills.series import Total, Wish, run_kills
 from tests.trust.kills.state_directory import DirectoryRounds, run_directories
-from tests.trust.mutants.hunt import Found, NotFound, hunt_all
+from tests.trust.mutants.hunt import CUT, Found, NotFound, hunt_all
+from tests.trust.processes import progress
 from tests.trust.replays import replays_identical
 from tests.trust.simulation import Simulated, run_many
 
 SCHEMA: Final = "clutch.trust/1"
 BACKENDS: Final = ("sqlite", "postgres")
 
-#: of the time; replays, mutants and races take as long as they take
-_SIMULATION_SHARE: Final = 0.40
-_KILLS_SHARE: Final = 0.32
-_MUTANT_MAX_S: Final = 60.0  # a rare bug took 33 s beside other work
-_PATIENCE: Final = 2.0  #: each part may take so many times the whole time to reach its numbers
-_FIRE_S: Final = 30.0  #: at the default length
-_FIRE_LEAST_S: Final = 6.0
-_ROUNDS_LEAST: Final = 20
-
 T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    seconds: float
+    """`seconds_max` bounds the whole campaign. A campaign that it cuts short is not ok."""
+
     seed: int
     backends: tuple[str, ...]
     processes: int
-
-    @property
-    def share(self) -> float:
-        return self.seconds / thresholds.DEFAULT_SECONDS
+    seconds_max: float = math.inf
 
 
 @dataclass(frozen=True, slots=True)
 class Hunted:
-    """A planted bug, and who found it after how many seeds; None: nobody did."""
+    """A planted bug, and which invariant found it after how many worlds; None: none did."""
 
     name: str
     target: str
     found_by: str | None
     seeds: int
     seconds: float
+    is_cut: bool = False  #: the time limit ended the hunt
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,82 +78,80 @@ class Findings:
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--seconds", type=float, default=thresholds.DEFAULT_SECONDS)
+    parser.add_argument(
+        "--seconds", type=float, default=math.inf, help="stop after so long; then it is not ok"
+    )
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--backend", choices=[*BACKENDS, "all"], default="all")
     parser.add_argument("--processes", type=int, default=os.cpu_count() or 1)
 
 
-def run(said: argparse.Namespace) -> int:
-    backends = BACKENDS if said.backend == "all" else (said.backend,)
-    plan = Plan(said.seconds, said.seed, backends, said.processes)
+def run(arguments: argparse.Namespace) -> int:
+    backends = BACKENDS if arguments.backend == "all" else (arguments.backend,)
+    plan = Plan(arguments.seed, backends, arguments.processes, arguments.seconds)
     findings = find_out(plan)
     summary = summarise(plan, findings)
     for line in table(summary):
-        _tell(line)
+        progress(line)
     for failure in failures(findings):
-        _tell(f"FAILED {failure}")
+        progress(f"FAILED {failure}")
     for shortfall in summary["shortfalls"]:
-        _tell(f"NOT ENOUGH {shortfall}")
+        progress(f"NOT ENOUGH {shortfall}")
     print(json.dumps(summary), flush=True)
     return 0 if summary["ok"] else 1
 
 
 def find_out(plan: Plan) -> Findings:
-    """A slow machine gets more time, not an easier test."""
+    """Every part has a fixed size. A slow machine needs longer, and no part becomes easier."""
     started = time.monotonic()
+
+    def left() -> float:
+        return max(0.0, plan.seconds_max - (time.monotonic() - started))
+
     return Findings(
-        simulated=_step("simulation", lambda: _simulate(plan)),
+        simulated=_step("simulation", lambda: _simulate(plan, left())),
         replays=_step("replays", lambda: replays_identical(plan.seed, thresholds.REPLAYS_MIN)),
-        hunted=_step("mutants", lambda: _hunt(plan)),
-        killed=_step("kills", lambda: _kill(plan)),
+        hunted=_step("mutants", lambda: _hunt(plan, left())),
+        killed=_step("kills", lambda: _kill(plan, left())),
         raced=_step("races", lambda: _race(plan)),
-        lone=_step("lone", lambda: run_directories(thresholds.RACE_PROCESSES, _rounds_of(plan))),
-        fired=_step("fire", lambda: _fire(plan)),
+        lone=_step(
+            "state directories", lambda: run_directories(thresholds.RACE_PROCESSES, thresholds.RACE_ROUNDS)
+        ),
+        fired=_step("limits", lambda: _load_limits(plan)),
         wall_s=time.monotonic() - started,
     )
 
 
-def _simulate(plan: Plan) -> Simulated:
+def _simulate(plan: Plan, seconds_max: float) -> Simulated:
     return run_many(
-        plan.seconds * _SIMULATION_SHARE,
-        plan.seed,
-        plan.processes,
-        runs_min=thresholds.scaled(thresholds.SIM_RUNS_MIN, plan.share),
-        faults_min=thresholds.scaled(thresholds.FAULTS_MIN, plan.share),
-        seconds_max=plan.seconds * _PATIENCE,
+        thresholds.SIM_RUNS_MIN, thresholds.FAULTS_MIN, plan.seed, plan.processes, seconds_max=seconds_max
     )
 
 
-def _kill(plan: Plan) -> Total:
+def _kill(plan: Plan, seconds_max: float) -> Total:
     wish = Wish(
-        seconds=plan.seconds * _KILLS_SHARE,
+        kills=thresholds.KILLS_MIN,
         seed=plan.seed,
         processes=plan.processes + 1,  # a victim waits for the disk half of the time
         backends=plan.backends,
-        seconds_max=plan.seconds * _PATIENCE,
-        kills_min=thresholds.scaled(thresholds.KILLS_MIN, plan.share),
-        per_point_min=thresholds.scaled(thresholds.KILLS_PER_POINT_MIN, plan.share),
+        per_point=thresholds.KILLS_PER_POINT_MIN,
+        seconds_max=seconds_max,
     )
     return run_kills(wish)
 
 
 def _race(plan: Plan) -> Mapping[str, Outcome]:
-    return run_races(plan.backends, processes=thresholds.RACE_PROCESSES, rounds=_rounds_of(plan))
+    return run_races(plan.backends, processes=thresholds.RACE_PROCESSES, rounds=thresholds.RACE_ROUNDS)
 
 
-def _fire(plan: Plan) -> LimitLoad | None:
-    seconds = max(_FIRE_LEAST_S, _FIRE_S * plan.share)
-    return run_limits(thresholds.RACE_PROCESSES, seconds) if "postgres" in plan.backends else None
+def _load_limits(plan: Plan) -> LimitLoad | None:
+    if "postgres" not in plan.backends:
+        return None
+    return run_limits(thresholds.RACE_PROCESSES, thresholds.LIMIT_ACTS)
 
 
-def _rounds_of(plan: Plan) -> int:
-    return max(_ROUNDS_LEAST, thresholds.scaled(thresholds.RACE_ROUNDS, plan.share))
-
-
-def _hunt(plan: Plan) -> list[Hunted]:
-    """As long as it takes, within a bound for each: a bug that is not found in time counts as not found."""
-    return [_hunted(one) for one in hunt_all(_MUTANT_MAX_S, plan.processes)]
+def _hunt(plan: Plan, seconds_max: float) -> list[Hunted]:
+    return [_hunted(one) for one in hunt_all(plan.processes, seconds_max=seconds_max)]
 
 
 def _hunted(ended: Found | NotFound) -> Hunted:
@@ -170,21 +159,18 @@ def _hunted(ended: Found | NotFound) -> Hunted:
         case Found():
             return Hunted(ended.name, ended.target, ended.found_by, ended.seeds, ended.seconds)
         case NotFound():
-            return Hunted(ended.name, ended.target, None, ended.seeds, ended.seconds)
+            is_cut = ended.why == CUT
+            return Hunted(ended.name, ended.target, None, ended.seeds, ended.seconds, is_cut)
         case _:
             assert_never(ended)
 
 
 def _step(name: str, work: Callable[[], T]) -> T:
     started = time.monotonic()
-    _tell(f"{name} …")
+    progress(f"{name} …")
     result = work()
-    _tell(f"{name}: {time.monotonic() - started:.0f} s")
+    progress(f"{name}: {time.monotonic() - started:.0f} s")
     return result
-
-
-def _tell(line: str) -> None:
-    print(line, file=sys.stderr, flush=True)
 
 
 # ---- the summary -------------------------------------------------------------------------------------
@@ -229,13 +215,28 @@ def summarise(plan: Plan, findings: Findings) -> dict[str, Any]:
         "acts_by_kind": dict(sorted(simulated.acts.items())),
         "limit_fire": None if findings.fired is None else asdict(findings.fired),
     }
-    short = thresholds.shortfalls(summary, plan.share, plan.backends)
+    short = [*_cuts(plan, findings), *thresholds.shortfalls(summary, plan.backends)]
     return summary | {"shortfalls": short, "ok": not short and not failures(findings)}
+
+
+def _cuts(plan: Plan, findings: Findings) -> Iterator[str]:
+    """Parts that the time limit ended before they were complete."""
+    is_cut = {
+        "simulation": findings.simulated.is_cut,
+        "mutants": any(one.is_cut for one in findings.hunted),
+        "kills": findings.killed.is_cut,
+    }
+    if parts := [name for name, cut in is_cut.items() if cut]:
+        yield f"cut short after {plan.seconds_max:.0f} seconds: {', '.join(parts)}"
 
 
 def _mutants(hunted: Sequence[Hunted]) -> dict[str, Any]:
     found = sum(one.found_by is not None for one in hunted)
-    return {"found": found, "total": len(hunted), "list": [asdict(one) for one in hunted]}
+    return {"found": found, "total": len(hunted), "list": [_listed(one) for one in hunted]}
+
+
+def _listed(one: Hunted) -> dict[str, Any]:
+    return {name: value for name, value in asdict(one).items() if name != "is_cut"}
 
 
 def _rounds(raced: Mapping[str, Outcome]) -> dict[str, int]:

@@ -21,3 +21,8 @@ def last_line(module: str, *words: str) -> str:
     command = [sys.executable, "-m", module, *words]
     done = subprocess.run(command, stdout=subprocess.PIPE, text=True, cwd=ROOT, check=True)
     return done.stdout.splitlines()[-1]
+
+
+def progress(line: str) -> None:
+    """The summary has stdout for itself."""
+    print(line, file=sys.stderr, flush=True)

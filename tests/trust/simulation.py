@@ -1,7 +1,7 @@
 """Many simulated worlds in several processes, added up: `python -m tests.trust.simulation`.
 
-Each process plays every n-th seed, all kinds of worlds in turn, until its time is over, and longer (within
-bounds) if it has not played as much as it should. A violation names the command that plays that world again.
+Each process plays every n-th seed, all kinds of worlds in turn, until it has finished enough tasks and met enough
+faults. The size is a count, so a slow machine plays the same worlds. A violation names the command that replays it.
 """
 
 from __future__ import annotations
@@ -24,7 +24,9 @@ from clutch.testing.simulation.report import Report
 from clutch.testing.simulation.settings import SETTINGS
 from clutch.testing.simulation.user import VERBS
 from clutch.testing.simulation.world import simulate
-from tests.trust.processes import start
+from tests.trust.processes import progress, start
+
+PROGRESS_EVERY = 2_500
 
 
 @dataclass(slots=True)
@@ -39,6 +41,7 @@ class Simulated:
     edges: list[str] = field(default_factory=list)
     invariants: dict[str, int] = field(default_factory=lambda: dict.fromkeys(all_names(), 0))
     violations: list[str] = field(default_factory=list)
+    is_cut: bool = False  #: the time limit ended it before it was complete
 
     @property
     def edges_total(self) -> int:
@@ -71,6 +74,7 @@ class Simulated:
         self.edges = sorted({*self.edges, *other.edges})
         self.invariants = _sum(self.invariants, other.invariants)
         self.violations += other.violations
+        self.is_cut |= other.is_cut
 
 
 def _sum(one: dict[str, int], other: dict[str, int] | Counter[str]) -> dict[str, int]:
@@ -78,36 +82,20 @@ def _sum(one: dict[str, int], other: dict[str, int] | Counter[str]) -> dict[str,
 
 
 @dataclass(frozen=True, slots=True)
-class Wish:
-    """`runs_min`, `faults_min`: what one process goes on for, up to `seconds_max`."""
+class Share:
+    """What one process plays: tasks and faults to reach, and the seeds it takes them from."""
 
-    seconds: float
+    runs: int
+    faults: int
     seed: int
     stride: int = 1
-    runs_min: int = 0
-    faults_min: int = 0
-    seconds_max: float = 0.0
+    seconds_max: float = math.inf
 
 
-def run_many(
-    seconds: float,
-    seed: int,
-    processes: int,
-    *,
-    runs_min: int = 0,
-    faults_min: int = 0,
-    seconds_max: float = 0.0,
-) -> Simulated:
+def run_many(runs: int, faults: int, seed: int, processes: int, seconds_max: float = math.inf) -> Simulated:
     total = Simulated()
-    common = Wish(
-        seconds,
-        seed,
-        processes,
-        math.ceil(runs_min / processes),
-        math.ceil(faults_min / processes),
-        seconds_max,
-    )
-    players = [_start(replace(common, seed=seed + number)) for number in range(processes)]
+    share = Share(math.ceil(runs / processes), math.ceil(faults / processes), seed, processes, seconds_max)
+    players = [_start(replace(share, seed=seed + number)) for number in range(processes)]
     for player in players:
         said, _ = player.communicate()
         if player.returncode == 0:
@@ -117,40 +105,38 @@ def run_many(
     return total
 
 
-def play(wish: Wish) -> Simulated:
+def play(share: Share) -> Simulated:
     total = Simulated()
     total.probe()
-    started = time.monotonic()
-    for number, world in zip(count(wish.seed, wish.stride), cycle(SETTINGS), strict=False):
-        if _is_enough(wish, total, time.monotonic() - started):
+    started, shown = time.monotonic(), 0
+    for number, world in zip(count(share.seed, share.stride), cycle(SETTINGS), strict=False):
+        if total.runs >= share.runs and sum(total.faults.values()) >= share.faults:
+            break
+        if time.monotonic() - started >= share.seconds_max:
+            total.is_cut = True
             break
         total.add(simulate(number, world))
+        if total.runs - shown >= PROGRESS_EVERY:
+            shown = total.runs
+            progress(f"simulation from seed {share.seed}: {total.runs:,} of {share.runs:,} tasks")
     return total
 
 
-def _is_enough(wish: Wish, total: Simulated, seconds: float) -> bool:
-    if seconds < wish.seconds:
-        return False
-    has_played = total.runs >= wish.runs_min and sum(total.faults.values()) >= wish.faults_min
-    return has_played or seconds >= wish.seconds_max
-
-
-def _start(wish: Wish) -> subprocess.Popen[str]:
+def _start(share: Share) -> subprocess.Popen[str]:
     words = [
-        word for name, value in asdict(wish).items() for word in (f"--{name.replace('_', '-')}", str(value))
+        word for name, value in asdict(share).items() for word in (f"--{name.replace('_', '-')}", str(value))
     ]
     return start("tests.trust.simulation", *words)
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--seconds", type=float, default=10.0)
+    parser.add_argument("--runs", type=int, default=500, help="tasks to bring to an end")
+    parser.add_argument("--faults", type=int, default=0, help="faults to meet at least")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--stride", type=int, default=1, help="play every n-th seed")
-    parser.add_argument("--runs-min", type=int, default=0, help="go on until so many tasks came to an end")
-    parser.add_argument("--faults-min", type=int, default=0, help="… and so many faults happened")
-    parser.add_argument("--seconds-max", type=float, default=0.0, help="… but no longer than this")
-    print(json.dumps(asdict(play(Wish(**vars(parser.parse_args()))))))
+    parser.add_argument("--seconds-max", type=float, default=math.inf, help="stop after so long, incomplete")
+    print(json.dumps(asdict(play(Share(**vars(parser.parse_args()))))))
 
 
 if __name__ == "__main__":

@@ -49,6 +49,7 @@ class Report:
     twice: int = 0
     unsafe_repeats: int = 0
     failures: list[str] = field(default_factory=list)
+    is_cut: bool = False
 
 
 @dataclass(slots=True)

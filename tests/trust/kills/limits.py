@@ -1,9 +1,9 @@
-"""Limits under fire: many processes spawn through every door at once: `python -m tests.trust.kills.limits ADDRESS`.
+"""Spawn limits under load: many processes spawn in every way at once: `python -m tests.trust.kills.limits ADDRESS`.
 
 All of them run whole engines on one PostgreSQL and share a few main sessions. At random each speaks to an agent, whose
 answer spawns (and whose children spawn again, one level down), spawns as a program, retries and continues what is
-finished. Meanwhile a watcher on a connection of its own counts what the tables hold, over and over: never may it see
-more active children of anybody, more tasks alive below a root, or a deeper child than the limits allow.
+finished. Meanwhile a watcher on a connection of its own counts what the tables hold, over and over. It must never see
+more active children of one session, more tasks alive below a root, or a deeper child than the limits allow.
 
 `off-by-one` is the planted bug: the count that admission is given is one too low.
 """
@@ -16,7 +16,6 @@ import json
 import multiprocessing
 import random
 import tempfile
-import time
 from collections import Counter
 from collections.abc import Sequence
 from contextlib import suppress
@@ -45,7 +44,7 @@ POLICY: Final = Policy(
     work=Work(lanes=MappingProxyType({Lane.MAIN: 16, Lane.SUBAGENT: 64}), tick_s=0.05, stop_s=1.0),
 )
 SESSIONS: Final = tuple(f"agent:main:chat:fire-{number}" for number in range(4))
-DOORS: Final = ("tool", *["api"] * 6, *["retry", "continue"] * 3)
+WAYS: Final = ("tool", *["api"] * 6, *["retry", "continue"] * 3)
 OFF_BY_ONE: Final = "off-by-one"
 GO: Final = "spawn what you can"
 SAMPLE: Final = (
@@ -63,7 +62,7 @@ class LimitLoad:
     children: int  #: the most that were ever seen of one requester
     descendants: int  #: ... below one root
     depth: int
-    accepted: dict[str, int]  #: by door
+    accepted: dict[str, int]  #: by way
     refused: dict[str, int]
 
     @property
@@ -81,7 +80,7 @@ class LimitLoad:
 
 
 class Eager:
-    """Whoever may spawn does, as often as the limits could let it and once more; a leaf works a moment."""
+    """A model that spawns once more than the limits allow, where it has the tool; a leaf works a moment."""
 
     async def ask(self, request: ModelRequest, on_delta: OnDelta) -> Answer:
         del on_delta
@@ -94,33 +93,32 @@ class Eager:
         return Answer("done", (), Usage(1, 1), "eager")
 
 
-async def _attack(address: str, seconds: float) -> Counter[str]:
-    """What one process does, and how often each door said yes or no."""
+async def _attack(address: str, acts: int) -> Counter[str]:
+    """Act so many times in one process. Returns how often each way was accepted or refused."""
     told: Counter[str] = Counter()
     with tempfile.TemporaryDirectory(prefix="clutch-fire-") as state_directory:
         clutch = Clutch(database=address, state=state_directory, models=Eager(), policy=POLICY)
         async with clutch as c:
             done: list[str] = []
-            until = time.monotonic() + seconds
-            while time.monotonic() < until:
-                db, session = random.choice(DOORS), random.choice(SESSIONS)
-                if db == "tool":
+            for _ in range(acts):
+                way, session = random.choice(WAYS), random.choice(SESSIONS)
+                if way == "tool":
                     await c.say(GO, session=session)
-                elif db == "api":
+                elif way == "api":
                     wanted = {"task": "work"} | random.choice(({}, {"tools": ["read"]}))
                     answer = await c.here.spawn(wanted, session, "reject")
                     told[f"api:{answer['status']}"] += 1
                     done += [answer["taskId"]] if answer["status"] == "accepted" else []
                 elif done:
-                    told[f"{db}:{await _again(c, random.choice(done), db)}"] += 1
+                    told[f"{way}:{await _again(c, random.choice(done), way)}"] += 1
                 await asyncio.sleep(random.random() * 0.02)
     return told
 
 
-async def _again(c: Clutch, task_id: str, db: str) -> str:
+async def _again(c: Clutch, task_id: str, way: str) -> str:
     task = await c.get(task_id)
     try:
-        await (task.retry() if db == "retry" else task.continue_("more"))
+        await (task.retry() if way == "retry" else task.continue_("more"))
     except ClutchError as error:
         return "forbidden" if "is refused" in str(error) else "too early"
     return "accepted"
@@ -139,10 +137,10 @@ def _one_too_few() -> None:
     spawn.count = planted  # type: ignore[assignment]
 
 
-def _run_one(address: str, seconds: float, answers: multiprocessing.SimpleQueue[dict[str, int]]) -> None:
+def _run_one(address: str, acts: int, answers: multiprocessing.SimpleQueue[dict[str, int]]) -> None:
     told: dict[str, int] = {}
     try:
-        told = dict(asyncio.run(_attack(address, seconds)))
+        told = dict(asyncio.run(_attack(address, acts)))
     finally:
         answers.put(told)
 
@@ -182,13 +180,13 @@ def _said_to_agents(now: float) -> Tx[dict[str, int]]:
     return dict(told)
 
 
-def run(address: str, processes: int, seconds: float, plant: str = "") -> LimitLoad:
+def run(address: str, processes: int, acts: int, plant: str = "") -> LimitLoad:
     """Forks, so it belongs into a process without threads."""
     if plant == OFF_BY_ONE:
         _one_too_few()
     context = multiprocessing.get_context("fork")
     answers: multiprocessing.SimpleQueue[dict[str, int]] = context.SimpleQueue()
-    running = [context.Process(target=_run_one, args=(address, seconds, answers)) for _ in range(processes)]
+    running = [context.Process(target=_run_one, args=(address, acts, answers)) for _ in range(processes)]
     for one in running:
         one.start()
     samples, most, told = asyncio.run(_watch(address, running))
@@ -200,18 +198,18 @@ def run(address: str, processes: int, seconds: float, plant: str = "") -> LimitL
 
 def _of(told: Counter[str], word: str) -> dict[str, int]:
     return {
-        db: count
+        way: count
         for key, count in sorted(told.items())
-        if (db := key.rpartition(":")[0]) and key.endswith(f":{word}")
+        if (way := key.rpartition(":")[0]) and key.endswith(f":{word}")
     }
 
 
-def run_limits(processes: int = 8, seconds: float = 8.0, plant: str = "") -> LimitLoad:
+def run_limits(processes: int = 8, acts: int = 100, plant: str = "") -> LimitLoad:
     """On a server of its own, in a process of its own."""
     server = temporary_server(fsync=False)  # nobody crashes here
     address = server.start()
     try:
-        words = ["--processes", str(processes), "--seconds", str(seconds), "--plant", plant, address]
+        words = ["--processes", str(processes), "--acts", str(acts), "--plant", plant, address]
         return LimitLoad(**json.loads(last_line("tests.trust.kills.limits", *words)))
     finally:
         server.stop()
@@ -221,11 +219,11 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("address", help="of a PostgreSQL database")
     parser.add_argument("--processes", type=int, default=8)
-    parser.add_argument("--seconds", type=float, default=8.0)
+    parser.add_argument("--acts", type=int, default=100)
     parser.add_argument("--plant", default="", choices=["", OFF_BY_ONE])
     said = parser.parse_args()
     with suppress(KeyboardInterrupt):
-        print(json.dumps(asdict(run(said.address, said.processes, said.seconds, said.plant))))
+        print(json.dumps(asdict(run(said.address, said.processes, said.acts, said.plant))))
 
 
 if __name__ == "__main__":

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import argparse
 import json
+import math
 import multiprocessing
-import sys
 import time
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
@@ -14,8 +14,13 @@ from functools import cache
 from clutch.testing.invariants.probes import all_probes
 from clutch.testing.simulation.world import simulate
 from tests.trust.mutants.mutant import Mutant, mutants, planted
+from tests.trust.processes import progress
 
 PROBED = "probe"  #: in the place of a world
+CUT = "the time limit ended the hunt"
+
+#: Several times what the rarest of them needs. A count, so that a busy machine misses none.
+WORLDS_MAX = 400
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,9 +43,11 @@ class NotFound:
     why: str
 
 
-def hunt(mutant: Mutant, seconds: float, first_seed: int = 1) -> Found | NotFound:
-    """In worlds, or, without any, with the probes of its promises."""
-    return _hunt_in_worlds(mutant, seconds, first_seed) if mutant.worlds else _hunt_with_probes(mutant)
+def hunt(mutant: Mutant, worlds_max: int = WORLDS_MAX, until: float = math.inf) -> Found | NotFound:
+    """Look for it in so many worlds, or, if no world has this part of the product, with the probes it names.
+
+    `until`: a time of `time.monotonic`, which all processes of a machine share."""
+    return _hunt_in_worlds(mutant, worlds_max, until) if mutant.worlds else _hunt_with_probes(mutant)
 
 
 def _hunt_with_probes(mutant: Mutant) -> Found | NotFound:
@@ -61,16 +68,18 @@ def _hunt_with_probes(mutant: Mutant) -> Found | NotFound:
     )
 
 
-def _hunt_in_worlds(mutant: Mutant, seconds: float, first_seed: int) -> Found | NotFound:
-    """Play worlds until an expected invariant accuses, or the time is over: our own, not that of a busy machine.
+def _hunt_in_worlds(mutant: Mutant, worlds_max: int, until: float) -> Found | NotFound:
+    """Play worlds until an expected invariant is violated.
 
     A world in which the patched code broke is no find, nor is one where any of these worlds fails by itself."""
     started = time.process_time()
     played, others = list[tuple[int, str]](), set[str]()
     target = mutant.targets[0]
-    while time.process_time() - started < seconds:
+    while len(played) < worlds_max:
+        if time.monotonic() >= until:
+            return _cut(mutant, len(played), time.process_time() - started)
         turn, place = divmod(len(played), len(mutant.worlds))
-        seed, world = first_seed + turn, mutant.worlds[place]
+        seed, world = 1 + turn, mutant.worlds[place]
         with planted(mutant):
             report = simulate(seed, world, is_mutant=True)
         played.append((seed, world))
@@ -87,32 +96,48 @@ def _hunt_in_worlds(mutant: Mutant, seconds: float, first_seed: int) -> Found | 
     return NotFound(mutant.name, target, len(played), round(time.process_time() - started, 2), why)
 
 
+def _cut(mutant: Mutant, played: int, seconds: float) -> NotFound:
+    return NotFound(mutant.name, mutant.targets[0], played, round(seconds, 2), CUT)
+
+
 @cache
 def _is_sound(seed: int, world: str) -> bool:
     """Does it pass without any planted bug?"""
     return not simulate(seed, world).violations
 
 
-def hunt_all(seconds_each: float, processes: int = 1, names: Sequence[str] = ()) -> list[Found | NotFound]:
-    """Each at most so long; in the order of the mutants. Processes of their own: a mutant patches the product."""
-    hunts = [(name, seconds_each) for name in names or mutants()]
+def hunt_all(
+    processes: int = 1, names: Sequence[str] = (), worlds_max: int = WORLDS_MAX, seconds_max: float = math.inf
+) -> list[Found | NotFound]:
+    """In the order of the mutants. In processes of their own, because a mutant patches the product."""
+    until = time.monotonic() + seconds_max
+    hunts = [(name, worlds_max, until) for name in names or mutants()]
+    ended = list[Found | NotFound]()
     with multiprocessing.get_context("spawn").Pool(processes) as pool:
-        return pool.starmap(_hunt, hunts, chunksize=1)
+        for one in pool.imap(_hunt, hunts, chunksize=1):
+            ended.append(one)
+            progress(f"mutant {len(ended)} of {len(hunts)}: {_outcome(one)}")
+    return ended
 
 
-def _hunt(name: str, seconds: float) -> Found | NotFound:
-    return hunt(mutants()[name], seconds)
+def _outcome(one: Found | NotFound) -> str:
+    if isinstance(one, Found):
+        return f"{one.name} found by {one.found_by} ({one.world}, seed {one.seed}, {one.seeds} worlds)"
+    return f"{one.name} NOT FOUND in {one.seeds} worlds: {one.why}"
+
+
+def _hunt(wish: tuple[str, int, float]) -> Found | NotFound:
+    name, worlds_max, until = wish
+    return hunt(mutants()[name], worlds_max, until)
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("names", nargs="*", metavar="MUTANT", help="default: all")
-    parser.add_argument("--seconds", type=float, default=30.0, help="at most, for each")
+    parser.add_argument("--worlds", type=int, default=WORLDS_MAX, help="at most, for each")
     parser.add_argument("--processes", type=int, default=2)
 
 
-def run(said: argparse.Namespace) -> int:
-    ended = hunt_all(said.seconds, said.processes, said.names)
-    for one in ended:
-        print(one, file=sys.stderr)
+def run(arguments: argparse.Namespace) -> int:
+    ended = hunt_all(arguments.processes, arguments.names, arguments.worlds)
     print(json.dumps([asdict(one) for one in ended]))
     return 0 if all(isinstance(one, Found) for one in ended) else 1
