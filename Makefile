@@ -100,8 +100,9 @@ check-types: $(STAMP)
 check-imports: $(STAMP)
 	@$(BIN)/lint-imports --no-logo
 
+# What the pages name must exist. That their programs run, which takes minutes, is for `make test`.
 check-docs: $(STAMP)
-	@$(if $(DOCS_TESTS),$(BIN)/python -m pytest --quiet $(DOCS_TESTS),:)
+	@$(if $(DOCS_TESTS),$(BIN)/python -m pytest --quiet -m "not slow" $(DOCS_TESTS),:)
 
 # A worker takes over tests of another that has more left, so that none is idle at the end.
 PYTEST_PARALLEL := $(BIN)/python -m pytest -n auto --dist worksteal

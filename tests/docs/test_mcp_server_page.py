@@ -8,6 +8,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 from clutch.surfaces.mcp import TOOLS
 from tests.surfaces.served import FAST, served
 
@@ -29,6 +31,7 @@ def test_the_configurations_are_those_of_clients() -> None:
     assert http["url"].endswith("/mcp")
 
 
+@pytest.mark.slow
 def test_the_program_runs_as_it_stands(tmp_path: Path) -> None:
     (program,) = blocks("python")
     with served(tmp_path / "state", policy=FAST) as db:

@@ -7,11 +7,14 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 from clutch import Clutch, Task
 
 PAGE = (Path(__file__).parents[2] / "docs" / "python-api.md").read_text(encoding="utf-8")
 
 
+@pytest.mark.slow
 def test_every_program_runs_as_it_stands(tmp_path: Path) -> None:
     """One after the other, on one state directory; one process for all, because each costs a second."""
     programs = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)
