@@ -1,7 +1,9 @@
-"""What every surface does for whoever asks: wait, and act. The answers are the objects everybody is given.
+"""The actions on tasks, messages and items of the inbox, each declared once: see `Action`, at the end.
 
-HTTP, MCP and programs ask here, so that they cannot disagree. Who may do what to which task is asked of the
-one guard, with the caller that the door has made.
+HTTP paths, MCP tools, Python handles and their remote client are made from the declarations, so a new verb needs its
+transaction, its method here and one line. The parameters of an action are the fields of its body, its answer is the
+return type of `run`, its description the docstring of `run`. Who may do what to which task is
+decided by `core/authority.py` inside the transaction; `scope` only says what a token needs to be asked at all.
 """
 
 from __future__ import annotations
@@ -9,21 +11,22 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import time
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import asdict, dataclass, field
 from enum import StrEnum
-from typing import TYPE_CHECKING, Any, Literal, assert_never
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, Literal, TypeVar, assert_never, cast
 
 from clutch.api import reads, views
-from clutch.api.spawn import OnFullWord
-from clutch.api.views import Object
+from clutch.api.spawn import camel
 from clutch.core import ids
-from clutch.core.authority import Caller
+from clutch.core.authority import Caller, Scope
 from clutch.core.events import Verdict
 from clutch.core.model import Phase
 from clutch.core.questions import Decision
 from clutch.core.text import prompts
 from clutch.core.views import TaskView
 from clutch.engine.actions import PlanDecision, TaskActions, check_text
+from clutch.engine.services import Services
 from clutch.engine.worker import Sweeper
 from clutch.errors import InvalidInput
 from clutch.store.transaction import Tx
@@ -33,57 +36,274 @@ from clutch.transactions.read.inbox import is_asking
 
 if TYPE_CHECKING:
     from clutch.api import objects
-    from clutch.api.gateway import TaskGateway
 
 ALL_TASKS = "all"  #: as a target of kill
 PAUSE_S = 0.05  # between two looks: under load every commit is a change
 DONE = (Phase.COMPLETED, Phase.COMPLETED_GIVEUP)
-BEGIN_S = 1.0  #: so long an answer waits for the id of the run that was asked for
+BEGIN_S = 1.0  #: how long an answer waits for the id of the run that was asked for
 PUT_AWAY = frozenset({Phase.CLEANUP_PENDING})
 
 
 class Until(StrEnum):
-    ENDED = "ended"  #: it has its outcome
-    DELIVERED = "delivered"  #: ... and that was told, or could not be
+    ENDED = "ended"  #: the task has its outcome
+    DELIVERED = "delivered"  #: ... and its result was delivered, or could not be
     SETTLED = "settled"  #: ... and nothing is left to do anywhere below it
 
 
+# ---- what an action is given -------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ActionBody:
+    """The parameters of an action; this class is for those that have none.
+
+    HTTP and MCP refuse unknown fields and convert no types."""
+
+    __pydantic_config__: ClassVar[Mapping[str, Any]] = {
+        "extra": "forbid",
+        "strict": True,
+        "alias_generator": camel,
+    }
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Killing(ActionBody):
+    reason: str = "killed"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Words(ActionBody):
+    text: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MaybeWords(ActionBody):
+    text: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sending(ActionBody):
+    text: str
+    #: At most `control.sendWaitSeconds`, however much is asked for.
+    wait_seconds: float | None = field(default=None, metadata={"ge": 0, "strict": False})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Approval(ActionBody):
+    plan_hash: str
+    text: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rejection(ActionBody):
+    plan_hash: str
+    reason: str
+    then: Literal["revise", "end"] | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Answering(ActionBody):
+    decision: Literal["approve", "reject", "answer"]
+    text: str = ""
+    hash: str
+
+
+B = TypeVar("B", bound=ActionBody)
+
+
+@dataclass(frozen=True, slots=True)
+class Call(Generic[B]):
+    """`target`: the task, message or item, as the caller wrote it. `key`: what is done under it is done once."""
+
+    caller: Caller
+    target: str
+    body: B
+    key: str | None = None
+
+
+def json_of(body: ActionBody) -> dict[str, Any]:
+    """Return the parameters as a request carries them."""
+    return {camel(name): value for name, value in asdict(body).items() if value is not None}
+
+
+# ---- how it runs -------------------------------------------------------------------------------------
+
+
 class Actions:
-    def __init__(self, gateway: TaskGateway) -> None:
-        self._gateway = gateway
+    """What each action does. The docstring of a method that an `Action` names is the description that clients read."""
 
-    @property
-    def _verbs(self) -> TaskActions:
-        return TaskActions(self._gateway.services)
+    def __init__(self, services: Services) -> None:
+        self._services = services
+        self._tasks = TaskActions(services)
 
-    async def _number(self, caller: Caller, target: str) -> int:
-        return await self._gateway.services.db.read(reads.task_number, reads.standpoint(caller), target)
-
-    # ---- acting --------------------------------------------------------------------------------------
-
-    async def spawn(
-        self, args: Mapping[str, Any], session: str, on_full: OnFullWord | None, key: str | None
-    ) -> Object:
-        """The parameters and answers of `sessions_spawn`."""
-        named = {} if key is None else {"idempotencyKey": key}
-        return await self._gateway.spawn(named | dict(args), session, on_full)
-
-    async def kill(self, caller: Caller, target: str, reason: str) -> objects.KilledObject:
-        if target == ALL_TASKS:
+    async def kill(self, call: Call[Killing]) -> objects.KilledObject:
+        """Stop a task and everything below it for good. Its result is never told."""
+        caller, reason = call.caller, call.body.reason
+        if call.target == ALL_TASKS:
             root = reads.own_root(reads.standpoint(caller))
-            alive = await self._gateway.services.db.read(status.alive, root)
-            return views.killed(await self._verbs.kill_all(caller, alive, reason))
-        return views.killed(await self._verbs.kill(caller, await self._number(caller, target), reason))
+            alive = await self._services.db.read(status.alive, root)
+            return views.killed(await self._tasks.kill_all(caller, alive, reason))
+        return views.killed(await self._tasks.kill(caller, await self._number(call), reason))
 
-    async def steer(
-        self, caller: Caller, target: str, text: str, key: str | None = None
-    ) -> objects.SteeredObject:
-        done = await self._verbs.steer(caller, await self._number(caller, target), text, key)
+    async def steer(self, call: Call[Words]) -> objects.SteeredObject:
+        """A new instruction takes the place of what the task does now."""
+        done = await self._tasks.steer(call.caller, await self._number(call), call.body.text, call.key)
         return views.steered(done, await self._begun(int(done.task.id), done.task.generation))
 
+    async def send(self, call: Call[Sending]) -> objects.Sent:
+        """A follow-up message to a task; waits for its first new words."""
+        number, body = await self._number(call), call.body
+        sent = await self._tasks.send(call.caller, number, body.text, body.wait_seconds, call.key)
+        if sent.reply is None:
+            return {"status": sent.status.value}
+        return {"status": sent.status.value, "reply": sent.reply}
+
+    async def pause(self, call: Call[ActionBody]) -> objects.Changed:
+        """A task and everything below it stop at their next step, until `resume`."""
+        return {"changed": views.ids(await self._tasks.pause(call.caller, await self._number(call)))}
+
+    async def resume(self, call: Call[ActionBody]) -> objects.Changed:
+        """A paused task and everything below it go on."""
+        return {"changed": views.ids(await self._tasks.resume(call.caller, await self._number(call)))}
+
+    async def retry(self, call: Call[MaybeWords]) -> objects.Spawned:
+        """Start a finished task again from an empty transcript; `text` is added to it."""
+        number = await self._number(call)
+        await self._moved_on(number, PUT_AWAY)
+        await self._tasks.retry(call.caller, number, call.body.text, call.key)
+        return await self._started_again(number)
+
+    async def continue_(self, call: Call[MaybeWords]) -> objects.Spawned:
+        """Resume a finished task in its transcript; `text` says what to do next."""
+        number = await self._number(call)
+        await self._moved_on(number, PUT_AWAY)
+        await self._tasks.continue_(call.caller, number, call.body.text, call.key)
+        return await self._started_again(number)
+
+    async def remove(self, call: Call[ActionBody]) -> objects.TaskObject:
+        """Archive a finished, delivered task: it leaves the lists and the limit of its parent."""
+        number = await self._number(call)
+        await self._moved_on(number, PUT_AWAY | {Phase.ANNOUNCING})
+        return await self._task((await self._tasks.remove(call.caller, number)).id)
+
+    async def redeliver(self, call: Call[ActionBody]) -> objects.TaskObject:
+        """Deliver an undelivered result again."""
+        return await self._task((await self._tasks.redeliver(call.caller, await self._number(call))).id)
+
+    async def dismiss(self, call: Call[ActionBody]) -> objects.TaskObject:
+        """Discard an undelivered result; it stays readable."""
+        return await self._task((await self._tasks.dismiss(call.caller, await self._number(call))).id)
+
+    async def redeliver_message(self, call: Call[ActionBody]) -> objects.MessageDecided:
+        """Send a message to a channel again that was not sent or may not have arrived; it may then arrive twice."""
+        await self._tasks.redeliver_message(call.caller, reads.message_number(call.target))
+        return {"status": "sending", "id": call.target}
+
+    async def dismiss_message(self, call: Call[ActionBody]) -> objects.MessageDecided:
+        """Discard a message to a channel that was not sent or may not have arrived."""
+        await self._tasks.dismiss_message(call.caller, reads.message_number(call.target))
+        return {"status": "dismissed", "id": call.target}
+
+    # ---- decisions -----------------------------------------------------------------------------------
+
+    async def approve(self, call: Call[Approval]) -> objects.DecidedObject:
+        """Approve the plan of a task; `planHash` is that of the plan as it was shown."""
+        number, body = await self._number(call), call.body
+        return _decided(await self._tasks.approve(call.caller, number, body.plan_hash, body.text))
+
+    async def reject(self, call: Call[Rejection]) -> objects.DecidedObject:
+        """Send the plan of a task back with a reason, or end the task; without `then` what `plan.onReject` says."""
+        body = call.body
+        # Without a reason there is nothing to improve.
+        check_text("reason", body.reason, self._services.policy.control.steer_chars_max)
+        number, then = await self._number(call), None if body.then is None else Verdict(body.then)
+        return _decided(await self._tasks.reject(call.caller, number, body.plan_hash, body.reason, then))
+
+    async def answer(self, call: Call[Answering]) -> objects.Answered:
+        """Decide on an item of the inbox; `hash` is that of the item as it was shown."""
+        body, decision = call.body, Decision(call.body.decision)
+        number = ids.parse_question_id(call.target)
+        if number is None:  # a plan is known by its task
+            return cast("objects.Answered", await self._decide_plan(call, decision))
+        session = await self._tasks.answer(call.caller, number, decision, body.text, body.hash)
+        return {"status": "answered", "taskId": await self._services.db.read(reads.task_of, session)}
+
+    async def _decide_plan(self, call: Call[Answering], decision: Decision) -> objects.DecidedObject:
+        body = call.body
+        match decision:
+            case Decision.APPROVE:
+                approval = Approval(plan_hash=body.hash, text=body.text)
+                return await self.approve(Call(call.caller, call.target, approval))
+            case Decision.REJECT:
+                check_text("text", body.text, self._services.policy.control.steer_chars_max)
+                rejection = Rejection(plan_hash=body.hash, reason=body.text)
+                return await self.reject(Call(call.caller, call.target, rejection))
+            case _:
+                await self._number(call)  # an unknown task is the more useful error
+                raise InvalidInput("decision", "a plan is approved or rejected")
+
+    # ---- sessions and the gateway --------------------------------------------------------------------
+
+    async def delete(
+        self, caller: Caller, target: str, *, kills: bool, force: bool, keep_transcript: bool
+    ) -> objects.Deleted:
+        """Delete the session of a target. `kills`: first stop all work in it and below it."""
+        found = await self._services.db.read(reads.session, reads.standpoint(caller), target)
+        if kills:
+            await self._tasks.stop(caller, found.session_id)
+        await self._tasks.delete(caller, found.session_id, force=force, keep_transcript=keep_transcript)
+        return {
+            "status": "archived" if keep_transcript else "deleted",
+            "sessionKey": found.session_key or target,
+        }
+
+    async def halt(self, caller: Caller, session_id: int) -> objects.Halted:
+        """Stop the turn of a main session, if there is one."""
+        return {"stopped": await self._tasks.halt(caller, session_id)}
+
+    async def sweep(self, *, is_dry: bool) -> objects.Swept:
+        """Report what the sweeper would remove now, and remove it unless this is a dry run."""
+        services = self._services
+        found = await services.db.read(retention.waste, services.policy)
+        if not is_dry:
+            await Sweeper(services, time.time).sweep()
+        return {
+            "dryRun": is_dry,
+            "archived": views.ids(found.archived),
+            "forgotten": views.ids(found.forgotten),
+            "transcriptBytes": found.transcript_bytes,
+        }
+
+    # ---- waiting -------------------------------------------------------------------------------------
+
+    async def wait(
+        self, caller: Caller, target: str, timeout_s: float, until: Until, closing: asyncio.Event
+    ) -> objects.Waited:
+        """Wait for a task; never changes it. `pending` after the time, or when the gateway stops."""
+        db, changes = self._services.db, self._services.changes
+        number = await db.read(reads.task_number, reads.standpoint(caller), target)
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + timeout_s
+        while True:
+            change = changes.next_change
+            shown, status = await db.read(_looked, number, until)
+            if status != "pending" or closing.is_set() or loop.time() >= deadline:
+                result = await db.read(reads.result_if_any, number)
+                return {"status": status, "task": views.task(_top(shown, number)), "result": result}
+            await asyncio.sleep(PAUSE_S)
+            await changes.until(change)
+
+    # ---- what they have in common --------------------------------------------------------------------
+
+    async def _number(self, call: Call[Any]) -> int:
+        return await self._services.db.read(reads.task_number, reads.standpoint(call.caller), call.target)
+
+    async def _task(self, number: int) -> objects.TaskObject:
+        return await self._services.db.read(reads.known, number)
+
     async def _begun(self, number: int, generation: int) -> int | None:
-        """The run of this generation: it begins within a moment, unless there is no slot or it is held up."""
-        db, changes = self._gateway.services.db, self._gateway.services.changes
+        """Return the run of this generation. It begins within a moment, unless it waits for a slot or is held up."""
+        db, changes = self._services.db, self._services.changes
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(BEGIN_S):
                 while True:
@@ -93,57 +313,25 @@ class Actions:
                     await changes.until(change)
         return None
 
-    async def send(
-        self, caller: Caller, target: str, text: str, wait_s: float | None = None, key: str | None = None
-    ) -> objects.Sent:
-        sent = await self._verbs.send(caller, await self._number(caller, target), text, wait_s, key)
-        return (
-            {"status": sent.status.value}
-            if sent.reply is None
-            else {"status": sent.status.value, "reply": sent.reply}
-        )
-
-    async def pause(self, caller: Caller, target: str) -> objects.Changed:
-        return {"changed": views.ids(await self._verbs.pause(caller, await self._number(caller, target)))}
-
-    async def resume(self, caller: Caller, target: str) -> objects.Changed:
-        return {"changed": views.ids(await self._verbs.resume(caller, await self._number(caller, target)))}
-
-    async def retry(
-        self, caller: Caller, target: str, text: str, key: str | None = None
-    ) -> objects.StartedAgain:
-        number = await self._number(caller, target)
-        await self._moved_on(number, PUT_AWAY)
-        await self._verbs.retry(caller, number, text, key)
-        return await self._started_again(number)
-
-    async def continue_(
-        self, caller: Caller, target: str, text: str, key: str | None = None
-    ) -> objects.StartedAgain:
-        number = await self._number(caller, target)
-        await self._moved_on(number, PUT_AWAY)
-        await self._verbs.continue_(caller, number, text, key)
-        return await self._started_again(number)
-
     async def _moved_on(self, number: int, moving: frozenset[Phase]) -> None:
-        """A moment for what a task that has ended is about to do by itself; what then stands in the way is said. It is
-        not waited for a next try that comes later than that."""
-        db, changes = self._gateway.services.db, self._gateway.services.changes
-        wait_s = self._gateway.services.policy.control.send_wait_s
-        until = str(views.moment(time.time() + wait_s))
+        """Wait a moment for a task that is about to leave a phase by itself, so that a verb is not refused for it. A
+        next delivery attempt that comes later than that is not waited for."""
+        db, changes = self._services.db, self._services.changes
+        wait_s = self._services.policy.control.send_wait_s
+        until = views.moment(time.time() + wait_s)
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(wait_s):
                 while True:
                     change = changes.next_change
                     task = await db.read(reads.known, number)
-                    next_try = task["delivery"]["nextAt"]  # as a text, which is in the order of time
+                    next_try = task["delivery"]["nextAt"]  # text of this form sorts by time
                     if task["phase"] not in moving or (next_try is not None and next_try > until):
                         return
                     await changes.until(change)
 
     async def _started_again(self, number: int) -> objects.StartedAgain:
-        """In the words of a spawn."""
-        found = await self._gateway.services.db.read(tasks.info, number)
+        """Return the answer of a spawn for a task that starts again."""
+        found = await self._services.db.read(tasks.info, number)
         if found is None:
             raise reads.unknown(number)
         view, contract = found.view, found.contract
@@ -163,115 +351,6 @@ class Actions:
             "generation": view.generation,
             "warnings": [],
         }
-
-    async def remove(self, caller: Caller, target: str) -> objects.TaskObject:
-        number = await self._number(caller, target)
-        await self._moved_on(number, PUT_AWAY | {Phase.ANNOUNCING})
-        return await self._task((await self._verbs.remove(caller, number)).id)
-
-    async def redeliver(self, caller: Caller, target: str) -> objects.TaskObject:
-        return await self._task((await self._verbs.redeliver(caller, await self._number(caller, target))).id)
-
-    async def dismiss(self, caller: Caller, target: str) -> objects.TaskObject:
-        return await self._task((await self._verbs.dismiss(caller, await self._number(caller, target))).id)
-
-    async def redeliver_message(self, caller: Caller, message: str) -> objects.MessageDecided:
-        await self._verbs.redeliver_message(caller, reads.message_number(message))
-        return {"status": "sending", "id": message}
-
-    async def dismiss_message(self, caller: Caller, message: str) -> objects.MessageDecided:
-        await self._verbs.dismiss_message(caller, reads.message_number(message))
-        return {"status": "dismissed", "id": message}
-
-    async def delete(
-        self, caller: Caller, target: str, *, kills: bool, force: bool, keep_transcript: bool
-    ) -> objects.Deleted:
-        """The session of a target. `kills`: first whatever works in it or below it."""
-        found = await self._gateway.services.db.read(reads.session, reads.standpoint(caller), target)
-        if kills:
-            await self._verbs.stop(caller, found.session_id)
-        await self._verbs.delete(caller, found.session_id, force=force, keep_transcript=keep_transcript)
-        return {
-            "status": "archived" if keep_transcript else "deleted",
-            "sessionKey": found.session_key or target,
-        }
-
-    async def halt(self, caller: Caller, session: str) -> bool:
-        """The turn of a main session. False: there was none."""
-        number, _ = await self._gateway.session(session)
-        return await self._verbs.halt(caller, number)
-
-    async def sweep(self, *, is_dry: bool) -> objects.Swept:
-        """What the sweeper would take away now; unless it is only asked, it does."""
-        services = self._gateway.services
-        found = await services.db.read(retention.waste, services.policy)
-        if not is_dry:
-            await Sweeper(services, time.time).sweep()
-        return {
-            "dryRun": is_dry,
-            "archived": views.ids(found.archived),
-            "forgotten": views.ids(found.forgotten),
-            "transcriptBytes": found.transcript_bytes,
-        }
-
-    async def _task(self, number: int) -> objects.TaskObject:
-        return await self._gateway.services.db.read(reads.known, number)
-
-    # ---- deciding ------------------------------------------------------------------------------------
-
-    async def approve(self, caller: Caller, target: str, plan_hash: str, text: str) -> objects.DecidedObject:
-        return _decided(
-            await self._verbs.approve(caller, await self._number(caller, target), plan_hash, text)
-        )
-
-    async def reject(
-        self, caller: Caller, target: str, plan_hash: str, reason: str, then: Verdict | None = None
-    ) -> objects.DecidedObject:
-        """Without a reason there is nothing to do better. `then`: None = as the policy says."""
-        check_text("reason", reason, self._gateway.services.policy.control.steer_chars_max)
-        return _decided(
-            await self._verbs.reject(caller, await self._number(caller, target), plan_hash, reason, then)
-        )
-
-    async def answer(
-        self, caller: Caller, item: str, decision: Decision, text: str, seen_hash: str
-    ) -> objects.Answered | objects.DecidedObject:
-        """Of the inbox: a question by its id, a plan by its task."""
-        number = ids.parse_question_id(item)
-        if number is not None:
-            session = await self._verbs.answer(caller, number, decision, text, seen_hash)
-            return {
-                "status": "answered",
-                "taskId": await self._gateway.services.db.read(reads.task_of, session),
-            }
-        match decision:
-            case Decision.APPROVE:
-                return await self.approve(caller, item, seen_hash, text)
-            case Decision.REJECT:
-                check_text("text", text, self._gateway.services.policy.control.steer_chars_max)
-                return await self.reject(caller, item, seen_hash, text)
-            case _:
-                await self._number(caller, item)  # of what there is not, nothing else is worth saying
-                raise InvalidInput("decision", "a plan is approved or rejected")
-
-    # ---- waiting -------------------------------------------------------------------------------------
-
-    async def wait(
-        self, caller: Caller, target: str, timeout_s: float, until: Until, closing: asyncio.Event
-    ) -> objects.Waited:
-        """Never changes the task. `pending` after the time, or when the gateway stops."""
-        db, changes = self._gateway.services.db, self._gateway.services.changes
-        number = await self._number(caller, target)
-        loop = asyncio.get_running_loop()
-        deadline = loop.time() + timeout_s
-        while True:
-            change = changes.next_change
-            shown, status = await db.read(_looked, number, until)
-            if status != "pending" or closing.is_set() or loop.time() >= deadline:
-                result = await db.read(reads.result_if_any, number)
-                return {"status": status, "task": views.task(_top(shown, number)), "result": result}
-            await asyncio.sleep(PAUSE_S)
-            await changes.until(change)
 
 
 def _decided(done: PlanDecision) -> objects.DecidedObject:
@@ -305,3 +384,50 @@ def _is_reached(shown: list[TaskView], top: TaskView, until: Until) -> bool:
             return all(view.phase in DONE for view in shown)
         case _:
             assert_never(until)
+
+
+# ---- the declarations --------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Action(Generic[B]):
+    """`is_tool`: MCP clients have it, too. `status`: of the HTTP answer. `at`: the path of what is no task."""
+
+    name: str
+    run: Callable[[Actions, Call[B]], Awaitable[Mapping[str, Any]]]
+    body: type[B]
+    scope: Scope = Scope.WRITE
+    is_tool: bool = True
+    status: int = 200
+    at: str = ""
+
+    @property
+    def path(self) -> str:
+        """The HTTP path; its only parameter is the target."""
+        return self.at or f"/v1/tasks/{{target}}/{self.name}"
+
+
+KILL = Action("kill", Actions.kill, Killing)
+STEER = Action("steer", Actions.steer, Words)
+SEND = Action("send", Actions.send, Sending)
+PAUSE = Action("pause", Actions.pause, ActionBody)
+RESUME = Action("resume", Actions.resume, ActionBody)
+RETRY = Action("retry", Actions.retry, MaybeWords, is_tool=False, status=201)
+CONTINUE = Action("continue", Actions.continue_, MaybeWords, is_tool=False, status=201)
+REMOVE = Action("remove", Actions.remove, ActionBody, is_tool=False)
+REDELIVER = Action("redeliver", Actions.redeliver, ActionBody, is_tool=False)
+DISMISS = Action("dismiss", Actions.dismiss, ActionBody, is_tool=False)
+REDELIVER_MESSAGE = Action(
+    "redeliver", Actions.redeliver_message, ActionBody, is_tool=False, at="/v1/messages/{id}/redeliver"
+)
+DISMISS_MESSAGE = Action(
+    "dismiss", Actions.dismiss_message, ActionBody, is_tool=False, at="/v1/messages/{id}/dismiss"
+)
+APPROVE = Action("approve", Actions.approve, Approval, Scope.APPROVE)
+REJECT = Action("reject", Actions.reject, Rejection, Scope.APPROVE)
+ANSWER = Action("answer", Actions.answer, Answering, Scope.APPROVE, at="/v1/inbox/{id}")
+
+ACTIONS: tuple[Action[Any], ...] = (
+    KILL, STEER, SEND, PAUSE, RESUME, RETRY, CONTINUE, REMOVE, REDELIVER, DISMISS, REDELIVER_MESSAGE, DISMISS_MESSAGE,
+    APPROVE, REJECT, ANSWER,
+)  # fmt: skip

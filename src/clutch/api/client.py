@@ -19,6 +19,7 @@ from typing import Any, Generic, Literal, Self, TypeAlias, Unpack, cast, overloa
 from typing_extensions import TypeVar
 
 from clutch.api import handles
+from clutch.api.actions import Answering
 from clutch.api.gateway import Gateway
 from clutch.api.handles import Backend, Event, Question, Task, TaskResult
 from clutch.api.reads import Filter, outcome_named, phase_named
@@ -38,7 +39,6 @@ from clutch.api.spawn import (
 from clutch.api.wait import CLOSED
 from clutch.core import ids
 from clutch.core.agents import MAIN
-from clutch.core.questions import Decision
 from clutch.engine.services import Services
 from clutch.errors import ClutchError, InvalidInput
 from clutch.store.transaction import DatabaseStats
@@ -330,7 +330,7 @@ class Api(Opened):
         Raises UnknownQuestion when somebody else was first, PlanChanged when there is another plan by now."""
         if decision not in ("approve", "reject", "answer"):
             raise InvalidInput("decision", 'must be "approve", "reject" or "answer"')
-        await self._doors.answer(question, Decision(decision), text)
+        await self._doors.answer(question, Answering(decision=decision, text=text, hash=question.hash))
 
     # ---- talking -------------------------------------------------------------------------------------
 

@@ -12,7 +12,7 @@ from typing import Any, Protocol, TypeVar
 from weakref import WeakValueDictionary
 
 from clutch.api import reads
-from clutch.api.actions import Actions
+from clutch.api.actions import ANSWER, Action, Actions, Answering, B, Call
 from clutch.api.handles import Event, Known, Question, TaskResult, item_of, question_of
 from clutch.api.reads import Filter
 from clutch.api.shutdown import Leaving, Visits
@@ -35,7 +35,6 @@ from clutch.core.delivery import LOCAL_CHANNEL
 from clutch.core.ids import SessionKey
 from clutch.core.messages import Usage
 from clutch.core.model import LetterKind, Route
-from clutch.core.questions import Decision
 from clutch.core.spawn import SpawnRefusal, SpawnRequest, known_agents
 from clutch.engine import spawn
 from clutch.engine.actions import check_text
@@ -97,9 +96,8 @@ class TaskGateway:
             raise NotFound(f"{name[:80]!r} of {task_id}: {error}") from error
         raise NotFound("no files are kept here")
 
-    async def act(self, verb: str, task_id: str, **said: Any) -> Object:
-        done: Object = await getattr(Actions(self), verb)(PROGRAM, task_id, **said)
-        return done
+    async def act(self, action: Action[B], target: str, body: B) -> Mapping[str, Any]:
+        return await action.run(Actions(self.services), Call(PROGRAM, target, body))
 
     # ---- many ----------------------------------------------------------------------------------------
 
@@ -150,8 +148,8 @@ class TaskGateway:
     async def questions(self) -> list[Question]:
         return [question_of(item) for item in (await self.services.db.read(reads.inbox, AS_PROGRAM))["items"]]
 
-    async def answer(self, question: Question, decision: Decision, text: str) -> None:
-        await Actions(self).answer(PROGRAM, item_of(question), decision, text, question.hash)
+    async def answer(self, question: Question, answer: Answering) -> None:
+        await self.act(ANSWER, item_of(question), answer)
 
     # ---- the sessions they work for ------------------------------------------------------------------
 

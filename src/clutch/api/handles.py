@@ -26,16 +26,39 @@ from typing import Any, Generic, Literal, NamedTuple, Protocol
 
 from typing_extensions import TypeVar
 
+from clutch.api.actions import (
+    APPROVE,
+    CONTINUE,
+    DISMISS,
+    KILL,
+    PAUSE,
+    REDELIVER,
+    REJECT,
+    REMOVE,
+    RESUME,
+    RETRY,
+    SEND,
+    STEER,
+    Action,
+    ActionBody,
+    Answering,
+    Approval,
+    B,
+    Killing,
+    MaybeWords,
+    Rejection,
+    Sending,
+    Words,
+)
 from clutch.api.reads import Filter
 from clutch.api.spawn import OnFullWord
 from clutch.api.views import Object
 from clutch.contain import contained
 from clutch.core import ids
 from clutch.core.attachments import StoredFile
-from clutch.core.events import Verdict
 from clutch.core.messages import Usage
 from clutch.core.model import Outcome
-from clutch.core.questions import Decision, QuestionKind
+from clutch.core.questions import QuestionKind
 from clutch.errors import InvalidInput, StoreError
 from clutch.logs import logger
 
@@ -206,7 +229,7 @@ class Task(Generic[V]):
         """Kill the task and all tasks below it. A tool that outlives `worker.toolGrace` is in `still_stopping`.
 
         Raises StoreError when the kill could not be saved: nothing was killed then."""
-        report = await self._doors.act("kill", self.id, reason=reason)
+        report = await self._doors.act(KILL, self.id, Killing(reason=reason))
         if report["notStopped"]:
             raise StoreError(f"not stopped: {report['notStopped'][0]['why']}")
         return KillResult(
@@ -217,31 +240,33 @@ class Task(Generic[V]):
 
     async def steer(self, text: str) -> None:
         """A new instruction takes the place of what runs now. A finished task refuses: NotPossible."""
-        await self._doors.act("steer", self.id, text=text)
+        await self._doors.act(STEER, self.id, Words(text=text))
 
     async def send(self, text: str, *, wait_seconds: float | None = None) -> str | None:
         """A follow-up. The first new words of the child; None when it says nothing within the time, which is never more
         than `control.sendWaitSeconds`."""
-        return (await self._doors.act("send", self.id, text=text, wait_s=wait_seconds)).get("reply")
+        return (await self._doors.act(SEND, self.id, Sending(text=text, wait_seconds=wait_seconds))).get(
+            "reply"
+        )
 
     async def pause(self) -> tuple[str, ...]:
         """The task and everything below it stop at their next step and free their slots. Those that changed."""
-        return tuple((await self._doors.act("pause", self.id))["changed"])
+        return tuple((await self._doors.act(PAUSE, self.id, ActionBody()))["changed"])
 
     async def resume(self) -> tuple[str, ...]:
-        return tuple((await self._doors.act("resume", self.id))["changed"])
+        return tuple((await self._doors.act(RESUME, self.id, ActionBody()))["changed"])
 
     async def retry(self, text: str = "") -> None:
         """A finished task starts anew from an empty transcript, with other words if some are given."""
-        await self._doors.act("retry", self.id, text=text)
+        await self._doors.act(RETRY, self.id, MaybeWords(text=text))
 
     async def continue_(self, text: str) -> None:
         """A finished task goes on in its transcript."""
-        await self._doors.act("continue_", self.id, text=text)
+        await self._doors.act(CONTINUE, self.id, MaybeWords(text=text))
 
     async def approve(self, plan_hash: str, text: str = "") -> None:
         """Its plan, as it was shown. Raises PlanChanged when there is another one by now."""
-        await self._doors.act("approve", self.id, plan_hash=plan_hash, text=text)
+        await self._doors.act(APPROVE, self.id, Approval(plan_hash=plan_hash, text=text))
 
     async def reject(
         self, plan_hash: str, reason: str, *, then: Literal["revise", "end"] | None = None
@@ -249,21 +274,20 @@ class Task(Generic[V]):
         """`then`: another round, or the end; None = as `plan.onReject` says."""
         if then not in ("revise", "end", None):
             raise InvalidInput("then", 'must be "revise" or "end"')
-        await self._doors.act(
-            "reject", self.id, plan_hash=plan_hash, reason=reason, then=then and Verdict(then)
-        )
+        rejection = Rejection(plan_hash=plan_hash, reason=reason, then=then)
+        await self._doors.act(REJECT, self.id, rejection)
 
     async def remove(self) -> None:
         """Finished and delivered, it leaves the quota of its requester."""
-        await self._doors.act("remove", self.id)
+        await self._doors.act(REMOVE, self.id, ActionBody())
 
     async def redeliver(self) -> None:
         """A result that could not be told is told again."""
-        await self._doors.act("redeliver", self.id)
+        await self._doors.act(REDELIVER, self.id, ActionBody())
 
     async def dismiss(self) -> None:
         """A result that could not be told need not be."""
-        await self._doors.act("dismiss", self.id)
+        await self._doors.act(DISMISS, self.id, ActionBody())
 
     @property
     def _doors(self) -> Backend:
@@ -403,8 +427,8 @@ class Backend(Protocol):
 
     async def read_file(self, task_id: str, name: str) -> bytes: ...
 
-    async def act(self, verb: str, task_id: str, **said: Any) -> Object:
-        """A verb of `Desk`, with its arguments."""
+    async def act(self, action: Action[B], target: str, body: B) -> Mapping[str, Any]:
+        """Run an action and return its answer."""
         ...
 
     # ---- many ----------------------------------------------------------------------------------------
@@ -421,7 +445,7 @@ class Backend(Protocol):
 
     async def questions(self) -> list[Question]: ...
 
-    async def answer(self, question: Question, decision: Decision, text: str) -> None: ...
+    async def answer(self, question: Question, answer: Answering) -> None: ...
 
     # ---- main sessions -------------------------------------------------------------------------------
 

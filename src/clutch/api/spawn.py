@@ -104,7 +104,7 @@ def in_surface_spelling(fields: Mapping[str, object]) -> dict[str, object]:
     for name in fields:
         if name != snake(name):
             raise InvalidInput(name[:NAME_CHARS_MAX], f"is not a known field; did you mean {snake(name)!r}?")
-    return {_camel(name): value for name, value in fields.items()}
+    return {camel(name): value for name, value in fields.items()}
 
 
 def in_python_spelling(field: str, rule: str) -> InvalidInput:
@@ -112,7 +112,8 @@ def in_python_spelling(field: str, rule: str) -> InvalidInput:
     return InvalidInput(snake(field), _CAMEL.sub(lambda name: snake(name[0]), rule))
 
 
-def _camel(name: str) -> str:
+def camel(name: str) -> str:
+    """Spell a Python name as JSON objects do."""
     first, *rest = name.split("_")
     return first + "".join(part.capitalize() for part in rest)
 

@@ -10,6 +10,7 @@ import asyncio
 import base64
 import importlib
 import json
+import re
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping
 from contextlib import aclosing, asynccontextmanager
 from dataclasses import asdict
@@ -18,6 +19,7 @@ from typing import TYPE_CHECKING, Any, Self, TypeAlias
 from urllib.parse import quote
 from uuid import uuid4
 
+from clutch.api.actions import ANSWER, Action, Answering, B, Sending, json_of
 from clutch.api.handles import Event, Known, Question, TaskResult, item_of, question_of
 from clutch.api.problems import error_of
 from clutch.api.reads import Filter
@@ -27,7 +29,6 @@ from clutch.api.wait import CLOSED
 from clutch.core.attachments import StoredFile
 from clutch.core.messages import Usage
 from clutch.core.model import Outcome
-from clutch.core.questions import Decision
 from clutch.core.text.format import typed
 from clutch.errors import ClutchError, InvalidInput, NoGateway, NotFound
 from clutch.surfaces import http_client
@@ -44,7 +45,6 @@ WAIT_S = 50.0  #: one question; asked again until there is an answer
 AGAIN_S, GONE_S = 0.2, 30.0  #: between two looks for a gateway that went away, and when to stop looking
 EVENT_BYTES_MAX = 4 * 1024 * 1024
 ResponseReader: TypeAlias = Callable[[int, bytes], Any]
-_FIELDS = {"plan_hash": "planHash", "wait_s": "waitSeconds"}
 
 
 def _data(name: str, said: Mapping[str, Any]) -> str | Usage | None:
@@ -160,9 +160,10 @@ class RemoteBackend:
         said = await self._get(task_path(task_id, "files", quote(name, safe="")))
         return base64.b64decode(said["content"])
 
-    async def act(self, verb: str, task_id: str, **said: Any) -> Object:
-        body = {_FIELDS.get(name, name): value for name, value in said.items() if value is not None}
-        return dict(await self._post(task_path(task_id, verb.rstrip("_")), body, waits_s=said.get("wait_s")))
+    async def act(self, action: Action[B], target: str, body: B) -> Mapping[str, Any]:
+        path = re.sub("{.*}", quote(target, safe=""), action.path)
+        waits_s = body.wait_seconds if isinstance(body, Sending) else None
+        return dict(await self._post(path, json_of(body), waits_s=waits_s))
 
     # ---- whoever waits -------------------------------------------------------------------------------
 
@@ -266,10 +267,9 @@ class RemoteBackend:
     async def questions(self) -> list[Question]:
         return [question_of(item) for item in (await self._get("/v1/inbox"))["items"]]
 
-    async def answer(self, question: Question, decision: Decision, text: str) -> None:
-        body = {"decision": decision.value, "text": text, "hash": question.hash}
+    async def answer(self, question: Question, answer: Answering) -> None:
         try:
-            await self._post(f"/v1/inbox/{item_of(question)}", body)
+            await self.act(ANSWER, item_of(question), answer)
         except NotFound as error:
             raise UnknownQuestion(str(error)) from error
 

@@ -1,8 +1,9 @@
-"""Verbs over HTTP: spawn, everything that can be done to a task, and the needs-you inbox."""
+"""Actions over HTTP: spawn, the inbox, and one route for each action of `api/actions.py`."""
 
 from __future__ import annotations
 
 import asyncio
+import inspect
 from typing import Annotated, Any, Literal, get_type_hints
 from uuid import uuid4
 
@@ -12,13 +13,12 @@ from pydantic.json_schema import JsonSchemaValue
 from pydantic_core import CoreSchema
 
 from clutch.api import objects, reads
+from clutch.api.actions import ACTIONS, Action, B, Call
 from clutch.api.slash import MAIN_SESSION
 from clutch.api.spawn import MEANINGS, SpawnOptions
 from clutch.core.authority import Scope
-from clutch.core.events import Verdict
-from clutch.core.questions import Decision
 from clutch.errors import Forbidden, InvalidInput
-from clutch.surfaces.http.routes import Ask, Body, HttpRoute, Query, Reply, Words
+from clutch.surfaces.http.routes import Ask, Body, HttpRoute, Query, Reply
 
 SPAWN_BYTES_MAX = 8 * 1024 * 1024  #: attachments travel with it
 CAPACITY_WAIT_S = 20.0  #: with `onFull: "queue"`; a client waits no longer for an answer
@@ -67,50 +67,20 @@ class SpawnBody(Body):
         return {**own, "required": ["task"], "additionalProperties": False}
 
 
-class Killing(Body):
-    reason: str = "killed"
-
-
-class MaybeWords(Body):
-    text: str = ""
-
-
-class Sending(Body):
-    text: str
-    #: Longer than `control.sendWaitSeconds` nobody waits, whatever is asked for.
-    wait_seconds: Annotated[float | None, Field(alias="waitSeconds", ge=0, strict=False)] = None
-
-
-class Approval(Body):
-    plan_hash: Annotated[str, Field(alias="planHash")]
-    text: str = ""
-
-
-class Rejection(Body):
-    plan_hash: Annotated[str, Field(alias="planHash")]
-    reason: str
-    then: Literal["revise", "end"] | None = None
-
-
-class Answering(Body):
-    decision: Literal["approve", "reject", "answer"]
-    text: str = ""
-    hash: str
-
-
 async def spawn(ask: Ask[SpawnBody, Query]) -> Reply:
     """Start a background task; the answer comes at once, on disk, and the work survives whoever asked for it.
 
     201 accepted; 200 for a dry run; 403, 400 and 409 the same object with `status` and `error`."""
     body = ask.body
-    args, desk = body.model_extra or {}, ask.house.desk
+    args, gateway = body.model_extra or {}, ask.house.gateway
     requester = _requester(ask)
-    key = ask.key or uuid4().hex  # one for both tries: the first may have been cut off after its commit
+    # One key for both tries: the first may have been cut off after its commit.
+    args = {"idempotencyKey": ask.key or uuid4().hex, **args}
     try:
         async with asyncio.timeout(CAPACITY_WAIT_S):
-            answer = await desk.spawn(args, requester, body.on_full, key)
+            answer = await gateway.spawn(args, requester, body.on_full)
     except TimeoutError:
-        answer = await desk.spawn(args, requester, "reject", key)
+        answer = await gateway.spawn(args, requester, "reject")
     except InvalidInput as error:
         raise InvalidInput("requester" if error.field == "session" else error.field, error.rule) from error
     is_conflict = answer.get("code") == "idempotency_conflict"
@@ -129,101 +99,24 @@ def _requester(ask: Ask[SpawnBody, Query]) -> str:
 _SPAWN_STATUS = {"accepted": 201, "forbidden": 403, "error": 400}
 
 
-async def kill(ask: Ask[Killing, Query]) -> Reply:
-    """Stop a task and everything below it for good. Its result is never told."""
-    return Reply(await ask.house.desk.kill(ask.caller, ask.target, ask.body.reason))
-
-
-async def steer(ask: Ask[Words, Query]) -> Reply:
-    """A new instruction takes the place of what the task does now."""
-    return Reply(await ask.house.desk.steer(ask.caller, ask.target, ask.body.text, ask.key))
-
-
-async def send(ask: Ask[Sending, Query]) -> Reply:
-    """A follow-up message to a task; waits for its first new words."""
-    body = ask.body
-    return Reply(await ask.house.desk.send(ask.caller, ask.target, body.text, body.wait_seconds, ask.key))
-
-
-async def pause(ask: Ask[Body, Query]) -> Reply:
-    """A task and everything below it stop at their next step, until `resume`."""
-    return Reply(await ask.house.desk.pause(ask.caller, ask.target))
-
-
-async def resume(ask: Ask[Body, Query]) -> Reply:
-    """A paused task and everything below it go on."""
-    return Reply(await ask.house.desk.resume(ask.caller, ask.target))
-
-
-async def retry(ask: Ask[MaybeWords, Query]) -> Reply:
-    """Start a finished task again from an empty transcript; `text` is added to it."""
-    return Reply(await ask.house.desk.retry(ask.caller, ask.target, ask.body.text, ask.key), 201)
-
-
-async def continue_(ask: Ask[MaybeWords, Query]) -> Reply:
-    """Resume a finished task in its transcript; `text` says what to do next."""
-    return Reply(await ask.house.desk.continue_(ask.caller, ask.target, ask.body.text, ask.key), 201)
-
-
-async def remove(ask: Ask[Body, Query]) -> Reply:
-    """Archive a finished, delivered task: it leaves the lists and the limit of its parent."""
-    return Reply(await ask.house.desk.remove(ask.caller, ask.target))
-
-
-async def redeliver(ask: Ask[Body, Query]) -> Reply:
-    """Deliver an undelivered result again."""
-    return Reply(await ask.house.desk.redeliver(ask.caller, ask.target))
-
-
-async def dismiss(ask: Ask[Body, Query]) -> Reply:
-    """Discard an undelivered result; it stays readable."""
-    return Reply(await ask.house.desk.dismiss(ask.caller, ask.target))
-
-
-async def redeliver_message(ask: Ask[Body, Query]) -> Reply:
-    """Send a message to a channel again that was not sent or may not have arrived; it may then arrive twice."""
-    return Reply(await ask.house.desk.redeliver_message(ask.caller, ask.path["id"]))
-
-
-async def dismiss_message(ask: Ask[Body, Query]) -> Reply:
-    """Discard a message to a channel that was not sent or may not have arrived."""
-    return Reply(await ask.house.desk.dismiss_message(ask.caller, ask.path["id"]))
-
-
-async def approve(ask: Ask[Approval, Query]) -> Reply:
-    """Approve the plan of a task; `planHash` is that of the plan as it was shown."""
-    return Reply(await ask.house.desk.approve(ask.caller, ask.target, ask.body.plan_hash, ask.body.text))
-
-
-async def reject(ask: Ask[Rejection, Query]) -> Reply:
-    """Send the plan of a task back with a reason, or end the task; without `then` what `plan.onReject` says."""
-    body, then = ask.body, None if ask.body.then is None else Verdict(ask.body.then)
-    return Reply(await ask.house.desk.reject(ask.caller, ask.target, body.plan_hash, body.reason, then))
-
-
 async def inbox(ask: Ask[Body, Query]) -> Reply:
     """Everything that waits for a decision: approvals, questions, plans, budgets."""
     return Reply(await ask.house.reads(reads.inbox, ask.who))
 
 
-async def answer(ask: Ask[Answering, Query]) -> Reply:
-    """Decide on an item of the inbox; `hash` is that of the item as it was shown."""
-    body, decision = ask.body, Decision(ask.body.decision)
-    return Reply(await ask.house.desk.answer(ask.caller, ask.path["id"], decision, body.text, body.hash))
+def _route(action: Action[B]) -> HttpRoute:
+    async def act(ask: Ask[B, Query]) -> Reply:
+        (target,) = ask.path.values()
+        call = Call(ask.caller, target, ask.body, ask.key)
+        return Reply(await action.run(ask.house.desk, call), action.status)
 
-
-def _verb(
-    name: str,
-    handler: Any,
-    answer: Any,
-    body: type[Body] = Body,
-    scope: Scope = Scope.WRITE,
-    *,
-    is_tool: bool = True,
-    status: int = 200,
-) -> HttpRoute:
-    path, tool = f"/v1/tasks/{{target}}/{name}", name if is_tool else None
-    return HttpRoute("POST", path, scope, handler, body, answer=answer, tool=tool, status=status)
+    act.__doc__ = action.run.__doc__
+    # `api/actions.py` names the class for mypy only: a gateway that serves no HTTP does not load the objects.
+    answer = vars(objects)[inspect.get_annotations(action.run)["return"].removeprefix("objects.")]
+    tool = action.name if action.is_tool else None
+    return HttpRoute(
+        "POST", action.path, action.scope, act, action.body, answer=answer, tool=tool, status=action.status
+    )
 
 
 ENTRIES = (
@@ -240,32 +133,6 @@ ENTRIES = (
         status=201,
         dry_status=200,
     ),
-    _verb("kill", kill, objects.KilledObject, Killing),
-    _verb("steer", steer, objects.SteeredObject, Words),
-    _verb("send", send, objects.Sent, Sending),
-    _verb("pause", pause, objects.Changed),
-    _verb("resume", resume, objects.Changed),
-    _verb("retry", retry, objects.Spawned, MaybeWords, is_tool=False, status=201),
-    _verb("continue", continue_, objects.Spawned, MaybeWords, is_tool=False, status=201),
-    _verb("remove", remove, objects.TaskObject, is_tool=False),
-    _verb("redeliver", redeliver, objects.TaskObject, is_tool=False),
-    _verb("dismiss", dismiss, objects.TaskObject, is_tool=False),
-    HttpRoute(
-        "POST", "/v1/messages/{id}/redeliver", Scope.WRITE, redeliver_message, answer=objects.MessageDecided
-    ),
-    HttpRoute(
-        "POST", "/v1/messages/{id}/dismiss", Scope.WRITE, dismiss_message, answer=objects.MessageDecided
-    ),
-    _verb("approve", approve, objects.DecidedObject, Approval, Scope.APPROVE),
-    _verb("reject", reject, objects.DecidedObject, Rejection, Scope.APPROVE),
     HttpRoute("GET", "/v1/inbox", Scope.READ, inbox, answer=objects.Inbox, tool="inbox"),
-    HttpRoute(
-        "POST",
-        "/v1/inbox/{id}",
-        Scope.APPROVE,
-        answer,
-        Answering,
-        answer=objects.Answered,
-        tool="answer",
-    ),
+    *(_route(action) for action in ACTIONS),
 )

@@ -6,6 +6,7 @@ import asyncio
 import base64
 import os
 from contextlib import suppress
+from dataclasses import dataclass
 from functools import cache
 from typing import Annotated, Any
 
@@ -13,7 +14,7 @@ from pydantic import Field
 
 from clutch import __version__
 from clutch.api import objects, reads, views
-from clutch.api.actions import Until
+from clutch.api.actions import Until, Words
 from clutch.api.problems import Problem
 from clutch.api.shutdown import Leaving
 from clutch.core import ids
@@ -24,7 +25,7 @@ from clutch.core.ids import ROW_NUMBER_MAX
 from clutch.core.model import Outcome, Phase
 from clutch.core.policy import Policy
 from clutch.errors import DiskFull
-from clutch.surfaces.http.routes import Ask, Body, HttpRoute, PageQuery, Query, Reply, Words
+from clutch.surfaces.http.routes import Ask, Body, HttpRoute, PageQuery, Query, Reply
 from clutch.transactions import delivery, workers
 from clutch.transactions.read import sessions, targets, tasks
 from clutch.transactions.read.lists import LIMIT_MAX
@@ -178,6 +179,7 @@ async def say(ask: Ask[Words, Query]) -> Reply:
     return Reply({"letterId": letter}, 202)
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
 class InThread(Words):
     channel: str
     thread: str
@@ -217,7 +219,8 @@ async def hear(ask: Ask[Listening, Query]) -> Reply:
 
 async def halt(ask: Ask[Body, Query]) -> Reply:
     """Stop the current turn of a main session; its subagents keep running."""
-    return Reply({"stopped": await ask.house.desk.halt(ask.caller, ask.path["key"])})
+    number, _ = await ask.house.gateway.session(ask.path["key"])
+    return Reply(await ask.house.desk.halt(ask.caller, number))
 
 
 class Line(Body):

@@ -11,9 +11,10 @@ from pydantic.json_schema import GenerateJsonSchema, JsonSchemaMode, JsonSchemaV
 from pydantic_core.core_schema import TypedDictSchema
 
 from clutch import __version__
+from clutch.api.actions import ActionBody
 from clutch.api.objects import ProblemAnswer
 from clutch.api.problems import STATUS
-from clutch.surfaces.http.routes import Body, HttpRoute
+from clutch.surfaces.http.routes import HttpRoute
 
 Json = dict[str, Any]
 Known = Mapping[Any, Json]  #: by the model, how it is referred to
@@ -68,7 +69,7 @@ def document(entries: Iterable[HttpRoute]) -> Json:
 def _models(entry: HttpRoute) -> Iterator[Any]:
     yield ProblemAnswer
     yield from (model for model in (entry.answer, entry.refusal) if model is not None)
-    if entry.body is not Body:
+    if entry.body is not ActionBody:
         yield entry.body
 
 
@@ -80,8 +81,8 @@ def _operation(entry: HttpRoute, known: Known) -> Json:
         "parameters": [*_parameters(entry)],
         "responses": _responses(entry, known),
     }
-    if entry.body is not Body:
-        is_needed = bool(entry.body.model_json_schema().get("required"))
+    if entry.body is not ActionBody:
+        is_needed = bool(schema_of(entry.body, "validation").get("required"))
         content = {"application/json": {"schema": known[entry.body]}}
         operation["requestBody"] = {"required": is_needed, "content": content}
     return operation

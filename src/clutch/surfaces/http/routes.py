@@ -10,12 +10,12 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Annotated, Any, Generic, TypeVar
 from weakref import WeakValueDictionary
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
 from clutch.api import reads
-from clutch.api.actions import Actions
+from clutch.api.actions import ActionBody, Actions
 from clutch.api.feed import Feed
 from clutch.api.problems import Problem
 from clutch.api.reads import standpoint
@@ -36,18 +36,16 @@ if TYPE_CHECKING:
 # Sizes are checked while reading, so that nobody makes us hold more than we would take.
 
 BODY_BYTES_MAX = 1024 * 1024
+#: What pydantic calls an unknown field of a model, and of a dataclass.
+UNKNOWN_FIELD = frozenset({"extra_forbidden", "unexpected_keyword_argument"})
 
-M = TypeVar("M", bound=BaseModel)
+M = TypeVar("M", bound=BaseModel | ActionBody)
 
 
 class Body(BaseModel):
     """JSON: types are what they are."""
 
     model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
-
-
-class Words(Body):
-    text: str
 
 
 class Query(BaseModel):
@@ -73,9 +71,10 @@ async def read_body(request: Request, model: type[M], bytes_max: int = BODY_BYTE
 
 def checked_body(raw: bytes, model: type[M]) -> M:
     try:
-        return model.model_validate_json(raw or b"{}")
+        found: M = _adapter(model).validate_json(raw or b"{}")
     except ValidationError as error:
         raise _named(error) from error
+    return found
 
 
 def read_query(request: Request, model: type[M]) -> M:
@@ -88,9 +87,19 @@ def read_query(request: Request, model: type[M]) -> M:
 
 def checked_query(given: Mapping[str, Any], model: type[M]) -> M:
     try:
-        return model.model_validate(dict(given))
+        found: M = _adapter(model).validate_python(dict(given))
     except ValidationError as error:
         raise _named(error) from error
+    return found
+
+
+_ADAPTERS: dict[type[Any], TypeAdapter[Any]] = {}  # one for each model: making one takes milliseconds
+
+
+def _adapter(model: type[Any]) -> TypeAdapter[Any]:
+    if model not in _ADAPTERS:
+        _ADAPTERS[model] = TypeAdapter(model)
+    return _ADAPTERS[model]
 
 
 async def _read(request: Request, bytes_max: int) -> bytes:
@@ -115,7 +124,7 @@ def _named(error: ValidationError) -> Problem:
     """The first thing that is wrong, by the name of its field; never the value that was given."""
     first = error.errors(include_url=False, include_context=False, include_input=False)[0]
     field = ".".join(map(str, first["loc"])) or "body"
-    rule = "is not a field here" if first["type"] == "extra_forbidden" else first["msg"]
+    rule = "is not a field here" if first["type"] in UNKNOWN_FIELD else first["msg"]
     return Problem("invalid_input", f"{field}: {rule}", field=field, rule=rule)
 
 
@@ -129,7 +138,7 @@ PRIVATE: Mapping[str, str] = {
 }
 
 T = TypeVar("T")
-B = TypeVar("B", bound=Body)
+B = TypeVar("B", bound=Body | ActionBody)
 Q = TypeVar("Q", bound=Query)
 
 
@@ -145,7 +154,7 @@ class AppState:
 
     @property
     def desk(self) -> Actions:
-        return Actions(self.gateway)
+        return Actions(self.gateway.services)
 
     async def reads(self, fn: Callable[..., Tx[T]], *args: Any) -> T:
         return await self.gateway.services.db.read(fn, *args)
@@ -193,7 +202,7 @@ class HttpRoute:
     path: str
     scope: Scope
     handler: Callable[[Ask[Any, Any]], Awaitable[Reply | Response]]
-    body: type[Body] = Body
+    body: type[Body | ActionBody] = ActionBody
     query: type[Query] = Query
     bytes_max: int = BODY_BYTES_MAX
     answer: Any = None  #: a class of `api/objects.py`
