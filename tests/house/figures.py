@@ -105,11 +105,13 @@ def modules_twice(found: Iterable[Source]) -> Places:
 
 def classes_twice(found: Iterable[Source]) -> Places:
     classes = ((node, source.path) for source in found for node in source.tree.body)
-    return _repeated(
+    twice = _repeated(
         (node.name, path)
         for node, path in classes
         if isinstance(node, ast.ClassDef) and not node.name.startswith("_")
     )
+    allowed = {name: modules for name, (modules, _) in limits.SHARED_CLASSES.items()}
+    return {name: paths for name, paths in twice.items() if not set(paths) <= allowed.get(name, frozenset())}
 
 
 def _repeated(named: Iterable[tuple[str, str]]) -> Places:

@@ -26,6 +26,19 @@ INNER_LAYERS: Final[Mapping[str, str]] = {
     "transactions/read": "reading a table and writing it are two layers over the same noun",
 }
 
+# A class name in two modules makes every reader ask which of the two is meant.
+# An exception names the modules that may define the class, and the reason.
+SHARED_CLASSES: Final[Mapping[str, tuple[frozenset[str], str]]] = {
+    "Clutch": (
+        frozenset({"sync.py", "wiring/clutch.py"}),
+        "clutch.sync.Clutch is the public blocking twin of clutch.Clutch",
+    ),
+    "Task": (
+        frozenset({"sync.py", "api/handles.py", "core/model.py"}),
+        "clutch.Task and its blocking twin are public handles; core/model.py has the record that the rules step",
+    ),
+}
+
 # With one writing module, all states of a row can be read in one file.
 # An exception names the modules that may write the table together, and the reason.
 SHARED_TABLES: Final[Mapping[str, tuple[frozenset[str], str]]] = {

@@ -101,6 +101,15 @@ def test_a_public_class_name_twice(product: Path) -> None:
     assert missed["class_names_twice"].value == {"Said": ["core/a.py", "engine/b.py"]}
 
 
+def test_a_class_name_that_modules_may_share(product: Path) -> None:
+    name, (modules, _) = next(iter(limits.SHARED_CLASSES.items()))
+    text = f"class {name}:\n    pass\n"
+    line, _ = planted(product, dict.fromkeys(modules, text))
+    assert line["class_names_twice"] == []
+    line, _ = planted(product, {"core/other.py": text})
+    assert line["class_names_twice"] == [name]
+
+
 def test_a_module_name_twice_in_one_layer(product: Path) -> None:
     names = ["tools/policy.py", "tools/sandbox/policy.py", "core/policy.py", "tools/mcp/__init__.py"]
     reads = ["transactions/tasks.py", "transactions/read/tasks.py"]

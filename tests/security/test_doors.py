@@ -14,7 +14,7 @@ import pytest
 
 from clutch.core.policy import Serving
 from clutch.surfaces.discovery import rotate_token
-from clutch.surfaces.http.tokens import Browsers
+from clutch.surfaces.http.auth import Browsers
 from tests.surfaces.served import QUICK, Served, served, write_token
 from tests.surfaces.typed import typed
 

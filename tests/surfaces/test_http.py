@@ -156,17 +156,17 @@ def test_many_at_once_with_one_key_do_it_once(db: Served) -> None:
 def test_an_answer_that_another_gateway_kept_first_is_the_answer_of_both() -> None:
     """Both gateways of one database looked before either had answered."""
 
-    async def reads(*asked: object) -> None:
+    async def read(*asked: object) -> None:
         del asked
 
-    async def writes(*asked: object) -> Kept:
+    async def write(*asked: object) -> Kept:
         del asked
         return Kept("a digest", 202, '{"of": "the other"}')
 
-    async def act() -> Reply:
+    async def act() -> Reply[object]:
         return Reply({"of": "this one"}, 201)
 
-    replays = Replays(cast("AppState", SimpleNamespace(reads=reads, writes=writes)))
+    replays = Replays(cast("AppState", SimpleNamespace(read=read, write=write)))
     heard = asyncio.run(replays.once("k", "a digest", act))
     assert (heard.status_code, json.loads(bytes(heard.body))) == (202, {"of": "the other"})
     assert heard.headers["idempotent-replay"] == "true"

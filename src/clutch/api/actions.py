@@ -1,4 +1,4 @@
-"""The actions on tasks, messages and items of the inbox, each declared once: see `Action`, at the end.
+"""The actions on tasks, messages and items of the inbox, each declared once: see `ApiAction`, at the end.
 
 HTTP paths, MCP tools, Python handles and their remote client are made from the declarations, so a new verb needs its
 transaction, its method here and one line. The parameters of an action are the fields of its body, its answer is the
@@ -112,7 +112,7 @@ B = TypeVar("B", bound=ActionBody)
 
 
 @dataclass(frozen=True, slots=True)
-class Call(Generic[B]):
+class ActionCall(Generic[B]):
     """`target`: the task, message or item, as the caller wrote it. `key`: what is done under it is done once."""
 
     caller: Caller
@@ -130,13 +130,13 @@ def json_of(body: ActionBody) -> dict[str, Any]:
 
 
 class Actions:
-    """What each action does. The docstring of a method that an `Action` names is the description that clients read."""
+    """What each action does. Clients read the docstring of a method that an `ApiAction` names as its description."""
 
     def __init__(self, services: Services) -> None:
         self._services = services
         self._tasks = TaskActions(services)
 
-    async def kill(self, call: Call[Killing]) -> objects.KilledObject:
+    async def kill(self, call: ActionCall[Killing]) -> objects.KilledObject:
         """Stop a task and everything below it for good. Its result is never told."""
         caller, reason = call.caller, call.body.reason
         if call.target == ALL_TASKS:
@@ -145,12 +145,12 @@ class Actions:
             return views.killed(await self._tasks.kill_all(caller, alive, reason))
         return views.killed(await self._tasks.kill(caller, await self._number(call), reason))
 
-    async def steer(self, call: Call[Words]) -> objects.SteeredObject:
+    async def steer(self, call: ActionCall[Words]) -> objects.SteeredObject:
         """A new instruction takes the place of what the task does now."""
         done = await self._tasks.steer(call.caller, await self._number(call), call.body.text, call.key)
         return views.steered(done, await self._begun(int(done.task.id), done.task.generation))
 
-    async def send(self, call: Call[Sending]) -> objects.Sent:
+    async def send(self, call: ActionCall[Sending]) -> objects.Sent:
         """A follow-up message to a task; waits for its first new words."""
         number, body = await self._number(call), call.body
         sent = await self._tasks.send(call.caller, number, body.text, body.wait_seconds, call.key)
@@ -158,60 +158,60 @@ class Actions:
             return {"status": sent.status.value}
         return {"status": sent.status.value, "reply": sent.reply}
 
-    async def pause(self, call: Call[ActionBody]) -> objects.Changed:
+    async def pause(self, call: ActionCall[ActionBody]) -> objects.Changed:
         """A task and everything below it stop at their next step, until `resume`."""
         return {"changed": views.ids(await self._tasks.pause(call.caller, await self._number(call)))}
 
-    async def resume(self, call: Call[ActionBody]) -> objects.Changed:
+    async def resume(self, call: ActionCall[ActionBody]) -> objects.Changed:
         """A paused task and everything below it go on."""
         return {"changed": views.ids(await self._tasks.resume(call.caller, await self._number(call)))}
 
-    async def retry(self, call: Call[MaybeWords]) -> objects.Spawned:
+    async def retry(self, call: ActionCall[MaybeWords]) -> objects.Spawned:
         """Start a finished task again from an empty transcript; `text` is added to it."""
         number = await self._number(call)
         await self._moved_on(number, PUT_AWAY)
         await self._tasks.retry(call.caller, number, call.body.text, call.key)
         return await self._started_again(number)
 
-    async def continue_(self, call: Call[MaybeWords]) -> objects.Spawned:
+    async def continue_(self, call: ActionCall[MaybeWords]) -> objects.Spawned:
         """Resume a finished task in its transcript; `text` says what to do next."""
         number = await self._number(call)
         await self._moved_on(number, PUT_AWAY)
         await self._tasks.continue_(call.caller, number, call.body.text, call.key)
         return await self._started_again(number)
 
-    async def remove(self, call: Call[ActionBody]) -> objects.TaskObject:
+    async def remove(self, call: ActionCall[ActionBody]) -> objects.TaskObject:
         """Archive a finished, delivered task: it leaves the lists and the limit of its parent."""
         number = await self._number(call)
         await self._moved_on(number, PUT_AWAY | {Phase.ANNOUNCING})
         return await self._task((await self._tasks.remove(call.caller, number)).id)
 
-    async def redeliver(self, call: Call[ActionBody]) -> objects.TaskObject:
+    async def redeliver(self, call: ActionCall[ActionBody]) -> objects.TaskObject:
         """Deliver an undelivered result again."""
         return await self._task((await self._tasks.redeliver(call.caller, await self._number(call))).id)
 
-    async def dismiss(self, call: Call[ActionBody]) -> objects.TaskObject:
+    async def dismiss(self, call: ActionCall[ActionBody]) -> objects.TaskObject:
         """Discard an undelivered result; it stays readable."""
         return await self._task((await self._tasks.dismiss(call.caller, await self._number(call))).id)
 
-    async def redeliver_message(self, call: Call[ActionBody]) -> objects.MessageDecided:
+    async def redeliver_message(self, call: ActionCall[ActionBody]) -> objects.MessageDecided:
         """Send a message to a channel again that was not sent or may not have arrived; it may then arrive twice."""
         await self._tasks.redeliver_message(call.caller, reads.message_number(call.target))
         return {"status": "sending", "id": call.target}
 
-    async def dismiss_message(self, call: Call[ActionBody]) -> objects.MessageDecided:
+    async def dismiss_message(self, call: ActionCall[ActionBody]) -> objects.MessageDecided:
         """Discard a message to a channel that was not sent or may not have arrived."""
         await self._tasks.dismiss_message(call.caller, reads.message_number(call.target))
         return {"status": "dismissed", "id": call.target}
 
     # ---- decisions -----------------------------------------------------------------------------------
 
-    async def approve(self, call: Call[Approval]) -> objects.DecidedObject:
+    async def approve(self, call: ActionCall[Approval]) -> objects.DecidedObject:
         """Approve the plan of a task; `planHash` is that of the plan as it was shown."""
         number, body = await self._number(call), call.body
         return _decided(await self._tasks.approve(call.caller, number, body.plan_hash, body.text))
 
-    async def reject(self, call: Call[Rejection]) -> objects.DecidedObject:
+    async def reject(self, call: ActionCall[Rejection]) -> objects.DecidedObject:
         """Send the plan of a task back with a reason, or end the task; without `then` what `plan.onReject` says."""
         body = call.body
         # Without a reason there is nothing to improve.
@@ -219,7 +219,7 @@ class Actions:
         number, then = await self._number(call), None if body.then is None else Verdict(body.then)
         return _decided(await self._tasks.reject(call.caller, number, body.plan_hash, body.reason, then))
 
-    async def answer(self, call: Call[Answering]) -> objects.Answered:
+    async def answer(self, call: ActionCall[Answering]) -> objects.Answered:
         """Decide on an item of the inbox; `hash` is that of the item as it was shown."""
         body, decision = call.body, Decision(call.body.decision)
         number = ids.parse_question_id(call.target)
@@ -228,16 +228,16 @@ class Actions:
         session = await self._tasks.answer(call.caller, number, decision, body.text, body.hash)
         return {"status": "answered", "taskId": await self._services.db.read(reads.task_of, session)}
 
-    async def _decide_plan(self, call: Call[Answering], decision: Decision) -> objects.DecidedObject:
+    async def _decide_plan(self, call: ActionCall[Answering], decision: Decision) -> objects.DecidedObject:
         body = call.body
         match decision:
             case Decision.APPROVE:
                 approval = Approval(plan_hash=body.hash, text=body.text)
-                return await self.approve(Call(call.caller, call.target, approval))
+                return await self.approve(ActionCall(call.caller, call.target, approval))
             case Decision.REJECT:
                 check_text("text", body.text, self._services.policy.control.steer_chars_max)
                 rejection = Rejection(plan_hash=body.hash, reason=body.text)
-                return await self.reject(Call(call.caller, call.target, rejection))
+                return await self.reject(ActionCall(call.caller, call.target, rejection))
             case _:
                 await self._number(call)  # an unknown task is the more useful error
                 raise InvalidInput("decision", "a plan is approved or rejected")
@@ -295,7 +295,7 @@ class Actions:
 
     # ---- what they have in common --------------------------------------------------------------------
 
-    async def _number(self, call: Call[Any]) -> int:
+    async def _number(self, call: ActionCall[Any]) -> int:
         return await self._services.db.read(reads.task_number, reads.standpoint(call.caller), call.target)
 
     async def _task(self, number: int) -> objects.TaskObject:
@@ -390,11 +390,11 @@ def _is_reached(shown: list[TaskView], top: TaskView, until: Until) -> bool:
 
 
 @dataclass(frozen=True, slots=True)
-class Action(Generic[B]):
+class ApiAction(Generic[B]):
     """`is_tool`: MCP clients have it, too. `status`: of the HTTP answer. `at`: the path of what is no task."""
 
     name: str
-    run: Callable[[Actions, Call[B]], Awaitable[Mapping[str, Any]]]
+    run: Callable[[Actions, ActionCall[B]], Awaitable[Mapping[str, Any]]]
     body: type[B]
     scope: Scope = Scope.WRITE
     is_tool: bool = True
@@ -407,27 +407,27 @@ class Action(Generic[B]):
         return self.at or f"/v1/tasks/{{target}}/{self.name}"
 
 
-KILL = Action("kill", Actions.kill, Killing)
-STEER = Action("steer", Actions.steer, Words)
-SEND = Action("send", Actions.send, Sending)
-PAUSE = Action("pause", Actions.pause, ActionBody)
-RESUME = Action("resume", Actions.resume, ActionBody)
-RETRY = Action("retry", Actions.retry, MaybeWords, is_tool=False, status=201)
-CONTINUE = Action("continue", Actions.continue_, MaybeWords, is_tool=False, status=201)
-REMOVE = Action("remove", Actions.remove, ActionBody, is_tool=False)
-REDELIVER = Action("redeliver", Actions.redeliver, ActionBody, is_tool=False)
-DISMISS = Action("dismiss", Actions.dismiss, ActionBody, is_tool=False)
-REDELIVER_MESSAGE = Action(
+KILL = ApiAction("kill", Actions.kill, Killing)
+STEER = ApiAction("steer", Actions.steer, Words)
+SEND = ApiAction("send", Actions.send, Sending)
+PAUSE = ApiAction("pause", Actions.pause, ActionBody)
+RESUME = ApiAction("resume", Actions.resume, ActionBody)
+RETRY = ApiAction("retry", Actions.retry, MaybeWords, is_tool=False, status=201)
+CONTINUE = ApiAction("continue", Actions.continue_, MaybeWords, is_tool=False, status=201)
+REMOVE = ApiAction("remove", Actions.remove, ActionBody, is_tool=False)
+REDELIVER = ApiAction("redeliver", Actions.redeliver, ActionBody, is_tool=False)
+DISMISS = ApiAction("dismiss", Actions.dismiss, ActionBody, is_tool=False)
+REDELIVER_MESSAGE = ApiAction(
     "redeliver", Actions.redeliver_message, ActionBody, is_tool=False, at="/v1/messages/{id}/redeliver"
 )
-DISMISS_MESSAGE = Action(
+DISMISS_MESSAGE = ApiAction(
     "dismiss", Actions.dismiss_message, ActionBody, is_tool=False, at="/v1/messages/{id}/dismiss"
 )
-APPROVE = Action("approve", Actions.approve, Approval, Scope.APPROVE)
-REJECT = Action("reject", Actions.reject, Rejection, Scope.APPROVE)
-ANSWER = Action("answer", Actions.answer, Answering, Scope.APPROVE, at="/v1/inbox/{id}")
+APPROVE = ApiAction("approve", Actions.approve, Approval, Scope.APPROVE)
+REJECT = ApiAction("reject", Actions.reject, Rejection, Scope.APPROVE)
+ANSWER = ApiAction("answer", Actions.answer, Answering, Scope.APPROVE, at="/v1/inbox/{id}")
 
-ACTIONS: tuple[Action[Any], ...] = (
+ACTIONS: tuple[ApiAction[Any], ...] = (
     KILL, STEER, SEND, PAUSE, RESUME, RETRY, CONTINUE, REMOVE, REDELIVER, DISMISS, REDELIVER_MESSAGE, DISMISS_MESSAGE,
     APPROVE, REJECT, ANSWER,
 )  # fmt: skip

@@ -79,9 +79,9 @@ def form_of(output_type: type[Value]) -> OutputSchema[Value]:
 
 
 # --------------------------------------------------------------------------------------------------
-# A gateway that is opened and closed: between the two there are doors, and after them every call is refused.
+# A gateway that is opened and closed: between the two there are backend, and after them every call is refused.
 #
-# How it is opened is somebody else's business (`wiring`): here or elsewhere, it hands over the doors.
+# How it is opened is somebody else's business (`wiring`): here or elsewhere, it hands over the backend.
 
 NOT_ENTERED = "Clutch works inside `async with Clutch(...) as c:` only; this one was not entered"
 ENTERED_BEFORE = "this Clutch was entered before; make a new one: `async with Clutch(...) as c:`"
@@ -106,13 +106,13 @@ class Opened:
             raise ClutchError(ENTERED_BEFORE)
         self._was_entered = True
         try:
-            doors = await self._opening(self._stack)
+            backend = await self._opening(self._stack)
             self._group = await self._stack.enter_async_context(asyncio.TaskGroup())
         except BaseException:
             await self.__aexit__(None, None, None)
             raise
         self._stack.callback(self._close)
-        self._found = doors
+        self._found = backend
         return self
 
     async def __aexit__(
@@ -139,7 +139,7 @@ class Opened:
         return ClutchError(CLOSED if self._was_entered else NOT_ENTERED)
 
     @property
-    def _doors(self) -> Backend:
+    def _backend(self) -> Backend:
         if self._found is None:
             raise self._shut()
         return self._found
@@ -147,10 +147,10 @@ class Opened:
     @property
     def here(self) -> Gateway:
         """For surfaces: the gateway in this process. Raises ClutchError when it is in another one."""
-        doors = self._doors
-        if not isinstance(doors, Gateway):
+        backend = self._backend
+        if not isinstance(backend, Gateway):
             raise ClutchError(ELSEWHERE)
-        return doors
+        return backend
 
     @property
     def services(self) -> Services:
@@ -231,7 +231,7 @@ class Api(Opened):
                 raise InvalidInput("output_type", "and output_schema cannot both be given")
             asked["output_schema"] = form.schema
         args = in_surface_spelling(arguments(task, asked))
-        got = accepted(await self._doors.spawn(args, session, on_full))
+        got = accepted(await self._backend.spawn(args, session, on_full))
         read = None if form is None else form.read
         return Task(self, got["taskId"], got["label"], got["childSessionKey"], read)
 
@@ -240,7 +240,7 @@ class Api(Opened):
     ) -> Mapping[str, Any]:
         """What `spawn` would be answered now: model, thinking, context and warnings, or why not. Writes nothing."""
         args = in_surface_spelling(arguments(task, asked) | {"dry_run": True})
-        return sensible(await self._doors.spawn(args, session, None))
+        return sensible(await self._backend.spawn(args, session, None))
 
     @overload
     async def get(self, task_id: str, *, output_type: type[V]) -> Task[V]: ...
@@ -252,7 +252,7 @@ class Api(Opened):
         """A task by its id, also one of an earlier start. Raises InvalidInput, NotFound."""
         task_number(task_id)
         read = None if output_type is None else form_of(output_type).read
-        return Task(self, *await self._doors.known(task_id), read)
+        return Task(self, *await self._backend.known(task_id), read)
 
     async def map(
         self,
@@ -306,13 +306,13 @@ class Api(Opened):
             undelivered=undelivered,
             limit=limit,
         )
-        return [Task(self, *one) for one in await self._doors.tasks(asked)]
+        return [Task(self, *one) for one in await self._backend.tasks(asked)]
 
     async def events(self) -> AsyncGenerator[Event, None]:
         """What happens now, from here on: words as they come, tools, usage, starts and ends.
 
         A view, not the truth: a reader who falls far behind loses the oldest, and never slows a run."""
-        async with aclosing(self._doors.events()) as stream:
+        async with aclosing(self._backend.events()) as stream:
             async for event in stream:
                 yield event
 
@@ -320,7 +320,7 @@ class Api(Opened):
 
     async def questions(self) -> list[Question]:
         """Everything that waits for somebody to decide, plans too, oldest first."""
-        return await self._doors.questions()
+        return await self._backend.questions()
 
     async def answer(
         self, question: Question, decision: Literal["approve", "reject", "answer"], text: str = ""
@@ -330,7 +330,7 @@ class Api(Opened):
         Raises UnknownQuestion when somebody else was first, PlanChanged when there is another plan by now."""
         if decision not in ("approve", "reject", "answer"):
             raise InvalidInput("decision", 'must be "approve", "reject" or "answer"')
-        await self._doors.answer(question, Answering(decision=decision, text=text, hash=question.hash))
+        await self._backend.answer(question, Answering(decision=decision, text=text, hash=question.hash))
 
     # ---- talking -------------------------------------------------------------------------------------
 
@@ -340,26 +340,26 @@ class Api(Opened):
         Gives the id of the letter: the same for the same key, which with other words raises IdempotencyConflict.
         A slash command (`/subagents list`) is carried out instead, and answered where the agent would answer."""
         check_key(idempotency_key)
-        return await self._doors.say(text, session, idempotency_key)
+        return await self._backend.say(text, session, idempotency_key)
 
     async def command(
         self, line: str, *, session: str = MAIN_SESSION, idempotency_key: str | None = None
     ) -> str:
         """A slash command, and the text that answers it: the same for the same key, and nothing is done again."""
         check_key(idempotency_key)
-        return await self._doors.command(line, session, idempotency_key)
+        return await self._backend.command(line, session, idempotency_key)
 
     async def notify(self, text: str, *, session: str = MAIN_SESSION) -> bool:
         """Something happened: the agent reads it in its next turn. Wakes nobody; `wake` does.
 
         The newest 20 are kept. False: the newest one that waits says the same."""
-        return await self._doors.notify(text, session)
+        return await self._backend.notify(text, session)
 
     async def wake(self, *, session: str = MAIN_SESSION) -> None:
         """The agent looks up within a quarter of a second, or after its turn; once, however many ask until then.
 
         Without an event and without a HEARTBEAT.md in its workspace there is nothing to look at, and no model call."""
-        await self._doors.wake(session)
+        await self._backend.wake(session)
 
     async def heard(
         self,
@@ -375,12 +375,12 @@ class Api(Opened):
 
         A slash command runs instead and is answered in the thread, if `account`, who wrote it, is the account of the
         thread or one of the channel's operators. Raises Forbidden for others, NotFound for an unknown channel."""
-        await self._doors.heard(channel, thread, text, account, idempotency_key)
+        await self._backend.heard(channel, thread, text, account, idempotency_key)
 
     async def reply(self, *, session: str = MAIN_SESSION) -> str:
         """The oldest words of this main agent that nobody has taken yet; waits for them. Each is given once."""
-        return await self._doors.reply(session)
+        return await self._backend.reply(session)
 
     async def settled(self, *, session: str = MAIN_SESSION) -> None:
         """Wait until nothing is left to do for this session or anywhere below it."""
-        await self._doors.settled(session)
+        await self._backend.settled(session)

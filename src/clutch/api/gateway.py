@@ -8,11 +8,11 @@ import time
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
 from contextlib import AbstractAsyncContextManager, AsyncExitStack
 from dataclasses import replace
-from typing import Any, Protocol, TypeVar
+from typing import Any, ParamSpec, Protocol, TypeVar
 from weakref import WeakValueDictionary
 
 from clutch.api import reads
-from clutch.api.actions import ANSWER, Action, Actions, Answering, B, Call
+from clutch.api.actions import ANSWER, ActionCall, Actions, Answering, ApiAction, B
 from clutch.api.handles import Event, Known, Question, TaskResult, item_of, question_of
 from clutch.api.reads import Filter
 from clutch.api.shutdown import Leaving, Visits
@@ -41,7 +41,7 @@ from clutch.engine.actions import check_text
 from clutch.engine.services import Services, surely
 from clutch.errors import IdempotencyConflict, InvalidInput, NotFound
 from clutch.ports import FilesFailed
-from clutch.store.transaction import Keys, Tx
+from clutch.store.transaction import Keys, TxFunction
 from clutch.transactions import control, messages, outbox, sessions, task_files, usage, wake, workers
 from clutch.transactions import delivery as delivery_tx
 from clutch.transactions.outbox import PendingReply
@@ -51,10 +51,11 @@ from clutch.transactions.read.targets import Standpoint
 # --------------------------------------------------------------------------------------------------
 # Tasks, in the process that has the engine: how they are spawned, found, awaited and decided on.
 #
-# Every verb goes through the desk, like those of all surfaces. Every write carries a key, so when the store loses the
+# Actions run as those of all surfaces do (`api/actions.py`). Every write carries a key, so when the store loses the
 # connection and the commit is in doubt, asking again finds what was written instead of doing it twice.
 
 T = TypeVar("T")
+P = ParamSpec("P")
 
 PROGRAM = OperatorCaller(EVERY_SCOPE, "api")  #: whoever embeds Clutch may do everything
 AS_PROGRAM = Standpoint(PROGRAM, "api")
@@ -96,8 +97,8 @@ class TaskGateway:
             raise NotFound(f"{name[:80]!r} of {task_id}: {error}") from error
         raise NotFound("no files are kept here")
 
-    async def act(self, action: Action[B], target: str, body: B) -> Mapping[str, Any]:
-        return await action.run(Actions(self.services), Call(PROGRAM, target, body))
+    async def act(self, action: ApiAction[B], target: str, body: B) -> Mapping[str, Any]:
+        return await action.run(Actions(self.services), ActionCall(PROGRAM, target, body))
 
     # ---- many ----------------------------------------------------------------------------------------
 
@@ -197,11 +198,11 @@ class TaskGateway:
         if self.leaving is not None:
             self.leaving.check_open()
 
-    async def _tx(self, written: Keys, fn: Callable[..., Tx[T]], *args: Any) -> T:
-        return await self._surely(lambda: self.services.db.tx(written, fn, *args))
+    async def _tx(self, written: Keys, fn: TxFunction[P, T], *args: P.args, **named: P.kwargs) -> T:
+        return await self._surely(lambda: self.services.db.tx(written, fn, *args, **named))
 
-    async def _alone(self, fn: Callable[..., Tx[T]], *args: Any) -> T:
-        return await self._surely(lambda: self.services.db.alone(fn, *args))
+    async def _alone(self, fn: TxFunction[P, T], *args: P.args, **named: P.kwargs) -> T:
+        return await self._surely(lambda: self.services.db.alone(fn, *args, **named))
 
     async def _surely(self, ask: Callable[[], Awaitable[T]]) -> T:
         return await surely(self.services.policy.work.tick_s, ask)

@@ -1,5 +1,5 @@
-"""What a program holds: a task, its result, an event, a question. The same whether the work is done in this process or
-in a gateway elsewhere; a handle only knows the doors through which it asks."""
+"""What a program holds: a task, its result, an event, a question. It is the same whether the work is done in this
+process or in another one: a handle only knows the `Backend` that it asks."""
 
 from __future__ import annotations
 
@@ -39,9 +39,9 @@ from clutch.api.actions import (
     RETRY,
     SEND,
     STEER,
-    Action,
     ActionBody,
     Answering,
+    ApiAction,
     Approval,
     B,
     Killing,
@@ -53,7 +53,7 @@ from clutch.api.actions import (
 from clutch.api.reads import Filter
 from clutch.api.spawn import OnFullWord
 from clutch.api.views import Object
-from clutch.contain import contained
+from clutch.contain import BackgroundTasks, contained
 from clutch.core import ids
 from clutch.core.attachments import StoredFile
 from clutch.core.messages import Usage
@@ -141,7 +141,7 @@ class Holder(Protocol):
     """A `Clutch`, as far as its tasks need it."""
 
     @property
-    def _doors(self) -> Backend: ...
+    def _backend(self) -> Backend: ...
 
     def _start(self, work: Coroutine[Any, Any, None]) -> None: ...
 
@@ -170,7 +170,7 @@ class Task(Generic[V]):
 
     async def result(self) -> TaskResult[V]:
         """Waits for its end. Raises InvalidInput when a value is none of the type it was asked for as."""
-        ended = await self._doors.ended(self.id)
+        ended = await self._backend.ended(self.id)
         if self._read is None or ended.value is None:
             return ended
         return TaskResult(ended.outcome, ended.text, ended.error, self._read(ended.value), ended.files)
@@ -192,44 +192,40 @@ class Task(Generic[V]):
     async def events(self) -> AsyncIterator[Event]:
         """What happens to it from here on, until it ends."""
         loop, heard = asyncio.get_running_loop(), asyncio.Queue[Event | None]()
-        hearing = asyncio.ensure_future(self._hear(heard))
-        ended = asyncio.ensure_future(self._doors.ended(self.id))
-        for one in (hearing, ended):
-            one.add_done_callback(lambda _: loop.call_later(LAST_EVENT_S, heard.put_nowait, None))
-        try:
+        async with BackgroundTasks() as tasks:
+            hearing = tasks.call(self._hear(heard), f"events of {self.id}")
+            ended = tasks.call(self._backend.ended(self.id), f"end of {self.id}")
+            for one in (hearing, ended):
+                one.add_done_callback(lambda _: loop.call_later(LAST_EVENT_S, heard.put_nowait, None))
             while (event := await heard.get()) is not None:
                 yield event
                 if event.name in LAST_EVENTS and (await asyncio.wait({ended}, timeout=LAST_EVENT_S))[0]:
                     return
             await (ended if ended.done() else hearing)
-        finally:
-            hearing.cancel()
-            ended.cancel()
-            await asyncio.gather(hearing, ended, return_exceptions=True)
 
     async def _hear(self, heard: asyncio.Queue[Event | None]) -> None:
-        async with aclosing(self._doors.events()) as stream:
+        async with aclosing(self._backend.events()) as stream:
             async for event in stream:
                 if event.task_id == self.id:
                     heard.put_nowait(event)
 
     async def info(self) -> Object:
         """All there is to know about it now, in the form every surface shows: phase, use, delivery, plan, evidence."""
-        return await self._doors.info(self.id)
+        return await self._backend.info(self.id)
 
     async def why(self) -> Object:
         """How it came to where it is: `timeline`, `deliveries`, and `stuck` with the gate it waits at."""
-        return await self._doors.why(self.id)
+        return await self._backend.why(self.id)
 
     async def read_file(self, name: str) -> bytes:
         """A file it hands over, as long as it is kept. Raises NotFound."""
-        return await self._doors.read_file(self.id, name)
+        return await self._backend.read_file(self.id, name)
 
     async def kill(self, reason: str = "killed") -> KillResult:
         """Kill the task and all tasks below it. A tool that outlives `worker.toolGrace` is in `still_stopping`.
 
         Raises StoreError when the kill could not be saved: nothing was killed then."""
-        report = await self._doors.act(KILL, self.id, Killing(reason=reason))
+        report = await self._backend.act(KILL, self.id, Killing(reason=reason))
         if report["notStopped"]:
             raise StoreError(f"not stopped: {report['notStopped'][0]['why']}")
         return KillResult(
@@ -240,33 +236,33 @@ class Task(Generic[V]):
 
     async def steer(self, text: str) -> None:
         """A new instruction takes the place of what runs now. A finished task refuses: NotPossible."""
-        await self._doors.act(STEER, self.id, Words(text=text))
+        await self._backend.act(STEER, self.id, Words(text=text))
 
     async def send(self, text: str, *, wait_seconds: float | None = None) -> str | None:
         """A follow-up. The first new words of the child; None when it says nothing within the time, which is never more
         than `control.sendWaitSeconds`."""
-        return (await self._doors.act(SEND, self.id, Sending(text=text, wait_seconds=wait_seconds))).get(
+        return (await self._backend.act(SEND, self.id, Sending(text=text, wait_seconds=wait_seconds))).get(
             "reply"
         )
 
     async def pause(self) -> tuple[str, ...]:
         """The task and everything below it stop at their next step and free their slots. Those that changed."""
-        return tuple((await self._doors.act(PAUSE, self.id, ActionBody()))["changed"])
+        return tuple((await self._backend.act(PAUSE, self.id, ActionBody()))["changed"])
 
     async def resume(self) -> tuple[str, ...]:
-        return tuple((await self._doors.act(RESUME, self.id, ActionBody()))["changed"])
+        return tuple((await self._backend.act(RESUME, self.id, ActionBody()))["changed"])
 
     async def retry(self, text: str = "") -> None:
         """A finished task starts anew from an empty transcript, with other words if some are given."""
-        await self._doors.act(RETRY, self.id, MaybeWords(text=text))
+        await self._backend.act(RETRY, self.id, MaybeWords(text=text))
 
     async def continue_(self, text: str) -> None:
         """A finished task goes on in its transcript."""
-        await self._doors.act(CONTINUE, self.id, MaybeWords(text=text))
+        await self._backend.act(CONTINUE, self.id, MaybeWords(text=text))
 
     async def approve(self, plan_hash: str, text: str = "") -> None:
         """Its plan, as it was shown. Raises PlanChanged when there is another one by now."""
-        await self._doors.act(APPROVE, self.id, Approval(plan_hash=plan_hash, text=text))
+        await self._backend.act(APPROVE, self.id, Approval(plan_hash=plan_hash, text=text))
 
     async def reject(
         self, plan_hash: str, reason: str, *, then: Literal["revise", "end"] | None = None
@@ -275,23 +271,23 @@ class Task(Generic[V]):
         if then not in ("revise", "end", None):
             raise InvalidInput("then", 'must be "revise" or "end"')
         rejection = Rejection(plan_hash=plan_hash, reason=reason, then=then)
-        await self._doors.act(REJECT, self.id, rejection)
+        await self._backend.act(REJECT, self.id, rejection)
 
     async def remove(self) -> None:
         """Finished and delivered, it leaves the quota of its requester."""
-        await self._doors.act(REMOVE, self.id, ActionBody())
+        await self._backend.act(REMOVE, self.id, ActionBody())
 
     async def redeliver(self) -> None:
         """A result that could not be told is told again."""
-        await self._doors.act(REDELIVER, self.id, ActionBody())
+        await self._backend.act(REDELIVER, self.id, ActionBody())
 
     async def dismiss(self) -> None:
         """A result that could not be told need not be."""
-        await self._doors.act(DISMISS, self.id, ActionBody())
+        await self._backend.act(DISMISS, self.id, ActionBody())
 
     @property
-    def _doors(self) -> Backend:
-        return self._clutch._doors
+    def _backend(self) -> Backend:
+        return self._clutch._backend
 
 
 # --------------------------------------------------------------------------------------------------
@@ -318,17 +314,14 @@ async def as_completed(tasks: Iterable[Task[V]]) -> AsyncIterator[tuple[Task[V],
     """Each with its result, as they end. Raises InvalidInput."""
     check_tasks(tasks := list(tasks), Task)
     ended: asyncio.Queue[Task[V]] = asyncio.Queue()
-    waits: dict[Task[V], asyncio.Future[TaskResult[V]]] = {}
-    for task in tasks:
-        waits[task] = asyncio.ensure_future(task.result())
-        waits[task].add_done_callback(partial(_put, ended, task))
-    try:
+    waits: dict[Task[V], asyncio.Task[TaskResult[V]]] = {}
+    async with BackgroundTasks() as owner:
+        for task in tasks:
+            waits[task] = owner.call(task.result(), f"result of {task.id}")
+            waits[task].add_done_callback(partial(_put, ended, task))
         for _ in range(len(waits)):
             task = await ended.get()
             yield task, waits[task].result()
-    finally:
-        for wait in waits.values():
-            wait.cancel()
 
 
 def _put(ended: asyncio.Queue[T], one: T, _: object) -> None:
@@ -397,11 +390,10 @@ async def map_all(
 
 
 # --------------------------------------------------------------------------------------------------
-# The doors of a gateway: all that a program asks of one, wherever it runs.
+# All that a program asks of a gateway, wherever that runs.
 #
-# `local.Gateway` answers in the process that has the engine, `surfaces.remote.Remote` asks another process over HTTP.
-# Which of the two is chosen once, when a `Clutch` is opened; whoever goes through these doors cannot tell. Answers
-# are the objects every surface shows.
+# `api.gateway.Gateway` answers in the process that has the engine, `surfaces.remote.RemoteBackend` asks another process
+# over HTTP. Which of the two is chosen once, when a `Clutch` is opened. Answers are the objects every surface shows.
 
 
 class Known(NamedTuple):
@@ -427,7 +419,7 @@ class Backend(Protocol):
 
     async def read_file(self, task_id: str, name: str) -> bytes: ...
 
-    async def act(self, action: Action[B], target: str, body: B) -> Mapping[str, Any]:
+    async def act(self, action: ApiAction[B], target: str, body: B) -> Mapping[str, Any]:
         """Run an action and return its answer."""
         ...
 

@@ -21,7 +21,7 @@ Money: TypeAlias = str | None  #: a decimal; None = not known
 Moment: TypeAlias = str  #: RFC 3339, UTC
 
 
-class OneOf:
+class EnumText:
     """Marks a text that is a value of an enum: its schema refers to the enum."""
 
     def __init__(self, values: type[StrEnum]) -> None:
@@ -41,14 +41,14 @@ class SchemaNote:
         return {**handler(core), **self._keywords}
 
 
-PhaseName: TypeAlias = Annotated[str, OneOf(Phase)]
-OutcomeName: TypeAlias = Annotated[str, OneOf(Outcome)]
-DeliveryName: TypeAlias = Annotated[str, OneOf(Delivery)]
-PathName: TypeAlias = Annotated[str, OneOf(Path)]
-GateName: TypeAlias = Annotated[str, OneOf(Gate)]
-ThinkingName: TypeAlias = Annotated[str, OneOf(Thinking)]
-ModeName: TypeAlias = Annotated[str, OneOf(Mode)]
-ContextName: TypeAlias = Annotated[str, OneOf(Context)]
+PhaseName: TypeAlias = Annotated[str, EnumText(Phase)]
+OutcomeName: TypeAlias = Annotated[str, EnumText(Outcome)]
+DeliveryName: TypeAlias = Annotated[str, EnumText(Delivery)]
+PathName: TypeAlias = Annotated[str, EnumText(Path)]
+GateName: TypeAlias = Annotated[str, EnumText(Gate)]
+ThinkingName: TypeAlias = Annotated[str, EnumText(Thinking)]
+ModeName: TypeAlias = Annotated[str, EnumText(Mode)]
+ContextName: TypeAlias = Annotated[str, EnumText(Context)]
 #: A text that is left out when there is none.
 MaybeText: TypeAlias = Annotated[str | None, SchemaNote(default=None)]
 
@@ -191,14 +191,14 @@ class SummaryObject(TypedDict):
     usd: Money
 
 
-class TaskPage(TypedDict):
+class TaskList(TypedDict):
     cursor: str  #: where the stream of events continues after this page
     tasks: list[TaskObject]
     summary: SummaryObject
     next: str | None
 
 
-class Tasks(TaskPage):
+class Tasks(TaskList):
     stalledAfterSeconds: float
 
 

@@ -77,7 +77,7 @@ def found(now: float, who: Standpoint, asked: Filter) -> Tx[list[TaskView]]:
     return (yield from lists.task_page(now, wanted, asked.limit, asked.cursor)).tasks
 
 
-def tasks(now: float, who: Standpoint, asked: Filter) -> Tx[objects.TaskPage]:
+def tasks(now: float, who: Standpoint, asked: Filter) -> Tx[objects.TaskList]:
     wanted = yield from _wanted(now, who, asked)
     # Before the rows: what happens meanwhile is heard once more, never missed.
     place = yield from stream.newest(now)

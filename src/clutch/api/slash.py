@@ -1,7 +1,7 @@
 """Slash commands: a line that a person types in any chat, and the text that answers it.
 
-They run through the same verbs and the same guard as every other door. Whatever goes wrong is said in the
-answer; only a store that fails is the surface's to handle."""
+They run the same actions under the same rules as every other surface. What goes wrong is said in the answer; only a
+store that fails is left to the surface."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import re
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, ParamSpec, TypeVar
 
 from clutch.api import reads
 from clutch.api.actions import ALL_TASKS
@@ -34,7 +34,7 @@ from clutch.errors import (
     StoreError,
 )
 from clutch.ports import Channel, Operated
-from clutch.store.transaction import Tx
+from clutch.store.transaction import Tx, TxFunction
 from clutch.transactions import control, idempotency, messages, sessions, wake
 from clutch.transactions.authority import guarded
 from clutch.transactions.control import KillReport, NotPossible
@@ -52,6 +52,7 @@ if TYPE_CHECKING:
 # A person at a chat: whose words they are, where, and what the words of a command mean.
 
 T = TypeVar("T")
+P = ParamSpec("P")
 
 MAIN_SESSION = "agent:main:main"  #: whom a person talks to who names nobody
 
@@ -89,9 +90,15 @@ class Chat:
     async def task(self, text: str) -> int:
         return await self.services.db.read(targets.task, text, self.who)
 
-    async def look(self, verb: Verb, session_id: int, fn: Callable[..., Tx[T]], *args: Any) -> T:
-        """A read, or a write of what belongs to this chat alone, if the caller may."""
-        return await self.services.db.alone(guarded, self.caller, verb, session_id, fn, *args)
+    async def look(
+        self, verb: Verb, session_id: int, fn: TxFunction[P, T], *args: P.args, **named: P.kwargs
+    ) -> T:
+        """Run a read, or a write of what belongs to this chat alone, if the caller may."""
+
+        def act(now: float) -> Tx[T]:
+            return fn(now, *args, **named)
+
+        return await self.services.db.alone(guarded, self.caller, verb, session_id, act)
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,18 +151,14 @@ _OPTION = re.compile(r"\s--(model|thinking)(?:=|\s+)(\S+)")
 
 async def show_list(chat: Chat, text: str) -> str:
     nothing(text)
-    policy = chat.services.policy
-    return await chat.look(
-        Verb.LIST, chat.session_id, status_reads.children, policy, chat.who.viewer, chat.session_id
-    )
+    own = chat.session_id
+    return await chat.look(Verb.LIST, own, status_reads.children, chat.services.policy, chat.who.viewer, own)
 
 
 async def show_tree(chat: Chat, text: str) -> str:
     nothing(text)
-    policy = chat.services.policy
-    return await chat.look(
-        Verb.LIST, chat.session_id, status_reads.tree, policy, chat.who.viewer, chat.session_id
-    )
+    own = chat.session_id
+    return await chat.look(Verb.LIST, own, status_reads.tree, chat.services.policy, chat.who.viewer, own)
 
 
 async def log(chat: Chat, text: str) -> str:
@@ -272,20 +275,16 @@ async def continue_(chat: Chat, text: str) -> str:
     return f"{ids.task_id(task.id)} goes on."
 
 
-async def approve(chat: Chat, text: str) -> str:
+async def decide(chat: Chat, text: str, decision: Decision) -> str:
     target, words = first_word(text)
     if (question := ids.parse_question_id(target)) is not None:
-        return await _answer(chat, question, Decision.APPROVE, words)
+        return await _answer(chat, question, decision, words)
     task = await chat.task(target)
-    return _decided(await chat.verbs.approve(chat.caller, task, await _plan(chat, Verb.APPROVE, task), words))
-
-
-async def reject(chat: Chat, text: str) -> str:
-    target, words = first_word(text)
-    if (question := ids.parse_question_id(target)) is not None:
-        return await _answer(chat, question, Decision.REJECT, words)
-    task = await chat.task(target)
-    return _decided(await chat.verbs.reject(chat.caller, task, await _plan(chat, Verb.REJECT, task), words))
+    if decision is Decision.APPROVE:
+        seen = await _plan(chat, Verb.APPROVE, task)
+        return _decided(await chat.verbs.approve(chat.caller, task, seen, words))
+    seen = await _plan(chat, Verb.REJECT, task)
+    return _decided(await chat.verbs.reject(chat.caller, task, seen, words))
 
 
 async def _plan(chat: Chat, verb: Verb, task: int) -> str:
@@ -351,8 +350,8 @@ ACTIONS: Mapping[str, Command] = {
     "send": _command("send <target> <text>", send),
     "steer": _command("steer <target> <text>", steer),
     "spawn": _command("spawn <agent> <task> [--model m] [--thinking level]", spawn),
-    "approve": _command("approve <target> [text]", approve),
-    "reject": _command("reject <target> [text]", reject),
+    "approve": _command("approve <target> [text]", partial(decide, decision=Decision.APPROVE)),
+    "reject": _command("reject <target> [text]", partial(decide, decision=Decision.REJECT)),
     "pause": _command("pause <target>", pause),
     "resume": _command("resume <target>", resume),
     "retry": _command("retry <target> [text]", retry),

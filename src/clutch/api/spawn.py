@@ -224,21 +224,21 @@ class Spawns:
     def __init__(
         self, services: Services, waiting: TaskWaiter, surely: Callable[[Try], Awaitable[list[Spawned]]]
     ) -> None:
-        self._kit, self._waiting, self._surely = services, waiting, surely
+        self._services, self._waiting, self._surely = services, waiting, surely
         self._lines: dict[int, asyncio.Lock] = {}  #: by session: who waits, first come first served
 
     async def wanted(self, args: Mapping[str, Any]) -> SpawnRequest:
         """Raises InvalidInput in the spelling of the tool."""
-        if self._kit.refresh is not None and args.get("tools") is not None:
-            await self._kit.refresh()  # tools of others can be named too
-        return self._kit.wanted(args)
+        if self._services.refresh is not None and args.get("tools") is not None:
+            await self._services.refresh()  # tools of others can be named too
+        return self._services.wanted(args)
 
     async def spawn(
         self, requester: int, request: SpawnRequest, on_full: OnFullWord | None
     ) -> tuple[ChildRequest, Spawned]:
-        policy = self._kit.policy
+        policy = self._services.policy
         waits = (on_full or policy.defaults.subagents.on_full) == OnFull.QUEUE and not request.dry_run
-        order = spawn.order(self._kit, request, f"api:{self._kit.ids.uuid4()}")
+        order = spawn.order(self._services, request, f"api:{self._services.ids.uuid4()}")
         ask = self._in_line if waits else self._ask
         got = await ask(requester, order)
         if isinstance(got, SpawnRefusal) and self._has_room_later(got):
@@ -250,8 +250,8 @@ class Spawns:
         """Another number for every try: what is still being removed of an earlier one has a name of its own."""
 
         def ask() -> Awaitable[list[Spawned]]:
-            named = spawn.named_anew(self._kit, order)
-            return spawn.spawn_all(self._kit, requester, requester, None, [named])
+            named = spawn.named_anew(self._services, order)
+            return spawn.spawn_all(self._services, requester, requester, None, [named])
 
         return (await self._surely(ask))[0]
 
@@ -272,7 +272,7 @@ class Spawns:
                 await self._waiting.until(change)
 
     def _has_room_later(self, answer: Spawned) -> bool:
-        return isinstance(answer, SpawnRefusal) and _frees_up(answer, self._kit.policy.limits)
+        return isinstance(answer, SpawnRefusal) and _frees_up(answer, self._services.policy.limits)
 
 
 def _frees_up(refused: SpawnRefusal, limits: Limits) -> bool:

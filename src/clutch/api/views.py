@@ -164,7 +164,7 @@ def summary(counted: PhaseCounts) -> objects.SummaryObject:
 
 def listing(
     tasks: Sequence[TaskView], counted: PhaseCounts, following: str | None, cursor: str
-) -> objects.TaskPage:
+) -> objects.TaskList:
     """Return a page of tasks. `cursor`: where the stream of events continues after what is shown here."""
     return {
         "cursor": cursor,

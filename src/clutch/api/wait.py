@@ -6,8 +6,11 @@ tick."""
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Coroutine
 from dataclasses import dataclass, field
+from typing import Any
 
+from clutch.contain import BackgroundTasks
 from clutch.core.delivery import LOCAL_CHANNEL
 from clutch.engine.live import Changes
 from clutch.engine.services import Services
@@ -25,7 +28,7 @@ PAUSE_S = 0.01  # between two looks: under load hints come with every commit
 
 class TaskWaiter:
     def __init__(self, db: Database, changes: Changes) -> None:
-        self._door, self._changes = db, changes
+        self._db, self._changes = db, changes
         self._waiters: dict[int, asyncio.Future[TaskEnd]] = {}
         self._is_over = False
 
@@ -57,7 +60,7 @@ class TaskWaiter:
 
     async def _look(self) -> None:
         try:
-            found = await self._door.read(tasks.ended, list(self._waiters))
+            found = await self._db.read(tasks.ended, list(self._waiters))
         except StoreError:
             return  # the next tick looks again
         for one in found:
@@ -132,3 +135,11 @@ class PendingAnswer:
         if run_id not in self._speakers and await self.services.db.read(outbox.answers, self.letter, run_id):
             self._speakers.add(run_id)
         return run_id in self._speakers
+
+
+async def first(*works: Coroutine[Any, Any, object], within_s: float | None = None) -> bool:
+    """Wait until one of the works is done and cancel the others. False: none was done within that time."""
+    async with BackgroundTasks() as tasks:
+        started = [tasks.call(work, "first of several") for work in works]
+        done, _ = await asyncio.wait(started, timeout=within_s, return_when=asyncio.FIRST_COMPLETED)
+        return bool(done)

@@ -21,10 +21,9 @@ from clutch.core.authority import OperatorCaller
 from clutch.errors import InvalidInput, MissingExtra, extra
 from clutch.surfaces.http.actions import SPAWN_BYTES_MAX
 from clutch.surfaces.http.app import ENTRIES
-from clutch.surfaces.http.auth import CALLER
+from clutch.surfaces.http.auth import CALLER, PRIVATE
 from clutch.surfaces.http.routes import (
     HEADER,
-    PRIVATE,
     AppState,
     Ask,
     HttpRoute,
@@ -138,8 +137,8 @@ class Manager(Protocol):
 class Mount:
     """`run` beside the server; requests before that wait."""
 
-    def __init__(self, house: AppState) -> None:
-        self._house = house
+    def __init__(self, app: AppState) -> None:
+        self._app = app
         self._wanted, self._ready = asyncio.Event(), asyncio.Event()
         self._manager: Manager | None = None
         self._missing: Problem | None = None  #: why there is no manager
@@ -148,14 +147,14 @@ class Mount:
         await self._wanted.wait()
         try:
             with extra("mcp", "/mcp"):
-                self._manager = await asyncio.to_thread(_load, self._house)
+                self._manager = await asyncio.to_thread(_load, self._app)
         except MissingExtra as error:
             self._missing = problem_of(error)
             self._ready.set()
             return
         async with self._manager.run():
             self._ready.set()
-            await self._house.closing.wait()
+            await self._app.closing.wait()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         self._wanted.set()
@@ -177,16 +176,16 @@ class Mount:
 class LocalMcpBackend:
     """The handlers of this process."""
 
-    house: AppState
+    app: AppState
     caller: OperatorCaller
     session: str
 
     async def call(self, tool: GatewayTool, arguments: Mapping[str, Any]) -> dict[str, Any]:
         entry = tool.entry
-        caller = await admitted(self.house, entry, self.caller, self.session)
+        caller = await admitted(self.app, entry, self.caller, self.session)
         path, rest = tool.place(arguments)
         ask = Ask(
-            house=self.house,
+            app=self.app,
             caller=caller,
             path=path,
             query=checked_query({} if entry.is_write else rest, entry.query),
@@ -202,18 +201,18 @@ class LocalMcpBackend:
         return dict(reply.body)
 
 
-def _load(house: AppState) -> Manager:
+def _load(app: AppState) -> Manager:
     from mcp.server.streamable_http_manager import StreamableHTTPSessionManager
 
     from clutch.surfaces.mcp_server import Context, client_name, make_server, session_key
 
-    def door_of(context: Context) -> LocalMcpBackend:
+    def backend_of(context: Context) -> LocalMcpBackend:
         request = context.request
         assert isinstance(request, Request), "over HTTP every message has its request"
         connection = request.headers.get(CONNECTION)
         session = request.headers.get(HEADER) or session_key(MAIN, client_name(context, connection))
-        return LocalMcpBackend(house, request.scope[CALLER], session)
+        return LocalMcpBackend(app, request.scope[CALLER], session)
 
     return StreamableHTTPSessionManager(
-        make_server(door_of), max_request_body_size=SPAWN_BYTES_MAX, max_sessions=SESSIONS_MAX
+        make_server(backend_of), max_request_body_size=SPAWN_BYTES_MAX, max_sessions=SESSIONS_MAX
     )

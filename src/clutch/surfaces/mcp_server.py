@@ -61,8 +61,8 @@ class McpBackend(Protocol):
         ...
 
 
-def make_server(door_of: Callable[[Context], McpBackend]) -> Server[Any]:
-    """`door_of`: whom this message comes from."""
+def make_server(backend_of: Callable[[Context], McpBackend]) -> Server[Any]:
+    """`backend_of`: whom this message comes from."""
     offered = [_offered(tool) for tool in TOOLS.values()]
 
     async def listed(context: Context, params: PaginatedRequestParams | None) -> ListToolsResult:
@@ -71,7 +71,7 @@ def make_server(door_of: Callable[[Context], McpBackend]) -> Server[Any]:
 
     async def called(context: Context, params: CallToolRequestParams) -> CallToolResult:
         try:
-            return _answered(await _call(door_of(context), params.name, params.arguments or {}, context))
+            return _answered(await _call(backend_of(context), params.name, params.arguments or {}, context))
         except ClutchError as error:
             return _failed(error)
 
@@ -213,9 +213,9 @@ async def serve(connect: Callable[[], GatewayClient], agent_id: str, name: str |
     """Until stdin ends. `name`: of its session; without one, what the client calls itself."""
     connection = uuid4().hex  # one process has one client
 
-    def door_of(context: Context) -> RemoteMcpBackend:
+    def backend_of(context: Context) -> RemoteMcpBackend:
         return RemoteMcpBackend(connect, session_key(agent_id, name or client_name(context, connection)))
 
-    server = make_server(door_of)
+    server = make_server(backend_of)
     async with stdio_server() as (heard, said):
         await server.run(heard, said, server.create_initialization_options())

@@ -1,7 +1,7 @@
-"""The doors of a gateway in another process, the one that owns the state directory: all is asked of it over HTTP.
+"""The backend of a `Clutch` whose state directory another process owns: it asks that gateway over HTTP.
 
-One stream of events serves all who wait for a task, however many they are. A gateway that is started again is found
-again, and the stream goes on where it was; one that stays away is told to everybody who waits.
+One stream of events serves all callers that wait for a task. A gateway that is started again is found again, and the
+stream resumes; when it stays away, every waiting call raises NoGateway.
 """
 
 from __future__ import annotations
@@ -19,13 +19,14 @@ from typing import TYPE_CHECKING, Any, Self, TypeAlias
 from urllib.parse import quote
 from uuid import uuid4
 
-from clutch.api.actions import ANSWER, Action, Answering, B, Sending, json_of
+from clutch.api.actions import ANSWER, Answering, ApiAction, B, Sending, json_of
 from clutch.api.handles import Event, Known, Question, TaskResult, item_of, question_of
 from clutch.api.problems import error_of
 from clutch.api.reads import Filter
 from clutch.api.spawn import OnFullWord, snake
 from clutch.api.views import Object
 from clutch.api.wait import CLOSED
+from clutch.contain import BackgroundTasks
 from clutch.core.attachments import StoredFile
 from clutch.core.messages import Usage
 from clutch.core.model import Outcome
@@ -77,12 +78,12 @@ class RemoteBackend:
         )
         async with self._session:
             await self._get("/v1/health")
-            watch = asyncio.create_task(self._watch())
-            try:
-                yield self
-            finally:
-                self.give_up(ClutchError(CLOSED))
-                watch.cancel()
+            async with BackgroundTasks() as tasks:
+                tasks.start(self._watch(), "watch a gateway")
+                try:
+                    yield self
+                finally:
+                    self.give_up(ClutchError(CLOSED))
 
     def give_up(self, error: ClutchError) -> None:
         for future in self._waiters.values():
@@ -160,7 +161,7 @@ class RemoteBackend:
         said = await self._get(task_path(task_id, "files", quote(name, safe="")))
         return base64.b64decode(said["content"])
 
-    async def act(self, action: Action[B], target: str, body: B) -> Mapping[str, Any]:
+    async def act(self, action: ApiAction[B], target: str, body: B) -> Mapping[str, Any]:
         path = re.sub("{.*}", quote(target, safe=""), action.path)
         waits_s = body.wait_seconds if isinstance(body, Sending) else None
         return dict(await self._post(path, json_of(body), waits_s=waits_s))

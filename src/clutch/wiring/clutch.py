@@ -289,7 +289,7 @@ class Clutch(Api):
         from clutch.surfaces.remote import RemoteBackend
 
         found = connect(self._home).address
-        doors = await stack.enter_async_context(RemoteBackend(self._home).open())
+        backend = await stack.enter_async_context(RemoteBackend(self._home).open())
         self.is_client, self.url = True, found.url
         log.warning(
             "%s is owned by the gateway at %s (pid %d): this program is its client; model, policy and workspace are"
@@ -298,7 +298,7 @@ class Clutch(Api):
             found.url,
             found.pid,
         )
-        return doors
+        return backend
 
     async def _serve(self, stack: AsyncExitStack, gateway: Gateway) -> None:
         """A door that nobody asked for by its number is no reason to stop."""

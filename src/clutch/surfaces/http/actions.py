@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import inspect
 from typing import Annotated, Any, Literal, get_type_hints
 from uuid import uuid4
 
@@ -13,12 +12,12 @@ from pydantic.json_schema import JsonSchemaValue
 from pydantic_core import CoreSchema
 
 from clutch.api import objects, reads
-from clutch.api.actions import ACTIONS, Action, B, Call
+from clutch.api.actions import ACTIONS
 from clutch.api.slash import MAIN_SESSION
 from clutch.api.spawn import MEANINGS, SpawnOptions
 from clutch.core.authority import Scope
 from clutch.errors import Forbidden, InvalidInput
-from clutch.surfaces.http.routes import Ask, Body, HttpRoute, Query, Reply
+from clutch.surfaces.http.routes import Ask, Body, HttpRoute, Query, Reply, action_route
 
 SPAWN_BYTES_MAX = 8 * 1024 * 1024  #: attachments travel with it
 CAPACITY_WAIT_S = 20.0  #: with `onFull: "queue"`; a client waits no longer for an answer
@@ -72,7 +71,7 @@ async def spawn(ask: Ask[SpawnBody, Query]) -> Reply:
 
     201 accepted; 200 for a dry run; 403, 400 and 409 the same object with `status` and `error`."""
     body = ask.body
-    args, gateway = body.model_extra or {}, ask.house.gateway
+    args, gateway = body.model_extra or {}, ask.app.gateway
     requester = _requester(ask)
     # One key for both tries: the first may have been cut off after its commit.
     args = {"idempotencyKey": ask.key or uuid4().hex, **args}
@@ -101,22 +100,7 @@ _SPAWN_STATUS = {"accepted": 201, "forbidden": 403, "error": 400}
 
 async def inbox(ask: Ask[Body, Query]) -> Reply:
     """Everything that waits for a decision: approvals, questions, plans, budgets."""
-    return Reply(await ask.house.reads(reads.inbox, ask.who))
-
-
-def _route(action: Action[B]) -> HttpRoute:
-    async def act(ask: Ask[B, Query]) -> Reply:
-        (target,) = ask.path.values()
-        call = Call(ask.caller, target, ask.body, ask.key)
-        return Reply(await action.run(ask.house.desk, call), action.status)
-
-    act.__doc__ = action.run.__doc__
-    # `api/actions.py` names the class for mypy only: a gateway that serves no HTTP does not load the objects.
-    answer = vars(objects)[inspect.get_annotations(action.run)["return"].removeprefix("objects.")]
-    tool = action.name if action.is_tool else None
-    return HttpRoute(
-        "POST", action.path, action.scope, act, action.body, answer=answer, tool=tool, status=action.status
-    )
+    return Reply(await ask.app.read(reads.inbox, ask.who))
 
 
 ENTRIES = (
@@ -134,5 +118,5 @@ ENTRIES = (
         dry_status=200,
     ),
     HttpRoute("GET", "/v1/inbox", Scope.READ, inbox, answer=objects.Inbox, tool="inbox"),
-    *(_route(action) for action in ACTIONS),
+    *map(action_route, ACTIONS),
 )

@@ -8,14 +8,16 @@ answer per connection. Nothing here logs: an address may hold what nobody should
 from __future__ import annotations
 
 import asyncio
+import os
 import re
 import secrets
 import time
 from collections import deque
-from collections.abc import Callable, Mapping
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from functools import cache
 from importlib import resources
+from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qsl
 
@@ -25,13 +27,162 @@ from starlette.responses import JSONResponse, Response
 from starlette.types import ASGIApp, Receive, Send
 from starlette.types import Scope as AsgiScope
 
-from clutch.api import objects
 from clutch.api.problems import Problem
 from clutch.api.shutdown import Visits
 from clutch.core.authority import OperatorCaller, Scope
-from clutch.surfaces.discovery import LOOPBACK
-from clutch.surfaces.http.routes import PRIVATE, Ask, Body, HttpRoute, Query
-from clutch.surfaces.http.tokens import Tokens
+from clutch.core.policy import Serving
+from clutch.core.rate_limit import Bucket
+from clutch.errors import UnsafeStateDirectory
+from clutch.surfaces.discovery import LOOPBACK, TOKEN_FILE, read_token
+
+#: A browser is told to keep nothing.
+PRIVATE: Mapping[str, str] = {
+    "cache-control": "no-store",
+    "referrer-policy": "no-referrer",
+    "x-content-type-options": "nosniff",
+}
+
+
+# --------------------------------------------------------------------------------------------------
+# Which token gives which scopes: `token` all of them, `token.read`, `token.read+write` … what their names say.
+#
+# The files are looked at for each request, so a token that was changed is refused at once; `Tokens.watch` ends the
+# requests that were begun with it. A browser has no token but a cookie, which it got for a one-time code.
+
+OWNER_ACTOR = "person"  #: in timelines: whoever holds the owner's own token
+LOOK_S = 0.5  #: a stream that was begun with a token that is gone ends within a second
+CODES_MAX, BROWSERS_MAX = 32, 100
+
+
+def callers(home: Path) -> Mapping[str, OperatorCaller]:
+    """One that cannot be read opens nothing, nor does one that others could read: `read_token` says so to its user."""
+    found: dict[str, OperatorCaller] = {}
+    for name in os.listdir(home):
+        scopes = _scopes_named(name)
+        if scopes is None:
+            continue
+        with suppress(OSError, UnsafeStateDirectory):
+            if token := read_token(home / name):
+                found[token] = OperatorCaller(scopes, OWNER_ACTOR if name == TOKEN_FILE else name)
+    return found
+
+
+def _scopes_named(name: str) -> frozenset[Scope] | None:
+    """None: not the name of a token, or of one with a scope that does not exist."""
+    if name == TOKEN_FILE:
+        return frozenset({Scope.ADMIN})
+    kind, _, ending = name.partition(".")
+    scopes = set(ending.split("+"))
+    if kind != TOKEN_FILE or not scopes <= set(Scope):
+        return None
+    return frozenset(map(Scope, scopes))
+
+
+class Tokens:
+    """Those of one state directory, and who is inside by which."""
+
+    def __init__(self, home: Path, rules: Serving) -> None:
+        self._home, self._rules = home, rules
+        self._inside: dict[str, set[asyncio.Task[object]]] = {}
+        self._buckets: dict[str, Bucket] = {}
+        self._files: list[str] = []
+        self._looked: list[tuple[int, int]] | None = None
+        self._callers: Mapping[str, OperatorCaller] = {}
+        self.browsers = Browsers(rules)
+
+    def callers(self) -> Mapping[str, OperatorCaller]:
+        """Read again when the directory or one of its tokens is not what it was."""
+        looks = _looks(self._home, self._files)
+        if looks != self._looked:
+            self._files = [name for name in os.listdir(self._home) if _scopes_named(name) is not None]
+            self._looked = _looks(self._home, self._files)
+            self._callers = callers(self._home)
+        return self._callers
+
+    def wait_s(self, token: str) -> float:
+        """0: it may ask now, and has. Else how long it has to wait."""
+        now, rate, burst = time.monotonic(), self._rules.requests_per_s, self._rules.requests_burst
+        bucket = self._buckets.get(token, Bucket(burst, now))
+        wait_s = bucket.wait_s(now, rate, burst) if rate else 0.0
+        self._buckets[token] = bucket.taken(now, rate, burst)
+        return wait_s
+
+    @contextmanager
+    def inside(self, token: str) -> Iterator[None]:
+        task = asyncio.current_task()
+        assert task is not None, "a request is answered in a task"
+        others = self._inside.setdefault(token, set())
+        others.add(task)
+        try:
+            yield
+        finally:
+            others.discard(task)
+
+    async def watch(self) -> None:
+        """Shows out whoever came in with what opens nothing any more."""
+        while True:
+            await asyncio.sleep(LOOK_S)
+            inside = [token for token, tasks in self._inside.items() if tasks]
+            for token in set(inside).difference(self.callers() if inside else ()):
+                self._buckets.pop(token, None)
+                for task in self._inside.pop(token):
+                    task.cancel()
+
+
+def _looks(home: Path, names: Sequence[str]) -> list[tuple[int, int]] | None:
+    """Which files they are and when they or their modes were last changed. None: one of them is gone."""
+    try:
+        found = [os.stat(path, follow_symlinks=False) for path in (home, *(home / name for name in names))]
+    except FileNotFoundError:
+        return None
+    return [(one.st_ino, one.st_ctime_ns) for one in found]
+
+
+class Browsers:
+    """Codes that are used once and soon, and the cookies they were changed for. All of it is forgotten at the end."""
+
+    def __init__(self, rules: Serving, now: Callable[[], float] = time.monotonic) -> None:
+        self._rules, self._now = rules, now
+        self._codes: dict[str, tuple[str, float]] = {}
+        self._cookies: dict[str, tuple[str, float]] = {}
+        self._used: dict[str, str] = {}  #: codes, and what they were changed for
+
+    def code(self, token: str) -> str:
+        return _kept(self._codes, token, self._now() + self._rules.code_s, CODES_MAX)
+
+    def redeemed(self, code: str) -> str | None:
+        """The token it stands for, once. Whoever comes second shows out the first: one of the two was not meant."""
+        self._cookies.pop(self._used.pop(code, ""), None)
+        return _valid(self._codes.pop(code, None), self._now())
+
+    def cookie(self, token: str, code: str | None = None) -> str:
+        made = _kept(self._cookies, token, self._now() + self._rules.browser_s, BROWSERS_MAX)
+        if code is not None:
+            _make_room(self._used, CODES_MAX)
+            self._used[code] = made
+        return made
+
+    def token_of(self, cookie: str) -> str | None:
+        return _valid(self._cookies.get(cookie), self._now())
+
+
+def _kept(known: dict[str, tuple[str, float]], token: str, until: float, most: int) -> str:
+    """Under a name of 256 bits that nobody guesses."""
+    _make_room(known, most)
+    name = secrets.token_urlsafe(32)
+    known[name] = (token, until)
+    return name
+
+
+def _make_room(known: dict[str, Any], most: int) -> None:
+    """The oldest goes when there are too many."""
+    while len(known) >= most:
+        del known[next(iter(known))]
+
+
+def _valid(found: tuple[str, float] | None, now: float) -> str | None:
+    return None if found is None or found[1] <= now else found[0]
+
 
 # --------------------------------------------------------------------------------------------------
 # The page for a browser: a few files that hold nothing of anybody's and are therefore shown without a token.
@@ -218,40 +369,3 @@ def refusal(
     if problem.code == "unauthorized":
         headers["www-authenticate"] = "Bearer"
     return JSONResponse(in_words(problem), problem.status, headers)
-
-
-# --------------------------------------------------------------------------------------------------
-# Letting a browser in: a one-time code, made for whoever has a token, is changed for a cookie that stands for it.
-#
-# The page that is opened with the code sends it as `Authorization: Code …`; no token is ever in an address, in a
-# history or within reach of a script. A cookie is accepted from our own page only: see `_check_own_page`.
-
-
-async def code(ask: Ask[Body, Query]) -> Response:
-    """A code that lets a browser in, once and soon, with the scopes of this token."""
-    rules = ask.house.gateway.services.policy.serving
-    said = {"code": ask.house.browsers.code(ask.token), "expiresInSeconds": rules.code_s}
-    return JSONResponse(said, 201)  # no `Reply`, which an `Idempotency-Key` would write to the database
-
-
-async def let_in(ask: Ask[Body, Query]) -> Response:
-    """Change the code in `Authorization: Code …` for a cookie."""
-    if "authorization" not in ask.headers:  # a cookie opened this, and a cookie is no way to another one
-        raise Problem(
-            "invalid_input",
-            "Authorization: must be given: `Code …` with a one-time code, or `Bearer …` with the token",
-            field="Authorization",
-            remedy="clutch open",
-        )
-    lasts_s = ask.house.gateway.services.policy.serving.browser_s
-    said = JSONResponse({"status": "open", "expiresInSeconds": lasts_s})
-    kind, _, given = ask.headers["authorization"].partition(" ")
-    value = ask.house.browsers.cookie(ask.token, given.strip() if kind.lower() == "code" else None)
-    said.set_cookie(cookie_name(ask.headers), value, max_age=int(lasts_s), httponly=True, samesite="strict")
-    return said
-
-
-ENTRIES = (
-    HttpRoute("POST", "/v1/browser/code", Scope.READ, code, answer=objects.Code, status=201),
-    HttpRoute("POST", BROWSER_PATH, Scope.READ, let_in, answer=objects.LetIn),
-)

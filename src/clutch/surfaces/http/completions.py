@@ -27,15 +27,16 @@ from typing_extensions import TypedDict
 from clutch.api.feed import FeedWatcher
 from clutch.api.problems import Problem, problem_of
 from clutch.api.slash import is_command
-from clutch.api.wait import PendingAnswer
+from clutch.api.wait import PendingAnswer, first
+from clutch.contain import BackgroundTasks
 from clutch.core import ids, session_tools
 from clutch.core.authority import Scope
 from clutch.core.model import LetterKind
 from clutch.core.session_tools import ConversationMessage
 from clutch.core.spawn import known_agents
 from clutch.errors import ClutchError
-from clutch.surfaces.http.auth import refusal
-from clutch.surfaces.http.routes import PRIVATE, AppState, Ask, Body, HttpRoute, Query, Reply, checked_body
+from clutch.surfaces.http.auth import PRIVATE, refusal
+from clutch.surfaces.http.routes import AppState, Ask, Body, HttpRoute, Query, Reply, checked_body
 from clutch.transactions import idempotency
 from clutch.transactions.idempotency import Conversation
 from clutch.transactions.outbox import AnswerText, Spent
@@ -60,31 +61,19 @@ class DelayedResponse(Response, Generic[T]):
         self._answer, self._rendered, self._sent, self._in_words = answer, rendered, sent, in_words
 
     async def __call__(self, scope: AsgiScope, receive: Receive, send: Send) -> None:
-        answering = asyncio.ensure_future(self._answer())
         try:
-            await first(asyncio.wait({answering}), _gone(receive))
-            if not answering.done():
-                return
-            said = answering.result()
+            async with BackgroundTasks() as tasks:
+                answering = tasks.call(self._answer(), "answer of a completion")
+                await first(asyncio.wait({answering}), _gone(receive))
+                if not answering.done():
+                    return
+                said = answering.result()
         except ClutchError as error:
             return await refusal(problem_of(error), self._in_words)(scope, receive, send)
-        finally:
-            answering.cancel()
         response = self._rendered(said)
         response.headers.update(PRIVATE)
         await response(scope, receive, send)
         await self._sent(said)
-
-
-async def first(*works: Coroutine[Any, Any, Any], within_s: float | None = None) -> bool:
-    """Until one of them is done; the others are let go. False: none, within that time."""
-    started = [asyncio.ensure_future(work) for work in works]
-    try:
-        done, _ = await asyncio.wait(started, timeout=within_s, return_when=asyncio.FIRST_COMPLETED)
-        return bool(done)
-    finally:
-        for work in started:
-            work.cancel()
 
 
 async def _gone(receive: Receive) -> None:
@@ -234,7 +223,7 @@ class CompletionAnswer(NamedTuple):
 class PendingCompletion:
     """One message under way, and its answer in the form of a completion."""
 
-    house: AppState
+    app: AppState
     model: str
     answering: PendingAnswer
     lines: (
@@ -244,7 +233,7 @@ class PendingCompletion:
     _spoken: list[str] = field(default_factory=list, init=False)  #: the pieces of a stream
 
     async def answer(self) -> CompletionAnswer:
-        words = await self.answering.answer(self.house.closing)
+        words = await self.answering.answer(self.app.closing)
         spent = await self.answering.spent()
         return CompletionAnswer(words, None if spent is None else _usage(spent))
 
@@ -258,14 +247,14 @@ class PendingCompletion:
         if self.lines is not None:
             history = session_tools.digest(self.owner, [*self.lines, ConversationMessage("assistant", text)])
             number = self.answering.number
-            await self.house.gateway.services.db.tx(number, idempotency.leave, number, history)
+            await self.app.gateway.services.db.tx(number, idempotency.leave, number, history)
 
     async def heard(self, said: CompletionAnswer) -> None:
         await self.answering.heard(said.words)
 
     async def live(self, watcher: FeedWatcher) -> list[tuple[int, str | None]]:
         """The pieces that have come since, and of which run; None: an answer of the model is complete."""
-        self.house.feed.tell_at_once(watcher)
+        self.app.feed.tell_at_once(watcher)
         came = [
             (ids.parse_run_id(data["runId"]) or 0, data["text"] if news.name == "assistant:text" else None)
             for told in watcher.take()
@@ -359,13 +348,13 @@ class Completion(TypedDict):
 
 async def models(ask: Ask[Body, Query]) -> Reply:
     """The agents, as OpenAI's clients list models."""
-    known = sorted(known_agents(ask.house.gateway.services.policy))
+    known = sorted(known_agents(ask.app.gateway.services.policy))
     return Reply({"object": "list", "data": [_model(one) for one in known]})
 
 
 async def model(ask: Ask[Body, Query]) -> Reply:
     """One agent, as OpenAI's clients retrieve a model."""
-    _check_agent(ask.house, ask.path["id"])
+    _check_agent(ask.app, ask.path["id"])
     return Reply(_model(ask.path["id"]))
 
 
@@ -373,8 +362,8 @@ def _model(agent_id: str) -> Model:
     return {"id": agent_id, "object": "model", "created": 0, "owned_by": "clutch"}
 
 
-def _check_agent(house: AppState, agent_id: str) -> None:
-    agents = known_agents(house.gateway.services.policy)
+def _check_agent(app: AppState, agent_id: str) -> None:
+    agents = known_agents(app.gateway.services.policy)
     if agent_id not in agents:
         near = ids.hint(agent_id, agents)
         raise Problem(
@@ -384,8 +373,8 @@ def _check_agent(house: AppState, agent_id: str) -> None:
 
 async def completions(ask: Ask[Completing, Query]) -> Response:
     """Says the last message to an agent, and gives its answer as OpenAI's chat completions do."""
-    body, gateway = ask.body, ask.house.gateway
-    _check_agent(ask.house, body.model)
+    body, gateway = ask.body, ask.app.gateway
+    _check_agent(ask.app, body.model)
     text, lines, owner = body.text, body.lines, f"{ask.caller.actor}\n{body.model}"
     if body.user is None:
         session, is_new = await _conversation(ask, session_tools.digest(owner, lines))
@@ -401,14 +390,14 @@ async def completions(ask: Ask[Completing, Query]) -> Response:
         letter = await gateway.say(said, session, ask.key, ask.caller, LetterKind.REQUEST)
         known = [*lines, ConversationMessage("user", text)] if body.user is None else None
         return PendingCompletion(
-            ask.house, body.model, PendingAnswer(gateway.services, number, letter), known, owner
+            ask.app, body.model, PendingAnswer(gateway.services, number, letter), known, owner
         )
 
     if not body.stream:
         talk = await begun()
         return DelayedResponse(talk.answer_whole, talk.whole, talk.heard, in_their_words)
     counts = body.stream_options is not None and bool(body.stream_options.include_usage)
-    pieces = _pieces(ask.house, FeedWatcher(task_id=number), begun, counts=counts)
+    pieces = _pieces(ask.app, FeedWatcher(task_id=number), begun, counts=counts)
     opening = await anext(pieces)  # what is wrong is said before an answer begins
     return StreamingResponse(_after(opening, pieces), media_type="text/event-stream")
 
@@ -416,18 +405,18 @@ async def completions(ask: Ask[Completing, Query]) -> Response:
 async def _conversation(ask: Ask[Completing, Query], history: str) -> Conversation:
     key = None if ask.key is None else f"conversation\n{ask.caller.actor}\n{ask.key}"
     fresh = f"agent:{ask.body.model}:chat:openai-{uuid4().hex[:16]}"
-    return await ask.house.writes(idempotency.find, key, history, fresh)
+    return await ask.app.write(idempotency.find, key, history, fresh)
 
 
 async def _pieces(
-    house: AppState, watcher: FeedWatcher, begun: Callable[[], Awaitable[PendingCompletion]], *, counts: bool
+    app: AppState, watcher: FeedWatcher, begun: Callable[[], Awaitable[PendingCompletion]], *, counts: bool
 ) -> AsyncGenerator[str, None]:
     """The answers of the turn as they come, each a paragraph; at the end, what was not sent of the last one."""
     told, speaker, is_complete = "", 0, False  # the last answer of which something came, and its run
-    async with house.feed.watching(watcher):
+    async with app.feed.watching(watcher), BackgroundTasks() as tasks:
         talk = await begun()
         yield talk.piece(role="assistant", content="")
-        answering = asyncio.ensure_future(talk.answer())
+        answering = tasks.call(talk.answer(), "answer of a stream")
         try:
             while not answering.done():
                 if not await first(asyncio.wait({answering}), watcher.came.wait(), within_s=PING_S):
@@ -441,8 +430,6 @@ async def _pieces(
         except ClutchError as error:
             yield f"data: {json.dumps(in_their_words(problem_of(error)))}\n\n"
             return
-        finally:
-            answering.cancel()
     said = answered.words
     if answered.problem is not None:
         await talk.heard(answered)  # before it is sent: clients hang up at an error

@@ -78,13 +78,13 @@ class Streamed(StreamingResponse):
 
 async def events(ask: Ask[Body, EventsQuery]) -> Response:
     """Live events as Server-Sent Events; `Last-Event-ID`, or `after`, resumes where a connection ended."""
-    query, house = ask.query, ask.house
+    query, app = ask.query, ask.app
     after = ask.headers.get("last-event-id") or query.after
     place = None if after is None else stream.parse(after)
-    task = None if query.task is None else await house.reads(reads.task_number, ask.who, query.task)
-    root = None if query.root is None else await house.reads(reads.root_number, ask.who, query.root)
+    task = None if query.task is None else await app.read(reads.task_number, ask.who, query.task)
+    root = None if query.root is None else await app.read(reads.root_number, ask.who, query.root)
     watcher = Stream(task, root)
-    return Streamed(watcher, _watched(house.feed, watcher, place, house.closing))
+    return Streamed(watcher, _watched(app.feed, watcher, place, app.closing))
 
 
 async def _watched(

@@ -11,12 +11,15 @@ from functools import cache
 from typing import Annotated, Any
 
 from pydantic import Field
+from starlette.responses import JSONResponse, Response
 
 from clutch import __version__
 from clutch.api import objects, reads, views
 from clutch.api.actions import Until, Words
 from clutch.api.problems import Problem
 from clutch.api.shutdown import Leaving
+from clutch.api.wait import first
+from clutch.contain import BackgroundTasks
 from clutch.core import ids
 from clutch.core.agents import MAIN
 from clutch.core.authority import Scope
@@ -25,6 +28,7 @@ from clutch.core.ids import ROW_NUMBER_MAX
 from clutch.core.model import Outcome, Phase
 from clutch.core.policy import Policy
 from clutch.errors import DiskFull
+from clutch.surfaces.http.auth import BROWSER_PATH, cookie_name
 from clutch.surfaces.http.routes import Ask, Body, HttpRoute, PageQuery, Query, Reply
 from clutch.transactions import delivery, workers
 from clutch.transactions.read import sessions, targets, tasks
@@ -60,59 +64,58 @@ async def list_tasks(ask: Ask[Body, ListQuery]) -> Reply:
     page has all active tasks, also beyond `limit`; `next` is the `cursor` of the page with older finished ones."""
     wanted = ask.query.model_dump()
     is_numbered = wanted.pop("numbered")
-    page = await ask.house.reads(reads.tasks, ask.who, reads.Filter(**wanted))
+    page = await ask.app.read(reads.tasks, ask.who, reads.Filter(**wanted))
     if is_numbered:
-        shown = [ids.parse_task_id(task["taskId"]) for task in page["tasks"]]
+        parsed = (ids.parse_task_id(task["taskId"]) for task in page["tasks"])
+        shown = [number for number in parsed if number is not None]
         # A list is needed most when the disk is full; only the meaning of its numbers is lost then.
         with suppress(DiskFull):
-            await ask.house.writes(targets.remember, ask.who.viewer, shown)
-    return Reply({**page, "stalledAfterSeconds": ask.house.gateway.services.policy.life.stalled_s})
+            await ask.app.write(targets.remember, ask.who.viewer, shown)
+    return Reply({**page, "stalledAfterSeconds": ask.app.gateway.services.policy.life.stalled_s})
 
 
 async def one(ask: Ask[Body, Query]) -> Reply:
     """A task: its phase, outcome, usage, budget and delivery."""
-    return Reply(await ask.house.reads(reads.task, ask.who, ask.target))
+    return Reply(await ask.app.read(reads.task, ask.who, ask.target))
 
 
 async def tree(ask: Ask[Body, Query]) -> Reply:
     """A task with everything below it."""
-    return Reply(await ask.house.reads(reads.tree, ask.who, ask.target))
+    return Reply(await ask.app.read(reads.tree, ask.who, ask.target))
 
 
 async def task_transcript(ask: Ask[Body, PageQuery]) -> Reply:
     """The messages of a task, oldest first, from `after` on."""
-    return Reply(
-        await ask.house.reads(reads.transcript, ask.who, ask.target, ask.query.after, ask.query.limit)
-    )
+    return Reply(await ask.app.read(reads.transcript, ask.who, ask.target, ask.query.after, ask.query.limit))
 
 
 async def why(ask: Ask[Body, Query]) -> Reply:
     """How a task came to where it is: its timeline, how its result was told, and the gate it waits at."""
-    return Reply(await ask.house.reads(reads.why, ask.who, ask.target, True, ask.house.state))
+    return Reply(await ask.app.read(reads.why, ask.who, ask.target, True, ask.app.state))
 
 
 async def replay(ask: Ask[Body, PageQuery]) -> Reply:
     """Every recorded step of a task, oldest first: letters, model calls, tools, deliveries."""
     known = (ask.who, ask.target, ask.query.after, ask.query.limit)
-    return Reply(await ask.house.reads(reads.replay, *known))
+    return Reply(await ask.app.read(reads.replay, *known))
 
 
 async def file(ask: Ask[Body, Query]) -> Reply:
     """A file that a task hands over, as long as it is kept; `content` in base64."""
-    found = await ask.house.reads(reads.task, ask.who, ask.target)
-    content = await ask.house.gateway.read_file(found["taskId"], ask.path["name"])
+    found = await ask.app.read(reads.task, ask.who, ask.target)
+    content = await ask.app.gateway.read_file(found["taskId"], ask.path["name"])
     return Reply({"name": ask.path["name"], "content": base64.b64encode(content).decode()})
 
 
 async def result(ask: Ask[Body, Query]) -> Reply:
     """What a task that has ended said last; `value` if a form was asked for, and the files it hands over."""
-    return Reply(await ask.house.reads(reads.result, ask.who, ask.target))
+    return Reply(await ask.app.read(reads.result, ask.who, ask.target))
 
 
 async def wait(ask: Ask[Body, WaitQuery]) -> Reply:
     """Wait for a task to end. `pending`: not yet. `needs_you`: it, or one below it, waits for a decision."""
-    query, house = ask.query, ask.house
-    waited = house.desk.wait(ask.caller, ask.target, query.timeout_seconds, query.until, house.closing)
+    query, app = ask.query, ask.app
+    waited = app.actions.wait(ask.caller, ask.target, query.timeout_seconds, query.until, app.closing)
     return Reply(await waited)
 
 
@@ -159,9 +162,9 @@ class SessionsQuery(Query):
 
 async def list_sessions(ask: Ask[Body, SessionsQuery]) -> Reply:
     """Sessions, the latest active first."""
-    query, rules = ask.query, ask.house.gateway.services.policy.history
+    query, rules = ask.query, ask.app.gateway.services.policy.history
     active_s = None if query.active_minutes is None else 60 * query.active_minutes
-    lines = await ask.house.reads(sessions.sessions, ask.caller, rules, (), query.limit, active_s)
+    lines = await ask.app.read(sessions.sessions, ask.caller, rules, (), query.limit, active_s)
     return Reply(views.sessions(lines))
 
 
@@ -169,13 +172,13 @@ async def session_transcript(ask: Ask[Body, PageQuery]) -> Reply:
     """The messages of a session, oldest first, from `after` on."""
     query = ask.query
     return Reply(
-        await ask.house.reads(reads.session_transcript, ask.who, ask.path["key"], query.after, query.limit)
+        await ask.app.read(reads.session_transcript, ask.who, ask.path["key"], query.after, query.limit)
     )
 
 
 async def say(ask: Ask[Words, Query]) -> Reply:
     """A person's message to a main agent; a slash command is carried out instead."""
-    letter = await ask.house.gateway.say(ask.body.text, ask.path["key"], ask.key, ask.caller)
+    letter = await ask.app.gateway.say(ask.body.text, ask.path["key"], ask.key, ask.caller)
     return Reply({"letterId": letter}, 202)
 
 
@@ -189,7 +192,7 @@ class InThread(Words):
 async def in_thread(ask: Ask[InThread, Query]) -> Reply:
     """Somebody wrote in a thread of a channel: the session that has it reads it."""
     said = ask.body
-    await ask.house.gateway.heard(said.channel, said.thread, said.text, said.account, ask.key, ask.caller)
+    await ask.app.gateway.heard(said.channel, said.thread, said.text, said.account, ask.key, ask.caller)
     return Reply({"status": "accepted"}, 202)
 
 
@@ -204,10 +207,10 @@ class Listening(Body):
 async def hear(ask: Ask[Listening, Query]) -> Reply:
     """The next reply for the user, the same one until its `id` comes back as `heard`. `known`: a task whose result was
     read; the reply about it is marked as read. `after`: only replies behind that `id`, and nothing is marked."""
-    body, gateway, key = ask.body, ask.house.gateway, ask.path["key"]
+    body, gateway, key = ask.body, ask.app.gateway, ask.path["key"]
     number, _ = await gateway.session(key)
     if body.known is not None:
-        task = await ask.house.reads(reads.task_number, ask.who, body.known)
+        task = await ask.app.read(reads.task_number, ask.who, body.known)
         known = (gateway.services.policy, number, LOCAL_CHANNEL, task)
         await gateway.services.db.alone(delivery.known_already, *known)
     said, is_quiet = await gateway.next_words(
@@ -219,8 +222,8 @@ async def hear(ask: Ask[Listening, Query]) -> Reply:
 
 async def halt(ask: Ask[Body, Query]) -> Reply:
     """Stop the current turn of a main session; its subagents keep running."""
-    number, _ = await ask.house.gateway.session(ask.path["key"])
-    return Reply(await ask.house.desk.halt(ask.caller, number))
+    number, _ = await ask.app.gateway.session(ask.path["key"])
+    return Reply(await ask.app.actions.halt(ask.caller, number))
 
 
 class Line(Body):
@@ -229,18 +232,18 @@ class Line(Body):
 
 async def command(ask: Ask[Line, Query]) -> Reply:
     """A slash command, and the text that answers it."""
-    said = await ask.house.gateway.command(ask.body.line, ask.path["key"], ask.key, ask.caller)
+    said = await ask.app.gateway.command(ask.body.line, ask.path["key"], ask.key, ask.caller)
     return Reply({"text": said})
 
 
 async def notify(ask: Ask[Words, Query]) -> Reply:
     """Something happened: the agent reads it in its next turn."""
-    return Reply({"isNew": await ask.house.gateway.notify(ask.body.text, ask.path["key"])})
+    return Reply({"isNew": await ask.app.gateway.notify(ask.body.text, ask.path["key"])})
 
 
 async def wake(ask: Ask[Body, Query]) -> Reply:
     """The agent looks up, or does so after its turn."""
-    await ask.house.gateway.wake(ask.path["key"])
+    await ask.app.gateway.wake(ask.path["key"])
     return Reply({"status": "accepted"}, 202)
 
 
@@ -250,19 +253,12 @@ class SettledQuery(Query):
 
 async def settled(ask: Ask[Body, SettledQuery]) -> Reply:
     """Whether nothing is left to do for this session or anywhere below it; waits for that."""
-    waited = ask.house.gateway.settled(ask.path["key"])
-    closing = asyncio.ensure_future(ask.house.closing.wait())
-    waiting = asyncio.ensure_future(waited)
-    try:
-        await asyncio.wait(
-            {closing, waiting}, timeout=ask.query.timeout_seconds, return_when=asyncio.FIRST_COMPLETED
-        )
+    async with BackgroundTasks() as tasks:
+        waiting = tasks.call(ask.app.gateway.settled(ask.path["key"]), "settled session")
+        await first(asyncio.wait({waiting}), ask.app.closing.wait(), within_s=ask.query.timeout_seconds)
         if waiting.done():
             waiting.result()
         return Reply({"settled": waiting.done()})
-    finally:
-        closing.cancel()
-        waiting.cancel()
 
 
 class DeleteQuery(Query):
@@ -275,7 +271,7 @@ async def delete(ask: Ask[Body, DeleteQuery]) -> Reply:
     """Delete a session with its transcript, or with `keepTranscript` only archive it."""
     query = ask.query
     return Reply(
-        await ask.house.desk.delete(
+        await ask.app.actions.delete(
             ask.caller,
             ask.path["key"],
             kills=query.kill,
@@ -332,11 +328,11 @@ DATABASE_S = 2.0  #: a monitor that asks for health wants to hear of a database 
 
 async def healthy(ask: Ask[Body, Query]) -> Reply:
     """Whether the gateway is well: its version, its database, and how much is running, queued and undelivered."""
-    services, leaving = ask.house.gateway.services, ask.house.gateway.leaving
+    services, leaving = ask.app.gateway.services, ask.app.gateway.leaving
     is_ending = services.stopping.is_set() or (leaving is not None and leaving.is_draining)
     try:
         async with asyncio.timeout(DATABASE_S):
-            found = await ask.house.reads(workers.health)
+            found = await ask.app.read(workers.health)
     except TimeoutError as error:
         raise Problem("unavailable", f"the database has not answered for {DATABASE_S:g} s") from error
     return Reply(
@@ -367,12 +363,12 @@ class UsageQuery(Query):
 
 async def usage(ask: Ask[Body, UsageQuery]) -> Reply:
     """Tokens and cost by root session, agent, model or day."""
-    return Reply(views.spending(ask.query.by, await ask.house.reads(tasks.spending, ask.query.by)))
+    return Reply(views.spending(ask.query.by, await ask.app.read(tasks.spending, ask.query.by)))
 
 
 async def agents(ask: Ask[Body, Query]) -> Reply:
     """The configured agents."""
-    policy = ask.house.gateway.services.policy
+    policy = ask.app.gateway.services.policy
     return Reply({"agents": [_agent(policy, name) for name in sorted({MAIN, *policy.agents})]})
 
 
@@ -387,7 +383,7 @@ class Sweeping(Body):
 
 async def sweep(ask: Ask[Sweeping, Query]) -> Reply:
     """Archive and delete what is older than the config keeps; a dry run, unless `dryRun` is false."""
-    return Reply(await ask.house.desk.sweep(is_dry=ask.body.dry_run))
+    return Reply(await ask.app.actions.sweep(is_dry=ask.body.dry_run))
 
 
 async def openapi(ask: Ask[Body, Query]) -> Reply:
@@ -438,7 +434,7 @@ async def drain(ask: Ask[DrainBody, Query]) -> Reply:
 
 
 def _leaving(ask: Ask[Any, Any]) -> Leaving:
-    leaving = ask.house.gateway.leaving
+    leaving = ask.app.gateway.leaving
     if leaving is None:
         raise Problem(
             "forbidden",
@@ -460,4 +456,41 @@ def _waited_for(one: Working) -> dict[str, str | None]:
 SHUTDOWN_ENTRIES = (
     HttpRoute("POST", "/v1/stop", Scope.ADMIN, stop, answer=objects.Ending, status=202),
     HttpRoute("POST", "/v1/drain", Scope.ADMIN, drain, DrainBody, answer=objects.Ending, status=202),
+)
+
+
+# --------------------------------------------------------------------------------------------------
+# Letting a browser in: a one-time code, made for whoever has a token, is changed for a cookie that stands for it.
+#
+# The page that is opened with the code sends it as `Authorization: Code …`; no token is ever in an address, in a
+# history or within reach of a script. A cookie is accepted from our own page only: see `_check_own_page`.
+
+
+async def code(ask: Ask[Body, Query]) -> Response:
+    """A code that lets a browser in, once and soon, with the scopes of this token."""
+    rules = ask.app.gateway.services.policy.serving
+    said = {"code": ask.app.browsers.code(ask.token), "expiresInSeconds": rules.code_s}
+    return JSONResponse(said, 201)  # no `Reply`, which an `Idempotency-Key` would write to the database
+
+
+async def let_in(ask: Ask[Body, Query]) -> Response:
+    """Change the code in `Authorization: Code …` for a cookie."""
+    if "authorization" not in ask.headers:  # a cookie opened this, and a cookie is no way to another one
+        raise Problem(
+            "invalid_input",
+            "Authorization: must be given: `Code …` with a one-time code, or `Bearer …` with the token",
+            field="Authorization",
+            remedy="clutch open",
+        )
+    lasts_s = ask.app.gateway.services.policy.serving.browser_s
+    said = JSONResponse({"status": "open", "expiresInSeconds": lasts_s})
+    kind, _, given = ask.headers["authorization"].partition(" ")
+    value = ask.app.browsers.cookie(ask.token, given.strip() if kind.lower() == "code" else None)
+    said.set_cookie(cookie_name(ask.headers), value, max_age=int(lasts_s), httponly=True, samesite="strict")
+    return said
+
+
+BROWSER_ENTRIES = (
+    HttpRoute("POST", "/v1/browser/code", Scope.READ, code, answer=objects.Code, status=201),
+    HttpRoute("POST", BROWSER_PATH, Scope.READ, let_in, answer=objects.LetIn),
 )

@@ -56,10 +56,10 @@ def _written(labels: Labels) -> str:
 
 async def metrics(ask: Ask[Body, Query]) -> Response:
     """Everything that is counted, in the text format of Prometheus."""
-    house = ask.house
-    state, counted = await house.reads(workers.health), await house.reads(workers.counts)
-    used = await house.reads(tasks.spending, By.MODEL)
-    told = (*_of_tasks(state, counted), *_of_models(used), *_of_process(house))
+    app = ask.app
+    state, counted = await app.read(workers.health), await app.read(workers.counts)
+    used = await app.read(tasks.spending, By.MODEL)
+    told = (*_of_tasks(state, counted), *_of_models(used), *_of_process(app))
     return PlainTextResponse("".join(f"{line}\n" for one in told for line in one.lines()), media_type=TEXT)
 
 
@@ -95,8 +95,8 @@ def _of_models(used: list[tuple[str, Tally]]) -> Iterator[Metric]:
     yield Metric("model_usd_total", "Dollars of model calls whose price is known.", usd, "counter")
 
 
-def _of_process(house: AppState) -> Iterator[Metric]:
-    services = house.gateway.services
+def _of_process(app: AppState) -> Iterator[Metric]:
+    services = app.gateway.services
     stats, now = services.db.stats, time.time()
     beats = [
         ({"loop": name}, max(0.0, now - beat.at)) for name, beat in sorted(services.pulses.beats.items())
@@ -117,8 +117,8 @@ def _of_process(house: AppState) -> Iterator[Metric]:
     yield Metric("store_statements_total", "Statements.", _alone(stats.statements), "counter")
     yield Metric("store_batches_total", "Batches of transactions.", _alone(stats.batches), "counter")
     yield Metric("store_batch_seconds_total", "Until they were durable.", _alone(stats.batch_s), "counter")
-    yield Metric("watchers", "Open streams of events.", _alone(house.feed.watchers))
-    yield Metric("requests_under_way", "Requests and streams.", _alone(house.gateway.visits.under_way))
+    yield Metric("watchers", "Open streams of events.", _alone(app.feed.watchers))
+    yield Metric("requests_under_way", "Requests and streams.", _alone(app.gateway.visits.under_way))
 
 
 ENTRIES = (HttpRoute("GET", "/metrics", Scope.READ, metrics, media="text/plain"),)

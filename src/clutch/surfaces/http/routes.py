@@ -1,28 +1,34 @@
-"""One request as a handler sees it, and one line of the table of all paths."""
+"""From an HTTP request to its answer: what a handler is given, one line of the table of paths, and what is the same for
+every path. Errors become objects, and the answers to writes are kept under their `Idempotency-Key`."""
 
 from __future__ import annotations
 
 import asyncio
+import hashlib
 import inspect
 import json
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Annotated, Any, Generic, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, Generic, ParamSpec, TypeVar
+from urllib.parse import unquote
 from weakref import WeakValueDictionary
 
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
-from starlette.requests import Request
+from starlette.requests import ClientDisconnect, Request
 from starlette.responses import JSONResponse, Response
 
-from clutch.api import reads
-from clutch.api.actions import ActionBody, Actions
+from clutch.api import objects, reads
+from clutch.api.actions import ActionBody, ActionCall, Actions, ApiAction
 from clutch.api.feed import Feed
-from clutch.api.problems import Problem
+from clutch.api.problems import Problem, problem_of
 from clutch.api.reads import standpoint
+from clutch.api.spawn import check_key
 from clutch.core.authority import OperatorCaller, Scope
 from clutch.core.ids import ROW_NUMBER_MAX
-from clutch.store.transaction import Tx
-from clutch.surfaces.http.tokens import Browsers
+from clutch.errors import ClutchError, InvalidInput
+from clutch.logs import logger
+from clutch.store.transaction import TxFunction
+from clutch.surfaces.http.auth import CALLER, PRIVATE, TOKEN, Browsers, refusal
 from clutch.transactions import idempotency
 from clutch.transactions.read.lists import PAGE_MAX
 from clutch.transactions.read.targets import Standpoint
@@ -130,21 +136,17 @@ def _named(error: ValidationError) -> Problem:
 
 WIRE = "clutch.wire"  #: in the scope: the connection itself, where there is one
 
-#: A browser is told to keep nothing.
-PRIVATE: Mapping[str, str] = {
-    "cache-control": "no-store",
-    "referrer-policy": "no-referrer",
-    "x-content-type-options": "nosniff",
-}
 
 T = TypeVar("T")
+P = ParamSpec("P")
 B = TypeVar("B", bound=Body | ActionBody)
 Q = TypeVar("Q", bound=Query)
+A = TypeVar("A", bound=ActionBody)
 
 
 @dataclass(frozen=True, slots=True)
 class AppState:
-    """What all handlers share. `closing`: whoever waits or watches is to be answered now."""
+    """What all handlers share. `closing`: set when the gateway stops; requests that wait and streams end then."""
 
     gateway: Gateway
     feed: Feed
@@ -153,19 +155,19 @@ class AppState:
     state: str | None = None  #: as printed commands name the state directory; None: they need not
 
     @property
-    def desk(self) -> Actions:
+    def actions(self) -> Actions:
         return Actions(self.gateway.services)
 
-    async def reads(self, fn: Callable[..., Tx[T]], *args: Any) -> T:
-        return await self.gateway.services.db.read(fn, *args)
+    async def read(self, fn: TxFunction[P, T], *args: P.args, **named: P.kwargs) -> T:
+        return await self.gateway.services.db.read(fn, *args, **named)
 
-    async def writes(self, fn: Callable[..., Tx[T]], *args: Any) -> T:
-        return await self.gateway.services.db.alone(fn, *args)
+    async def write(self, fn: TxFunction[P, T], *args: P.args, **named: P.kwargs) -> T:
+        return await self.gateway.services.db.alone(fn, *args, **named)
 
 
 @dataclass(frozen=True, slots=True)
 class Ask(Generic[B, Q]):
-    house: AppState
+    app: AppState
     caller: OperatorCaller
     path: Mapping[str, str]  #: decoded
     query: Q
@@ -173,7 +175,7 @@ class Ask(Generic[B, Q]):
     headers: Mapping[str, str]
     key: str | None  #: `Idempotency-Key`: what is done under it is done once
     session: str | None = None  #: the key of the session the caller speaks from, if it said one
-    token: str = field(default="", repr=False)  #: what opened the door
+    token: str = field(default="", repr=False)  #: the token of the caller
 
     @property
     def target(self) -> str:
@@ -235,14 +237,14 @@ REPLAY = {"idempotent-replay": "true"}
 
 
 class Replays:
-    def __init__(self, house: AppState) -> None:
-        self._house = house
+    def __init__(self, app: AppState) -> None:
+        self._app = app
         self._under_way: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
 
     async def once(self, key: str, said: str, act: Callable[[], Awaitable[Reply | Response]]) -> Response:
         """`key`: with whose it is, for another caller's is another. `said`: a digest of the request."""
         async with self._under_way.setdefault(key, asyncio.Lock()):
-            kept = await self._house.reads(idempotency.kept_reply, key)
+            kept = await self._app.read(idempotency.kept_reply, key)
             if kept is not None:
                 return _again(kept, said)
             reply = await act()
@@ -250,7 +252,7 @@ class Replays:
                 return reply
             if reply.status < 300:
                 mine = idempotency.Kept(said, reply.status, json.dumps(reply.body))
-                kept = await self._house.writes(idempotency.keep, key, said, mine.status, mine.body)
+                kept = await self._app.write(idempotency.keep, key, said, mine.status, mine.body)
                 if kept != mine:
                     return _again(kept, said)
             return JSONResponse(reply.body, reply.status)
@@ -277,7 +279,7 @@ HEADER = "clutch-session"
 
 
 async def admitted(
-    house: AppState, entry: HttpRoute, caller: OperatorCaller, session: str | None
+    app: AppState, entry: HttpRoute, caller: OperatorCaller, session: str | None
 ) -> OperatorCaller:
     """Raises Problem, InvalidInput for what is no main session, NotFound for a new one of who may only read."""
     if not caller.scopes & {entry.scope, Scope.ADMIN}:
@@ -287,7 +289,87 @@ async def admitted(
     if entry.tool is None:
         raise Problem("forbidden", "who speaks from a session cannot ask for this", rule="session")
     if caller.scopes & {Scope.WRITE, Scope.ADMIN}:
-        number, _ = await house.gateway.session(session)
+        number, _ = await app.gateway.session(session)
     else:
-        number = await house.reads(reads.session_number, reads.standpoint(caller), session)
+        number = await app.read(reads.session_number, reads.standpoint(caller), session)
     return replace(caller, actor=session, within=number)
+
+
+# --------------------------------------------------------------------------------------------------
+# From a request to its answer: the same for every path.
+
+INTERNAL = "something went wrong inside the gateway; its log says what"
+
+log = logger(__name__)
+
+
+def endpoint(entry: HttpRoute, app: AppState, replays: Replays) -> Callable[[Request], Awaitable[Response]]:
+    async def respond(request: Request) -> Response:
+        try:
+            response = await _respond(entry, app, replays, request)
+        except ClientDisconnect:
+            return Response(status_code=400)  # nobody reads it
+        except ClutchError as error:
+            problem = problem_of(error)
+            response = refusal(problem, entry.in_words, closes=problem.code == "too_large")
+        except Exception:  # a bug of ours must not end the connection without a word
+            log.exception("%s %s failed", entry.method, entry.path)
+            response = refusal(Problem("internal", INTERNAL), entry.in_words)
+        response.headers.update(PRIVATE)
+        return response
+
+    return respond
+
+
+async def _respond(entry: HttpRoute, app: AppState, replays: Replays, request: Request) -> Response:
+    session = request.headers.get(HEADER)
+    caller = await admitted(app, entry, request.scope[CALLER], session)
+    body, raw = await read_body(request, entry.body, entry.bytes_max)
+    key = _key(request) if entry.is_write else None
+    ask = Ask(
+        app=app,
+        caller=caller,
+        path={name: unquote(value) for name, value in request.path_params.items()},
+        query=read_query(request, entry.query),
+        body=body,
+        headers=request.headers,
+        key=key,
+        session=session,
+        token=request.scope[TOKEN],
+    )
+    if key is None:
+        return _rendered(await entry.handler(ask))
+    asked = (entry.method.encode(), request.scope["raw_path"], request.scope["query_string"], raw)
+    said = hashlib.sha256(b"\0".join(asked)).hexdigest()
+    own = "\n".join((request.scope[CALLER].actor, session or "", key))  # none of them holds a line end
+    return await replays.once(own, said, lambda: entry.handler(ask))
+
+
+def _key(request: Request) -> str | None:
+    key = request.headers.get("idempotency-key")
+    try:
+        check_key(key)
+    except InvalidInput as error:
+        raise InvalidInput("Idempotency-Key", error.rule) from error
+    return key
+
+
+def _rendered(reply: Reply | Response) -> Response:
+    return reply if isinstance(reply, Response) else JSONResponse(reply.body, reply.status)
+
+
+def action_route(action: ApiAction[A]) -> HttpRoute:
+    """Return the route of an action, with its description for OpenAPI and MCP."""
+
+    async def act(ask: Ask[A, Query]) -> Reply:
+        (target,) = ask.path.values()
+        call = ActionCall(ask.caller, target, ask.body, ask.key)
+        return Reply(await action.run(ask.app.actions, call), action.status)
+
+    act.__doc__ = action.run.__doc__
+    # `api/actions.py` names the class for mypy only: a gateway that serves no HTTP does not load the objects.
+    answer = vars(objects)[inspect.get_annotations(action.run)["return"].removeprefix("objects.")]
+    tool = action.name if action.is_tool else None
+    return HttpRoute(
+        "POST", action.path, action.scope, act, action.body, answer=answer, tool=tool, status=action.status
+    )

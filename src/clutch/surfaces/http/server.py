@@ -19,8 +19,8 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 from clutch.api.feed import Feed
 from clutch.surfaces.discovery import named_state
 from clutch.surfaces.http.app import make_app
+from clutch.surfaces.http.auth import Tokens
 from clutch.surfaces.http.routes import WIRE, AppState
-from clutch.surfaces.http.tokens import Tokens
 from clutch.surfaces.mcp import Mount
 
 if TYPE_CHECKING:
@@ -81,22 +81,24 @@ def _wired(app: ASGIApp, transport: asyncio.Transport) -> ASGIApp:
 async def answer(gateway: Gateway, home: Path, names: frozenset[str], sockets: list[socket.socket]) -> None:
     """Until it is cancelled."""
     tokens = Tokens(home, gateway.services.policy.serving)
-    house = AppState(gateway, Feed(gateway), asyncio.Event(), tokens.browsers, named_state(home))
-    mcp = Mount(house)
-    app = make_app(house, tokens, mcp, names)
-    server = Server(_config(app))
+    app = AppState(gateway, Feed(gateway), asyncio.Event(), tokens.browsers, named_state(home))
+    mcp = Mount(app)
+    served = make_app(app, tokens, mcp, names)
+    server = Server(_config(served))
     server.config.load()
-    server.config.loaded_app = app  # where a host program logs everything, uvicorn would write down requests
+    server.config.loaded_app = (
+        served  # where a host program logs everything, uvicorn would write down requests
+    )
     server.lifespan = server.config.lifespan_class(server.config)
     await server.startup(sockets=sockets)
     try:
         async with asyncio.TaskGroup() as group:
-            group.create_task(house.feed.run())
+            group.create_task(app.feed.run())
             group.create_task(mcp.run())
             group.create_task(tokens.watch())
     finally:
-        house.closing.set()  # whoever waits or watches is answered now
-        house.feed.wake()
+        app.closing.set()  # whoever waits or watches is answered now
+        app.feed.wake()
         await _stop(server, sockets)
 
 
