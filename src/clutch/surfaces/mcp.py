@@ -194,7 +194,7 @@ class LocalMcpBackend:
             key=None,
             session=self.session,
         )
-        reply = await entry.handler(ask)
+        reply = await entry.answered(ask)
         assert isinstance(reply, Reply), "a stream is no tool"
         if reply.status >= 300:
             raise Declined(reply.status, refusal_of(reply.body))

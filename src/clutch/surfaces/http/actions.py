@@ -15,9 +15,9 @@ from clutch.api import objects, reads
 from clutch.api.actions import ACTIONS
 from clutch.api.slash import MAIN_SESSION
 from clutch.api.spawn import MEANINGS, SpawnOptions
-from clutch.core.authority import Scope
+from clutch.api.views import Object
 from clutch.errors import Forbidden, InvalidInput
-from clutch.surfaces.http.routes import Ask, Body, HttpRoute, Query, Reply, action_route
+from clutch.surfaces.http.routes import Ask, Body, Reply, action_route, route
 
 SPAWN_BYTES_MAX = 8 * 1024 * 1024  #: attachments travel with it
 CAPACITY_WAIT_S = 20.0  #: with `onFull: "queue"`; a client waits no longer for an answer
@@ -66,7 +66,17 @@ class SpawnBody(Body):
         return {**own, "required": ["task"], "additionalProperties": False}
 
 
-async def spawn(ask: Ask[SpawnBody, Query]) -> Reply:
+@route(
+    "POST",
+    "/v1/tasks",
+    bytes_max=SPAWN_BYTES_MAX,
+    answer=objects.Spawned,
+    tool="spawn",
+    refusal=objects.SpawnRefusedObject,
+    status=201,
+    dry_status=200,
+)
+async def spawn(ask: Ask[SpawnBody]) -> Reply[Object]:
     """Start a background task; the answer comes at once, on disk, and the work survives whoever asked for it.
 
     201 accepted; 200 for a dry run; 403, 400 and 409 the same object with `status` and `error`."""
@@ -87,7 +97,7 @@ async def spawn(ask: Ask[SpawnBody, Query]) -> Reply:
     return Reply(answer, 409 if is_conflict else 200 if is_dry else _SPAWN_STATUS[answer["status"]])
 
 
-def _requester(ask: Ask[SpawnBody, Query]) -> str:
+def _requester(ask: Ask[SpawnBody]) -> str:
     """Who speaks from a session spawns in its name."""
     asked, own = ask.body.requester, ask.session
     if own is not None and asked not in (None, own):
@@ -98,25 +108,10 @@ def _requester(ask: Ask[SpawnBody, Query]) -> str:
 _SPAWN_STATUS = {"accepted": 201, "forbidden": 403, "error": 400}
 
 
-async def inbox(ask: Ask[Body, Query]) -> Reply:
+@route("GET", "/v1/inbox", tool="inbox")
+async def inbox(ask: Ask) -> Reply[objects.Inbox]:
     """Everything that waits for a decision: approvals, questions, plans, budgets."""
     return Reply(await ask.app.read(reads.inbox, ask.who))
 
 
-ENTRIES = (
-    HttpRoute(
-        "POST",
-        "/v1/tasks",
-        Scope.WRITE,
-        spawn,
-        SpawnBody,
-        bytes_max=SPAWN_BYTES_MAX,
-        answer=objects.Spawned,
-        tool="spawn",
-        refusal=objects.SpawnRefusedObject,
-        status=201,
-        dry_status=200,
-    ),
-    HttpRoute("GET", "/v1/inbox", Scope.READ, inbox, answer=objects.Inbox, tool="inbox"),
-    *map(action_route, ACTIONS),
-)
+ENTRIES = (spawn, inbox, *map(action_route, ACTIONS))

@@ -15,13 +15,9 @@ from clutch.surfaces.http.auth import AuthMiddleware, Tokens, refusal
 from clutch.surfaces.http.routes import AppState, HttpRoute, Replays, endpoint
 
 ENTRIES: tuple[HttpRoute, ...] = (
-    *handlers.TASK_ENTRIES,
+    *handlers.ENTRIES,
     *actions.ENTRIES,
     *events.ENTRIES,
-    *handlers.SESSION_ENTRIES,
-    *handlers.GATEWAY_ENTRIES,
-    *handlers.SHUTDOWN_ENTRIES,
-    *handlers.BROWSER_ENTRIES,
     *metrics.ENTRIES,
     *completions.ENTRIES,
 )

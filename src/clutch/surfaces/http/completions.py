@@ -30,13 +30,12 @@ from clutch.api.slash import is_command
 from clutch.api.wait import PendingAnswer, first
 from clutch.contain import BackgroundTasks
 from clutch.core import ids, session_tools
-from clutch.core.authority import Scope
 from clutch.core.model import LetterKind
 from clutch.core.session_tools import ConversationMessage
 from clutch.core.spawn import known_agents
 from clutch.errors import ClutchError
 from clutch.surfaces.http.auth import PRIVATE, refusal
-from clutch.surfaces.http.routes import AppState, Ask, Body, HttpRoute, Query, Reply, checked_body
+from clutch.surfaces.http.routes import AppState, Ask, Body, Reply, checked_body, route
 from clutch.transactions import idempotency
 from clutch.transactions.idempotency import Conversation
 from clutch.transactions.outbox import AnswerText, Spent
@@ -303,6 +302,12 @@ def _usage(spent: Spent) -> CompletionUsage:
     }
 
 
+def in_their_words(problem: Problem) -> dict[str, Any]:
+    """Ours, and the two fields that OpenAI's errors have beside them."""
+    kind = "server_error" if problem.status >= 500 else "invalid_request_error"
+    return {"error": {**problem.to_json()["error"], "type": kind, "param": problem.field}}
+
+
 class Model(TypedDict):
     id: str
     object: Literal["model"]
@@ -346,13 +351,15 @@ class Completion(TypedDict):
     usage: CompletionUsage | None
 
 
-async def models(ask: Ask[Body, Query]) -> Reply:
+@route("GET", "/v1/models", in_words=in_their_words)
+async def models(ask: Ask) -> Reply[ModelsObject]:
     """The agents, as OpenAI's clients list models."""
     known = sorted(known_agents(ask.app.gateway.services.policy))
     return Reply({"object": "list", "data": [_model(one) for one in known]})
 
 
-async def model(ask: Ask[Body, Query]) -> Reply:
+@route("GET", "/v1/models/{id}", in_words=in_their_words)
+async def model(ask: Ask) -> Reply[Model]:
     """One agent, as OpenAI's clients retrieve a model."""
     _check_agent(ask.app, ask.path["id"])
     return Reply(_model(ask.path["id"]))
@@ -371,7 +378,8 @@ def _check_agent(app: AppState, agent_id: str) -> None:
         )
 
 
-async def completions(ask: Ask[Completing, Query]) -> Response:
+@route("POST", "/v1/chat/completions", answer=Completion, in_words=in_their_words)
+async def completions(ask: Ask[Completing]) -> Response:
     """Says the last message to an agent, and gives its answer as OpenAI's chat completions do."""
     body, gateway = ask.body, ask.app.gateway
     _check_agent(ask.app, body.model)
@@ -402,7 +410,7 @@ async def completions(ask: Ask[Completing, Query]) -> Response:
     return StreamingResponse(_after(opening, pieces), media_type="text/event-stream")
 
 
-async def _conversation(ask: Ask[Completing, Query], history: str) -> Conversation:
+async def _conversation(ask: Ask[Completing], history: str) -> Conversation:
     key = None if ask.key is None else f"conversation\n{ask.caller.actor}\n{ask.key}"
     fresh = f"agent:{ask.body.model}:chat:openai-{uuid4().hex[:16]}"
     return await ask.app.write(idempotency.find, key, history, fresh)
@@ -453,17 +461,4 @@ async def _after(opening: str, pieces: AsyncGenerator[str, None]) -> AsyncGenera
             yield piece
 
 
-def in_their_words(problem: Problem) -> dict[str, Any]:
-    """Ours, and the two fields that OpenAI's errors have beside them."""
-    kind = "server_error" if problem.status >= 500 else "invalid_request_error"
-    return {"error": {**problem.to_json()["error"], "type": kind, "param": problem.field}}
-
-
-ENTRIES = (
-    HttpRoute("GET", "/v1/models", Scope.READ, models, answer=ModelsObject, in_words=in_their_words),
-    HttpRoute("GET", "/v1/models/{id}", Scope.READ, model, answer=Model, in_words=in_their_words),
-    HttpRoute(
-        "POST", "/v1/chat/completions", Scope.WRITE, completions, Completing,
-        answer=Completion, in_words=in_their_words,
-    ),
-)  # fmt: skip
+ENTRIES = (models, model, completions)

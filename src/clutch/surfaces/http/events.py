@@ -11,9 +11,9 @@ from starlette.types import Receive, Send
 from starlette.types import Scope as ASGIScope
 
 from clutch.api import reads
+from clutch.api.actions import ActionBody
 from clutch.api.feed import Feed, FeedBatch, FeedWatcher
-from clutch.core.authority import Scope
-from clutch.surfaces.http.routes import WIRE, Ask, Body, HttpRoute, Query
+from clutch.surfaces.http.routes import WIRE, Ask, Query, route
 from clutch.transactions.read import stream
 
 PING_S = 15.0
@@ -76,7 +76,8 @@ class Streamed(StreamingResponse):
         await super().__call__(scope, receive, send)
 
 
-async def events(ask: Ask[Body, EventsQuery]) -> Response:
+@route("GET", "/v1/events", media="text/event-stream")
+async def events(ask: Ask[ActionBody, EventsQuery]) -> Response:
     """Live events as Server-Sent Events; `Last-Event-ID`, or `after`, resumes where a connection ended."""
     query, app = ask.query, ask.app
     after = ask.headers.get("last-event-id") or query.after
@@ -108,4 +109,4 @@ async def _watched(
         yield f"event: gap\ndata: {json.dumps({'cursor': watcher.last})}\n\n".encode()
 
 
-ENTRIES = (HttpRoute("GET", "/v1/events", Scope.READ, events, query=EventsQuery, media="text/event-stream"),)
+ENTRIES = (events,)

@@ -8,14 +8,14 @@ import os
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 from pydantic import Field
 from starlette.responses import JSONResponse, Response
 
 from clutch import __version__
 from clutch.api import objects, reads, views
-from clutch.api.actions import Until, Words
+from clutch.api.actions import ActionBody, Until, Words
 from clutch.api.problems import Problem
 from clutch.api.shutdown import Leaving
 from clutch.api.wait import first
@@ -29,7 +29,7 @@ from clutch.core.model import Outcome, Phase
 from clutch.core.policy import Policy
 from clutch.errors import DiskFull
 from clutch.surfaces.http.auth import BROWSER_PATH, cookie_name
-from clutch.surfaces.http.routes import Ask, Body, HttpRoute, PageQuery, Query, Reply
+from clutch.surfaces.http.routes import Ask, Body, PageQuery, Query, Reply, route
 from clutch.transactions import delivery, workers
 from clutch.transactions.read import sessions, targets, tasks
 from clutch.transactions.read.lists import LIMIT_MAX
@@ -57,7 +57,8 @@ class WaitQuery(Query):
     until: Until = Until.ENDED
 
 
-async def list_tasks(ask: Ask[Body, ListQuery]) -> Reply:
+@route("GET", "/v1/tasks", tool="list")
+async def list_tasks(ask: Ask[ActionBody, ListQuery]) -> Reply[objects.Tasks]:
     """Tasks with their phase, outcome, usage and delivery, and how many there are of each kind.
 
     Order: tasks that need the user, undelivered results, active tasks, then finished tasks, newest first. The first
@@ -74,81 +75,57 @@ async def list_tasks(ask: Ask[Body, ListQuery]) -> Reply:
     return Reply({**page, "stalledAfterSeconds": ask.app.gateway.services.policy.life.stalled_s})
 
 
-async def one(ask: Ask[Body, Query]) -> Reply:
+@route("GET", "/v1/tasks/{target}")
+async def one(ask: Ask) -> Reply[objects.TaskObject]:
     """A task: its phase, outcome, usage, budget and delivery."""
     return Reply(await ask.app.read(reads.task, ask.who, ask.target))
 
 
-async def tree(ask: Ask[Body, Query]) -> Reply:
+@route("GET", "/v1/tasks/{target}/tree", tool="tree")
+async def tree(ask: Ask) -> Reply[objects.Tree]:
     """A task with everything below it."""
     return Reply(await ask.app.read(reads.tree, ask.who, ask.target))
 
 
-async def task_transcript(ask: Ask[Body, PageQuery]) -> Reply:
+@route("GET", "/v1/tasks/{target}/transcript")
+async def task_transcript(ask: Ask[ActionBody, PageQuery]) -> Reply[objects.Messages]:
     """The messages of a task, oldest first, from `after` on."""
     return Reply(await ask.app.read(reads.transcript, ask.who, ask.target, ask.query.after, ask.query.limit))
 
 
-async def why(ask: Ask[Body, Query]) -> Reply:
+@route("GET", "/v1/tasks/{target}/why", tool="why", answer=objects.Why)
+async def why(ask: Ask) -> Reply[objects.WhyDocument]:
     """How a task came to where it is: its timeline, how its result was told, and the gate it waits at."""
     return Reply(await ask.app.read(reads.why, ask.who, ask.target, True, ask.app.state))
 
 
-async def replay(ask: Ask[Body, PageQuery]) -> Reply:
+@route("GET", "/v1/tasks/{target}/replay")
+async def replay(ask: Ask[ActionBody, PageQuery]) -> Reply[objects.Journal]:
     """Every recorded step of a task, oldest first: letters, model calls, tools, deliveries."""
     known = (ask.who, ask.target, ask.query.after, ask.query.limit)
     return Reply(await ask.app.read(reads.replay, *known))
 
 
-async def file(ask: Ask[Body, Query]) -> Reply:
+@route("GET", "/v1/tasks/{target}/files/{name}")
+async def file(ask: Ask) -> Reply[objects.FileContent]:
     """A file that a task hands over, as long as it is kept; `content` in base64."""
     found = await ask.app.read(reads.task, ask.who, ask.target)
     content = await ask.app.gateway.read_file(found["taskId"], ask.path["name"])
     return Reply({"name": ask.path["name"], "content": base64.b64encode(content).decode()})
 
 
-async def result(ask: Ask[Body, Query]) -> Reply:
+@route("GET", "/v1/tasks/{target}/result", tool="result")
+async def result(ask: Ask) -> Reply[objects.ResultObject]:
     """What a task that has ended said last; `value` if a form was asked for, and the files it hands over."""
     return Reply(await ask.app.read(reads.result, ask.who, ask.target))
 
 
-async def wait(ask: Ask[Body, WaitQuery]) -> Reply:
+@route("GET", "/v1/tasks/{target}/wait", tool="wait")
+async def wait(ask: Ask[ActionBody, WaitQuery]) -> Reply[objects.Waited]:
     """Wait for a task to end. `pending`: not yet. `needs_you`: it, or one below it, waits for a decision."""
     query, app = ask.query, ask.app
     waited = app.actions.wait(ask.caller, ask.target, query.timeout_seconds, query.until, app.closing)
     return Reply(await waited)
-
-
-TASK_ENTRIES = (
-    HttpRoute("GET", "/v1/tasks", Scope.READ, list_tasks, query=ListQuery, answer=objects.Tasks, tool="list"),
-    HttpRoute("GET", "/v1/tasks/{target}", Scope.READ, one, answer=objects.TaskObject),
-    HttpRoute("GET", "/v1/tasks/{target}/tree", Scope.READ, tree, answer=objects.Tree, tool="tree"),
-    HttpRoute(
-        "GET",
-        "/v1/tasks/{target}/transcript",
-        Scope.READ,
-        task_transcript,
-        query=PageQuery,
-        answer=objects.Messages,
-    ),
-    HttpRoute("GET", "/v1/tasks/{target}/why", Scope.READ, why, answer=objects.Why, tool="why"),
-    HttpRoute(
-        "GET", "/v1/tasks/{target}/replay", Scope.READ, replay, query=PageQuery, answer=objects.Journal
-    ),
-    HttpRoute("GET", "/v1/tasks/{target}/files/{name}", Scope.READ, file, answer=objects.FileContent),
-    HttpRoute(
-        "GET", "/v1/tasks/{target}/result", Scope.READ, result, answer=objects.ResultObject, tool="result"
-    ),
-    HttpRoute(
-        "GET",
-        "/v1/tasks/{target}/wait",
-        Scope.READ,
-        wait,
-        query=WaitQuery,
-        answer=objects.Waited,
-        tool="wait",
-    ),
-)
 
 
 # --------------------------------------------------------------------------------------------------
@@ -160,7 +137,8 @@ class SessionsQuery(Query):
     active_minutes: Annotated[float | None, Field(alias="activeMinutes", ge=0)] = None
 
 
-async def list_sessions(ask: Ask[Body, SessionsQuery]) -> Reply:
+@route("GET", "/v1/sessions")
+async def list_sessions(ask: Ask[ActionBody, SessionsQuery]) -> Reply[objects.Sessions]:
     """Sessions, the latest active first."""
     query, rules = ask.query, ask.app.gateway.services.policy.history
     active_s = None if query.active_minutes is None else 60 * query.active_minutes
@@ -168,7 +146,8 @@ async def list_sessions(ask: Ask[Body, SessionsQuery]) -> Reply:
     return Reply(views.sessions(lines))
 
 
-async def session_transcript(ask: Ask[Body, PageQuery]) -> Reply:
+@route("GET", "/v1/sessions/{key}/transcript")
+async def session_transcript(ask: Ask[ActionBody, PageQuery]) -> Reply[objects.Messages]:
     """The messages of a session, oldest first, from `after` on."""
     query = ask.query
     return Reply(
@@ -176,10 +155,11 @@ async def session_transcript(ask: Ask[Body, PageQuery]) -> Reply:
     )
 
 
-async def say(ask: Ask[Words, Query]) -> Reply:
+@route("POST", "/v1/sessions/{key}/messages", status=202)
+async def say(ask: Ask[Words]) -> Reply[objects.LetterObject]:
     """A person's message to a main agent; a slash command is carried out instead."""
     letter = await ask.app.gateway.say(ask.body.text, ask.path["key"], ask.key, ask.caller)
-    return Reply({"letterId": letter}, 202)
+    return Reply({"letterId": letter})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -189,11 +169,12 @@ class InThread(Words):
     account: str = ""
 
 
-async def in_thread(ask: Ask[InThread, Query]) -> Reply:
+@route("POST", "/v1/threads/messages", status=202)
+async def in_thread(ask: Ask[InThread]) -> Reply[objects.Woken]:
     """Somebody wrote in a thread of a channel: the session that has it reads it."""
     said = ask.body
     await ask.app.gateway.heard(said.channel, said.thread, said.text, said.account, ask.key, ask.caller)
-    return Reply({"status": "accepted"}, 202)
+    return Reply({"status": "accepted"})
 
 
 class Listening(Body):
@@ -204,7 +185,8 @@ class Listening(Body):
     known: str | None = None
 
 
-async def hear(ask: Ask[Listening, Query]) -> Reply:
+@route("POST", "/v1/sessions/{key}/replies")
+async def hear(ask: Ask[Listening]) -> Reply[objects.NextWords]:
     """The next reply for the user, the same one until its `id` comes back as `heard`. `known`: a task whose result was
     read; the reply about it is marked as read. `after`: only replies behind that `id`, and nothing is marked."""
     body, gateway, key = ask.body, ask.app.gateway, ask.path["key"]
@@ -216,11 +198,13 @@ async def hear(ask: Ask[Listening, Query]) -> Reply:
     said, is_quiet = await gateway.next_words(
         key, body.wait_seconds, until_quiet=body.until_quiet, heard=body.heard, after=body.after
     )
-    words = {"id": None, "reply": None} if said is None else {"id": said.parcel_id, "reply": said.body}
-    return Reply({**words, "quiet": is_quiet})
+    if said is None:
+        return Reply({"id": None, "reply": None, "quiet": is_quiet})
+    return Reply({"id": said.parcel_id, "reply": said.body, "quiet": is_quiet})
 
 
-async def halt(ask: Ask[Body, Query]) -> Reply:
+@route("POST", "/v1/sessions/{key}/halt")
+async def halt(ask: Ask) -> Reply[objects.Halted]:
     """Stop the current turn of a main session; its subagents keep running."""
     number, _ = await ask.app.gateway.session(ask.path["key"])
     return Reply(await ask.app.actions.halt(ask.caller, number))
@@ -230,28 +214,32 @@ class Line(Body):
     line: str
 
 
-async def command(ask: Ask[Line, Query]) -> Reply:
+@route("POST", "/v1/sessions/{key}/command")
+async def command(ask: Ask[Line]) -> Reply[objects.CommandText]:
     """A slash command, and the text that answers it."""
     said = await ask.app.gateway.command(ask.body.line, ask.path["key"], ask.key, ask.caller)
     return Reply({"text": said})
 
 
-async def notify(ask: Ask[Words, Query]) -> Reply:
+@route("POST", "/v1/sessions/{key}/notify")
+async def notify(ask: Ask[Words]) -> Reply[objects.Notified]:
     """Something happened: the agent reads it in its next turn."""
     return Reply({"isNew": await ask.app.gateway.notify(ask.body.text, ask.path["key"])})
 
 
-async def wake(ask: Ask[Body, Query]) -> Reply:
+@route("POST", "/v1/sessions/{key}/wake", status=202)
+async def wake(ask: Ask) -> Reply[objects.Woken]:
     """The agent looks up, or does so after its turn."""
     await ask.app.gateway.wake(ask.path["key"])
-    return Reply({"status": "accepted"}, 202)
+    return Reply({"status": "accepted"})
 
 
 class SettledQuery(Query):
     timeout_seconds: Annotated[float, Field(alias="timeoutSeconds", ge=0, le=WAIT_S_MAX)] = 30.0
 
 
-async def settled(ask: Ask[Body, SettledQuery]) -> Reply:
+@route("GET", "/v1/sessions/{key}/settled")
+async def settled(ask: Ask[ActionBody, SettledQuery]) -> Reply[objects.Settled]:
     """Whether nothing is left to do for this session or anywhere below it; waits for that."""
     async with BackgroundTasks() as tasks:
         waiting = tasks.call(ask.app.gateway.settled(ask.path["key"]), "settled session")
@@ -267,7 +255,8 @@ class DeleteQuery(Query):
     keep_transcript: Annotated[bool, Field(alias="keepTranscript")] = False
 
 
-async def delete(ask: Ask[Body, DeleteQuery]) -> Reply:
+@route("DELETE", "/v1/sessions/{key}", Scope.ADMIN)
+async def delete(ask: Ask[ActionBody, DeleteQuery]) -> Reply[objects.Deleted]:
     """Delete a session with its transcript, or with `keepTranscript` only archive it."""
     query = ask.query
     return Reply(
@@ -281,52 +270,14 @@ async def delete(ask: Ask[Body, DeleteQuery]) -> Reply:
     )
 
 
-SESSION_ENTRIES = (
-    HttpRoute("GET", "/v1/sessions", Scope.READ, list_sessions, query=SessionsQuery, answer=objects.Sessions),
-    HttpRoute(
-        "GET",
-        "/v1/sessions/{key}/transcript",
-        Scope.READ,
-        session_transcript,
-        query=PageQuery,
-        answer=objects.Messages,
-    ),
-    HttpRoute("DELETE", "/v1/sessions/{key}", Scope.ADMIN, delete, query=DeleteQuery, answer=objects.Deleted),
-    HttpRoute(
-        "POST",
-        "/v1/sessions/{key}/messages",
-        Scope.WRITE,
-        say,
-        Words,
-        answer=objects.LetterObject,
-        status=202,
-    ),
-    HttpRoute(
-        "POST", "/v1/threads/messages", Scope.WRITE, in_thread, InThread, answer=objects.Woken, status=202
-    ),
-    HttpRoute("POST", "/v1/sessions/{key}/replies", Scope.WRITE, hear, Listening, answer=objects.NextWords),
-    HttpRoute("POST", "/v1/sessions/{key}/halt", Scope.WRITE, halt, answer=objects.Halted),
-    HttpRoute("POST", "/v1/sessions/{key}/command", Scope.WRITE, command, Line, answer=objects.CommandText),
-    HttpRoute("POST", "/v1/sessions/{key}/notify", Scope.WRITE, notify, Words, answer=objects.Notified),
-    HttpRoute("POST", "/v1/sessions/{key}/wake", Scope.WRITE, wake, answer=objects.Woken, status=202),
-    HttpRoute(
-        "GET",
-        "/v1/sessions/{key}/settled",
-        Scope.READ,
-        settled,
-        query=SettledQuery,
-        answer=objects.Settled,
-    ),
-)
-
-
 # --------------------------------------------------------------------------------------------------
 # The gateway itself: is it well, what has it used, which agents does it know.
 
 DATABASE_S = 2.0  #: a monitor that asks for health wants to hear of a database that stands still
 
 
-async def healthy(ask: Ask[Body, Query]) -> Reply:
+@route("GET", "/v1/health", answer=objects.Health)
+async def healthy(ask: Ask) -> Reply[objects.HealthDocument]:
     """Whether the gateway is well: its version, its database, and how much is running, queued and undelivered."""
     services, leaving = ask.app.gateway.services, ask.app.gateway.leaving
     is_ending = services.stopping.is_set() or (leaving is not None and leaving.is_draining)
@@ -361,18 +312,20 @@ class UsageQuery(Query):
     by: By = By.ROOT
 
 
-async def usage(ask: Ask[Body, UsageQuery]) -> Reply:
+@route("GET", "/v1/usage")
+async def usage(ask: Ask[ActionBody, UsageQuery]) -> Reply[objects.Spending]:
     """Tokens and cost by root session, agent, model or day."""
     return Reply(views.spending(ask.query.by, await ask.app.read(tasks.spending, ask.query.by)))
 
 
-async def agents(ask: Ask[Body, Query]) -> Reply:
+@route("GET", "/v1/agents")
+async def agents(ask: Ask) -> Reply[objects.Agents]:
     """The configured agents."""
     policy = ask.app.gateway.services.policy
     return Reply({"agents": [_agent(policy, name) for name in sorted({MAIN, *policy.agents})]})
 
 
-def _agent(policy: Policy, name: str) -> dict[str, object]:
+def _agent(policy: Policy, name: str) -> objects.AgentAnswer:
     model = policy.agents[name].model if name in policy.agents else None
     return {"agentId": name, "model": model or policy.defaults.model, "workspace": policy.workspace_of(name)}
 
@@ -381,32 +334,25 @@ class Sweeping(Body):
     dry_run: Annotated[bool, Field(alias="dryRun")] = True
 
 
-async def sweep(ask: Ask[Sweeping, Query]) -> Reply:
+@route("POST", "/v1/gc", Scope.ADMIN)
+async def sweep(ask: Ask[Sweeping]) -> Reply[objects.Swept]:
     """Archive and delete what is older than the config keeps; a dry run, unless `dryRun` is false."""
     return Reply(await ask.app.actions.sweep(is_dry=ask.body.dry_run))
 
 
-async def openapi(ask: Ask[Body, Query]) -> Reply:
+@route("GET", "/v1/openapi.json")
+async def openapi(ask: Ask) -> Reply[objects.Document]:
     """All of this, for programs that read it."""
     del ask
     return Reply(await asyncio.to_thread(_document))
 
 
 @cache
-def _document() -> dict[str, object]:
+def _document() -> Any:
     from clutch.surfaces.http.app import ENTRIES as EVERY
     from clutch.surfaces.http.openapi import document
 
     return document(EVERY)
-
-
-GATEWAY_ENTRIES = (
-    HttpRoute("GET", "/v1/openapi.json", Scope.READ, openapi, answer=objects.Document),
-    HttpRoute("GET", "/v1/health", Scope.READ, healthy, answer=objects.Health),
-    HttpRoute("GET", "/v1/usage", Scope.READ, usage, query=UsageQuery, answer=objects.Spending),
-    HttpRoute("GET", "/v1/agents", Scope.READ, agents, answer=objects.Agents),
-    HttpRoute("POST", "/v1/gc", Scope.ADMIN, sweep, Sweeping, answer=objects.Swept),
-)
 
 
 # --------------------------------------------------------------------------------------------------
@@ -417,20 +363,22 @@ class DrainBody(Body):
     timeout_seconds: Annotated[float | None, Field(alias="timeoutSeconds", ge=0, strict=False)] = None
 
 
-async def stop(ask: Ask[Body, Query]) -> Reply:
+@route("POST", "/v1/stop", Scope.ADMIN, status=202)
+async def stop(ask: Ask) -> Reply[objects.Ending]:
     """Stop the gateway now; its work is resumed by the next one."""
     leaving = _leaving(ask)
     leaving.stop("told to")
-    return Reply({"status": "stopping", "pid": os.getpid()}, 202)
+    return Reply({"status": "stopping", "pid": os.getpid()})
 
 
-async def drain(ask: Ask[DrainBody, Query]) -> Reply:
+@route("POST", "/v1/drain", Scope.ADMIN, status=202)
+async def drain(ask: Ask[DrainBody]) -> Reply[objects.Ending]:
     """Accept no new work and stop when the current work is done. Asked again, it says what it still waits for."""
     leaving = _leaving(ask)
     leaving.drain(ask.body.timeout_seconds)
     waiting = [] if leaving.told.is_set() else [_waited_for(one) for one in await leaving.working()]
-    status = "stopping" if leaving.told.is_set() else "draining"
-    return Reply({"status": status, "pid": os.getpid(), "waitingFor": waiting}, 202)
+    status: Literal["stopping", "draining"] = "stopping" if leaving.told.is_set() else "draining"
+    return Reply({"status": status, "pid": os.getpid(), "waitingFor": waiting})
 
 
 def _leaving(ask: Ask[Any, Any]) -> Leaving:
@@ -444,19 +392,13 @@ def _leaving(ask: Ask[Any, Any]) -> Leaving:
     return leaving
 
 
-def _waited_for(one: Working) -> dict[str, str | None]:
+def _waited_for(one: Working) -> objects.WaitedFor:
     return {
         "taskId": None if one.phase is None else ids.task_id(one.session_id),
         "sessionKey": one.session_key,
         "label": one.label,
         "phase": one.phase,
     }
-
-
-SHUTDOWN_ENTRIES = (
-    HttpRoute("POST", "/v1/stop", Scope.ADMIN, stop, answer=objects.Ending, status=202),
-    HttpRoute("POST", "/v1/drain", Scope.ADMIN, drain, DrainBody, answer=objects.Ending, status=202),
-)
 
 
 # --------------------------------------------------------------------------------------------------
@@ -466,14 +408,16 @@ SHUTDOWN_ENTRIES = (
 # history or within reach of a script. A cookie is accepted from our own page only: see `_check_own_page`.
 
 
-async def code(ask: Ask[Body, Query]) -> Response:
+@route("POST", "/v1/browser/code", Scope.READ, answer=objects.Code, status=201)
+async def code(ask: Ask) -> Response:
     """A code that lets a browser in, once and soon, with the scopes of this token."""
     rules = ask.app.gateway.services.policy.serving
     said = {"code": ask.app.browsers.code(ask.token), "expiresInSeconds": rules.code_s}
     return JSONResponse(said, 201)  # no `Reply`, which an `Idempotency-Key` would write to the database
 
 
-async def let_in(ask: Ask[Body, Query]) -> Response:
+@route("POST", BROWSER_PATH, Scope.READ, answer=objects.LetIn)
+async def let_in(ask: Ask) -> Response:
     """Change the code in `Authorization: Code …` for a cookie."""
     if "authorization" not in ask.headers:  # a cookie opened this, and a cookie is no way to another one
         raise Problem(
@@ -490,7 +434,8 @@ async def let_in(ask: Ask[Body, Query]) -> Response:
     return said
 
 
-BROWSER_ENTRIES = (
-    HttpRoute("POST", "/v1/browser/code", Scope.READ, code, answer=objects.Code, status=201),
-    HttpRoute("POST", BROWSER_PATH, Scope.READ, let_in, answer=objects.LetIn),
-)
+ENTRIES = (
+    list_tasks, one, tree, task_transcript, why, replay, file, result, wait,
+    list_sessions, session_transcript, delete, say, in_thread, hear, halt, command, notify, wake, settled,
+    openapi, healthy, usage, agents, sweep, stop, drain, code, let_in,
+)  # fmt: skip

@@ -13,11 +13,10 @@ from dataclasses import dataclass, field
 from starlette.responses import PlainTextResponse, Response
 
 from clutch import __version__
-from clutch.core.authority import Scope
 from clutch.core.model import Phase
 from clutch.core.views import Tally
 from clutch.ports import Limiter
-from clutch.surfaces.http.routes import AppState, Ask, Body, HttpRoute, Query
+from clutch.surfaces.http.routes import AppState, Ask, route
 from clutch.transactions import workers
 from clutch.transactions.read import tasks
 from clutch.transactions.read.tasks import By
@@ -54,7 +53,8 @@ def _written(labels: Labels) -> str:
     return "{" + ",".join(f'{name}="{value}"' for name, value in escaped) + "}"
 
 
-async def metrics(ask: Ask[Body, Query]) -> Response:
+@route("GET", "/metrics", media="text/plain")
+async def metrics(ask: Ask) -> Response:
     """Everything that is counted, in the text format of Prometheus."""
     app = ask.app
     state, counted = await app.read(workers.health), await app.read(workers.counts)
@@ -121,4 +121,4 @@ def _of_process(app: AppState) -> Iterator[Metric]:
     yield Metric("requests_under_way", "Requests and streams.", _alone(app.gateway.visits.under_way))
 
 
-ENTRIES = (HttpRoute("GET", "/metrics", Scope.READ, metrics, media="text/plain"),)
+ENTRIES = (metrics,)

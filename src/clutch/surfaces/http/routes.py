@@ -9,13 +9,24 @@ import inspect
 import json
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Annotated, Any, Generic, ParamSpec, TypeVar
+from typing import (
+    TYPE_CHECKING,
+    Annotated,
+    Any,
+    Generic,
+    ParamSpec,
+    TypeAlias,
+    TypedDict,
+    get_args,
+    get_type_hints,
+)
 from urllib.parse import unquote
 from weakref import WeakValueDictionary
 
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import JSONResponse, Response
+from typing_extensions import TypeVar, Unpack
 
 from clutch.api import objects, reads
 from clutch.api.actions import ActionBody, ActionCall, Actions, ApiAction
@@ -139,8 +150,8 @@ WIRE = "clutch.wire"  #: in the scope: the connection itself, where there is one
 
 T = TypeVar("T")
 P = ParamSpec("P")
-B = TypeVar("B", bound=Body | ActionBody)
-Q = TypeVar("Q", bound=Query)
+B = TypeVar("B", bound=Body | ActionBody, default=ActionBody)
+Q = TypeVar("Q", bound=Query, default=Query)
 A = TypeVar("A", bound=ActionBody)
 
 
@@ -187,9 +198,14 @@ class Ask(Generic[B, Q]):
 
 
 @dataclass(frozen=True, slots=True)
-class Reply:
-    body: Any
-    status: int = 200
+class Reply(Generic[T]):
+    """`status`: 0 = that of the route."""
+
+    body: T
+    status: int = 0
+
+
+Handler: TypeAlias = Callable[[Ask[Any, Any]], Awaitable[Reply[Any] | Response]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -203,7 +219,7 @@ class HttpRoute:
     method: str
     path: str
     scope: Scope
-    handler: Callable[[Ask[Any, Any]], Awaitable[Reply | Response]]
+    handler: Handler
     body: type[Body | ActionBody] = ActionBody
     query: type[Query] = Query
     bytes_max: int = BODY_BYTES_MAX
@@ -219,10 +235,47 @@ class HttpRoute:
     def is_write(self) -> bool:
         return self.method != "GET"
 
+    async def answered(self, ask: Ask[Any, Any]) -> Reply[Any] | Response:
+        """Run the handler. A reply without a status of its own gets that of the route."""
+        reply = await self.handler(ask)
+        return reply if isinstance(reply, Response) or reply.status else replace(reply, status=self.status)
+
     @property
     def about(self) -> str:
         """Return what the path does: the first paragraph of its handler's docstring."""
         return " ".join(inspect.cleandoc(self.handler.__doc__ or "").partition("\n\n")[0].split())
+
+
+class RouteOptions(TypedDict, total=False):
+    """Fields of an `HttpRoute` that the annotations of its handler do not say."""
+
+    bytes_max: int
+    answer: Any
+    tool: str
+    refusal: Any
+    status: int
+    dry_status: int
+    media: str
+    in_words: Callable[[Problem], Mapping[str, Any]]
+
+
+def route(
+    method: str, path: str, scope: Scope | None = None, **options: Unpack[RouteOptions]
+) -> Callable[[Handler], HttpRoute]:
+    """Make a route of a handler, whose annotations name the body, the query and the object of the answer.
+
+    Without a scope, reading needs `read` and everything else `write`."""
+
+    def made(handler: Handler) -> HttpRoute:
+        hints = get_type_hints(handler)
+        given = get_args(hints["ask"])
+        body = given[0] if given else ActionBody
+        query = given[1] if len(given) > 1 else Query
+        options.setdefault("answer", next(iter(get_args(hints["return"])), None))
+        needed = scope or (Scope.READ if method == "GET" else Scope.WRITE)
+        return HttpRoute(method, path, needed, handler, body, query, **options)
+
+    return made
 
 
 # --------------------------------------------------------------------------------------------------
@@ -241,7 +294,9 @@ class Replays:
         self._app = app
         self._under_way: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
 
-    async def once(self, key: str, said: str, act: Callable[[], Awaitable[Reply | Response]]) -> Response:
+    async def once(
+        self, key: str, said: str, act: Callable[[], Awaitable[Reply[Any] | Response]]
+    ) -> Response:
         """`key`: with whose it is, for another caller's is another. `said`: a digest of the request."""
         async with self._under_way.setdefault(key, asyncio.Lock()):
             kept = await self._app.read(idempotency.kept_reply, key)
@@ -338,11 +393,11 @@ async def _respond(entry: HttpRoute, app: AppState, replays: Replays, request: R
         token=request.scope[TOKEN],
     )
     if key is None:
-        return _rendered(await entry.handler(ask))
+        return _rendered(await entry.answered(ask))
     asked = (entry.method.encode(), request.scope["raw_path"], request.scope["query_string"], raw)
     said = hashlib.sha256(b"\0".join(asked)).hexdigest()
     own = "\n".join((request.scope[CALLER].actor, session or "", key))  # none of them holds a line end
-    return await replays.once(own, said, lambda: entry.handler(ask))
+    return await replays.once(own, said, lambda: entry.answered(ask))
 
 
 def _key(request: Request) -> str | None:
@@ -354,17 +409,17 @@ def _key(request: Request) -> str | None:
     return key
 
 
-def _rendered(reply: Reply | Response) -> Response:
+def _rendered(reply: Reply[Any] | Response) -> Response:
     return reply if isinstance(reply, Response) else JSONResponse(reply.body, reply.status)
 
 
 def action_route(action: ApiAction[A]) -> HttpRoute:
     """Return the route of an action, with its description for OpenAPI and MCP."""
 
-    async def act(ask: Ask[A, Query]) -> Reply:
+    async def act(ask: Ask[A]) -> Reply[Any]:
         (target,) = ask.path.values()
         call = ActionCall(ask.caller, target, ask.body, ask.key)
-        return Reply(await action.run(ask.app.actions, call), action.status)
+        return Reply(await action.run(ask.app.actions, call))
 
     act.__doc__ = action.run.__doc__
     # `api/actions.py` names the class for mypy only: a gateway that serves no HTTP does not load the objects.
