@@ -247,27 +247,6 @@ def test_a_finished_task_runs_again_or_goes_on(client: GatewayClient) -> None:
     assert client.post(task_path(task, "remove"))["taskId"] == task
 
 
-@pytest.mark.parametrize("verb", ["continue", "retry", "remove", "redeliver", "approve"])
-def test_what_a_running_task_does_not_allow_is_refused_with_the_reason(
-    client: GatewayClient, verb: str
-) -> None:
-    task = spawned(client, "slow one")
-    body = {"continue": {"text": "x"}, "approve": {"planHash": "0"}}.get(verb, {})
-    error = declined(lambda: client.post(task_path(task, verb), body))
-    assert (error.status, error.code, error.said["rule"]) == (403, "forbidden", "state")
-    assert task in str(error)
-    client.post(task_path(task, "kill"))
-
-
-@pytest.mark.parametrize("verb", ["steer", "send"])
-def test_a_finished_task_is_not_spoken_to(client: GatewayClient, verb: str) -> None:
-    task = spawned(client, "quick one")
-    ended(client, task, "delivered")
-    error = declined(lambda: client.post(task_path(task, verb), {"text": "x"}))
-    assert (error.status, error.code) == (409, "already_finished")
-    assert "continue" in str(error)
-
-
 def test_a_plan_is_approved_by_the_hash_that_was_shown(client: GatewayClient) -> None:
     task = spawned(client, "think first", planMode=True, label="planner")
     waiting = seen(client, task, lambda one: one["phase"] == "awaiting_approval")
