@@ -16,8 +16,8 @@ from pydantic import BaseModel
 
 import clutch
 from clutch import Clutch, IdempotencyConflict, InvalidInput
+from clutch.api.actions import check_key
 from clutch.api.handles import keys_of, spawn_key
-from clutch.api.spawn import check_key
 from clutch.core.messages import Answer, Call, Input, Results
 from clutch.core.model import Outcome
 from clutch.ports import ModelRequest, OnDelta

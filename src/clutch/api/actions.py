@@ -17,7 +17,6 @@ from enum import StrEnum
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, Literal, TypeVar, assert_never, cast
 
 from clutch.api import reads, views
-from clutch.api.spawn import camel
 from clutch.core import ids
 from clutch.core.authority import Caller, Scope
 from clutch.core.events import Verdict
@@ -37,6 +36,7 @@ from clutch.transactions.read.inbox import is_asking
 if TYPE_CHECKING:
     from clutch.api import objects
 
+KEY_CHARS_MAX = 200  #: of an idempotency key
 ALL_TASKS = "all"  #: as a target of kill
 PAUSE_S = 0.05  # between two looks: under load every commit is a change
 DONE = (Phase.COMPLETED, Phase.COMPLETED_GIVEUP)
@@ -51,6 +51,21 @@ class Until(StrEnum):
 
 
 # ---- what an action is given -------------------------------------------------------------------------
+
+
+def camel(name: str) -> str:
+    """Spell a Python name as JSON objects do."""
+    first, *rest = name.split("_")
+    return first + "".join(part.capitalize() for part in rest)
+
+
+def check_key(key: object) -> None:
+    """Check an idempotency key. None: the caller has none, and one is made."""
+    if key is None:
+        return
+    check_text("idempotency_key", key, KEY_CHARS_MAX)
+    if not str(key).isprintable():
+        raise InvalidInput("idempotency_key", "must be printable")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

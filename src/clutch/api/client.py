@@ -19,7 +19,7 @@ from typing import Any, Generic, Literal, Self, TypeAlias, Unpack, cast, overloa
 from typing_extensions import TypeVar
 
 from clutch.api import handles
-from clutch.api.actions import Answering
+from clutch.api.actions import Answering, check_key
 from clutch.api.gateway import Gateway
 from clutch.api.handles import Backend, Event, Question, Task, TaskResult
 from clutch.api.reads import Filter, outcome_named, phase_named
@@ -30,7 +30,6 @@ from clutch.api.spawn import (
     SpawnOptions,
     accepted,
     arguments,
-    check_key,
     check_on_full,
     in_surface_spelling,
     sensible,
@@ -46,7 +45,7 @@ from clutch.store.transaction import DatabaseStats
 # --------------------------------------------------------------------------------------------------
 # A Python type as the form of a result: its JSON schema for the child, its reading for the program.
 #
-# Anything pydantic knows: a model, a dataclass, a TypedDict. Loaded when somebody asks for one.
+# Anything pydantic knows: a model, a dataclass, a TypedDict. Loaded at the first use.
 
 Value = TypeVar("Value")
 
@@ -79,9 +78,9 @@ def form_of(output_type: type[Value]) -> OutputSchema[Value]:
 
 
 # --------------------------------------------------------------------------------------------------
-# A gateway that is opened and closed: between the two there are backend, and after them every call is refused.
+# A gateway that is opened and closed: in between it has a backend; afterwards every call is refused.
 #
-# How it is opened is somebody else's business (`wiring`): here or elsewhere, it hands over the backend.
+# `wiring` decides how it is opened, in this process or as a client of another one, and hands over the backend.
 
 NOT_ENTERED = "Clutch works inside `async with Clutch(...) as c:` only; this one was not entered"
 ENTERED_BEFORE = "this Clutch was entered before; make a new one: `async with Clutch(...) as c:`"
@@ -319,7 +318,7 @@ class Api(Opened):
     # ---- what needs a person -------------------------------------------------------------------------
 
     async def questions(self) -> list[Question]:
-        """Everything that waits for somebody to decide, plans too, oldest first."""
+        """Return everything that waits for a decision, plans included, oldest first."""
         return await self._backend.questions()
 
     async def answer(
@@ -327,7 +326,7 @@ class Api(Opened):
     ) -> None:
         """The run goes on by itself; a plan that is rejected, with the text as the reason, is written anew.
 
-        Raises UnknownQuestion when somebody else was first, PlanChanged when there is another plan by now."""
+        Raises UnknownQuestion when it was answered already, PlanChanged when there is another plan by now."""
         if decision not in ("approve", "reject", "answer"):
             raise InvalidInput("decision", 'must be "approve", "reject" or "answer"')
         await self._backend.answer(question, Answering(decision=decision, text=text, hash=question.hash))
@@ -350,7 +349,7 @@ class Api(Opened):
         return await self._backend.command(line, session, idempotency_key)
 
     async def notify(self, text: str, *, session: str = MAIN_SESSION) -> bool:
-        """Something happened: the agent reads it in its next turn. Wakes nobody; `wake` does.
+        """Report an event: the agent reads it in its next turn. It does not start a turn; `wake` does.
 
         The newest 20 are kept. False: the newest one that waits says the same."""
         return await self._backend.notify(text, session)
@@ -370,7 +369,7 @@ class Api(Opened):
         account: str = "",
         idempotency_key: str | None = None,
     ) -> None:
-        """Somebody wrote in a thread that belongs to a child: it reads it. Raises NotFound when it belongs to none,
+        """Pass on a message from a thread that belongs to a child. Raises NotFound when it belongs to none,
         IdempotencyConflict for other words under a key that this thread has used.
 
         A slash command runs instead and is answered in the thread, if `account`, who wrote it, is the account of the
@@ -378,7 +377,7 @@ class Api(Opened):
         await self._backend.heard(channel, thread, text, account, idempotency_key)
 
     async def reply(self, *, session: str = MAIN_SESSION) -> str:
-        """The oldest words of this main agent that nobody has taken yet; waits for them. Each is given once."""
+        """Wait for the oldest reply of this main agent that was not returned yet. Each is returned once."""
         return await self._backend.reply(session)
 
     async def settled(self, *, session: str = MAIN_SESSION) -> None:

@@ -1,13 +1,13 @@
-"""One look for all who watch: timeline lines from the store, words and tools as they come from the bus.
+"""Live events for all watchers: timeline entries from the store, text and tool calls from the bus as they come.
 
-A watcher first gets what happened since its cursor, then everything new, without a gap or a repetition in between.
-Where several write to one store, a line may come up behind a cursor that was given already. Whoever comes back with
-that cursor gets it; if the cursor was given by another gateway, with the other lines of those moments once more.
-One who does not read is let go at a bound of bytes and can come back with the last cursor it was given: a slow
-reader never slows anybody else. Nobody watches, nothing is read. What comes within a moment reaches those who watch
-the same together, written once for all of them, and a few of them at a time: hundreds may watch, and whoever asks for
-something else meanwhile does not wait for all of them. Those who watch something else have a moment of their own, so
-that not all of them act on what they hear at once.
+A watcher first gets what happened since its cursor, then everything new, without a gap or a repetition. Where several
+processes write to one store, an entry may appear behind a cursor that was given already: a watcher that resumes at that
+cursor gets it; if another gateway gave the cursor, together with the other entries of those moments once more.
+
+A watcher that does not read is dropped at a limit of bytes and can resume at its last cursor: a slow reader slows no
+other one. Without watchers nothing is read. Events within a moment reach all watchers of the same thing together,
+encoded once, a few watchers at a time: hundreds may watch, and other requests must not wait for all of them. Watchers
+of different things get theirs at different moments, so that not all of them react at once.
 """
 
 from __future__ import annotations
@@ -38,9 +38,9 @@ if TYPE_CHECKING:
 BEHIND_BYTES_MAX = 1024 * 1024
 PAUSE_S = 0.02  # between two looks: under load every commit is a change
 ONE_WRITER_OVERLAP_S = 0.1  # one writer is in order, but for a clock that is set back a little
-GATHER_S = 0.04  # what one step of a task says comes within it; nobody sees words come in smaller ones
+GATHER_S = 0.04  # the events of one step come within it; a reader sees no smaller pieces
 WATCHERS_PER_BATCH = 16  # watchers, about half a millisecond; then the loop does something else
-SEEN_MAX = 1000  # lines, beside those within the overlap: whoever comes back after longer reads them all
+SEEN_MAX = 1000  # entries, beside those within the overlap: a watcher that resumes later reads them all
 RUN_START, RUN_END = "lifecycle:start", frozenset({"lifecycle:end", "lifecycle:error"})
 LIVE_NAMES = frozenset({"assistant:text", "assistant:thinking", "tool:start", "tool:end", "usage"})
 
@@ -76,7 +76,7 @@ class Joined:
 
 @dataclass(frozen=True, slots=True)
 class Arrival:
-    """`is_live`: somebody watched when it came. Of the others nobody knows in which order they came."""
+    """`is_live`: there was a watcher when it came. The order of the others is not known."""
 
     number: int
     is_live: bool
@@ -84,7 +84,7 @@ class Arrival:
 
 @dataclass(frozen=True, slots=True)
 class FeedBatch:
-    """What came within a moment for everybody who watches the same."""
+    """The events of a moment for all watchers of the same thing."""
 
     news: Sequence[FeedEvent]
     written: bytes = field(init=False, repr=False)
@@ -157,7 +157,7 @@ class Feed:
         return sum(map(len, self._watchers.values()))
 
     def wake(self) -> None:
-        """Everybody looks up: something else than news has happened."""
+        """Wake all watchers: something else than an event has happened."""
         for watcher in chain.from_iterable(self._watchers.values()):
             watcher.came.set()
 
@@ -197,7 +197,7 @@ class Feed:
                     yield news
 
     def _is_missing(self, place: Cursor, joined: Joined, told: int | None) -> bool:
-        """`told`: how many lines had been seen when its reader was given its cursor; None: nobody here knows."""
+        """`told`: how many entries had been seen when the watcher got its cursor; None: not known here."""
         seen = self._seen.get(place)
         if seen is None:  # within the overlap it is found with the next look, and reaches the watcher then
             return place < self._a_little_before(joined.place)
@@ -313,7 +313,7 @@ class Feed:
             bus.leave(heard)
 
     async def _root_of(self, session_id: int) -> int | None:
-        """None: it was deleted meanwhile, or the store is away; whoever watches one root misses a word."""
+        """Return the root. None: the session was deleted, or the store fails; watchers of one root miss the event."""
         if len(self._roots) > SEEN_MAX:
             self._roots.clear()
         if session_id not in self._roots:
@@ -371,7 +371,7 @@ def _live(live: Live, root_id: int | None) -> FeedEvent:
         "seq": live.seq,
         **({"usage": _used(live.data)} if isinstance(live.data, Usage) else {"text": str(live.data)}),
     }
-    # In ASCII: a piece may end in the middle of a character, and whoever puts the pieces together has it whole.
+    # In ASCII: a piece may end in the middle of a character, which is whole again when the pieces are joined.
     return FeedEvent(live.name, live.session_id, root_id, json.dumps(data))
 
 

@@ -12,7 +12,7 @@ from typing import Any, ParamSpec, Protocol, TypeVar
 from weakref import WeakValueDictionary
 
 from clutch.api import reads
-from clutch.api.actions import ANSWER, ActionCall, Actions, Answering, ApiAction, B
+from clutch.api.actions import ANSWER, ActionCall, Actions, Answering, ApiAction, B, check_key
 from clutch.api.handles import Event, Known, Question, TaskResult, item_of, question_of
 from clutch.api.reads import Filter
 from clutch.api.shutdown import Leaving, Visits
@@ -20,7 +20,6 @@ from clutch.api.slash import CHAT_OPERATOR, MAIN_SESSION, is_command, run_comman
 from clutch.api.spawn import (
     OnFullWord,
     Spawns,
-    check_key,
     check_on_full,
     check_place,
     main_session,
@@ -57,7 +56,7 @@ from clutch.transactions.read.targets import Standpoint
 T = TypeVar("T")
 P = ParamSpec("P")
 
-PROGRAM = OperatorCaller(EVERY_SCOPE, "api")  #: whoever embeds Clutch may do everything
+PROGRAM = OperatorCaller(EVERY_SCOPE, "api")  #: a program that embeds Clutch may do everything
 AS_PROGRAM = Standpoint(PROGRAM, "api")
 
 
@@ -222,7 +221,7 @@ class RunningEngine(Protocol):
 async def opened(
     stack: AsyncExitStack, running: AbstractAsyncContextManager[RunningEngine], leaving: Leaving | None = None
 ) -> Gateway:
-    """From the start of the engine until whoever waits was told that nobody looks any more."""
+    """Return a gateway on a started engine. When the stack closes, callers that wait get an error."""
     services = (await stack.enter_async_context(running)).services
     waiting = TaskWaiter(services.db, services.changes)
     group = await stack.enter_async_context(asyncio.TaskGroup())

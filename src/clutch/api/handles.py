@@ -119,7 +119,7 @@ class Question:
     detail: Mapping[str, Any]  #: of a plan its text: `detail["plan"]`
     hash: str
     session_key: str | None  #: None = about a tool of an MCP server that changed: all agents have it
-    task_id: str | None  #: None = a main agent asks, or nobody in particular
+    task_id: str | None  #: None = a main agent asks, or the question belongs to no session
 
 
 def question_of(item: Mapping[str, Any]) -> Question:
@@ -186,7 +186,7 @@ class Task(Generic[V]):
                 said = call(result)
                 if inspect.isawaitable(said):
                     await said
-        except Exception:  # somebody else's function; the others must be told
+        except Exception:  # the program's own function; the other callbacks must still run
             log.exception("what was to be done at the end of %s failed", self.id)
 
     async def events(self) -> AsyncIterator[Event]:

@@ -33,7 +33,7 @@ from clutch.transactions.questions import UnknownQuestion
 
 ECHO_CHARS_MAX = 200
 MESSAGE_CHARS_MAX = 1000
-DRAINING = "draining"  #: the rule that is told, so that whoever asks from elsewhere can tell it from a store's trouble
+DRAINING = "draining"  #: the rule of the error, by which a remote caller tells it from a failing store
 
 STATUS: Mapping[str, int] = {
     "invalid_input": 400,

@@ -1,7 +1,7 @@
-"""Reads as the objects everybody is given: each a transaction from what was typed to the JSON that answers it.
+"""Reads: each a transaction from the target a caller typed to the JSON object that answers it.
 
-A gateway runs them for whoever asks; where none runs, the command line runs them beside the store. `who` is
-whose words the targets are: what they may see is all they can find.
+A gateway runs them for its clients; without a gateway, the commands run them on the file. `who` is the caller: a target
+is found only among what that caller may see.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ TARGET_CHARS_MAX = 300
 
 @dataclass(frozen=True, slots=True)
 class Filter:
-    """What a list is asked for. `root`, `requester`: targets. `recent_minutes`: without what had ended before."""
+    """Filters of a list. `root`, `requester`: targets. `recent_minutes`: leave out tasks that ended before that."""
 
     root: str | None = None
     requester: str | None = None
@@ -79,7 +79,7 @@ def found(now: float, who: Standpoint, asked: Filter) -> Tx[list[TaskView]]:
 
 def tasks(now: float, who: Standpoint, asked: Filter) -> Tx[objects.TaskList]:
     wanted = yield from _wanted(now, who, asked)
-    # Before the rows: what happens meanwhile is heard once more, never missed.
+    # The place is read before the rows: an event in between is sent twice rather than never.
     place = yield from stream.newest(now)
     page = yield from lists.task_page(now, wanted, asked.limit, asked.cursor)
     counted = yield from lists.summary(now, wanted)
@@ -176,14 +176,14 @@ def result_if_any(now: float, number: int) -> Tx[objects.ResultObject | None]:
 
 
 def standpoint(caller: Caller) -> Standpoint:
-    """An agent speaks from its session; a person remembers the list that was shown last."""
+    """Return how targets of this caller are resolved: an agent's from its session, a user's also by its last list."""
     if isinstance(caller, AgentCaller):
         return targets.of_agent(caller)
     return Standpoint(caller, caller.actor, caller.within)
 
 
 def own_root(who: Standpoint) -> int | None:
-    """Of a person who speaks from a session: that. None: everything can be seen."""
+    """Return the session the caller is restricted to, or None for an operator who sees everything."""
     return who.caller.within if isinstance(who.caller, OperatorCaller) else None
 
 
@@ -208,7 +208,7 @@ def message_number(message: str) -> int:
 
 
 def meant(target: str) -> str:
-    """Nobody was ever shown a longer name."""
+    """Return the target. Raises InvalidInput for what cannot be one: blank, or longer than any valid name."""
     if not target.strip():
         raise InvalidInput("target", "must not be blank")
     if len(target) > TARGET_CHARS_MAX:
@@ -219,7 +219,7 @@ def meant(target: str) -> str:
 
 
 def task_of(now: float, session_id: int) -> Tx[str | None]:
-    """A main session is nobody's task."""
+    """Return the id of the task that this session works on; a main session has none."""
     found = yield from tasks_tx.one(now, session_id)
     return None if found is None else ids.task_id(session_id)
 
@@ -233,7 +233,7 @@ def session_number(now: float, who: Standpoint, target: str) -> Tx[int]:
 
 
 def root_number(now: float, who: Standpoint, target: str) -> Tx[int]:
-    """Of the main session above it."""
+    """Return the main session above the target."""
     found = yield from session(now, who, target)
     if found.task_id is None:
         return found.session_id

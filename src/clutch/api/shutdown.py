@@ -1,8 +1,8 @@
-"""When a gateway that is a program of its own ends: told to, drained, or idle for long.
+"""When a gateway that is a program of its own ends: after a stop, a drain, or a long idle time.
 
-*Stop* hands over at the next step whatever is under way. *Drain* takes no new work from outside, lets what was
-accepted come to its end, what its agents delegate included, and stops then. *Idle*: nobody has asked anything for a
-while, and nothing lies ahead that needs somebody to be there. A program that embeds Clutch has none of this.
+*Stop* ends the work at its next step; the next gateway resumes it. *Drain* accepts no new work from outside, finishes
+the accepted work and what its agents delegate, then stops. *Idle*: no request for a while, and no work ahead that needs
+a running gateway. A program that embeds Clutch has none of this.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ IDLE_LOOK_S = 15.0
 
 
 class Visits:
-    """Whoever asks or watches, and when the last one left."""
+    """Requests and streams under way, and when the last one ended."""
 
     def __init__(self) -> None:
         self.under_way = 0
@@ -46,7 +46,7 @@ class Visits:
 
 
 class Leaving:
-    """`told` is set when it is time to go, `why` says why."""
+    """Ends the gateway: `told` is set when it is time to stop, `why` says why."""
 
     def __init__(
         self, clutch: Opened, idle_exit_s: float | None = None, *, is_background: bool = False
@@ -68,7 +68,7 @@ class Leaving:
             self.told.set()
 
     def drain(self, within_s: float | None) -> None:
-        """Asked again, the last word counts."""
+        """Begin to drain. A later call replaces the time limit."""
         self._deadline = None if within_s is None else time.monotonic() + within_s
         self._drains.set()
 
@@ -91,7 +91,7 @@ class Leaving:
                 elif self._idle_exit_s and self._clutch.here.visits.quiet_s >= self._idle_exit_s:
                     await self._look_idle(self._idle_exit_s)
             except StoreError:
-                continue  # the worker says so, and the next look may find it well
+                continue  # the worker logs it, and the store may work at the next look
 
     async def _pause(self) -> None:
         """A drain is begun at once."""

@@ -1,4 +1,4 @@
-"""Slash commands: a line that a person types in any chat, and the text that answers it.
+"""Slash commands: a line that a user types in any chat, and the text that answers it.
 
 They run the same actions under the same rules as every other surface. What goes wrong is said in the answer; only a
 store that fails is left to the surface."""
@@ -49,18 +49,18 @@ if TYPE_CHECKING:
     from clutch.api.gateway import Gateway
 
 # --------------------------------------------------------------------------------------------------
-# A person at a chat: whose words they are, where, and what the words of a command mean.
+# A user at a chat: who writes, where, and how the text of a command is read.
 
 T = TypeVar("T")
 P = ParamSpec("P")
 
-MAIN_SESSION = "agent:main:main"  #: whom a person talks to who names nobody
+MAIN_SESSION = "agent:main:main"  #: the session of a message that names none
 
 _WORD = re.compile(r'\s*(?:"([^"]*)"|(\S+))')
 
 
 class CommandUsageError(Exception):
-    """The words do not fit the command; whoever typed them is shown how it is written."""
+    """The text does not fit the command; the answer shows its usage."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,6 +12,7 @@ from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Literal, TypeAlias, TypedDict
 
+from clutch.api.actions import KEY_CHARS_MAX, camel
 from clutch.api.views import Object
 from clutch.api.wait import PAUSE_S, TaskWaiter
 from clutch.core import delivery, ids
@@ -32,19 +33,9 @@ from clutch.transactions.spawn import ChildRequest
 # Whether something is allowed is not decided here, and the arguments of a spawn have their own rules in the
 # toolbox; what it says of them in the spelling of the surfaces is translated here.
 
-KEY_CHARS_MAX = 200
 _TASK_ID = re.compile(r"t_[0-9A-Za-z]+")
 NAME_CHARS_MAX = 80
 _CAMEL = re.compile(r"(?<![.\w])[a-z]+(?:[A-Z][a-z]+)+(?![.\w])")  #: a parameter, and no part of a config key
-
-
-def check_key(key: object) -> None:
-    """None: the caller has none, and one is made."""
-    if key is None:
-        return
-    check_text("idempotency_key", key, KEY_CHARS_MAX)
-    if not str(key).isprintable():
-        raise InvalidInput("idempotency_key", "must be printable")
 
 
 def check_place(channel: str, account: str, thread: str, channels: Collection[str]) -> None:
@@ -112,17 +103,11 @@ def in_python_spelling(field: str, rule: str) -> InvalidInput:
     return InvalidInput(snake(field), _CAMEL.sub(lambda name: snake(name[0]), rule))
 
 
-def camel(name: str) -> str:
-    """Spell a Python name as JSON objects do."""
-    first, *rest = name.split("_")
-    return first + "".join(part.capitalize() for part in rest)
-
-
 def snake(name: str) -> str:
     return re.sub("[A-Z]", lambda letter: f"_{letter[0].lower()}", name)
 
 
-#: These have room again when a child ends or is told. The others stay full until somebody acts.
+#: These have room again when a child ends or its result is delivered. The others stay full until a user acts.
 FREED_BY_TIME = frozenset(KEY + name for name in ("maxChildrenPerAgent", "maxDescendants", "maxRetained"))
 Try: TypeAlias = Callable[[], Awaitable[list[Spawned]]]
 OnFullWord: TypeAlias = Literal["queue", "reject"]
@@ -242,7 +227,7 @@ class Spawns:
         ask = self._in_line if waits else self._ask
         got = await ask(requester, order)
         if isinstance(got, SpawnRefusal) and self._has_room_later(got):
-            configured = str(policy.defaults.subagents.on_full)  # whoever asks again may be lucky
+            configured = str(policy.defaults.subagents.on_full)  # a later try may find room
             got = replace(got, limit={**got.limit, "hasRoomLater": True, "onFull": configured})
         return order, got
 
@@ -256,7 +241,7 @@ class Spawns:
         return (await self._surely(ask))[0]
 
     async def _in_line(self, requester: int, order: ChildRequest) -> Spawned:
-        """While there is room nobody waits for anybody. The first in line asks after every change."""
+        """Wait in line while there is no room. The first in line asks again after every change."""
         line = self._lines.setdefault(requester, asyncio.Lock())
         if not line.locked():
             answer = await self._ask(requester, order)
@@ -276,6 +261,6 @@ class Spawns:
 
 
 def _frees_up(refused: SpawnRefusal, limits: Limits) -> bool:
-    """A quota that evicts nothing has room again only when somebody removes a record."""
+    """Whether a full limit has room again by itself. One that evicts nothing needs a user to remove a record."""
     key = refused.limit.get("key")
     return key in FREED_BY_TIME and (limits.evicts_delivered or key != f"{KEY}maxRetained")

@@ -1,7 +1,6 @@
-"""One look for all who wait: hints say that something changed, the store says what.
+"""Waiting for tasks and answers: one read serves all callers that wait. Hints say that something changed.
 
-A thousand awaited tasks cost one read per look, and looks have a pause between them. A lost hint costs a
-tick."""
+A thousand awaited tasks cost one read, and there is a pause between two reads. A lost hint costs a tick."""
 
 from __future__ import annotations
 
@@ -45,7 +44,7 @@ class TaskWaiter:
         return await asyncio.shield(future)
 
     async def until(self, change: asyncio.Event) -> None:
-        """Raises ClutchError when nobody looks any more."""
+        """Wait for the end of a task. Raises ClutchError when the gateway closes."""
         await self._changes.until(change)
         if self._is_over:
             raise ClutchError(CLOSED)
@@ -69,12 +68,12 @@ class TaskWaiter:
                 future.set_result(one)
 
     def give_up(self) -> None:
-        """Nobody will look any more."""
+        """End all waits with an error: the gateway closes."""
         self._is_over = True
         for future in self._waiters.values():
             if not future.done():
                 future.set_exception(ClutchError(CLOSED))
-                future.exception()  # whoever awaits it hears; an abandoned one must not complain
+                future.exception()  # marks it as read: a future that no caller awaits must not log it
         self._changes.tell()
 
 
@@ -119,7 +118,7 @@ class PendingAnswer:
         raise Draining(STOPPING)
 
     async def heard(self, said: AnswerText) -> None:
-        """Somebody has it: it is not handed out again."""
+        """Mark the answer as received: it is not returned again."""
         if said.parcel_id:
             known = (self.services.policy, self.number, LOCAL_CHANNEL, said.parcel_id)
             await self.services.db.alone(delivery.hand_out, *known)

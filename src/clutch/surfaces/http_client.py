@@ -1,7 +1,7 @@
 """Ask the gateway of a state directory, from another process: standard library only, one request at a time.
 
-Where it is and what opens it is read from the state directory each time. What it refuses is raised as
-`Declined` with the object it said; that nobody is there is `NoGateway`.
+Address and token are read from the state directory each time. A refusal is raised as `Declined` with the error object
+of the gateway; without a gateway it is `NoGateway`.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ SILENCE_S = 45.0  #: of a stream that says something every 15 s
 
 
 class Declined(ClutchError):
-    """The gateway said no; `said` is its error object."""
+    """The gateway refused; `said` is its error object."""
 
     def __init__(self, status: int, said: Mapping[str, Any]) -> None:
         super().__init__(str(said.get("message", f"the gateway answered {status}")))
@@ -40,7 +40,7 @@ class Declined(ClutchError):
 
 @dataclass(frozen=True, slots=True)
 class GatewayClient:
-    """`session`: it speaks from that one and sees nothing but what is below it."""
+    """`session`: requests are made from that session and see only what is below it."""
 
     address: Address
     token: str
@@ -79,7 +79,7 @@ class GatewayClient:
 
     @contextmanager
     def _line(self, patience_s: float) -> Iterator[http.client.HTTPConnection]:
-        import http.client  # much to load, and where nobody serves there is nobody to ask
+        import http.client  # slow to load, and not needed without a gateway
 
         place = urlsplit(self.address.url)
         assert place.hostname is not None, "an address without a host is not read"
@@ -177,7 +177,7 @@ def _object(status: int, body: bytes) -> Any:
 
 
 def refusal_of(said: Any) -> Mapping[str, Any]:
-    """The answer to a spawn says its error in words; everybody else in an object."""
+    """Return the error object of a refusal. A refused spawn has a text for an error, all other answers an object."""
     if not isinstance(said, dict):
         return {}
     error = said.get("error", said)

@@ -35,9 +35,7 @@ from clutch.surfaces.http.routes import (
 from clutch.surfaces.http_client import Declined, refusal_of
 
 # --------------------------------------------------------------------------------------------------
-# The tools a client is offered: every path of HTTP that has a name as one, with its parameters and its answer.
-#
-# Nothing is written down twice: a parameter, a check or a field of an answer that HTTP has is here, too.
+# The tools of a client: every HTTP path that is marked as one, with the same parameters, checks and answer.
 
 WAIT_S, WAIT_S_MAX = 25.0, 50.0  #: clients give up on a call after a minute
 _NAMED = re.compile(r"{(\w+)}")
@@ -45,7 +43,7 @@ _ABOUT = {
     "target": "The task: its id or label, a unique beginning of either, its session key, or `last`.",
     "id": "Of an item, as `inbox` shows it.",
 }
-#: A client spawns for itself, and nobody reads its lists aloud.
+#: A client spawns for itself, and its user cannot refer to a list by number.
 _NOT_SAID = frozenset({"requester", "numbered"})
 
 
@@ -107,7 +105,7 @@ def _schema(model: Any) -> dict[str, Any]:
 
 
 def _bare(schema: Any) -> Any:
-    """Without what repeats the names, and a null where a field may be left out: every word is read by a model."""
+    """Return the schema without titles and null defaults: a model reads, and pays for, every word."""
     if isinstance(schema, list):
         return [_bare(one) for one in schema]
     if not isinstance(schema, dict):

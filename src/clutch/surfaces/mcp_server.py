@@ -62,7 +62,7 @@ class McpBackend(Protocol):
 
 
 def make_server(backend_of: Callable[[Context], McpBackend]) -> Server[Any]:
-    """`backend_of`: whom this message comes from."""
+    """Return an MCP server. `backend_of`: the backend of the caller of a message."""
     offered = [_offered(tool) for tool in TOOLS.values()]
 
     async def listed(context: Context, params: PaginatedRequestParams | None) -> ListToolsResult:
@@ -117,7 +117,7 @@ async def _call(db: McpBackend, name: str, arguments: Mapping[str, Any], context
     if name == "wait":
         return await _wait(db, tool, arguments, context.session.report_progress)
     body = await db.call(tool, arguments)
-    if name == "spawn" and body.get("taskId"):  # nobody pushes anything to a client
+    if name == "spawn" and body.get("taskId"):  # nothing is pushed to an MCP client
         body = {**body, "note": AFTER_SPAWN.format_map(body)}
     return body
 

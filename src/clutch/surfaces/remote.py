@@ -49,7 +49,7 @@ ResponseReader: TypeAlias = Callable[[int, bytes], Any]
 
 
 def _data(name: str, said: Mapping[str, Any]) -> str | Usage | None:
-    """As a program hears it that has the engine in its own process."""
+    """Return the data of an event as a program gets it that has the engine in its own process."""
     if name == "usage":
         return Usage(**{snake(field): value for field, value in said["usage"].items()})
     error: str | None = said["task"]["error"] if name == "lifecycle:error" else None
@@ -67,7 +67,7 @@ class RemoteBackend:
 
     @asynccontextmanager
     async def open(self) -> AsyncIterator[Self]:
-        """Raises NoGateway when nobody answers."""
+        """Connect. Raises NoGateway when there is no answer."""
         aiohttp = await asyncio.to_thread(importlib.import_module, "aiohttp")
         self._broken: tuple[type[Exception], ...] = (aiohttp.ClientError, OSError, TimeoutError)
         self._session = aiohttp.ClientSession(
@@ -89,7 +89,7 @@ class RemoteBackend:
         for future in self._waiters.values():
             if not future.done():
                 future.set_exception(error)
-                future.exception()  # whoever awaits it hears; an abandoned one must not complain
+                future.exception()  # marks it as read: a future that no caller awaits must not log it
         self._waiters.clear()
 
     # ---- asking --------------------------------------------------------------------------------------
@@ -119,7 +119,7 @@ class RemoteBackend:
         headers: Mapping[str, str] = {},
         **sent: Any,
     ) -> Any:
-        """A request under a key is asked again when the first one was cut off: it finds what it did."""
+        """Send a request. One with a key is sent again when it was cut off: the second finds what the first did."""
         for is_last in (not headers, True):
             where, opened = self._place(path)
             try:
@@ -166,10 +166,10 @@ class RemoteBackend:
         waits_s = body.wait_seconds if isinstance(body, Sending) else None
         return dict(await self._post(path, json_of(body), waits_s=waits_s))
 
-    # ---- whoever waits -------------------------------------------------------------------------------
+    # ---- waiting callers -----------------------------------------------------------------------------
 
     async def _watch(self) -> None:
-        """While somebody waits. After every connection all of them are looked at: nothing was missed then."""
+        """Follow the events while callers wait. After each connection all awaited tasks are read: none was missed."""
         since = asyncio.get_running_loop().time()
         while True:
             await self._waits.wait()
@@ -238,7 +238,7 @@ class RemoteBackend:
     # ---- many ----------------------------------------------------------------------------------------
 
     async def spawn(self, args: Mapping[str, Any], session: str, on_full: OnFullWord | None) -> Object:
-        """A refusal is an answer, too; while there may be room later it is asked again."""
+        """Spawn; a refusal is returned. While a limit may have room later, it asks again."""
         wanted = {"requester": session, "onFull": on_full, **args}
         body = {name: value for name, value in wanted.items() if value is not None}
         while True:

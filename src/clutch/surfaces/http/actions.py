@@ -24,7 +24,7 @@ CAPACITY_WAIT_S = 20.0  #: with `onFull: "queue"`; a client waits no longer for 
 
 
 def _parameters() -> type[BaseModel]:
-    """What a program may say, as an agent would write it."""
+    """Return the parameters of a spawn, as agents write them."""
     said: dict[str, Any] = {**get_type_hints(SpawnOptions), "attachments": list[Attached], "dry_run": bool}
     fields: dict[str, Any] = {
         name: (kind, Field(None, description=MEANINGS[name])) for name, kind in said.items()
@@ -59,7 +59,7 @@ class SpawnBody(Body):
 
     @classmethod
     def __get_pydantic_json_schema__(cls, core: CoreSchema, handler: GetJsonSchemaHandler) -> JsonSchemaValue:
-        """For whoever reads what can be said: the parameters of a spawn beside our own."""
+        """Return the schema with the parameters of a spawn beside our own."""
         own = handler(core)
         known = handler(SpawnParameters.__pydantic_core_schema__)
         own["properties"] = {**handler.resolve_ref_schema(known)["properties"], **own["properties"]}
@@ -98,7 +98,7 @@ async def spawn(ask: Ask[SpawnBody]) -> Reply[Object]:
 
 
 def _requester(ask: Ask[SpawnBody]) -> str:
-    """Who speaks from a session spawns in its name."""
+    """Return the session that spawns. A caller with a session spawns for that session only."""
     asked, own = ask.body.requester, ask.session
     if own is not None and asked not in (None, own):
         raise Forbidden("session", f"this caller spawns for {own} only")

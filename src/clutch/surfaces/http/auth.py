@@ -1,9 +1,9 @@
-"""Who may come in at all, decided from the head of a request before anything else of it is read.
+"""Authentication, from the headers of a request before its body is read.
 
-In this order: the host it believes to talk to (a page whose name was rebound to loopback does not know ours),
-no change of protocol, no foreign page (`Origin`, `Sec-Fetch-Site`), no secret in the address, the token (not for
-the files of our own page), and how fast it asks. Which scope a path needs is the route's affair. A stranger gets one
-answer per connection. Nothing here logs: an address may hold what nobody should read."""
+Checked in this order: the host name (a page whose name was rebound to loopback does not know ours), no change of
+protocol, no foreign page (`Origin`, `Sec-Fetch-Site`), no secret in the address, the token (not for the files of our
+own page), the request rate. The route checks the scope. A refused client gets one answer per connection. Nothing here
+logs: an address may contain a secret."""
 
 from __future__ import annotations
 
@@ -49,13 +49,13 @@ PRIVATE: Mapping[str, str] = {
 # The files are looked at for each request, so a token that was changed is refused at once; `Tokens.watch` ends the
 # requests that were begun with it. A browser has no token but a cookie, which it got for a one-time code.
 
-OWNER_ACTOR = "person"  #: in timelines: whoever holds the owner's own token
+OWNER_ACTOR = "person"  #: in timelines: a caller with the owner's own token
 LOOK_S = 0.5  #: a stream that was begun with a token that is gone ends within a second
 CODES_MAX, BROWSERS_MAX = 32, 100
 
 
 def callers(home: Path) -> Mapping[str, OperatorCaller]:
-    """One that cannot be read opens nothing, nor does one that others could read: `read_token` says so to its user."""
+    """Return the caller of each token. A token that cannot be read, or that other users could read, is left out."""
     found: dict[str, OperatorCaller] = {}
     for name in os.listdir(home):
         scopes = _scopes_named(name)
@@ -68,7 +68,7 @@ def callers(home: Path) -> Mapping[str, OperatorCaller]:
 
 
 def _scopes_named(name: str) -> frozenset[Scope] | None:
-    """None: not the name of a token, or of one with a scope that does not exist."""
+    """Return the scopes in a file name; None for other files and for unknown scopes."""
     if name == TOKEN_FILE:
         return frozenset({Scope.ADMIN})
     kind, _, ending = name.partition(".")
@@ -79,7 +79,7 @@ def _scopes_named(name: str) -> frozenset[Scope] | None:
 
 
 class Tokens:
-    """Those of one state directory, and who is inside by which."""
+    """The tokens of one state directory, and the requests under way with each."""
 
     def __init__(self, home: Path, rules: Serving) -> None:
         self._home, self._rules = home, rules
@@ -91,7 +91,7 @@ class Tokens:
         self.browsers = Browsers(rules)
 
     def callers(self) -> Mapping[str, OperatorCaller]:
-        """Read again when the directory or one of its tokens is not what it was."""
+        """Return the callers; read again when the directory or one of its tokens has changed."""
         looks = _looks(self._home, self._files)
         if looks != self._looked:
             self._files = [name for name in os.listdir(self._home) if _scopes_named(name) is not None]
@@ -100,7 +100,7 @@ class Tokens:
         return self._callers
 
     def wait_s(self, token: str) -> float:
-        """0: it may ask now, and has. Else how long it has to wait."""
+        """Count a request. Return 0 if it may be made now, else how long the caller has to wait."""
         now, rate, burst = time.monotonic(), self._rules.requests_per_s, self._rules.requests_burst
         bucket = self._buckets.get(token, Bucket(burst, now))
         wait_s = bucket.wait_s(now, rate, burst) if rate else 0.0
@@ -119,7 +119,7 @@ class Tokens:
             others.discard(task)
 
     async def watch(self) -> None:
-        """Shows out whoever came in with what opens nothing any more."""
+        """End the requests of tokens that are not valid any more."""
         while True:
             await asyncio.sleep(LOOK_S)
             inside = [token for token, tasks in self._inside.items() if tasks]
@@ -130,7 +130,7 @@ class Tokens:
 
 
 def _looks(home: Path, names: Sequence[str]) -> list[tuple[int, int]] | None:
-    """Which files they are and when they or their modes were last changed. None: one of them is gone."""
+    """Return the identity and last change of the files; None: one of them is gone."""
     try:
         found = [os.stat(path, follow_symlinks=False) for path in (home, *(home / name for name in names))]
     except FileNotFoundError:
@@ -139,7 +139,7 @@ def _looks(home: Path, names: Sequence[str]) -> list[tuple[int, int]] | None:
 
 
 class Browsers:
-    """Codes that are used once and soon, and the cookies they were changed for. All of it is forgotten at the end."""
+    """One-time codes and the cookies they were exchanged for, in memory only."""
 
     def __init__(self, rules: Serving, now: Callable[[], float] = time.monotonic) -> None:
         self._rules, self._now = rules, now
@@ -151,7 +151,7 @@ class Browsers:
         return _kept(self._codes, token, self._now() + self._rules.code_s, CODES_MAX)
 
     def redeemed(self, code: str) -> str | None:
-        """The token it stands for, once. Whoever comes second shows out the first: one of the two was not meant."""
+        """Return the token of a code, once. A second use signs out the first browser: one of the two was not meant."""
         self._cookies.pop(self._used.pop(code, ""), None)
         return _valid(self._codes.pop(code, None), self._now())
 
@@ -167,7 +167,7 @@ class Browsers:
 
 
 def _kept(known: dict[str, tuple[str, float]], token: str, until: float, most: int) -> str:
-    """Under a name of 256 bits that nobody guesses."""
+    """Keep the token under a random name of 256 bits, which cannot be guessed."""
     _make_room(known, most)
     name = secrets.token_urlsafe(32)
     known[name] = (token, until)
@@ -175,7 +175,7 @@ def _kept(known: dict[str, tuple[str, float]], token: str, until: float, most: i
 
 
 def _make_room(known: dict[str, Any], most: int) -> None:
-    """The oldest goes when there are too many."""
+    """Remove the oldest entries when there are too many."""
     while len(known) >= most:
         del known[next(iter(known))]
 
@@ -185,10 +185,10 @@ def _valid(found: tuple[str, float] | None, now: float) -> str | None:
 
 
 # --------------------------------------------------------------------------------------------------
-# The page for a browser: a few files that hold nothing of anybody's and are therefore shown without a token.
+# The browser page: a few files without any data of the user, therefore served without a token.
 #
-# What stands in them comes from the API, which lets the page in by its cookie. Its policy runs our own script and
-# loads nothing from elsewhere, whatever a model may have written into a label.
+# The page reads its data from the API with its cookie. Its content policy runs our own script only and loads nothing
+# from elsewhere, whatever a model may have written into a label.
 
 FILES = {
     "/": ("page.html", "text/html"),
@@ -210,7 +210,7 @@ HEADERS = {
 
 
 def page(method: str, path: str) -> Response | None:
-    """None: this is none of them."""
+    """Return a file of the page; None for all other paths."""
     if method != "GET" or path not in FILES:
         return None
     name, media = FILES[path]
@@ -268,7 +268,7 @@ class AuthMiddleware:
             await self._until_shown_out(token, scope, receive, send)
 
     async def _until_shown_out(self, token: str, scope: AsgiScope, receive: Receive, send: Send) -> None:
-        """Whoever's token was changed meanwhile hears no more; what it has begun to hear is ended in form."""
+        """Answer the request. When its token is changed meanwhile, a response that has begun is ended in form."""
         try:
             await self._app(scope, receive, send)
         except asyncio.CancelledError:
@@ -302,7 +302,7 @@ class AuthMiddleware:
             raise Problem("rate_limited", "too many requests; wait a little", retry_after_s=round(wait_s, 3))
 
     def _failed(self) -> Problem:
-        """Whoever has the right token is never kept out by others who guess."""
+        """Return the error for a wrong token. Only wrong tokens are limited: guessing does not lock out the user."""
         now = time.monotonic()
         while self._failures and self._failures[0] < now - FAILURES_WITHIN_S:
             self._failures.popleft()
@@ -340,7 +340,7 @@ def _own_origins(host: str) -> tuple[str, ...]:
 
 
 def _check_own_page(scope: AsgiScope, headers: Headers) -> None:
-    """A browser sends its cookie along whoever asks; only our own page can say these."""
+    """Check the headers that only our own page can send: a browser sends its cookie with every page's request."""
     # Whose page it is, `_check_page` knows.
     is_own = headers.get("sec-fetch-site") == "same-origin" or "origin" in headers
     is_asked = scope["method"] == "GET" or OWN_PAGE in headers

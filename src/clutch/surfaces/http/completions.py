@@ -41,13 +41,13 @@ from clutch.transactions.idempotency import Conversation
 from clutch.transactions.outbox import AnswerText, Spent
 
 # --------------------------------------------------------------------------------------------------
-# An answer that may take long: it is waited for as long as somebody waits for it, and no longer.
+# An answer that may take long: it is awaited as long as the client is connected.
 
 T = TypeVar("T")
 
 
 class DelayedResponse(Response, Generic[T]):
-    """`sent` is called with what was answered when all of it is on its way, and never if nobody was there."""
+    """`sent` is called with the answer after all of it was sent, and not at all when the client has gone."""
 
     def __init__(
         self,

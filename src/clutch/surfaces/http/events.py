@@ -51,7 +51,7 @@ class Stream(FeedWatcher):
         return self.wire.get_write_buffer_size() + size <= HELD_BYTES_MAX
 
     async def comes(self) -> bool:
-        """False: nothing for a while that would have to be waited for. Whoever closes wakes everybody."""
+        """Wait for news. False: none for a while. Closing wakes every stream."""
         self.is_idle = True
         try:
             async with asyncio.timeout(PING_S):

@@ -1,4 +1,4 @@
-"""Tasks over HTTP: reading them, waiting for them."""
+"""The HTTP paths that are no actions: tasks, sessions, the gateway itself, its end, and signing a browser in."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ class ListQuery(Query):
     recent_minutes: Annotated[float | None, Field(alias="recentMinutes", ge=0)] = None
     limit: Annotated[int, Field(ge=1, le=LIMIT_MAX)] = 50
     cursor: str | None = None
-    numbered: bool = False  #: from now on `#1` is the first of these to whoever asked
+    numbered: bool = False  #: from now on `#1` is the first of these for this caller
 
 
 class WaitQuery(Query):
@@ -129,7 +129,7 @@ async def wait(ask: Ask[ActionBody, WaitQuery]) -> Reply[objects.Waited]:
 
 
 # --------------------------------------------------------------------------------------------------
-# Sessions over HTTP: those there are, what was said in them, and a person's words to a main agent.
+# Sessions: lists, transcripts, and messages of a user to a main agent.
 
 
 class SessionsQuery(Query):
@@ -271,9 +271,9 @@ async def delete(ask: Ask[ActionBody, DeleteQuery]) -> Reply[objects.Deleted]:
 
 
 # --------------------------------------------------------------------------------------------------
-# The gateway itself: is it well, what has it used, which agents does it know.
+# The gateway itself: health, usage, agents.
 
-DATABASE_S = 2.0  #: a monitor that asks for health wants to hear of a database that stands still
+DATABASE_S = 2.0  #: a health check reports a database that does not answer
 
 
 @route("GET", "/v1/health", answer=objects.Health)
@@ -356,7 +356,7 @@ def _document() -> Any:
 
 
 # --------------------------------------------------------------------------------------------------
-# Ending a gateway over HTTP: at once, or when what it has accepted is done. One inside a program is that program's.
+# The end of a gateway: at once, or when its accepted work is done. A gateway inside a program ends with that program.
 
 
 class DrainBody(Body):
@@ -402,7 +402,7 @@ def _waited_for(one: Working) -> objects.WaitedFor:
 
 
 # --------------------------------------------------------------------------------------------------
-# Letting a browser in: a one-time code, made for whoever has a token, is changed for a cookie that stands for it.
+# Signing a browser in: a client with a token gets a one-time code, which the browser exchanges for a cookie.
 #
 # The page that is opened with the code sends it as `Authorization: Code …`; no token is ever in an address, in a
 # history or within reach of a script. A cookie is accepted from our own page only: see `_check_own_page`.
@@ -413,7 +413,7 @@ async def code(ask: Ask) -> Response:
     """A code that lets a browser in, once and soon, with the scopes of this token."""
     rules = ask.app.gateway.services.policy.serving
     said = {"code": ask.app.browsers.code(ask.token), "expiresInSeconds": rules.code_s}
-    return JSONResponse(said, 201)  # no `Reply`, which an `Idempotency-Key` would write to the database
+    return JSONResponse(said, 201)  # not a `Reply`: an `Idempotency-Key` would write it to the database
 
 
 @route("POST", BROWSER_PATH, Scope.READ, answer=objects.LetIn)

@@ -29,11 +29,10 @@ from starlette.responses import JSONResponse, Response
 from typing_extensions import TypeVar, Unpack
 
 from clutch.api import objects, reads
-from clutch.api.actions import ActionBody, ActionCall, Actions, ApiAction
+from clutch.api.actions import ActionBody, ActionCall, Actions, ApiAction, check_key
 from clutch.api.feed import Feed
 from clutch.api.problems import Problem, problem_of
 from clutch.api.reads import standpoint
-from clutch.api.spawn import check_key
 from clutch.core.authority import OperatorCaller, Scope
 from clutch.core.ids import ROW_NUMBER_MAX
 from clutch.errors import ClutchError, InvalidInput
@@ -50,7 +49,7 @@ if TYPE_CHECKING:
 # --------------------------------------------------------------------------------------------------
 # What a caller may send, strictly: an unknown field, a text where a number belongs, or half a JSON is an error.
 #
-# Sizes are checked while reading, so that nobody makes us hold more than we would take.
+# Sizes are checked while reading: a large body is refused before it is held in memory.
 
 BODY_BYTES_MAX = 1024 * 1024
 #: What pydantic calls an unknown field of a model, and of a dataclass.
@@ -60,13 +59,13 @@ M = TypeVar("M", bound=BaseModel | ActionBody)
 
 
 class Body(BaseModel):
-    """JSON: types are what they are."""
+    """A JSON body: types are not converted."""
 
     model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
 
 
 class Query(BaseModel):
-    """Behind the `?` everything is text, and is read as what it should be."""
+    """Query parameters: text that is converted to the type of its field."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
@@ -79,7 +78,7 @@ class PageQuery(Query):
 
 
 async def read_body(request: Request, model: type[M], bytes_max: int = BODY_BYTES_MAX) -> tuple[M, bytes]:
-    """Also the bytes as they came. An empty body is an empty object."""
+    """Return the body and its bytes. An empty body is an empty object."""
     raw = await _read(request, bytes_max)
     if raw and request.headers.get("content-type", "").partition(";")[0].strip() != "application/json":
         raise Problem("invalid_input", "Content-Type: must be application/json", field="Content-Type")
@@ -138,7 +137,7 @@ def _too_large(bytes_max: int) -> Problem:
 
 
 def _named(error: ValidationError) -> Problem:
-    """The first thing that is wrong, by the name of its field; never the value that was given."""
+    """Return the first error with the name of its field, never with the value that was sent."""
     first = error.errors(include_url=False, include_context=False, include_input=False)[0]
     field = ".".join(map(str, first["loc"])) or "body"
     rule = "is not a field here" if first["type"] in UNKNOWN_FIELD else first["msg"]
@@ -281,10 +280,10 @@ def route(
 # --------------------------------------------------------------------------------------------------
 # `Idempotency-Key`: the same key and body get the same answer, kept in the store; another body is a conflict.
 #
-# Only an answer that did something is kept. A refusal changed nothing, so asking again is asking anew. Two
-# requests with one key at the same moment: the second waits for the answer of the first. A gateway that died
-# between doing and keeping has done it under that key, and the verbs find it again. So they do where two gateways on
-# one database get the same request at the same moment: the answer that was kept first is the answer of both.
+# Only the answer of a request that changed something is kept; a refusal changed nothing, so a repeated request is a new
+# one. Of two requests with one key at the same moment, the second waits for the answer of the first. When a gateway
+# dies between the action and keeping its answer, the repeated action finds what was done under its key. Two gateways
+# on one database may get the same request at the same moment: the answer that was kept first is the answer of both.
 
 REPLAY = {"idempotent-replay": "true"}
 
@@ -297,7 +296,7 @@ class Replays:
     async def once(
         self, key: str, said: str, act: Callable[[], Awaitable[Reply[Any] | Response]]
     ) -> Response:
-        """`key`: with whose it is, for another caller's is another. `said`: a digest of the request."""
+        """Act once for a key, which contains the caller. `said`: a digest of the request."""
         async with self._under_way.setdefault(key, asyncio.Lock()):
             kept = await self._app.read(idempotency.kept_reply, key)
             if kept is not None:
@@ -325,10 +324,10 @@ def _again(kept: idempotency.Kept, said: str) -> Response:
 
 
 # --------------------------------------------------------------------------------------------------
-# A caller that speaks from a session (`Clutch-Session: agent:main:chat:NAME`) has nothing but what is below it.
+# A caller with a session (`Clutch-Session: agent:main:chat:NAME`) sees and changes only what is below that session.
 #
-# An MCP client, or any program that should not meddle with what others started, says the header with each request. It
-# has the paths that are tools, and there the guard and every list know nothing outside of its tree.
+# An MCP client, or any program that must not touch the tasks of others, sends the header with each request. It may use
+# the paths that are tools, and everything outside of its tree is unknown to it.
 
 HEADER = "clutch-session"
 
@@ -336,7 +335,8 @@ HEADER = "clutch-session"
 async def admitted(
     app: AppState, entry: HttpRoute, caller: OperatorCaller, session: str | None
 ) -> OperatorCaller:
-    """Raises Problem, InvalidInput for what is no main session, NotFound for a new one of who may only read."""
+    """Return the caller, restricted to the session it names. Raises Problem for a missing scope, InvalidInput for what
+    is no main session, NotFound for a new session of a caller that may only read."""
     if not caller.scopes & {entry.scope, Scope.ADMIN}:
         raise Problem("forbidden", f"this token does not have the scope {entry.scope}", rule="scope")
     if session is None:
@@ -363,11 +363,11 @@ def endpoint(entry: HttpRoute, app: AppState, replays: Replays) -> Callable[[Req
         try:
             response = await _respond(entry, app, replays, request)
         except ClientDisconnect:
-            return Response(status_code=400)  # nobody reads it
+            return Response(status_code=400)  # the client is gone
         except ClutchError as error:
             problem = problem_of(error)
             response = refusal(problem, entry.in_words, closes=problem.code == "too_large")
-        except Exception:  # a bug of ours must not end the connection without a word
+        except Exception:  # a bug of ours must not end the connection without an answer
             log.exception("%s %s failed", entry.method, entry.path)
             response = refusal(Problem("internal", INTERNAL), entry.in_words)
         response.headers.update(PRIVATE)

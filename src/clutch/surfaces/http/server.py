@@ -1,4 +1,4 @@
-"""uvicorn around the app, inside an event loop that belongs to somebody else: no signals, no log files, no extras.
+"""uvicorn around the app, inside an event loop of another owner: no signals, no log files, no extras.
 
 A connection that has not said what it wants within a few seconds is cut, and only so many of those are held
 at once: strangers cost nothing before they have shown a token.
@@ -29,9 +29,9 @@ if TYPE_CHECKING:
 HEAD_BYTES_MAX = 16 * 1024
 HEAD_WITHIN_S = 3.0
 SILENT_MAX = 32  #: connections that have not sent a request yet
-ROOM_S = 0.25  #: many may come at once: what they have sent is read before anybody is taken for silent
+ROOM_S = 0.25  #: many may connect at once: what they have sent is read before a connection counts as silent
 STOP_S = 2  #: what a request under way gets when the gateway stops
-LET_IN_TURNS = 4  #: of the loop: whoever has knocked is a connection after so many, and can be shut
+LET_IN_TURNS = 4  #: of the loop: a client that has connected is known after so many, and can be closed
 
 logging.getLogger("uvicorn").addHandler(logging.NullHandler())  # its warnings are about strangers' mistakes
 
@@ -69,7 +69,7 @@ class PromptProtocol(H11Protocol):
 
 
 def _wired(app: ASGIApp, transport: asyncio.Transport) -> ASGIApp:
-    """Whoever answers knows the connection it came by."""
+    """Return the app with the connection in the scope of its requests."""
 
     async def answered(scope: Scope, receive: Receive, send: Send) -> None:
         scope[WIRE] = transport
@@ -97,7 +97,7 @@ async def answer(gateway: Gateway, home: Path, names: frozenset[str], sockets: l
             group.create_task(mcp.run())
             group.create_task(tokens.watch())
     finally:
-        app.closing.set()  # whoever waits or watches is answered now
+        app.closing.set()  # requests that wait and streams end now
         app.feed.wake()
         await _stop(server, sockets)
 
@@ -119,7 +119,7 @@ def _config(app: ASGIApp) -> Config:
 
 
 async def _stop(server: Server, sockets: list[socket.socket]) -> None:
-    """uvicorn's own way has pauses in it that nobody needs when nobody is connected."""
+    """Stop the server; without connections, skip the pauses of uvicorn's own shutdown."""
     for one in server.servers:
         one.close()
     for _ in range(LET_IN_TURNS):
