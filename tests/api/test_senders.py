@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from clutch import Clutch, NotFound
+from clutch.api.actions import InThread
 from clutch.api.slash import MAIN_SESSION
 from clutch.core.authority import OperatorCaller, Scope
 from clutch.core.ids import parse_task_id
@@ -140,17 +141,19 @@ async def test_an_approval_needs_the_approve_right_of_account_and_token(tmp_path
         task = await bound(c, "ada", plans=True)
         await seen(c.questions, bool)
         line = f"/subagents approve {task}"
-        heard = c.here.heard
+
+        def said(account: str) -> InThread:
+            return InThread(channel="web", thread="th1", text=line, account=account)
 
         async def bodies() -> list[str]:
             return [one.body for one in web.sent]
 
-        await heard("web", "th1", line, "ada", None)
-        await heard("web", "th1", line, "eve", None, WRITES)
+        await c.here.heard(said("ada"), None)
+        await c.here.heard(said("eve"), None, WRITES)
         sent = await seen(bodies, lambda sent: len(sent) == 2)
         assert sent == ["approve needs the scope approve"] * 2
         assert await c.questions()
-        await heard("web", "th1", line, "eve", None)
+        await c.here.heard(said("eve"), None)
         assert not await c.questions()
 
 

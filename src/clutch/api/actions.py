@@ -91,6 +91,14 @@ class Words(ActionBody):
     text: str
 
 
+# A message in a thread of a channel is no action, but it is checked and sent as one.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class InThread(Words):
+    channel: str
+    thread: str
+    account: str = ""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MaybeWords(ActionBody):
     text: str = ""

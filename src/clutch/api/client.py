@@ -19,7 +19,7 @@ from typing import Any, Generic, Literal, Self, TypeAlias, Unpack, cast, overloa
 from typing_extensions import TypeVar
 
 from clutch.api import handles
-from clutch.api.actions import Answering, check_key
+from clutch.api.actions import Answering, InThread, check_key
 from clutch.api.gateway import Gateway
 from clutch.api.handles import Backend, Event, Question, Task, TaskResult
 from clutch.api.reads import Filter, outcome_named, phase_named
@@ -374,7 +374,8 @@ class Api(Opened):
 
         A slash command runs instead and is answered in the thread, if `account`, who wrote it, is the account of the
         thread or one of the channel's operators. Raises Forbidden for others, NotFound for an unknown channel."""
-        await self._backend.heard(channel, thread, text, account, idempotency_key)
+        said = InThread(channel=channel, thread=thread, text=text, account=account)
+        await self._backend.heard(said, idempotency_key)
 
     async def reply(self, *, session: str = MAIN_SESSION) -> str:
         """Wait for the oldest reply of this main agent that was not returned yet. Each is returned once."""

@@ -12,7 +12,7 @@ from typing import Any, ParamSpec, Protocol, TypeVar
 from weakref import WeakValueDictionary
 
 from clutch.api import reads
-from clutch.api.actions import ANSWER, ActionCall, Actions, Answering, ApiAction, B, check_key
+from clutch.api.actions import ANSWER, ActionCall, Actions, Answering, ApiAction, B, InThread, check_key
 from clutch.api.handles import Event, Known, Question, TaskResult, item_of, question_of
 from clutch.api.reads import Filter
 from clutch.api.shutdown import Leaving, Visits
@@ -298,29 +298,21 @@ class Gateway(TaskGateway):
         sleeper = await self._number(session)
         await self._tx(sleeper, wake.wake_for_heartbeat, self.services.policy, sleeper)
 
-    async def heard(
-        self,
-        channel: str,
-        thread: str,
-        text: str,
-        account: str,
-        key: str | None,
-        caller: OperatorCaller = CHAT_OPERATOR,
-    ) -> None:
-        services = self.services
+    async def heard(self, said: InThread, key: str | None, caller: OperatorCaller = CHAT_OPERATOR) -> None:
+        services, text = self.services, said.text
         check_key(key)
         check_text("text", text, services.policy.limits.task_bytes_max)
-        check_place(channel, account, thread, services.channels)
-        route = Route(channel, account or None, None, thread)
+        check_place(said.channel, said.account, said.thread, services.channels)
+        route = Route(said.channel, said.account or None, None, said.thread)
         # A key belongs to its thread: programs there number their messages by themselves.
         letter = f"thread:{delivery_rules.to_text(route)}:{key or services.ids.uuid4()}"
         if is_command(text):
             if await services.db.read(wake.is_said, letter):
                 raise IdempotencyConflict()
-            said = await run_in_thread(self, text, route, caller, letter)
+            answer = await run_in_thread(self, text, route, caller, letter)
             here = await self._number(delivery_rules.chat_of(route) or MAIN_SESSION)
             return await self._tx(
-                here, outbox.post, here, f"command:{letter}", delivery_rules.to_text(route), said
+                here, outbox.post, here, f"command:{letter}", delivery_rules.to_text(route), answer
             )
         await self._hear(route, letter, text)
 

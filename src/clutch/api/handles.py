@@ -44,6 +44,7 @@ from clutch.api.actions import (
     ApiAction,
     Approval,
     B,
+    InThread,
     Killing,
     MaybeWords,
     Rejection,
@@ -449,7 +450,7 @@ class Backend(Protocol):
 
     async def wake(self, session: str) -> None: ...
 
-    async def heard(self, channel: str, thread: str, text: str, account: str, key: str | None) -> None: ...
+    async def heard(self, said: InThread, key: str | None) -> None: ...
 
     async def reply(self, session: str) -> str: ...
 

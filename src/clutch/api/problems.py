@@ -80,8 +80,8 @@ class Problem(ClutchError):
 
     def to_json(self) -> dict[str, Any]:
         said: dict[str, Any] = {"code": self.code, "message": str(self)}
-        for name in ("field", "rule"):
-            if (value := getattr(self, name)) is not None:
+        for name, value in (("field", self.field), ("rule", self.rule)):
+            if value is not None:
                 said[name] = visible(value, ECHO_CHARS_MAX)
         if self.remedy is not None:  # our own words: half a command does not run
             said["remedy"] = self.remedy

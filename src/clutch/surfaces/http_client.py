@@ -48,8 +48,7 @@ class GatewayClient:
     remedy: str = "clutch doctor"  #: what to run when it does not answer
 
     def get(self, path: str, *, patience_s: float = PATIENCE_S, **query: object) -> Any:
-        wanted = {name: query_text(value) for name, value in query.items() if value is not None}
-        return self._ask("GET", f"{path}?{urlencode(wanted)}" if wanted else path, None, {}, patience_s)
+        return self._ask("GET", _with_query(path, query), None, {}, patience_s)
 
     def post(
         self,
@@ -62,13 +61,11 @@ class GatewayClient:
         return self._ask("POST", path, body or {}, {"Idempotency-Key": key} if key else {}, patience_s)
 
     def delete(self, path: str, **query: object) -> Any:
-        wanted = {name: query_text(value) for name, value in query.items() if value is not None}
-        return self._ask("DELETE", f"{path}?{urlencode(wanted)}" if wanted else path, None, {}, PATIENCE_S)
+        return self._ask("DELETE", _with_query(path, query), None, {}, PATIENCE_S)
 
     def events(self, **query: object) -> Iterator[tuple[str, dict[str, Any]]]:
         """What happens from now on, by its stable name, until the gateway stops or this one is too slow."""
-        wanted = {name: query_text(value) for name, value in query.items() if value is not None}
-        path = f"/v1/events?{urlencode(wanted)}"
+        path = _with_query("/v1/events", query)
         with self._line(SILENCE_S) as line:
             line.request("GET", path, headers={"Authorization": f"Bearer {self.token}"})
             answer = line.getresponse()
@@ -140,6 +137,11 @@ def _path(where: str, target: str, *rest: str) -> str:
     if not target.strip():
         raise InvalidInput("target", "must not be blank")
     return "/".join((where, quote(target, safe=""), *rest))
+
+
+def _with_query(path: str, query: Mapping[str, object]) -> str:
+    wanted = {name: query_text(value) for name, value in query.items() if value is not None}
+    return f"{path}?{urlencode(wanted)}" if wanted else path
 
 
 def query_text(value: object) -> str:

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, Self, TypeAlias
 from urllib.parse import quote
 from uuid import uuid4
 
-from clutch.api.actions import ANSWER, Answering, ApiAction, B, Sending, json_of
+from clutch.api.actions import ANSWER, Answering, ApiAction, B, InThread, Sending, json_of
 from clutch.api.handles import Event, Known, Question, TaskResult, item_of, question_of
 from clutch.api.problems import error_of
 from clutch.api.reads import Filter
@@ -288,9 +288,8 @@ class RemoteBackend:
     async def wake(self, session: str) -> None:
         await self._post(_session(session, "wake"))
 
-    async def heard(self, channel: str, thread: str, text: str, account: str, key: str | None) -> None:
-        body = {"channel": channel, "thread": thread, "account": account, "text": text}
-        await self._post("/v1/threads/messages", body, key)
+    async def heard(self, said: InThread, key: str | None) -> None:
+        await self._post("/v1/threads/messages", json_of(said), key)
 
     async def reply(self, session: str) -> str:
         while True:

@@ -6,7 +6,6 @@ import asyncio
 import base64
 import os
 from contextlib import suppress
-from dataclasses import dataclass
 from functools import cache
 from typing import Annotated, Any, Literal
 
@@ -15,7 +14,7 @@ from starlette.responses import JSONResponse, Response
 
 from clutch import __version__
 from clutch.api import objects, reads, views
-from clutch.api.actions import ActionBody, Until, Words
+from clutch.api.actions import ActionBody, InThread, Until, Words
 from clutch.api.problems import Problem
 from clutch.api.shutdown import Leaving
 from clutch.api.wait import first
@@ -162,18 +161,10 @@ async def say(ask: Ask[Words]) -> Reply[objects.LetterObject]:
     return Reply({"letterId": letter})
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class InThread(Words):
-    channel: str
-    thread: str
-    account: str = ""
-
-
 @route("POST", "/v1/threads/messages", status=202)
 async def in_thread(ask: Ask[InThread]) -> Reply[objects.Woken]:
     """Somebody wrote in a thread of a channel: the session that has it reads it."""
-    said = ask.body
-    await ask.app.gateway.heard(said.channel, said.thread, said.text, said.account, ask.key, ask.caller)
+    await ask.app.gateway.heard(ask.body, ask.key, ask.caller)
     return Reply({"status": "accepted"})
 
 
