@@ -115,7 +115,7 @@ test-fast: $(STAMP)
 
 # The lowest versions that pyproject.toml allows, in an environment of their own: what talks to libraries is tested there.
 LOWEST_TESTS := tests/config tests/models tests/api/test_api.py tests/api/test_extras.py \
-	tests/surfaces/test_http.py tests/surfaces/test_openapi.py tests/surfaces/test_mcp.py
+	tests/surfaces/test_http.py tests/surfaces/test_openapi.py tests/surfaces/test_mcp.py tests/surfaces/test_talk.py
 LOWEST_STAMP := build/lowest/.stamp
 
 $(LOWEST_STAMP): $(STAMP) requirements-lowest.lock

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import codecs
 import fcntl
 import os
 import pty
@@ -17,48 +18,70 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from tests.surfaces.display import Display
+
 PATIENCE_S = 30.0
 _ESCAPES = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
 
 
 class Terminal:
-    def __init__(self, file: int, process: subprocess.Popen[bytes]) -> None:
+    def __init__(self, file: int, process: subprocess.Popen[bytes], columns: int) -> None:
         self._file, self._process = file, process
-        self._raw = b""
+        self._decoder = codecs.getincrementaldecoder("utf-8")()
+        self._written = ""
         self._from = 0
+        self.display = Display(columns)
 
     @property
     def shown(self) -> str:
         """Everything that was ever written, without what moves the cursor."""
-        return _ESCAPES.sub("", self._raw.decode("utf-8", "replace"))
+        return _ESCAPES.sub("", self._written)
 
     def type(self, keys: str) -> None:
         os.write(self._file, keys.encode())
 
     def until(self, words: str) -> None:
-        """Shown after what was waited for last."""
+        """Wait for text that was printed after the text waited for last."""
         deadline = time.monotonic() + PATIENCE_S
         while (found := self.shown.find(words, self._from)) < 0:
-            assert time.monotonic() < deadline, f"never showed {words!r}:\n{self.shown[-3000:]}"
+            assert time.monotonic() < deadline, f"never showed {words!r}:\n{self.display.text[-3000:]}"
             self._read(0.2)
         self._from = found + len(words)
 
+    def until_row(self, pattern: str) -> None:
+        """Wait until a whole row of the display matches: rows that are redrawn are written piece by piece."""
+        deadline = time.monotonic() + PATIENCE_S
+        while not any(re.fullmatch(pattern, line) for line in self.display.lines):
+            assert time.monotonic() < deadline, f"no row like {pattern!r}:\n{self.display.text[-3000:]}"
+            self._read(0.2)
+
+    def hang_up(self) -> None:
+        """Close the terminal; the process goes on without one."""
+        os.close(self._file)
+        self._file = -1
+
+    def close(self) -> None:
+        if self._file >= 0:
+            os.close(self._file)
+
     def _read(self, wait_s: float) -> bool:
-        ready, _, _ = select.select([self._file], [], [], wait_s)
+        ready, _, _ = select.select([self._file] if self._file >= 0 else [], [], [], wait_s)
         if not ready:
             return False
         try:
             piece = os.read(self._file, 65536)
         except OSError:  # the other side is closed
             return False
-        self._raw += piece
+        text = self._decoder.decode(piece)
+        self._written += text
+        self.display.write(text)
         return bool(piece)
 
     def ended(self) -> int:
         """Its exit code."""
         deadline = time.monotonic() + PATIENCE_S
         while self._process.poll() is None:
-            assert time.monotonic() < deadline, f"does not end:\n{self.shown[-3000:]}"
+            assert time.monotonic() < deadline, f"does not end:\n{self.display.text[-3000:]}"
             self._read(0.1)
         while self._read(0.0):
             pass
@@ -79,10 +102,11 @@ def terminal(*words: object, state: Path, columns: int = 80, cwd: Path | None = 
         start_new_session=True,
     )
     os.close(theirs)
+    person = Terminal(ours, process, columns)
     try:
-        yield Terminal(ours, process)
+        yield person
     finally:
         if process.poll() is None:
             process.send_signal(signal.SIGKILL)
         process.wait()
-        os.close(ours)
+        person.close()

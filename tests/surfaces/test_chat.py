@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from clutch.cli.chat import chat
+from clutch.cli.chat import message
 from clutch.core.messages import Answer, Call, Input, Results
 from clutch.errors import ClutchError, NoGateway
 from clutch.models.demo_model import OfflineModel
@@ -57,18 +57,18 @@ def test_a_person_talks_stops_a_turn_and_leaves_while_a_child_works_on(first: Se
     (tmp_path / "notes.md").write_text("water the plants")
     with terminal("chat", state=first.home, cwd=tmp_path) as person:
         person.until("Talking to agent:main:main")
-        person.until("> ")
+        person.until_row(">")
         person.type("hello \\\r@no\t\r")
         person.until("heard: hello @notes.md notes.md: ```")
         person.type("/sta\t\r")
         person.until("State: idle")
         person.type("slow question\r")
-        person.until("heard: ")
+        person.until_row("heard:")
         person.type("\x03")
         person.until("Stopping this turn")
         person.type("delegate\r")
         person.until("heard: delegate")
-        person.until("1 running")
+        person.until_row("1 running.*")
         person.type("\x03\x03")
         assert person.ended() == 0
     assert json.loads((first.home / "chat-history").read_text().splitlines()[-1]) == "delegate"
@@ -77,10 +77,10 @@ def test_a_person_talks_stops_a_turn_and_leaves_while_a_child_works_on(first: Se
     assert (child["label"], child["outcome"]) == ("helper", None)
     first.let_go()
     with terminal("chat", state=first.home) as person:
-        person.until("told: ")
-        assert person.shown.count("told: ") == 1
+        person.until_row("told: .+")
+        assert person.display.text.count("told: ") == 1
         person.type("\x1b[A")
-        person.until("> delegate")
+        person.until_row("> delegate")
         person.type("\x03\x04")
         assert person.ended() == 0
     assert typed("doctor", "--json", state=first.home).body["invariants"]["broken"] == []
@@ -89,17 +89,61 @@ def test_a_person_talks_stops_a_turn_and_leaves_while_a_child_works_on(first: Se
 @pytest.mark.slow
 def test_a_turn_that_speaks_spawns_and_speaks_is_shown_once(first: Served) -> None:
     with terminal("chat", state=first.home) as person:
-        person.until("> ")
+        person.until_row(">")
         person.type("delegate aloud\r")
         person.until("heard: delegate aloud")
         person.type("/status\r")
         person.until("State: idle")
         person.type("\x04")
         assert person.ended() == 0
-        assert "On it.heard" not in person.shown
-        after = person.shown.rpartition("State: idle")[0].rpartition("heard: delegate aloud")[2]
-        assert "/status" in after, "the answer is not printed once more when the whole reply comes"
+        lines = [line for line in person.display.lines if line in ("On it.", "heard: delegate aloud")]
+        assert sorted(lines) == ["On it.", "heard: delegate aloud"], (
+            "the whole reply is not printed once more"
+        )
     first.let_go()
+
+
+@pytest.mark.slow
+def test_model_text_never_acts_on_the_terminal(first: Served) -> None:
+    """The display of the test refuses every control character and sequence that is not the chat's own."""
+    with terminal("chat", state=first.home, columns=40) as person:
+        person.until_row(">")
+        nasty = "\x1b]0;owned\x07 \x9b2J\u202e \x1b[6n"
+        first.client.post("/v1/sessions/agent:main:main/messages", {"text": nasty})
+        person.until_row(r"heard: \\x1b]0;owned\\x07 \\x9b2J\\u202e")
+        person.until_row(r"\\x1b\[6n")
+        person.type("\x1b[200~two\rlines \x1b[2J\x1b[201~")
+        person.until_row("> two")
+        person.until_row(r"  lines \[2J")
+        person.type("\r\x04")
+        assert person.ended() == 0
+
+
+@pytest.mark.slow
+def test_a_closed_terminal_ends_the_chat_and_keeps_its_history(first: Served) -> None:
+    with terminal("chat", state=first.home) as person:
+        person.until_row(">")
+        person.type("hello\r")
+        person.until("heard: hello")
+        person.hang_up()
+        assert person.ended() == 0
+    assert json.loads((first.home / "chat-history").read_text()) == "hello"
+
+
+@pytest.mark.slow
+def test_attach_within_a_chat_returns_to_it(first: Served) -> None:
+    task = spawned(first.client, "slow work", label="worker")
+    seen(first.client, task, lambda one: one["phase"] == "running")
+    with terminal("chat", state=first.home) as person:
+        person.until_row(">")
+        person.type("/attach worker\r")
+        person.until_row("steer>")
+        person.type("\x1b")
+        person.until_row(">")
+        person.type("hello\r")
+        person.until("heard: hello")
+        person.type("\x04")
+        assert person.ended() == 0
 
 
 @pytest.mark.slow
@@ -108,14 +152,14 @@ def test_attach_watches_steers_and_detaches(first: Served) -> None:
     seen(first.client, task, lambda one: one["phase"] == "running")
     with terminal("attach", "worker", state=first.home) as person:
         person.until("> task: ")
-        person.until("steer> ")
+        person.until_row("steer>")
         person.type("slow and elsewhere\r")
         person.until("(accepted)")
         person.type("\x1b")
         assert person.ended() == 0
     assert first.client.get(task_path(task))["outcome"] is None
     with terminal("attach", task, state=first.home) as person:
-        person.until("steer> ")
+        person.until_row("steer>")
         first.let_go()
         person.until("done · worker")
         assert person.ended() == 0
@@ -175,12 +219,12 @@ def test_an_answer_that_arrived_before_the_gateway_went_is_not_missed_at_the_nex
     with served(tmp_path / "state", policy=FAST) as here:
         typed("chat", state=here.home, stdin="ask me\n")
         (item,) = here.client.get("/v1/inbox")["items"]
-        decide = chat.answer(f"{item['id']} a")
+        decide = message.answer(f"{item['id']} a")
         with pytest.raises(NoGateway):
             decide(Deaf(here.client.address, here.client.token))
         decide(here.client)
         with pytest.raises(ClutchError, match="nothing in the inbox"):
-            chat.answer(f"{item['id']} a")(here.client)
+            message.answer(f"{item['id']} a")(here.client)
 
 
 def test_words_that_were_read_are_not_counted_as_to_be_read(tmp_path: Path) -> None:
@@ -211,7 +255,7 @@ def test_what_is_typed_while_the_gateway_is_away_is_sent_when_it_is_back(tmp_pat
     with ExitStack() as open_:
         with served(home, policy=FAST):
             person = open_.enter_context(terminal("chat", state=home))
-            person.until("> ")
+            person.until_row(">")
         person.until("The gateway is gone")
         person.type("hello again\r")
         with served(home, policy=FAST):

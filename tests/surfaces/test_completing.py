@@ -17,6 +17,7 @@ from tests.surfaces.test_cli import NASTY
 from tests.surfaces.test_http_tasks import ended, seen, spawned
 from tests.surfaces.typed import typed
 
+EDITOR = "prompt_toolkit"
 HEAVY = ("pydantic_ai", "mcp", "openai", "anthropic", "aiohttp", "starlette", "uvicorn")
 
 
@@ -104,15 +105,17 @@ def test_colour_is_for_terminals_and_not_with_no_color(monkeypatch: pytest.Monke
 
 @pytest.mark.slow
 def test_no_command_that_looks_or_talks_loads_a_provider_or_a_server(first: Served) -> None:
-    """In one process: what one of them loaded would be seen by the next."""
+    """In one process: what one of them loaded would be seen by the next. The line editor is for a terminal only."""
     program = (
         "import io, sys\nfrom clutch.cli.app import run\nimport typer\n"
         "for words in ('ps', 'tree', 'inbox', 'cost', 'doctor', 'gc --dry-run', 'top', 'chat'):\n"
         "    sys.argv = ['clutch', *words.split()]\n"
         "    sys.stdin = io.StringIO('/status\\n')\n"
         "    try:\n        run()\n    except typer.Exit:\n        pass\n"
-        "import clutch.cli.chat.chat, clutch.cli.chat.attach, clutch.cli.tasks\n"
-        f"print('LOADED', [name for name in {HEAVY!r} if name in sys.modules])\n"
+        "import clutch.cli.chat.chat, clutch.cli.show, clutch.cli.tasks\n"
+        f"print('LOADED', [name for name in {(*HEAVY, EDITOR)!r} if name in sys.modules])\n"
+        "import clutch.cli.chat.conversation\n"
+        f"print('LOADED', [name for name in {(*HEAVY, EDITOR)!r} if name in sys.modules])\n"
     )
     done = subprocess.run(
         [sys.executable, "-c", program],
@@ -122,4 +125,4 @@ def test_no_command_that_looks_or_talks_loads_a_provider_or_a_server(first: Serv
         timeout=60,
         check=False,
     )
-    assert done.stdout.splitlines()[-1] == "LOADED []", done.stderr
+    assert done.stdout.splitlines()[-2:] == ["LOADED []", f"LOADED ['{EDITOR}']"], done.stderr

@@ -2,177 +2,215 @@
 
 from __future__ import annotations
 
+import asyncio
 import io
 import os
 import select
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
+from prompt_toolkit.application import create_app_session
+from prompt_toolkit.data_structures import Size
+from prompt_toolkit.input import DummyInput, PipeInput, create_pipe_input
+from prompt_toolkit.output.vt100 import Vt100_Output
 
-from clutch.cli.chat import chat
-from clutch.cli.chat.chat import Chatting
+from clutch.cli.chat import message
+from clutch.cli.chat.conversation import SessionChat
 from clutch.cli.chat.stream import ChatEvent, ChatReply, EventListener, Notices, Pieces, replies
-from clutch.cli.chat.terminal import Candidates, Editor, Key, Keyboard, Submitted, TypedText, Window
+from clutch.cli.chat.terminal import Complete, Key, Screen
 from clutch.cli.output import print_object
 from clutch.cli.show import nested
 from clutch.core.policy import Notify
 from clutch.errors import InvalidInput
+from tests.surfaces.display import Display
+
+SESSION = "agent:main:main"
 
 
-def keys(raw: str) -> list[Key | TypedText]:
-    board = Keyboard()
-    return [*board.feed(raw.encode()), *board.give_up()]
+class Typist:
+    """Types into a screen whose keys come from a pipe and whose rows are drawn on a display."""
+
+    def __init__(
+        self, width: int = 80, *, history: Sequence[str] = (), complete: Complete = lambda _: ()
+    ) -> None:
+        self.width, self._history, self._complete = width, history, complete
+        self.submitted: list[str] = []
+        self.pressed: list[Key] = []
+        self.display = Display(width, may_wrap=False)
+        self.text = ""
+        self.out = io.StringIO()
+
+    def type(self, raw: str | bytes) -> Typist:
+        """Type the keys, then close the terminal."""
+        with self._screen() as (screen, keys, wakes):
+            keys.send_bytes(raw.encode() if isinstance(raw, str) else raw)
+            keys.close()
+            screen.run(wakes, lambda: None)
+            self.text = screen._buffer.text
+        self.display.write(self.out.getvalue())
+        return self
+
+    def type_then(self, text: str, after: Callable[[Screen], None]) -> None:
+        """Type keys that insert the text, then call the function in the event loop and close the terminal."""
+        with self._screen() as (screen, keys, wakes):
+
+            def typed(_: object) -> None:
+                if screen._buffer.text == text:
+                    asyncio.get_running_loop().call_soon(act)
+
+            def act() -> None:
+                after(screen)
+                keys.close()
+
+            screen._buffer.on_text_changed += typed
+            keys.send_text(text.replace("\n", "\x1b\r"))
+            screen.run(wakes, lambda: None)
+        self.display.write(self.out.getvalue())
+
+    @contextmanager
+    def _screen(self) -> Iterator[tuple[Screen, PipeInput, int]]:
+        wakes, bell = os.pipe()
+        with create_pipe_input() as keys, create_app_session(keys, _output(self.out, self.width)):
+            submit, press = self.submitted.append, self.pressed.append
+            screen = Screen("> ", submit, press, history=self._history, complete=self._complete)
+            yield screen, keys, wakes
+        os.close(wakes)
+        os.close(bell)
 
 
-def typed(editor: Editor, raw: str) -> list[object]:
-    return [done for key in keys(raw) if (done := editor.press(key)) is not None]
+def _output(out: io.StringIO, width: int) -> Vt100_Output:
+    return Vt100_Output(out, lambda: Size(rows=24, columns=width), term="xterm", enable_cpr=False)
 
 
-def test_keys_are_told_apart_also_when_they_come_in_pieces() -> None:
-    assert keys("é\x1b[A\x1b\r\x1b") == [TypedText("é"), Key.UP, Key.NEWLINE, Key.ESCAPE]
-    board = Keyboard()
-    assert list(board.feed(b"\x1b")) == []
-    assert board.is_waiting
-    assert list(board.feed(b"[D\xc3")) == [Key.LEFT]
-    assert list(board.feed(b"\xa9")) == [TypedText("é")]
-    assert list(board.feed(b"\x1b[200~two\rlines \x1b[2J")) == []
-    assert list(board.feed(b"\x07\x1b[201~")) == [TypedText("two\nlines [2J")]
-
-
-@given(st.binary(max_size=60), st.integers(0, 60))
-def test_no_bytes_break_the_keyboard_or_leave_a_control_in_the_text(raw: bytes, cut: int) -> None:
-    board, editor = Keyboard(), Editor()
-    for key in [*board.feed(raw[:cut]), *board.feed(raw[cut:]), *board.give_up()]:
-        editor.press(key)
-    assert all(one.isprintable() or one == "\n" for one in editor.text)
-    assert 0 <= editor.at <= len(editor.text)
+@given(st.binary(max_size=60))
+@settings(max_examples=60, deadline=None)
+def test_no_bytes_break_the_editor_or_leave_a_control_in_the_text(raw: bytes) -> None:
+    typist = Typist().type(raw)
+    assert all(one.isprintable() or one == "\n" for text in (typist.text, *typist.submitted) for one in text)
 
 
 def test_a_line_is_edited_and_sent() -> None:
-    editor = Editor()
-    assert typed(editor, "helo\x1b[Dl\x05 world\x17there\r") == [Submitted("hello there")]
-    assert editor.text == ""
-    assert editor.history == ["hello there"]
+    typist = Typist().type("helo\x1b[Dl\x05 world\x17there\r")
+    assert (typist.submitted, typist.text) == (["hello there"], "")
 
 
 def test_several_lines_by_backslash_alt_enter_or_paste_are_one_message() -> None:
-    editor = Editor()
-    assert typed(editor, "a\\\rb\x1b\rc\x1b[200~\nd\x1b[201~\r") == [Submitted("a\nb\nc\nd")]
+    assert Typist().type("a\\\rb\x1b\rc\x1b[200~\nd\x1b[201~\r").submitted == ["a\nb\nc\nd"]
+
+
+def test_a_paste_brings_lines_and_visible_characters_only() -> None:
+    pasted = "\x1b[200~two\rlines \x1b[2J\x07\u202e\tend\x1b[201~\r"
+    assert Typist().type(pasted).submitted == ["two\nlines [2J    end"]
 
 
 def test_history_is_walked_and_what_was_begun_is_not_lost() -> None:
-    editor = Editor(["first", "second"])
-    typed(editor, "begun\x1b[A\x1b[A\x1b[A")
-    assert editor.text == "first"
-    typed(editor, "\x1b[B\x1b[B")
-    assert editor.text == "begun"
+    history = ["first", "second"]
+    assert Typist(history=history).type("begun\x1b[A\x1b[A\x1b[A").text == "first"
+    assert Typist(history=history).type("begun\x1b[A\x1b[A\x1b[A\x1b[B\x1b[B").text == "begun"
 
 
 def test_tab_completes_as_far_as_it_is_clear() -> None:
     def complete(before: str) -> Sequence[str]:
-        return [word for word in ("/status", "/steer", "/stop") if word.startswith(before)]
+        return [word for word in ("/status", "/steer", "/stop", "/st\x1b[2J") if word.startswith(before)]
 
-    editor = Editor(complete=complete)
-    assert typed(editor, "/s\t") == []
-    assert editor.text == "/st"
-    assert typed(editor, "\t") == [Candidates(("/status", "/steer", "/stop"))]
-    typed(editor, "a\t")
-    assert editor.text == "/status "
+    assert Typist(complete=complete).type("/s\t").text == "/st"
+    typist = Typist(complete=complete).type("/s\t\ta\t")
+    assert typist.text == "/status "
+    assert "/status  /steer  /stop" in typist.display.lines
 
 
 def test_ctrl_c_clears_a_line_before_it_means_more() -> None:
-    editor = Editor()
-    assert typed(editor, "abc\x03") == []
-    assert editor.text == ""
-    assert typed(editor, "\x03\x04\x1b") == [Key.INTERRUPT, Key.END_OF_FILE, Key.ESCAPE]
+    typist = Typist().type("abc\x03\x03\x04")
+    assert (typist.text, typist.submitted) == ("", [])
+    assert typist.pressed == [Key.EDIT] * 4 + [Key.INTERRUPT, Key.END_OF_FILE, Key.END_OF_FILE]
 
 
-class Paper:
-    """A terminal of so many columns that understands what the window writes, and nothing else."""
+def test_a_lone_escape_is_a_key_and_alt_enter_is_not() -> None:
+    pressed: list[Key] = []
+    wakes, bell = os.pipe()
+    with create_pipe_input() as keys, create_app_session(keys, _output(io.StringIO(), 80)):
 
-    def __init__(self, columns: int) -> None:
-        self.columns, self.rows, self.row, self.column = columns, [""], 0, 0
+        def press(key: Key) -> None:
+            pressed.append(key)
+            screen.leave() if key is Key.ESCAPE else None
 
-    def write(self, text: str) -> None:
-        while text:
-            if text.startswith("\x1b["):
-                end = next(place for place, one in enumerate(text) if one.isalpha())
-                self._move(text[2:end], text[end])
-                text = text[end + 1 :]
-                continue
-            self._put(text[0])
-            text = text[1:]
-
-    def _move(self, count: str, verb: str) -> None:
-        match verb:
-            case "A":
-                self.row -= int(count)
-            case "C":
-                self.column += int(count)
-            case "J":
-                del self.rows[self.row + 1 :]
-                self.rows[self.row] = self.rows[self.row][: self.column]
-            case _:
-                raise AssertionError(verb)
-
-    def _put(self, one: str) -> None:
-        if one == "\r":
-            self.column = 0
-        elif one == "\n":
-            self.row += 1
-            self.rows += [""] * (self.row + 1 - len(self.rows))
-        else:
-            assert one == "\a" or one.isprintable(), ascii(one)
-            line = self.rows[self.row].ljust(self.column)
-            self.rows[self.row] = line[: self.column] + one + line[self.column + 1 :]
-            self.column += 1
-            assert self.column < self.columns, "it would wrap"
+        screen = Screen("> ", lambda _: None, press)
+        keys.send_text("a\x1b\rb\x1b")
+        screen.run(wakes, lambda: None)
+    assert pressed == [Key.EDIT] * 3 + [Key.ESCAPE]
+    os.close(wakes)
+    os.close(bell)
 
 
 @pytest.mark.parametrize("width", [20, 80])
 def test_words_scroll_by_while_a_line_is_typed_and_nothing_is_left_over(width: int) -> None:
-    paper, out, editor = Paper(width), io.StringIO(), Editor()
-    window = Window(editor, "> ", out, lambda: width)
-    window.status = "3 running · 1 waiting · 12 done · $0.42"
     words = "one two three four five six seven eight nine ten eleven"
-    for piece in (words[:13], words[13:40], words[40:]):
-        typed(editor, "x" * 15)
-        window.stream(piece)
-    window.say("\x1b[2Jnasty\u202e")
-    typed(editor, "\x1b\rmore")
-    window.redraw()
-    paper.write(out.getvalue())
-    *said, status, first, second = paper.rows
-    assert " ".join(said).split() == [*words.split(), "\\x1b[2Jnasty\\u202e"]
-    assert status.startswith("3 running")
-    assert second == "  more"
-    assert (paper.row, paper.column) == (len(paper.rows) - 1, 6)
-    assert first.startswith("> x")
+
+    def speak(screen: Screen) -> None:
+        screen.status = "3 running · 1 waiting · 12 done · $0.42"
+        for piece in (words[:13], words[13:40], words[40:]):
+            screen.stream(piece)
+        screen.say("\x1b[2Jnasty\u202e")
+        screen._app._redraw()
+        drawn.write(typist.out.getvalue())
+
+    drawn = Display(width, may_wrap=False)
+    typist = Typist(width)
+    typist.type_then("x" * 45 + "\nmore", speak)
+    at = next(row for row, line in enumerate(drawn.lines) if line.startswith("3 running"))
+    assert " ".join(drawn.lines[:at]).split() == [*words.split(), "\\x1b[2Jnasty\\u202e"]
+    typed = [line for line in drawn.lines[at + 1 :] if line]
+    assert "".join(line[2:] for line in typed[:-1]) == "x" * 45
+    assert (typed[0][:3], typed[-1]) == ("> x", "  more")
+    assert drawn.lines[drawn.row][: drawn.column] == "  more"
+    left = [line for line in typist.display.lines if line]
+    assert " ".join(left).split() == [*words.split(), "\\x1b[2Jnasty\\u202e"]
+
+
+@pytest.fixture
+def shown() -> Iterator[Display]:
+    """What a conversation that does not run prints, on a display of 80 columns."""
+    display = Display(may_wrap=False)
+
+    class Out(io.StringIO):
+        def write(self, text: str) -> int:
+            display.write(text)
+            return len(text)
+
+    with create_app_session(DummyInput(), _output(Out(), 80)):
+        yield display
+
+
+def conversation(home: Path) -> SessionChat:
+    return SessionChat(home, SESSION, home, Notices(command))
 
 
 def test_a_mentioned_file_is_brought_along_and_one_that_cannot_be_is_said(tmp_path: Path) -> None:
     (tmp_path / "notes.md").write_text("```\ncode\n```\n")
     (tmp_path / "picture").write_bytes(b"\xff\xfe\x00")
-    whole = chat.with_files("read @notes.md and @missing, me@example.org", tmp_path)
+    whole = message.with_files("read @notes.md and @missing, me@example.org", tmp_path)
     assert whole == "read @notes.md and @missing, me@example.org\n\nnotes.md:\n````\n```\ncode\n```\n\n````"
     with pytest.raises(InvalidInput, match="not a text"):
-        chat.with_files("see @picture", tmp_path)
-    (tmp_path / "large").write_bytes(b"x" * (chat.FILE_BYTES_MAX + 1))
+        message.with_files("see @picture", tmp_path)
+    (tmp_path / "large").write_bytes(b"x" * (message.FILE_BYTES_MAX + 1))
     with pytest.raises(InvalidInput, match="more than 48 KiB"):
-        chat.with_files("see @large", tmp_path)
-    assert list(chat.completions("@no", tmp_path)) == ["@notes.md"]
+        message.with_files("see @large", tmp_path)
+    assert list(message.completions("@no", tmp_path)) == ["@notes.md"]
 
 
 def test_history_is_private_and_bounded(tmp_path: Path) -> None:
-    chat.write_history(tmp_path, [str(number) for number in range(chat.HISTORY_MAX + 5)] + ["two\nlines"])
-    assert (tmp_path / chat.HISTORY_FILE).stat().st_mode & 0o777 == 0o600
-    kept = chat.read_history(tmp_path)
-    assert (len(kept), kept[-1]) == (chat.HISTORY_MAX, "two\nlines")
+    message.write_history(
+        tmp_path, [str(number) for number in range(message.HISTORY_MAX + 5)] + ["two\nlines"]
+    )
+    assert (tmp_path / message.HISTORY_FILE).stat().st_mode & 0o777 == 0o600
+    kept = message.read_history(tmp_path)
+    assert (len(kept), kept[-1]) == (message.HISTORY_MAX, "two\nlines")
 
 
 def command(*words: str) -> str:
@@ -214,17 +252,15 @@ class Counter:
         return {"id": 7, "reply": "the answer"}
 
 
-def test_a_reply_is_confirmed_only_when_it_was_shown(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_reply_is_confirmed_only_when_it_was_shown(tmp_path: Path, shown: Display) -> None:
     ear, counter = EventListener(tmp_path), Counter()
     with ear.open():
         threading.Thread(target=replies(ear, "agent:main:main"), args=(counter,), daemon=True).start()
         assert select.select([ear.wakes], [], [], 5)[0]
         (news,) = ear.heard()
         assert not counter.is_told.wait(0.1)
-        Chatting(tmp_path, "agent:main:main", tmp_path, Notices(command))._hear(news)
-        assert "the answer" in capsys.readouterr().out
+        conversation(tmp_path)._hear(news)
+        assert "the answer" in shown.lines
         assert counter.is_told.wait(5)
     assert counter.heard == [None, 7]
 
@@ -239,21 +275,18 @@ def test_a_family_stands_where_the_first_of_its_tasks_does() -> None:
 
 @pytest.mark.parametrize("place", range(4))
 def test_a_reply_is_shown_once_wherever_it_comes_among_its_own_pieces(
-    place: int, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    place: int, tmp_path: Path, shown: Display
 ) -> None:
-    session = "agent:main:main"
-    chat = Chatting(tmp_path, session, tmp_path, Notices(command))
+    chat = conversation(tmp_path)
     for run, pieces in (("one", ("first ", "second\n", "third\n")), ("two", ("first ", "other"))):
         news = [
-            ChatEvent("assistant:text", {"sessionKey": session, "runId": run, "text": one}) for one in pieces
+            ChatEvent("assistant:text", {"sessionKey": SESSION, "runId": run, "text": one}) for one in pieces
         ]
         news.insert(place, ChatEvent("reply", ChatReply("".join(pieces).strip())))
         for one in news:
             chat._hear(one)
-    chat._window.clear()
-    paper = Paper(80)
-    paper.write(capsys.readouterr().out)
-    assert [line.removeprefix("> ") for line in paper.rows if line.strip("> ")] == [
+    chat._screen.end_stream()
+    assert [line for line in shown.lines if line] == [
         "first second",
         "third",
         "first other",
@@ -275,14 +308,13 @@ def test_words_that_come_in_pieces_and_whole_are_shown_once(first: int, second: 
 
 @pytest.mark.parametrize("place", range(8))
 def test_a_turn_of_text_call_text_is_shown_once_and_on_lines_of_its_own(
-    place: int, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    place: int, tmp_path: Path, shown: Display
 ) -> None:
     """A spawn has no `tool:start`; each answer of the model ends with its usage. The reply may come at any moment."""
-    session = "agent:main:main"
-    chat = Chatting(tmp_path, session, tmp_path, Notices(command))
+    chat = conversation(tmp_path)
 
     def live(name: str, text: str = "") -> ChatEvent:
-        return ChatEvent(name, {"sessionKey": session, "runId": "r", "text": text})
+        return ChatEvent(name, {"sessionKey": SESSION, "runId": "r", "text": text})
 
     news = [
         live("assistant:text", "On "), live("assistant:text", "it."), live("usage"),
@@ -291,10 +323,8 @@ def test_a_turn_of_text_call_text_is_shown_once_and_on_lines_of_its_own(
     news.insert(place, ChatEvent("reply", ChatReply("Sent two.")))
     for one in news:
         chat._hear(one)
-    chat._window.clear()
-    paper = Paper(80)
-    paper.write(capsys.readouterr().out)
-    lines = [line.removeprefix("> ").rstrip() for line in paper.rows if line.strip("> ")]
+    chat._screen.end_stream()
+    lines = [line for line in shown.lines if line]
     wanted = {1: ["On", "Sent two.", "it."], 4: ["On it.", "Sent two."]}  # in the middle of the first answer
     assert lines == wanted.get(place, ["Sent two.", "On it."] if place == 0 else ["On it.", "Sent two."])
 
@@ -313,12 +343,11 @@ def test_both_answers_of_a_turn_come_whole_too_and_are_shown_once(first: int, se
 
 
 def test_the_answer_to_a_command_interrupts_a_turn_and_does_not_repeat_it(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, shown: Display
 ) -> None:
-    session = "agent:main:main"
-    chat = Chatting(tmp_path, session, tmp_path, Notices(command))
+    chat = conversation(tmp_path)
     first, last = (
-        ChatEvent("assistant:text", {"sessionKey": session, "runId": "r", "text": text})
+        ChatEvent("assistant:text", {"sessionKey": SESSION, "runId": "r", "text": text})
         for text in ("first ", "last")
     )
     for one in (
@@ -328,10 +357,8 @@ def test_the_answer_to_a_command_interrupts_a_turn_and_does_not_repeat_it(
         last,
     ):
         chat._hear(one)
-    chat._window.clear()
-    paper = Paper(80)
-    paper.write(capsys.readouterr().out)
-    assert [line.rstrip() for line in paper.rows if line.strip("> ")] == ["first", "Model: offline", "last"]
+    chat._screen.end_stream()
+    assert [line for line in shown.lines if line] == ["first", "Model: offline", "last"]
 
 
 def test_each_thing_is_told_once_and_with_the_command_that_leads_there() -> None:
@@ -358,27 +385,26 @@ def test_each_thing_is_told_once_and_with_the_command_that_leads_there() -> None
 )
 def test_a_command_of_the_chat_without_what_it_needs_says_how_it_is_written(line: str, asks: bool) -> None:
     word, _, rest = line.partition(" ")
-    assert (chat.usage_of(word, rest) is not None) == asks
+    assert (message.usage_of(word, rest) is not None) == asks
     if asks:
-        assert str(chat.usage_of(word, rest)).startswith(f"Usage: {word} ")
+        assert str(message.usage_of(word, rest)).startswith(f"Usage: {word} ")
 
 
 @pytest.mark.parametrize(
     ("typed_", "meant"), [('"my label"', "my label"), ("'a'", "a"), ("t_1", "t_1"), ('say "hi"', 'say "hi"')]
 )
 def test_quotes_around_a_label_are_no_part_of_it(typed_: str, meant: str) -> None:
-    assert chat.target(typed_) == meant
+    assert message.target(typed_) == meant
 
 
 def test_stop_names_the_subagents_it_would_stop_and_stops_them_when_it_is_said_again(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, shown: Display
 ) -> None:
-    session = "agent:main:main"
-    chat = Chatting(tmp_path, session, tmp_path, Notices(command))
-    chat._tasks = [{"outcome": None, "rootKey": key} for key in (session, session, "agent:main:chat:other")]
+    chat = conversation(tmp_path)
+    chat._tasks = [{"outcome": None, "rootKey": key} for key in (SESSION, SESSION, "agent:main:chat:other")]
     chat._submit("/stop")
     assert chat._to_send.empty()
-    assert "2 subagents are running" in capsys.readouterr().out
+    assert "2 subagents are running" in shown.text
     chat._submit("/status")
     chat._submit("/stop")
     assert chat._to_send.qsize() == 1

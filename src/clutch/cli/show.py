@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import sys
 import time
 from collections.abc import Callable, Container, Mapping, Sequence
@@ -26,6 +27,8 @@ MAIN_SESSION = "agent:main:main"
 MAIN = ("main", MAIN_SESSION)
 REPLIES_SHOWN_MAX = 3
 PROBLEM_CHARS_MAX = 2000
+TOP_EVERY_S = 1.0
+TOP_LEAVES = ("q", "escape", "c-c", "c-d")
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,6 +61,32 @@ def ps(state: Path | None, wanted: ListOptions, *, as_json: bool, command: str =
         _point_to_replies(state, page["summary"])
         if page["summary"]["unsent"]:
             _show_unsent(here.inbox())
+
+
+def top(state: Path | None, *, as_json: bool) -> None:
+    """Draw the list of tasks every second until a key leaves it; without a terminal, or as JSON, print it once."""
+    if as_json or not (sys.stdin.isatty() and sys.stdout.isatty()):
+        return ps(state, ListOptions(), as_json=as_json, command="top")
+    from clutch.cli.chat.terminal import Keyboard, whole_screen
+
+    with answering("top", as_json=False), source(state) as here:
+        keyboard, wanted = Keyboard(), ListOptions().to_query()
+        with keyboard.opened(), whole_screen():
+            _draw(here.tasks(**wanted))
+            while not any(key in TOP_LEAVES for key in keyboard.wait(TOP_EVERY_S)):
+                _draw(here.tasks(**wanted))
+
+
+def _draw(page: Mapping[str, Any]) -> None:
+    columns, rows = shutil.get_terminal_size()
+    lines = [
+        f"{output.clock(output.moment_now())}  {output.summary(page['summary'])}  (q leaves)"[:columns],
+        "",
+    ]
+    if page["tasks"]:
+        lines += output.table(page["tasks"], output.now(), page.get("stalledAfterSeconds")).split("\n")
+    sys.stdout.write("\x1b[H\x1b[J" + "\r\n".join(lines[: rows - 1]))
+    sys.stdout.flush()
 
 
 def tree(state: Path | None, target: str | None, *, as_json: bool, is_all: bool) -> None:

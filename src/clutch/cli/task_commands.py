@@ -443,9 +443,9 @@ def inbox(state: State = None, as_json: AsJson = False) -> None:
 @looks.command()
 def top(state: State = None, as_json: AsJson = False) -> None:
     """Show the list of tasks live, what works first; q leaves. With --json it is shown once."""
-    from clutch.cli.chat import attach as command
+    from clutch.cli import show
 
-    command.top(state, as_json=as_json)
+    show.top(state, as_json=as_json)
 
 
 @looks.command("open")

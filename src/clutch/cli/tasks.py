@@ -12,7 +12,6 @@ from typing import Any
 import typer
 
 from clutch.cli import output
-from clutch.cli.chat.terminal import Key, Terminal, TypedText, raw_terminal
 from clutch.cli.output import answering, command_for, gateway, is_interactive, print_object, print_text, say
 from clutch.core import ids
 from clutch.core.questions import Decision, OpenItem, QuestionKind, check
@@ -126,7 +125,7 @@ def remove_session(state: Path | None, target: str, options: Mapping[str, bool],
 # --------------------------------------------------------------------------------------------------
 # `clutch inbox` at a terminal: one item after the other, decided with a key, as it was shown.
 
-LEAVE = (TypedText("q"), Key.ESCAPE, Key.INTERRUPT, Key.END_OF_FILE)
+LEAVE = ("q", "escape", "c-c", "c-d")
 
 
 class Next(Enum):
@@ -150,10 +149,10 @@ def decide_with_keys(client: GatewayClient, items: list[Mapping[str, Any]], show
 def _decide(client: GatewayClient, item: Mapping[str, Any]) -> Next:
     is_question = item["kind"] == "question"
     match _key("  [a]nswer  [s]kip  [q]uit" if is_question else "  [a]pprove  [r]eject  [s]kip  [q]uit"):
-        case TypedText("a"):
+        case "a":
             text = _words("Your answer") if is_question else ""
             return _send(client, item, Decision.ANSWER if is_question else Decision.APPROVE, text)
-        case TypedText("r") if not is_question:
+        case "r" if not is_question:
             return _send(client, item, Decision.REJECT, _words("Why"))
         case key if key in LEAVE:
             return Next.LEAVE
@@ -162,15 +161,17 @@ def _decide(client: GatewayClient, item: Mapping[str, Any]) -> Next:
             return Next.ITEM
 
 
-def _key(choices: str) -> Key | TypedText:
+def _key(choices: str) -> str:
     """Return a key that was pressed after the choices were shown; keys typed earlier are discarded."""
-    seat = Terminal()  # one for the whole wait: an Escape is known as one only when no more bytes follow it
-    with raw_terminal():
+    from clutch.cli.chat.terminal import Keyboard
+
+    keyboard = Keyboard()
+    with keyboard.opened():
         # Discard before the choices are printed: a user who answers as soon as they appear must not lose the key.
         termios.tcflush(sys.stdin.fileno(), termios.TCIFLUSH)
         say(choices)
         while True:
-            for key in seat.wait():
+            for key in keyboard.wait():
                 return key
 
 

@@ -1,4 +1,5 @@
-"""`clutch chat` and `clutch attach`: a conversation with an agent at a terminal.
+"""`clutch chat` and `clutch attach`: a conversation with an agent at a terminal or through a pipe.
 
-`terminal` reads keys and draws the screen, `stream` receives events from the gateway; `chat` and `attach` combine them.
+`chat` is the entry and the pipe; `conversation` combines the keys and rows of `terminal` with the gateway's events of
+`stream`; `message` is what the user may type.
 """

@@ -1,213 +1,130 @@
-"""The lower edge of a terminal: words scroll by above it; a line that tells how things stand and the line being typed
-stay at the bottom.
+"""The terminal of `clutch chat` and `clutch attach`: text scrolls by above a status line and the line being typed.
 
-Words are wrapped and written out line by line; of what is on its way only the last, unfinished line is drawn anew.
-Everything that comes from others passes `plain` first. Nothing here knows keys or agents."""
+prompt_toolkit reads the keys, edits the line and draws the rows at the bottom. Loading it takes longer than `clutch ps`
+takes to answer, so only commands that read keys import this module. Text from models and other users passes
+`output.plain` before it is written."""
 
 from __future__ import annotations
 
-import codecs
+import asyncio
 import os
 import re
 import select
-import shutil
 import signal
 import sys
-import termios
-import tty
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass, field
+from contextlib import AbstractContextManager, contextmanager
 from enum import StrEnum
-from typing import Final, NamedTuple, TextIO
+from typing import Any
 
-from clutch.cli import output
-from clutch.cli.output import columns, plain
+from prompt_toolkit.application import Application, create_app_session
+from prompt_toolkit.buffer import Buffer
+from prompt_toolkit.data_structures import Size
+from prompt_toolkit.filters import Condition
+from prompt_toolkit.formatted_text import ANSI
+from prompt_toolkit.history import InMemoryHistory
+from prompt_toolkit.input.vt100 import Vt100Input
+from prompt_toolkit.key_binding import KeyBindings, KeyPress, KeyPressEvent
+from prompt_toolkit.keys import Keys
+from prompt_toolkit.layout import (
+    BufferControl,
+    ConditionalContainer,
+    Dimension,
+    FormattedTextControl,
+    HSplit,
+    Layout,
+    Window,
+)
+from prompt_toolkit.output.vt100 import Vt100_Output
 
-# --------------------------------------------------------------------------------------------------
-# Bytes from a terminal as keys: a character, or the name of a key. A paste is one text, whatever is in it.
+from clutch.cli.output import WIDTH, coloured, columns, fitted, plain
+
+#: An Escape with no further byte for this long is the key itself, not the beginning of a key sequence.
+ESCAPE_S = 0.05
+#: Characters. No terminal is so wide, and a longer line is not measured for each piece that is cut off it.
+LINE_MAX = 1000
+ROWS = 24  #: of a terminal that does not know its size
+ROWS_MAX = 8  #: rows of the text being typed; a longer text scrolls
+CANDIDATES_MAX = 40  #: completions shown at once
+TAB = "    "
+
+#: Returns what may replace the last word of the text before the cursor.
+Complete = Callable[[str], Sequence[str]]
+_LAST_WORD = re.compile(r"\S*\Z")
 
 
 class Key(StrEnum):
-    ENTER = "enter"
-    NEWLINE = "newline"  #: Alt-Enter
-    TAB = "tab"
-    BACKSPACE = "backspace"
-    DELETE = "delete"
-    LEFT = "left"
-    RIGHT = "right"
-    UP = "up"
-    DOWN = "down"
-    HOME = "home"
-    END = "end"
-    WORD_LEFT = "word-left"
-    WORD_RIGHT = "word-right"
-    ERASE_WORD = "erase-word"
-    ERASE_BEFORE = "erase-before"
-    ERASE_AFTER = "erase-after"
-    INTERRUPT = "interrupt"
-    END_OF_FILE = "end-of-file"
-    REDRAW = "redraw"
+    """What a conversation is notified of, besides a submitted text."""
+
+    EDIT = "edit"  #: the text being typed has changed
+    INTERRUPT = "interrupt"  #: Ctrl-C on an empty line; on another line it clears the line
+    END_OF_FILE = "end-of-file"  #: Ctrl-D on an empty line, or the terminal is closed
     ESCAPE = "escape"
 
 
-class TypedText(NamedTuple):
-    """Typed or pasted; only a paste has several lines."""
+class TerminalInput(Vt100Input):
+    """The keys of this process's terminal."""
 
-    text: str
-
-
-PASTE_BEGIN, PASTE_END = "\x1b[200~", "\x1b[201~"
-_NAMED: Final = {
-    "\r": Key.ENTER,
-    "\n": Key.ENTER,
-    "\t": Key.TAB,
-    "\x7f": Key.BACKSPACE,
-    "\x08": Key.BACKSPACE,
-    "\x01": Key.HOME,
-    "\x02": Key.LEFT,
-    "\x03": Key.INTERRUPT,
-    "\x04": Key.END_OF_FILE,
-    "\x05": Key.END,
-    "\x06": Key.RIGHT,
-    "\x0b": Key.ERASE_AFTER,
-    "\x0c": Key.REDRAW,
-    "\x0e": Key.DOWN,
-    "\x10": Key.UP,
-    "\x15": Key.ERASE_BEFORE,
-    "\x17": Key.ERASE_WORD,
-    "\x1b\r": Key.NEWLINE,
-    "\x1b\n": Key.NEWLINE,
-    "\x1bb": Key.WORD_LEFT,
-    "\x1bf": Key.WORD_RIGHT,
-    "\x1b\x7f": Key.ERASE_WORD,
-    "\x1b[A": Key.UP,
-    "\x1b[B": Key.DOWN,
-    "\x1b[C": Key.RIGHT,
-    "\x1b[D": Key.LEFT,
-    "\x1bOA": Key.UP,
-    "\x1bOB": Key.DOWN,
-    "\x1bOC": Key.RIGHT,
-    "\x1bOD": Key.LEFT,
-    "\x1b[H": Key.HOME,
-    "\x1b[F": Key.END,
-    "\x1b[1~": Key.HOME,
-    "\x1b[4~": Key.END,
-    "\x1b[3~": Key.DELETE,
-    "\x1b[1;5C": Key.WORD_RIGHT,
-    "\x1b[1;5D": Key.WORD_LEFT,
-    "\x1b[13;2u": Key.NEWLINE,  # Shift-Enter, where the terminal tells it
-}
-_SEQUENCE = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|O[A-Za-z]|[^\[O])", re.DOTALL)
-_BEGUN = re.compile(r"\x1b(?:\[[0-?]*[ -/]*|O)?")
+    def read_keys(self) -> list[KeyPress]:
+        keys = super().read_keys()
+        # A closed terminal stays readable, and each read fails with an error that the library ignores: without this
+        # check the event loop would spin.
+        if not keys and not os.isatty(self.fileno()):
+            self.stdin_reader.closed = True
+        return keys
 
 
-@dataclass(slots=True)
-class Keyboard:
-    """What was read and is not a whole key yet is kept until more comes, or until nothing comes."""
+def opened() -> AbstractContextManager[object]:
+    """Make the terminal of this process the one that screens use."""
 
-    _pending: str = ""
-    _decoder: codecs.IncrementalDecoder = field(
-        default_factory=lambda: codecs.getincrementaldecoder("utf-8")("replace")
-    )
+    def size() -> Size:
+        # Not `shutil.get_terminal_size`, which prefers COLUMNS of the environment to the size of this terminal.
+        found = os.get_terminal_size(sys.stdout.fileno())
+        return Size(rows=found.lines or ROWS, columns=found.columns or WIDTH)
 
-    @property
-    def is_waiting(self) -> bool:
-        return bool(self._pending) and not self._pending.startswith(PASTE_BEGIN)
-
-    def feed(self, raw: bytes) -> Iterator[Key | TypedText]:
-        self._pending += self._decoder.decode(raw)
-        while self._pending:
-            found = self._next()
-            if found is None:
-                return
-            length, key = found
-            self._pending = self._pending[length:]
-            if key is not None:
-                yield key
-
-    def give_up(self) -> Iterator[Key | TypedText]:
-        """Nothing came after it: an Escape is an Escape."""
-        pending, self._pending = self._pending, ""
-        if pending:
-            yield Key.ESCAPE
-
-    def _next(self) -> tuple[int, Key | TypedText | None] | None:
-        """How much of it one key takes. None: it is not whole yet."""
-        text = self._pending
-        if text.startswith(PASTE_BEGIN):
-            end = text.find(PASTE_END)
-            if end < 0:
-                return None
-            return end + len(PASTE_END), TypedText(_clean(text[len(PASTE_BEGIN) : end]))
-        if text[0] == "\x1b":
-            if _BEGUN.fullmatch(text):
-                return None
-            sequence = _SEQUENCE.match(text)
-            whole = sequence[0] if sequence else text[:1]
-            return len(whole), _NAMED.get(whole)
-        if text[0] in _NAMED:
-            return 1, _NAMED[text[0]]
-        return 1, TypedText(text[0]) if text[0].isprintable() else None
+    # The cursor position is never asked for: some terminals do not answer, and the library would warn of them.
+    out = Vt100_Output(sys.stdout, size, term=os.environ.get("TERM"), enable_cpr=False)
+    return create_app_session(TerminalInput(sys.stdin), out)
 
 
-def _clean(text: str) -> str:
-    """What a paste may bring along: lines, and what can be seen."""
-    lines = text.replace("\r\n", "\n").replace("\r", "\n").replace("\t", "    ").split("\n")
+def cleaned(text: str) -> str:
+    """Return the lines and visible characters of a typed or pasted text."""
+    lines = text.replace("\r\n", "\n").replace("\r", "\n").replace("\t", TAB).split("\n")
     return "\n".join("".join(one for one in line if one.isprintable()) for line in lines)
 
 
 # --------------------------------------------------------------------------------------------------
-# A person at a terminal: keys as they are typed, and a wake-up when there is news, in one loop.
-#
-# While it is open the terminal gives every key at once and echoes none; however it ends, it is as it was before.
-
-ESCAPE_S = 0.05  #: an Escape with nothing after it for so long is the key, not the beginning of another
-PASTE_ON, PASTE_OFF = "\x1b[?2004h", "\x1b[?2004l"
+# Single keys, for commands that ask for a decision or draw the whole screen.
 
 
-@contextmanager
-def raw_terminal() -> Iterator[None]:
-    """Output is not touched: a line end stays a line end."""
-    file = sys.stdin.fileno()
-    before = termios.tcgetattr(file)
-    try:
-        tty.setcbreak(file, termios.TCSANOW)  # what was typed ahead is kept
-        mode = termios.tcgetattr(file)
-        mode[0] &= ~(termios.IXON | termios.ICRNL)
-        mode[3] &= ~(termios.ISIG | termios.IEXTEN)
-        termios.tcsetattr(file, termios.TCSANOW, mode)
-        sys.stdout.write(PASTE_ON)
-        yield
-    finally:
-        sys.stdout.write(PASTE_OFF)
-        sys.stdout.flush()
-        termios.tcsetattr(file, termios.TCSADRAIN, before)
+class Keyboard:
+    def __init__(self) -> None:
+        self._input = TerminalInput(sys.stdin)
 
+    @contextmanager
+    def opened(self) -> Iterator[None]:
+        """Deliver each key at once and echo none; the terminal's former mode is restored at the end."""
+        with self._input.raw_mode():
+            yield
 
-@dataclass(slots=True)
-class Terminal:
-    wakes: int | None = None  #: readable when there is news
-    keyboard: Keyboard = field(default_factory=Keyboard)
+    def wait(self, timeout_s: float | None = None) -> list[str]:
+        """Return the keys that arrived: characters, or names such as `escape` and `c-c`; none after the timeout.
 
-    def wait(self, timeout_s: float | None = None) -> Iterator[Key | TypedText]:
-        """Until a key was pressed, there is news or the time is over. A terminal that is gone says end of file."""
-        sources = [sys.stdin.fileno(), *([] if self.wakes is None else [self.wakes])]
-        timeout = ESCAPE_S if self.keyboard.is_waiting else timeout_s
-        ready, _, _ = select.select(sources, [], [], timeout)
-        if sys.stdin.fileno() in ready:
-            try:
-                raw = os.read(sys.stdin.fileno(), 4096)
-            except OSError:
-                raw = b""
-            yield from self.keyboard.feed(raw) if raw else (Key.END_OF_FILE,)
-        elif not ready:
-            yield from self.keyboard.give_up()
+        A closed terminal is Ctrl-D."""
+        if not self._is_ready(timeout_s):
+            return []
+        keys = self._input.read_keys()
+        if not keys:
+            keys = self._input.read_keys() if self._is_ready(ESCAPE_S) else self._input.flush_keys()
+        return [Keys.ControlD] if self._input.closed else [press.key for press in keys]
+
+    def _is_ready(self, timeout_s: float | None) -> bool:
+        return bool(select.select([self._input.fileno()], [], [], timeout_s)[0])
 
 
 @contextmanager
 def whole_screen() -> Iterator[None]:
-    """What stood on the terminal before stands there again afterwards."""
+    """Use the terminal's second screen, so that the first is unchanged afterwards."""
     sys.stdout.write("\x1b[?1049h\x1b[?25l")
     try:
         yield
@@ -216,247 +133,109 @@ def whole_screen() -> Iterator[None]:
         sys.stdout.flush()
 
 
-def leave_on_hangup() -> None:
-    """The terminal was closed: the talk ends, the work goes on."""
-    signal.signal(signal.SIGHUP, lambda *_: sys.exit(0))
-
-
 # --------------------------------------------------------------------------------------------------
-# A few lines of text being typed, with history and completion. It knows keys and no terminal.
-
-#: What may take the place of the last word before the cursor.
-Complete = Callable[[str], Sequence[str]]
-
-_LAST_WORD = re.compile(r"\S*\Z")
-_WORD_BEFORE = re.compile(r"\S+\s*\Z")
-_WORD_AFTER = re.compile(r"\s*\S*")
+# The lower edge of the terminal.
 
 
-class Submitted(NamedTuple):
-    text: str
+class Screen:
+    """Prints text above the rows it keeps at the bottom: an unfinished line, `status`, and the text being typed.
 
+    It uses the terminal of `opened`. All methods run in the thread of `run`."""
 
-class Candidates(NamedTuple):
-    """Several would fit."""
-
-    words: tuple[str, ...]
-
-
-def _nothing(before: str) -> Sequence[str]:
-    del before
-    return ()
-
-
-@dataclass(slots=True)
-class Editor:
-    """`at`: the place of the cursor in `text`."""
-
-    history: list[str] = field(default_factory=list)
-    complete: Complete = _nothing
-    text: str = ""
-    at: int = 0
-    _back: int = 0  #: how far up in the history; 0 = what is being typed
-    _draft: str = ""
-
-    def press(self, key: Key | TypedText) -> Submitted | Candidates | Key | None:
-        """A key that means nothing here is given back to whoever asks."""
-        match key:
-            case TypedText(typed):
-                self._insert(typed)
-            case Key.ENTER:
-                return self._enter()
-            case Key.NEWLINE:
-                self._insert("\n")
-            case Key.TAB:
-                return self._complete()
-            case Key.UP | Key.DOWN:
-                self._go_vertically(-1 if key is Key.UP else 1)
-            case Key.END_OF_FILE if self.text:
-                self._cut(self.at, self.at + 1)
-            case Key.INTERRUPT if self.text:
-                self._set("")
-            case Key.INTERRUPT | Key.END_OF_FILE | Key.ESCAPE | Key.REDRAW:
-                return key
-            case _:
-                self._edit(key)
-        return None
-
-    def _edit(self, key: Key) -> None:
-        begin, end = self._line()
-        match key:
-            case Key.LEFT:
-                self.at = max(0, self.at - 1)
-            case Key.RIGHT:
-                self.at = min(len(self.text), self.at + 1)
-            case Key.HOME:
-                self.at = begin
-            case Key.END:
-                self.at = end
-            case Key.WORD_LEFT:
-                self.at = self._word_before()
-            case Key.WORD_RIGHT:
-                self.at = self._word_after()
-            case Key.BACKSPACE:
-                self._cut(max(0, self.at - 1), self.at)
-            case Key.DELETE:
-                self._cut(self.at, self.at + 1)
-            case Key.ERASE_WORD:
-                self._cut(self._word_before(), self.at)
-            case Key.ERASE_BEFORE:
-                self._cut(begin, self.at)
-            case Key.ERASE_AFTER:
-                self._cut(self.at, end)
-            case _:
-                pass
-
-    def _insert(self, typed: str) -> None:
-        self.text = self.text[: self.at] + typed + self.text[self.at :]
-        self.at += len(typed)
-
-    def _cut(self, begin: int, end: int) -> None:
-        self.text = self.text[:begin] + self.text[end:]
-        self.at = begin
-
-    def _set(self, text: str) -> None:
-        self.text, self.at = text, len(text)
-
-    def _line(self) -> tuple[int, int]:
-        """Where the line of the cursor begins and ends."""
-        end = self.text.find("\n", self.at)
-        return self.text.rfind("\n", 0, self.at) + 1, len(self.text) if end < 0 else end
-
-    def _word_before(self) -> int:
-        found = _WORD_BEFORE.search(self.text[: self.at])
-        return found.start() if found else 0
-
-    def _word_after(self) -> int:
-        found = _WORD_AFTER.match(self.text, self.at)
-        return found.end() if found else len(self.text)
-
-    def _enter(self) -> Submitted | None:
-        """A backslash at the end of the line goes on in the next one."""
-        if self.text[: self.at].endswith("\\"):
-            self._cut(self.at - 1, self.at)
-            self._insert("\n")
-            return None
-        done = self.text
-        if done.strip() and (not self.history or self.history[-1] != done):
-            self.history.append(done)
-        self._set("")
-        self._back, self._draft = 0, ""
-        return Submitted(done)
-
-    def _go_vertically(self, by: int) -> None:
-        """Within several lines from one to the next; at their edge through the history."""
-        begin, end = self._line()
-        column = self.at - begin
-        if by < 0 and begin > 0:
-            above = self.text.rfind("\n", 0, begin - 1) + 1
-            self.at = min(above + column, begin - 1)
-        elif by > 0 and end < len(self.text):
-            below = self.text.find("\n", end + 1)
-            self.at = min(end + 1 + column, len(self.text) if below < 0 else below)
-        else:
-            self._recall(self._back - by)
-
-    def _recall(self, back: int) -> None:
-        if not 0 <= back <= len(self.history):
-            return
-        if self._back == 0:
-            self._draft = self.text
-        self._back = back
-        self._set(self.history[-back] if back else self._draft)
-
-    def _complete(self) -> Candidates | None:
-        before = self.text[: self.at]
-        word = _LAST_WORD.search(before)
-        # A name may be made to harm a terminal.
-        found = [one for one in self.complete(before) if one.isprintable()]
-        if word is None or not found:
-            return None
-        longest = _shared_beginning(found)
-        if len(found) == 1 and not longest.endswith("/"):
-            longest += " "
-        if len(longest) > len(word[0]):
-            self._cut(word.start(), self.at)
-            self._insert(longest)
-            return None
-        return Candidates(tuple(found))
-
-
-def _shared_beginning(words: Sequence[str]) -> str:
-    first, last = min(words), max(words)
-    pairs = enumerate(zip(first, last, strict=False))
-    return first[: next((place for place, (one, other) in pairs if one != other), min(len(first), len(last)))]
-
-
-#: Characters. No terminal is so wide, and a longer line is not measured for each piece that is cut off it.
-LINE_MAX = 1000
-ROWS_MAX = 8  #: of what is being typed; more scrolls
-BELL = "\a"
-
-
-class Window:
     def __init__(
-        self, editor: Editor, prompt: str, out: TextIO | None = None, width: Callable[[], int] | None = None
+        self,
+        prompt: str,
+        submit: Callable[[str], None],
+        press: Callable[[Key], None],
+        *,
+        history: Sequence[str] = (),
+        complete: Complete = lambda _before: (),
     ) -> None:
-        self._editor, self._prompt = editor, prompt
-        self._out = out or sys.stdout
-        self._width = width or (lambda: shutil.get_terminal_size().columns)
         self.status = ""
+        self._prompt, self._submit, self._press, self._candidates = prompt, submit, press, complete
         self._unfinished = ""
-        self._above = 0  #: rows between the top of what is drawn and the cursor
+        self._history = InMemoryHistory([cleaned(one) for one in history])
+        self._buffer = Buffer(history=self._history, on_text_changed=lambda _: press(Key.EDIT))
+        self._app: Application[None] = Application(
+            layout=self._layout(),
+            key_bindings=self._bindings(),
+            erase_when_done=True,
+            terminal_size_polling_interval=None,
+        )
+        self._app.ttimeoutlen = self._app.timeoutlen = ESCAPE_S
+
+    @property
+    def history(self) -> list[str]:
+        """The submitted texts, oldest first."""
+        return [*self._history.load_history_strings()][::-1]
+
+    def run(self, wakes: int, hear: Callable[[], None]) -> None:
+        """Draw and read keys until `leave`; call `hear` when the file descriptor `wakes` is readable."""
+        try:
+            asyncio.run(self._run(wakes, hear))
+        except (EOFError, OSError):  # the terminal is closed
+            self._press(Key.END_OF_FILE)
+        else:
+            self.end_stream()
+
+    async def _run(self, wakes: int, hear: Callable[[], None]) -> None:
+        loop = asyncio.get_running_loop()
+        loop.set_exception_handler(self._fail)
+        loop.add_signal_handler(signal.SIGHUP, self._press, Key.END_OF_FILE)
+        loop.add_reader(wakes, hear)
+        try:
+            await self._app.run_async(set_exception_handler=False)
+        finally:
+            loop.remove_reader(wakes)
+
+    def _fail(self, _loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+        """Let the error of a callback end `run`, which the event loop would only log."""
+        error = context.get("exception") or RuntimeError(str(context["message"]))
+        if self._app.is_running and not self._app.is_done:
+            self._app.exit(exception=error)
+
+    def leave(self) -> None:
+        if self._app.is_running and not self._app.is_done:
+            self._app.exit()
+
+    # ---- above the line ------------------------------------------------------------------------------
 
     def say(self, text: str, style: str = "") -> None:
-        """Whole lines; what was unfinished is finished first."""
-        self._wipe()
-        self._finish()
-        self._unfinished = plain(text) + "\n"
-        self._write_lines(style)
-        self._draw()
+        """Print whole lines, after the unfinished one. `style` is an SGR code, as for `output.coloured`."""
+        self.end_stream()
+        self._unfinished = _shown(text) + "\n"
+        self._print_lines(style)
 
     def stream(self, piece: str) -> None:
-        """A piece of words that are still coming."""
-        self._wipe()
-        self._unfinished += plain(piece)
-        self._write_lines()
-        self._draw()
+        """Show a piece of a text that is still arriving."""
+        self._unfinished += _shown(piece)
+        self._print_lines()
 
     def end_stream(self) -> None:
-        self._wipe()
-        self._finish()
-        self._draw()
-
-    def redraw(self) -> None:
-        self._wipe()
-        self._draw()
-
-    def clear(self) -> None:
-        """Before leaving: nothing of ours stays at the bottom."""
-        self._wipe()
-        self._finish()
-        self._out.flush()
+        if self._unfinished:
+            self._unfinished += "\n"
+            self._print_lines()
 
     def ring(self) -> None:
-        self._out.write(BELL)
-        self._out.flush()
+        self._app.output.bell()
+        self._app.output.flush()
 
-    # ---- drawing -------------------------------------------------------------------------------------
+    def redraw(self) -> None:
+        self._app.invalidate()
 
-    def _room(self) -> int:
-        return max(10, self._width() - 1)
+    def _print_lines(self, style: str = "") -> None:
+        lines = []
+        while (line := self._take_line()) is not None:
+            lines.append(coloured(line, style) + "\r\n")
+        if lines:
+            # The rows at the bottom are drawn again below the new lines.
+            self._app.renderer.erase()
+            self._app.output.write_raw("".join(lines))
+            self._app.output.flush()
+        self._app.invalidate()
 
-    def _write_lines(self, style: str = "") -> None:
-        while (line := self._whole_line()) is not None:
-            self._out.write(output.coloured(line, style) + "\r\n")
-
-    def _finish(self) -> None:
-        if self._unfinished:
-            self._out.write(self._unfinished + "\r\n")
-            self._unfinished = ""
-
-    def _whole_line(self) -> str | None:
-        """Off the beginning of what is unfinished: up to its line end, or as much as fits."""
+    def _take_line(self) -> str | None:
+        """Take a line off the unfinished text, cut between words where it is too wide. None: it is not complete."""
         line, ended, rest = self._unfinished.partition("\n")
         if len(line) <= LINE_MAX and columns(line) <= self._room():
             if not ended:
@@ -469,54 +248,110 @@ class Window:
         self._unfinished = line[cut:].lstrip(" ") + ended + rest
         return line[:cut]
 
-    def _wipe(self) -> None:
-        up = f"\x1b[{self._above}A" if self._above else ""
-        self._out.write(f"\r{up}\x1b[J")
-        self._above = 0
+    def _room(self) -> int:
+        return max(10, self._app.output.get_size().columns - 1)
 
-    def _draw(self) -> None:
-        rows = [self._unfinished] if self._unfinished else []
-        if self.status:
-            rows.append(output.coloured(output.fitted(plain(self.status), self._room()).rstrip(), "2"))
-        typed, row, column = self._typed_rows()
-        self._above = len(rows) + row
-        below = len(typed) - 1 - row
-        self._out.write("\r\n".join([*rows, *typed]))
-        up = f"\x1b[{below}A" if below else ""
-        self._out.write(f"{up}\r" + (f"\x1b[{column}C" if column else ""))
-        self._out.flush()
+    # ---- the rows at the bottom ----------------------------------------------------------------------
 
-    def _typed_rows(self) -> tuple[list[str], int, int]:
-        """What is being typed, the row of the cursor and its column. A long line is shown around the cursor."""
-        editor = self._editor
-        lines = editor.text.split("\n")
-        row = editor.text.count("\n", 0, editor.at)
-        place = editor.at - (editor.text.rfind("\n", 0, editor.at) + 1)
-        first = max(0, row - ROWS_MAX + 1)
-        shown = [
-            (self._prompt if number == 0 else " " * columns(self._prompt), line)
-            for number, line in enumerate(lines)
-        ][first : first + ROWS_MAX]
-        room = self._room() - columns(self._prompt)
-        begin = 0
-        while columns(lines[row][begin:place]) >= room:
-            begin += 1
+    def _layout(self) -> Layout:
+        unfinished = Window(FormattedTextControl(lambda: self._unfinished), height=1)
+        status = Window(FormattedTextControl(self._status_row), height=1)
+        typed = Window(
+            BufferControl(self._buffer),
+            height=Dimension(min=1, max=ROWS_MAX),
+            wrap_lines=True,
+            dont_extend_height=True,
+            get_line_prefix=lambda line, wrapped: self._prefix(is_first=not line and not wrapped),
+        )
         rows = [
-            before + (_cut(line[begin:], room) if number == row - first else _cut(line, room))
-            for number, (before, line) in enumerate(shown)
+            ConditionalContainer(unfinished, Condition(lambda: bool(self._unfinished))),
+            ConditionalContainer(status, Condition(lambda: bool(self.status))),
+            typed,
         ]
-        return rows, row - first, columns(self._prompt) + columns(lines[row][begin:place])
+        return Layout(HSplit(rows), focused_element=typed)
+
+    def _status_row(self) -> ANSI:
+        return ANSI(coloured(fitted(_shown(self.status), self._room()).rstrip(), "2"))
+
+    def _prefix(self, *, is_first: bool) -> str:
+        return self._prompt if is_first else " " * columns(self._prompt)
+
+    # ---- keys ----------------------------------------------------------------------------------------
+
+    def _bindings(self) -> KeyBindings:
+        """What differs from the library's bindings, which are those of Emacs and readline."""
+        bindings = KeyBindings()
+        handlers: Sequence[tuple[tuple[Keys | str, ...], Callable[[KeyPressEvent], None]]] = (
+            ((Keys.Any,), self._insert),
+            ((Keys.BracketedPaste,), self._insert),
+            (("enter",), self._enter),
+            (("escape", "enter"), lambda _: self._buffer.insert_text("\n")),
+            (("tab",), self._complete),
+            (("c-c",), self._interrupt),
+            (("<sigint>",), self._interrupt),
+            (("c-d",), self._end_of_file),
+            (("escape",), lambda _: self._press(Key.ESCAPE)),
+            # The library's binding clears the whole terminal; here the rows at the bottom are drawn again.
+            (("c-l",), lambda _: self._app.renderer.erase()),
+            # The library's bindings of these keys insert control characters.
+            (("c-q",), lambda _: None),
+            (("c-z",), lambda _: None),
+        )
+        for keys, handler in handlers:
+            bindings.add(*keys)(handler)
+        return bindings
+
+    def _insert(self, event: KeyPressEvent) -> None:
+        self._buffer.insert_text(cleaned(event.data))
+
+    def _enter(self, _event: KeyPressEvent) -> None:
+        """Submit the text; after a backslash at the end of a line, begin a new line."""
+        buffer = self._buffer
+        if buffer.document.text_before_cursor.endswith("\\"):
+            buffer.delete_before_cursor()
+            return buffer.insert_text("\n")
+        text = buffer.text
+        buffer.reset(append_to_history=bool(text.strip()))
+        self._submit(text)
+
+    def _interrupt(self, _event: KeyPressEvent) -> None:
+        if self._buffer.text:
+            self._buffer.reset()
+            self._press(Key.EDIT)
+        else:
+            self._press(Key.INTERRUPT)
+
+    def _end_of_file(self, _event: KeyPressEvent) -> None:
+        if self._buffer.text:
+            self._buffer.delete()
+        else:
+            self._press(Key.END_OF_FILE)
+
+    def _complete(self, _event: KeyPressEvent) -> None:
+        """Complete the word before the cursor as far as all candidates agree; show them where that adds nothing."""
+        before = self._buffer.document.text_before_cursor
+        word = _LAST_WORD.findall(before)[0]
+        # The name of a file may contain characters that act on a terminal.
+        found = [one for one in self._candidates(before) if one.isprintable()]
+        longest = os.path.commonprefix(found)  # noqa: RUF071 (words, compared by character)
+        if len(found) == 1 and not longest.endswith("/"):
+            longest += " "
+        if len(longest) > len(word):
+            self._buffer.delete_before_cursor(len(word))
+            self._buffer.insert_text(longest)
+        elif found:
+            self.say("  ".join(found[:CANDIDATES_MAX]), "2")
+
+
+def _shown(text: str) -> str:
+    return plain(text).replace("\t", TAB)
 
 
 def _fitting(text: str, room: int) -> int:
-    """How many characters of it fit."""
+    """Return how many characters of the text fit into so many columns, at least one."""
     wide = 0
     for count, character in enumerate(text):
         wide += columns(character)
         if wide > room:
             return max(1, count)
     return len(text)
-
-
-def _cut(text: str, room: int) -> str:
-    return text[: _fitting(text, room)] if columns(text) > room else text

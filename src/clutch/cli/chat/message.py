@@ -1,0 +1,128 @@
+"""What a user types in a chat: commands of the chat itself, files mentioned with @, and the history of texts.
+
+The same at a terminal and through a pipe."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+from clutch.errors import ClutchError, InvalidInput
+from clutch.surfaces.http_client import GatewayClient
+
+# --------------------------------------------------------------------------------------------------
+# Commands of the chat itself: they are not sent as messages.
+
+CHAT_COMMANDS = ("attach", "answer", "help", "quit")
+USAGE = {
+    "/attach": "Usage: /attach TASK (an id, a number of the last list, or a label; quotes around it are allowed)",
+    "/answer": "Usage: /answer ID your answer, /answer ID approve [comment] or /answer ID reject [reason]",
+}
+COMMANDS_HELP = (
+    "/attach TASK watches a child; /answer ID words|approve|reject decides; "
+    "also: /subagents help, /status, /stop …"
+)
+HELP = (
+    "Enter sends; Alt-Enter or \\ at the end of a line begins a new one; Tab completes; @file brings a file along.\n"
+    f"Ctrl-C stops the turn, twice leaves; Ctrl-D leaves. Work goes on without you.\n{COMMANDS_HELP}"
+)
+PIPED_HELP = f"Each line is a message; @file brings a file along; /quit ends.\n{COMMANDS_HELP}"
+
+
+def target(words: str) -> str:
+    """Return the task that `/attach` names, without quotes around its label."""
+    text = words.strip()
+    return text[1:-1].strip() if len(text) > 1 and text[0] == text[-1] and text[0] in "\"'" else text
+
+
+def usage_of(word: str, rest: str) -> str | None:
+    """Return the usage line of a command with too few arguments, else None."""
+    needed = {"/attach": 1, "/answer": 2}.get(word, 0)
+    return USAGE[word] if len(rest.split(maxsplit=1)) < needed else None
+
+
+def answer(words: str) -> Callable[[GatewayClient], None]:
+    """Return the call for `/answer ID text`, `/answer ID approve …` or `/answer ID reject …`.
+
+    The call may be repeated after a lost connection: an item that the first attempt saw and the second does not find
+    unchanged was decided by the first."""
+    item, _, rest = words.partition(" ")
+    verdict, _, reason = rest.strip().partition(" ")
+    decision = verdict if verdict in ("approve", "reject") else "answer"
+    text = rest.strip() if decision == "answer" else reason
+    seen: list[str] = []
+
+    def decide(client: GatewayClient) -> None:
+        found = [one["hash"] for one in client.get("/v1/inbox")["items"] if one["id"] == item]
+        if seen and found != seen:
+            return
+        if not found:
+            raise ClutchError(f"nothing in the inbox is called {item[:40]}")
+        seen[:] = found
+        client.post(f"/v1/inbox/{item}", {"decision": decision, "text": text, "hash": found[0]})
+
+    return decide
+
+
+# --------------------------------------------------------------------------------------------------
+# Files: `@path` in a message appends the file's text. The submitted texts are kept in a private file.
+
+HISTORY_FILE = "chat-history"
+HISTORY_MAX = 1000
+FILE_BYTES_MAX = 48 * 1024  #: a message may have 64 KiB, with the typed text
+_MENTIONED = re.compile(r"(?<!\S)@([^\s@]\S*)")
+
+
+def with_files(text: str, base: Path) -> str:
+    """Append each mentioned file that exists to the text. Raises InvalidInput for a file that cannot be sent."""
+    found = dict.fromkeys(
+        name for name in _MENTIONED.findall(text) if (base / Path(name).expanduser()).is_file()
+    )
+    return "\n\n".join([text, *(_quoted(name, base / Path(name).expanduser()) for name in found)])
+
+
+def _quoted(name: str, path: Path) -> str:
+    with path.open("rb") as file:
+        raw = file.read(FILE_BYTES_MAX + 1)
+    if len(raw) > FILE_BYTES_MAX:
+        raise InvalidInput(f"@{name}", f"has more than {FILE_BYTES_MAX // 1024} KiB; let an agent read it")
+    try:
+        body = raw.decode("utf-8")
+    except UnicodeDecodeError as error:
+        raise InvalidInput(f"@{name}", "is not a text in UTF-8") from error
+    fence = "`" * max(3, 1 + max((len(run) for run in re.findall(r"`+", body)), default=0))
+    return f"{name}:\n{fence}\n{body}\n{fence}"
+
+
+def completions(word: str, base: Path) -> Iterator[str]:
+    """Yield the files that complete a word which begins with @."""
+    folder, _, start = word[1:].rpartition("/")
+    place = base / Path(folder).expanduser() if folder or not word.startswith("@/") else Path("/")
+    try:
+        names = sorted(one.name + ("/" if one.is_dir() else "") for one in place.iterdir())
+    except OSError:
+        return
+    before = f"@{folder}/" if folder or word.startswith("@/") else "@"
+    for name in names:
+        if name.startswith(start) and (start or not name.startswith(".")) and " " not in name:
+            yield before + name
+
+
+def read_history(home: Path) -> list[str]:
+    try:
+        lines = (home / HISTORY_FILE).read_text(encoding="utf-8").splitlines()
+        return [str(json.loads(line)) for line in lines[-HISTORY_MAX:]]
+    except (OSError, ValueError):
+        # An unreadable history must not prevent a chat.
+        return []
+
+
+def write_history(home: Path, history: list[str]) -> None:
+    fresh = home / f".{HISTORY_FILE}.{os.getpid()}"
+    file = os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+    with os.fdopen(file, "w", encoding="utf-8") as out:
+        out.writelines(json.dumps(one, ensure_ascii=False) + "\n" for one in history[-HISTORY_MAX:])
+    fresh.replace(home / HISTORY_FILE)
