@@ -361,6 +361,16 @@ def test_the_answer_to_a_command_interrupts_a_turn_and_does_not_repeat_it(
     assert [line for line in shown.lines if line] == ["first", "Model: offline", "last"]
 
 
+def test_pieces_that_come_after_two_whole_replies_are_not_shown_again(tmp_path: Path, shown: Display) -> None:
+    chat = conversation(tmp_path)
+    for reply in ("first last", "Model: offline"):
+        chat._hear(ChatEvent("reply", ChatReply(reply)))
+    for piece in ("first ", "last"):
+        chat._hear(ChatEvent("assistant:text", {"sessionKey": SESSION, "runId": "r", "text": piece}))
+    chat._screen.end_stream()
+    assert [line for line in shown.lines if line] == ["first last", "Model: offline"]
+
+
 def test_each_thing_is_told_once_and_with_the_command_that_leads_there() -> None:
     item = {"id": "q_1", "kind": "question", "label": "survey", "sessionKey": "k", "text": "Which one?"}
     notices = Notices(command)

@@ -175,6 +175,8 @@ def counts(ear: EventListener, changed: threading.Event, root: str) -> Callable[
 # A turn has several answers when calls stand between them. Their pieces have the same run; the end of an answer is an
 # event of its own (`usage`, or the start of a tool).
 
+AHEAD_MAX = 4
+
 
 @dataclass(slots=True)
 class Pieces:
@@ -182,17 +184,19 @@ class Pieces:
     _ended: list[str] = field(
         default_factory=list
     )  #: complete answers that came in pieces, not known whole yet
-    _ahead: str = ""  #: was shown as part of a whole; its pieces are still to come
-    _late: str = ""  #: of these, what has come
-    _is_other: bool = False  #: the present answer is not the one that was shown ahead
+    _ahead: list[str] = field(default_factory=list)  #: wholes that were shown; their pieces may still come
+    _late: str = ""  #: of one of these, what has come
+    _is_other: bool = False  #: the present answer is none of those that were shown ahead
 
     def piece(self, text: str) -> str:
         """What is to be shown of it, and of what was held back before it."""
         if self._ahead and not self._is_other:
             self._late += text
-            if text and self._ahead.startswith(self._late.strip()):
-                if self._ahead == self._late.strip():  # all of it; what comes now is the next
-                    self._ahead = self._late = ""
+            late = self._late.strip()
+            if text and any(whole.startswith(late) for whole in self._ahead):
+                if late in self._ahead:  # all of it; what comes now is the next
+                    self._ahead.remove(late)
+                    self._late = ""
                 return ""
             text, self._late, self._is_other = self._late, "", True
         self.came += text
@@ -220,15 +224,21 @@ class Pieces:
             self.came = came[len(said) :]
             return ""
         if came.strip() and not said.startswith(came.rstrip()):
-            self._ahead, self._late, self._is_other = said, "", True  # perhaps a later answer of this turn
+            self._show_ahead(said)  # perhaps a later answer of this turn
+            self._is_other = True
             return None
-        self._ahead, self.came, self._late = said[len(came) :].strip(), "", ""
-        self._is_other = False
+        self._show_ahead(said[len(came) :].strip())
+        self.came, self._is_other = "", False
         return said[len(came) :]
+
+    def _show_ahead(self, text: str) -> None:
+        """Of the answer to a command, no piece comes: only the last few texts are remembered."""
+        self._ahead = [*self._ahead, text][-AHEAD_MAX:] if text else []
+        self._late = ""
 
     def other_run(self) -> None:
         """Whose whole may have come before its first piece; that of the run before may still come."""
-        self._ahead = "" if self._late or self._is_other else self._ahead
+        self._ahead = [] if self._late or self._is_other else self._ahead
         self._late = ""
         self.end_answer()
         del self._ended[:-1]
