@@ -17,7 +17,7 @@ from typer.main import get_command_from_info, get_command_name, get_group_from_i
 from typer.models import TyperInfo
 
 from clutch import __version__
-from clutch.cli.admin_commands import beginning, configs, imports, upkeep
+from clutch.cli.maintenance import beginning, configs, imports, upkeep
 from clutch.cli.task_commands import acts, looks
 from clutch.core.text.format import plain_json
 from clutch.surfaces.discovery import NO_START

@@ -1,21 +1,24 @@
-"""`clutch backup` and `clutch gc`: a copy of the database while it is in use, and what may go now."""
+"""Commands for operation: config, doctor, token, cost, export, backup, gc and import, with their `--help` texts.
+
+This module is loaded by every command, so that what only one of them needs is imported when it runs."""
 
 from __future__ import annotations
 
-import asyncio
 import json
 import os
 import sys
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextlib import asynccontextmanager, contextmanager
+from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TextIO
+from typing import TYPE_CHECKING, Annotated, Any, TextIO
+
+import typer
 
 from clutch.cli import output as output_cli
+from clutch.cli.options import AsJson, Config, State
 from clutch.cli.output import answering, gateway, home_of, print_object, say
 from clutch.cli.source import Source, source
-from clutch.core import ids
-from clutch.core.redaction import redact_all
 from clutch.core.text.format import plain_json, size
 from clutch.errors import InvalidInput, NoGateway, NotFound
 from clutch.surfaces.http_client import Declined, connect
@@ -23,10 +26,137 @@ from clutch.surfaces.http_client import Declined, connect
 if TYPE_CHECKING:
     from clutch.importers.openclaw import Imported, OpenClawFiles, Read
 
-FOLDERS = ("tasks", "workspaces")  #: of the state directory: one directory per task
+FOLDERS = ("tasks", "workspaces")  #: in the state directory, with one directory per task
+PAGE = 200  #: tasks per request
+
+configs = typer.Typer(help="Look at the config: is it right, and what holds?", no_args_is_help=True)
+beginning = typer.Typer()
 
 
-def backup(state: Path | None, file: Path, *, as_json: bool) -> None:
+@configs.command()
+def check(
+    file: Annotated[
+        Path | None, typer.Argument(metavar="FILE", help="Default: clutch.json in the state directory.")
+    ] = None,
+    state: State = None,
+    as_json: AsJson = False,
+) -> None:
+    """Say everything that is wrong with a config. Exit code 1 if anything is."""
+    from clutch.cli import config as config_files
+
+    config_files.check(state, file, as_json=as_json)
+
+
+@configs.command()
+def explain(
+    key: Annotated[str, typer.Argument(metavar="KEY", help="For example announce.queue.mode, or announce.")],
+    config: Config = None,
+    state: State = None,
+    as_json: AsJson = False,
+) -> None:
+    """Show what holds for a key, its default, where it is said, what it may be, and why."""
+    from clutch.cli import config as config_files
+
+    config_files.explain(state, config, key, as_json=as_json)
+
+
+@configs.command()
+def schema() -> None:
+    """Print a JSON schema of the config, for editors."""
+    from clutch.cli import config as config_files
+
+    config_files.schema()
+
+
+@beginning.command()
+def init(
+    force: Annotated[bool, typer.Option("--force", help="Write over the one that is there.")] = False,
+    state: State = None,
+    as_json: AsJson = False,
+) -> None:
+    """Write a first config for this machine. Looks for provider keys and a local Ollama, and comments the rest."""
+    from clutch.cli import config as config_files
+
+    config_files.init(state, is_forced=force, as_json=as_json)
+
+
+upkeep = typer.Typer()
+
+
+class ExportFormat(StrEnum):
+    JSONL = "jsonl"
+    MARKDOWN = "markdown"
+
+
+class UsageGroupingOption(StrEnum):
+    ROOT = "root"
+    AGENT = "agent"
+    MODEL = "model"
+    DAY = "day"
+
+
+@upkeep.command()
+def doctor(
+    fix: Annotated[
+        bool, typer.Option("--fix", help="Put right what can be without harm: modes, a stale gateway.json.")
+    ] = False,
+    online: Annotated[
+        bool, typer.Option("--online", help="Also knock at the providers of the config beyond this machine.")
+    ] = False,
+    bundle: Annotated[
+        Path | None,
+        typer.Option(
+            help="Also write a .tar.gz for somebody who helps, without secrets.", show_default=False
+        ),
+    ] = None,
+    database: Annotated[
+        str | None,
+        typer.Option(help="A PostgreSQL that the config does not name: postgresql://…", show_default=False),
+    ] = None,
+    state: State = None,
+    as_json: AsJson = False,
+) -> None:
+    """Check whether all is well, and say what to do if not.
+
+    The promises on the live database, the gateway's loops, modes, config, sandbox, clock, disk."""
+    from clutch.cli import doctor as command
+
+    command.doctor(state, fixes=fix, is_online=online, bundle=bundle, as_json=as_json, database=database)
+
+
+@upkeep.command()
+def token(
+    rotate: Annotated[
+        bool, typer.Option("--rotate", help="Make another; the old one opens nothing from now on.")
+    ] = False,
+    state: State = None,
+    as_json: AsJson = False,
+) -> None:
+    """Say where the token of the gateway is kept, or change it. It is never printed."""
+    from clutch.cli import serve
+
+    serve.token(state, rotates=rotate, as_json=as_json)
+
+
+@upkeep.command()
+def cost(
+    by: Annotated[UsageGroupingOption, typer.Option(help="Added up by this.")] = UsageGroupingOption.ROOT,
+    state: State = None,
+    as_json: AsJson = False,
+) -> None:
+    """Show what model calls have used and cost. Works without a gateway, too."""
+    from clutch.cli import show
+
+    show.cost(state, by.value, as_json=as_json)
+
+
+@upkeep.command()
+def backup(
+    file: Annotated[Path, typer.Argument(metavar="FILE", help="A new file.")],
+    state: State = None,
+    as_json: AsJson = False,
+) -> None:
+    """Copy the database as it is now, while everybody works on."""
     with answering("backup", as_json=as_json):
         from clutch.offline_reader import DATABASE_FILE, copy
 
@@ -54,18 +184,26 @@ def _is_postgres(home: Path) -> bool:
         return False
 
 
-def gc(state: Path | None, *, is_dry: bool, as_json: bool) -> None:
+@upkeep.command()
+def gc(
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only tell what would go.")] = False,
+    state: State = None,
+    as_json: AsJson = False,
+) -> None:
+    """Archive what is long over, and remove its files. Now, instead of at the sweeper's next round."""
     with answering("gc", as_json=as_json):
         home = home_of(state)
         client = gateway(state)
         found: dict[str, Any] = client.post("/v1/gc", {"dryRun": True})
         found["fileBytes"] = _on_disk(home, found["archived"])
-        if not is_dry:
+        if not dry_run:
             found = {**client.post("/v1/gc", {"dryRun": False}), "fileBytes": found["fileBytes"]}
         print_object("gc", found) if as_json else say(_words(found))
 
 
 def _on_disk(home: Path, task_ids: list[str]) -> int:
+    from clutch.core import ids
+
     numbers = {str(ids.parse_task_id(task_id)) for task_id in task_ids}
     found = (place for folder in FOLDERS for place in (home / folder).glob("*"))
     mine = (place for place in found if place.name.split(".")[0] in numbers)
@@ -85,30 +223,42 @@ def _words(found: dict[str, Any]) -> str:
 
 
 # --------------------------------------------------------------------------------------------------
-# `clutch export`: a task, a session or a whole tree, as JSON Lines for programs or as Markdown for people.
+# `clutch export`: a task, a session or a tree, as JSON Lines for programs or as Markdown for people.
 #
-# Lines of JSON say in `kind` what they are: `task`, `message`, `result`; each names its task, or its session. It
-# leaves the state directory, so what looks like a secret is taken out unless somebody asks for it.
+# `kind` says what a JSON line is: `task`, `message`, `result` or `session`. What looks like a secret is removed unless
+# `--with-secrets` is given, because an export leaves the state directory.
 
 Object = dict[str, Any]
-PAGE = 200
 
 
+@upkeep.command()
 def export(
-    state: Path | None,
-    target: str,
-    *,
-    with_tree: bool,
-    is_markdown: bool,
-    output: Path | None,
-    with_secrets: bool,
-    as_json: bool,
+    target: Annotated[str, typer.Argument(metavar="TARGET", help="A task, or the key of a session.")],
+    tree: Annotated[bool, typer.Option("--tree", help="Also everything below it.")] = False,
+    form: Annotated[
+        ExportFormat, typer.Option("--format", help="One object per line, or to be read.")
+    ] = ExportFormat.JSONL,
+    output: Annotated[
+        Path | None, typer.Option(help="A new file, yours alone. Default: stdout.", show_default=False)
+    ] = None,
+    with_secrets: Annotated[
+        bool, typer.Option("--with-secrets", help="Leave in what looks like a key, a token or a password.")
+    ] = False,
+    state: State = None,
+    as_json: AsJson = False,
 ) -> None:
+    """Write out all that a task or session was told, said and did.
+
+    With its result; what looks like a secret is taken out. Works without a gateway, too."""
+    from clutch.core.redaction import redact_all
+
+    is_markdown = form is ExportFormat.MARKDOWN
     if as_json and is_markdown:
         raise InvalidInput("--json", "and --format markdown are two forms; choose one")
     with answering("export", as_json=as_json), source(state) as here:
-        parts = _parts(here, target, with_tree=with_tree)
-        first = next(parts)  # what there is not is said before a file is made
+        parts = _parts(here, target, with_tree=tree)
+        # A target that does not exist is reported before a file is created.
+        first = next(parts)
         with _opened(output) as out:
             for found in (first, *parts):
                 part = found if with_secrets else redact_all(found)
@@ -213,19 +363,43 @@ def _markdown(part: Object) -> str:
 
 
 # --------------------------------------------------------------------------------------------------
-# The work of `clutch import`: without a gateway, because it writes what no verb may.
+# `clutch import`: the tasks of another system. Its files are only read.
+
+imports = typer.Typer(help="Bring in what another system left behind.", no_args_is_help=True)
 
 
+@imports.callback()
+def _group() -> None:
+    """Bring in what another system left behind."""
+
+
+@imports.command("openclaw")
 def openclaw(
-    directory: Path, state: Path | None, database: str | None, *, is_rehearsal: bool, as_json: bool
+    directory: Annotated[Path, typer.Argument(metavar="DIR", help="OpenClaw's state directory: ~/.openclaw")],
+    state: State = None,
+    database: Annotated[
+        str | None, typer.Option(help="A PostgreSQL instead of SQLite: postgresql://…", show_default=False)
+    ] = None,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Say what would be done; write nothing.")
+    ] = False,
+    as_json: AsJson = False,
 ) -> None:
+    """Subagent runs, their results and transcripts. Nothing of OpenClaw's is changed.
+
+    Finished runs keep outcome, result and label; what nobody was told of is announced to the main agent when it works
+    next; what had not ended is lost. A second import changes nothing. On SQLite, stop the gateway first."""
+    import asyncio
+
     with answering("import", as_json=as_json):
-        asyncio.run(_import(directory, home_of(state), database, is_rehearsal=is_rehearsal, as_json=as_json))
+        asyncio.run(_import(directory, home_of(state), database, is_rehearsal=dry_run, as_json=as_json))
 
 
 async def _import(
     directory: Path, home: Path, database: str | None, *, is_rehearsal: bool, as_json: bool
 ) -> None:
+    import asyncio
+
     from clutch.core.policy import Policy
     from clutch.engine.services import BlockIds
     from clutch.importers import openclaw

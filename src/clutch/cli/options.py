@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+import base64
+import contextlib
 import dataclasses
 import inspect
+import io
+import json
+import shlex
 from collections.abc import Callable
 from dataclasses import dataclass, fields
 from pathlib import Path
@@ -13,11 +18,36 @@ import typer
 
 from clutch.errors import InvalidInput
 
+COMPLETIONS_MAX = 200
+HELP_CHARS_MAX = 60  #: of a completion
+
 
 def _tasks(context: typer.Context, incomplete: str) -> list[tuple[str, str]]:
-    from clutch.cli.completion import tasks
+    """Return the tasks that Tab offers, by id and by label, and nothing on an error: the user is typing a line.
 
-    return tasks(context, incomplete)
+    A label is offered where the shell needs no quotes around it."""
+    from clutch.cli import output
+    from clutch.cli.show import ListOptions
+    from clutch.cli.source import source
+    from clutch.core.text.format import is_plain, visible
+    from clutch.errors import ClutchError
+
+    try:
+        with contextlib.redirect_stderr(io.StringIO()), source(context.params.get("state")) as here:
+            found = here.tasks(**ListOptions(is_all=True, limit=COMPLETIONS_MAX).to_query())["tasks"]
+    except ClutchError:
+        return []
+    now = output.now()
+    ids = [
+        (task["taskId"], visible(f"{output.state(task, now)}: {task['label']}", HELP_CHARS_MAX))
+        for task in found
+    ]
+    labels = [
+        (task["label"], task["taskId"])
+        for task in found
+        if is_plain(task["label"]) and shlex.quote(task["label"]) == task["label"]
+    ]
+    return [(word, about) for word, about in (*ids, *labels) if word.startswith(incomplete)]
 
 
 State = Annotated[
@@ -181,8 +211,6 @@ def _said(**values: Any) -> dict[str, Any]:
 
 
 def _attached(path: Path) -> dict[str, str]:
-    import base64
-
     try:
         content = base64.b64encode(path.read_bytes()).decode()
     except OSError as error:
@@ -191,8 +219,6 @@ def _attached(path: Path) -> dict[str, str]:
 
 
 def _schema(path: Path) -> Any:
-    import json
-
     try:
         return json.loads(path.read_bytes())
     except (OSError, ValueError) as error:
