@@ -1,4 +1,4 @@
-"""The commands and their options. Each is made when it is asked for, and loads what it needs when it runs."""
+"""The command `clutch`: its groups, its errors and `clutch demo`. A command is built when it is used."""
 
 from __future__ import annotations
 
@@ -23,22 +23,20 @@ from clutch.core.text.format import plain_json
 from clutch.surfaces.discovery import NO_START
 
 # --------------------------------------------------------------------------------------------------
-# Commands that are made when they are wanted: one of sixty is, and making them all takes longer than most of them
-# run.
-#
-# Neither is what converts their values loaded before there is something to convert.
+# Lazy commands: one of sixty is used, and building all of them takes longer than most of them run. The converters of
+# option values are loaded when there is a value to convert.
 
-_PLAIN: Any = {"pretty_exceptions_short": True, "rich_markup_mode": None}  # as the app has it
-FLAGS = {"1": True, "0": False}  #: as variables of the environment usually say it
-MAKES = "get_runtime_param"  #: typer's own name for what makes the converter of a value
+_PLAIN: Any = {"pretty_exceptions_short": True, "rich_markup_mode": None}  #: as in `app`
+FLAGS = {"1": True, "0": False}  #: as in environment variables
+MAKES = "get_runtime_param"  #: typer's method that makes the converter of a value
 
 
 class LazyGroup(TyperGroup):
-    """`parts`: whose commands it has; `groups`: those that are commands with commands of their own."""
+    """Has the commands of `parts`, and `groups` of further commands."""
 
     parts: tuple[typer.Typer, ...] = ()
     groups: tuple[tuple[str, typer.Typer], ...] = ()
-    sections: Mapping[str, tuple[str, ...]] = {}  #: all of them, under headings
+    sections: Mapping[str, tuple[str, ...]] = {}  #: all commands, by heading of `--help`
 
     def __init__(self, **attributes: Any) -> None:
         super().__init__(**attributes)
@@ -48,7 +46,7 @@ class LazyGroup(TyperGroup):
             makers[one.name or get_command_name(getattr(one.callback, "__name__", ""))] = make
         for name, group in self.groups:
             makers[name] = partial(get_group_from_info, TyperInfo(group), suggest_commands=True, **_PLAIN)
-        self.commands = Commands(makers)  # type: ignore[assignment]  # nobody adds one
+        self.commands = Commands(makers)  # type: ignore[assignment]  # no command is added later
 
     def format_commands(self, ctx: Any, formatter: Any) -> None:
         del ctx
@@ -81,7 +79,7 @@ class Commands(Mapping[str, Any]):
 
 @dataclass(frozen=True, slots=True)
 class Converting:
-    """What is no text, path or flag already is left to typer and to pydantic, which takes a while to load."""
+    """Converts text, paths and flags itself; other values need typer and pydantic, which are slow to load."""
 
     otherwise: Callable[[], Any]
 
@@ -99,26 +97,27 @@ class Converting:
 
 
 def convert_late(kind: type) -> None:
-    """Of a typer that makes its converters elsewhere nothing is changed: commands only start later."""
+    """Make typer build its converters late. With a typer that lacks the method, commands only start slower."""
     makes = getattr(kind, MAKES, None)
     if makes is not None:
         setattr(kind, MAKES, lambda parameter: Converting(partial(makes, parameter)))
 
 
-for _kind in (TyperArgument, TyperOption):  # typer has no other place to say so
+# typer offers no other place to set the converter.
+for _kind in (TyperArgument, TyperOption):
     convert_late(_kind)
 
 
 USAGE = 2  #: exit code
-USAGE_SCHEMA = "clutch.usage/1"  #: when it is not even clear which command is meant
+USAGE_SCHEMA = "clutch.usage/1"  #: for errors before a command is known
 NO_COMMAND = "Missing command."
-ALWAYS_OBJECTS = "demo"  #: the last line of its stdout is an object, whatever happens
-MESSAGE_CHARS_MAX = 300  # enough to recognise what was typed, never the whole of it
+ALWAYS_OBJECTS = "demo"  #: the last line of its stdout is always an object
+MESSAGE_CHARS_MAX = 300  #: enough to recognise the input
 
 demos = typer.Typer()
 
 
-#: As `--help` shows them: what somebody new needs first, what looks after the whole last.
+#: As `--help` shows them: commands for new users first, operation last.
 SECTIONS = {
     "Begin": ("demo", "init", "chat", "run", "spawn", "open", "mcp"),
     "Look": ("ps", "tree", "top", "attach", "logs", "why", "replay", "cost"),
@@ -145,7 +144,7 @@ app = typer.Typer(
 
 
 def run() -> int:
-    """The exit code. What the options cannot be is said in words, and with --json as an object."""
+    """Return the exit code. Invalid options are reported as a message, and with --json as an object."""
     try:
         code = app(standalone_mode=False)
     except typer.TyperException as error:
@@ -157,11 +156,13 @@ def run() -> int:
 
 def _misused(error: typer.TyperException) -> int:
     context: typer.Context | None = getattr(error, "ctx", None)
-    message = error.format_message().replace("Value error, ", "")[:MESSAGE_CHARS_MAX]  # a word of pydantic's
+    # The prefix is pydantic's.
+    message = error.format_message().replace("Value error, ", "")[:MESSAGE_CHARS_MAX]
     schema = USAGE_SCHEMA
     if context is not None:
         schema = f"clutch.{'.'.join(_names(context))}/1" if context.parent else schema
-        if error.format_message() == (help_ := context.get_help()):  # a group without one of its commands
+        # A group was called without a command.
+        if error.format_message() == (help_ := context.get_help()):
             typer.echo(help_, err=True)
             _print_object(NO_COMMAND, None, schema)
             return error.exit_code
@@ -172,7 +173,7 @@ def _misused(error: typer.TyperException) -> int:
 
 
 def _names(context: Any) -> list[str]:
-    """Of the command, below `clutch`."""
+    """Return the names of the command, below `clutch`."""
     names: list[str] = []
     while context.parent is not None:
         names.insert(0, str(context.info_name))

@@ -1,4 +1,4 @@
-"""What `clutch config …` and `clutch init` do. A gateway that a command started is restarted with a new config."""
+"""`clutch config …` and `clutch init`. A background gateway is restarted after `init`."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def check(state: Path | None, file: Path | None, *, as_json: bool) -> None:
 
 
 def _check_starts(config: Config, home: Path, file: Path | None) -> None:
-    """What `serve` would refuse is refused here. Raises ConfigInvalid."""
+    """Check what `serve` checks at its start. Raises ConfigInvalid."""
     from clutch.config.sources import ConfigSource
     from clutch.wiring import config_problems
 
@@ -76,7 +76,7 @@ def _tell_right(config: Config, state: Path | None, *, as_json: bool) -> None:
 
 
 def _tell_unloaded(config: Config, state: Path | None) -> str | None:
-    """Why the gateway that runs works with another config than this file; None: it does not, or none runs."""
+    """Say and return what the running gateway has not loaded of this file; None: nothing, or no gateway runs."""
     home = home_of(state)
     running = discovery.find(home)
     if running is None or running.config is None or config.path is None:
@@ -140,7 +140,7 @@ def schema() -> None:
     print(json.dumps(schemas.schema(), indent=2, ensure_ascii=False))
 
 
-# ---- the first one ---------------------------------------------------------------------------------------
+# ---- the first config ------------------------------------------------------------------------------------
 
 
 def init(state: Path | None, *, is_forced: bool, as_json: bool) -> None:
@@ -161,7 +161,7 @@ def init(state: Path | None, *, is_forced: bool, as_json: bool) -> None:
 
 
 def _asked(found: tuple[StarterModel, ...]) -> StarterModel:
-    """Only where there is something to choose."""
+    """Ask the user for a model where there are several."""
     if len(found) == 1:
         return found[0]
     for number, one in enumerate(found, 1):
@@ -173,7 +173,7 @@ def _asked(found: tuple[StarterModel, ...]) -> StarterModel:
 
 
 def _write(path: Path, text: str) -> None:
-    """All of it or nothing, for nobody else to read."""
+    """Write the file atomically, for its owner only."""
     try:
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         file, name = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)  # mode 0600

@@ -1,6 +1,6 @@
-"""`clutch doctor`: is everything as it should be, here and in the tables, and what to do where it is not.
+"""`clutch doctor`: check the installation and the database, and say what to do about each problem.
 
-The promises are asked of the live database as SQL, beside whoever works on it: nothing waits for the answer."""
+The invariants are SQL queries on the live database; no worker waits for them."""
 
 from __future__ import annotations
 
@@ -44,17 +44,16 @@ from clutch.surfaces.discovery import CONFIG_FILE, GATEWAY_FILE, LOOPBACK, PROBL
 from clutch.surfaces.http_client import connect
 
 # --------------------------------------------------------------------------------------------------
-# What `clutch doctor` looks at outside the tables: the state directory, its files, the gateway, clock and disk.
+# Checks outside the database: the state directory, its files, the gateway, clock and disk.
 #
-# Each check is a look and a sentence. What can be put right without harm is put right by `mend`; nothing else here
-# changes anything.
+# Only `mend` changes anything, and only what can be repaired without harm.
 
 DIRECTORY_MODE, FILE_MODE = 0o700, 0o600
-FREE_BYTES_MIN = 512 * 1024 * 1024  #: a log that cannot grow stops every write
-AHEAD_S = 5.0  #: clocks are set by small steps all the time
-REACH_S = 3.0  #: for a provider to take a connection
-PERIODS_MAX = 3  #: of a loop that did not come round
-#: Whatever else lies there belongs to tools and children, who have modes of their own.
+FREE_BYTES_MIN = 512 * 1024 * 1024  #: a full disk stops every write
+AHEAD_S = 5.0  #: clocks are adjusted in small steps
+REACH_S = 3.0  #: for a connection to a provider
+PERIODS_MAX = 3  #: missed periods of a loop
+#: Other files belong to tools and tasks and have modes of their own.
 PRIVATE_FILES = ("token*", GATEWAY_FILE, "clutch.db*", "clutch.json", "lock", "chat-history")
 
 
@@ -63,7 +62,7 @@ class Check:
     id: str
     is_ok: bool
     detail: str
-    remedy: str | None = None  #: of a check that is right, too: then it is a warning
+    remedy: str | None = None  #: of a check that is ok: a warning
 
     @property
     def word(self) -> str:
@@ -74,7 +73,7 @@ class Check:
 
 
 def of_directory(home: Path) -> Iterator[Check]:
-    """Who could read or change what it holds."""
+    """Check who can read or change the state directory."""
     found = home.lstat()
     if stat.S_ISLNK(found.st_mode) or not stat.S_ISDIR(found.st_mode) or found.st_uid != os.geteuid():
         yield Check(
@@ -94,7 +93,7 @@ def _fix(home: Path) -> str:
 
 
 def command(home: Path, *words: str) -> str:
-    """As it runs in every terminal of this user."""
+    """Return a command line that works in every terminal of this user."""
     return typed(*words, state=discovery.named_state(home))
 
 
@@ -108,7 +107,7 @@ def _mode(path: Path, found: os.stat_result) -> str:
 
 
 def of_gateway(home: Path) -> Check:
-    """Without one everything waits, which is no fault; a file that names a dead one is litter."""
+    """Check the gateway. No gateway is ok; a file that names a dead one is not."""
     try:
         found = discovery.find(home)
     except UnsafeStateDirectory as error:
@@ -121,7 +120,7 @@ def of_gateway(home: Path) -> Check:
 
 
 def of_loaded(home: Path) -> Iterator[Check]:
-    """Whether the gateway works with the config that is in the file."""
+    """Check whether the gateway has loaded the config file."""
     running = discovery.find(home)
     if running is not None and running.config is not None:
         words = unloaded(home, running)
@@ -137,7 +136,7 @@ def of_disk(home: Path) -> Check:
 
 
 def of_clock(newest: float | None) -> Check:
-    """`newest`: the last thing that happened, as it was written down."""
+    """Check the clock against `newest`, the time of the newest timeline entry."""
     ahead = (newest or 0.0) - output.now()
     if ahead > AHEAD_S:
         told = f"the newest line of a timeline lies {duration(ahead)} in the future"
@@ -146,7 +145,7 @@ def of_clock(newest: float | None) -> Check:
 
 
 def of_pulses(home: Path, pulses: Mapping[str, Any]) -> Iterator[Check]:
-    """Of the gateway: sweeper, heartbeat and couriers, as it says itself."""
+    """Check when the gateway's sweeper, heartbeat and outbox senders last ran."""
     for name, beat in sorted(pulses.items()):
         late = max(0.0, output.now() - (output.at(beat["at"]) or 0.0))
         is_ok = late <= PERIODS_MAX * beat["everySeconds"]
@@ -155,7 +154,7 @@ def of_pulses(home: Path, pulses: Mapping[str, Any]) -> Iterator[Check]:
 
 
 def of_problems(problems: Sequence[Mapping[str, Any]]) -> Iterator[Check]:
-    """What the running gateway knows of itself; `of_loaded` reports its config."""
+    """Report the gateway's own problems, without its config (`of_loaded`)."""
     for one in problems:
         if one["subject"] == PROBLEM:
             continue
@@ -163,7 +162,7 @@ def of_problems(problems: Sequence[Mapping[str, Any]]) -> Iterator[Check]:
 
 
 def of_import_path(workspaces: Sequence[str]) -> Check:
-    """A folder of PYTHONPATH is searched for modules by every Python, before the standard library."""
+    """Check PYTHONPATH: every Python searches it for modules before the standard library."""
     named = [entry for entry in os.environ.get("PYTHONPATH", "").split(os.pathsep) if entry]
     roots = [Path(place).resolve() for place in workspaces]
     exposed = [entry for entry in named if any(Path(entry).resolve().is_relative_to(root) for root in roots)]
@@ -178,7 +177,7 @@ def begin_again(home: Path) -> str:
 
 
 class Endpoint(Protocol):
-    """A provider of the config."""
+    """A model provider in the config."""
 
     @property
     def name(self) -> str: ...
@@ -190,7 +189,7 @@ class Endpoint(Protocol):
 
 
 def of_provider(provider: Endpoint, *, is_online: bool) -> Check:
-    """Whether it has its key, and whether somebody listens: beyond this machine only when that was asked for."""
+    """Check a provider's key and connection; beyond this machine only with --online."""
     about = f"provider {provider.name}"
     try:
         provider.key(os.environ)
@@ -210,7 +209,9 @@ def of_provider(provider: Endpoint, *, is_online: bool) -> Check:
 
 
 def mend(home: Path) -> list[str]:
-    """What was put right. Raises UnsafeStateDirectory: a folder that is not ours is not ours to change."""
+    """Repair modes and a stale gateway file, and return what was repaired.
+
+    Raises UnsafeStateDirectory for a directory of another user."""
     from clutch.wiring import make_private
 
     done = []
@@ -231,7 +232,7 @@ def mend(home: Path) -> list[str]:
 
 
 def _make_private(path: Path) -> None:
-    """The file itself, whatever its name comes to mean meanwhile."""
+    """Change the mode through a descriptor: the name may be replaced meanwhile."""
     file = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
     try:
         os.fchmod(file, FILE_MODE)
@@ -247,13 +248,13 @@ def _was_open(path: Path) -> str:
 
 
 EXAMPLE_CHARS_MAX = 200
-HEALTH_S = 10.0  #: for a gateway to say how it is
+HEALTH_S = 10.0  #: for the health request
 
 
 @dataclass(frozen=True, slots=True)
 class DoctorReport:
     checks: list[Check]
-    asked: set[str] = field(default_factory=set)  #: names of promises
+    asked: set[str] = field(default_factory=set)  #: names of invariants
     broken: list[dict[str, Any]] = field(default_factory=list)
 
     @property
@@ -304,7 +305,7 @@ def _tell(report: DoctorReport) -> None:
 
 
 def examine(home: Path, *, is_online: bool = False, database: str | None = None) -> DoctorReport:
-    """`database`: a server that the config does not name."""
+    """Run all checks. `database` is a server that the config does not name."""
     from clutch.offline_reader import DATABASE_FILE
     from clutch.wiring import sandbox_offer
 
@@ -324,7 +325,8 @@ def examine(home: Path, *, is_online: bool = False, database: str | None = None)
         ]
     )
     told, configured = _of_config(home, is_online=is_online)
-    known = {check.id for check in loops}  # a server that has failed is reported with what happened
+    # The gateway reports a failed MCP server with its error.
+    known = {check.id for check in loops}
     report.checks.extend(check for check in told if check.id not in known)
     if server := database or configured:
         _examine_server(server, report, is_served=bool(loops))
@@ -334,7 +336,7 @@ def examine(home: Path, *, is_online: bool = False, database: str | None = None)
 
 
 def _of_config(home: Path, *, is_online: bool) -> tuple[list[Check], str | None]:
-    """Also, which database it names."""
+    """Return the checks of the config, and the database it names."""
     from clutch.config import load
 
     try:
@@ -359,7 +361,7 @@ def _of_config(home: Path, *, is_online: bool) -> tuple[list[Check], str | None]
 
 
 def _of_running(home: Path) -> list[Check]:
-    """Of its loops; none where nobody serves."""
+    """Return the checks of the running gateway; none where no gateway runs."""
     if (why := blocked(home)) is not None:
         return [
             Check("event-loop", False, why, "run slow code of a tool in a thread: await asyncio.to_thread(…)")
@@ -391,7 +393,7 @@ def _examine_tables(home: Path, report: DoctorReport, *, is_served: bool) -> Non
 
 
 def _examine_server(dsn: str, report: DoctorReport, *, is_served: bool) -> None:
-    """Beside everybody who works on it. What would keep it busy for long is not asked to the end."""
+    """Check a PostgreSQL database beside its workers. Slow queries are cancelled."""
     from clutch.offline_reader import looking_at_server, newest
 
     try:
@@ -411,7 +413,7 @@ def _examine_server(dsn: str, report: DoctorReport, *, is_served: bool) -> None:
 def _ask_promises(
     look: Callable[..., Any], report: DoctorReport, *, is_served: bool, is_sqlite: bool = True
 ) -> int:
-    """How many could not be asked in time."""
+    """Check the invariants, and return how many took too long."""
     from clutch.transactions import invariants
 
     unasked = 0
@@ -429,21 +431,21 @@ def _ask_promises(
 
 
 # --------------------------------------------------------------------------------------------------
-# `clutch doctor --bundle FILE`: what somebody who helps wants to know, in one archive, without secrets.
+# `clutch doctor --bundle FILE`: one archive for a person who helps, without secrets.
 #
-# Versions, the doctor's report, the settings and how tasks stand. No transcript, no result, no token; of everything
-# else whatever looks like a secret is taken out, and names that people gave are left out.
+# It has versions, the report, the settings and the states of tasks, but no transcript, result, token or label. What
+# looks like a secret is removed from the rest.
 
 LIMIT = 200
-#: Words of people and models, and names that they gave.
+#: Texts and names by users and models.
 LEFT_OUT = ("label", "error", "currentTool", "evidence", "sessionKey", "requesterKey", "rootKey")
-#: Settings that are nobody's secret by their kind, and in which people put some: words of their own, and addresses.
+#: Settings that are not secret by type, but may contain secrets: texts and addresses.
 MASKED = frozenset({"args", "baseUrl", "identity", "prompt", "url"})
 MASK = "***"
 
 
 def write(path: Path, home: Path, report: dict[str, Any]) -> None:
-    """Raises InvalidInput where it cannot be written."""
+    """Write the archive. Raises InvalidInput where the file cannot be created."""
     parts = {
         "doctor.json": _json(report),
         "versions.json": _json(_versions()),
@@ -471,7 +473,7 @@ def _add(archive: tarfile.TarFile, name: str, text: str) -> None:
 
 
 def _said(home: Path) -> dict[str, Any]:
-    """The config key by key: it knows which of them are secrets, and its comments are nobody's business."""
+    """Return the config by key, without secret values and comments."""
     try:
         return {key: _masked(key, value) for key, value in explain.said(load.load(home)).items()}
     except ConfigInvalid as error:

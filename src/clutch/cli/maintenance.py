@@ -289,8 +289,9 @@ def _parts(here: Source, target: str, *, with_tree: bool) -> Iterator[Object]:
             for below in _below(here.tree(task["taskId"])["root"]["nodes"]):
                 yield from _of_task(here, below)
         return
-    messages = _messages(lambda after: here.session_transcript(target, after), {"sessionKey": target})
-    first = next(messages, None)  # or there is no such session
+    messages = _messages(lambda after: here.transcript(target, after), {"sessionKey": target})
+    # Raises for a session that does not exist.
+    first = next(messages, None)
     yield {"kind": "session", "sessionKey": target}
     yield from messages if first is None else (first, *messages)
     if with_tree:
@@ -299,7 +300,7 @@ def _parts(here: Source, target: str, *, with_tree: bool) -> Iterator[Object]:
 
 
 def _task(here: Source, target: str) -> Object | None:
-    """None: perhaps a main session, which is nobody's task."""
+    """Return the task; None where the target may be a main session."""
     try:
         return here.task(target)
     except NotFound:
@@ -333,7 +334,7 @@ def _below(nodes: list[Object]) -> Iterator[Object]:
 
 
 def _of_root(here: Source, target: str) -> Iterator[Object]:
-    """Everything below a main session, each task once: one that ends meanwhile may be on two pages."""
+    """Yield each task below a main session once: a task that ends meanwhile may be on two pages."""
     wanted = {"root": target, "phase": None, "recentMinutes": None, "undelivered": False, "limit": PAGE}
     page: Object = {"next": None}
     given: set[str] = set()
@@ -420,7 +421,7 @@ async def _import(
 
 @asynccontextmanager
 async def _looking(home: Path, database: str | None) -> AsyncIterator[Read | None]:
-    """A rehearsal makes no state directory, and looks into one beside whoever owns it."""
+    """Open the store for a rehearsal, which creates no state directory and reads beside the owner of one."""
     from clutch.offline_reader import DATABASE_FILE, looking_at
 
     if database is not None:

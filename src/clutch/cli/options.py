@@ -79,10 +79,9 @@ Sure = Annotated[bool, typer.Option("--yes", help="Decide on whatever waits now,
 
 
 # --------------------------------------------------------------------------------------------------
-# What may be said of a new child at the command line: each parameter of a spawn, once, with the words of its
-# `--help`.
+# The parameters of a spawn on the command line, each once, with its `--help` text.
 #
-# What a parameter means, and whether it is allowed, is the gateway's to say; only files are read here.
+# The gateway validates them; only files are read here.
 
 
 def _option(help: str, *names: str) -> Any:
@@ -151,8 +150,9 @@ class SpawnCommandOptions:
     ] = None
 
     def to_json(self) -> dict[str, Any]:
-        """As HTTP takes it. What was not said is left to the gateway. Raises InvalidInput."""
-        if not self.task.strip():  # no gateway is started to be told this
+        """Return the body of the HTTP request, without options that were not given. Raises InvalidInput."""
+        # Checked before a gateway is started for it.
+        if not self.task.strip():
             raise InvalidInput("task", "must not be blank")
         said = {
             "task": self.task,
@@ -181,7 +181,7 @@ class SpawnCommandOptions:
 
 
 def takes_wanted(command: Callable[..., None]) -> Callable[..., None]:
-    """The command, whose first parameter is a `Wanted`, with one option for each field of it in that place."""
+    """Replace the first parameter of a command, a `SpawnCommandOptions`, by one option for each of its fields."""
     own = list(inspect.signature(command, eval_str=True).parameters.values())[1:]
     kinds = get_type_hints(SpawnCommandOptions, include_extras=True)
     given = [

@@ -1,7 +1,6 @@
-"""Ask the gateway, say what came of it: words on stderr, data on stdout, one exit code for each kind of end.
+"""Output of the commands: messages on stderr, data on stdout, one exit code for each kind of end.
 
-`with answering("kill", as_json=…)` around a command turns every failure into a message, an object for whoever
-reads objects, and an exit code. Nothing here knows what a command means."""
+`with answering("kill", as_json=…)` turns every error of a command into a message, a JSON object and an exit code."""
 
 from __future__ import annotations
 
@@ -39,10 +38,10 @@ from clutch.surfaces.discovery import Address, default_state_directory
 from clutch.surfaces.http_client import Declined, GatewayClient, connect
 
 # --------------------------------------------------------------------------------------------------
-# How tasks look on a terminal of 80 columns: words, columns and trees, drawn from the objects surfaces give.
+# Tasks on a terminal of 80 columns: states, tables and trees, drawn from the JSON objects of the API.
 #
-# Labels, results and tool arguments come from models and strangers: nothing of them reaches the terminal that
-# could move its cursor, change its colours or turn the reading direction.
+# Labels, results and tool arguments come from models and other users: no character of them that could move the cursor,
+# change colours or turn the reading direction reaches the terminal.
 
 Task = Mapping[str, Any]
 
@@ -52,16 +51,16 @@ RESULT_CHARS_MAX = 400
 ERROR_CHARS_MAX = 300
 ENDS = {"ok": "done", "error": "failed"}
 DELIVERY_LABELS = {"none": "", "waiting": "delivering", "delivered": "delivered"}  #: else the state and why
-#: What a list counts, in the order it is told. Replies are told with the command that shows them.
+#: What a list counts, in this order. Replies are shown with the command that prints them.
 COUNTED = (
     "running", "queued", "waiting", "needsYou", "done", "failed", "timeout", "killed", "lost", "undelivered", "unsent",
 )  # fmt: skip
-STYLES = {"running": "1;36", "queued": "2", "done": "32"}  #: as terminals number them
+STYLES = {"running": "1;36", "queued": "2", "done": "32"}  #: SGR codes
 _OUTSIDE_LINES = re.compile(r"[^\n\t]+")
 
 
 def plain(text: str) -> str:
-    """Lines and tabs stay; whatever else would act on the terminal is shown as an escape."""
+    """Show every character that would act on the terminal as an escape; newlines and tabs stay."""
     return _OUTSIDE_LINES.sub(lambda piece: _seen(piece[0]), text)
 
 
@@ -72,19 +71,19 @@ def _seen(text: str) -> str:
 
 
 def width() -> int:
-    """Of a terminal what it has; elsewhere 80 columns."""
+    """Return the columns of the terminal; 80 where the output is no terminal."""
     return max(WIDTH_MIN, shutil.get_terminal_size((WIDTH, 24)).columns) if sys.stdout.isatty() else WIDTH
 
 
 def coloured(text: str, code: str) -> str:
-    """Only on a terminal, and not with NO_COLOR."""
+    """Colour the text on a terminal, unless NO_COLOR is set."""
     if not code or not sys.stdout.isatty() or os.environ.get("NO_COLOR"):
         return text
     return f"\x1b[{code}m{text}\x1b[0m"
 
 
 def fitted(text: str, cells: int) -> str:
-    """Exactly so wide: cut with an ellipsis, or filled with blanks. Some characters are two columns wide."""
+    """Cut the text with an ellipsis or fill it with blanks, so that it has exactly this width in columns."""
     if cells <= 0:
         return ""
     if columns(text) > cells:
@@ -95,7 +94,7 @@ def fitted(text: str, cells: int) -> str:
 
 
 def columns(text: str) -> int:
-    """How wide it is on a terminal."""
+    """Return the width on a terminal, where some characters have two columns and some none."""
     return sum(map(_cells, text))
 
 
@@ -115,7 +114,7 @@ def at(moment: str | None) -> float | None:
 def state(task: Task, now: float, stalled_s: float | None = None) -> str:
     """`running`, `paused (quota)`, `waiting (2 children)`, `plan?`, `done`, `failed` …, `+ undelivered`.
 
-    `stalled_s`: as the gateway has it; without one nobody works, and nothing stalls."""
+    `stalled_s` is the gateway's setting; without a gateway no task runs, and none is stalled."""
     words = _ended(task) if task["outcome"] is not None else _under_way(task, now, stalled_s)
     return f"{words}, undelivered" if task["delivery"]["state"] == "undelivered" else words
 
@@ -147,19 +146,19 @@ def label(task: Task, chars_max: int = LABEL_CHARS_MAX) -> str:
 
 
 def runtime(task: Task, now: float) -> str:
-    """How long it has been there, or was."""
+    """Return the time from creation to the end, or to now."""
     end = at(task["endedAt"])
     return duration(max(0.0, (now if end is None else end) - (at(task["createdAt"]) or now)))
 
 
 def age(task: Task, now: float) -> str:
-    """Since it last moved: its end, its last step, its beginning."""
+    """Return the time since its end, its last step or its creation."""
     moved = at(task["endedAt"]) or at(task["lastProgressAt"]) or at(task["createdAt"]) or now
     return duration(max(0.0, now - moved))
 
 
 def used(task: Task) -> str:
-    """With everything below it; `n/a` where no provider counts."""
+    """Return the tokens of the task and its descendants; `n/a` where no provider counts them."""
     below = task["usage"]["subtree"]
     return used_tokens(below["input"] + below["output"], below["calls"])
 
@@ -170,7 +169,7 @@ def cost(task: Task) -> str:
 
 
 def doing(task: Task, now: float) -> str:
-    """What it does right now and since when; of a failed one why, of another ended one its delivery."""
+    """Return the current tool call and its age; for a failed task the error, for another ended task its delivery."""
     tool = task["currentTool"]
     if tool is not None:
         since = at(tool["since"]) or now
@@ -186,7 +185,7 @@ def doing(task: Task, now: float) -> str:
 
 
 def failure(task: Task) -> str:
-    """Why it failed, in one line."""
+    """Return the error in one line."""
     return visible(" ".join(str(task["error"]).split()), ERROR_CHARS_MAX)
 
 
@@ -199,7 +198,7 @@ def style(task: Task) -> str:
 
 
 def summary(counted: Mapping[str, Any]) -> str:
-    """`3 running · 1 waiting · 12 done · $0.42`; what is not there is not mentioned."""
+    """`3 running · 1 waiting · 12 done · $0.42`; counts of zero are left out."""
     names = {"needsYou": "needs you" if counted["needsYou"] == 1 else "need you"}
     parts = [f"{counted[name]} {names.get(name, name)}" for name in COUNTED if counted[name]]
     if counted["usd"] is not None:
@@ -212,7 +211,7 @@ def summary(counted: Mapping[str, Any]) -> str:
 
 HEADINGS = ("#", "TASK", "STATE", "LABEL", "AGE", "TOKENS", "COST", "NOW")
 CELLS_MAX = (3, 14, 22, 28, 7, 7, 8, 60)
-#: What gives way in a narrow terminal, and how far: NOW until a reason is recognised, then LABEL, then NOW.
+#: Columns that shrink in a narrow terminal, and their least width: NOW until a reason fits, then LABEL, then NOW.
 SHRINKING = ((7, 24), (3, 8), (7, 0))
 RIGHT = ("#", "AGE", "TOKENS", "COST")
 
@@ -242,7 +241,7 @@ def _line(row: Sequence[str], wide: Sequence[int]) -> str:
 
 
 def forest(tops: Iterable[Task], now: float, stalled_s: float | None = None) -> str:
-    """Objects with `nodes`, below the sessions they work for."""
+    """Draw tasks with `nodes` as trees below their sessions."""
     roots: dict[str, list[Task]] = {}
     for top in tops:
         key = top["requesterKey"] if top["parentTaskId"] is not None else top["rootKey"]
@@ -281,7 +280,7 @@ def hour(moment: str) -> str:
 
 
 def clock(moment: str) -> str:
-    """In this place's time; with its day, if that is not today."""
+    """Return the local time, with the date if it is not today."""
     here = datetime.fromisoformat(moment).astimezone()
     return (
         f"{here:%H:%M:%S}"
@@ -303,7 +302,7 @@ def moment_of(at: float) -> str:
 
 
 def log_line(line: Mapping[str, Any]) -> str:
-    """One entry of a transcript: when, who, what."""
+    """Return one entry of a transcript: time, role, text."""
     body, when = line["body"], clock(line["at"])
     match line["kind"]:
         case "input":
@@ -329,12 +328,12 @@ def _gave(result: Mapping[str, Any]) -> str:
 
 
 def step_line(step: Mapping[str, Any]) -> str:
-    """One step of a journal: its number, when, what kind, what."""
+    """Return one step of a journal: number, time, kind, text."""
     where = "" if step["seq"] is None else f" #{step['seq']}"
     return f"{step['n']:>4}  {clock(step['at'])}  {step['kind']}{where}: {visible(step['text'], RESULT_CHARS_MAX)}"
 
 
-FOLLOWED_WITHIN_S = 4.0  #: a gateway looks for a changed config every two seconds
+FOLLOWED_WITHIN_S = 4.0  #: a gateway checks for a changed config every two seconds
 LOOK_S = 0.1
 
 
@@ -367,7 +366,7 @@ OF_OUTCOME: Mapping[str, Exit] = {
 
 
 def command_for(state: Path | None, *words: str) -> str:
-    """What to type next, with the state directory as it was named here."""
+    """Return a command line to copy, with the state directory as it was given here."""
     return typed(*words, state=None if state is None else str(state))
 
 
@@ -376,7 +375,7 @@ def home_of(state: Path | None) -> Path:
 
 
 def gateway(state: Path | None, *, is_new_work: bool = False) -> GatewayClient:
-    """The one that runs, else one started in the background. Raises NoGateway, UnsafeStateDirectory."""
+    """Return a client of the running gateway, or start one. Raises NoGateway, UnsafeStateDirectory."""
     home = home_of(state)
     found = discovery.find(home)
     if found is None and discovery.may_start(home, is_new_work=is_new_work):
@@ -397,13 +396,13 @@ def gateway(state: Path | None, *, is_new_work: bool = False) -> GatewayClient:
 
 
 def say_unloaded(home: Path, found: Address) -> None:
-    """One line where the gateway works with another config than the one in the file."""
+    """Say what the gateway has not loaded of the config file."""
     if (words := unloaded(home, found)) is not None:
         say(words)
 
 
 def unloaded(home: Path, found: Address) -> str | None:
-    """What of the config is not loaded and why. A change that was made just now is given the time it takes."""
+    """Return what of the config is not loaded and why. A fresh change gets `FOLLOWED_WITHIN_S` seconds."""
     deadline = time.monotonic() + FOLLOWED_WITHIN_S
     while found.config is not None and found.config.follows and not found.config.is_current:
         if time.monotonic() > deadline:
@@ -416,9 +415,9 @@ def unloaded(home: Path, found: Address) -> str | None:
 
 
 def _check_config(home: Path) -> None:
-    """What is wrong with it is better said here than by a process without a terminal. Raises ConfigInvalid."""
+    """Report an invalid config here: the gateway to be started has no terminal. Raises ConfigInvalid."""
     if (home / discovery.CONFIG_FILE).exists():
-        from clutch.config import load  # much to load, but a gateway is about to be started
+        from clutch.config import load
 
         load.load(home)
 
@@ -437,7 +436,7 @@ def answering(command: str, *, as_json: bool) -> Iterator[None]:
         said = {"code": "unavailable", "message": str(error), "remedy": error.remedy}
         raise _failed(command, said, Exit.NO_GATEWAY, as_json) from error
     except ClutchError as error:
-        from clutch.api.problems import problem_of  # much to load, and most commands succeed
+        from clutch.api.problems import problem_of
 
         said = problem_of(error).to_json()["error"]
         raise _failed(command, said, OF_CODE.get(said["code"], Exit.ERROR), as_json) from error
@@ -457,18 +456,18 @@ def _failed(command: str, said: Mapping[str, Any], code: Exit, as_json: bool) ->
 
 
 def say(words: str) -> None:
-    """To the person."""
+    """Print a message to stderr."""
     typer.echo(plain(words), err=True)
 
 
 def print_object(command: str, body: Mapping[str, Any], *, is_ok: bool = True) -> None:
-    """To the program that reads."""
+    """Print one JSON object to stdout."""
     said = {"schema": f"clutch.{command}/1", "ok": is_ok, **body}
     print(plain_json(json.dumps(said, ensure_ascii=False)), flush=True)
 
 
 def print_text(text: str) -> None:
-    """A child's own words are data; what would move the cursor is shown instead of done."""
+    """Print text to stdout; control characters are shown as escapes."""
     print(plain(text), flush=True)
 
 

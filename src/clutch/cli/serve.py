@@ -1,7 +1,7 @@
-"""`clutch serve`: a gateway that is a program, until it is told to stop, is drained, or is idle in the background.
+"""`clutch serve`: run a gateway until it is stopped or drained, or, in the background, until it is idle.
 
-The first SIGTERM or Ctrl-C stops it: no new claims, turns stop at their next step, everything is handed over. The
-second one does not wait."""
+The first SIGTERM or Ctrl-C stops it: it claims no more sessions, turns stop at their next step, and all sessions are
+released. The second signal does not wait."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 # --------------------------------------------------------------------------------------------------
 # `clutch stop` and `clutch drain`: end the gateway of a state directory, and wait until it has gone.
 
-GONE_WITHIN_S = 60.0  #: a stop gives its turns a few seconds each; longer, and something hangs
+GONE_WITHIN_S = 60.0  #: a stop gives each turn a few seconds; after this time it hangs
 PAUSE_S = 0.1
 DRAIN_LOOK_S = 0.5
 SHOWN_MAX = 5
@@ -56,7 +56,7 @@ def stop(state: Path | None, *, as_json: bool) -> None:
 
 
 def drain(state: Path | None, *, timeout_s: float | None, as_json: bool) -> None:
-    """Shows what it waits for whenever that changes."""
+    """Wait for the running turns and stop; say what it waits for whenever that changes."""
     with answering("drain", as_json=as_json):
         home = home_of(state)
         client = _found(home)
@@ -67,9 +67,9 @@ def drain(state: Path | None, *, timeout_s: float | None, as_json: bool) -> None
 
 
 def restart(state: Path | None) -> str | None:
-    """Start the gateway that a command started anew, with the config and the environment of this moment.
+    """Restart a background gateway with the present config and environment.
 
-    `restarted`, or `running`: another program's, which its user restarts. None: none runs."""
+    Return `restarted`; `running` for a gateway that another program started; None where no gateway runs."""
     home = home_of(state)
     client = _found(home)
     if client is None:
@@ -89,7 +89,7 @@ def _found(home: Path) -> GatewayClient | None:
 
 
 def _drained(home: Path, client: GatewayClient, timeout_s: float | None) -> None:
-    """Until it stops; also when somebody else makes it stop."""
+    """Drain until the gateway stops, also when another command stops it."""
     deadline = None if timeout_s is None else time.monotonic() + timeout_s
     shown = ""
     while discovery.find(home) == client.address or (discovery.find(home) is None and is_owned(home)):
@@ -125,7 +125,7 @@ def _until_gone(home: Path, client: GatewayClient) -> None:
 
 
 def _say_ended(command: str, home: Path, client: GatewayClient | None, *, as_json: bool) -> None:
-    """That none runs is what was wanted."""
+    """Report the end. No running gateway is a success."""
     status, pid = ("none", None) if client is None else ("stopped", client.address.pid)
     if as_json:
         print_object(command, {"status": status, "pid": pid, "state": str(home)})
@@ -134,10 +134,10 @@ def _say_ended(command: str, home: Path, client: GatewayClient | None, *, as_jso
 
 
 # --------------------------------------------------------------------------------------------------
-# What a gateway says to its log: one line per event, without colours, without secrets.
+# The log of a gateway: one line per event, without colours and secrets.
 #
-# In the foreground it goes to stderr, with the marks of priority that journald reads where journald listens; in the
-# background to `gateway.log`, which is its owner's only and never grows beyond its bound twice.
+# In the foreground it goes to stderr, with priorities for journald where stderr is the journal; in the background to
+# `gateway.log`, a private file with one rotated copy.
 
 LOG_FILE = "gateway.log"
 LINE_CHARS_MAX = 8000
@@ -147,7 +147,7 @@ _PRIORITY = {logging.DEBUG: 7, logging.INFO: 6, logging.WARNING: 4, logging.ERRO
 
 
 class OneLine(logging.Formatter):
-    """A traceback is part of its line. What looks like a secret is taken out whoever wrote it."""
+    """Writes a record and its traceback in one line, redacted."""
 
     def __init__(self, form: str, *, is_journal: bool = False) -> None:
         super().__init__(form)
@@ -164,7 +164,7 @@ class PrivateFile(RotatingFileHandler):
         super().__init__(home / LOG_FILE, maxBytes=bytes_max, backupCount=1)
 
     def _open(self) -> TextIOWrapper:
-        """It may tell what tasks are about."""
+        """Open the file for its owner only: it may contain task texts."""
         flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW | os.O_CLOEXEC
         self.file = os.open(self._home / LOG_FILE, flags, 0o600)
         os.fchmod(self.file, 0o600)
@@ -172,7 +172,7 @@ class PrivateFile(RotatingFileHandler):
 
 
 class Redacting(TextIOBase):
-    """What is printed, instead of logged: whole lines, redacted like the lines of the log."""
+    """A stream for printed text: whole lines, redacted like those of the log."""
 
     def __init__(self, file: int) -> None:
         self._file, self._rest = file, ""
@@ -205,7 +205,7 @@ def to_terminal() -> None:
 
 
 def to_file(home: Path, bytes_max: int) -> None:
-    """Also what is printed; and, unredacted, what the interpreter itself may have to say at its end."""
+    """Log to the file, with everything printed; what the interpreter prints at its end is not redacted."""
     handler = PrivateFile(home, bytes_max)
     handler.setFormatter(OneLine(IN_FILE))
     logging.basicConfig(handlers=[handler], level=logging.INFO)
@@ -216,41 +216,41 @@ def to_file(home: Path, bytes_max: int) -> None:
 
 
 # --------------------------------------------------------------------------------------------------
-# How a process of our own keeps its memory. A program that opens a `Clutch` decides that for itself.
+# Memory of the gateway process. A program that embeds `Clutch` chooses its own settings.
 
-#: Of new objects before the youngest are looked through. A transaction leaves a few cycles at most, and a batch of
-#: them holds thousands of objects that are about to go by themselves: the default of 700 took 4 % of the writer's time.
+#: New objects before a collection of the youngest. A transaction leaves a few cycles at most, and a batch holds
+#: thousands of objects that are freed without a collection: the default of 700 took 4 % of the writer's time.
 YOUNG_MAX: Final = 10_000
 
-#: Looks through the youngest before what outlived them is looked through. Of that nearly nothing is garbage, and with
-#: hundreds who watch it took 70 ms each minute, in which nobody was answered.
+#: Collections of the youngest before the older objects are collected. Nearly none of those are garbage, and with
+#: hundreds of watchers a collection blocked all requests for 70 ms each minute.
 OLDER_AFTER: Final = 100
 
-M_ARENA_MAX: Final = -8  #: of glibc's `mallopt`
+M_ARENA_MAX: Final = -8  #: parameter of glibc's `mallopt`
 
 
 def share_one_heap() -> None:
-    """Before there are threads: each would get a heap of its own, and what one has free no other can use. Only one
-    of them runs at a time anyway. Elsewhere than on glibc it changes nothing."""
+    """Let all threads use one heap: with a heap per thread, memory freed in one cannot be used by another. Must run
+    before threads start. Without glibc it has no effect."""
     with suppress(OSError, AttributeError):
         ctypes.CDLL(None).mallopt(M_ARENA_MAX, 1)
 
 
 def collect_rarely() -> None:
-    """Once everything is loaded: it stays, and to look through it again stops all turns for a tenth of a second."""
+    """Exclude loaded modules from collections, each of which would stop all turns for a tenth of a second."""
     gc.freeze()
     gc.set_threshold(YOUNG_MAX, OLDER_AFTER)
 
 
 SIGNALS = (signal.SIGTERM, signal.SIGINT)
-LOOK_S = 2.0  # after a change of the config
+LOOK_S = 2.0  #: between two checks for a changed config
 
 log = logger("clutch.serve")
 
 
 @dataclass(frozen=True, slots=True)
 class ServeOptions:
-    """What was said on the command line; None = as the config has it."""
+    """The options of the command line; None: as in the config."""
 
     state: Path | None
     database: str | None
@@ -288,7 +288,8 @@ async def _serve(wishes: ServeOptions, *, as_json: bool) -> None:
         if as_json:
             print_object("serve", {"url": clutch.url, "state": str(home)})
         if clutch.url is None and is_background:
-            leaving.stop("another gateway answers here")  # nobody could tell this one to stop
+            # No command can reach this gateway to stop it.
+            leaving.stop("another gateway answers here")
         async with BackgroundTasks() as tasks:
             tasks.start(_follow_config(clutch, tell), "clutch-config")
             tasks.start(leaving.watch(), "clutch-idle-exit")
@@ -322,9 +323,10 @@ def _greet(clutch: Clutch, home: Path, tell: Callable[[str], None], *, is_backgr
 
 
 async def _follow_config(clutch: Clutch, tell: Callable[[str], None]) -> None:
-    """A file that was changed is read again: by itself soon, on SIGHUP at once. A wrong one changes nothing."""
+    """Reload a changed config every `LOOK_S` seconds, and at once on SIGHUP. An invalid config changes nothing."""
     hang_up = asyncio.Event()
-    if not sys.stdin.isatty():  # where there is a terminal, its end is meant
+    # With a terminal, SIGHUP means that the terminal was closed.
+    if not sys.stdin.isatty():
         asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, hang_up.set)
     while True:
         with suppress(TimeoutError):
@@ -338,7 +340,7 @@ async def _reload(clutch: Clutch, tell: Callable[[str], None]) -> None:
     try:
         found = await clutch.reload()
     except ClutchError as error:
-        problems = "; ".join(str(error).splitlines())  # the log has one line for each event
+        problems = "; ".join(str(error).splitlines())
         tell(f"Config not loaded; keeping the previous one: {problems}")
         return
     tell(f"Config loaded; changed: {', '.join(found.taken) or 'nothing'}.")
@@ -359,11 +361,11 @@ def _stop_on_signals(leaving: Leaving) -> None:
 
 
 # --------------------------------------------------------------------------------------------------
-# `clutch mcp`: stdin and stdout belong to the protocol, words go to stderr.
+# `clutch mcp`: stdin and stdout carry the protocol, messages go to stderr.
 
 
 def serve_mcp(state: Path | None, *, agent_id: str, session: str | None) -> None:
-    """The name is checked before a client has to find out."""
+    """Serve MCP on stdin and stdout. Names are checked before a client connects."""
     with answering("mcp", as_json=False):
         with extra("mcp", "`clutch mcp`"):
             from clutch.surfaces.mcp_server import serve as serve_stdio
@@ -375,13 +377,13 @@ def serve_mcp(state: Path | None, *, agent_id: str, session: str | None) -> None
 
 
 # --------------------------------------------------------------------------------------------------
-# `clutch open`: let a browser in. The code stands behind the `#` of the address, which no browser sends anywhere.
+# `clutch open`: sign in a browser. The code is behind the `#` of the address, which browsers do not send to servers.
 
-SCREENS = ("DISPLAY", "WAYLAND_DISPLAY", "BROWSER")  #: without one of them a Linux has no window to open
+SCREENS = ("DISPLAY", "WAYLAND_DISPLAY", "BROWSER")  #: one of them is set where Linux can open a browser
 
 
 def open_page(state: Path | None, *, only_prints: bool, as_json: bool) -> None:
-    """What is printed opens the page as well, as long as nobody else has used it."""
+    """Open the page, or print its address with a one-time code."""
     with answering("open", as_json=as_json):
         client = gateway(state, is_new_work=True)
         made = client.post("/v1/browser/code")
@@ -400,14 +402,15 @@ def _has_screen() -> bool:
 
 
 # --------------------------------------------------------------------------------------------------
-# `clutch token`: where it is kept; and another in its place, which shows out whoever is inside by the old one.
+# `clutch token`: the path of the token, and a new token, which signs out every client of the old one.
 
 
 def token(state: Path | None, *, rotates: bool, as_json: bool) -> None:
     with answering("token", as_json=as_json):
         path = home_of(state) / TOKEN_FILE
         try:
-            read_token(path)  # one that others could read is said so
+            # Raises for a token that other users could read.
+            read_token(path)
         except FileNotFoundError as error:
             if not rotates:
                 remedy = command_for(state, "token", "--rotate")

@@ -1,4 +1,4 @@
-"""Commands that show: lists, trees, the inbox, what a task said and did. Nothing here changes anything."""
+"""Commands that show lists, trees, the inbox, transcripts and costs. None of them changes a task."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ TOP_LEAVES = ("q", "escape", "c-c", "c-d")
 
 @dataclass(frozen=True, slots=True)
 class ListOptions:
-    """What a list is asked for."""
+    """The filter of a list."""
 
     is_all: bool = False
     root: str | None = None
@@ -43,7 +43,7 @@ class ListOptions:
     cursor: str | None = None
 
     def to_query(self) -> dict[str, Any]:
-        """What ended long ago is shown only to whoever asks for it."""
+        """Return the query; without a filter, tasks that ended long ago are left out."""
         recent = None if self.is_all or self.phase or self.is_undelivered else RECENT_MINUTES
         wanted = {"root": self.root, "phase": self.phase, "limit": self.limit, "cursor": self.cursor}
         return {**wanted, "recentMinutes": recent, "undelivered": self.is_undelivered}
@@ -144,7 +144,7 @@ def _point_to_replies(state: Path | None, counted: Mapping[str, Any]) -> None:
 
 
 def _item(state: Path | None, item: dict[str, Any]) -> str:
-    """Who, why, what exactly, and the commands that answer it."""
+    """Return an inbox item with the commands that answer it."""
     who, seen = item["label"] or item["sessionKey"], ("--hash", str(item["hash"]))
     answers = {
         "plan": (("approve", item["id"], *seen), ("reject", item["id"], "your reason", *seen)),
@@ -155,7 +155,7 @@ def _item(state: Path | None, item: dict[str, Any]) -> str:
 
 
 def logs(state: Path | None, target: str, *, follows: bool, as_json: bool) -> None:
-    """The transcript in order; with `-f` until the task has ended, of a main session until Ctrl-C."""
+    """Print the transcript; with `-f` follow it until the task has ended, or a main session until Ctrl-C."""
     with answering("logs", as_json=as_json):
         with source(state) as here:
             meant = here.followed(target)
@@ -170,7 +170,7 @@ def logs(state: Path | None, target: str, *, follows: bool, as_json: bool) -> No
 
 
 def _print_failure(task: Mapping[str, Any] | None, *, as_json: bool) -> None:
-    """Why a task failed stands in no transcript."""
+    """Print why the task failed, which no transcript contains."""
     if task is None:
         return
     body = {"outcome": task["outcome"], "error": task["error"]}
@@ -179,9 +179,9 @@ def _print_failure(task: Mapping[str, Any] | None, *, as_json: bool) -> None:
 
 
 def _hear_all(client: GatewayClient, printed: Container[str], *, as_json: bool) -> None:
-    """Print the replies that wait: what no model said (a failed turn, the answer of a command) is in no transcript.
+    """Print the unread replies: a failed turn and the answer of a command are in no transcript.
 
-    They are marked as read only at a terminal: what goes through a pipe may be read by a program, or cut by `head`."""
+    They are marked as read only at a terminal: a pipe may be read by a program, or cut by `head`."""
     shown, marks, last = 0, sys.stdout.isatty() and not as_json, None
     while True:
         seen = {"heard": last} if marks else {"after": last or 0}
@@ -212,7 +212,7 @@ def _follow(line: GatewayConnection, target: str, after: int, *, as_json: bool) 
 def _print_lines(
     page_after: Callable[[int], dict[str, Any]], after: int, answers: set[str], *, as_json: bool
 ) -> int:
-    """Everything there is after that number; the last number printed. `answers` gets those that were among it."""
+    """Print the messages after a number, add their answers to `answers`, and return the last number."""
     page: dict[str, Any] = {"next": after}
     while page["next"] is not None:
         page = page_after(after)
@@ -237,7 +237,7 @@ def why(state: Path | None, target: str, *, as_json: bool) -> None:
 
 
 def replay(state: Path | None, target: str, *, as_json: bool) -> None:
-    """The journal from its beginning, step by step."""
+    """Print the journal from its beginning, step by step."""
     with answering("replay", as_json=as_json), source(state) as here:
         page: dict[str, Any] = {"next": 0}
         while page["next"] is not None:
@@ -250,14 +250,15 @@ def replay(state: Path | None, target: str, *, as_json: bool) -> None:
 
 
 def nested(tasks: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Tasks with their children in `nodes`. On top are those whose parent is not among them, each where the first of
-    its family stands in the list, so that an active child of a finished parent comes before other finished tasks."""
+    """Return the tasks with their children in `nodes`. A task without its parent in the list is on top, at the place of
+    the first of its descendants, so that an active child of a finished parent precedes other finished tasks."""
     shown = {task["taskId"]: {**task, "nodes": []} for task in tasks}
     tops: dict[str, dict[str, Any]] = {}
     for task in shown.values():
         if (above := shown.get(task["parentTaskId"])) is not None:
             above["nodes"].append(task)
-        line = [task]  # upwards; imported tasks can be each other's parent, and stand nowhere then
+        # Upwards. Imported tasks can be each other's parents, and are left out then.
+        line = [task]
         while (above := shown.get(line[-1]["parentTaskId"])) is not None and above not in line:
             line.append(above)
         if above is None:
@@ -266,11 +267,11 @@ def nested(tasks: list[dict[str, Any]]) -> list[dict[str, Any]]:
 
 
 # --------------------------------------------------------------------------------------------------
-# `clutch cost`: what model calls have used, added up, and what is known of their price.
+# `clutch cost`: the tokens of model calls and their price, as far as it is known.
 
 COUNTED = ("calls", "input", "output", "cacheRead", "cacheWrite")
 HEADINGS = ("CALLS", "INPUT", "OUTPUT", "CACHED", "COST")
-NAME_CELLS = 38  #: what 80 columns leave beside the figures
+NAME_CELLS = 38  #: 80 columns without the figures
 
 
 def cost(state: Path | None, by: str, *, as_json: bool) -> None:
@@ -288,7 +289,7 @@ def cost(state: Path | None, by: str, *, as_json: bool) -> None:
 
 
 def added_up(usage: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """One that nobody knows the price of makes the sum unknown: null, never too little."""
+    """Return the sum. One unknown price makes it unknown (null), never too low."""
     prices = [one["usd"] for one in usage]
     usd = None if None in prices else str(sum(map(Decimal, prices), Decimal(0)))
     return {**{name: sum(one[name] for one in usage) for name in COUNTED}, "usd": usd}
@@ -296,7 +297,8 @@ def added_up(usage: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
 
 def _figures(one: Mapping[str, Any]) -> tuple[str, ...]:
     usd = "n/a" if one["usd"] is None else money(Decimal(one["usd"]))
-    is_known = one["input"] or not one["calls"]  # of calls that nobody answered nobody knows what they used
+    # The tokens of calls without an answer are unknown.
+    is_known = one["input"] or not one["calls"]
     counts = [tokens(one[name]) if is_known else "n/a" for name in ("input", "output", "cacheRead")]
     return (str(one["calls"]), *counts, usd)
 

@@ -1,6 +1,6 @@
-"""Where what is shown comes from: the gateway if one runs, else its store, read beside whoever owns it.
+"""The source of what commands show: the running gateway, or the store, read beside the process that owns it.
 
-Both give the same objects. Of the store only reads are possible, and that nobody works is said on stderr."""
+Both return the same objects. The store can only be read, and a message on stderr says that no gateway runs."""
 
 from __future__ import annotations
 
@@ -10,7 +10,6 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol, TypeVar
-from urllib.parse import quote
 
 import typer
 
@@ -26,7 +25,7 @@ Object = dict[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class Followed:
-    """What is meant, by a name that means the same later. A main session has no end. `failed`: the task, if it did."""
+    """A task or a main session by a name that stays valid. A main session never ends. `failed` is a failed task."""
 
     name: str
     is_over: bool = False
@@ -39,7 +38,7 @@ def _as_task(task: Object) -> Followed:
 
 
 class Source(Protocol):
-    client: GatewayClient | None  #: None: nobody is there to do anything
+    client: GatewayClient | None  #: None: no gateway is there to act
 
     def tasks(self, **wanted: Any) -> Object: ...
 
@@ -60,8 +59,6 @@ class Source(Protocol):
     def inbox(self) -> Object: ...
 
     def usage(self, by: str) -> Object: ...
-
-    def session_transcript(self, key: str, after: int = 0) -> Object: ...
 
 
 class GatewaySource:
@@ -104,41 +101,35 @@ class GatewaySource:
     def usage(self, by: str) -> Object:
         return self._get("/v1/usage", by=by)
 
-    def session_transcript(self, key: str, after: int = 0) -> Object:
-        return self._get(f"/v1/sessions/{quote(key, safe='')}/transcript", after=after)
-
     def _get(self, path: str, **query: Any) -> Object:
         got: Object = self._client.get(path, **query)
         return got
 
 
 class OfflineSource:
-    """`look(fn, *args)` runs a transaction that only reads."""
+    """`look(fn, *args)` runs a read transaction on the store."""
 
     def __init__(self, look: Callable[..., Any], state: str | None) -> None:
-        from clutch.api.reads import standpoint
+        from clutch.api import reads
         from clutch.core.authority import EVERY_SCOPE, OperatorCaller
 
         self.client: GatewayClient | None = None
-        self._look, self._state = look, state
-        self._who = standpoint(OperatorCaller(EVERY_SCOPE))
+        self._look, self._state, self._reads = look, state, reads
+        self._who = reads.standpoint(OperatorCaller(EVERY_SCOPE))
 
     def tasks(self, **wanted: Any) -> Object:
-        from clutch.api import reads
-
         recent, phase, _ = wanted.pop("recentMinutes"), wanted.pop("phase"), wanted.pop("numbered", None)
-        asked = reads.Filter(**wanted, recent_minutes=recent, phase=reads.phase_named(phase))
-        got: Object = self._look(reads.tasks, self._who, asked)
-        return got
+        asked = self._reads.Filter(**wanted, recent_minutes=recent, phase=self._reads.phase_named(phase))
+        return self._read(self._reads.tasks, self._who, asked)
 
     def task(self, target: str) -> Object:
-        return self._read("task", self._who, target)
+        return self._read(self._reads.task, self._who, target)
 
     def tree(self, target: str) -> Object:
-        return self._read("tree", self._who, target)
+        return self._read(self._reads.tree, self._who, target)
 
     def transcript(self, target: str, after: int = 0) -> Object:
-        return self._read("session_transcript", self._who, target, after)
+        return self._read(self._reads.session_transcript, self._who, target, after)
 
     def followed(self, target: str) -> Followed:
         try:
@@ -147,33 +138,30 @@ class OfflineSource:
             return Followed(target)
 
     def result(self, target: str) -> Object:
-        return self._read("result", self._who, target)
+        return self._read(self._reads.result, self._who, target)
 
     def why(self, target: str) -> Object:
-        return self._read("why", self._who, target, False, self._state)
+        return self._read(self._reads.why, self._who, target, False, self._state)
 
     def replay(self, target: str, after: int = 0) -> Object:
-        return self._read("replay", self._who, target, after)
+        return self._read(self._reads.replay, self._who, target, after)
 
     def inbox(self) -> Object:
-        return self._read("inbox", self._who)
+        return self._read(self._reads.inbox, self._who)
 
     def usage(self, by: str) -> Object:
-        return self._read("usage", by)
+        return self._read(self._reads.usage, by)
 
-    def session_transcript(self, key: str, after: int = 0) -> Object:
-        return self._read("session_transcript", self._who, key, after)
-
-    def _read(self, name: str, *args: Any) -> Object:
-        from clutch.api import reads
-
-        got: Object = self._look(getattr(reads, name), *args)
+    def _read(self, fn: Callable[..., Any], *args: Any) -> Object:
+        got: Object = self._look(fn, *args)
         return got
 
 
 @contextmanager
 def source(state: Path | None) -> Iterator[Source]:
-    """The gateway, or the store where none runs or its event loop is blocked. Raises NoGateway without either."""
+    """Yield the gateway, or the store where no gateway runs or its event loop is blocked.
+
+    Raises NoGateway without either."""
     home = home_of(state)
     found = _client_or_notice(home)
     if isinstance(found, GatewayClient):
@@ -188,7 +176,7 @@ def source(state: Path | None) -> Iterator[Source]:
 
 
 def _client_or_notice(home: Path) -> GatewayClient | str:
-    """Whom to ask, or why the store is read instead."""
+    """Return the client, or the message that says why the store is read instead."""
     try:
         client = connect(home)
     except NoGateway as error:
@@ -201,15 +189,14 @@ def _client_or_notice(home: Path) -> GatewayClient | str:
 
 
 # --------------------------------------------------------------------------------------------------
-# A question that outlives its gateway: one that died is started again, one that was stopped is waited for.
+# A request that survives the gateway: a crashed gateway is started again, a stopped one is waited for.
 #
-# Whoever waits for something durable does not lose it with the process that worked on it. What is asked must be
-# harmless to ask twice: a read, or a write with its key.
+# The request may be sent twice, so it must be a read or a write with an idempotency key.
 
 T = TypeVar("T")
 
 LOOK_S = 0.5
-AWAY_S = 60.0  #: a restart takes seconds; longer, and nobody is about to bring it back
+AWAY_S = 60.0  #: a restart takes seconds; after this time none is expected
 
 
 @dataclass(slots=True)
@@ -218,7 +205,7 @@ class GatewayConnection:
     client: GatewayClient
 
     def ask(self, question: Callable[[GatewayClient], T]) -> T:
-        """Raises NoGateway when none comes back."""
+        """Return the answer to the question. Raises NoGateway when no gateway comes back."""
         while True:
             try:
                 return question(self.client)
@@ -245,7 +232,7 @@ def _found_again(state: Path | None) -> GatewayClient:
 
 @contextmanager
 def resumable(state: Path | None, *words: str) -> Iterator[None]:
-    """Ctrl-C ends the watching and nothing else: `words` are the command that goes on with it."""
+    """Let Ctrl-C end only the watching; `words` are the command that resumes it."""
     try:
         yield
     except KeyboardInterrupt:

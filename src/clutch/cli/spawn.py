@@ -1,4 +1,4 @@
-"""`clutch spawn` and `clutch run`: a child is asked for, and its result is waited for."""
+"""`clutch spawn` and `clutch run`: start a task, and wait for its result."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ from clutch.cli.output import OF_OUTCOME, Exit, answering, command_for, gateway,
 from clutch.cli.source import GatewayConnection, resumable
 from clutch.surfaces.http_client import Declined, GatewayClient, session_path, task_path
 
-WAIT_STEP_S = 50.0  #: one request; a wait is as many of them as it takes
-SLACK_S = 45.0  #: beyond what was asked for: the gateway answers late when it has much to do
+WAIT_STEP_S = 50.0  #: one request; a wait consists of several
+SLACK_S = 45.0  #: beyond the wait of a request: a busy gateway answers late
 
 
 def spawn(state: Path | None, wanted: SpawnCommandOptions, *, is_dry: bool, as_json: bool) -> None:
@@ -41,8 +41,9 @@ def spawn(state: Path | None, wanted: SpawnCommandOptions, *, is_dry: bool, as_j
 
 
 def _spawned(client: GatewayClient, wanted: SpawnCommandOptions, said: Mapping[str, Any]) -> Any:
-    """Whoever must wait for room is told what for, at once and not after the wait."""
-    key = wanted.key or uuid.uuid4().hex  # one for all tries: any of them may be cut off after its commit
+    """Spawn the task. At a limit, say what it waits for before the wait."""
+    # One key for all attempts: each of them may be cut off after its commit.
+    key = wanted.key or uuid.uuid4().hex
     body = {**said, "idempotencyKey": key, "onFull": "reject"}
     while True:
         try:
@@ -89,10 +90,10 @@ def run(
 
 
 def wait(line: GatewayConnection, target: str, timeout_s: float | None) -> dict[str, Any]:
-    """Until the task has ended or needs the user, or the time is over. Interrupting it changes nothing.
+    """Wait until the task has ended or needs the user, or for `timeout_s`. An interrupt changes nothing.
 
-    Delivery to the parent is not waited for: it may be retried for half an hour, and changes neither outcome nor
-    result."""
+    The wait does not include delivery to the parent, which may be retried for half an hour and changes neither outcome
+    nor result."""
     deadline = None if timeout_s is None else time.monotonic() + timeout_s
 
     def look(client: GatewayClient) -> dict[str, Any]:
@@ -109,14 +110,14 @@ def wait(line: GatewayConnection, target: str, timeout_s: float | None) -> dict[
 
 
 def _known(client: GatewayClient, task: Mapping[str, Any]) -> None:
-    """The result is about to be printed: what the agent said of it need not be read, too."""
+    """Mark the agent's reply about this result as read: the result itself is about to be printed."""
     body = {"waitSeconds": 0, "known": task["taskId"]}
     if task["depth"] == 1:
         client.post(session_path(task["requesterKey"], "replies"), body)
 
 
 def exit_code(ended: Mapping[str, Any]) -> Exit:
-    """That somebody is needed, or that it could not be told, wins over a good end. Not to be told yet does not."""
+    """Return the exit code: a needed decision or an undelivered result precedes ok; pending delivery does not."""
     if ended["status"] == "needs_you":
         return Exit.NEEDS_YOU
     task = ended["task"]

@@ -14,11 +14,11 @@ from uuid import uuid4
 import typer
 
 from clutch.cli.chat.message import PIPED_HELP, answer, usage_of, with_files
-from clutch.cli.chat.stream import SLACK_S, Notices, session_path
+from clutch.cli.chat.stream import SLACK_S, Notices
 from clutch.cli.output import Exit, answering, command_for, gateway, home_of, print_object, print_text, say
 from clutch.cli.source import GatewayConnection
 from clutch.errors import ClutchError
-from clutch.surfaces.http_client import GatewayClient
+from clutch.surfaces.http_client import GatewayClient, session_path
 
 MAIN_SESSION = "agent:main:main"
 WAIT_S = 2.0  #: for a reply; then the inbox is read

@@ -20,7 +20,7 @@ from clutch.cli.chat.stream import AGAIN_S, ChatEvent, EventListener, Notices, P
 from clutch.cli.chat.terminal import Complete, Key, Screen
 from clutch.core.text.format import counted, visible
 from clutch.errors import ClutchError, NoGateway
-from clutch.surfaces.http_client import GatewayClient, task_path
+from clutch.surfaces.http_client import GatewayClient, session_path, task_path
 
 PROMPT = "> "
 BOLD, DIM, RED, YELLOW = "1", "2", "31", "33"  #: SGR codes
@@ -227,7 +227,7 @@ class SessionChat(TerminalConversation):
     def _post(
         self, client: GatewayClient, verb: str, body: Mapping[str, Any], key: str | None = None
     ) -> None:
-        client.post(stream.session_path(self._session, verb), body, key=key)
+        client.post(session_path(self._session, verb), body, key=key)
 
     # ---- events --------------------------------------------------------------------------------------
 

@@ -1,7 +1,7 @@
-"""What comes from the gateway, brought to one queue by threads of its own: replies, words on their way, how children
-stand. A gateway that goes away is looked for again, also at another address.
+"""Events of the gateway, brought into one queue by threads: replies, answers in pieces, the state of subagents.
 
-Whoever waits for keys waits for `wakes`, too: a byte arrives there with each piece of news."""
+A lost gateway is looked for again, also at another address. Each event writes a byte to `EventListener.wakes`, so that
+one event loop can wait for keys and events."""
 
 from __future__ import annotations
 
@@ -17,31 +17,30 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from queue import Empty, SimpleQueue
 from typing import Any, Final, NamedTuple
-from urllib.parse import quote
 
 from clutch.core.policy import Notify
 from clutch.core.text.format import visible
 from clutch.errors import ClutchError, NoGateway
 from clutch.surfaces import discovery
-from clutch.surfaces.http_client import GatewayClient, connect
+from clutch.surfaces.http_client import GatewayClient, connect, session_path
 
 WAIT_S = 25.0
 SLACK_S = 15.0
-LOOK_S = 5.0  #: a main agent's own question is no line of any timeline
+LOOK_S = 5.0  #: without an event: a question of the main agent is in no timeline
 RECENT_MINUTES = 30
-AGAIN_S = 0.5  #: until a lost gateway is looked for again, and between two counts of the children
+AGAIN_S = 0.5  #: before a lost gateway is looked for again, and between two counts of the subagents
 
 
 @dataclass(frozen=True, slots=True)
 class ChatReply:
-    """Of the agent, for the person. Whoever wrote them where a person sees them sets `shown`."""
+    """A reply of the agent. `shown` is set when it is on the terminal."""
 
     text: str
     shown: threading.Event = field(default_factory=threading.Event)
 
 
 class ChatEvent(NamedTuple):
-    """`kind`: reply (`Words`), page (of tasks), inbox, lost, found, trouble; or the stable name of an event."""
+    """`kind`: reply (`ChatReply`), page (of tasks), inbox, lost, found, trouble; or the stable name of an event."""
 
     kind: str
     data: Any
@@ -55,7 +54,7 @@ class EventListener:
     _news: SimpleQueue[ChatEvent] = field(default_factory=SimpleQueue)
     _is_lost: bool = False
     _lock: threading.Lock = field(default_factory=threading.Lock)
-    _starting: threading.Lock = field(default_factory=threading.Lock)  #: one of its threads is enough
+    _starting: threading.Lock = field(default_factory=threading.Lock)  #: only one thread starts a gateway
 
     @contextmanager
     def open(self) -> Iterator[None]:
@@ -71,18 +70,19 @@ class EventListener:
             os.close(self.wakes)
 
     def listen(self, follow: Callable[[GatewayClient], None]) -> None:
-        """In a thread that ends with the program: `follow` until the gateway is gone, then again."""
+        """Run `follow` in a daemon thread until the gateway is lost, then again."""
         threading.Thread(target=self._follow, args=(follow,), daemon=True).start()
 
     def tell(self, kind: str, data: Any = None) -> None:
         self._news.put(ChatEvent(kind, data))
         with self._lock:
             if self._bell >= 0:
-                with suppress(BlockingIOError):  # full of bytes that nobody has read: awake enough
+                # A full pipe wakes the reader as well.
+                with suppress(BlockingIOError):
                     os.write(self._bell, b".")
 
     def heard(self) -> Iterator[ChatEvent]:
-        """What has come since."""
+        """Yield the events that arrived since the last call."""
         with suppress(BlockingIOError):
             os.read(self.wakes, 65536)
         while True:
@@ -92,7 +92,9 @@ class EventListener:
                 return
 
     def found(self, *, is_new_work: bool = False) -> GatewayClient:
-        """The gateway. One that died is started again; for new work also one that was stopped. Raises NoGateway."""
+        """Return a client of the gateway. A crashed gateway is started again; for new work also a stopped one.
+
+        Raises NoGateway."""
         with self._starting:
             is_wanted = is_new_work or discovery.has_died(self.home)
             if is_wanted and discovery.find(self.home) is None and discovery.may_start(self.home):
@@ -122,12 +124,8 @@ class EventListener:
             self.tell("found")
 
 
-def session_path(key: str, *rest: str) -> str:
-    return "/".join(("/v1/sessions", quote(key, safe=""), *rest))
-
-
 def replies(ear: EventListener, session: str) -> Callable[[GatewayClient], None]:
-    """The words for the person: given again until this says that they were shown, so none is lost on the way."""
+    """Report replies. The gateway repeats a reply until the next request confirms that it was shown."""
     heard: list[int | None] = [None]
 
     def follow(client: GatewayClient) -> None:
@@ -135,16 +133,17 @@ def replies(ear: EventListener, session: str) -> Callable[[GatewayClient], None]
             body = {"waitSeconds": WAIT_S, "heard": heard[0]}
             said = client.post(session_path(session, "replies"), body, patience_s=WAIT_S + SLACK_S)
             if said["id"] is not None and said["id"] != heard[0]:
-                words = ChatReply(said["reply"])
-                ear.tell("reply", words)
-                words.shown.wait()  # a terminal that closes first leaves them with the gateway
+                reply = ChatReply(said["reply"])
+                ear.tell("reply", reply)
+                # A terminal that is closed first leaves the reply unconfirmed.
+                reply.shown.wait()
             heard[0] = said["id"]
 
     return follow
 
 
 def events(ear: EventListener, changed: threading.Event, **about: str) -> Callable[[GatewayClient], None]:
-    """Everything that happens; `changed` when it may have changed how the children stand."""
+    """Report every event; set `changed` when it may have changed the state of a subagent."""
 
     def follow(client: GatewayClient) -> None:
         for name, data in client.events(**about):
@@ -156,7 +155,7 @@ def events(ear: EventListener, changed: threading.Event, **about: str) -> Callab
 
 
 def counts(ear: EventListener, changed: threading.Event, root: str) -> Callable[[GatewayClient], None]:
-    """Which children run, wait and are done, and what waits for a person: after a change, and now and then."""
+    """Report the subagents and the inbox after each change, and every `LOOK_S` seconds."""
 
     def follow(client: GatewayClient) -> None:
         while True:
@@ -170,31 +169,30 @@ def counts(ear: EventListener, changed: threading.Event, root: str) -> Callable[
 
 
 # --------------------------------------------------------------------------------------------------
-# Answers of a model that come over two connections, piece by piece and whole: each is shown once, whichever is first.
+# An answer arrives over two connections, in pieces and whole. It is shown once, whichever arrives first.
 #
-# A turn has several answers when calls stand between them. Their pieces have the same run; the end of an answer is an
-# event of its own (`usage`, or the start of a tool).
+# A turn with tool calls has several answers. Their pieces carry the same run id; an event of its own (`usage`, or the
+# start of a tool) ends each answer.
 
 AHEAD_MAX = 4
 
 
 @dataclass(slots=True)
 class Pieces:
-    came: str = ""  #: of the present answer, piece by piece, and not known whole yet
-    _ended: list[str] = field(
-        default_factory=list
-    )  #: complete answers that came in pieces, not known whole yet
-    _ahead: list[str] = field(default_factory=list)  #: wholes that were shown; their pieces may still come
-    _late: str = ""  #: of one of these, what has come
-    _is_other: bool = False  #: the present answer is none of those that were shown ahead
+    came: str = ""  #: the pieces of the present answer, whose whole has not arrived
+    #: Complete answers of which all pieces arrived, and the whole has not.
+    _ended: list[str] = field(default_factory=list)
+    _ahead: list[str] = field(default_factory=list)  #: wholes that were shown; their pieces may still arrive
+    _late: str = ""  #: the pieces of one of them that have arrived
+    _is_other: bool = False  #: the present answer is none of those in `_ahead`
 
     def piece(self, text: str) -> str:
-        """What is to be shown of it, and of what was held back before it."""
+        """Return what to show for a piece, with the pieces held back before it."""
         if self._ahead and not self._is_other:
             self._late += text
             late = self._late.strip()
             if text and any(whole.startswith(late) for whole in self._ahead):
-                if late in self._ahead:  # all of it; what comes now is the next
+                if late in self._ahead:
                     self._ahead.remove(late)
                     self._late = ""
                 return ""
@@ -203,7 +201,7 @@ class Pieces:
         return text
 
     def end_answer(self) -> str:
-        """The present answer is complete; what comes next is another one. Returns what was held back of it."""
+        """End the present answer. Return its pieces that were held back."""
         held = self.piece("") if self._late else ""
         if said := self.came.strip():
             self._ended.append(said)
@@ -211,20 +209,22 @@ class Pieces:
         return held
 
     def has_begun(self, text: str) -> bool:
-        """Whether some of this whole may have been shown in pieces."""
+        """Whether pieces of this whole may have been shown."""
         return text.strip() in self._ended or bool(self.came.strip())
 
     def whole(self, text: str) -> str | None:
-        """What of it is still to be shown. None: it is something else than what comes piece by piece."""
+        """Return the part of a whole that is still to be shown. None: it is not the answer that arrives in pieces."""
         said, came = text.strip(), self.came.lstrip()
         if said in self._ended:
             del self._ended[: self._ended.index(said) + 1]
             return ""
-        if said and came.startswith(said):  # and the next has begun
+        if said and came.startswith(said):
+            # The next answer has begun.
             self.came = came[len(said) :]
             return ""
         if came.strip() and not said.startswith(came.rstrip()):
-            self._show_ahead(said)  # perhaps a later answer of this turn
+            # Perhaps a later answer of this turn.
+            self._show_ahead(said)
             self._is_other = True
             return None
         self._show_ahead(said[len(came) :].strip())
@@ -237,7 +237,7 @@ class Pieces:
         self._late = ""
 
     def other_run(self) -> None:
-        """Whose whole may have come before its first piece; that of the run before may still come."""
+        """Begin another run. Its whole may have arrived before its first piece; the last run's may still arrive."""
         self._ahead = [] if self._late or self._is_other else self._ahead
         self._late = ""
         self.end_answer()
@@ -245,9 +245,9 @@ class Pieces:
 
 
 # --------------------------------------------------------------------------------------------------
-# What a person wants to be told of who may look elsewhere: that somebody needs them, that all is done.
+# Notices for a user who may look elsewhere: an item in the inbox, the end of all work.
 #
-# Each notice carries the command that leads there. A terminal rings; where there is a desktop, it shows them, too.
+# Each notice carries the command that shows more. The terminal rings, and a desktop shows the notice too.
 
 TEXT_CHARS_MAX = 300
 ALIVE: Final = ("running", "queued", "waiting", "needsYou")
@@ -263,7 +263,7 @@ class Notice(NamedTuple):
 
 @dataclass(slots=True)
 class Notices:
-    """Remembers what was told, so that each thing is told once. `command` writes one that runs as it stands here."""
+    """Remembers what was shown, so that each notice appears once. `command` writes a command line to copy."""
 
     command: Callable[..., str]
     wishes: frozenset[Notify] = EVERYTHING
@@ -296,11 +296,12 @@ class Notices:
 
 
 def _on_desktop(notice: Notice) -> None:
-    """Where there is one. It must not hold up anything, and whether it was seen nobody knows."""
+    """Show the notice with `notify-send`, without waiting for it."""
     program = shutil.which("notify-send")
     if program is None or not (os.environ.get("DISPLAY") or os.environ.get("WAYLAND_DISPLAY")):
         return
-    words = html.escape(f"{notice.text}\n{notice.command}", quote=False)  # desktops read them as markup
+    # Desktops interpret the text as markup.
+    words = html.escape(f"{notice.text}\n{notice.command}", quote=False)
     process = subprocess.Popen(  # noqa: S603 - the desktop's own program, with words that are one argument
         [program, "--app-name=clutch", "Clutch", words],
         stdin=subprocess.DEVNULL,
@@ -308,4 +309,5 @@ def _on_desktop(notice: Notice) -> None:
         stderr=subprocess.DEVNULL,
         start_new_session=True,
     )
-    threading.Thread(target=process.wait, daemon=True).start()  # no zombie stays
+    # Without a wait the ended process would stay as a zombie.
+    threading.Thread(target=process.wait, daemon=True).start()
