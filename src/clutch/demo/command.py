@@ -1,4 +1,4 @@
-"""`clutch demo`: find or make the job, see it through, print the report."""
+"""`clutch demo`: find or create the job, run it to its end, print the report."""
 
 from __future__ import annotations
 
@@ -32,16 +32,16 @@ from clutch.transactions.read.transcripts import TimelineRow, TreeRow
 from clutch.wiring import default_state_directory, findings_of
 
 # --------------------------------------------------------------------------------------------------
-# The figures of a finished demo: counted from the database and from the witnesses, never assumed.
+# The figures of a finished demo, counted from the database and from the records outside of it.
 
 SCHEMA = "clutch.demo/1"
 RESUMED = "resumed @step "
-KILLS_WANTED_MIN = 5  # in flight; fewer prove little
+KILLS_WANTED_MIN = 5  #: in flight; fewer prove little
 
 
 @dataclass(frozen=True, slots=True)
 class Ledger:
-    """What the database says."""
+    """The state of the tasks, as the database has it."""
 
     tree: Sequence[TreeRow]
     timeline: Sequence[TimelineRow]
@@ -77,7 +77,7 @@ def ledger_of(state: Path) -> Ledger:
 
 
 def report(job: DemoJob, wall_s: float, plain: Ledger | None) -> dict[str, Any]:
-    """`plain`: the same work without chaos, to compare the findings with."""
+    """Return the report. `plain` is the same work without chaos, to compare the findings with."""
     ledger, heard = ledger_of(job.state), account_of(job.state)
     told: dict[str, Any] = {
         "schema": SCHEMA,
@@ -116,7 +116,7 @@ def _counted(ledger: Ledger, heard: Account) -> dict[str, Any]:
 
 
 def _cost(job: DemoJob, tasks: int) -> dict[str, Any]:
-    """Known only when one worker did it all: the counters of one that was killed died with it."""
+    """Return the cost per task; unknown if a worker was killed, because its counters are lost."""
     stats = _stats(job.state) if len(lines(job.state / LIVES)) == 1 else None
     counters = {"transactions_per_task": "transactions", "statements_per_task": "statements"}
     return {name: round(stats[key] / tasks, 1) if stats and tasks else None for name, key in counters.items()}
@@ -145,7 +145,7 @@ def _comparable(ledger: Ledger) -> list[tuple[Any, ...]]:
 
 
 def problems(told: Mapping[str, Any]) -> Iterator[str]:
-    """Why this run is not ok, in words; nothing when it is."""
+    """Yield why this run is not ok."""
     if told["outcomes"]["ok"] != told["tasks"]:
         yield "not every task ended ok"
     if told["delivered"] != told["tasks"]:
@@ -163,13 +163,13 @@ def problems(told: Mapping[str, Any]) -> Iterator[str]:
 
 
 ERROR, USAGE = 1, 2
-FRESH = "clutch-demo-"  #: how the directories are called that nobody named
-PLAIN = "without-chaos"  #: a state directory of its own inside the one of a chaos run
+FRESH = "clutch-demo-"  #: prefix of state directories without --state
+PLAIN = "without-chaos"  #: the state directory of the comparison, inside that of a chaos run
 
 
 @dataclass(frozen=True, slots=True)
 class DemoOptions:
-    """The command line."""
+    """The options of the command line."""
 
     folder: str | None
     seed: int
@@ -181,7 +181,7 @@ class DemoOptions:
 
 
 def run(wishes: DemoOptions) -> int:
-    """The exit code."""
+    """Run the command and return its exit code."""
     with ExitStack() as held:
         try:
             job = find_job(wishes) if wishes.resume else new_job(wishes)
@@ -214,7 +214,7 @@ def _seen_through(job: DemoJob, *, as_json: bool) -> int:
 
 
 def closing(told: Mapping[str, Any]) -> str:
-    """For a person, to whom the object says the same at too great a length."""
+    """Return the closing lines for a terminal, after the JSON object."""
     ended = ", ".join(f"{count} {word}" for word, count in told["outcomes"].items() if count)
     return (
         f"{told['tasks']} tasks in {told['wall_s']:.0f} s: {ended}; {told['delivered']} delivered, "
@@ -224,12 +224,12 @@ def closing(told: Mapping[str, Any]) -> str:
 
 
 def resume_command(job: DemoJob) -> str:
-    """It runs as printed, from any directory."""
+    """Return a command line that works in any directory."""
     return shlex.join([*_this_program(), "demo", "--resume", "--state", str(job.state)])
 
 
 def _this_program() -> list[str]:
-    """`clutch` when that is this very installation, else where that is."""
+    """Return `clutch` if that is this installation, else its path."""
     ours, found = Path(sys.executable).with_name("clutch"), shutil.which("clutch")
     if found and Path(found).resolve() == ours.resolve():
         return ["clutch"]
@@ -260,7 +260,8 @@ def new_job(wishes: DemoOptions) -> DemoJob:
         kills = wishes.kills or 0
         job = replace(job, kills=kills, pace_s=jobs.chaos_pace_s(kills), slow=1.0)
     job.save()
-    with suppress(OSError):  # a home that cannot be written: the printed command names the directory
+    # Where the home is not writable, the printed command names the directory.
+    with suppress(OSError):
         jobs.remember(default_state_directory(), state)
     return job
 
@@ -292,16 +293,17 @@ def _new_state(wished: str | None, folder: Path) -> Path:
 
 
 def _forget_last() -> None:
-    """A demo that was seen to its end is kept to be looked at, until there is another one."""
+    """Remove the last finished demo, which was kept until the next one."""
     last = jobs.remembered(default_state_directory())
-    with suppress(InvalidInput):  # damaged: it is left to whoever looks
+    # A damaged demo is kept.
+    with suppress(InvalidInput):
         job = None if last is None else jobs.load(last)
         if job is not None and job.is_fresh and _is_finished(job) and discovery.find(job.state) is None:
             shutil.rmtree(job.state, ignore_errors=True)
 
 
 def _fresh_state(folder: Path) -> Path:
-    """Never inside the surveyed folder: who surveys all temporary files does not want to see this one."""
+    """Create a state directory outside of the surveyed folder, which may be the folder of temporary files."""
     for place in (Path(tempfile.gettempdir()).resolve(), default_state_directory().resolve() / "demos"):
         if not place.is_relative_to(folder):
             place.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -337,7 +339,7 @@ def see_through(job: DemoJob, view: View) -> dict[str, Any]:
 
 
 def _without_chaos(job: DemoJob) -> Ledger:
-    """The same survey, undisturbed and as fast as it goes."""
+    """Run the same survey without kills and without delays."""
     state = job.state / PLAIN
     state.mkdir(mode=0o700, exist_ok=True)
     plain = DemoJob(state, job.folder, job.seed, pace_s=0.0)
@@ -348,5 +350,5 @@ def _without_chaos(job: DemoJob) -> Ledger:
 
 
 def _is_finished(job: DemoJob) -> bool:
-    """Its worker writes the figures last, when nothing is left to do."""
+    """Whether the worker has written its statistics, the last thing it does."""
     return (job.state / STATS).exists()

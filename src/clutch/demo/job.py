@@ -1,4 +1,4 @@
-"""What one demo is to do, kept in its state directory so that a worker, or a later start, can go on with it."""
+"""The work of one demo, kept in its state directory, so that a worker or a later command can resume it."""
 
 from __future__ import annotations
 
@@ -26,15 +26,15 @@ SESSION = "agent:main:main"
 _JOB, _POINTER = "demo.json", "last-demo"
 _COMMAND_LOCK, _GATEWAY_LOCK = "demo.lock", "lock"
 
-PACE_S = 0.3  # of one model call: quick, and a person can still follow
-SLOW = 4.0  # times slower is the child that takes its time
-CHAOS_PACE_S = 0.5  # about as long as a worker lives, so that most deaths hit a call in flight
+PACE_S = 0.3  #: of one model call: a user can still follow
+SLOW = 4.0  #: factor for the child that takes its time
+CHAOS_PACE_S = 0.5  #: about the life of a worker, so that most kills hit a call in flight
 CHAOS_PACE_MAX_S = 0.8
 
 
 @dataclass(frozen=True, slots=True)
 class DemoJob:
-    """`kills`: how often the worker shall die at work; None = never, 0 = until the work is done."""
+    """`kills`: how often the worker is killed at work; None: never, 0: until the work is done."""
 
     state: Path
     folder: Path
@@ -42,7 +42,7 @@ class DemoJob:
     kills: int | None = None
     pace_s: float = PACE_S
     slow: float = SLOW
-    is_fresh: bool = False  #: nobody named its directory, and the next demo may remove it
+    is_fresh: bool = False  #: created without --state; the next demo may remove it
 
     @property
     def is_chaos(self) -> bool:
@@ -54,12 +54,12 @@ class DemoJob:
 
 
 def chaos_pace_s(kills: int) -> float:
-    """The more deaths are wanted, the longer the work must last; slower than a worker's life it would never end."""
+    """Return a pace at which the work outlasts the kills; a call longer than a worker's life would never end."""
     return min(CHAOS_PACE_MAX_S, 0.3 + 0.025 * kills) if kills else CHAOS_PACE_S
 
 
 def load(state: Path) -> DemoJob | None:
-    """None: no demo is kept there."""
+    """Return the job kept in a state directory, or None. Raises InvalidInput for a damaged one."""
     try:
         read: dict[str, Any] = json.loads((state / _JOB).read_text())
         return DemoJob(**{**read, "state": state, "folder": Path(read["folder"])})
@@ -71,8 +71,10 @@ def load(state: Path) -> DemoJob | None:
 
 @contextmanager
 def alone(state: Path) -> Iterator[None]:
-    """One command at a time sees a demo through. Its own lock, because between two lives of a worker nobody
-    holds the gateway's; and that one too, because a worker outlives a killed command for a moment."""
+    """Hold the demo's lock, so that one command at a time runs it.
+
+    The gateway's lock is free between two workers, so the demo needs one of its own. The gateway's lock must be free
+    too, because a worker outlives a killed command for a moment."""
     lock = os.open(state / _COMMAND_LOCK, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
     try:
         _take(lock, state)
@@ -107,7 +109,7 @@ def _take(lock: int, state: Path) -> None:
 
 
 def remember(home: Path, state: Path) -> None:
-    """So that `--resume` without a name finds the last one."""
+    """Keep the state directory for `--resume` without --state."""
     home.mkdir(mode=0o700, parents=True, exist_ok=True)
     write_private(home / _POINTER, str(state))
 
@@ -120,7 +122,7 @@ def remembered(home: Path) -> Path | None:
 
 
 def write_private(path: Path, text: str) -> None:
-    """All of it or nothing, for its owner only."""
+    """Write the file atomically, for its owner only."""
     made = path.with_name(f"{path.name}.{os.getpid()}")
     with open(os.open(made, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w", encoding="utf-8") as file:
         file.write(text)
@@ -130,17 +132,16 @@ def write_private(path: Path, text: str) -> None:
 
 
 # --------------------------------------------------------------------------------------------------
-# Witnesses outside of the product: what a model was really asked, and what a tool really did.
+# Records outside of the product: what a model was asked, and what a tool did.
 #
-# They stand where the engine meets the world and write a line before anything is done, to files that nobody
-# of the engine reads. So what the report says about lost, doubled and repeated things does not come from the
-# code it is about.
+# They are written at the ports, before the call, to files that the engine does not read. So the report's counts of
+# lost, doubled and repeated work do not come from the code under test.
 #
-#     model calls   their key; the tasks this model was told are accepted; whose results it was shown, how often
-#     notes         one line per act of the one tool that must never act twice
+#     model calls   their key; the task ids that the model saw as accepted; whose results it saw, and how often
+#     notes         one line per call of the one tool that must never run twice
 
 _CALLS, _NOTES = "model-calls.jsonl", "journal.jsonl"
-#: A line of the runtime. Text of a child cannot pose as one: inside a fence each line begins with a bar.
+#: A line of the runtime. A child's text cannot imitate it: inside a fence each line begins with a bar.
 _TOLD = re.compile(r"(?m)^task: (t_\w+) session: ")
 
 NOTE = ToolSpec(
@@ -153,7 +154,7 @@ NOTE = ToolSpec(
 
 
 class Log:
-    """Append-only lines. Each is on disk before `write` returns."""
+    """An append-only file. Each line is on disk before `write` returns."""
 
     def __init__(self, path: Path) -> None:
         self._file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
@@ -164,7 +165,7 @@ class Log:
 
 
 def lines(path: Path) -> list[dict[str, Any]]:
-    """A last line without an end was never written."""
+    """Read a log. A last line without a newline was not written completely and is left out."""
     if not path.exists():
         return []
     *whole, _ = path.read_text(encoding="utf-8").split("\n")
@@ -175,9 +176,9 @@ def lines(path: Path) -> list[dict[str, Any]]:
 
 
 class WatchedModels:
-    """Writes down each call, and has every step of work noted in the journal.
+    """Records each call, and adds a note about each step of work to the journal.
 
-    The notes are this wrapper's, so the model behind it sees neither them nor what became of them."""
+    The model behind this wrapper sees neither the notes nor their results."""
 
     def __init__(self, models: Models, state: Path) -> None:
         self._models = models
@@ -196,7 +197,7 @@ class WatchedModels:
 
 
 def _with_note(answer: Answer, request: ModelRequest) -> Answer:
-    """Reading a folder is worth a note; starting children and waiting has its own record."""
+    """Add a note to an answer with tool calls, except for spawns and waits, which are recorded elsewhere."""
     is_work = answer.calls and not any(call.name.startswith("sessions_") for call in answer.calls)
     if not is_work or NOTE.name not in {spec.name for spec in request.tools}:
         return answer
@@ -205,7 +206,7 @@ def _with_note(answer: Answer, request: ModelRequest) -> Answer:
 
 
 def _without_notes(message: Message) -> Message:
-    """The note is the last call of an answer, so no other call changes its place."""
+    """Remove the note, which is the last call of an answer: no other call changes its index."""
     match message:
         case Answer(calls=calls):
             return replace(message, calls=tuple(call for call in calls if call.name != NOTE.name))
@@ -230,7 +231,7 @@ def _told(transcript: Transcript) -> Iterator[str]:
 
 
 class JournalToolbox:
-    """A toolbox with one tool more, whose act cannot be taken back. `pause_s`: how long its answer takes."""
+    """Adds a tool whose effect cannot be undone. Its answer takes `pause_s` seconds."""
 
     def __init__(self, toolbox: Toolbox, state: Path, pause_s: float) -> None:
         self._toolbox, self._pause_s = toolbox, pause_s
@@ -261,10 +262,10 @@ class JournalToolbox:
 
 @dataclass(frozen=True, slots=True)
 class Account:
-    accepted: frozenset[str]  #: task ids that a model was told are accepted
-    told: Mapping[str, int]  #: task id → how often its result stands before a model
-    repeated_calls: int  #: model calls that had been made before, by their key
-    repeated_notes: int  #: acts of the unsafe tool that had been done before
+    accepted: frozenset[str]  #: task ids that a model saw as accepted
+    told: Mapping[str, int]  #: task id → how often a model saw its result
+    repeated_calls: int  #: model calls with a key that was used before
+    repeated_notes: int  #: repeated calls of the unsafe tool
 
 
 def account_of(state: Path) -> Account:

@@ -1,7 +1,6 @@
 """Keeps a worker running until the work is done, and kills it about every second if the job says so.
 
-A death counts as *in flight* when the dead process still owned sessions: read from the database after the
-death, when nobody can change it any more."""
+A kill counts as *in flight* when the dead process still owned sessions, read from the database after its death."""
 
 from __future__ import annotations
 
@@ -30,9 +29,7 @@ if TYPE_CHECKING:
     from rich.tree import Tree
 
 # --------------------------------------------------------------------------------------------------
-# What a person sees of a demo while it runs: a live tree on a terminal, else one line per thing that happened.
-#
-# Words only, on stderr; the figures are the report's. Draws what it is given and asks nobody.
+# The progress of a demo on stderr: a live tree on a terminal, else one line per event.
 
 SUMMARY_CHARS_MAX = 160
 STALLED_S = Life().stalled_s
@@ -44,7 +41,7 @@ class Picture:
     at: float
     tree: Sequence[TreeRow]
     timeline: Sequence[TimelineRow]
-    results: Mapping[int, str]  #: by task, of those that have ended
+    results: Mapping[int, str]  #: of ended tasks, by task
 
 
 class View(Protocol):
@@ -68,7 +65,7 @@ def view_on(stream: TextIO) -> View:
 
 
 def news(picture: Picture, seen: int) -> Iterator[str]:
-    """The timeline lines after the first `seen`, in words; steps that mean nothing to a person are left out."""
+    """Yield the timeline after the first `seen` entries, without internal steps."""
     labels = {row.task_id: row.label for row in picture.tree}
     for line in picture.timeline[seen:]:
         if text := _happened(line, picture.results.get(line.task_id, "")):
@@ -125,7 +122,8 @@ class LiveTree:
 
     def show(self, picture: Picture) -> None:
         for text in news(picture, self._seen):
-            if "): reports " in text:  # the rest is in the tree
+            # The tree shows the rest.
+            if "): reports " in text:
                 self.say(text)
         self._seen = len(picture.timeline)
         self._live.update(drawn(picture), refresh=True)
@@ -192,12 +190,12 @@ def _style(row: TreeRow) -> str:
 
 
 KILLS, WORKER_LOG = "kills.jsonl", "worker.log"
-LOG_FILE = f"{DATABASE_FILE}-wal"  #: there as soon as somebody has the database open
+LOG_FILE = f"{DATABASE_FILE}-wal"  #: exists as soon as a process has the database open
 
 LOOK_S = 0.1
-LIFE_S = (0.4, 1.0)  # of a worker that shall die, from the moment it takes up work
-KILLS_MAX = 60  # "until the work is done" ends, also on a machine on which it never would
-STOP_S = 5.0  # after that a worker that was asked to stop is killed; it loses nothing
+LIFE_S = (0.4, 1.0)  #: of a worker to be killed, from its first work
+KILLS_MAX = 60  #: a bound for "until the work is done" on a machine that is too slow
+STOP_S = 5.0  #: then a worker that was asked to stop is killed; it loses nothing
 
 Look = Callable[..., Any]
 
@@ -215,13 +213,13 @@ class Supervisor:
         self._stack = ExitStack()
 
     def run(self) -> None:
-        """Until the work is done. Ctrl-C stops the worker in order and goes on upwards."""
+        """Run workers until the work is done. Ctrl-C stops the worker in order and is raised again."""
         with self._stack:
             while not self._one_life():
                 pass
 
     def _one_life(self) -> bool:
-        """One worker. True: it finished the work; False: it was killed."""
+        """Run one worker. True: it finished the work; False: it was killed."""
         worker = self._start()
         try:
             return self._attend(worker)
@@ -283,11 +281,12 @@ class Supervisor:
     # ---- looking -------------------------------------------------------------------------------------
 
     def _read(self, fn: Callable[..., Any], *args: object, otherwise: Any) -> Any:
-        """`otherwise`: there is no database yet, or it is being made this moment."""
+        """Read from the database. Return `otherwise` while it does not exist or is being created."""
         try:
             if self._look is None:
                 if not (self.job.state / LOG_FILE).exists():
-                    return otherwise  # a reader must not stand in the way of the one who makes it
+                    # A reader must not block the process that creates it.
+                    return otherwise
                 self._look = self._stack.enter_context(looking_at(self.job.state))
             return self._look(fn, *args)
         except StoreError:

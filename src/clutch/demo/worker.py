@@ -1,8 +1,8 @@
 """The process that does the work of a demo: `python -m clutch.demo.worker STATE`.
 
-An ordinary program around the embedded API. It asks its question under one key, so however often it is
-killed and started again there is one survey; it ends when nothing is left to do. It stops in order when
-whoever started it lets go of its standard input.
+An ordinary program around the embedded API. It asks its question with an idempotency key, so that there is one survey
+however often it is killed and started again. It ends when the work is done, and stops in order when its standard input
+is closed.
 """
 
 from __future__ import annotations
@@ -25,17 +25,17 @@ from clutch.wiring import Clutch, can_sandbox_files, offline_model, standard_too
 LIVES, STATS = "workers.jsonl", "door-stats.json"
 STOPPED = 3  #: exit code: asked to stop before the work was done
 
-NOTE_PAUSE_S = 0.1  # an act outside and the news of it are never one moment
+NOTE_PAUSE_S = 0.1  #: between the effect of the unsafe tool and its answer
 
 
 def policy_for(job: DemoJob) -> Policy:
-    """One level of grandchildren. The guard against tasks that kill their worker would take chaos for one."""
+    """Return the policy: two levels of subagents, and no limit of crashes where the demo itself kills the worker."""
     life = Life(crash_limit=1_000_000) if job.is_chaos else Life()
     return Policy(limits=Limits(depth_max=2), life=life, work=Work(stop_s=1.0))
 
 
 def latency_of(job: DemoJob, request: ModelRequest) -> float:
-    """Between 0.8 and 1.2 of the pace, the same for the same question at the same step."""
+    """Return 0.8 to 1.2 of the pace, the same for the same question at the same step."""
     first = next((said.text for said in request.transcript if isinstance(said, Input)), "")
     dice = zlib.crc32(f"{job.seed}:{len(request.transcript)}:{first}".encode()) % 400
     slow = job.slow if "\npace: slow" in first else 1.0
@@ -62,7 +62,7 @@ async def work(job: DemoJob) -> None:
 
 
 async def work_while_wanted(job: DemoJob) -> bool:
-    """False: somebody let go of standard input first."""
+    """Work until the job is done. False: standard input was closed first."""
     loop, working = asyncio.get_running_loop(), asyncio.current_task()
     assert working is not None
     loop.add_reader(sys.stdin.fileno(), lambda: os.read(sys.stdin.fileno(), 1) or working.cancel())

@@ -1,8 +1,8 @@
-"""What a transcript shows: which calls were answered with what, and what children reported.
+"""What the demo model reads from a transcript: the results of its calls, and the reports of its children.
 
-Everything the scripted model knows comes from here. Lines of tools are read in the form the tools document:
-`list` gives a kind or size, two spaces and a path; `search` gives `path:line: text`; `read` a number, two
-spaces and the line; notices stand in parentheses. A path that could be misread is a JSON string."""
+The results of tools are parsed in their documented form: `list` prints a kind or size, two spaces and a path; `search`
+prints `path:line: text`; `read` a number, two spaces and the line; notices are in parentheses. A path that could be
+misread is a JSON string."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from typing import Any
 from clutch.core.messages import Answer, Call, Input, Message, Result, Results, Transcript
 from clutch.core.text.results import parse_fences
 
-TRIES_MAX = 2  # a call whose outcome was lost is made once more; one that failed twice is a fact
+TRIES_MAX = 2  #: a call without a result is made once more; a second failure is final
 TEXT_CHARS_MAX = 160
 
 Pair = tuple[Call, Result]
@@ -30,7 +30,7 @@ _FINDING = re.compile(rf"FINDING ({_PATH}):(\d+): (.*)", re.DOTALL)
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One line of one file, as a tool gave it."""
+    """One line of one file, as a tool returned it."""
 
     file: str
     line: int
@@ -42,7 +42,7 @@ class Finding:
 
 @dataclass(frozen=True, slots=True)
 class Listing:
-    """The answer of `list`. `others`: links, pipes, names that are not UTF-8, folders never entered."""
+    """The result of `list`. `others`: links, pipes, names that are not UTF-8, folders that are not listed."""
 
     files: tuple[tuple[str, int], ...] = ()
     folders: tuple[str, ...] = ()
@@ -56,7 +56,7 @@ class Listing:
 
 @dataclass(frozen=True, slots=True)
 class ChildReport:
-    """What the runtime said of one child. `text` is None when there was none or it was not passed on."""
+    """What the runtime reported of one child. `text` is None when there was none or it was left out."""
 
     label: str
     task_id: str
@@ -69,25 +69,25 @@ class ChildReport:
 
 
 def written(path: str) -> str:
-    """A path in a line of text: itself when nothing in it can be misread, else JSON."""
+    """Return the path for a line of text, as JSON if it could be misread."""
     is_plain = path.isprintable() and path == path.strip() and not set(path) & set(':"\\')
     return path if is_plain else json.dumps(path)
 
 
 def named(text: str) -> str:
-    """The path behind `written`."""
+    """Return the path that `written` wrote."""
     return str(json.loads(text)) if text.startswith('"') else text
 
 
 def tidy(text: str) -> str:
-    """One line of visible characters: a file may hold anything, also what moves a terminal's cursor."""
+    """Return one line of visible characters: a file may contain control characters."""
     words = " ".join(text.split())
     visible = "".join(char if char.isprintable() else "\ufffd" for char in words[: TEXT_CHARS_MAX + 1])
     return visible if len(visible) <= TEXT_CHARS_MAX else visible[:TEXT_CHARS_MAX] + "…"
 
 
 def findings_of(text: str) -> tuple[Finding, ...]:
-    """The findings a child wrote into its answer, one per `FINDING file:line: text`."""
+    """Return the findings in a child's answer, one per line `FINDING file:line: text`."""
     found = (_FINDING.fullmatch(line) for line in text.split("\n"))
     return tuple(Finding(named(hit[1]), int(hit[2]), hit[3]) for hit in found if hit)
 
@@ -115,7 +115,7 @@ def lines_read(path: str, text: str) -> list[Finding]:
 
 @dataclass(frozen=True, slots=True)
 class DemoEvidence:
-    """One job and all that came after it."""
+    """One job and the messages after it."""
 
     job: Input
     after: tuple[Message, ...]
@@ -125,12 +125,12 @@ class DemoEvidence:
         return list(pairs(self.after))
 
     def text(self, call: Call) -> str | None:
-        """What the call gave, if it was made and gave something."""
+        """Return the result of the call; None if it was not made or failed."""
         given = [result.text for made, result in self.pairs if _same(made, call) and not result.failed]
         return given[-1] if given else None
 
     def missing(self, wanted: Iterable[Call]) -> tuple[Call, ...]:
-        """Those not answered yet. Two equal ones count once."""
+        """Return the calls without a result. Equal calls count once."""
         missing: list[Call] = []
         for call in wanted:
             tries = sum(_same(made, call) for made, _ in self.pairs)
@@ -144,7 +144,7 @@ class DemoEvidence:
 
     @property
     def reports(self) -> dict[str, ChildReport]:
-        """By task id, the newest of each, in the order they first came."""
+        """Return the newest report of each task, in the order of the first ones."""
         told: dict[str, ChildReport] = {}
         for text in self._told():
             told.update((report.task_id, report) for report in reports_in(text))
@@ -175,7 +175,7 @@ def pairs(messages: Sequence[Message]) -> Iterator[Pair]:
 
 
 def since(transcript: Transcript, job: Input) -> DemoEvidence:
-    """`job` is found by identity: the same words may have been said before."""
+    """Return the evidence after `job`, which is found by identity: an equal text may precede it."""
     at = next(index for index, message in enumerate(transcript) if message is job)
     return DemoEvidence(job, tuple(transcript[at + 1 :]))
 
@@ -192,7 +192,7 @@ _ABSENT = re.compile(rf"Not among these: {_LABEL} \((\S+)\): (.*)")
 
 
 def reports_in(message: str) -> Iterator[ChildReport]:
-    """The children one message of the runtime tells of, those it only names included."""
+    """Yield the reports in one message of the runtime, with children that it only names."""
     body, _, older = message.partition("\nOlder results, one line each")
     for block in _blocks(body.split("\n")):
         yield from _report(block)
@@ -205,7 +205,7 @@ def reports_in(message: str) -> Iterator[ChildReport]:
 
 
 def _blocks(lines: Sequence[str]) -> Iterator[list[str]]:
-    """Child text cannot pose as a header: inside a fence every line begins with a bar."""
+    """Split at the headers. A child's text cannot imitate one: inside a fence every line begins with a bar."""
     starts = [at for at, line in enumerate(lines) if _HEADER.fullmatch(line)]
     for start, end in pairwise([*starts, len(lines)]):
         yield list(lines[start:end])
@@ -229,10 +229,10 @@ def _report(block: Sequence[str]) -> Iterator[ChildReport]:
 
 
 # --------------------------------------------------------------------------------------------------
-# The questions a child of the scripted survey can answer about a folder.
+# The questions that a child can answer about a folder.
 #
-# A question is one or two rounds of tool calls, the second chosen from what the first gave, and what to
-# report of the answers. Nothing is reported that a tool did not return. Knows no children: see `survey`.
+# A question is one or two rounds of tool calls, the second chosen from the results of the first, and a report. A report
+# contains only what a tool returned.
 
 READS_MAX = 4
 PLACES_MAX = 4
@@ -254,7 +254,7 @@ _WORDS_AT_MARGIN = r"^[^\W\d_][^{}();=]{2,70}$"
 _CODE = r"^\s*(?:(?:pub|public|private|static|export|async|abstract)\s+)*(?:{}) \w+"
 _LONG = Call("search", {"pattern": r"^.{120}", "limit": 12, "per_file": 2})
 _DEEP = Call("search", {"pattern": r"^(?: {20}|\t{5})\s*\S", "limit": 4, "per_file": 1})
-#: What the outline of a file is made of, by the end of its name.
+#: Patterns of outline lines, by suffix of the file name.
 _OUTLINES: Mapping[str, str] = {
     ".md": r"^#{1,4} \S",
     ".py": _CODE.format("def|class"),
@@ -279,7 +279,7 @@ _OUTLINES: Mapping[str, str] = {
 
 @dataclass(frozen=True, slots=True)
 class DemoRequest:
-    """What a task asks for, read from lines like `question: markers` and `in: ["src"]`."""
+    """The request of a task, written as lines like `question: markers` and `in: ["src"]`."""
 
     question: str
     places: tuple[str, ...] = (".",)
@@ -318,7 +318,7 @@ def order_in(task: str) -> DemoRequest | None:
 
 
 def places_in(task: str) -> tuple[str, ...]:
-    """The part of a folder that a task is about; nothing when it does not say."""
+    """Return the places that a task names."""
     return _names(_said(task).get("in"))
 
 
@@ -339,7 +339,7 @@ def _nothing(_: DemoRequest, __: DemoEvidence) -> list[Call]:
 
 
 def calls_of(order: DemoRequest, evidence: DemoEvidence) -> tuple[Call, ...]:
-    """What is still to be asked; nothing when the question can be answered."""
+    """Return the calls that are still to be made; none when the question can be answered."""
     question = QUESTIONS[order.question]
     return evidence.missing(question.first(order)) or evidence.missing(question.second(order, evidence))
 
@@ -352,7 +352,7 @@ def folder(evidence: DemoEvidence, call: Call = LIST_ALL) -> Listing:
 
 
 def _hits(calls: Iterable[Call], evidence: DemoEvidence) -> list[Finding]:
-    """Taken in turn from each search, so that a rich one does not crowd out the others."""
+    """Return the hits in turn from each search, so that one search does not displace the others."""
     answers = [matched(evidence.text(call) or "") for call in calls if call.name == "search"]
     return _unique(hit for row in zip_longest(*answers) for hit in row if hit is not None)
 
@@ -366,7 +366,7 @@ def files_in(findings: Iterable[Finding]) -> list[str]:
 
 
 def _read(calls: Iterable[Call], evidence: DemoEvidence) -> list[list[Finding]]:
-    """The lines of each file that has any."""
+    """Return the lines of each file that is not empty."""
     read = (lines_read(call.args["path"], evidence.text(call) or "") for call in calls if call.name == "read")
     return [lines for lines in read if lines]
 
@@ -376,7 +376,7 @@ def mentioned(files: Sequence[str], count: int = 3) -> str:
     return f"{names} and {len(files) - count} more" if len(files) > count else names or "none"
 
 
-# --- searches: one round, and what was hit is reported ------------------------------------------------------
+# --- searches: one round, and the hits are reported ---------------------------------------------------------
 
 
 def _searching(searches: Callable[[DemoRequest], list[Call]], hit_is: str, hits_are: str) -> DemoQuestion:
@@ -443,7 +443,7 @@ def _sizes_summary(_: DemoRequest, evidence: DemoEvidence) -> str:
 
 
 def places_of(seen: Listing) -> list[str]:
-    """The top of the folder: its subfolders, fullest first; `.` stands for the files beside them."""
+    """Return the subfolders by number of files, largest first; `.` stands for the files beside them."""
     tops = [path.partition("/")[0] if "/" in path else "." for path, _ in seen.files]
     return sorted(set(tops), key=lambda top: (-tops.count(top), top))
 
@@ -463,7 +463,7 @@ def _look_at_places(order: DemoRequest) -> list[Call]:
 
 
 def _ends_of_files(order: DemoRequest, evidence: DemoEvidence) -> list[Call]:
-    """How a file begins the search has told already."""
+    """Return the reads of the ends of files; the search has returned their beginnings."""
     files = files_in(_hits(_place_searches(order), evidence)) if order.closing else []
     return [Call("read", {"path": file, "start": -12, "limit": 12}) for file in files[:READS_MAX]]
 
@@ -482,7 +482,7 @@ def _reading_summary(order: DemoRequest, evidence: DemoEvidence) -> str:
     return f"{part} of {len(files)} files: {mentioned(files)}{left_out}"
 
 
-# --- alone: everything at once, when there is nobody to give it to ------------------------------------------
+# --- alone: everything at once, without children ------------------------------------------------------------
 
 
 def _all_searches(order: DemoRequest) -> list[Call]:

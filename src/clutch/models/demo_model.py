@@ -1,7 +1,7 @@
-"""A scripted model, not an LLM: it really calls tools and starts children, so that all can be tried offline.
+"""The demo model: a script, not an LLM, that calls real tools and starts real subagents without a network.
 
-It knows one job, the survey of a folder (`survey`). It decides from the transcript and the tools it is given,
-from nothing else: the same request gets the same answer, in this process or after a crash in another."""
+It knows one job, the survey of a folder. It decides from the transcript and its tools alone: the same request gets the
+same answer, also in another process after a crash."""
 
 from __future__ import annotations
 
@@ -40,22 +40,22 @@ from clutch.models.demo_evidence import (
 from clutch.ports import Delta, DeltaKind, ModelRequest, OnDelta, ToolSpec
 
 # --------------------------------------------------------------------------------------------------
-# The scripted survey of a folder: look, give the questions to children, wait, put the answers together.
+# The survey of a folder: list it, give questions to children, wait, combine their answers.
 #
 #     main        list the folder → spawn five children and yield → one answer
 #     places      (one of the five) spawn two readers and yield → one answer
 #     the others  one or two rounds of tools, then an answer with `FINDING file:line: text` lines and a `SUMMARY:`
 #
-# Every decision is made from the transcript alone, so a run that was cut anywhere goes on where it was. What
-# was refused, failed, was killed or never reported is said.
+# Every decision is made from the transcript alone, so an interrupted run resumes where it was. The answer names
+# children that were refused, failed, were killed or did not report.
 
 MODEL = "offline (scripted, not an LLM)"
 NOTICE = "[offline model: scripted, not an LLM]"
-APPROVED = "APPROVED:"  # without a word more there is nothing to follow
+APPROVED = "APPROVED:"  #: an approval without a comment, which needs no remark
 WAITING = "Waiting for"
 
-RESULT_CHARS_MAX = 3800  # a longer result reaches the requester as a summary only
-CHILD_LINES_MAX = 10  # of one child in the answer to a person
+RESULT_CHARS_MAX = 3800  #: of a longer result, the parent receives only a summary
+CHILD_LINES_MAX = 10  #: of one child in the answer to a user
 TYPES_MAX = 5
 
 _SURVEY = re.compile(r"(?im)^\s*survey\b")
@@ -82,7 +82,7 @@ def is_slow(text: str) -> bool:
 
 
 def act(evidence: DemoEvidence, tools: frozenset[str]) -> Answer:
-    """The next step of the job this evidence belongs to."""
+    """Return the next step of the job of this evidence."""
     task = evidence.job.text
     if order := order_in(task):
         return _research(order, evidence)
@@ -123,7 +123,7 @@ def _research(order: DemoRequest, evidence: DemoEvidence) -> Answer:
 
 
 def _is_late(evidence: DemoEvidence) -> bool:
-    """The runtime said that the time is nearly over: answer with what there is."""
+    """Whether the runtime has announced the end of the time, so that the answer must be given now."""
     return any(told.source == "note" and told.text.startswith("[Time]") for told in evidence.inputs)
 
 
@@ -142,7 +142,7 @@ def _result(findings: Sequence[Finding], remarks: Iterable[str], summary: str) -
 
 
 def _remarks(evidence: DemoEvidence) -> list[str]:
-    """What a reader must know about how this came to be."""
+    """Return what limits the answer: instructions a script cannot follow, and failed calls."""
     remarks = [
         f"Not followed, because a script cannot: {tidy(told.text)}"
         for told in evidence.inputs
@@ -169,11 +169,11 @@ def _nothing_to_survey(evidence: DemoEvidence, seen: Listing) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Family:
-    """What became of the children a job wanted."""
+    """The children of a job by what became of their spawns."""
 
     accepted: dict[str, str]  #: task id → label
     refused: dict[str, str]  #: label → why
-    unborn: tuple[DemoChild, ...]  #: never asked for, or the asking was cancelled
+    unborn: tuple[DemoChild, ...]  #: not spawned, or the spawn was cancelled
 
 
 def family_of(children: Iterable[DemoChild], evidence: DemoEvidence) -> Family:
@@ -205,7 +205,7 @@ def _spawn_answer(text: str) -> dict[str, Any]:
 
 
 def _next_of(children: Sequence[DemoChild], evidence: DemoEvidence, tools: frozenset[str]) -> Answer | None:
-    """Spawn what is missing, then wait; None when it is time to answer."""
+    """Spawn the missing children, then wait; None when it is time to answer."""
     family = family_of(children, evidence)
     if family.unborn:
         waits = [Call("sessions_yield", {})] if "sessions_yield" in tools else []
@@ -221,7 +221,7 @@ def _next_of(children: Sequence[DemoChild], evidence: DemoEvidence, tools: froze
 
 
 def _may_wait(evidence: DemoEvidence) -> bool:
-    """Waiting again is paid for by a report that is new: so it ends, also when some never come."""
+    """Whether to wait again: only after a new report, so that waiting ends even if some never arrive."""
     last = evidence.after[-1]
     match last:
         case Results(results=results):
@@ -252,7 +252,7 @@ def _delegate_places(evidence: DemoEvidence, places: Sequence[str], tools: froze
 
 
 def _readers(places: Sequence[str]) -> list[DemoChild]:
-    """Two halves of the folder, or, where there is only one place, two halves of its files."""
+    """Return two children for two halves of the folder or, with one place, of its files."""
     if len(places) > 1:
         orders = [DemoRequest("reading", tuple(places[start::2])) for start in (0, 1)]
     else:
@@ -302,7 +302,7 @@ def _researchers(seen: Listing) -> list[DemoChild]:
 
 
 def _types(seen: Listing) -> tuple[str, ...]:
-    """The commonest ends of file names."""
+    """Return the most frequent suffixes of file names."""
     ends = Counter(end[0] for path, _ in seen.files if (end := re.search(r"\.[A-Za-z0-9]{1,8}$", path)))
     return tuple(sorted(ends, key=lambda end: (-ends[end], end))[:TYPES_MAX])
 
@@ -323,7 +323,7 @@ def _shape(seen: Listing) -> str:
 
 
 def told(reports: Sequence[ChildReport]) -> list[str]:
-    """What children reported, for a person."""
+    """Return the children's reports as lines for a user."""
     lines: list[str] = []
     for report in reports:
         findings = report.findings
@@ -341,7 +341,7 @@ def _summary(report: ChildReport) -> str:
 
 
 def _fates(children: Sequence[DemoChild], evidence: DemoEvidence) -> list[str]:
-    """Every child that was wanted and did not end well, by name."""
+    """Return a line for each child that was refused, failed or did not report."""
     family = family_of(children, evidence)
     reports = evidence.reports
     missing = [label for task_id, label in family.accepted.items() if task_id not in reports]
@@ -360,7 +360,7 @@ SLOW = 4.0
 
 
 def watchable_latency(request: ModelRequest) -> float:
-    """Seconds a person can follow with the eye, a little different for each call and always the same."""
+    """Return a delay that a user can follow, different for each call and the same for the same call."""
     seconds = 0.2 + zlib.crc32(request.key.encode()) % 200 / 1000
     return seconds * SLOW if _is_slow(request.transcript) else seconds
 
@@ -370,7 +370,7 @@ def _is_slow(transcript: Transcript) -> bool:
 
 
 class OfflineModel:
-    """Models without a network. `latency` and `sleep` make it as slow as a real one, or as fast as a test."""
+    """The demo model as a `Models` port. `latency` and `sleep` make it as slow as an LLM or as fast as a test."""
 
     def __init__(
         self,
@@ -410,7 +410,7 @@ def _inputs(transcript: Transcript) -> Iterator[Input]:
 
 
 def _is_answered(transcript: Transcript, job: Input, names: frozenset[str]) -> bool:
-    """What it would have said there is what it said."""
+    """Whether the transcript contains the answer that the script gives to this job."""
     begun = next(place for place, message in enumerate(transcript) if message is job)
     return any(
         isinstance(message, Answer)
@@ -446,7 +446,7 @@ def _chunks(text: str) -> list[str]:
 
 
 def _usage(request: ModelRequest, answer: Answer) -> Usage:
-    """About four characters a token: what was sent and what was said, not a bill."""
+    """Estimate the tokens, at four characters each."""
     schemas = sum(len(spec.description) + len(json.dumps(dict(spec.parameters))) for spec in request.tools)
     sent = len(request.system) + schemas + sum(map(_length, request.transcript))
     return Usage(input=sent // 4, output=_length(answer) // 4)
