@@ -185,21 +185,40 @@ def test_held_session_with_an_empty_mailbox_is_due_once_nobody_works() -> None:
     assert due_at([], is_held=True, working_children=1) is None
 
 
-@pytest.mark.parametrize("flag", ["is_closed", "is_paused"])
-def test_closed_or_paused_session_is_never_due(flag: str) -> None:
+@pytest.mark.parametrize(
+    ("is_closed", "is_paused", "has_open_run", "parked_until", "expected"),
+    [
+        (True, False, False, None, None),
+        (True, False, True, None, None),
+        (True, True, True, None, None),
+        (False, True, False, None, None),
+        (False, True, True, 500.0, None),
+        (False, True, True, 1.0, None),
+        # Its worker is gone and it is not parked: one more claim parks it.
+        (False, True, True, None, 0.0),
+    ],
+)
+def test_closed_or_paused_session_is_due_only_to_be_parked(
+    *,
+    is_closed: bool,
+    is_paused: bool,
+    has_open_run: bool,
+    parked_until: float | None,
+    expected: float | None,
+) -> None:
     moment = due(
         mail_of([letter(1, LetterKind.USER)]),
         now=NOW,
-        is_closed=flag == "is_closed",
-        is_paused=flag == "is_paused",
+        is_closed=is_closed,
+        is_paused=is_paused,
         is_held=True,
         hold_until=1.0,
         working_children=0,
-        has_open_run=True,
-        parked_until=None,
+        has_open_run=has_open_run,
+        parked_until=parked_until,
         rules=RULES,
     )
-    assert moment is None
+    assert moment == expected
 
 
 @pytest.mark.parametrize("parked_until", [None, 500.0])

@@ -278,6 +278,24 @@ async def test_pause_of_an_interrupted_run_waits_for_resume(world: World, main: 
     assert (await world.start(run.session_id)).run_id == run.run_id
 
 
+@pytest.mark.parametrize("meanwhile", ["nothing", "alarm", "letter"])
+async def test_a_run_that_loses_its_worker_while_it_pauses_is_parked(
+    world: World, main: int, meanwhile: str
+) -> None:
+    run = await world.started(main, run_timeout_s=10)
+    await pause(world, run.session_id)
+    await world.die()
+    if meanwhile == "alarm":
+        world.clock.advance(60)
+        await world.ring()
+    elif meanwhile == "letter":
+        await world.tell(run.session_id, "more")
+        await world.mail()
+    assert await world.claim() == [run.session_id]
+    assert await world.begin(run.session_id) is None
+    assert await world.phase(run.session_id) == (Phase.PAUSED, "pause")
+
+
 async def test_pause_taken_back_before_the_boundary_changes_nothing(world: World, main: int) -> None:
     run = await world.started(main)
     await pause(world, run.session_id)

@@ -62,8 +62,12 @@ def due(
     """THE only place that decides when a session is due. None: not until something happens.
 
     `hours`: outside of them announces start no turn; None = at any hour."""
-    if is_closed or is_paused:
+    if is_closed:
         return None
+    if is_paused:
+        # A run that lost its worker before it came to a step is claimed once more, only to be parked there. Otherwise
+        # its task would be shown as running until it is resumed.
+        return 0.0 if has_open_run and parked_until is None else None
     if has_open_run:
         if parked_until == UNTIL_ANSWERED:
             return None

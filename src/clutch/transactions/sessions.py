@@ -221,13 +221,12 @@ def reschedule(now: float, policy: Policy, session: SessionRow) -> Tx[None]:
 
 def _due(now: float, policy: Policy, session: SessionRow) -> Tx[float | None]:
     mail, parked_until, children = NO_MAIL, None, 0
-    if not (session.closed or session.paused):
-        if session.run_id is not None:
-            rows = yield "SELECT parked_until FROM runs WHERE id = ?", (session.run_id,)
-            parked_until = rows[0][0]
-        else:
-            mail = Mail(*(yield _MAIL, (session.id,))[0])
-            children = (yield from working(session.id)) if session.hold else 0
+    if session.run_id is not None and not session.closed:
+        rows = yield "SELECT parked_until FROM runs WHERE id = ?", (session.run_id,)
+        parked_until = rows[0][0]
+    elif not (session.closed or session.paused):
+        mail = Mail(*(yield _MAIL, (session.id,))[0])
+        children = (yield from working(session.id)) if session.hold else 0
     return due(
         mail,
         now=now,
