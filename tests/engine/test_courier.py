@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+import logging
+import math
+from collections.abc import Callable, Iterator
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from pathlib import Path
@@ -278,6 +280,42 @@ async def test_what_a_dead_process_was_sending_is_sent_again_with_the_same_key(p
         found = await until(running, "k1", is_done)
     assert mail.sent == [("ada", "hello", parcel.key)]
     assert found["attempts"] == 2
+
+
+class Refusals(logging.Handler):
+    """Notes that a sender has refused to send because its lease has run out."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.seen = asyncio.Event()
+
+    def emit(self, record: logging.LogRecord) -> None:
+        if "lease" in str(record.__dict__.get("error")):
+            self.seen.set()
+
+
+@pytest.fixture
+def refusals() -> Iterator[Refusals]:
+    heard, log = Refusals(), logging.getLogger("clutch.engine.outbox")
+    log.addHandler(heard)
+    yield heard
+    log.removeHandler(heard)
+
+
+async def test_a_process_whose_lease_ran_out_sends_nothing_until_it_is_renewed(
+    tmp_path: Path, refusals: Refusals
+) -> None:
+    mail = Recording()
+    async with engine(Place(state=tmp_path / "state"), mail=mail) as running:
+        running.worker.lease_until = 0.0
+        await post(running, "k1")
+        async with asyncio.timeout(60):
+            await refusals.seen.wait()
+        assert mail.tries == 0
+        running.worker.lease_until = math.inf
+        found = await until(running, "k1", is_done)
+    assert mail.tries == 1
+    assert found["attempts"] > 1
 
 
 async def test_a_worker_that_was_declared_dead_claims_no_words(place: Place) -> None:

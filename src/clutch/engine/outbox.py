@@ -111,6 +111,9 @@ class OutboxSender:
         for parcel in parcels:
             if self._is_stopping:
                 break
+            # Nothing awaits between this check and the send: a process that was frozen after its claim must not send
+            # what another worker has sent meanwhile.
+            self.worker.check_lease()
             await self._send(owner, parcel)
             self._beat()
         return bool(parcels)

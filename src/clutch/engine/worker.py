@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import functools
+import math
 import os
 import platform
 import threading
@@ -404,6 +405,8 @@ class Worker:
     def __init__(self, services: Services, clock: Clock, *, has_leases: bool) -> None:
         self.services, self.clock, self.has_leases = services, clock, has_leases
         self.id = 0
+        #: until when no other process may declare this one dead, by its own clock
+        self.lease_until = math.inf
         services.now = clock.now
         self.ready = asyncio.Event()  #: registered, and whatever a dead predecessor held is free
         self.sweeper = Sweeper(services, clock.now)
@@ -487,6 +490,7 @@ class Worker:
         self.services.ids.take_block(self.id)
         if self.services.lives is not None:
             await patiently(self.services, self.services.lives.hold, self.id)
+        self.lease_until = self.clock.now() + lease_s
         about = (platform.node(), os.getpid(), __version__, self.services.policy.work.lanes)
         await persist(self.services, workers.register, self.id, lease_s, *about)
         if not self.has_leases:
@@ -500,10 +504,19 @@ class Worker:
         work = self.services.policy.work
         while self.has_leases:
             await asyncio.sleep(work.lease_s / 5)
+            asked_at = self.clock.now()
             try:
                 await self.services.db.tx((), workers.heartbeat, self.id, work.lease_s)
             except StoreError as error:
                 log.warning("heartbeat failed", extra={"error": str(error)})
+            else:
+                self.lease_until = asked_at + work.lease_s
+
+    def check_lease(self) -> None:
+        """Raise Stale if the lease has run out, e.g. because the process was frozen: another worker may have taken over
+        what this one was about to do."""
+        if self.clock.now() > self.lease_until:
+            raise Stale(f"the lease of worker {self.id} has run out")
 
     async def _prepare(self) -> None:
         await self.services.prepared(self.services.policy.defaults.model)
