@@ -92,7 +92,7 @@ RATES: Final[Mapping[Fault, float]] = MappingProxyType(
         Fault.CHANNEL_REFUSES: 0.14,
         Fault.CHANNEL_UNHEARD: 0.14,
         Fault.CHANNEL_CUT: 0.14,
-        Fault.CHANNEL_NO_RECEIPT: 0.16,
+        Fault.CHANNEL_NO_RECEIPT: 0.2,
         Fault.REQUESTER_BUSY: 0.025,
     }
 )
