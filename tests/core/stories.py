@@ -118,7 +118,7 @@ def every_event(at: float, generation: int = 1) -> tuple[ev.Event, ...]:
         ev.Steered(at, taken=True),
         ev.Paused(at),
         ev.Unpaused(at),
-        *(ev.Decided(at, verdict, "because") for verdict in ev.Verdict),
+        *(ev.Decided(at, verdict, "because") for verdict in ev.PlanVerdict),
         delivered(at, generation),
         refused(at, generation),
         refused(at, generation, is_permanent=True),

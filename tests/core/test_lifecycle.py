@@ -368,7 +368,7 @@ def test_each_new_run_has_all_its_time(events: tuple[ev.Event, ...]) -> None:
 
 
 def test_approved_run_has_all_its_time() -> None:
-    story = awaiting(timeout_s=100).then(ev.Decided(50, ev.Verdict.APPROVE), ev.Started(500))
+    story = awaiting(timeout_s=100).then(ev.Decided(50, ev.PlanVerdict.APPROVE), ev.Started(500))
     assert story.task.deadline_at == 600
 
 

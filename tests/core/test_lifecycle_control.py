@@ -200,7 +200,7 @@ def test_plan_waits_for_approval_and_its_work_is_announced_as_the_same_task() ->
         None,
     )
     assert (waiting.task.wake_at, waiting.effects) == (None, (fx.AskApproval(1),))
-    approved = waiting.then(ev.Decided(500, ev.Verdict.APPROVE))
+    approved = waiting.then(ev.Decided(500, ev.PlanVerdict.APPROVE))
     assert (approved.phase, approved.task.plan, approved.task.generation) == (Phase.QUEUED, Plan.APPROVED, 2)
     assert approved.effects == (fx.Schedule(),)
     ended = approved.then(ev.Started(501), ev.Ended(600, "done"))
@@ -209,7 +209,7 @@ def test_plan_waits_for_approval_and_its_work_is_announced_as_the_same_task() ->
 
 @pytest.mark.parametrize("silence", ["NO_REPLY", "", None])
 def test_plan_is_no_result_of_the_work_that_followed_it(silence: str | None) -> None:
-    story = awaiting().then(ev.Decided(5, ev.Verdict.APPROVE), ev.Started(6), ev.Ended(7, silence))
+    story = awaiting().then(ev.Decided(5, ev.PlanVerdict.APPROVE), ev.Started(6), ev.Ended(7, silence))
     assert story.task.result is None
 
 
@@ -251,11 +251,11 @@ def test_failed_plan_is_announced_without_asking() -> None:
 def test_plan_is_sent_back_three_times_and_then_the_task_ends() -> None:
     story = awaiting()
     for number in range(1, 4):
-        story = story.then(ev.Decided(10, ev.Verdict.REVISE, "too vague"))
+        story = story.then(ev.Decided(10, ev.PlanVerdict.REVISE, "too vague"))
         assert (story.phase, story.task.plan, story.task.plan_round) == (Phase.QUEUED, Plan.DRAFTING, number)
         story = story.then(ev.Started(11), ev.Ended(12, f"plan {number}"))
         assert (story.phase, story.task.result) == (Phase.AWAITING_APPROVAL, f"plan {number}")
-    ended = story.then(ev.Decided(13, ev.Verdict.REVISE, "still too vague"))
+    ended = story.then(ev.Decided(13, ev.PlanVerdict.REVISE, "still too vague"))
     assert (ended.phase, ended.task.outcome, ended.task.error) == (
         Phase.ANNOUNCING,
         Outcome.ERROR,
@@ -265,7 +265,7 @@ def test_plan_is_sent_back_three_times_and_then_the_task_ends() -> None:
 
 @pytest.mark.scenario(139)
 def test_plan_rejected_for_good_ends_the_task_with_the_reason() -> None:
-    ended = awaiting().then(ev.Decided(10, ev.Verdict.END, "not now"))
+    ended = awaiting().then(ev.Decided(10, ev.PlanVerdict.END, "not now"))
     assert (ended.task.outcome, ended.task.error, ended.task.result) == (
         Outcome.ERROR,
         "plan rejected: not now",
@@ -282,8 +282,8 @@ def test_plan_waits_for_ever_unless_an_expiry_is_set() -> None:
     assert expiring.then(ev.Woke(602)).task.error == "plan expired"
 
 
-@pytest.mark.parametrize("verdict", list(ev.Verdict))
-def test_decision_counts_only_while_a_plan_awaits_it(verdict: ev.Verdict) -> None:
+@pytest.mark.parametrize("verdict", list(ev.PlanVerdict))
+def test_decision_counts_only_while_a_plan_awaits_it(verdict: ev.PlanVerdict) -> None:
     for name, story in in_every_phase().items():
         if name != "awaiting_approval":
             assert story.then(ev.Decided(9, verdict)).task == story.task

@@ -308,7 +308,7 @@ def honest(task: Task, clock: float) -> ev.Event:
         case Phase.PAUSED:
             return ev.Started(clock)
         case Phase.AWAITING_APPROVAL:
-            return ev.Decided(clock, ev.Verdict.APPROVE)
+            return ev.Decided(clock, ev.PlanVerdict.APPROVE)
         case Phase.ANNOUNCE_DEFERRED if task.reason == DESCENDANTS:
             return ev.Started(clock)
         case Phase.ANNOUNCING:
@@ -325,7 +325,7 @@ def only_timers(task: Task, clock: float) -> ev.Event:
         case Phase.ANNOUNCE_DEFERRED | Phase.ENDING:
             return ev.Woke(clock)
         case Phase.AWAITING_APPROVAL:
-            return ev.Decided(clock, ev.Verdict.REVISE)
+            return ev.Decided(clock, ev.PlanVerdict.REVISE)
         case Phase.RUNNING if task.wake_at is not None:
             return ev.Woke(clock)
         case Phase.RUNNING:

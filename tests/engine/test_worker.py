@@ -515,12 +515,12 @@ async def test_plan_is_made_with_reading_tools_only_until_it_is_approved(build: 
     await house.hire()
     await house.say("go")
     task = await house.until_phase("plan", Phase.AWAITING_APPROVAL)
-    from clutch.core.events import Verdict
+    from clutch.core.events import PlanVerdict
     from clutch.core.ids import plan_hash
 
     await house.until_asked("go", 3)
     await house.db.alone(
-        messages.decide, house.policy, task.id, Verdict.APPROVE, plan_hash("first I look"), "go", "person"
+        messages.decide, house.policy, task.id, PlanVerdict.APPROVE, plan_hash("first I look"), "go", "person"
     )
     await house.until_quiet()
     planning, working = house.model.of("do plan")

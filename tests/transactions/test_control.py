@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from clutch.core.events import Verdict
+from clutch.core.events import PlanVerdict
 from clutch.core.ids import plan_hash
 from clutch.core.messages import Input
 from clutch.core.model import Delivery, LetterState, Outcome, Phase, Plan
@@ -335,7 +335,7 @@ async def planned(world: World, main: int, plan: str = "look, then leap") -> int
 
 
 async def decide(
-    world: World, task_id: int, verdict: Verdict, text: str = "", plan: str = "look, then leap"
+    world: World, task_id: int, verdict: PlanVerdict, text: str = "", plan: str = "look, then leap"
 ) -> Any:
     return await world.db.alone(
         messages.decide, world.policy, task_id, verdict, plan_hash(plan), text, "person"
@@ -363,7 +363,7 @@ async def test_approved_plan_goes_on_in_the_same_transcript(world: World, main: 
     await world.start(main)
     assert plan_hash("look, then leap") in (await world.inputs(main))[-1]
     world.clock.advance(1000)
-    approved = await decide(world, task, Verdict.APPROVE, "carefully")
+    approved = await decide(world, task, PlanVerdict.APPROVE, "carefully")
     assert (approved.phase, approved.plan, approved.generation) == (Phase.QUEUED, Plan.APPROVED, 2)
     run = await world.start(task)
     assert (await world.inputs(task))[-1] == "APPROVED: carefully"
@@ -373,8 +373,10 @@ async def test_approved_plan_goes_on_in_the_same_transcript(world: World, main: 
     assert (done.phase, done.result) == (Phase.ANNOUNCING, "leapt")
 
 
-@pytest.mark.parametrize("verdict", [Verdict.APPROVE, Verdict.REVISE])
-async def test_decision_on_a_paused_task_is_read_at_resume(world: World, main: int, verdict: Verdict) -> None:
+@pytest.mark.parametrize("verdict", [PlanVerdict.APPROVE, PlanVerdict.REVISE])
+async def test_decision_on_a_paused_task_is_read_at_resume(
+    world: World, main: int, verdict: PlanVerdict
+) -> None:
     task = await planned(world, main)
     await pause(world, task)
     decided = await decide(world, task, verdict, "carefully")
@@ -387,7 +389,7 @@ async def test_decision_on_a_paused_task_is_read_at_resume(world: World, main: i
 @pytest.mark.scenario(139)
 async def test_rejected_plan_gets_a_new_round_with_the_reason(world: World, main: int) -> None:
     task = await planned(world, main)
-    revised = await decide(world, task, Verdict.REVISE, "too risky")
+    revised = await decide(world, task, PlanVerdict.REVISE, "too risky")
     assert (revised.phase, revised.plan, revised.plan_round) == (Phase.QUEUED, Plan.DRAFTING, 1)
     run = await world.start(task)
     assert (await world.inputs(task))[-1] == "REJECTED: too risky"
@@ -397,7 +399,7 @@ async def test_rejected_plan_gets_a_new_round_with_the_reason(world: World, main
 
 async def test_plan_rejected_for_good_is_an_error(world: World, main: int) -> None:
     task = await planned(world, main)
-    ended = await decide(world, task, Verdict.END, "no")
+    ended = await decide(world, task, PlanVerdict.END, "no")
     assert (ended.phase, ended.outcome, ended.error) == (Phase.ANNOUNCING, Outcome.ERROR, "plan rejected: no")
 
 
@@ -405,20 +407,20 @@ async def test_plan_rejected_for_good_is_an_error(world: World, main: int) -> No
 async def test_decision_about_another_plan_is_refused(world: World, main: int) -> None:
     task = await planned(world, main)
     with pytest.raises(PlanChanged):
-        await decide(world, task, Verdict.APPROVE, plan="something else")
+        await decide(world, task, PlanVerdict.APPROVE, plan="something else")
     assert (await world.task(task)).phase is Phase.AWAITING_APPROVAL
 
 
 async def test_plan_is_decided_once(world: World, main: int) -> None:
     task = await planned(world, main)
-    await decide(world, task, Verdict.APPROVE)
+    await decide(world, task, PlanVerdict.APPROVE)
     with pytest.raises(NotPossible):
-        await decide(world, task, Verdict.END)
+        await decide(world, task, PlanVerdict.END)
 
 
 async def test_letter_about_a_plan_that_was_decided_meanwhile_is_void(world: World, main: int) -> None:
     task = await planned(world, main)
-    await decide(world, task, Verdict.APPROVE)
+    await decide(world, task, PlanVerdict.APPROVE)
     await world.mail()
     await world.claim()
     assert await world.begin(main) is None

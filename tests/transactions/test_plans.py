@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from clutch.core.authority import AgentGrant, ToolFilter, root_rights
-from clutch.core.events import Verdict
+from clutch.core.events import PlanVerdict
 from clutch.core.ids import plan_hash
 from clutch.core.model import LetterKind, LetterState, Outcome, Phase
 from clutch.core.policy import Control
@@ -39,12 +39,12 @@ async def test_plan_is_decided_even_if_the_child_of_the_planner_never_settles(
     assert plan_hash("look, then leap") in (await world.inputs(main))[-1]
     await helper.finish("there is a bridge")
     await (await world.start(planner.session_id)).finish("cross the bridge")
-    old = (Verdict.APPROVE, plan_hash("look, then leap"), "", "person")
+    old = (PlanVerdict.APPROVE, plan_hash("look, then leap"), "", "person")
     with pytest.raises(control.PlanChanged):
         await world.db.alone(messages.decide, world.policy, planner.session_id, *old)
     await (await world.start(main)).finish("better")
     assert plan_hash("cross the bridge") in (await world.inputs(main))[-1]
-    new = (Verdict.APPROVE, plan_hash("cross the bridge"), "", "person")
+    new = (PlanVerdict.APPROVE, plan_hash("cross the bridge"), "", "person")
     await world.db.alone(messages.decide, world.policy, planner.session_id, *new)
     await world.live()
     done = await world.task(planner.session_id)

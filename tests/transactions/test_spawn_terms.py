@@ -10,7 +10,7 @@ import pytest
 from clutch.core import ids
 from clutch.core.agents import Agent, AgentDefaults, Delegation, Subagents, roster
 from clutch.core.authority import ToolPolicy, from_text
-from clutch.core.events import Verdict
+from clutch.core.events import PlanVerdict
 from clutch.core.ids import plan_hash
 from clutch.core.model import Thinking
 from clutch.core.spawn import CleanupPolicy, Context, SpawnRefusal, SpawnRequest
@@ -333,7 +333,7 @@ async def test_children_of_a_draft_may_only_read_and_those_of_an_approved_plan_m
     planner = await world.started(main, "planner", plan_mode=True)
     if phase == "approved":
         await planner.finish("the plan")
-        verdict = (Verdict.APPROVE, plan_hash("the plan"), "", "boss")
+        verdict = (PlanVerdict.APPROVE, plan_hash("the plan"), "", "boss")
         await world.db.alone(messages.decide, world.policy, planner.session_id, *verdict)
         planner = await world.start(planner.session_id)
     child = await world.child(planner.session_id, "child")

@@ -6,7 +6,7 @@ from decimal import Decimal
 
 import pytest
 
-from clutch.core.events import Verdict
+from clutch.core.events import PlanVerdict
 from clutch.core.messages import Answer, Call, Usage
 from clutch.core.model import Delivery, Outcome, Path, Phase
 from clutch.core.spawn import BudgetRequest
@@ -133,7 +133,7 @@ async def test_a_plan_shows_its_hash_while_it_awaits_a_decision(world: World, ma
     assert awaiting is not None
     assert awaiting.state == "awaiting_approval"
     assert awaiting.hash is not None
-    decided = (world.policy, task, Verdict.APPROVE, awaiting.hash, "", "person")
+    decided = (world.policy, task, PlanVerdict.APPROVE, awaiting.hash, "", "person")
     await world.db.alone(messages.decide, *decided)
     approved = (await shown(world, task)).plan
     assert approved is not None

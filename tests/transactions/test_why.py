@@ -6,7 +6,7 @@ import pytest
 
 from clutch.core import ids
 from clutch.core.diagnosis import Gate
-from clutch.core.events import Verdict
+from clutch.core.events import PlanVerdict
 from clutch.core.model import Lane
 from clutch.core.questions import QuestionKind
 from clutch.core.text.why import command, happening, opens_when, waiting_for
@@ -184,7 +184,9 @@ async def test_needs_you_for_a_plan(world: World, main: int) -> None:
     view = (await why(world, task)).task
     assert view.plan is not None
     assert view.plan.hash is not None
-    await world.db.alone(messages.decide, world.policy, task, Verdict.APPROVE, view.plan.hash, "", "person")
+    await world.db.alone(
+        messages.decide, world.policy, task, PlanVerdict.APPROVE, view.plan.hash, "", "person"
+    )
     assert await gate(world, task) is None
 
 

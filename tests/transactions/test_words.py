@@ -9,7 +9,7 @@ import pytest
 
 from clutch.core import session_tools
 from clutch.core.authority import EVERY_SCOPE, AgentCaller, OperatorCaller, Role, Verb
-from clutch.core.events import Verdict
+from clutch.core.events import PlanVerdict
 from clutch.core.ids import plan_hash
 from clutch.core.messages import Input, Result, Results
 from clutch.core.model import Delivery, LetterKind, LetterState, Outcome, Phase, Workspace
@@ -393,7 +393,7 @@ async def test_plan_of_a_requester_that_is_gone_rises_and_is_decided_there(world
     (read,) = [said for said in await world.inputs(main) if "[PLAN READY]" in said]
     assert plan_hash("look, then leap") in read
     assert (await world.db.read(where, planner.session_id)).controller_id == main
-    verdict = (Verdict.APPROVE, plan_hash("look, then leap"), "", "main")
+    verdict = (PlanVerdict.APPROVE, plan_hash("look, then leap"), "", "main")
     known: tuple[Any, ...] = (messages.decide, world.policy, planner.session_id, *verdict)
     await world.db.alone(guarded, agent(main, Role.MAIN), Verb.APPROVE, planner.session_id, *known)
     await world.live()
@@ -433,7 +433,7 @@ async def test_approval_of_a_session_that_is_not_the_requester_is_refused(world:
         messages.decide,
         world.policy,
         planner.session_id,
-        Verdict.APPROVE,
+        PlanVerdict.APPROVE,
         plan_hash("the plan"),
         "",
         "x",

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Generic, Literal, TypeVar, asse
 from clutch.api import reads, views
 from clutch.core import ids
 from clutch.core.authority import Caller, Scope
-from clutch.core.events import Verdict
+from clutch.core.events import PlanVerdict
 from clutch.core.model import Phase
 from clutch.core.questions import Decision
 from clutch.core.text import prompts
@@ -239,7 +239,7 @@ class Actions:
         body = call.body
         # Without a reason there is nothing to improve.
         check_text("reason", body.reason, self._services.policy.control.steer_chars_max)
-        number, then = await self._number(call), None if body.then is None else Verdict(body.then)
+        number, then = await self._number(call), None if body.then is None else PlanVerdict(body.then)
         return _decided(await self._tasks.reject(call.caller, number, body.plan_hash, body.reason, then))
 
     async def answer(self, call: ActionCall[Answering]) -> objects.Answered:

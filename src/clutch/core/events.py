@@ -110,7 +110,7 @@ class Unpaused:
     at: float
 
 
-class Verdict(StrEnum):
+class PlanVerdict(StrEnum):
     APPROVE = "approve"
     REVISE = "revise"
     END = "end"
@@ -121,7 +121,7 @@ class Decided:
     """The requester or a person decided about the plan."""
 
     at: float
-    verdict: Verdict
+    verdict: PlanVerdict
     text: str = ""
 
 

@@ -327,11 +327,11 @@ def ask_approval(story: Story, reason: str, **changes: Any) -> None:
 
 def decided(story: Story, event: ev.Decided) -> None:
     match event.verdict:
-        case ev.Verdict.APPROVE:
+        case ev.PlanVerdict.APPROVE:
             # A plan is no result: it must not stand in for one if the work ends without a text.
             new_generation(story, "plan approved", plan=Plan.APPROVED, fallback=None)
             story.do(fx.Schedule())
-        case ev.Verdict.REVISE if story.task.plan_round < story.policy.life.plan_rounds_max:
+        case ev.PlanVerdict.REVISE if story.task.plan_round < story.policy.life.plan_rounds_max:
             new_generation(story, "plan sent back", plan_round=story.task.plan_round + 1)
             story.do(fx.Schedule())
         case _:

@@ -16,7 +16,7 @@ from enum import StrEnum
 from typing import Any, Literal, TypeVar
 
 from clutch.core.authority import AgentCaller, Caller, Verb
-from clutch.core.events import Verdict
+from clutch.core.events import PlanVerdict
 from clutch.core.model import NO_SESSION, Task
 from clutch.core.questions import Decision
 from clutch.core.session_tools import is_silent
@@ -219,17 +219,17 @@ class TaskActions:
     # ---- deciding ------------------------------------------------------------------------------------
 
     async def approve(self, caller: Caller, task_id: int, plan_hash: str, text: str = "") -> PlanDecision:
-        return await self._decide(caller, Verb.APPROVE, task_id, Verdict.APPROVE, plan_hash, text)
+        return await self._decide(caller, Verb.APPROVE, task_id, PlanVerdict.APPROVE, plan_hash, text)
 
     async def reject(
-        self, caller: Caller, task_id: int, plan_hash: str, reason: str, then: Verdict | None = None
+        self, caller: Caller, task_id: int, plan_hash: str, reason: str, then: PlanVerdict | None = None
     ) -> PlanDecision:
         """`then`: REVISE for another round, END for good; None = as the policy says."""
-        verdict = then or Verdict(self._kit.policy.life.on_reject)
+        verdict = then or PlanVerdict(self._kit.policy.life.on_reject)
         return await self._decide(caller, Verb.REJECT, task_id, verdict, plan_hash, reason)
 
     async def _decide(
-        self, caller: Caller, verb: Verb, task_id: int, verdict: Verdict, plan_hash: str, text: str
+        self, caller: Caller, verb: Verb, task_id: int, verdict: PlanVerdict, plan_hash: str, text: str
     ) -> PlanDecision:
         if text:
             check_text("text", text, self._kit.policy.control.steer_chars_max)
@@ -241,7 +241,7 @@ class TaskActions:
         spoken = messages.spoken_verdict(message, self._kit.policy)
         if spoken is None:
             return None
-        verb = Verb.APPROVE if spoken[0] is Verdict.APPROVE else Verb.REJECT
+        verb = Verb.APPROVE if spoken[0] is PlanVerdict.APPROVE else Verb.REJECT
         known = (self._kit.policy, task_id, caller.session_id, message, caller.actor)
         task = await self._surely(caller, verb, task_id, messages.decide_as_read, *known)
         return None if task is None else _decided(task, spoken[0])
@@ -305,10 +305,12 @@ class TaskActions:
         return f"{verb}:{session_id}:{key or self._kit.ids.uuid4()}"
 
 
-def _decided(task: Task, verdict: Verdict) -> PlanDecision:
+def _decided(task: Task, verdict: PlanVerdict) -> PlanDecision:
     if task.outcome is not None:
         return PlanDecision("ended", task.id, task.plan_round)
-    return PlanDecision("approved" if verdict is Verdict.APPROVE else "revising", task.id, task.plan_round)
+    return PlanDecision(
+        "approved" if verdict is PlanVerdict.APPROVE else "revising", task.id, task.plan_round
+    )
 
 
 def check_text(field: str, text: object, chars_max: int) -> None:

@@ -128,7 +128,7 @@ def heard(now: float, idem: str) -> Tx[str | None]:
 
 
 def decide(
-    now: float, policy: Policy, task_id: int, verdict: ev.Verdict, seen_hash: str, text: str, actor: str
+    now: float, policy: Policy, task_id: int, verdict: ev.PlanVerdict, seen_hash: str, text: str, actor: str
 ) -> Tx[Task]:
     """Bound to the task and to the words of the plan that was shown. The same decision again changes nothing."""
     session, task = yield from locked(task_id)
@@ -148,8 +148,8 @@ def decide(
     return changed
 
 
-def _verdict_words(verdict: ev.Verdict, text: str) -> str:
-    return f"{APPROVED if verdict is ev.Verdict.APPROVE else REJECTED} {text}".rstrip()
+def _verdict_words(verdict: ev.PlanVerdict, text: str) -> str:
+    return f"{APPROVED if verdict is ev.PlanVerdict.APPROVE else REJECTED} {text}".rstrip()
 
 
 def _decision_key(task_id: int, generation: int) -> str:
@@ -189,12 +189,12 @@ def decide_as_read(
     return (yield from decide(now, policy, task_id, verdict, plan_hash(plan or ""), text, actor))
 
 
-def spoken_verdict(message: str, policy: Policy) -> tuple[ev.Verdict, str] | None:
+def spoken_verdict(message: str, policy: Policy) -> tuple[ev.PlanVerdict, str] | None:
     said = message.strip()
     if said.startswith(APPROVED):
-        return ev.Verdict.APPROVE, said.removeprefix(APPROVED).strip()
+        return ev.PlanVerdict.APPROVE, said.removeprefix(APPROVED).strip()
     if said.startswith(REJECTED):
-        return ev.Verdict(policy.life.on_reject), said.removeprefix(REJECTED).strip()
+        return ev.PlanVerdict(policy.life.on_reject), said.removeprefix(REJECTED).strip()
     return None
 
 

@@ -14,7 +14,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final
 
 from clutch.core.authority import AgentGrant, root_rights
-from clutch.core.events import Verdict
+from clutch.core.events import PlanVerdict
 from clutch.core.ids import plan_hash
 from clutch.core.model import LetterKind
 from clutch.core.policy import Policy
@@ -321,11 +321,13 @@ class SimUser:
         chosen = self._one("phase = 'awaiting_approval'")
         if chosen is None:
             return False
-        verdict = self._rng.choice((Verdict.APPROVE, Verdict.APPROVE, Verdict.REVISE, Verdict.END))
+        verdict = self._rng.choice(
+            (PlanVerdict.APPROVE, PlanVerdict.APPROVE, PlanVerdict.REVISE, PlanVerdict.END)
+        )
         await self._verdict(chosen, verdict)
         return True
 
-    async def _verdict(self, chosen: tuple[Any, ...], verdict: Verdict) -> None:
+    async def _verdict(self, chosen: tuple[Any, ...], verdict: PlanVerdict) -> None:
         task_id, plan, _ = chosen
         seen = plan_hash(plan or "")
         await self.surely(
@@ -409,7 +411,7 @@ class SimUser:
             "SELECT id, result, generation FROM tasks WHERE phase = 'awaiting_approval' ORDER BY id"
         ):
             try:
-                await self._verdict(chosen, Verdict.APPROVE)
+                await self._verdict(chosen, PlanVerdict.APPROVE)
             except ClutchError as error:
                 self._world.tell(f"person cannot decide: {type(error).__name__}")
         for question in self._questions():
