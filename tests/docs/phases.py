@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from typing import get_args
+from collections.abc import Mapping
+from enum import Enum
+from typing import Any, get_args
 
 from clutch.core import events as ev
 from clutch.core.lifecycle import TRANSITIONS
@@ -12,6 +14,14 @@ from clutch.core.transition import EDGES
 #: The ways into cleanup that are no kill; every other edge that ends there is one.
 _CLEANUP_WORDS = {Phase.ENDING: "skipped", Phase.ANNOUNCING: "told, or given up"}
 _KILLED_FROM = "not_told_yet"
+
+LETTERS = """\
+## The life of a letter
+
+The allowed changes of a letter's state are `core/model.LETTER_MOVES`, with the cause of each. An open letter that a run
+has taken stays open until the model has answered: that commit is its delivery. `transactions/inbox.move` makes the SQL
+of a move and refuses any other.
+"""
 
 INTRODUCTION = """\
 For engineers who change Clutch. A task is in one phase at a time, and an event calls the function that
@@ -63,3 +73,13 @@ def matrix() -> list[str]:
 def _cell(phase: Phase, event: type[ev.Event]) -> str:
     handler = TRANSITIONS.get((phase, event))
     return "" if handler is None else handler.__name__.replace("_", " ")
+
+
+def moves(table: Mapping[tuple[Any, Any], str]) -> str:
+    """Return a `stateDiagram-v2` of a table of moves with their causes. None is the beginning."""
+
+    def named(state: Enum | None) -> str:
+        return "[*]" if state is None else state.name.lower()
+
+    arrows = [f"{named(start)} --> {named(end)} : {cause}" for (start, end), cause in table.items()]
+    return "\n    ".join(["stateDiagram-v2", *arrows]) + "\n"

@@ -18,7 +18,8 @@ from clutch import errors
 from clutch.api.problems import STATUS
 from clutch.cli.app import app
 from clutch.cli.output import OF_CODE, Exit
-from tests.docs.phases import INTRODUCTION, matrix, mermaid
+from clutch.core.model import LETTER_MOVES
+from tests.docs.phases import INTRODUCTION, LETTERS, matrix, mermaid, moves
 
 FOLDER = Path(__file__).parents[2] / "docs" / "reference"
 AGAIN = "Written from the code by `python -m tests.docs.reference`; do not edit.\n"
@@ -126,8 +127,12 @@ def _exceptions() -> Iterator[str]:
 
 
 def lifecycle_page() -> str:
-    diagram = f"```mermaid\n{mermaid()}```\n"
-    return "\n".join(["# Phases and events of a task", "", AGAIN, diagram, INTRODUCTION, *matrix()]) + "\n"
+    phases = ["# Phases and events of a task", "", AGAIN, _drawn(mermaid()), INTRODUCTION, *matrix(), ""]
+    return "\n".join([*phases, LETTERS, _drawn(moves(LETTER_MOVES))])
+
+
+def _drawn(diagram: str) -> str:
+    return f"```mermaid\n{diagram}```\n"
 
 
 PAGES = {"commands.md": commands_page, "errors.md": errors_page, "lifecycle.md": lifecycle_page}

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import shutil
+import sqlite3
 from collections.abc import AsyncIterator
 from pathlib import Path
 
 import asyncpg
 import pytest
 
+from clutch.core.model import LETTER_MOVES
 from clutch.core.policy import Limits, Policy
 from clutch.store.postgres import PostgresStore
 from clutch.store.sqlite import SqliteStore
@@ -54,10 +56,22 @@ async def postgres_door(cleaner: asyncpg.Connection, shared_postgres: PostgresSt
 
 @pytest.fixture(scope="session")
 async def new_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A database with all tables and no work. Opening a copy runs no migration."""
+    """A database with all tables and no work. Opening a copy runs no migration.
+
+    It refuses every move of a letter that is not in the table of the core, whatever statement makes it."""
     made = tmp_path_factory.mktemp("new") / "clutch.db"
     async with SqliteStore(made, FakeClock()):
         pass
+    started = ", ".join(str(int(after)) for before, after in LETTER_MOVES if before is None)
+    moved = ", ".join(f"({before:d}, {after:d})" for before, after in LETTER_MOVES if before is not None)
+    refused = "BEGIN SELECT RAISE(ABORT, 'no such move of a letter'); END"
+    file = sqlite3.connect(made)
+    file.executescript(
+        f"CREATE TRIGGER inbox_started BEFORE INSERT ON inbox WHEN new.state NOT IN ({started}) {refused};"
+        "CREATE TRIGGER inbox_moved BEFORE UPDATE OF state ON inbox WHEN old.state <> new.state"
+        f" AND (old.state, new.state) NOT IN (VALUES {moved}) {refused};"
+    )
+    file.close()
     return made
 
 

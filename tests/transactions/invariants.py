@@ -56,7 +56,7 @@ async def nothing_is_told_twice(world: World) -> None:
     wrong = await world.rows(
         "SELECT t.id FROM tasks t JOIN inbox i ON i.task_id = t.id AND i.generation = t.generation"
         " WHERE i.kind = 'announce' AND i.silent = 0 AND t.delivery = 'delivered' AND i.state <> ?",
-        LetterState.ACKED.value,
+        LetterState.ANSWERED.value,
     )
     assert wrong == [], "delivered, but the letter says otherwise"
 

@@ -41,7 +41,7 @@ async def test_answer_to_a_user_delivers_the_result_that_a_failed_turn_left(worl
     await (await world.start(main)).finish("it found this")
     told = await world.task(task)
     assert (told.phase, told.delivery) == (Phase.COMPLETED, Delivery.DELIVERED)
-    assert (await world.letter(task)).state == LetterState.ACKED
+    assert (await world.letter(task)).state == LetterState.ANSWERED
     assert [row[:2] for row in await world.trace(task)] == [(1, "failed"), (2, "delivered")]
 
 
@@ -75,7 +75,7 @@ async def test_given_up_result_that_is_answered_later_becomes_delivered(world: W
     await (await world.start(main)).finish("it found this")
     told = await world.task(task)
     assert (told.phase, told.delivery, told.wake_at) == (Phase.COMPLETED, Delivery.DELIVERED, None)
-    assert (await world.letter(task)).state == LetterState.ACKED
+    assert (await world.letter(task)).state == LetterState.ANSWERED
     assert (await world.timeline(task))[-1] == "delivered: direct"
     with pytest.raises(control.NotPossible, match="not a dead letter"):
         await world.db.alone(control.redeliver, world.policy, task, "person")

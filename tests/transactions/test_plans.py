@@ -75,7 +75,7 @@ async def test_what_a_failed_turn_read_of_a_child_is_read_again(
     await (await world.start(main)).finish("heard")
     assert len(await world.inputs(main)) == 1, "it stands in the transcript once"
     state = "SELECT state FROM inbox WHERE session_id = ? AND kind = ?"
-    assert await world.one(state, main, kind.value) == LetterState.ACKED
+    assert await world.one(state, main, kind.value) == LetterState.ANSWERED
 
 
 async def test_plan_that_nobody_could_be_told_of_waits_for_a_person_who_hears_why(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from clutch.core.model import LetterKind
-from clutch.transactions import announce, wake
+from clutch.transactions import inbox, wake
 from tests.transactions.world import World, write
 
 pytestmark = pytest.mark.anyio
@@ -150,11 +150,11 @@ async def test_bound_thread_of_the_child_is_used_before_a_hook_and_a_hook_before
     await world.db.alone(write, "UPDATE sessions SET bound = 1 WHERE id = ?", bound)
     for task in tasks:
         await world.end(task, f"found by {task}")
-    for letter in await world.db.read(announce.unrouted, main):
+    for letter in await world.db.read(inbox.unrouted, main):
         assert letter.captured == "web:room"
         said = {bound: "mail:hook", hooked: "mail:hook", inside: "internal:x"}.get(letter.task_id, "")
-        await world.db.tx(main, announce.hooked, main, letter.letter_id, said)
-    assert await world.db.read(announce.unrouted, main) == []
+        await world.db.tx(main, inbox.hooked, main, letter.letter_id, said)
+    assert await world.db.read(inbox.unrouted, main) == []
     world.clock.advance(2)
     expected = {
         bound: ("web", '{"to": "room", "thread": "t9"}', "bound"),

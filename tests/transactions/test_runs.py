@@ -188,7 +188,7 @@ async def test_letter_is_delivered_by_the_first_response_and_not_before(world: W
         Delivery.DELIVERED,
         "direct",
     )
-    assert (await world.letter(task)).state == LetterState.ACKED
+    assert (await world.letter(task)).state == LetterState.ANSWERED
     assert await world.trace(task) == [(1, "delivered", "direct", "direct", None)]
 
 

@@ -62,7 +62,7 @@ async def test_result_goes_verbatim_to_the_person_and_into_the_transcript_withou
         Delivery.DELIVERED,
         "direct",
     )
-    assert (await world.letter(task)).state == LetterState.ACKED
+    assert (await world.letter(task)).state == LetterState.ANSWERED
     assert await world.one("SELECT COUNT(*) FROM usage WHERE session_id = ?", sender) == 0
     await world.live()
     assert len(await world.inputs(sender)) == 1
@@ -360,7 +360,7 @@ async def test_a_given_up_result_that_a_person_reads_later_is_delivered_once(
     known = (world.policy, sender, "terminal")
     assert "the finding" in (await world.db.alone(delivery.hand_out, *known) or "")
     assert (await world.task(task)).delivery is Delivery.DELIVERED
-    assert (await world.letter(task)).state == LetterState.ACKED
+    assert (await world.letter(task)).state == LetterState.ANSWERED
     await world.tell(sender, "and?")
     await (await world.start(sender)).finish("it found this")
     assert [row[:2] for row in await world.trace(task)] == [(1, "delivered")]

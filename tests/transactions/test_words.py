@@ -212,7 +212,7 @@ async def test_words_that_were_not_read_outlive_a_stop(world: World, main: int, 
     await world.db.alone(control.stop, world.policy, main, "stop", "boss")
     assert await world.one("SELECT state FROM inbox WHERE kind = 'user' AND body = 'go'") == LetterState.VOID
     await world.live()
-    assert await world.one("SELECT state FROM inbox WHERE idem = 'unread'") == LetterState.ACKED
+    assert await world.one("SELECT state FROM inbox WHERE idem = 'unread'") == LetterState.ANSWERED
     first, *rest = await world.inputs(main)
     assert first == "go"
     assert len(rest) == 1

@@ -149,12 +149,35 @@ OWN_REPLY_KINDS = SOLO_KINDS | {LetterKind.REQUEST}
 
 
 class LetterState(IntEnum):
-    """A letter is open until the model has answered it, is dead when nobody can be told, void when overtaken."""
+    """Where a letter stands. The moves between the states are `LETTER_MOVES`."""
 
-    OPEN = 0
-    ACKED = 1
-    DEAD = 2
-    VOID = 3
+    OPEN = 0  #: no model has answered it; a run may have taken it (`taken_run`)
+    ANSWERED = 1  #: delivered, and never delivered again
+    DEAD = 2  #: given up after its retries: a dead letter, kept and listed
+    VOID = 3  #: nothing is left to deliver
+
+
+#: The life of a letter: every allowed change of its state, with its cause. None: the letter does not exist yet.
+#: `transactions.inbox.move` makes the SQL of a change and raises for a pair that is not listed here.
+LETTER_MOVES: Final[Mapping[tuple[LetterState | None, LetterState], str]] = {
+    # The sender inserts the row. Its unique key makes a second post of the same fact do nothing.
+    (None, LetterState.OPEN): "posted",
+    # The results of imported tasks were delivered, or skipped, by the system they come from.
+    (None, LetterState.ANSWERED): "imported as delivered",
+    (None, LetterState.VOID): "imported as skipped",
+    # The commit of the first model answer after the letter was taken is its delivery. A result that is sent to a user
+    # without a turn is delivered when the channel accepts it. A user's message that a failed turn has read is not
+    # repeated: the user is notified of the failure instead.
+    (LetterState.OPEN, LetterState.ANSWERED): "answered, or sent to the user",
+    # The retry schedule is used up, the error is permanent, the queue is full, or the parent session was deleted.
+    (LetterState.OPEN, LetterState.DEAD): "given up",
+    # A newer run of the sender replaces the letter, or its reader was killed, stopped or deleted.
+    (LetterState.OPEN, LetterState.VOID): "overtaken, or its reader ended",
+    # An operator redelivers it. It keeps its place in the transcript, so it is never written there twice.
+    (LetterState.DEAD, LetterState.OPEN): "redelivered",
+    # It still stands in the transcript when the model answers, or the user has read it: delivered after all.
+    (LetterState.DEAD, LetterState.ANSWERED): "answered after all",
+}
 
 
 class Path(StrEnum):

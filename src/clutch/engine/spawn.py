@@ -33,8 +33,7 @@ from clutch.ports import (
     WorkspaceFailed,
     Workspaces,
 )
-from clutch.transactions import announce as routing
-from clutch.transactions import task_files
+from clutch.transactions import inbox, task_files
 from clutch.transactions.sessions import ThreadTaken
 from clutch.transactions.spawn import Accepted, ChildRequest, spawn
 from clutch.transactions.task_files import Newcomer
@@ -107,7 +106,7 @@ async def ask_targets(services: Services, session_id: int) -> None:
     """Before a main session reads results: where should its reply to each go? Asked once for each."""
     if services.hooks is None or Hook.DELIVERY_TARGET not in services.policy.hooks:
         return
-    for letter in await services.db.read(routing.unrouted, session_id):
+    for letter in await services.db.read(inbox.unrouted, session_id):
         told = {
             "task": ids_rules.task_id(letter.task_id),
             "session": letter.session_key,
@@ -117,7 +116,7 @@ async def ask_targets(services: Services, session_id: int) -> None:
         heard = await services.hooks.ask(Hook.DELIVERY_TARGET, told)
         found = next((route for one in heard if (route := _route(one)) is not None), None)
         text = "" if found is None else delivery.to_text(found)
-        await services.db.tx(session_id, routing.hooked, session_id, letter.letter_id, text)
+        await services.db.tx(session_id, inbox.hooked, session_id, letter.letter_id, text)
 
 
 async def _newcomer(services: Services, answer: Accepted) -> Newcomer:

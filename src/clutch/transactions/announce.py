@@ -311,35 +311,3 @@ def of_turn(session: SessionRow, choice: LetterSelection) -> str | None:
     if known:
         return known[0]
     return None if session.route is None else delivery.to_text(delivery.from_text(session.route))
-
-
-class Unrouted(NamedTuple):
-    """A letter whose way back nobody has asked a hook about."""
-
-    letter_id: int
-    task_id: int
-    captured: str
-    session_key: str | None  #: of whoever wrote it
-    requester_key: str
-
-
-def unrouted(now: float, session_id: int) -> Tx[list[Unrouted]]:
-    """For whoever asks the `subagent_delivery_target` hooks before a main session's turn begins."""
-    del now
-    rows = yield (
-        "SELECT i.id, i.task_id, i.route, c.key, s.key FROM inbox i JOIN sessions s ON s.id = i.session_id"
-        " LEFT JOIN sessions c ON c.id = i.task_id WHERE i.session_id = ? AND s.depth = 0 AND i.state = 0"
-        " AND i.taken_seq IS NULL AND i.kind IN ('announce', 'plan') AND i.silent = 0 AND i.hook_route IS NULL"
-        " ORDER BY i.id",
-        (session_id,),
-    )
-    return [Unrouted(*row) for row in rows]
-
-
-def hooked(now: float, session_id: int, letter_id: int, route: str) -> Tx[None]:
-    """What the first hook said; empty: none of them had an answer. Asked once for each letter."""
-    del now
-    yield (
-        "UPDATE inbox SET hook_route = ? WHERE id = ? AND session_id = ? AND hook_route IS NULL",
-        (route, letter_id, session_id),
-    )

@@ -1,14 +1,20 @@
-"""Which tasks count as what, and how long they worked, in SQL: constant words made from the phases of the core."""
+"""Conditions in SQL on tasks and letters, made from the phases and states of the core, and how long a task worked."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 
-from clutch.core.model import UNTOLD, WORKING, Phase
+from clutch.core.model import UNTOLD, WORKING, LetterState, Phase
 
 
 def _phases(phases: Iterable[Phase]) -> str:
     return "(" + ", ".join(f"'{phase}'" for phase in sorted(phases)) + ")"
+
+
+def is_in(*states: LetterState) -> str:
+    """Return the condition that a letter is in one of these states."""
+    either = " OR ".join(f"state = {state:d}" for state in states)
+    return either if len(states) == 1 else f"({either})"
 
 
 #: for `phase IN …`
@@ -17,6 +23,10 @@ WORKING_PHASES = _phases(WORKING)
 #: as a list of phases they made every update of a task three times as dear.
 IS_UNTOLD = " AND ".join(f"phase <> '{phase}'" for phase in sorted(set(Phase) - UNTOLD))
 IS_WORKING = f"{IS_UNTOLD} AND phase <> 'announcing'"
+
+#: Conditions on letters. The indexes `inbox_open` and `inbox_dead` cover one state each, and SQLite uses them only for
+#: a state that is written out: one that is passed as a parameter would read the whole table.
+IS_OPEN, IS_ANSWERED, IS_DEAD, IS_VOID = map(is_in, LetterState)
 
 
 def worked(tasks: str) -> str:

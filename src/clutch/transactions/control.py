@@ -16,6 +16,7 @@ from clutch.core.text import prompts
 from clutch.errors import ClutchError, NotFound
 from clutch.store.transaction import HINT, Tx
 from clutch.transactions import inbox, outbox, sessions, spawn, tasks, wake
+from clutch.transactions.conditions import IS_DEAD, IS_OPEN
 from clutch.transactions.sessions import ParentRow, SessionRow
 
 
@@ -175,9 +176,9 @@ def _is_being_read(task: Task) -> Tx[bool]:
     """Whether a turn of the parent shows this result to its model: the turn that took it, or any turn that runs after
     a failed one has left it in the transcript."""
     rows = yield (
-        "SELECT 1 FROM inbox i WHERE i.task_id = ? AND i.generation = ? AND i.kind = ? AND ((i.state = 0"
-        " AND i.taken_run IS NOT NULL) OR (i.state IN (0, 2) AND i.taken_seq IS NOT NULL AND EXISTS (SELECT 1"
-        " FROM runs r WHERE r.session_id = i.session_id AND r.ended_at IS NULL)))",
+        f"SELECT 1 FROM inbox i WHERE i.task_id = ? AND i.generation = ? AND i.kind = ? AND ((i.{IS_OPEN}"  # noqa: S608
+        f" AND i.taken_run IS NOT NULL) OR ((i.{IS_OPEN} OR i.{IS_DEAD}) AND i.taken_seq IS NOT NULL AND EXISTS"
+        " (SELECT 1 FROM runs r WHERE r.session_id = i.session_id AND r.ended_at IS NULL)))",
         (task.id, task.generation, LetterKind.ANNOUNCE.value),
     )
     return bool(rows)
@@ -410,7 +411,7 @@ def open_main(now: float, policy: Policy, session_id: int) -> Tx[None]:
         return
     session.closed = 0
     rows = yield (
-        "SELECT task_id FROM inbox WHERE session_id = ? AND state = 0 AND kind = 'announce' AND silent = 0",
+        f"SELECT task_id FROM inbox WHERE session_id = ? AND {IS_OPEN} AND kind = 'announce' AND silent = 0",  # noqa: S608
         (session_id,),
     )
     back: dict[int, ev.Event] = {row[0]: ev.RequesterBack(now) for row in rows}
@@ -423,11 +424,7 @@ def begin_anew(now: float, policy: Policy, session_id: int) -> Tx[None]:
     session = yield from _main(session_id)
     if session.run_id is not None or session.owner is not None:
         yield from tasks.stop(now, policy, session, "a new talk")
-    yield (
-        "UPDATE inbox SET state = 1 WHERE session_id = ? AND state = 0 AND taken_seq IS NOT NULL"
-        " AND kind <> 'announce'",
-        (session_id,),
-    )
+    yield from inbox.close_read(session_id)
     yield from inbox.leave_transcript(session_id)
     session.base = session.head
     yield from sessions.save(now, policy, session)

@@ -40,7 +40,8 @@ from clutch.core.model import (
 from clutch.core.policy import Announcing, Policy
 from clutch.core.transition import BUSY
 from clutch.store.transaction import HINT, ManyRows, Tx
-from clutch.transactions import announce, idempotency, tasks, timeline
+from clutch.transactions import announce, idempotency, inbox, tasks, timeline
+from clutch.transactions.conditions import IS_ANSWERED, IS_DEAD, IS_OPEN
 from clutch.transactions.control import NotPossible
 from clutch.transactions.outbox import OutboxMessage
 from clutch.transactions.sessions import SessionRow, StepRow
@@ -67,8 +68,8 @@ _LETTER = (
 )
 #: What waits to be taken; and what stands in the transcript unanswered, given up or sent to a person.
 _WAITING = (
-    f"SELECT {_LETTER} FROM inbox WHERE session_id = ? AND state = 0"  # noqa: S608 (constant columns)
-    f" UNION ALL SELECT {_LETTER} FROM inbox WHERE session_id = ? AND state = 2 AND taken_seq IS NOT NULL ORDER BY id"
+    f"SELECT {_LETTER} FROM inbox WHERE session_id = ? AND {IS_OPEN}"  # noqa: S608 (constant columns)
+    f" UNION ALL SELECT {_LETTER} FROM inbox WHERE session_id = ? AND {IS_DEAD} AND taken_seq IS NOT NULL ORDER BY id"
 )
 
 
@@ -169,6 +170,12 @@ def _letter(
 _KINDS = {kind.value: kind for kind in LetterKind}
 
 
+_OVERTAKEN = inbox.move(LetterState.OPEN, to=LetterState.VOID)
+_ANSWERED = inbox.move(LetterState.OPEN, to=LetterState.ANSWERED)
+_ANSWERED_AFTER_ALL = inbox.move(LetterState.OPEN, LetterState.DEAD, to=LetterState.ANSWERED)
+_GIVEN_UP = inbox.move(LetterState.OPEN, to=LetterState.DEAD)
+
+
 def _void_overtaken(waiting: list[Letter], senders: Mapping[int, announce.Sender]) -> Tx[list[Letter]]:
     """A letter of an older generation has nothing to say: a newer run will make a new one.
 
@@ -187,7 +194,7 @@ def _void_overtaken(waiting: list[Letter], senders: Mapping[int, announce.Sender
     void = [letter for letter in waiting if overtaken(letter)]
     if not void:
         return waiting
-    yield "UPDATE inbox SET state = 3 WHERE id = ?", ManyRows((letter.id,) for letter in void)
+    yield f"{_OVERTAKEN} AND id = ?", ManyRows((letter.id,) for letter in void)
     return [letter for letter in waiting if letter not in void]
 
 
@@ -270,7 +277,7 @@ def answer(now: float, policy: Policy, session: StepRow, run_id: int) -> Tx[None
         if letter.is_open or not letter.is_result or letter.told.task_id in delivered
     ]
     if heard:
-        yield "UPDATE inbox SET state = 1 WHERE id = ?", ManyRows([(letter.id,) for letter in heard])
+        yield f"{_ANSWERED_AFTER_ALL} AND id = ?", ManyRows([(letter.id,) for letter in heard])
     results = sorted(letter.told for letter in heard if letter.is_result)
     if results:
         attempts = {int(task.id): task.attempts for task in stepped}
@@ -280,10 +287,12 @@ def answer(now: float, policy: Policy, session: StepRow, run_id: int) -> Tx[None
 _PATHS = {path.value: path for path in Path}
 OF_ITS_OWN = ", ".join(sorted(f"'{kind.value}'" for kind in OWN_REPLY_KINDS))
 _STANDING = (
-    f"SELECT id, CASE state WHEN 0 THEN 1 ELSE 0 END, CASE WHEN kind = 'announce' AND silent = 0 THEN 1 ELSE 0 END,"  # noqa: S608
-    f" {timeline.COLUMNS} FROM inbox WHERE session_id = ? AND taken_seq IS NOT NULL AND state = "
+    f"SELECT id, CASE WHEN {IS_OPEN} THEN 1 ELSE 0 END, CASE WHEN kind = 'announce' AND silent = 0 THEN 1 ELSE 0 END,"  # noqa: S608
+    f" {timeline.COLUMNS} FROM inbox WHERE session_id = ? AND taken_seq IS NOT NULL AND "
 )
-_UNANSWERED = f"{_STANDING}0 AND (taken_run = ? OR kind NOT IN ({OF_ITS_OWN})) UNION ALL {_STANDING}2"
+_UNANSWERED = (
+    f"{_STANDING}{IS_OPEN} AND (taken_run = ? OR kind NOT IN ({OF_ITS_OWN})) UNION ALL {_STANDING}{IS_DEAD}"
+)
 
 
 def refuse(now: float, policy: Policy, session: SessionRow, run_id: int, error: str) -> Tx[bool]:
@@ -292,18 +301,18 @@ def refuse(now: float, policy: Policy, session: SessionRow, run_id: int, error: 
 
     Is anything tried again?"""
     yield (
-        "UPDATE inbox SET state = 1 WHERE session_id = ? AND state = 0 AND taken_run = ?"  # noqa: S608
+        f"{_ANSWERED} AND session_id = ? AND taken_run = ?"
         f" AND (kind NOT IN ({_FROM_CHILDREN}) OR silent = 1)",
         (session.id, run_id),
     )
     rows = yield (
         f"SELECT id, kind, attempts, {timeline.COLUMNS} FROM inbox"  # noqa: S608 (constant columns)
-        " WHERE session_id = ? AND state = 0 AND taken_run = ?",
+        f" WHERE session_id = ? AND {IS_OPEN} AND taken_run = ?",
         (session.id, run_id),
     )
     failed = sorted(TracedLetter(*row[3:]) for row in rows if row[1] == "announce")
     yield (
-        "UPDATE inbox SET taken_run = NULL WHERE session_id = ? AND state = 0 AND taken_run = ?",
+        f"UPDATE inbox SET taken_run = NULL WHERE session_id = ? AND {IS_OPEN} AND taken_run = ?",  # noqa: S608
         (session.id, run_id),
     )
     yield from tasks.record_senders(
@@ -326,7 +335,7 @@ def _give_back(now: float, policy: Policy, letters: Sequence[Sequence[Any]]) -> 
     for letter_id, _, attempts in letters:
         delay = policy.announcing.delay_s(attempts + 1, seed=letter_id)
         if delay is None:
-            yield "UPDATE inbox SET state = 2 WHERE id = ?", (letter_id,)
+            yield f"{_GIVEN_UP} AND id = ?", (letter_id,)
             continue
         is_any = True
         yield (
@@ -496,7 +505,7 @@ def _is_retried_by_letter(parcel: OutboxMessage) -> Tx[bool]:
     """Not once a turn has answered the result: the letter is closed, and the message is retried by its own row."""
     if parcel.task_id is None:
         return False
-    return not (yield "SELECT 1 FROM inbox WHERE idem = ? AND state = 1", (parcel.key,))
+    return not (yield f"SELECT 1 FROM inbox WHERE idem = ? AND {IS_ANSWERED}", (parcel.key,))  # noqa: S608
 
 
 def _told(now: float, policy: Policy, parcel: OutboxMessage, *, unsure: str | None = None) -> Tx[None]:
@@ -510,11 +519,10 @@ def _told(now: float, policy: Policy, parcel: OutboxMessage, *, unsure: str | No
     )
     (task,) = yield from tasks.record_senders(now, policy, {parcel.task_id: event})
     # A person may read what was given up: it is delivered then, and no turn delivers it again.
-    given_up = LetterState.DEAD if task.delivery is Delivery.DELIVERED else LetterState.OPEN
+    start = _ANSWERED_AFTER_ALL if task.delivery is Delivery.DELIVERED else _ANSWERED
     rows = yield (
-        "UPDATE inbox SET state = 1 WHERE idem = ? AND (state = 0 OR state = ?)"  # noqa: S608 (constant columns)
-        f" RETURNING session_id, taken_run, {timeline.COLUMNS}",
-        (parcel.key, given_up.value),
+        f"{start} AND idem = ? RETURNING session_id, taken_run, {timeline.COLUMNS}",
+        (parcel.key,),
     )
     for session_id, run_id, *letter in rows:
         yield from timeline.delivered(
@@ -528,12 +536,12 @@ def _refused(
     if parcel.task_id is None or parcel.generation is None:
         return
     rows = yield (
-        f"SELECT session_id, taken_run, {timeline.COLUMNS} FROM inbox WHERE idem = ? AND state <> 1",  # noqa: S608
+        f"SELECT session_id, taken_run, {timeline.COLUMNS} FROM inbox WHERE idem = ? AND NOT {IS_ANSWERED}",  # noqa: S608
         (parcel.key,),
     )
     event = ev.DeliveryFailed(now, error, parcel.generation, is_permanent)
     yield from tasks.record_senders(now, policy, {parcel.task_id: event})
     for session_id, run_id, *letter in rows:
         yield from timeline.failed(now, session_id, run_id, [TracedLetter(*letter)], error)
-        yield "UPDATE inbox SET seen = 0 WHERE idem = ? AND state = 0", (parcel.key,)
+        yield f"UPDATE inbox SET seen = 0 WHERE idem = ? AND {IS_OPEN}", (parcel.key,)  # noqa: S608
         yield HINT, ("mail", session_id)

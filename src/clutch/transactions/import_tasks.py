@@ -16,10 +16,10 @@ from clutch.core import authority, messages
 from clutch.core import events as ev
 from clutch.core.lifecycle import step
 from clutch.core.messages import Answer, Message
-from clutch.core.model import Delivery, Lane, LetterKind, LetterState, Outcome, Path, SessionId, Task, TaskId
+from clutch.core.model import Delivery, Lane, LetterState, Outcome, Path, SessionId, Task, TaskId
 from clutch.core.policy import Policy
 from clutch.core.views import Evidence, stop_reason
-from clutch.store.transaction import HINT, ManyRows, Row, Tx
+from clutch.store.transaction import ManyRows, Row, Tx
 from clutch.transactions import inbox, sessions, tasks
 from clutch.transactions.sessions import ParentRow
 
@@ -34,10 +34,6 @@ _INSERT_SESSION = (
 _INSERT_TASK = (
     f"INSERT INTO tasks({tasks.COLUMNS}, root_id, depth, spawn_order, idem, label, task, spec, created_at,"
     f" result_sha, evidence, retained) VALUES({', '.join('?' * (len(Task._fields) + 10))}, 0)"
-)
-_INSERT_LETTER = (
-    "INSERT INTO inbox(session_id, idem, kind, silent, body, route, task_id, generation, bubbled_from, late, at,"
-    " ready_at, seen, state, path) VALUES(?, ?, ?, ?, '', ?, ?, 1, ?, ?, ?, ?, ?, ?, ?)"
 )
 
 
@@ -227,23 +223,23 @@ def _call(record: ImportedTask, number: int, answer: Answer, at: float, price: D
 
 _STATES: Mapping[Delivery, LetterState] = {
     Delivery.WAITING: LetterState.OPEN,
-    Delivery.DELIVERED: LetterState.ACKED,
+    Delivery.DELIVERED: LetterState.ANSWERED,
     Delivery.SKIPPED: LetterState.VOID,
 }
 
 
 def _letter(now: float, record: ImportedTask, task: Task, top: ParentRow, parent: ParentRow) -> Tx[None]:
-    """Nobody in between is left to hear it: it goes to the top at once, and says past whom it rose."""
+    """The sessions in between are closed, so the letter goes to the top at once and says from where it moved up."""
     state = _STATES[task.delivery]
-    is_open, is_bubbled = state is LetterState.OPEN, parent.id != top.id
-    path = Path.DIRECT.value if state is LetterState.ACKED else None
-    yield (
-        _INSERT_LETTER,
-        (
-            top.id, inbox.announce_key(record.session_key, 1), LetterKind.ANNOUNCE.value,
-            int(state is LetterState.VOID), parent.route or "", record.task_id, parent.id if is_bubbled else None,
-            int(is_bubbled), now, now, int(not is_open), state.value, path,
+    yield from inbox.post_imported(
+        now,
+        inbox.ImportedLetter(
+            session_id=top.id,
+            idem=inbox.announce_key(record.session_key, 1),
+            route=parent.route or "",
+            task_id=record.task_id,
+            bubbled_from=None if parent.id == top.id else parent.id,
+            state=state,
+            path=Path.DIRECT.value if state is LetterState.ANSWERED else None,
         ),
-    )  # fmt: skip
-    if is_open:
-        yield HINT, ("mail", top.id)
+    )

@@ -13,6 +13,7 @@ from clutch.core.policy import Policy
 from clutch.errors import Forbidden, NotFound, RateLimited
 from clutch.store.transaction import Tx
 from clutch.transactions import authority, control, inbox, sessions, tasks, wake
+from clutch.transactions.conditions import IS_OPEN
 from clutch.transactions.control import (
     AlreadyFinished,
     PlanChanged,
@@ -42,7 +43,7 @@ def steer(now: float, policy: Policy, task_id: int, idem: str, text: str, actor:
     if (yield from wake.is_known(idem, text)):
         return SteerResult(task)
     announce = inbox.announce_key(session.key, task.generation)
-    rows = yield "SELECT taken_seq FROM inbox WHERE idem = ? AND state = 0", (announce,)
+    rows = yield f"SELECT taken_seq FROM inbox WHERE idem = ? AND {IS_OPEN}", (announce,)  # noqa: S608
     is_taken = any(row[0] is not None for row in rows)
     event = ev.Steered(now, taken=is_taken or (task.phase is Phase.ANNOUNCING and not rows))
     must_move(
@@ -75,7 +76,7 @@ def _give_tools_a_moment(now: float, policy: Policy, session: SessionRow, idem: 
     if session.owner is None:
         return
     if (yield "SELECT 1 FROM calls WHERE session_id = ? AND seq = ?", (session.id, session.head)):
-        yield "UPDATE inbox SET ready_at = ? WHERE idem = ?", (now + policy.work.tool_grace_s, idem)
+        yield from inbox.defer(idem, now + policy.work.tool_grace_s)
 
 
 def _not_too_often(now: float, policy: Policy, task_id: int, actor: str) -> Tx[None]:

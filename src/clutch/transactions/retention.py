@@ -21,7 +21,7 @@ from clutch.core.transition import MISSING
 from clutch.errors import NotFound
 from clutch.store.transaction import Tx
 from clutch.transactions import inbox, outbox, sessions, tasks
-from clutch.transactions.conditions import IS_UNTOLD
+from clutch.transactions.conditions import IS_OPEN, IS_UNTOLD
 from clutch.transactions.control import NotPossible
 from clutch.transactions.sessions import SessionRow
 
@@ -43,7 +43,7 @@ def forget(now: float, policy: Policy, session: SessionRow, why: RemovalReason) 
         yield from outbox.removed(now, policy, session.id, session.key, why, rows[0][0])
     for table in _WORDS:
         yield f"DELETE FROM {table} WHERE session_id = ?", (session.id,)  # noqa: S608 (constant words)
-    yield "DELETE FROM inbox WHERE session_id = ? AND state <> 0 AND kind <> 'announce'", (session.id,)
+    yield from inbox.forget(session.id)
     yield "DELETE FROM outbox WHERE session_id = ? AND done_at IS NOT NULL", (session.id,)
     yield from inbox.leave_transcript(session.id)
     yield "UPDATE sessions SET deleted_at = COALESCE(deleted_at, ?) WHERE id = ?", (now, session.id)
@@ -280,7 +280,7 @@ def _waits_for_a_reader(task: Task) -> bool:
 
 def _check_main(now: float, policy: Policy, session: SessionRow, force: bool, actor: str) -> Tx[None]:
     rows = yield (
-        "SELECT task_id, kind, silent FROM inbox WHERE session_id = ? AND state = 0 ORDER BY id",
+        f"SELECT task_id, kind, silent FROM inbox WHERE session_id = ? AND {IS_OPEN} ORDER BY id",  # noqa: S608
         (session.id,),
     )
     if any(not silent for _, _, silent in rows) and not force:
@@ -291,4 +291,4 @@ def _check_main(now: float, policy: Policy, session: SessionRow, force: bool, ac
         if kind == "announce" and not silent
     }
     yield from tasks.record_senders(now, policy, told, actor)
-    yield "UPDATE inbox SET state = 3, seen = 1 WHERE session_id = ? AND state = 0", (session.id,)
+    yield from inbox.void_all(session.id)

@@ -17,7 +17,7 @@ from clutch.core.model import NO_MAIL, Mail, Route, SessionId, WorkerId
 from clutch.core.policy import Policy
 from clutch.errors import ClutchError
 from clutch.store.transaction import HINT, Statement, Tx
-from clutch.transactions.conditions import IS_UNTOLD, IS_WORKING
+from clutch.transactions.conditions import IS_OPEN, IS_UNTOLD, IS_WORKING
 
 
 class Stale(ClutchError):
@@ -34,8 +34,8 @@ _LOCK = f"SELECT {_COLUMNS} FROM sessions WHERE id = ? {{lock}}"  # noqa: S608 (
 _LOCK_ALL = f"SELECT {_COLUMNS} FROM sessions WHERE id {{any}} ORDER BY depth, id {{lock}}"  # noqa: S608 (as above)
 _LOCK_STEP = "SELECT id, head, model, purses, agent_id, owner, fence FROM sessions WHERE id = ? {lock}"
 _LOCK_AT_STEP = (
-    "SELECT id, head, model, purses, agent_id, owner, fence, paused, (SELECT COUNT(*) FROM (SELECT 1 FROM inbox"
-    " WHERE session_id = sessions.id AND state = 0 AND taken_run IS NULL LIMIT 1) waiting)"
+    "SELECT id, head, model, purses, agent_id, owner, fence, paused, (SELECT COUNT(*) FROM (SELECT 1 FROM inbox"  # noqa: S608
+    f" WHERE session_id = sessions.id AND {IS_OPEN} AND taken_run IS NULL LIMIT 1) waiting)"
     " FROM sessions WHERE id = ? {lock}"
 )
 _LOCK_PARENT = (
@@ -204,10 +204,10 @@ def save(now: float, policy: Policy, session: SessionRow) -> Tx[None]:
 
 
 _MAIL = (
-    "SELECT MIN(CASE WHEN kind <> 'announce' OR (taken_seq IS NOT NULL AND silent = 0) THEN ready_at END),"
+    "SELECT MIN(CASE WHEN kind <> 'announce' OR (taken_seq IS NOT NULL AND silent = 0) THEN ready_at END),"  # noqa: S608
     " MIN(CASE WHEN kind = 'announce' AND silent = 0 AND taken_seq IS NULL THEN ready_at END),"
     " MAX(CASE WHEN kind = 'announce' AND silent = 0 AND taken_seq IS NULL THEN ready_at END)"
-    " FROM inbox WHERE session_id = ? AND state = 0 AND taken_run IS NULL"
+    f" FROM inbox WHERE session_id = ? AND {IS_OPEN} AND taken_run IS NULL"
 )
 
 

@@ -19,14 +19,14 @@ from clutch.core.budget import BudgetKind
 from clutch.core.events import Admitted, Reserved
 from clutch.core.lifecycle import step
 from clutch.core.messages import Message
-from clutch.core.model import Lane, LetterKind, Phase, Plan, SessionId, Task, TaskId, Thinking, Workspace
+from clutch.core.model import Lane, Phase, Plan, SessionId, Task, TaskId, Thinking, Workspace
 from clutch.core.policy import Limits, Policy
 from clutch.core.spawn import Context, SpawnCounts, Spawner, SpawnRefusal, SpawnRequest, Terms
 from clutch.core.text import prompts
 from clutch.core.transition import Transition
 from clutch.store.transaction import HINT, ManyRows, Row, Tx
 from clutch.transactions import authority as authority_tx
-from clutch.transactions import outbox, sessions, tasks, usage
+from clutch.transactions import inbox, outbox, sessions, tasks, usage
 from clutch.transactions.conditions import IS_WORKING, WORKING_PHASES
 from clutch.transactions.read import transcripts
 from clutch.transactions.sessions import ParentRow, Stale
@@ -259,10 +259,6 @@ _INSERT_TASK = (
     f"INSERT INTO tasks({tasks.COLUMNS}, root_id, depth, spawn_order, idem, label, task, spec, created_at)"
     f" VALUES({', '.join('?' * 32)})"
 )
-_INSERT_LETTER = (
-    "INSERT INTO inbox(session_id, idem, kind, silent, body, route, at, ready_at, seen)"
-    " VALUES(?, ?, ?, 0, ?, '', ?, ?, 1)"
-)
 
 
 def insert(now: float, policy: Policy, parent: ParentRow, children: Sequence[NewChild]) -> Tx[None]:
@@ -274,7 +270,7 @@ def insert(now: float, policy: Policy, parent: ParentRow, children: Sequence[New
     yield _INSERT_TASK, ManyRows(_task_row(now, parent, child) for child in children)
     yield tasks.INSERT_EVENT, ManyRows(row for child in children for row in _event_rows(now, child))
     queued = [child for child in children if not child.order.request.has_side_work]
-    yield _INSERT_LETTER, ManyRows(_letter_row(now, child) for child in queued)
+    yield from inbox.post_tasks(now, map(_first_message, queued))
     for child in children:
         if child.forked is not None:
             yield from transcripts.fork(now, child.order.child_id, child.forked)
@@ -352,10 +348,11 @@ def _event_rows(now: float, child: NewChild) -> list[Row]:
     return tasks.event_rows(now, Task(born.task.id, born.task.requester_id), born.moves, "clutch")
 
 
-def _letter_row(now: float, child: NewChild) -> Row:
-    child_id, request = child.order.child_id, child.order.request
-    first = prompts.first_message(request.task, child.admitted.depth, child.rights.depth_max)
-    return child_id, f"task:{child_id}", LetterKind.TASK.value, first, now, now
+def _first_message(child: NewChild) -> tuple[int, str]:
+    """The session of a child, and the text of its task letter."""
+    order = child.order
+    first = prompts.first_message(order.request.task, child.admitted.depth, child.rights.depth_max)
+    return order.child_id, first
 
 
 __all__ = ["NOT_FORKED", "Accepted", "ChildRequest", "rights_text", "spawn"]

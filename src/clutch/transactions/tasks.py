@@ -234,7 +234,7 @@ def _apply(now: float, policy: Policy, session: SessionRow, task: Task, effect: 
         case fx.Announce(generation, silent):
             yield from inbox.announce(now, session, task.requester_id, generation, silent=silent)
         case fx.AskApproval(generation):
-            yield from forget_notes(session.id)
+            yield from inbox.void_notes(session.id)
             yield from inbox.ask_approval(now, session, task.requester_id, generation)
             yield from outbox.needs_me(
                 now, policy, session.id, "plan", f"plan:{generation}:{task.plan_round}"
@@ -243,7 +243,7 @@ def _apply(now: float, policy: Policy, session: SessionRow, task: Task, effect: 
             yield from stop(now, policy, session, reason)
         case fx.Hold():
             session.hold, session.hold_until = 1, None
-            yield from forget_notes(session.id)
+            yield from inbox.void_notes(session.id)
         case fx.Close():
             if session.owner is not None:  # claimed for a letter, not begun yet: it must not begin any more
                 yield from stop(now, policy, session, "closed")
@@ -303,11 +303,8 @@ def stop(now: float, policy: Policy, session: SessionRow, reason: str) -> Tx[Non
         "UPDATE runs SET ended_at = ?, stop_reason = ? WHERE session_id = ? AND ended_at IS NULL",
         (now, reason, session.id),
     )
-    yield (
-        "UPDATE inbox SET taken_run = NULL WHERE session_id = ? AND state = 0 AND taken_run IS NOT NULL",
-        (session.id,),
-    )
-    yield from forget_notes(session.id)
+    yield from inbox.give_back_taken(session.id)
+    yield from inbox.void_notes(session.id)
     yield (
         "UPDATE questions SET answered_at = ?, decision = 'void', answer = '' WHERE session_id = ?"
         " AND answered_at IS NULL",
@@ -334,11 +331,6 @@ def unmake(now: float, task_id: int, why: str) -> Tx[None]:
         INSERT_EVENT,
         (task_id, 1, now, "clutch", Phase.SPAWNING, Phase.SPAWNING, f"spawn-failed: {why[:200]}", 1, None),
     )
-
-
-def forget_notes(session_id: int) -> Tx[None]:
-    """A wrap-up is about the clock of one run; the next one has its own."""
-    yield "UPDATE inbox SET state = 3 WHERE session_id = ? AND state = 0 AND kind = 'note'", (session_id,)
 
 
 # ---- a whole subtree ---------------------------------------------------------------------------------
@@ -369,30 +361,18 @@ def kill_all(
 def skip_letters(
     now: float, policy: Policy, readers: Sequence[int], senders: Sequence[int], actor: str, stays: int = 0
 ) -> Tx[None]:
-    """What lies with dying readers, and what the senders' letters still wait to tell to anybody else.
+    """A kill: the letters of its readers and senders are void, and the results among them are skipped.
 
-    `stays`: the reader that lives on. What somebody wrote to it and it has not read is not part of what ends."""
-    rows = yield (
-        # Whoever lives on may be due for what is void now: the mailman looks at it again.
-        "UPDATE inbox SET state = 3, seen = CASE WHEN session_id {any} THEN seen ELSE 0 END WHERE state = 0"
-        " AND (session_id {any} OR (task_id {any} AND taken_seq IS NULL))"
-        " AND NOT (session_id = ? AND taken_seq IS NULL AND kind IN ('user', 'request', 'instruction', 'peer'))"
-        " RETURNING task_id, kind, silent, generation, session_id",
-        (list(readers), list(readers), list(senders), stays),
-    )
+    `stays`: the reader that lives on (`inbox.void_killed`)."""
+    rows = yield from inbox.void_killed(readers, senders, stays)
     for reader in sorted({row[-1] for row in rows}.difference(readers)):
         yield HINT, ("mail", reader)
     yield from _skip(now, policy, [row[:-1] for row in rows], actor)
 
 
 def skip_read(now: float, policy: Policy, session_id: int, actor: str) -> Tx[None]:
-    """What a session has read and will not answer."""
-    rows = yield (
-        "UPDATE inbox SET state = 3 WHERE state = 0 AND session_id = ? AND taken_seq IS NOT NULL"
-        " RETURNING task_id, kind, silent, generation",
-        (session_id,),
-    )
-    yield from _skip(now, policy, rows, actor)
+    """Results that a stopped session has read and will not answer are skipped."""
+    yield from _skip(now, policy, (yield from inbox.void_read(session_id)), actor)
 
 
 def _skip(now: float, policy: Policy, rows: Sequence[Row], actor: str) -> Tx[None]:

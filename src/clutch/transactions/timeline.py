@@ -11,6 +11,7 @@ from clutch.core import events as fx
 from clutch.core import ids
 from clutch.core.text.why import DeliveryAttempt
 from clutch.store.transaction import ManyRows, Tx
+from clutch.transactions.conditions import IS_OPEN
 
 REQUESTER = "requester"
 
@@ -49,7 +50,7 @@ _DELIVERED = _INTO + "?, ?, ?, NULL)"
 #: Its number is the count of failed ones, this one included.
 _FAILED = (
     _INTO + "'failed', ?, (SELECT attempts FROM tasks WHERE id = ?),"  # noqa: S608 (constant words)
-    " (SELECT ready_at FROM inbox WHERE idem = ? AND state = 0))"
+    f" (SELECT ready_at FROM inbox WHERE idem = ? AND {IS_OPEN}))"
 )
 
 

@@ -204,10 +204,7 @@ def leave(
     if instead is not None:
         yield from reword(session, instead)
     yield MESSAGE, line(now, session, run_id, outcome)
-    yield (
-        "UPDATE inbox SET ready_at = ? WHERE session_id = ? AND state = 0 AND kind = 'instruction' AND ready_at > ?",
-        (now, session_id, now),
-    )
+    yield from inbox.release_instructions(now, session_id)
     yield from sessions.save(now, policy, session)
     return True
 
@@ -372,7 +369,7 @@ def yields(
     if session.is_task:
         yield from tasks.record(now, policy, session, ev.Yielded(now))
     else:
-        yield from tasks.forget_notes(session.id)
+        yield from inbox.void_notes(session.id)
     session.hold, session.hold_until = 1, now + policy.life.settle_expiry_s
     yield from sessions.save(now, policy, session)
     return Boundary(goes_on=False)

@@ -19,6 +19,7 @@ from clutch.core.text import results
 from clutch.store.transaction import Tx
 from clutch.transactions import delivery as delivery_tx
 from clutch.transactions import inbox, outbox, sessions, tasks, turn, usage, wake
+from clutch.transactions.conditions import IS_OPEN
 from clutch.transactions.sessions import SessionRow, redact_open
 from clutch.transactions.turn import Boundary
 from clutch.transactions.usage import Fate
@@ -155,7 +156,7 @@ def _was_told_more(session: SessionRow) -> Tx[bool]:
     """A main session reads it in its next turn; a task has none. One look, also for whoever closes the session."""
     if not session.is_task or (yield from _outlives_its_task(session)):
         return False
-    rows = yield "SELECT kind, taken_run FROM inbox WHERE session_id = ? AND state = 0", (session.id,)
+    rows = yield f"SELECT kind, taken_run FROM inbox WHERE session_id = ? AND {IS_OPEN}", (session.id,)  # noqa: S608
     session.has_mail = bool(rows)
     return any(kind == LetterKind.INSTRUCTION and taken_run is None for kind, taken_run in rows)
 
@@ -177,7 +178,7 @@ def _end_in_order(
         ended = ev.Ended(now if arrived_at is None else arrived_at, text, children)
         yield from tasks.record(now, policy, session, ended)
     else:
-        yield from tasks.forget_notes(session.id)  # a warning that came with the last words starts no turn
+        yield from inbox.void_notes(session.id)  # a warning that came with the last words starts no turn
         yield from reply(now, policy, session, run_id, text)
     session.progress_at = now
     yield from _leave(now, policy, session)
@@ -291,7 +292,7 @@ def end(
 ) -> Tx[None]:
     run_id = session.run_id or 0
     is_tried_again = yield from delivery_tx.refuse(now, policy, session, run_id, error)
-    yield from tasks.forget_notes(session.id)
+    yield from inbox.void_notes(session.id)
     yield from redact_open(session)
     yield from turn.end_run(now, session, run_id, f"{run.ERROR}{error}")
     if session.is_task and not (yield from _outlives_its_task(session)):

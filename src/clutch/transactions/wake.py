@@ -17,7 +17,7 @@ from clutch.core.transition import BUSY
 from clutch.errors import IdempotencyConflict
 from clutch.store.transaction import HINT, Tx
 from clutch.transactions import inbox, sessions, tasks
-from clutch.transactions.conditions import IS_WORKING
+from clutch.transactions.conditions import IS_OPEN, IS_WORKING
 from clutch.transactions.sessions import SessionRow
 
 
@@ -71,7 +71,7 @@ def wake(now: float, policy: Policy, session_id: int) -> Tx[bool]:
         return True
     if session.closed:
         return (yield from _pass_on(session))
-    yield "UPDATE inbox SET seen = 1 WHERE session_id = ? AND seen = 0", (session_id,)
+    yield from inbox.mark_seen(session_id)
     if session.owner is None:
         yield from sessions.reschedule(now, policy, session)
     yield from put_off(now, policy, session)
@@ -86,8 +86,8 @@ def put_off(now: float, policy: Policy, session: SessionRow) -> Tx[None]:
     if session.run_id is None and hours is None:
         return
     rows = yield (
-        "SELECT t.id, t.generation, t.expects_completion FROM inbox i JOIN tasks t ON t.id = i.task_id"
-        " AND t.generation = i.generation WHERE i.session_id = ? AND i.state = 0 AND i.kind = 'announce'"
+        "SELECT t.id, t.generation, t.expects_completion FROM inbox i JOIN tasks t ON t.id = i.task_id"  # noqa: S608
+        f" AND t.generation = i.generation WHERE i.session_id = ? AND i.{IS_OPEN} AND i.kind = 'announce'"
         " AND i.silent = 0 AND i.taken_run IS NULL AND i.ready_at <= ? AND t.delivery IN ('waiting', 'deferred')"
         " AND t.delivery_reason {any} ORDER BY t.id",
         (session.id, now, [""] if session.run_id is not None else ["", BUSY]),
@@ -129,7 +129,7 @@ def worth_waking(now: float, session_ids: Sequence[int]) -> Tx[list[int]]:
     rows = yield (
         "SELECT id FROM sessions WHERE id {any} AND hold = 1 AND closed = 0"  # noqa: S608 (constant words)
         f" AND EXISTS (SELECT 1 FROM tasks WHERE requester_id = sessions.id AND {IS_WORKING} AND outcome IS NULL)"
-        " AND NOT EXISTS (SELECT 1 FROM inbox WHERE session_id = sessions.id AND seen = 0 AND state = 0"
+        f" AND NOT EXISTS (SELECT 1 FROM inbox WHERE session_id = sessions.id AND seen = 0 AND {IS_OPEN}"
         " AND (kind <> 'announce' OR taken_seq IS NOT NULL))",
         (list(session_ids),),
     )
@@ -138,27 +138,14 @@ def worth_waking(now: float, session_ids: Sequence[int]) -> Tx[list[int]]:
 
 
 def _pass_on(session: SessionRow) -> Tx[bool]:
-    """One level up, marked late: results, and plans that somebody must decide. Silent ones and words to the closed
-    session itself are void."""
+    """The letters of a closed session. True: results are left for which there is no parent."""
     if session.parent_id is not None:
-        moved = yield (
-            "UPDATE inbox SET session_id = ?, seen = 0, late = 1, bubbled_from = COALESCE(bubbled_from, session_id),"
-            " taken_run = NULL, taken_seq = NULL"
-            " WHERE session_id = ? AND state = 0 AND kind IN ('announce', 'plan') AND silent = 0 RETURNING id",
-            (session.parent_id, session.id),
-        )
-        if moved:
-            yield HINT, ("mail", session.parent_id)
-    yield (
-        "UPDATE inbox SET state = 3 WHERE session_id = ? AND state = 0"
-        " AND (kind NOT IN ('announce', 'plan') OR silent = 1)",
-        (session.id,),
-    )
-    # What is left open stays unseen until `orphan` has told its senders: whoever runs that may die before.
-    yield "UPDATE inbox SET seen = 1 WHERE session_id = ? AND seen = 0 AND state <> 0", (session.id,)
+        yield from inbox.move_up(session, session.parent_id)
+    yield from inbox.void_own(session)
+    yield from inbox.mark_closed_seen(session.id)
     if session.parent_id is not None:
         return False
-    left = yield "SELECT 1 FROM inbox WHERE session_id = ? AND state = 0 LIMIT 1", (session.id,)
+    left = yield f"SELECT 1 FROM inbox WHERE session_id = ? AND {IS_OPEN} LIMIT 1", (session.id,)  # noqa: S608
     return bool(left)
 
 
@@ -167,10 +154,7 @@ def orphan(now: float, policy: Policy, session_id: int) -> Tx[None]:
     session = yield from sessions.lock(session_id)
     if session is not None and not session.closed:
         return
-    rows = yield (
-        "UPDATE inbox SET seen = 1 WHERE session_id = ? AND state = 0 RETURNING task_id, kind, silent, generation",
-        (session_id,),
-    )
+    rows = yield from inbox.mark_orphaned(session_id)
     told = sorted(
         (generation, task_id)
         for task_id, kind, silent, generation in rows
@@ -278,7 +262,7 @@ def _free_at(now: float, session: SessionRow) -> Tx[float | None]:
 def _is_on_its_way(session_id: int) -> Tx[bool]:
     """One that nobody has read yet says all that another would say."""
     sql = (
-        "SELECT 1 FROM inbox WHERE session_id = ? AND state = 0 AND kind = 'heartbeat' AND taken_run IS NULL"
+        f"SELECT 1 FROM inbox WHERE session_id = ? AND {IS_OPEN} AND kind = 'heartbeat' AND taken_run IS NULL"  # noqa: S608
     )
     return bool((yield sql, (session_id,)))
 

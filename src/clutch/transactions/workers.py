@@ -24,7 +24,8 @@ from clutch.core.spawn import SpawnRefusal
 from clutch.core.transition import DESCENDANTS
 from clutch.errors import ClutchError
 from clutch.store.transaction import HINT, Tx
-from clutch.transactions import sessions, tasks, turn, turn_begin, usage
+from clutch.transactions import inbox, sessions, tasks, turn, turn_begin, usage
+from clutch.transactions.conditions import IS_OPEN
 from clutch.transactions.sessions import SessionRow, Stale
 from clutch.transactions.spawn import Accepted, ChildRequest, spawn
 
@@ -450,7 +451,7 @@ def counts(now: float) -> Tx[Counts]:
         (),
     )
     rows = yield (
-        "SELECT (SELECT COUNT(*) FROM tasks), (SELECT COUNT(*) FROM inbox WHERE state = 0),"
+        f"SELECT (SELECT COUNT(*) FROM tasks), (SELECT COUNT(*) FROM inbox WHERE {IS_OPEN}),"  # noqa: S608
         " (SELECT COUNT(*) FROM questions WHERE answered_at IS NULL)",
         (),
     )
@@ -472,8 +473,8 @@ def misdated(now: float) -> Tx[list[int]]:
     """Sessions that wait because of a moment that was computed under a clock that was ahead. A read."""
     limit = now + CLOCK_SLACK_S
     rows = yield (
-        "SELECT s.id FROM sessions s WHERE s.owner IS NULL AND s.due > ? AND (s.progress_at > ? OR EXISTS (SELECT 1"
-        " FROM inbox i WHERE i.session_id = s.id AND i.state = 0 AND i.at > ?)) ORDER BY s.depth, s.id LIMIT ?",
+        "SELECT s.id FROM sessions s WHERE s.owner IS NULL AND s.due > ? AND (s.progress_at > ? OR EXISTS (SELECT 1"  # noqa: S608
+        f" FROM inbox i WHERE i.session_id = s.id AND i.{IS_OPEN} AND i.at > ?)) ORDER BY s.depth, s.id LIMIT ?",
         (limit, limit, limit, FOUND_MAX),
     )
     return [row[0] for row in rows]
@@ -485,12 +486,11 @@ def correct(now: float, policy: Policy, session_id: int) -> Tx[None]:
     if session is None or session.owner is not None:
         return
     letters = yield (
-        "SELECT id, at, ready_at FROM inbox WHERE session_id = ? AND state = 0 AND at > ? ORDER BY id",
+        f"SELECT id, at, ready_at FROM inbox WHERE session_id = ? AND {IS_OPEN} AND at > ? ORDER BY id",  # noqa: S608
         (session_id, now + CLOCK_SLACK_S),
     )
     for letter_id, at, ready_at in letters:
-        fixed = (now, put_right(ready_at, at, now), letter_id)
-        yield "UPDATE inbox SET at = ?, ready_at = ? WHERE id = ?", fixed
+        yield from inbox.redate(letter_id, now, put_right(ready_at, at, now))
     if session.progress_at is not None:
         yield from _correct_run(now, session, session.progress_at)
     yield from sessions.save(now, policy, session)

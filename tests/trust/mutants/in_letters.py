@@ -63,7 +63,7 @@ def _senders_not_stepped(answer: Any) -> tuple[Any, ...]:
 
 
 def _homeless_are_seen(pass_on: Any) -> tuple[Any, ...]:
-    return (tampered(pass_on, say=reworded("SET seen = 1", " AND state <> 0", "")),)
+    return (tampered(pass_on, say=reworded("SET seen = 1", " AND NOT state = 0", "")),)
 
 
 def _in_order_of_letters(findings: Any) -> tuple[Any, ...]:

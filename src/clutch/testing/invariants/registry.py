@@ -8,7 +8,7 @@ from typing import TypeAlias
 
 from clutch.testing.invariants.history import Change, History
 from clutch.testing.simulation.disk import SimDisk
-from clutch.transactions.invariants.core import WORKING_WORDS
+from clutch.transactions.conditions import WORKING_PHASES
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,7 +22,7 @@ class CheckContext:
         return int(self.disk.query(sql, *parameters)[0][0])
 
     def working(self, session_id: int) -> int:
-        sql = f"SELECT COUNT(*) FROM tasks WHERE requester_id = ? AND phase IN {WORKING_WORDS} AND outcome IS NULL"  # noqa: S608
+        sql = f"SELECT COUNT(*) FROM tasks WHERE requester_id = ? AND phase IN {WORKING_PHASES} AND outcome IS NULL"  # noqa: S608
         return self.count(sql, session_id)
 
 

@@ -14,8 +14,9 @@ from enum import StrEnum
 from typing import Final
 
 from clutch.core.agents import Heartbeat
-from clutch.core.model import UNTIL_ANSWERED, WORKING
+from clutch.core.model import UNTIL_ANSWERED
 from clutch.core.policy import Policy
+from clutch.transactions.conditions import IS_ANSWERED, IS_DEAD, IS_OPEN, IS_VOID, WORKING_PHASES
 
 # --------------------------------------------------------------------------------------------------
 # What a promise looks like: a query that returns the rows that break it, when it is asked, and how it is filled in.
@@ -50,10 +51,8 @@ class InvariantQuery:
     also: str = ""  #: another promise that says the same
 
 
-WORKING_WORDS: Final = "(" + ", ".join(f"'{phase.value}'" for phase in sorted(WORKING)) + ")"
-
 #: May still do something. An ended task that waits for its requester to come back may not.
-IS_ALIVE: Final = f"{{0}}.phase IN {WORKING_WORDS} AND {{0}}.outcome IS NULL"
+IS_ALIVE: Final = f"{{0}}.phase IN {WORKING_PHASES} AND {{0}}.outcome IS NULL"
 
 
 def filled(
@@ -136,12 +135,12 @@ QUERIES: Final[tuple[InvariantQuery, ...]] = (
         "T2",
         InvariantScope.TASK,
         "what a task says about its delivery is what its letter says",
-        "SELECT t.id, t.delivery || ' but its letter has state ' || i.state || ', silent ' || i.silent"
+        "SELECT t.id, t.delivery || ' but its letter has state ' || i.state || ', silent ' || i.silent"  # noqa: S608
         " FROM tasks t JOIN inbox i ON i.task_id = t.id AND i.kind = 'announce' AND i.generation = t.generation"
-        " WHERE t.id {touched} AND NOT CASE t.delivery WHEN 'delivered' THEN i.state = 1 AND i.silent = 0"
-        " WHEN 'unsure' THEN i.state = 1 WHEN 'undelivered' THEN i.state = 2"
-        " WHEN 'waiting' THEN i.state = 0 AND i.silent = 0"
-        " WHEN 'deferred' THEN i.state = 0 WHEN 'skipped' THEN i.silent = 1 OR i.state IN (2, 3) ELSE 1 = 0 END",
+        f" WHERE t.id {{touched}} AND NOT CASE t.delivery WHEN 'delivered' THEN i.{IS_ANSWERED} AND i.silent = 0"
+        f" WHEN 'unsure' THEN i.{IS_ANSWERED} WHEN 'undelivered' THEN i.{IS_DEAD}"
+        f" WHEN 'waiting' THEN i.{IS_OPEN} AND i.silent = 0 WHEN 'deferred' THEN i.{IS_OPEN}"
+        f" WHEN 'skipped' THEN i.silent = 1 OR i.{IS_DEAD} OR i.{IS_VOID} ELSE 1 = 0 END",
     ),
     InvariantQuery(
         "N10",
@@ -333,10 +332,10 @@ QUERIES: Final[tuple[InvariantQuery, ...]] = (
         "N16",
         InvariantScope.SESSION,
         "a session that nobody owns and that has something to read or to go on with is due",
-        "SELECT s.id, 'has mail or a run and no time' FROM sessions s WHERE s.id {touched} AND s.owner IS NULL"
+        "SELECT s.id, 'has mail or a run and no time' FROM sessions s WHERE s.id {touched} AND s.owner IS NULL"  # noqa: S608
         " AND s.due IS NULL AND s.closed = 0 AND s.paused = 0"
         " AND NOT EXISTS (SELECT 1 FROM questions q WHERE q.session_id = s.id AND q.answered_at IS NULL)"
-        " AND (s.run_id IS NOT NULL OR EXISTS (SELECT 1 FROM inbox i WHERE i.session_id = s.id AND i.state = 0"
+        f" AND (s.run_id IS NOT NULL OR EXISTS (SELECT 1 FROM inbox i WHERE i.session_id = s.id AND i.{IS_OPEN}"
         " AND i.taken_run IS NULL AND i.seen = 1"
         " AND (i.kind <> 'announce' OR (i.silent = 0 AND (i.taken_seq IS NOT NULL OR s.hold = 0)))))",
     ),
@@ -355,8 +354,8 @@ QUERIES: Final[tuple[InvariantQuery, ...]] = (
         "N16",
         InvariantScope.SESSION,
         "a letter that nobody can read is on its way, or its sender knows",
-        "SELECT s.id, 'is closed and keeps letter ' || i.id FROM sessions s JOIN inbox i ON i.session_id = s.id"
-        " JOIN tasks t ON t.id = i.task_id WHERE s.id {touched} AND s.closed = 1 AND i.state = 0 AND i.seen = 1"
+        "SELECT s.id, 'is closed and keeps letter ' || i.id FROM sessions s JOIN inbox i ON i.session_id = s.id"  # noqa: S608
+        f" JOIN tasks t ON t.id = i.task_id WHERE s.id {{touched}} AND s.closed = 1 AND i.{IS_OPEN} AND i.seen = 1"
         " AND i.kind = 'announce' AND i.silent = 0 AND t.generation = i.generation AND t.phase = 'announcing'",
     ),
     InvariantQuery(
@@ -394,9 +393,9 @@ QUERIES: Final[tuple[InvariantQuery, ...]] = (
         "N10",
         InvariantScope.END,
         "no letter is left behind",
-        "SELECT i.id, 'of kind ' || i.kind || ' lies in session ' || i.session_id FROM inbox i"
+        "SELECT i.id, 'of kind ' || i.kind || ' lies in session ' || i.session_id FROM inbox i"  # noqa: S608
         " JOIN sessions s ON s.id = i.session_id"
-        " WHERE i.seen = 0 OR (s.closed = 0 AND i.state = 0 AND i.silent = 0)",
+        f" WHERE i.seen = 0 OR (s.closed = 0 AND i.{IS_OPEN} AND i.silent = 0)",
     ),
     InvariantQuery(
         "N16",
@@ -416,8 +415,8 @@ BACKGROUND_QUERIES: Final[tuple[InvariantQuery, ...]] = (
         "N28",
         InvariantScope.SESSION,
         "whatever happened since, one heartbeat waits to be read and not two",
-        "SELECT s.id, 'has several heartbeats' FROM sessions s WHERE s.id {touched} AND 1 < (SELECT COUNT(*)"
-        " FROM inbox i WHERE i.session_id = s.id AND i.kind = 'heartbeat' AND i.state = 0 AND i.taken_run IS NULL)",
+        "SELECT s.id, 'has several heartbeats' FROM sessions s WHERE s.id {touched} AND 1 < (SELECT COUNT(*)"  # noqa: S608
+        f" FROM inbox i WHERE i.session_id = s.id AND i.kind = 'heartbeat' AND i.{IS_OPEN} AND i.taken_run IS NULL)",
     ),
     InvariantQuery(
         "N28",

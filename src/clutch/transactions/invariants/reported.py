@@ -10,6 +10,7 @@ from typing import Final
 
 from clutch.core.authority import NEVER_FOR_CHILDREN
 from clutch.core.model import OWN_REPLY_KINDS
+from clutch.transactions.conditions import IS_DEAD, IS_OPEN
 from clutch.transactions.invariants.core import InvariantQuery, InvariantScope
 
 _LETTER: Final = "i.task_id = t.id AND i.kind = 'announce' AND i.generation = t.generation"
@@ -88,7 +89,7 @@ NEEDS: Final[tuple[InvariantQuery, ...]] = (
         "the first model answer after a letter delivers it, whichever turn gives it",
         "SELECT s.id, 'has answered letter ' || i.id || ', which has state ' || i.state FROM sessions s"  # noqa: S608
         " JOIN inbox i ON i.session_id = s.id WHERE s.id {touched} AND i.taken_seq IS NOT NULL"
-        f" AND i.kind NOT IN ({_OF_ITS_OWN}) AND (i.state = 0 OR (i.state = 2 AND EXISTS (SELECT 1 FROM tasks t"
+        f" AND i.kind NOT IN ({_OF_ITS_OWN}) AND (i.{IS_OPEN} OR (i.{IS_DEAD} AND EXISTS (SELECT 1 FROM tasks t"
         " WHERE t.id = i.task_id AND t.generation = i.generation AND t.delivery = 'undelivered')))"
         " AND EXISTS (SELECT 1 FROM messages m"
         " WHERE m.session_id = s.id AND m.kind = 'answer' AND m.seq > i.taken_seq"

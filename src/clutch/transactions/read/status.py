@@ -21,7 +21,7 @@ from clutch.core.views import (
 )
 from clutch.errors import AmbiguousTarget, Forbidden, NotFound
 from clutch.store.transaction import Tx
-from clutch.transactions.conditions import IS_WORKING
+from clutch.transactions.conditions import IS_OPEN, IS_WORKING
 from clutch.transactions.read import targets, tasks
 from clutch.transactions.read.lists import LIMIT_MAX, TaskFilter, task_page
 from clutch.transactions.read.targets import ResolvedTarget, Standpoint
@@ -155,7 +155,7 @@ def status(now: float, session_id: int) -> Tx[SessionStatus]:
     del now
     rows = yield (
         "SELECT key, agent_id, depth, role, model, thinking, owner,"  # noqa: S608 (constant words)
-        " (SELECT COUNT(*) FROM inbox WHERE session_id = sessions.id AND state = 0 AND taken_run IS NULL"
+        f" (SELECT COUNT(*) FROM inbox WHERE session_id = sessions.id AND {IS_OPEN} AND taken_run IS NULL"
         " AND silent = 0),"
         f" (SELECT COUNT(*) FROM tasks WHERE requester_id = sessions.id AND {IS_WORKING}),"
         " (SELECT COUNT(*) FROM tasks WHERE requester_id = sessions.id),"

@@ -24,7 +24,7 @@ from clutch.core.text.format import main_argument
 from clutch.core.text.tasks import Contract
 from clutch.core.views import NOTHING_USED, CurrentTool, DeliveryView, PlanView, Tally, TaskView, evidence_of
 from clutch.store.transaction import Row, Tx
-from clutch.transactions.conditions import IS_WORKING, worked
+from clutch.transactions.conditions import IS_OPEN, IS_WORKING, worked
 from clutch.transactions.read import budgets
 
 
@@ -131,7 +131,7 @@ _CHILDREN = (
     " WHERE requester_id {any} GROUP BY requester_id"
 )
 _RETRIES = (
-    "SELECT task_id, generation, ready_at FROM inbox WHERE task_id {any} AND kind = 'announce' AND state = 0"
+    f"SELECT task_id, generation, ready_at FROM inbox WHERE task_id {{any}} AND kind = 'announce' AND {IS_OPEN}"  # noqa: S608
     " AND taken_run IS NULL AND ready_at > ?"
 )
 _TOLD = (

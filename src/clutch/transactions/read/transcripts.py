@@ -16,7 +16,7 @@ from clutch.core.spawn import OWN_RUNTIME
 from clutch.core.text.prompts import ChildLine
 from clutch.store.transaction import ManyRows, Row, Tx
 from clutch.transactions import sessions
-from clutch.transactions.conditions import IS_UNTOLD
+from clutch.transactions.conditions import IS_OPEN, IS_UNTOLD
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,14 +133,14 @@ def is_quiet(now: float, root_id: int) -> Tx[bool]:
     del now
     rows = yield (
         # One count for each index of what is alive; a held child is a task that has not finished.
-        "SELECT (SELECT COUNT(*) FROM tasks WHERE root_id = ? AND phase NOT IN ('completed', 'completed_giveup')),"
+        "SELECT (SELECT COUNT(*) FROM tasks WHERE root_id = ? AND phase NOT IN ('completed', 'completed_giveup')),"  # noqa: S608
         " (SELECT COUNT(*) FROM sessions WHERE id = ? AND hold = 1),"
         " (SELECT COUNT(*) FROM sessions WHERE root_id = ? AND owner IS NOT NULL),"
         " (SELECT COUNT(*) FROM sessions WHERE root_id = ? AND owner IS NULL AND due IS NOT NULL),"
         " (SELECT COUNT(*) FROM inbox i JOIN sessions s ON s.id = i.session_id"
         " WHERE s.root_id = ? AND s.closed = 0 AND i.seen = 0),"
         " (SELECT COUNT(*) FROM inbox i JOIN sessions s ON s.id = i.session_id"
-        " WHERE s.root_id = ? AND s.closed = 0 AND i.state = 0 AND i.silent = 0)",
+        f" WHERE s.root_id = ? AND s.closed = 0 AND i.{IS_OPEN} AND i.silent = 0)",
         (root_id,) * 6,
     )
     return not any(rows[0])

@@ -11,7 +11,7 @@ from clutch.core.text.why import Arrived, DeliveryAttempt, ReplayStep, TimelineE
 from clutch.core.views import TaskView, TranscriptEntry
 from clutch.store.transaction import Tx
 from clutch.transactions import timeline as timeline_tx
-from clutch.transactions.conditions import IS_WORKING
+from clutch.transactions.conditions import IS_OPEN, IS_WORKING
 from clutch.transactions.read import tasks
 from clutch.transactions.read.inbox import UnsentMessage, sent_for
 from clutch.transactions.workers import NO_TRIAL
@@ -73,8 +73,8 @@ def _facts(now: float, view: TaskView, lines: tuple[TimelineEntry, ...]) -> Tx[F
     moved = [line.at for line in lines if line.to_phase is view.phase and not line.is_note]
     rows = yield "SELECT wake_at FROM tasks WHERE id = ?", (view.task_id,)
     letter = yield (
-        "SELECT session_id, ready_at, seen, taken_run FROM inbox WHERE task_id = ? AND generation = ?"
-        " AND kind = 'announce' AND state = 0 ORDER BY id DESC LIMIT 1",
+        "SELECT session_id, ready_at, seen, taken_run FROM inbox WHERE task_id = ? AND generation = ?"  # noqa: S608
+        f" AND kind = 'announce' AND {IS_OPEN} ORDER BY id DESC LIMIT 1",
         (view.task_id, view.generation),
     )
     reader_id, ready_at, seen, taken_run = letter[0] if letter else (view.requester_id, None, 1, None)
