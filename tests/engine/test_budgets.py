@@ -21,7 +21,7 @@ from clutch.engine.services import NoPrices
 from clutch.ports import ModelError, ModelRequest, Trouble
 from clutch.store.transaction import Keys, ManyRows, Tx
 from clutch.testing.database import PassThroughDatabase
-from clutch.transactions import control, questions, usage
+from clutch.transactions import control, messages, questions, usage
 from clutch.transactions.questions import PendingQuestion
 from tests.engine.conftest import Build
 from tests.engine.house import POLICY, House, opening, step, use
@@ -131,7 +131,7 @@ async def asked(house: House, count: int = 1) -> list[PendingQuestion]:
 
 async def answer(house: House, question: PendingQuestion, decision: Decision, text: str = "") -> None:
     known = (house.policy, question.id, decision, text, question.hash, "person")
-    await house.db.alone(questions.answer, *known)
+    await house.db.alone(messages.answer, *known)
 
 
 async def counted(house: House) -> int:

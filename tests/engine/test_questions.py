@@ -79,7 +79,7 @@ async def asked(house: House, count: int = 1) -> list[PendingQuestion]:
 
 async def decide(house: House, question: PendingQuestion, decision: Decision, text: str = "") -> None:
     known = (house.policy, question.id, decision, text, question.hash, "person")
-    await house.db.alone(questions.answer, *known)
+    await house.db.alone(messages.answer, *known)
 
 
 def last_results(house: House, words: str = "do child") -> tuple[Result, ...]:

@@ -8,6 +8,7 @@ from clutch.core.compaction import ContextLimits, cut, forked, summary, view
 from clutch.core.messages import Answer, Call, Input, Summary
 from clutch.core.model import LetterKind, Outcome, Phase, Plan
 from clutch.store.transaction import Tx
+from clutch.transactions import transcript, wake
 from clutch.transactions.read import transcripts
 from clutch.transactions.read.transcripts import Around
 from clutch.transactions.sessions import Stale
@@ -98,7 +99,7 @@ async def test_grandchildren_and_strangers_are_not_shown(world: World, main: int
 
 
 def consume(now: float, session_id: int, run_id: int, upto: int) -> Tx[None]:
-    yield from transcripts.consume_events(session_id, run_id, upto)
+    yield from wake.consume_events(session_id, run_id, upto)
 
 
 async def test_the_newest_events_are_shown_once_oldest_first(world: World, main: int) -> None:
@@ -127,7 +128,7 @@ def _reading() -> tuple[Call, ...]:
 
 async def compact(world: World, run: Run, made: Summary) -> int:
     return await world.db.tx(
-        run.session_id, transcripts.compact, world.policy, run.session_id, run.fence, run.run_id, made
+        run.session_id, transcript.compact, world.policy, run.session_id, run.fence, run.run_id, made
     )
 
 
@@ -202,7 +203,7 @@ async def test_a_forked_child_begins_with_its_callers_words_and_then_its_task(
     copied = forked(said, 0, RULES.fork_bytes_max)
     assert copied is not None
     child = await world.child(main, "copy")
-    await world.db.tx(child, transcripts.fork, child, copied)
+    await world.db.tx(child, transcript.fork, child, copied)
     forked_run = await world.start(child)
     known = await world.db.read(transcripts.briefing, child)
     *before, task = known.transcript
@@ -217,7 +218,7 @@ async def test_a_forked_child_that_says_nothing_does_not_report_its_callers_word
     world: World, main: int
 ) -> None:
     child = await world.child(main, "copy")
-    await world.db.tx(child, transcripts.fork, child, [Input("hi"), Answer("secret words")])
+    await world.db.tx(child, transcript.fork, child, [Input("hi"), Answer("secret words")])
     run = await world.start(child)
     await run.fail("broken", is_final=True)
     assert (await world.task(child)).result in (None, "")

@@ -10,11 +10,12 @@ from clutch.errors import InvalidInput
 from clutch.store.transaction import Tx
 from clutch.testing.clock import FakeClock
 from clutch.transactions import idempotency, workers
-from clutch.transactions.questions import NewQuestion, ask, call_body
+from clutch.transactions.questions import NewQuestion, call_body
 from clutch.transactions.read import stream, tasks
 from clutch.transactions.read.inbox import is_asking, waiting_items
 from clutch.transactions.read.stream import BEGINNING, Cursor
 from clutch.transactions.read.tasks import By
+from clutch.transactions.turn_end import ask
 from tests.transactions.world import World
 
 pytestmark = pytest.mark.anyio

@@ -11,7 +11,7 @@ from clutch.core import ids
 from clutch.core.model import NO_SESSION, ToolOffer
 from clutch.core.questions import Decision, QuestionChanged
 from clutch.errors import InvalidInput
-from clutch.transactions import questions
+from clutch.transactions import mcp_tools
 from clutch.transactions.questions import UnknownQuestion
 from clutch.transactions.read.inbox import InboxItem, waiting_items
 from tests.transactions.world import World, write
@@ -29,7 +29,7 @@ def offer(after: str, before: str | None = "v1", name: str = "say") -> ToolOffer
 
 async def asked(world: World, *offers: ToolOffer, server: str = "web") -> dict[str, tuple[int, str]]:
     ids = [world.number() for _ in offers]
-    return await world.db.alone(questions.ask_pin, world.policy, server, offers, ids)
+    return await world.db.alone(mcp_tools.ask_pin, world.policy, server, offers, ids)
 
 
 async def inbox(world: World) -> list[InboxItem]:
@@ -46,29 +46,29 @@ async def decide(
     world: World, item: InboxItem, decision: Decision = Decision.APPROVE, seen: str = ""
 ) -> None:
     said = (_number(item), decision, "because", seen or item.hash, "person")
-    assert await world.db.alone(questions.answer_pin, *said) == NO_SESSION
+    assert await world.db.alone(mcp_tools.answer_pin, *said) == NO_SESSION
 
 
 async def approved(world: World) -> dict[str, Any]:
-    found = await world.db.read(questions.approved)
+    found = await world.db.read(mcp_tools.approved)
     return {name: one["description"] for name, one in found["web"].items()}
 
 
 @pytest.fixture(autouse=True)
 async def known(world: World) -> None:
-    await world.db.alone(questions.see, "web", {"say": tool("v1")})
+    await world.db.alone(mcp_tools.see, "web", {"say": tool("v1")})
 
 
 async def test_first_sight_approves_everything_and_no_later_one_does(world: World) -> None:
-    await world.db.alone(questions.see, "web", {"say": tool("v2"), "other": tool("x")})
+    await world.db.alone(mcp_tools.see, "web", {"say": tool("v2"), "other": tool("x")})
     assert await approved(world) == {"say": "v1"}
-    await world.db.alone(questions.see, "empty", {})
-    await world.db.alone(questions.see, "empty", {"late": tool("x")})
-    assert (await world.db.read(questions.approved))["empty"] == {}
+    await world.db.alone(mcp_tools.see, "empty", {})
+    await world.db.alone(mcp_tools.see, "empty", {"late": tool("x")})
+    assert (await world.db.read(mcp_tools.approved))["empty"] == {}
 
 
 async def test_changed_tool_is_one_item_that_belongs_to_no_session_until_it_is_approved(world: World) -> None:
-    before = await world.db.read(questions.stamp)
+    before = await world.db.read(mcp_tools.stamp)
     await asked(world, offer("v2"))
     await asked(world, offer("v2"))
     [item] = await inbox(world)
@@ -90,7 +90,7 @@ async def test_changed_tool_is_one_item_that_belongs_to_no_session_until_it_is_a
     assert await approved(world) == {"say": "v1"}
     await decide(world, item)
     assert (await approved(world), await inbox(world)) == ({"say": "v2"}, [])
-    assert await world.db.read(questions.stamp) > before
+    assert await world.db.read(mcp_tools.stamp) > before
     with pytest.raises(UnknownQuestion):
         await decide(world, item)
 

@@ -34,7 +34,7 @@ async def asks(world: World, main: int, *bodies: str, label: str = "child") -> R
     """A child whose last answer has one call for each question, parked."""
     run = await world.started(main, label, run_timeout_s=100.0)
     await run.respond(calls(*("pay" for _ in bodies)))
-    await on(run, questions.ask, run.head, numbered(world, bodies), world.nonce())
+    await on(run, turn_end.ask, run.head, numbered(world, bodies), world.nonce())
     return run
 
 
@@ -54,7 +54,7 @@ async def decide(
     world: World, question: PendingQuestion, decision: Decision = Decision.APPROVE, text: str = ""
 ) -> int:
     known = (world.policy, question.id, decision, text, question.hash, "person")
-    return await world.db.alone(questions.answer, *known)
+    return await world.db.alone(messages.answer, *known)
 
 
 async def test_who_asks_waits_without_a_slot_and_without_a_clock(world: World, main: int) -> None:
@@ -110,7 +110,7 @@ async def test_foreign_code_knows_its_question_by_its_words_until_it_has_heard_t
     for body, decision in [(PAY, Decision.APPROVE), (WHICH, Decision.REJECT)]:
         await on(
             run,
-            questions.ask,
+            turn_end.ask,
             run.head,
             [NewQuestion(world.number(), first, QuestionKind.APPROVAL, body)],
             "n",
@@ -144,7 +144,7 @@ async def test_decision_is_bound_to_the_words_that_were_shown(world: World, main
     for seen in wrong:
         with pytest.raises(QuestionChanged):
             await world.db.alone(
-                questions.answer, world.policy, question.id, Decision.APPROVE, "", seen, "person"
+                messages.answer, world.policy, question.id, Decision.APPROVE, "", seen, "person"
             )
     assert await waiting(world) == [question]
 
@@ -266,7 +266,7 @@ async def test_one_yes_raises_a_purse_once_for_all_who_wait_for_it(world: World,
         body = json.dumps({"purse": f"root:{main}", "text": f"{run.session_id} wants more"})
         head = int(await world.one("SELECT head FROM sessions WHERE id = ?", run.session_id))
         asked = NewQuestion(world.number(), BUDGET_INDEX, QuestionKind.BUDGET, body)
-        await on(run, questions.ask, head, [asked], world.nonce())
+        await on(run, turn_end.ask, head, [asked], world.nonce())
     first, _ = await waiting(world)
     await decide(world, first)
     assert await waiting(world) == []

@@ -7,6 +7,7 @@ import pytest
 from clutch.core import ids
 from clutch.core.authority import AgentCaller, OperatorCaller, Peers, Role, Scope, Visibility
 from clutch.errors import AmbiguousTarget, NotFound
+from clutch.transactions import idempotency
 from clutch.transactions.read import targets
 from clutch.transactions.read.targets import Standpoint
 from tests.transactions.world import World
@@ -32,7 +33,7 @@ def agent(session_id: int, role: Role = Role.MAIN, **more: object) -> Standpoint
 async def test_index_last_label_prefix_run_prefix_and_session_key_resolve(world: World, main: int) -> None:
     survey, report = await world.children(main, "survey the folder", "report")
     run = await world.start(survey)
-    await world.db.alone(targets.remember, PERSON.viewer, [report, survey])
+    await world.db.alone(idempotency.remember, PERSON.viewer, [report, survey])
     for text in ("#1", "1"):
         assert await meant(world, text) == report
     assert await meant(world, "2") == survey
@@ -76,7 +77,7 @@ async def test_an_exact_label_wins_over_longer_ones(world: World, main: int) -> 
 
 async def test_a_label_cannot_catch_a_word_or_a_number(world: World, main: int) -> None:
     child, _, _ = await world.children(main, "main", "last", "1")
-    await world.db.alone(targets.remember, PERSON.viewer, [child])
+    await world.db.alone(idempotency.remember, PERSON.viewer, [child])
     assert await meant(world, "main") == main
     assert await meant(world, "1") == child
 
@@ -85,15 +86,15 @@ async def test_numbers_belong_to_whoever_was_shown_them_and_the_last_list_counts
     world: World, main: int
 ) -> None:
     one, two = await world.children(main, "one", "two")
-    await world.db.alone(targets.remember, "terminal", [one, two])
-    await world.db.alone(targets.remember, "web", [two])
+    await world.db.alone(idempotency.remember, "terminal", [one, two])
+    await world.db.alone(idempotency.remember, "web", [two])
     assert await meant(world, "1") == one
     assert await meant(world, "#1", Standpoint(PERSON.caller, "web")) == two
-    await world.db.alone(targets.remember, "terminal", [two])
+    await world.db.alone(idempotency.remember, "terminal", [two])
     assert await meant(world, "1") == two
     with pytest.raises(NotFound):
         await meant(world, "2")
-    await world.db.alone(targets.remember, "terminal", [])
+    await world.db.alone(idempotency.remember, "terminal", [])
     with pytest.raises(NotFound):
         await meant(world, "1")
 

@@ -10,7 +10,7 @@ from clutch.core.events import PlanVerdict
 from clutch.core.model import Lane
 from clutch.core.questions import QuestionKind
 from clutch.core.text.why import command, happening, opens_when, waiting_for
-from clutch.transactions import control, messages, questions, turn_end, workers
+from clutch.transactions import control, messages, turn_end, workers
 from clutch.transactions.questions import NewQuestion, call_body
 from clutch.transactions.read import why as why_of
 from clutch.transactions.read.why import TaskExplanation
@@ -170,7 +170,7 @@ async def test_needs_you_names_the_questions(world: World, main: int) -> None:
     await run.respond(calls("shell"))
     asked = [NewQuestion(world.number(), 0, QuestionKind.APPROVAL, call_body("shell", {"command": "ls"}))]
     known = (world.policy, run.session_id, run.fence, run.run_id, run.head, asked, world.nonce())
-    await world.db.tx(run.session_id, questions.ask, *known)
+    await world.db.tx(run.session_id, turn_end.ask, *known)
     stuck = (await why(world, run.session_id)).stuck
     assert stuck is not None
     assert (stuck.gate, stuck.until) == (Gate.NEEDS_YOU, None)

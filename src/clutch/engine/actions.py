@@ -25,7 +25,7 @@ from clutch.engine.services import Services, surely
 from clutch.errors import InvalidInput, StoreError
 from clutch.logs import logger
 from clutch.store.transaction import Tx
-from clutch.transactions import control, delivery, messages, questions, retention
+from clutch.transactions import control, delivery, mcp_tools, messages, questions, retention
 from clutch.transactions.authority import guarded
 from clutch.transactions.control import Held, KillReport, StopReport
 from clutch.transactions.messages import SteerResult
@@ -255,9 +255,9 @@ class TaskActions:
         session_id = await self._kit.db.read(questions.asker, question_id)
         if session_id == NO_SESSION:
             said = (question_id, decision, text, seen_hash, caller.actor)
-            return await self._surely(caller, Verb.ANSWER, NO_SESSION, questions.answer_pin, *said)
+            return await self._surely(caller, Verb.ANSWER, NO_SESSION, mcp_tools.answer_pin, *said)
         return await self._surely(
-            caller, Verb.ANSWER, session_id, questions.answer,
+            caller, Verb.ANSWER, session_id, messages.answer,
             self._kit.policy, question_id, decision, text, seen_hash, caller.actor,
         )  # fmt: skip
 

@@ -19,7 +19,7 @@ from clutch.engine.model_call import may_start
 from clutch.engine.open_run import OpenRun
 from clutch.errors import StoreError
 from clutch.ports import RuntimeFailed, RuntimeJob, Verdict
-from clutch.transactions import questions, sessions, turn, usage
+from clutch.transactions import questions, sessions, turn, turn_end, usage
 from clutch.transactions.questions import ROUND, NewQuestion, QuestionAnswer, call_body
 from clutch.transactions.usage import Fate
 
@@ -168,7 +168,7 @@ async def _decided(run: OpenRun, errand: ExternalRun, said: dict[str, QuestionAn
     ]
     await run.tx_with_purses(usage.drop, Fate.UNSENT)  # its row is foreseen again when the run goes on
     errand.keep(_keep(run, errand))
-    await run.tx(questions.ask, run.head, asked, run.services.ids.nonce())
+    await run.tx(turn_end.ask, run.head, asked, run.services.ids.nonce())
     for one in asked:
         run.tell("question", one.id)
     return False

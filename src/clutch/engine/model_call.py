@@ -18,9 +18,8 @@ from clutch.engine.open_run import OpenRun
 from clutch.engine.prompt import compacted, overhead_bytes
 from clutch.logs import logger
 from clutch.ports import Delta, ModelError, ModelRequest, OnDelta, Trouble
-from clutch.transactions import questions, turn_end, usage
+from clutch.transactions import questions, transcript, turn_end, usage
 from clutch.transactions.questions import BUDGET_INDEX, NewQuestion
-from clutch.transactions.read import transcripts as stored
 from clutch.transactions.usage import Fate
 
 RETRYABLE = frozenset({Trouble.RATE_LIMIT, Trouble.OVERLOADED, Trouble.NETWORK, Trouble.MALFORMED})
@@ -173,7 +172,7 @@ async def _ask_for_more(run: OpenRun, refused: budget.BudgetExhausted) -> None:
         return await run.fail(announce.budget_used_up(refused))
     body = json.dumps({"purse": refused.name, "text": announce.budget_used_up(refused)}, sort_keys=True)
     asked = NewQuestion(run.services.ids.next(), BUDGET_INDEX - len(before), QuestionKind.BUDGET, body)
-    await run.tx(questions.ask, run.head, [asked], run.services.ids.nonce())
+    await run.tx(turn_end.ask, run.head, [asked], run.services.ids.nonce())
     run.tell("question", asked.id)
 
 
@@ -204,7 +203,7 @@ async def _compact(run: OpenRun, *, is_forced: bool) -> bool:
         return answer
 
     summary = await compacted(booked, _request(run), found, rules, run.services.ids.nonce())
-    run.head = await run.tx(stored.compact, summary)
+    run.head = await run.tx(transcript.compact, summary)
     run.transcript.append(summary)
     await run.look_around()
     return True

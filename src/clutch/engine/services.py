@@ -40,7 +40,7 @@ from clutch.ports import (
     Workspaces,
 )
 from clutch.store.transaction import Database
-from clutch.transactions import questions, workers
+from clutch.transactions import mcp_tools, workers
 
 # --------------------------------------------------------------------------------------------------
 # New numbers and new secrets. Numbers come from a block the database gave to this process alone.
@@ -227,19 +227,19 @@ class StoredPins:
         self._kit = services
 
     async def stamp(self) -> int:
-        return await self._kit.db.read(questions.stamp)
+        return await self._kit.db.read(mcp_tools.stamp)
 
     async def approved(self) -> Mapping[str, Mapping[str, Definition]]:
-        return await self._kit.db.read(questions.approved)
+        return await self._kit.db.read(mcp_tools.approved)
 
     async def see(self, server: str, tools: Mapping[str, Definition]) -> None:
         services = self._kit
-        await surely(services.policy.work.tick_s, lambda: services.db.alone(questions.see, server, tools))
+        await surely(services.policy.work.tick_s, lambda: services.db.alone(mcp_tools.see, server, tools))
 
     async def ask(self, server: str, offers: Sequence[ToolOffer]) -> Mapping[str, str]:
         services = self._kit
         asked = (services.policy, server, offers, [services.ids.next() for _ in offers])
         rejected = await surely(
-            services.policy.work.tick_s, lambda: services.db.alone(questions.ask_pin, *asked)
+            services.policy.work.tick_s, lambda: services.db.alone(mcp_tools.ask_pin, *asked)
         )
         return {tool: f"{ids.question_id(number)}, hash {seen}" for tool, (number, seen) in rejected.items()}

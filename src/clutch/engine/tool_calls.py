@@ -31,7 +31,7 @@ from clutch.engine.prompt import spilled
 from clutch.engine.spawn import Spawned, spawn_all
 from clutch.errors import Forbidden, InvalidInput, NotFound
 from clutch.ports import ToolContext, ToolFailed
-from clutch.transactions import authority, questions, task_files, turn
+from clutch.transactions import authority, questions, task_files, turn, turn_end
 from clutch.transactions.questions import NewQuestion, QuestionAnswer, call_body
 from clutch.transactions.sessions import Stale
 from clutch.transactions.spawn import Accepted, ChildRequest
@@ -132,7 +132,7 @@ async def _decisions(run: OpenRun, answer: Answer) -> dict[int, QuestionAnswer] 
         return said | {one.index: NO_HUMAN_ANSWER for one in asked}
     if all(one.index in said for one in asked):
         return said
-    await run.tx(questions.ask, run.head, asked, run.services.ids.nonce())
+    await run.tx(turn_end.ask, run.head, asked, run.services.ids.nonce())
     for one in asked:
         run.tell("question", one.id)
     return None

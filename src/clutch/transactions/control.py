@@ -15,7 +15,7 @@ from clutch.core.spawn import SpawnRefusal, SpawnRequest, admit
 from clutch.core.text import prompts
 from clutch.errors import ClutchError, NotFound
 from clutch.store.transaction import HINT, Tx
-from clutch.transactions import inbox, outbox, sessions, spawn, tasks, wake
+from clutch.transactions import inbox, outbox, runs, sessions, spawn, tasks, wake
 from clutch.transactions.conditions import IS_DEAD, IS_OPEN
 from clutch.transactions.sessions import ParentRow, SessionRow
 
@@ -115,7 +115,7 @@ def must_fit(
     if isinstance(verdict, SpawnRefusal):
         raise NotPossible(f"{what} is refused: {verdict.error}")
     if verdict.evict:
-        yield from spawn.evict(requester.id, verdict.evict)
+        yield from tasks.evict(requester.id, verdict.evict)
 
 
 def record_or_note(
@@ -155,11 +155,11 @@ def again(now: float, policy: Policy, task_id: int, how: str, idem: str, text: s
     must_move(task, event, policy, _why_not(task))
     is_stripped = yield from _stripped(task)
     yield from must_have_reader(requester, f"{how} of {ids.task_id(task_id)}")
-    yield "UPDATE tasks SET retained = 0 WHERE id = ?", (task_id,)  # it makes room for itself
+    yield from tasks.set_column(task_id, "retained", 0)  # it makes room for itself
     yield from must_fit(policy, requester, words, f"{how} of {ids.task_id(task_id)}")
-    yield "UPDATE tasks SET retained = 1, archived_at = NULL, value = NULL WHERE id = ?", (task_id,)
+    yield from tasks.restore(task_id)
     if is_stripped:
-        yield "UPDATE tasks SET shelf = shelf + 1, files = NULL WHERE id = ?", (task_id,)
+        yield from tasks.next_file_version(task_id)
     if how == "retry":
         is_retained = policy.limits.attachments.retain_on_keep or task.phase not in FINISHED
         has_files = is_retained and not is_stripped
@@ -248,11 +248,7 @@ def remove(now: float, policy: Policy, task_id: int, actor: str) -> Tx[Task]:
         )
     if task.stays:
         raise refusal(task, "its session stays for follow-ups; use `kill` first")
-    taken = yield (
-        "UPDATE tasks SET retained = 0, archived_at = ? WHERE id = ? AND archived_at IS NULL RETURNING id",
-        (now, task_id),
-    )
-    if not taken:
+    if not (yield from tasks.archive(now, task_id)):
         return task
     rows = yield "SELECT workspace FROM sessions WHERE id = ?", (task_id,)
     yield from outbox.removed(now, policy, task_id, session.key, RemovalReason.REMOVED, rows[0][0])
@@ -369,10 +365,7 @@ def pause(now: float, policy: Policy, task_id: int, actor: str) -> Tx[tuple[int,
             yield HINT, ("pause", session.id)  # foreign code has no steps
         else:
             if session.run_id is not None:
-                yield (
-                    "UPDATE runs SET parked_until = COALESCE(parked_until, ?) WHERE id = ?",
-                    (now, session.run_id),
-                )
+                yield from runs.park(session.run_id, now)
             yield from record_or_note(now, policy, session, ev.Paused(now), "paused", actor)
         yield from sessions.save(now, policy, session)
         changed.append(int(session.id))
@@ -434,14 +427,14 @@ def use_model(now: float, session_id: int, model: str | None) -> Tx[None]:
     """From its next turn on; None: as configured."""
     del now
     session = yield from _main(session_id)
-    yield "UPDATE sessions SET model = ? WHERE id = ?", (model, session.id)
+    yield from sessions.set_column(session.id, "model", model)
 
 
 def want_summary(now: float, session_id: int) -> Tx[None]:
     """`/compact`: what was said so far is summarised before the next model call."""
     del now
     session = yield from _main(session_id)
-    yield "UPDATE sessions SET compact_at = ? WHERE id = ?", (session.head, session.id)
+    yield from sessions.set_column(session.id, "compact_at", session.head)
 
 
 def _main(session_id: int) -> Tx[SessionRow]:

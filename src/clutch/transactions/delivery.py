@@ -40,10 +40,10 @@ from clutch.core.model import (
 from clutch.core.policy import Announcing, Policy
 from clutch.core.transition import BUSY
 from clutch.store.transaction import HINT, ManyRows, Tx
-from clutch.transactions import announce, idempotency, inbox, tasks, timeline
+from clutch.transactions import announce, idempotency, inbox, outbox, tasks, timeline
 from clutch.transactions.conditions import IS_ANSWERED, IS_DEAD, IS_OPEN
 from clutch.transactions.control import NotPossible
-from clutch.transactions.outbox import OutboxMessage
+from clutch.transactions.outbox import DecidedMessage, OutboxMessage
 from clutch.transactions.sessions import SessionRow, StepRow
 from clutch.transactions.timeline import TracedLetter
 
@@ -358,12 +358,7 @@ REASON_CHARS_MAX = 200
 
 def done(now: float, policy: Policy, worker_id: int, parcel: OutboxMessage, receipt: str | None) -> Tx[None]:
     """Whoever lost the row to another owner has no say: that one will tell."""
-    rows = yield (
-        "UPDATE outbox SET done_at = ?, receipt = ?, error = NULL, outcome = NULL, owner = NULL"
-        " WHERE id = ? AND owner = ? RETURNING id",
-        (now, receipt, parcel.id, worker_id),
-    )
-    if rows:
+    if (yield from outbox.sent(now, worker_id, parcel, receipt)):
         yield from _told(now, policy, parcel)
     yield HINT, ("parcel", parcel.id)
 
@@ -372,50 +367,47 @@ def failed(now: float, policy: Policy, worker_id: int, parcel: OutboxMessage, er
     """Due again after a while. None: given up, and the row stays with its error."""
     delay_s = policy.announcing.delay_s(parcel.attempt, seed=parcel.id)
     due_at = None if delay_s is None or (yield from _is_retried_by_letter(parcel)) else now + delay_s
-    if (yield from _let_go(now, worker_id, parcel, SendOutcome.FAILED, error, due_at)):
+    if (yield from outbox.let_go(now, worker_id, parcel, SendOutcome.FAILED, error, due_at)):
         yield from _refused(now, policy, parcel, error, is_permanent=False)
     return due_at
 
 
 def refused(now: float, policy: Policy, worker_id: int, parcel: OutboxMessage, error: str) -> Tx[None]:
     """A permanent error: never to be sent again by itself."""
-    if (yield from _let_go(now, worker_id, parcel, SendOutcome.REFUSED, error)):
+    if (yield from outbox.let_go(now, worker_id, parcel, SendOutcome.REFUSED, error)):
         yield from _refused(now, policy, parcel, error, is_permanent=True)
 
 
 def unheard(now: float, policy: Policy, worker_id: int, parcel: OutboxMessage, why: str) -> Tx[None]:
     """Sent, and no answer heard. A second send might be the second time a person reads it."""
-    if (yield from _let_go(now, worker_id, parcel, SendOutcome.UNSURE, why)):
+    if (yield from outbox.let_go(now, worker_id, parcel, SendOutcome.UNSURE, why)):
         yield from _told(now, policy, parcel, unsure=f"{parcel.channel}: {why}"[:REASON_CHARS_MAX])
 
 
 def resend(now: float, policy: Policy, message_id: int, actor: str) -> Tx[None]:
     """Send a message that is not sent again by itself, with all its attempts. The operator accepts that one whose
     outcome is unsure may arrive twice."""
-    changed = "due = ?, attempts = 0, outcome = NULL, error = NULL"
-    channel = yield from _decide(now, policy, message_id, changed, "its message is sent again", actor)
+    decided = yield from outbox.resend(now, message_id)
+    channel = yield from _decided(now, policy, message_id, decided, "its message is sent again", actor)
     yield HINT, ("outbox", channel)
 
 
 def dismiss(now: float, policy: Policy, message_id: int, actor: str) -> Tx[None]:
     """Discard a message that is not sent again by itself. It leaves the lists; its row keeps the outcome."""
-    yield from _decide(now, policy, message_id, "done_at = ?", "its message was dismissed", actor)
+    decided = yield from outbox.dismiss(now, message_id)
+    yield from _decided(now, policy, message_id, decided, "its message was dismissed", actor)
 
 
-def _decide(now: float, policy: Policy, message_id: int, changed: str, line: str, actor: str) -> Tx[str]:
-    rows = yield (
-        f"UPDATE outbox SET {changed} WHERE id = ? AND done_at IS NULL AND owner IS NULL AND due IS NULL"  # noqa: S608
-        " AND outcome IS NOT NULL AND (task_id IS NULL OR outcome = 'unsure') RETURNING channel, task_id",
-        (now, message_id),
-    )
-    if not rows:
+def _decided(
+    now: float, policy: Policy, message_id: int, decided: DecidedMessage | None, line: str, actor: str
+) -> Tx[str]:
+    if decided is None:
         raise NotPossible(
             f"{ids.message_id(message_id)} needs no decision: it was sent or dismissed, or it is sent again by itself"
         )
-    channel, task_id = rows[0]
-    if task_id is not None:
-        yield from tasks.note_all(now, policy, [task_id], line, actor)
-    return str(channel)
+    if decided.task_id is not None:
+        yield from tasks.note_all(now, policy, [decided.task_id], line, actor)
+    return decided.channel
 
 
 def hand_out(
@@ -424,17 +416,9 @@ def hand_out(
     """The oldest waiting words of one session, for a caller who stands at the counter: claimed and done.
 
     `parcel_id`: those that were shown to it, if nobody else has taken them."""
-    which, values = ("", ()) if parcel_id is None else (" AND id = ?", (parcel_id,))
-    rows = yield (
-        "WITH first AS MATERIALIZED (SELECT id FROM outbox WHERE session_id = ? AND due IS NOT NULL AND channel = ?"  # noqa: S608
-        f" AND owner IS NULL{which} ORDER BY id LIMIT 1 {{skip}}) UPDATE outbox SET done_at = ?, due = NULL,"
-        " attempts = attempts + 1 WHERE id IN (SELECT id FROM first)"
-        " RETURNING id, idem, channel, target, body, attempts, task_id, generation",
-        (session_id, channel, *values, now),
-    )
-    if not rows:
+    parcel = yield from outbox.hand_out(now, session_id, channel, parcel_id)
+    if parcel is None:
         return None
-    parcel = OutboxMessage(*rows[0])
     yield from _told(now, policy, parcel)
     return parcel.body
 
@@ -481,23 +465,6 @@ def _hand_out_reply(now: float, policy: Policy, session_id: int, channel: str, t
     )
     for (parcel_id,) in rows:
         yield from hand_out(now, policy, session_id, channel, parcel_id)
-    return bool(rows)
-
-
-def _let_go(
-    now: float,
-    worker_id: int,
-    parcel: OutboxMessage,
-    outcome: SendOutcome,
-    error: str,
-    due_at: float | None = None,
-) -> Tx[bool]:
-    rows = yield (
-        "UPDATE outbox SET owner = NULL, due = ?, outcome = ?, error = ?, tried_at = ? WHERE id = ? AND owner = ?"
-        " RETURNING id",
-        (due_at, outcome.value, error, now, parcel.id, worker_id),
-    )
-    yield HINT, ("parcel", parcel.id)
     return bool(rows)
 
 

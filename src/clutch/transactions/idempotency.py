@@ -1,11 +1,16 @@
-"""Answers kept under the key of the request they answered, so that asking again does nothing again."""
+"""What is kept for a client between two requests.
+
+Answers under the key of their request, so that a repeated request does nothing again; the session of a conversation
+without a name; the numbers of the tasks in the list that it was shown."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from clutch.store.transaction import Tx
+from clutch.store.transaction import ManyRows, Tx
+from clutch.transactions import sessions
 
 KEPT_S = 24 * 3600.0  # longer than anybody repeats a request by himself
 
@@ -73,11 +78,28 @@ def find(now: float, key: str | None, history: str, fresh: str) -> Tx[Conversati
         if kept.body != found.session_key:
             return Conversation(kept.body, kept.status == _NEW)
     if rows:
-        yield "UPDATE sessions SET history = NULL WHERE id = ?", (rows[0][0],)
+        yield from sessions.set_column(rows[0][0], "history", None)
     return found
 
 
 def leave(now: float, session_id: int, history: str) -> Tx[None]:
     """The conversation of this session has been answered up to here."""
     del now
-    yield "UPDATE sessions SET history = ? WHERE id = ?", (history, session_id)
+    yield from sessions.set_column(session_id, "history", history)
+
+
+# --------------------------------------------------------------------------------------------------
+# Which task a number means to a client: that of the list it was shown last.
+
+NUMBERED_MAX = 200  # lines of one list
+
+
+def remember(now: float, viewer: str, task_ids: Sequence[int]) -> Tx[None]:
+    """The numbers of a list that was just shown: from now on `1` is the first of these to this viewer. Alone."""
+    del now
+    yield "DELETE FROM shown WHERE viewer = ?", (viewer,)
+    rows = ManyRows(
+        (viewer, number, task_id) for number, task_id in enumerate(task_ids[:NUMBERED_MAX], start=1)
+    )
+    if rows:
+        yield "INSERT INTO shown(viewer, number, task_id) VALUES(?, ?, ?)", rows

@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from decimal import Decimal
 
-from clutch.core import authority, messages
+from clutch.core import authority
 from clutch.core import events as ev
 from clutch.core.lifecycle import step
 from clutch.core.messages import Answer, Message
@@ -20,21 +20,12 @@ from clutch.core.model import Delivery, Lane, LetterState, Outcome, Path, Sessio
 from clutch.core.policy import Policy
 from clutch.core.views import Evidence, stop_reason
 from clutch.store.transaction import ManyRows, Row, Tx
-from clutch.transactions import inbox, sessions, tasks
+from clutch.transactions import inbox, runs, sessions, tasks, transcript, usage
 from clutch.transactions.sessions import ParentRow
 
 ACTOR = "import"
 #: Below every order of a spawn, and in the order of the records.
 _FIRST_ORDER = -(2**53)
-_INSERT_SESSION = (
-    "INSERT INTO sessions(id, key, agent_id, parent_id, root_id, depth, lane, role, is_task, rights, route, workspace,"
-    " purses, head, closed, progress_at, idle_at, created_at)"
-    " VALUES(?, ?, ?, ?, ?, ?, ?, ?, 1, ?, ?, ?, ?, ?, 1, ?, ?, ?)"
-)
-_INSERT_TASK = (
-    f"INSERT INTO tasks({tasks.COLUMNS}, root_id, depth, spawn_order, idem, label, task, spec, created_at,"
-    f" result_sha, evidence, retained) VALUES({', '.join('?' * (len(Task._fields) + 10))}, 0)"
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,8 +116,7 @@ def _parent(key: str, top: ParentRow) -> Tx[ParentRow]:
 def _insert(now: float, policy: Policy, record: ImportedTask, top: ParentRow, parent: ParentRow) -> Tx[None]:
     task, lines = _life(policy, record, parent.id)
     rights = _rights(policy, record, parent)
-    yield (
-        _INSERT_SESSION,
+    yield from sessions.insert_imported(
         (
             record.task_id, record.session_key, record.agent_id, parent.id, top.id, parent.depth + 1,
             Lane.SUBAGENT.value, rights.role.value, authority.to_text(rights), parent.route, parent.workspace,
@@ -135,14 +125,13 @@ def _insert(now: float, policy: Policy, record: ImportedTask, top: ParentRow, pa
     )  # fmt: skip
     calls = sum(len(said.calls) for said in record.transcript if isinstance(said, Answer))
     evidence = Evidence(tool_calls=calls, stop_reason=stop_reason(task)).to_text(task.generation)
-    yield (
-        _INSERT_TASK,
+    yield from tasks.insert_imported(
         (
             *tasks.to_row(task), top.id, parent.depth + 1, _FIRST_ORDER + record.task_id, record.key, record.label,
             record.task, "{}", record.created_at, tasks.result_sha(task), evidence,
         ),
     )  # fmt: skip
-    yield tasks.INSERT_EVENT, ManyRows(lines)
+    yield from tasks.insert_events(ManyRows(lines))
     yield from _history(record)
     yield from _letter(now, record, task, top, parent)
 
@@ -187,29 +176,17 @@ def _rights(policy: Policy, record: ImportedTask, parent: ParentRow) -> authorit
 
 def _history(record: ImportedTask) -> Tx[None]:
     """Transcript and ledger. All of it counts as one run."""
-    yield (
-        "INSERT INTO runs(id, session_id, generation, by_person, started_at, ended_at, stop_reason)"
-        " VALUES(?, ?, 1, 0, ?, ?, 'imported')",
-        (record.run_id, record.task_id, record.started_at, record.ended_at),
-    )
-    said = list(enumerate(zip(record.transcript, record.times, strict=True), start=1))
+    yield from runs.imported(record.task_id, record.run_id, record.started_at, record.ended_at)
+    said = list(zip(record.transcript, record.times, strict=True))
     if said:
-        yield (
-            "INSERT INTO messages(session_id, seq, run_id, kind, body, at) VALUES(?, ?, ?, ?, ?, ?)",
-            ManyRows(
-                (record.task_id, seq, record.run_id, messages.kind(one), messages.dump(one), at)
-                for seq, (one, at) in said
-            ),
-        )
-    answers = [(one, at) for _, (one, at) in said if isinstance(one, Answer)]
+        yield from transcript.insert(record.task_id, record.run_id, said)
+    answers = [(one, at) for one, at in said if isinstance(one, Answer)]
     if answers:
-        yield (
-            "INSERT INTO usage(session_id, call_no, run_id, at, state, model, effective, input, output, cache_read,"
-            " cache_write, usd) VALUES(?, ?, ?, ?, 1, ?, ?, ?, ?, ?, ?, ?)",
+        yield from usage.insert_imported(
             ManyRows(
                 _call(record, number, one, at, price)
                 for number, ((one, at), price) in enumerate(zip(answers, record.prices, strict=True), 1)
-            ),
+            )
         )
 
 

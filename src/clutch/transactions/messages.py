@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import dataclass
 
 from clutch.core import events as ev
@@ -10,9 +11,10 @@ from clutch.core.ids import plan_hash
 from clutch.core.messages import Answer
 from clutch.core.model import LetterKind, Phase, Route, Task
 from clutch.core.policy import Policy
+from clutch.core.questions import Decision, OpenItem, QuestionKind, check
 from clutch.errors import Forbidden, NotFound, RateLimited
 from clutch.store.transaction import Tx
-from clutch.transactions import authority, control, inbox, sessions, tasks, wake
+from clutch.transactions import authority, control, inbox, questions, runs, sessions, tasks, usage, wake
 from clutch.transactions.conditions import IS_OPEN
 from clutch.transactions.control import (
     AlreadyFinished,
@@ -23,6 +25,7 @@ from clutch.transactions.control import (
     must_move,
     refusal,
 )
+from clutch.transactions.questions import UnknownQuestion
 from clutch.transactions.sessions import SessionRow
 
 APPROVED, REJECTED = "APPROVED:", "REJECTED:"
@@ -55,7 +58,7 @@ def steer(now: float, policy: Policy, task_id: int, idem: str, text: str, actor:
     supersedes = session.run_id
     yield from inbox.post(now, session.id, idem, LetterKind.INSTRUCTION, text)
     yield from _give_tools_a_moment(now, policy, session, idem)
-    yield "UPDATE tasks SET value = NULL WHERE id = ?", (task_id,)
+    yield from tasks.set_column(task_id, "value", None)
     changed = yield from tasks.record(now, policy, session, event, actor)
     yield from sessions.save(now, policy, session)
     return SteerResult(changed, supersedes)
@@ -200,6 +203,59 @@ def spoken_verdict(message: str, policy: Policy) -> tuple[ev.PlanVerdict, str] |
 
 
 # --------------------------------------------------------------------------------------------------
+# A user answers the question of a run (`turn_end.ask`), which goes on with the last answer.
+
+
+def answer(
+    now: float, policy: Policy, question_id: int, decision: Decision, text: str, seen_hash: str, actor: str
+) -> Tx[int]:
+    """The session whose question it was. Alone: it may raise a purse that others draw on."""
+    rows = yield "SELECT session_id, kind, body, hash FROM questions WHERE id = ?", (question_id,)
+    if not rows:
+        raise UnknownQuestion()
+    session_id, kind, body, wanted = rows[0]
+    check(_item(kind, body, wanted), decision, text, seen_hash)
+    raises = kind == QuestionKind.BUDGET and decision is Decision.APPROVE
+    purse = json.loads(body)["purse"] if raises else None
+    same = {} if purse is None else (yield from _about_same_purse(purse))
+    same[question_id] = session_id
+    locked = yield from sessions.lock_all(sorted(set(same.values())))
+    # Only now: the question may have been answered, or its run ended, while this waited for the lock.
+    if question_id not in (yield from questions.decide(now, sorted(same), decision, text, actor)):
+        raise UnknownQuestion()
+    if purse is not None:
+        yield from usage.raise_limit(purse, None, None)
+    for session in locked:
+        if session.is_task:
+            said = ev.Noted(now, f"answered: {decision.value} ({kind})")
+            yield from tasks.record(now, policy, session, said, actor)
+        yield from _resume(now, policy, session)
+    return int(session_id)
+
+
+def _item(kind: str, body: str, shown: str) -> OpenItem:
+    return OpenItem(QuestionKind(kind), shown, tuple(json.loads(body).get("choices", ())))
+
+
+def _about_same_purse(purse: str) -> Tx[dict[int, int]]:
+    """Whoever gives more gives it to all who wait for it: each asked on its own, none is asked twice."""
+    rows = yield (
+        "SELECT id, session_id, body FROM questions WHERE kind = 'budget' AND answered_at IS NULL",
+        (),
+    )
+    return {number: session for number, session, body in rows if json.loads(body)["purse"] == purse}
+
+
+def _resume(now: float, policy: Policy, session: SessionRow) -> Tx[None]:
+    """With the last answer the run is due."""
+    still = yield "SELECT 1 FROM questions WHERE session_id = ? AND answered_at IS NULL", (session.id,)
+    if still or session.run_id is None:
+        return
+    yield from runs.answered(session.run_id)
+    yield from sessions.save(now, policy, session)
+
+
+# --------------------------------------------------------------------------------------------------
 # The first letter of a talk between main sessions of two families; `turn_end` writes all that follow.
 #
 # Whether two agents may talk at all is asked before (`core.authority`).
@@ -251,10 +307,7 @@ def heard_in_thread(
     session = None if session_id is None else (yield from sessions.lock(session_id))
     if session is None or session.closed:
         raise unbound(channel, thread)
-    yield (
-        "UPDATE bindings SET used_at = ? WHERE channel = ? AND account = ? AND thread = ?",
-        (now, channel, account, thread),
-    )
+    yield from sessions.thread_used(now, channel, account, thread)
     if session.is_task:
         yield from send(now, policy, session.id, idem, text, f"thread {channel}:{thread}")
     else:

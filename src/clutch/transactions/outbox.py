@@ -15,6 +15,7 @@ from datetime import UTC, datetime
 from typing import Any, NamedTuple
 
 from clutch.core import delivery, ids, run
+from clutch.core.channel_messages import SendOutcome
 from clutch.core.model import Hook, RemovalReason, Task
 from clutch.core.policy import Policy
 from clutch.core.text import announce, results
@@ -102,6 +103,74 @@ def claim(now: float, worker_id: int, channel: str, count: int) -> Tx[list[Outbo
         (now, channel, count, worker_id),
     )
     return [OutboxMessage(*row) for row in sorted(rows)]
+
+
+def sent(now: float, worker_id: int, message: OutboxMessage, receipt: str | None) -> Tx[bool]:
+    """False: another worker owns the row now, and will report what became of it."""
+    rows = yield (
+        "UPDATE outbox SET done_at = ?, receipt = ?, error = NULL, outcome = NULL, owner = NULL"
+        " WHERE id = ? AND owner = ? RETURNING id",
+        (now, receipt, message.id, worker_id),
+    )
+    return bool(rows)
+
+
+def let_go(
+    now: float,
+    worker_id: int,
+    message: OutboxMessage,
+    outcome: SendOutcome,
+    error: str,
+    due_at: float | None = None,
+) -> Tx[bool]:
+    """A send without success: due again, or never (None). False: as above."""
+    rows = yield (
+        "UPDATE outbox SET owner = NULL, due = ?, outcome = ?, error = ?, tried_at = ? WHERE id = ? AND owner = ?"
+        " RETURNING id",
+        (due_at, outcome.value, error, now, message.id, worker_id),
+    )
+    yield HINT, ("parcel", message.id)
+    return bool(rows)
+
+
+class DecidedMessage(NamedTuple):
+    channel: str
+    task_id: int | None
+
+
+#: A message that is not sent again by itself.
+_UNDECIDED = (
+    " WHERE id = ? AND done_at IS NULL AND owner IS NULL AND due IS NULL AND outcome IS NOT NULL"
+    " AND (task_id IS NULL OR outcome = 'unsure') RETURNING channel, task_id"
+)
+
+
+def resend(now: float, message_id: int) -> Tx[DecidedMessage | None]:
+    """None: it needs no decision."""
+    rows = yield (
+        f"UPDATE outbox SET due = ?, attempts = 0, outcome = NULL, error = NULL{_UNDECIDED}",  # noqa: S608
+        (now, message_id),
+    )
+    return DecidedMessage(*rows[0]) if rows else None
+
+
+def dismiss(now: float, message_id: int) -> Tx[DecidedMessage | None]:
+    """None: it needs no decision."""
+    rows = yield f"UPDATE outbox SET done_at = ?{_UNDECIDED}", (now, message_id)  # noqa: S608
+    return DecidedMessage(*rows[0]) if rows else None
+
+
+def hand_out(now: float, session_id: int, channel: str, message_id: int | None) -> Tx[OutboxMessage | None]:
+    """The oldest message of a session, or this one: claimed and done in one step, unless another client took it."""
+    which, values = ("", ()) if message_id is None else (" AND id = ?", (message_id,))
+    rows = yield (
+        "WITH first AS MATERIALIZED (SELECT id FROM outbox WHERE session_id = ? AND due IS NOT NULL AND channel = ?"  # noqa: S608
+        f" AND owner IS NULL{which} ORDER BY id LIMIT 1 {{skip}}) UPDATE outbox SET done_at = ?, due = NULL,"
+        " attempts = attempts + 1 WHERE id IN (SELECT id FROM first)"
+        " RETURNING id, idem, channel, target, body, attempts, task_id, generation",
+        (session_id, channel, *values, now),
+    )
+    return OutboxMessage(*rows[0]) if rows else None
 
 
 def next_due(now: float, channel: str) -> Tx[float | None]:
@@ -213,6 +282,16 @@ def free(now: float, worker_id: int, channel: str) -> Tx[None]:
         " AND (owner = ? OR owner NOT IN (SELECT id FROM workers))",
         (now, channel, worker_id),
     )
+
+
+def free_all(now: float, worker_ids: Sequence[int]) -> Tx[None]:
+    """What dead or stopped workers were sending is due again."""
+    yield "UPDATE outbox SET owner = NULL, due = ? WHERE owner {any}", (now, list(worker_ids))
+
+
+def forget(session_id: int) -> Tx[None]:
+    """The session is deleted. What is still to be sent stays."""
+    yield "DELETE FROM outbox WHERE session_id = ? AND done_at IS NOT NULL", (session_id,)
 
 
 # --------------------------------------------------------------------------------------------------

@@ -20,7 +20,7 @@ from clutch.core.policy import OnOrphan, Policy
 from clutch.core.transition import MISSING
 from clutch.errors import NotFound
 from clutch.store.transaction import Tx
-from clutch.transactions import inbox, outbox, sessions, tasks
+from clutch.transactions import inbox, outbox, questions, sessions, tasks, transcript, wake
 from clutch.transactions.conditions import IS_OPEN, IS_UNTOLD
 from clutch.transactions.control import NotPossible
 from clutch.transactions.sessions import SessionRow
@@ -31,8 +31,6 @@ from clutch.transactions.sessions import SessionRow
 # The row holds the tree together: a kill finds through it what still works below, and what comes late from there
 # rises through it. Outcome, result, usage, timeline and deliveries are the task's and stay, too.
 
-_WORDS = ("messages", "calls", "questions", "system_events", "bindings", "doing")
-
 
 def forget(now: float, policy: Policy, session: SessionRow, why: RemovalReason) -> Tx[None]:
     """Of a closed session; the caller saves the row. What lies in its inbox unread is passed on, not lost.
@@ -41,24 +39,15 @@ def forget(now: float, policy: Policy, session: SessionRow, why: RemovalReason) 
     if session.is_task:
         rows = yield "SELECT workspace FROM sessions WHERE id = ?", (session.id,)
         yield from outbox.removed(now, policy, session.id, session.key, why, rows[0][0])
-    for table in _WORDS:
-        yield f"DELETE FROM {table} WHERE session_id = ?", (session.id,)  # noqa: S608 (constant words)
+    yield from transcript.forget(session.id)
+    yield from questions.forget(session.id)
+    yield from wake.forget_events(session.id)
+    yield from sessions.forget_threads(session.id)
     yield from inbox.forget(session.id)
-    yield "DELETE FROM outbox WHERE session_id = ? AND done_at IS NOT NULL", (session.id,)
+    yield from outbox.forget(session.id)
     yield from inbox.leave_transcript(session.id)
-    yield "UPDATE sessions SET deleted_at = COALESCE(deleted_at, ?) WHERE id = ?", (now, session.id)
+    yield from sessions.mark_deleted(now, session.id)
     session.head = session.base = 0
-
-
-def archive_record(now: float, task_id: int) -> Tx[bool]:
-    """The record leaves lists and quota. By id everything that was kept of it stays readable.
-
-    False: it had left before. The caller writes the line of the timeline."""
-    rows = yield (
-        "UPDATE tasks SET retained = 0, archived_at = ? WHERE id = ? AND archived_at IS NULL RETURNING id",
-        (now, task_id),
-    )
-    return bool(rows)
 
 
 def is_forgotten(session_id: int) -> Tx[bool]:
@@ -116,7 +105,7 @@ def archive(now: float, policy: Policy, task_ids: Sequence[int]) -> Tx[list[int]
         (list(task_ids),),
     )
     archived = sorted(row[0] for row in rows)
-    yield "UPDATE tasks SET archived_at = ?, retained = 0 WHERE id {any}", (now, archived)
+    yield from tasks.archive_all(now, archived)
     yield from tasks.note_all(now, policy, archived, ARCHIVED)
     if policy.keeping.transcript_after_s == 0:
         yield from _fade(now, policy, [session for session in held if session.id in archived])
@@ -187,13 +176,10 @@ def adopt(now: float, policy: Policy, task_id: int) -> Tx[None]:
         return (yield from tasks.unmake(now, task_id, ORPHANED))
     agent_id = "main" if requester is None else requester.agent_id
     key = f"agent:{agent_id}:subagent:gone-{ids.task_id(task_id)}"
-    yield (
-        "INSERT INTO sessions(id, key, agent_id, parent_id, root_id, depth, lane, role, is_task, rights, route,"
-        " created_at, closed, head) VALUES(?, ?, ?, ?, ?, ?, 'subagent', 'leaf', 1, ?, ?, ?, ?,"
-        " (SELECT COALESCE(MAX(seq), 0) FROM messages WHERE session_id = ?))",
+    yield from sessions.insert_adopted(
         (
             task_id, key, agent_id, requester_id, root_id, depth, _NO_RIGHTS,
-            None if requester is None else requester.route, now, int(outcome is not None), task_id,
+            None if requester is None else requester.route, now, int(outcome is not None),
         ),
     )  # fmt: skip
     session = yield from sessions.lock(task_id)
@@ -240,13 +226,12 @@ def _gone(now: float, policy: Policy, session: SessionRow, keep_transcript: bool
     if not keep_transcript:
         yield from forget(now, policy, session, Reason.DELETED)
         if not session.is_task:  # whoever opens one of this name gets a new one
-            renamed = f"deleted:{session.id}:{session.key}"
-            yield "UPDATE sessions SET key = ? WHERE id = ?", (renamed, session.id)
+            yield from sessions.set_column(session.id, "key", f"deleted:{session.id}:{session.key}")
     yield from sessions.save(now, policy, session)
 
 
 def _archive(now: float, policy: Policy, task_id: int, note: str, actor: str) -> Tx[None]:
-    is_new = yield from archive_record(now, task_id)
+    is_new = yield from tasks.archive(now, task_id)
     if is_new or note == ev.DELETED:
         yield from tasks.note_all(now, policy, [task_id], note, actor)
 

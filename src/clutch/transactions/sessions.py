@@ -7,17 +7,17 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import Any, Literal, NamedTuple, TypeAlias
 
-from clutch.core import authority, delivery, messages
-from clutch.core.attachments import SPAWN, redacted
+from clutch.core import authority, delivery
 from clutch.core.delivery import due
-from clutch.core.messages import Answer
 from clutch.core.model import NO_MAIL, Mail, Route, SessionId, WorkerId
 from clutch.core.policy import Policy
 from clutch.errors import ClutchError
-from clutch.store.transaction import HINT, Statement, Tx
+from clutch.store.transaction import HINT, ManyRows, Row, Statement, Tx
 from clutch.transactions.conditions import IS_OPEN, IS_UNTOLD, IS_WORKING
+
+Condition: TypeAlias = tuple[str, Any]  #: on sessions, and its parameter
 
 
 class Stale(ClutchError):
@@ -260,6 +260,94 @@ def untold(session_id: int) -> Tx[int]:
     return int((yield sql, (session_id,))[0][0])
 
 
+# --------------------------------------------------------------------------------------------------
+# New rows, and columns that are set on their own. What follows from ownership is in `save`.
+
+
+def insert_children(rows: ManyRows) -> Tx[None]:
+    yield (
+        "INSERT INTO sessions(id, key, agent_id, parent_id, root_id, depth, lane, role, is_task, rights, route, model,"
+        " thinking, workspace, purses, due, created_at) VALUES(?, ?, ?, ?, ?, ?, ?, ?, 1, ?, ?, ?, ?, ?, ?, ?, ?)",
+        rows,
+    )
+
+
+def insert_imported(row: Row) -> Tx[None]:
+    """Closed from the start: the work was done elsewhere."""
+    yield (
+        "INSERT INTO sessions(id, key, agent_id, parent_id, root_id, depth, lane, role, is_task, rights, route,"
+        " workspace, purses, head, closed, progress_at, idle_at, created_at)"
+        " VALUES(?, ?, ?, ?, ?, ?, ?, ?, 1, ?, ?, ?, ?, ?, 1, ?, ?, ?)",
+        row,
+    )
+
+
+def insert_adopted(row: Row) -> Tx[None]:
+    """The row of a task whose own row is lost. It finds its transcript, but not its rights (`retention.adopt`)."""
+    yield (
+        "INSERT INTO sessions(id, key, agent_id, parent_id, root_id, depth, lane, role, is_task, rights, route,"
+        " created_at, closed, head) VALUES(?, ?, ?, ?, ?, ?, 'subagent', 'leaf', 1, ?, ?, ?, ?,"
+        " (SELECT COALESCE(MAX(seq), 0) FROM messages WHERE session_id = ?))",
+        (*row, row[0]),
+    )
+
+
+#: Columns on which neither the owner nor the due time depends.
+Column: TypeAlias = Literal[
+    "bound", "compact_at", "head", "heartbeat_at", "history", "key", "model", "queue", "route", "workspace"
+]
+
+
+def set_column(session_id: int, column: Column, value: str | float | None) -> Tx[None]:
+    yield f"UPDATE sessions SET {column} = ? WHERE id = ?", (value, session_id)  # noqa: S608
+
+
+def beat_by(at: float, column: Literal["id", "key"], session: int | str) -> Tx[None]:
+    """The next heartbeat of this session comes at this time at the latest."""
+    yield (
+        f"UPDATE sessions SET heartbeat_at = ? WHERE {column} = ? AND (heartbeat_at IS NULL OR heartbeat_at > ?)",  # noqa: S608
+        (at, session, at),
+    )
+
+
+def set_budget(session_id: int, name: str) -> Tx[None]:
+    """The budget of a main session; one that it has already stays."""
+    yield "UPDATE sessions SET purses = ? WHERE id = ? AND purses = ''", (name, session_id)
+
+
+def mark_deleted(now: float, session_id: int) -> Tx[None]:
+    yield "UPDATE sessions SET deleted_at = COALESCE(deleted_at, ?) WHERE id = ?", (now, session_id)
+
+
+def delete(session_id: int) -> Tx[None]:
+    """Of a spawn that is undone. Other sessions keep their row: it holds the tree together."""
+    yield "DELETE FROM sessions WHERE id = ?", (session_id,)
+
+
+def claim(
+    now: float, lane: str, worker_id: int, count: int, only: Condition | None = None
+) -> Tx[Sequence[Row]]:
+    """Give the first sessions that are due in a lane this owner and a new fence.
+
+    Returns id, fence, budgets, model and agent of each. `only`: a further condition on them."""
+    condition, *chosen = only or ("",)
+    return (
+        yield (
+            # Materialized: PostgreSQL may run a plain subquery again for every row, and would then pass the limit.
+            "WITH first AS MATERIALIZED (SELECT id FROM sessions WHERE lane = ? AND owner IS NULL AND due <= ?"  # noqa: S608
+            f" {condition} ORDER BY due, id LIMIT ? {{skip}}) UPDATE sessions SET owner = ?, fence = fence + 1,"
+            " due = NULL, progress_at = COALESCE(progress_at, ?) WHERE id IN (SELECT id FROM first)"
+            " RETURNING id, fence, purses, model, agent_id",
+            (lane, now, *chosen, count, worker_id, now),
+        )
+    )
+
+
+def free(session_ids: Sequence[int]) -> Tx[None]:
+    """Take locked sessions from their owner. Interrupted runs go before everything that is merely due."""
+    yield "UPDATE sessions SET owner = NULL, fence = fence + 1, due = 0 WHERE id {any}", (list(session_ids),)
+
+
 def entitle(now: float, policy: Policy) -> Tx[None]:
     """Give main sessions the rights that the config gives to their agents now; alone.
 
@@ -284,32 +372,6 @@ def open_session(
         (session_id, key, agent_id, session_id, rights, route, workspace, now),
     )
     return int((yield "SELECT id FROM sessions WHERE key = ?", (key,))[0][0])
-
-
-# --------------------------------------------------------------------------------------------------
-# Contents of files leave the transcript as soon as nobody needs them there.
-#
-# A spawn call holds what it gives until it is on disk: after a crash the run goes on from its transcript. With the
-# results of the call, or when its run has ended without carrying it out, only name, size and hash stay.
-
-
-def reword(session: StepRow, instead: Answer) -> Tx[None]:
-    """The last message, before anything follows it."""
-    known = (messages.dump(instead), session.id, session.head)
-    yield "UPDATE messages SET body = ? WHERE session_id = ? AND seq = ?", known
-
-
-def redact_open(session: StepRow) -> Tx[None]:
-    """Of an answer that nobody carries out any more."""
-    rows = yield (
-        "SELECT kind, body FROM messages WHERE session_id = ? AND seq = ? AND EXISTS (SELECT 1 FROM calls c"
-        " WHERE c.session_id = messages.session_id AND c.seq = messages.seq AND c.name = ?)",
-        (session.id, session.head, SPAWN),
-    )
-    for kind, body in rows:
-        answer = messages.load(kind, body)
-        if isinstance(answer, Answer) and (instead := redacted(answer)) is not answer:
-            yield from reword(session, instead)
 
 
 # --------------------------------------------------------------------------------------------------
@@ -347,7 +409,7 @@ def bind(now: float, session: SessionRow, thread: Route) -> Tx[None]:
         " bound_at = excluded.bound_at, used_at = excluded.used_at",
         (*named, session.id, now, now),
     )
-    yield "UPDATE sessions SET bound = 1 WHERE id = ?", (session.id,)
+    yield from set_column(session.id, "bound", 1)
     session.bound = 1
 
 
@@ -362,9 +424,20 @@ def let_go(session: SessionRow, thread: Route) -> Tx[None]:
 
 
 def unbind(session: SessionRow) -> Tx[None]:
-    yield "DELETE FROM bindings WHERE session_id = ?", (session.id,)
-    yield "UPDATE sessions SET bound = 0 WHERE id = ?", (session.id,)
+    yield from forget_threads(session.id)
+    yield from set_column(session.id, "bound", 0)
     session.bound = 0
+
+
+def forget_threads(session_id: int) -> Tx[None]:
+    yield "DELETE FROM bindings WHERE session_id = ?", (session_id,)
+
+
+def thread_used(now: float, channel: str, account: str, thread: str) -> Tx[None]:
+    yield (
+        "UPDATE bindings SET used_at = ? WHERE channel = ? AND account = ? AND thread = ?",
+        (now, channel, account, thread),
+    )
 
 
 def thread_of(session: SessionRow) -> Tx[Route | None]:

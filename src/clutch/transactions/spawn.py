@@ -26,9 +26,8 @@ from clutch.core.text import prompts
 from clutch.core.transition import Transition
 from clutch.store.transaction import HINT, ManyRows, Row, Tx
 from clutch.transactions import authority as authority_tx
-from clutch.transactions import inbox, outbox, sessions, tasks, usage
+from clutch.transactions import inbox, outbox, sessions, tasks, transcript, usage
 from clutch.transactions.conditions import IS_WORKING, WORKING_PHASES
-from clutch.transactions.read import transcripts
 from clutch.transactions.sessions import ParentRow, Stale
 
 # --------------------------------------------------------------------------------------------------
@@ -92,15 +91,6 @@ def _ended_with_live_descendants(parent: ParentRow) -> Tx[int]:
         (parent.root_id, parent.depth + 2, parent.id),
     )
     return int(rows[0][0])
-
-
-def evict(requester_id: int, count: int) -> Tx[None]:
-    """The oldest told records leave the quota; their transcripts stay."""
-    yield (
-        "UPDATE tasks SET retained = 0 WHERE id IN (SELECT id FROM tasks WHERE requester_id = ? AND retained = 1"
-        " AND phase = 'completed' ORDER BY ended_at, id LIMIT ?)",
-        (requester_id, count),
-    )
 
 
 # --------------------------------------------------------------------------------------------------
@@ -251,29 +241,22 @@ def _forked(policy: Policy, parent: ParentRow, agent_id: str) -> Tx[Sequence[Mes
 # --------------------------------------------------------------------------------------------------
 # The rows of new children: session, task, timeline, first letter. What stands in them was decided in `children`.
 
-_INSERT_SESSION = (
-    "INSERT INTO sessions(id, key, agent_id, parent_id, root_id, depth, lane, role, is_task, rights, route, model,"
-    " thinking, workspace, purses, due, created_at) VALUES(?, ?, ?, ?, ?, ?, ?, ?, 1, ?, ?, ?, ?, ?, ?, ?, ?)"
-)
-_INSERT_TASK = (
-    f"INSERT INTO tasks({tasks.COLUMNS}, root_id, depth, spawn_order, idem, label, task, spec, created_at)"
-    f" VALUES({', '.join('?' * 32)})"
-)
-
 
 def insert(now: float, policy: Policy, parent: ParentRow, children: Sequence[NewChild]) -> Tx[None]:
     evicted = max(child.admitted.evict for child in children)
     if evicted:
-        yield from evict(parent.id, evicted)
+        yield from tasks.evict(parent.id, evicted)
     purses = yield from _purses(parent, children)
-    yield _INSERT_SESSION, ManyRows(_session_row(now, parent, child, purses[child.key]) for child in children)
-    yield _INSERT_TASK, ManyRows(_task_row(now, parent, child) for child in children)
-    yield tasks.INSERT_EVENT, ManyRows(row for child in children for row in _event_rows(now, child))
+    yield from sessions.insert_children(
+        ManyRows(_session_row(now, parent, child, purses[child.key]) for child in children)
+    )
+    yield from tasks.insert_children(ManyRows(_task_row(now, parent, child) for child in children))
+    yield from tasks.insert_events(ManyRows(row for child in children for row in _event_rows(now, child)))
     queued = [child for child in children if not child.order.request.has_side_work]
     yield from inbox.post_tasks(now, map(_first_message, queued))
     for child in children:
         if child.forked is not None:
-            yield from transcripts.fork(now, child.order.child_id, child.forked)
+            yield from transcript.fork(now, child.order.child_id, child.forked)
     if policy.hooks:
         yield from outbox.spawned(now, policy, [child.order.child_id for child in queued])
     yield HINT, ("due", now)

@@ -19,7 +19,7 @@ from clutch.core.spawn import CleanupPolicy
 from clutch.core.text import prompts
 from clutch.store.transaction import Tx
 from clutch.transactions import inbox, outbox, sessions, tasks
-from clutch.transactions.retention import archive_record, forget
+from clutch.transactions.retention import forget
 
 
 def ready(
@@ -41,7 +41,7 @@ def ready(
     depth_max = authority.from_text(session.rights).depth_max
     first = prompts.first_message(words, session.depth, depth_max, names)
     if workspace is not None:
-        yield "UPDATE sessions SET workspace = ? WHERE id = ?", (workspace, task_id)
+        yield from sessions.set_column(task_id, "workspace", workspace)
     yield from inbox.insert(now, task_id, f"task:{task_id}", LetterKind.TASK, first)
     yield from tasks.record(now, policy, session, ev.Admitted(now))
     yield from sessions.save(now, policy, session)
@@ -114,8 +114,7 @@ def file_version_of(now: float, task_id: int) -> Tx[FileVersion]:
 def hands_over(now: float, shelf: FileVersion, handed: Handed) -> Tx[None]:
     """What lies in its `out/` while it has not ended; afterwards it is part of the result."""
     del now
-    known = (handed.to_text(), *shelf)
-    yield "UPDATE tasks SET files = ? WHERE id = ? AND shelf = ? AND outcome IS NULL", known
+    yield from tasks.set_files(shelf, handed.to_text())
 
 
 def unwanted_workspaces(now: float, task_ids: Sequence[int]) -> Tx[list[int]]:
@@ -210,7 +209,7 @@ def cleaned(now: float, policy: Policy, task_id: int, done: Removal) -> Tx[None]
         return
     if done.session:
         yield from forget(now, policy, session, Reason.DELETED)
-        yield from archive_record(now, task_id)
+        yield from tasks.archive(now, task_id)
     yield from tasks.record(now, policy, session, ev.Cleaned(now))
     if done.session:
         yield from tasks.note_all(now, policy, [task_id], ev.DELETED)

@@ -7,11 +7,12 @@ from collections.abc import Mapping, Sequence
 from functools import cache
 from itertools import compress
 from operator import is_not
-from typing import Any, assert_never
+from typing import Any, Literal, TypeAlias, assert_never
 
 from clutch.core import events as ev
 from clutch.core import events as fx
 from clutch.core import messages
+from clutch.core.attachments import FileVersion
 from clutch.core.authority import Role
 from clutch.core.lifecycle import step
 from clutch.core.model import Delivery, LetterKind, Outcome, Phase, Plan, Task
@@ -20,9 +21,9 @@ from clutch.core.text.prompts import wrap_up_note
 from clutch.core.transition import Move, Transition
 from clutch.core.views import WRITING_TOOLS, Evidence, files_touched, stop_reason
 from clutch.store.transaction import HINT, ManyRows, Row, Tx
-from clutch.transactions import inbox, outbox, sessions, timeline, usage
+from clutch.transactions import inbox, outbox, questions, runs, sessions, timeline, transcript, usage
 from clutch.transactions.conditions import IS_WORKING
-from clutch.transactions.sessions import SessionRow, redact_open
+from clutch.transactions.sessions import SessionRow
 from clutch.transactions.usage import Fate
 
 # --------------------------------------------------------------------------------------------------
@@ -83,6 +84,79 @@ def update(before: Task, task: Task, evidence: str | None) -> tuple[str, Row]:
 @cache  # a handful: one for every way a step can change a task
 def _update_text(names: tuple[str, ...]) -> str:
     return f"UPDATE tasks SET {', '.join(f'{name} = ?' for name in names)} WHERE id = ?"  # noqa: S608 (our own names)
+
+
+def insert_events(lines: ManyRows) -> Tx[None]:
+    yield INSERT_EVENT, lines
+
+
+def insert_children(rows: ManyRows) -> Tx[None]:
+    yield (
+        f"INSERT INTO tasks({COLUMNS}, root_id, depth, spawn_order, idem, label, task, spec, created_at)"
+        f" VALUES({', '.join('?' * (SIZE + 8))})",
+        rows,
+    )
+
+
+def insert_imported(row: Row) -> Tx[None]:
+    """Outside of every quota: it took no place here while it worked."""
+    yield (
+        f"INSERT INTO tasks({COLUMNS}, root_id, depth, spawn_order, idem, label, task, spec, created_at,"
+        f" result_sha, evidence, retained) VALUES({', '.join('?' * (SIZE + 10))}, 0)",
+        row,
+    )
+
+
+#: Columns that are no part of the task's life cycle.
+Column: TypeAlias = Literal["retained", "value", "wake_at"]
+
+
+def set_column(task_id: int, column: Column, value: str | float | None) -> Tx[None]:
+    yield f"UPDATE tasks SET {column} = ? WHERE id = ?", (value, task_id)  # noqa: S608
+
+
+def evict(requester_id: int, count: int) -> Tx[None]:
+    """The oldest delivered records leave the quota; their transcripts stay."""
+    yield (
+        "UPDATE tasks SET retained = 0 WHERE id IN (SELECT id FROM tasks WHERE requester_id = ? AND retained = 1"
+        " AND phase = 'completed' ORDER BY ended_at, id LIMIT ?)",
+        (requester_id, count),
+    )
+
+
+def archive(now: float, task_id: int) -> Tx[bool]:
+    """The record leaves lists and quota. By id everything that was kept of it stays readable.
+
+    False: it was archived before. The caller writes the line of the timeline."""
+    rows = yield (
+        "UPDATE tasks SET retained = 0, archived_at = ? WHERE id = ? AND archived_at IS NULL RETURNING id",
+        (now, task_id),
+    )
+    return bool(rows)
+
+
+def archive_all(now: float, task_ids: Sequence[int]) -> Tx[None]:
+    """The same for tasks that are known not to be archived."""
+    yield "UPDATE tasks SET archived_at = ?, retained = 0 WHERE id {any}", (now, list(task_ids))
+
+
+def restore(task_id: int) -> Tx[None]:
+    """A finished task works again: back into lists and quota, without the value of its last run."""
+    yield "UPDATE tasks SET retained = 1, archived_at = NULL, value = NULL WHERE id = ?", (task_id,)
+
+
+def next_file_version(task_id: int) -> Tx[None]:
+    """Its files were removed, or are about to be: what it makes from now on lies in another directory."""
+    yield "UPDATE tasks SET shelf = shelf + 1, files = NULL WHERE id = ?", (task_id,)
+
+
+def set_files(version: FileVersion, files: str | None) -> Tx[None]:
+    """The files of an unfinished task; afterwards they are part of its result."""
+    yield "UPDATE tasks SET files = ? WHERE id = ? AND shelf = ? AND outcome IS NULL", (files, *version)
+
+
+def keep_late(now: float, task_id: int, text: str) -> Tx[None]:
+    yield "UPDATE tasks SET late_text = ?, late_at = ? WHERE id = ?", (text, now, task_id)
 
 
 def event_rows(now: float, before: Task, moves: Sequence[Move], actor: str) -> list[Row]:
@@ -297,19 +371,12 @@ def _apply_to_letter(now: float, task: Task, effect: fx.Effect) -> Tx[None]:
 
 def stop(now: float, policy: Policy, session: SessionRow, reason: str) -> Tx[None]:
     """Break the owner's fence and end its run; what it took and nobody answered goes back."""
-    yield from redact_open(session)
+    yield from transcript.redact_open(session)
     yield from usage.give_up(now, policy, session, Fate.UNKNOWN)
-    yield (
-        "UPDATE runs SET ended_at = ?, stop_reason = ? WHERE session_id = ? AND ended_at IS NULL",
-        (now, reason, session.id),
-    )
+    yield from runs.end_open(now, session.id, reason)
     yield from inbox.give_back_taken(session.id)
     yield from inbox.void_notes(session.id)
-    yield (
-        "UPDATE questions SET answered_at = ?, decision = 'void', answer = '' WHERE session_id = ?"
-        " AND answered_at IS NULL",
-        (now, session.id),
-    )
+    yield from questions.void_of(now, session.id)
     if session.run_id is not None:
         session.run_id, session.idle_at = None, now
     session.owner = None
@@ -319,14 +386,11 @@ def stop(now: float, policy: Policy, session: SessionRow, reason: str) -> Tx[Non
 
 def unmake(now: float, task_id: int, why: str) -> Tx[None]:
     """A spawn that did not come about. One line stays, so that people can see why there is no such task."""
-    for table, column in (
-        ("sessions", "id"),
-        ("tasks", "id"),
-        ("events", "task_id"),
-        ("messages", "session_id"),
-    ):
-        yield f"DELETE FROM {table} WHERE {column} = ?", (task_id,)  # noqa: S608 (constant words)
-    yield "DELETE FROM purses WHERE name = ?", (f"task:{task_id}",)
+    yield from sessions.delete(task_id)
+    yield "DELETE FROM tasks WHERE id = ?", (task_id,)
+    yield "DELETE FROM events WHERE task_id = ?", (task_id,)
+    yield from transcript.delete(task_id)
+    yield from usage.close_budget(f"task:{task_id}")
     yield (
         INSERT_EVENT,
         (task_id, 1, now, "clutch", Phase.SPAWNING, Phase.SPAWNING, f"spawn-failed: {why[:200]}", 1, None),

@@ -12,35 +12,20 @@ from clutch.core import events as ev
 from clutch.core import messages, run
 from clutch.core.delivery import Point, RunningTurn
 from clutch.core.lifecycle_run import is_past
-from clutch.core.messages import Answer, Call, Input, Message, Result, Results
+from clutch.core.messages import Answer, Call, Input, Result, Results
 from clutch.core.model import Outcome
 from clutch.core.policy import LateResult, Policy
-from clutch.core.run import Counters
 from clutch.core.spawn import SpawnRefusal
 from clutch.core.text import prompts
 from clutch.core.text import results as results_text
-from clutch.core.text.format import main_argument
-from clutch.store.transaction import ManyRows, Row, Tx
-from clutch.transactions import delivery, inbox, sessions, tasks, usage
-from clutch.transactions.read import transcripts
-from clutch.transactions.sessions import SessionRow, StepRow, reword
+from clutch.store.transaction import Tx
+from clutch.transactions import delivery, inbox, runs, sessions, tasks, transcript, usage, wake
+from clutch.transactions.sessions import SessionRow, StepRow
 from clutch.transactions.spawn import Accepted, ChildRequest, spawn
 from clutch.transactions.usage import Fate
 
 # --------------------------------------------------------------------------------------------------
 # What many transactions of a run write: lines of its transcript, the model call it foresees, its end, its release.
-
-MESSAGE = "INSERT INTO messages(session_id, seq, run_id, kind, body, at) VALUES(?, ?, ?, ?, ?, ?)"
-
-
-def line(now: float, session: StepRow, run_id: int, message: Message) -> Row:
-    session.head += 1
-    return (session.id, session.head, run_id, messages.kind(message), messages.dump(message), now)
-
-
-def append(now: float, session: StepRow, run_id: int, new: Sequence[Message]) -> Tx[None]:
-    if new:
-        yield MESSAGE, ManyRows([line(now, session, run_id, message) for message in new])
 
 
 def say(
@@ -54,12 +39,12 @@ def say(
     events_upto: int = 0,
 ) -> Tx[None]:
     """`events_upto`: system events that its prompt showed; they are consumed with the answer."""
-    yield MESSAGE, line(now, session, run_id, answer)
+    yield from transcript.append_one(now, session, run_id, answer)
     yield from usage.settle(now, policy, session, answer, usd)
     if is_unanswered:
         yield from delivery.answer(now, policy, session, run_id)
     if events_upto:
-        yield from transcripts.consume_events(session.id, run_id, events_upto)
+        yield from wake.consume_events(session.id, run_id, events_upto)
 
 
 def foresee(now: float, policy: Policy, session: StepRow, run_id: int) -> Tx[None]:
@@ -68,23 +53,14 @@ def foresee(now: float, policy: Policy, session: StepRow, run_id: int) -> Tx[Non
         yield from usage.foresee(now, session.id, run_id, session.model or policy.model_of(session.agent_id))
 
 
-def count(run_id: int, counters: Counters) -> Tx[None]:
-    yield (
-        "UPDATE runs SET crashes = ?, failures = ?, progress_head = ? WHERE id = ?",
-        (counters.crashes, counters.failures, counters.progress_head, run_id),
-    )
-
-
 def end_run(now: float, session: SessionRow, run_id: int, reason: str) -> Tx[None]:
-    yield "UPDATE runs SET ended_at = ?, stop_reason = ? WHERE id = ?", (now, reason, run_id)
+    yield from runs.end(now, run_id, reason)
     session.run_id, session.owner, session.idle_at = None, None, now
 
 
 def release(now: float, policy: Policy, session: SessionRow, parked_until: float | None = None) -> Tx[None]:
     if session.run_id is not None and parked_until is not None:
-        # One that was parked already keeps why: it was claimed, and not begun.
-        which = (parked_until, session.run_id)
-        yield "UPDATE runs SET parked_until = COALESCE(parked_until, ?) WHERE id = ?", which
+        yield from runs.park(session.run_id, parked_until)
     session.owner = None
     yield from sessions.save(now, policy, session)
 
@@ -171,7 +147,7 @@ def late(
     kept = results_text.freeze(text, policy.life.result_bytes_max).text
     if task.outcome not in (Outcome.KILLED, Outcome.TIMEOUT) or kept is None:
         return
-    yield "UPDATE tasks SET late_text = ?, late_at = ? WHERE id = ?", (kept, now, session_id)
+    yield from tasks.keep_late(now, session_id, kept)
     if task.outcome is Outcome.KILLED and policy.control.late_result is LateResult.DELIVER:
         yield from inbox.tell(now, policy.announcing, session, task, kept, nonce, late=True)
 
@@ -202,8 +178,8 @@ def leave(
     if session is None or session.closed or session.owner is not None or session.head != head:
         return False
     if instead is not None:
-        yield from reword(session, instead)
-    yield MESSAGE, line(now, session, run_id, outcome)
+        yield from transcript.reword(session, instead)
+    yield from transcript.append_one(now, session, run_id, outcome)
     yield from inbox.release_instructions(now, session_id)
     yield from sessions.save(now, policy, session)
     return True
@@ -246,13 +222,8 @@ def respond(
     """The model spoke and wants tools: its words and its intents, before anything is done. The new head."""
     session = yield from sessions.own_step(session_id, fence)
     yield from say(now, policy, session, run_id, answer, is_unanswered, usd, events_upto)
-    yield (
-        "INSERT INTO calls(session_id, seq, idx, run_id, name, replay_safe) VALUES(?, ?, ?, ?, ?, ?)",
-        ManyRows(
-            (session.id, session.head, index, run_id, call.name, int(replay_safe[index]))
-            for index, call in enumerate(answer.calls)
-        ),
-    )
+    safe = zip(answer.calls, replay_safe, strict=True)
+    yield from transcript.open_calls(session, run_id, session.head, safe)
     yield sessions.moved(now, session)
     return session.head
 
@@ -263,13 +234,9 @@ def journal(
     """Calls that foreign code has made by itself: done when they are told, so none is ever open. The new head."""
     del policy
     session = yield from sessions.own_step(session_id, fence)
-    yield from append(now, session, run_id, [said, gave])
-    yield (
-        "INSERT INTO calls(session_id, seq, idx, run_id, name, replay_safe) VALUES(?, ?, ?, ?, ?, 0)",
-        ManyRows(
-            (session_id, session.head - 1, index, run_id, call.name) for index, call in enumerate(said.calls)
-        ),
-    )
+    yield from transcript.append(now, session, run_id, [said, gave])
+    done = ((call, False) for call in said.calls)
+    yield from transcript.open_calls(session, run_id, session.head - 1, done)
     yield sessions.moved(now, session)
     return session.head
 
@@ -285,12 +252,7 @@ def doing(
 ) -> Tx[None]:
     """What foreign code does right now, for whoever looks; None: nothing that it tells of."""
     yield from spoke(now, policy, session_id, fence, run_id)
-    yield "DELETE FROM doing WHERE session_id = ?", (session_id,)
-    if call is not None:
-        yield (
-            "INSERT INTO doing(session_id, run_id, name, arg, at) VALUES(?, ?, ?, ?, ?)",
-            (session_id, run_id, call.name, main_argument(call.args), now),
-        )
+    yield from transcript.doing(now, session_id, run_id, call)
 
 
 def results(
@@ -308,10 +270,10 @@ def results(
     `instead`: how their answer is kept from now on, without the contents of files it gave away."""
     step, is_more = yield from sessions.own_at_step(session_id, fence)
     if instead is not None:
-        yield from reword(step, instead)
+        yield from transcript.reword(step, instead)
     if is_more:
         return (yield from _results_and_mail(now, policy, session_id, fence, run_id, outcome, nonce))
-    yield MESSAGE, line(now, step, run_id, outcome)
+    yield from transcript.append_one(now, step, run_id, outcome)
     yield sessions.moved(now, step)
     yield from foresee(now, policy, step, run_id)
     return _ON
@@ -321,7 +283,7 @@ def _results_and_mail(
     now: float, policy: Policy, session_id: int, fence: int, run_id: int, outcome: Results, nonce: str
 ) -> Tx[Boundary]:
     session = yield from sessions.own(session_id, fence)
-    yield MESSAGE, line(now, session, run_id, outcome)
+    yield from transcript.append_one(now, session, run_id, outcome)
     if session.paused:
         session.progress_at = now
         yield from stay_paused(now, policy, session)
@@ -333,7 +295,7 @@ def read_on(now: float, policy: Policy, session: SessionRow, run_id: int, nonce:
     rows = yield "SELECT by_person, route FROM runs WHERE id = ?", (run_id,)
     running = RunningTurn(bool(rows[0][0]), rows[0][1] or "")
     taken = yield from delivery.take(now, policy, session, run_id, Point.STEP, nonce, running=running)
-    yield from append(now, session, run_id, taken.inputs)
+    yield from transcript.append(now, session, run_id, taken.inputs)
     if session.paused:
         session.progress_at = now
         yield from stay_paused(now, policy, session)
@@ -362,8 +324,8 @@ def yields(
         said = with_yields(outcome, places, TOO_LATE if is_over else NO_CHILD)
         return (yield from results(now, policy, session_id, fence, run_id, said, nonce, instead))
     if instead is not None:
-        yield from reword(session, instead)
-    yield MESSAGE, line(now, session, run_id, with_yields(outcome, places, YIELDED))
+        yield from transcript.reword(session, instead)
+    yield from transcript.append_one(now, session, run_id, with_yields(outcome, places, YIELDED))
     session.progress_at = now
     yield from end_run(now, session, run_id, "yield")
     if session.is_task:
@@ -423,7 +385,7 @@ def remind(
     """It spoke where something else was asked for: its words and a note, and the run goes on. The new head."""
     session = yield from sessions.own(session_id, fence)
     yield from say(now, policy, session, run_id, answer, is_unanswered, usd)
-    yield from append(now, session, run_id, [note])
+    yield from transcript.append(now, session, run_id, [note])
     session.progress_at = now
     yield from sessions.save(now, policy, session)
     yield from foresee(now, policy, session, run_id)

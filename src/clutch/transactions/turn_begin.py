@@ -13,7 +13,7 @@ from clutch.core.model import ANSWERED, LetterKind, Wait
 from clutch.core.policy import ExpiryFrom, Policy
 from clutch.core.text import announce, prompts
 from clutch.store.transaction import Tx
-from clutch.transactions import delivery, outbox, sessions, tasks, turn, turn_end, usage
+from clutch.transactions import delivery, outbox, runs, sessions, tasks, transcript, turn, turn_end, usage
 from clutch.transactions.delivery import Taken
 from clutch.transactions.sessions import SessionRow
 from clutch.transactions.usage import Fate
@@ -77,7 +77,7 @@ def _go_on(now: float, policy: Policy, session: SessionRow) -> Tx[Begun | None]:
     rows = yield "SELECT parked_until, crashes, failures, progress_head FROM runs WHERE id = ?", (run_id,)
     parked_until, *counted = rows[0]
     if parked_until is not None:
-        yield "UPDATE runs SET parked_until = NULL WHERE id = ?", (run_id,)
+        yield from runs.resume(run_id)
         event: ev.Event = ev.Started(now)
     elif not (yield from _take_over(now, policy, session, run.Counters(*counted))):
         return None
@@ -116,7 +116,7 @@ def _take_over(now: float, policy: Policy, session: SessionRow, counted: run.Cou
         text = yield from turn.partial(session.id, run_id)
         yield from turn_end.end(now, policy, session, "crash loop", text, is_final=True)
         return False
-    yield from turn.count(run_id, counters)
+    yield from runs.count(run_id, counters)
     return True
 
 
@@ -141,7 +141,7 @@ def _open_run(now: float, policy: Policy, session: SessionRow, run_id: int, nonc
         return None
     if is_settled and not taken.by_person:
         session.hold, session.hold_until = 0, None
-    yield from turn.append(now, session, run_id, taken.inputs or (yield from _prompt(session)))
+    yield from transcript.append(now, session, run_id, taken.inputs or (yield from _prompt(session)))
     if taken.verbatim:
         yield from _send(now, policy, session, run_id, taken)
         return None
@@ -164,13 +164,10 @@ def _prompt(session: SessionRow) -> Tx[tuple[Input, ...]]:
 
 
 def _new_run(now: float, session: SessionRow, run_id: int, generation: int, taken: Taken) -> Tx[None]:
-    yield (
-        "INSERT INTO runs(id, session_id, generation, by_person, started_at, route) VALUES(?, ?, ?, ?, ?, ?)",
-        (run_id, session.id, generation, int(taken.by_person), now, taken.route),
-    )
+    yield from runs.begin(now, session.id, run_id, generation, by_person=taken.by_person, route=taken.route)
     if taken.by_person and taken.route is not None and taken.route != session.route:
         session.route = taken.route  # from now on this is where it speaks by itself
-        yield "UPDATE sessions SET route = ? WHERE id = ?", (taken.route, session.id)
+        yield from sessions.set_column(session.id, "route", taken.route)
     session.run_id, session.progress_at, session.letter_id = run_id, now, taken.solo
 
 
@@ -182,7 +179,7 @@ def _close_calls(now: float, session: SessionRow, run_id: int) -> Tx[None]:
     )
     if rows:
         unknown = tuple(Result(index, name, prompts.OUTCOME_UNKNOWN, failed=True) for index, name in rows)
-        yield from turn.append(now, session, run_id, [Results(unknown)])
+        yield from transcript.append(now, session, run_id, [Results(unknown)])
 
 
 def _was_executing(session: SessionRow) -> Tx[bool]:
@@ -207,11 +204,7 @@ def _sign_of_life(now: float, policy: Policy, session_id: int) -> Tx[float | Non
 
 def _send(now: float, policy: Policy, session: SessionRow, run_id: int, taken: Taken) -> Tx[None]:
     """`announce.direct: send`: a turn without a model. What becomes of each parcel is told to its task."""
-    yield (
-        "INSERT INTO runs(id, session_id, generation, by_person, started_at, ended_at, stop_reason, route)"
-        " VALUES(?, ?, 0, 0, ?, ?, 'sent', ?)",
-        (run_id, session.id, now, now, taken.route),
-    )
+    yield from runs.sent(now, session.id, run_id, taken.route)
     for one in taken.verbatim:
         yield from outbox.post_result(now, session.id, taken.route or "", one)
     session.idle_at = now
@@ -230,7 +223,7 @@ def interrupt(
         return False
     yield from usage.give_up(now, policy, session, Fate.UNSENT)
     yield from turn.end_run(now, session, run_id, "interrupted")
-    yield from turn.append(now, session, next_run_id, taken.inputs)
+    yield from transcript.append(now, session, next_run_id, taken.inputs)
     generation = 0
     if session.is_task:
         parked = ev.Parked(now, Wait.INTERRUPT)

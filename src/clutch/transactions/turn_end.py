@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Sequence
 from dataclasses import replace
 from decimal import Decimal
 
@@ -14,13 +15,15 @@ from clutch.core.authority import Role
 from clutch.core.messages import Answer
 from clutch.core.model import LetterKind, Wait
 from clutch.core.policy import IdleWake, Policy
+from clutch.core.questions import QuestionKind
 from clutch.core.session_tools import Exchange, Stage
 from clutch.core.text import results
-from clutch.store.transaction import Tx
+from clutch.store.transaction import HINT, Tx
 from clutch.transactions import delivery as delivery_tx
-from clutch.transactions import inbox, outbox, sessions, tasks, turn, usage, wake
+from clutch.transactions import inbox, outbox, questions, runs, sessions, tasks, transcript, turn, usage, wake
 from clutch.transactions.conditions import IS_OPEN
-from clutch.transactions.sessions import SessionRow, redact_open
+from clutch.transactions.questions import NewQuestion
+from clutch.transactions.sessions import SessionRow
 from clutch.transactions.turn import Boundary
 from clutch.transactions.usage import Fate
 
@@ -147,7 +150,7 @@ def finish(
     if (yield from _was_told_more(session)):
         return (yield from turn.read_on(now, policy, session, run_id, nonce))
     if value is not None:
-        yield "UPDATE tasks SET value = ? WHERE id = ?", (value, session_id)
+        yield from tasks.set_column(session_id, "value", value)
     yield from _end_in_order(now, policy, session, run_id, answer.text, arrived_at)
     return None
 
@@ -203,8 +206,8 @@ def submit(
     if (yield from _was_told_more(session)):
         return (yield from turn.read_on(now, policy, session, run_id, nonce))
     yield from delivery_tx.answer(now, policy, session, run_id)
-    yield from turn.append(now, session, run_id, [Answer(value)])
-    yield "UPDATE tasks SET value = ? WHERE id = ?", (value, session_id)
+    yield from transcript.append(now, session, run_id, [Answer(value)])
+    yield from tasks.set_column(session_id, "value", value)
     yield from _end_in_order(now, policy, session, run_id, value)
     return None
 
@@ -241,7 +244,7 @@ def stumble(
     if isinstance(decision, run.GiveUp):
         text = yield from turn.partial(session_id, run_id)
         return (yield from end(now, policy, session, decision.error, text, is_final=decision.is_permanent))
-    yield from turn.count(run_id, decision.counters)
+    yield from runs.count(run_id, decision.counters)
     if session.is_task:
         yield from tasks.record(now, policy, session, ev.Parked(now, decision.reason))
     yield from turn.release(now, policy, session, parked_until=decision.until)
@@ -293,7 +296,7 @@ def end(
     run_id = session.run_id or 0
     is_tried_again = yield from delivery_tx.refuse(now, policy, session, run_id, error)
     yield from inbox.void_notes(session.id)
-    yield from redact_open(session)
+    yield from transcript.redact_open(session)
     yield from turn.end_run(now, session, run_id, f"{run.ERROR}{error}")
     if session.is_task and not (yield from _outlives_its_task(session)):
         yield from tasks.record(now, policy, session, ev.Failed(now, error, text, is_final))
@@ -328,3 +331,30 @@ def wait(now: float, policy: Policy, session_id: int, fence: int, run_id: int, s
     if session.is_task:
         yield from tasks.record(now, policy, session, ev.Parked(now, Wait.BUDGET))
     yield from turn.release(now, policy, session, parked_until=now + seconds)
+
+
+def ask(
+    now: float,
+    policy: Policy,
+    session_id: int,
+    fence: int,
+    run_id: int,
+    seq: int,
+    asked: Sequence[NewQuestion],
+    nonce: str,
+) -> Tx[None]:
+    """Park the run until a user answers; asking again after a crash finds the same questions.
+
+    The parent is notified of a question in words."""
+    session = yield from sessions.own(session_id, fence)
+    yield from questions.insert(now, session_id, seq, asked)
+    yield from runs.park_for_user(run_id)
+    if session.is_task:
+        yield from tasks.record(now, policy, session, ev.Parked(now, Wait.NEEDS_YOU))
+        words = "\n".join(one.words for one in asked if one.kind is QuestionKind.QUESTION)
+        if words:
+            yield from inbox.ask(now, policy.announcing, session, words, f"{run_id}:{seq}", nonce)
+    yield from outbox.needs_me(now, policy, session_id, asked[0].kind.value, f"{seq}:{asked[0].index}")
+    session.owner = None
+    yield from sessions.save(now, policy, session)
+    yield HINT, ("question", session_id)

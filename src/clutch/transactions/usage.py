@@ -128,6 +128,15 @@ def book(
         yield from foresee(now, session_id, run_id, session.model or policy.model_of(session.agent_id))
 
 
+def insert_imported(rows: ManyRows) -> Tx[None]:
+    """Answered calls of an imported task."""
+    yield (
+        "INSERT INTO usage(session_id, call_no, run_id, at, state, model, effective, input, output, cache_read,"
+        " cache_write, usd) VALUES(?, ?, ?, ?, 1, ?, ?, ?, ?, ?, ?, ?)",
+        rows,
+    )
+
+
 def open_budget(kind: BudgetKind, number: int, tokens: int | None, usd: Decimal | None) -> Tx[str]:
     name = f"{kind}:{number}"
     yield (
@@ -135,6 +144,11 @@ def open_budget(kind: BudgetKind, number: int, tokens: int | None, usd: Decimal 
         (name, kind.value, tokens, _text(usd)),
     )
     return name
+
+
+def close_budget(name: str) -> Tx[None]:
+    """Of a spawn that is undone."""
+    yield "DELETE FROM purses WHERE name = ?", (name,)
 
 
 def open_root(
@@ -159,7 +173,7 @@ def give_root(now: float, policy: Policy, session_id: int) -> Tx[None]:
     del now
     budgets = policy.budgets
     name = yield from open_budget(BudgetKind.ROOT, session_id, budgets.root_tokens, budgets.root_usd)
-    yield "UPDATE sessions SET purses = ? WHERE id = ? AND purses = ''", (name, session_id)
+    yield from sessions.set_budget(session_id, name)
 
 
 def raise_limit(name: str, tokens: int | None, usd: Decimal | None) -> Tx[None]:

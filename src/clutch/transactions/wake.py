@@ -114,7 +114,7 @@ def set_queue(now: float, policy: Policy, session_id: int, queue: str | None) ->
     if session is None or session.closed:
         return False
     session.queue = queue
-    yield "UPDATE sessions SET queue = ? WHERE id = ?", (queue, session_id)
+    yield from sessions.set_column(session_id, "queue", queue)
     if session.owner is None:
         yield from sessions.reschedule(now, policy, session)
     return True
@@ -185,12 +185,7 @@ def arm(now: float, policy: Policy) -> Tx[None]:
     for agent_id in sorted(policy.agents):
         rules = policy.heartbeat_of(agent_id)
         if rules is not None:
-            at = now + rules.every_s
-            yield (
-                "UPDATE sessions SET heartbeat_at = ? WHERE key = ?"
-                " AND (heartbeat_at IS NULL OR heartbeat_at > ?)",
-                (at, str(ids.main_key(agent_id)), at),
-            )
+            yield from sessions.beat_by(now + rules.every_s, "key", str(ids.main_key(agent_id)))
 
 
 def wake_for_heartbeat(now: float, policy: Policy, session_id: int) -> Tx[bool]:
@@ -199,10 +194,7 @@ def wake_for_heartbeat(now: float, policy: Policy, session_id: int) -> Tx[bool]:
     if session is None or session.closed or session.is_task:
         return False
     soon = now + _rules(policy, session).coalesce_s
-    yield (
-        "UPDATE sessions SET heartbeat_at = ? WHERE id = ? AND (heartbeat_at IS NULL OR heartbeat_at > ?)",
-        (soon, session_id, soon),
-    )
+    yield from sessions.beat_by(soon, "id", session_id)
     yield HINT, ("due", soon)
     return True
 
@@ -231,7 +223,7 @@ def ring(now: float, policy: Policy, session_id: int, checklist: str) -> Tx[bool
         has_reason=not session.closed and (bool(checklist) or (yield from _has_events(session_id))),
         free_at=(yield from _free_at(now, session)),
     )
-    yield "UPDATE sessions SET heartbeat_at = ? WHERE id = ?", (pulse.next_at, session_id)
+    yield from sessions.set_column(session_id, "heartbeat_at", pulse.next_at)
     if pulse.next_at is not None:
         yield HINT, ("due", pulse.next_at)
     if pulse.beats and not (yield from _is_on_its_way(session_id)):
@@ -293,3 +285,15 @@ def notify(now: float, policy: Policy, session_id: int, text: str) -> Tx[bool]:
         )
     yield "INSERT INTO system_events(session_id, body, at) VALUES(?, ?, ?)", (session_id, text, now)
     return True
+
+
+def consume_events(session_id: int, run_id: int, upto: int) -> Tx[None]:
+    """With the answer of the turn that showed them. Older ones that there was no room for go as well."""
+    yield (
+        "UPDATE system_events SET taken_run = ? WHERE session_id = ? AND taken_run IS NULL AND id <= ?",
+        (run_id, session_id, upto),
+    )
+
+
+def forget_events(session_id: int) -> Tx[None]:
+    yield "DELETE FROM system_events WHERE session_id = ?", (session_id,)

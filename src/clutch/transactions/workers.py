@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
-from typing import Any, Final, NoReturn
+from typing import Final, Literal, NoReturn
 
 from clutch.core import events as ev
 from clutch.core import events as fx
@@ -24,9 +24,9 @@ from clutch.core.spawn import SpawnRefusal
 from clutch.core.transition import DESCENDANTS
 from clutch.errors import ClutchError
 from clutch.store.transaction import HINT, Tx
-from clutch.transactions import inbox, sessions, tasks, turn, turn_begin, usage
+from clutch.transactions import inbox, outbox, runs, sessions, tasks, turn, turn_begin, usage
 from clutch.transactions.conditions import IS_OPEN
-from clutch.transactions.sessions import SessionRow, Stale
+from clutch.transactions.sessions import Condition, SessionRow, Stale
 from clutch.transactions.spawn import Accepted, ChildRequest, spawn
 
 NO_LANES: Final[Mapping[Lane, int]] = MappingProxyType({})
@@ -34,9 +34,13 @@ UNSEEN_MAX: Final = 200  # sessions with new letters that one look reports
 
 
 def next_number(now: float) -> Tx[int]:
-    """A number nobody ever had: a worker's name, and the block its ids are taken from."""
+    """A number that was never used: a worker's name, and the block its ids are taken from."""
     del now
-    rows = yield "UPDATE counters SET value = value + 1 WHERE name = 'process' RETURNING value", ()
+    return (yield from next_value("process"))
+
+
+def next_value(counter: Literal["process", "mcp"]) -> Tx[int]:
+    rows = yield "UPDATE counters SET value = value + 1 WHERE name = ? RETURNING value", (counter,)
     return int(rows[0][0])
 
 
@@ -73,7 +77,7 @@ def heartbeat(now: float, worker_id: int, lease_s: float) -> Tx[None]:
 def leave(now: float, worker_id: int) -> Tx[None]:
     """An orderly end: it owns nothing any more, so nobody has to bury it."""
     # What it was sending: freeing it may have failed.
-    yield "UPDATE outbox SET owner = NULL, due = ? WHERE owner = ?", (now, worker_id)
+    yield from outbox.free_all(now, [worker_id])
     yield "DELETE FROM workers WHERE id = ?", (worker_id,)
 
 
@@ -115,14 +119,14 @@ def bury(now: float, worker_id: int | None = None) -> Tx[list[int]]:
     if dead:
         rows = yield "SELECT id FROM sessions WHERE owner {any} ORDER BY depth, id {lock}", (dead,)
         yield from _free([row[0] for row in rows])
-        yield "UPDATE outbox SET owner = NULL, due = ? WHERE owner {any}", (now, dead)
+        yield from outbox.free_all(now, dead)
     return dead
 
 
 def _free(session_ids: list[int]) -> Tx[None]:
     """Locked before, ancestors first. Interrupted runs go before everything that is merely due."""
     if session_ids:
-        yield "UPDATE sessions SET owner = NULL, fence = fence + 1, due = 0 WHERE id {any}", (session_ids,)
+        yield from sessions.free(session_ids)
         yield HINT, ("due", 0.0)
 
 
@@ -216,9 +220,6 @@ def _suspects(crashes: int) -> Tx[tuple[Suspect, ...]]:
     return tuple(Suspect(*row) for row in rows)
 
 
-Condition = tuple[str, Any]  #: on sessions, and its parameter
-
-
 def _claim_lanes(
     now: float, worker_id: int, room: int, lanes: Sequence[Lane], only: Condition | None = None
 ) -> Tx[list[Claimed]]:
@@ -239,15 +240,7 @@ def _claim_lane(
     free = min(cap - used[0][0], room)
     if free <= 0:
         return []
-    condition, *chosen = only or ("",)
-    rows = yield (
-        # Materialized: PostgreSQL may run a plain subquery again for every row, and would then pass the limit.
-        "WITH first AS MATERIALIZED (SELECT id FROM sessions WHERE lane = ? AND owner IS NULL AND due <= ?"  # noqa: S608
-        f" {condition} ORDER BY due, id LIMIT ? {{skip}}) UPDATE sessions SET owner = ?, fence = fence + 1,"
-        " due = NULL, progress_at = COALESCE(progress_at, ?) WHERE id IN (SELECT id FROM first) RETURNING id, fence,"
-        " purses, model, agent_id",
-        (lane.value, now, *chosen, free, worker_id, now),
-    )
+    rows = yield from sessions.claim(now, lane.value, worker_id, free, only)
     return [Claimed(*row) for row in sorted(rows)]
 
 
@@ -326,7 +319,7 @@ def _ring_without_session(now: float, policy: Policy, task_id: int) -> Tx[None]:
         yield from tasks.record_senders(now, policy, {task_id: ev.Woke(now)})
     else:
         later = None if task.phase in FINISHED else now + policy.keeping.sweep_s
-        yield "UPDATE tasks SET wake_at = ? WHERE id = ?", (later, task_id)
+        yield from tasks.set_column(task_id, "wake_at", later)
 
 
 def ring(now: float, policy: Policy, task_id: int) -> Tx[str | None]:
@@ -500,8 +493,7 @@ def _correct_run(now: float, session: SessionRow, written_at: float) -> Tx[None]
     rows = yield "SELECT parked_until FROM runs WHERE id = ?", (session.run_id or 0,)
     parked_until = rows[0][0] if rows else None
     if parked_until is not None and parked_until != UNTIL_ANSWERED:
-        moment = put_right(parked_until, written_at, now)
-        yield "UPDATE runs SET parked_until = ? WHERE id = ?", (moment, session.run_id)
+        yield from runs.redate(session.run_id, put_right(parked_until, written_at, now))
     if session.hold_until is not None:
         session.hold_until = put_right(session.hold_until, written_at, now)
     session.progress_at = min(written_at, now)

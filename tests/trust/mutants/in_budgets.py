@@ -130,7 +130,7 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     _mutant(
         "answer_wakes_nobody",
-        "transactions.questions._go_on",
+        "transactions.messages._resume",
         "N31",
         THRIFT,
         lambda go_on: (tampered(go_on, say=_without("UPDATE runs")),),
@@ -138,7 +138,7 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     _mutant(
         "decision_about_another_item",
-        "transactions.questions.check",
+        "transactions.messages.check",
         "N31",
         THRIFT,
         _whatever_was_shown,

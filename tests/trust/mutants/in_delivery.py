@@ -43,10 +43,10 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     _mutant(
         "deleted_record_is_retained",
-        "task_files.archive_record",
+        "tasks.archive",
         "N24",
         ("calm", "tidy"),
-        lambda archive_record: (answering_only(archive_record),),
+        lambda archive: (answering_only(archive),),
         "the record of a deleted task stays in lists and quota",
     ),
     _mutant(

@@ -29,8 +29,8 @@ from clutch.core.policy import Policy
 from clutch.errors import DiskFull
 from clutch.surfaces.http.auth import BROWSER_PATH, cookie_name
 from clutch.surfaces.http.routes import Ask, Body, PageQuery, Query, Reply, route
-from clutch.transactions import delivery, workers
-from clutch.transactions.read import sessions, targets, tasks
+from clutch.transactions import delivery, idempotency, workers
+from clutch.transactions.read import sessions, tasks
 from clutch.transactions.read.lists import LIMIT_MAX
 from clutch.transactions.read.tasks import By
 from clutch.transactions.workers import Working
@@ -70,7 +70,7 @@ async def list_tasks(ask: Ask[ActionBody, ListQuery]) -> Reply[objects.Tasks]:
         shown = [number for number in parsed if number is not None]
         # A list is needed most when the disk is full; only the meaning of its numbers is lost then.
         with suppress(DiskFull):
-            await ask.app.write(targets.remember, ask.who.viewer, shown)
+            await ask.app.write(idempotency.remember, ask.who.viewer, shown)
     return Reply({**page, "stalledAfterSeconds": ask.app.gateway.services.policy.life.stalled_s})
 
 

@@ -28,7 +28,7 @@ from clutch.testing.simulation import script
 from clutch.testing.simulation.agents import spawn_request
 from clutch.testing.simulation.faults import Dead, Fault
 from clutch.testing.simulation.gateway import Gateway, sim_uuid4
-from clutch.transactions import control, inbox, messages, questions, sessions, usage
+from clutch.transactions import control, inbox, messages, sessions, usage
 from clutch.transactions.spawn import Accepted, ChildRequest, rights_text
 
 if TYPE_CHECKING:
@@ -83,7 +83,7 @@ def _answer(
     for said in (*mistakes, meant):
         decision, text, seen = said
         with suppress(*(() if said is meant else (QuestionChanged, InvalidInput))):
-            yield from questions.answer(now, policy, question_id, decision, text, seen, "person")
+            yield from messages.answer(now, policy, question_id, decision, text, seen, "person")
             return None if said is meant else said
     raise AssertionError("what was meant ends the loop")
 

@@ -21,6 +21,7 @@ from clutch.core.views import (
 )
 from clutch.errors import AmbiguousTarget, Forbidden, NotFound
 from clutch.store.transaction import Tx
+from clutch.transactions import idempotency
 from clutch.transactions.conditions import IS_OPEN, IS_WORKING
 from clutch.transactions.read import targets, tasks
 from clutch.transactions.read.lists import LIMIT_MAX, TaskFilter, task_page
@@ -61,7 +62,7 @@ def _nested(shown: Sequence[TaskView], parent_id: int) -> list[TaskView]:
 
 
 def _numbered(now: float, viewer: str, shown: Sequence[TaskView], title: str) -> Tx[str]:
-    yield from targets.remember(now, viewer, [view.task_id for view in shown])
+    yield from idempotency.remember(now, viewer, [view.task_id for view in shown])
     return list_text(shown, now, title)
 
 

@@ -14,11 +14,10 @@ from clutch.core import ids, targets
 from clutch.core.authority import AgentCaller, Allowed, Caller, Target, Verb, Visibility, can
 from clutch.core.targets import Ambiguous, Candidate, Unknown, Viewpoint
 from clutch.errors import AmbiguousTarget, NotFound
-from clutch.store.transaction import ManyRows, Row, Tx
+from clutch.store.transaction import Row, Tx
 from clutch.transactions.read import tasks
 
 MATCHES_MAX = 1000  # of a prefix that begins nearly everything
-NUMBERED_MAX = 200  # lines of one list
 MAIN_AGENT = "main"
 
 
@@ -121,16 +120,6 @@ def _last(session_id: int | None) -> Tx[int | None]:
     else:
         rows = yield f"SELECT id FROM tasks WHERE requester_id = ? {newest}", (session_id,)  # noqa: S608
     return rows[0][0] if rows else None
-
-
-def remember(now: float, viewer: str, task_ids: Sequence[int]) -> Tx[None]:
-    """The numbers of a list that was just shown: from now on `1` is the first of these to this viewer. Alone."""
-    del now
-    yield "DELETE FROM shown WHERE viewer = ?", (viewer,)
-    numbered = enumerate(task_ids[:NUMBERED_MAX], start=1)
-    rows = ManyRows((viewer, number, task_id) for number, task_id in numbered)
-    if rows:
-        yield "INSERT INTO shown(viewer, number, task_id) VALUES(?, ?, ?)", rows
 
 
 # ---- what could be meant -------------------------------------------------------------------------------

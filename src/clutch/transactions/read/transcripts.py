@@ -3,19 +3,16 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 from clutch.core import ids, messages
 from clutch.core.authority import Rights, from_text
 from clutch.core.compaction import ContextLimits
-from clutch.core.messages import Entry, Message, Summary
+from clutch.core.messages import Entry
 from clutch.core.model import Outcome, Phase, Plan
-from clutch.core.policy import Policy
 from clutch.core.spawn import OWN_RUNTIME
 from clutch.core.text.prompts import ChildLine
-from clutch.store.transaction import ManyRows, Row, Tx
-from clutch.transactions import sessions
+from clutch.store.transaction import Row, Tx
 from clutch.transactions.conditions import IS_OPEN, IS_UNTOLD
 
 
@@ -198,7 +195,6 @@ def transcript(now: float, session: int) -> Tx[list[Entry]]:
 # --------------------------------------------------------------------------------------------------
 # What stands around a conversation in the store: the session's children and events, summaries, a fork's copy.
 
-NO_RUN = 0  # of messages that no run of this session has said
 #: The newest records that are looked at for what ended lately: never a walk over thousands.
 LOOKED_AT = 64
 
@@ -251,42 +247,3 @@ def _line(now: float, row: Row) -> ChildLine:
     since = created_at if is_active else ended_at
     ended = None if outcome is None else Outcome(outcome)
     return ChildLine(ids.task_id(task_id), label, Phase(phase), reason, Plan(plan), now - since, ended)
-
-
-def consume_events(session_id: int, run_id: int, upto: int) -> Tx[None]:
-    """With the answer of the turn that showed them. Older ones that there was no room for go as well."""
-    yield (
-        "UPDATE system_events SET taken_run = ? WHERE session_id = ? AND taken_run IS NULL AND id <= ?",
-        (run_id, session_id, upto),
-    )
-
-
-def compact(
-    now: float, policy: Policy, session_id: int, fence: int, run_id: int, summary: Summary
-) -> Tx[int]:
-    """Append a summary; the new head. Only between two steps: results must follow their answer directly."""
-    session = yield from sessions.own(session_id, fence)
-    is_open = yield "SELECT 1 FROM calls WHERE session_id = ? AND seq = ?", (session_id, session.head)
-    assert not is_open, f"session {session_id} has open calls at {session.head}"
-    assert session.base < summary.upto <= session.head, f"there is no entry {summary.upto}"
-    session.head, session.progress_at = session.head + 1, now
-    yield (
-        "INSERT INTO messages(session_id, seq, run_id, kind, body, at) VALUES(?, ?, ?, ?, ?, ?)",
-        (session_id, session.head, run_id, messages.kind(summary), messages.dump(summary), now),
-    )
-    yield from sessions.save(now, policy, session)
-    return session.head
-
-
-def fork(now: float, child_id: int, copied: Sequence[Message]) -> Tx[None]:
-    """In the transaction that makes the child's session: its transcript begins with a copy.
-
-    No run of its own has said any of it, so it counts neither as steps nor as last words."""
-    yield (
-        "INSERT INTO messages(session_id, seq, run_id, kind, body, at) VALUES(?, ?, ?, ?, ?, ?)",
-        ManyRows(
-            (child_id, seq, NO_RUN, messages.kind(said), messages.dump(said), now)
-            for seq, said in enumerate(copied, start=1)
-        ),
-    )
-    yield "UPDATE sessions SET head = ? WHERE id = ?", (len(copied), child_id)
