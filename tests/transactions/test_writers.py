@@ -1,0 +1,23 @@
+"""One module writes a table, so that all changes of its rows can be read in one file; reads write nothing."""
+
+from __future__ import annotations
+
+from tests.house import figures, limits
+
+FOUND = [source for source in figures.sources() if source.path.startswith(f"{figures.WRITERS}/")]
+
+
+def test_no_table_is_written_by_two_modules() -> None:
+    assert figures.tables_with_two_writers(FOUND) == {}
+
+
+def test_every_exception_is_still_needed() -> None:
+    for table, (modules, reason) in limits.SHARED_TABLES.items():
+        writers = {source.path for source in FOUND if table in figures.written_tables(source.tree)}
+        assert writers == modules, (table, reason)
+
+
+def test_reads_write_nothing() -> None:
+    reads = [source for source in FOUND if source.path.startswith(f"{figures.WRITERS}/read/")]
+    assert reads
+    assert {source.path: tables for source in reads if (tables := figures.written_tables(source.tree))} == {}
