@@ -26,7 +26,17 @@ from clutch.core.delivery import (
     put_right,
     way_of,
 )
-from clutch.core.model import PERSON_KINDS, Letter, LetterId, LetterKind, Mail, Path, SessionId, TaskId
+from clutch.core.model import (
+    PERSON_KINDS,
+    Letter,
+    LetterId,
+    LetterKind,
+    Mail,
+    Path,
+    RunState,
+    SessionId,
+    TaskId,
+)
 from clutch.core.policy import Announcing, Direct, Drop, QueueMode
 
 NOW = 100.0
@@ -79,7 +89,7 @@ def due_at(
         is_held=is_held,
         hold_until=hold_until,
         working_children=working_children,
-        has_open_run=False,
+        run=None,
         parked_until=None,
         rules=rules,
     )
@@ -186,23 +196,24 @@ def test_held_session_with_an_empty_mailbox_is_due_once_nobody_works() -> None:
 
 
 @pytest.mark.parametrize(
-    ("is_closed", "is_paused", "has_open_run", "parked_until", "expected"),
+    ("is_closed", "is_paused", "run", "parked_until", "expected"),
     [
-        (True, False, False, None, None),
-        (True, False, True, None, None),
-        (True, True, True, None, None),
-        (False, True, False, None, None),
-        (False, True, True, 500.0, None),
-        (False, True, True, 1.0, None),
+        (True, False, None, None, None),
+        (True, False, RunState.RUNNING, None, None),
+        (True, True, RunState.RUNNING, None, None),
+        (False, True, None, None, None),
+        (False, True, RunState.PARKED, 500.0, None),
+        (False, True, RunState.ASKING, None, None),
+        (False, True, RunState.ANSWERED, None, None),
         # Its worker is gone and it is not parked: one more claim parks it.
-        (False, True, True, None, 0.0),
+        (False, True, RunState.RUNNING, None, 0.0),
     ],
 )
 def test_closed_or_paused_session_is_due_only_to_be_parked(
     *,
     is_closed: bool,
     is_paused: bool,
-    has_open_run: bool,
+    run: RunState | None,
     parked_until: float | None,
     expected: float | None,
 ) -> None:
@@ -214,7 +225,7 @@ def test_closed_or_paused_session_is_due_only_to_be_parked(
         is_held=True,
         hold_until=1.0,
         working_children=0,
-        has_open_run=has_open_run,
+        run=run,
         parked_until=parked_until,
         rules=RULES,
     )
@@ -233,7 +244,7 @@ def test_open_run_goes_on_at_once_or_when_its_park_is_over_whatever_the_mailbox_
         is_held=False,
         hold_until=None,
         working_children=0,
-        has_open_run=True,
+        run=RunState.RUNNING if parked_until is None else RunState.PARKED,
         parked_until=parked_until,
         rules=RULES,
     )

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from clutch.core.diagnosis import BlockingSession, Facts, Gate, gate_of, unserved
-from clutch.core.model import UNTIL_ANSWERED, Delivery, Phase, Wait
+from clutch.core.model import Delivery, Phase, Wait
 from clutch.core.text.why import command, opens_when, waiting_for
 from clutch.core.transition import DESCENDANTS, MISSING, QUIET_HOURS
 
@@ -97,8 +97,13 @@ CASES = [
     ),
     (
         "asked a person",
-        replace(parked(Wait.NEEDS_YOU, UNTIL_ANSWERED), questions=("q_7",)),
+        replace(parked(Wait.NEEDS_YOU, None), questions=("q_7",)),
         Gate.NEEDS_YOU, "somebody has decided", "inbox",
+    ),
+    (
+        "answered, and no worker at all",
+        replace(PAUSED, reason=Wait.NEEDS_YOU, own=replace(OWN, due=0.0, has_run=True, is_answered=True), workers=0),
+        Gate.LEASE, "a worker takes it up", "serve",
     ),
     ("quota", parked(Wait.QUOTA, 400.0), Gate.QUOTA, "takes calls again at 00:06:40", "logs t_2"),
     ("budget", parked(Wait.BUDGET, 130.0), Gate.BUDGET, "somebody gives more, tried at 00:02:10", "logs t_2"),

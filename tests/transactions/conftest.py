@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import shutil
 import sqlite3
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from pathlib import Path
+from typing import Any
 
 import asyncpg
 import pytest
 
 from clutch.core.model import LETTER_MOVES
 from clutch.core.policy import Limits, Policy
+from clutch.core.run import RUN_MOVES
 from clutch.store.postgres import PostgresStore
 from clutch.store.sqlite import SqliteStore
 from clutch.store.transaction import Database
@@ -58,21 +60,26 @@ async def postgres_door(cleaner: asyncpg.Connection, shared_postgres: PostgresSt
 async def new_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A database with all tables and no work. Opening a copy runs no migration.
 
-    It refuses every move of a letter that is not in the table of the core, whatever statement makes it."""
+    It refuses every move of a letter or a run that is not in the tables of the core, whatever statement makes it."""
     made = tmp_path_factory.mktemp("new") / "clutch.db"
     async with SqliteStore(made, FakeClock()):
         pass
-    started = ", ".join(str(int(after)) for before, after in LETTER_MOVES if before is None)
-    moved = ", ".join(f"({before:d}, {after:d})" for before, after in LETTER_MOVES if before is not None)
-    refused = "BEGIN SELECT RAISE(ABORT, 'no such move of a letter'); END"
     file = sqlite3.connect(made)
-    file.executescript(
-        f"CREATE TRIGGER inbox_started BEFORE INSERT ON inbox WHEN new.state NOT IN ({started}) {refused};"
-        "CREATE TRIGGER inbox_moved BEFORE UPDATE OF state ON inbox WHEN old.state <> new.state"
-        f" AND (old.state, new.state) NOT IN (VALUES {moved}) {refused};"
-    )
+    file.executescript(guard("inbox", LETTER_MOVES) + guard("runs", RUN_MOVES))
     file.close()
     return made
+
+
+def guard(table: str, moves: Mapping[tuple[Any, Any], str]) -> str:
+    """Triggers that abort a statement with a move that the table of moves does not have."""
+    started = ", ".join(repr(after.value) for before, after in moves if before is None)
+    moved = ", ".join(f"({before.value!r}, {after.value!r})" for before, after in moves if before is not None)
+    refused = f"BEGIN SELECT RAISE(ABORT, 'no such move in {table}'); END"
+    return (
+        f"CREATE TRIGGER {table}_started BEFORE INSERT ON {table} WHEN new.state NOT IN ({started}) {refused};"
+        f"CREATE TRIGGER {table}_moved BEFORE UPDATE OF state ON {table} WHEN old.state <> new.state"
+        f" AND (old.state, new.state) NOT IN (VALUES {moved}) {refused};"
+    )
 
 
 @pytest.fixture

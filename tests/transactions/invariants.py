@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 
 from clutch.core.lifecycle import fold
-from clutch.core.model import UNTIL_ANSWERED, WORKING, LetterState, Outcome, Phase
+from clutch.core.model import WORKING, LetterState, Outcome, Phase, RunState
 from clutch.core.transition import Move
 from tests.transactions.world import World
 
@@ -93,8 +93,8 @@ async def nobody_sleeps_through_mail(world: World) -> None:
     Whoever waits for a person is left out: only the answer makes it due."""
     for row in await world.rows(
         "SELECT s.id, s.due, s.hold, s.hold_until, s.paused, s.closed, s.run_id FROM sessions s"
-        " LEFT JOIN runs r ON r.id = s.run_id WHERE s.owner IS NULL AND COALESCE(r.parked_until, 0) < ?",
-        UNTIL_ANSWERED,
+        " LEFT JOIN runs r ON r.id = s.run_id WHERE s.owner IS NULL AND COALESCE(r.state, '') <> ?",
+        RunState.ASKING.value,
     ):
         session_id, due, hold, hold_until, paused, closed, run_id = row
         urgent, background = (

@@ -43,7 +43,7 @@ _STATE = (
     "SELECT id, session_id, task_id, kind, silent, state, seen, late, taken_run IS NULL, taken_seq FROM inbox"
     " ORDER BY id",
     "SELECT session_id, seq, kind, body FROM messages ORDER BY session_id, seq",
-    "SELECT session_id, COUNT(*), COUNT(parked_until) FROM runs GROUP BY session_id ORDER BY session_id",
+    "SELECT session_id, state, COUNT(*) FROM runs GROUP BY session_id, state ORDER BY session_id, state",
 )
 
 

@@ -85,9 +85,9 @@ async def test_the_database_of_these_tests_refuses_other_moves(new_file: Path) -
         if before is after or (before, after) in LETTER_MOVES:
             copy.execute(*change)
         else:
-            with pytest.raises(sqlite3.IntegrityError, match="no such move of a letter"):
+            with pytest.raises(sqlite3.IntegrityError, match="no such move in inbox"):
                 copy.execute(*change)
-    with pytest.raises(sqlite3.IntegrityError, match="no such move of a letter"):
+    with pytest.raises(sqlite3.IntegrityError, match="no such move in inbox"):
         copy.execute(row, ("dead", LetterState.DEAD.value))
     copy.close()
 

@@ -26,7 +26,7 @@ from functools import lru_cache
 from typing import NamedTuple
 
 from clutch.core.agents import ActiveHours
-from clutch.core.model import PERSON_KINDS, UNTIL_ANSWERED, Letter, LetterKind, Mail, Path, Route
+from clutch.core.model import PERSON_KINDS, Letter, LetterKind, Mail, Path, Route, RunState
 from clutch.core.policy import Announcing, Direct, Drop, QueueMode
 from clutch.core.transition import BUSY, QUIET_HOURS
 
@@ -54,24 +54,24 @@ def due(
     is_held: bool,
     hold_until: float | None,
     working_children: int,
-    has_open_run: bool,
+    run: RunState | None,
     parked_until: float | None,
     rules: Announcing,
     hours: ActiveHours | None = None,
 ) -> float | None:
     """THE only place that decides when a session is due. None: not until something happens.
 
-    `hours`: outside of them announces start no turn; None = at any hour."""
+    `run`: the state of its open run. `hours`: outside of them announces start no turn; None = at any hour."""
     if is_closed:
         return None
     if is_paused:
         # A run that lost its worker before it came to a step is claimed once more, only to be parked there. Otherwise
         # its task would be shown as running until it is resumed.
-        return 0.0 if has_open_run and parked_until is None else None
-    if has_open_run:
-        if parked_until == UNTIL_ANSWERED:
-            return None
-        return 0.0 if parked_until is None else parked_until  # interrupted: before everything new
+        return 0.0 if run is RunState.RUNNING else None
+    if run is RunState.ASKING:
+        return None
+    if run is not None:
+        return 0.0 if parked_until is None else parked_until  # interrupted or answered: before everything new
     moments = [mail.urgent_at]
     if is_held and not working_children:
         moments.append(now)

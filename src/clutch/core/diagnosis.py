@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import assert_never
 
-from clutch.core.model import UNTIL_ANSWERED, Delivery, Outcome, Phase, Wait
+from clutch.core.model import Delivery, Outcome, Phase, Wait
 from clutch.core.transition import DESCENDANTS, MISSING, QUIET_HOURS
 
 COLLECTING_S = 60.0  # letters wait a moment for others; whoever is due later sleeps
@@ -48,6 +48,7 @@ class BlockingSession:
     is_closed: bool = False
     has_run: bool = False
     parked_until: float | None = None
+    is_answered: bool = False  #: a user has answered its run, which is about to resume
     hold_until: float | None = None
     working: tuple[int, ...] = ()  #: its children that have not settled
     suspected: int = 0  #: deaths of its process in which it was executing, if it is to be tried alone
@@ -165,10 +166,10 @@ def _paused(facts: Facts) -> Blocker | None:
         return _children(facts, room) or _to_be_worked_on(facts, room)
     until = None if room is None else room.parked_until
     gate = _WAITS.get(Wait(facts.reason)) if facts.reason in set(Wait) else None
-    if gate is None or (until is not None and until <= facts.at):
+    is_answered = room is not None and room.is_answered
+    if gate is None or is_answered or (until is not None and until <= facts.at):
         return _to_be_worked_on(facts, room)
-    named = until if until is not None and until < UNTIL_ANSWERED else None
-    return Blocker(gate, facts.since, room, questions=facts.questions, until=named)
+    return Blocker(gate, facts.since, room, questions=facts.questions, until=until)
 
 
 def _children(facts: Facts, room: BlockingSession | None) -> Blocker | None:

@@ -85,10 +85,16 @@ class Wait(StrEnum):
     INTERRUPT = "interrupt"  #: its turn was cancelled for letters; the one that reads them is about to start
 
 
-#: `parked_until` of a run that waits for a person: no moment, so it is never due by itself ...
-UNTIL_ANSWERED = 1e18
-#: ... and of one that was answered: due before everything new, and none of its calls has been started.
-ANSWERED = 0.0
+class RunState(StrEnum):
+    """Where a run stands. The moves between the states are `core.run.RUN_MOVES`."""
+
+    RUNNING = "running"  #: a worker executes it, or its worker died and the next one takes it over
+    PARKED = "parked"  #: waits without a slot until `parked_until`
+    ASKING = "asking"  #: waits for a user: never due by itself
+    ANSWERED = (
+        "answered"  #: the user has answered: due before everything new, and none of its calls was started
+    )
+    ENDED = "ended"
 
 
 class Plan(StrEnum):

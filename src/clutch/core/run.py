@@ -8,17 +8,40 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum, StrEnum, auto
 from typing import Final
 
 from clutch.core.messages import Answer, Call, Entry, Input, Results
-from clutch.core.model import LetterKind, Wait
+from clutch.core.model import LetterKind, RunState, Wait
 from clutch.core.policy import Life
 from clutch.core.text.format import clock
 
 TRIAL_S: Final = 30.0  # what ends a process does so at once; the others cannot wait for longer
+
+#: The life of a run: every allowed change of its state, with its cause. None: the run does not exist yet.
+#: `transactions.runs` makes the SQL of a change and raises for a pair that is not listed here.
+RUN_MOVES: Final[Mapping[tuple[RunState | None, RunState], str]] = {
+    # A claimed session without an open run takes its letters.
+    (None, RunState.RUNNING): "begun",
+    # Results that go to the user as they are need no model; the history of an imported task is one run.
+    (None, RunState.ENDED): "sent, or imported",
+    # The provider or a budget names a time, the session is paused, its worker stops in good order, or a new turn takes
+    # its place. A run that waits already keeps its wait: it was claimed and not begun.
+    (RunState.RUNNING, RunState.PARKED): "waits without a slot",
+    (RunState.PARKED, RunState.RUNNING): "resumed",
+    # It parks before any call of the answer is started, so an approval is never used twice.
+    (RunState.RUNNING, RunState.ASKING): "asks a user",
+    # Only the answer to its last question makes it due.
+    (RunState.ASKING, RunState.ANSWERED): "answered",
+    (RunState.ANSWERED, RunState.RUNNING): "resumed with the answers",
+    # A kill, a stop or a new instruction ends it wherever it stands.
+    **{
+        (state, RunState.ENDED): "ended"
+        for state in (RunState.RUNNING, RunState.PARKED, RunState.ASKING, RunState.ANSWERED)
+    },
+}
 
 #: What `stop_reason` of a run says where its turn has no answer.
 ERROR, STOPPED = "error: ", "stopped"

@@ -12,6 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from clutch.core.model import RunState
 from clutch.core.questions import Decision, QuestionKind
 from clutch.errors import NotFound
 from clutch.store.transaction import ManyRows, Tx
@@ -116,8 +117,8 @@ def is_parked(now: float, run_id: int) -> Tx[bool]:
     """Whether a run waits, or was answered and nobody has taken it up yet."""
     del now
     rows = yield (
-        "SELECT 1 FROM runs WHERE id = ? AND parked_until IS NOT NULL AND ended_at IS NULL",
-        (run_id,),
+        "SELECT 1 FROM runs WHERE id = ? AND state <> ? AND state <> ?",
+        (run_id, RunState.RUNNING, RunState.ENDED),
     )
     return bool(rows)
 

@@ -11,7 +11,7 @@ from typing import Any, Literal, NamedTuple, TypeAlias
 
 from clutch.core import authority, delivery
 from clutch.core.delivery import due
-from clutch.core.model import NO_MAIL, Mail, Route, SessionId, WorkerId
+from clutch.core.model import NO_MAIL, Mail, Route, RunState, SessionId, WorkerId
 from clutch.core.policy import Policy
 from clutch.errors import ClutchError
 from clutch.store.transaction import HINT, ManyRows, Row, Statement, Tx
@@ -219,11 +219,14 @@ def reschedule(now: float, policy: Policy, session: SessionRow) -> Tx[None]:
         yield HINT, ("due", moment)
 
 
+_RUN_STATES = {state.value: state for state in RunState}
+
+
 def _due(now: float, policy: Policy, session: SessionRow) -> Tx[float | None]:
-    mail, parked_until, children = NO_MAIL, None, 0
+    mail, run, parked_until, children = NO_MAIL, None, None, 0
     if session.run_id is not None and not session.closed:
-        rows = yield "SELECT parked_until FROM runs WHERE id = ?", (session.run_id,)
-        parked_until = rows[0][0]
+        rows = yield "SELECT state, parked_until FROM runs WHERE id = ?", (session.run_id,)
+        run, parked_until = _RUN_STATES[rows[0][0]], rows[0][1]
     elif not (session.closed or session.paused):
         mail = Mail(*(yield _MAIL, (session.id,))[0])
         children = (yield from working(session.id)) if session.hold else 0
@@ -235,7 +238,7 @@ def _due(now: float, policy: Policy, session: SessionRow) -> Tx[float | None]:
         is_held=bool(session.hold),
         hold_until=session.hold_until,
         working_children=children,
-        has_open_run=session.run_id is not None,
+        run=run,
         parked_until=parked_until,
         rules=delivery.applied(policy.announcing, session.queue),
         hours=policy.waking_hours(session.agent_id, session.depth),

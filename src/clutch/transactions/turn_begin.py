@@ -9,7 +9,7 @@ from clutch.core import events as ev
 from clutch.core import run
 from clutch.core.delivery import Point
 from clutch.core.messages import Input, Result, Results
-from clutch.core.model import ANSWERED, LetterKind, Wait
+from clutch.core.model import LetterKind, RunState, Wait
 from clutch.core.policy import ExpiryFrom, Policy
 from clutch.core.text import announce, prompts
 from clutch.store.transaction import Tx
@@ -74,9 +74,9 @@ def begin(
 
 def _go_on(now: float, policy: Policy, session: SessionRow) -> Tx[Begun | None]:
     run_id = session.run_id or 0
-    rows = yield "SELECT parked_until, crashes, failures, progress_head FROM runs WHERE id = ?", (run_id,)
-    parked_until, *counted = rows[0]
-    if parked_until is not None:
+    rows = yield "SELECT state, crashes, failures, progress_head FROM runs WHERE id = ?", (run_id,)
+    state, *counted = rows[0]
+    if state != RunState.RUNNING:
         yield from runs.resume(run_id)
         event: ev.Event = ev.Started(now)
     elif not (yield from _take_over(now, policy, session, run.Counters(*counted))):
@@ -94,7 +94,7 @@ def _go_on(now: float, policy: Policy, session: SessionRow) -> Tx[Begun | None]:
         yield from usage.give_up(now, policy, session, Fate.UNKNOWN)
         yield from turn.foresee(now, policy, session, run_id)
     # Answered: it parked before its calls were started, so nobody can have interrupted them.
-    is_answered = parked_until == ANSWERED
+    is_answered = state == RunState.ANSWERED
     return Begun(
         run_id,
         session.head,

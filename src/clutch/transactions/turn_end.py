@@ -348,7 +348,7 @@ def ask(
     The parent is notified of a question in words."""
     session = yield from sessions.own(session_id, fence)
     yield from questions.insert(now, session_id, seq, asked)
-    yield from runs.park_for_user(run_id)
+    yield from runs.ask(run_id)
     if session.is_task:
         yield from tasks.record(now, policy, session, ev.Parked(now, Wait.NEEDS_YOU))
         words = "\n".join(one.words for one in asked if one.kind is QuestionKind.QUESTION)

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from clutch.core import agents, delivery, ids
 from clutch.core import events as ev
 from clutch.core.agents import Heartbeat
-from clutch.core.model import UNTIL_ANSWERED, LetterKind
+from clutch.core.model import LetterKind, RunState
 from clutch.core.policy import Policy
 from clutch.core.transition import BUSY
 from clutch.errors import IdempotencyConflict
@@ -246,9 +246,9 @@ def _free_at(now: float, session: SessionRow) -> Tx[float | None]:
     """When whoever is in a turn may be done with it; None = nobody is."""
     if session.run_id is None and session.owner is None:
         return now + agents.LOOKS_AGAIN_S if session.paused else None
-    rows = yield "SELECT parked_until FROM runs WHERE id = ?", (session.run_id or 0,)
-    parked_until = rows[0][0] if rows else None
-    return now + agents.LOOKS_AGAIN_S if parked_until == UNTIL_ANSWERED else parked_until or now
+    rows = yield "SELECT state, parked_until FROM runs WHERE id = ?", (session.run_id or 0,)
+    state, parked_until = rows[0] if rows else (None, None)
+    return now + agents.LOOKS_AGAIN_S if state == RunState.ASKING else parked_until or now
 
 
 def _is_on_its_way(session_id: int) -> Tx[bool]:

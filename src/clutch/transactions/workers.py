@@ -17,7 +17,7 @@ from clutch.core import events as fx
 from clutch.core import run
 from clutch.core.delivery import CLOCK_SLACK_S, put_right
 from clutch.core.lifecycle import step
-from clutch.core.model import FINISHED, UNTIL_ANSWERED, Delivery, Lane, Phase
+from clutch.core.model import FINISHED, Delivery, Lane, Phase
 from clutch.core.policy import Life, Policy
 from clutch.core.run import Admission
 from clutch.core.spawn import SpawnRefusal
@@ -492,7 +492,7 @@ def correct(now: float, policy: Policy, session_id: int) -> Tx[None]:
 def _correct_run(now: float, session: SessionRow, written_at: float) -> Tx[None]:
     rows = yield "SELECT parked_until FROM runs WHERE id = ?", (session.run_id or 0,)
     parked_until = rows[0][0] if rows else None
-    if parked_until is not None and parked_until != UNTIL_ANSWERED:
+    if parked_until is not None:
         yield from runs.redate(session.run_id, put_right(parked_until, written_at, now))
     if session.hold_until is not None:
         session.hold_until = put_right(session.hold_until, written_at, now)

@@ -16,6 +16,7 @@ from typing import Any, Protocol
 
 import apsw
 
+from clutch.core.model import RunState
 from clutch.wiring import DATABASE_FILE, SystemClock
 
 Rows = Sequence[tuple[Any, ...]]
@@ -61,7 +62,7 @@ class Death:
 
 def after_death(look: Snapshot) -> Death:
     runs = look.rows(
-        "SELECT r.id, r.session_id, s.owner, s.head, s.progress_at, r.parked_until FROM runs r"
+        "SELECT r.id, r.session_id, s.owner, s.head, s.progress_at, r.state FROM runs r"
         " JOIN sessions s ON s.id = r.session_id WHERE r.ended_at IS NULL"
     )
     left = look.rows(
@@ -70,8 +71,8 @@ def after_death(look: Snapshot) -> Death:
     )
     ended = look.rows("SELECT id, generation FROM tasks WHERE outcome IS NOT NULL")
     open_runs = tuple(
-        OpenRun(run, session, owner, head, progress_at, until is not None)
-        for run, session, owner, head, progress_at, until in runs
+        OpenRun(run, session, owner, head, progress_at, state != RunState.RUNNING)
+        for run, session, owner, head, progress_at, state in runs
     )
     return Death(open_runs, sum(left[0]), dict(row[:2] for row in ended))
 

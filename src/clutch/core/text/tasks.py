@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 from decimal import Decimal
 
 from clutch.core import ids
-from clutch.core.model import UNTIL_ANSWERED, Delivery, Outcome, Phase, Plan, Wait
+from clutch.core.model import Delivery, Outcome, Phase, Plan, Wait
 from clutch.core.text.format import (
     ERROR_MAX,
     KEY_MAX,
@@ -76,7 +76,7 @@ def state_words(
     match phase:
         case Phase.PAUSED:
             words = f"{phase}({reason})"
-            if parked_until is None or not at < parked_until < UNTIL_ANSWERED:
+            if parked_until is None or at >= parked_until:
                 return words
             return f"{words} until {until_text(parked_until)}"
         case Phase.RUNNING if moved_at is not None and at - moved_at > stalled_s:

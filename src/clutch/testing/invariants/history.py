@@ -79,7 +79,7 @@ class RunShot(NamedTuple):
     id: int
     session_id: int
     by_person: int
-    parked_until: float | None
+    state: str
     crashes: int
     ended_at: float | None
 

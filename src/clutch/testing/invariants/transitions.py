@@ -8,6 +8,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Iterator
 
+from clutch.core.model import RunState
 from clutch.core.text.results import freeze
 from clutch.testing.invariants.history import Change
 from clutch.testing.invariants.registry import CheckContext, invariant
@@ -27,7 +28,7 @@ def _own_hash(change: Change, context: CheckContext) -> Iterator[str]:
 def _parks_are_no_crashes(change: Change, context: CheckContext) -> Iterator[str]:
     del context
     for before, after in change.runs.values():
-        if before is not None and after.crashes > before.crashes and before.parked_until is not None:
+        if before is not None and after.crashes > before.crashes and before.state != RunState.RUNNING:
             yield f"run {after.id} was parked, and its next start counted as crash {after.crashes}"
 
 
@@ -138,7 +139,7 @@ def _given_back_whole(change: Change, context: CheckContext) -> Iterator[str]:
         )
         if before is None or after is None:
             continue
-        parked = "SELECT COUNT(*) FROM runs WHERE id = ? AND ended_at IS NULL AND parked_until IS NOT NULL"
+        parked = "SELECT COUNT(*) FROM runs WHERE id = ? AND state NOT IN ('running', 'ended')"
         has_run = before.run_id is None or (
             after.run_id == before.run_id and context.count(parked, before.run_id)
         )

@@ -14,7 +14,7 @@ from enum import StrEnum
 from typing import Final
 
 from clutch.core.agents import Heartbeat
-from clutch.core.model import UNTIL_ANSWERED
+from clutch.core.model import RunState
 from clutch.core.policy import Policy
 from clutch.transactions.conditions import IS_ANSWERED, IS_DEAD, IS_OPEN, IS_VOID, WORKING_PHASES
 
@@ -532,9 +532,9 @@ USER_QUERIES: Final[tuple[InvariantQuery, ...]] = (
         "N31",
         InvariantScope.SESSION,
         "a run waits for a person, without an owner, exactly as long as a question is open",
-        "SELECT s.id, 'is parked until ' || COALESCE(CAST(r.parked_until AS TEXT), 'nothing') FROM sessions s"  # noqa: S608
+        "SELECT s.id, 'has a run that is ' || COALESCE(r.state, 'not there') FROM sessions s"  # noqa: S608
         " LEFT JOIN runs r ON r.id = s.run_id WHERE s.id {touched}"
-        f" AND (COALESCE(r.parked_until, 0) = {UNTIL_ANSWERED} AND s.owner IS NULL) <> {_IS_OPEN}",
+        f" AND (COALESCE(r.state, '') = '{RunState.ASKING}' AND s.owner IS NULL) <> {_IS_OPEN}",
     ),
     InvariantQuery(
         "N31",

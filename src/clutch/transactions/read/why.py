@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from clutch.core import ids
 from clutch.core.diagnosis import Blocker, BlockingSession, Facts, gate_of, unserved
-from clutch.core.model import Phase
+from clutch.core.model import Phase, RunState
 from clutch.core.text.why import Arrived, DeliveryAttempt, ReplayStep, TimelineEntry, steps
 from clutch.core.views import TaskView, TranscriptEntry
 from clutch.store.transaction import Tx
@@ -113,7 +113,8 @@ def _facts(now: float, view: TaskView, lines: tuple[TimelineEntry, ...]) -> Tx[F
 def _room(session_id: int) -> Tx[BlockingSession | None]:
     rows = yield (
         "SELECT s.key, s.is_task, s.lane, s.owner, w.lease_until, s.due, s.paused, s.hold, s.closed, s.run_id,"
-        " r.parked_until, s.hold_until, CASE WHEN r.progress_head = s.head THEN r.crashes ELSE 0 END FROM sessions s"
+        " r.state, r.parked_until, s.hold_until,"
+        " CASE WHEN r.progress_head = s.head THEN r.crashes ELSE 0 END FROM sessions s"
         " LEFT JOIN workers w ON w.id = s.owner"
         " LEFT JOIN runs r ON r.id = s.run_id WHERE s.id = ?",
         (session_id,),
@@ -125,11 +126,11 @@ def _room(session_id: int) -> Tx[BlockingSession | None]:
         (session_id,),
     )
     key, is_task, lane, owner, lease_until, due, paused, hold, closed, run_id, *rest, crashes = rows[0]
-    parked, hold_until = rest
+    run, parked_until, hold_until = rest
     # The latest death is counted when the run resumes.
-    suspected = crashes + (parked is None) if crashes and crashes >= NO_TRIAL.crashes else 0
+    suspected = crashes + (run == RunState.RUNNING) if crashes and crashes >= NO_TRIAL.crashes else 0
     return BlockingSession(
         session_id, key, bool(is_task), lane, owner is not None, lease_until, due, bool(paused), bool(hold),
-        bool(closed), run_id is not None, parked, hold_until, tuple(row[0] for row in working),
-        suspected,
+        bool(closed), run_id is not None, parked_until, run == RunState.ANSWERED, hold_until,
+        tuple(row[0] for row in working), suspected,
     )  # fmt: skip
