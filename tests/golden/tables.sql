@@ -47,7 +47,7 @@ CREATE TABLE replies(
 CREATE TABLE runs(
   id INTEGER PRIMARY KEY, session_id INTEGER NOT NULL, generation INTEGER NOT NULL, by_person INTEGER NOT NULL,
   parked_until REAL, crashes INTEGER NOT NULL DEFAULT 0, failures INTEGER NOT NULL DEFAULT 0,
-  progress_head INTEGER NOT NULL DEFAULT 0, started_at REAL NOT NULL, ended_at REAL, stop_reason TEXT, route TEXT);
+  progress_head INTEGER NOT NULL DEFAULT 0, started_at REAL NOT NULL, ended_at REAL, stop_reason TEXT, route TEXT, state TEXT NOT NULL DEFAULT 'running');
 CREATE TABLE sessions(
   id INTEGER PRIMARY KEY, key TEXT NOT NULL UNIQUE, agent_id TEXT NOT NULL,
   parent_id INTEGER, root_id INTEGER NOT NULL, depth INTEGER NOT NULL, lane TEXT NOT NULL, role TEXT NOT NULL,
