@@ -14,7 +14,8 @@ from clutch.core.authority import AgentCaller, Caller, Denied, Target, Verb, can
 from clutch.core.model import NO_SESSION
 from clutch.errors import Forbidden, NotFound
 from clutch.store.transaction import Tx
-from clutch.transactions.sessions import SessionRow, Stale, is_owner
+from clutch.transactions import sessions
+from clutch.transactions.sessions import SessionRow, is_owner
 
 T = TypeVar("T")
 
@@ -42,12 +43,12 @@ def allow(caller: Caller, verb: Verb, session_id: int) -> Tx[None]:
 
 
 def _still_runs(caller: AgentCaller) -> Tx[None]:
-    """A run that was killed, steered or taken over must not act on anybody any more."""
+    """A run that was killed, steered or taken over must not act on any session any more."""
     if caller.fence is None:
         return
     rows = yield "SELECT owner, fence FROM sessions WHERE id = ?", (caller.session_id,)
     if not rows or not is_owner(rows[0][0], rows[0][1], caller.fence):
-        raise Stale(f"session {caller.session_id} is owned by somebody else now")
+        raise sessions.stale(caller.session_id)
 
 
 def target(session_id: int) -> Tx[Target]:
@@ -79,7 +80,7 @@ def ancestors(session_id: int) -> Tx[tuple[int, ...]]:
 
 
 def _controller(session_id: int) -> Tx[int | None]:
-    """Whom its letters reached because whoever asked for them was gone."""
+    """The sessions that its letters reached because the one that asked for them was closed."""
     rows = yield (
         "SELECT i.session_id FROM inbox i JOIN tasks t ON t.id = i.task_id AND t.generation = i.generation"
         " WHERE i.task_id = ? AND i.bubbled_from IS NOT NULL ORDER BY i.id DESC LIMIT 1",

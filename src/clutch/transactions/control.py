@@ -1,4 +1,4 @@
-"""What every verb asks first: is there such a task, and does its state allow this? Refusals come before any write."""
+"""Actions on tasks. Each first checks that the task exists and that its state allows this: refusals write nothing."""
 
 from __future__ import annotations
 
@@ -291,7 +291,7 @@ class StopReport:
 def kill(
     now: float, policy: Policy, task_id: int, reason: str, actor: str, nonce: str | None = None
 ) -> Tx[KillReport]:
-    """The task and everything below it, also below an ended one. Without a nonce nobody is told."""
+    """The task and everything below it, also below an ended one. Without a nonce the parent is not notified."""
     session, task = yield from locked(task_id)
     below = yield from sessions.lock_below(session.id)
     is_live = bool(step(task, ev.Killed(now, reason), policy).moves)
@@ -340,7 +340,7 @@ def halt(now: float, policy: Policy, session_id: int, actor: str) -> Tx[bool]:
 
 
 def _fall_silent(now: float, policy: Policy, session: SessionRow) -> Tx[bool]:
-    """What it had read and not answered is over; nobody takes it up again."""
+    """What it had read and not answered is over, and is never taken up again."""
     has_run = session.run_id is not None
     if has_run or session.owner is not None:
         yield from tasks.stop(now, policy, session, run.STOPPED)
@@ -354,7 +354,7 @@ def _fall_silent(now: float, policy: Policy, session: SessionRow) -> Tx[bool]:
 
 
 def pause(now: float, policy: Policy, task_id: int, actor: str) -> Tx[tuple[int, ...]]:
-    """The subtree parks at the next boundary of each. Whoever is not owned is at one already."""
+    """The subtree parks at the next boundary of each. A session without an owner is at one already."""
     changed = []
     for session in (yield from subtree(task_id)):
         if session.closed or session.paused:
@@ -388,7 +388,7 @@ def resume(now: float, policy: Policy, task_id: int, actor: str) -> Tx[tuple[int
 
 
 def close_main(now: float, policy: Policy, session_id: int) -> Tx[None]:
-    """It is archived: what its children find waits for somebody to come back."""
+    """Archive it: the results of its children wait until it is opened again."""
     session = yield from sessions.lock(session_id)
     if session is None or session.is_task or session.closed:
         return

@@ -1,4 +1,4 @@
-"""How letters get into a transcript, and what becomes of their senders.
+"""How letters get into a transcript, and what is recorded at their senders.
 
 take    letters become messages of the transcript, in the same transaction. Once, for ever.
 answer  the model has answered: every letter that stands in the transcript is delivered, whichever run took it.
@@ -85,7 +85,7 @@ def take(
     running: RunningTurn = BACKGROUND,
     needs_model: bool = False,
 ) -> Tx[Taken]:
-    """`needs_model`: somebody must go on with what this turn leaves off, so nothing is only sent."""
+    """`needs_model`: a model must continue what this turn leaves off, so no result is only sent."""
     rows = yield _WAITING, (session.id, session.id)
     if not rows and not is_settled:
         return _NOTHING
@@ -106,7 +106,7 @@ def take(
     route = announce.of_turn(session, choice)
     absent = (yield from announce.absent(session, choice, senders, route)) if settles else []
     if not choice and not absent and not session.is_task:
-        return _NOTHING  # it has heard everything between two steps of another turn
+        return _NOTHING  # it has read everything between two steps of another turn
     told = [letter.task_id for letter in choice.announces if letter.task_id is not None]
     depths = [senders[task_id].depth for task_id in told]
     sends = point is Point.START and not needs_model and is_sent(choice, depths, rules, is_settled=settles)
@@ -212,7 +212,7 @@ def _tell_senders(
     choice: LetterSelection,
     left: Sequence[Letter],
 ) -> Tx[None]:
-    """Of a turn: who waits for the end of it, and who has waited long enough. Each is told once."""
+    """Record at the senders which results wait for the end of this turn, and which are read now. Each once."""
     deferred = {number for number, sender in senders.items() if sender.is_deferred}
     events: dict[int, ev.Event] = {
         letter.task_id: ev.Deferred(now, BUSY, letter.generation or 0)
@@ -296,10 +296,10 @@ _UNANSWERED = (
 
 
 def refuse(now: float, policy: Policy, session: SessionRow, run_id: int, error: str) -> Tx[bool]:
-    """The run failed before its model answered. What children have to tell gets another try; what others said was
-    heard: a person is told that the turn failed, and a talk between agents is over.
+    """The run failed before its model answered. Results and notices of children get another try; other letters count
+    as read: the user is notified that the turn failed, and a talk between agents is over.
 
-    Is anything tried again?"""
+    Returns whether anything is tried again."""
     yield (
         f"{_ANSWERED} AND session_id = ? AND taken_run = ?"
         f" AND (kind NOT IN ({_FROM_CHILDREN}) OR silent = 1)",
@@ -346,18 +346,17 @@ def _give_back(now: float, policy: Policy, letters: Sequence[Sequence[Any]]) -> 
 
 
 # --------------------------------------------------------------------------------------------------
-# What became of a send: done, to be tried again, never to be tried again, or nobody knows.
+# The outcome of a send: done, to be retried, given up, or not known.
 #
-# Words of an agent are tried again by their own row. A task's result that goes to a person as it is has one retry
-# loop already, its letter's: the task is told of every outcome, and what failed is given back to the requester's
-# inbox.
+# A reply of an agent is retried by its own row. A task's result that goes to a user as it is has one retry loop
+# already, that of its letter: the task records every outcome, and a failed result goes back to the parent's inbox.
 
 KNOWN_MAX = 20  #: results per session whose reply may still come; an older one is shown
 REASON_CHARS_MAX = 200
 
 
 def done(now: float, policy: Policy, worker_id: int, parcel: OutboxMessage, receipt: str | None) -> Tx[None]:
-    """Whoever lost the row to another owner has no say: that one will tell."""
+    """Sent. A worker that lost the row to another has no say: the other one reports."""
     if (yield from outbox.sent(now, worker_id, parcel, receipt)):
         yield from _told(now, policy, parcel)
     yield HINT, ("parcel", parcel.id)
@@ -379,7 +378,7 @@ def refused(now: float, policy: Policy, worker_id: int, parcel: OutboxMessage, e
 
 
 def unheard(now: float, policy: Policy, worker_id: int, parcel: OutboxMessage, why: str) -> Tx[None]:
-    """Sent, and no answer heard. A second send might be the second time a person reads it."""
+    """Sent, without an answer. After a second send the user might read it twice."""
     if (yield from outbox.let_go(now, worker_id, parcel, SendOutcome.UNSURE, why)):
         yield from _told(now, policy, parcel, unsure=f"{parcel.channel}: {why}"[:REASON_CHARS_MAX])
 
@@ -413,9 +412,9 @@ def _decided(
 def hand_out(
     now: float, policy: Policy, session_id: int, channel: str, parcel_id: int | None = None
 ) -> Tx[str | None]:
-    """The oldest waiting words of one session, for a caller who stands at the counter: claimed and done.
+    """The oldest reply of one session, for a client of the local channel: claimed and done.
 
-    `parcel_id`: those that were shown to it, if nobody else has taken them."""
+    `parcel_id`: the one that was shown to it, if no other client has taken it."""
     parcel = yield from outbox.hand_out(now, session_id, channel, parcel_id)
     if parcel is None:
         return None

@@ -12,7 +12,7 @@ from typing import NamedTuple
 from clutch.store.transaction import ManyRows, Tx
 from clutch.transactions import sessions
 
-KEPT_S = 24 * 3600.0  # longer than anybody repeats a request by himself
+KEPT_S = 24 * 3600.0  # longer than any client repeats a request by itself
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,8 +1,8 @@
 """Tasks that another system began: they come in with the life they had, and what is left of it goes on here.
 
 Each is walked through the state machine with the times of its own life, so that its timeline re-reduces like any
-other. It has ended: whatever had not is `lost`. One that nobody was told of leaves a letter in the main session of
-its agent; the others have been told. They take no place in any quota. The key of a record makes a second import find
+other. It has ended: one that had not is `lost`. An undelivered result becomes a letter to the main session of its
+agent; the others were delivered. They take no place in any quota. The key of a record makes a second import find
 its task.
 """
 

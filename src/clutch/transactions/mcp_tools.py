@@ -41,7 +41,7 @@ def approved(now: float) -> Tx[dict[str, dict[str, Definition]]]:
 
 
 def see(now: float, server: str, tools: Mapping[str, Definition]) -> Tx[None]:
-    """Of a server that nobody knows, everything is approved; of any other, nothing."""
+    """Approve all tools of a server that was never seen; of a known one, none."""
     yield from _change()
     new = yield (
         "INSERT INTO mcp_servers(name, seen_at) VALUES(?, ?) ON CONFLICT(name) DO NOTHING RETURNING name",
@@ -88,7 +88,7 @@ def answer_pin(
 
 
 def _change() -> Tx[None]:
-    """First of all: two who look and then write must not do so at once."""
+    """First of all: it locks out a second transaction that reads and then writes."""
     yield from workers.next_value("mcp")
 
 
@@ -112,7 +112,7 @@ def _asked(server: str) -> Tx[tuple[dict[str, int], dict[str, tuple[int, str]]]]
 
 
 def _is_from_what_is_approved(server: str, offer: ToolOffer) -> Tx[bool]:
-    """Somebody may have decided since whoever asks has looked."""
+    """The tool may have been decided on since the caller has read it."""
     rows = yield "SELECT definition FROM mcp_tools WHERE server = ? AND tool = ?", (server, offer.tool)
     return (rows[0][0] if rows else None) == (None if offer.before is None else canonical(offer.before))
 

@@ -1,4 +1,4 @@
-"""Words to a child that works: steer supersedes what it does, send adds to it, decide answers its plan."""
+"""Messages to a session: steer replaces what a child does, send adds to it, decide and answer reply to it."""
 
 from __future__ import annotations
 
@@ -161,7 +161,7 @@ def _decision_key(task_id: int, generation: int) -> str:
 
 
 def _was_decided(task: Task, said: str, text: str) -> Tx[bool]:
-    """Whoever lost the answer asks again, in the same words."""
+    """Whether this decision was made before: a caller that lost the answer repeats its request."""
     if task.outcome is not None:
         return said.startswith(REJECTED) and task.error == f"plan rejected: {text}"
     rows = yield "SELECT body FROM inbox WHERE idem = ?", (_decision_key(task.id, task.generation - 1),)
@@ -238,7 +238,7 @@ def _item(kind: str, body: str, shown: str) -> OpenItem:
 
 
 def _about_same_purse(purse: str) -> Tx[dict[int, int]]:
-    """Whoever gives more gives it to all who wait for it: each asked on its own, none is asked twice."""
+    """A raised budget answers every question about it: each run asked on its own, none is asked twice."""
     rows = yield (
         "SELECT id, session_id, body FROM questions WHERE kind = 'budget' AND answered_at IS NULL",
         (),
@@ -301,7 +301,7 @@ UNFOCUSED = "unfocused"
 def heard_in_thread(
     now: float, policy: Policy, channel: str, account: str, thread: str, idem: str, text: str
 ) -> Tx[int]:
-    """Somebody wrote in a thread. The session it belongs to. Raises NotFound when it belongs to none,
+    """A user wrote in a thread. Returns the session it is bound to. Raises NotFound when it is bound to none,
     IdempotencyConflict for other words under a key that was used."""
     session_id = yield from sessions.session_of(now, channel, account, thread)
     session = None if session_id is None else (yield from sessions.lock(session_id))
@@ -320,7 +320,7 @@ def unbound(channel: str, thread: str) -> NotFound:
 
 
 def focus(now: float, policy: Policy, session_id: int, thread: Route, actor: str) -> Tx[None]:
-    """The thread is this session's from now on, whoever had it before."""
+    """Bind the thread to this session, and release it from the one it was bound to."""
     before = yield from sessions.session_of(now, *sessions.name(thread))
     wanted = [session_id] if before is None else [before, session_id]
     found = {int(session.id): session for session in (yield from sessions.lock_all(wanted))}
@@ -332,7 +332,7 @@ def focus(now: float, policy: Policy, session_id: int, thread: Route, actor: str
 
 
 def unfocus(now: float, policy: Policy, thread: Route, actor: str) -> Tx[bool]:
-    """The thread is nobody's any more. False: it was nobody's."""
+    """Release the thread. False: it was bound to no session."""
     owner = yield from sessions.session_of(now, *sessions.name(thread))
     session = None if owner is None else (yield from sessions.lock(owner))
     if session is None:

@@ -1,10 +1,10 @@
-"""The outbox: words from us to people. A row is due until somebody claims it, then done, due again, or dead.
+"""The outbox: messages to users and hooks. A row is due until a worker claims it, then done, due again, or given up.
 
-What became of a send is written in `delivery`.
+What follows from the outcome of a send is in `delivery`.
 
 *Claim* gives a row one owner at a time; a dead owner's rows are due again (`workers.bury`), so sending is at
-least once and the row's key tells a channel what it has seen already. A row whose channel nobody has
-attached is never claimed: it waits."""
+least once, and by the row's key a channel knows what it has seen already. A row waits unclaimed until its
+channel is attached."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def post(now: float, session_id: int, key: str, route: str, body: str) -> Tx[Non
 
 
 def post_result(now: float, session_id: int, route: str, result: Verbatim) -> Tx[None]:
-    """A task's own words. A second try is the same row: whoever reads its key sees that it knows it."""
+    """The result of a task, as it is. A second try is the same row: by its key a receiver knows that it has it."""
     channel, _, target = route.partition(":")
     key = announce_key(result.session_key, result.generation)
     yield (
@@ -64,14 +64,14 @@ def post_result(now: float, session_id: int, route: str, result: Verbatim) -> Tx
 
 
 def reply(now: float, session_id: int, run_id: int, route: str | None, text: str) -> Tx[None]:
-    """The last words of a run, unless it chose to say nothing."""
+    """The final text of a run, unless it chose to say nothing."""
     if route is None or not text.strip() or results.silence(text) is not None:
         return
     yield from post(now, session_id, f"reply:{run_id}", route, text)
 
 
 def tell_given_up(now: float, given_up: Mapping[int, str]) -> Tx[None]:
-    """Where the requester's reply would have gone; what is given up together is one line. `given_up`: the reasons."""
+    """Notify the user where the parent's reply would have gone, in one line. `given_up`: tasks and reasons."""
     rows = yield (
         "SELECT COALESCE((SELECT route FROM sessions s WHERE s.id = tasks.id),"
         " (SELECT route FROM sessions r WHERE r.id = tasks.root_id)), root_id, id, seq, label"
@@ -91,7 +91,7 @@ def tell_given_up(now: float, given_up: Mapping[int, str]) -> Tx[None]:
 
 
 def claim(now: float, worker_id: int, channel: str, count: int) -> Tx[list[OutboxMessage]]:
-    """Oldest first. Alone: two claims must not see the same free row. What a dead worker claimed nobody would free."""
+    """Oldest first. Alone: two claims must not see the same free row. What a dead worker claims would stay claimed."""
     if not (yield "SELECT 1 FROM workers WHERE id = ? {lock}", (worker_id,)):
         raise Stale(f"worker {worker_id} was declared dead")
     rows = yield (
@@ -180,7 +180,7 @@ def next_due(now: float, channel: str) -> Tx[float | None]:
 
 
 def waits(now: float, session_id: int, channel: str) -> Tx[bool]:
-    """Are there words of this session for whoever stands at the counter?"""
+    """Whether replies of this session wait for a client of this channel."""
     del now
     rows = yield (
         "SELECT 1 FROM outbox WHERE due IS NOT NULL AND session_id = ? AND channel = ? LIMIT 1",
@@ -276,7 +276,7 @@ def answers(now: float, letter: str, run_id: int) -> Tx[bool]:
 
 
 def free(now: float, worker_id: int, channel: str) -> Tx[None]:
-    """What this worker sends no more, and what nobody alive sends: after a lost answer, a stop, a start."""
+    """What this worker sends no more, and what no live worker sends: after a lost answer, a stop, a start."""
     yield (
         "UPDATE outbox SET owner = NULL, due = ? WHERE channel = ? AND owner IS NOT NULL"
         " AND (owner = ? OR owner NOT IN (SELECT id FROM workers))",
@@ -295,9 +295,9 @@ def forget(session_id: int) -> Tx[None]:
 
 
 # --------------------------------------------------------------------------------------------------
-# What hooks are told, written into the outbox in the transaction in which it happens; nothing where nobody listens.
+# Messages to hooks, written in the transaction in which the fact happens; none where no hook listens.
 #
-# The key of a row is the fact it tells, so a fact is told once, however often it is found, and a hook that hears it
+# The key of a row names the fact, so each fact is sent once, however often it is found, and a hook that gets it
 # twice after a crash can know.
 
 CHANNEL = "hook"
@@ -327,7 +327,7 @@ def ended(now: float, task: Task, reason: str) -> Tx[None]:
 
 
 def never_began(now: float, policy: Policy, task_id: int, session_key: str, why: str) -> Tx[None]:
-    """A thread was made for a spawn that was undone: whoever keeps it should let it go."""
+    """A thread was made for a spawn that was undone: its channel should close it."""
     if Hook.ENDED in policy.hooks:
         told = {
             "task": ids.task_id(task_id),
@@ -380,7 +380,7 @@ def removed(
 
 
 def needs_me(now: float, policy: Policy, session_id: int, kind: str, fact: str) -> Tx[None]:
-    """Somebody waits for a person. `fact`: tells one question of this session from the next."""
+    """A run waits for a user. `fact`: distinguishes this question of the session from the next."""
     if Hook.NEEDS_ME not in policy.hooks:
         return
     rows = yield (

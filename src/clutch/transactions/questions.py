@@ -17,7 +17,6 @@ from clutch.core.questions import Decision, QuestionKind
 from clutch.errors import NotFound
 from clutch.store.transaction import ManyRows, Tx
 from clutch.transactions import sessions
-from clutch.transactions.sessions import Stale
 
 ROUND = 1000  # questions that foreign code can ask at once
 BUDGET_INDEX = -1  # and downwards: one that was answered is asked again if the purse is empty again
@@ -89,7 +88,7 @@ def decided(now: float, session_id: int, fence: int, seq: int) -> Tx[dict[int, Q
 def _still_own(session_id: int, fence: int) -> Tx[None]:
     rows = yield "SELECT owner, fence FROM sessions WHERE id = ?", (session_id,)
     if not rows or not sessions.is_owner(rows[0][0], rows[0][1], fence):
-        raise Stale(f"session {session_id} is owned by somebody else now")
+        raise sessions.stale(session_id)
 
 
 def latest(now: float, session_id: int, fence: int, seq: int) -> Tx[tuple[dict[str, QuestionAnswer], int]]:
@@ -114,7 +113,7 @@ def latest(now: float, session_id: int, fence: int, seq: int) -> Tx[tuple[dict[s
 
 
 def is_parked(now: float, run_id: int) -> Tx[bool]:
-    """Whether a run waits, or was answered and nobody has taken it up yet."""
+    """Whether a run waits, or was answered and has not been resumed yet."""
     del now
     rows = yield (
         "SELECT 1 FROM runs WHERE id = ? AND state <> ? AND state <> ?",

@@ -1,4 +1,4 @@
-"""The archive: what has been over for a while leaves lists and quotas, later perhaps its words.
+"""The archive: a task that finished a while ago leaves lists and quotas, later perhaps its transcript goes.
 
 `due` and `fading` only look, so that a sweep that finds nothing writes nothing. What they found is asked again under
 the lock: two sweepers, or one that runs twice, do no more than one."""
@@ -26,7 +26,7 @@ from clutch.transactions.control import NotPossible
 from clutch.transactions.sessions import SessionRow
 
 # --------------------------------------------------------------------------------------------------
-# Forgetting a session: its words go, its row stays.
+# Forgetting a session: its transcript goes, its row stays.
 #
 # The row holds the tree together: a kill finds through it what still works below, and what comes late from there
 # rises through it. Outcome, result, usage, timeline and deliveries are the task's and stay, too.
@@ -35,7 +35,7 @@ from clutch.transactions.sessions import SessionRow
 def forget(now: float, policy: Policy, session: SessionRow, why: RemovalReason) -> Tx[None]:
     """Of a closed session; the caller saves the row. What lies in its inbox unread is passed on, not lost.
 
-    The one place where words go, whatever the reason."""
+    The one place where transcripts are deleted, whatever the reason."""
     if session.is_task:
         rows = yield "SELECT workspace FROM sessions WHERE id = ?", (session.id,)
         yield from outbox.removed(now, policy, session.id, session.key, why, rows[0][0])
@@ -55,10 +55,10 @@ def is_forgotten(session_id: int) -> Tx[bool]:
     return bool(rows)
 
 
-BATCH_MAX: Final = 100  # tasks in one commit: nobody else writes meanwhile
+BATCH_MAX: Final = 100  # tasks in one commit: no other transaction writes meanwhile
 SURVEY_MAX: Final = 10_000  # tasks one look names
 
-#: Told, skipped or let go. Nothing undelivered, nothing that works, no session that stays for follow-ups.
+#: Delivered, skipped or discarded. Nothing undelivered, nothing that works, no session that stays for follow-ups.
 _OVER: Final = (
     "t.archived_at IS NULL AND t.ended_at IS NOT NULL AND t.stays = 0 AND (t.phase = 'completed'"
     " OR (t.phase = 'completed_giveup' AND t.delivery <> 'undelivered' AND t.wake_at IS NULL))"
@@ -98,7 +98,7 @@ def due(now: float, policy: Policy, count_max: int = BATCH_MAX) -> Tx[list[int]]
 
 
 def archive(now: float, policy: Policy, task_ids: Sequence[int]) -> Tx[list[int]]:
-    """Alone. Those that were archived: their files are nobody's any more."""
+    """Alone. Returns those that were archived: their files can be removed."""
     held = yield from sessions.lock_all(task_ids)
     rows = yield (
         f"SELECT t.id FROM tasks t WHERE t.id {{any}} AND {_OVER} {{lock}}",  # noqa: S608 (as above)
@@ -142,14 +142,14 @@ def _fade(now: float, policy: Policy, faded: Sequence[SessionRow]) -> Tx[None]:
 
 
 # --------------------------------------------------------------------------------------------------
-# Tasks whose session row is gone: a backup that was half restored, somebody's hand in the database.
+# Tasks whose session row is gone: a backup that was half restored, or an edit of the database by hand.
 #
-# Without its session a task can do nothing and be found by nobody below it. So it gets another row, which knows its
+# Without its session a task can do nothing, and its children cannot find it. So it gets another row, which knows its
 # transcript but not its rights, and goes the usual way: what it had said is told, without any it is lost. It is found
 # by looking, at every sweep; a store that cannot be read finds nothing and removes nothing.
 
 ORPHANS_MAX = 100
-#: Those it had are gone with the row; what nobody remembers nobody may use.
+#: The rights it had are lost with the row: it gets none.
 _NO_RIGHTS = authority.to_text(Rights(Role.LEAF, 0, 0, ToolFilter(deny=frozenset("*"))))
 
 
@@ -192,9 +192,9 @@ def adopt(now: float, policy: Policy, task_id: int) -> Tx[None]:
 
 
 # --------------------------------------------------------------------------------------------------
-# Deleting a session, on a person's word: its words go, or with `keep_transcript` only its place in lists and quotas.
+# Deleting a session for a user: its transcript goes, or with `keep_transcript` only its place in lists and quotas.
 #
-# Refused while anything of it works, and while somebody has not heard its result or it has not heard somebody's;
+# Refused while anything of it works, and while its result or one for it is not delivered;
 # with `force` those become dead letters, which keep the result and can be redelivered.
 
 
@@ -225,7 +225,7 @@ def _gone(now: float, policy: Policy, session: SessionRow, keep_transcript: bool
         session.closed, session.hold, session.hold_until = 1, 0, None
     if not keep_transcript:
         yield from forget(now, policy, session, Reason.DELETED)
-        if not session.is_task:  # whoever opens one of this name gets a new one
+        if not session.is_task:  # the next session of this name is a new one
             yield from sessions.set_column(session.id, "key", f"deleted:{session.id}:{session.key}")
     yield from sessions.save(now, policy, session)
 

@@ -1,7 +1,7 @@
 """The session row: lock it, change it in memory, save it once.
 
-Every transaction that touches a session takes its lock first, ancestors before descendants. Whoever
-saves a session that nobody owns recomputes when it is due; there is no other way to set that time."""
+Every transaction that touches a session takes its lock first, ancestors before descendants. Saving a
+session without an owner recomputes when it is due; there is no other way to set that time."""
 
 from __future__ import annotations
 
@@ -22,6 +22,10 @@ Condition: TypeAlias = tuple[str, Any]  #: on sessions, and its parameter
 
 class Stale(ClutchError):
     """This worker does not own the session any more."""
+
+
+def stale(session_id: int) -> Stale:
+    return Stale(f"session {session_id} is owned by somebody else now")
 
 
 _COLUMNS = (
@@ -80,7 +84,7 @@ class SessionRow(StepRow):
     letter_id: int | None  #: the letter its latest run answers in a way of its own
     queue: str | None  #: its own way to queue announces
     bound: int  #: a thread of a channel is its own
-    #: open letters lie here; None = nobody has looked
+    #: it has open letters; None: not known yet
     has_mail: bool | None = field(default=None, kw_only=True)
 
 
@@ -91,7 +95,9 @@ class ParentRow(SessionRow):
     rights: str
     thinking: str | None
     workspace: str | None
-    turn_route: str | None  #: where the reply of its turn goes; None: no turn is open, or nobody hears it
+    turn_route: (
+        str | None
+    )  #: where the reply of its turn goes; None: no turn is open, or its reply goes nowhere
     plan: str | None  #: None: it has no task
 
     @property
@@ -111,9 +117,9 @@ def lock_all(session_ids: Sequence[int]) -> Tx[list[SessionRow]]:
 
 
 def lock_below(session_id: int) -> Tx[list[SessionRow]]:
-    """The descendants, locked ancestors first; enumerated again until nobody new was born meanwhile.
+    """The descendants, locked ancestors first; listed again until no new one was spawned meanwhile.
 
-    A chain that bites its tail ends there, and nobody is below itself."""
+    A cycle in damaged rows ends the list, and no session is below itself."""
     known: dict[int, SessionRow] = {}
     while True:
         rows = yield (
@@ -139,7 +145,7 @@ def own(session_id: int, fence: int) -> Tx[SessionRow]:
     rows = yield _LOCK, (session_id,)
     session = SessionRow(*rows[0]) if rows else None
     if session is None or not is_owner(session.owner, session.fence, fence):
-        raise Stale(f"session {session_id} is owned by somebody else now")
+        raise stale(session_id)
     return session
 
 
@@ -147,7 +153,7 @@ def own_step(session_id: int, fence: int) -> Tx[StepRow]:
     """The same for a step that only makes the transcript longer."""
     rows = yield _LOCK_STEP, (session_id,)
     if not rows or not is_owner(rows[0][5], rows[0][6], fence):
-        raise Stale(f"session {session_id} is owned by somebody else now")
+        raise stale(session_id)
     return StepRow(*rows[0][:5])
 
 
@@ -157,7 +163,7 @@ def own_at_step(session_id: int, fence: int) -> Tx[tuple[StepRow, bool]]:
     A letter that comes while this waits for the lock is read at the next step."""
     rows = yield _LOCK_AT_STEP, (session_id,)
     if not rows or not is_owner(rows[0][5], rows[0][6], fence):
-        raise Stale(f"session {session_id} is owned by somebody else now")
+        raise stale(session_id)
     *step, _, _, paused, waiting = rows[0]
     return StepRow(*step), bool(paused or waiting)
 
@@ -246,13 +252,13 @@ def _due(now: float, policy: Policy, session: SessionRow) -> Tx[float | None]:
 
 
 def working(session_id: int) -> Tx[int]:
-    """Children that have not settled. One that has ended and waits for somebody to come back has."""
+    """Children that have not settled. One that has ended and waits for its parent to be opened again has."""
     sql = f"SELECT COUNT(*) FROM tasks WHERE requester_id = ? AND {IS_WORKING} AND outcome IS NULL"  # noqa: S608
     return int((yield sql, (session_id,))[0][0])
 
 
 def untold(session_id: int) -> Tx[int]:
-    """Children whose result this session has not heard and will hear: a letter that rose past it is not its own.
+    """Children whose result is still to be delivered to this session: a letter that moved up past it is not its own.
 
     An ended child without any letter counts: in the same batch its letter may be a few statements away."""
     sql = (
@@ -452,7 +458,7 @@ def thread_of(session: SessionRow) -> Tx[Route | None]:
 
 
 def session_of(now: float, channel: str, account: str, thread: str) -> Tx[int | None]:
-    """A read. What a session that has ended kept of a thread is nobody's."""
+    """A read. The thread of a session that has ended is free."""
     del now
     rows = yield (
         "SELECT b.session_id FROM bindings b JOIN sessions s ON s.id = b.session_id"

@@ -28,7 +28,7 @@ from clutch.store.transaction import HINT, ManyRows, Row, Tx
 from clutch.transactions import authority as authority_tx
 from clutch.transactions import inbox, outbox, sessions, tasks, transcript, usage
 from clutch.transactions.conditions import IS_WORKING, WORKING_PHASES
-from clutch.transactions.sessions import ParentRow, Stale
+from clutch.transactions.sessions import ParentRow
 
 # --------------------------------------------------------------------------------------------------
 # What a session has already, counted before it gets more; and what leaves its quota for it.
@@ -370,7 +370,7 @@ def spawn(
         yield from sessions.lock(root_id)
     parent = yield from sessions.lock_parent(session_id)
     if parent is None or (fence is not None and (parent.owner is None or parent.fence != fence)):
-        raise Stale(f"session {session_id} is owned by somebody else now")
+        raise sessions.stale(session_id)
     limits = policy.limits_of(parent.agent_id)
     idems = [order.idem for order in orders]
     counted = yield from count(parent, limits, spawn_rules.known_agents(policy), idems)
@@ -393,7 +393,7 @@ def spawn(
         answers.append(accepted := _accepted(verdict))
         if not order.request.dry_run:
             children.append(verdict)
-            if order.request.digest:  # somebody may use a key twice in one answer
+            if order.request.digest:  # a model may use a key twice in one answer
                 known[order.idem] = (accepted._replace(is_new=False), order.request.digest)
     if children:
         yield from insert(now, policy, parent, children)

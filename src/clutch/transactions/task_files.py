@@ -1,7 +1,7 @@
 """The files of a task. A spawn with side work: reserved in `spawning`, queued when its files are there, or undone.
 
-Whoever spawned makes the files and says `ready`. If it dies in between, the task's timer undoes the spawn, and a
-parent that goes on before finds it by its key and makes the files again."""
+The process that spawned it creates the files and calls `ready`. If it dies before, the task's timer undoes the spawn;
+a parent that resumes earlier finds the task by its key and creates the files again."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def ready(
     if session is None:
         return False
     phase = (yield from tasks.load_one(task_id)).phase
-    if phase is not Phase.SPAWNING:  # somebody else was faster
+    if phase is not Phase.SPAWNING:  # another process was faster
         return phase is not Phase.CLEANUP_PENDING and phase not in FINISHED
     if thread is not None:
         yield from sessions.bind(now, session, thread)
@@ -58,7 +58,7 @@ def phase_of(now: float, task_id: int) -> Tx[Phase | None]:
 
 @dataclass(frozen=True, slots=True)
 class Newcomer:
-    """A child that is being made, as those are told who are asked about it."""
+    """A child that is being made, as hooks and channels are asked about it."""
 
     session_key: str
     requester_key: str
@@ -161,16 +161,16 @@ _KEPT_FILES = (
 
 
 def _known_but(task_ids: Sequence[int], kept: set[int]) -> Tx[list[int]]:
-    """Only what this database knows it has made: a directory it never heard of is somebody else's, or its rows
-    were lost, and then its files are all there is."""
+    """Only directories that this database knows: an unknown one belongs to another program, or its rows were lost and
+    its files are all there is."""
     known = yield "SELECT DISTINCT task_id FROM events WHERE task_id {any}", (list(task_ids),)
     return sorted({row[0] for row in known} - kept)
 
 
 # --------------------------------------------------------------------------------------------------
-# Cleanup after the telling: what is to go, the word that it is gone, the word that it would not go.
+# Cleanup after the delivery: what is to be removed, that it was removed, that it could not be.
 #
-# Files are removed outside, between asking and saying so. Whoever dies in between leaves the task's timer, and
+# Files are removed outside, between `awaited` and `cleaned`. After a crash in between the task's timer rings, and
 # everything is done again without harm.
 
 FAILED = "cleanup failed"
@@ -203,7 +203,7 @@ def awaited(now: float, policy: Policy, task_id: int) -> Tx[Removal | None]:
 def cleaned(now: float, policy: Policy, task_id: int, done: Removal) -> Tx[None]:
     """Alone. The files are gone: now the rest, and the end, in one commit.
 
-    Whoever is late has removed what an earlier end left; that is not the word that this one waits for."""
+    A late call has removed what an earlier end of the task left; the present end waits for its own."""
     session = yield from sessions.lock(task_id)
     if session is None or (yield from awaited(now, policy, task_id)) != done:
         return

@@ -1,4 +1,4 @@
-"""One way to change a task: load, step, save, write the timeline, do the effects. In the caller's transaction."""
+"""Tasks: the one way to change them. Load, step, save, write the timeline, apply the effects, in one transaction."""
 
 from __future__ import annotations
 
@@ -192,7 +192,7 @@ _STILL_OUT = f"SELECT label FROM tasks WHERE requester_id = ? AND {IS_WORKING} O
 
 
 def load_evidence(session: SessionRow) -> Tx[tuple[Task, Row]]:
-    """The task, locked, and what the ledger counts of its work: calls, those that write, children it heard."""
+    """The task, locked, and what the ledger counts of its work: calls, those that write, results of children."""
     rows = yield _LOAD_EVIDENCE, (session.base, session.base, session.id)
     return from_row(rows[0][:SIZE]), rows[0][SIZE:]
 
@@ -204,7 +204,7 @@ def gather(session: SessionRow, task: Task, event: ev.Event, calls: int, writes:
         rows = yield _WRITTEN_WITH, (session.id, session.base)
         files = files_touched([messages.load(kind, body) for _, kind, body in rows])
     missing: Sequence[Row] = ()
-    # Whoever ends in order has heard all its children, and a leaf has none.
+    # A run that ends in order has the results of all its children, and a leaf has none.
     if session.role != Role.LEAF and not isinstance(event, ev.Ended):
         missing = yield _STILL_OUT, (session.id,)
     labels = tuple(row[0] for row in missing)
@@ -219,7 +219,7 @@ SUPERSEDED = "superseded"  #: a run that is stopped for a new instruction: its t
 
 
 def load_one(task_id: int) -> Tx[Task]:
-    """Locked: a task row is also written by whoever takes or answers its letter."""
+    """Locked: a task row is also written by the run that takes or answers its letter."""
     rows = yield _LOAD_ONE, (task_id,)
     return from_row(rows[0])
 
@@ -263,7 +263,7 @@ def note_all(
 def record_senders(
     now: float, policy: Policy, events: Mapping[int, ev.Event], actor: str = "clutch"
 ) -> Tx[list[Task]]:
-    """Tasks that wait to be told: whoever reads, answers or refuses their letter moves them on."""
+    """Tasks whose result waits for delivery: reading, answering or refusing their letter moves them on."""
     if not events:
         return []
     loaded = yield from load(sorted(events))
@@ -341,7 +341,7 @@ def _apply(now: float, policy: Policy, session: SessionRow, task: Task, effect: 
         case fx.Unmake():
             raise AssertionError(f"a spawn is undone alone, with its requester locked (task {task.id})")
         case fx.Schedule():
-            pass  # whoever saves an unowned session computes its due time anyway
+            pass  # saving an unowned session computes its due time anyway
         case fx.NotifyUser(reason):
             yield from outbox.tell_given_up(now, {task.id: reason})
         case fx.Trace():
@@ -370,7 +370,7 @@ def _apply_to_letter(now: float, task: Task, effect: fx.Effect) -> Tx[None]:
 
 
 def stop(now: float, policy: Policy, session: SessionRow, reason: str) -> Tx[None]:
-    """Break the owner's fence and end its run; what it took and nobody answered goes back."""
+    """Break the owner's fence and end its run; letters it took and did not answer go back."""
     yield from transcript.redact_open(session)
     yield from usage.give_up(now, policy, session, Fate.UNKNOWN)
     yield from runs.end_open(now, session.id, reason)
@@ -385,7 +385,7 @@ def stop(now: float, policy: Policy, session: SessionRow, reason: str) -> Tx[Non
 
 
 def unmake(now: float, task_id: int, why: str) -> Tx[None]:
-    """A spawn that did not come about. One line stays, so that people can see why there is no such task."""
+    """Undo a spawn. One line of the timeline stays, which says why there is no such task."""
     yield from sessions.delete(task_id)
     yield "DELETE FROM tasks WHERE id = ?", (task_id,)
     yield "DELETE FROM events WHERE task_id = ?", (task_id,)

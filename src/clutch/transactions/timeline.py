@@ -83,7 +83,7 @@ def failed(
     )
 
 
-#: To whoever the letter lies with; before there is one, it is meant for the requester.
+#: To the session that has the letter; before there is one, to the parent.
 _DECIDED = (
     "INSERT INTO deliveries(task_id, generation, letter, to_session, to_depth, at, outcome, reason, attempt, next_at)"
     " SELECT t.id, CAST(? AS {big}), 'announce:v1:' || s.key || ':' || CAST(? AS {text}),"

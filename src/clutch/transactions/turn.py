@@ -153,7 +153,7 @@ def late(
 
 
 def _is_committed(session_id: int, turn: Turn, text: str) -> Tx[bool]:
-    """A turn may be cancelled after its commit and before it hears of it."""
+    """A turn may be cancelled between its commit and the answer of the database."""
     rows = yield (
         "SELECT body FROM messages WHERE session_id = ? AND run_id = ? AND seq > ? AND kind = 'answer'",
         (session_id, turn.run_id, turn.head),
@@ -250,7 +250,7 @@ def spoke(now: float, policy: Policy, session_id: int, fence: int, run_id: int) 
 def doing(
     now: float, policy: Policy, session_id: int, fence: int, run_id: int, call: Call | None
 ) -> Tx[None]:
-    """What foreign code does right now, for whoever looks; None: nothing that it tells of."""
+    """Record the call that foreign code makes right now; None: none that it reports."""
     yield from spoke(now, policy, session_id, fence, run_id)
     yield from transcript.doing(now, session_id, run_id, call)
 

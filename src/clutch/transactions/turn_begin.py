@@ -19,7 +19,7 @@ from clutch.transactions.sessions import SessionRow
 from clutch.transactions.usage import Fate
 
 # --------------------------------------------------------------------------------------------------
-# Signs of life from below: whoever waits for descendants asks whether one of them still moves.
+# Progress of descendants: a session that waits for them asks whether one still works.
 
 
 def progress_below(session_id: int) -> Tx[float | None]:
@@ -34,7 +34,7 @@ def progress_below(session_id: int) -> Tx[float | None]:
 
 
 def person_waits(session_id: int) -> Tx[bool]:
-    """Does a descendant wait for a person? Then nobody below can be late."""
+    """Whether a descendant waits for a user: then no descendant counts as late."""
     rows = yield (
         "WITH RECURSIVE below(id) AS (SELECT id FROM tasks WHERE requester_id = ?"
         " UNION SELECT t.id FROM tasks t JOIN below b ON t.requester_id = b.id)"
@@ -56,7 +56,7 @@ class Begun:
     is_resumed: bool = False
     is_unanswered: bool = False
     senders: tuple[int, ...] = ()
-    is_answered: bool = False  #: a person has decided what it waited for, and nobody has acted on it yet
+    is_answered: bool = False  #: a user has decided what it waited for, and no call has been started since
 
 
 def begin(
@@ -93,7 +93,7 @@ def _go_on(now: float, policy: Policy, session: SessionRow) -> Tx[Begun | None]:
     if not (yield from _has_open_calls(session)):
         yield from usage.give_up(now, policy, session, Fate.UNKNOWN)
         yield from turn.foresee(now, policy, session, run_id)
-    # Answered: it parked before its calls were started, so nobody can have interrupted them.
+    # Answered: it parked before its calls were started, so they cannot have been interrupted.
     is_answered = state == RunState.ANSWERED
     return Begun(
         run_id,
@@ -203,7 +203,7 @@ def _sign_of_life(now: float, policy: Policy, session_id: int) -> Tx[float | Non
 
 
 def _send(now: float, policy: Policy, session: SessionRow, run_id: int, taken: Taken) -> Tx[None]:
-    """`announce.direct: send`: a turn without a model. What becomes of each parcel is told to its task."""
+    """`announce.direct: send`: a turn without a model. The outcome of each send is recorded at its task."""
     yield from runs.sent(now, session.id, run_id, taken.route)
     for one in taken.verbatim:
         yield from outbox.post_result(now, session.id, taken.route or "", one)
@@ -215,7 +215,7 @@ def interrupt(
     now: float, policy: Policy, session_id: int, fence: int, run_id: int, next_run_id: int, nonce: str
 ) -> Tx[bool]:
     """After a boundary that said so: this turn is cancelled there, and a new one stands in its place, open and
-    parked until somebody claims it. False: whatever wanted it is not there any more, and the turn goes on."""
+    parked until a worker claims it. False: the letters that wanted it are gone, and the turn goes on."""
     session = yield from sessions.own(session_id, fence)
     session.idle_at = now  # until this moment it was busy
     taken = yield from delivery.take(now, policy, session, next_run_id, Point.START, nonce, needs_model=True)

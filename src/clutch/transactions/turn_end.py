@@ -28,7 +28,7 @@ from clutch.transactions.turn import Boundary
 from clutch.transactions.usage import Fate
 
 # --------------------------------------------------------------------------------------------------
-# What becomes of a main agent's last words: they go to its person, or where the letter it answered says.
+# Where the final text of a main agent goes: to its user, or where the letter it answers says.
 #
 # In the transaction that ends the run. Silence is the agent's own choice and never posted.
 
@@ -45,14 +45,14 @@ def reply(
 ) -> Tx[None]:
     """`is_error`: words of ours about a turn that failed.
 
-    `is_tried_again`: the results it read will be told later; until then only a person who asked wants to know."""
+    `is_tried_again`: the results it read are delivered later; until then only a user who asked is notified."""
     if session.letter_id is None:
         return (yield from _to_people(now, policy, session, run_id, text, is_tried_again=is_tried_again))
     rows = yield "SELECT kind, body FROM inbox WHERE id = ?", (session.letter_id,)
     match LetterKind(rows[0][0]):
         case LetterKind.HEARTBEAT:
             yield from _alert(now, policy, session, run_id, text)
-        case LetterKind.PEER if not is_error:  # what failed is answered by nobody: the talk is over
+        case LetterKind.PEER if not is_error:  # a turn that failed gives no answer: the talk is over
             yield from _answer(now, session, run_id, session_tools.load(rows[0][1]), text)
         case LetterKind.PEER:
             pass
@@ -100,7 +100,7 @@ def _in_thread(now: float, session: SessionRow, run_id: int, text: str) -> Tx[No
 
 
 def _alert(now: float, policy: Policy, session: SessionRow, run_id: int, text: str) -> Tx[None]:
-    """What a heartbeat found, if it is worth telling and was not told lately."""
+    """Send what a heartbeat found, unless it is nothing or was sent lately."""
     rules = policy.heartbeat_of(ids.agent_of(session.key)) or Heartbeat()
     said = agents.alert(text, rules.ack_chars_max)
     if said is None or rules.target == agents.NO_TARGET:
@@ -115,7 +115,7 @@ def _alert(now: float, policy: Policy, session: SessionRow, run_id: int, text: s
 
 
 def _answer(now: float, session: SessionRow, run_id: int, exchange: Exchange, text: str) -> Tx[None]:
-    """What follows in a talk with another agent, or what a person is told of it."""
+    """The next letter of a talk with another agent, or its summary for the user."""
     if exchange.stage is Stage.ANNOUNCE and not session_tools.is_silent(text):
         return (yield from outbox.reply(now, session.id, run_id, session.route, text))
     following = session_tools.answered(exchange, text)
@@ -156,7 +156,7 @@ def finish(
 
 
 def _was_told_more(session: SessionRow) -> Tx[bool]:
-    """A main session reads it in its next turn; a task has none. One look, also for whoever closes the session."""
+    """A main session reads it in its next turn; a task has none. The closing of the session uses the same query."""
     if not session.is_task or (yield from _outlives_its_task(session)):
         return False
     rows = yield f"SELECT kind, taken_run FROM inbox WHERE session_id = ? AND {IS_OPEN}", (session.id,)  # noqa: S608
@@ -264,7 +264,7 @@ def fail(
 ) -> Tx[None]:
     """The run cannot go on for a reason of its own: a bound, or an answer that was `cut`.
 
-    What was cut off may have been part of its calls: they are not kept, and nobody will ever carry them out."""
+    What was cut off may have been part of its calls: they are not kept and never carried out."""
     session = yield from sessions.own(session_id, fence)
     if cut is not None:
         yield from turn.say(now, policy, session, run_id, replace(cut, calls=()), is_unanswered, usd)
@@ -314,7 +314,7 @@ def end(
 
 
 def hand_over(now: float, policy: Policy, session_id: int, fence: int, fate: Fate = Fate.UNKNOWN) -> Tx[None]:
-    """An orderly stop of the worker: whoever is next goes on, and it counts as nothing.
+    """An orderly stop of the worker: the next one resumes the run, and it counts neither as crash nor as failure.
 
     `fate`: of the model call that was foreseen or under way."""
     session = yield from sessions.own(session_id, fence)

@@ -1,7 +1,7 @@
-"""The ledger of model calls and the purses they draw on: a row before a call is sent, its cost after.
+"""The ledger of model calls and the budgets they draw on: a row before a call is sent, its cost after.
 
 Without a budget the row is written by the transaction that comes before the call anyway, and nothing else
-happens. With one, `reserve` is a transaction of its own: it locks every purse of the chain, always after the
+happens. With one, `reserve` is a transaction of its own: it locks every budget of the chain, always after the
 session and in the order of their names, and takes from all of them or from none."""
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ def is_budgeted(policy: Policy, purses: str) -> bool:
 
 
 def keys(policy: Policy, purses: str) -> tuple[int, ...]:
-    """What a transaction that touches these purses must share with others, beside its session."""
+    """What a transaction that touches these budgets must share with others, beside its session."""
     own = tuple(-int(name.partition(":")[2]) for name in purses.split())
     return (*own, _DAY_KEY) if policy.budgets.has_day else own
 
@@ -70,7 +70,9 @@ def foresee(now: float, session_id: int, run_id: int, model: str, reserved: Amou
 def reserve(
     now: float, policy: Policy, session_id: int, fence: int, run_id: int, model: str, estimate: Amount
 ) -> Tx[budget.Reservation | budget.BudgetExhausted]:
-    """Taken from all purses, or who has nothing left. A call that an interrupted run left open is charged first."""
+    """Reserve in all budgets, or return the one that is exhausted.
+
+    A call that an interrupted run left open is charged first."""
     session = yield from sessions.own(session_id, fence)
     yield from give_up(now, policy, session, Fate.UNKNOWN)
     held = budget.reserve((yield from _lock(policy, session, now)), estimate)
@@ -82,10 +84,10 @@ def reserve(
 
 
 def settle(now: float, policy: Policy, session: StepRow, answer: Answer, usd: Decimal | None) -> Tx[None]:
-    """The call was answered. `usd` None: nobody knows the price."""
+    """The call was answered. `usd` None: the price is not known."""
     used = answer.usage
     if not (used.input or used.output):
-        usd = None  # a provider that counts nothing does not work for nothing
+        usd = None  # a provider that reports no tokens is not free of charge
     if is_budgeted(policy, session.purses):
         cost = Amount(used.input + used.output, usd) if used.input or used.output else None
         yield from _charge(now, policy, session, cost)
@@ -177,7 +179,7 @@ def give_root(now: float, policy: Policy, session_id: int) -> Tx[None]:
 
 
 def raise_limit(name: str, tokens: int | None, usd: Decimal | None) -> Tx[None]:
-    """A person gave more, from where it is now: the last call may have gone far beyond the old limit.
+    """A user raised the budget, from where it is now: the last call may have gone far beyond the old limit.
 
     Without a figure: as much again."""
     (purse,) = [budget_of(row) for row in (yield _SELECT, ([name],))]
@@ -223,7 +225,7 @@ def _open_day(budgets: Budgets, at: float) -> Tx[str]:
 
 
 def _charge(now: float, policy: Policy, session: StepRow, cost: Amount | None) -> Tx[None]:
-    """`cost` None: nobody knows, so what was reserved is charged."""
+    """`cost` None: it is not known, so what was reserved is charged."""
     rows = yield (
         f"SELECT call_no, at, reserved_tokens, reserved_usd FROM usage WHERE {_OPEN}",  # noqa: S608 (as above)
         (session.id, session.id),

@@ -1,4 +1,4 @@
-"""The mailman's rounds, keyed by the receiver: new letters are seen, and the session's due time computed anew.
+"""Waking sessions, keyed by the receiver: new letters are marked as seen, and the session's due time is computed.
 
 A closed session's letters move one level up. A lost hint costs time only: `seen = 0` is indexed. How letters get
 into a transcript is in `delivery`."""
@@ -24,9 +24,9 @@ from clutch.transactions.sessions import SessionRow
 def say(
     now: float, policy: Policy, session_id: int, idem: str, kind: LetterKind, body: str, route: str = ""
 ) -> Tx[None]:
-    """A letter by somebody who may lock the receiver: posted and seen in one transaction.
+    """Post a letter and wake its receiver, in a transaction that may lock the receiver.
 
-    `route`: where a person wrote it, and wants the answer; empty: wherever this session speaks."""
+    `route`: where the user wrote it and wants the answer; empty: the route of the session."""
     yield from inbox.insert(now, session_id, idem, kind, body, route)
     yield from wake(now, policy, session_id)
 
@@ -34,14 +34,14 @@ def say(
 def say_once(
     now: float, policy: Policy, session_id: int, idem: str, kind: LetterKind, body: str, route: str
 ) -> Tx[None]:
-    """A person's words. Raises IdempotencyConflict when this key had other words, or a command."""
+    """Post a user's message. Raises IdempotencyConflict when its key was used for another message or a command."""
     yield from say(now, policy, session_id, idem, kind, body, route)
     yield from is_known(idem, body)
 
 
 def is_known(idem: str, body: str) -> Tx[bool]:
-    """Whether this was written before. Raises IdempotencyConflict for other words under its key, or a command: neither
-    of the two may be lost without a word."""
+    """Whether this message was posted before. Raises IdempotencyConflict when its key was used for another message or a
+    command: neither of the two may be lost in silence."""
     rows = yield "SELECT body FROM inbox WHERE idem = ?", (idem,)
     is_other = rows and rows[0][0] != body
     if is_other or (yield "SELECT 1 FROM outbox WHERE idem = ?", (f"command:{idem}",)):
@@ -50,7 +50,7 @@ def is_known(idem: str, body: str) -> Tx[bool]:
 
 
 def root_of(now: float, idem: str) -> Tx[int | None]:
-    """Below which main session whoever was written to works."""
+    """Return the main session at the top of the session that got this letter."""
     del now
     rows = yield (
         "SELECT s.root_id FROM inbox i JOIN sessions s ON s.id = i.session_id WHERE i.idem = ?",
@@ -65,7 +65,7 @@ def is_said(now: float, idem: str) -> Tx[bool]:
 
 
 def wake(now: float, policy: Policy, session_id: int) -> Tx[bool]:
-    """True: the letters have nobody to go to; somebody must run `orphan` alone."""
+    """True: no session is left for the letters; the caller must run `orphan` alone."""
     session = yield from sessions.lock(session_id)
     if session is None:
         return True
@@ -79,9 +79,9 @@ def wake(now: float, policy: Policy, session_id: int) -> Tx[bool]:
 
 
 def put_off(now: float, policy: Policy, session: SessionRow) -> Tx[None]:
-    """Those whose results it does not read now are told why: when they come, and when a turn ends in the night.
+    """Record why results wait that this session does not read now: when they arrive, and when a turn ends at night.
 
-    Whoever is about to read costs no statement."""
+    A session that is about to read them costs no statement."""
     hours = policy.waking_hours(session.agent_id, session.depth)
     if session.run_id is None and hours is None:
         return
@@ -121,10 +121,10 @@ def set_queue(now: float, policy: Policy, session_id: int, queue: str | None) ->
 
 
 def worth_waking(now: float, session_ids: Sequence[int]) -> Tx[list[int]]:
-    """Leaves out whoever sleeps until its children have settled while one still works: its due time stands.
+    """Leave out held sessions of which a child still works: their due time does not change.
 
-    A read. Of a fan-out only the last letter costs a transaction; that one marks the others as seen, too. Nobody is
-    forgotten: the child that works leaves a letter in its turn, and what is unseen is looked at in every round."""
+    A read. Of a fan-out only the last letter costs a transaction; it marks the others as seen, too. No session is
+    forgotten: the child that works posts a letter in its turn, and unseen letters are looked at in every round."""
     del now
     rows = yield (
         "SELECT id FROM sessions WHERE id {any} AND hold = 1 AND closed = 0"  # noqa: S608 (constant words)
@@ -150,7 +150,7 @@ def _pass_on(session: SessionRow) -> Tx[bool]:
 
 
 def orphan(now: float, policy: Policy, session_id: int) -> Tx[None]:
-    """Nobody is left above: the senders wait for somebody to come back, then give up. Alone."""
+    """No session is left above: the results wait until one is opened again, then they are given up. Alone."""
     session = yield from sessions.lock(session_id)
     if session is not None and not session.closed:
         return
@@ -189,7 +189,7 @@ def arm(now: float, policy: Policy) -> Tx[None]:
 
 
 def wake_for_heartbeat(now: float, policy: Policy, session_id: int) -> Tx[bool]:
-    """Soon, and once for everybody who asks until then. False: there is nobody to wake."""
+    """Bring the next heartbeat forward; requests until then share it. False: there is no such open main session."""
     session = yield from sessions.lock(session_id)
     if session is None or session.closed or session.is_task:
         return False
@@ -243,7 +243,7 @@ def _has_events(session_id: int) -> Tx[bool]:
 
 
 def _free_at(now: float, session: SessionRow) -> Tx[float | None]:
-    """When whoever is in a turn may be done with it; None = nobody is."""
+    """When the turn of this session may be over; None: it is in none."""
     if session.run_id is None and session.owner is None:
         return now + agents.LOOKS_AGAIN_S if session.paused else None
     rows = yield "SELECT state, parked_until FROM runs WHERE id = ?", (session.run_id or 0,)
@@ -252,7 +252,7 @@ def _free_at(now: float, session: SessionRow) -> Tx[float | None]:
 
 
 def _is_on_its_way(session_id: int) -> Tx[bool]:
-    """One that nobody has read yet says all that another would say."""
+    """Whether a heartbeat waits to be read: a second one would say nothing more."""
     sql = (
         f"SELECT 1 FROM inbox WHERE session_id = ? AND {IS_OPEN} AND kind = 'heartbeat' AND taken_run IS NULL"  # noqa: S608
     )
@@ -263,11 +263,11 @@ def _is_on_its_way(session_id: int) -> Tx[bool]:
 # System events: what happened around a session, shown to its model in the next turn, whatever that is about.
 #
 # At most so many wait; when there are more, the oldest go. They are read by `read.transcripts` and consumed with
-# the answer of the turn that showed them. An event wakes nobody: `wake_for_heartbeat` does.
+# the answer of the turn that showed them. An event wakes no session: `wake_for_heartbeat` does.
 
 
 def notify(now: float, policy: Policy, session_id: int, text: str) -> Tx[bool]:
-    """Keyed by the session. False: the newest that waits says the same, or nobody is there to read it."""
+    """Keyed by the session. False: the newest one that waits has the same text, or the session is closed."""
     session = yield from sessions.lock(session_id)
     if session is None or session.closed:
         return False

@@ -53,7 +53,7 @@ def register(
     version: str,
     lanes: Mapping[Lane, int] = NO_LANES,
 ) -> Tx[None]:
-    """Whoever came last says how wide the lanes are."""
+    """The worker that registers last sets the capacity of the lanes."""
     yield (
         "INSERT INTO workers(id, lease_until, host, pid, version, started_at) VALUES(?, ?, ?, ?, ?, ?)"
         " ON CONFLICT(id) DO UPDATE SET lease_until = excluded.lease_until",
@@ -75,14 +75,14 @@ def heartbeat(now: float, worker_id: int, lease_s: float) -> Tx[None]:
 
 
 def leave(now: float, worker_id: int) -> Tx[None]:
-    """An orderly end: it owns nothing any more, so nobody has to bury it."""
+    """An orderly end: it owns nothing any more, so no worker has to bury it."""
     # What it was sending: freeing it may have failed.
     yield from outbox.free_all(now, [worker_id])
     yield "DELETE FROM workers WHERE id = ?", (worker_id,)
 
 
 def rested(now: float, turns: Sequence[tuple[int, int]]) -> Tx[None]:
-    """For whoever waits for it in another process: these turns, by session and fence, have ended."""
+    """Notify other processes that these turns, by session and fence, have ended."""
     del now
     for session_id, fence in turns:
         yield HINT, ("rested", session_id, fence)
@@ -131,7 +131,7 @@ def _free(session_ids: list[int]) -> Tx[None]:
 
 
 def bury_all_but(now: float, worker_id: int) -> Tx[list[int]]:
-    """On SQLite whoever holds the process lock is the only one alive."""
+    """On SQLite the process with the lock is the only one alive."""
     dead: list[int] = []
     for (gone,) in (yield "SELECT id FROM workers WHERE id <> ? ORDER BY id", (worker_id,)):
         dead += yield from bury(now, gone)
@@ -253,7 +253,7 @@ class Prospect:
     alarms: tuple[int, ...]  #: tasks whose timer is due
     alarm_at: float | None
     beat_at: float | None  #: a session looks up by itself then
-    unseen: tuple[int, ...]  #: sessions with letters the mailman has not looked at
+    unseen: tuple[int, ...]  #: sessions with letters that `wake` has not looked at
     others: tuple[int, ...]  #: workers beside this one
     lease_at: float | None  #: when the next lease of one of them is over
     suspects: tuple[Suspect, ...] = ()
@@ -310,9 +310,9 @@ def _has_room(lane: Lane) -> Tx[bool]:
 
 
 def _ring_without_session(now: float, policy: Policy, task_id: int) -> Tx[None]:
-    """A dead letter needs none. Who works waits for the sweeper, which adopts it; whoever is over waits for nothing."""
+    """A dead letter needs no session. Of the others, a task that works waits for the sweeper, which adopts it."""
     known = yield from tasks.load([task_id])
-    if not known:  # a spawn that somebody else has undone
+    if not known:  # a spawn that another process has undone
         return
     (task,) = known
     if task.delivery is Delivery.UNDELIVERED:
@@ -323,7 +323,7 @@ def _ring_without_session(now: float, policy: Policy, task_id: int) -> Tx[None]:
 
 
 def ring(now: float, policy: Policy, task_id: int) -> Tx[str | None]:
-    """A task's timer is due. A text: its spawn took too long, and somebody must undo it, alone."""
+    """A task's timer is due. Returns the reason when its spawn took too long: the caller must undo it, alone."""
     session = yield from sessions.lock(task_id)
     if session is None:
         yield from _ring_without_session(now, policy, task_id)
@@ -349,7 +349,7 @@ def ring(now: float, policy: Policy, task_id: int) -> Tx[str | None]:
 
 
 # --------------------------------------------------------------------------------------------------
-# What lies ahead: who works or is about to, and whether anything waits for somebody to be there at all.
+# What lies ahead: sessions that work or are about to, and whether any work needs a gateway.
 
 SHOWN_MAX = 200
 
@@ -365,7 +365,7 @@ class Working:
 
 
 def working(now: float, within_s: float) -> Tx[list[Working]]:
-    """Owned, due by then, or with letters that nobody has looked at. Who is parked for a person is not among them."""
+    """Sessions that are owned, due by then, or have unseen letters. One that waits for a user is not among them."""
     rows = yield (
         "SELECT s.id, s.key, t.label, t.phase FROM sessions s LEFT JOIN tasks t ON t.id = s.id WHERE s.id IN ("
         " SELECT id FROM sessions WHERE owner IS NOT NULL"
@@ -385,7 +385,7 @@ def is_anything(now: float, channels: Sequence[str]) -> Tx[bool]:
         " UNION ALL SELECT 1 FROM sessions WHERE owner IS NULL AND due IS NOT NULL"
         " UNION ALL SELECT 1 FROM sessions WHERE heartbeat_at IS NOT NULL"
         " UNION ALL SELECT 1 FROM inbox WHERE seen = 0"
-        # The timer of one that is over, a dead letter's last day, can wait for whoever comes next.
+        # The timer of one that is over, a dead letter's last day, can wait for the next gateway.
         " UNION ALL SELECT 1 FROM tasks WHERE wake_at IS NOT NULL"
         " AND phase <> 'completed' AND phase <> 'completed_giveup' LIMIT 1",
         (),
@@ -398,14 +398,14 @@ def is_anything(now: float, channels: Sequence[str]) -> Tx[bool]:
 
 
 # --------------------------------------------------------------------------------------------------
-# Is the gateway well: how much runs, how much waits, and how much could not be told.
+# Health of the gateway: how much runs, how much waits, and how much is undelivered.
 
 
 @dataclass(frozen=True, slots=True)
 class GatewayHealth:
     schema: int
     workers: int
-    running: int  #: sessions somebody works on at this moment
+    running: int  #: sessions with an owner
     queued: int  #: tasks that wait for their turn
     undelivered: int
 
@@ -427,11 +427,11 @@ def health(now: float) -> Tx[GatewayHealth]:
 
 @dataclass(frozen=True, slots=True)
 class Counts:
-    """For whoever watches the gateway over months."""
+    """For dashboards that watch the gateway over months."""
 
     tasks: int  #: ever
     phases: Mapping[str, int]  #: of those that are not over
-    letters: int  #: open: nobody has answered them yet
+    letters: int  #: open: not answered yet
     needs_you: int
 
 
@@ -474,7 +474,7 @@ def misdated(now: float) -> Tx[list[int]]:
 
 
 def correct(now: float, policy: Policy, session_id: int) -> Tx[None]:
-    """What is left of each wait counts from now. Alone: the mailman may look at the same letters."""
+    """What is left of each wait counts from now. Alone: `wake` may look at the same letters."""
     session = yield from sessions.lock(session_id)
     if session is None or session.owner is not None:
         return

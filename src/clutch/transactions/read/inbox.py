@@ -109,9 +109,9 @@ def _plan(
 
 
 class UnreadReplies(NamedTuple):
-    """Words of main agents that no person has heard."""
+    """Replies of main agents that no user has read."""
 
-    waiting: int  #: for somebody to attach
+    waiting: int  #: for a client to attach
     unsent: int  #: no channel took them, and none will be tried again
     speakers: tuple[str, ...] = ()  #: the keys of the sessions whose words wait
 

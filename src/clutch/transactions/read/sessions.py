@@ -1,4 +1,4 @@
-"""Reads for the session tools: a transcript from its newest end, and the sessions that somebody may see."""
+"""Reads for the session tools: a transcript from its newest end, and the sessions that a caller may see."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def history(
 
 
 def result(now: float, session_id: int, rules: HistoryLimits, offset: int = 0) -> Tx[History]:
-    """What a task ended with, by value, as its requester was told of it: it outlives the transcript."""
+    """The result of a task as its parent got it: it outlives the transcript."""
     rows = yield (
         "SELECT CASE WHEN outcome = 'killed' THEN COALESCE(late_text, result) ELSE COALESCE(result, fallback) END,"
         " ended_at FROM tasks WHERE id = ?",
@@ -60,7 +60,7 @@ def result(now: float, session_id: int, rules: HistoryLimits, offset: int = 0) -
 
 @dataclass(frozen=True, slots=True)
 class SessionLine:
-    """One session of a list. A main session is nobody's task."""
+    """One session of a list. A main session has no task."""
 
     session_id: int
     key: str

@@ -1,6 +1,6 @@
 """Numbered lists: what is shown and what its numbers mean from then on, in one transaction.
 
-And the few other looks of the session tools that are nobody else's."""
+And the few other reads that only the session tools need."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ def about(now: float, policy: Policy, task_id: int) -> Tx[str]:
 
 
 def alive(now: float, session_id: int | None) -> Tx[list[int]]:
-    """The children of a session that work, or below whom somebody does. None: of all main sessions."""
+    """The children of a session that work, or have descendants that do. None: of all main sessions."""
     del now
     of_one = "= ?" if session_id is not None else "IN (SELECT id FROM sessions WHERE is_task = 0)"
     rows = yield (
@@ -124,7 +124,7 @@ def labelled(now: float, label: str, agent_id: str, who: Standpoint) -> Tx[Resol
 
 
 def _must_reach(who: Standpoint, agent_id: str) -> None:
-    """What is hidden because it is another agent's is no secret: whoever names the agent is told the rule."""
+    """A session hidden because it is another agent's is no secret: a caller that names the agent gets the rule."""
     if agent_id == who.agent_id:
         return
     answer = can(who.caller, Verb.SEND, Target(0, agent_id))

@@ -95,7 +95,7 @@ def root_of(now: float, session_id: int) -> Tx[int | None]:
 @dataclass(frozen=True, slots=True)
 class Figures:
     root_turns: int  #: runs of the root session itself
-    tool_calls: int  #: by anybody in the tree
+    tool_calls: int  #: of the whole tree
     models: tuple[str, ...]  #: that answered, by their own names
     replies: tuple[str, ...]  #: what the root said to its person, in order
 

@@ -1,4 +1,4 @@
-"""Reads for people, programs and models: tasks as everybody sees them, one, some, a page or a tree of them.
+"""Reads for users, programs and models: tasks as every surface shows them, one, some, a page or a tree of them.
 
 Each costs what it answers: a page is found through an index, and a handful of statements then read what
 belongs to its tasks, however many there are in the store."""
@@ -187,7 +187,7 @@ def tally(spent: Sequence[Any]) -> Tally:
 
 
 def _tools(ids: list[int]) -> Tx[dict[int, CurrentTool]]:
-    """A call is open while its answer is the last message of an open run that somebody works on; foreign code tells
+    """A call is open while its answer is the last message of an open run that has an owner; foreign code reports
     of its own."""
     rows = yield (
         "SELECT s.id, m.kind, m.body, m.at, d.name, d.arg, d.at FROM sessions s"
@@ -302,13 +302,13 @@ def info(now: float, task_id: int, archive_after_s: float = 0.0) -> Tx[Info | No
 
 
 def _archive_at(view: TaskView, after_s: float) -> float | None:
-    """Nothing that runs, could not be told or stays for follow-ups is archived."""
+    """Nothing that runs, is undelivered or stays for follow-ups is archived."""
     is_told = view.phase is Phase.COMPLETED and view.ended_at is not None
     return (view.ended_at or 0.0) + after_s if is_told and after_s else None
 
 
 # --------------------------------------------------------------------------------------------------
-# Reads for somebody who waits: has a task ended for good, and with what?
+# Reads for a caller that waits: whether a task has ended for good, and with what.
 
 
 @dataclass(frozen=True, slots=True)
@@ -358,11 +358,11 @@ class By(StrEnum):
     DAY = "day"  #: in UTC
 
 
-#: A call that nobody answered is counted with the model that answers to this name.
+#: A call without an answer is counted with the model that answers to this name.
 _KNOWN = (
     " LEFT JOIN (SELECT model, MAX(effective) AS effective FROM usage GROUP BY model) k ON k.model = u.model"
 )
-#: Constant words. A session that was deleted is nobody's any more, but what it used is not forgotten.
+#: Constant words. A deleted session belongs to no task any more, but what it used is not forgotten.
 _GROUPS = {
     By.ROOT: "COALESCE(r.key, '(deleted)')",
     By.AGENT: "COALESCE(s.agent_id, '(deleted)')",

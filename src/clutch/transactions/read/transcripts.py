@@ -88,7 +88,7 @@ def briefing(now: float, session_id: int) -> Tx[Briefing]:
 
 @dataclass(frozen=True, slots=True)
 class TreeRow:
-    """One line of a tree: enough to draw it without asking anybody."""
+    """One line of a tree: enough to draw it without another query."""
 
     task_id: int
     requester_id: int
@@ -126,7 +126,7 @@ def tree(now: float, root_id: int) -> Tx[list[TreeRow]]:
 
 
 def is_quiet(now: float, root_id: int) -> Tx[bool]:
-    """Is there nothing left to do below this root, and nobody about to speak?"""
+    """Whether nothing is left to do below this root, and no reply is about to come."""
     del now
     rows = yield (
         # One count for each index of what is alive; a held child is a task that has not finished.
@@ -210,7 +210,7 @@ _CHILDREN = (
 
 @dataclass(frozen=True, slots=True)
 class Around:
-    """What a turn is told beside its transcript. `events_upto`: the newest event that is shown."""
+    """What a prompt shows beside the transcript. `events_upto`: the newest event that is shown."""
 
     active: tuple[ChildLine, ...] = ()
     recent: tuple[ChildLine, ...] = ()

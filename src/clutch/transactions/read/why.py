@@ -27,7 +27,7 @@ class TaskExplanation:
 
 
 def why(now: float, task_id: int, is_served: bool = True) -> Tx[TaskExplanation | None]:
-    """`is_served`: somebody works on this store. On SQLite the rows of a dead process look as if it lived."""
+    """`is_served`: a gateway works on this store. On SQLite the rows of a dead process look as if it lived."""
     view = yield from tasks.one(now, task_id)
     if view is None:
         return None
