@@ -23,6 +23,13 @@ has taken stays open until the model has answered: that commit is its delivery. 
 of a move and refuses any other.
 """
 
+RUNS = """\
+## The life of a run
+
+The allowed changes of a run's state are `core/run.RUN_MOVES`. Only a parked run has a time, `parked_until`, at which it
+is due.
+"""
+
 INTRODUCTION = """\
 For engineers who change Clutch. A task is in one phase at a time, and an event calls the function that
 `core/lifecycle.TRANSITIONS` names for the phase and the event. An empty cell means that the event has no say in this

@@ -19,7 +19,8 @@ from clutch.api.problems import STATUS
 from clutch.cli.app import app
 from clutch.cli.output import OF_CODE, Exit
 from clutch.core.model import LETTER_MOVES
-from tests.docs.phases import INTRODUCTION, LETTERS, matrix, mermaid, moves
+from clutch.core.run import RUN_MOVES
+from tests.docs.phases import INTRODUCTION, LETTERS, RUNS, matrix, mermaid, moves
 
 FOLDER = Path(__file__).parents[2] / "docs" / "reference"
 AGAIN = "Written from the code by `python -m tests.docs.reference`; do not edit.\n"
@@ -128,7 +129,7 @@ def _exceptions() -> Iterator[str]:
 
 def lifecycle_page() -> str:
     phases = ["# Phases and events of a task", "", AGAIN, _drawn(mermaid()), INTRODUCTION, *matrix(), ""]
-    return "\n".join([*phases, LETTERS, _drawn(moves(LETTER_MOVES))])
+    return "\n".join([*phases, LETTERS, _drawn(moves(LETTER_MOVES)), RUNS, _drawn(moves(RUN_MOVES))])
 
 
 def _drawn(diagram: str) -> str:
