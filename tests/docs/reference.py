@@ -1,5 +1,5 @@
 """The pages of docs/reference, written from the code: commands with their options, errors and exit codes, the
-state machine of a task.
+state machine of a task, settings.
 
 python -m tests.docs.reference      # writes them anew
 """
@@ -21,6 +21,7 @@ from clutch.cli.output import OF_CODE, Exit
 from clutch.core.model import LETTER_MOVES
 from clutch.core.run import RUN_MOVES
 from tests.docs.phases import INTRODUCTION, LETTERS, RUNS, matrix, mermaid, moves
+from tests.docs.settings_page import settings_page
 
 FOLDER = Path(__file__).parents[2] / "docs" / "reference"
 AGAIN = "Written from the code by `python -m tests.docs.reference`; do not edit.\n"
@@ -136,7 +137,12 @@ def _drawn(diagram: str) -> str:
     return f"```mermaid\n{diagram}```\n"
 
 
-PAGES = {"commands.md": commands_page, "errors.md": errors_page, "lifecycle.md": lifecycle_page}
+PAGES = {
+    "commands.md": commands_page,
+    "errors.md": errors_page,
+    "lifecycle.md": lifecycle_page,
+    "settings.md": settings_page,
+}
 
 if __name__ == "__main__":
     FOLDER.mkdir(parents=True, exist_ok=True)

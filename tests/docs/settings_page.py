@@ -1,4 +1,4 @@
-"""The page `docs/reference/settings.md`, made from the table of keys: `python -m clutch.config.reference`."""
+"""The page `docs/reference/settings.md`, made from the table of keys. `tests.docs.reference` writes it."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ from clutch.config.keys import REQUIRED, ConfigKey, catalogue
 
 HEAD = """# Every setting
 
-Generated from the code (`python -m clutch.config.reference`). How a config is written is told in `docs/config.md`;
-`clutch config explain KEY` tells what holds for you. `[]` stands for any item of a list, `NAME` for any name.
-Keys marked ↻ are taken over by a running gateway when it reads its file again; the others need a restart.
+Generated from the code (`python -m tests.docs.reference`). `docs/config.md` explains how a config is written, and
+`clutch config explain KEY` shows the value in effect. `[]` stands for any item of a list, `NAME` for any name.
+A running gateway applies keys marked ↻ when it reads its file again; the others need a restart.
 """
 CELL_CHARS_MAX = 60
-_BRIEF = re.compile(r': (?:bytes, or )?a text like "[^"]*" or "[^"]*"')  # told once, in the guide
+_BRIEF = re.compile(r': (?:bytes, or )?a text like "[^"]*" or "[^"]*"')  # explained once, in the guide
 
 
-def page() -> str:
+def settings_page() -> str:
     parts = [HEAD]
     for section, entries in groupby(catalogue(), key=lambda entry: _section(entry.key)):
         parts.append(f"\n## {section}\n\n| key | default | may be | what it is |\n|---|---|---|---|\n")
@@ -52,6 +52,3 @@ def _default(entry: ConfigKey) -> str:
     text = json.dumps(shown, ensure_ascii=False)
     return f"`{text}`" if len(text) <= CELL_CHARS_MAX else f"`{text[:CELL_CHARS_MAX]}…`"
 
-
-if __name__ == "__main__":
-    print(page(), end="")
