@@ -243,23 +243,10 @@ def _described(made: type, key: str, path: str) -> Schema:
 
 def _schema(kind: Kind, path: str) -> Schema:
     match kind:
-        case types.Flag():
-            return {"type": "boolean"}
-        case types.Whole():
-            return {"type": "integer", "minimum": 0}
-        case types.Number():
-            return {"type": "number", "minimum": 0}
-        case types.Size():
-            return {"anyOf": [{"type": "integer", "minimum": 0}, _text(types.SIZE)]}
+        case types.Plain():
+            return _PLAIN[kind]
         case types.Duration():
             return {"anyOf": [{"type": "number", "minimum": 0}, _text(f"(?=.){types.DURATION}")]}
-        case types.Money():
-            return {"anyOf": [{"type": "integer", "minimum": 0}, _text(types.MONEY)]}
-        case types.Text() | types.Folder():
-            return {"type": "string"}
-        case types.Identity():
-            named = {"type": "object", "additionalProperties": {"type": "string"}, "required": ["name"]}
-            return {"anyOf": [{"type": "string"}, named]}
         case types.Secret():
             return {"anyOf": [{"type": "string"}, _ENV]}
         case types.OneOf():
@@ -283,6 +270,20 @@ def _schema(kind: Kind, path: str) -> Schema:
 
 def _text(pattern: str) -> Schema:
     return {"type": "string", "pattern": f"^{pattern}$"}
+
+
+_WHOLE = {"type": "integer", "minimum": 0}
+_NAMED = {"type": "object", "additionalProperties": {"type": "string"}, "required": ["name"]}
+_PLAIN: Mapping[types.Plain, Schema] = {
+    types.Plain.FLAG: {"type": "boolean"},
+    types.Plain.WHOLE: _WHOLE,
+    types.Plain.NUMBER: {"type": "number", "minimum": 0},
+    types.Plain.SIZE: {"anyOf": [_WHOLE, _text(types.SIZE)]},
+    types.Plain.MONEY: {"anyOf": [_WHOLE, _text(types.MONEY)]},
+    types.Plain.TEXT: {"type": "string"},
+    types.Plain.FOLDER: {"type": "string"},
+    types.Plain.IDENTITY: {"anyOf": [{"type": "string"}, _NAMED]},
+}
 
 
 # --------------------------------------------------------------------------------------------------

@@ -12,20 +12,7 @@ from typing import Any, TypeAlias, get_type_hints
 
 from clutch.channels import Webhook, WebhookChannel
 from clutch.config import types
-from clutch.config.types import (
-    Either,
-    Folder,
-    Identity,
-    Kind,
-    Many,
-    Maybe,
-    Named,
-    OneOf,
-    Record,
-    Secret,
-    Table,
-    Text,
-)
+from clutch.config.types import Either, Kind, Many, Maybe, Named, OneOf, Plain, Record, Secret, Table
 from clutch.core.agents import ActiveHours, Agent, Delegation, Heartbeat, roster
 from clutch.core.authority import ToolPolicy
 from clutch.core.model import Hook, Outcome
@@ -127,7 +114,7 @@ ROOT: Mapping[str, To] = {
     "agents.defaults.model": To("policy.defaults.model"),
     "agents.defaults.thinking": To("policy.defaults.thinking"),
     "agents.defaults.maxConcurrent": To("policy.work.lanes.main"),
-    "agents.defaults.workspace": To("policy.defaults.workspace", Maybe(Folder())),
+    "agents.defaults.workspace": To("policy.defaults.workspace", Maybe(Plain.FOLDER)),
     "agents.defaults.heartbeat": To("policy.defaults.heartbeat"),
     **{f"agents.defaults.subagents.{key}": to for key, to in _SUBAGENTS.items()},
     "agents.list": To("policy.agents", Many(Record(Agent), roster)),
@@ -258,8 +245,8 @@ FORMS: Mapping[type, Mapping[str, To]] = {
         "id": To("id"),
         "model": To("model"),
         "thinking": To("thinking"),
-        "identity": To("identity", Identity()),
-        "workspace": To("workspace", Maybe(Folder())),
+        "identity": To("identity", Plain.IDENTITY),
+        "workspace": To("workspace", Maybe(Plain.FOLDER)),
         "heartbeat": To("heartbeat"),
         "subagents": To("subagents"),
         "sandbox": To("sandbox"),
@@ -306,8 +293,8 @@ FORMS: Mapping[type, Mapping[str, To]] = {
         "env": To("env", _SECRETS),
         "inherit": To("inherit"),
         "sandbox": To("sandbox"),
-        "visible": To("visible", Many(Folder())),
-        "writable": To("writable", Many(Folder())),
+        "visible": To("visible", Many(Plain.FOLDER)),
+        "writable": To("writable", Many(Plain.FOLDER)),
         "startTimeout": To("start_timeout_s"),
         "memory": To("memory_bytes"),
         "silenceTimeout": To("silence_timeout_s"),
@@ -315,18 +302,18 @@ FORMS: Mapping[type, Mapping[str, To]] = {
     McpServer: {
         "command": To("command"),
         "args": To("args"),
-        "cwd": To("cwd", Maybe(Folder())),
+        "cwd": To("cwd", Maybe(Plain.FOLDER)),
         "env": To("env", _SECRETS),
         "inherit": To("inherit"),
         "sandbox": To("sandbox"),
         "network": To("network"),
-        "visible": To("visible", Many(Folder())),
+        "visible": To("visible", Many(Plain.FOLDER)),
         "url": To("url"),
         "headers": To("headers", _SECRETS),
         "connectTimeout": To("connect_timeout_s"),
         "callTimeout": To("call_timeout_s"),
         "readOnlyConsent": To("read_only_consent"),
-        "approve": To("approve", Either(OneOf({"all": "all"}), Many(Text(), frozenset))),
+        "approve": To("approve", Either(OneOf({"all": "all"}), Many(Plain.TEXT, frozenset))),
         "allow": To("allow"),
     },
     Webhook: {

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field, replace
 from decimal import Decimal
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, assert_never
+from typing import Any
 
 from clutch.config import json5, types
 from clutch.config.json5 import JsonNode, Member
@@ -36,7 +36,7 @@ from clutch.config.keys import (
     put,
     tree_of,
 )
-from clutch.config.types import Kind
+from clutch.config.types import Kind, Plain
 from clutch.core.ids import nearest
 from clutch.core.protected_files import is_state
 from clutch.errors import ConfigInvalid, InvalidInput
@@ -188,9 +188,9 @@ class ConfigReader:
                 return self._table(kind, node, path)
             case types.Secret():
                 return self._secret(kind, node, path)
-            case types.Identity():
-                return self._identity(kind, node, path)
-            case types.Folder():
+            case Plain.IDENTITY:
+                return self._identity(node, path)
+            case Plain.FOLDER:
                 return self._folder(node, path)
             case _:
                 try:
@@ -239,13 +239,12 @@ class ConfigReader:
         keys = members if names is None else [names.words[key] for key in members]
         return MappingProxyType(dict(zip(keys, values, strict=True)))
 
-    def _identity(self, kind: types.Identity, node: JsonNode, path: str) -> str:
+    def _identity(self, node: JsonNode, path: str) -> str:
         """An object becomes the text that a prompt begins with."""
         if isinstance(node.value, str):
             return node.value
-        if not isinstance(node.value, Mapping):
-            raise self._refuse(node, path, f"must be {types.in_words(kind)}, not {_shown(node)}")
-        said = dict(self._table(types.Table(types.Text()), node, path))
+        self._members(Plain.IDENTITY, node, path)
+        said = dict(self._table(types.Table(Plain.TEXT), node, path))
         name = said.pop("name", "").strip()
         if not name:
             raise self._refuse(node, path, "an identity that is an object needs a name")
@@ -268,7 +267,7 @@ class ConfigReader:
     def _folder(self, node: JsonNode, path: str) -> str:
         """`~` is one's home; anything relative starts where the file is."""
         if not isinstance(node.value, str) or not node.value or "\0" in node.value:
-            raise self._refuse(node, path, f"must be {types.in_words(types.Folder())}, not {_shown(node)}")
+            raise self._refuse(node, path, f"must be {Plain.FOLDER.value}, not {_shown(node)}")
         try:
             return str(self.folder / Path(node.value).expanduser())
         except RuntimeError as error:
@@ -286,41 +285,29 @@ def _simple(kind: Kind, value: Any) -> Any:
     """Raises ValueError."""
     is_number = isinstance(value, int | float) and not isinstance(value, bool) and abs(value) <= NUMBER_MAX
     match kind:
-        case types.Flag() if isinstance(value, bool):
+        case Plain.FLAG if isinstance(value, bool):
             return value
-        case types.Whole() | types.Size() if is_number and isinstance(value, int):
+        case Plain.WHOLE | Plain.SIZE if is_number and isinstance(value, int):
             return value
-        case types.Number() if is_number:
+        case Plain.NUMBER if is_number:
+            return value
+        case Plain.TEXT if isinstance(value, str):
             return value
         case types.Duration() if (
             is_number and 0 <= value * types.SECONDS_OF[kind.unit] <= types.DURATION_MAX_S
         ):
             return types.seconds_of(kind, value, kind.unit)
-        case types.Text() if isinstance(value, str):
-            return value
         case types.OneOf() if isinstance(value, str) and value in {**kind.words, **kind.hidden}:
             return {**kind.words, **kind.hidden}[value]
-        case types.Money() if is_number and isinstance(value, int) and value >= 0:
+        case Plain.MONEY if is_number and isinstance(value, int) and value >= 0:
             return Decimal(value)
-        case types.Duration() | types.Size() | types.Money() if isinstance(value, str):
-            return _measured(kind, value)
-    raise ValueError(f"no {type(kind).__name__}")
-
-
-def _measured(kind: types.Duration | types.Size | types.Money, text: str) -> Any:
-    match kind:
-        case types.Duration():
-            seconds = types.parse_duration(text)
-            read: Any = None if seconds is None else types.seconds_of(kind, seconds, "s")
-        case types.Size():
-            read = types.parse_size(text)
-        case types.Money():
-            read = types.parse_money(text)
-        case _:
-            assert_never(kind)
-    if read is None:
-        raise ValueError(text)
-    return read
+        case types.Duration() if isinstance(value, str) and (read := types.parse_duration(value)) is not None:
+            return types.seconds_of(kind, read, "s")
+        case Plain.SIZE if isinstance(value, str) and (size := types.parse_size(value)) is not None:
+            return size
+        case Plain.MONEY if isinstance(value, str) and (money := types.parse_money(value)) is not None:
+            return money
+    raise ValueError(f"no {kind}")
 
 
 # ---- words -------------------------------------------------------------------------------------------------

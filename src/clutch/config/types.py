@@ -91,24 +91,17 @@ def parse_money(text: str) -> Decimal | None:
     return Decimal(text) if _MONEY.fullmatch(text) else None
 
 
-@dataclass(frozen=True, slots=True)
-class Flag:
-    pass
+class Plain(Enum):
+    """A kind without further parts. The value is its description in messages and on the page of settings."""
 
-
-@dataclass(frozen=True, slots=True)
-class Whole:
-    pass
-
-
-@dataclass(frozen=True, slots=True)
-class Number:
-    pass
-
-
-@dataclass(frozen=True, slots=True)
-class Size:
-    pass
+    FLAG = "true or false"
+    WHOLE = "a whole number"
+    NUMBER = "a number"
+    SIZE = 'a size: bytes, or a text like "64KiB" or "8MB"'
+    MONEY = 'an amount in dollars, as a text like "0.50"'
+    TEXT = "a text"
+    IDENTITY = 'a text, or an object with a name: {name: "Ada"}'  #: becomes the first lines of a prompt
+    FOLDER = "the path of a folder, as a text"  #: relative to the file it stands in
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,26 +110,6 @@ class Duration:
 
     unit: str = "s"
     stored: str = "s"
-
-
-@dataclass(frozen=True, slots=True)
-class Money:
-    pass
-
-
-@dataclass(frozen=True, slots=True)
-class Text:
-    pass
-
-
-@dataclass(frozen=True, slots=True)
-class Identity:
-    """A text, or an object of texts that has a `name`."""
-
-
-@dataclass(frozen=True, slots=True)
-class Folder:
-    """Relative to the file it stands in."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -197,11 +170,10 @@ class Maybe:
 
 
 Kind: TypeAlias = (
-    Flag | Whole | Number | Size | Duration | Money | Text | Identity | Folder | Secret
-    | OneOf | Either | Many | Table | Record | Named | Maybe
+    Plain | Duration | Secret | OneOf | Either | Many | Table | Record | Named | Maybe
 )  # fmt: skip
 
-_PLAIN: Mapping[Any, Kind] = {bool: Flag(), str: Text(), Decimal: Money()}
+_PLAIN: Mapping[Any, Kind] = {bool: Plain.FLAG, str: Plain.TEXT, Decimal: Plain.MONEY}
 
 
 def kind_of(hint: Any, key: str, name: str) -> Kind:
@@ -216,7 +188,7 @@ def kind_of(hint: Any, key: str, name: str) -> Kind:
         names = kind_of(inner[0], key, name)
         return Table(kind_of(inner[1], key, name), names if isinstance(names, OneOf) else None)
     if hint is int:
-        return Size() if "bytes" in name else Whole()
+        return Plain.SIZE if "bytes" in name else Plain.WHOLE
     if hint is float:
         return _kind_of_number(key, name)
     if issubclass(hint, Enum):
@@ -227,7 +199,7 @@ def kind_of(hint: Any, key: str, name: str) -> Kind:
 def _kind_of_number(key: str, name: str) -> Kind:
     stored = "s" if name.endswith("_s") else "d" if name.endswith("_days") else None
     if stored is None or name.endswith("_per_s"):
-        return Number()
+        return Plain.NUMBER
     unit = next((unit for ending, unit in OF_NAME.items() if key.endswith(ending)), "s")
     return Duration(unit, stored)
 
@@ -253,9 +225,9 @@ def shown(kind: Kind, value: Any) -> Any:
             return next(word for word, one in kind.words.items() if one == value)
         case Duration():
             return format_duration(seconds_of(Duration(), value, kind.stored))
-        case Size():
+        case Plain.SIZE:
             return format_size(value)
-        case Money():
+        case Plain.MONEY:
             return str(value)
         case Secret():
             return "***" if value else value
@@ -266,7 +238,7 @@ def shown(kind: Kind, value: Any) -> Any:
             return {str(name): shown(kind.item, one) for name, one in value.items()}
         case Record() | Named():
             return "…"
-        case Flag() | Whole() | Number() | Text() | Identity() | Folder():
+        case Plain():
             return value
         case _:
             assert_never(kind)
@@ -274,24 +246,10 @@ def shown(kind: Kind, value: Any) -> Any:
 
 def in_words(kind: Kind) -> str:
     match kind:
-        case Flag():
-            return "true or false"
-        case Whole():
-            return "a whole number"
-        case Number():
-            return "a number"
-        case Size():
-            return 'a size: bytes, or a text like "64KiB" or "8MB"'
+        case Plain():
+            return kind.value
         case Duration():
             return f'a duration: a text like "1h30m" or "500ms", or a number of {_UNIT_WORDS[kind.unit]}'
-        case Money():
-            return 'an amount in dollars, as a text like "0.50"'
-        case Text():
-            return "a text"
-        case Identity():
-            return 'a text, or an object with a name: {name: "Ada"}'
-        case Folder():
-            return "the path of a folder, as a text"
         case Secret():
             return 'a text, or {env: "NAME"} for a variable of the environment'
         case OneOf():
