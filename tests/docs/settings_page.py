@@ -51,4 +51,3 @@ def _default(entry: ConfigKey) -> str:
         return ""
     text = json.dumps(shown, ensure_ascii=False)
     return f"`{text}`" if len(text) <= CELL_CHARS_MAX else f"`{text[:CELL_CHARS_MAX]}…`"
-

@@ -50,7 +50,7 @@ def _check_starts(config: Config, home: Path, file: Path | None) -> None:
     from clutch.config.sources import ConfigSource
     from clutch.wiring import config_problems
 
-    ConfigSource(home, file, None, None, None, ()).load()
+    ConfigSource(home, file).load()
 
     if problems := config_problems(config.settings, home):
         path = str(config.path or home / CONFIG_FILE)

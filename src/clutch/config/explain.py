@@ -1,4 +1,4 @@
-"""What holds for a key, and why: its value now, its default, where it is said, what it may be."""
+"""What is in effect for a key: its value, its default, its line in the file, what it may be, and what it means."""
 
 from __future__ import annotations
 
@@ -36,15 +36,14 @@ from clutch.errors import InvalidInput
 from clutch.models.provider import KEY_VARIABLES
 
 # --------------------------------------------------------------------------------------------------
-# Why a setting is what it is: the `#:` beside its field, read from the source where it stands, so that it is
-# written once.
+# The description of a setting: the `#:` comment at its field, read from the source, so that it is written once.
 
 _BESIDE = re.compile(r"  #: (.*)$")
 _ABOVE = re.compile(r"^\s*#: (.*)$")
 
 
 def reason_of(owner: type, field: str) -> str:
-    """Empty: its name says it all. In the words of the config, where nothing is null."""
+    """Return the description of a field, empty where there is none. A config writes null for None."""
     return re.sub(r"\bNone\b", "null", _reasons(owner).get(field, ""))
 
 
@@ -65,7 +64,7 @@ def _reasons(owner: type) -> Mapping[str, str]:
 
 
 def _declared(node: ast.stmt) -> str | None:
-    """A field of a dataclass or a member of an enum."""
+    """Return the name of a field of a dataclass or of a member of an enum."""
     match node:
         case ast.AnnAssign(target=ast.Name(name)) | ast.Assign(targets=[ast.Name(name)]):
             return name
@@ -75,12 +74,12 @@ def _declared(node: ast.stmt) -> str | None:
 
 _ITEM = re.compile(r"\[([0-9]+)\](?:\.|$)")
 _NOTHING = object()
-PART_CHARS_MIN = 3  #: fewer letters are in every second key
+PART_CHARS_MIN = 3  #: fewer letters match half of all keys
 
 
 @dataclass(frozen=True, slots=True)
 class Explained:
-    """Values as they would be written. `line` None: it is not said in the file."""
+    """Values as they would be written. `line` None: the key is not in the file."""
 
     key: str
     value: Any
@@ -94,7 +93,7 @@ class Explained:
 
 
 def explain(config: Config, wanted: str) -> tuple[Explained, ...]:
-    """The key, every key below it, or all that have these letters. Raises InvalidInput for one there is not."""
+    """Explain the key, every key below it, or all keys with these letters. Raises InvalidInput for an unknown one."""
     found = tuple(_explained(config, entry, key) for entry, key in _meant(wanted))
     if not found:
         near = suggestion(wanted, {one.key for one in catalogue()} | _sections())
@@ -103,12 +102,12 @@ def explain(config: Config, wanted: str) -> tuple[Explained, ...]:
 
 
 def said(config: Config) -> dict[str, Any]:
-    """Every key that the file says, with its value; secrets stay secret."""
+    """Return every key of the file with its value; secrets are masked."""
     return {key: explain(config, key)[0].value for key in config.lines}
 
 
 def _meant(wanted: str) -> Iterator[tuple[ConfigKey, str]]:
-    """With the key as it was meant: `agents.list[0].model` is `agents.list[].model`."""
+    """Yield entries with the key as it was asked for: `agents.list[0].model` is in the entry `agents.list[].model`."""
     for entry in catalogue():
         pattern = re.escape(entry.key).replace("NAME", r".+?").replace(r"\[\]", r"\[[0-9]*\]")
         if found := re.fullmatch(pattern, wanted):
@@ -157,7 +156,7 @@ def _choices(kind: Kind) -> Iterator[tuple[str, str]]:
 
 
 def _now(made: type, settings: Any, key: str) -> Any:
-    """What holds; nothing, where no such record was said."""
+    """Return the value in effect, `_NOTHING` where the file has no such record."""
     form = FORMS[made]
     for known, to in form.items():
         if key == known:
@@ -187,7 +186,7 @@ def _within(kind: Kind, to: To, settings: Any, rest: str) -> Any:
 
 
 # --------------------------------------------------------------------------------------------------
-# The keys as a JSON schema, for editors that complete and underline while one writes.
+# The keys as a JSON schema, for editors that complete keys and mark errors.
 
 DIALECT = "https://json-schema.org/draft/2020-12/schema"
 _ENV = {
@@ -287,10 +286,9 @@ _PLAIN: Mapping[types.Plain, Schema] = {
 
 
 # --------------------------------------------------------------------------------------------------
-# The file that `clutch init` writes: what was found on this machine at work, the rest as comments to try.
+# The file that `clutch init` writes: a model that this machine can use, and the rest as comments to try.
 #
-# A key that stands in the environment stays there; the file only relies on it. Ollama is looked for on loopback
-# alone.
+# An API key stays in the environment: it is not copied into the file. Ollama is looked for on loopback only.
 
 OLLAMA = ("127.0.0.1", 11434)
 PATIENCE_S = 0.5  # a server on this machine answers in a hundredth of it
@@ -319,7 +317,7 @@ NOTHING = StarterModel(
 
 
 def choices(environment: Mapping[str, str], ollama: tuple[str, int] = OLLAMA) -> tuple[StarterModel, ...]:
-    """What could be asked from here, the likeliest first; never empty."""
+    """Return the models that this machine can use, the likeliest first; never empty."""
     keys = [
         StarterModel(model, f"{KEY_VARIABLES[provider]} is set")
         for provider, model in MODELS.items()
@@ -330,7 +328,7 @@ def choices(environment: Mapping[str, str], ollama: tuple[str, int] = OLLAMA) ->
 
 
 def _local_models(host: str, port: int) -> list[str]:
-    """Empty: nobody answers, or not as Ollama does."""
+    """Return the models of a local Ollama, empty where none answers."""
     connection = http.client.HTTPConnection(host, port, timeout=PATIENCE_S)
     try:
         connection.request("GET", "/api/tags")
@@ -344,7 +342,7 @@ def _local_models(host: str, port: int) -> list[str]:
 
 
 def starter(chosen: StarterModel, others: tuple[StarterModel, ...]) -> str:
-    """A config that loads as it is, and also with every commented key switched on."""
+    """Return a config that is valid as it is, and also with every comment removed."""
     rest = "".join(f"      // {json.dumps(one.model)}: {one.because}\n" for one in others if one != chosen)
     return (
         _TEXT.replace("@MODEL@", json.dumps(chosen.model))

@@ -1,8 +1,7 @@
-"""JSON5 with places: every value knows where it stands, and no key is said twice.
+"""JSON5 with places: every value has its position in the text, and a key that occurs twice is an error.
 
-`pyjson5` reads what is hard to read (escapes, numbers) but tells no place of what it has read. So the brackets,
-commas and keys are followed here, and each single word is given to it. Stricter than JSON5 in one thing: a key
-without quotes has no escapes.
+`pyjson5` reads escapes and numbers, but reports no positions. So this module follows brackets, commas and keys, and
+passes each single word to `pyjson5`. It is stricter than JSON5 in one thing: a key without quotes has no escapes.
 """
 
 from __future__ import annotations
@@ -14,7 +13,7 @@ from typing import Any, NoReturn, TypeAlias
 
 import pyjson5
 
-DEPTH_MAX = 32  # nothing that can be said nests a third as deep
+DEPTH_MAX = 32  # no config nests a third as deep
 SHOWN_MAX = 40
 
 _SPACE = re.compile(r"(?:[\s\ufeff]+|//[^\n\r\u2028\u2029]*|/\*.*?\*/)*", re.DOTALL)
@@ -24,7 +23,7 @@ _BARE = re.compile(r"[^\s\ufeff,:\[\]{}\"'/]+")
 
 
 class Unreadable(Exception):
-    """Not JSON5, from `at` on."""
+    """The text is not JSON5 from position `at` on."""
 
     def __init__(self, at: int, rule: str) -> None:
         super().__init__(rule)
@@ -58,7 +57,7 @@ Value: TypeAlias = "bool | int | float | str | list[JsonNode] | Mapping[str, Mem
 
 
 def line_and_column(text: str, at: int) -> tuple[int, int]:
-    """From 1, in characters."""
+    """Both counted from 1, in characters."""
     return text.count("\n", 0, at) + 1, at - (text.rfind("\n", 0, at) + 1) + 1
 
 
@@ -79,7 +78,7 @@ class _Reader:
         raise Unreadable(self._at if at is None else at, rule)
 
     def peek(self) -> str:
-        """The next character that means something; empty at the end."""
+        """Return the next character after white space and comments; empty at the end."""
         space = _SPACE.match(self._text, self._at)
         self._at = space.end() if space else self._at
         if self._text.startswith("/*", self._at):

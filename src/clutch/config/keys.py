@@ -1,7 +1,7 @@
 """The one table of keys: what may stand in `clutch.json`, and which setting it is.
 
 On the left the key as it is written, on the right the field of `Settings`; of a record, the field of what it becomes.
-Type, default and reason are those of the field. What is not built yet has no key, so that nobody sets it in vain."""
+Type, default and description are those of the field. A setting that is not built has no key."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from clutch.tools.all_tools import ToolSettings
 from clutch.tools.mcp import McpServer
 
 # --------------------------------------------------------------------------------------------------
-# Everything a config can say, as the process takes it. A default `Settings()` is a Clutch without a file.
+# All settings of a config, as the process uses them. A default `Settings()` is a Clutch without a file.
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +51,7 @@ def get(settings: Any, path: str) -> Any:
 
 
 def put(settings: Any, path: str, value: Any) -> Any:
-    """With this one value changed. Raises InvalidInput where a setting refuses it."""
+    """Return the settings with one value changed. Raises InvalidInput where a setting refuses it."""
     name, _, rest = path.partition(".")
     changed = put(get(settings, name), rest, value) if rest else value
     return (
@@ -61,7 +61,7 @@ def put(settings: Any, path: str, value: Any) -> Any:
 
 @dataclass(frozen=True, slots=True)
 class To:
-    """A field by its path, with its kind where the type of the field does not tell it."""
+    """A field by its path, with its kind where it does not follow from the type of the field."""
 
     path: str
     kind: Kind | None = None
@@ -330,13 +330,13 @@ FORMS: Mapping[type, Mapping[str, To]] = {
     },
 }
 
-#: Two names of one setting: only one of them may be said.
+#: Two names of one setting: a file may use only one of them.
 ALIASES: Mapping[str, str] = {"agents.defaults.subagents.archiveAfterMinutes": "archive.afterMinutes"}
 
 #: An object that may be written as one of its values: `sandbox: "off"` is `sandbox: {mode: "off"}`.
 SHORT_FORMS: Mapping[str, str] = {"sandbox": "mode"}
 
-#: What a running process cannot take over: it is bound to sockets, threads and processes, or registered elsewhere.
+#: Keys that a running process cannot apply: they are bound to sockets, threads and processes, or registered elsewhere.
 NEEDS_RESTART = (
     "agents.defaults.maxConcurrent",
     "agents.defaults.subagents.maxConcurrent",
@@ -361,12 +361,12 @@ NEEDS_RESTART = (
 
 
 def is_live(key: str) -> bool:
-    """Whether a process takes it over when it reads the file again."""
+    """Whether a running process applies the key when it reads the file again."""
     return not key.startswith(NEEDS_RESTART)
 
 
 # --------------------------------------------------------------------------------------------------
-# What is known of every key of the table: its kind, the field it sets, and what that is without it.
+# What is known of every key of the table: its kind, the field it sets, and the default of that field.
 
 
 @dataclass(frozen=True, slots=True)
@@ -390,7 +390,7 @@ Tree: TypeAlias = "Mapping[str, To | Tree]"
 
 @lru_cache(maxsize=16)
 def tree_of(made: type) -> Tree:
-    """Dotted keys as objects in objects."""
+    """Return the dotted keys of a record as nested objects."""
     tree: dict[str, Any] = {}
     for key, to in FORMS[made].items():
         *folders, last = key.split(".")
@@ -403,17 +403,16 @@ def tree_of(made: type) -> Tree:
 
 @lru_cache(maxsize=512)
 def kind_at(made: type, key: str) -> Kind:
-    """Of a key of a form."""
+    """Return the kind of a key of a record."""
     to = FORMS[made][key]
     if to.kind is not None:
         return to.kind
-    owner, field, hint = _field_of(made, to.path)
-    del owner
+    _, field, hint = _field_of(made, to.path)
     return types.kind_of(hint, key, field)
 
 
 def _field_of(made: type, path: str) -> tuple[type, str, Any]:
-    """The class that declares it, its name there, and its type. A part of a mapping is the mapping's."""
+    """Return the class that declares a field, the field's name and its type. A key of a mapping is the mapping's."""
     first, *rest = path.split(".")
     owner, name, hint = made, first, get_type_hints(made)[first]
     for part in rest:
@@ -426,7 +425,7 @@ def _field_of(made: type, path: str) -> tuple[type, str, Any]:
 
 @lru_cache(maxsize=1)
 def catalogue() -> tuple[ConfigKey, ...]:
-    """Every key there is, those of records after the key that holds them."""
+    """Return every key, those of a record after the key that holds the record."""
     return tuple(_entries(Settings, ""))
 
 
@@ -443,7 +442,7 @@ def _entries(made: type, prefix: str) -> Iterator[ConfigKey]:
 
 
 def record_in(kind: Kind) -> tuple[Record | None, str]:
-    """The record that a value is or holds, and what stands between its key and theirs."""
+    """Return the record that a value is or holds, and what stands between its key and the record's keys."""
     match kind:
         case Maybe():
             return record_in(kind.kind)

@@ -1,8 +1,9 @@
-"""A parsed file becomes settings, or a list of everything that is wrong with it. Nothing is half taken.
+"""Turn a config file into settings, or into a list of everything that is wrong with it. Nothing is applied in part.
 
-    nodes ──walk──▶ Said(key, place, value) … ──put, one by one──▶ Settings
+    JSON nodes ──walk──▶ ConfigEntry(key, place, value) … ──put, one by one──▶ Settings
 
-One by one, because a setting that refuses a value says so when it is made; so the refusal has a place in the file."""
+The values are put one by one, because a setting checks a value when it is made: so each refusal has a place in the
+file."""
 
 from __future__ import annotations
 
@@ -41,9 +42,10 @@ from clutch.core.ids import nearest
 from clutch.core.protected_files import is_state
 from clutch.errors import ConfigInvalid, InvalidInput
 from clutch.surfaces.discovery import CONFIG_FILE
+from clutch.tools.sandbox.policy import is_beneath
 
 SHOWN_MAX = 60
-NUMBER_MAX = 2**53  # beyond it numbers of JSON are no longer exact
+NUMBER_MAX = 2**53  # larger numbers of JSON are not exact
 OFFERED_MAX = 12  # keys named where nothing is near
 
 
@@ -56,7 +58,7 @@ class ConfigProblem:
 
 @dataclass(frozen=True, slots=True)
 class ConfigEntry:
-    """`key` as it is written in its form, `path` in full."""
+    """A value of the file. `key`: as it is named in its record; `path`: in full."""
 
     key: str
     path: str
@@ -67,7 +69,7 @@ class ConfigEntry:
 
 @dataclass(frozen=True, slots=True)
 class FromEnvironment:
-    """Looked up when it is needed, not when the file is read."""
+    """A variable that is read when its value is needed, not when the file is read."""
 
     name: str
     into: str
@@ -75,7 +77,7 @@ class FromEnvironment:
 
 @dataclass(frozen=True, slots=True)
 class ParsedConfig:
-    """`places`: where each key is said. `secrets`: keys whose secret stands in the file itself."""
+    """`places`: where each key stands. `secrets`: keys whose secret stands in the file itself."""
 
     settings: Settings
     places: Mapping[str, int]
@@ -83,12 +85,12 @@ class ParsedConfig:
 
 
 class Broken(Exception):
-    """A value was refused; the problem is noted already."""
+    """A value was refused, and the problem is in the list."""
 
 
 @dataclass(slots=True)
 class ConfigReader:
-    """Of one file. `folder`: what relative paths start from."""
+    """Reads one file. `folder`: what relative paths start from."""
 
     folder: Path
     environment: Mapping[str, str]
@@ -97,7 +99,7 @@ class ConfigReader:
     secrets: dict[str, int] = field(default_factory=dict)
 
     def settings(self, root: JsonNode) -> ParsedConfig:
-        """What it says over the defaults. Meaningful only where `problems` stays empty."""
+        """Return the file's values over the defaults. Meaningful only where `problems` stays empty."""
         settings = Settings()
         for said in self._of_form(Settings, root, ""):
             try:
@@ -147,7 +149,7 @@ class ConfigReader:
         yield ConfigEntry(key, path, member.node.at, to, value)
 
     def _record(self, made: type, node: JsonNode, path: str, **given: str) -> Any:
-        """Raises Broken, when everything wrong inside is noted."""
+        """Raises Broken when all problems inside are in the list."""
         before = len(self.problems)
         said = self._of_form(made, node, path)
         if len(self.problems) > before:
@@ -207,7 +209,7 @@ class ConfigReader:
     def _each(
         self, items: Iterable[tuple[str, JsonNode]], read: Callable[[str, JsonNode], Any]
     ) -> tuple[Any, ...]:
-        """All of them are looked at, also after one that is wrong."""
+        """Read all items, also after one that is wrong, so that all problems are reported at once."""
         values, broken = [], None
         for name, node in items:
             try:
@@ -265,7 +267,7 @@ class ConfigReader:
         return self.environment[name]
 
     def _folder(self, node: JsonNode, path: str) -> str:
-        """`~` is one's home; anything relative starts where the file is."""
+        """`~` is the user's home; a relative path starts in the folder of the file."""
         if not isinstance(node.value, str) or not node.value or "\0" in node.value:
             raise self._refuse(node, path, f"must be {Plain.FOLDER.value}, not {_shown(node)}")
         try:
@@ -275,7 +277,7 @@ class ConfigReader:
 
 
 def _assigned(said: ConfigEntry) -> tuple[str, Any]:
-    """The field and what it gets."""
+    """Return a field and its value."""
     if isinstance(said.value, FromEnvironment):
         return said.value.into, said.value.name
     return said.to.path, said.value
@@ -339,7 +341,7 @@ def suggestion(word: str, known: Iterable[str]) -> str:
 
 
 def _did_you_mean(key: str, path: str, tree: Tree) -> str:
-    """A key beside it; else the same key elsewhere."""
+    """Suggest a key of the same object, else the same key of another one."""
     near = suggestion(key, tree)
     if near:
         return near
@@ -362,17 +364,17 @@ def _missing(made: type, values: Mapping[str, Any]) -> str:
 
 
 # --------------------------------------------------------------------------------------------------
-# Where a config is found, and how it is read: `clutch.json` in the state directory, or the file that was named.
+# Where the config is and how it is read: `clutch.json` in the state directory, or the file that was named.
 #
-# A secret in a file that others can read is no secret, and a file that others can write is not one's own config: both
-# are refused, with the command that repairs it.
+# A config with secrets that other users can read, and a config that they can write, are refused with the command that
+# repairs it: a config decides what agents may do, so only its owner may decide what it says.
 
 BYTES_MAX = 1024 * 1024
 
 
 @dataclass(frozen=True, slots=True)
 class Config:
-    """`path` None: there is no file. `lines`: where each key is said."""
+    """`path` None: there is no file. `lines`: the line of each key."""
 
     settings: Settings = field(default_factory=Settings)
     path: Path | None = None
@@ -380,13 +382,13 @@ class Config:
 
 
 def find(home: Path, named: Path | str | None) -> Path | None:
-    """What was named must be there; in the state directory there may be none."""
+    """A file that was named must exist; the state directory may have none."""
     path = home / CONFIG_FILE if named is None else Path(named)
     return path if named is not None or os.path.lexists(path) else None
 
 
 def load(home: Path, named: Path | str | None = None, environment: Mapping[str, str] | None = None) -> Config:
-    """Raises ConfigInvalid with everything that is wrong."""
+    """Raises ConfigInvalid with all problems of the file."""
     path = find(home, named)
     if path is None:
         return Config()
@@ -395,28 +397,28 @@ def load(home: Path, named: Path | str | None = None, environment: Mapping[str, 
 
 
 def refuse_writable(path: Path, home: Path, workspaces: Iterable[str]) -> None:
-    """Refuse a config that an agent could have written. Raises ConfigInvalid.
-
-    In a workspace only files named `clutch.json` are read-only for agents, and only a state directory is hidden from
-    them; a link there can be replaced."""
+    """Refuse a config that an agent could have written. Raises ConfigInvalid."""
+    # In a workspace only files named `clutch.json` are read-only for agents, and only a state directory is hidden from
+    # them; a link there can be replaced.
     place = Path(os.path.abspath(path))
     is_unhidden = place.parent == home.absolute() and not is_state({*_entries(home)})
     for workspace in map(os.path.realpath, workspaces):
         inside = [
-            one for one in (place, *place.parents) if _is_beneath(os.path.realpath(one.parent), workspace)
+            one for one in (place, *place.parents) if is_beneath(os.path.realpath(one.parent), workspace)
         ]
-        rule = None
+        is_inside = is_beneath(os.path.realpath(place), workspace)
         if any(one.is_symlink() for one in inside):
             rule = "is reached through a link in a workspace, where agents could replace it: name the file itself"
-        elif _is_beneath(os.path.realpath(place), workspace) and place.name != CONFIG_FILE:
+        elif is_inside and place.name != CONFIG_FILE:
             rule = f"lies in a workspace, where agents could write it: rename it to {CONFIG_FILE}, or move it elsewhere"
-        elif _is_beneath(os.path.realpath(place), workspace) and is_unhidden:
+        elif is_inside and is_unhidden:
             rule = (
                 "was in a workspace before its state directory was made, so an agent could have written it: "
+                "read it, then name it with --config, or move the state directory out of the workspace"
             )
-            rule += "read it, then name it with --config, or move the state directory out of the workspace"
-        if rule is not None:
-            raise ConfigInvalid(str(path), [f"{path}: {rule}"])
+        else:
+            continue
+        raise ConfigInvalid(str(path), [f"{path}: {rule}"])
 
 
 def _entries(folder: Path) -> list[str]:
@@ -424,10 +426,6 @@ def _entries(folder: Path) -> list[str]:
         return [entry.name for entry in os.scandir(folder) if entry.is_file(follow_symlinks=False)]
     except OSError:
         return []
-
-
-def _is_beneath(path: str, root: str) -> bool:
-    return Path(path).is_relative_to(root)
 
 
 def read(text: str, path: Path, mode: int, environment: Mapping[str, str]) -> Config:
@@ -490,12 +488,12 @@ def _invalid(path: Path, text: str, problems: list[ConfigProblem]) -> ConfigInva
 
 
 # --------------------------------------------------------------------------------------------------
-# A file that changed while a process runs: what it may take over at once, and what has to wait for a restart.
+# A file that changed while a process runs: which keys the process applies at once, and which need a restart.
 
 
 @dataclass(frozen=True, slots=True)
 class Reloaded:
-    """`settings`: what holds now. `taken` and `waiting`: the keys that differ from before."""
+    """`settings`: in effect now. `taken`: changed keys that were applied. `waiting`: those that need a restart."""
 
     settings: Settings
     taken: tuple[str, ...]

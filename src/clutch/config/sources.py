@@ -1,10 +1,10 @@
-"""The config of one process: its file, if there is one, and what the program says beside it, which wins."""
+"""The config of one process: its file, if there is one, and the arguments of the program, which win over the file."""
 
 from __future__ import annotations
 
 import os
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from clutch.config.keys import Settings
@@ -14,23 +14,23 @@ from clutch.surfaces.discovery import CONFIG_FILE, stamp_of
 from clutch.tools.sandbox.policy import Sandbox
 
 
-class ConfigSource:
-    """`settings`: what the file said when it was taken."""
+@dataclass(frozen=True, slots=True)
+class GivenConfig:
+    """What a program passes to `Clutch` beside the file. None: the file decides."""
 
-    def __init__(
-        self,
-        home: Path,
-        named: Path | str | None,
-        policy: Policy | None,
-        model: str | None,
-        workspace: Path | str | None,
-        agents: Sequence[Agent],
-        *,
-        is_headless: bool = False,
-    ) -> None:
-        self._home, self._named, self._is_headless = home, named, is_headless
-        self._policy, self._model, self._workspace, self._agents = policy, model, workspace, agents
-        self.settings = Settings()
+    policy: Policy | None = None
+    model: str | None = None
+    workspace: Path | str | None = None
+    agents: Sequence[Agent] = ()
+    is_headless: bool = False
+
+
+class ConfigSource:
+    """`named`: the file that was named; None for the one in the state directory `home`, which may be absent."""
+
+    def __init__(self, home: Path, named: Path | str | None, given: GivenConfig | None = None) -> None:
+        self._home, self._named, self._given = home, named, given or GivenConfig()
+        self.settings = Settings()  #: as the file was when the process applied it
         self.stamp: tuple[int, ...] | None = None  #: of the file that was read last
 
     @property
@@ -39,48 +39,44 @@ class ConfigSource:
 
     @property
     def is_changed(self) -> bool:
-        """The file is another one than the one that was read last."""
+        """Whether the file differs from the one that was read last."""
         return stamp_of(self.file) != self.stamp
 
     def load(self) -> Settings:
-        """A state directory without a file costs a look and no import. Raises ConfigInvalid."""
-        self.stamp = stamp_of(self.file)  # before it is read: a change in between is seen as one
+        """Read the file. A state directory without one costs a look and no import. Raises ConfigInvalid."""
+        # The stamp is taken before the file is read: a change in between counts as one.
+        self.stamp = stamp_of(self.file)
+        given = self._given.policy
         if self._named is None and not os.path.lexists(self._home / CONFIG_FILE):
-            return Settings() if self._policy is None else Settings(policy=self._policy)
+            return Settings() if given is None else Settings(policy=given)
         from clutch.config import load
 
         config = load.load(self._home, self._named)
-        found = config.settings
-        found = found if self._policy is None else replace(found, policy=self._policy)
+        found = config.settings if given is None else replace(config.settings, policy=given)
         if config.path is not None and found.tools.sandbox is Sandbox.ON:
-            # A config that a person names is the person's word, so only an unnamed one may be too early.
+            # The operator vouches for a config that they name; an unnamed one may be older than its state directory.
             home = self._home if self._named is None else Path("/")
             load.refuse_writable(config.path, home, self._workspaces(found))
         return found
 
-    def _workspaces(self, said: Settings) -> set[str]:
-        policy = self.policy(said)
+    def _workspaces(self, settings: Settings) -> set[str]:
+        policy = self.policy(settings)
         agents = {agent.workspace for agent in policy.agents.values() if agent.workspace}
         return {policy.defaults.workspace or ".", *agents}
 
-    def policy(self, said: Settings) -> Policy:
-        """What the program gives takes the place of what the file says of the same thing."""
-        base = replace(said.policy, is_headless=said.policy.is_headless or self._is_headless)
-        if self._policy is None:
-            given = {getattr(agent, "id", None) for agent in self._agents}
-            listed = {name: agent for name, agent in said.policy.agents.items() if name not in given}
-            base = replace(base, agents=listed)
-        return _settled(base, self._model, self._workspace, self._agents)
-
-
-def _settled(
-    policy: Policy, model: str | None, workspace: Path | str | None, agents: Sequence[Agent]
-) -> Policy:
-    """What was said beside the policy wins over what it says."""
-    defaults = policy.defaults
-    place = str(Path(workspace or defaults.workspace or ".").absolute())
-    return replace(
-        policy,
-        agents=roster([*policy.agents.values(), *agents]),
-        defaults=replace(defaults, model=defaults.model if model is None else model, workspace=place),
-    )
+    def policy(self, settings: Settings) -> Policy:
+        """Return the policy in effect: an argument of the program replaces what the file says of the same thing."""
+        policy, given = settings.policy, self._given
+        listed = policy.agents
+        if given.policy is None:
+            named = {getattr(agent, "id", None) for agent in given.agents}
+            listed = {name: agent for name, agent in listed.items() if name not in named}
+        defaults = policy.defaults
+        place = str(Path(given.workspace or defaults.workspace or ".").absolute())
+        model = defaults.model if given.model is None else given.model
+        return replace(
+            policy,
+            is_headless=policy.is_headless or given.is_headless,
+            agents=roster([*listed.values(), *given.agents]),
+            defaults=replace(defaults, model=model, workspace=place),
+        )

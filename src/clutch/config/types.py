@@ -1,7 +1,7 @@
-"""How a value may be written, and how it is shown again. What it means is the business of the setting behind it.
+"""How a value may be written, and how it is shown. What it means is defined by the setting behind it.
 
 The kind of a setting follows from the type and the name of its field: an `int` with bytes in its name is a size, a
-`float` that ends in `_s` a duration, an enum a choice. Only what cannot be seen there is said in `keys.py`."""
+`float` that ends in `_s` a duration, an enum a choice. `keys.py` names the kinds that cannot be seen there."""
 
 from __future__ import annotations
 
@@ -27,11 +27,11 @@ SECONDS: Mapping[str, Decimal] = {
     "s": Decimal(1),
     "ms": Decimal("0.001"),
 }
-#: The same, near enough for comparing.
+#: The same as floats, exact enough for a comparison.
 SECONDS_OF: Mapping[str, float] = {name: float(unit) for name, unit in SECONDS.items()}
-#: What the end of a name says about its numbers.
+#: The unit that the end of a key gives to a bare number.
 OF_NAME: Mapping[str, str] = {"Ms": "ms", "Seconds": "s", "Minutes": "m", "Hours": "h", "Days": "d"}
-DURATION_MAX_S = 100 * 366 * 86400  # beyond a lifetime a typing error is likelier
+DURATION_MAX_S = 100 * 366 * 86400  # a longer one is a typing error
 BYTES: Mapping[str, int] = {
     "B": 1,
     "KB": 10**3,
@@ -49,7 +49,7 @@ _DURATION, _SIZE, _MONEY = re.compile(DURATION), re.compile(SIZE), re.compile(MO
 
 
 def parse_duration(text: str) -> float | None:
-    """Seconds; None: not one."""
+    """Return seconds, None for a text that is no duration."""
     found = _DURATION.fullmatch(text)
     if found is None or not text:
         return None
@@ -59,7 +59,7 @@ def parse_duration(text: str) -> float | None:
 
 
 def format_duration(seconds: float) -> str:
-    """The shortest exact form; `parse_duration` gives the same number back."""
+    """Return the shortest exact form: `parse_duration` returns the same number."""
     left, parts = Decimal(repr(float(seconds))), []
     for name, unit in list(SECONDS.items())[:3]:
         whole, left = left // unit, left % unit
@@ -114,14 +114,14 @@ class Duration:
 
 @dataclass(frozen=True, slots=True)
 class Secret:
-    """A text, or `{env: "NAME"}`. `later`: the field that takes the name, where it is looked up when it is needed."""
+    """A text, or `{env: "NAME"}`. `later`: the field for the name of a variable that is read when it is needed."""
 
     later: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class OneOf:
-    """`hidden`: accepted, but not offered."""
+    """`hidden`: words that are accepted and not documented."""
 
     words: Mapping[str, Any]
     hidden: Mapping[str, Any] = field(default_factory=dict)
@@ -164,7 +164,7 @@ class Named:
 
 @dataclass(frozen=True, slots=True)
 class Maybe:
-    """null: not set."""
+    """A value, or null for one that is not set."""
 
     kind: Kind
 
@@ -177,7 +177,7 @@ _PLAIN: Mapping[Any, Kind] = {bool: Plain.FLAG, str: Plain.TEXT, Decimal: Plain.
 
 
 def kind_of(hint: Any, key: str, name: str) -> Kind:
-    """Of a setting with this type; the names tell units."""
+    """Return the kind of a setting from its type; its names give the units."""
     origin, inner = get_origin(hint), get_args(hint)
     if origin in (Union, types.UnionType):
         (only,) = (one for one in inner if one is not types.NoneType)
@@ -209,12 +209,12 @@ def _word(member: Enum) -> str:
 
 
 def seconds_of(kind: Duration, value: float, unit: str) -> float:
-    """A bare number in the unit that the setting counts in."""
+    """Convert a bare number to the unit that the setting counts in."""
     return float(Decimal(repr(float(value))) * SECONDS[unit] / SECONDS[kind.stored])
 
 
 def shown(kind: Kind, value: Any) -> Any:
-    """As it would be written in a file. Secrets stay secret, records are only told to be there."""
+    """Return a value as it would be written in a file. A secret is masked, a record is an ellipsis."""
     match kind:
         case Maybe():
             return None if value is None else shown(kind.kind, value)

@@ -13,7 +13,7 @@ from clutch.api.client import Api
 from clutch.api.gateway import Gateway
 from clutch.api.handles import Backend
 from clutch.channels import HookRegistry, Webhook
-from clutch.config.sources import ConfigSource
+from clutch.config.sources import ConfigSource, GivenConfig
 from clutch.core.agents import Agent
 from clutch.core.policy import Policy
 from clutch.core.spawn import OWN_RUNTIME
@@ -182,9 +182,8 @@ class Clutch(Api):
         _check_given(locals())
         super().__init__(self._open)
         self._home, self._embedded = home_of(state), embedded
-        self._given = ConfigSource(
-            self._home, config, policy, model, workspace, tuple(agents), is_headless=headless
-        )
+        given = GivenConfig(policy, model, workspace, tuple(agents), headless)
+        self._given = ConfigSource(self._home, config, given)
         said = self._given.settings = self._given.load()
         database = said.database if database is None else database
         self._providers = tuple({one.name: one for one in (*said.providers, *providers)}.values())
