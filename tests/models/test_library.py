@@ -47,6 +47,15 @@ def test_the_adapter_itself_loads_no_library() -> None:
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
 
 
+def test_anthropic_needs_no_client_of_openai() -> None:
+    """The extra `anthropic` installs no `openai`."""
+    code = (
+        "import sys; sys.modules['openai'] = None; from clutch.models.provider import Provider;"
+        "from clutch.models.library import clients, messages; clients.connect(Provider('anthropic'), 'k')"
+    )
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0  # noqa: S603 (our own interpreter)
+
+
 async def test_many_first_calls_at_once_import_and_connect_only_once() -> None:
     async with Providers(lambda _: Reply([Text("ok")])) as server:
         models = LibraryModels(Provider("here", server.openai_url, "k"), "k")

@@ -1,7 +1,8 @@
 """Connections to providers, made for a thousand requests at once. Importing this imports the model library.
 
-The clients' own pools collapse at that number; aiohttp as transport, with its limits lifted, does not. Google,
-Mistral and Groq get the same or the nearest they take; Bedrock's client is a blocking one and runs in threads."""
+The clients' own pools collapse at that number; aiohttp as transport, without limits, does not. Google, Mistral and Groq
+use the same or the nearest that they accept; Bedrock's client blocks and runs in threads. OpenAI's client is imported
+only for a provider that needs it: the extra `anthropic` does not install it."""
 
 from __future__ import annotations
 
@@ -9,14 +10,12 @@ import os
 import ssl
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, partial
 from importlib import import_module
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any
 
 import httpx2
-from openai import AsyncOpenAI
 from pydantic_ai.models import Model
-from pydantic_ai.profiles import ModelProfile
 
 from clutch.errors import InvalidInput
 from clutch.models.provider import Provider
@@ -27,20 +26,17 @@ if TYPE_CHECKING:
 
 CONNECT_S = 30.0  #: a thousand connections opened at once need their time
 KEEP_ALIVE_S = 4.0  #: the usual server drops an idle connection after 5: a request must not meet that
-NO_KEY = "none"  #: the clients insist on one; local servers do not look at it
+NO_KEY = "none"  #: the clients require a key; local servers ignore it
 #: 0 is no limit, None would be 100
 UNLIMITED = httpx2.Limits(max_connections=0, keepalive_expiry=KEEP_ALIVE_S)
 BEDROCK_CONNECTIONS = 100  #: more than its threads
 
 
-Reshape: TypeAlias = Callable[[ModelProfile], ModelProfile]
-
-
 @dataclass(frozen=True, slots=True)
 class LibraryClient:
-    """A connection, and how to make a model that uses it; what the library knows of the model can be reshaped."""
+    """A connection. `model`: makes a model that uses it, of a name and of a `profile` that adapts the library's one."""
 
-    model: Callable[[str, Reshape | None], Model[Any]]
+    model: Callable[..., Model[Any]]
     aclose: Callable[[], Awaitable[None]]
 
 
@@ -96,10 +92,7 @@ def _openai_chat(provider: Provider, key: str) -> LibraryClient:
 
     client = _openai_client(provider, key)
     library = OpenAIProvider(openai_client=client)
-    return LibraryClient(
-        lambda name, profile: OpenAIChatModel(name, provider=library, profile=profile),
-        client.close,
-    )
+    return LibraryClient(partial(OpenAIChatModel, provider=library), client.close)
 
 
 def _openai_responses(provider: Provider, key: str) -> LibraryClient:
@@ -108,14 +101,9 @@ def _openai_responses(provider: Provider, key: str) -> LibraryClient:
 
     client = _openai_client(provider, key)
     library = OpenAIProvider(openai_client=client)
-    # What was thought comes back encrypted and is sent along again: nothing is kept at the provider.
+    # Thoughts come back encrypted and are sent again with the next request: the provider stores nothing.
     settings = OpenAIResponsesModelSettings(openai_store=False)
-    return LibraryClient(
-        lambda name, profile: OpenAIResponsesModel(
-            name, provider=library, profile=profile, settings=settings
-        ),
-        client.close,
-    )
+    return LibraryClient(partial(OpenAIResponsesModel, provider=library, settings=settings), client.close)
 
 
 def _openai_compatible(provider: Provider, key: str) -> LibraryClient:
@@ -124,10 +112,7 @@ def _openai_compatible(provider: Provider, key: str) -> LibraryClient:
 
     client = _openai_client(provider, key)
     library = OpenAICompatibleProvider(provider.name, openai_client=client)
-    return LibraryClient(
-        lambda name, profile: OpenAIChatModel(name, provider=library, profile=profile),
-        client.close,
-    )
+    return LibraryClient(partial(OpenAIChatModel, provider=library), client.close)
 
 
 def _ollama(provider: Provider, key: str) -> LibraryClient:
@@ -136,10 +121,7 @@ def _ollama(provider: Provider, key: str) -> LibraryClient:
 
     client = _openai_client(provider, key, "http://127.0.0.1:11434/v1")
     library = OllamaProvider(openai_client=client)
-    return LibraryClient(
-        lambda name, profile: OllamaModel(name, provider=library, profile=profile),
-        client.close,
-    )
+    return LibraryClient(partial(OllamaModel, provider=library), client.close)
 
 
 def _openrouter(provider: Provider, key: str) -> LibraryClient:
@@ -148,10 +130,7 @@ def _openrouter(provider: Provider, key: str) -> LibraryClient:
 
     client = _openai_client(provider, key, "https://openrouter.ai/api/v1")
     library = OpenRouterProvider(openai_client=client)
-    return LibraryClient(
-        lambda name, profile: OpenRouterModel(name, provider=library, profile=profile),
-        client.close,
-    )
+    return LibraryClient(partial(OpenRouterModel, provider=library), client.close)
 
 
 def _anthropic(provider: Provider, key: str) -> LibraryClient:
@@ -169,9 +148,7 @@ def _anthropic(provider: Provider, key: str) -> LibraryClient:
         default_headers=provider.headers,
     )
     library = AnthropicProvider(anthropic_client=client)
-    return LibraryClient(
-        lambda name, profile: AnthropicModel(name, provider=library, profile=profile), client.close
-    )
+    return LibraryClient(partial(AnthropicModel, provider=library), client.close)
 
 
 def _google(provider: Provider, key: str) -> LibraryClient:
@@ -180,9 +157,7 @@ def _google(provider: Provider, key: str) -> LibraryClient:
 
     transport = _transport(provider)
     library = GoogleProvider(api_key=key or NO_KEY, http_client=transport, base_url=provider.base_url or None)
-    return LibraryClient(
-        lambda name, profile: GoogleModel(name, provider=library, profile=profile), transport.aclose
-    )
+    return LibraryClient(partial(GoogleModel, provider=library), transport.aclose)
 
 
 def _mistral(provider: Provider, key: str) -> LibraryClient:
@@ -193,9 +168,7 @@ def _mistral(provider: Provider, key: str) -> LibraryClient:
     library = MistralProvider(
         api_key=key or NO_KEY, http_client=transport, base_url=provider.base_url or None
     )
-    return LibraryClient(
-        lambda name, profile: MistralModel(name, provider=library, profile=profile), transport.aclose
-    )
+    return LibraryClient(partial(MistralModel, provider=library), transport.aclose)
 
 
 def _groq(provider: Provider, key: str) -> LibraryClient:
@@ -217,13 +190,11 @@ def _groq(provider: Provider, key: str) -> LibraryClient:
         default_headers=provider.headers,
     )
     library = GroqProvider(groq_client=client)
-    return LibraryClient(
-        lambda name, profile: GroqModel(name, provider=library, profile=profile), client.close
-    )
+    return LibraryClient(partial(GroqModel, provider=library), client.close)
 
 
 def _bedrock(provider: Provider, key: str) -> LibraryClient:
-    """A key is a Bedrock API key; without one, the usual places of AWS credentials are looked at."""
+    """A key is a Bedrock API key; without one, AWS credentials are taken from their usual places."""
     from pydantic_ai.models.bedrock import BedrockConverseModel
     from pydantic_ai.providers.bedrock import BedrockProvider
 
@@ -250,9 +221,7 @@ def _bedrock(provider: Provider, key: str) -> LibraryClient:
         .client("bedrock-runtime", endpoint_url=provider.base_url or None, config=config)
     )
     library = BedrockProvider(bedrock_client=client)
-    return LibraryClient(
-        lambda name, profile: BedrockConverseModel(name, provider=library, profile=profile), _nothing_to_close
-    )
+    return LibraryClient(partial(BedrockConverseModel, provider=library), _nothing_to_close)
 
 
 async def _nothing_to_close() -> None:

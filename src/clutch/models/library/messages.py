@@ -19,14 +19,13 @@ from pydantic_ai.tools import ToolDefinition
 
 from clutch.core.messages import Answer, Call, Input, Results, Thought, Transcript, Usage
 from clutch.core.model import Thinking
-from clutch.models.chat_completions import check_depth, count, too_deep
-from clutch.models.failures import MESSAGE_MAX, classify, failure
+from clutch.models.failures import MESSAGE_MAX, check_depth, classify, count, failure, too_deep
 from clutch.models.library.clients import LibraryClient
 from clutch.models.provider import Memo, Provider
 from clutch.ports import Delta, DeltaKind, ModelError, ModelRequest, OnDelta, ToolSpec, Trouble
 
 # --------------------------------------------------------------------------------------------------
-# Our transcript to the library's messages and back. Importing this imports the model library.
+# Our transcript as the library's messages, and its response as our answer.
 
 LEVELS: Mapping[Thinking, ThinkingLevel] = {
     Thinking.OFF: False,
@@ -42,8 +41,8 @@ STOPS: Mapping[str, str] = {
     "length": "length",
     "content_filter": "filter",
 }
-#: Their formats have a place to say that a tool failed; elsewhere the library would wrap the text.
-TELL_FAILURE = frozenset({"anthropic", "bedrock"})
+#: Their formats have a field for a tool that failed; for others the library would wrap the text.
+MARK_FAILURE = frozenset({"anthropic", "bedrock"})
 #: Where the library notes which field a thought came from; it means nothing to the provider.
 FIELDS = frozenset({"content", "reasoning", "reasoning_content"})
 ID_CHARS_MAX = 40  #: OpenAI's limit; other providers' own ids are shorter
@@ -52,11 +51,8 @@ _SEPARATOR = "|"  # in no id and in no base64
 NO_TEXT = "(no text)"  # providers refuse an assistant message without content
 
 
-# --- there ------------------------------------------------------------------------------------------------
-
-
 def messages(transcript: Transcript, provider: Provider, model: Model[Any]) -> list[library.ModelMessage]:
-    """What follows each other on one side is one message: some providers insist on taking turns."""
+    """Consecutive messages of one side become one: some providers require that the sides alternate."""
     sent: list[library.ModelMessage] = []
     asked: list[library.ModelRequestPart] = []
     ids = _Ids()
@@ -65,7 +61,7 @@ def messages(transcript: Transcript, provider: Provider, model: Model[Any]) -> l
             case Input(text):
                 asked.append(library.UserPromptPart(text))
             case Results():
-                asked.extend(_returned(message, ids.newest, provider.language in TELL_FAILURE))
+                asked.extend(_returned(message, ids.newest, provider.language in MARK_FAILURE))
             case Answer():
                 said = _said(message, provider, model, ids.for_calls(message.calls))
                 if said:
@@ -99,9 +95,9 @@ class _Ids:
         return given
 
 
-def _returned(message: Results, ids: Sequence[str], tells: bool) -> Iterator[library.ToolReturnPart]:
+def _returned(message: Results, ids: Sequence[str], marks_failure: bool) -> Iterator[library.ToolReturnPart]:
     for result in message.results:
-        outcome: Literal["failed", "success"] = "failed" if result.failed and tells else "success"
+        outcome: Literal["failed", "success"] = "failed" if result.failed and marks_failure else "success"
         yield library.ToolReturnPart(result.name, result.text, ids[result.index], outcome=outcome)
 
 
@@ -137,7 +133,7 @@ def parameters(request: ModelRequest, tools: list[ToolDefinition]) -> ModelReque
 
 
 def tool_maker(model: Model[Any]) -> Callable[[ToolSpec], ToolDefinition]:
-    """Puts a tool into the shape this model wants."""
+    """Return a function that converts a tool to the schema dialect of this model."""
 
     def make(spec: ToolSpec) -> ToolDefinition:
         plain = ToolDefinition(
@@ -167,9 +163,6 @@ def settings(request: ModelRequest, provider: Provider) -> ModelSettings:
     return asked
 
 
-# --- and back ---------------------------------------------------------------------------------------------
-
-
 def answer(response: library.ModelResponse, provider: Provider) -> Answer:
     texts: list[str] = []
     calls: list[Call] = []
@@ -188,7 +181,7 @@ def answer(response: library.ModelResponse, provider: Provider) -> Answer:
                 elif response.finish_reason != "length":  # there it is the limit that cut them
                     raise _malformed(part)
             case _:
-                pass  # what a provider did on its own: nothing of it was asked for
+                pass  # built-in tools of the provider: none of them was requested
     stop, refusal = _stop(response, bool(calls))
     return Answer(
         text="".join(texts) or refusal,
@@ -201,7 +194,7 @@ def answer(response: library.ModelResponse, provider: Provider) -> Answer:
 
 
 def _signature(part: library.ThinkingPart) -> str:
-    """Some providers find a thought again by its id as well, so both are kept."""
+    """Some providers look up a thought by its id as well, so both are kept."""
     if not part.signature:
         return ""
     return f"{part.id}{_SEPARATOR}{part.signature}" if part.id and part.id not in FIELDS else part.signature
@@ -224,7 +217,7 @@ def _malformed(part: library.ToolCallPart) -> ModelError:
 
 
 def _stop(response: library.ModelResponse, has_calls: bool) -> tuple[str, str]:
-    """Why it stopped, and the words of a refusal where those come apart from the text."""
+    """Return why it stopped, and the text of a refusal where it is not part of the answer's text."""
     details = response.provider_details or {}
     raw, refusal = details.get("finish_reason"), details.get("refusal")
     if refusal or raw == "refusal":
@@ -240,7 +233,7 @@ def _usage(response: library.ModelResponse) -> Usage:
 
 
 # --------------------------------------------------------------------------------------------------
-# What the library and the clients below it raise, as our own failures. Importing this imports the library_errors.
+# Exceptions of the library and of the clients below it, as our own failures.
 
 #: First match decides; for errors without a status, of providers that do not speak HTTP or inside a stream.
 _CATEGORIES: tuple[tuple[type[Exception], Trouble], ...] = (
@@ -299,7 +292,7 @@ def _of_network(error: Exception, provider: Provider) -> ModelError:
 
 
 def _is_lost(causes: list[BaseException]) -> bool:
-    """The connection went away; the client calls that a timeout, too."""
+    """Whether the connection was lost, which the client reports as a timeout, too."""
     lost = (aiohttp.ServerDisconnectedError, aiohttp.ClientOSError)
     return any(isinstance(cause, lost) for cause in causes)
 
@@ -315,7 +308,7 @@ def _wording(error: library_errors.ModelAPIError) -> str:
 
 
 def _message(error: library_errors.ModelHTTPError) -> str:
-    """The provider's own sentence, out of whatever it is wrapped in."""
+    """Return the provider's own sentence without the objects around it."""
     body: Any = error.body
     while isinstance(body, dict) and isinstance(body.get("error"), dict):
         body = body["error"]
@@ -332,8 +325,8 @@ class Asker:
 
     def __init__(self, provider: Provider, client: LibraryClient, name: str) -> None:
         self._provider = provider
-        self._model = client.model(name, _as_asked)
-        self._tools = Memo(tool_maker(client.model(name, None)), kept_max=TOOLS_KEPT_MAX)
+        self._model = client.model(name, profile=_as_asked)
+        self._tools = Memo(tool_maker(client.model(name, profile=None)), kept_max=TOOLS_KEPT_MAX)
 
     async def ask(self, request: ModelRequest, on_delta: OnDelta, now: Callable[[], float]) -> Answer:
         sent = messages(request.transcript, self._provider, self._model)
@@ -365,7 +358,7 @@ class Asker:
 
 
 def _as_asked(profile: ModelProfile) -> ModelProfile:
-    """Tools are put into shape once, not for each request. A stream that ends without saying why was cut."""
+    """Tools are converted once, not for each request. A stream that ends without a finish reason was cut."""
     return merge_profile(
         profile,
         OpenAIModelProfile(json_schema_transformer=None, openai_chat_streaming_requires_finish_reason=True),
@@ -377,45 +370,31 @@ class _Watching:
 
     def __init__(self, on_delta: OnDelta) -> None:
         self.is_begun = False  #: the library opens a stream when its first event has come
-        self._tell = on_delta
+        self._on_delta = on_delta
         self._calls: dict[int, int] = {}  # index of a part -> which call it is
 
     def see(self, event: library.ModelResponseStreamEvent) -> None:
         match event:
-            case library.PartStartEvent(index=index, part=part):
-                self._started(index, part)
-            case library.PartDeltaEvent(index=index, delta=delta):
-                self._went_on(index, delta)
-            case _:
-                pass
-
-    def _started(self, index: int, part: library.ModelResponsePart) -> None:
-        match part:
-            case library.TextPart(content=text):
+            case library.PartDeltaEvent(delta=library.TextPartDelta(content_delta=text)):
                 self._pass(DeltaKind.TEXT, text)
-            case library.ThinkingPart(content=text):
+            case library.PartDeltaEvent(delta=library.ThinkingPartDelta(content_delta=thought)):
+                self._pass(DeltaKind.THINKING, thought or "")
+            case library.PartDeltaEvent(index=index, delta=library.ToolCallPartDelta(args_delta=args)):
+                self._pass(DeltaKind.CALL, _text(args), self._calls.get(index, 0))
+            case library.PartStartEvent(part=library.TextPart(content=text)):
+                self._pass(DeltaKind.TEXT, text)
+            case library.PartStartEvent(part=library.ThinkingPart(content=text)):
                 self._pass(DeltaKind.THINKING, text)
-            case library.ToolCallPart(tool_name=name, args=args):
+            case library.PartStartEvent(index=index, part=library.ToolCallPart(tool_name=name, args=args)):
                 call = self._calls[index] = len(self._calls)
                 self._pass(DeltaKind.CALL, name, call)
                 self._pass(DeltaKind.CALL, _text(args), call)
             case _:
                 pass
 
-    def _went_on(self, index: int, delta: library.ModelResponsePartDelta) -> None:
-        match delta:
-            case library.TextPartDelta(content_delta=text):
-                self._pass(DeltaKind.TEXT, text)
-            case library.ThinkingPartDelta(content_delta=text):
-                self._pass(DeltaKind.THINKING, text or "")
-            case library.ToolCallPartDelta(args_delta=args):
-                self._pass(DeltaKind.CALL, _text(args), self._calls.get(index, 0))
-            case _:
-                pass
-
     def _pass(self, kind: DeltaKind, text: str, call: int = 0) -> None:
         if text:
-            self._tell(Delta(kind, text, call))
+            self._on_delta(Delta(kind, text, call))
 
 
 def _text(args: object) -> str:
