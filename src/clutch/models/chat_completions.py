@@ -1,7 +1,7 @@
 """A small streaming client for OpenAI-compatible chat completions: vLLM, Ollama, LM Studio, proxies.
 
-For people who run hundreds of children against their own endpoint. It never retries and never waits for a
-seat: that is for whoever sees all runs. `chat` knows the format, this file the connection."""
+For users who run hundreds of children against their own endpoint. It never retries and never waits for a free slot:
+the rate limiter and the engine see all runs and decide that."""
 
 from __future__ import annotations
 
@@ -14,18 +14,13 @@ from typing import TYPE_CHECKING, Any, assert_never
 
 from clutch.core.messages import Answer, Call, Input, Results, Thought, Transcript, Usage
 from clutch.models import failures
+from clutch.models.failures import check_depth, count, malformed, too_deep
 from clutch.models.provider import Provider
 from clutch.ports import Delta, DeltaKind, ModelError, ModelRequest, OnDelta, ToolSpec, Trouble
 
 if TYPE_CHECKING:
     import aiohttp
 
-# --------------------------------------------------------------------------------------------------
-# Answers of a provider that have not the form they should: what is wrong, by the name of the field.
-
-DEPTH_MAX = (
-    100  #: levels of a call's arguments; no tool has half as many, and our own code must walk through them
-)
 _NAMES = {
     dict: "an object",
     list: "a list",
@@ -34,38 +29,6 @@ _NAMES = {
     float: "a number",
     bool: "a boolean",
 }
-
-
-def malformed(what: str) -> ModelError:
-    return ModelError(Trouble.MALFORMED, f"the provider's answer is malformed: {what}", is_begun=True)
-
-
-def count(name: str, value: Any) -> int:
-    """Return a number of tokens. Raises ModelError for what is none."""
-    if value is None:
-        return 0
-    if isinstance(value, bool) or not isinstance(value, int | float) or value != value // 1:
-        raise malformed(f"{name} is {str(value)[:40]}, not a whole number")
-    return int(value)
-
-
-def check_depth(name: str, args: Mapping[str, Any]) -> None:
-    """Raises ModelError. Level by level: the arguments may be deeper than Python can call."""
-    level: list[Any] = [args]
-    for _ in range(DEPTH_MAX):
-        level = [
-            inner
-            for one in level
-            if isinstance(one, dict | list)
-            for inner in (one.values() if isinstance(one, dict) else one)
-        ]
-        if not level:
-            return
-    raise too_deep(name)
-
-
-def too_deep(name: str) -> ModelError:
-    return malformed(f"the arguments of the call of {name[:64]!r} have more than {DEPTH_MAX} levels")
 
 
 def wrong_event(event: Any) -> str:
@@ -100,20 +63,18 @@ def _first(value: Any, name: str) -> Any:
 
 
 # --------------------------------------------------------------------------------------------------
-# OpenAI chat completions as text: a request of ours as a body, the events of a stream as an Answer.
+# The format: a request of ours as a JSON body, the events of a stream as an Answer. No network.
 #
-# No network. Written by hand where each call or each chunk passes: JSON in and out is most of what a call costs.
+# The JSON is written by hand where each call or each chunk passes: encoding is most of what a call costs.
 
 CALL_ID_MAX = 40  # characters OpenAI takes; others take less care
+# fmt: off
 _STOPS = {
-    "stop": "end",
-    "tool_calls": "tools",
-    "function_call": "tools",
-    "length": "length",
-    "content_filter": "filter",
+    "stop": "end", "tool_calls": "tools", "function_call": "tools", "length": "length", "content_filter": "filter",
 }
+# fmt: on
 _encode = json.JSONEncoder(ensure_ascii=False, separators=(",", ":")).encode
-_text = json.encoder.encode_basestring  # what the encoder does with a text, without asking whether it is one
+_text = json.encoder.encode_basestring  # what the encoder does with a text, without its type check
 
 
 # --- the request ------------------------------------------------------------------------------------------
@@ -145,15 +106,16 @@ def tools_text(tools: Sequence[ToolSpec]) -> str:
 def _messages(system: str, transcript: Transcript) -> Iterator[str]:
     if system:
         yield f'{{"role":"system","content":{_text(system)}}}'
-    told: list[str] = []  # many chat templates refuse two messages of the user in a row
+    # Consecutive inputs are sent as one message: many chat templates refuse two messages of the user in a row.
+    inputs: list[str] = []
     used: set[str] = set()
     ids: list[str] = []
     for message in transcript:
-        if told and not isinstance(message, Input):
-            yield _user(told)
+        if inputs and not isinstance(message, Input):
+            yield _user(inputs)
         match message:
             case Input(text):
-                told.append(text)
+                inputs.append(text)
             case Answer():
                 ids = [_call_id(call, used) for call in message.calls]
                 yield _assistant(message, ids)
@@ -163,18 +125,18 @@ def _messages(system: str, transcript: Transcript) -> Iterator[str]:
                     yield f'{{"role":"tool","tool_call_id":{called},"content":{_text(result.text)}}}'
             case _:
                 assert_never(message)
-    if told:
-        yield _user(told)
+    if inputs:
+        yield _user(inputs)
 
 
-def _user(told: list[str]) -> str:
-    text = _text("\n\n".join(told))
-    told.clear()
+def _user(inputs: list[str]) -> str:
+    text = _text("\n\n".join(inputs))
+    inputs.clear()
     return f'{{"role":"user","content":{text}}}'
 
 
 def _call_id(call: Call, used: set[str]) -> str:
-    """The provider's own id, unless it is none or stands for another call too. Nine letters suit everybody."""
+    """Return the provider's own id, or nine letters, which every provider takes, where it is unusable or not unique."""
     is_usable = 0 < len(call.id) <= CALL_ID_MAX and call.id not in used
     chosen = call.id if is_usable else f"c{len(used):08d}"
     used.add(chosen)
@@ -209,22 +171,15 @@ class _OpenCall:
 
 
 class StreamReader:
-    """Takes the events of one stream, passes pieces on, and has the answer in the end.
+    """Reads the events of one stream, passes pieces on, and builds the answer.
 
-    A wrong shape raises TypeError, AttributeError or LookupError: the caller says what that means."""
+    An event of a wrong shape raises TypeError, AttributeError or LookupError; the caller names what is wrong."""
 
+    # fmt: off
     __slots__ = (
-        "_by_index",
-        "_calls",
-        "_is_refused",
-        "_on_delta",
-        "_text",
-        "_thinking",
-        "_usage",
-        "finish",
-        "is_begun",
-        "model",
+        "_by_index", "_calls", "_is_refused", "_on_delta", "_text", "_thinking", "_usage", "finish", "is_begun", "model"
     )
+    # fmt: on
 
     def __init__(self, on_delta: OnDelta) -> None:
         self._on_delta = on_delta
@@ -305,7 +260,7 @@ class StreamReader:
 
 
 def _calls(opened: Sequence[_OpenCall], *, may_be_cut: bool) -> Iterator[Call]:
-    """Arguments nobody can read: cut off by the length limit the call is left out, else the answer is broken."""
+    """A call with unreadable arguments is left out where the length limit cut it, else the answer is malformed."""
     for call in opened:
         text = "".join(call.arguments)
         try:
@@ -492,7 +447,7 @@ class DirectModels:
         except self._broken:
             return  # the answer is complete all the same
 
-    # --- what went wrong --------------------------------------------------------------------------------------
+    # --- failures ---------------------------------------------------------------------------------------------
 
     async def _refused(self, response: aiohttp.ClientResponse) -> ModelError:
         if 300 <= response.status < 400:
@@ -508,7 +463,7 @@ class DirectModels:
         return self._complaint(response.status, said, response.headers)
 
     def _complaint(self, status: int, said: Any, headers: Mapping[str, str]) -> ModelError:
-        """Providers nest what they say in `error`, or don't, or only give a text."""
+        """Some providers nest the message in `error`, some do not, some send only a text."""
         error = said.get("error", said) if isinstance(said, dict) else said
         if isinstance(error, dict):
             message = str(error.get("message") or error.get("detail") or error)

@@ -1,6 +1,6 @@
-"""What a provider's complaint means to us: which Trouble it is, and when to come back.
+"""What an error of a provider means: which Trouble it is, and when to retry.
 
-Shared by the adapters. Knows statuses, codes and wordings of the providers, no client library.
+Shared by the adapters. Knows statuses, codes and wordings of the providers, and no client library.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ import math
 import re
 from collections.abc import Mapping
 from datetime import UTC, datetime
+from typing import Any
 
 from clutch.models.provider import same_model
 from clutch.ports import ModelError, Trouble
@@ -42,7 +43,7 @@ _STATUSES: Mapping[int, Trouble] = {
 
 
 def classify(status: int, wording: str) -> Trouble:
-    """`wording`: code, type and message, whatever there is. Status 0: it came inside a stream that began well."""
+    """`wording`: code, type and message, as far as they are known. Status 0: the error came inside a stream."""
     if status == 429 and "insufficient_quota" in wording:
         return Trouble.AUTH  # no credit: waiting does not help, a person does
     if status in _STATUSES:
@@ -57,7 +58,7 @@ def classify(status: int, wording: str) -> Trouble:
 
 
 def failure(status: int, wording: str, message: str, headers: Mapping[str, str], now: float) -> ModelError:
-    """`headers` must find its names in any case."""
+    """`headers` must ignore the case of names."""
     trouble = classify(status, wording)
     waits = trouble in (Trouble.RATE_LIMIT, Trouble.OVERLOADED)
     shown = f"{message[:MESSAGE_MAX] or 'no message'}{f' (status {status})' if status else ''}"
@@ -65,7 +66,7 @@ def failure(status: int, wording: str, message: str, headers: Mapping[str, str],
 
 
 def mismatch(requested: str, effective: str) -> ModelError | None:
-    """A name the provider does not report cannot be compared."""
+    """Return an error where another model answered. A model that the provider does not name is not compared."""
     if not effective or same_model(requested, effective):
         return None
     return ModelError(
@@ -76,7 +77,7 @@ def mismatch(requested: str, effective: str) -> ModelError | None:
     )
 
 
-# --- when to come back ------------------------------------------------------------------------------------
+# --- when to retry ----------------------------------------------------------------------------------------
 
 _RESETS: tuple[tuple[str, str], ...] = tuple(
     (f"{prefix}reset{suffix}", f"{prefix}remaining{suffix}")
@@ -87,12 +88,12 @@ _RESETS: tuple[tuple[str, str], ...] = tuple(
 )
 _SPAN = re.compile(r"(?:(\d+)d)?(?:(\d+)h)?(?:(\d+)m(?!s))?(?:([\d.]+)s)?(?:([\d.]+)ms)?")
 _SPAN_UNITS = (86400.0, 3600.0, 60.0, 1.0, 0.001)
-_EPOCH_MIN = 1e9  # a bare number from here on is a moment, not a wait
+_EPOCH_MIN = 1e9  # a larger number is a moment, not a wait
 _EPOCH_MS_MIN = 1e12
 
 
 def retry_at(headers: Mapping[str, str], now: float) -> float | None:
-    """`retry-after` if there is one; else when the limits that are used up, or all of them, are reset."""
+    """Return `retry-after` if there is one, else when the exhausted limits, or all limits, are reset."""
     in_ms = _number(headers.get("retry-after-ms", ""))
     if in_ms is not None:
         return now + in_ms / 1000
@@ -137,3 +138,41 @@ def _date(text: str) -> float | None:
         return (date if date.tzinfo is not None else date.replace(tzinfo=UTC)).timestamp()
     except (ValueError, OverflowError):
         return None
+
+
+# --- answers that have not the form they should -------------------------------------------------------------
+
+# No tool nests half as deep, and our own code must walk through all levels.
+DEPTH_MAX = 100
+
+
+def malformed(what: str) -> ModelError:
+    return ModelError(Trouble.MALFORMED, f"the provider's answer is malformed: {what}", is_begun=True)
+
+
+def count(name: str, value: Any) -> int:
+    """Return a number of tokens. Raises ModelError for any other value."""
+    if value is None:
+        return 0
+    if isinstance(value, bool) or not isinstance(value, int | float) or value != value // 1:
+        raise malformed(f"{name} is {str(value)[:40]}, not a whole number")
+    return int(value)
+
+
+def check_depth(name: str, args: Mapping[str, Any]) -> None:
+    """Raises ModelError. Level by level: the arguments may be deeper than Python can call."""
+    level: list[Any] = [args]
+    for _ in range(DEPTH_MAX):
+        level = [
+            inner
+            for one in level
+            if isinstance(one, dict | list)
+            for inner in (one.values() if isinstance(one, dict) else one)
+        ]
+        if not level:
+            return
+    raise too_deep(name)
+
+
+def too_deep(name: str) -> ModelError:
+    return malformed(f"the arguments of the call of {name[:64]!r} have more than {DEPTH_MAX} levels")

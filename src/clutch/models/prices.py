@@ -1,7 +1,7 @@
-"""What a call costs and how much fits into one. A price that is not known is None and never 0.
+"""Prices of model calls and sizes of context windows. An unknown price is None and never 0.
 
 The price list comes with the `genai-prices` package and is read at the first question about a provider that is on
-it: a third of a second that belongs into a thread (`await asyncio.to_thread(preload)`), not into the event loop.
+it. Reading takes a third of a second, so it belongs into a thread: `await asyncio.to_thread(preload)`.
 """
 
 from __future__ import annotations
@@ -20,43 +20,21 @@ from clutch.ports import ModelRequest, ToolSpec
 if TYPE_CHECKING:
     from genai_prices.types import ModelInfo, Provider
 
-OUTPUT_TOKENS = 4096  #: reserved for an answer whose length nobody limits; long ones are settled after
-BYTES_PER_TOKEN = 4
-#: Whose prices are on the list, by the list's own names. It would also take any name that resembles one of them,
-#: and charge an endpoint of your own like the provider it is called after.
-LISTED = frozenset(
-    {
-        "anthropic",
-        "avian",
-        "aws",
-        "azure",
-        "cerebras",
-        "cohere",
-        "deepseek",
-        "fireworks",
-        "google",
-        "groq",
-        "meta",
-        "minimax",
-        "mistral",
-        "moonshotai",
-        "novita",
-        "openai",
-        "openrouter",
-        "ovhcloud",
-        "perplexity",
-        "together",
-        "x-ai",
-        "zai",
-        "zhipuai",
-    }
+OUTPUT_TOKENS = (
+    4096  #: reserved for an answer without a length limit; the real count is booked after the call
 )
+BYTES_PER_TOKEN = 4
+#: Providers on the list, by the list's own names. The list also accepts any name that resembles one of them: it would
+#: charge an endpoint of the user's own like the provider it is called after.
+# fmt: off
+LISTED = frozenset((
+    "anthropic", "avian", "aws", "azure", "cerebras", "cohere", "deepseek", "fireworks", "google", "groq", "meta",
+    "minimax", "mistral", "moonshotai", "novita", "openai", "openrouter", "ovhcloud", "perplexity", "together", "x-ai",
+    "zai", "zhipuai",
+))
+# fmt: on
 #: Our name of a provider -> the price list's, where they differ.
-LISTED_AS: Mapping[str, str] = {
-    "bedrock": "aws",
-    "openai-chat": "openai",
-    "openai-responses": "openai",
-}
+LISTED_AS: Mapping[str, str] = {"bedrock": "aws", "openai-chat": "openai", "openai-responses": "openai"}
 NO_WINDOWS: Mapping[str, int] = MappingProxyType({})
 
 
@@ -68,7 +46,7 @@ def preload() -> None:
 
 
 def price(model: str, usage: Usage) -> Decimal | None:
-    """Dollars for one call of `provider:model`; None when the list does not know the model or a price it needs."""
+    """Return the dollars for one call of `provider:model`, None where the list lacks the model or one of its prices."""
     found = _find(model)
     if found is None:
         return None
@@ -101,18 +79,18 @@ def offers(language: str, model: str) -> bool:
 
 
 def tokens(request: ModelRequest) -> int:
-    """What sending it takes, about: four bytes a token."""
+    """Estimate the tokens of a request: four bytes a token."""
     sent = _bytes(request.system) + sum(map(_tool_size, request.tools)) + sum(map(_size, request.transcript))
     return sent // BYTES_PER_TOKEN
 
 
 def estimate(request: ModelRequest) -> int:
-    """Tokens to reserve before a call: what is sent, and room for the answer."""
+    """Return the tokens to reserve before a call: those of the request, and those of the answer."""
     return tokens(request) + (request.output_tokens_max or OUTPUT_TOKENS)
 
 
 class ListedPrices:
-    """The price list, as the engine asks for it. `windows`: by provider, in place of what the list says."""
+    """The price list as the engine uses it. `windows`: context windows by provider, in place of those of the list."""
 
     def __init__(self, windows: Mapping[str, int] = NO_WINDOWS) -> None:
         self._windows = windows
@@ -132,7 +110,7 @@ def _find(model: str) -> tuple[Provider, ModelInfo] | None:
     name = parse(model)
     listed_as = LISTED_AS.get(name.provider, name.provider)
     if listed_as not in LISTED:
-        return None  # before the list is read: most often it is the offline model
+        return None  # before the list is read: the demo model is asked for most often
     from genai_prices.data_snapshot import get_snapshot
 
     try:

@@ -1,4 +1,4 @@
-"""What is known of a provider: where it is, who pays, what it allows. One that breaks a rule cannot be made.
+"""The settings of a provider: address, key, limits. Settings that break a rule cannot be made.
 
 Keys are read from the environment when an adapter is made, and are never shown."""
 
@@ -72,7 +72,7 @@ class Provider:
 
     @property
     def idle_s(self) -> float:
-        """One that came through the router has it; alone it is as patient as the policy."""
+        """The router sets the timeout; without a router the default of the policy is used."""
         return Life().provider_idle_s if self.idle_timeout_s is None else self.idle_timeout_s
 
     @property
@@ -80,7 +80,7 @@ class Provider:
         return self.speaks or self.name
 
     def key(self, environment: Mapping[str, str]) -> str:
-        """Empty where none is needed. Raises InvalidInput that says which variable to set."""
+        """Return the key, empty where none is needed. Raises InvalidInput naming the variable to set."""
         if self.api_key:
             return self.api_key
         if not self._key_variable:
@@ -100,7 +100,7 @@ class Provider:
 
     @property
     def _key_variable(self) -> str:
-        """The usual key of a provider is never sent to another address unless somebody says so."""
+        # The usual key of a provider is never sent to another address unless the settings name its variable.
         return self.api_key_env or ("" if self.base_url else KEY_VARIABLES.get(self.language, ""))
 
     def _wrong(self, key: str, rule: str) -> InvalidInput:
@@ -144,7 +144,7 @@ class Provider:
 
 
 def _url_problem(url: str) -> str | None:
-    """Never repeats the URL: somebody may have put a secret into it."""
+    # The text never repeats the URL: it may contain a secret.
     example = "write it like https://llm.example.com/v1"
     if not _PRINTABLE.fullmatch(url):
         return f"holds spaces or characters outside ASCII; {example}"
@@ -167,7 +167,7 @@ def _url_problem(url: str) -> str | None:
 
 
 # --------------------------------------------------------------------------------------------------
-# Names of models: `provider:model` as people write it, and what providers report of themselves.
+# Names of models: `provider:model` as users write it, and the names that providers report.
 
 #: How providers pin a name they were asked for: 2026-01-01, 20260101, 2026-01, 2601, 01-31, 0131 or build 002.
 _SNAPSHOT = re.compile(r"[-@](?:20\d\d-?[01]\d(?:-?[0-3]\d)?|2\d[01]\d|[01]\d-?[0-3]\d|00\d)$")
@@ -185,25 +185,25 @@ def parse(text: str) -> ModelName:
 
 
 def same_model(requested: str, effective: str) -> bool:
-    """A dated snapshot of what was asked for is the same model, and so is its `latest`. Anything else is not."""
+    """A dated snapshot of the requested model is the same model, and so is its `latest`. Any other is not."""
     wanted, got = _bare(requested), _bare(effective)
     return wanted in (got, _SNAPSHOT.sub("", got))
 
 
 def _bare(name: str) -> str:
-    """Without what says where a model lies (`models/…`) and which tag is meant by default."""
+    """Remove the path of a name (`models/…`) and its default tag."""
     return name.removeprefix("models/").removesuffix(":latest").removesuffix("-latest").casefold()
 
 
 # --------------------------------------------------------------------------------------------------
-# Remembers what was made of an object, by its identity: a tool's schema is a mapping and has no hash.
+# A cache by the identity of an object: a tool's schema is a mapping and has no hash.
 
 K = TypeVar("K")
 V = TypeVar("V")
 
 
 class Memo(Generic[K, V]):
-    """For objects that do not change. It holds them, so an identity is never given to another one meanwhile."""
+    """For objects that do not change. It holds them, so that their identity is not reused."""
 
     def __init__(self, make: Callable[[K], V], *, kept_max: int) -> None:
         self._make = make

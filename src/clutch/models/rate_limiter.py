@@ -1,8 +1,7 @@
 """One limiter per provider key for all children of a process. It waits and wakes; the rules are in `core.rate_limit`.
 
-A short wait is waited here, in order. A call that would have to wait longer is sent away with the moment to come
-back, without any request on the wire: its run is parked and holds no slot. Whoever comes back at that moment finds
-its place kept.
+A short wait is waited here, in order. A call that would have to wait longer fails with the time of its retry, and no
+request is sent: its run is parked and holds no slot. A call that returns at that time has kept its place.
 """
 
 from __future__ import annotations
@@ -25,7 +24,7 @@ from clutch.models.prices import estimate
 from clutch.ports import Clock, ModelError, ModelRequest, Models, OnDelta, Trouble, Waits
 
 NO_BOUNDS: Mapping[str, Bounds] = MappingProxyType({})
-KEPT_S = 60.0  #: how long a place waits for a run that was killed while it was parked
+KEPT_S = 60.0  #: how long a place is kept for a run that was killed while it was parked
 SIGNATURE_CHARS = 60
 # Ids, counts and times; the rest of a message is the same for the same trouble.
 _VARYING = re.compile(r"\S*\d\S*")
@@ -41,7 +40,7 @@ EFFECTS = {
 }
 
 
-def _everybody(model: str) -> bool:
+def _any_model(model: str) -> bool:
     del model
     return True
 
@@ -49,7 +48,7 @@ def _everybody(model: str) -> bool:
 class Throttled:
     """Models behind one shared limiter per provider key.
 
-    What names no `known` provider is passed on at once: an agent may invent names, and none is remembered."""
+    A model without a `known` provider is passed on at once: an agent may invent names, and none is stored."""
 
     def __init__(
         self,
@@ -58,7 +57,7 @@ class Throttled:
         bounds: Mapping[str, Bounds] = NO_BOUNDS,
         *,
         chance: Callable[[], float] = random.random,
-        known: Callable[[str], bool] = _everybody,
+        known: Callable[[str], bool] = _any_model,
     ) -> None:
         self._models = models
         self._clock = clock
@@ -74,7 +73,9 @@ class Throttled:
         if not self._known(request.model):
             return await self._models.ask(request, on_delta)
         line = self._line(request.model)
-        tokens = estimate(request) if line.bounds.tokens_per_minute else 0  # nobody else asks for it
+        tokens = (
+            estimate(request) if line.bounds.tokens_per_minute else 0
+        )  # only this limit needs the estimate
         passage, place = await line.enter(request.key, tokens)
         try:
             answer = await self._models.ask(request, on_delta)
@@ -145,7 +146,7 @@ class _Line:
         self._granted = 0  # woken to begin and not yet begun
 
     async def enter(self, key: str, tokens: int) -> tuple[Passage, _Place]:
-        """Wait for the patience in sum at most; else raise ModelError with the moment to come back.
+        """Wait until the call may start, at most `patience_s` in sum; else raise ModelError with the time of the retry.
 
         Returns the call under way and the place it had."""
         came = self._clock.now()
@@ -181,7 +182,7 @@ class _Line:
         self._grant()
 
     def failed(self, passage: Passage, error: ModelError, key: str, place: _Place) -> None:
-        """Give the error the moment to come back. A refused call keeps its number: it came before those that wait."""
+        """Set the error's time of retry. A refused call keeps its number: it came before those that wait."""
         now = self._clock.now()
         failure = Failure(EFFECTS[error.trouble], error.trouble, _signature(error), error.retry_at)
         self.pace = rate_limit.failed(self.pace, self.bounds, passage, failure, now, self._chance())
@@ -199,8 +200,9 @@ class _Line:
     # ---- places ----------------------------------------------------------------------------------------
 
     def _place(self, key: str, now: float) -> _Place:
-        """The booked place of a call. All that lost theirs are booked in the order of their numbers:
-        after a refusal they wake in any order, and by chance one could wait without end."""
+        """Return the booked place of a call."""
+        # All calls that lost their place are booked in the order of their numbers: after a refusal they wake in any
+        # order, and by chance one of them could wait forever.
         if not self._places[key].is_booked(self.pace.voided_at):
             self._prune(now)
             waiting = [item for item in self._places.items() if not item[1].is_booked(self.pace.voided_at)]
@@ -211,7 +213,7 @@ class _Line:
         return self._places[key]
 
     def _prune(self, now: float) -> None:
-        """Of those who never came back."""
+        """Drop the places of calls that never returned."""
         if now - self._pruned_at > KEPT_S:
             self._pruned_at = now
             self._places = {key: place for key, place in self._places.items() if place.kept_until > now}
@@ -280,13 +282,13 @@ class _Line:
                 self._granted += 1
 
     def _close(self) -> None:
-        """Everybody who waits looks again, and is told."""
+        """Wake every waiting call: each checks the limiter again and fails or waits."""
         for wake in [*self._sleepers, *(waiter.wake for waiter in self._queue)]:
             _wake(wake, _Woken.CLOSED)
         self._queue.clear()
 
     def _come_back(self, key: str, place: _Place, until: float) -> float:
-        """Keep its number for the call; the moments to come back are spread over a while."""
+        """Keep the call's number and return the time of its retry, spread so that calls do not return together."""
         self._places[key] = replace(place, kept_until=until + KEPT_S)
         return until + self.bounds.spread_s * self._chance()
 

@@ -1,6 +1,6 @@
-"""One door to all models: `provider:model` chooses the adapter, which is made when it is first asked for.
+"""The models of all providers: `provider:model` chooses the adapter, which is made when it is first used.
 
-Says what is wrong with a name, a key or an address before anything is sent, and how to put it right.
+A wrong name, key or address is refused before anything is sent, with a text that names the fix.
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ SHOWN_MAX = 80  # an error repeats enough of a name to recognise it
 
 
 class Adapter(Models, Protocol):
-    """The models of one provider, known by the provider's own names."""
+    """The models of one provider, by the provider's own names."""
 
     async def prepare(self, model: str) -> object:
-        """Loads what this model needs, off the event loop. Raises ModelError."""
+        """Load what this model needs, off the event loop. Raises ModelError."""
         ...
 
     async def aclose(self) -> None: ...
@@ -39,7 +39,7 @@ Factory: TypeAlias = Callable[[Provider, str], Adapter]
 
 
 class Router:
-    """`library` makes adapters for providers that are not reached directly; `offline` needs no provider."""
+    """`library` makes the adapters of providers that are not reached directly; `offline` is the demo model."""
 
     def __init__(
         self,
@@ -51,7 +51,7 @@ class Router:
         environment: Mapping[str, str] = os.environ,
         idle_s: float | None = None,
     ) -> None:
-        """`idle_s`: how long a provider may be silent that does not say it itself."""
+        """`idle_s`: idle timeout of providers whose settings have none."""
         given = tuple(providers)
         self._given = frozenset(one.name for one in given)
         self._providers = {
@@ -70,7 +70,7 @@ class Router:
         return await adapter.ask(replace(request, model=model), on_delta)
 
     async def prepare(self, model: str) -> None:
-        """Whatever loading takes is done before the first call. What cannot be asked says so when it is."""
+        """Load the adapter before the first call. A model that cannot be used fails at the call, not here."""
         if model == OFFLINE:
             return
         with suppress(ModelError):
@@ -78,17 +78,17 @@ class Router:
             await adapter.prepare(name)
 
     def knows(self, model: str) -> bool:
-        """Whether it names a provider there is; what is asked of another one is refused here."""
+        """Whether the model names a known provider; calls to unknown ones are refused here."""
         return model == OFFLINE or provider.parse(model).provider in self._providers
 
     def resolved(self, model: str) -> str:
-        """`provider:model` of a bare name that exactly one configured provider offers; else the name as it is."""
+        """Return `provider:model` for a bare name that exactly one configured provider offers, else the name itself."""
         found = self._offering(model)
         return found[0] if len(found) == 1 else model
 
     def _offering(self, model: str) -> list[str]:
-        """A bare name with each configured provider that offers it: those of the settings, and those whose key is in
-        the environment. Two names of one well-known provider count once."""
+        """Return a bare name with each configured provider that offers it: those of the settings, and those whose key
+        is in the environment. Two names of one well-known provider count once."""
         name = provider.parse(model)
         if name.provider or model == OFFLINE or not model.strip():
             return []
@@ -106,7 +106,7 @@ class Router:
         return variable is not None and bool(self._environment.get(variable, "").strip())
 
     def provider(self, model: str) -> Provider | None:
-        """Whose model this is; None for the offline one. Raises InvalidInput naming the remedy."""
+        """Return the provider of a model, None for the demo model. Raises InvalidInput naming the fix."""
         if model == OFFLINE:
             return None
         name = provider.parse(model)
@@ -118,7 +118,7 @@ class Router:
         return known
 
     def check(self, model: str) -> None:
-        """Whether it could be asked: provider, name and key. Raises InvalidInput naming the remedy."""
+        """Check provider, name and key of a model. Raises InvalidInput naming the fix."""
         provider = self.provider(self.resolved(model))
         if provider is not None:
             provider.key(self._environment)
