@@ -53,7 +53,7 @@ def test_anthropic_needs_no_client_of_openai() -> None:
         "import sys; sys.modules['openai'] = None; from clutch.models.provider import Provider;"
         "from clutch.models.library import clients, messages; clients.connect(Provider('anthropic'), 'k')"
     )
-    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0  # noqa: S603 (our own interpreter)
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
 
 
 async def test_many_first_calls_at_once_import_and_connect_only_once() -> None:
