@@ -376,7 +376,11 @@ def test_runs_are_read_from_the_table_with_a_column_for_each_field(tmp_path: Pat
     failed = in_columns("failed", task="x", ended_at=T, outcome_json='{"status": "error", "error": "boom"}')
     source = openclaw.read(write_table(tmp_path, IN_COLUMNS, [done, failed, in_columns("open", task="y")]))
     found = {one.run.run_id: one.run for one in source.children.values()}
-    assert (found["done"].outcome, found["done"].text, found["done"].is_told) == (Outcome.OK, "three", True)
+    assert (found["done"].outcome, found["done"].text, found["done"].is_delivered) == (
+        Outcome.OK,
+        "three",
+        True,
+    )
     assert (found["done"].label, found["done"].task, found["done"].ended_at) == (
         "counter",
         "count",

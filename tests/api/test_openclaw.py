@@ -29,7 +29,7 @@ def read_runs(*records: dict[str, Any], version: int = 2) -> list[Run]:
 def read_talk(*lines: dict[str, Any] | str) -> tuple[OpenClawTranscript, list[ImportProblem]]:
     reading = FileProblems("s.jsonl")
     text = "\n".join(line if isinstance(line, str) else json.dumps(line) for line in lines)
-    return records_importers.talk(text, reading), reading.done()
+    return records_importers.transcript(text, reading), reading.done()
 
 
 # ---- the registry ------------------------------------------------------------------------------------------
@@ -39,7 +39,7 @@ def test_a_run_is_read_with_its_times_in_seconds() -> None:
     (one,) = read_runs(run("r1", "agent:main:subagent:x", **ended(), frozenResultText="found"))
     assert (one.run_id, one.key, one.label, one.task) == ("r1", "agent:main:subagent:x", "r1", "do r1")
     assert (one.created_at, one.started_at, one.ended_at) == (T / 1000, T / 1000 + 1, T / 1000 + 60)
-    assert (one.outcome, one.text, one.is_told) == (Outcome.OK, "found", False)
+    assert (one.outcome, one.text, one.is_delivered) == (Outcome.OK, "found", False)
 
 
 @pytest.mark.parametrize(
@@ -79,7 +79,7 @@ def test_what_became_of_a_run(record: dict[str, Any], outcome: Outcome | None) -
 )
 def test_who_was_told_is_read_in_the_old_and_in_the_new_place(record: dict[str, Any], is_told: bool) -> None:
     (one,) = read_runs(run("r", "agent:main:subagent:x", **ended(), **record), version=1)
-    assert one.is_told is is_told
+    assert one.is_delivered is is_told
 
 
 @pytest.mark.parametrize(
@@ -136,7 +136,7 @@ def test_a_talk_is_read_with_its_calls_and_what_they_gave() -> None:
     )
     assert found.prices == (Decimal("0.01"), None)
     assert found.times[0] == T / 1000 + 2
-    assert found.last_words == "it is fine"
+    assert found.final_text == "it is fine"
 
 
 def test_arguments_that_could_not_be_shown_elsewhere_are_mended() -> None:
@@ -229,7 +229,7 @@ def test_any_registry_is_read_and_every_record_can_be_stored(records: dict[str, 
 @given(st.dictionaries(WORDS, ANYTHING, max_size=3) | ANYTHING)
 def test_any_index_is_read(entries: Any) -> None:
     for one in records_importers.sessions(json.dumps(entries), FileProblems("f")):
-        assert is_storable(one.key + one.session_id)
+        assert is_storable(one.run.key + one.session_id)
         assert 0 <= one.depth <= 100
 
 
@@ -250,5 +250,5 @@ def test_any_transcript_is_read_and_has_no_open_ends(lines: list[Any]) -> None:
 @examples(200)
 @given(st.text() | st.binary().map(lambda raw: raw.decode(errors="replace")))
 def test_any_text_is_read_without_a_crash(text: str) -> None:
-    for parse in (records_importers.runs, records_importers.sessions, records_importers.talk):
+    for parse in (records_importers.runs, records_importers.sessions, records_importers.transcript):
         parse(text, FileProblems("f"))

@@ -1,9 +1,9 @@
-"""`clutch import openclaw DIR`: find its files, read them and nothing else, and bring in what they tell.
+"""`clutch import openclaw DIR`: read the files of OpenClaw and store their runs as tasks.
 
-The source is only ever read. A record or a line that makes no sense is reported and left out; where the registry or an
-index cannot be read at all, nothing is brought in: a second import changes nothing, so half of one would be for good.
-One record for each child session: its newest run in the registry, or, where the registry has forgotten it, what the
-index knows.
+The source is only read. A record or line that cannot be read is reported and left out. Where the registry or an index
+cannot be read at all, nothing is imported: a second import adds nothing to a session, so an import in part would be
+permanent. Each child session becomes one task: its newest run in the registry, or its entry in the index where the
+registry has removed it.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from clutch.store.transaction import Database
 from clutch.transactions import import_tasks, workers
 from clutch.transactions.import_tasks import ImportedTask, Main
 
-#: Where its versions kept the runs; a directory that was upgraded may have several.
+#: Where the versions of OpenClaw kept the runs; a directory that was upgraded may have several.
 REGISTRIES = (
     "subagent-registry.json",
     "subagents/subagent-registry.json",
@@ -44,7 +44,7 @@ REGISTRIES = (
     "state/openclaw.sqlite",
 )
 KNOWN_VERSIONS = "OpenClaw 2026.6 to 2026.10"
-FILE_BYTES_MAX = 64 * 2**20  #: a transcript that is larger holds pictures, not words
+FILE_BYTES_MAX = 64 * 2**20  #: a larger transcript holds pictures, not text
 BATCH = 25  #: records in one transaction
 LOST = "its system was left while it ran"
 _SESSION_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
@@ -55,7 +55,7 @@ Read: TypeAlias = Callable[..., Awaitable[Any]]  #: a transaction that only read
 
 @dataclass(frozen=True, slots=True)
 class OpenClawChild:
-    """A child session of the source: the run that is kept of it, and where its transcript is."""
+    """A child session of the source: the run that is imported, and where its transcript is."""
 
     run: Run
     session_key: str
@@ -68,7 +68,7 @@ class OpenClawChild:
 
 @dataclass(slots=True)
 class OpenClawFiles:
-    """What was found. `children` by the source's own keys, parents first."""
+    """The files that were read. `children`: by the source's own keys, parents first."""
 
     directory: Path
     children: dict[str, OpenClawChild] = field(default_factory=dict)
@@ -87,7 +87,7 @@ class Imported:
 
 
 def read(directory: Path) -> OpenClawFiles:
-    """Raises InvalidInput: this is no state directory of OpenClaw, or a file of it that names the others is broken."""
+    """Raises InvalidInput where this is no state directory of OpenClaw, or a file that names the others is broken."""
     source = OpenClawFiles(directory)
     registries = [path for name in REGISTRIES if (path := directory / name).is_file()]
     indexes = sorted(directory.glob("agents/*/sessions/sessions.json"))
@@ -97,7 +97,9 @@ def read(directory: Path) -> OpenClawFiles:
     found: dict[str, tuple[OpenClawSession, Path]] = {}
     for index in indexes:
         reading = FileProblems(str(index.relative_to(directory)))
-        found |= {one.key: (one, index.parent) for one in records.sessions(_text(index, reading), reading)}
+        found |= {
+            one.run.key: (one, index.parent) for one in records.sessions(_text(index, reading), reading)
+        }
         source.problems += _readable(reading)
     read_runs: list[Run] = []
     unread: set[str] = set()
@@ -118,9 +120,8 @@ def _runs(registry: Path, reading: FileProblems) -> list[Run]:
 
 
 def _table(database: Path, reading: FileProblems) -> list[dict[str, Any]] | None:
-    """The rows of `subagent_runs`. None where there is no such table, or one that cannot be read.
-
-    A copy is opened: SQLite writes beside a database in WAL mode even where it only reads."""
+    """Return the rows of `subagent_runs`, None where there is no such table or it cannot be read."""
+    # A copy is opened: SQLite writes beside a database in WAL mode even where it only reads.
     with tempfile.TemporaryDirectory(prefix="clutch-import-") as folder:
         try:
             for name in (database.name, f"{database.name}-wal"):
@@ -136,7 +137,7 @@ def _table(database: Path, reading: FileProblems) -> list[dict[str, Any]] | None
 def _run_rows(tables: sqlite3.Connection, reading: FileProblems) -> list[dict[str, Any]] | None:
     columns = [str(row[1]) for row in tables.execute("PRAGMA table_info(subagent_runs)")]
     if not columns:
-        return None  # a version that had none yet
+        return None  # a version without this table
     if not {*columns} >= records.RUN_COLUMNS or records.LAYOUT_COLUMNS.isdisjoint(columns):
         ((version,),) = tables.execute("PRAGMA user_version").fetchall()
         reading.not_at_all(
@@ -165,7 +166,7 @@ def _what_is_missing(directory: Path) -> str:
 
 
 def _text(path: Path, reading: FileProblems) -> str:
-    """Empty where it cannot be read, and `reading` says why."""
+    """Return the text of a file, empty where it cannot be read; then `reading` has the problem."""
     try:
         size = path.stat().st_size
         if size > FILE_BYTES_MAX:
@@ -178,7 +179,7 @@ def _text(path: Path, reading: FileProblems) -> str:
 
 
 def _newest(runs: Sequence[Run], source: OpenClawFiles) -> dict[str, Run]:
-    """A steered or repeated child has several runs of one session; the last one is what became of it."""
+    """Return the newest run of each session: a steered or repeated child has several."""
     newest = {run.key: run for run in sorted(runs, key=lambda run: run.created_at or 0.0)}
     source.superseded = len(runs) - len(newest)
     return newest
@@ -190,9 +191,9 @@ def _put_together(
     found: Mapping[str, tuple[OpenClawSession, Path]],
     unread: Set[str],
 ) -> None:
-    """`unread`: what the registry knows of these, the index does not."""
+    """`unread`: sessions of registry records that could not be read; their index entry is not enough."""
     forgotten = {
-        key: _from_index(one)
+        key: one.run
         for key, (one, _) in found.items()
         if key not in runs and key not in unread and _is_child(key)
     }
@@ -224,30 +225,11 @@ def _is_child(key: str) -> bool:
 
 def _asked_by(run: Run, found: Mapping[str, tuple[OpenClawSession, Path]]) -> str:
     session = found.get(run.key)
-    return (session[0].spawned_by if session else None) or run.requester
-
-
-def _from_index(session: OpenClawSession) -> Run:
-    """The registry forgets a run some time after it was told."""
-    return Run(
-        run_id=session.session_id or session.key,
-        key=session.key,
-        requester=session.spawned_by or "",
-        task="",
-        label=session.label,
-        model=session.model,
-        created_at=session.started_at or session.ended_at,
-        started_at=session.started_at,
-        ended_at=session.ended_at,
-        outcome=session.outcome or Outcome.LOST,
-        error=None,
-        text=None,
-        is_told=True,
-    )
+    return (session[0].run.requester if session else None) or run.requester
 
 
 def _named(key: str, top: Sequence[str], asked_by: Mapping[str, str]) -> tuple[SessionKey, SessionKey] | str:
-    """Its own key and that of the main session above, in our spelling; or why it can have none."""
+    """Return a child's own key and that of its main session in our spelling, or why it can have none."""
     agent_id = _agent(key)
     above = _agent(asked_by[top[0]]) if asked_by[top[0]].startswith("agent:") else _agent(top[0])
     for one in (agent_id, above):
@@ -256,10 +238,10 @@ def _named(key: str, top: Sequence[str], asked_by: Mapping[str, str]) -> tuple[S
     parsed = ids_rules.parse_session_key(key)
     if isinstance(parsed, SessionKey) and parsed.kind is KeyKind.SUBAGENT:
         return parsed, ids_rules.main_key(above)
+    # A key that is not ours is replaced by a digest of it, so that a second import finds the same session.
     digest = hashlib.sha256(f"openclaw:{key}".encode()).digest()
-    return ids_rules.subagent_key(agent_id, str(uuid.UUID(bytes=digest[:16], version=4))), ids_rules.main_key(
-        above
-    )
+    own = ids_rules.subagent_key(agent_id, str(uuid.UUID(bytes=digest[:16], version=4)))
+    return own, ids_rules.main_key(above)
 
 
 def _agent(key: str) -> str:
@@ -268,18 +250,18 @@ def _agent(key: str) -> str:
 
 
 def _transcript(folder: Path, session: OpenClawSession) -> Path | None:
-    """Only ever in the folder of its index, whatever the index says."""
+    # The index is not trusted: whatever path it names, only its own folder is read.
     names = [Path(session.file).name] if session.file else []
     if _SESSION_ID.fullmatch(session.session_id):
         names.append(f"{session.session_id}.jsonl")
     return next((path for name in names if name and (path := folder / name).is_file()), None)
 
 
-# ---- bringing in -------------------------------------------------------------------------------------------
+# ---- import ------------------------------------------------------------------------------------------------
 
 
 async def bring_in(db: Database, policy: Policy, ids: Ids, source: OpenClawFiles) -> list[Imported]:
-    """Everything that is not here yet. Can be interrupted and repeated."""
+    """Import every task that is not in the store. Can be interrupted and repeated."""
     ids.take_block(await db.alone(workers.next_number))
     mains = _mains(policy, ids, source)
     imported: list[Imported] = []
@@ -291,7 +273,7 @@ async def bring_in(db: Database, policy: Policy, ids: Ids, source: OpenClawFiles
 
 
 async def rehearse(read: Read | None, policy: Policy, ids: Ids, source: OpenClawFiles) -> list[Imported]:
-    """What would be brought in; nothing is written. Without a store to read there is nothing here yet."""
+    """Return what would be imported; nothing is written. `read` None: there is no store, so every task is new."""
     imported: list[Imported] = []
     for batch in _batches(policy, ids, source):
         known: dict[str, int] = {} if read is None else await read(import_tasks.known, batch)
@@ -315,16 +297,16 @@ def is_announced(record: ImportedTask) -> bool:
 
 
 def _batches(policy: Policy, ids: Ids, source: OpenClawFiles) -> Iterator[list[ImportedTask]]:
-    """Transcripts are read when their batch comes: all of them together may not fit into memory."""
+    """Transcripts are read batch by batch: all of them together may not fit into memory."""
     children = list(source.children.values())
     for start in range(0, len(children), BATCH):
         yield [_record(policy, ids, source, child) for child in children[start : start + BATCH]]
 
 
 def _record(policy: Policy, ids: Ids, source: OpenClawFiles, child: OpenClawChild) -> ImportedTask:
-    run, talk = child.run, _talk(source, child)
-    task = run.task or next((said.text for said in talk.messages if hasattr(said, "text")), "")
-    times = [at for at in (run.created_at, run.started_at, *talk.times) if at is not None]
+    run, transcript = child.run, _read_transcript(source, child)
+    task = run.task or next((one.text for one in transcript.messages if hasattr(one, "text")), "")
+    times = [at for at in (run.created_at, run.started_at, *transcript.times) if at is not None]
     created_at = run.created_at or min(times, default=0.0)
     started_at = max(created_at, run.started_at or created_at)
     ended_at = max(started_at, run.ended_at or max(times, default=started_at))
@@ -346,22 +328,22 @@ def _record(policy: Policy, ids: Ids, source: OpenClawFiles, child: OpenClawChil
         ended_at=ended_at,
         outcome=run.outcome or Outcome.LOST,
         error=run.error or (LOST if run.outcome is None else str(run.outcome)),
-        text=run.text or talk.last_words,
-        is_told=run.is_told and run.outcome is not None,
-        transcript=talk.messages,
-        times=[started_at if at is None else at for at in talk.times],
-        prices=talk.prices,
+        text=run.text or transcript.final_text,
+        is_told=run.is_delivered and run.outcome is not None,
+        transcript=transcript.messages,
+        times=[started_at if at is None else at for at in transcript.times],
+        prices=transcript.prices,
     )
 
 
-def _talk(source: OpenClawFiles, child: OpenClawChild) -> OpenClawTranscript:
+def _read_transcript(source: OpenClawFiles, child: OpenClawChild) -> OpenClawTranscript:
     if child.transcript is None:
         return OpenClawTranscript()
     reading = FileProblems(str(child.transcript.relative_to(source.directory)))
     text = _text(child.transcript, reading)
-    talk = records.talk(text, reading) if text else OpenClawTranscript()
+    found = records.transcript(text, reading) if text else OpenClawTranscript()
     source.problems += reading.done()
-    return talk
+    return found
 
 
 def _label(text: str, chars_max: int) -> str:
@@ -369,7 +351,7 @@ def _label(text: str, chars_max: int) -> str:
 
 
 def _mains(policy: Policy, ids: Ids, source: OpenClawFiles) -> dict[str, Main]:
-    """As the gateway opens them when somebody writes to one."""
+    """Make the main sessions as the gateway opens them for a first message."""
     mains: dict[str, Main] = {}
     for key in sorted({child.main for child in source.children.values()}):
         agent_id = ids_rules.agent_of(key)

@@ -1,15 +1,15 @@
-"""What OpenClaw left on disk, as records: its registry of runs, its session index, its transcripts.
+"""The files of OpenClaw as records: its registry of runs, its session index, its transcripts.
 
-From text to records, and no further: nothing here reads a file, knows our tables or trusts what it reads. A field
-that is not what it should be is as if it were missing; a line that cannot be read is a `Problem`, never an exception.
+This module turns text into records: it reads no file, knows no table of Clutch and trusts nothing. A field of a wrong
+type counts as missing; a line that cannot be read is an `ImportProblem`, never an exception.
 
     subagents/runs.json                    {"version": 1 | 2, "runs": {runId: record}}
     subagent-registry.json                 the same in the first versions, also without a version
     state/openclaw.sqlite                  since 2026.6: table subagent_runs, in columns or one `payload_json`
     agents/<id>/sessions/sessions.json     {sessionKey: entry}
-    agents/<id>/sessions/<sessionId>.jsonl one entry a line; those of type "message" are the talk
+    agents/<id>/sessions/<sessionId>.jsonl one entry a line; those of type "message" are the transcript
 
-Times there are milliseconds. A record may say the same thing in an old and in a new place; both are read.
+Times are milliseconds. A record may have the same value in an old and in a new place; both are read.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from typing import Any
 from clutch.core.messages import Answer, Call, Input, Message, Result, Results, Usage, whole
 from clutch.core.model import Outcome
 
-MILLISECONDS_MAX = 4e12  #: a hundred years from the epoch; what is larger is no time
+MILLISECONDS_MAX = 4e12  #: a hundred years from the epoch; a larger number is no time
 PROBLEMS_MAX = 20  #: of one file; a file that is no text at all has thousands
 TOKENS_MAX = 10**12
 
@@ -37,7 +37,7 @@ OUTCOMES: Mapping[str, Outcome] = {
     "unknown": Outcome.LOST,
 }
 DELIVERED_STATES = frozenset({"delivered", "discarded", "not_required"})
-#: Each a moment at which somebody had been told.
+#: Each is a time at which the result had been delivered.
 DELIVERED_AT_FIELDS = ("completionAnnouncedAt", "announceCompletedAt", "cleanupCompletedAt")
 RESULTS = ("resultText", "frozenResultText", "fallbackResultText", "fallbackFrozenResultText")
 
@@ -65,48 +65,42 @@ class Run:
     outcome: Outcome | None
     error: str | None
     text: str | None
-    is_told: bool
+    is_delivered: bool
 
 
 @dataclass(frozen=True, slots=True)
 class OpenClawSession:
-    """One entry of a session index."""
+    """One entry of a session index. `run`: as far as the index knows it."""
 
-    key: str
+    run: Run
     session_id: str
-    file: str | None  #: the name of its transcript, where it has another than usual
-    spawned_by: str | None
+    file: str | None  #: the name of its transcript, where it is not the usual one
     depth: int
-    label: str | None
-    model: str | None
-    started_at: float | None
-    ended_at: float | None
-    outcome: Outcome | None
 
 
 @dataclass(frozen=True, slots=True)
 class OpenClawTranscript:
-    """A transcript, and when each of its messages was written."""
+    """A transcript, and the time of each of its messages."""
 
     messages: tuple[Message, ...] = ()
     times: tuple[float | None, ...] = ()
     prices: tuple[Decimal | None, ...] = ()  #: of its answers, in order
 
     @property
-    def last_words(self) -> str | None:
-        said = (one.text for one in reversed(self.messages) if isinstance(one, Answer) and not one.calls)
-        return next((text for text in said if text.strip()), None)
+    def final_text(self) -> str | None:
+        texts = (one.text for one in reversed(self.messages) if isinstance(one, Answer) and not one.calls)
+        return next((text for text in texts if text.strip()), None)
 
 
 @dataclass(slots=True)
 class FileProblems:
-    """Collects what is wrong with one file."""
+    """Collects the problems of one file."""
 
     file: str
     problems: list[ImportProblem] = field(default_factory=list)
     left_out: int = 0
-    is_unreadable: bool = False  #: as a whole: nothing of it is known
-    unread: set[str] = field(default_factory=set)  #: sessions of records that make no sense
+    is_unreadable: bool = False  #: no part of the file could be read
+    unread: set[str] = field(default_factory=set)  #: sessions of records that could not be read
 
     def wrong(self, line: int, what: str) -> None:
         if len(self.problems) < PROBLEMS_MAX:
@@ -126,7 +120,7 @@ class FileProblems:
         return self.problems
 
     def json(self, text: str, line: int = 0) -> Any:
-        """None where it cannot be read; `line` 0: the text is the whole file."""
+        """Return the parsed text, None where it is not JSON. `line` 0: the text is the whole file."""
         try:
             return json.loads(text)
         except json.JSONDecodeError as error:
@@ -139,9 +133,9 @@ class FileProblems:
 # ---- the registry ------------------------------------------------------------------------------------------
 
 
-#: What a table of runs has in every layout we know.
+#: Columns of the table of runs in every known layout.
 RUN_COLUMNS = frozenset({"run_id", "child_session_key", "requester_session_key", "created_at"})
-#: What tells the two layouts apart: all fields in one text, or each in a column of its own.
+#: One of them is in each of the two layouts: all fields in one text, or each in a column of its own.
 LAYOUT_COLUMNS = frozenset({"payload_json", "outcome_json"})
 
 
@@ -155,12 +149,12 @@ def runs(text: str, reading: FileProblems) -> list[Run]:
 
 
 def table_runs(rows: Sequence[Mapping[str, Any]], reading: FileProblems) -> list[Run]:
-    """Of the table `subagent_runs`, by the names of its columns."""
+    """Read rows of the table `subagent_runs`, by the names of its columns."""
     return _records(((_text(row.get("run_id")), _table_record(row, reading)) for row in rows), reading)
 
 
 def _table_record(row: Mapping[str, Any], reading: FileProblems) -> Mapping[str, Any]:
-    """A row in the form of the JSON registry: `ended_at` is `endedAt`, `outcome_json` the object `outcome`."""
+    """Convert a row to the form of the JSON registry: `ended_at` is `endedAt`, `outcome_json` the object `outcome`."""
     record: dict[str, Any] = {}
     for column, value in row.items():
         first, *rest = column.removesuffix("_json").split("_")
@@ -168,7 +162,7 @@ def _table_record(row: Mapping[str, Any], reading: FileProblems) -> Mapping[str,
         record[name] = reading.json(value, 1) if column.endswith("_json") and value else value
     payload = _mapping(record.pop("payload", None))
     inner = _mapping(payload.get("parentCompletion"))
-    # Since 2026.9 the payload of a run that is announced to its parent stands one level deeper.
+    # Since 2026.9 the payload of a run that is announced to its parent is one level deeper.
     said = inner if inner.get("completionTarget") == "parent" else payload
     return {**said, **{name: value for name, value in record.items() if value is not None}}
 
@@ -192,7 +186,7 @@ def _run(run_id: str, record: Mapping[str, Any]) -> Run | None:
     execution, delivery = _mapping(record.get("execution")), _mapping(record.get("delivery"))
     ended_at = _moment(record.get("endedAt")) or _moment(execution.get("endedAt"))
     if record.get("pauseReason") == "sessions_yield":
-        ended_at = None  # it slept until its children had settled
+        ended_at = None  # it waited for its children
     outcome = _mapping(record.get("outcome") or execution.get("outcome"))
     return Run(
         run_id=run_id,
@@ -207,7 +201,7 @@ def _run(run_id: str, record: Mapping[str, Any]) -> Run | None:
         outcome=None if ended_at is None else _outcome(record, outcome),
         error=_text(outcome.get("error")) or None,
         text=_result(record, delivery),
-        is_told=delivery.get("status") in DELIVERED_STATES
+        is_delivered=delivery.get("status") in DELIVERED_STATES
         or any(_moment(record.get(name)) for name in DELIVERED_AT_FIELDS),
     )
 
@@ -236,27 +230,37 @@ def sessions(text: str, reading: FileProblems) -> list[OpenClawSession]:
 
 
 def _session(key: str, entry: Mapping[str, Any]) -> OpenClawSession:
-    depth = entry.get("spawnDepth")
+    depth, session_id = entry.get("spawnDepth"), _text(entry.get("sessionId"))
     model, provider = _text(entry.get("model")), _text(entry.get("modelProvider"))
-    return OpenClawSession(
+    started_at = _moment(entry.get("startedAt")) or _moment(entry.get("sessionStartedAt"))
+    ended_at = _moment(entry.get("endedAt")) or _moment(entry.get("updatedAt"))
+    run = Run(
+        run_id=session_id or key,
         key=key,
-        session_id=_text(entry.get("sessionId")),
-        file=_text(entry.get("sessionFile")) or None,
-        spawned_by=_text(entry.get("spawnedBy")) or None,
-        depth=depth if isinstance(depth, int) and 0 <= depth <= 100 else 0,
+        requester=_text(entry.get("spawnedBy")),
+        task="",
         label=_text(entry.get("label")) or None,
         model=f"{provider}/{model}" if provider and model else model or None,
-        started_at=_moment(entry.get("startedAt")) or _moment(entry.get("sessionStartedAt")),
-        ended_at=_moment(entry.get("endedAt")) or _moment(entry.get("updatedAt")),
-        outcome=OUTCOMES.get(_text(entry.get("status"))),
+        created_at=started_at or ended_at,
+        started_at=started_at,
+        ended_at=ended_at,
+        outcome=OUTCOMES.get(_text(entry.get("status")), Outcome.LOST),
+        error=None,
+        text=None,
+        # The registry removes a run some time after its delivery; until then its own record is used.
+        is_delivered=True,
+    )
+    file = _text(entry.get("sessionFile")) or None
+    return OpenClawSession(
+        run, session_id, file, depth if isinstance(depth, int) and 0 <= depth <= 100 else 0
     )
 
 
 # ---- transcripts -------------------------------------------------------------------------------------------
 
 
-def talk(text: str, reading: FileProblems) -> OpenClawTranscript:
-    """In the order of the file. A call that got no result is left out: a transcript has no open ends."""
+def transcript(text: str, reading: FileProblems) -> OpenClawTranscript:
+    """Read a transcript in the order of the file. A call without a result is left out: ours have no open calls."""
     spoken = list(_spoken(text, reading))
     made: list[tuple[Message, float | None]] = []
     prices: list[Decimal | None] = []
@@ -330,7 +334,7 @@ def _answer(said: Mapping[str, Any], given: Sequence[Mapping[str, Any]]) -> tupl
 
 
 def _usage(said: Mapping[str, Any]) -> Usage:
-    """There the cache is beside the input, here a part of it."""
+    """OpenClaw counts cached tokens beside the input, Clutch as a part of it."""
     fresh, output, read, written = (
         _count(said.get(name)) for name in ("input", "output", "cacheRead", "cacheWrite")
     )
@@ -340,11 +344,11 @@ def _usage(said: Mapping[str, Any]) -> Usage:
 def _price(said: Mapping[str, Any]) -> Decimal | None:
     total = _mapping(_mapping(said.get("usage")).get("cost")).get("total")
     if isinstance(total, bool) or not isinstance(total, int | float) or not 0 < total < TOKENS_MAX:
-        return None  # a 0 there may stand for a price that nobody knew
+        return None  # OpenClaw also writes 0 for an unknown price
     return Decimal(str(total))
 
 
-# ---- anything may stand anywhere ---------------------------------------------------------------------------
+# ---- values of any type ------------------------------------------------------------------------------------
 
 
 def _mapping(value: Any) -> Mapping[str, Any]:
@@ -352,7 +356,7 @@ def _mapping(value: Any) -> Mapping[str, Any]:
 
 
 def _text(value: Any) -> str:
-    """Without what no database takes."""
+    """Return a text without characters that no database takes."""
     if not isinstance(value, str):
         return ""
     return value.replace("\0", "\ufffd").encode(errors="replace").decode()
