@@ -22,7 +22,7 @@ from clutch.runtimes import acp_supervisor
 from clutch.runtimes.acp import AcpRuntime
 from clutch.runtimes.acp_process import chosen
 from clutch.testing.runtimes import CHECKS, Check
-from clutch.tools.sandbox.programs import SandboxedPrograms
+from clutch.tools.sandbox.process import SandboxedPrograms
 
 pytestmark = pytest.mark.anyio
 

@@ -35,7 +35,7 @@ async def test_of_two_who_make_one_workspace_the_second_waits_and_keeps_the_firs
     monkeypatch.setattr(child_workspaces, "isolated_workspace", slow)
     source = tmp_path / "source"
     source.mkdir()
-    frozen, other = (LocalWorkspaces(tmp_path / "own", is_boxed=True) for _ in range(2))
+    frozen, other = (LocalWorkspaces(tmp_path / "own", is_sandboxed=True) for _ in range(2))
     first = asyncio.ensure_future(frozen.make(7, str(source)))
     await asyncio.to_thread(made.wait, 20)
     second = asyncio.ensure_future(other.make(7, str(source)))
@@ -55,7 +55,7 @@ async def test_whoever_waits_for_one_that_stands_still_gives_up_in_time(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(directories, "PATIENCE_S", 0.1)
-    spaces, files = LocalWorkspaces(tmp_path / "own", is_boxed=True), LocalTaskFiles(tmp_path / "tasks")
+    spaces, files = LocalWorkspaces(tmp_path / "own", is_sandboxed=True), LocalTaskFiles(tmp_path / "tasks")
     await files.put(FileVersion(7), [Attachment("a.txt", b"one")])
     (tmp_path / "own").mkdir()
     (tmp_path / "own" / "7.making").touch()

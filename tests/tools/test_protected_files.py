@@ -21,8 +21,7 @@ from clutch.tools.mcp.server import launching
 from clutch.tools.sandbox import process as probing
 from clutch.tools.sandbox import protected_files
 from clutch.tools.sandbox.policy import SandboxPolicy
-from clutch.tools.sandbox.process import Offer
-from clutch.tools.sandbox.programs import SandboxedPrograms
+from clutch.tools.sandbox.process import Offer, SandboxedPrograms
 from clutch.tools.sandbox.protected_files import is_settled
 from clutch.tools.shell import Shell, ShellArguments
 
@@ -363,8 +362,8 @@ from clutch.core.policy import Limits
 from clutch.ports import SandboxAccess, ToolContext
 from clutch.tools.mcp.server import launching
 from clutch.tools.mcp.definitions import McpServer
-from clutch.tools.all_tools import AllTools, ToolSettings
-from clutch.tools.sandbox.programs import SandboxedPrograms
+from clutch.tools.registry import AllTools, ToolSettings
+from clutch.tools.sandbox.process import SandboxedPrograms
 family, root, state, command = sys.argv[1:]
 def started(launch):
     subprocess.run(launch.argv, cwd=launch.cwd, env=dict(launch.env), pass_fds=launch.kept)

@@ -8,7 +8,7 @@ import pytest
 
 from clutch.core.policy import Limits
 from clutch.ports import ToolContext, ToolFailed
-from clutch.tools.all_tools import AllTools, ToolSettings
+from clutch.tools.registry import AllTools, ToolSettings
 from clutch.tools.sandbox.policy import Sandbox
 
 pytestmark = pytest.mark.anyio

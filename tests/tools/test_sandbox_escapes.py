@@ -98,7 +98,7 @@ def plain_run(world: World, script: str) -> str:
     someone = PLAIN_USER if is_root else None
     with closing(FirstProcess()) as first:
         words = bubblewrap.sandboxed(
-            program, box, command, cwd=world.workspace, guards=guards_of(box), info_fd=first.told
+            program, box, command, cwd=world.workspace, guards=guards_of(box), info_fd=first.info_fd
         )
         done = subprocess.run(
             words,
@@ -106,7 +106,7 @@ def plain_run(world: World, script: str) -> str:
             env={},
             timeout=30,
             check=False,
-            pass_fds=(first.told,),
+            pass_fds=(first.info_fd,),
             user=someone,
             group=someone,
             extra_groups=[] if is_root else None,

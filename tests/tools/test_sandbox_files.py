@@ -134,7 +134,7 @@ async def test_idle_worker_ends_by_itself(tmp_path: Path) -> None:
 async def test_burst_of_quick_calls_shares_few_workers(room: FileProcess, tmp_path: Path) -> None:
     (tmp_path / "a").write_text("x")
     await asyncio.gather(*(room.run("read", {"path": "a"}, str(tmp_path), True) for _ in range(200)))
-    assert sum(desk.workers for desk in room._desks.values()) <= 4
+    assert sum(pool.workers for pool in room._pools.values()) <= 4
 
 
 async def test_neither_wall_is_refused_with_a_remedy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

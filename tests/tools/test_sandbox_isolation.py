@@ -13,9 +13,8 @@ from pathlib import Path
 import pytest
 
 from clutch.ports import ToolContext
-from clutch.tools.child_workspaces import IsolationFailed, isolated_workspace, remove_workspace
+from clutch.tools.child_workspaces import IsolationFailed, SandboxedGit, isolated_workspace, remove_workspace
 from clutch.tools.sandbox import process as probing
-from clutch.tools.sandbox.git import SandboxedGit
 from clutch.tools.sandbox.process import Offer
 from clutch.tools.shell import Shell, ShellArguments
 

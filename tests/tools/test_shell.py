@@ -14,7 +14,7 @@ from clutch.ports import ToolContext, ToolFailed
 from clutch.tools.sandbox import process as probing
 from clutch.tools.sandbox.policy import Sandbox, SandboxPolicy
 from clutch.tools.sandbox.process import Offer
-from clutch.tools.shell import Output, Shell, ShellArguments
+from clutch.tools.shell import BoundedOutput, Shell, ShellArguments
 from tests.tools.escapes.witness import processes_with
 
 pytestmark = pytest.mark.anyio
@@ -101,7 +101,7 @@ async def test_long_output_keeps_both_ends_and_says_what_is_missing(tmp_path: Pa
 
 
 def test_kept_output_is_exact_up_to_its_room() -> None:
-    output = Output(room=4)
+    output = BoundedOutput(part_bytes=4)
     for piece in (b"ab", b"cdef", b"gh"):
         output.add(piece)
     assert output.text() == "abcdefgh"

@@ -21,8 +21,8 @@ from clutch.core.validation import check
 from clutch.models.provider import Provider
 from clutch.runtimes.acp_process import AcpAgent
 from clutch.surfaces.listen import ListenSettings
-from clutch.tools.all_tools import ToolSettings
 from clutch.tools.mcp import McpServer
+from clutch.tools.registry import ToolSettings
 
 # --------------------------------------------------------------------------------------------------
 # All settings of a config, as the process uses them. A default `Settings()` is a Clutch without a file.

@@ -1,38 +1,137 @@
-"""Directories of children that work in isolation, beneath one root, named by the task's number and nothing else."""
+"""Workspaces of children that work in isolation, beneath one root, named by the task's number and nothing else.
+
+The workspace of a child is made from its parent's and removed without touching anything else. Of a git repository it is
+a worktree: all tracked files at the current commit, and the history to read. Of any other directory it is an empty one.
+The child's sandbox shows it this directory only, so nothing here has to keep the child inside. Its changes are files in
+this directory, which the parent or a user takes over.
+
+A repository is a program: its filters, hooks and settings name commands, and an agent may have written them. So git
+runs in a sandbox of its own (`SandboxedGit`) or not at all."""
 
 from __future__ import annotations
 
 import asyncio
 import os
 import stat
+from asyncio.subprocess import Process
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import closing, contextmanager, suppress
 from pathlib import Path
+from typing import NamedTuple
 
-from clutch.ports import WorkspaceFailed
-from clutch.tools.directories import DIRECTORY, alone, remove
+from clutch.contain import BackgroundTasks
+from clutch.ports import ToolFailed, WorkspaceFailed
+from clutch.tools.directories import alone, numbered, opened, remove
 from clutch.tools.sandbox import bubblewrap
-from clutch.tools.sandbox.git import SandboxedGit, SandboxedGitFailed
-
-# --------------------------------------------------------------------------------------------------
-# A workspace of a child's own: made from its parent's, and taken away without touching anything else.
-#
-# Of a git repository it is a worktree: all tracked files at the current commit, and the history to read. Of any other
-# directory it is an empty one. The child's box shows it this directory only (`sandbox`), so nothing here has to keep
-# it inside. Its changes are files in this directory; somebody outside looks at them and takes them over.
-#
-# A repository is a program: its filters, hooks and settings name commands, and an agent may have written them. So
-# git runs in a box of its own (`sandbox.git`) or not at all.
-#
-# These functions block, and want a thread without an event loop.
+from clutch.tools.sandbox.policy import Sandbox, SandboxPolicy
+from clutch.tools.sandbox.process import (
+    CHUNK_BYTES,
+    FirstProcess,
+    SandboxKind,
+    broken_limit,
+    end,
+    kill,
+    sandbox_kind,
+    start,
+)
 
 
 class IsolationFailed(Exception):
     """There is no such workspace now; the message says why."""
 
 
+# --------------------------------------------------------------------------------------------------
+# Git in a sandbox of its own: one repository and one directory to check out into, no network, nothing else.
+#
+# The files of the workspace are not visible there, only its `.git`: changes of an agent since the last commit have no
+# part in this. Neither is the user's home: filters that are set up there (git-lfs) do not run.
+
+GIT_S = 300
+OUTPUT_BYTES = 4096  # kept, from the end
+MISSING = 127  # exit code of a shell for a program that does not exist
+
+#: The repository may lie where a sandboxed command runs, which could put a link to another one in its place while
+#: bubblewrap mounts it. So the first step inside is to check that this is the directory that was meant.
+_CHECKED = """
+[ "$(stat -c %d:%i -- "$1")" = "$2" ] || { echo "the repository was replaced"; exit 2; }
+shift 2
+exec "$@"
+"""
+# fmt: off
+_SETTINGS = (
+    "-c", "core.hooksPath=/dev/null", "-c", "core.fsmonitor=false", "-c", "gc.auto=0", "-c", "maintenance.auto=false",
+    "-c", "worktree.useRelativePaths=false",  # `bubblewrap.worktree_entry` compares absolute paths
+)
+# fmt: on
+
+
+class GitResult(NamedTuple):
+    exit_code: int
+    output: str
+
+
+class SandboxedGit:
+    """`git_directory`: `.git`, or `.git/worktrees/NAME` of a worktree. Both directories must exist."""
+
+    def __init__(self, git_directory: str, target: str) -> None:
+        try:
+            sandbox_kind(Sandbox.ON, for_shell=True)
+        except ToolFailed as failed:
+            raise IsolationFailed(
+                f"isolated workspaces of git repositories need bubblewrap: {failed}"
+            ) from failed
+        is_worktree = os.path.basename(os.path.dirname(git_directory)) == "worktrees"
+        self._git_directory = git_directory
+        self._whole = os.path.dirname(os.path.dirname(git_directory)) if is_worktree else git_directory
+        with opened(self._whole) as handle:
+            status = os.fstat(handle)
+        self._identity = f"{status.st_dev}:{status.st_ino}"
+        self._policy = SandboxPolicy(target, writable=(self._whole,))
+
+    def run(self, *words: str) -> GitResult:
+        """Blocks, in a thread without an event loop. Raises IsolationFailed."""
+        git = ["git", *_SETTINGS, f"--git-dir={self._git_directory}", *words]
+        command = ["/bin/sh", "-c", _CHECKED, "git", self._whole, self._identity, *git]
+        try:
+            done = asyncio.run(_git_ended(self._policy, command))
+        except TimeoutError as error:
+            raise IsolationFailed(f"git {words[0]}: no answer within {GIT_S} s") from error
+        if done.exit_code == MISSING:
+            raise IsolationFailed("git is not installed in /usr, and the workspace is a git repository")
+        return done
+
+
+async def _git_ended(policy: SandboxPolicy, command: list[str]) -> GitResult:
+    output = b""
+    with closing(FirstProcess()) as first:
+        process = await start(policy, command, kind=SandboxKind.BUBBLEWRAP, cwd="/", first=first)
+        assert process.stdout is not None
+        try:
+            async with BackgroundTasks() as tasks, asyncio.timeout(GIT_S):
+                watching = tasks.call(_watch(process, policy), "clutch-git-limits")
+                while data := await process.stdout.read(CHUNK_BYTES):
+                    output = (output + data)[-OUTPUT_BYTES:]
+                exit_code = await process.wait()
+        finally:
+            await end(process)
+            await first.gone()
+    if watching.done() and not watching.cancelled():
+        raise IsolationFailed(f"git was ended: {watching.result()}")
+    return GitResult(exit_code, output.decode("utf-8", "replace").strip())
+
+
+async def _watch(process: Process, policy: SandboxPolicy) -> str:
+    verdict = await broken_limit(process.pid, policy)
+    kill(process)
+    return verdict
+
+
+# --------------------------------------------------------------------------------------------------
+# The workspace of one child. These functions block, and want a thread without an event loop.
+
+
 def isolated_workspace(source_root: str, target_dir: str) -> None:
-    """Makes `target_dir`, which must not exist; the directory around it must."""
+    """Make `target_dir`, which must not exist; the directory around it must. Raises IsolationFailed."""
     source, target = os.path.realpath(source_root), os.path.realpath(target_dir)
     if os.path.lexists(target_dir):
         raise IsolationFailed(f"{target_dir} exists already")
@@ -44,13 +143,13 @@ def isolated_workspace(source_root: str, target_dir: str) -> None:
         return
     try:
         _check_out(source, target)
-    except (OSError, SandboxedGitFailed, IsolationFailed) as error:
+    except (OSError, IsolationFailed) as error:
         remove_workspace(target)
         raise IsolationFailed(str(error)) from error
 
 
 def is_repository(root: str) -> bool:
-    """Whether `root` is the top of one. A folder inside one is not: its worktree would be the whole."""
+    """Whether `root` is the top of a repository. A folder inside one is not: its worktree would be the whole."""
     return os.path.lexists(f"{root}/.git")
 
 
@@ -61,12 +160,12 @@ def _check_out(source: str, target: str) -> None:
     # Forced, because a directory of this name may have been lost without git knowing.
     done = git.run("worktree", "add", "--force", "--detach", "--quiet", "--", target, "HEAD")
     if done.exit_code:
-        raise IsolationFailed(f"git worktree add: {done.said[-300:]}")
+        raise IsolationFailed(f"git worktree add: {done.output[-300:]}")
 
 
 def _git_directory(source: str) -> str:
-    """In the workspace, or where git itself keeps this worktree: an agent may have written a `.git` that names
-    somebody else's repository."""
+    """Return `.git` of the workspace, or the directory in which git itself keeps this worktree."""
+    # An agent may have written a file `.git` that names another user's repository: only git's own entry counts.
     place = f"{source}/.git"
     if stat.S_ISDIR(os.lstat(place).st_mode):
         return place
@@ -79,42 +178,37 @@ def _git_directory(source: str) -> str:
 
 
 def remove_workspace(target: str) -> None:
-    """Removes what `isolated_workspace` made. What is gone already is no error; a link is not followed."""
+    """Remove what `isolated_workspace` made. A missing one is no error; a link is not followed."""
     parent, name = os.path.split(os.path.abspath(target))
     root = os.path.join(os.path.realpath(parent), name)
     entry = bubblewrap.worktree_entry(root)
     try:
-        around = os.open(parent, DIRECTORY)
+        with opened(parent) as around:
+            try:
+                remove(around, name)
+            except OSError as error:
+                raise IsolationFailed(f"{target}: {error.strerror}") from error
     except FileNotFoundError:
         return
     except OSError as error:
         raise IsolationFailed(f"{parent}: {error.strerror}") from error
-    try:
-        remove(around, name)
-    except OSError as error:
-        raise IsolationFailed(f"{target}: {error.strerror}") from error
-    finally:
-        os.close(around)
     if entry is not None:
-        with suppress(OSError):  # what is left of it hurts nobody, and git prunes it some day
+        with suppress(OSError):  # an entry that is left does no harm, and git prunes it one day
             _forget(entry, root)
 
 
 def _forget(entry: str, root: str) -> None:
-    """Without git, whose `prune` would run what a repository names; and nothing but the entry of `root`."""
-    around = os.open(os.path.dirname(entry), DIRECTORY)
-    try:
+    """Remove the entry of `root` and nothing else, without git, whose `prune` runs what a repository names."""
+    with opened(os.path.dirname(entry)) as around:
         if bubblewrap.names_worktree(f"/proc/self/fd/{around}/{os.path.basename(entry)}", root):
             remove(around, os.path.basename(entry))
-    finally:
-        os.close(around)
 
 
 class LocalWorkspaces:
-    """`is_boxed`: tools see their workspace only. Without that, a directory of one's own isolates nobody."""
+    """`is_sandboxed`: tools see their workspace only. Without that, a directory of its own isolates no child."""
 
-    def __init__(self, root: Path, *, is_boxed: bool) -> None:
-        self._root, self._is_boxed = root, is_boxed
+    def __init__(self, root: Path, *, is_sandboxed: bool) -> None:
+        self._root, self._is_sandboxed = root, is_sandboxed
 
     def _place(self, task_id: int) -> Path:
         return self._root / str(task_id)
@@ -123,8 +217,11 @@ class LocalWorkspaces:
         """Written last: a directory without it was left half-made by a crash."""
         return self._root / f"{task_id}.made"
 
+    def _lock(self, task_id: int) -> Path:
+        return self._root / f"{task_id}.making"
+
     async def make(self, task_id: int, source: str) -> str:
-        if not self._is_boxed:
+        if not self._is_sandboxed:
             raise WorkspaceFailed("workspace: isolated needs the sandbox, which is off here")
         try:
             await asyncio.to_thread(self._make, task_id, source)
@@ -140,10 +237,7 @@ class LocalWorkspaces:
             remove_workspace(str(self._place(task_id)))
             isolated_workspace(source, str(self._place(task_id)))
             self._mark(task_id).touch(0o600)
-            self._lock(task_id).unlink(missing_ok=True)  # whoever waits for it finds the mark
-
-    def _lock(self, task_id: int) -> Path:
-        return self._root / f"{task_id}.making"
+            self._lock(task_id).unlink(missing_ok=True)  # a process that waits for the lock finds the mark
 
     @contextmanager
     def _alone(self, task_id: int) -> Iterator[None]:
@@ -155,12 +249,7 @@ class LocalWorkspaces:
             os.close(file)
 
     async def kept(self) -> list[int]:
-        return await asyncio.to_thread(self._kept)
-
-    def _kept(self) -> list[int]:
-        if not self._root.exists():
-            return []
-        return sorted(int(place.name) for place in self._root.iterdir() if place.name.isdecimal())
+        return await asyncio.to_thread(numbered, self._root)
 
     async def remove(self, task_id: int) -> None:
         try:

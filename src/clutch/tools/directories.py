@@ -1,39 +1,50 @@
-"""Removing a directory with all that is in it, and nothing else, while somebody else may be changing it.
+"""Remove a directory with its content and nothing else, while another process may be changing it; lock a directory.
 
-No path is looked at twice: every step is relative to an open directory and follows no link, so a process that
-swaps a folder for a link while it is being removed loses its own folder and nothing else.
+No path is resolved twice: every step is relative to an open directory and follows no link. A process that swaps a
+folder for a link while it is being removed loses its own folder and nothing else.
 
 These functions block."""
 
 from __future__ import annotations
 
-import asyncio
 import errno
 import fcntl
 import os
 import secrets
 import stat
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any
-
-from clutch.core.attachments import Side, result_path, task_path
-from clutch.ports import ToolContext, ToolFailed
 
 DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
-ROUNDS_MAX = 100  # each meets what was swapped or written while the last one looked
-#: What stands at a name is no folder, or not the one that stood there a moment ago.
+ROUNDS_MAX = 100  # each removes what was swapped or written during the one before
+#: The name is no folder, or not the folder that it was a moment ago.
 _SWAPPED = (errno.ENOENT, errno.ENOTDIR, errno.ELOOP)
 
 
-def remove(around: int, name: str) -> None:
-    """What is there no more is no error, and of a link only the link goes.
-
-    Every folder found is first moved to the top: any depth takes two descriptors and no recursion."""
+@contextmanager
+def opened(path: str | Path, around: int | None = None) -> Iterator[int]:
+    """Open a directory, relative to the open directory `around`. A link is not followed."""
+    folder = os.open(path, DIRECTORY, dir_fd=around)
     try:
-        top = _opened(around, name)
+        yield folder
+    finally:
+        os.close(folder)
+
+
+def numbered(root: Path) -> list[int]:
+    """Return the entries of a directory that are numbers; none where there is no such directory."""
+    with suppress(FileNotFoundError):
+        return sorted(int(place.name) for place in root.iterdir() if place.name.isdecimal())
+    return []
+
+
+def remove(around: int, name: str) -> None:
+    """Remove `name` from the open directory `around`. A missing one is no error; of a link only the link is removed."""
+    # Every folder that is found is first moved to the top: any depth takes two descriptors and no recursion.
+    try:
+        top = _changeable(around, name)
     except OSError as error:
         if error.errno not in _SWAPPED:
             raise
@@ -54,10 +65,10 @@ def remove(around: int, name: str) -> None:
 
 def _flatten(top: int, folder: str) -> None:
     try:
-        here = _opened(top, folder)
+        here = _changeable(top, folder)
     except OSError as error:
         if error.errno in _SWAPPED:
-            return  # swapped while we looked: the next round sees what it is now
+            return  # it was swapped: the next round sees what it is now
         raise
     try:
         for name in _emptied(here):
@@ -70,7 +81,7 @@ def _flatten(top: int, folder: str) -> None:
 
 
 def _is_removed(folder: str, around: int) -> bool:
-    """False when somebody has put something into it again: another round takes it."""
+    """Return False when another process has put something into it: the next round removes that."""
     try:
         os.rmdir(folder, dir_fd=around)
     except OSError as error:
@@ -81,7 +92,7 @@ def _is_removed(folder: str, around: int) -> bool:
 
 
 def _emptied(here: int) -> list[str]:
-    """Everything in `here` but its folders is gone now; their names, made writable to be moved."""
+    """Remove everything in `here` but its folders; return their names. They are made writable, to be moved."""
     folders = []
     with os.scandir(here) as found:
         names = [entry.name for entry in found]
@@ -91,7 +102,7 @@ def _emptied(here: int) -> list[str]:
             if not is_folder:
                 os.unlink(name, dir_fd=here)
                 continue
-            os.close(_opened(here, name))
+            os.close(_changeable(here, name))
             folders.append(name)
         except OSError as error:
             if error.errno not in (errno.EISDIR, *_SWAPPED):
@@ -99,8 +110,8 @@ def _emptied(here: int) -> list[str]:
     return folders
 
 
-def _opened(around: int, name: str) -> int:
-    """An open directory that we may read and change, whatever its owner forbade itself."""
+def _changeable(around: int, name: str) -> int:
+    """Open a directory that we may read and change, whatever mode its owner gave it."""
     handle = os.open(name, os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=around)
     try:
         if os.fstat(handle).st_mode & 0o700 != 0o700:
@@ -113,16 +124,16 @@ def _opened(around: int, name: str) -> int:
 # --------------------------------------------------------------------------------------------------
 # Of several processes of a machine that make the same files, one at a time.
 #
-# A gateway that stood still for longer than its lease is taken for dead, and another one does its work; then it goes
-# on where it was. Without this it would remove what the other has made, from under a child that works there already.
+# A gateway that stood still for longer than its lease counts as dead, and another one does its work; then it resumes.
+# Without the lock it would remove what the other has made, from under a child that works there already.
 
-PATIENCE_S = 20.0  #: within the time that a spawn is given for its side work
+PATIENCE_S = 20.0  #: less than the time that a spawn has for its side work
 _PAUSE_S = 0.05
 
 
 @contextmanager
 def alone(file: int) -> Iterator[None]:
-    """Locked also while its process stands still. Raises TimeoutError. It blocks, and wants a thread."""
+    """Hold the lock of an open file, also while this process stands still. Raises TimeoutError. Blocks."""
     give_up_at = time.monotonic() + PATIENCE_S
     while not _is_locked(file):
         if time.monotonic() > give_up_at:
@@ -140,59 +151,3 @@ def _is_locked(file: int) -> bool:
     except BlockingIOError:
         return False
     return True
-
-
-# --------------------------------------------------------------------------------------------------
-# Where a path of an agent leads: into its workspace, to the files of a task, or to its own large tool results.
-#
-# A call that names `/task/…`, `/tasks/…` or `/results/…` runs with that directory as its root, so the guards of
-# `workspace` hold there as anywhere. Who may read whose files was decided before: `ToolContext.reached`.
-
-WRITING = frozenset(("write", "edit"))
-
-
-async def found(name: str, args: Mapping[str, Any], context: ToolContext) -> tuple[Mapping[str, Any], str]:
-    """The arguments of a file tool, and the directory that its path is beneath. Raises ToolFailed, InvalidInput."""
-    if (result := result_path(args.get("path"))) is not None:
-        return await _among_results(name, args, result, context)
-    named = task_path(args.get("path"))
-    if named is None:
-        return args, context.workspace
-    directory = context.files if named.task_id is None else context.reached
-    if directory is None:
-        raise ToolFailed("path: only a task has files of its own here")
-    if name in WRITING:
-        if named.task_id is not None or named.side is not Side.OUT:
-            raise ToolFailed("path: only /task/out can be written; what was given is there to be read")
-        await asyncio.to_thread(made, directory, Side.OUT)
-    root = f"{directory}/{named.side}"
-    if not await asyncio.to_thread(_is_folder, root):
-        raise ToolFailed(f"path: there are no files in {_shown(args)}")
-    return {**args, "path": named.path}, root
-
-
-async def _among_results(
-    name: str, args: Mapping[str, Any], path: str, context: ToolContext
-) -> tuple[Mapping[str, Any], str]:
-    if name in WRITING:
-        raise ToolFailed("path: /results is read-only; write into the workspace")
-    if context.results is None or not await asyncio.to_thread(_is_folder, context.results):
-        raise ToolFailed("path: this session has no large results")
-    return {**args, "path": path}, context.results
-
-
-def _is_folder(path: str) -> bool:
-    return os.path.isdir(path) and not os.path.islink(path)
-
-
-def _shown(args: Mapping[str, Any]) -> str:
-    return "/".join(str(args["path"]).split("/")[:4])[:80]
-
-
-def made(directory: str, side: Side) -> str:
-    """The side of a task, for the first file in it. Blocks."""
-    path = Path(directory)
-    for folder in (path.parent, path, path / side):
-        with suppress(FileExistsError):
-            folder.mkdir(0o700)
-    return str(path / side)

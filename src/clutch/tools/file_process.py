@@ -1,11 +1,11 @@
-"""Where file tools run: never in this process, but in boxed workers that see one workspace and nothing else.
+"""Where file tools run: never in this process, but in sandboxed workers that see one workspace and nothing else.
 
-A worker serves one request at a time; it is started when first needed, kept for the next request and ended when
-nobody asked for a while. Another for the same workspace is started only when a request had to wait, so a burst of
-quick reads shares one, and a search that hangs does not stand in the way of the others. A worker that gives no
-answer in time, or whose request was cancelled, is killed: nobody knows what state it is in.
+A worker serves one request at a time; it is started when first needed, kept for the next request and ended when it was
+idle for a while. Another one for the same workspace is started only when a request had to wait, so a burst of quick
+reads shares one, and a search that hangs does not block the others. A worker that gives no answer in time, or whose
+request was cancelled, is killed: its state is unknown.
 
-Walls: bubblewrap, else Landlock, else nothing runs unless the settings say so. See `sandbox.process`.
+The sandbox is bubblewrap, else Landlock; without both, only the setting "off" lets file tools run (`sandbox.process`).
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ from typing import Any, NamedTuple
 
 from clutch.ports import ToolFailed
 from clutch.tools import file_worker
+from clutch.tools.file_worker import WorkerMode
 from clutch.tools.sandbox import bubblewrap
 from clutch.tools.sandbox.policy import MIB, Sandbox, SandboxLimits, SandboxPolicy, is_beneath
 from clutch.tools.sandbox.process import SandboxKind, end, kill, sandbox_kind, start
@@ -33,12 +34,12 @@ PATIENCE_S = 0.05  # about what starting another worker takes
 ANSWER_S = 30.0  # beyond the 15 s after which a search ends by itself
 IDLE_S = 60.0
 LIMITS = SandboxLimits(memory_bytes=512 * MIB, processes=16, file_bytes=64 * MIB, scratch_bytes=MIB)
-#: An edit that was done is refused the second time, and the model would think that it never was.
+#: An edit that was done is refused the second time, and the model would conclude that it never was.
 REPEATABLE = frozenset(("read", "list", "search", "write"))
 
 
 class _WorkerDied(ToolFailed):
-    """Nobody knows whether it did what it was asked."""
+    """The worker ended without an answer; whether it did its work is unknown."""
 
 
 class _Key(NamedTuple):
@@ -47,8 +48,8 @@ class _Key(NamedTuple):
 
 
 @dataclass(slots=True)
-class _Desk:
-    """The workers of one workspace. None in the queue says: one is gone, there is room for another."""
+class _WorkspaceWorkers:
+    """The workers of one workspace. None in the queue means that one has ended and another may be started."""
 
     idle: asyncio.LifoQueue[Process | None] = field(default_factory=asyncio.LifoQueue)
     workers: int = 0
@@ -57,7 +58,7 @@ class _Desk:
 
 
 class FileProcess:
-    """`hidden`: directories no agent may see, such as the state directory, wherever they lie."""
+    """`hidden`: directories that no agent may see, such as the state directory."""
 
     def __init__(
         self,
@@ -71,67 +72,62 @@ class FileProcess:
         self._hidden = hidden
         self._answer_s = answer_s
         self._idle_s = idle_s
-        self._desks: dict[_Key, _Desk] = {}
+        self._pools: dict[_Key, _WorkspaceWorkers] = {}
         self._calls = asyncio.Semaphore(CALLS_MAX)
         self._dying: set[Process] = set()
 
     async def run(self, name: str, args: Mapping[str, Any], root: str, read_only: bool) -> str:
-        """One call of a file tool. `read_only`: nothing in the workspace can be changed by it."""
+        """Run one call of a file tool. `read_only`: its worker cannot change the workspace."""
         key = _Key(_real(root), not read_only)
         async with self._calls:
-            desk = self._sit_down(key)
+            pool = self._enter(key)
             try:
-                return await self._call(key, desk, name, args)
+                return await self._call(key, pool, name, args)
             except _WorkerDied:
                 if name not in REPEATABLE:
                     raise
-                return await self._call(key, desk, name, args)
+                return await self._call(key, pool, name, args)
             finally:
-                self._stand_up(key, desk)
+                self._leave(key, pool)
 
     async def close(self) -> None:
-        """Ends every worker. Calls must have ended before."""
-        desks, self._desks = list(self._desks.values()), {}
-        for desk in desks:
-            if desk.closing is not None:
-                desk.closing.cancel()
-            while not desk.idle.empty():
-                if worker := desk.idle.get_nowait():
-                    self._drop(worker)
+        """End every worker. Calls must have ended before."""
+        for key in tuple(self._pools):
+            self._close_pool(key)
         for worker in self._dying:
             await end(worker)
 
-    def _sit_down(self, key: _Key) -> _Desk:
-        desk = self._desks.setdefault(key, _Desk())
-        desk.callers += 1
-        if desk.closing is not None:
-            desk.closing.cancel()
-            desk.closing = None
-        return desk
+    def _enter(self, key: _Key) -> _WorkspaceWorkers:
+        pool = self._pools.setdefault(key, _WorkspaceWorkers())
+        pool.callers += 1
+        if pool.closing is not None:
+            pool.closing.cancel()
+            pool.closing = None
+        return pool
 
-    def _stand_up(self, key: _Key, desk: _Desk) -> None:
-        desk.callers -= 1
-        if not desk.callers:
-            desk.closing = asyncio.get_running_loop().call_later(self._idle_s, self._clear, key)
-        others = [other for other, its in self._desks.items() if other != key and not its.callers]
-        while others and sum(its.workers for its in self._desks.values()) > CALLS_MAX:
-            self._clear(others.pop(0))
+    def _leave(self, key: _Key, pool: _WorkspaceWorkers) -> None:
+        pool.callers -= 1
+        if not pool.callers:
+            pool.closing = asyncio.get_running_loop().call_later(self._idle_s, self._close_pool, key)
+        others = [other for other, its in self._pools.items() if other != key and not its.callers]
+        while others and sum(its.workers for its in self._pools.values()) > CALLS_MAX:
+            self._close_pool(others.pop(0))
 
-    def _clear(self, key: _Key) -> None:
-        desk = self._desks.pop(key)
-        if desk.closing is not None:
-            desk.closing.cancel()
-        while not desk.idle.empty():
-            if worker := desk.idle.get_nowait():
+    def _close_pool(self, key: _Key) -> None:
+        pool = self._pools.pop(key)
+        if pool.closing is not None:
+            pool.closing.cancel()
+        while not pool.idle.empty():
+            if worker := pool.idle.get_nowait():
                 self._drop(worker)
 
     def _drop(self, worker: Process) -> None:
-        """Killed now; that it is gone is seen later, at the latest when the room is closed."""
+        """Kill a worker now; `close` waits for its end."""
         kill(worker)
         self._dying = {other for other in self._dying if other.returncode is None} | {worker}
 
-    async def _call(self, key: _Key, desk: _Desk, name: str, args: Mapping[str, Any]) -> str:
-        worker = await self._worker(key, desk)
+    async def _call(self, key: _Key, pool: _WorkspaceWorkers, name: str, args: Mapping[str, Any]) -> str:
+        worker = await self._worker(key, pool)
         is_well = False
         try:
             async with asyncio.timeout(self._answer_s):
@@ -146,58 +142,57 @@ class FileProcess:
         finally:
             if not is_well:
                 self._drop(worker)
-                desk.workers -= 1
-            desk.idle.put_nowait(worker if is_well else None)
+                pool.workers -= 1
+            pool.idle.put_nowait(worker if is_well else None)
         if "failed" in answer:
             raise ToolFailed(answer["failed"])
         return str(answer["text"])
 
-    async def _worker(self, key: _Key, desk: _Desk) -> Process:
+    async def _worker(self, key: _Key, pool: _WorkspaceWorkers) -> Process:
         has_waited = False
         while True:
-            may_start = desk.workers < (PER_WORKSPACE_MAX if has_waited else 1)
-            if may_start and desk.idle.empty():
-                return await self._start(key, desk)
+            may_start = pool.workers < (PER_WORKSPACE_MAX if has_waited else 1)
+            if may_start and pool.idle.empty():
+                return await self._start(key, pool)
             with suppress(TimeoutError):
-                async with asyncio.timeout(PATIENCE_S if desk.workers < PER_WORKSPACE_MAX else None):
-                    worker = await desk.idle.get()
+                async with asyncio.timeout(PATIENCE_S if pool.workers < PER_WORKSPACE_MAX else None):
+                    worker = await pool.idle.get()
                     if worker is not None and worker.returncode is None:
                         return worker
-                    desk.workers -= worker is not None
+                    pool.workers -= worker is not None
                     continue
             has_waited = True
 
-    async def _start(self, key: _Key, desk: _Desk) -> Process:
-        desk.workers += 1
+    async def _start(self, key: _Key, pool: _WorkspaceWorkers) -> Process:
+        pool.workers += 1
         try:
             return await self._started(key)
         except BaseException:
-            desk.workers -= 1
-            desk.idle.put_nowait(None)
+            pool.workers -= 1
+            pool.idle.put_nowait(None)
             raise
 
     async def _started(self, key: _Key) -> Process:
-        holding = await asyncio.to_thread(sandbox_kind, self._sandbox, for_shell=False)
+        kind = await asyncio.to_thread(sandbox_kind, self._sandbox, for_shell=False)
         python = tuple(place for place in bubblewrap.python_places() if not is_beneath(place, "/usr"))
         try:
-            box = SandboxPolicy(
+            policy = SandboxPolicy(
                 key.root, key.is_writable, read_only=python, hidden=self._hidden, limits=LIMITS
             )
         except ValueError as error:
             raise ToolFailed(str(error)) from error
-        _refuse_unseen(box, holding)
-        mode = (
-            "boxed" if holding is not SandboxKind.LANDLOCK else "writable" if key.is_writable else "readable"
-        )
+        _refuse_unseen(policy, kind)
+        confined = WorkerMode.WRITABLE if key.is_writable else WorkerMode.READABLE
+        mode = confined if kind is SandboxKind.LANDLOCK else WorkerMode.SANDBOXED
         words = [sys.executable, "-I", "-m", file_worker.__name__, key.root, mode, *python]
-        # No walk: the worker itself checks every path against the protected files, also those made later.
-        return await start(box, words, walls=holding, cwd="/", guards=own_guards(box), is_served=True)
+        # No walk: the worker itself checks every path against the protected files, also those that are made later.
+        return await start(policy, words, kind=kind, cwd="/", guards=own_guards(policy), is_served=True)
 
 
-def _refuse_unseen(box: SandboxPolicy, holding: SandboxKind) -> None:
-    """Landlock knows only what is allowed: it cannot take a directory out of one that is."""
-    inside = [path for path in box.hidden if is_beneath(path, box.root)]
-    if holding is SandboxKind.LANDLOCK and inside:
+def _refuse_unseen(policy: SandboxPolicy, kind: SandboxKind) -> None:
+    # Landlock can only allow directories: a hidden one inside an allowed one would be visible.
+    inside = [path for path in policy.hidden if is_beneath(path, policy.root)]
+    if kind is SandboxKind.LANDLOCK and inside:
         raise ToolFailed(
             f"file tools refused: {inside[0]} lies in the workspace and no agent may see it. "
             "Choose a state directory outside the workspace, or install bubblewrap"

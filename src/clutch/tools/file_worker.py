@@ -1,8 +1,8 @@
-"""The process that touches files for an agent: `python -m clutch.tools.file_worker`, inside a box.
+"""The process that reads and writes files for an agent: `python -m clutch.tools.file_worker`, in a sandbox.
 
-It answers one request after the other, each a JSON text with its length in front, on stdin and stdout, and ends
-when stdin does. What a request means is known to `files`. It imports the standard library and that only: a
-worker must be cheap to start, because a hung one is killed and replaced.
+It answers one request after the other, each a JSON text after its length, on stdin and stdout, and ends when stdin
+does. `files` carries the requests out. It imports the standard library and its neighbours only: a worker must be cheap
+to start, because a hung one is killed and replaced.
 """
 
 from __future__ import annotations
@@ -12,14 +12,21 @@ import os
 import signal
 import struct
 import sys
+from enum import StrEnum
 from typing import Any, BinaryIO
 
 from clutch.tools import files
 
 LENGTH = struct.Struct("!I")
 PR_SET_PDEATHSIG = 1
-#: What Python needs for a search, which is a process of its own; of it, what there is.
+#: Paths that Python needs for a search, which is a process of its own; those that exist are readable.
 SYSTEM = ("/usr", "/lib", "/lib64", "/bin", "/etc/ld.so.cache", "/dev/null", "/dev/urandom")
+
+
+class WorkerMode(StrEnum):
+    SANDBOXED = "sandboxed"  #: bubblewrap isolates the worker, or the settings let it run without a sandbox
+    WRITABLE = "writable"  #: the worker confines itself to a workspace that it may change
+    READABLE = "readable"  #: the worker confines itself to a workspace that it may read
 
 
 def frame(message: dict[str, Any]) -> bytes:
@@ -37,14 +44,14 @@ def serve(root: str, requests: BinaryIO, answers: BinaryIO) -> None:
 def _answer(request: dict[str, Any], root: str) -> dict[str, Any]:
     try:
         return {"text": files.run(request["name"], request["args"], root)}
-    except Exception as error:  # noqa: BLE001 - whatever it was, the next request may do better
-        # Told by its name, because importing ToolFailed costs more than most requests.
-        is_told = type(error).__name__ == "ToolFailed"
-        return {"failed": str(error) if is_told else f"{type(error).__name__}: {error}"[:500]}
+    except Exception as error:  # noqa: BLE001 - one request failed; the next one may succeed
+        # Recognised by its name, because importing ToolFailed costs more than most requests.
+        is_for_model = type(error).__name__ == "ToolFailed"
+        return {"failed": str(error) if is_for_model else f"{type(error).__name__}: {error}"[:500]}
 
 
 def confine(root: str, is_writable: bool, python: list[str]) -> None:
-    """Without bubblewrap around it, the worker shuts itself in, after it has imported what it needs."""
+    """Confine this process by Landlock and seccomp, where there is no bubblewrap. All modules are imported before."""
     import ctypes
 
     from clutch.tools.sandbox import policy, seccomp
@@ -61,8 +68,8 @@ def main() -> None:
     root, mode, *python = sys.argv[1:]
     answers = os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)  # a stray print must not look like an answer
-    if mode != "boxed":
-        confine(root, mode == "writable", python)
+    if mode != WorkerMode.SANDBOXED:
+        confine(root, mode == WorkerMode.WRITABLE, python)
     serve(root, sys.stdin.buffer, answers)
 
 

@@ -2,8 +2,8 @@
 
     async def forecast(city: str, days: int = 3, *, context: ToolContext) -> str: ...
 
-A parameter of type ToolContext is given the context of the call. A plain `def` runs in a thread. Whatever
-cannot be described to a model is refused when the tool is registered, with the parameter and the remedy.
+A parameter of type ToolContext receives the context of the call. A plain `def` runs in a thread. A parameter that
+cannot be described to a model is refused when the tool is registered, with its name and the fix.
 """
 
 from __future__ import annotations
@@ -29,21 +29,21 @@ from clutch.errors import InvalidInput
 from clutch.ports import ToolContext, ToolFailed
 from clutch.tools.arguments import Arguments
 
-THREADS_MAX = 32  # of one tool that set no limit of its own
-IDLE_S = 10.0  # before a thread that has nothing to do ends
+THREADS_MAX = 32  # of one tool without a limit of its own
+IDLE_S = 10.0  # before an idle thread ends
 
 T = TypeVar("T")
 Call = Callable[[Any, ToolContext], Awaitable[str]]
 
 
 class ConcurrencyLimit:
-    """So many at once. A semaphore belongs to one event loop, so each loop has its own."""
+    """Calls of one tool at once. A semaphore belongs to one event loop, so each loop has its own."""
 
     def __init__(self, count: int | None) -> None:
         self._count = count
         self._of: WeakKeyDictionary[asyncio.AbstractEventLoop, asyncio.Semaphore] = WeakKeyDictionary()
 
-    def here(self) -> AbstractAsyncContextManager[None]:
+    def slot(self) -> AbstractAsyncContextManager[None]:
         return contextlib.nullcontext() if self._count is None else self.semaphore(self._count)
 
     def semaphore(self, count: int) -> asyncio.Semaphore:
@@ -51,28 +51,28 @@ class ConcurrencyLimit:
 
 
 class ThreadPool:
-    """Threads that can be left behind: a call that is given up keeps its seat until its function returns.
+    """Threads that a caller may abandon: a cancelled call keeps its slot until its function returns.
 
-    Not those of the event loop, which waits for all of its own when it closes."""
+    They are not those of the event loop, which waits for all of its own when it closes."""
 
     def __init__(self, count: int) -> None:
         self._count = count
-        self._seats = ConcurrencyLimit(count)
+        self._slots = ConcurrencyLimit(count)
 
     async def run(self, function: Callable[[], T]) -> T:
-        seats = self._seats.semaphore(self._count)
-        await seats.acquire()
+        slots = self._slots.semaphore(self._count)
+        await slots.acquire()
         loop = asyncio.get_running_loop()
         done: asyncio.Future[tuple[T | None, Exception | None]] = loop.create_future()
 
         def finish(value: T | None, error: Exception | None) -> None:
-            seats.release()
+            slots.release()
             if not done.done():
                 done.set_result((value, error))
 
         def work() -> None:
             value, error = _outcome(function)
-            with contextlib.suppress(RuntimeError):  # the loop is closed: nobody is left to hear it
+            with contextlib.suppress(RuntimeError):  # the loop is closed, and with it the caller
                 loop.call_soon_threadsafe(finish, value, error)
 
         _in_thread(partial(contextvars.copy_context().run, work))
@@ -86,7 +86,7 @@ _idle: list[SimpleQueue[Callable[[], None]]] = []  #: one for each thread that w
 
 
 def _in_thread(work: Callable[[], None]) -> None:
-    """In one that waits, if there is any: whoever starts one stands still until it runs, and the event loop with it."""
+    """Run work in an idle thread if there is one: starting a thread blocks the event loop until the thread runs."""
     try:
         inbox = _idle.pop()
     except IndexError:
@@ -103,7 +103,7 @@ def _serve(inbox: SimpleQueue[Callable[[], None]]) -> None:
             try:
                 _idle.remove(inbox)
             except ValueError:
-                continue  # it was taken at this moment, and something comes
+                continue  # `_in_thread` took it at this moment, and work follows
             return
         _idle.append(inbox)
 

@@ -1,7 +1,8 @@
-"""The tools an agent has: one registry that checks arguments, runs, and keeps answers storable.
+"""The tools of an agent: a registry that checks arguments, runs tools and bounds their answers.
 
-Who may use which tool is not decided here. The session tools and `ask_human` are described
-here like all others, but they change the ledger, so the engine carries them out."""
+`Tools` is the registry, `AllTools` adds what serves the tools of one process: the sandbox and MCP servers. Neither
+decides who may use which tool. The session tools and `ask_human` are described here like all others, but they change
+the store, so the engine carries them out."""
 
 from __future__ import annotations
 
@@ -9,6 +10,7 @@ import asyncio
 import re
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, TypedDict, TypeVar, Unpack
 
 from pydantic import BaseModel, Field
@@ -18,23 +20,27 @@ from clutch.core.authority import ALIASES, NEVER_FOR_CHILDREN, SESSION_TOOLS
 from clutch.core.policy import Limits
 from clutch.core.session_tools import SessionCall
 from clutch.core.spawn import SpawnRequest
+from clutch.core.validation import check
 from clutch.errors import InvalidInput
-from clutch.ports import HumanQuestion, ToolContext, ToolFailed, ToolSpec
-from clutch.tools import directories, files, session_tools
+from clutch.ports import HumanQuestion, OperatorNotice, ToolContext, ToolFailed, ToolPins, ToolSpec
+from clutch.tools import files, session_tools, task_files
 from clutch.tools.addresses import Reach, reach_of
 from clutch.tools.arguments import Arguments, checked, schema_of
+from clutch.tools.file_process import FileProcess
+from clutch.tools.import_guard import GUARD
+from clutch.tools.mcp import McpServer, McpTools
 from clutch.tools.python_tool import ConcurrencyLimit, python_tool
+from clutch.tools.sandbox.policy import Sandbox
+from clutch.tools.sandbox.protected_files import COMMANDS
+from clutch.tools.shell import Shell, ShellArguments
 
 if TYPE_CHECKING:
     from clutch.tools.web_fetch import Fetcher
 
 # --------------------------------------------------------------------------------------------------
-# What a model is told of the built-in tools: their arguments, in as few words as will do.
-#
-# Every request of every child carries these words. What they do stands in `files` and `web`; `ask_human` is
-# carried out by the engine.
+# The schemas of the built-in tools, in few words: every request of every child carries them.
 
-Path = Annotated[str, Field(min_length=1)]
+FilePath = Annotated[str, Field(min_length=1)]
 Glob = Annotated[str, Field(description="*.py or src/**/*.py", min_length=1, max_length=200)]
 Ignored = Annotated[bool, Field(description="also what is in .gitignore")]
 Choice = Annotated[str, Field(min_length=1, max_length=200)]
@@ -43,13 +49,13 @@ QUESTION_CHARS_MAX = 4000
 
 
 class ReadArguments(Arguments):
-    path: Path
+    path: FilePath
     start: int = Field(1, description="first line; negative: from the end")
     limit: int = Field(400, ge=1, le=5000, description="lines")
 
 
 class ListFilesArguments(Arguments):
-    path: Path = "."
+    path: FilePath = "."
     recursive: bool = False
     glob: Glob | None = None
     ignored: Ignored = False
@@ -58,7 +64,7 @@ class ListFilesArguments(Arguments):
 
 class SearchArguments(Arguments):
     pattern: str = Field(description="Python regular expression", min_length=1, max_length=1000)
-    path: Path = "."
+    path: FilePath = "."
     glob: Glob | None = None
     recursive: bool = True
     ignored: Ignored = False
@@ -67,7 +73,7 @@ class SearchArguments(Arguments):
 
 
 class WriteArguments(Arguments):
-    path: Path
+    path: FilePath
     text: str
 
 
@@ -78,7 +84,7 @@ class Edit(Arguments):
 
 
 class EditArguments(Arguments):
-    path: Path
+    path: FilePath
     edits: Annotated[list[Edit], Field(min_length=1, max_length=100)]
 
 
@@ -98,6 +104,7 @@ SEARCH = "Search text files line by line."
 WRITE = "Write a text file, making the folders it needs."
 EDIT = "Replace texts in a file, in order, all or none. Each old must occur exactly once, or set all."
 FETCH = "Read a public web page as text."
+SHELL = "Run a command in the workspace. No network unless granted."
 ASK_DESCRIPTION = "Ask a person and wait. Only for what you cannot find out or decide yourself."
 
 
@@ -128,7 +135,7 @@ YIELD = ToolSpec(
 ASK = ToolSpec("ask_human", ASK_DESCRIPTION, schema_of(AskArguments), replay_safe=True, read_only=True)
 BY_THE_ENGINE = (ASK, SPAWN, YIELD, *session_tools.SPECS)
 
-#: A tool of such a name would be taken for the one that has it, by a rule or by a model.
+#: A tool of such a name would be mistaken for a built-in one, by a rule of authority or by a model.
 RESERVED = (
     NEVER_FOR_CHILDREN
     | SESSION_TOOLS
@@ -140,7 +147,7 @@ _NAME = re.compile(r"[a-zA-Z0-9_-]{1,64}")  # what every provider takes
 
 
 class Flags(TypedDict, total=False):
-    """What else is known of a tool; `ToolSpec` tells what each means."""
+    """Further properties of a tool; `ToolSpec` explains them."""
 
     replay_safe: bool
     read_only: bool
@@ -154,11 +161,11 @@ class Flags(TypedDict, total=False):
 class _Tool:
     spec: ToolSpec
     run: Run
-    seats: ConcurrencyLimit
+    limit: ConcurrencyLimit
 
 
 class Tools:
-    """A Toolbox. Empty but for what the engine carries out; `standard_tools` has the others too."""
+    """A Toolbox with the tools that the engine carries out; `standard_tools` adds the built-in ones."""
 
     def __init__(self, limits: Limits | None = None, *, aliases: bool = False) -> None:
         self._limits = limits or Limits()
@@ -166,7 +173,7 @@ class Tools:
         self._tools: dict[str, _Tool] = {}
 
     def tool(self, *, name: str | None = None, **flags: Unpack[Flags]) -> Callable[[F], F]:
-        """Registers the function below it: typed parameters and a docstring are all it needs."""
+        """Register the decorated function, which needs typed parameters and a docstring."""
 
         def register(function: F) -> F:
             made = python_tool(function, name, flags.get("concurrency"))
@@ -186,7 +193,7 @@ class Tools:
         description: str | None = None,
         **flags: Unpack[Flags],
     ) -> None:
-        """Without a name or description, the function's own are used."""
+        """Add a tool. Without a name or description, the function's own are used."""
         description = description or (function.__doc__ or "").strip()
         spec = ToolSpec(name or function.__name__, description, schema_of(arguments), **flags)
 
@@ -196,7 +203,7 @@ class Tools:
         self.register(spec, run)
 
     def register(self, spec: ToolSpec, run: Run) -> None:
-        """A tool that checks its own arguments. Raises InvalidInput for a name or a number that won't do."""
+        """Add a tool that checks its own arguments. Raises InvalidInput for an unusable name or number."""
         self._check(spec)
         self._tools[spec.name] = _Tool(spec, run, ConcurrencyLimit(spec.concurrency))
 
@@ -228,12 +235,12 @@ class Tools:
         if tool is None:
             raise ToolFailed(f"there is no tool named {name[:80]!r}; there are: {', '.join(self._tools)}")
         try:
-            async with tool.seats.here():
+            async with tool.limit.slot():
                 with contained():
                     return storable(await _timed(tool, args, context))
         except (InvalidInput, ToolFailed) as error:
             raise ToolFailed(storable(str(error))) from error
-        except Exception as error:  # a tool is a stranger's code; the model hears what it raised
+        except Exception as error:  # a tool is foreign code; the model gets the text of its exception
             raise ToolFailed(storable(cause(error)[:ERROR_CHARS_MAX])) from error
 
     def spawn_request(self, args: Mapping[str, Any]) -> SpawnRequest:
@@ -243,7 +250,7 @@ class Tools:
         return session_tools.session_call(name, args)
 
     def human_question(self, args: Mapping[str, Any]) -> HumanQuestion:
-        """Arguments of `ask_human` as our own type. Raises InvalidInput naming the field and the rule."""
+        """Check the arguments of `ask_human`. Raises InvalidInput naming the field and the rule."""
         said = checked(AskArguments, args)
         if not said.question.strip():
             raise InvalidInput("question", "must not be blank")
@@ -261,7 +268,7 @@ async def _timed(tool: _Tool, args: Mapping[str, Any], context: ToolContext) -> 
         async with limit:
             return await tool.run(args, context)
     except TimeoutError as error:
-        if not limit.expired():  # the tool's own
+        if not limit.expired():  # the tool itself raised it
             raise
         raise ToolFailed(f"{tool.spec.name}: no answer within {seconds:g} s; it was given up") from error
 
@@ -283,15 +290,17 @@ def standard_tools(
 
     def add(name: str, description: str, arguments: type[BaseModel], **flags: Unpack[Flags]) -> None:
         async def run(given: BaseModel, context: ToolContext) -> str:
-            return await run_files(name, *await directories.found(name, given.model_dump(), context), context)
+            return await run_files(
+                name, *await task_files.located(name, given.model_dump(), context), context
+            )
 
         tools.add(run, name=name, description=description, arguments=arguments, **flags)
 
     add("read", READ, ReadArguments, replay_safe=True, read_only=True)
     add("list", LIST, ListFilesArguments, replay_safe=True, read_only=True)
     add("search", SEARCH, SearchArguments, replay_safe=True, read_only=True)
-    # Writing the same text again changes nothing, so a crash in between is no reason to ask. An edit may find
-    # its `old` again in what it wrote, or find it gone and seem to have failed.
+    # Writing the same text twice changes nothing, so a write may be repeated after a crash. An edit may not: it could
+    # find its `old` again in what it wrote, or find it gone and seem to have failed.
     add("write", WRITE, WriteArguments, replay_safe=True)
     add("edit", EDIT, EditArguments)
     reach = reach_of(allow_private)
@@ -314,15 +323,125 @@ def standard_tools(
 
 
 def _fetcher(reach: Reach) -> Fetcher:
-    """In a thread: loading an HTTP client must not stop the event loop."""
+    """Called in a thread: importing an HTTP client would block the event loop."""
     from clutch.tools.web_fetch import Fetcher
 
     return Fetcher(reach)
 
 
 def storable(text: str) -> str:
-    """No database takes NUL or half a surrogate pair, and no model a text without end."""
+    """Return a text that every database takes (no NUL, no half of a surrogate pair), cut to a bounded length."""
     clean = text.replace("\0", "\ufffd").encode("utf-8", "replace").decode()
     if len(clean) <= ANSWER_CHARS_MAX:
         return clean
     return f"{clean[:ANSWER_CHARS_MAX]}\n(cut: {len(clean)} characters, {ANSWER_CHARS_MAX} shown)"
+
+
+# --------------------------------------------------------------------------------------------------
+# All tools of one process. Opened once and closed once.
+
+
+@dataclass(frozen=True, slots=True)
+class ToolSettings:
+    """The settings of the tools of one process."""
+
+    sandbox: Sandbox = Sandbox.ON  #: walls around commands and file tools; off is your decision, never ours
+    network: bool = False  #: for commands in the sandbox, if their agent may have it
+    allow_private: tuple[str, ...] = ()  #: hosts `web_fetch` may reach although they are not public
+    aliases: bool = False  #: also offer tools under names other systems use
+    shell_needs_approval: bool = False  #: a person approves every command
+    mcp_servers: tuple[McpServer, ...] = ()  #: servers whose tools agents get
+
+    def __post_init__(self) -> None:
+        check(self)
+
+
+class AllTools:
+    """The Toolbox of one process: built-in tools in the sandbox, Python functions, MCP servers.
+
+    `state`: the state directory, which no tool may see; MCP servers have their folders in it."""
+
+    def __init__(self, limits: Limits, settings: ToolSettings, state: Path | None) -> None:
+        hidden = () if state is None else (str(state),)
+        journal = None if state is None else str(state / COMMANDS)
+        kinds = {True: Sandbox.ON, False: Sandbox.OFF}
+        self._files = {
+            is_sandboxed: FileProcess(sandbox=kind, hidden=hidden) for is_sandboxed, kind in kinds.items()
+        }
+        self._shells = {
+            (is_sandboxed, network): Shell(kind, network, hidden=hidden, journal=journal)
+            for is_sandboxed, kind in kinds.items()
+            for network in (False, settings.network)
+        }
+        self._has_network = settings.network
+        self.tools: Tools = standard_tools(
+            limits, run_files=self._run_files, allow_private=settings.allow_private, aliases=settings.aliases
+        )
+        self.tools.add(
+            self._run_shell,
+            arguments=ShellArguments,
+            name="shell",
+            description=SHELL,
+            needs_approval=settings.shell_needs_approval,
+        )
+        self.has_servers = bool(settings.mcp_servers)
+        self.is_sandboxed = settings.sandbox is Sandbox.ON
+        self.mcp = None if state is None else McpTools(settings.mcp_servers, state)
+
+    async def open(self, pins: ToolPins) -> None:
+        """Read which tools of MCP servers are approved. Called before the first turn."""
+        if self.mcp is not None:
+            await self.mcp.open(pins)
+
+    async def ready(self) -> None:
+        """Start the MCP servers whose tools are not known."""
+        if self.mcp is not None:
+            await self.mcp.ready()
+
+    def problems(self) -> Sequence[OperatorNotice]:
+        """Return the MCP servers that do not work now."""
+        return () if self.mcp is None else self.mcp.reports()
+
+    async def close(self) -> None:
+        for process in self._files.values():
+            await process.close()
+        if self.mcp is not None:
+            await self.mcp.close()
+
+    def _sandboxes(self, context: ToolContext) -> bool:
+        return self.is_sandboxed if context.is_boxed is None else context.is_boxed
+
+    async def _run_files(
+        self, name: str, args: Mapping[str, Any], workspace: str, context: ToolContext
+    ) -> str:
+        # From the first call on, this process loads no module from a folder that agents can write to.
+        GUARD.protect((workspace,))
+        process = self._files[self._sandboxes(context)]
+        return await process.run(name, args, workspace, read_only=name not in task_files.WRITING)
+
+    async def _run_shell(self, given: ShellArguments, context: ToolContext) -> str:
+        if given.cwd == ".":
+            given = given.model_copy(update={"cwd": context.cwd})
+        GUARD.protect((context.workspace,))
+        shell = self._shells[self._sandboxes(context), context.network and self._has_network]
+        return await shell.run(given, context, context.on_output)
+
+    # ---- a Toolbox -----------------------------------------------------------------------------------
+
+    def specs(self) -> Sequence[ToolSpec]:
+        own = self.tools.specs()
+        return own if self.mcp is None else [*own, *self.mcp.specs()]
+
+    async def run(self, name: str, args: Mapping[str, Any], context: ToolContext) -> str:
+        if self.mcp is not None and not self.tools.has(name) and self.mcp.has(name):
+            return await self.mcp.run(name, args, context)
+        return await self.tools.run(name, args, context)
+
+    def human_question(self, args: Mapping[str, Any]) -> HumanQuestion:
+        return self.tools.human_question(args)
+
+    def spawn_request(self, args: Mapping[str, Any]) -> SpawnRequest:
+        return self.tools.spawn_request(args)
+
+    def session_call(self, name: str, args: Mapping[str, Any]) -> SessionCall:
+        return self.tools.session_call(name, args)

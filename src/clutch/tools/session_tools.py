@@ -1,7 +1,7 @@
-"""The session tools beside spawn and yield, as models see them, and what their arguments mean.
+"""The session tools, as models see them, and what their arguments mean.
 
-Every word of a schema is paid for with every request of a main session, so they are few. The engine carries
-these tools out: they act on the ledger, under its guard."""
+Every word of a schema is sent with every request of a main session, so there are few. The engine carries these tools
+out: they change the store."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from decimal import Decimal, InvalidOperation
 from enum import StrEnum
 from pathlib import PurePosixPath
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, NamedTuple, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field
 from pydantic.alias_generators import to_camel
@@ -53,7 +53,7 @@ class _Camel(Arguments):
 
 
 class SubagentsArguments(_Camel):
-    # Strict mode knows no strings for an enum, and arguments are JSON.
+    # Not strict: arguments are JSON, where a member of an enum is a string.
     action: Action = Field(Action.LIST, strict=False)
     target: Target | None = Field(None, description="Task id, label, number in the list, last; kill: all.")
     text: Text | None = Field(None, description="Instruction, message or reason.")
@@ -91,36 +91,14 @@ class RemoveArguments(_Camel):
 
 
 class NoArguments(Arguments):
-    """Nothing to say."""
+    """There are none."""
 
 
 class StatusArguments(_Camel):
     session_key: Target | None = None
 
 
-def _spec(name: str, description: str, arguments: type[Arguments], *, reads: bool = False) -> ToolSpec:
-    """All may be called again after a crash: what acts carries a key of its call."""
-    return ToolSpec(name, description, schema_of(arguments), replay_safe=True, read_only=reads)
-
-
-SPECS = (
-    _spec("subagents", "List your children, or act on one of them.", SubagentsArguments),
-    _spec("sessions_list", "Sessions you can see.", ListSessionsArguments, reads=True),
-    _spec("sessions_history", "What was said in a session.", HistoryArguments, reads=True),
-    _spec("sessions_send", "Write to a session and wait for its reply.", SendArguments),
-    _spec("sessions_subagent_remove", "Take a finished child off the list.", RemoveArguments),
-    _spec("agents_list", "Agents you may spawn.", NoArguments, reads=True),
-    _spec("session_status", "Model, usage and children of a session.", StatusArguments, reads=True),
-)
-
-
-def session_call(name: str, args: Mapping[str, Any]) -> SessionCall:
-    """Raises InvalidInput naming the field and the rule."""
-    return _READERS[name](args)
-
-
-def _act(args: Mapping[str, Any]) -> Act:
-    said = checked(SubagentsArguments, args)
+def _act(said: SubagentsArguments) -> Act:
     target, text = said.target or "", (said.text or "").strip()
     if not target and said.action is not Action.LIST:
         raise InvalidInput("target", f"is required to {said.action}")
@@ -133,8 +111,7 @@ def _act(args: Mapping[str, Any]) -> Act:
     return Act(said.action, target, text, said.plan_hash or "", said.timeout_seconds)
 
 
-def _send(args: Mapping[str, Any]) -> SendTo:
-    said = checked(SendArguments, args)
+def _send(said: SendArguments) -> SendTo:
     named = [one for one in (said.session_key, said.target, said.label) if one is not None]
     if len(named) != 1:
         raise InvalidInput("sessionKey", "give exactly one of sessionKey and label")
@@ -146,58 +123,79 @@ def _send(args: Mapping[str, Any]) -> SendTo:
     return SendTo(said.message, target, said.label, said.agent_id, said.timeout_seconds)
 
 
-def _list(args: Mapping[str, Any]) -> ListSessions:
-    said = checked(ListSessionsArguments, args)
-    minutes = said.active_minutes
-    active_s = None if minutes is None else 60 * minutes
+def _list(said: ListSessionsArguments) -> ListSessions:
+    active_s = None if said.active_minutes is None else 60 * said.active_minutes
     return ListSessions(tuple(KeyKind(kind) for kind in said.kinds), said.limit, active_s, said.message_limit)
 
 
-def _history(args: Mapping[str, Any]) -> ReadHistory:
-    said = checked(HistoryArguments, args)
+def _history(said: HistoryArguments) -> ReadHistory:
     return ReadHistory(
         said.session_key, said.limit, said.before, said.include_tools, said.offset, said.result
     )
 
 
-def _remove(args: Mapping[str, Any]) -> Act:
-    return Act(Action.REMOVE, checked(RemoveArguments, args).target)
+def _remove(said: RemoveArguments) -> Act:
+    return Act(Action.REMOVE, said.target)
 
 
-def _agents(args: Mapping[str, Any]) -> ListAgents:
-    checked(NoArguments, args)
+def _agents(said: NoArguments) -> ListAgents:
+    del said
     return ListAgents()
 
 
-def _status(args: Mapping[str, Any]) -> ShowStatus:
-    return ShowStatus(checked(StatusArguments, args).session_key or "current")
+def _status(said: StatusArguments) -> ShowStatus:
+    return ShowStatus(said.session_key or "current")
 
 
-_READERS: Mapping[str, Callable[[Mapping[str, Any]], SessionCall]] = {
-    "subagents": _act,
-    "sessions_list": _list,
-    "sessions_history": _history,
-    "sessions_send": _send,
-    "sessions_subagent_remove": _remove,
-    "agents_list": _agents,
-    "session_status": _status,
-}
+A = TypeVar("A", bound=Arguments)
+
+
+class _SessionTool(NamedTuple):
+    spec: ToolSpec
+    call: Callable[[Mapping[str, Any]], SessionCall]
+
+
+def _tool(
+    name: str, description: str, arguments: type[A], call: Callable[[A], SessionCall], *, reads: bool = False
+) -> _SessionTool:
+    """Every session tool may be called again after a crash: those that act carry the key of their call."""
+    spec = ToolSpec(name, description, schema_of(arguments), replay_safe=True, read_only=reads)
+    return _SessionTool(spec, lambda args: call(checked(arguments, args)))
+
+
+_TOOLS = (
+    _tool("subagents", "List your children, or act on one of them.", SubagentsArguments, _act),
+    _tool("sessions_list", "Sessions you can see.", ListSessionsArguments, _list, reads=True),
+    _tool("sessions_history", "What was said in a session.", HistoryArguments, _history, reads=True),
+    _tool("sessions_send", "Write to a session and wait for its reply.", SendArguments, _send),
+    _tool("sessions_subagent_remove", "Take a finished child off the list.", RemoveArguments, _remove),
+    _tool("agents_list", "Agents you may spawn.", NoArguments, _agents, reads=True),
+    _tool("session_status", "Model, usage and children of a session.", StatusArguments, _status, reads=True),
+)
+SPECS = tuple(tool.spec for tool in _TOOLS)
+_CALLS = {tool.spec.name: tool.call for tool in _TOOLS}
+
+
+def session_call(name: str, args: Mapping[str, Any]) -> SessionCall:
+    """Raises InvalidInput naming the field and the rule."""
+    return _CALLS[name](args)
 
 
 # --------------------------------------------------------------------------------------------------
-# What a caller may say when it spawns or yields: the form of the arguments, not whether they are allowed.
+# The arguments of spawn and yield: their form, not whether they are allowed.
 #
-# Admission (`core.spawn`) decides about limits and rights. Here a stranger's words become a `SpawnRequest`
-# or an `InvalidInput` that names the field and the rule. The engine carries both tools out itself.
+# `core.spawn` decides about limits and rights. Here arguments that a model or a client wrote become a `SpawnRequest`,
+# or an `InvalidInput` that names the field and the rule.
 
-#: A child that chose its own audience could be talked into sending results to a stranger.
+#: Refused: a child that chose where its results go could be talked into sending them to an attacker.
 DELIVERY_FIELDS = ("channel", "to", "threadId", "replyTo", "transport", "target")
-SECONDS_MAX = 1e9  # about thirty years; beyond it a deadline is no date any more
+SECONDS_MAX = 1e9  # about thirty years; a later deadline is no valid date
 KEY_CHARS_MAX = 200
 TOKENS_MAX = 10**12
 USD_MAX = 10**9
 SCHEMA_CHARS_MAX = 32 * 1024
-#: They make a label read otherwise than it is written. Other invisible ones hold emoji together.
+#: Characters that change the direction of text, so that a label reads otherwise than it is written. Other invisible
+#: characters are allowed: they hold emoji together.
 TURNS_TEXT = frozenset("\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069")
 
 
@@ -221,8 +219,7 @@ class AttachmentArguments(Arguments):
 
 
 class SpawnSchema(BaseModel):
-    """What a model is told in every request: names and kinds. What it writes is checked as `SpawnArguments`, and what
-    is wrong with that it is told then."""
+    """The schema that every request carries: names and types only. The arguments are checked as `SpawnArguments`."""
 
     model_config = ConfigDict(alias_generator=to_camel)
 
@@ -242,7 +239,7 @@ class SpawnSchema(BaseModel):
 
 
 class SpawnArguments(Arguments):
-    """What is accepted; rules that count bytes or look at characters are checked by `request_of`."""
+    """The accepted arguments; `request_of` checks the rules about bytes and characters."""
 
     model_config = ConfigDict(alias_generator=to_camel)
 
@@ -250,7 +247,7 @@ class SpawnArguments(Arguments):
     label: str | None = None
     agent_id: str | None = None
     model: str | None = None
-    # Strict mode knows no strings for an enum, and arguments are JSON.
+    # Not strict: arguments are JSON, where a member of an enum is a string.
     thinking: Thinking | None = Field(None, strict=False)
     run_timeout_seconds: Seconds | None = None
     timeout_seconds: Seconds | None = None  # another name of run_timeout_seconds
@@ -273,7 +270,7 @@ class SpawnArguments(Arguments):
 
 
 class YieldArguments(Arguments):
-    """Nothing to say: the caller waits for all its children."""
+    """There are none: the caller waits for all its children."""
 
 
 def request_of(args: Mapping[str, Any], limits: Limits) -> SpawnRequest:
@@ -318,7 +315,7 @@ def _attachments(said: Sequence[AttachmentArguments], limits: Limits) -> tuple[A
 
 
 def _is_said(name: str, value: object) -> bool:
-    """Models write null for what they do not want to say."""
+    """Models write null for arguments that they leave out."""
     return value is not None or name == "task" or name not in _NAMES
 
 
@@ -385,7 +382,7 @@ def _usd(said: float | str) -> Decimal:
 
 
 def _schema(schema: dict[str, Any] | None) -> str | None:
-    """The form of the form: a broken schema is the caller's mistake and must not become the child's."""
+    """Check a schema here: a broken one is the caller's mistake and must not fail the child."""
     if schema is None:
         return None
     text = json.dumps(schema)
@@ -393,7 +390,7 @@ def _schema(schema: dict[str, Any] | None) -> str | None:
         raise InvalidInput(
             "outputSchema", f"has {len(text)} characters, at most {SCHEMA_CHARS_MAX} are allowed"
         )
-    from jsonschema import Draft202012Validator, SchemaError  # loaded when somebody wants it
+    from jsonschema import Draft202012Validator, SchemaError  # heavy: loaded when it is needed
 
     try:
         Draft202012Validator.check_schema(schema)

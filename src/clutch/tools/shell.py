@@ -1,7 +1,7 @@
-"""The tool `shell`: one command in a box, its output as it comes, an answer of a bounded size.
+"""The tool `shell`: one command in a sandbox, its output as it comes, an answer of a bounded size.
 
-A command that takes too long, prints too much or uses too much is ended with all it started, and the answer
-says so: what it had printed until then is often what the model needs. Calls are not repeated after a crash.
+A command that takes too long, prints too much or uses too much is ended with all it started, and the answer says so
+beside its output, which is often what the model needs. Calls are not repeated after a crash.
 """
 
 from __future__ import annotations
@@ -21,7 +21,6 @@ from clutch.contain import BackgroundTasks, in_thread, to_the_end
 from clutch.core.attachments import Side
 from clutch.ports import ToolContext, ToolFailed
 from clutch.tools.arguments import Arguments
-from clutch.tools.directories import made
 from clutch.tools.sandbox import bubblewrap
 from clutch.tools.sandbox.policy import ENVIRONMENT, MIB, Sandbox, SandboxLimits, SandboxPolicy
 from clutch.tools.sandbox.process import (
@@ -35,6 +34,7 @@ from clutch.tools.sandbox.process import (
     start,
 )
 from clutch.tools.sandbox.protected_files import guarding, guards_of, noted, withhold
+from clutch.tools.task_files import made
 from clutch.tools.workspace import FileAccessError, parts_of
 
 OnOutput = Callable[[str], None]
@@ -70,28 +70,28 @@ class Shell:
             cwd = "/".join([context.workspace, *parts_of(arguments.cwd)])
             if context.files is not None:
                 await asyncio.to_thread(made, context.files, Side.OUT)
-            box = self._box(context.workspace, arguments.timeout_seconds, context.files)
+            policy = self._policy(context.workspace, arguments.timeout_seconds, context.files)
         except (FileAccessError, ValueError, OSError) as error:
             raise ToolFailed(str(error)) from error
-        holding = await asyncio.to_thread(sandbox_kind, self.sandbox, for_shell=True)
+        kind = await asyncio.to_thread(sandbox_kind, self.sandbox, for_shell=True)
         command = ["/bin/sh", "-c", arguments.command]
-        found = () if holding is SandboxKind.NONE else await asyncio.to_thread(guards_of, box)
-        with guarding(box, found) as guards, closing(FirstProcess()) as first:
-            async with in_thread(partial(noted, box, guards)), BackgroundTasks() as tasks:
+        found = () if kind is SandboxKind.NONE else await asyncio.to_thread(guards_of, policy)
+        with guarding(policy, found) as guards, closing(FirstProcess()) as first:
+            async with in_thread(partial(noted, policy, guards)), BackgroundTasks() as tasks:
                 starting = tasks.call(
-                    start(box, command, walls=holding, cwd=cwd, guards=guards, first=first), "clutch-shell"
+                    start(policy, command, kind=kind, cwd=cwd, guards=guards, first=first), "clutch-shell"
                 )
-                is_boxed = holding is not SandboxKind.NONE
+                is_sandboxed = kind is not SandboxKind.NONE
                 try:
-                    run = _Run(await asyncio.shield(starting), box, on_output)
+                    run = _Run(await asyncio.shield(starting), policy, on_output)
                     await run.until_over()
                 finally:
                     made_new = await to_the_end(
-                        _ended(starting, first, partial(withhold, box, guards), is_boxed)
+                        _ended(starting, first, partial(withhold, policy, guards), is_sandboxed)
                     )
                 return "\n".join([run.answer(), *(f"({one})" for one in made_new)])
 
-    def _box(self, root: str, wall_s: float, files: str | None) -> SandboxPolicy:
+    def _policy(self, root: str, wall_s: float, files: str | None) -> SandboxPolicy:
         return SandboxPolicy(
             root=root,
             task=files,
@@ -105,52 +105,55 @@ class Shell:
 
 
 async def _ended(
-    starting: asyncio.Task[Process], first: FirstProcess, put_aside: Callable[[], list[str]], is_boxed: bool
+    starting: asyncio.Task[Process],
+    first: FirstProcess,
+    rename_planted: Callable[[], list[str]],
+    is_sandboxed: bool,
 ) -> list[str]:
-    """The one end of a command: its processes are gone, and what it planted is put aside. Return what that was."""
+    """End a command: wait until its processes are gone, then rename what it planted. Return sentences about that."""
     await asyncio.wait([starting])
     if starting.exception() is None:
         await end(starting.result())
     await first.gone()
-    return await asyncio.to_thread(put_aside) if is_boxed else []
+    return await asyncio.to_thread(rename_planted) if is_sandboxed else []
 
 
 @dataclass(slots=True)
-class Output:
-    """The beginning and the end of what was printed; between them only a count."""
+class BoundedOutput:
+    """The beginning and the end of what was printed, and the count of bytes between."""
 
-    room: int  #: bytes for each of the two
+    part_bytes: int  #: of the beginning, and of the end
     head: bytearray = field(default_factory=bytearray)
     tail: bytearray = field(default_factory=bytearray)
     total: int = 0
 
     def add(self, data: bytes) -> None:
         self.total += len(data)
-        missing = self.room - len(self.head)
+        missing = self.part_bytes - len(self.head)
         self.head += data[:missing]
         self.tail += data[missing:]
-        if len(self.tail) > 2 * self.room:
-            del self.tail[: -self.room]
+        if len(self.tail) > 2 * self.part_bytes:
+            del self.tail[: -self.part_bytes]
 
     def text(self) -> str:
-        tail = self.tail[-self.room :]
+        tail = self.tail[-self.part_bytes :]
         cut = self.total - len(self.head) - len(tail)
         between = b"\n(... %d bytes cut ...)\n" % cut if cut else b""
         return (bytes(self.head) + between + bytes(tail)).decode("utf-8", "replace")
 
 
 class _Run:
-    def __init__(self, process: Process, box: SandboxPolicy, on_output: OnOutput | None) -> None:
+    def __init__(self, process: Process, policy: SandboxPolicy, on_output: OnOutput | None) -> None:
         self._process = process
-        self._box = box
+        self._policy = policy
         self._on_output = on_output
-        self._output = Output(box.limits.output_bytes // 2)
+        self._output = BoundedOutput(policy.limits.output_bytes // 2)
         self._verdict: str | None = None  #: why it was ended, if it did not end by itself
         self._began, self._took_s = time.monotonic(), 0.0
 
     async def until_over(self) -> None:
-        """Until the command has ended or must be ended."""
-        limits = self._box.limits
+        """Wait until the command has ended or must be ended."""
+        limits = self._policy.limits
         try:
             async with asyncio.timeout(limits.wall_s), asyncio.TaskGroup() as group:
                 watching = group.create_task(self._watch())
@@ -170,13 +173,13 @@ class _Run:
             self._output.add(data)
             if self._on_output is not None:
                 self._on_output(decoder.decode(data))
-            if self._output.total > self._box.limits.flood_bytes:
-                self._verdict = f"it printed more than {self._box.limits.flood_bytes // MIB} MiB"
+            if self._output.total > self._policy.limits.flood_bytes:
+                self._verdict = f"it printed more than {self._policy.limits.flood_bytes // MIB} MiB"
                 return
         await self._process.wait()
 
     async def _watch(self) -> None:
-        self._verdict = await broken_limit(self._process.pid, self._box)
+        self._verdict = await broken_limit(self._process.pid, self._policy)
         kill(self._process)  # the reader sees the end
 
     def _outcome(self) -> str:

@@ -1,11 +1,11 @@
-"""The files of tasks on this machine: `<root>/<task>/in` and `out`, made from numbers and nothing else.
+"""The files of tasks on this machine: `<root>/<task>/in` and `out`, named by numbers and nothing else.
 
-A task's later shelves are `<root>/<task>.<number>`.
+A task's later versions are `<root>/<task>.<number>`.
 
     in/.manifest.json   written last: names, sizes and hashes of the others. Without it, `in/` is half-made
-    out/                only files right in it count; folders, links and pipes are nobody's to hand over
+    out/                files directly in it are handed over; folders, links and pipes are not
 
-Everything is reached from an open directory, and no link is followed: what a task's own process put there cannot
+Every file is opened relative to an open directory, and no link is followed: what a task's own process put there cannot
 lead anywhere else. Directories are 0700 and files 0600."""
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ import os
 import re
 import secrets
 import stat
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import BinaryIO, ParamSpec, TypeVar
+from typing import Any, BinaryIO, ParamSpec, TypeVar
 
 from clutch.core.attachments import (
     MANIFEST,
@@ -32,15 +32,17 @@ from clutch.core.attachments import (
     Side,
     StoredFile,
     name_problem,
+    result_path,
+    task_path,
 )
-from clutch.ports import FilesFailed, ToolFailed
-from clutch.tools.directories import DIRECTORY, alone, remove
+from clutch.ports import FilesFailed, ToolContext, ToolFailed
+from clutch.tools.directories import alone, numbered, opened, remove
 
 P = ParamSpec("P")
 T = TypeVar("T")
 
 _NEW = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
-# O_NONBLOCK: opening a pipe must not wait for somebody to write into it.
+# O_NONBLOCK: opening a pipe must not wait for a writer.
 _FILE = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 _NAME = re.compile(r"\d+(\.[1-9]\d*)?")
 _LOOKED_AT_MAX = 1000  # entries of an `out/`; a task that made more hands over a folder, not files
@@ -50,32 +52,32 @@ class LocalTaskFiles:
     def __init__(self, root: Path) -> None:
         self._root = root
 
-    def path(self, shelf: FileVersion) -> str:
-        return str(self._root / _name(shelf))
+    def path(self, version: FileVersion) -> str:
+        return str(self._root / _name(version))
 
-    def exists(self, shelf: FileVersion) -> bool:
-        return os.path.lexists(self.path(shelf))
+    def exists(self, version: FileVersion) -> bool:
+        return os.path.lexists(self.path(version))
 
-    async def put(self, shelf: FileVersion, files: Sequence[Attachment]) -> None:
-        await _in_thread(self._put, shelf, files)
+    async def put(self, version: FileVersion, files: Sequence[Attachment]) -> None:
+        await _in_thread(self._put, version, files)
 
-    async def handed(self, shelf: FileVersion, rules: AttachmentRules) -> Handed:
-        return await _in_thread(self._handed, shelf, rules)
+    async def handed(self, version: FileVersion, rules: AttachmentRules) -> Handed:
+        return await _in_thread(self._handed, version, rules)
 
-    async def read(self, shelf: FileVersion, name: str) -> bytes:
-        return await _in_thread(self._read, shelf, name)
+    async def read(self, version: FileVersion, name: str) -> bytes:
+        return await _in_thread(self._read, version, name)
 
-    async def remove(self, shelf: FileVersion, *sides: Side) -> None:
-        await _in_thread(self._remove, shelf, sides)
+    async def remove(self, version: FileVersion, *sides: Side) -> None:
+        await _in_thread(self._remove, version, sides)
 
     async def kept(self) -> list[FileVersion]:
         return await _in_thread(self._kept)
 
     # ---- in a thread -----------------------------------------------------------------------------------
 
-    def _put(self, shelf: FileVersion, files: Sequence[Attachment]) -> None:
+    def _put(self, version: FileVersion, files: Sequence[Attachment]) -> None:
         manifest = _manifest([file.stored for file in files])
-        with self._at(shelf, create=True) as here, alone(here):
+        with self._at(version, create=True) as here, alone(here):
             if _content(here, Side.IN, MANIFEST) == manifest:
                 return
             remove(here, Side.IN)
@@ -86,10 +88,10 @@ class LocalTaskFiles:
                 os.fsync(folder)
             os.fsync(here)
 
-    def _handed(self, shelf: FileVersion, rules: AttachmentRules) -> Handed:
+    def _handed(self, version: FileVersion, rules: AttachmentRules) -> Handed:
         files: list[StoredFile] = []
         left_out, room = 0, rules.total_bytes_max
-        with suppress(FileNotFoundError, NotADirectoryError), self._side(shelf, Side.OUT) as folder:
+        with suppress(FileNotFoundError, NotADirectoryError), self._side(version, Side.OUT) as folder:
             with os.scandir(folder) as found:
                 names = sorted(entry.name for _, entry in zip(range(_LOOKED_AT_MAX), found, strict=False))
             for name in names:
@@ -102,45 +104,45 @@ class LocalTaskFiles:
                     files.append(file)
         return Handed(tuple(files), left_out)
 
-    def _read(self, shelf: FileVersion, name: str) -> bytes:
+    def _read(self, version: FileVersion, name: str) -> bytes:
         if problem := name_problem(name):
             raise FilesFailed(f"files: the name {problem}")
-        with self._side(shelf, Side.OUT) as folder, _plain(folder, name) as stream:
+        with self._side(version, Side.OUT) as folder, _plain(folder, name) as stream:
             return stream.read()
 
-    def _remove(self, shelf: FileVersion, sides: Sequence[Side]) -> None:
+    def _remove(self, version: FileVersion, sides: Sequence[Side]) -> None:
         with suppress(FileNotFoundError):
             if not sides:
-                with _opened(str(self._root)) as root:
-                    return remove(root, _name(shelf))
-            with suppress(NotADirectoryError), self._at(shelf) as here:
+                with opened(self._root) as root:
+                    return remove(root, _name(version))
+            with suppress(NotADirectoryError), self._at(version) as here:
                 for side in sides:
                     remove(here, side)
 
     def _kept(self) -> list[FileVersion]:
         try:
-            return sorted(_shelf(name) for name in os.listdir(self._root) if _NAME.fullmatch(name))
+            return sorted(_version(name) for name in os.listdir(self._root) if _NAME.fullmatch(name))
         except FileNotFoundError:
             return []
 
     @contextmanager
-    def _at(self, shelf: FileVersion, *, create: bool = False) -> Iterator[int]:
+    def _at(self, version: FileVersion, *, create: bool = False) -> Iterator[int]:
         if create:
             self._root.mkdir(0o700, parents=True, exist_ok=True)
-        with _opened(str(self._root)) as root, _entered(root, _name(shelf), create=create) as here:
+        with opened(self._root) as root, _entered(root, _name(version), create=create) as here:
             yield here
 
     @contextmanager
-    def _side(self, shelf: FileVersion, side: Side) -> Iterator[int]:
-        with self._at(shelf) as here, _entered(here, side) as folder:
+    def _side(self, version: FileVersion, side: Side) -> Iterator[int]:
+        with self._at(version) as here, _entered(here, side) as folder:
             yield folder
 
 
-def _name(shelf: FileVersion) -> str:
-    return f"{shelf.task_id}.{shelf.number}" if shelf.number else str(shelf.task_id)
+def _name(version: FileVersion) -> str:
+    return f"{version.task_id}.{version.number}" if version.number else str(version.task_id)
 
 
-def _shelf(name: str) -> FileVersion:
+def _version(name: str) -> FileVersion:
     return FileVersion(*map(int, name.split(".")))
 
 
@@ -157,26 +159,17 @@ def _manifest(files: Sequence[StoredFile]) -> bytes:
 
 
 @contextmanager
-def _opened(path: str, around: int | None = None) -> Iterator[int]:
-    folder = os.open(path, DIRECTORY, dir_fd=around)
-    try:
-        yield folder
-    finally:
-        os.close(folder)
-
-
-@contextmanager
 def _entered(around: int, name: str, *, create: bool = False) -> Iterator[int]:
     if create:
         with suppress(FileExistsError):
             os.mkdir(name, 0o700, dir_fd=around)
-    with _opened(name, around) as folder:
+    with opened(name, around) as folder:
         yield folder
 
 
 @contextmanager
 def _plain(folder: int, name: str) -> Iterator[BinaryIO]:
-    """Raises OSError for a link, a folder, a pipe."""
+    """Open a plain file. Raises OSError for a link, a folder, a pipe."""
     file = os.open(name, _FILE, dir_fd=folder)
     if not stat.S_ISREG(os.fstat(file).st_mode):
         os.close(file)
@@ -201,7 +194,7 @@ def _content(here: int, side: Side, name: str) -> bytes | None:
 
 
 def _stored(folder: int, name: str, size_max: int) -> StoredFile | None:
-    """None: it is not to be handed over."""
+    """Return a file of `out`, None for one that is not handed over."""
     if name_problem(name):
         return None
     try:
@@ -218,7 +211,7 @@ def _stored(folder: int, name: str, size_max: int) -> StoredFile | None:
 # Large tool results on this machine: `<root>/<session>/<name>`, outside every workspace.
 #
 # In a workspace other agents could read and replace them. Only the gateway writes here; the session's own file tools
-# read here (`shelves`), and no command or program sees it.
+# read here (`located`), and no command or program sees it.
 
 FILES_MAX = 200  # of one session; the oldest is removed for a new one
 BYTES_MAX = 256 * 2**20  # of one session; beyond it a result is cut and not kept
@@ -235,7 +228,7 @@ class LocalResultFiles:
         await asyncio.to_thread(self._keep, Path(self.path(session_id)), name, text)
 
     async def kept(self) -> list[int]:
-        return await asyncio.to_thread(self._kept)
+        return await asyncio.to_thread(numbered, self._root)
 
     async def remove(self, session_id: int) -> None:
         await asyncio.to_thread(self._remove, session_id)
@@ -245,14 +238,14 @@ class LocalResultFiles:
     def _keep(self, folder: Path, name: str, text: str) -> None:
         folder.mkdir(0o700, parents=True, exist_ok=True)
         data = text.encode("utf-8", "replace")
-        used = sum(_size(file) for file in folder.iterdir() if file.name != name)
+        used = sum(_status(file)[1] for file in folder.iterdir() if file.name != name)
         if used + len(data) > self._bytes_max:
             # The earlier ones stay: the transcript names them, and the model may be about to read them.
             raise ToolFailed(
                 f"the large results of this session may have {self._bytes_max} bytes, {used} are in use"
             )
         temporary = folder / f".{secrets.token_hex(8)}.tmp"
-        file = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+        file = os.open(temporary, _NEW, 0o600)
         try:
             with os.fdopen(file, "wb") as stream:
                 stream.write(data)
@@ -260,32 +253,74 @@ class LocalResultFiles:
         except BaseException:
             temporary.unlink(missing_ok=True)
             raise
-        for old in sorted(folder.iterdir(), key=_age)[:-FILES_MAX]:
+        for old in sorted(folder.iterdir(), key=lambda file: _status(file)[0])[:-FILES_MAX]:
             old.unlink(missing_ok=True)
 
-    def _kept(self) -> list[int]:
-        with suppress(FileNotFoundError):
-            return sorted(int(place.name) for place in self._root.iterdir() if place.name.isdecimal())
-        return []
-
     def _remove(self, session_id: int) -> None:
-        with suppress(FileNotFoundError):
-            around = os.open(self._root, DIRECTORY)
-            try:
-                remove(around, str(session_id))
-            finally:
-                os.close(around)
+        with suppress(FileNotFoundError), opened(self._root) as around:
+            remove(around, str(session_id))
 
 
-def _size(path: Path) -> int:
+def _status(path: Path) -> tuple[float, int]:
+    """Return the time and the size of a file; nothing for one that another call of the same session has removed."""
     try:
-        return path.stat().st_size
-    except FileNotFoundError:  # as below
-        return 0
+        status = path.stat()
+    except FileNotFoundError:
+        return 0.0, 0
+    return status.st_mtime, status.st_size
 
 
-def _age(path: Path) -> float:
-    try:
-        return path.stat().st_mtime
-    except FileNotFoundError:  # another call of the same session has removed it
-        return 0.0
+# --------------------------------------------------------------------------------------------------
+# Where a path of an agent leads: into its workspace, to the files of a task, or to its own large tool results.
+#
+# A call that names `/task/…`, `/tasks/…` or `/results/…` runs with that directory as its root, so the path checks of
+# `workspace` apply there as well. The engine has decided whose files the agent may read: `ToolContext.reached`.
+
+WRITING = frozenset(("write", "edit"))
+
+
+async def located(name: str, args: Mapping[str, Any], context: ToolContext) -> tuple[Mapping[str, Any], str]:
+    """Return the arguments of a file tool and the root of its path. Raises ToolFailed, InvalidInput."""
+    if (result := result_path(args.get("path"))) is not None:
+        return await _in_results(name, args, result, context)
+    named = task_path(args.get("path"))
+    if named is None:
+        return args, context.workspace
+    directory = context.files if named.task_id is None else context.reached
+    if directory is None:
+        raise ToolFailed("path: only a task has files of its own here")
+    if name in WRITING:
+        if named.task_id is not None or named.side is not Side.OUT:
+            raise ToolFailed("path: only /task/out can be written; what was given is there to be read")
+        await asyncio.to_thread(made, directory, Side.OUT)
+    root = f"{directory}/{named.side}"
+    if not await asyncio.to_thread(_is_folder, root):
+        raise ToolFailed(f"path: there are no files in {_beginning(args)}")
+    return {**args, "path": named.path}, root
+
+
+async def _in_results(
+    name: str, args: Mapping[str, Any], path: str, context: ToolContext
+) -> tuple[Mapping[str, Any], str]:
+    if name in WRITING:
+        raise ToolFailed("path: /results is read-only; write into the workspace")
+    if context.results is None or not await asyncio.to_thread(_is_folder, context.results):
+        raise ToolFailed("path: this session has no large results")
+    return {**args, "path": path}, context.results
+
+
+def _is_folder(path: str) -> bool:
+    return os.path.isdir(path) and not os.path.islink(path)
+
+
+def _beginning(args: Mapping[str, Any]) -> str:
+    return "/".join(str(args["path"]).split("/")[:4])[:80]
+
+
+def made(directory: str, side: Side) -> str:
+    """Make a directory of a task, and return its path. Blocks."""
+    path = Path(directory)
+    for folder in (path.parent, path, path / side):
+        with suppress(FileExistsError):
+            folder.mkdir(0o700)
+    return str(path / side)

@@ -12,8 +12,8 @@ from clutch.models.provider import AdapterKind, Provider
 from clutch.offline_reader import DATABASE_FILE
 from clutch.runtimes.acp_process import AcpAgent
 from clutch.surfaces.discovery import default_state_directory
-from clutch.tools.all_tools import ToolSettings
 from clutch.tools.mcp import McpServer
+from clutch.tools.registry import ToolSettings
 from clutch.tools.sandbox.policy import Sandbox
 from clutch.wiring.clutch import Clutch
 from clutch.wiring.engine import (

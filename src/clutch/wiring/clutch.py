@@ -31,9 +31,8 @@ from clutch.surfaces import discovery
 from clutch.surfaces.discovery import PROBLEM, Claim, Loaded
 from clutch.surfaces.http_client import connect
 from clutch.surfaces.listen import serving
-from clutch.tools.all_tools import AllTools, ToolSettings
-from clutch.tools.registry import Flags
-from clutch.tools.sandbox.programs import SandboxedPrograms
+from clutch.tools.registry import AllTools, Flags, ToolSettings
+from clutch.tools.sandbox.process import SandboxedPrograms
 from clutch.tools.sandbox.protected_files import COMMANDS
 from clutch.transactions import sessions, wake
 from clutch.wiring.engine import (

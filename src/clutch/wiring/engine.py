@@ -49,11 +49,11 @@ from clutch.store.state_directory import StateDirectory, private
 from clutch.store.transaction import Database
 from clutch.surfaces import discovery
 from clutch.surfaces.discovery import default_state_directory
-from clutch.tools.all_tools import AllTools, ToolSettings
 from clutch.tools.child_workspaces import LocalWorkspaces
 from clutch.tools.import_guard import GUARD
 from clutch.tools.mcp import McpServer
 from clutch.tools.mcp.server import diagnosed
+from clutch.tools.registry import AllTools, ToolSettings
 from clutch.tools.sandbox.policy import Sandbox
 from clutch.tools.sandbox.process import sandbox_kind
 from clutch.tools.sandbox.protected_files import COMMANDS, finish, is_settled, unread_instructions
@@ -340,8 +340,8 @@ async def running_engine(
         rooms = tools if isinstance(tools, AllTools) else None
         if rooms is not None:
             stack.push_async_callback(rooms.close)
-        is_boxed = rooms is not None and rooms.is_boxed
-        policy = replace(policy, defaults=replace(policy.defaults, sandbox=is_boxed))
+        is_sandboxed = rooms is not None and rooms.is_sandboxed
+        policy = replace(policy, defaults=replace(policy.defaults, sandbox=is_sandboxed))
         planted = await asyncio.to_thread(finish, home / COMMANDS)
         services = Services(
             db=db,
@@ -356,7 +356,7 @@ async def running_engine(
             runtimes=runtimes,
             hooks=hooks,
             channels=channels,
-            workspaces=LocalWorkspaces(place_of(home, WORKSPACES, database), is_boxed=is_boxed),
+            workspaces=LocalWorkspaces(place_of(home, WORKSPACES, database), is_sandboxed=is_sandboxed),
             files=LocalTaskFiles(place_of(home, TASKS, database)),
             results=LocalResultFiles(place_of(home, RESULTS, database)),
             lives=lives,

@@ -40,7 +40,7 @@ from clutch.tools.mcp.definitions import (
     words,
 )
 from clutch.tools.sandbox.policy import SandboxPolicy, is_beneath
-from clutch.tools.sandbox.programs import SHOWN, installed, sandboxed_program, with_path
+from clutch.tools.sandbox.process import SHOWN, installed, sandboxed_program, with_path
 from clutch.tools.sandbox.protected_files import COMMANDS
 
 if TYPE_CHECKING:
@@ -65,10 +65,10 @@ def launching(server: McpServer, folder: Path) -> Iterator[Launch]:
     found = installed(server.command, server.environment().get("PATH"))
     if found is None:
         raise FileNotFoundError(errno.ENOENT, "No such file or directory", server.command)
-    box = _box(server, folder, found.places)
+    policy = _policy(server, folder, found.places)
     try:
         variables = {**with_path(found), **server.granted()}
-        program = sandboxed_program(box, (found.command, *server.args), variables, cwd=box.root)
+        program = sandboxed_program(policy, (found.command, *server.args), variables, cwd=policy.root)
     except ToolFailed as error:
         raise McpServerError(
             f"is to run in a sandbox, and {error}; install bubblewrap, or set "
@@ -78,7 +78,7 @@ def launching(server: McpServer, folder: Path) -> Iterator[Launch]:
         yield launch
 
 
-def _box(server: McpServer, folder: Path, places: tuple[str, ...]) -> SandboxPolicy:
+def _policy(server: McpServer, folder: Path, places: tuple[str, ...]) -> SandboxPolicy:
     if server.cwd is None:
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     try:

@@ -1,4 +1,4 @@
-"""The sandbox for everything that a model executes on this machine.
+"""The sandbox of every command and file tool of an agent on this machine.
 
 `policy` describes a sandbox, `process` starts a process in it; `bubblewrap`, `drop_root` and `seccomp` isolate it,
 `protected_files` finds the files it may not see or change.

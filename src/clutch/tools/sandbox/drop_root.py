@@ -1,14 +1,14 @@
-"""From root to nobody, on the way into a box: a program of its own, run as `python -I -S descent.py`.
+"""Drop the rights of root before a sandbox starts: a program of its own, run as `python -I -S drop_root.py`.
 
-A process of root keeps root's rights over every file of root, and RLIMIT_NPROC does not hold it. Giving the
-workspace to another user would take it from its owner. So the workspace is mounted a second time, in a mount
-namespace nobody else sees, with its ownership translated (an idmapped mount): there the owner of the files is
-NOBODY, a user id that no account and no service has, and what NOBODY writes is the owner's on the disk. Then
-the process becomes NOBODY for good and starts bubblewrap, which does the rest as for any plain user.
+A process of root keeps root's rights over every file of root, and RLIMIT_NPROC does not limit it. Giving the workspace
+to another user would take it from its owner. So the workspace is mounted a second time, in a mount namespace of this
+process alone, with translated ownership (an idmapped mount): there the owner of the files is UNUSED_UID, a user id that
+no account and no service has, and a file written by UNUSED_UID belongs to the owner on disk. Then the process becomes
+UNUSED_UID for good and starts bubblewrap, which does the rest as for any plain user.
 
-    descent.py COUNT SOURCE... PROGRAM ARGUMENT...     each SOURCE appears as /tmp/0, /tmp/1, ...
+    drop_root.py COUNT SOURCE... PROGRAM ARGUMENT...     each SOURCE appears as /tmp/0, /tmp/1, ...
 
-It knows only the standard library and no other file of Clutch: it runs as root, and start-up is all it costs.
+It imports only the standard library and no other file of Clutch: it runs as root, and start-up is its only cost.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ def system_call(number: int, *arguments: object) -> int:
 
 
 def translation(uid: int, gid: int) -> int:
-    """A user namespace that says "`uid` is NOBODY". It lives as long as this descriptor, without a process."""
+    """Return a user namespace that maps `uid` to UNUSED_UID. It lives as long as the descriptor, without a process."""
     ready, tell_ready = os.pipe()
     finish, tell_finish = os.pipe()
     child = os.fork()
@@ -78,7 +78,7 @@ def translation(uid: int, gid: int) -> int:
 
 
 def tree(source: str, known: dict[tuple[int, int], int]) -> tuple[int, bool]:
-    """A detached mount of `source` with its owner translated, and whether it is a directory."""
+    """Return a detached mount of `source` with its owner translated, and whether it is a directory."""
     flags = OPEN_TREE_CLONE | OPEN_TREE_CLOEXEC | AT_RECURSIVE | AT_SYMLINK_NOFOLLOW
     mount = system_call(OPEN_TREE, AT_FDCWD, source.encode(), flags)
     status = os.fstat(mount)
@@ -109,12 +109,13 @@ def stage(sources: list[str]) -> None:
 
 
 def be_killed_first() -> None:
-    """When memory is short. Written by root it is for good: no process of the box can take it back."""
+    """When memory is short. Set by root, the value is final: no process of the sandbox can lower it."""
     with open("/proc/self/oom_score_adj", "w", encoding="ascii") as file:
         file.write("1000")
 
 
 def become_unused_uid() -> None:
+    # Groups go first: without root's rights they could not be dropped any more.
     os.setgroups([])
     os.setresgid(UNUSED_UID, UNUSED_UID, UNUSED_UID)
     os.setresuid(UNUSED_UID, UNUSED_UID, UNUSED_UID)

@@ -1,4 +1,6 @@
-"""What a boxed process may see and use: a description, checked once, that knows no mechanism."""
+"""What a sandboxed process may see and use: a description that is checked once and knows no mechanism.
+
+Landlock, the only mechanism here, is for the file worker where bubblewrap is missing."""
 
 from __future__ import annotations
 
@@ -12,7 +14,7 @@ from enum import StrEnum
 
 MIB = 1024 * 1024
 
-#: Nothing that tells who the user is or what they may do; everything else a program must be given by name.
+#: Variables that reveal neither the user nor a secret. The settings must name every other variable that a program gets.
 ENVIRONMENT = ("LANG", "LC_ALL", "LC_CTYPE", "TZ")
 PATH = "/usr/local/bin:/usr/bin:/bin"
 # fmt: off
@@ -25,7 +27,7 @@ SYSTEM = (
 
 
 class Sandbox(StrEnum):
-    """The setting `sandbox`. There is no "try": a machine without walls must be a person's decision."""
+    """The setting `sandbox`. There is no "try": running without a sandbox must be the operator's decision."""
 
     ON = "on"
     OFF = "off"
@@ -34,38 +36,39 @@ class Sandbox(StrEnum):
 @dataclass(frozen=True, slots=True)
 class SandboxLimits:
     wall_s: float = 120.0
-    #: of all processes together, looked at four times a second; each alone is also held by the kernel
+    #: of all processes together, checked four times a second; the kernel limits each process as well
     memory_bytes: int = 2048 * MIB
-    #: whether the kernel refuses a process that reserves more than that; some reserve and never use it
+    #: whether the kernel also limits what a process reserves; some programs reserve much and use little
     holds_reserved: bool = True
     processes: int = 256
     file_bytes: int = 1024 * MIB  #: one file
     scratch_bytes: int = 256 * MIB  #: /tmp and /dev/shm, which are memory
     disk_free_bytes: int = 512 * MIB  #: a command that would leave less free on the disk is ended
     output_bytes: int = 64 * 1024  #: kept for the model, half from the beginning and half from the end
-    flood_bytes: int = 64 * MIB  #: printed; beyond it nobody will read it, and reading it costs everybody
+    flood_bytes: int = (
+        64 * MIB
+    )  #: a command that prints more is ended: reading its output costs all other tasks
 
 
 @dataclass(frozen=True, slots=True)
 class SandboxPolicy:
-    """`root` is the workspace, at its own path. Of everything else only the system is there, read-only."""
+    """`root` is the workspace, at its own path. Beside it only the system is visible, read-only."""
 
     root: str
     is_writable: bool = True
-    read_only: tuple[str, ...] = ()  #: further directories to be seen
-    writable: tuple[str, ...] = ()  #: further directories to be seen and changed
-    task: str | None = (
-        None  #: the files of a task, seen as /task: `in` to read, `out` to write; of each, if it is there
-    )
-    hidden: tuple[str, ...] = ()  #: directories that stay unseen although they lie in the workspace
-    #: A directory that lists what runs (`protected_files.noted`); without one, what a killed process planted stays.
+    read_only: tuple[str, ...] = ()  #: further visible directories
+    writable: tuple[str, ...] = ()  #: further visible directories that may be changed
+    #: the files of a task, visible as /task: `in` to read and `out` to write, where they exist
+    task: str | None = None
+    hidden: tuple[str, ...] = ()  #: directories that stay invisible although they lie in the workspace
+    #: directory that lists running commands (`protected_files.noted`); without it, what a killed one planted stays
     journal: str | None = None
     network: bool = False  #: the whole network of this machine, its loopback included
     environment: tuple[str, ...] = ENVIRONMENT  #: names passed on
     limits: SandboxLimits = SandboxLimits()
 
     def __post_init__(self) -> None:
-        """Paths are real ones, so that what is checked here is what is mounted later."""
+        # Paths are resolved once: what is checked here is what is mounted later, and no link can be swapped between.
         for name in self.environment:
             if name.startswith("CLUTCH_") or name.endswith("_API_KEY"):
                 raise ValueError(f"environment: {name} is a secret of Clutch and is never given to a tool")
@@ -76,19 +79,18 @@ class SandboxPolicy:
             raise ValueError(f"workspace: {root} is what no agent may see; choose a folder of its own")
         object.__setattr__(self, "root", root)
         object.__setattr__(self, "task", self.task and os.path.realpath(self.task))
-        object.__setattr__(self, "read_only", tuple(map(os.path.realpath, self.read_only)))
-        object.__setattr__(self, "writable", tuple(map(os.path.realpath, self.writable)))
-        object.__setattr__(self, "hidden", tuple(map(os.path.realpath, self.hidden)))
+        for name in ("read_only", "writable", "hidden"):
+            object.__setattr__(self, name, tuple(map(os.path.realpath, getattr(self, name))))
 
     def variables(self) -> dict[str, str]:
-        """The whole environment of a boxed process."""
+        """Return the whole environment of a sandboxed process."""
         passed = {name: os.environ[name] for name in self.environment if name in os.environ}
         if self.task is not None:
             passed["TASK_DIR"] = self.task
         return {"PATH": PATH, "HOME": "/tmp/home", "TERM": "dumb", **passed}  # noqa: S108
 
     def task_sides(self) -> dict[str, bool]:
-        """Those that are there, and whether they may be written."""
+        """Return the directories of the task that exist, and whether each may be written."""
         sides = {} if self.task is None else {f"{self.task}/in": False, f"{self.task}/out": True}
         return {path: is_writable for path, is_writable in sides.items() if os.path.isdir(path)}
 
@@ -98,11 +100,11 @@ def is_beneath(path: str, root: str) -> bool:
 
 
 # --------------------------------------------------------------------------------------------------
-# Landlock: a process gives up files for good, without any privilege and without another program.
+# Landlock: a process gives up access to files for good, without privileges and without another program.
 #
-# Only for the file tools, when bubblewrap is not there. Landlock knows files and, lately, TCP; it leaves UDP, other
-# processes and every limit open. The file worker runs nothing but our own code, so that is enough for it, with
-# `seccomp` taking the network away; a shell is a stranger's code and gets no box from this.
+# Only for the file worker, where bubblewrap is missing. Landlock restricts files and, lately, TCP, but not UDP, other
+# processes or resources. The file worker runs only our own code, and `seccomp` takes away its network, so that is
+# enough for it. A shell runs foreign code: it is refused without bubblewrap.
 
 CREATE_RULESET, ADD_RULE, RESTRICT_SELF = 444, 445, 446  # the same number on every machine
 VERSION_FLAG = 1
@@ -111,21 +113,21 @@ PR_SET_NO_NEW_PRIVS = 38
 
 EXECUTE, WRITE_FILE, READ_FILE, READ_DIR = 1, 2, 4, 8
 USE = EXECUTE | READ_FILE | READ_DIR
-#: the file rights each version of the interface knows; a right not named is a right not taken away
+#: The file rights of each version of the interface. A right that is not named here would not be taken away.
 RIGHTS = {1: (1 << 13) - 1, 2: (1 << 14) - 1, 3: (1 << 15) - 1, 4: (1 << 15) - 1, 5: (1 << 16) - 1}
 TCP = 3  # bind, connect; from version 4 on
 
 
-def version() -> int:
-    """Of the kernel's interface; 0 where there is none. The file tools need 3: before it, truncating is free."""
+def landlock_version() -> int:
+    """Return the version of the kernel's interface, 0 where there is none."""
     if sys.platform != "linux":
         return 0
     return max(0, _call(CREATE_RULESET, None, 0, VERSION_FLAG))
 
 
 def confine(writable: Sequence[str], readable: Sequence[str]) -> None:
-    """From here on this process reaches these directories and no others."""
-    known = version()
+    """Restrict this process to these directories for good."""
+    known = landlock_version()
     rights = RIGHTS[min(known, max(RIGHTS))]
     described = struct.pack("=QQ", rights, TCP) if known >= 4 else struct.pack("=Q", rights)
     rules = _checked(_call(CREATE_RULESET, described, len(described), 0))

@@ -1,4 +1,7 @@
-"""Starting a process in a box, and ending it with everything it started."""
+"""Processes in a sandbox: what this machine offers for it, how a process is started, watched and ended.
+
+`start` is for commands and workers of our own, `SandboxedPrograms` for programs that run as long as a connection to
+them: MCP servers and ACP agents."""
 
 from __future__ import annotations
 
@@ -6,37 +9,48 @@ import asyncio
 import json
 import os
 import select
+import shlex
 import shutil
 import signal
 import subprocess
 import sys
 import tempfile
 from asyncio.subprocess import DEVNULL, PIPE, STDOUT, Process
-from collections.abc import Iterator, Sequence
-from contextlib import suppress
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import dataclass
 from enum import StrEnum
 from functools import cache
 from pathlib import Path
 
-from clutch.ports import ToolFailed
-from clutch.tools.sandbox import bubblewrap, cgroup, policy, seccomp
-from clutch.tools.sandbox.policy import MIB, Sandbox, SandboxPolicy
+from clutch.ports import Launch, SandboxAccess, ToolFailed
+from clutch.tools.sandbox import bubblewrap, cgroup, seccomp
+from clutch.tools.sandbox.bubblewrap import ProtectedMount
+from clutch.tools.sandbox.policy import (
+    MIB,
+    PATH,
+    Sandbox,
+    SandboxLimits,
+    SandboxPolicy,
+    is_beneath,
+    landlock_version,
+)
+from clutch.tools.sandbox.protected_files import guarding, guards_of, noted, withhold
 
 # --------------------------------------------------------------------------------------------------
-# What no wall counts: the memory of all processes of a box together, and the disk they fill.
+# Limits that the kernel does not enforce: the memory of all processes of a sandbox together, and the disk they fill.
 #
-# The kernel holds each process alone (`bubblewrap.limited`); a plain user has no way to make it hold them as a
-# group. So this looks every quarter of a second, and a box over its limit is ended whole.
+# The kernel limits each process alone (`bubblewrap.limited`); a plain user cannot make it limit them as a group. So the
+# sums are checked every quarter of a second, and a sandbox over its limit is ended as a whole.
 
 PERIOD_S = 0.25
-DISK_SLACK_BYTES = 16 * MIB  # a disk that was full before is not this command's doing
+DISK_SLACK_BYTES = 16 * MIB  # a disk that was full before is not the command's fault
 
 
-async def broken_limit(pid: int, box: SandboxPolicy) -> str:
-    """Waits until the box of the process `pid` has broken a limit, and says which."""
-    limits = box.limits
-    disks = [box.root, *box.task_sides()]
+async def broken_limit(pid: int, policy: SandboxPolicy) -> str:
+    """Wait until the sandbox of the process `pid` has broken a limit, and return which one."""
+    limits = policy.limits
+    disks = [policy.root, *policy.task_sides()]
     before = [_free(disk) for disk in disks]
     while True:
         await asyncio.sleep(PERIOD_S)
@@ -59,7 +73,8 @@ def _free(root: str) -> int:
 
 
 def uses_more(pid: int, memory_bytes: int) -> bool:
-    """Resident pages first, which is cheap; shared ones count once per process there, so then exactly."""
+    # Resident pages are cheap to read, but count shared ones once per process: only a sum over the limit is counted
+    # exactly.
     family = list(_family(pid))
     if sum(map(_resident, family)) <= memory_bytes:
         return False
@@ -70,7 +85,7 @@ def _family(pid: int) -> Iterator[int]:
     yield pid
     try:
         threads = os.listdir(f"/proc/{pid}/task")
-    except OSError:  # it ended while it was looked at
+    except OSError:  # it has ended
         return
     for thread in threads:
         for child in _text(Path(f"/proc/{pid}/task/{thread}/children")).split():
@@ -86,7 +101,7 @@ def _proportional(pid: int) -> int:
 
 
 def _kilobytes(table: Path, *names: str) -> int:
-    """In bytes. What was paged out is used, too."""
+    """Return the sum in bytes. Memory that was paged out counts, too."""
     lines = (line.split() for line in _text(table).splitlines())
     return sum(int(words[1]) * 1024 for words in lines if words and words[0] in names)
 
@@ -94,14 +109,14 @@ def _kilobytes(table: Path, *names: str) -> int:
 def _text(path: Path) -> str:
     try:
         return path.read_text(encoding="ascii")
-    except OSError:  # ended since it was named
+    except OSError:  # it has ended
         return ""
 
 
 # --------------------------------------------------------------------------------------------------
-# What this machine offers to hold a box, found out by making one; and what to do where it offers nothing.
+# What this machine offers to isolate a process, found out by starting one; and what to do where it offers nothing.
 
-LANDLOCK_NEEDED = 3  # before it, a file outside could be truncated
+LANDLOCK_NEEDED = 3  # older versions do not restrict truncating a file
 
 
 class SandboxKind(StrEnum):
@@ -119,9 +134,9 @@ class Offer:
 
 @cache
 def probe() -> Offer:
-    """Blocking: starts a process the first time."""
+    """Return what works on this machine. Blocks: starts a process the first time."""
     trouble = _trouble()
-    return Offer(None if trouble else shutil.which("bwrap"), trouble, policy.version())
+    return Offer(None if trouble else shutil.which("bwrap"), trouble, landlock_version())
 
 
 def _trouble() -> str:
@@ -133,7 +148,7 @@ def _trouble() -> str:
     with tempfile.TemporaryDirectory() as folder:
         words = bubblewrap.sandboxed(program, SandboxPolicy(folder), ["true"], cwd="/", guards=())
         try:
-            done = subprocess.run(words, capture_output=True, env={}, timeout=20, check=False)  # noqa: S603 - our own words
+            done = subprocess.run(words, capture_output=True, env={}, timeout=20, check=False)  # noqa: S603 - our own command line
         except subprocess.TimeoutExpired:
             return "bubblewrap did not answer within 20 s"
     said = done.stderr.decode(errors="replace").strip()[-300:]
@@ -141,7 +156,8 @@ def _trouble() -> str:
 
 
 def sandbox_kind(sandbox: Sandbox, *, for_shell: bool) -> SandboxKind:
-    """What holds the box. Raises ToolFailed where nothing can and nobody said that nothing need."""
+    """Return what isolates a process. Raises ToolFailed where nothing can."""
+    # Without a sandbox a tool is refused, never run unprotected: only the setting "off" allows that.
     if sandbox is Sandbox.OFF:
         return SandboxKind.NONE
     offer = probe()
@@ -171,16 +187,16 @@ DRAIN_S = 5.0
 
 
 class FirstProcess:
-    """The first process of a box. Bubblewrap reports the end of the command while the rest of the box is still
-    being ended; when its first process is gone, so is every other."""
+    """The first process of a sandbox. Bubblewrap reports the end of the command while other processes of the sandbox
+    are still being ended; when its first process is gone, so is every other."""
 
     def __init__(self) -> None:
-        self._heard, self.told = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
+        self._reader, self.info_fd = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
 
     async def gone(self) -> None:
-        """After bubblewrap has ended. Without walls, nobody told anything and there is nothing to wait for."""
+        """Wait for its end, after bubblewrap has ended. Without a sandbox there is nothing to wait for."""
         try:
-            said = os.read(self._heard, 4096)
+            said = os.read(self._reader, 4096)
         except BlockingIOError:
             return
         with suppress(ProcessLookupError, ValueError):
@@ -191,55 +207,55 @@ class FirstProcess:
                 os.close(handle)
 
     def close(self) -> None:
-        os.close(self._heard)
-        os.close(self.told)
+        os.close(self._reader)
+        os.close(self.info_fd)
 
 
 async def start(
-    box: SandboxPolicy,
+    policy: SandboxPolicy,
     command: Sequence[str],
     *,
-    walls: SandboxKind,
+    kind: SandboxKind,
     cwd: str,
-    guards: Sequence[bubblewrap.ProtectedMount] = (),
+    guards: Sequence[ProtectedMount] = (),
     first: FirstProcess | None = None,
     is_served: bool = False,
 ) -> Process:
-    """`is_served`: it is spoken to through stdin, and what it prints beside its answers is thrown away."""
+    """`is_served`: the process reads requests from stdin, and its stderr is discarded."""
     program = probe().bubblewrap
-    if walls is not SandboxKind.BUBBLEWRAP or program is None:
-        words = bubblewrap.limited(box.limits, command, is_first=False)
-        return await _spawn(words, box, is_served, cwd=cwd)
+    if kind is not SandboxKind.BUBBLEWRAP or program is None:
+        words = bubblewrap.limited(policy.limits, command, is_first=False)
+        return await _spawn(words, policy, is_served, cwd=cwd)
     filter_file = seccomp.as_file()
     kept = () if filter_file is None else (filter_file,)
     try:
         words = bubblewrap.sandboxed(
             program,
-            box,
+            policy,
             command,
             cwd=cwd,
             guards=guards,
             seccomp_fd=filter_file,
-            info_fd=None if first is None else first.told,
+            info_fd=None if first is None else first.info_fd,
         )
-        passed = kept if first is None else (*kept, first.told)
-        words = cgroup.joined(box.limits, words)
-        return await _spawn(words, box, is_served, cwd="/", kept=passed)
+        passed = kept if first is None else (*kept, first.info_fd)
+        words = cgroup.joined(policy.limits, words)
+        return await _spawn(words, policy, is_served, cwd="/", kept=passed)
     finally:
         for file in kept:
             os.close(file)
 
 
 async def _spawn(
-    words: Sequence[str], box: SandboxPolicy, is_served: bool, *, cwd: str, kept: tuple[int, ...] = ()
+    words: Sequence[str], policy: SandboxPolicy, is_served: bool, *, cwd: str, kept: tuple[int, ...] = ()
 ) -> Process:
-    """The environment is clean from the start: the first process of a box can be read by all others in it."""
+    # The environment is clean from the start: all processes of a sandbox can read that of the first one.
     return await asyncio.create_subprocess_exec(
         *words,
         stdin=PIPE if is_served else DEVNULL,
         stdout=PIPE,
         stderr=DEVNULL if is_served else STDOUT,
-        env=box.variables(),
+        env=policy.variables(),
         cwd=cwd,
         pass_fds=kept,
         start_new_session=True,
@@ -248,9 +264,9 @@ async def _spawn(
 
 
 async def end(process: Process) -> None:
-    """At once, with all it started: the first process of a PID namespace takes every other along."""
+    """End a process at once with all it started: a PID namespace ends with its first process."""
     kill(process)
-    with suppress(TimeoutError):  # without walls, a process that left the group may hold the pipe open
+    with suppress(TimeoutError):  # without a sandbox, a process that left the group may hold the pipe open
         async with asyncio.timeout(DRAIN_S):
             # A full pipe would keep asyncio from noticing the end; what is left is at most a few buffers.
             while process.stdout is not None and await process.stdout.read(CHUNK_BYTES):
@@ -259,6 +275,156 @@ async def end(process: Process) -> None:
 
 
 def kill(process: Process) -> None:
-    """Before bubblewrap has divided the processes, they are still one group; later, they die with the first."""
+    # Until bubblewrap has made its namespaces, all processes are one group; later they end with the first one.
     with suppress(ProcessLookupError):
         os.killpg(process.pid, signal.SIGKILL)
+
+
+# --------------------------------------------------------------------------------------------------
+# Where a program outside of `/usr` is installed (nvm, `~/.local`, a virtual environment): what a sandbox must show.
+#
+# A sandbox shows `/usr` and what is named. An operator who names a program also means its package and the interpreter
+# in its first line. Nothing more is shown: of a folder that many programs share, such as `~/.local`, only the file and
+# its package.
+
+SHOWN = ("/usr", "/bin", "/sbin", "/lib", "/nix/store", "/gnu/store")
+DEPTH_MAX = 4  # a script, its interpreter, the interpreter of that, and its folder
+
+
+@dataclass(frozen=True, slots=True)
+class Installed:
+    command: str  #: as it is started
+    places: tuple[str, ...]  #: shown read-only
+    folders: tuple[str, ...]  #: for PATH, in front
+
+
+def installed(command: str, path: str | None) -> Installed | None:
+    """Return where a program is, looked up in the PATH `path`; None where there is no such program."""
+    found = shutil.which(command, path=path)
+    if found is None:
+        return None
+    found = os.path.abspath(found)
+    chain = list(dict.fromkeys(_chain(found, path, DEPTH_MAX)))
+    outside = [file for file in chain if not any(is_beneath(file, shown) for shown in SHOWN)]
+    places = tuple(dict.fromkeys(_installation(file) for file in outside))
+    # A link in a shared folder is not visible inside: then the program is started at its real path.
+    is_seen = found not in outside or os.path.isdir(_installation(found))
+    folders = dict.fromkeys(os.path.dirname(file) for file in outside if os.path.isdir(_installation(file)))
+    return Installed(found if is_seen else os.path.realpath(found), places, tuple(folders))
+
+
+def with_path(found: Installed) -> dict[str, str]:
+    """Return the PATH of a sandbox in which the program finds its own interpreter."""
+    return {"PATH": ":".join((*found.folders, PATH))}
+
+
+def _chain(file: str, path: str | None, depth: int) -> Iterator[str]:
+    """Yield the program, the target of its links, and the interpreter of its first line."""
+    real = os.path.realpath(file)
+    yield from (file, real)
+    interpreter = _interpreter(real, path) if depth else None
+    if interpreter is not None:
+        yield from _chain(interpreter, path, depth - 1)
+
+
+def _interpreter(file: str, path: str | None) -> str | None:
+    try:
+        with open(file, "rb") as opened:
+            first = opened.read(512).split(b"\n")[0]
+    except OSError:
+        return None
+    words = first[2:].decode("utf-8", "replace").split() if first.startswith(b"#!") else []
+    if words and os.path.basename(words[0]) == "env":
+        words = [word for word in words[1:] if not word.startswith("-") and "=" not in word]
+    return shutil.which(words[0], path=path) if words else None
+
+
+def _installation(file: str) -> str:
+    """Return the folder that holds only this program's installation, or the file alone."""
+    parts = file.split("/")
+    if "node_modules" in parts:
+        return "/".join(parts[: parts.index("node_modules") + 1])
+    top = os.path.dirname(os.path.dirname(file))
+    home = os.path.expanduser("~")
+    is_shared = top in ("/", "/opt", home, f"{home}/.local")
+    is_own = os.path.basename(os.path.dirname(file)) == "bin" and not is_shared and _is_prefix(top)
+    return top if is_own else file
+
+
+def _is_prefix(top: str) -> bool:
+    """Whether this is a prefix of Node.js or Python, where a program needs the libraries beside it."""
+    marks = ("pyvenv.cfg", "bin/node", "lib/node_modules", "bin/python3")
+    return any(os.path.lexists(f"{top}/{mark}") for mark in marks)
+
+
+def sandboxed_program(
+    policy: SandboxPolicy, argv: Sequence[str], variables: Mapping[str, str], *, cwd: str
+) -> AbstractContextManager[Launch]:
+    """Lasts as long as the process. Raises ToolFailed where there is no sandbox. Blocks: walks the workspace."""
+    offer = probe()
+    if offer.bubblewrap is None:
+        raise ToolFailed(offer.trouble)
+    return _launching(offer.bubblewrap, policy, guards_of(policy), (argv, variables, cwd))
+
+
+@contextmanager
+def _launching(
+    program: str,
+    policy: SandboxPolicy,
+    found: tuple[ProtectedMount, ...],
+    started: tuple[Sequence[str], Mapping[str, str], str],
+) -> Iterator[Launch]:
+    argv, variables, cwd = started
+    with guarding(policy, found) as guards, noted(policy, guards):
+        filter_file = seccomp.as_file()
+        # The variables reach the program through an open file: every user can read a command line.
+        secrets = os.memfd_create("variables")
+        kept = (secrets,) if filter_file is None else (secrets, filter_file)
+        try:
+            lines = [f"export {name}={shlex.quote(value)}\n" for name, value in variables.items()]
+            os.write(secrets, "".join(lines).encode())
+            inside = ("/bin/sh", "-c", f'. /proc/self/fd/{secrets} && exec "$@"', "program", *argv)
+            words = bubblewrap.sandboxed(
+                program, policy, inside, cwd=cwd, guards=guards, seccomp_fd=filter_file
+            )
+            yield Launch(cgroup.joined(policy.limits, words), "/", policy.variables(), kept)
+        finally:
+            for file in kept:
+                os.close(file)
+            withhold(policy, guards)
+
+
+class SandboxedPrograms:
+    """The sandboxes for programs on this machine. No program sees `hidden`. `journal`: see `SandboxPolicy`."""
+
+    def __init__(self, hidden: tuple[str, ...] = (), journal: str | None = None) -> None:
+        self._hidden, self._journal = hidden, journal
+
+    def launching(
+        self, argv: Sequence[str], env: Mapping[str, str], access: SandboxAccess
+    ) -> AbstractContextManager[Launch]:
+        """A program outside of `/usr` is shown with its package and interpreter."""
+        found = installed(argv[0], env.get("PATH"))
+        if found is not None:
+            argv = (found.command, *argv[1:])
+            env = {**env, "PATH": ":".join((*found.folders, env.get("PATH", PATH)))}
+        policy = self._policy(access, () if found is None else found.places)
+        return sandboxed_program(policy, argv, env, cwd=access.cwd)
+
+    async def broken_limit(self, pid: int, access: SandboxAccess) -> str:
+        return await broken_limit(pid, self._policy(access, ()))
+
+    def _policy(self, access: SandboxAccess, places: tuple[str, ...]) -> SandboxPolicy:
+        try:
+            return SandboxPolicy(
+                root=access.root,
+                read_only=tuple(filter(os.path.exists, (*places, *access.read_only))),
+                writable=tuple(filter(os.path.exists, access.writable)),
+                task=access.task,
+                hidden=self._hidden,
+                journal=self._journal,
+                network=access.network,
+                limits=SandboxLimits(memory_bytes=access.memory_bytes, holds_reserved=False),
+            )
+        except ValueError as error:
+            raise ToolFailed(str(error)) from error

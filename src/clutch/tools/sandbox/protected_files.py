@@ -1,8 +1,9 @@
-"""Which protected files a sandbox guards: all of its workspace and of every other folder it shows, anew each time.
+"""Which protected files a sandbox guards: those of its workspace and of every other visible folder, found each time.
 
 Mounting at a path in reach of another sandboxed process is a race with that process: it could replace the path by a
-link to a file of the user while bubblewrap looks. A guard that some running sandbox of the same folder does not have
-is therefore checked from inside before the command starts: it must be the file that was found (`Guard.identity`)."""
+link to a file of the user while bubblewrap mounts it. A guard that some running sandbox of the same folder lacks is
+therefore checked from inside before the command starts: it must be the file that was found
+(`ProtectedMount.identity`)."""
 
 from __future__ import annotations
 
@@ -33,14 +34,14 @@ from clutch.tools.sandbox.policy import SandboxPolicy, is_beneath
 # --------------------------------------------------------------------------------------------------
 # Protected files of a directory tree, found by walking all of it: what `core.protected_files` recognises, at any depth.
 #
-# A walk is made before every command, so it must be cheap. The entries of a folder are remembered with its inode and
-# its change time, which no program can set: a second walk costs one `lstat` per folder. Dependency folders are walked
-# like all others, but instructions in them stay writable, because Clutch reads none of them and package managers
+# The tree is walked before every command, so the walk must be cheap. The entries of a folder are cached with its inode
+# and its change time, which no program can set: a second walk costs one `lstat` per folder. Dependency folders are
+# walked like all others, but instructions in them stay writable, because Clutch reads none of them and package managers
 # replace these folders as a whole.
 #
 # Links are not followed: what they lead to is found where it lies, or is not visible in the sandbox.
 
-FOLDERS_MAX = 200_000  # more are refused: an unguarded rest would be the place to plant something
+FOLDERS_MAX = 200_000  # a larger tree is refused: an agent could plant a file in the part that is not guarded
 #: A change in the same tick of the kernel's clock as the walk leaves the same change time.
 TICK_NS = 20_000_000
 
@@ -50,7 +51,7 @@ DEPENDENCIES = frozenset(("node_modules", "bower_components", ".venv", "venv", "
 REPOSITORY_PARTS = ("HEAD", "commondir", "config", "config.worktree", "hooks", "modules")
 #: Names that a read-only folder may have, so that most folders cost one look.
 _FOLDERS = protected_files.REPOSITORIES | {tail[-1] for tail in protected_files.DEFINITIONS}
-#: Names that a walk looks for in a folder beside those compared without regard to case.
+#: Names that a walk looks for in a folder, beside those that are compared without regard to case.
 _NAMES = protected_files.MARKS | protected_files.READ_ONLY_FILES
 
 
@@ -185,14 +186,18 @@ _running: list[tuple[str, frozenset[str]]] = []
 
 
 @contextmanager
-def guarding(box: SandboxPolicy, found: tuple[ProtectedMount, ...]) -> Iterator[tuple[ProtectedMount, ...]]:
-    """Lasts as long as the sandbox. `found`: from `guards_of`, which blocks."""
-    others = [paths for root, paths in _running if is_beneath(root, box.root) or is_beneath(box.root, root)]
+def guarding(
+    policy: SandboxPolicy, found: tuple[ProtectedMount, ...]
+) -> Iterator[tuple[ProtectedMount, ...]]:
+    """Register a sandbox for as long as it runs. `found`: from `guards_of`, which blocks."""
+    others = [
+        paths for root, paths in _running if is_beneath(root, policy.root) or is_beneath(policy.root, root)
+    ]
     guards = tuple(
         guard if all(guard.path in paths for paths in others) else replace(guard, identity=_identity(guard))
         for guard in found
     )
-    own = box.root, frozenset(guard.path for guard in guards)
+    own = policy.root, frozenset(guard.path for guard in guards)
     _running.append(own)
     try:
         yield guards
@@ -213,7 +218,7 @@ def unread_instructions() -> list[str]:
 
 
 def _identity(guard: ProtectedMount) -> str:
-    if guard.is_hidden:  # an empty file system covers it, whatever lies there
+    if guard.is_hidden:  # an empty file system covers whatever lies there
         return ""
     try:
         status = os.lstat(guard.path)
@@ -222,47 +227,47 @@ def _identity(guard: ProtectedMount) -> str:
     return f"{status.st_dev}:{status.st_ino}"
 
 
-def own_guards(box: SandboxPolicy) -> tuple[ProtectedMount, ...]:
-    """What is known without a walk: directories that the settings hide, and the Python that Clutch runs from."""
-    inside = [path for path in box.hidden if is_beneath(path, box.root) and os.path.isdir(path)]
+def own_guards(policy: SandboxPolicy) -> tuple[ProtectedMount, ...]:
+    """Return the guards known without a walk: directories that the settings hide, and the Python that runs Clutch."""
+    inside = [path for path in policy.hidden if is_beneath(path, policy.root) and os.path.isdir(path)]
     hidden = [ProtectedMount(path, is_hidden=True) for path in inside]
-    python = [ProtectedMount(path) for path in python_inside(box.root)] if box.is_writable else []
+    python = [ProtectedMount(path) for path in python_inside(policy.root)] if policy.is_writable else []
     return (*hidden, *_unhidden(python, hidden))
 
 
-def guards_of(box: SandboxPolicy) -> tuple[ProtectedMount, ...]:
-    """All that must be guarded as it stands now. Blocks: walks the workspace. Raises ToolFailed."""
-    own = own_guards(box)
+def guards_of(policy: SandboxPolicy) -> tuple[ProtectedMount, ...]:
+    """Return all guards that are needed now. Blocks: walks the workspace. Raises ToolFailed."""
+    own = own_guards(policy)
     try:
-        found = [guard for root in _walked(box) for guard in _guards_in(root, box)]
+        found = [guard for root in _walked(policy) for guard in _guards_in(root, policy)]
     except SurveyFailed as error:
         raise ToolFailed(f"workspace: {error}") from error
-    if box.is_writable:
-        named = dict.fromkeys(islice(bubblewrap.trees_of(box.root), TREES_MAX))
-        inside = [path for path in named if is_beneath(path, box.root) and path != box.root]
+    if policy.is_writable:
+        named = dict.fromkeys(islice(bubblewrap.trees_of(policy.root), TREES_MAX))
+        inside = [path for path in named if is_beneath(path, policy.root) and path != policy.root]
         found += [ProtectedMount(path) for path in inside if _is_file_or_folder(path)]
     known = {guard.path: guard for guard in reversed((*own, *found))}
     if len(known) > GUARDS_MAX:
         raise ToolFailed(
-            f"workspace: {box.root} has more than {GUARDS_MAX} protected files and repositories, which is too many to "
-            "guard; use a smaller folder as workspace"
+            f"workspace: {policy.root} has more than {GUARDS_MAX} protected files and repositories, which is too many "
+            "to guard; use a smaller folder as workspace"
         )
     hidden = [guard for guard in known.values() if guard.is_hidden]
     return (*hidden, *_unhidden([guard for guard in known.values() if not guard.is_hidden], hidden))
 
 
-def _walked(box: SandboxPolicy) -> list[str]:
-    """The folders that a command sees, without the system, the Python of Clutch and what lies in another of them."""
+def _walked(policy: SandboxPolicy) -> list[str]:
+    """Return the folders that a command sees, without the system, the Python of Clutch and folders inside others."""
     system = ("/usr", *python_places())
-    shown = [box.root, *box.writable, *box.read_only]
+    shown = [policy.root, *policy.writable, *policy.read_only]
     apart = [root for root in shown if not any(is_beneath(root, other) for other in system)]
     return [root for root in apart if not any(is_beneath(root, other) and root != other for other in apart)]
 
 
-def _guards_in(root: str, box: SandboxPolicy) -> Iterator[ProtectedMount]:
-    """A folder that is only shown may have a writable one in it: what counts is the nearest mount above a finding."""
-    shown = (box.root, *box.writable, *box.read_only)
-    writable = {*box.writable, *((box.root,) if box.is_writable else ())}
+def _guards_in(root: str, policy: SandboxPolicy) -> Iterator[ProtectedMount]:
+    # A read-only folder may have a writable one in it: the nearest mount above a protected file decides.
+    shown = (policy.root, *policy.writable, *policy.read_only)
+    writable = {*policy.writable, *((policy.root,) if policy.is_writable else ())}
     for found in findings(root):
         is_writable = mounted_above(found.path, shown) in writable
         if (found.is_hidden or is_writable) and _is_file_or_folder(found.path):
@@ -270,7 +275,7 @@ def _guards_in(root: str, box: SandboxPolicy) -> Iterator[ProtectedMount]:
 
 
 def _is_file_or_folder(path: str) -> bool:
-    """Links guard nothing, and lead to something that is not in the sandbox or is found where it lies."""
+    # A link guards nothing: its target is not visible in the sandbox, or is found where it lies.
     try:
         mode = os.lstat(path).st_mode
     except (OSError, ValueError):
@@ -279,26 +284,25 @@ def _is_file_or_folder(path: str) -> bool:
 
 
 def _unhidden(guards: list[ProtectedMount], hidden: list[ProtectedMount]) -> Iterator[ProtectedMount]:
-    """An agent's repository may name anything; what is hidden stays so."""
+    # A repository that an agent wrote may name any path: a read-only mount must not uncover what is hidden.
     return (guard for guard in guards if not any(is_beneath(guard.path, other.path) for other in hidden))
 
 
 # --------------------------------------------------------------------------------------------------
-# What a command made that would act outside its sandbox is put aside when the command has ended.
+# Files that a command made and that would act outside its sandbox are renamed when the command has ended.
 #
-# A mount can guard what is there when a command starts, and not what it makes. So after it the protected files are
-# looked for again. New ones are guarded from the next command on, and three kinds are renamed to `NAME.withheld` at
-# once:
+# A mount guards files that exist when a command starts, not files that it makes. So the walk is repeated after it. New
+# protected files are guarded from the next command on, and three kinds are renamed to `NAME.withheld` at once:
 #
 # - `clutch.json` anywhere, and `AGENTS.md` or `HEARTBEAT.md` at the top of the workspace: Clutch would load them.
 # - `HEAD` of a git repository whose hooks or settings are not known to be harmless: git does not enter it without.
 # - `hgrc` of a Mercurial repository, which names its hooks.
 #
-# A process that is killed puts nothing aside, so each command is noted on disk while it runs, with the protected
-# files that were there before it. The next process of the same state directory does it for commands that have ended
+# A gateway that is killed renames nothing, so each command is noted on disk while it runs, with the protected files
+# that existed before it. The next process of the same state directory does the work for commands that have ended
 # (`finish`).
 #
-# A person who wants the file renames it back. Every name is opened from the workspace down and never through a link.
+# A user who wants the file renames it back. Every name is opened from the workspace down and never through a link.
 
 log = logger(__name__)
 
@@ -326,16 +330,16 @@ _HARMLESS = {
 
 
 @contextmanager
-def noted(box: SandboxPolicy, known: Sequence[ProtectedMount]) -> Iterator[None]:
+def noted(policy: SandboxPolicy, known: Sequence[ProtectedMount]) -> Iterator[None]:
     """List a sandbox in its journal for as long as it runs. Blocks. Raises ToolFailed."""
-    if box.journal is None or not box.is_writable:
+    if policy.journal is None or not policy.is_writable:
         yield
         return
-    note = {"root": box.root, "writable": box.writable, "known": [guard.path for guard in known]}
+    note = {"root": policy.root, "writable": policy.writable, "known": [guard.path for guard in known]}
     try:
-        path, file = _written(box.journal, json.dumps(note))
+        path, file = _written(policy.journal, json.dumps(note))
     except OSError as error:
-        raise ToolFailed(f"the command cannot be noted in {box.journal}: {error.strerror}") from error
+        raise ToolFailed(f"the command cannot be noted in {policy.journal}: {error.strerror}") from error
     try:
         yield
     finally:
@@ -361,29 +365,31 @@ def _written(journal: str, note: str) -> tuple[str, int]:
 
 
 def finish(journal: Path) -> list[str]:
-    """Put aside what commands planted whose process was killed, and say what it was. Blocks."""
+    """Rename what commands of killed gateways planted, and return one sentence for each file. Blocks."""
     return [said for path in sorted(journal.glob("[!.]*")) for said in _finish(path)]
 
 
 def _finish(path: Path) -> list[str]:
     with suppress(OSError), path.open(encoding="utf-8") as stream:
-        fcntl.flock(stream, fcntl.LOCK_EX | fcntl.LOCK_NB)  # BlockingIOError: it runs
+        fcntl.flock(stream, fcntl.LOCK_EX | fcntl.LOCK_NB)  # BlockingIOError: the command still runs
         said: list[str] = []
         with suppress(ValueError, KeyError, TypeError):  # a full disk cut it, or its folder is gone
             note = json.load(stream)
-            box = SandboxPolicy(root=note["root"], writable=tuple(note["writable"]))
-            said = withhold(box, [ProtectedMount(one) for one in note["known"]])
+            policy = SandboxPolicy(root=note["root"], writable=tuple(note["writable"]))
+            said = withhold(policy, [ProtectedMount(one) for one in note["known"]])
         path.unlink(missing_ok=True)
         return said
     return []
 
 
-def withhold(box: SandboxPolicy, known: Sequence[ProtectedMount]) -> list[str]:
-    """Put aside what is new since `known` was found, and say what it was. Blocks; call it when the sandbox is gone."""
-    if not box.is_writable:
+def withhold(policy: SandboxPolicy, known: Sequence[ProtectedMount]) -> list[str]:
+    """Rename what was planted since `known` was found, and return one sentence for each file.
+
+    Blocks. Called when the sandbox has ended: before that, a process of it could plant the file again."""
+    if not policy.is_writable:
         return []
     paths, said = {guard.path for guard in known}, []
-    for root in (box.root, *box.writable):
+    for root in (policy.root, *policy.writable):
         with suppress(SurveyFailed):  # the next command is refused for the same reason
             new = [found for found in findings(root) if found.path not in paths]
             for found in new:
@@ -432,7 +438,7 @@ def _harmful(root: str, path: str) -> Iterator[tuple[str, str]]:
 
 
 def _names(root: str, folder: str) -> list[str]:
-    """Return the entries of a folder; one that cannot be looked at counts as harmful."""
+    """Return the entries of a folder; one that cannot be read counts as harmful."""
     if not os.path.lexists(folder):
         return []
     try:

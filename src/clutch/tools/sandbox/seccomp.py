@@ -1,9 +1,9 @@
-"""A filter on system calls, as the bytes the kernel takes: what no tool needs and many escapes have used.
+"""A filter of system calls, as the bytes the kernel takes: calls that no tool needs and many escapes have used.
 
-Bubblewrap already keeps the box from files, processes and the network. The kernel itself stays in reach, and
-some of it is not divided by namespaces at all: its key rings, its tracing, terminals that can be typed into.
-The list forbids rather than allows, so that an ordinary program never notices. On a machine whose numbers are
-not known here there is no filter; the other walls stand.
+Bubblewrap isolates a process from files, processes and the network. The kernel itself stays in reach, and namespaces do
+not divide some of it: key rings, tracing, terminals that accept typed input. The list forbids rather than allows, so
+that ordinary programs work. On a machine whose call numbers are not known here there is no filter; bubblewrap still
+isolates.
 """
 
 from __future__ import annotations
@@ -31,18 +31,18 @@ FORBIDDEN = {
     "iopl": (172, -1), "ioperm": (173, -1),
 }
 # fmt: on
-#: Memory that no process need have mapped, so that nothing here could count it. Programs have another way for
-#: kernels that do not know the call, and get the answer of such a kernel.
+#: Memory that no process need have mapped, so that the memory limit could not count it. The answer is that of a kernel
+#: without the call, for which programs have another way.
 UNCOUNTED = {"memfd_create": (319, 279), "memfd_secret": (447, 447), "msgget": (68, 186)}
-#: The same for System V: what a database keeps to notice a duplicate (64 KiB, times 4096 segments) is allowed.
+#: The same for System V, except for segments of the size that a database uses as a lock (64 KiB, times 4096).
 SHMGET, SEGMENT_BYTES_MAX = (29, 194), 64 * 1024
-#: A sandbox ends with us because its first process gets SIGKILL when its parent dies: no other choice, nor none.
+#: A sandbox ends with Clutch because its first process gets SIGKILL when its parent dies: this must not be changed.
 PRCTL, PR_SET_PDEATHSIG, SIGKILL = (157, 167), 1, 9
 SOCKET = (41, 198)
 IOCTL = (16, 29)
-#: UNIX, INET, INET6, NETLINK: the last tells a program its own addresses. Raw packets, Bluetooth ... are out.
+#: UNIX, INET, INET6, and NETLINK, which reports a program's own addresses. Raw packets, Bluetooth ... are refused.
 FAMILIES = (1, 2, 10, 16)
-TYPING = (0x5412, 0x541C)  # TIOCSTI, TIOCLINUX: put words into somebody's terminal
+TYPING = (0x5412, 0x541C)  # TIOCSTI, TIOCLINUX: type into the terminal of the user
 
 AUDIT_ARCHITECTURE = {"x86_64": 0xC000003E, "aarch64": 0xC00000B7}
 X32_BIT = 0x40000000  # x86_64 has every call a second time under these numbers
@@ -50,13 +50,13 @@ X32_BIT = 0x40000000  # x86_64 has every call a second time under these numbers
 LOAD, EQUALS, ABOVE, AT_LEAST, RETURN = 0x20, 0x15, 0x25, 0x35, 0x06
 ALLOW, KILL, ANSWER = 0x7FFF0000, 0x80000000, 0x00050000
 DENY, UNKNOWN = ANSWER | errno.EPERM, ANSWER | errno.ENOSYS
-NUMBER, ARCHITECTURE, ARGUMENT = 0, 4, 16  # where they stand in what the kernel shows the filter
+NUMBER, ARCHITECTURE, ARGUMENT = 0, 4, 16  # offsets in the data that the kernel passes to the filter
 
 PR_SET_NO_NEW_PRIVS, PR_SET_SECCOMP, SECCOMP_MODE_FILTER = 38, 22, 2
 
 
 def program(machine: str | None = None, *, sockets: bool = True) -> bytes | None:
-    """The filter; without `sockets` no network of any kind. None on a machine not known here."""
+    """Return the filter, None on a machine not known here. Without `sockets` there is no network of any kind."""
     machine = machine or platform.machine()
     if machine not in AUDIT_ARCHITECTURE:
         return None
@@ -81,7 +81,7 @@ def program(machine: str | None = None, *, sockets: bool = True) -> bytes | None
 
 
 def _argument(number: int, position: int, values: tuple[int, ...], *, is_allowed: bool) -> list[bytes]:
-    """Decide one call by its argument. The lower half is all that the kernel looks at in these."""
+    """Decide one call by its argument. The kernel uses only the lower half of these arguments."""
     answer = (ALLOW, DENY) if is_allowed else (DENY, ALLOW)
     lines = [_line(LOAD, ARGUMENT + 8 * position)]
     for value in values:
@@ -91,7 +91,7 @@ def _argument(number: int, position: int, values: tuple[int, ...], *, is_allowed
 
 
 def _small_segments(number: int) -> list[bytes]:
-    """The size is the second argument, of 64 bits: the kernel shows them as two halves."""
+    """The size is the second argument, of 64 bits: the filter reads it as two halves."""
     low = ARGUMENT + 8
     lines = [
         *(_line(LOAD, low + 4), _line(EQUALS, 0, 1, 0), _line(RETURN, DENY)),
@@ -102,7 +102,7 @@ def _small_segments(number: int) -> list[bytes]:
 
 
 def _killed_with_us(number: int) -> list[bytes]:
-    """Says yes to another signal and does nothing: what wanted to end with its parent ends with the box."""
+    """Answer success to another signal and change nothing: the process ends with the sandbox in any case."""
     lines = [
         *(_line(LOAD, ARGUMENT), _line(EQUALS, PR_SET_PDEATHSIG, 1, 0), _line(RETURN, ALLOW)),
         *(_line(LOAD, ARGUMENT + 8), _line(EQUALS, SIGKILL, 1, 0), _line(RETURN, ANSWER)),
@@ -116,7 +116,7 @@ def _line(code: int, value: int, if_true: int = 0, if_false: int = 0) -> bytes:
 
 
 def as_file() -> int | None:
-    """A descriptor with the filter, as bubblewrap wants it. The caller closes it."""
+    """Return a descriptor with the filter, as bubblewrap takes it. The caller closes it."""
     filter_bytes = program()
     if filter_bytes is None:
         return None
@@ -127,7 +127,7 @@ def as_file() -> int | None:
 
 
 def apply_here(filter_bytes: bytes) -> None:
-    """For this process and all it starts, for good."""
+    """Apply the filter to this process and all its children, for good."""
     libc = ctypes.CDLL(None, use_errno=True)
     lines = ctypes.create_string_buffer(filter_bytes, len(filter_bytes))
     header = struct.pack("HxxxxxxP", len(filter_bytes) // 8, ctypes.addressof(lines))
