@@ -1,11 +1,11 @@
-"""Which addresses a tool may reach, and URLs read so that nobody else can read them differently.
+"""Which addresses a tool may reach, and URLs parsed so that no other parser reads them differently.
 
-A model is told by strangers where to go. So a URL is taken apart once, by one narrow rule, and put together
-anew; a host is an ordinary name or an address in its one usual spelling. What decides in the end is the
-address: public, or on the list of exceptions a person wrote. Resolving and connecting is not done here.
+A web page can tell a model which URL to fetch next. So a URL is parsed once, by one narrow rule, and built again from
+its parts; a host is an ordinary name or an address in its usual spelling. The address decides: it must be public, or on
+the operator's list of exceptions. Nothing is resolved or connected here.
 
-Python's `ipaddress` calls some addresses global that lead to private ones (NAT64, 6to4) and multicast too,
-so for IPv6 only ordinary unicast is let through, and for IPv4 what is not public is written down here."""
+Python's `ipaddress` calls some addresses global that lead to private ones (NAT64, 6to4), and multicast. So for IPv6
+only ordinary unicast is allowed, and for IPv4 the networks that are not public are listed here."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ class Unreachable(Exception):
 
 @dataclass(frozen=True, slots=True)
 class FetchTarget:
-    """Where one request goes. `host` is a lower-case ASCII name, or an address in its usual spelling."""
+    """The target of one request. `host`: a lower-case ASCII name, or an address in its usual spelling."""
 
     scheme: str
     host: str
@@ -92,7 +92,7 @@ class Reach:
     exceptions: tuple[_Exception, ...] = ()
 
     def refuses(self, target: FetchTarget, address: Address) -> str | None:
-        """Why not, in words; None if it may be reached."""
+        """Return why the address may not be reached, None where it may."""
         if any(each.covers(target.host, address, target.port) for each in self.exceptions):
             return None
         if not is_public(address):
@@ -159,7 +159,7 @@ def target_of(url: str, base: str | None = None) -> FetchTarget:
 
 
 def host_of(written: str) -> str:
-    """The one spelling of a host. Raises Unreachable for what others might read as an address."""
+    """Return the usual spelling of a host. Raises Unreachable for one that other parsers may read as an address."""
     if written.startswith("["):
         try:
             return str(IPv6Address(written[1:-1]))
@@ -188,7 +188,7 @@ def _ascii(host: str) -> str:
 
 
 def addresses_of(found: Sequence[str]) -> list[Address]:
-    """What a resolver gave. A scope such as `%eth0` belongs to addresses that are never public."""
+    """Parse the answer of a resolver. Addresses with a scope such as `%eth0` are never public."""
     try:
         return [ip_address(each) for each in found]
     except ValueError as error:

@@ -1,4 +1,4 @@
-"""Arguments written by strangers: strict models, and errors that name the field and the rule."""
+"""Arguments that models and clients write: strict models, and errors that name the field and the rule."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ A = TypeVar("A", bound=BaseModel)
 
 
 def checked(model: type[A], args: Mapping[str, Any]) -> A:
-    """`args` as `model`. Raises InvalidInput for the first thing that is wrong."""
+    """Parse arguments as `model`. Raises InvalidInput for the first problem."""
     for name, value in args.items():
         if not _is_unicode(name) or not _is_unicode(value):
             raise InvalidInput(_printable(name)[:FIELD_CHARS_MAX], "must be valid Unicode text")
     try:
-        # Strict, but of JSON: a date is a string there, and a tuple is a list.
+        # Parsed as JSON, where strict mode accepts a string for a date and a list for a tuple.
         return model.model_validate_json(json.dumps(dict(args)))
     except ValidationError as error:
         field, rule = _first(model, error)
@@ -50,14 +50,14 @@ def _not_json(args: Mapping[str, Any]) -> str:
 
 
 def schema_of(model: type[BaseModel]) -> dict[str, Any]:
-    """The JSON schema a provider is given: every word of it is paid for in every request.
+    """Return the JSON schema for a provider, short because every request carries it.
 
-    Left out is what pydantic adds for people, what is refused anyway, and null where a field may be absent."""
+    Left out are titles of pydantic, rules that are checked anyway, and null where a field may be absent."""
     schema = model.model_json_schema(by_alias=True)
     definitions = schema.pop("$defs", {})
     try:
         plain = _plain(schema, definitions)
-    except RecursionError:  # a type that contains itself keeps its name
+    except RecursionError:  # a recursive type keeps its definition
         plain = _plain(schema, {})
         plain["$defs"] = {name: _plain(inner, {}) for name, inner in definitions.items()}
     plain.pop("description", None)
@@ -65,20 +65,20 @@ def schema_of(model: type[BaseModel]) -> dict[str, Any]:
 
 
 def _plain(schema: Mapping[str, Any], definitions: Mapping[str, Any]) -> dict[str, Any]:
-    """`definitions`: what a `$ref` is replaced by; without them it stays."""
+    """`definitions`: replace each `$ref`; without them it stays."""
     if schema.get("default", ...) is None:
         schema = _optional(schema)
     if definitions and "$ref" in schema:
         rest = {key: value for key, value in schema.items() if key != "$ref"}
         schema = {**definitions[schema["$ref"].removeprefix("#/$defs/")], "description": None, **rest}
-    if "enum" in schema:  # whoever chooses one of a few names it; the usual one comes first
+    if "enum" in schema:  # a model names its choice; the default is the first one
         schema = {key: value for key, value in schema.items() if key != "default"}
     plain = {key: _plain_value(key, value, definitions) for key, value in schema.items()}
     return {key: value for key, value in plain.items() if not _is_noise(key, value)}
 
 
 def _is_noise(key: str, value: Any) -> bool:
-    """A model leaves out what it does not want, asks for one at least, and seldom meets a high limit."""
+    """Rules that a model follows without reading them: false by default, at least one, high limits."""
     match key, value:
         case ("title", str()) | ("description", None) | ("additionalProperties", bool()):
             return True
@@ -132,7 +132,7 @@ def _first(model: type[BaseModel], error: ValidationError) -> tuple[str, str]:
 
 
 def _is_unicode(value: object) -> bool:
-    """Half a surrogate pair is a Python string, but no database and no provider takes it."""
+    # Half of a surrogate pair is a valid Python string, but no database and no provider takes it.
     if not isinstance(value, str):
         return True
     try:
@@ -143,7 +143,7 @@ def _is_unicode(value: object) -> bool:
 
 
 def _inner(model: type[BaseModel], path: Sequence[int | str]) -> type[BaseModel]:
-    """The model that the field at `path` is to fit, as far as the path can be followed."""
+    """Return the model of the field at `path`, as far as the path can be followed."""
     for part in path:
         fields = {info.alias or name: info.annotation for name, info in model.model_fields.items()}
         found = [one for one in _parts(fields.get(str(part))) if _is_model(one)]

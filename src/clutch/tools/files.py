@@ -1,14 +1,14 @@
 """The tools `read`, `list`, `search`, `write` and `edit`: files of one workspace, as text for a model.
 
-What is guarded: `workspace` opens nothing outside, `search` bounds what an expression may cost, and here every
-answer has a size. Files are read up to 2 MiB, listings and searches end after 20,000 entries or 8 seconds
-and say so. Not guarded: see `workspace`; a sandbox is a layer of its own.
+`workspace` opens nothing outside, `search` bounds what an expression may cost, and here every answer has a limit. Files
+are read up to 2 MiB, listings and searches end after 20,000 entries or 8 seconds and say so. The sandbox around the
+process is a layer of its own.
 
-Every function blocks and takes arguments that were checked before. `run` is the one way in, so that a process
-of its own can serve it; therefore this imports the standard library and its neighbours only.
+Every function blocks and takes checked arguments. `run` is the only entry, so that a process of its own can serve it;
+therefore this imports the standard library and its neighbours only.
 
-Every answer is made of lines. A line of `list` is a kind or a size, two spaces and a path; a line of
-`search` is `path:line: text`; notices stand in parentheses on the last line."""
+Every answer consists of lines. A line of `list` is a kind or a size, two spaces and a path; a line of `search` is
+`path:line: text`; notices are in parentheses on the last line."""
 
 from __future__ import annotations
 
@@ -48,14 +48,14 @@ from clutch.tools.workspace import (
 )
 
 # --------------------------------------------------------------------------------------------------
-# Changing a text by naming what stands there: all edits or none, and a short diff of what became of it.
+# Edits of a text: all of them or none, and a short diff of the result. No I/O.
 #
-# Pure. An `old` must be found exactly once in the result of the edits before it, unless all places are meant:
-# a model that looks at an old copy hears so instead of changing the wrong place.
+# An `old` must occur exactly once in the result of the edits before it, unless all places are meant: a model with an
+# outdated copy gets an error instead of changing the wrong place.
 
-NEAREST_LINES_MAX = 2000  # compared with what was not found
+NEAREST_LINES_MAX = 2000  # compared with a text that was not found
 DIFF_LINE_CHARS_MAX = 160
-PLACES_MAX = 100  # counted; more do not tell more
+PLACES_MAX = 100  # counted; a larger count says no more
 DIFF_LINES_MAX = 60  # shown; enough to recognise the change
 CHANGED_LINES_MAX = 2000  # between the first and the last change; comparing more takes too long
 CONTEXT_LINES = 2
@@ -68,7 +68,7 @@ class TextEdit:
     all: bool = False
 
 
-class EditFailed(Exception):
+class EditFailed(FileAccessError):
     """An edit does not fit the text; the message names it and is for the model."""
 
 
@@ -96,7 +96,7 @@ def _problem(text: str, edit: TextEdit) -> str | None:
 
 
 def _count(text: str, old: str) -> int:
-    """Places that overlap are two: either could be meant."""
+    """Count the places of a text. Two that overlap count twice: either could be meant."""
     found = 0
     at = text.find(old)
     while at >= 0 and found < PLACES_MAX:
@@ -117,7 +117,7 @@ def _nearest(text: str, old: str) -> str:
 
 
 def diff(before: str, after: str) -> str:
-    """The lines that changed, as a unified diff without its head."""
+    """Return the changed lines as a unified diff without its head."""
     old, new = before.split("\n"), after.split("\n")
     start = max(0, _common(old, new) - CONTEXT_LINES)
     end = max(0, min(_common(old[::-1], new[::-1]), len(old) - start, len(new) - start) - CONTEXT_LINES)
@@ -138,7 +138,7 @@ def _common(one: list[str], other: list[str]) -> int:
 
 
 def _moved(line: str, lines: int) -> str:
-    """A head of a hunk, counted from the beginning of the file."""
+    """Return the head of a hunk with its lines counted from the beginning of the file."""
     if not line.startswith("@@"):
         return line
     return re.sub(r"([-+])(\d+)", lambda found: f"{found[1]}{int(found[2]) + lines}", line)
@@ -149,18 +149,18 @@ LINE_CHARS_MAX = 1000
 
 
 def run(name: str, args: Mapping[str, Any], root: str) -> str:
-    """One call of a file tool. Raises ToolFailed with a text for the model."""
+    """Run one call of a file tool. Raises ToolFailed with a text for the model."""
     try:
         return FUNCTIONS[name](root, **args)
     except FileAccessError as error:
-        from clutch.ports import ToolFailed  # costs more than the rest together, and most calls succeed
+        from clutch.ports import ToolFailed  # its import costs more than the call, and most calls succeed
 
         raise ToolFailed(str(error)) from error
 
 
 @dataclass(frozen=True, slots=True)
 class _Page:
-    """The lines asked for, within what one answer may hold."""
+    """The requested lines, within the limit of one answer."""
 
     first: int
     lines: list[str]
@@ -208,7 +208,7 @@ def list_files(
     ignored: bool = False,
     limit: int = 500,
 ) -> str:
-    """One folder is shown whole; only a walk through many leaves out what is ignored."""
+    """List a folder completely, or a tree without what `.gitignore` names."""
     budget = WalkLimit()
     found = walk(root, parts_of(path), budget, recursive=recursive, with_ignored=ignored or not recursive)
     entries = [entry for entry in found if glob is None or matches(entry.parts, glob)]
@@ -230,7 +230,7 @@ def _line(entry: DirectoryEntry) -> str:
 
 
 def search(root: str, **args: Any) -> str:
-    """In a process of its own; `search` tells why."""
+    """Search in a process of its own; the module `search` explains why."""
     question = search_tools.SearchRequest(root=root, alarm_s=search_tools.ALARM_S, **args)
     try:
         done = subprocess.run(  # noqa: S603 - our own interpreter and module; the question goes by stdin
@@ -266,17 +266,14 @@ def write(root: str, path: str, text: str) -> str:
 
 
 def edit(root: str, path: str, edits: Sequence[Mapping[str, Any]]) -> str:
-    """Lines that all end in CR LF are edited as lines, since that is how `read` shows them."""
+    """Apply edits. A file whose lines all end in CR LF is edited without the CR, as `read` shows it."""
     parts = _writable(root, path)
     # The lock is held from reading to replacing: two edits at once of one file both count.
     with directory(root, parts[:-1], changes=parts[-1]) as here, locked(here):
         before = _text(root, parts)
         is_dos = "\r\n" in before and before.count("\r\n") == before.count("\n")
         plain = before.replace("\r\n", "\n") if is_dos else before
-        try:
-            after = edited(plain, [TextEdit(**each) for each in edits])
-        except EditFailed as error:
-            raise FileAccessError(str(error)) from error
+        after = edited(plain, [TextEdit(**each) for each in edits])
         _replace(here, parts, _bounded(after.replace("\n", "\r\n") if is_dos else after))
     return f"edited {shown(parts)}\n{diff(plain, after)}"
 
@@ -300,10 +297,12 @@ def _writable(root: str, path: str) -> Parts:
     parts = parts_of(path)
     if not parts:
         raise FileAccessError("path: is a directory, not a file")
+    # Instructions, configs and repositories decide what programs do outside the sandbox: no agent may write them.
     if (end := protected_files.read_only_part(parts)) is not None:
         raise FileAccessError(
             f"path: {shown(parts[:end])[:200]} is read-only for agents; a person must change it"
         )
+    # A module that an agent wrote there would run with all rights of the gateway.
     real = os.path.realpath(root)
     if any(is_beneath("/".join((real, *parts)), place) for place in python_inside(real)):
         raise FileAccessError(
@@ -327,10 +326,10 @@ def _replace(here: int, parts: Parts, data: bytes) -> None:
 
 
 def _replaced(here: int, parts: Parts, data: bytes) -> None:
-    """A reader sees the old file or the new one, whole; so does the next boot after a power cut."""
+    """Replace a file in one step: a reader, and the next boot after a power cut, sees the old file or the new one."""
     name = parts[-1]
     mode = _mode(here, parts)
-    # A random name: a late call of a dead owner must not write into the file of the one that took over.
+    # A random name: a late call of a worker that counts as dead must not write into the file of its successor.
     temporary = f".{secrets.token_hex(8)}.tmp"
     flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
     file = os.open(temporary, flags, 0o666, dir_fd=here)
@@ -349,7 +348,7 @@ def _replaced(here: int, parts: Parts, data: bytes) -> None:
 
 
 def _mode(here: int, parts: Parts) -> int | None:
-    """The permissions to keep; None for a new file."""
+    """Return the permissions to keep, None for a new file."""
     try:
         status = os.stat(parts[-1], dir_fd=here, follow_symlinks=False)
     except FileNotFoundError:

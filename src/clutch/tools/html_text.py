@@ -1,8 +1,8 @@
 """A web page as text: title, headings, paragraphs, lists, tables, links with their address, code.
 
-Runs as `python -m clutch.tools.html_text`, a question as JSON on stdin, the text as JSON on stdout: the HTML
-parser of Python can be made to take minutes by a page that is written for it, so an alarm ends the process.
-Standard library only. It does not judge what it reads, but leaves out what a browser would not show.
+Runs as `python -m clutch.tools.html_text`, the page as JSON on stdin, the text as JSON on stdout: a page can be written
+so that the HTML parser of Python takes minutes, so an alarm ends the process. Standard library only. It leaves out what
+a browser would not show.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ DROPPED = frozenset((
     "script", "style", "noscript", "template", "svg", "math", "iframe", "object", "canvas", "audio",
     "video", "select", "datalist", "dialog",
 ))
-#: Begin and end a line. The others run on within it.
+#: Elements that begin and end a line.
 BLOCKS = frozenset((
     "address", "article", "aside", "blockquote", "body", "br", "dd", "div", "dl", "dt", "fieldset",
     "figcaption", "figure", "footer", "form", "header", "hr", "li", "main", "nav", "ol", "p", "pre", "section",
     "summary", "details", "table", "tbody", "thead", "tr", "ul", "title", *HEADINGS,
 ))
-#: May end without an end tag, so one that is hidden cannot be skipped by waiting for it.
+#: Elements that may have no end tag, so a hidden one cannot be skipped up to its end tag.
 UNCLOSED = frozenset(("p", "li", "td", "th", "tr", "dt", "dd", "br", "hr", "img", "input", "link", "meta", "body"))
 # fmt: on
 _HIDDEN = re.compile(r"display\s*:\s*none|visibility\s*:\s*hidden", re.IGNORECASE)
@@ -161,7 +161,7 @@ def _is_hidden(attrs: Attributes) -> bool:
 
 
 def readable(html: str, base: str) -> str:
-    """`base`: the address of the page, for links that are relative to it."""
+    """Return a page as text. `base`: the address of the page, for relative links."""
     reader = _Reader(base)
     reader.feed(html)
     reader.close()

@@ -1,13 +1,13 @@
-"""Keeps modules that an agent may have written out of this process.
+"""Keep modules that an agent may have written out of this process.
 
-A program that is started in its workspace has the workspace on `sys.path`, so that a file `html.py` written by an
-agent would be taken for the module of that name by the next import, with all rights of this process. From the moment
-agents can write, no module is loaded from their workspaces: a name is looked up everywhere else first, and one that
-exists in a workspace only is refused with an error that names the remedy.
+A program that is started in its workspace has the workspace on `sys.path`: the next import of `html` would load a file
+`html.py` that an agent wrote, with all rights of this process. As soon as agents can write, no module is loaded from
+their workspaces: a name is looked up everywhere else first, and one that exists only in a workspace is refused with an
+error that names the fix.
 
-Two kinds of places stay: what lies outside every workspace, and the Python and Clutch that run here even if they lie
-in a workspace, because no agent can write there (`bubblewrap.python_inside`). The guard stays for the life of the
-process: what was written is still there when the last agent has ended.
+Modules are still loaded from outside every workspace, and from the Python and Clutch that run here even if they lie in
+a workspace, because no agent can write there (`bubblewrap.python_inside`). The guard stays for the life of the process:
+the files are still there when the last agent has ended.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ from clutch.tools.sandbox.policy import is_beneath
 if TYPE_CHECKING:
     from clutch.ports import OperatorNotice
 
-#: Starts a module of ours with this process's own path: neither the environment nor the folder it is started in counts.
+#: Starts a module of ours with this process's own path, whatever the environment and the current folder are.
 _RUN = "import runpy, sys; sys.path[:] = sys.argv[2:]; runpy.run_module(sys.argv[1], run_name='__main__')"
 
 
 class ImportGuard(MetaPathFinder):
-    """Stands in front of all other finders, asks them itself, and passes on what comes from a trusted place."""
+    """The first finder of this process: it asks all others and passes on modules from trusted places only."""
 
     def __init__(self) -> None:
         self._roots: tuple[str, ...] = ()
@@ -46,10 +46,9 @@ class ImportGuard(MetaPathFinder):
             sys.meta_path.insert(0, self)
 
     def problems(self) -> Iterator[OperatorNotice]:
-        """That modules are looked for where agents write. It is harmless here and now, and not at the next start."""
-        from clutch.ports import (
-            OperatorNotice,
-        )  # the file worker loads this module, and starts with every call
+        """Report folders of `sys.path` where agents write: harmless in this process, dangerous at its next start."""
+        # Imported here, because the file worker loads this module and must start quickly.
+        from clutch.ports import OperatorNotice
 
         exposed = [entry or "." for entry in sys.path if self.is_exposed(entry or ".")]
         if exposed:
@@ -109,7 +108,7 @@ def _places(spec: ModuleSpec) -> Iterator[str]:
 
 
 def _is_held(real: str, root: str) -> bool:
-    """File tools refuse to write there, and the sandbox of a command mounts it read-only."""
+    """Whether no agent can write there: file tools refuse it, and the sandbox of a command mounts it read-only."""
     return any(is_beneath(real, place) for place in python_inside(root))
 
 
@@ -117,12 +116,12 @@ GUARD = ImportGuard()
 
 
 def trusted_path(path: Sequence[str] | None = None) -> list[str]:
-    """`sys.path` (or the path of a package) without the folders agents can write to."""
+    """Return `sys.path`, or the path of a package, without the folders that agents can write to."""
     entries = sys.path if path is None else path
     return [entry for entry in entries if not GUARD.is_exposed(entry or ".")]
 
 
 def python_command(module: str) -> list[str]:
-    """The words that run a module of ours as a process of its own, which trusts what this process trusts."""
+    """Return the command that runs a module of ours as a process of its own, with the same trusted path."""
     entries = [os.path.abspath(entry) for entry in trusted_path()]
     return [sys.executable, "-I", "-c", _RUN, module, *entries]

@@ -1,9 +1,9 @@
 """The work of the tool `search`, in a process of its own.
 
-A regular expression written by a model can take longer than the universe has, and the matching of Python
-neither yields to other threads nor can be interrupted. So this runs as `python -m clutch.tools.search`:
-a question as JSON on stdin, the answer as JSON on stdout, and an alarm that ends the process whatever the
-expression is doing. It imports as little as it can: every search pays for it.
+A regular expression written by a model can take forever, and the matching of Python neither yields to other threads nor
+can be interrupted. So this runs as `python -m clutch.tools.search`: the request as JSON on stdin, the answer as JSON on
+stdout, and an alarm that ends the process whatever the expression is doing. It imports little, because every search
+pays for its imports.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ from clutch.tools.workspace import (
     walk,
 )
 
-ALARM_S = 10  # beyond the 8 seconds a walk allows itself: only an expression that never ends meets it
-LINE_CHARS_MAX = 2000  # looked at in one line; longer ones are data
+ALARM_S = 10  # more than the 8 seconds of a walk: only an expression that does not end reaches it
+LINE_CHARS_MAX = 2000  # searched in one line; longer ones are data
 SHOWN_CHARS_MAX = 300
 OUTPUT_CHARS_MAX = 64 * 1024
 
@@ -57,7 +57,7 @@ class SearchResult:
     is_full: bool = False
 
     def add(self, line: str, limit: int) -> bool:
-        """Whether there was room for it."""
+        """Add a line; return False where the answer is full."""
         if len(self.lines) >= limit or self.chars + len(line) > OUTPUT_CHARS_MAX:
             self.is_full = True
             return False
@@ -133,7 +133,7 @@ def _cut(line: str) -> str:
 
 
 def _notice(found: SearchResult, budget: WalkLimit) -> str:
-    """The last line says what was looked at, and what was not."""
+    """Return the last line: what was searched, and what was not."""
     words = [f"{len(found.lines)} matching lines in {found.files} files"]
     if found.binary:
         words.append(f"{found.binary} binary files skipped")

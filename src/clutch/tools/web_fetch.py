@@ -1,10 +1,10 @@
-"""The tool `web_fetch`: one page of the public web, as text that is marked as a stranger's.
+"""The tool `web_fetch`: one page of the public web, as text that is marked as untrusted.
 
-At every step of the way the URL is parsed by `target_of`, its host resolved once, every address judged, and the
-connection made to one of those: what a name says a moment later does not matter. The last gate stands where
-sockets are made. No proxies, no cookies, no passwords; at most five redirects, 2 MiB and 30 seconds.
+For every redirect the URL is parsed by `target_of`, its host resolved once, every address checked, and the connection
+made to one of them: a later answer of the name server is not used. The last check is where sockets are made. No
+proxies, no cookies, no passwords; at most five redirects, 2 MiB and 30 seconds.
 
-This imports aiohttp: load it only when a page is wanted."""
+This imports aiohttp: load it only when a page is fetched."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ async def resolve(host: str, port: int) -> Sequence[str]:
 
 
 class Fetcher:
-    """`resolve` and `make_socket` are the ways to the outside; tests put a world of their own there."""
+    """`resolve` and `make_socket` are the only access to the network; tests replace them."""
 
     def __init__(
         self,
@@ -92,7 +92,7 @@ class Fetcher:
         try:
             async with asyncio.timeout(self._seconds_max):
                 page = await self._page(target_of(url))
-                # In a thread: a page of nothing but line ends takes its time to fence.
+                # In a thread: fencing a page of nothing but line ends takes long.
                 return await asyncio.to_thread(_answer, page, await _text(page), max_chars)
         except TimeoutError as error:
             raise ToolFailed(f"url: no whole answer within {self._seconds_max:g} s") from error
@@ -115,7 +115,7 @@ class Fetcher:
         raise Unreachable(f"url: was redirected more than {REDIRECTS_MAX} times")
 
     async def _addresses(self, target: FetchTarget) -> list[Address]:
-        """All of them must be allowed: a name with one private address is a trap, not a mixture."""
+        # All addresses must be allowed: a public name with one private address is an attack (DNS rebinding).
         try:
             addresses = [ip_address(target.host)]
         except ValueError:
@@ -131,6 +131,7 @@ class Fetcher:
     def _session(self, target: FetchTarget, addresses: list[Address]) -> aiohttp.ClientSession:
         def gated(info: Any) -> socket.socket:
             family, kind, protocol, _, address = info
+            # The last check before a socket exists: whatever aiohttp did meanwhile, only checked addresses are reached.
             if ip_address(address[0]) not in addresses:
                 raise Unreachable("url: was about to lead somewhere else")
             made = self._make_socket(family, kind, protocol)
@@ -154,7 +155,7 @@ class Fetcher:
 
 
 class _Pinned(AbstractResolver):
-    """Knows one host, and for it only the addresses that were judged."""
+    """Resolves one host, to the addresses that were checked and no others."""
 
     def __init__(self, host: str, addresses: list[Address]) -> None:
         self._host = host
@@ -163,7 +164,7 @@ class _Pinned(AbstractResolver):
     async def resolve(
         self, host: str, port: int = 0, family: socket.AddressFamily = socket.AF_UNSPEC
     ) -> list[ResolveResult]:
-        del family  # each address says its own
+        del family  # each address has its own
         if host != self._host:
             raise OSError(f"nobody asked for {host}")
         return [_resolved(host, port, address) for address in self._addresses]
@@ -194,7 +195,7 @@ async def _read(target: FetchTarget, response: aiohttp.ClientResponse) -> _Page:
 
 
 async def _body(response: aiohttp.ClientResponse) -> tuple[bytes, bool]:
-    """At most so much of it as may be read; what is packed is unpacked as far as that, too."""
+    """Return the body up to its limit, which also bounds what is unpacked, and whether it was cut."""
     packing = response.headers.get("Content-Encoding", "identity").strip().lower()
     if packing not in ("identity", "", "gzip", "x-gzip", "deflate"):
         raise Unreachable(f"url: is packed as {ascii(packing)[1:-1][:40]}, which was not asked for")
@@ -224,7 +225,7 @@ async def _text(page: _Page) -> str:
 
 
 def _decoded(page: _Page) -> str:
-    """By its mark, what the server says, what the page says, and else by what fits."""
+    """Decode a page by its byte order mark, the server's charset, the page's own, else by what fits."""
     head = re.search(rb"<meta[^>]+charset=[\"']?([\w.:-]+)", page.body[:2048], re.IGNORECASE)
     said = head[1].decode("ascii", "replace") if head and page.kind in HTML_TYPES else None
     for mark, name in MARKS.items():
@@ -241,7 +242,7 @@ def _decoded(page: _Page) -> str:
 
 
 def _known(charset: str) -> str | None:
-    """What is called Latin-1 or ASCII on the web is Windows-1252, as in every browser."""
+    """Return a known charset. Latin-1 and ASCII mean Windows-1252, as in every browser."""
     try:
         name = codecs.lookup(charset).name
     except LookupError:
@@ -276,7 +277,7 @@ async def _readable(html: str, base: str) -> str:
 def _answer(page: _Page, text: str, max_chars: int) -> str:
     nonce = secrets.token_hex(16)
     shown = _visible(text[:max_chars])
-    # What is fenced is longer by as much as the page likes; cut by us, the closing fence stays.
+    # Fencing can make a text much longer. It is cut before it is fenced, so that the closing fence stays.
     while len(fenced := fence(shown, nonce)) > FENCED_CHARS_MAX:
         shown = shown[: len(shown) // 2]
     notices = [f"{len(shown)} of {len(text)} characters"]
@@ -288,7 +289,7 @@ def _answer(page: _Page, text: str, max_chars: int) -> str:
 
 
 def _visible(text: str) -> str:
-    """Without what leaves no mark on a screen: only a machine would read it."""
+    # Invisible characters are removed: a model would read instructions in them that a user cannot see.
     return "\n".join(
         line if is_plain(line) else "".join(char for char in line if char == "\t" or is_plain(char))
         for line in text.split("\n")

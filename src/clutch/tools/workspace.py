@@ -1,18 +1,18 @@
-"""Reaching files beneath one directory and nowhere else.
+"""Access to files beneath one directory and nowhere else.
 
-Guarded here: a path is walked component by component from an open directory, each opened relative to the
-one before and never through a symlink. Between looking and opening nobody can swap a part for a link that
-leads outside, because nothing is looked at by its whole path. `..`, absolute paths and NUL are refused. Each folder
-on the way is checked for what `core.protected_files` recognises: a state directory of Clutch is not entered, and
-nothing is written in a repository or a skill.
+Checked here: a path is opened component by component, each relative to the open directory before it and never through a
+symlink. No path is resolved as a whole, so no process can swap a component for a link that leads outside between a
+check and its use. `..`, absolute paths and NUL are refused. Each folder on the way is checked for what
+`core.protected_files` recognises: a state directory of Clutch is not entered, and nothing is written in a repository or
+a skill.
 
-Not guarded here: hard links made by somebody else, mounts inside the workspace, and what other programs of
-the same user do. That needs a sandbox around the process.
+Not checked here: hard links made by another program, mounts inside the workspace, and other programs of the same user.
+That needs a sandbox around the process.
 
 Standard library only: `search` imports this in a process that lives for one search.
 
-A name that cannot stand in a line of output as it is (a newline, a colon, a quote) is shown as a JSON
-string; `shown` writes it so, and a caller gives the decoded name back."""
+A name that would be ambiguous in a line of output (a newline, a colon, a quote) is shown as a JSON string by `shown`; a
+caller passes the decoded name."""
 
 from __future__ import annotations
 
@@ -45,9 +45,9 @@ from clutch.core import protected_files
 #     !name              taken back; the last rule that matches decides
 #     \!  \#  \          an escaped character stands for itself
 #
-# Deeper files win over those above. What lies in a folder that is left out cannot be taken back, so nobody
-# need look into it; that is for the one who walks. Pure and without backtracking: rules are written by strangers.
-# git compares bytes; so does this, as characters of Latin-1.
+# Deeper files win over those above. A folder that is left out is not entered: nothing in it can be taken back. Matching
+# does not backtrack, because an agent may have written the rules. git compares bytes; so does this, as characters of
+# Latin-1.
 
 Parts = tuple[str, ...]
 
@@ -85,7 +85,7 @@ class Ignored:
     above: Ignored | None = None
 
     def leaves_out(self, parts: Parts, is_folder: bool) -> bool:
-        """Whether this path itself is left out; its folders were looked at before."""
+        """Whether this path itself is left out; its folders were checked before."""
         encoded = tuple(_bytewise(part) for part in parts)
         here: Ignored | None = self
         while here is not None:
@@ -127,11 +127,11 @@ def _bytewise(text: str) -> str:
 
 
 def _pattern_matches(segments: Sequence[re.Pattern[str] | None], parts: Parts) -> bool:
-    """Which beginnings of the path each beginning of the rule can stand for."""
+    """Compute which beginnings of the path each beginning of the rule matches; no backtracking."""
     reached = {0}
     for place, segment in enumerate(segments):
         if segment is None:
-            # At the end it stands for something that is in the folder, not for the folder.
+            # At the end `**` matches what is in the folder, not the folder.
             least = min(reached, default=len(parts)) + (place == len(segments) - 1)
             reached = set(range(least, len(parts) + 1))
         else:
@@ -162,7 +162,7 @@ def _split(symbols: list[str]) -> Iterator[list[str]]:
 
 
 def _expression(symbols: list[str]) -> str:
-    """Every `*` but the last takes as little as it can and never thinks again: linear, whatever it says."""
+    """Every `*` but the last matches as little as possible, in an atomic group: linear time for any rule."""
     first, *rest = ("".join(piece) for piece in _pieces(symbols))
     if not rest:
         return first
@@ -181,7 +181,7 @@ def _pieces(symbols: list[str]) -> list[list[str]]:
 
 
 def _symbols(pattern: str) -> Iterator[str]:
-    """`*` and `/` as they are, everything else as a regular expression for one character."""
+    """Yield `*` and `/` as they are, everything else as a regular expression for one character."""
     at = 0
     while at < len(pattern):
         char = pattern[at]
@@ -205,7 +205,7 @@ def _symbols(pattern: str) -> Iterator[str]:
 
 
 def _bracket(pattern: str, at: int) -> tuple[str, int]:
-    """What stands in brackets, and the place after it."""
+    """Return the expression for a bracket, and the place after it."""
     is_negative = pattern[at : at + 1] in ("!", "^")
     at += is_negative
     inside: list[str] = []
@@ -246,9 +246,9 @@ PATH_CHARS_MAX = 4096  # what the kernel takes
 DEPTH_MAX = 64  # components; every walk holds and reopens them
 ENTRIES_MAX = 20_000  # looked at in one walk: a large repository, not a whole disk
 FILE_BYTES_MAX = 2 * 1024 * 1024  # larger files are data, not text for a model
-LOCK_S = 5.0  # waiting for somebody who changes a file of the same folder
+LOCK_S = 5.0  # waiting for another change of a file in the same folder
 
-#: Version control, dependencies and caches: never what was asked for, and often most of the files.
+#: Version control, dependencies and caches: rarely wanted, and often most of the files.
 # fmt: off
 SKIPPED = frozenset((
     ".git", ".hg", ".svn", ".jj", "node_modules", "bower_components", "__pycache__", ".venv",
@@ -258,7 +258,7 @@ SKIPPED = frozenset((
 # fmt: on
 
 _DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
-# O_NONBLOCK: opening a pipe must not wait for somebody to write into it.
+# O_NONBLOCK: opening a pipe must not wait for a writer.
 _FILE = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 
 
@@ -288,7 +288,7 @@ class DirectoryEntry:
 
 @dataclass(slots=True)
 class WalkLimit:
-    """What one walk may still look at, and what it had to leave out."""
+    """What one walk may still read, and what it left out."""
 
     entries: int = ENTRIES_MAX
     until: float = field(default_factory=lambda: time.monotonic() + 8.0)
@@ -304,7 +304,7 @@ class WalkLimit:
 
 
 def parts_of(path: str) -> Parts:
-    """The components of a path an agent wrote. Raises Refused naming the rule it breaks."""
+    """Return the components of a path that an agent wrote. Raises FileAccessError naming the rule it breaks."""
     if "\0" in path:
         raise FileAccessError("path: must not contain NUL")
     if len(path) > PATH_CHARS_MAX:
@@ -320,7 +320,7 @@ def parts_of(path: str) -> Parts:
 
 
 def shown(parts: Parts) -> str:
-    """A path as it stands in a line of output: itself when nothing in it can be misread, else JSON."""
+    """Return a path for a line of output: as it is where it is unambiguous, else as JSON."""
     path = "/".join(parts) or "."
     is_plain = path.isprintable() and path == path.strip() and not set(path) & set(':"\\')
     return path if is_plain else json.dumps(path)
@@ -328,9 +328,7 @@ def shown(parts: Parts) -> str:
 
 @contextmanager
 def directory(root: str, parts: Parts, *, create: bool = False, changes: str | None = None) -> Iterator[int]:
-    """An open descriptor of a directory beneath `root`. `create` makes what is missing.
-
-    `changes` names the file in it that is to be written."""
+    """Open a directory beneath `root`. `create`: make missing folders. `changes`: the file in it to be written."""
     here = _root(root)
     try:
         _refuse_state(here, ())
@@ -383,7 +381,7 @@ def _mode_of(here: int, name: str) -> int | None:
 
 
 def _root(root: str) -> int:
-    """The workspace itself was chosen by a person, so a link to it is followed."""
+    # The operator chose the workspace, so a link to the workspace itself is followed.
     try:
         return os.open(root, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     except OSError as error:
@@ -408,7 +406,7 @@ def _make_directory(here: int, name: str) -> None:
 
 @contextmanager
 def opened(root: str, parts: Parts) -> Iterator[tuple[int, int]]:
-    """A descriptor of a regular file beneath `root`, and its size."""
+    """Open a regular file beneath `root`, and return its descriptor and size."""
     if not parts:
         raise FileAccessError("path: is a directory, not a file")
     with directory(root, parts[:-1]) as here:
@@ -439,13 +437,13 @@ def _is_symlink(here: int, name: str) -> bool:
 
 @contextmanager
 def locked(here: int) -> Iterator[None]:
-    """Alone among those who change files of this folder, in every process: nobody's change is lost."""
+    """Lock a folder against changes of its files by any other call, in every process, so that no change is lost."""
     until = time.monotonic() + LOCK_S
     while not _lock(here):
         if time.monotonic() > until:
             raise FileAccessError(f"path: somebody else has held its folder for {LOCK_S:g} s; try again")
         time.sleep(0.01)
-    yield  # closing the folder frees it
+    yield  # closing the folder unlocks it
 
 
 def _lock(here: int) -> bool:
@@ -453,13 +451,13 @@ def _lock(here: int) -> bool:
         fcntl.flock(here, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
         return False
-    except OSError:  # some network file systems lock no folders; a file is replaced in one step there too
+    except OSError:  # some network file systems cannot lock folders; a file is still replaced in one step
         return True
     return True
 
 
 def content(file: int) -> bytes:
-    """The beginning of a file, up to the largest size that is read at all."""
+    """Return the beginning of a file, up to the largest size that is read."""
     chunks = []
     left = FILE_BYTES_MAX
     while left and (chunk := os.read(file, min(left, 1 << 20))):
@@ -469,7 +467,7 @@ def content(file: int) -> bytes:
 
 
 def lines_of(data: bytes) -> list[str] | None:
-    """Lines as an editor numbers them; None when this is no text."""
+    """Return lines as an editor numbers them, None for a binary file."""
     if b"\0" in data:
         return None
     lines = data.decode("utf-8", "replace").split("\n")
@@ -481,10 +479,10 @@ def lines_of(data: bytes) -> list[str] | None:
 def walk(
     root: str, top: Parts, budget: WalkLimit, *, recursive: bool, with_ignored: bool = False
 ) -> Iterator[DirectoryEntry]:
-    """What lies beneath, nearest first, so that a cut listing still shows the shape of the whole.
+    """Yield what lies beneath, nearest first, so that a cut listing still shows the shape of the tree.
 
-    What a `.gitignore` leaves out is left out, unless `with_ignored`; then skipped folders are entered too,
-    all but `.git`. `top` itself was asked for by name: no rule hides it."""
+    Ignored files are left out unless `with_ignored`, which also enters skipped folders except `.git`. No rule hides
+    `top` itself: it was named."""
     waiting: deque[tuple[Parts, Ignored | None]] = deque([(top, None if with_ignored else _above(root, top))])
     while waiting:
         parts, ignored = waiting.popleft()
@@ -493,7 +491,7 @@ def walk(
         except FileAccessError:
             if parts == top:
                 raise
-            budget.unreadable += 1  # gone, or closed to us, since it was listed
+            budget.unreadable += 1  # removed since it was listed, or not readable
             continue
         if not with_ignored and any(entry.parts[-1] == ".gitignore" for entry in entries):
             ignored = _and_also(root, parts, ignored)
@@ -514,7 +512,7 @@ def walk(
 
 
 def _above(root: str, top: Parts) -> Ignored | None:
-    """The rules of the folders on the way to `top`; its own come with the walk."""
+    """Return the rules of the folders above `top`; the walk reads its own."""
     ignored: Ignored | None = None
     for depth in range(len(top)):
         ignored = _and_also(root, top[:depth], ignored)
@@ -568,7 +566,7 @@ def matches(parts: Parts, glob: str) -> bool:
 
 
 def _matches(parts: Parts, pattern: Parts) -> bool:
-    """Which beginnings of the path each beginning of the pattern can stand for; no backtracking."""
+    """Compute which beginnings of the path each beginning of the pattern matches; no backtracking."""
     reached = {0}
     for word in pattern:
         if word == "**":

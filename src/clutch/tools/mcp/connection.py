@@ -1,7 +1,7 @@
-"""One open connection to a server: the handshake, its list of tools, calls. Loads the MCP library.
+"""One open connection to a server: transport, handshake, list of tools, calls. Loads the MCP library.
 
-Answers are not checked against the server's own output schema: a pattern written by a stranger can keep the
-event loop busy for hours. Sampling, elicitation and roots are not offered to servers."""
+Answers are not checked against the server's own output schema: a pattern in it can block the event loop for hours.
+Sampling, elicitation and roots are not offered to servers."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ LINE_BYTES_MAX = 8 * 1024 * 1024
 MESSAGES_WAITING_MAX = 256  # a server that stops reading must not hold up a cancellation
 STOP_GRACE_S = 1.0
 _CHUNK = 64 * 1024
-_LAST_WORDS_S = 0.3
+_FINAL_OUTPUT_S = 0.3
 
 _ID_FIRST = re.compile(rb'^\s*\{\s*(?:"jsonrpc"\s*:\s*"2\.0"\s*,\s*)?"id"\s*:\s*(\d+)')
 _ID_LAST = re.compile(rb'"id"\s*:\s*(\d+)\s*(?:,\s*"jsonrpc"\s*:\s*"2\.0"\s*)?\}\s*$')
@@ -83,7 +83,7 @@ class _Protocol(SubprocessStreamProtocol):
 
 
 class _Process(Process):
-    """`wait` would also wait for the pipes, which a grandchild may hold open; `exited` does not."""
+    """`wait` also waits for the pipes, which a grandchild may hold open; `exited` does not."""
 
     def __init__(
         self, transport: asyncio.SubprocessTransport, protocol: _Protocol, loop: asyncio.AbstractEventLoop
@@ -134,16 +134,16 @@ async def _read(process: _Process, incoming: Incoming, wire: Wire, listening: as
             message = _parsed(line, wire)
             if message is not None:
                 await incoming.send(message)
-    # A crash closes stdout a moment before its exit code and its last words are there.
-    await asyncio.wait([listening], timeout=_LAST_WORDS_S)
-    await _exited(process, _LAST_WORDS_S)
+    # A crash closes stdout a moment before the exit code and the end of stderr are available.
+    await asyncio.wait([listening], timeout=_FINAL_OUTPUT_S)
+    await _exited(process, _FINAL_OUTPUT_S)
     wire.exit_code = process.returncode
     wire.ended.set()
     incoming.close()
 
 
 async def _lines(stdout: asyncio.StreamReader) -> AsyncIterator[bytes]:
-    """Lines up to the limit; of a longer one its two ends, which is where the id stands."""
+    """Yield lines up to the limit; of a longer one its two ends, which contain the id."""
     pieces: list[bytes] = []
     size = 0
     while chunk := await stdout.read(_CHUNK):
@@ -154,7 +154,7 @@ async def _lines(stdout: asyncio.StreamReader) -> AsyncIterator[bytes]:
         pieces += [rest] if rest else []
         size += len(rest)
         if size > LINE_BYTES_MAX:
-            pieces[1:-2] = [b"\0"]  # not JSON any more, whatever was cut out
+            pieces[1:-2] = [b"\0"]  # NUL marks the line as cut: it is no valid JSON
 
 
 def _parsed(line: bytes, wire: Wire) -> SessionMessage | None:
@@ -165,7 +165,7 @@ def _parsed(line: bytes, wire: Wire) -> SessionMessage | None:
     except ValueError:
         found = (_ID_FIRST.search(line) or _ID_LAST.search(line[-200:])) if b"\0" in line else None
         if found is None:
-            wire.heard_noise(line)
+            wire.add_noise(line)
             return None
     limit = f"the answer has more than {LINE_BYTES_MAX // 1024 // 1024} MiB; ask for less"
     return SessionMessage(
@@ -181,17 +181,17 @@ async def _write(process: _Process, outgoing: Outgoing) -> None:
             process.stdin.write(text.encode() + b"\n")
             await process.stdin.drain()
         except OSError:
-            return  # it is dead or dying; the reader sees the end
+            return  # the process has ended; the reader reports it
 
 
 async def _listen(process: _Process, wire: Wire) -> None:
     assert process.stderr is not None
     while data := await process.stderr.read(_CHUNK):
-        wire.heard(data)
+        wire.add_stderr(data)
 
 
 async def _stop(process: _Process, wire: Wire) -> None:
-    """Asked first (end of stdin), then told; one that never answered a handshake is not asked."""
+    """Close stdin, then signal. A server that never answered a handshake gets no time to stop."""
     assert process.stdin is not None
     process.stdin.close()
     if wire.is_up and not await _exited(process, STOP_GRACE_S):
@@ -214,10 +214,10 @@ def _signal_group(leader: int, number: signal.Signals) -> None:
 
 
 # --------------------------------------------------------------------------------------------------
-# A server at an address: the library's streamable HTTP transport over a client that keeps trouble small.
+# A server at an address: the library's streamable HTTP transport over a client of ours.
 #
-# In the library, one request that cannot be sent ends the connection of all others. Here such a failure is the
-# answer to that request. Bodies have a limit. Nothing is taken from the environment: no proxy, no .netrc.
+# In the library, one request that cannot be sent ends the connection of all others. Here such a failure is the answer
+# to that request. Bodies have a limit. Nothing is taken from the environment: no proxy, no .netrc.
 
 BODY_BYTES_MAX = 8 * 1024 * 1024
 NOTICE_TIMEOUT_S = 5.0  # the library sends nothing else while a notification is under way
@@ -252,7 +252,7 @@ class _Contained(httpx2.AsyncBaseTransport):
             return _failure(503, f"cannot be reached at {request.url}: {str(error) or type(error).__name__}")
         if response.status_code == 404 and "mcp-session-id" in request.headers:
             await response.aclose()
-            # Without a body, which is how the library sees that the session is over.
+            # Without a body: this is how the library recognises the end of the session.
             return httpx2.Response(404)
         if response.status_code >= 400 and response.status_code != 404 and not _is_json(response):
             await response.aclose()
@@ -268,7 +268,9 @@ class _Contained(httpx2.AsyncBaseTransport):
 class _Bounded(httpx2.AsyncByteStream):
     def __init__(self, inner: httpx2.AsyncByteStream, response: httpx2.Response) -> None:
         self._inner = inner
-        self._left = BODY_BYTES_MAX if _is_json(response) else None  # events are counted one by one elsewhere
+        self._left = (
+            BODY_BYTES_MAX if _is_json(response) else None
+        )  # the library limits each event of a stream
 
     async def __aiter__(self) -> AsyncIterator[bytes]:
         try:
@@ -321,7 +323,7 @@ class Connection:
             try:
                 page = await self._session.list_tools(params=PaginatedRequestParams(cursor=cursor))
             except (MCPError, ValidationError) as error:
-                raise self._trouble(error) from error
+                raise self._error_of(error) from error
             found += map(_definition, page.tools)
             cursor = page.next_cursor
             if cursor is None and len(found) <= TOOLS_MAX:
@@ -335,12 +337,12 @@ class Connection:
         try:
             result = await self._session.send_request(CallToolRequest(params=params), _RESULT)
         except (MCPError, ValidationError) as error:
-            raise self._trouble(error) from error
+            raise self._error_of(error) from error
         if isinstance(result, InputRequiredResult):
             raise McpServerError("asks for input from a person during the call, which is not supported")
         return result
 
-    def _trouble(self, error: MCPError | ValidationError) -> Gone | McpServerError:
+    def _error_of(self, error: MCPError | ValidationError) -> Gone | McpServerError:
         if isinstance(error, ValidationError):
             problem = error.errors(include_url=False, include_context=False, include_input=False)[0]
             where = ".".join(str(part) for part in problem["loc"])
@@ -370,16 +372,16 @@ async def connected(
         await stack.enter_async_context(session)
         connection = Connection(session, wire)
         try:
-            await _shake_hands(session, server.connect_timeout_s / 2)
+            await _handshake(session, server.connect_timeout_s / 2)
         except (MCPError, ValidationError) as error:
-            raise connection._trouble(error) from error
+            raise connection._error_of(error) from error
         await stack.enter_async_context(_subscribed(session))
         wire.is_up = True
         yield connection
 
 
-async def _shake_hands(session: ClientSession, patience_s: float) -> None:
-    """The newer handshake, then the older one: some old servers do not answer what they do not know."""
+async def _handshake(session: ClientSession, patience_s: float) -> None:
+    """Try the newer handshake, then the older one: some old servers do not answer unknown requests."""
     try:
         async with asyncio.timeout(patience_s):
             await session.discover()
@@ -389,19 +391,19 @@ async def _shake_hands(session: ClientSession, patience_s: float) -> None:
         except MCPError as error:
             if error.code != UNSUPPORTED_PROTOCOL_VERSION:
                 raise
-            await session.discover()  # it was only slow, and has taken the first question after all
+            await session.discover()  # the server was only slow, and speaks the newer protocol
 
 
 @asynccontextmanager
 async def _subscribed(session: ClientSession) -> AsyncIterator[None]:
-    """Newer servers tell of changes only to those who ask; what they tell arrives at the message handler."""
+    """Subscribe to changes of the tools, which newer servers require; they arrive at the message handler."""
     capabilities = session.server_capabilities
     has_news = capabilities is not None and capabilities.tools is not None and capabilities.tools.list_changed
     if not has_news or session.protocol_version not in MODERN_PROTOCOL_VERSIONS:
         yield
         return
     async with AsyncExitStack() as stack:
-        # Where one promises and then does not: the pinned words are what a model sees in any case.
+        # A server that refuses what it offered is accepted: a model sees only approved definitions in any case.
         with suppress(MCPError, SubscriptionLost):
             await stack.enter_async_context(listen(session, tools_list_changed=True))
         yield

@@ -1,6 +1,7 @@
-"""A stranger's tool in our own terms: a name every provider takes, words that hide nothing, a sound schema.
+"""MCP servers and their tools as data: settings, definitions, differences, approved definitions.
 
-What cannot be made sound is refused with the reason. Nothing here decides whether a tool is approved."""
+A tool gets a name that every provider takes, a description without invisible characters and a valid schema, or is
+refused with the reason. Nothing here talks to a server or decides whether a tool is approved."""
 
 from __future__ import annotations
 
@@ -21,10 +22,10 @@ from clutch.errors import InvalidInput
 from clutch.ports import ToolPins, ToolSpec
 
 # --------------------------------------------------------------------------------------------------
-# What a person says about one MCP server. Nothing here talks to it.
+# The settings of one MCP server.
 #
-# A server gets nothing of ours by itself: its environment is a short list and what is named here, its headers
-# are the ones written here. Values that may be secrets stay out of `repr`.
+# A server gets only what is named: its environment is a short list and the variables of the settings, its headers are
+# those of the settings. Values that may be secrets are not part of `repr`.
 
 SERVER_NAME_CHARS_MAX = 24  # leaves 38 of the 64 that providers allow for the tool's own name
 TIMEOUT_MAX_S = 3600.0
@@ -44,7 +45,7 @@ _LOOPBACK = frozenset({"localhost", "127.0.0.1", "::1"})
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class McpServer:
-    """Either `command` (stdio) or `url` (streamable HTTP). Raises InvalidInput naming the field."""
+    """Has either `command` (stdio) or `url` (streamable HTTP). Raises InvalidInput naming the field."""
 
     name: str
     command: str | None = None  #: a program that speaks on stdin and stdout
@@ -118,15 +119,16 @@ class McpServer:
         raise InvalidInput(f"mcp.servers.{self.name}.{name}", rule)
 
     def granted(self) -> dict[str, str]:
-        """The variables that the settings give it."""
+        """Return the variables that the settings give it."""
         return {name: os.environ[name] for name in self.inherit if name in os.environ} | dict(self.env)
 
     def environment(self) -> dict[str, str]:
-        """All that a process of this server sees of ours."""
+        """Return the whole environment of a process of this server."""
         return {name: os.environ[name] for name in INHERITED if name in os.environ} | self.granted()
 
     def without_secrets(self, text: str) -> str:
-        """A server may print what it was given; its last words must not carry that to a model."""
+        """Mask the secrets of the settings in a text."""
+        # A server may print the secrets it was given: they must not reach a model or a log.
         given = (*self.granted().values(), *self.headers.values())
         for value in sorted((value for value in given if len(value) >= 6), key=len, reverse=True):
             text = text.replace(value, "***")
@@ -146,7 +148,7 @@ SCHEMA_BYTES_MAX = 32 * 1024
 SCHEMA_DEPTH_MAX = 24
 
 _DIGEST_CHARS = 8
-# For people: these can lose characters, others cannot.
+# Texts for readers: only these may lose characters.
 _WORDS = frozenset({"$comment", "description", "title"})
 
 
@@ -184,7 +186,7 @@ class Definition:
 
 
 def changes(before: Definition, after: Definition) -> tuple[str, ...]:
-    """Which parts differ, in words."""
+    """Return the names of the parts that differ."""
     old, new = before.as_json(), after.as_json()
     names = {
         "annotations": "annotations",
@@ -196,7 +198,7 @@ def changes(before: Definition, after: Definition) -> tuple[str, ...]:
 
 
 def tool_name(server: str, tool: str) -> str:
-    """`<server>__<tool>`. It always has a "__", which no name of ours has: it never is a reserved one."""
+    """Return `<server>__<tool>`. No built-in tool has "__" in its name, so this is never a reserved one."""
     name = f"{server}__{re.sub(r'[^a-zA-Z0-9_-]', '_', tool)}"
     if len(name) <= NAME_CHARS_MAX:
         return name
@@ -205,7 +207,7 @@ def tool_name(server: str, tool: str) -> str:
 
 
 def spec_of(server: McpServer, tool: Definition) -> ToolSpec:
-    """Hints count only with consent: they are the server's own word about itself."""
+    # Hints count only with the operator's consent: a server can claim anything about itself.
     is_read_only = server.read_only_consent and tool.hints("readOnlyHint")
     return ToolSpec(
         tool_name(server.name, tool.name),
@@ -219,7 +221,7 @@ def spec_of(server: McpServer, tool: Definition) -> ToolSpec:
 
 
 def vet(tool: Definition) -> None:
-    """Raises BadTool for what a provider or a person would choke on. Slow at first: it loads a library."""
+    """Raises BadTool for a tool that providers refuse or that hides text. Slow at first: it loads a library."""
     from jsonschema import Draft202012Validator, SchemaError
 
     if not tool.name or not is_plain(tool.name):
@@ -235,7 +237,7 @@ def vet(tool: Definition) -> None:
 
 
 def plain(text: str, length_max: int) -> str:
-    """Without controls, bidi marks and invisible characters; lines stay lines."""
+    """Remove control, bidi and invisible characters from a text, and cut it; line ends stay."""
     kept = "".join(char for char in text[: 4 * length_max] if char in "\n\t" or is_plain(char)).strip()
     return kept if len(kept) <= length_max else f"{kept[: length_max - 1]}…"
 
@@ -286,11 +288,11 @@ def _resolves(reference: str, whole: object) -> bool:
 
 
 # --------------------------------------------------------------------------------------------------
-# What is different about a tool, in plain words for the person who decides.
+# The differences of a tool, as text for the user who approves it.
 #
-# Everything that a model would be shown is in it, whole: words behind a cut are where somebody would hide theirs.
+# It contains everything that a model would be shown, uncut: an attacker would hide instructions behind a cut.
 
-DESCRIPTION_CHARS_SEEN = 4 * DESCRIPTION_CHARS_MAX  # of these a model may be shown some
+DESCRIPTION_CHARS_SEEN = 4 * DESCRIPTION_CHARS_MAX  # a model may be shown a part of these
 ESCAPE_CHARS = 10  # as \U0001f600
 OUTPUT_CHARS_MAX = 2000  # no model is shown an output schema
 
@@ -323,7 +325,7 @@ def _changes(before: Definition, after: Definition) -> Iterator[str]:
 
 
 def _apart(before: Mapping[str, Any], after: Mapping[str, Any], path: str) -> Iterator[str]:
-    """Key by key; what is no object is told whole."""
+    """Compare key by key; a value that is no object is shown completely."""
     for key in sorted({*before, *after}):
         old, new = before.get(key), after.get(key)
         where = f"{path}{visible(key, 200)}"
@@ -344,10 +346,10 @@ def _description(tool: Definition) -> str:
 
 
 # --------------------------------------------------------------------------------------------------
-# A copy of what is approved, for those who cannot wait for the store: which tools a model is shown.
+# A copy of the approved definitions, for callers that cannot wait for the store.
 #
-# The whole definition is kept, so that a model is shown the approved words only, and a person what changed.
-# The copy may be old for a moment. Then a tool is withheld that was just approved, never the other way round.
+# The whole definition is kept, so that a model sees approved text only, and a user sees what changed. The copy may be
+# outdated for a moment: then a tool that was just approved is withheld, never the other way round.
 
 
 class Pins:
@@ -367,7 +369,7 @@ class Pins:
         return self._approved.get(server, {})
 
     async def look(self) -> bool:
-        """Whether somebody has decided something since."""
+        """Read the approved definitions again; return whether they changed."""
         stamp = await self._opened.stamp()
         if stamp == self._stamp:
             return False
@@ -380,13 +382,13 @@ class Pins:
         return True
 
     async def see(self, server: str, tools: Mapping[str, Definition]) -> None:
-        """Approves everything a server has when it is seen for the first time."""
+        """Approve all tools of a server that was never seen before."""
         if not self.knows(server):
             await self._opened.see(server, {name: tool.as_json() for name, tool in tools.items()})
         await self.look()
 
     async def ask(self, server: str, offers: Sequence[ToolOffer]) -> Mapping[str, str]:
-        """Those that a person rejected, and what names the question about each."""
+        """Ask a user about new and changed tools. Return the rejected ones, each with the id of its question."""
         return await self._opened.ask(server, offers)
 
     @property
@@ -396,7 +398,7 @@ class Pins:
 
 
 # --------------------------------------------------------------------------------------------------
-# What is known about the far end of one connection: whether it is still there, and its last words.
+# The state of the other end of one connection: whether it has ended, and its final output.
 
 STDERR_BYTES_KEPT = 4096
 STDERR_CHARS_SHOWN = 600
@@ -413,21 +415,21 @@ class McpServerError(Exception):
 @dataclass(slots=True)
 class Wire:
     ended: asyncio.Event = field(default_factory=asyncio.Event)
-    is_up: bool = False  #: the handshake is done: it is asked to stop, not killed
+    is_up: bool = False  #: the handshake is done: the server gets time to stop
     exit_code: int | None = None
     noise: int = 0  #: lines on stdout that are no messages
     first_noise: str = ""
     _stderr: bytes = b""
 
-    def heard(self, data: bytes) -> None:
+    def add_stderr(self, data: bytes) -> None:
         self._stderr = (self._stderr + data)[-STDERR_BYTES_KEPT:]
 
-    def heard_noise(self, line: bytes) -> None:
+    def add_noise(self, line: bytes) -> None:
         self.noise += 1
         self.first_noise = self.first_noise or line[:80].decode("utf-8", "replace")
 
-    def last_words(self, without_secrets: Callable[[str], str]) -> str:
-        """Secrets go before anything is cut: half of one would not be found."""
+    def final_output(self, without_secrets: Callable[[str], str]) -> str:
+        # Secrets are masked before the text is cut: half of a secret would not be recognised.
         said = without_secrets(self._stderr.decode("utf-8", "replace")).strip()[-STDERR_CHARS_SHOWN:]
         words = []
         if self.exit_code is not None:

@@ -1,8 +1,8 @@
-"""One configured server over all its lives: started when first needed, shared by everyone, started again.
+"""One configured server: started when first needed, shared by all sessions, started again after a failure.
 
-Every failure is a ToolFailed that names the server and the remedy; no failure reaches another server. A life
-ends when the server dies, or when it answered neither a call nor the question for its tools. The next use
-starts it again: at once after the first failure, then with growing pauses until a call is answered."""
+Every failure is a ToolFailed that names the server and the fix; no failure reaches another server. A connection ends
+when the server ends, or when it answered neither a call nor a request for its tools. The next use starts it again: at
+once after the first failure, then with growing pauses until a call is answered."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ if TYPE_CHECKING:
 
 @contextmanager
 def launching(server: McpServer, folder: Path) -> Iterator[Launch]:
-    """Lasts as long as the process. Raises Refused where there is no sandbox. Blocking."""
+    """Lasts as long as the process. Raises McpServerError where there is no sandbox. Blocks."""
     assert server.command is not None
     if not server.sandbox:
         yield Launch((server.command, *server.args), server.cwd, server.environment())
@@ -93,8 +93,8 @@ def _policy(server: McpServer, folder: Path, places: tuple[str, ...]) -> Sandbox
 
 
 # --------------------------------------------------------------------------------------------------
-# One connection from its start to its end, held open by a task of its own: the library ends it where it
-# began it. Who uses it, and what follows its end, is not known here.
+# One connection from its start to its end, held open by a task of its own: the library requires that the task which
+# opened a connection also closes it.
 
 
 class ServerLifetime:
@@ -102,22 +102,22 @@ class ServerLifetime:
         self.wire = wire
         self.is_doubtful = False  #: a call was not answered in time
         self._settings = settings
-        self._born: asyncio.Future[Connection] = asyncio.get_running_loop().create_future()
+        self._opened: asyncio.Future[Connection] = asyncio.get_running_loop().create_future()
         self._tasks = BackgroundTasks()
         self._task: asyncio.Task[None] | None = None
 
     async def begin(self, folder: Path, on_change: Callable[[], None], on_end: Callable[[], None]) -> None:
-        """Raises what the connection raised, TimeoutError if it took too long. `on_end` only after a begin."""
+        """Raises what the connection raised, TimeoutError if it took too long. `on_end` follows a success only."""
         with extra("mcp", f"the MCP server {self._settings.name!r}"):
             library = await asyncio.to_thread(importlib.import_module, "clutch.tools.mcp.connection")
         name = f"clutch-mcp-{self._settings.name}"
         self._task = self._tasks.call(self._hold(library, folder, on_change), name)
         try:
-            await asyncio.wait((self._task, self._born), return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wait((self._task, self._opened), return_when=asyncio.FIRST_COMPLETED)
         except asyncio.CancelledError:
             await self.end()
             raise
-        if not self._born.done():
+        if not self._opened.done():
             await self._task
         self._task.add_done_callback(lambda task: _retrieved(task, on_end))
 
@@ -127,7 +127,7 @@ class ServerLifetime:
 
     @property
     def connection(self) -> Connection:
-        return self._born.result()
+        return self._opened.result()
 
     async def tools(self) -> list[Definition]:
         """Raises Gone, Refused, TimeoutError."""
@@ -135,10 +135,10 @@ class ServerLifetime:
             return await self.connection.tools()
 
     async def end(self) -> None:
-        """Returns when nothing of it is left."""
+        """Return when the connection and its process have ended."""
         if self._task is None:
             return
-        if self._born.done():
+        if self._opened.done():
             self.wire.ended.set()
         else:
             self._task.cancel()
@@ -154,12 +154,12 @@ class ServerLifetime:
             opened = library.connected(self._settings, launch, self.wire, on_change)
             connection = await stack.enter_async_context(opened)
             limit.reschedule(None)
-            self._born.set_result(connection)
+            self._opened.set_result(connection)
             await self.wire.ended.wait()
 
 
 def _retrieved(task: asyncio.Task[None], on_end: Callable[[], None]) -> None:
-    """How it ended is told by the wire; an exception nobody asks for would be logged as an accident."""
+    # `Wire` records how the connection ended; asyncio logs an exception that no caller retrieves.
     if not task.cancelled():
         task.exception()
     on_end()
@@ -194,7 +194,7 @@ class Diagnosis:
 
 
 def diagnosed(server: McpServer, exit_code: int | None, said: str) -> Diagnosis | None:
-    """`said`: what it printed for people; empty and `exit_code` None before a start. None: no cause is known."""
+    """`said`: its stderr; empty and `exit_code` None before a start. Return None where no cause is known."""
     if server.command is None:
         return None
     return next(_found(server, exit_code, said), None)
@@ -239,7 +239,7 @@ def _offline(server: McpServer, fetcher: str) -> Diagnosis:
 
 
 def _unseen(server: McpServer) -> Iterator[str]:
-    """Files of this machine that it is given and cannot see."""
+    """Yield arguments that name files which its sandbox does not show."""
     shown = (*SHOWN, *(os.path.realpath(place) for place in (*server.visible, server.cwd or "/proc")))
     for word in server.args:
         place = word.partition("=")[2] if word.startswith("-") else word
@@ -271,25 +271,25 @@ class Server:
         self._tasks = BackgroundTasks()
         self._starting: asyncio.Task[ServerLifetime] | None = None
         self._asking: asyncio.Task[None] | None = None
-        self._has_news = False
+        self._has_changes = False
         self._failures = 0
         self._not_before = 0.0
         self._is_closed = False
 
     @property
     def trouble(self) -> str | None:
-        """The problem as one sentence for a model."""
+        """Return the problem as one sentence for a model."""
         return None if self.problem is None else f"{self.problem.detail}; {self.problem.remedy}"
 
     def usable(self) -> list[Definition]:
-        """The approved definitions that the server still offers; a model never sees other words."""
+        """Return the approved definitions that the server still offers; a model sees no others."""
         pinned = self._pins.tools(self.settings.name).values()
         return [
             tool for tool in pinned if self.settings.allows(tool.name) and self.why_not(tool.name) is None
         ]
 
     def offers(self) -> list[ToolOffer]:
-        """What a person must approve: tools that are new, or no longer what was approved."""
+        """Return the tools that a user must approve: new ones, and those that changed since their approval."""
         pinned = self._pins.tools(self.settings.name)
         return [
             _offer(self.settings.name, pinned.get(tool.name), tool)
@@ -298,17 +298,17 @@ class Server:
         ]
 
     async def ask(self) -> None:
-        """A person is asked about them, once."""
+        """Ask a user about them, once."""
         if self._offered is not None:
             self._rejected = await self._pins.ask(self.settings.name, self.offers())
 
     def listed(self) -> set[str]:
-        """Every tool it offers or offered, usable or not; none that the settings leave out."""
+        """Return every tool it offers or offered, usable or not, except those that the settings leave out."""
         names = {*self._pins.tools(self.settings.name), *(self._offered or {}), *self.refused}
         return {name for name in names if self.settings.allows(name)}
 
     def why_not(self, tool: str) -> str | None:
-        """Why a tool is disabled, with the remedy; None when it is not."""
+        """Return why a tool is disabled, with the fix; None when it is not."""
         before = self._pins.tools(self.settings.name).get(tool)
         if tool in self.refused:
             return f"is refused: {self.refused[tool]}; the server must be corrected"
@@ -330,7 +330,7 @@ class Server:
     async def call(self, tool: str, args: Mapping[str, Any], context: ToolContext) -> CallToolResult:
         """Raises ToolFailed."""
         life = await self.up()
-        await self._heard_news()
+        await self._wait_for_tools()
         self._check(tool)
         limit = self.settings.call_timeout_s
         try:
@@ -346,7 +346,7 @@ class Server:
             life.wire.ended.set()
             raise ToolFailed(
                 f"{self._title} ended during the call; whether it took effect is unknown"
-                f"{self._last_words(life.wire)}. It is started again at the next use"
+                f"{self._final_output(life.wire)}. It is started again at the next use"
             ) from error
         except McpServerError as error:
             raise ToolFailed(f"{self._title}: {self._clean(str(error))}") from error
@@ -354,16 +354,15 @@ class Server:
         return result
 
     async def refresh(self) -> None:
-        """What it offered before it ended, or before its last news, may be the past; so may what was approved.
-        Raises ToolFailed."""
+        """Read again what the server offers and what is approved. Raises ToolFailed."""
         await self.up()
-        await self._heard_news()
+        await self._wait_for_tools()
         if await self._pins.look():
             self._on_tools()
         await self.ask()
 
     async def up(self) -> ServerLifetime:
-        """The running connection, started if need be; many may wait for one start. Raises ToolFailed."""
+        """Return the running connection, started if needed; all callers share one start. Raises ToolFailed."""
         if self._is_closed:
             raise ToolFailed(f"{self._title} is closed: Clutch is stopping")
         if self._starting is None:
@@ -375,7 +374,7 @@ class Server:
         try:
             return await asyncio.shield(starting)
         except asyncio.CancelledError:
-            if starting.cancelled() and self._is_closed:  # the start was, not whoever waits for it
+            if starting.cancelled() and self._is_closed:  # the start was cancelled, not its caller
                 raise ToolFailed(f"{self._title} is closed: Clutch is stopping") from None
             raise
 
@@ -388,34 +387,34 @@ class Server:
     def _is_started(self, task: asyncio.Task[ServerLifetime]) -> None:
         self._starting = None
         if not task.cancelled():
-            task.exception()  # whoever waited has it, and perhaps nobody waited to the end
+            task.exception()  # callers have it; without one asyncio would log it
 
     async def _started(self) -> ServerLifetime:
         if self._life is not None:
             if await self._answers(self._life):
                 return self._life
-            self._life.wire.is_up = False  # no use in asking it to stop
+            self._life.wire.is_up = False  # it does not answer: it gets no time to stop
             await self._life.end()
         pause = self._not_before - asyncio.get_running_loop().time()
         if pause > 0:
             raise ToolFailed(f"{self.trouble}. It can be tried again in {pause:.0f} s")
         life = ServerLifetime(self.settings, Wire())
         try:
-            await life.begin(self._folder, self._news, lambda: self._ended(life))
-            await self._take_in(await life.tools())
-        except Exception as error:  # a stranger's program, a library's task groups
+            await life.begin(self._folder, self._on_change, lambda: self._ended(life))
+            await self._update_tools(await life.tools())
+        except Exception as error:  # a foreign program, and task groups of the library
             await life.end()
             raise ToolFailed(self._failed(*self._why(error, life.wire))) from error
         self._life = life
         self.problem = None
-        if self._has_news:
-            self._news()
+        if self._has_changes:
+            self._on_change()
         return life
 
     async def _answers(self, life: ServerLifetime) -> bool:
-        """Whether a server that left a call unanswered still does anything."""
+        """Whether a server that left a call unanswered still answers."""
         try:
-            await self._take_in(await life.tools())
+            await self._update_tools(await life.tools())
         except (Gone, McpServerError, TimeoutError):
             return False
         life.is_doubtful = False
@@ -425,11 +424,11 @@ class Server:
         if self._life is life:
             self._life = None
             if not self._is_closed:
-                self._failed(f"ended{self._last_words(life.wire)}", "see its own log for why")
+                self._failed(f"ended{self._final_output(life.wire)}", "see its own log for why")
 
     def _failed(self, why: str, remedy: str) -> str:
         found = OperatorNotice(f"mcp {self.settings.name}", f"{self._title} {why}", remedy)
-        if found != self.problem:  # it is tried again and again; each failure of its own is logged once
+        if found != self.problem:  # the same failure of repeated starts is logged once
             log.warning("%s; %s", found.detail, found.remedy)
         self.problem = found
         pause = 0.0 if self._failures == 0 else min(PAUSE_MAX_S, 2.0 ** (self._failures - 1))
@@ -437,29 +436,29 @@ class Server:
         self._not_before = asyncio.get_running_loop().time() + pause
         return f"{found.detail}; {found.remedy}"
 
-    def _news(self) -> None:
-        self._has_news = True
+    def _on_change(self) -> None:
+        self._has_changes = True
         if self._life is not None and self._asking is None and not self._is_closed:
             name = f"clutch-mcp-tools-{self.settings.name}"
-            self._asking = self._tasks.call(self._ask_again(self._life), name)
+            self._asking = self._tasks.call(self._list_again(self._life), name)
 
-    async def _ask_again(self, life: ServerLifetime) -> None:
+    async def _list_again(self, life: ServerLifetime) -> None:
         try:
-            while self._has_news:
-                self._has_news = False
-                await self._take_in(await life.tools())
-                if self._has_news:
+            while self._has_changes:
+                self._has_changes = False
+                await self._update_tools(await life.tools())
+                if self._has_changes:
                     await asyncio.sleep(RELIST_PAUSE_S)
         except (Gone, McpServerError, TimeoutError, OSError, ClutchError):
             life.is_doubtful = True  # the next use asks again, or starts it anew
         finally:
             self._asking = None
 
-    async def _heard_news(self) -> None:
+    async def _wait_for_tools(self) -> None:
         if self._asking is not None:
             await asyncio.wait([self._asking], timeout=self.settings.connect_timeout_s)
 
-    async def _take_in(self, tools: list[Definition]) -> None:
+    async def _update_tools(self, tools: list[Definition]) -> None:
         offered, refused = await asyncio.to_thread(_sorted_out, tools)
         await self._pins.see(self.settings.name, offered)
         self._offered, self.refused = offered, refused
@@ -471,13 +470,13 @@ class Server:
             raise ToolFailed(f"tool {visible(tool, 80)} of {self._title} {why}")
 
     def _why(self, error: BaseException, wire: Wire) -> tuple[str, str]:
-        """What went wrong at a start, and what a person can do about it."""
+        """Return why a start failed, and what the operator can do about it."""
         while isinstance(error, BaseExceptionGroup):
             error = error.exceptions[0]
         if isinstance(error, TimeoutError | OSError | Gone):
-            said = wire.last_words(self.settings.without_secrets)
+            said = wire.final_output(self.settings.without_secrets)
             if (found := diagnosed(self.settings, wire.exit_code, said)) is not None:
-                return f"did not start: {found.cause}{self._last_words(wire)}", found.remedy
+                return f"did not start: {found.cause}{self._final_output(wire)}", found.remedy
         field = f"mcp.servers.{self.settings.name}.{'url' if self.settings.command is None else 'command'}"
         match error:
             case TimeoutError():
@@ -494,10 +493,10 @@ class Server:
                 why, remedy = self._clean(str(error)), f"check {field} and the server's own log"
             case _:
                 why, remedy = self._clean(f"failed with {type(error).__name__}: {error}"), f"check {field}"
-        return f"{why}{self._last_words(wire)}", remedy
+        return f"{why}{self._final_output(wire)}", remedy
 
-    def _last_words(self, wire: Wire) -> str:
-        words = self._clean(wire.last_words(self.settings.without_secrets))
+    def _final_output(self, wire: Wire) -> str:
+        words = self._clean(wire.final_output(self.settings.without_secrets))
         return f" ({words})" if words else ""
 
     def _clean(self, text: str) -> str:
@@ -523,5 +522,5 @@ def _sorted_out(tools: Iterable[Definition]) -> tuple[dict[str, Definition], dic
 
 
 def _key(context: ToolContext) -> str:
-    """Stable like the key of the call, and tells a stranger nothing about the session."""
+    """Return a digest: stable like the key of the call, and without information about the session."""
     return hashlib.sha256(context.key.encode()).hexdigest()[:32]

@@ -1,7 +1,7 @@
 """All MCP servers of the settings as one source of tools.
 
-What a model is shown are the approved definitions from the store, so the tools of a server that was seen once
-are there without starting it. Who may use which tool, and when a person is asked, is not decided here."""
+A model sees the approved definitions of the store, so the tools of a known server are available without starting it.
+Who may use which tool, and when a user is asked, is not decided here."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ if TYPE_CHECKING:
     from mcp_types import CallToolResult, ContentBlock
 
 # --------------------------------------------------------------------------------------------------
-# What a tool of a server answered, as text for a model. Pictures and files are named, not shown.
+# The answer of a tool as text for a model. Pictures and files are named, not shown.
 
 ANSWER_CHARS_MAX = 256 * 1024
 _NAME_CHARS_MAX = 200
 
 
 def answer(server: str, result: CallToolResult) -> str:
-    """Raises ToolFailed with the server's words when it says that the call failed."""
+    """Return the text. Raises ToolFailed with the server's text when it reports a failure."""
     text = "\n".join(_parts(result)) or "(empty answer)"
     if len(text) > ANSWER_CHARS_MAX:
         text = f"{text[:ANSWER_CHARS_MAX]}\n(cut: {len(text)} characters, {ANSWER_CHARS_MAX} shown)"
@@ -48,7 +48,7 @@ def _parts(result: CallToolResult) -> Iterator[str]:
 
 
 def _says(texts: list[str], structured: object) -> bool:
-    """Servers send the same twice, once as text for older clients; a list as one text for each item."""
+    """Whether the texts repeat the structured content, as servers do for older clients; a list as a text per item."""
     bare = (
         structured["result"]
         if isinstance(structured, dict) and structured.keys() == {"result"}
@@ -88,7 +88,7 @@ def _name(text: str) -> str:
 
 
 class McpTools:
-    """One per process. Raises InvalidInput for settings that cannot be used."""
+    """The tools of all servers, one object per process. Raises InvalidInput for unusable settings."""
 
     def __init__(self, servers: Iterable[McpServer], state_directory: Path) -> None:
         self._pins = Pins()
@@ -104,14 +104,15 @@ class McpTools:
         self._tries = BackgroundTasks()
 
     async def open(self, pins: ToolPins) -> None:
-        """Before anything else: what is approved."""
+        """Read the approved definitions, before any other call."""
         await self._pins.open(pins)
         self._forget_specs()
 
     async def ready(self) -> None:
-        """Takes in what was approved meanwhile, and starts the servers that were never seen, so that `specs` is
-        whole. Call it before each run: it raises only what the store does, and waits for each server at most once:
-        one that did not start is tried again behind the back of the run."""
+        """Read new approvals, and start the servers that were never seen, so that `specs` is complete.
+
+        Called before each run. It raises only errors of the store, and waits for each server at most once: one that did
+        not start is tried again in the background."""
         if await self._pins.look():
             self._forget_specs()
         unseen = [server for name, server in self._servers.items() if not self._pins.knows(name)]
@@ -121,27 +122,27 @@ class McpTools:
                 self._tries.start(_try(server), f"clutch-mcp-retry-{server.settings.name}")
 
     def specs(self) -> Sequence[ToolSpec]:
-        return [spec for spec, _, _ in self._known().values()]
+        return [spec for spec, _, _ in self._tools_by_name().values()]
 
     def has(self, name: str) -> bool:
-        """Whether a tool of this name would be one of ours, usable or not."""
+        """Whether the name belongs to one of the servers, usable or not."""
         server, separator, _ = name.partition("__")
         return bool(separator) and server in self._servers
 
     async def run(self, name: str, args: Mapping[str, Any], context: ToolContext) -> str:
         """Raises ToolFailed with a text for the model."""
-        found = self._known().get(name)
+        found = self._tools_by_name().get(name)
         if found is None and self.has(name):
             await self._servers[name.partition("__")[0]].refresh()
-            found = self._known().get(name)
+            found = self._tools_by_name().get(name)
         if found is None:
             raise ToolFailed(self._why_not(name))
         _, server, tool = found
         return answer(server.settings.name, await server.call(tool, args, context))
 
     def problems(self) -> list[str]:
-        """What a person should know: servers that do not work, tools that are refused."""
-        self._known()
+        """Return servers that do not work and tools that are refused, as sentences."""
+        self._tools_by_name()
         troubles = (server.trouble for server in self._servers.values())
         refused = (
             f'tool {visible(tool, 80)} of MCP server "{name}" is refused: {why}'
@@ -151,18 +152,18 @@ class McpTools:
         return [*filter(None, troubles), *refused, *self._clashes.values()]
 
     def reports(self) -> list[OperatorNotice]:
-        """The servers that do not work, for the operator."""
+        """Return the servers that do not work, for the operator."""
         return [server.problem for server in self._servers.values() if server.problem is not None]
 
     async def close(self) -> None:
-        """Ends every connection and process."""
+        """End every connection and process."""
         await self._tries.close()
         await asyncio.gather(*(server.close() for server in self._servers.values()))
 
     def _forget_specs(self) -> None:
         self._specs = None
 
-    def _known(self) -> dict[str, tuple[ToolSpec, Server, str]]:
+    def _tools_by_name(self) -> dict[str, tuple[ToolSpec, Server, str]]:
         if self._specs is None:
             self._specs, self._clashes = {}, {}
             for server in self._servers.values():
@@ -196,11 +197,11 @@ class McpTools:
                     return f'tool {visible(tool, 80)} of MCP server "{server.settings.name}" {why}'
             if server.trouble is not None:
                 return server.trouble
-        return f"there is no tool named {name[:80]!r}; there are: {', '.join(self._known()) or 'none'}"
+        return f"there is no tool named {name[:80]!r}; there are: {', '.join(self._tools_by_name()) or 'none'}"
 
 
 async def _try(server: Server) -> None:
     try:
         await server.up()
     except ToolFailed:
-        return  # `problems` tells it
+        return  # `reports` has the problem
