@@ -197,7 +197,9 @@ class McpTools:
                     return f'tool {visible(tool, 80)} of MCP server "{server.settings.name}" {why}'
             if server.trouble is not None:
                 return server.trouble
-        return f"there is no tool named {name[:80]!r}; there are: {', '.join(self._tools_by_name()) or 'none'}"
+        return (
+            f"there is no tool named {name[:80]!r}; there are: {', '.join(self._tools_by_name()) or 'none'}"
+        )
 
 
 async def _try(server: Server) -> None:

@@ -76,9 +76,9 @@ def uses_more(pid: int, memory_bytes: int) -> bool:
     # Resident pages are cheap to read, but count shared ones once per process: only a sum over the limit is counted
     # exactly.
     family = list(_family(pid))
-    if sum(map(_resident, family)) <= memory_bytes:
+    if sum(_kilobytes(f"/proc/{one}/status", "VmRSS:", "VmSwap:") for one in family) <= memory_bytes:
         return False
-    return sum(map(_proportional, family)) > memory_bytes
+    return sum(_kilobytes(f"/proc/{one}/smaps_rollup", "Pss:", "SwapPss:") for one in family) > memory_bytes
 
 
 def _family(pid: int) -> Iterator[int]:
@@ -88,27 +88,19 @@ def _family(pid: int) -> Iterator[int]:
     except OSError:  # it has ended
         return
     for thread in threads:
-        for child in _text(Path(f"/proc/{pid}/task/{thread}/children")).split():
+        for child in _text(f"/proc/{pid}/task/{thread}/children").split():
             yield from _family(int(child))
 
 
-def _resident(pid: int) -> int:
-    return _kilobytes(Path(f"/proc/{pid}/status"), "VmRSS:", "VmSwap:")
-
-
-def _proportional(pid: int) -> int:
-    return _kilobytes(Path(f"/proc/{pid}/smaps_rollup"), "Pss:", "SwapPss:")
-
-
-def _kilobytes(table: Path, *names: str) -> int:
+def _kilobytes(table: str, *names: str) -> int:
     """Return the sum in bytes. Memory that was paged out counts, too."""
     lines = (line.split() for line in _text(table).splitlines())
     return sum(int(words[1]) * 1024 for words in lines if words and words[0] in names)
 
 
-def _text(path: Path) -> str:
+def _text(path: str) -> str:
     try:
-        return path.read_text(encoding="ascii")
+        return Path(path).read_text(encoding="ascii")
     except OSError:  # it has ended
         return ""
 
