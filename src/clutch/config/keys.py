@@ -33,9 +33,11 @@ class Settings:
     policy: Policy = field(default_factory=Policy)
     tools: ToolSettings = field(default_factory=ToolSettings)
     providers: tuple[Provider, ...] = ()  #: endpoints of your own, and limits or keys of well-known ones
-    hooks: tuple[Webhook, ...] = ()  #: webhooks that hear of subagents
-    channels: tuple[WebhookChannel, ...] = ()  #: people a route can name: `NAME`, or `NAME:` and whom there
-    acp: tuple[AcpAgent, ...] = ()  #: external agents that children may be; the first is the one `acp` means
+    hooks: tuple[Webhook, ...] = ()  #: webhooks that receive events of subagents
+    #: channels that a route can name: `NAME`, or `NAME:` and a recipient
+    channels: tuple[WebhookChannel, ...] = ()
+    #: external agents that can run children; `acp` alone means the first
+    acp: tuple[AcpAgent, ...] = ()
     #: a PostgreSQL; null = SQLite in the state directory
     database: str | None = field(default=None, repr=False)
     listening: ListenSettings = field(default_factory=ListenSettings)

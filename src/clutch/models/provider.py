@@ -50,11 +50,12 @@ class Provider:
     api_key: str = field(default="", repr=False)  #: better from the environment
     api_key_env: str = ""
     headers: Mapping[str, str] = field(default_factory=dict, repr=False)  #: sent with every request
-    adapter: AdapterKind = AdapterKind.LIBRARY  #: which client speaks to it
-    speaks: str = ""  #: the well-known provider whose language it speaks; empty: its own name
+    adapter: AdapterKind = AdapterKind.LIBRARY  #: which client is used
+    speaks: str = ""  #: the well-known provider whose API it has; empty: its own name
     concurrency_max: int | None = None  #: calls at once; None = no limit
     tokens_per_minute: int | None = None  #: None = no limit
-    idle_timeout_s: float | None = None  #: silent so long, a call is cut and tried again; None = as all
+    #: a call without data for so long is cut and retried; None = models.idleTimeout
+    idle_timeout_s: float | None = None
     allow_model_mismatch: bool = False  #: another model than asked for may answer
     context_window: int | None = None  #: tokens; None = as the price list knows it
     #: Thinking levels in the words of this endpoint; a level that is missing is not sent.

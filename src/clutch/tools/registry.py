@@ -345,11 +345,11 @@ def storable(text: str) -> str:
 class ToolSettings:
     """The settings of the tools of one process."""
 
-    sandbox: Sandbox = Sandbox.ON  #: walls around commands and file tools; off is your decision, never ours
-    network: bool = False  #: for commands in the sandbox, if their agent may have it
+    sandbox: Sandbox = Sandbox.ON  #: isolates commands and file tools; off only where you set it
+    network: bool = False  #: network access of sandboxed commands, if their agent may have it
     allow_private: tuple[str, ...] = ()  #: hosts `web_fetch` may reach although they are not public
     aliases: bool = False  #: also offer tools under names other systems use
-    shell_needs_approval: bool = False  #: a person approves every command
+    shell_needs_approval: bool = False  #: a user approves every command
     mcp_servers: tuple[McpServer, ...] = ()  #: servers whose tools agents get
 
     def __post_init__(self) -> None:

@@ -53,17 +53,17 @@ class McpServer:
     cwd: str | None = None  #: where it is started
     env: Mapping[str, str] = field(default_factory=dict, repr=False)  #: variables it gets
     inherit: frozenset[str] = frozenset()  #: names of our own variables it may see beside INHERITED
-    sandbox: bool = True  #: its process runs boxed
-    network: bool = False  #: in the sandbox; without one it always has it
+    sandbox: bool = True  #: its process runs in the sandbox
+    network: bool = False  #: network access in the sandbox; without the sandbox it always has it
     visible: tuple[str, ...] = ()  #: folders it can read in the sandbox, such as the one it is installed in
     url: str | None = None  #: streamable HTTP
     headers: Mapping[str, str] = field(default_factory=dict, repr=False)  #: sent with every request
     connect_timeout_s: float = 10.0  #: until it must have answered the first time
     call_timeout_s: float = 60.0  #: of one call of a tool
-    read_only_consent: bool = False  #: believe its readOnlyHint and idempotentHint
-    #: tools (or patterns) that a person approves per call
+    read_only_consent: bool = False  #: trust its readOnlyHint and idempotentHint
+    #: tools (or patterns) that a user approves for each call
     approve: frozenset[str] | Literal["all"] = frozenset()
-    allow: tuple[str, ...] = ("*",)  #: the only tools taken from it, by its own names for them
+    allow: tuple[str, ...] = ("*",)  #: the only tools that agents get from it, by the server's names
 
     def __post_init__(self) -> None:
         if not _NAME.fullmatch(self.name) or len(self.name) > SERVER_NAME_CHARS_MAX:
