@@ -13,8 +13,8 @@ from playwright.sync_api import Browser, Page, Request, expect, sync_playwright
 
 from clutch.errors import ConfigInvalid
 from clutch.surfaces.http.auth import FAILURES_MAX, FILES
-from clutch.tools.registry import ToolSettings
 from clutch.tools.mcp.definitions import McpServer
+from clutch.tools.registry import ToolSettings
 from clutch.tools.sandbox.policy import Sandbox
 from tests.surfaces.served import FAST, Served, served
 from tests.surfaces.typed import typed
