@@ -14,7 +14,7 @@ import pytest
 from clutch.ports import SandboxAccess
 from clutch.tools.sandbox import bubblewrap, cgroup
 from clutch.tools.sandbox.policy import MIB, SandboxLimits, SandboxPolicy
-from clutch.tools.sandbox.programs import SandboxedPrograms
+from clutch.tools.sandbox.process import SandboxedPrograms
 from clutch.tools.shell import Shell
 from tests.tools import test_sandbox_escapes as escapes
 from tests.tools.escapes.witness import World
