@@ -326,7 +326,7 @@ class Gateway(TaskGateway):
                     return body
             await self._waiting.until(change)
 
-    async def next_words(
+    async def next_reply(
         self, session: str, wait_s: float, *, until_quiet: bool, heard: int | None, after: int = 0
     ) -> tuple[PendingReply | None, bool]:
         """The next words for the person, until they are `heard`; and whether all is quiet below. `after`: of those

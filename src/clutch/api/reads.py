@@ -155,9 +155,9 @@ def replay(
 
 def inbox(now: float, who: Standpoint) -> Tx[objects.Inbox]:
     root = own_root(who)
-    words = yield from unread_replies(now, root)
+    replies = yield from unread_replies(now, root)
     messages = yield from unsent(now, root)
-    return views.inbox((yield from waiting_items(now, root)), words, messages)
+    return views.inbox((yield from waiting_items(now, root)), replies, messages)
 
 
 def usage(now: float, by: str) -> Tx[objects.Spending]:

@@ -73,14 +73,14 @@ class Chat:
     session_id: int
     agent_id: str
     key: str
-    thread: Route  #: in which the words were written
+    thread: Route  #: in which the line was written
 
     @property
     def services(self) -> Services:
         return self.gateway.services
 
     @property
-    def verbs(self) -> TaskActions:
+    def actions(self) -> TaskActions:
         return TaskActions(self.services)
 
     @property
@@ -141,7 +141,7 @@ def named(numbers: Sequence[int]) -> str:
 
 
 # --------------------------------------------------------------------------------------------------
-# `/subagents …`: every verb and every look at the children of a chat, in one line of words.
+# `/subagents …`: every action and every read on the children of a chat, in one line.
 
 _OPTION = re.compile(r"\s--(model|thinking)(?:=|\s+)(\S+)")
 
@@ -197,8 +197,8 @@ async def kill(chat: Chat, text: str) -> str:
     reason = reason[:REASON_CHARS_MAX] or "killed"
     if target == ALL_TASKS:
         alive = await chat.services.db.read(status_reads.alive, chat.session_id)
-        return killed(await chat.verbs.kill_all(chat.caller, alive, reason))
-    return killed(await chat.verbs.kill(chat.caller, await chat.task(target), reason))
+        return killed(await chat.actions.kill_all(chat.caller, alive, reason))
+    return killed(await chat.actions.kill(chat.caller, await chat.task(target), reason))
 
 
 def killed(report: KillReport) -> str:
@@ -213,9 +213,9 @@ def killed(report: KillReport) -> str:
 
 
 async def send(chat: Chat, text: str) -> str:
-    target, words = _with_words(text)
+    target, message = _with_message(text)
     task = await chat.task(target)
-    sent = await chat.verbs.send(chat.caller, task, words, None, chat.key)
+    sent = await chat.actions.send(chat.caller, task, message, None, chat.key)
     match sent.status:
         case SendStatus.OK if sent.reply is None:
             return f"{ids.task_id(task)} has read it and has nothing to say."
@@ -228,17 +228,17 @@ async def send(chat: Chat, text: str) -> str:
 
 
 async def steer(chat: Chat, text: str) -> str:
-    target, words = _with_words(text)
+    target, message = _with_message(text)
     task = await chat.task(target)
-    await chat.verbs.steer(chat.caller, task, words, chat.key)
+    await chat.actions.steer(chat.caller, task, message, chat.key)
     return f"Steered {ids.task_id(task)}."
 
 
-def _with_words(text: str) -> tuple[str, str]:
-    target, words = first_word(text)
-    if not words:
+def _with_message(text: str) -> tuple[str, str]:
+    target, message = first_word(text)
+    if not message:
         raise CommandUsageError
-    return target, words
+    return target, message
 
 
 async def spawn(chat: Chat, text: str) -> str:
@@ -254,37 +254,37 @@ async def spawn(chat: Chat, text: str) -> str:
 
 
 async def pause(chat: Chat, text: str) -> str:
-    changed = await chat.verbs.pause(chat.caller, await chat.task(only_word(text)))
+    changed = await chat.actions.pause(chat.caller, await chat.task(only_word(text)))
     return f"Paused: {named(changed)}." if changed else "Nothing to pause."
 
 
 async def resume(chat: Chat, text: str) -> str:
-    changed = await chat.verbs.resume(chat.caller, await chat.task(only_word(text)))
+    changed = await chat.actions.resume(chat.caller, await chat.task(only_word(text)))
     return f"Resumed: {named(changed)}." if changed else "Nothing was paused."
 
 
 async def retry(chat: Chat, text: str) -> str:
-    target, words = first_word(text)
-    task = await chat.verbs.retry(chat.caller, await chat.task(target), words, chat.key)
+    target, message = first_word(text)
+    task = await chat.actions.retry(chat.caller, await chat.task(target), message, chat.key)
     return f"{ids.task_id(task.id)} starts anew."
 
 
 async def continue_(chat: Chat, text: str) -> str:
-    target, words = first_word(text)
-    task = await chat.verbs.continue_(chat.caller, await chat.task(target), words, chat.key)
+    target, message = first_word(text)
+    task = await chat.actions.continue_(chat.caller, await chat.task(target), message, chat.key)
     return f"{ids.task_id(task.id)} goes on."
 
 
 async def decide(chat: Chat, text: str, decision: Decision) -> str:
-    target, words = first_word(text)
+    target, message = first_word(text)
     if (question := ids.parse_question_id(target)) is not None:
-        return await _answer(chat, question, decision, words)
+        return await _answer(chat, question, decision, message)
     task = await chat.task(target)
     if decision is Decision.APPROVE:
         seen = await _plan(chat, Verb.APPROVE, task)
-        return _decided(await chat.verbs.approve(chat.caller, task, seen, words))
+        return _decided(await chat.actions.approve(chat.caller, task, seen, message))
     seen = await _plan(chat, Verb.REJECT, task)
-    return _decided(await chat.verbs.reject(chat.caller, task, seen, words))
+    return _decided(await chat.actions.reject(chat.caller, task, seen, message))
 
 
 async def _plan(chat: Chat, verb: Verb, task: int) -> str:
@@ -297,35 +297,35 @@ async def _plan(chat: Chat, verb: Verb, task: int) -> str:
     return view.plan.hash
 
 
-async def _answer(chat: Chat, question: int, decision: Decision, words: str) -> str:
+async def _answer(chat: Chat, question: int, decision: Decision, message: str) -> str:
     """Something else of the inbox, as it is when the command is read: a call, a budget, a tool that changed."""
     name = ids.question_id(question)
     items = await chat.services.db.read(waiting_items, reads.own_root(chat.who))
     seen = next((item.hash for item in items if item.id == name), None)
     if seen is None:
         raise NotFound(f"nothing in the inbox is called {name}")
-    await chat.verbs.answer(chat.caller, question, decision, words, seen)
+    await chat.actions.answer(chat.caller, question, decision, message, seen)
     return f"{name}: {'approved' if decision is Decision.APPROVE else 'rejected'}."
 
 
 def _decided(decided: PlanDecision) -> str:
     task = ids.task_id(decided.task_id)
-    words = {"approved": "goes on as planned", "revising": "plans again", "ended": "was ended"}
-    return f"{task} {words[decided.status]}."
+    said = {"approved": "goes on as planned", "revising": "plans again", "ended": "was ended"}
+    return f"{task} {said[decided.status]}."
 
 
 async def redeliver(chat: Chat, text: str) -> str:
-    task = await chat.verbs.redeliver(chat.caller, await chat.task(only_word(text)))
+    task = await chat.actions.redeliver(chat.caller, await chat.task(only_word(text)))
     return f"The result of {ids.task_id(task.id)} is told again."
 
 
 async def dismiss(chat: Chat, text: str) -> str:
-    task = await chat.verbs.dismiss(chat.caller, await chat.task(only_word(text)))
+    task = await chat.actions.dismiss(chat.caller, await chat.task(only_word(text)))
     return f"The result of {ids.task_id(task.id)} need not be told."
 
 
 async def remove(chat: Chat, text: str) -> str:
-    task = await chat.verbs.remove(chat.caller, await chat.task(only_word(text)))
+    task = await chat.actions.remove(chat.caller, await chat.task(only_word(text)))
     return f"Removed {ids.task_id(task.id)}."
 
 
@@ -467,9 +467,9 @@ async def _once(chat: Chat, line: str, answer: Callable[[], Awaitable[str]]) -> 
     return kept.body
 
 
-async def _answered(command: Command, chat: Chat, words: str | None) -> str:
+async def _answered(command: Command, chat: Chat, message: str | None) -> str:
     try:
-        return await command.answer(chat, words or "")
+        return await command.answer(chat, message or "")
     except StoreError:
         raise
     except (NotFound, AmbiguousTarget) as error:
@@ -492,7 +492,7 @@ async def stop(chat: Chat, text: str) -> str:
     """This turn and every subagent of the session; `all` says so."""
     if text != "all":
         nothing(text)
-    report = await chat.verbs.stop(chat.caller, chat.session_id)
+    report = await chat.actions.stop(chat.caller, chat.session_id)
     subagents = counted(len(report.stopped), "subagent")
     own = "Stopped this turn and" if report.own_run else "No turn was running here; stopped"
     return f"{own} {subagents}."

@@ -78,11 +78,11 @@ class TaskWaiter:
 
 
 # --------------------------------------------------------------------------------------------------
-# The answer to one message: of the turn that read it, or of a later one that no person began, if that had nothing to
-# say yet.
+# The answer to one message: the reply of the turn that read it, or of a later turn that no user's message began, if the
+# first had no reply.
 #
-# A main agent that gives its work to children is silent until they are done, and may have been asked something else
-# meanwhile. So the words at the counter are not simply taken in their order: the letter knows which turn has read it.
+# A main agent that delegates replies when its children are done, and may get other messages meanwhile. So replies are
+# not simply taken in their order: the letter knows which turn has read it.
 
 ANSWER_PAUSE_S = 0.05  # between two looks: under load every commit is a change
 STOPPING = "the gateway stops, and the agent goes on with the next one; ask again with the same key"
@@ -106,9 +106,9 @@ class PendingAnswer:
             change = services.changes.next_change
             is_quiet = await services.db.read(transcripts.is_quiet, root)
             waiting = await services.db.read(waiting_items, self.number)
-            words = await services.db.read(outbox.answer_to, self.letter)  # last: none are missed
-            if words is not None:
-                return words
+            found = await services.db.read(outbox.answer_to, self.letter)  # last: none are missed
+            if found is not None:
+                return found
             if own := next((item for item in waiting if item.task_id is None), None):
                 return AnswerText(0, NEEDS_YOU.format(text=own.text, id=own.id))
             if is_quiet:

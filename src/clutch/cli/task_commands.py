@@ -219,7 +219,7 @@ def attach(target: Target, state: State = None, as_json: AsJson = False) -> None
 @acts.command()
 def kill(
     target: Target,
-    words: Annotated[
+    reason_argument: Annotated[
         str | None, typer.Argument(metavar="REASON", help="Stored with the outcome.", show_default=False)
     ] = None,
     reason: Annotated[str, typer.Option(help="The same.")] = "killed",
@@ -227,7 +227,9 @@ def kill(
     as_json: AsJson = False,
 ) -> None:
     """Stop a task and everything below it, for good. `all`: whatever works."""
-    _verb("kill", state, target, as_json=as_json, reason=reason if words is None else words)
+    _verb(
+        "kill", state, target, as_json=as_json, reason=reason if reason_argument is None else reason_argument
+    )
 
 
 @acts.command()

@@ -33,12 +33,12 @@ def verb(
         if as_json:
             print_object(command, said)
         else:
-            say(words(said))
+            say(result_text(said))
             if "reply" in said:
                 print_text(said["reply"])
 
 
-def words(said: Mapping[str, Any]) -> str:
+def result_text(said: Mapping[str, Any]) -> str:
     """What became of a verb, in one line or a few."""
     if "stopped" in said:
         return _killed(said)
@@ -81,7 +81,7 @@ def decide(
         client = gateway(state)
         seen = seen_hash or _shown(client, target, is_sure=is_sure)
         said = client.post(task_path(target, command), {**body, "planHash": seen})
-        print_object(command, said) if as_json else say(words(said))
+        print_object(command, said) if as_json else say(result_text(said))
 
 
 def _shown(client: GatewayClient, target: str, *, is_sure: bool) -> str:
@@ -113,7 +113,7 @@ def answer(
             )
         body = {"decision": decision, "text": text, "hash": seen_hash or found[0]["hash"]}
         said = client.post(f"/v1/inbox/{item}", body)
-        print_object("answer", said) if as_json else say(words(said))
+        print_object("answer", said) if as_json else say(result_text(said))
 
 
 def remove_session(state: Path | None, target: str, options: Mapping[str, bool], *, as_json: bool) -> None:
@@ -150,10 +150,10 @@ def _decide(client: GatewayClient, item: Mapping[str, Any]) -> Next:
     is_question = item["kind"] == "question"
     match _key("  [a]nswer  [s]kip  [q]uit" if is_question else "  [a]pprove  [r]eject  [s]kip  [q]uit"):
         case "a":
-            text = _words("Your answer") if is_question else ""
+            text = _typed_text("Your answer") if is_question else ""
             return _send(client, item, Decision.ANSWER if is_question else Decision.APPROVE, text)
         case "r" if not is_question:
-            return _send(client, item, Decision.REJECT, _words("Why"))
+            return _send(client, item, Decision.REJECT, _typed_text("Why"))
         case key if key in LEAVE:
             return Next.LEAVE
         case _:
@@ -175,7 +175,7 @@ def _key(choices: str) -> str:
                 return key
 
 
-def _words(about: str) -> str:
+def _typed_text(about: str) -> str:
     return str(typer.prompt(f"  {about}", err=True, default="", show_default=False))
 
 

@@ -359,7 +359,7 @@ def _check_address(scope: AsgiScope) -> None:
 
 
 def refusal(
-    problem: Problem, in_words: Callable[[Problem], Any] = Problem.to_json, *, closes: bool = True
+    problem: Problem, error_json: Callable[[Problem], Any] = Problem.to_json, *, closes: bool = True
 ) -> JSONResponse:
     headers = {"connection": "close"} if closes else {}
     if problem.retry_after_s is not None:
@@ -368,4 +368,4 @@ def refusal(
         headers["x-should-retry"] = "false"  # OpenAI's clients would say the message again
     if problem.code == "unauthorized":
         headers["www-authenticate"] = "Bearer"
-    return JSONResponse(in_words(problem), problem.status, headers)
+    return JSONResponse(error_json(problem), problem.status, headers)

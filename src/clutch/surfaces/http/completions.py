@@ -2,7 +2,7 @@
 
 An agent is a model here (`model`: its id), and its session has the memory: of `messages` only the last one is said, the
 rest it knows. `user` names the session; without it the history does (`core/session_tools.py`). Each request has its own
-turn. The turn, and the children it starts, go on whether a client waits or not; words that no client received wait
+turn. The turn, and the children it starts, go on whether a client waits or not; replies that no client received wait
 where `replies` finds them. The same `Idempotency-Key` is the same message, and gets the same answer."""
 
 from __future__ import annotations
@@ -54,10 +54,10 @@ class DelayedResponse(Response, Generic[T]):
         answer: Callable[[], Coroutine[Any, Any, T]],
         rendered: Callable[[T], Response],
         sent: Callable[[T], Awaitable[None]],
-        in_words: Callable[[Problem], Any],
+        error_json: Callable[[Problem], Any],
     ) -> None:
         super().__init__()
-        self._answer, self._rendered, self._sent, self._in_words = answer, rendered, sent, in_words
+        self._answer, self._rendered, self._sent, self._error_json = answer, rendered, sent, error_json
 
     async def __call__(self, scope: AsgiScope, receive: Receive, send: Send) -> None:
         try:
@@ -68,7 +68,7 @@ class DelayedResponse(Response, Generic[T]):
                     return
                 said = answering.result()
         except ClutchError as error:
-            return await refusal(problem_of(error), self._in_words)(scope, receive, send)
+            return await refusal(problem_of(error), self._error_json)(scope, receive, send)
         response = self._rendered(said)
         response.headers.update(PRIVATE)
         await response(scope, receive, send)
@@ -111,7 +111,7 @@ class Part(Body):
 
 
 class Said(Body):
-    """What a person says: words."""
+    """The message of a user, as text."""
 
     role: Literal["user"]
     content: str | list[Part]
@@ -208,13 +208,13 @@ def _text(content: Any) -> str:
 
 
 class CompletionAnswer(NamedTuple):
-    words: AnswerText
+    reply: AnswerText
     usage: CompletionUsage | None
 
     @property
     def problem(self) -> Problem | None:
         """The error that a client gets instead of an answer."""
-        error = self.words.error
+        error = self.reply.error
         return None if error is None else Problem("turn_failed", f"the turn of the agent failed: {error}")
 
 
@@ -232,13 +232,13 @@ class PendingCompletion:
     _spoken: list[str] = field(default_factory=list, init=False)  #: the pieces of a stream
 
     async def answer(self) -> CompletionAnswer:
-        words = await self.answering.answer(self.app.closing)
+        reply = await self.answering.answer(self.app.closing)
         spent = await self.answering.spent()
-        return CompletionAnswer(words, None if spent is None else _usage(spent))
+        return CompletionAnswer(reply, None if spent is None else _usage(spent))
 
     async def answer_whole(self) -> CompletionAnswer:
         said = await self.answer()
-        await self.left(said.words.body)
+        await self.left(said.reply.body)
         return said
 
     async def left(self, text: str) -> None:
@@ -249,7 +249,7 @@ class PendingCompletion:
             await self.app.gateway.services.db.tx(number, idempotency.leave, number, history)
 
     async def heard(self, said: CompletionAnswer) -> None:
-        await self.answering.heard(said.words)
+        await self.answering.heard(said.reply)
 
     async def live(self, watcher: FeedWatcher) -> list[tuple[int, str | None]]:
         """The pieces that have come since, and of which run; None: an answer of the model is complete."""
@@ -276,8 +276,8 @@ class PendingCompletion:
 
     def whole(self, said: CompletionAnswer) -> Response:
         if said.problem is not None:
-            return refusal(said.problem, in_their_words, closes=False)
-        message = {"role": "assistant", "content": said.words.body}
+            return refusal(said.problem, openai_error, closes=False)
+        message = {"role": "assistant", "content": said.reply.body}
         choice = {"index": 0, "message": message, "finish_reason": "stop"}
         return JSONResponse(self.form("chat.completion", [choice], usage=said.usage))
 
@@ -302,7 +302,7 @@ def _usage(spent: Spent) -> CompletionUsage:
     }
 
 
-def in_their_words(problem: Problem) -> dict[str, Any]:
+def openai_error(problem: Problem) -> dict[str, Any]:
     """Ours, and the two fields that OpenAI's errors have beside them."""
     kind = "server_error" if problem.status >= 500 else "invalid_request_error"
     return {"error": {**problem.to_json()["error"], "type": kind, "param": problem.field}}
@@ -351,14 +351,14 @@ class Completion(TypedDict):
     usage: CompletionUsage | None
 
 
-@route("GET", "/v1/models", in_words=in_their_words)
+@route("GET", "/v1/models", error_json=openai_error)
 async def models(ask: Ask) -> Reply[ModelsObject]:
     """The agents, as OpenAI's clients list models."""
     known = sorted(known_agents(ask.app.gateway.services.policy))
     return Reply({"object": "list", "data": [_model(one) for one in known]})
 
 
-@route("GET", "/v1/models/{id}", in_words=in_their_words)
+@route("GET", "/v1/models/{id}", error_json=openai_error)
 async def model(ask: Ask) -> Reply[Model]:
     """One agent, as OpenAI's clients retrieve a model."""
     _check_agent(ask.app, ask.path["id"])
@@ -378,7 +378,7 @@ def _check_agent(app: AppState, agent_id: str) -> None:
         )
 
 
-@route("POST", "/v1/chat/completions", answer=Completion, in_words=in_their_words)
+@route("POST", "/v1/chat/completions", answer=Completion, error_json=openai_error)
 async def completions(ask: Ask[Completing]) -> Response:
     """Says the last message to an agent, and gives its answer as OpenAI's chat completions do."""
     body, gateway = ask.body, ask.app.gateway
@@ -403,7 +403,7 @@ async def completions(ask: Ask[Completing]) -> Response:
 
     if not body.stream:
         talk = await begun()
-        return DelayedResponse(talk.answer_whole, talk.whole, talk.heard, in_their_words)
+        return DelayedResponse(talk.answer_whole, talk.whole, talk.heard, openai_error)
     counts = body.stream_options is not None and bool(body.stream_options.include_usage)
     pieces = _pieces(ask.app, FeedWatcher(task_id=number), begun, counts=counts)
     opening = await anext(pieces)  # what is wrong is said before an answer begins
@@ -436,12 +436,12 @@ async def _pieces(
                         told, speaker, is_complete = (text if is_complete else told + text), run_id, False
             answered = answering.result()
         except ClutchError as error:
-            yield f"data: {json.dumps(in_their_words(problem_of(error)))}\n\n"
+            yield f"data: {json.dumps(openai_error(problem_of(error)))}\n\n"
             return
-    said = answered.words
+    said = answered.reply
     if answered.problem is not None:
         await talk.heard(answered)  # before it is sent: clients hang up at an error
-        yield f"data: {json.dumps(in_their_words(answered.problem))}\n\n"
+        yield f"data: {json.dumps(openai_error(answered.problem))}\n\n"
         return
     if told.strip() != said.body.strip():
         is_begun = said.body.startswith(told)

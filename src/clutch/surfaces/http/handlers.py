@@ -186,7 +186,7 @@ async def hear(ask: Ask[Listening]) -> Reply[objects.NextWords]:
         task = await ask.app.read(reads.task_number, ask.who, body.known)
         known = (gateway.services.policy, number, LOCAL_CHANNEL, task)
         await gateway.services.db.alone(delivery.known_already, *known)
-    said, is_quiet = await gateway.next_words(
+    said, is_quiet = await gateway.next_reply(
         key, body.wait_seconds, until_quiet=body.until_quiet, heard=body.heard, after=body.after
     )
     if said is None:

@@ -115,8 +115,8 @@ def _responses(entry: HttpRoute, known: Known) -> Json:
     if entry.refusal is not None:
         problem = {"anyOf": [problem, known[entry.refusal]]}
     said: Json = {
-        str(status): {"description": words, "content": {entry.media: {"schema": schema}}}
-        for status, words in ((entry.status, "done"), (entry.dry_status, "nothing was created: a dry run"))
+        str(status): {"description": meaning, "content": {entry.media: {"schema": schema}}}
+        for status, meaning in ((entry.status, "done"), (entry.dry_status, "nothing was created: a dry run"))
         if status is not None
     }
     for code, status in STATUS.items():

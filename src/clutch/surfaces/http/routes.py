@@ -228,7 +228,7 @@ class HttpRoute:
     status: int = 200
     dry_status: int | None = None  #: where nothing was created
     media: str = "application/json"
-    in_words: Callable[[Problem], Mapping[str, Any]] = Problem.to_json  #: an error, as its clients read it
+    error_json: Callable[[Problem], Mapping[str, Any]] = Problem.to_json  #: an error, as its clients read it
 
     @property
     def is_write(self) -> bool:
@@ -255,7 +255,7 @@ class RouteOptions(TypedDict, total=False):
     status: int
     dry_status: int
     media: str
-    in_words: Callable[[Problem], Mapping[str, Any]]
+    error_json: Callable[[Problem], Mapping[str, Any]]
 
 
 def route(
@@ -366,10 +366,10 @@ def endpoint(entry: HttpRoute, app: AppState, replays: Replays) -> Callable[[Req
             return Response(status_code=400)  # the client is gone
         except ClutchError as error:
             problem = problem_of(error)
-            response = refusal(problem, entry.in_words, closes=problem.code == "too_large")
+            response = refusal(problem, entry.error_json, closes=problem.code == "too_large")
         except Exception:  # a bug of ours must not end the connection without an answer
             log.exception("%s %s failed", entry.method, entry.path)
-            response = refusal(Problem("internal", INTERNAL), entry.in_words)
+            response = refusal(Problem("internal", INTERNAL), entry.error_json)
         response.headers.update(PRIVATE)
         return response
 
