@@ -296,6 +296,20 @@ async def test_a_run_that_loses_its_worker_while_it_pauses_is_parked(
     assert await world.phase(run.session_id) == (Phase.PAUSED, "pause")
 
 
+async def test_a_task_that_loses_its_worker_between_claim_and_begin_is_parked(world: World, main: int) -> None:
+    task = await world.child(main)
+    await world.claim()
+    await pause(world, task)
+    await world.die()
+    await world.db.tx(task, messages.send, world.policy, task, "k", "and this", "person")
+    assert await world.claim() == [task]
+    assert await world.begin(task) is None
+    assert await world.phase(task) == (Phase.PAUSED, "pause")
+    assert await world.claim() == []
+    await resume(world, task)
+    await world.end(task)
+
+
 async def test_pause_taken_back_before_the_boundary_changes_nothing(world: World, main: int) -> None:
     run = await world.started(main)
     await pause(world, run.session_id)

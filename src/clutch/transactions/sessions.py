@@ -233,7 +233,10 @@ def _due(now: float, policy: Policy, session: SessionRow) -> Tx[float | None]:
     if session.run_id is not None and not session.closed:
         rows = yield "SELECT state, parked_until FROM runs WHERE id = ?", (session.run_id,)
         run, parked_until = _RUN_STATES[rows[0][0]], rows[0][1]
-    elif not (session.closed or session.paused):
+    elif session.paused and not session.closed:
+        if (yield from _is_unparked(session)):
+            return 0.0
+    elif not session.closed:
         mail = Mail(*(yield _MAIL, (session.id,))[0])
         children = (yield from working(session.id)) if session.hold else 0
     return due(
@@ -249,6 +252,12 @@ def _due(now: float, policy: Policy, session: SessionRow) -> Tx[float | None]:
         rules=delivery.applied(policy.announcing, session.queue),
         hours=policy.waking_hours(session.agent_id, session.depth),
     )
+
+
+def _is_unparked(session: SessionRow) -> Tx[bool]:
+    """Whether the worker of a paused task died after the claim and before the run. The next one parks the task."""
+    sql = "SELECT 1 FROM tasks WHERE id = ? AND phase = 'queued'"
+    return bool(session.is_task) and bool((yield sql, (session.id,)))
 
 
 def working(session_id: int) -> Tx[int]:
