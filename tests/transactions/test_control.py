@@ -296,7 +296,9 @@ async def test_a_run_that_loses_its_worker_while_it_pauses_is_parked(
     assert await world.phase(run.session_id) == (Phase.PAUSED, "pause")
 
 
-async def test_a_task_that_loses_its_worker_between_claim_and_begin_is_parked(world: World, main: int) -> None:
+async def test_a_task_that_loses_its_worker_between_claim_and_begin_is_parked(
+    world: World, main: int
+) -> None:
     task = await world.child(main)
     await world.claim()
     await pause(world, task)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from clutch.core.diagnosis import Gate
-from clutch.core.model import Lane
+from clutch.core.model import Lane, Outcome, Phase
 from clutch.transactions import turn_begin, workers
 from clutch.transactions.read import why
 from clutch.transactions.sessions import Stale
@@ -225,12 +225,12 @@ async def test_a_run_parked_under_a_clock_that_was_ahead_goes_on_when_it_was_to(
     run = await world.started(main)
     await run.stumble(retry_at=world.clock.now() + 30)
     world.clock.advance(-DAY_S)
-    assert await world.db.read(workers.misdated) == [run.session_id]
+    assert (await world.db.read(workers.misdated, world.policy)).sessions == [run.session_id]
     await world.db.alone(workers.correct, world.policy, run.session_id)
     assert await world.claim() == []
     world.clock.advance(31)
     assert run.session_id in await world.claim()
-    assert await world.db.read(workers.misdated) == []
+    assert await world.db.read(workers.misdated, world.policy) == ([], [])
 
 
 async def test_a_task_spawned_under_a_clock_that_was_ahead_starts_once_it_is_right(
@@ -244,8 +244,7 @@ async def test_a_task_spawned_under_a_clock_that_was_ahead_starts_once_it_is_rig
     assert waits is not None
     assert waits.stuck is not None
     assert (waits.stuck.gate, waits.stuck.until) == (Gate.BACKOFF, await world.due(child))
-    for session_id in await world.db.read(workers.misdated):
-        await world.db.alone(workers.correct, world.policy, session_id)
+    await put_right(world)
     assert child in await world.claim()
 
 
@@ -253,4 +252,59 @@ async def test_a_clock_that_is_a_little_ahead_changes_nothing(world: World, main
     world.clock.advance(50)
     await world.child(main)
     world.clock.advance(-50)
-    assert await world.db.read(workers.misdated) == []
+    assert await world.db.read(workers.misdated, world.policy) == ([], [])
+
+
+async def put_right(world: World) -> None:
+    """As the sweeper does it."""
+    found = await world.db.read(workers.misdated, world.policy)
+    for session_id in found.sessions:
+        await world.db.alone(workers.correct, world.policy, session_id)
+    for task_id in found.tasks:
+        await world.db.alone(workers.reset_timer, world.policy, task_id)
+
+
+async def test_a_result_whose_delivery_failed_under_a_clock_that_was_ahead_is_tried_again(
+    world: World, main: int
+) -> None:
+    child = await world.child(main)
+    await world.end(child, "found")
+    world.clock.advance(2)
+    reader = await world.start(main)
+    world.clock.advance(DAY_S)
+    await reader.fail("no model")
+    world.clock.advance(-DAY_S)
+    await put_right(world)
+    assert await world.claim() == [main]
+    assert await world.db.read(workers.misdated, world.policy) == ([], [])
+
+
+@pytest.mark.parametrize("ahead_s", [DAY_S, 30.0])
+async def test_a_failure_under_a_clock_that_was_ahead_ends_its_task_once_the_clock_is_right(
+    world: World, main: int, ahead_s: float
+) -> None:
+    """A clock that is a little ahead makes a wait a little longer, and nothing is corrected."""
+    run = await world.started(main)
+    world.clock.advance(ahead_s)
+    await run.fail("no model")
+    wake_at = (await world.task(run.session_id)).wake_at
+    world.clock.advance(-ahead_s)
+    for _ in range(2):  # a second sweep leaves it as it is
+        await put_right(world)
+        now, task = world.clock.now(), await world.task(run.session_id)
+        is_right = wake_at if ahead_s < DAY_S else now + world.policy.life.error_grace_s
+        assert (task.phase, task.wake_at) == (Phase.ENDING, is_right)
+    world.clock.advance(world.policy.life.error_grace_s + ahead_s * (ahead_s < DAY_S))
+    await world.ring()
+    assert (await world.task(run.session_id)).outcome is Outcome.ERROR
+
+
+async def test_a_run_that_began_under_a_clock_that_was_ahead_ends_at_its_deadline(
+    world: World, main: int
+) -> None:
+    world.clock.advance(DAY_S)
+    run = await world.started(main, run_timeout_s=100.0)
+    world.clock.advance(-DAY_S)
+    await put_right(world)
+    task = await world.task(run.session_id)
+    assert (task.deadline_at, task.wake_at) == (world.clock.now() + 100, world.clock.now() + 100)

@@ -26,8 +26,8 @@ from functools import lru_cache
 from typing import NamedTuple
 
 from clutch.core.agents import ActiveHours
-from clutch.core.model import PERSON_KINDS, Letter, LetterKind, Mail, Path, Route, RunState
-from clutch.core.policy import Announcing, Direct, Drop, QueueMode
+from clutch.core.model import PERSON_KINDS, Letter, LetterKind, Mail, Path, Phase, Route, RunState
+from clutch.core.policy import Announcing, Direct, Drop, Policy, QueueMode
 from clutch.core.transition import BUSY, QUIET_HOURS
 
 #: Gateways may differ by so much; what was written later than this was written under a wrong clock.
@@ -43,6 +43,29 @@ def put_right(moment: float, written_at: float, now: float) -> float:
     """When a wait ends that was written down at `written_at`. If the clock was ahead then, and was put right since,
     what was left of the wait counts from now."""
     return now + (moment - written_at) if written_at > now + CLOCK_SLACK_S else moment
+
+
+def letter_wait_max_s(policy: Policy) -> float:
+    """Return how far ahead a letter can be put off: the longest delay between two attempts, or the grace of a tool."""
+    rules = policy.announcing
+    return max(max(rules.fast_max_s, rules.slow_max_s) * (1 + rules.jitter), policy.work.tool_grace_s)
+
+
+def timer_max_s(phase: Phase, timeout_s: float, policy: Policy) -> float | None:
+    """Return how far ahead the timer of a task in this phase can be. None: timers of this phase do not matter here."""
+    match phase:
+        case Phase.SPAWNING:
+            return policy.limits.reservation_s
+        case Phase.RUNNING:
+            return timeout_s
+        case Phase.ENDING:
+            return policy.life.error_grace_s
+        case Phase.ANNOUNCE_DEFERRED:
+            return max(policy.announcing.until_s, policy.life.settle_expiry_s)
+        case Phase.CLEANUP_PENDING:
+            return max(policy.keeping.cleanup_first_s, policy.keeping.cleanup_max_s)
+        case _:
+            return None
 
 
 def due(

@@ -168,9 +168,13 @@ class Sweeper:
     async def _put_right(self) -> None:
         """Correct waits that began under a clock that was ahead."""
         db, policy = self._kit.db, self._kit.policy
-        for session_id in await db.read(workers.misdated):
+        misdated = await db.read(workers.misdated, policy)
+        for session_id in misdated.sessions:
             log.warning("the clock was ahead: a wait is corrected", extra={"session": session_id})
             await db.alone(workers.correct, policy, session_id)
+        for task_id in misdated.tasks:
+            log.warning("the clock was ahead: a timer is corrected", extra={"task": task_id})
+            await db.alone(workers.reset_timer, policy, task_id)
 
     async def _adopt(self) -> None:
         db, policy = self._kit.db, self._kit.policy

@@ -108,7 +108,7 @@ def insert_imported(row: Row) -> Tx[None]:
 
 
 #: Columns that are no part of the task's life cycle.
-Column: TypeAlias = Literal["retained", "value", "wake_at"]
+Column: TypeAlias = Literal["retained", "value", "wake_at", "deadline_at"]
 
 
 def set_column(task_id: int, column: Column, value: str | float | None) -> Tx[None]:

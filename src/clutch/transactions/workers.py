@@ -10,12 +10,12 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
-from typing import Final, Literal, NoReturn
+from typing import Final, Literal, NamedTuple, NoReturn
 
 from clutch.core import events as ev
 from clutch.core import events as fx
 from clutch.core import run
-from clutch.core.delivery import CLOCK_SLACK_S, put_right
+from clutch.core.delivery import CLOCK_SLACK_S, is_put_back, letter_wait_max_s, put_right, timer_max_s
 from clutch.core.lifecycle import step
 from clutch.core.model import FINISHED, Delivery, Lane, Phase
 from clutch.core.policy import Life, Policy
@@ -456,21 +456,60 @@ def counts(now: float) -> Tx[Counts]:
 # --------------------------------------------------------------------------------------------------
 # Waits that were written down under a clock that was ahead: once the clock is put right they must not last that long.
 #
-# A row tells by itself that its clock was wrong: it was written later than now. Correcting it removes the sign, so
-# that nothing is corrected twice.
+# A row tells by itself that its clock was wrong: it was written later than now, or its timer is further ahead than any
+# timer of its kind. Correcting it removes the sign, so that nothing is corrected twice.
 
 FOUND_MAX = 200  # sessions that one look reports; the next sweep finds the rest
 
 
-def misdated(now: float) -> Tx[list[int]]:
-    """Sessions that wait because of a moment that was computed under a clock that was ahead. A read."""
+class Misdated(NamedTuple):
+    """What waits because of a moment that was computed under a clock that was ahead."""
+
+    sessions: list[int]
+    tasks: list[int]
+
+
+def misdated(now: float, policy: Policy) -> Tx[Misdated]:
+    """A read."""
+    return Misdated((yield from _misdated_sessions(now, policy)), (yield from _misset_tasks(now, policy)))
+
+
+def _misdated_sessions(now: float, policy: Policy) -> Tx[list[int]]:
     limit = now + CLOCK_SLACK_S
     rows = yield (
         "SELECT s.id FROM sessions s WHERE s.owner IS NULL AND s.due > ? AND (s.progress_at > ? OR EXISTS (SELECT 1"  # noqa: S608
-        f" FROM inbox i WHERE i.session_id = s.id AND i.{IS_OPEN} AND i.at > ?)) ORDER BY s.depth, s.id LIMIT ?",
-        (limit, limit, limit, FOUND_MAX),
+        f" FROM inbox i WHERE i.session_id = s.id AND i.{IS_OPEN} AND (i.at > ? OR i.ready_at > ?)))"
+        " ORDER BY s.depth, s.id LIMIT ?",
+        (limit, limit, limit, limit + letter_wait_max_s(policy), FOUND_MAX),
     )
     return [row[0] for row in rows]
+
+
+def _misset_tasks(now: float, policy: Policy) -> Tx[list[int]]:
+    rows = yield (
+        "SELECT id, phase, timeout_s, wake_at FROM tasks WHERE wake_at > ? AND phase NOT IN ('completed',"
+        " 'completed_giveup') ORDER BY id LIMIT ?",
+        (now + CLOCK_SLACK_S, FOUND_MAX),
+    )
+    return [row[0] for row in rows if _is_misset(now, policy, *row[1:])]
+
+
+def _is_misset(now: float, policy: Policy, phase: str, timeout_s: float, wake_at: float | None) -> bool:
+    longest_s = timer_max_s(Phase(phase), timeout_s, policy)
+    return longest_s is not None and wake_at is not None and is_put_back(wake_at, now, longest_s)
+
+
+def reset_timer(now: float, policy: Policy, task_id: int) -> Tx[None]:
+    """The wait begins anew, so that it is at most as long as it was meant to be."""
+    yield from sessions.lock(task_id)
+    rows = yield "SELECT phase, timeout_s, wake_at FROM tasks WHERE id = ? {lock}", (task_id,)
+    if not rows or not _is_misset(now, policy, *rows[0]):
+        return
+    wake_at = now + (timer_max_s(Phase(rows[0][0]), rows[0][1], policy) or 0.0)
+    yield from tasks.set_column(task_id, "wake_at", wake_at)
+    if rows[0][0] == Phase.RUNNING:
+        yield from tasks.set_column(task_id, "deadline_at", wake_at)
+    yield HINT, ("task", task_id)
 
 
 def correct(now: float, policy: Policy, session_id: int) -> Tx[None]:
@@ -478,12 +517,18 @@ def correct(now: float, policy: Policy, session_id: int) -> Tx[None]:
     session = yield from sessions.lock(session_id)
     if session is None or session.owner is not None:
         return
+    limit = now + CLOCK_SLACK_S
     letters = yield (
-        f"SELECT id, at, ready_at FROM inbox WHERE session_id = ? AND {IS_OPEN} AND at > ? ORDER BY id",  # noqa: S608
-        (session_id, now + CLOCK_SLACK_S),
+        f"SELECT id, at, ready_at FROM inbox WHERE session_id = ? AND {IS_OPEN} AND (at > ? OR ready_at > ?)"  # noqa: S608
+        " ORDER BY id",
+        (session_id, limit, limit + letter_wait_max_s(policy)),
     )
     for letter_id, at, ready_at in letters:
-        yield from inbox.redate(letter_id, now, put_right(ready_at, at, now))
+        if at > limit:
+            yield from inbox.redate(letter_id, now, put_right(ready_at, at, now))
+        else:
+            # It was posted before. Its delivery failed under that clock, and only the next attempt is too far ahead.
+            yield from inbox.redate(letter_id, at, now)
     if session.progress_at is not None:
         yield from _correct_run(now, session, session.progress_at)
     yield from sessions.save(now, policy, session)
