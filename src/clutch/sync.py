@@ -62,7 +62,7 @@ class _Loop:
     def _run(self) -> None:
         try:
             asyncio.run(self._live())
-        except BaseException as error:  # whoever opened it hears; nobody else is there to
+        except BaseException as error:  # raised in the thread that opened it
             if self._up.done():
                 raise
             self._up.set_exception(error)
@@ -94,7 +94,7 @@ class _Loop:
 
 
 class Task(Generic[V]):
-    """A handle on durable work; what each method does is told in `clutch.Task`."""
+    """A handle on a durable task; `clutch.Task` says what each method does."""
 
     def __init__(self, loop: _Loop, task: AsyncTask[V]) -> None:
         self._loop, self.behind = loop, task
@@ -104,7 +104,7 @@ class Task(Generic[V]):
         return repr(self.behind)
 
     def result(self, timeout: float | None = None) -> TaskResult[V]:
-        """Waits for its end. Raises TimeoutError; the task goes on."""
+        """Wait for the end of the task. Raises TimeoutError; the task keeps running."""
         return self._loop.run(_within(timeout, self.behind.result()))
 
     def events(self) -> Iterator[Event]:
@@ -163,7 +163,7 @@ class Clutch:
         return self
 
     def close(self) -> None:
-        """Hands over what is under way; the next start goes on with it."""
+        """Stop at the next step; the next start resumes the work."""
         running, self._running = self._running, None
         if running is not None:
             atexit.unregister(self.close)

@@ -121,7 +121,7 @@ class Opened:
         await self._stack.__aexit__(None, None, None)
 
     def _close(self) -> None:
-        """Before anything else ends: from here on every call is refused, and who waits for an end is let go."""
+        """Refuse every call from now on and end all waits, before anything else is closed."""
         self._found = self._group = None
         for work in self._works:
             work.cancel()
@@ -153,7 +153,7 @@ class Opened:
 
     @property
     def services(self) -> Services:
-        """For surfaces: what the engine works with. Raises ClutchError, as above."""
+        """For surfaces: the services of the engine. Raises ClutchError, as above."""
         return self.here.services
 
     @property
@@ -308,7 +308,7 @@ class Api(Opened):
         return [Task(self, *one) for one in await self._backend.tasks(asked)]
 
     async def events(self) -> AsyncGenerator[Event, None]:
-        """What happens now, from here on: words as they come, tools, usage, starts and ends.
+        """Yield the events from now on: text as it comes, tools, usage, starts and ends.
 
         A view, not the truth: a reader who falls far behind loses the oldest, and never slows a run."""
         async with aclosing(self._backend.events()) as stream:
@@ -324,7 +324,7 @@ class Api(Opened):
     async def answer(
         self, question: Question, decision: Literal["approve", "reject", "answer"], text: str = ""
     ) -> None:
-        """The run goes on by itself; a plan that is rejected, with the text as the reason, is written anew.
+        """Answer a question; its run resumes. A rejected plan is written again, with the text as the reason.
 
         Raises UnknownQuestion when it was answered already, PlanChanged when there is another plan by now."""
         if decision not in ("approve", "reject", "answer"):
@@ -334,9 +334,9 @@ class Api(Opened):
     # ---- talking -------------------------------------------------------------------------------------
 
     async def say(self, text: str, *, session: str = MAIN_SESSION, idempotency_key: str | None = None) -> str:
-        """A person's words to a main agent, on disk when this returns. `reply` has the answer.
+        """Send a user's message to a main agent; it is on disk when this returns. `reply` has the answer.
 
-        Gives the id of the letter: the same for the same key, which with other words raises IdempotencyConflict.
+        Gives the id of the letter: the same for the same key, which with another text raises IdempotencyConflict.
         A slash command (`/subagents list`) is carried out instead, and answered where the agent would answer."""
         check_key(idempotency_key)
         return await self._backend.say(text, session, idempotency_key)
@@ -370,7 +370,7 @@ class Api(Opened):
         idempotency_key: str | None = None,
     ) -> None:
         """Pass on a message from a thread that belongs to a child. Raises NotFound when it belongs to none,
-        IdempotencyConflict for other words under a key that this thread has used.
+        IdempotencyConflict for another text under a key that this thread has used.
 
         A slash command runs instead and is answered in the thread, if `account`, who wrote it, is the account of the
         thread or one of the channel's operators. Raises Forbidden for others, NotFound for an unknown channel."""

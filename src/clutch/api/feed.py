@@ -68,7 +68,7 @@ class FeedEvent:
 
 @dataclass(frozen=True, slots=True)
 class Joined:
-    """Where a watcher came in. `arrivals`: how many lines had been seen; later ones reach it by themselves."""
+    """Where a watcher joined. `arrivals`: how many entries had been seen; it gets later ones by itself."""
 
     place: Cursor
     arrivals: int
@@ -163,7 +163,7 @@ class Feed:
 
     @asynccontextmanager
     async def watching(self, watcher: FeedWatcher) -> AsyncIterator[Joined]:
-        """From here on everything new reaches the watcher; what was before this place it reads with `since`."""
+        """Deliver everything new to the watcher; what was before the yielded place it reads with `since`."""
         async with self._looking:
             if not self._watchers:
                 await self._begin()
@@ -285,7 +285,7 @@ class Feed:
                 asyncio.get_running_loop().call_soon(self._tell)
 
     def tell_at_once(self, watcher: FeedWatcher) -> None:
-        """For one who cannot wait until a moment is over. All others hear it in their turn."""
+        """Deliver now to a watcher that cannot wait until a moment is over; all others get it in their turn."""
         self._gathered(watcher.key)
         mine = [told for one, told in self._telling if one is watcher]
         self._telling = deque(pair for pair in self._telling if pair[0] is not watcher)

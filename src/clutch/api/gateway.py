@@ -1,4 +1,4 @@
-"""The gateway of the process that has the engine: tasks, and talking to main agents. What every surface serves."""
+"""The gateway of the process that has the engine: tasks, and messages to main agents. Every surface serves it."""
 
 from __future__ import annotations
 
@@ -102,7 +102,7 @@ class TaskGateway:
     # ---- many ----------------------------------------------------------------------------------------
 
     async def spawn(self, args: Mapping[str, Any], session: str, on_full: OnFullWord | None = None) -> Object:
-        """Whether the session is still there is asked only after a refusal."""
+        """Spawn a task. Whether the session still exists is read only after a refusal."""
         check_on_full(on_full)
         self._check_accepts()
         known = self._known(session)
@@ -119,7 +119,7 @@ class TaskGateway:
         return spawn.answer(order, got)
 
     async def _said_unopened(self, session: str, request: SpawnRequest) -> Object | None:
-        """The answer of a spawn that is refused, or dry, in a session that does not exist yet: none is made for it."""
+        """Return the answer of a refused or dry spawn in a session that does not exist, without creating it."""
         if await self.services.db.read(transcripts.is_known, session):
             return None
         order = spawn.order(self.services, replace(request, dry_run=True), f"api:{self.services.ids.uuid4()}")
@@ -154,7 +154,7 @@ class TaskGateway:
     # ---- the sessions they work for ------------------------------------------------------------------
 
     async def session(self, session: str) -> tuple[int, str]:
-        """The number of a main session, made if it is not there, and its agent."""
+        """Return the number of a main session, which is created if it does not exist, and its agent."""
         return await self._number(session), self._parsed(session).agent_id
 
     async def _number(self, session: str) -> int:
@@ -171,8 +171,8 @@ class TaskGateway:
         return main_session(session, known_agents(self.services.policy))
 
     async def _opened(self, session: str) -> int:
-        """One that was deleted begins anew; one that was archived comes back with what was said in it. Raises
-        InvalidInput for a new one of an agent that is not configured: it is a slip of the pen."""
+        """Open a session: a deleted one is empty, an archived one has its transcript. Raises InvalidInput for a new
+        session of an agent that is not configured, which is a typing mistake."""
         services, root = self.services, await self._root(session)
         opened = await self._alone(usage.open_root, services.policy, *root)
         if services.policy.heartbeat_of(root[2]) is not None:
@@ -181,7 +181,7 @@ class TaskGateway:
         return opened
 
     async def _root(self, session: str) -> tuple[int, str, str, str, str, str]:
-        """A new session as `usage.open_root` takes it. Raises InvalidInput."""
+        """Return the parameters of a new session for `usage.open_root`. Raises InvalidInput."""
         services, parsed = self.services, self._parsed(session)
         number, agent_id, agents = services.ids.next(), parsed.agent_id, known_agents(services.policy)
         if agent_id not in agents and not await services.db.read(transcripts.is_known, session):
@@ -208,7 +208,7 @@ class TaskGateway:
 
 
 PAUSE_S = 0.02  # between two looks: under load every commit is a change
-EVENT_CHARS_MAX = 4096  # an event is a line; whatever is longer is a message
+EVENT_CHARS_MAX = 4096  # an event is one line; longer texts are messages
 
 
 class RunningEngine(Protocol):
@@ -234,7 +234,7 @@ async def opened(
 class Gateway(TaskGateway):
     def __init__(self, services: Services, waiting: TaskWaiter, leaving: Leaving | None = None) -> None:
         super().__init__(services, waiting, leaving)
-        self.visits = Visits()  #: of those who come through a surface
+        self.visits = Visits()  #: requests of all surfaces
         self.under_way: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()  #: commands, by key
 
     async def say(
@@ -245,8 +245,8 @@ class Gateway(TaskGateway):
         caller: OperatorCaller = CHAT_OPERATOR,
         kind: LetterKind = LetterKind.USER,
     ) -> str:
-        """A slash command is carried out for `caller` instead, and answered where the agent would answer. Raises
-        IdempotencyConflict."""
+        """Send a message to a main agent and return its letter. A slash command runs for `caller` instead and is
+        answered where the agent would answer. Raises IdempotencyConflict."""
         services = self.services
         check_key(key)
         check_text("text", text, services.policy.limits.task_bytes_max)
@@ -267,7 +267,7 @@ class Gateway(TaskGateway):
         return letter
 
     async def _is_for_a_child(self, session: str, letter: str, text: str) -> bool:
-        """Then one has this chat for its thread, and reads it."""
+        """Whether this chat is the thread of a child, which reads the message then."""
         thread = delivery_rules.local_route(session)
         if await self.services.db.read(sessions.session_of, *sessions.name(thread)) is None:
             return False

@@ -73,13 +73,13 @@ log = logger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class TaskResult(Generic[V]):
-    """`text` is what the child said last, also the partial text of one that failed."""
+    """The result of a task. `text` is its final text, or the partial text of a task that failed."""
 
     outcome: Outcome
     text: str | None
     error: str | None
-    value: V | None = None  #: what was submitted, if a form was asked for (`output_schema`, `output_type`)
-    files: tuple[StoredFile, ...] = ()  #: what it hands over; `Task.read_file` has the contents
+    value: V | None = None  #: the structured output, if it was asked for (`output_schema`, `output_type`)
+    files: tuple[StoredFile, ...] = ()  #: files of the result; `Task.read_file` returns their contents
 
     @property
     def is_ok(self) -> bool:
@@ -99,7 +99,7 @@ class KillResult:
 class Event:
     """`name`: lifecycle:start|end|error, assistant:text|thinking, tool:start|output|end, usage, question.
 
-    `task_id`: None = of a main agent. `data`: the words of assistant:…, the tool of tool:start and tool:end, the error
+    `task_id`: None = of a main agent. `data`: the text of assistant:…, the tool of tool:start and tool:end, the error
     of lifecycle:error, the `Usage` of usage. `seq`: its place among what the run tells, or in the timeline of its
     task."""
 
@@ -113,7 +113,7 @@ class Event:
 
 @dataclass(frozen=True, slots=True)
 class Question:
-    """Something that waits for a person. `hash` binds the answer to exactly what was shown."""
+    """A question or approval request. `hash` binds the answer to exactly what was shown."""
 
     id: int
     kind: QuestionKind
@@ -124,7 +124,7 @@ class Question:
 
 
 def question_of(item: Mapping[str, Any]) -> Question:
-    """An item of the inbox; a plan is known by its task."""
+    """Return an item of the inbox as a question. The number of a plan is that of its task."""
     kind = QuestionKind(item["kind"])
     is_plan = kind is QuestionKind.PLAN
     number = (ids.parse_task_id if is_plan else ids.parse_question_id)(item["id"])
@@ -148,7 +148,7 @@ class Holder(Protocol):
 
 
 class Task(Generic[V]):
-    """A handle on durable work. Losing it loses nothing: `Clutch.get(id)` gives another one."""
+    """A handle on a durable task. The task does not depend on it: `Clutch.get(id)` returns another handle."""
 
     def __init__(
         self,
@@ -170,14 +170,14 @@ class Task(Generic[V]):
         return self.result().__await__()
 
     async def result(self) -> TaskResult[V]:
-        """Waits for its end. Raises InvalidInput when a value is none of the type it was asked for as."""
+        """Wait for the end of the task. Raises InvalidInput when its value does not fit the requested type."""
         ended = await self._backend.ended(self.id)
         if self._read is None or ended.value is None:
             return ended
         return TaskResult(ended.outcome, ended.text, ended.error, self._read(ended.value), ended.files)
 
     def on_done(self, call: Callable[[TaskResult[V]], Awaitable[None] | None]) -> None:
-        """`call` with the result when it ends, if this program still runs then; at once if it has ended."""
+        """Call `call` with the result when the task ends, if this program still runs then; at once if it has ended."""
         self._clutch._start(self._tell(call))
 
     async def _tell(self, call: Callable[[TaskResult[V]], Awaitable[None] | None]) -> None:
@@ -191,7 +191,7 @@ class Task(Generic[V]):
             log.exception("what was to be done at the end of %s failed", self.id)
 
     async def events(self) -> AsyncIterator[Event]:
-        """What happens to it from here on, until it ends."""
+        """Yield the events of the task from now on, until it ends."""
         loop, heard = asyncio.get_running_loop(), asyncio.Queue[Event | None]()
         async with BackgroundTasks() as tasks:
             hearing = tasks.call(self._hear(heard), f"events of {self.id}")
@@ -211,15 +211,15 @@ class Task(Generic[V]):
                     heard.put_nowait(event)
 
     async def info(self) -> Object:
-        """All there is to know about it now, in the form every surface shows: phase, use, delivery, plan, evidence."""
+        """Return the task as every surface shows it: phase, usage, delivery, plan, evidence."""
         return await self._backend.info(self.id)
 
     async def why(self) -> Object:
-        """How it came to where it is: `timeline`, `deliveries`, and `stuck` with the gate it waits at."""
+        """Explain the status: `timeline`, `deliveries`, and in `stuck` what blocks the task."""
         return await self._backend.why(self.id)
 
     async def read_file(self, name: str) -> bytes:
-        """A file it hands over, as long as it is kept. Raises NotFound."""
+        """Return a file of the result, as long as it is kept. Raises NotFound."""
         return await self._backend.read_file(self.id, name)
 
     async def kill(self, reason: str = "killed") -> KillResult:
@@ -236,54 +236,54 @@ class Task(Generic[V]):
         )
 
     async def steer(self, text: str) -> None:
-        """A new instruction takes the place of what runs now. A finished task refuses: NotPossible."""
+        """Replace what the task does now by a new instruction. Raises NotPossible for a finished task."""
         await self._backend.act(STEER, self.id, Words(text=text))
 
     async def send(self, text: str, *, wait_seconds: float | None = None) -> str | None:
-        """A follow-up. The first new words of the child; None when it says nothing within the time, which is never more
-        than `control.sendWaitSeconds`."""
+        """Send a follow-up message and return the first reply of the child; None when there is none within the time,
+        which is at most `control.sendWaitSeconds`."""
         return (await self._backend.act(SEND, self.id, Sending(text=text, wait_seconds=wait_seconds))).get(
             "reply"
         )
 
     async def pause(self) -> tuple[str, ...]:
-        """The task and everything below it stop at their next step and free their slots. Those that changed."""
+        """Pause the task and all tasks below it at their next step. Returns the tasks that changed."""
         return tuple((await self._backend.act(PAUSE, self.id, ActionBody()))["changed"])
 
     async def resume(self) -> tuple[str, ...]:
         return tuple((await self._backend.act(RESUME, self.id, ActionBody()))["changed"])
 
     async def retry(self, text: str = "") -> None:
-        """A finished task starts anew from an empty transcript, with other words if some are given."""
+        """Start a finished task again from an empty transcript; `text` is added to it."""
         await self._backend.act(RETRY, self.id, MaybeWords(text=text))
 
     async def continue_(self, text: str) -> None:
-        """A finished task goes on in its transcript."""
+        """Resume a finished task in its transcript; `text` says what to do next."""
         await self._backend.act(CONTINUE, self.id, MaybeWords(text=text))
 
     async def approve(self, plan_hash: str, text: str = "") -> None:
-        """Its plan, as it was shown. Raises PlanChanged when there is another one by now."""
+        """Approve the plan with this hash. Raises PlanChanged when there is another one by now."""
         await self._backend.act(APPROVE, self.id, Approval(plan_hash=plan_hash, text=text))
 
     async def reject(
         self, plan_hash: str, reason: str, *, then: Literal["revise", "end"] | None = None
     ) -> None:
-        """`then`: another round, or the end; None = as `plan.onReject` says."""
+        """Reject the plan with this hash. `then`: another round, or the end; None = as `plan.onReject` says."""
         if then not in ("revise", "end", None):
             raise InvalidInput("then", 'must be "revise" or "end"')
         rejection = Rejection(plan_hash=plan_hash, reason=reason, then=then)
         await self._backend.act(REJECT, self.id, rejection)
 
     async def remove(self) -> None:
-        """Finished and delivered, it leaves the quota of its requester."""
+        """Archive the finished, delivered task: it leaves the limit of its parent."""
         await self._backend.act(REMOVE, self.id, ActionBody())
 
     async def redeliver(self) -> None:
-        """A result that could not be told is told again."""
+        """Deliver an undelivered result again."""
         await self._backend.act(REDELIVER, self.id, ActionBody())
 
     async def dismiss(self) -> None:
-        """A result that could not be told need not be."""
+        """Discard an undelivered result; it stays readable."""
         await self._backend.act(DISMISS, self.id, ActionBody())
 
     @property
@@ -306,13 +306,13 @@ KEY_CHARS_MAX = 100
 
 
 async def gather(*tasks: Task[V]) -> list[TaskResult[V]]:
-    """The results of all of them, in this order, whatever they are. Raises InvalidInput."""
+    """Wait for all tasks and return their results in this order, whatever the outcomes. Raises InvalidInput."""
     check_tasks(tasks, Task)
     return list(await asyncio.gather(*(task.result() for task in tasks)))
 
 
 async def as_completed(tasks: Iterable[Task[V]]) -> AsyncIterator[tuple[Task[V], TaskResult[V]]]:
-    """Each with its result, as they end. Raises InvalidInput."""
+    """Yield each task with its result, as they end. Raises InvalidInput."""
     check_tasks(tasks := list(tasks), Task)
     ended: asyncio.Queue[Task[V]] = asyncio.Queue()
     waits: dict[Task[V], asyncio.Task[TaskResult[V]]] = {}
@@ -330,7 +330,7 @@ def _put(ended: asyncio.Queue[T], one: T, _: object) -> None:
 
 
 def check_tasks(tasks: Iterable[object], kind: type) -> None:
-    """Who comes from asyncio gives a list, or what was not awaited yet. Raises InvalidInput."""
+    """Check the arguments; users of asyncio pass a list, or a spawn that was not awaited. Raises InvalidInput."""
     for wrong in (one for one in tasks if not isinstance(one, kind)):
         if asyncio.iscoroutine(wrong):
             wrong.close()
@@ -350,7 +350,7 @@ def check_map(name: str, in_flight: int, retries: int) -> None:
 
 
 def keys_of(items: Sequence[T], key: Callable[[T], str]) -> list[str]:
-    """Raises InvalidInput when two items could not be told apart."""
+    """Return the key of each item. Raises InvalidInput when two are equal."""
     known: dict[str, int] = {}
     for place, item in enumerate(items):
         text = str(key(item))
@@ -361,7 +361,7 @@ def keys_of(items: Sequence[T], key: Callable[[T], str]) -> list[str]:
 
 
 def spawn_key(name: str, key: str, attempt: int) -> str:
-    """Printable and short, whatever the item's key is."""
+    """Return the idempotency key of an item's spawn, printable and short whatever the item's key is."""
     if len(key) > KEY_CHARS_MAX or not key.isprintable() or not key.strip():
         key = hashlib.sha256(key.encode("utf-8", "surrogatepass")).hexdigest()
     return f"map:{name}:{attempt}:{key}"
@@ -370,7 +370,7 @@ def spawn_key(name: str, key: str, attempt: int) -> str:
 async def map_all(
     count: int, in_flight: int, retries: int, spawn: Callable[[int, int], Awaitable[Task[Any]]]
 ) -> list[TaskResult[Any]]:
-    """`spawn(item, attempt)`. At most `in_flight` at once; the first that cannot be started stops the rest."""
+    """Run `spawn(item, attempt)` for all items, at most `in_flight` at once. The first failed spawn stops the rest."""
     results: dict[int, TaskResult[Any]] = {}
     places: Iterator[int] = iter(range(count))
 
@@ -398,7 +398,7 @@ async def map_all(
 
 
 class Known(NamedTuple):
-    """What a handle on a task shows without asking."""
+    """What a handle on a task knows without a request."""
 
     task_id: str
     label: str
@@ -427,9 +427,9 @@ class Backend(Protocol):
     # ---- many ----------------------------------------------------------------------------------------
 
     async def spawn(self, args: Mapping[str, Any], session: str, on_full: OnFullWord | None) -> Object:
-        """Arguments as `sessions_spawn` takes them, and its answer, whatever it is.
+        """Spawn with the arguments of `sessions_spawn` and return its answer, also a refusal.
 
-        Raises InvalidInput only for what is no argument of it: `session`, `on_full`; Draining."""
+        Raises InvalidInput only for `session` and `on_full`, which are no arguments of the tool; Draining."""
         ...
 
     async def tasks(self, asked: Filter) -> list[Known]: ...

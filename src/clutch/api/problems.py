@@ -93,7 +93,7 @@ class Problem(ClutchError):
 
 
 def problem_of(error: ClutchError) -> Problem:
-    """Every exception a caller may meet, as this surface says it."""
+    """Return the error object of an exception."""
     message = str(error)
     match error:
         case Problem():
@@ -133,7 +133,7 @@ def problem_of(error: ClutchError) -> Problem:
 
 
 def error_of(said: Mapping[str, Any]) -> ClutchError:
-    """The other way round, for a program that asks from another process: what it would have met in this one."""
+    """Return the exception of an error object, for a remote client: the one a local call would have raised."""
     message, rule = str(said.get("message", "")), said.get("rule")
     match said.get("code"):
         case "invalid_input":

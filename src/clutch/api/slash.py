@@ -65,7 +65,7 @@ class CommandUsageError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Chat:
-    """`key`: of this message, so that one that is sent again acts once."""
+    """`key`: of this message; a message that is sent again acts once."""
 
     gateway: Gateway
     caller: OperatorCaller
@@ -116,7 +116,7 @@ class Command:
 
 
 def first_word(text: str) -> tuple[str, str]:
-    """A word, or several in double quotes, and the rest. Raises Usage when there is none."""
+    """Return a word, or several in double quotes, and the rest. Raises CommandUsageError when there is none."""
     found = _WORD.match(text)
     word = "" if found is None else found[1] if found[1] is not None else found[2]
     if found is None or not word:
@@ -288,7 +288,7 @@ async def decide(chat: Chat, text: str, decision: Decision) -> str:
 
 
 async def _plan(chat: Chat, verb: Verb, task: int) -> str:
-    """Of the plan as it is when the command is read: there is no room for a hash in a chat."""
+    """Return the hash of the plan as it is when the command is read: a user does not type a hash in a chat."""
     view = await chat.look(verb, task, tasks.one, task)
     if view is None:
         raise NotFound(f"there is no task {ids.task_id(task)}")
@@ -298,7 +298,7 @@ async def _plan(chat: Chat, verb: Verb, task: int) -> str:
 
 
 async def _answer(chat: Chat, question: int, decision: Decision, message: str) -> str:
-    """Something else of the inbox, as it is when the command is read: a call, a budget, a tool that changed."""
+    """Answer another item of the inbox, as it is when the command is read: a call, a budget, a changed tool."""
     name = ids.question_id(question)
     items = await chat.services.db.read(waiting_items, reads.own_root(chat.who))
     seen = next((item.hash for item in items if item.id == name), None)
@@ -391,7 +391,7 @@ async def run_command(
     caller: OperatorCaller = CHAT_OPERATOR,
     key: str | None = None,
 ) -> str:
-    """`key`: the same line with the same key acts once, and is answered the same. Raises IdempotencyConflict."""
+    """Run a command. The same line and `key` act once and get the same answer. Raises IdempotencyConflict."""
     found = _COMMAND.fullmatch(line.strip())
     command = None if found is None else COMMANDS.get(found[1])
     if found is None or command is None:
@@ -432,7 +432,7 @@ def admitted(
     *,
     binds: bool,
 ) -> OperatorCaller:
-    """The caller as which a command in this thread runs: the sender, within the scopes of the token that brought it.
+    """Return the caller of a command in this thread: the sender, within the scopes of the token that brought it.
 
     Only `/focus` (`binds`) of a named operator needs no bound thread. The chat at the gateway has no senders beside its
     caller, who holds a token."""
@@ -489,7 +489,7 @@ def _unknown(line: str) -> str:
 
 
 async def stop(chat: Chat, text: str) -> str:
-    """This turn and every subagent of the session; `all` says so."""
+    """Stop this turn and every subagent of the session; `all` means the same."""
     if text != "all":
         nothing(text)
     report = await chat.actions.stop(chat.caller, chat.session_id)

@@ -79,7 +79,7 @@ def task_number(task_id: object) -> int:
 
 
 def as_given(attachments: object) -> object:
-    """Files of a program as an agent would write them; whatever else it is, the toolbox says what is wrong."""
+    """Return the files of a program as an agent would write them; anything else is left for the tool to refuse."""
     if not isinstance(attachments, Mapping):
         return attachments
     return [
@@ -91,7 +91,7 @@ def as_given(attachments: object) -> object:
 
 
 def in_surface_spelling(fields: Mapping[str, object]) -> dict[str, object]:
-    """As agents write parameters (`runTimeoutSeconds`); a program writes Python."""
+    """Spell the parameters of a program as agents do (`runTimeoutSeconds`)."""
     for name in fields:
         if name != snake(name):
             raise InvalidInput(name[:NAME_CHARS_MAX], f"is not a known field; did you mean {snake(name)!r}?")
@@ -99,7 +99,7 @@ def in_surface_spelling(fields: Mapping[str, object]) -> dict[str, object]:
 
 
 def in_python_spelling(field: str, rule: str) -> InvalidInput:
-    """A rule may propose other names."""
+    """Return the error in Python's spelling; its rule may name other parameters."""
     return InvalidInput(snake(field), _CAMEL.sub(lambda name: snake(name[0]), rule))
 
 
@@ -114,7 +114,7 @@ OnFullWord: TypeAlias = Literal["queue", "reject"]
 
 
 class SpawnOptions(TypedDict, total=False):
-    """What a program may say of a child; `Clutch.spawn` tells what each means."""
+    """Parameters of a spawn; `Clutch.spawn` says what each means."""
 
     label: str | None
     agent_id: str | None
@@ -232,7 +232,7 @@ class Spawns:
         return order, got
 
     async def _ask(self, requester: int, order: ChildRequest) -> Spawned:
-        """Another number for every try: what is still being removed of an earlier one has a name of its own."""
+        """Ask with a new number for every try: files of an earlier try may still be being removed."""
 
         def ask() -> Awaitable[list[Spawned]]:
             named = spawn.named_anew(self._services, order)

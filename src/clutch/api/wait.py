@@ -36,7 +36,7 @@ class TaskWaiter:
         return self._changes.next_change
 
     async def end_of(self, task_id: int) -> TaskEnd:
-        """Many may wait for one task, and any of them may stop waiting."""
+        """Wait for the end of a task. Several callers may wait for one, and each may stop waiting."""
         future = self._waiters.get(task_id)
         if future is None:
             future = self._waiters[task_id] = asyncio.get_running_loop().create_future()
@@ -44,7 +44,7 @@ class TaskWaiter:
         return await asyncio.shield(future)
 
     async def until(self, change: asyncio.Event) -> None:
-        """Wait for the end of a task. Raises ClutchError when the gateway closes."""
+        """Wait for a change. Raises ClutchError when the gateway closes."""
         await self._changes.until(change)
         if self._is_over:
             raise ClutchError(CLOSED)
@@ -124,7 +124,7 @@ class PendingAnswer:
             await self.services.db.alone(delivery.hand_out, *known)
 
     async def spent(self) -> Spent | None:
-        """None: a model was asked, and its provider counts nothing."""
+        """Return what the turn has used; None: the provider reports no usage."""
         found = await self.services.db.read(outbox.spent_on, self.letter)
         return None if found.calls and not found.input + found.output else found
 

@@ -84,7 +84,7 @@ class GatewayTool:
         return _schema(self.entry.answer)
 
     def place(self, arguments: Mapping[str, Any]) -> tuple[dict[str, str], dict[str, Any]]:
-        """What belongs into the path, and the rest. Raises InvalidInput."""
+        """Return the arguments of the path, and the rest. Raises InvalidInput."""
         path = {name: str(arguments.get(name, "")) for name in self.in_path}
         for name, text in path.items():
             if not text.strip():

@@ -162,7 +162,7 @@ def _offered(tool: GatewayTool) -> Offered:
 
 
 def _answered(body: dict[str, Any]) -> CallToolResult:
-    """Twice: older clients show their model the text only."""
+    """Return the body as text and as an object: older clients show their model the text only."""
     return CallToolResult(content=[_text(body)], structured_content=body)
 
 
@@ -210,7 +210,7 @@ class RemoteMcpBackend:
 
 
 async def serve(connect: Callable[[], GatewayClient], agent_id: str, name: str | None) -> None:
-    """Until stdin ends. `name`: of its session; without one, what the client calls itself."""
+    """Serve until stdin ends. `name`: of the session; without one, the name the client gave itself."""
     connection = uuid4().hex  # one process has one client
 
     def backend_of(context: Context) -> RemoteMcpBackend:

@@ -186,7 +186,7 @@ class Completing(Body):
 
     @property
     def lines(self) -> list[ConversationMessage]:
-        """What was said before, without what is not said by either side."""
+        """Return the earlier messages of user and assistant, without those of other roles."""
         earlier = [one for one in self.messages[:-1] if one.get("role") in ("user", "assistant")]
         return [ConversationMessage(one["role"], _text(one.get("content"))) for one in earlier]
 
@@ -303,7 +303,7 @@ def _usage(spent: Spent) -> CompletionUsage:
 
 
 def openai_error(problem: Problem) -> dict[str, Any]:
-    """Ours, and the two fields that OpenAI's errors have beside them."""
+    """Return our error object with the two fields that OpenAI's errors have beside ours."""
     kind = "server_error" if problem.status >= 500 else "invalid_request_error"
     return {"error": {**problem.to_json()["error"], "type": kind, "param": problem.field}}
 

@@ -29,13 +29,13 @@ class EventsQuery(Query):
 
 
 class Stream(FeedWatcher):
-    """Of a connection of its own, which hundreds may have: what comes is written to it straight away, and only when
-    the connection is full somebody has to wake and wait for it."""
+    """A watcher with a connection of its own, of which there may be hundreds. Events are written to the connection at
+    once; only when it is full, the task of the stream wakes and waits for it."""
 
     def __init__(self, task_id: int | None, root_id: int | None) -> None:
         super().__init__(task_id, root_id)
         self.wire: asyncio.Transport | None = None
-        self.is_idle = False  #: nobody else writes to the connection
+        self.is_idle = False  #: nothing else writes to the connection
         self.last: str | None = None  #: the cursor it was given last
 
     def hear(self, told: FeedBatch) -> None:
@@ -64,7 +64,7 @@ class Stream(FeedWatcher):
 
 
 class Streamed(StreamingResponse):
-    """In chunks, as everybody expects since HTTP/1.1: only then anybody but the server may write one."""
+    """Sent in chunks, as in HTTP/1.1: only then code beside the server may write one."""
 
     def __init__(self, stream: Stream, content: AsyncIterator[bytes]) -> None:
         super().__init__(content, media_type="text/event-stream", headers={"x-accel-buffering": "no"})
