@@ -9,9 +9,11 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from typer.core import TyperArgument, TyperOption
+from typer.main import get_command
 
 from clutch.cli import app
 from clutch.surfaces.http_client import task_path
@@ -222,10 +224,15 @@ def test_no_command_that_only_asks_loads_what_talks_to_models(first: Served) -> 
 
 
 def test_typer_still_makes_its_converters_where_we_put_them_off() -> None:
-    for kind in (TyperArgument, TyperOption):
-        converter = getattr(kind, app.MAKES, lambda _: None)(None)
+    group: Any = get_command(app.app)
+    context = group.make_context("clutch", ["ps"])
+    commands = [group, group.commands["kill"], group.commands["config"].commands["check"]]
+    parameters = [one for command in commands for one in command.get_params(context)]
+    assert {type(one) for one in parameters} == {TyperArgument, TyperOption}
+    for one in parameters:
+        converter = getattr(one, app.MAKES, lambda: None)()
         assert isinstance(converter, app.Converting), (
-            f"typer has no {kind.__name__}.{app.MAKES} any more, so every command loads pydantic: see cli/app.py"
+            f"typer has no {type(one).__name__}.{app.MAKES} any more, so every command loads pydantic: see cli/app.py"
         )
 
 

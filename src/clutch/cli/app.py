@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-from typer.core import TyperArgument, TyperGroup, TyperOption
+from typer.core import TyperCommand, TyperGroup
 from typer.main import get_command_from_info, get_command_name, get_group_from_info
 from typer.models import TyperInfo
 
@@ -31,7 +31,49 @@ FLAGS = {"1": True, "0": False}  #: as in environment variables
 MAKES = "get_runtime_param"  #: typer's method that makes the converter of a value
 
 
-class LazyGroup(TyperGroup):
+@dataclass(frozen=True, slots=True)
+class Converting:
+    """Converts text, paths and flags itself; other values need typer and pydantic, which are slow to load."""
+
+    otherwise: Callable[[], Any]
+
+    def coerce(self, value: Any, param: Any, ctx: Any) -> Any:
+        wanted = param.type_descriptor.annotation
+        if value is None:
+            return () if param.multiple or param.nargs == -1 else None
+        if type(value) is wanted:
+            return value
+        if wanted is Path and (not os.path.exists(value) or os.access(value, os.R_OK)):
+            return Path(value)
+        if wanted is bool and value in FLAGS:
+            return FLAGS[value]
+        return self.otherwise().coerce(value, param=param, ctx=ctx)
+
+
+class LateConversion:
+    """A command whose parameters build their converters when there is a value to convert.
+
+    typer has no option for that, so the method is replaced on each parameter, not on typer's classes. With a typer that
+    lacks the method, commands only start slower."""
+
+    def get_params(self, ctx: Any) -> list[Any]:
+        parameters: list[Any] = super().get_params(ctx)  # type: ignore[misc]  # of the typer class beside this one
+        for one in parameters:
+            makes = getattr(one, MAKES, None)
+            if makes is not None and MAKES not in vars(one):
+                setattr(one, MAKES, partial(Converting, makes))
+        return parameters
+
+
+class LateCommand(LateConversion, TyperCommand):
+    pass
+
+
+class LateGroup(LateConversion, TyperGroup):
+    pass
+
+
+class LazyGroup(LateGroup):
     """Has the commands of `parts`, and `groups` of further commands."""
 
     parts: tuple[typer.Typer, ...] = ()
@@ -42,10 +84,14 @@ class LazyGroup(TyperGroup):
         super().__init__(**attributes)
         makers: dict[str, Callable[[], Any]] = {}
         for one in (one for part in self.parts for one in part.registered_commands):
+            one.cls = LateCommand
             make = partial(get_command_from_info, one, **_PLAIN)
             makers[one.name or get_command_name(getattr(one.callback, "__name__", ""))] = make
         for name, group in self.groups:
-            makers[name] = partial(get_group_from_info, TyperInfo(group), suggest_commands=True, **_PLAIN)
+            for one in group.registered_commands:
+                one.cls = LateCommand
+            info = TyperInfo(group, cls=LateGroup)
+            makers[name] = partial(get_group_from_info, info, suggest_commands=True, **_PLAIN)
         self.commands = Commands(makers)  # type: ignore[assignment]  # no command is added later
 
     def format_commands(self, ctx: Any, formatter: Any) -> None:
@@ -75,37 +121,6 @@ class Commands(Mapping[str, Any]):
 
     def __len__(self) -> int:
         return len(self._makers)
-
-
-@dataclass(frozen=True, slots=True)
-class Converting:
-    """Converts text, paths and flags itself; other values need typer and pydantic, which are slow to load."""
-
-    otherwise: Callable[[], Any]
-
-    def coerce(self, value: Any, param: Any, ctx: Any) -> Any:
-        wanted = param.type_descriptor.annotation
-        if value is None:
-            return () if param.multiple or param.nargs == -1 else None
-        if type(value) is wanted:
-            return value
-        if wanted is Path and (not os.path.exists(value) or os.access(value, os.R_OK)):
-            return Path(value)
-        if wanted is bool and value in FLAGS:
-            return FLAGS[value]
-        return self.otherwise().coerce(value, param=param, ctx=ctx)
-
-
-def convert_late(kind: type) -> None:
-    """Make typer build its converters late. With a typer that lacks the method, commands only start slower."""
-    makes = getattr(kind, MAKES, None)
-    if makes is not None:
-        setattr(kind, MAKES, lambda parameter: Converting(partial(makes, parameter)))
-
-
-# typer offers no other place to set the converter.
-for _kind in (TyperArgument, TyperOption):
-    convert_late(_kind)
 
 
 USAGE = 2  #: exit code
