@@ -18,7 +18,7 @@ import typer
 from clutch.cli import output as output_cli
 from clutch.cli.options import AsJson, Config, State
 from clutch.cli.output import answering, gateway, home_of, print_object, say
-from clutch.cli.source import Source, source
+from clutch.cli.source import Source, messages, source
 from clutch.core.text.format import plain_json, size
 from clutch.errors import InvalidInput, NoGateway, NotFound
 from clutch.surfaces.http_client import Declined, connect
@@ -289,11 +289,11 @@ def _parts(here: Source, target: str, *, with_tree: bool) -> Iterator[Object]:
             for below in _below(here.tree(task["taskId"])["root"]["nodes"]):
                 yield from _of_task(here, below)
         return
-    messages = _messages(lambda after: here.transcript(target, after), {"sessionKey": target})
+    said = _messages(lambda after: here.transcript(target, after), {"sessionKey": target})
     # Raises for a session that does not exist.
-    first = next(messages, None)
+    first = next(said, None)
     yield {"kind": "session", "sessionKey": target}
-    yield from messages if first is None else (first, *messages)
+    yield from said if first is None else (first, *said)
     if with_tree:
         for one in _of_root(here, target):
             yield from _of_task(here, one)
@@ -320,11 +320,8 @@ def _of_task(here: Source, task: Object) -> Iterator[Object]:
 
 
 def _messages(read: Callable[[int], Object], name: Object) -> Iterator[Object]:
-    page: Object = {"next": 0}
-    while page["next"] is not None:
-        page = read(page["next"])
-        for line in page["messages"]:
-            yield {**name, **line, "role": line["kind"], "kind": "message"}
+    for line in messages(read):
+        yield {**name, **line, "role": line["kind"], "kind": "message"}
 
 
 def _below(nodes: list[Object]) -> Iterator[Object]:

@@ -472,4 +472,10 @@ def print_text(text: str) -> None:
 
 
 def is_interactive() -> bool:
+    """Whether a question can be asked on stderr."""
     return sys.stdin.isatty() and sys.stderr.isatty()
+
+
+def is_terminal() -> bool:
+    """Whether keys can be read and the screen drawn."""
+    return sys.stdin.isatty() and sys.stdout.isatty()

@@ -13,8 +13,16 @@ from pathlib import Path
 from typing import Any
 
 from clutch.cli import output
-from clutch.cli.output import answering, command_for, gateway, print_object, print_text, say
-from clutch.cli.source import Followed, GatewayConnection, GatewaySource, resumable, source
+from clutch.cli.output import answering, command_for, gateway, is_terminal, print_object, print_text, say
+from clutch.cli.source import (
+    MAIN_SESSION,
+    Followed,
+    GatewayConnection,
+    GatewaySource,
+    messages,
+    resumable,
+    source,
+)
 from clutch.core.channel_messages import unsent_line
 from clutch.core.text.format import counted, money, tokens, visible
 from clutch.surfaces.discovery import PROBLEM
@@ -23,7 +31,6 @@ from clutch.surfaces.http_client import GatewayClient, session_path
 FOLLOW_S = 0.5
 RECENT_MINUTES = 30
 PAGE = 200
-MAIN_SESSION = "agent:main:main"
 MAIN = ("main", MAIN_SESSION)
 REPLIES_SHOWN_MAX = 3
 PROBLEM_CHARS_MAX = 2000
@@ -65,7 +72,7 @@ def ps(state: Path | None, wanted: ListOptions, *, as_json: bool, command: str =
 
 def top(state: Path | None, *, as_json: bool) -> None:
     """Draw the list of tasks every second until a key leaves it; without a terminal, or as JSON, print it once."""
-    if as_json or not (sys.stdin.isatty() and sys.stdout.isatty()):
+    if as_json or not is_terminal():
         return ps(state, ListOptions(), as_json=as_json, command="top")
     from clutch.cli.chat.terminal import Keyboard, whole_screen
 
@@ -114,7 +121,7 @@ def inbox(state: Path | None, *, as_json: bool) -> None:
             if one["isError"] and one["subject"] != PROBLEM:  # `source` has reported the config
                 say(f"Problem: {visible(one['detail'], PROBLEM_CHARS_MAX)}\n  -> {one['remedy']}")
         shown = [_item(state, item) for item in said["items"]]
-        if shown and here.client is not None and sys.stdin.isatty() and sys.stdout.isatty():
+        if shown and here.client is not None and is_terminal():
             from clutch.cli import tasks
 
             return tasks.decide_with_keys(here.client, said["items"], shown)
@@ -213,17 +220,11 @@ def _print_lines(
     page_after: Callable[[int], dict[str, Any]], after: int, answers: set[str], *, as_json: bool
 ) -> int:
     """Print the messages after a number, add their answers to `answers`, and return the last number."""
-    page: dict[str, Any] = {"next": after}
-    while page["next"] is not None:
-        page = page_after(after)
-        for line in page["messages"]:
-            after = line["seq"]
-            if line["kind"] == "answer":
-                answers.add(line["body"]["text"])
-            if as_json:
-                print_object("log", line)
-            else:
-                print_text(output.log_line(line))
+    for line in messages(page_after, after):
+        after = line["seq"]
+        if line["kind"] == "answer":
+            answers.add(line["body"]["text"])
+        print_object("log", line) if as_json else print_text(output.log_line(line))
     return after
 
 

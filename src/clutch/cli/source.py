@@ -21,6 +21,7 @@ from clutch.surfaces.discovery import blocked, has_store, named_state
 from clutch.surfaces.http_client import Declined, GatewayClient, connect, session_path, task_path
 
 Object = dict[str, Any]
+MAIN_SESSION = "agent:main:main"
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,6 +156,14 @@ class OfflineSource:
     def _read(self, fn: Callable[..., Any], *args: Any) -> Object:
         got: Object = self._look(fn, *args)
         return got
+
+
+def messages(read: Callable[[int], Object], after: int = 0) -> Iterator[Object]:
+    """Yield the messages of a transcript after a number; `read` returns one page."""
+    page: Object = {"next": after}
+    while page["next"] is not None:
+        page = read(page["next"])
+        yield from page["messages"]
 
 
 @contextmanager

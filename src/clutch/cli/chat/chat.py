@@ -15,12 +15,21 @@ import typer
 
 from clutch.cli.chat.message import PIPED_HELP, answer, usage_of, with_files
 from clutch.cli.chat.stream import SLACK_S, Notices
-from clutch.cli.output import Exit, answering, command_for, gateway, home_of, print_object, print_text, say
-from clutch.cli.source import GatewayConnection
+from clutch.cli.output import (
+    Exit,
+    answering,
+    command_for,
+    gateway,
+    home_of,
+    is_terminal,
+    print_object,
+    print_text,
+    say,
+)
+from clutch.cli.source import MAIN_SESSION, GatewayConnection
 from clutch.errors import ClutchError
 from clutch.surfaces.http_client import GatewayClient, session_path
 
-MAIN_SESSION = "agent:main:main"
 WAIT_S = 2.0  #: for a reply; then the inbox is read
 
 
@@ -28,7 +37,7 @@ def chat(state: Path | None, session: str | None, agent: str | None, *, as_json:
     with answering("chat", as_json=as_json):
         key = session or (f"agent:{agent}:main" if agent else MAIN_SESSION)
         client = gateway(state, is_new_work=True)
-        if as_json or not _is_terminal():
+        if as_json or not is_terminal():
             inbox = command_for(state, "inbox")
             raise typer.Exit(
                 chat_through_pipe(GatewayConnection(state, client), key, Path.cwd(), inbox, as_json=as_json)
@@ -44,7 +53,7 @@ def chat(state: Path | None, session: str | None, agent: str | None, *, as_json:
 
 def attach(state: Path | None, target: str) -> None:
     """Watch and steer a task; without a terminal, print what `clutch logs -f` prints."""
-    if not _is_terminal():
+    if not is_terminal():
         from clutch.cli import show
 
         return show.logs(state, target, follows=True, as_json=False)
@@ -64,10 +73,6 @@ def _notices(state: Path | None) -> Notices:
         return Notices(command, load.load(home_of(state)).settings.policy.notify)
     except ClutchError:
         return Notices(command)
-
-
-def _is_terminal() -> bool:
-    return sys.stdin.isatty() and sys.stdout.isatty()
 
 
 # --------------------------------------------------------------------------------------------------

@@ -18,6 +18,7 @@ from clutch.cli import output
 from clutch.cli.chat import message, stream
 from clutch.cli.chat.stream import AGAIN_S, ChatEvent, EventListener, Notices, Pieces
 from clutch.cli.chat.terminal import Complete, Key, Screen
+from clutch.cli.source import messages
 from clutch.core.text.format import counted, visible
 from clutch.errors import ClutchError, NoGateway
 from clutch.surfaces.http_client import GatewayClient, session_path, task_path
@@ -401,9 +402,4 @@ def _asks(task: Mapping[str, Any]) -> bool:
 
 
 def _transcript(client: GatewayClient, task_id: str, after: int) -> list[Mapping[str, Any]]:
-    lines: list[Mapping[str, Any]] = []
-    page: Mapping[str, Any] = {"next": after}
-    while page["next"] is not None:
-        page = client.get(task_path(task_id, "transcript"), after=page["next"])
-        lines += page["messages"]
-    return lines
+    return [*messages(lambda number: client.get(task_path(task_id, "transcript"), after=number), after)]
