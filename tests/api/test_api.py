@@ -16,7 +16,7 @@ from clutch.api import gateway
 from clutch.api.client import Api
 from clutch.core.messages import Answer, Input
 from clutch.core.model import Outcome
-from clutch.core.policy import Announcing, Limits, Policy, Work
+from clutch.core.policy import Limits, Policy
 from clutch.engine.services import Services
 from clutch.errors import ClutchError, InvalidInput, NotFound, SpawnRefused, StoreLost
 from clutch.ports import ModelRequest, Models, OnDelta
@@ -25,10 +25,10 @@ from clutch.testing.database import PassThroughDatabase
 from clutch.transactions.control import NotPossible
 from clutch.transactions.read.inbox import unread_replies
 from clutch.wiring import running_engine
+from tests.policies import QUICK
 
 pytestmark = pytest.mark.anyio
 
-QUICK = Policy(work=Work(tick_s=0.02, stop_s=0.05))
 TABLES = ("sessions", "tasks", "inbox", "outbox", "events", "runs", "messages")
 
 
@@ -48,7 +48,7 @@ class Patient:
         self.heard: list[str] = []
 
     async def ask(self, request: ModelRequest, on_delta: OnDelta) -> Answer:
-        self.heard = [message.text for message in request.transcript if isinstance(message, Input)]
+        self.heard += [message.text for message in request.transcript if isinstance(message, Input)]
         self.asked.set()
         await self.go.wait()
         return Answer("at last", model="patient")
@@ -134,8 +134,8 @@ async def test_a_steered_task_goes_on_with_the_new_words(tmp_path: Path) -> None
     async with clutch(tmp_path / "state", patient) as c:
         task = await c.spawn("go north")
         await patient.asked.wait()
-        patient.go.set()
         await task.steer("go south")
+        patient.go.set()
         assert (await task).is_ok
         assert any("go south" in text for text in patient.heard)
 
@@ -170,13 +170,12 @@ async def test_a_reply_nobody_took_waits_for_the_next_start(tmp_path: Path) -> N
 async def test_reply_to_a_result_that_nobody_was_there_for_is_shown_at_the_next_attach_exactly_once(
     tmp_path: Path,
 ) -> None:
-    quick = replace(QUICK, announcing=Announcing(debounce_s=0.01))
-    async with clutch(tmp_path / "state", policy=quick) as c:
+    async with clutch(tmp_path / "state", policy=QUICK) as c:
         task = await c.spawn("look it up", label="look")
         await c.settled()
         assert (await task).is_ok
         assert (await c.services.db.read(unread_replies)).waiting == 1
-    async with clutch(tmp_path / "state", policy=quick) as c:
+    async with clutch(tmp_path / "state", policy=QUICK) as c:
         assert (await c.reply()).startswith('heard: [Subagent] "look" completed successfully')
         assert (await c.services.db.read(unread_replies)).waiting == 0
         with pytest.raises(TimeoutError):

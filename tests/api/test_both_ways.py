@@ -27,6 +27,7 @@ from clutch import (
 )
 from clutch.core.model import Outcome
 from clutch.testing.channels import RecordingChannel
+from tests.patience import PATIENCE_S
 from tests.surfaces.served import FAST, Slow, served
 
 pytestmark = pytest.mark.anyio
@@ -75,7 +76,7 @@ async def way(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[W
 
 
 async def seen(look: Callable[[], Awaitable[Any]], is_there: Callable[[Any], bool]) -> Any:
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(PATIENCE_S):
         while True:
             if is_there(found := await look()):
                 return found
@@ -111,7 +112,7 @@ async def test_many_wait_at_once_and_each_is_told(way: Way) -> None:
     assert await tasks[2].kill() == KillResult(stopped=(tasks[2].id,))
     assert await tasks[2].kill() == KillResult(already_finished=(tasks[2].id,))
     way.let_go()
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(PATIENCE_S):
         results = await asyncio.gather(*waiting)
     assert [one.outcome for one in results].count(Outcome.KILLED) == 1
     assert [one.outcome for one in results].count(Outcome.OK) == 12
@@ -131,13 +132,13 @@ async def test_a_kill_reports_what_is_killed_and_has_not_ended_yet(way: Way) -> 
 async def test_events_of_a_task_end_with_it(way: Way) -> None:
     task = await way.clutch.spawn("slow to start")
     asyncio.get_running_loop().call_later(0.3, way.let_go)
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(PATIENCE_S):
         events = [event async for event in task.events()]
     assert {(event.task_id, event.session_key) for event in events} == {(task.id, task.session_key)}
     assert all(event.seq for event in events)
     assert (events[-1].name, events[-1].run_id) == ("lifecycle:end", (await task.info())["runId"])
     assert (await task).is_ok
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(PATIENCE_S):
         assert "assistant:text" not in [event.name async for event in task.events()]
 
 

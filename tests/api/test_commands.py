@@ -17,18 +17,20 @@ from clutch.api.slash import ACTIONS, COMMANDS, MAIN_SESSION, is_command
 from clutch.core.authority import OperatorCaller, Scope
 from clutch.core.messages import Answer, Call, Input, Usage
 from clutch.core.model import Phase
-from clutch.core.policy import Control, Limits, Policy, Work
+from clutch.core.policy import Control, Limits, Policy
 from clutch.ports import ModelRequest, OnDelta
 from clutch.store.transaction import Tx
 from clutch.testing.channels import RecordingChannel
 from clutch.transactions import idempotency
 from clutch.transactions.idempotency import Kept, keep
+from tests.patience import PATIENCE_S
+from tests.policies import QUICK
 
 pytestmark = pytest.mark.anyio
 
-POLICY = Policy(
+POLICY = replace(
+    QUICK,
     limits=Limits(depth_max=3),
-    work=Work(tick_s=0.02, stop_s=0.05),
     control=Control(steer_interval_s=0.0, send_wait_s=5.0),
 )
 
@@ -69,7 +71,7 @@ async def chat(tmp_path: Path, policy: Policy = POLICY) -> AsyncIterator[tuple[C
 
 async def phase(c: Clutch, task: Task, *phases: Phase) -> None:
     """Until it is there."""
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(PATIENCE_S):
         while True:
             found = await c.command(f"/subagents info {task.id}")
             if any(f"Phase: {one}" in found for one in phases):

@@ -28,6 +28,7 @@ from clutch.ports import ModelRequest
 from clutch.store.transaction import Row, Tx
 from clutch.testing.models import ScriptedModel
 from clutch.transactions import invariants
+from tests.patience import PATIENCE_S
 
 pytestmark = pytest.mark.anyio
 
@@ -166,7 +167,7 @@ async def test_a_file_that_became_wrong_changes_nothing(tmp_path: Path) -> None:
 async def test_a_gateway_reads_its_config_again_on_a_hang_up(tmp_path: Path) -> None:
     told: asyncio.Queue[str] = asyncio.Queue()
     home = written(tmp_path / "state", "{}")
-    async with Clutch(state=home, serve=False) as c, asyncio.timeout(20):
+    async with Clutch(state=home, serve=False) as c, asyncio.timeout(PATIENCE_S):
         following = asyncio.create_task(serve._follow_config(c, told.put_nowait))
         await asyncio.sleep(0)
         written(home, "{headless: 1, worker: {tick: 2}}")

@@ -17,6 +17,7 @@ from clutch.store.sqlite import SqliteStore
 from clutch.transactions import control
 from clutch.transactions.read import stream
 from tests.engine.house import JumpClock
+from tests.patience import PATIENCE_S
 from tests.transactions.conftest import POLICY
 from tests.transactions.world import World
 
@@ -117,7 +118,7 @@ async def test_end_of_a_short_run_comes_after_everything_the_run_told(clock: Jum
                     feed._gateway.services.bus.publish(Live(name, run.session_id, run_id, "done"))
             await again.finish("done again")
             names = list[str]()
-            async with asyncio.timeout(20):
+            async with asyncio.timeout(PATIENCE_S):
                 while len(names) < 8:
                     names += [
                         one.name for one in taken(feed, watcher) if one.name not in ("phase", "announce")

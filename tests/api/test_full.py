@@ -9,15 +9,14 @@ from pathlib import Path
 
 import pytest
 
-from clutch import Clutch, ClutchError, Limits, Policy, SpawnRefused, Task
+from clutch import Clutch, ClutchError, Limits, SpawnRefused, Task
 from clutch.core.messages import Answer, Input
-from clutch.core.policy import Work
 from clutch.ports import ModelRequest, OnDelta
 from clutch.store.transaction import Tx
+from tests.patience import PATIENCE_S
+from tests.policies import QUICK
 
 pytestmark = pytest.mark.anyio
-
-QUICK = Policy(work=Work(tick_s=0.02, stop_s=0.05))
 
 
 class Ordered:
@@ -120,7 +119,7 @@ async def test_a_spawn_that_waits_when_clutch_closes_is_told(tmp_path: Path) -> 
         _ = await spawned(c, 0)
         waits = asyncio.create_task(spawned(c, 1))
         await assert_waits(waits)
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(PATIENCE_S):
         with pytest.raises(ClutchError, match="this Clutch is closed"):
             _ = await waits
 

@@ -21,6 +21,7 @@ from clutch.api.handles import keys_of, spawn_key
 from clutch.core.messages import Answer, Call, Input, Results
 from clutch.core.model import Outcome
 from clutch.ports import ModelRequest, OnDelta
+from tests.patience import PATIENCE_S
 from tests.surfaces.served import FAST as SERVED
 
 pytestmark = pytest.mark.anyio
@@ -141,7 +142,7 @@ async def test_a_map_that_was_cut_off_repeats_nothing_that_had_ended(tmp_path: P
     first = Worker()
     async with Clutch(state=state, models=first, policy=FAST, workspace=tmp_path) as c:
         mapping = asyncio.ensure_future(c.map(items, str, name="cut", in_flight=2))
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(PATIENCE_S):
             async for event in c.events():
                 ended = {task.label for task in await c.tasks(outcome="ok")}
                 if event.name == "lifecycle:end" and {"item a", "item b", "item d"} <= ended:

@@ -24,6 +24,7 @@ from clutch import (
 )
 from clutch.core.messages import Answer, Call, Usage
 from clutch.ports import ModelRequest, OnDelta
+from tests.patience import PATIENCE_S
 
 #: As a newcomer who has no type checker sees them.
 ANY_CLUTCH: Any = Clutch
@@ -146,7 +147,7 @@ async def first_questions(c: Clutch) -> list[Question]:
 async def test_a_plan_is_among_the_questions_and_is_decided_like_one(tmp_path: Path) -> None:
     async with Clutch(state=tmp_path / "state", models=Echo(), serve=False) as c:
         task = await c.spawn("Tidy up", plan_mode=True)
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(PATIENCE_S):
             (plan,) = await first_questions(c)
         assert (plan.kind, plan.task_id, plan.detail) == (
             "plan",

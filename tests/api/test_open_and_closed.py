@@ -12,18 +12,18 @@ from typing import Any
 import pytest
 
 import clutch
-from clutch import Clutch, ClutchError, Policy, StateDirectoryInUse, Task
+from clutch import Clutch, ClutchError, StateDirectoryInUse, Task
 from clutch.api.gateway import PROGRAM
 from clutch.api.slash import MAIN_SESSION
 from clutch.core.messages import Answer, Input
-from clutch.core.policy import Work
 from clutch.engine.actions import TaskActions
 from clutch.ports import ModelRequest, OnDelta
 from clutch.transactions.read import transcripts
+from tests.patience import PATIENCE_S
+from tests.policies import QUICK
 
 pytestmark = pytest.mark.anyio
 
-QUICK = Policy(work=Work(tick_s=0.02, stop_s=0.05))
 CALLS: dict[str, Callable[[Clutch], Awaitable[Any]]] = {
     "spawn": lambda c: c.spawn("something"),
     "get": lambda c: c.get("t_z"),
@@ -62,7 +62,7 @@ async def test_every_call_after_leaving_says_that_it_is_closed(tmp_path: Path) -
         lambda: task.steer("too late"),
     ]
     for call in calls:
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(PATIENCE_S):
             with pytest.raises(ClutchError, match="this Clutch is closed"):
                 await call()
 
@@ -76,7 +76,7 @@ async def test_whoever_listens_when_it_closes_is_told(tmp_path: Path) -> None:
         listening = asyncio.create_task(c.reply())
         done, _ = await asyncio.wait([listening], timeout=5 * QUICK.work.tick_s)
         assert not done
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(PATIENCE_S):
         with pytest.raises(ClutchError, match="this Clutch is closed"):
             await listening
 
@@ -131,7 +131,7 @@ async def test_words_and_tasks_for_a_main_session_that_was_deleted_are_not_lost(
         assert await c.reply() == "yes"
         first, _ = await c.here.session(MAIN_SESSION)
         await TaskActions(c.services).delete(PROGRAM, first, keep_transcript=keep_transcript)
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(PATIENCE_S):
             assert (await (await c.spawn("something", on_full="reject"))).text == "yes"
             await c.say("two")
             assert await c.reply() == "yes"

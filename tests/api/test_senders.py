@@ -17,15 +17,15 @@ from clutch.core.authority import OperatorCaller, Scope
 from clutch.core.ids import parse_task_id
 from clutch.core.messages import Answer, Input
 from clutch.core.model import Route
-from clutch.core.policy import Policy, Work
 from clutch.errors import Forbidden
 from clutch.ports import ModelRequest, OnDelta
 from clutch.testing.channels import ThreadedChannel
 from clutch.transactions import messages
+from tests.patience import PATIENCE_S
+from tests.policies import QUICK
 
 pytestmark = pytest.mark.anyio
 
-QUICK = Policy(work=Work(tick_s=0.02, stop_s=0.05))
 WRITES = OperatorCaller(frozenset({Scope.READ, Scope.WRITE}), "bridge")
 
 
@@ -62,7 +62,7 @@ async def gateway(
 
 
 async def seen(look: Callable[[], Awaitable[Any]], is_there: Callable[[Any], bool]) -> Any:
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(PATIENCE_S):
         while True:
             if is_there(found := await look()):
                 return found

@@ -25,14 +25,13 @@ from clutch import (
 )
 from clutch.api.slash import MAIN_SESSION
 from clutch.core.messages import Answer
-from clutch.core.policy import Work
 from clutch.ports import ModelRequest, OnDelta, WorkspaceFailed
 from clutch.runtimes.acp_process import AcpAgent
 from clutch.store.transaction import Row, Tx
+from tests.policies import QUICK
 
 pytestmark = pytest.mark.anyio
 
-QUICK = Policy(work=Work(tick_s=0.02, stop_s=0.05))
 ONE = replace(QUICK, limits=Limits(retained_max=1, evicts_delivered=False))
 FULL = {"key": "agents.defaults.subagents.maxRetained", "used": 1, "max": 1}
 
@@ -47,18 +46,18 @@ class Models:
 
 
 class Directories:
-    """Held up until somebody lets go."""
+    """Workspaces whose making waits until `may_end` is set."""
 
     def __init__(self) -> None:
         self.asked, self.may_end = asyncio.Event(), asyncio.Event()
         self.sources: list[str] = []
-        self.fails = False
+        self.first_fails = False
 
     async def make(self, task_id: int, source: str) -> str:
         self.sources.append(source)
         self.asked.set()
         await self.may_end.wait()
-        if self.fails:
+        if self.first_fails and len(self.sources) == 1:
             raise WorkspaceFailed("workspace: no room")
         return f"own/{task_id}"
 
@@ -122,7 +121,7 @@ async def test_whoever_meets_a_reservation_under_its_key_waits_for_it(tmp_path: 
 async def test_whoever_waited_for_a_reservation_that_was_undone_spawns_anew(tmp_path: Path) -> None:
     async with clutch(tmp_path) as c:
         directories = c.services.workspaces = Directories()
-        directories.fails = True
+        directories.first_fails = True
         asked: Any = {"workspace": "isolated", "idempotency_key": "k"}
         first = asyncio.create_task(c.spawn("look", **asked))
         await directories.asked.wait()
@@ -131,7 +130,6 @@ async def test_whoever_waited_for_a_reservation_that_was_undone_spawns_anew(tmp_
         directories.may_end.set()
         with pytest.raises(SpawnRefused, match="no room"):
             _ = await first
-        directories.fails = False
         assert (await (await second)).is_ok
         assert await count(c) == 1
 

@@ -16,7 +16,8 @@ from clutch.engine.spawn import spawn_all
 from clutch.ports import ModelRequest
 from clutch.transactions.spawn import Accepted, ChildRequest
 from tests.engine.conftest import Build
-from tests.engine.house import DEADLINE_S, POLICY, House, opening
+from tests.engine.house import POLICY, House, opening
+from tests.patience import PATIENCE_S
 
 FREE = replace(POLICY, control=replace(POLICY.control, steer_interval_s=0.0))
 
@@ -62,7 +63,7 @@ class Family:
         self._wishes[name].put_nowait(call)
         if name == "main":
             await self.house.say("you are main")
-        async with asyncio.timeout(DEADLINE_S):
+        async with asyncio.timeout(PATIENCE_S):
             return await self._told[name].get()
 
     async def uses(self, name: str, tool: str, **args: Any) -> Any:

@@ -28,6 +28,7 @@ from clutch.tools.registry import Tools
 from clutch.transactions import inbox, sessions, tasks
 from clutch.transactions.read import transcripts
 from clutch.transactions.spawn import ChildRequest, rights_text, spawn
+from tests.patience import PATIENCE_S
 
 #: Hints must do all the work: a tick would come too late for any test.
 POLICY = Policy(
@@ -36,7 +37,6 @@ POLICY = Policy(
     announcing=Announcing(debounce_s=0.01),
     work=replace(Work(), tick_s=60.0, stop_s=0.2),
 )
-DEADLINE_S = 20.0  # only a lost signal takes as long
 
 Script: TypeAlias = Callable[[ModelRequest], Awaitable[Answer | str]]
 
@@ -195,7 +195,7 @@ class House:
 
     async def until(self, is_so: Callable[[], Awaitable[bool]]) -> None:
         """Looks after every commit, and now and then in between for what no commit tells."""
-        async with asyncio.timeout(DEADLINE_S):
+        async with asyncio.timeout(PATIENCE_S):
             while True:
                 self._changed.clear()
                 if await is_so():

@@ -20,6 +20,7 @@ from clutch.tools.task_files import LocalTaskFiles
 from clutch.transactions import control, messages
 from tests.engine.conftest import Build
 from tests.engine.house import POLICY, Anything, House, opening, step
+from tests.patience import PATIENCE_S
 
 pytestmark = pytest.mark.anyio
 
@@ -183,7 +184,7 @@ async def test_a_spawn_whose_files_hang_is_undone_after_thirty_seconds(build: Bu
     house, _ = await house_with(build, files, gives(FILE), children_max=1)
     worker = await house.hire()
     await house.say("go")
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(PATIENCE_S):
         await files.is_waiting.wait()
     assert len(contents(files)) == 2
     house.clock.jump(31)
@@ -210,7 +211,7 @@ async def test_contents_survive_a_crash_between_the_spawn_and_its_files(
     house, seen = await house_with(build, files, gives(FILE))
     first = await house.hire()
     await house.say("go")
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(PATIENCE_S):
         await files.is_waiting.wait()
     await house.crash(first)
     files.waits_before = files.waits_after = False
@@ -245,7 +246,7 @@ async def test_an_answer_nobody_carries_out_any_more_keeps_no_contents(
     house, _ = await house_with(build, files, says)
     await house.hire()
     await house.say("go")
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(PATIENCE_S):
         await files.is_waiting.wait()
     parent = await house.task("parent")
     if verb == "steer":
@@ -279,7 +280,7 @@ async def test_an_answer_whose_run_is_superseded_while_a_tool_runs_keeps_no_cont
     house.tool("slow", takes_its_time)
     await house.hire()
     await house.say("go")
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(PATIENCE_S):
         await slow.wait()
     parent = await house.task("parent")
     await house.db.alone(messages.steer, house.policy, parent.id, "steer:1", "something else", "person")
@@ -301,7 +302,7 @@ async def test_a_child_killed_while_its_files_are_made_and_started_again_keeps_w
     house, _ = await house_with(build, files, says)
     await house.hire()
     await house.say("go")
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(PATIENCE_S):
         await files.is_waiting.wait()
     task = await house.task("child")
     await house.db.alone(control.kill, house.policy, task.id, "enough", "person")

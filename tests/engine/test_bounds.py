@@ -28,6 +28,7 @@ from clutch.transactions import turn, turn_end
 from clutch.transactions.read import lists, transcripts
 from tests.engine.conftest import Build
 from tests.engine.house import POLICY, House, ask_for, opening, step, use
+from tests.patience import PATIENCE_S
 
 pytestmark = pytest.mark.anyio
 
@@ -250,7 +251,7 @@ async def test_crash_between_accepted_and_done_asks_nobody_again(build: Build) -
     house = await child(build, lambda _: submits({"count": 3}), runs=False, outputSchema=SCHEMA)
     db = DyingDatabase(house.db, turn_end.submit)
     first = await house.hire(db)
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(PATIENCE_S):
         await db.is_dead.wait()
     task = await house.task("child")
     stored = await house.rows("SELECT body FROM messages WHERE session_id = ? AND kind = 'results'", task.id)
@@ -278,7 +279,7 @@ async def test_the_last_text_of_a_run_that_is_killed_before_it_is_reached_is_lat
     house = await child(build, lambda _: says, runs=False, outputSchema=SCHEMA)
     db = DyingDatabase(house.db, at)
     worker = await house.hire(db)
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(PATIENCE_S):
         await db.is_dead.wait()
     task = (await house.task("child")).id
     await TaskActions(worker.services).kill(OperatorCaller(EVERY_SCOPE), task)
@@ -325,7 +326,7 @@ async def test_the_last_text_of_a_turn_that_is_cancelled_after_its_commit_is_not
     house = await child(build, lambda _: says, runs=False, **asked)
     db = HeldDatabase(house.db, at)
     worker = await house.hire(db)
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(PATIENCE_S):
         await db.is_reached.wait()
     await house.dismiss(worker)
     await house.hire()
@@ -428,7 +429,7 @@ async def test_form_that_would_take_for_ever_holds_nobody_up(
 
     beating = asyncio.create_task(beat())
     await asyncio.sleep(0)
-    found = await asyncio.wait_for(output_schema.problems(json.dumps(schema), given), 20)
+    found = await asyncio.wait_for(output_schema.problems(json.dumps(schema), given), PATIENCE_S)
     beating.cancel()
     assert (found == "") is is_fine
     assert max(gaps, default=0.0) < 1.0
@@ -547,7 +548,7 @@ async def test_the_last_text_of_a_killed_run_is_late_although_the_store_fails(bu
     house = await child(build, lambda _: "all done", runs=False)
     db = BusyDoor(house.db, turn_end.finish)
     worker = await house.hire(db)
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(PATIENCE_S):
         await db.is_reached.wait()
     task = (await house.task("child")).id
     await TaskActions(worker.services).kill(OperatorCaller(EVERY_SCOPE), task)

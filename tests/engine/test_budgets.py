@@ -25,6 +25,7 @@ from clutch.transactions import control, messages, questions, usage
 from clutch.transactions.questions import PendingQuestion
 from tests.engine.conftest import Build
 from tests.engine.house import POLICY, House, opening, step, use
+from tests.patience import PATIENCE_S
 
 pytestmark = pytest.mark.anyio
 
@@ -411,7 +412,7 @@ async def test_ledger_counts_what_the_model_counts_after_a_crash(
     house.tool("read", ok)
     first = await hire(house)
     await house.say("go")
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(PATIENCE_S):
         await begun.wait()
     await house.crash(first)
     held.set()

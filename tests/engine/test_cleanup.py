@@ -22,6 +22,7 @@ from clutch.transactions import control, task_files
 from clutch.transactions.control import NotPossible
 from tests.engine.conftest import Build
 from tests.engine.house import POLICY, Anything, House, opening, step
+from tests.patience import PATIENCE_S
 from tests.transactions.world import write
 
 pytestmark = pytest.mark.anyio
@@ -275,7 +276,7 @@ async def test_a_task_that_works_again_keeps_its_files_from_a_late_sweeper(
     task = await house.task("child")
     files.is_late = True
     house.clock.jump(3600 + 120)
-    await asyncio.wait_for(files.is_waiting.wait(), 10)
+    await asyncio.wait_for(files.is_waiting.wait(), PATIENCE_S)
     await house.db.alone(control.again, house.policy, task.id, "retry", "retry:1", "", "person")
     await house.until_phase("child", Phase.ANNOUNCING)
     files.may_go_on.set()

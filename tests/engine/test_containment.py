@@ -22,6 +22,7 @@ from tests.engine.conftest import Build
 from tests.engine.house import ask_for, opening, step, use
 from tests.engine.test_courier import Place, Recording, engine, is_done, post, until
 from tests.engine.test_hooks import place
+from tests.patience import PATIENCE_S
 
 pytestmark = pytest.mark.anyio
 
@@ -146,7 +147,7 @@ async def test_exit_of_a_callback_ends_neither_the_program_nor_the_other_callbac
         task = await c.spawn("say hello")
         task.on_done(leaves)
         task.on_done(lambda result: told.set())
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(PATIENCE_S):
             await told.wait()
         assert (await c.spawn("go on")).id
 

@@ -22,6 +22,7 @@ from clutch.store.transaction import Tx
 from clutch.transactions import delivery, outbox
 from clutch.transactions.sessions import Stale
 from clutch.wiring import Engine, running_engine
+from tests.patience import PATIENCE_S
 
 pytestmark = pytest.mark.anyio
 
@@ -89,7 +90,7 @@ async def until(running: Engine, key: str, is_so: Callable[[dict[str, Any]], boo
     """The row, once it is so. Looked at after every commit that tells of a change."""
     changed = asyncio.Event()
     running.db.listen(lambda hints: changed.set())
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(PATIENCE_S):
         while not is_so(found := await running.db.read(row, key)):
             await changed.wait()
             changed.clear()
@@ -139,7 +140,7 @@ async def test_a_cancelled_courier_ends_also_where_the_store_has_failed(
             raise StoreError("gone")
 
         with pytest.RaisesGroup(ZeroDivisionError):
-            async with asyncio.timeout(5), asyncio.TaskGroup() as group:
+            async with asyncio.timeout(PATIENCE_S), asyncio.TaskGroup() as group:
                 courier.start(group)
                 await channel.is_asked.wait()
                 monkeypatch.setattr(running.db, "tx", unwilling)

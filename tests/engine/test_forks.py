@@ -20,6 +20,7 @@ from clutch.transactions import control, tasks
 from clutch.transactions.spawn import NOT_FORKED
 from tests.engine.conftest import Build
 from tests.engine.house import POLICY, Anything, House, opening, step
+from tests.patience import PATIENCE_S
 
 pytestmark = pytest.mark.anyio
 
@@ -86,7 +87,7 @@ async def told(house: House) -> list[dict[str, Any]]:
 async def making(house: House, directories: Directories) -> Worker:
     worker = await house.hire()
     await house.say("go")
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(PATIENCE_S):
         await directories.is_making.wait()
     return worker
 

@@ -29,6 +29,7 @@ from clutch.transactions import control, sessions
 from clutch.transactions.spawn import Accepted, ChildRequest, rights_text
 from clutch.wiring import Engine, running_engine
 from tests.answering import answering
+from tests.patience import PATIENCE_S
 
 pytestmark = pytest.mark.anyio
 
@@ -72,7 +73,7 @@ class Place:
     async def until(self, is_so: Callable[[], Awaitable[bool]]) -> None:
         """Looks after every commit: what a hook has heard is written down afterwards."""
         changes = self.engine.services.changes
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(PATIENCE_S):
             while True:
                 change = changes.next_change
                 if await is_so():

@@ -20,6 +20,7 @@ from clutch.transactions import control, messages, questions
 from clutch.transactions.questions import PendingQuestion
 from tests.engine.conftest import Build
 from tests.engine.house import POLICY, Anything, House, ask_for, opening, step
+from tests.patience import PATIENCE_S
 
 pytestmark = pytest.mark.anyio
 
@@ -251,7 +252,7 @@ async def test_approval_is_used_once_even_if_the_worker_dies_over_it(build: Buil
     await house.say("go")
     for question in await asked(house, 2):
         await decide(house, question, Decision.APPROVE)
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(PATIENCE_S):
         await desk.is_running.wait()
 
     async def are_running() -> bool:

@@ -32,6 +32,7 @@ from clutch.transactions.read import lists, transcripts
 from clutch.transactions.sessions import Stale
 from tests.engine.conftest import Build
 from tests.engine.house import POLICY, House, ask_for, step, use
+from tests.patience import PATIENCE_S
 
 pytestmark = pytest.mark.anyio
 
@@ -529,7 +530,7 @@ async def test_a_whole_reply_that_says_nothing_is_no_reply(
 async def test_nobody_waits_for_a_reply_longer_than_the_policy_says(build: Build) -> None:
     hasty = replace(POLICY, control=replace(POLICY.control, send_wait_s=0.01))
     set_up = await stage(build, "one", policy=hasty)
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(PATIENCE_S):
         sent = await set_up.verbs.send(BOSS, await set_up.id("one"), "hello?", 600)
     assert sent.status is SendStatus.TIMEOUT
 

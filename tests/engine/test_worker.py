@@ -21,6 +21,7 @@ from clutch.transactions.turn import NO_CHILD
 from clutch.transactions.workers import Claimed
 from tests.engine.conftest import Build
 from tests.engine.house import POLICY, House, ask_for, opening, step, use
+from tests.patience import PATIENCE_S
 
 pytestmark = pytest.mark.anyio
 
@@ -582,7 +583,7 @@ async def test_watcher_sees_a_turn_in_order(build: Build) -> None:
     await house.hire()
     await house.say("go")
     seen: list[Live] = []
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(PATIENCE_S):
         async for live in watcher:
             seen.append(live)
             if live.name == "lifecycle:end":

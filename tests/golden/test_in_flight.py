@@ -14,12 +14,12 @@ from clutch.testing import RecordingChannel
 from clutch.transactions import invariants
 from tests.golden.contract import FOLDER
 from tests.golden.in_flight import BUSY, DEAD, POLICY, WAITS, Script, toolbox
+from tests.patience import PATIENCE_S
 
 pytestmark = pytest.mark.anyio
 
 MAIN = "agent:main:main"
 STATES = sorted(FOLDER.glob("state_*.sql"))
-PATIENCE_S = 60.0  # only a lost signal takes as long
 
 
 def load(file: Path, state: Path) -> None:

@@ -26,6 +26,7 @@ from clutch import Announcing, Clutch, Policy, Task
 from clutch.core.messages import Answer
 from clutch.ports import ModelRequest, OnDelta
 from tests.house.figures import NOT_PRODUCT, PRODUCT
+from tests.patience import PATIENCE_S
 
 # Other work of the gateway runs in the store's threads meanwhile, and not in every one of these requests.
 KILLS = 5
@@ -159,7 +160,7 @@ async def _recorded(recorder: Recorder, request: Awaitable[None]) -> None:
 
 
 def _request_kill(url: str, state: Path, task: Task[Any]) -> None:
-    line = http.client.HTTPConnection(url.removeprefix("http://"), timeout=10)
+    line = http.client.HTTPConnection(url.removeprefix("http://"), timeout=PATIENCE_S)
     token = (state / "token").read_text(encoding="utf-8").strip()
     headers = {"authorization": f"Bearer {token}", "content-type": "application/json"}
     line.request("POST", f"/v1/tasks/{task.id}/kill", b"{}", headers)

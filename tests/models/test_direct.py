@@ -18,6 +18,7 @@ from clutch.models.chat_completions import DirectModels
 from clutch.models.provider import AdapterKind, Provider
 from clutch.ports import Delta, DeltaKind, ModelError, ModelRequest, ToolSpec, Trouble
 from clutch.testing.providers import Failure, Fault, Pause, Providers, Raw, Reply, Text, turns
+from tests.patience import PATIENCE_S
 
 pytestmark = pytest.mark.anyio
 
@@ -61,7 +62,7 @@ async def speaking(said: bytes, *, keeps_open: bool = False) -> AsyncIterator[st
 
 async def heard(said: bytes, *, keeps_open: bool = False) -> Answer:
     async with speaking(said, keeps_open=keeps_open) as url, asking(url) as models:
-        return await asyncio.wait_for(models.ask(request(), lambda _: None), 10)
+        return await asyncio.wait_for(models.ask(request(), lambda _: None), PATIENCE_S)
 
 
 async def failed(said: bytes) -> ModelError:

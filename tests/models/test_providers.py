@@ -28,6 +28,7 @@ from clutch.testing.providers import (
     Thinking,
     ToolCall,
 )
+from tests.patience import PATIENCE_S
 
 pytestmark = pytest.mark.anyio
 
@@ -146,7 +147,7 @@ async def test_the_log_counts_keys_tokens_and_who_left(server: Providers) -> Non
         leaving = session.post(f"{server.openai_url}/chat/completions", json=body)
         with pytest.raises(TimeoutError):
             await asyncio.wait_for(leaving, 0.1)
-    await asyncio.wait_for(server.log.calls[-1].ended.wait(), 5)
+    await asyncio.wait_for(server.log.calls[-1].ended.wait(), PATIENCE_S)
     assert [call.how for call in server.log.calls] == [How.DONE, How.DONE, How.DONE, How.LEFT]
     assert server.log.repeated == {"a": 2}
     assert server.log.billed == Usage(300, 60, 90, 15)
@@ -177,7 +178,7 @@ async def test_a_process_of_its_own_plays_an_agent_and_ends_with_its_starter() -
     assert reasons == ["tool_calls", "stop"]
     assert (counted["calls"], counted["in_flight"]) == (2, 0)
     process.stdin.close()
-    assert await asyncio.wait_for(process.wait(), 10) == 0
+    assert await asyncio.wait_for(process.wait(), PATIENCE_S) == 0
     words = (await process.stderr.read()).decode()
     assert f"OpenAI and compatible: baseUrl {url}/v1\n" in words
     assert words.endswith("standard input has ended, and so has this server\n")
@@ -195,4 +196,4 @@ async def test_a_process_that_stays_does_not_look_at_its_input_and_ends_when_int
     async with aiohttp.ClientSession() as session, session.get(f"{url}/log") as response:
         assert response.status == 200
     process.send_signal(signal.SIGINT)
-    assert await asyncio.wait_for(process.wait(), 10) == 0
+    assert await asyncio.wait_for(process.wait(), PATIENCE_S) == 0

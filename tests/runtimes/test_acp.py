@@ -23,11 +23,11 @@ from clutch.runtimes.acp import AcpRuntime
 from clutch.runtimes.acp_process import chosen
 from clutch.testing.runtimes import CHECKS, Check
 from clutch.tools.sandbox.process import SandboxedPrograms
+from tests.patience import PATIENCE_S
 
 pytestmark = pytest.mark.anyio
 
 AGENT = Path(__file__).with_name("acp_agent.py")
-DEADLINE_S = 20.0  # only a lost signal takes as long
 
 
 def agent(*args: str, **settings: Any) -> AcpAgent:
@@ -45,7 +45,7 @@ def job(text: str, workspace: Path, **more: Any) -> RuntimeJob:
 
 async def until(is_so: Callable[[], bool]) -> None:
     """Looks now and then: a process writes a file or ends without telling us."""
-    async with asyncio.timeout(DEADLINE_S):
+    async with asyncio.timeout(PATIENCE_S):
         while not is_so():  # noqa: ASYNC110
             await asyncio.sleep(0.02)
 
@@ -73,7 +73,7 @@ async def test_permission_is_asked_of_a_person_and_the_edit_is_evidence(tmp_path
         state=tmp_path / "state", workspace=place, acp=[agent(sandbox=False)], serve=False
     ) as c:
         task = await c.spawn("clutch-test: edit note.txt", runtime="acp")
-        async with asyncio.timeout(DEADLINE_S):
+        async with asyncio.timeout(PATIENCE_S):
             await anext(event async for event in c.events() if event.name == "question")
         (question,) = await c.questions()
         assert question.task_id == task.id
@@ -103,7 +103,7 @@ async def test_an_agent_that_gives_up_after_a_refusal_fails_with_what_was_refuse
         state=tmp_path / "state", workspace=tmp_path, acp=[agent(sandbox=False)], serve=False
     ) as c:
         task = await c.spawn("clutch-test: sulk note.txt", runtime="acp")
-        async with asyncio.timeout(DEADLINE_S):
+        async with asyncio.timeout(PATIENCE_S):
             await anext(event async for event in c.events() if event.name == "question")
         (question,) = await c.questions()
         await c.answer(question, "reject", "not this file")

@@ -15,6 +15,7 @@ import pytest
 
 from clutch.store.postgres import PostgresStore
 from clutch.store.sqlite import SqliteStore
+from tests.patience import PATIENCE_S
 from tests.postgres_server import postgres_dsn, postgres_server
 from tests.store.transactions import blocked, create
 
@@ -106,7 +107,7 @@ def _touch_stalled(now: float) -> Any:
 
 async def until_waiting(stranger: asyncpg.Connection, count: int = 1) -> None:
     """Returns when so many connections to the server wait for a lock. (Activity would be a snapshot.)"""
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(PATIENCE_S):
         while await stranger.fetchval("SELECT count(*) FROM pg_locks WHERE NOT granted") < count:
             pass
 
@@ -121,7 +122,7 @@ async def together(stall: Stall, *calls: Coroutine[Any, Any, Any]) -> list[Any]:
 
 async def settled(awaitable: Awaitable[Any]) -> Any:
     """Its value or its exception, within a time that only a lost signal exceeds."""
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(PATIENCE_S):
         return (await asyncio.gather(awaitable, return_exceptions=True))[0]
 
 

@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 
 from clutch.testing.postgres import PostgresServer
+from tests.patience import PATIENCE_S
 
 #: Debian installs it where only root's PATH looks.
 PROGRAM = shutil.which("pgbouncer", path=f"{os.environ.get('PATH', '')}:/usr/sbin")
@@ -50,7 +51,7 @@ def pooler(server: PostgresServer, mode: str, *, ignored: tuple[str, ...] = ()) 
 
 def _wait_for(socket: Path, process: subprocess.Popen[bytes]) -> None:
     """Return when the pooler listens; it says so by nothing but the socket."""
-    give_up_at = time.monotonic() + 30
+    give_up_at = time.monotonic() + PATIENCE_S
     while not socket.exists():
         assert process.poll() is None, "PgBouncer ended"
         assert time.monotonic() < give_up_at, "PgBouncer does not listen"

@@ -16,6 +16,7 @@ from clutch.store.postgres import PostgresStore
 from clutch.store.postgres_connection import PostgresSettings
 from clutch.store.transaction import LOOK
 from clutch.testing.postgres import PostgresServer, temporary_server
+from tests.patience import PATIENCE_S
 from tests.store import transactions as t
 from tests.store.conftest import SCHEMA, TickingClock, settled, until_waiting
 from tests.store.test_postgres import Heard
@@ -165,7 +166,7 @@ class Bumps:
 
     async def until_each_has(self, more: int) -> None:
         goal = {counter: count + more for counter, count in self.acknowledged.items()}
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(PATIENCE_S):
             while any(self.acknowledged[counter] < count for counter, count in goal.items()):
                 await self.store.read(t.value_of, 1)
 

@@ -15,6 +15,7 @@ from clutch.store.postgres import PostgresStore
 from clutch.store.postgres_connection import PostgresSettings
 from clutch.store.transaction import HINT, LOOK, Tx
 from clutch.testing.postgres import PostgresServer
+from tests.patience import PATIENCE_S
 from tests.store import transactions as t
 from tests.store.conftest import SCHEMA, TickingClock, settled, stalled_postgres, until_waiting
 from tests.store.pooler import pooler
@@ -182,7 +183,7 @@ class Heard:
         self.queue.put_nowait(hints)
 
     async def next(self) -> Sequence[Any]:
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(PATIENCE_S):
             return await self.queue.get()
 
 

@@ -18,23 +18,22 @@ from clutch import Clutch, Policy
 from clutch.api.slash import CHAT_OPERATOR
 from clutch.core.ids import parse_task_id
 from clutch.core.messages import Answer, Call, Input, Results
-from clutch.core.policy import Announcing, Limits, Work
+from clutch.core.policy import Limits
 from clutch.engine.actions import TaskActions
 from clutch.ports import ModelRequest, Models, OnDelta
 from clutch.surfaces.discovery import read_token
 from clutch.surfaces.http_client import GatewayClient, connect
+from tests.patience import PATIENCE_S
+from tests.policies import QUICK
 
 T = TypeVar("T")
 
-QUICK = Policy(work=Work(tick_s=0.02, stop_s=0.05))
-#: Told at once, with room for many, and nobody is too hasty.
+#: Room for many children, and steering as often as a test likes.
 FAST = replace(
     QUICK,
     limits=Limits(children_max=100, retained_max=200),
-    announcing=Announcing(debounce_s=0.02),
     control=replace(QUICK.control, steer_interval_s=0.0),
 )
-PATIENCE_S = 20.0
 #: Prints where it is served, then waits to be killed.
 A_PROGRAM = """
 import asyncio, sys

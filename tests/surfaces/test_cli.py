@@ -17,6 +17,7 @@ from typer.main import get_command
 
 from clutch.cli import app
 from clutch.surfaces.http_client import task_path
+from tests.patience import PATIENCE_S
 from tests.surfaces.served import FAST, Served, served
 from tests.surfaces.test_http_tasks import ended, seen, spawned
 from tests.surfaces.typed import Done
@@ -203,7 +204,7 @@ def test_a_served_gateway_works_until_it_is_told_to_stop(tmp_path: Path) -> None
         done = clutch("run", "say hello", "--wait", "--json", state=state)
         assert (done.code, done.body["task"]["outcome"]) == (0, "ok")
         serving.send_signal(signal.SIGTERM)
-        out, err = serving.communicate(timeout=30)
+        out, err = serving.communicate(timeout=PATIENCE_S)
     assert (serving.returncode, out) == (0, "")
     assert "Stopping" in err
     assert not (state / "gateway.json").exists()

@@ -23,7 +23,8 @@ from openai.types.chat.completion_create_params import CompletionCreateParamsBas
 from clutch.core.messages import Answer, Call, Input, Usage
 from clutch.ports import Delta, DeltaKind, ModelError, ModelRequest, OnDelta, Trouble
 from clutch.store.transaction import Tx
-from tests.surfaces.served import FAST, PATIENCE_S, Served, served
+from tests.patience import PATIENCE_S
+from tests.surfaces.served import FAST, Served, served
 
 
 class Agent:

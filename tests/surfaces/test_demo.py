@@ -15,6 +15,8 @@ from typing import Any
 
 import pytest
 
+from tests.patience import PATIENCE_S
+
 SOURCE = Path(__file__).parents[2] / "src"
 OUTCOMES = {"ok", "error", "timeout", "killed", "lost"}
 FIELDS: Mapping[str, type | tuple[type, ...]] = {
@@ -139,7 +141,7 @@ def test_an_interrupted_demo_names_the_command_that_finishes_it(tmp_path: Path, 
     assert running.stderr is not None
     assert any("running (started)" in line for line in running.stderr)
     running.send_signal(signal.SIGINT)
-    out, err = running.communicate(timeout=30)
+    out, err = running.communicate(timeout=PATIENCE_S)
     assert (running.returncode, out) == (130, "")
     assert "Traceback" not in err
     printed = err.rpartition("finish it with:\n")[2].strip()

@@ -23,7 +23,8 @@ from clutch.cli import serve
 from clutch.errors import Draining, NoGateway
 from clutch.surfaces import discovery
 from clutch.surfaces.http_client import task_path
-from tests.surfaces.served import FAST, PATIENCE_S, Served, served
+from tests.patience import PATIENCE_S
+from tests.surfaces.served import FAST, Served, served
 from tests.surfaces.test_http_tasks import declined, ended, seen, spawned
 
 

@@ -17,6 +17,7 @@ from clutch.core import ids
 from clutch.engine.live import Live
 from clutch.surfaces.http.events import HELD_BYTES_MAX, Stream
 from clutch.surfaces.http_client import task_path
+from tests.patience import PATIENCE_S
 from tests.surfaces.served import FAST, Served, served
 from tests.surfaces.test_http_tasks import ended, seen, spawned
 
@@ -41,7 +42,7 @@ class Event:
 @contextmanager
 def watching(db: Served, query: str = "", **headers: str) -> Iterator[Iterator[Event]]:
     """Open once the gateway has said that it is there."""
-    line = http.client.HTTPConnection("127.0.0.1", db.port, timeout=20)
+    line = http.client.HTTPConnection("127.0.0.1", db.port, timeout=PATIENCE_S)
     try:
         line.request("GET", f"/v1/events{query}", headers={"Authorization": f"Bearer {db.token}", **headers})
         answer = line.getresponse()

@@ -19,6 +19,7 @@ from clutch.surfaces.http.auth import FAILURES_MAX
 from clutch.surfaces.http.server import HEAD_WITHIN_S, SILENT_MAX
 from clutch.surfaces.http_client import connect
 from clutch.testing.channels import RecordingChannel
+from tests.patience import PATIENCE_S
 from tests.surfaces.served import A_PROGRAM, Served, served, write_token
 
 FOREIGN_HOSTS = (
@@ -328,7 +329,7 @@ def resident_bytes(pid: int) -> int:
 
 def flood(port: int, token: str) -> None:
     head = f"POST {MESSAGES} HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer {token}\r\n"
-    with socket.create_connection(("127.0.0.1", port), timeout=10) as line:
+    with socket.create_connection(("127.0.0.1", port), timeout=PATIENCE_S) as line:
         line.sendall(f"{head}Content-Type: application/json\r\nTransfer-Encoding: chunked\r\n\r\n".encode())
         try:
             for _ in range(1024):

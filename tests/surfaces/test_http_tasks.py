@@ -26,7 +26,9 @@ from clutch.ports import ModelError, ModelRequest, Trouble
 from clutch.store.transaction import ManyRows, Tx
 from clutch.surfaces.http_client import Declined, GatewayClient, task_path
 from clutch.testing.models import ScriptedModel
-from tests.surfaces.served import FAST, QUICK, Served, served, write_token
+from tests.patience import PATIENCE_S
+from tests.policies import QUICK
+from tests.surfaces.served import FAST, Served, served, write_token
 from tests.surfaces.typed import typed
 
 
@@ -55,7 +57,7 @@ def ended(client: GatewayClient, target: str, until: str = "ended") -> dict[str,
 
 def seen(client: GatewayClient, target: str, is_there: Callable[[dict[str, Any]], bool]) -> dict[str, Any]:
     """The task once it looks like that; each look waits for a change."""
-    deadline = time.monotonic() + 20
+    deadline = time.monotonic() + PATIENCE_S
     while not is_there(task := client.get(task_path(target))):
         assert time.monotonic() < deadline, task
         client.get(task_path(target, "wait"), timeoutSeconds=0.05)
@@ -328,7 +330,7 @@ def test_whoever_removes_a_task_waits_for_its_next_try_unless_that_comes_much_la
             assert declined(lambda: here.client.post(task_path(task, "remove"))).code == "forbidden"
         else:
             assert here.client.post(task_path(task, "remove"))["taskId"] == task
-        assert time.monotonic() - began < 10
+        assert time.monotonic() - began < PATIENCE_S
 
 
 # ---- spawning ----------------------------------------------------------------------------------------------
@@ -461,7 +463,7 @@ def test_sessions_are_listed_with_their_tasks_and_can_be_read(client: GatewayCli
 def test_words_to_a_main_agent_start_its_turn(client: GatewayClient) -> None:
     path = "/v1/sessions/agent%3Amain%3Achat%3Aspoken"
     assert client.post(f"{path}/messages", {"text": "good morning"})["letterId"].startswith("user:")
-    deadline = time.monotonic() + 20
+    deadline = time.monotonic() + PATIENCE_S
     while len(said := client.get(f"{path}/transcript")["messages"]) < 2:
         assert time.monotonic() < deadline, said
     assert "good morning" in said[1]["body"]["text"]

@@ -14,7 +14,8 @@ import typer
 from clutch.cli import source
 from clutch.cli.source import resumable
 from clutch.surfaces import discovery
-from tests.surfaces.served import FAST, PATIENCE_S, served
+from tests.patience import PATIENCE_S
+from tests.surfaces.served import FAST, served
 from tests.surfaces.test_http_tasks import seen, spawned
 from tests.surfaces.typed import typed
 

@@ -15,6 +15,7 @@ from clutch.config.keys import Settings
 from clutch.surfaces.discovery import rotate_token
 from clutch.surfaces.listen import ListenSettings, listeners
 from clutch.wiring import config_problems
+from tests.patience import PATIENCE_S
 from tests.surfaces.served import served
 
 EVERYWHERE = "0.0.0.0"  # noqa: S104 (what is refused)
@@ -64,7 +65,7 @@ def test_s1_another_machine_needs_an_allowed_name_and_the_token(tmp_path: Path) 
     with served(home, host=EVERYWHERE, config=config) as db:
 
         def asked(host: str, token: str | None, **more: str) -> int:
-            line = http.client.HTTPConnection("127.0.0.2", db.port, timeout=20)
+            line = http.client.HTTPConnection("127.0.0.2", db.port, timeout=PATIENCE_S)
             with closing(line):
                 headers = {"Host": host, "Authorization": f"Bearer {token}", **more}
                 line.request("GET", "/v1/health", headers=headers)

@@ -14,7 +14,8 @@ import pytest
 from clutch.core.messages import Answer
 from clutch.ports import ModelRequest, OnDelta
 from clutch.surfaces import discovery, watchdog
-from tests.surfaces.served import PATIENCE_S, Heard, served
+from tests.patience import PATIENCE_S
+from tests.surfaces.served import Heard, served
 from tests.surfaces.test_http_tasks import spawned
 from tests.surfaces.typed import typed
 

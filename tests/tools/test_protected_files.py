@@ -24,6 +24,7 @@ from clutch.tools.sandbox.policy import SandboxPolicy
 from clutch.tools.sandbox.process import Offer, SandboxedPrograms
 from clutch.tools.sandbox.protected_files import is_settled
 from clutch.tools.shell import Shell, ShellArguments
+from tests.patience import PATIENCE_S
 
 pytestmark = pytest.mark.anyio
 
@@ -292,7 +293,7 @@ async def test_nested_repositories_are_read_only(tmp_path: Path, family: str) ->
 async def test_repository_made_during_a_command_is_guarded_for_every_later_one(tmp_path: Path) -> None:
     """Also while the command that was there before still runs."""
     waiting = asyncio.create_task(in_shell(tmp_path, "touch started; while [ ! -e go ]; do sleep 0.05; done"))
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(PATIENCE_S):
         while not (tmp_path / "started").exists():  # noqa: ASYNC110 - another process makes it, without an event
             await asyncio.sleep(0.02)
     await asyncio.to_thread(git, tmp_path, "init", "-q", "proj")
@@ -395,7 +396,7 @@ async def test_planted_files_are_put_aside_by_the_next_gateway_after_kill_9(
         sys.executable, "-c", VICTIM, family, str(root), str(state), script, stdout=subprocess.PIPE
     )
     assert killed.stdout is not None
-    assert b"planted" in await asyncio.wait_for(killed.stdout.readline(), 30)
+    assert b"planted" in await asyncio.wait_for(killed.stdout.readline(), PATIENCE_S)
     killed.kill()
     await killed.wait()
     assert (root / "AGENTS.md").exists()

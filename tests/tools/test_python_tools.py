@@ -20,6 +20,7 @@ from clutch.errors import InvalidInput
 from clutch.ports import ToolContext, ToolFailed
 from clutch.tools import python_tool
 from clutch.tools.registry import Tools
+from tests.patience import PATIENCE_S
 
 if TYPE_CHECKING:
     from fractions import Fraction
@@ -284,7 +285,7 @@ async def test_a_thread_that_was_given_up_keeps_its_seat_until_it_ends() -> None
             await tools.run("slow", {}, CONTEXT)
     assert runs == [1], "the second call found no seat, and did not run later either"
     free.set()
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(PATIENCE_S):
         while True:
             try:
                 assert await tools.run("slow", {}, CONTEXT) == "at last"

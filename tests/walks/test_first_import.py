@@ -18,12 +18,12 @@ import asyncpg
 import pytest
 
 from clutch.testing.providers import Providers, Reply, Text
+from tests.patience import PATIENCE_S
 
 pytestmark = [pytest.mark.anyio, pytest.mark.slow]
 
 LEASE_S = 15.0  # a heartbeat every 3 s: on a busy machine one may be 2 s late
 GAP_MAX_S = LEASE_S / 3
-DEADLINE_S = 60.0
 TRIES = 3
 
 WORKER = """
@@ -79,7 +79,7 @@ class Watch:
             await asyncio.sleep(0.02)
 
     async def until_beats(self, count: int) -> None:
-        async with asyncio.timeout(DEADLINE_S):
+        async with asyncio.timeout(PATIENCE_S):
             while len(self.beats) < count:
                 self._changed.clear()
                 await self._changed.wait()
@@ -106,7 +106,7 @@ async def worker(tmp_path: Path, *args: str) -> AsyncIterator[asyncio.subprocess
 
 async def line(process: asyncio.subprocess.Process) -> str:
     assert process.stdout is not None
-    return (await asyncio.wait_for(process.stdout.readline(), DEADLINE_S)).decode().strip()
+    return (await asyncio.wait_for(process.stdout.readline(), PATIENCE_S)).decode().strip()
 
 
 @asynccontextmanager
@@ -139,7 +139,7 @@ async def gaps_between_heartbeats(state: Path, dsn: str, default: str, asked: st
             await watch.until_beats(len(watch.beats) + 1)
             gaps = watch.gaps
         process.stdin.write(b"enough\n")
-        assert await asyncio.wait_for(process.wait(), DEADLINE_S) == 0
+        assert await asyncio.wait_for(process.wait(), PATIENCE_S) == 0
     return gaps
 
 

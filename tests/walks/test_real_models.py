@@ -31,11 +31,11 @@ from clutch.testing.providers import (
     turns,
 )
 from clutch.transactions.read import transcripts
+from tests.patience import PATIENCE_S
 
 pytestmark = pytest.mark.anyio
 
 Behave: TypeAlias = Callable[[WireRequest], Reply | Failure | Silence]
-DEADLINE_S = 30.0
 BODY_BYTES_MAX = 6000
 ONE_ROOM = Policy(
     limits=Limits(),
@@ -68,7 +68,7 @@ async def story(
             workspace=tmp_path / "work",
             settings=ToolSettings(sandbox=Sandbox.ON),
         )
-        async with asyncio.timeout(DEADLINE_S), clutch:
+        async with asyncio.timeout(PATIENCE_S), clutch:
             yield clutch, server
 
 
@@ -209,7 +209,7 @@ async def test_a_kill_reaches_the_provider_at_once(tmp_path: Path, adapter: str)
         await arrived.wait()
         (call,) = [call for call in server.log.calls if is_child(call.request)]
         await task.kill("enough")
-        await asyncio.wait_for(call.ended.wait(), 2.0)
+        await asyncio.wait_for(call.ended.wait(), PATIENCE_S)
         assert call.how is How.LEFT
         assert (await task).outcome == "killed"
 
@@ -272,7 +272,7 @@ async def test_a_dead_address_is_given_up_after_a_few_tries(tmp_path: Path) -> N
         policy=replace(ONE_ROOM, life=life),
         workspace=tmp_path,
     ) as clutch:
-        result = await asyncio.wait_for((await clutch.spawn("x")).result(), DEADLINE_S)
+        result = await asyncio.wait_for((await clutch.spawn("x")).result(), PATIENCE_S)
     assert result.outcome == "error"
     assert "Cannot connect" in (result.error or "")
     assert "(3 times)" in (result.error or "")

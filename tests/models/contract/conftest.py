@@ -15,8 +15,8 @@ from clutch.models.provider import Provider
 from clutch.ports import Delta, DeltaKind, ModelError, ModelRequest, ToolSpec
 from clutch.testing.providers import Behaviour, CallSeen, Providers, Reply, WireRequest
 from tests.models.contract.adapters import ADAPTERS, MODEL, Adapter, Closable
+from tests.patience import PATIENCE_S
 
-DEADLINE_S = 10.0  # only a lost signal takes as long
 HELLO = (Input("hello"),)
 TOOLS = [
     ToolSpec(name, f"The tool {name}.", {"type": "object", "properties": {"path": {"type": "string"}}})
@@ -62,7 +62,7 @@ class Talk:
             self.behave(behaviour)
         request = ModelRequest(MODEL, system, transcript, tools, key, thinking, output_tokens_max)
         asking = (models or self.models()).ask(request, self.watch)
-        return await asyncio.wait_for(asking, DEADLINE_S)
+        return await asyncio.wait_for(asking, PATIENCE_S)
 
     async def fails(self, behaviour: Behaviour | None = None, models: Closable | None = None) -> ModelError:
         with pytest.raises(ModelError) as caught:

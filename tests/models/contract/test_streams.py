@@ -11,7 +11,8 @@ from clutch.ports import Delta, DeltaKind, ModelRequest
 from clutch.testing.providers import Gate, How, Piece, Reply, Silence, Text, WireRequest
 from tests.examples import scaled
 from tests.models.contract.adapters import ADAPTERS, MODEL
-from tests.models.contract.conftest import DEADLINE_S, Talk
+from tests.models.contract.conftest import Talk
+from tests.patience import PATIENCE_S
 
 pytestmark = pytest.mark.anyio
 
@@ -35,7 +36,7 @@ async def test_the_next_chunk_is_sent_only_after_the_watcher_saw_the_one_before(
                     gate.set()
 
     request = ModelRequest(MODEL, "", (Input("hello"),), (), "s:1")
-    answer = await asyncio.wait_for(talk.models().ask(request, watch), DEADLINE_S)
+    answer = await asyncio.wait_for(talk.models().ask(request, watch), PATIENCE_S)
     assert answer.text == "one two three four"
 
 
@@ -52,11 +53,11 @@ async def test_cancelling_closes_the_connection_at_once(talk: Talk, behaviour: S
     request = ModelRequest(MODEL, "", (Input("hello"),), (), "s:1")
     asking = asyncio.create_task(models.ask(request, lambda _: streaming.set()))
     begun = streaming if isinstance(behaviour, Reply) else arrived
-    await asyncio.wait_for(begun.wait(), DEADLINE_S)
+    await asyncio.wait_for(begun.wait(), PATIENCE_S)
     asking.cancel()
     with pytest.raises(asyncio.CancelledError):
         await asking
-    await asyncio.wait_for(talk.last.ended.wait(), 1.0)
+    await asyncio.wait_for(talk.last.ended.wait(), PATIENCE_S)
     assert talk.last.how is How.LEFT
 
 

@@ -32,6 +32,7 @@ from clutch.store.transaction import (
     Tx,
 )
 from clutch.testing.clock import FakeClock
+from tests.patience import PATIENCE_S
 from tests.transactions import invariants
 from tests.transactions.emptying import empty
 from tests.transactions.world import World
@@ -198,7 +199,7 @@ class Stage:
             for link, part in zip(self._links, (first, second), strict=True)
         )
         leader, other = (a, b) if order.leader == 0 else (b, a)
-        async with asyncio.timeout(20), asyncio.TaskGroup() as group:
+        async with asyncio.timeout(PATIENCE_S), asyncio.TaskGroup() as group:
             for player in (a, b):
                 group.create_task(player.run())
                 await player.at_gate.wait()
