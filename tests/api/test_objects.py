@@ -11,6 +11,7 @@ from typing import Any
 from clutch.api import views
 from clutch.core.budget import Budget, BudgetKind
 from clutch.core.model import Delivery, Outcome, Path, Phase
+from clutch.core.reason import Reason
 from clutch.core.text.results import freeze
 from clutch.core.views import (
     CurrentTool,
@@ -27,7 +28,7 @@ from clutch.core.views import (
 
 NEW = TaskView(
     2, 1, 1, "agent:main:subagent:x", "agent:main:main", "agent:main:main", 1, "leaf", "main", "survey", Phase.QUEUED,
-    "admitted", None, None, 1, 1_000_000.5, None, None, None, None, DeliveryView(Delivery.NONE),
+    Reason.ADMITTED, "", None, None, 1, 1_000_000.5, None, None, None, None, DeliveryView(Delivery.NONE),
 )  # fmt: skip
 FIELDS = [
     "taskId",
@@ -114,7 +115,7 @@ def test_a_task_in_full() -> None:
             budget=purse,
             plan=PlanView("approved", None, 1),
             evidence=Evidence(7, ("a.txt",), 2, ("late one",), "end"),
-            delivery=DeliveryView(Delivery.DELIVERED, Path.STEERED, None, 1, None, 2.0),
+            delivery=DeliveryView(Delivery.DELIVERED, Path.STEERED, Reason.NONE, 1, None, 2.0),
             children_active=1,
             children_total=2,
         )

@@ -14,7 +14,8 @@ from clutch.core.events import Effect
 from clutch.core.lifecycle import step
 from clutch.core.model import Path, Phase, Plan, SessionId, Task, TaskId
 from clutch.core.policy import Policy
-from clutch.core.transition import BUSY, Move
+from clutch.core.reason import Reason
+from clutch.core.transition import Move
 
 POLICY = Policy()
 
@@ -106,7 +107,7 @@ def every_event(at: float, generation: int = 1) -> tuple[ev.Event, ...]:
         ev.Started(at),
         ev.Resumed(at, lost_s=3, step=2),
         ev.Thawed(at, lost_s=3),
-        ev.Parked(at, "quota"),
+        ev.Parked(at, Reason.QUOTA),
         ev.Yielded(at),
         ev.Ended(at, "new words"),
         ev.Ended(at, "new words", untold=2),
@@ -123,7 +124,7 @@ def every_event(at: float, generation: int = 1) -> tuple[ev.Event, ...]:
         refused(at, generation),
         refused(at, generation, is_permanent=True),
         ev.Unheard(at, generation),
-        ev.Deferred(at, BUSY, generation),
+        ev.Deferred(at, Reason.BUSY, generation),
         ev.Read(at, generation),
         ev.RequesterGone(at, generation),
         ev.RequesterBack(at),
@@ -131,12 +132,12 @@ def every_event(at: float, generation: int = 1) -> tuple[ev.Event, ...]:
         ev.Dropped(at),
         ev.SessionEnded(at, "unfocused"),
         ev.Cleaned(at),
-        ev.CleanupFailed(at, "cleanup failed: busy", failed=1),
-        ev.Abandoned(at, "deleted"),
+        ev.CleanupFailed(at, "busy", failed=1),
+        ev.Abandoned(at, Reason.DELETED),
         ev.Orphaned(at),
         ev.Orphaned(at, is_pruned=True),
-        ev.Again(at, "retry"),
-        ev.Again(at, "continue"),
+        ev.Again(at, Reason.RETRY),
+        ev.Again(at, Reason.CONTINUE),
         ev.Redelivered(at),
         ev.Dismissed(at),
         ev.Late(at, "old words"),

@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 
 from clutch.core.messages import Answer, Call, Input, Result, Results
-from clutch.core.model import EXPIRED, Outcome, SessionId, Task, TaskId
+from clutch.core.model import Outcome, SessionId, Task, TaskId
+from clutch.core.reason import Reason
 from clutch.core.views import FILES_MAX, Evidence, evidence_of, files_touched, stop_reason
 
 
@@ -47,7 +48,7 @@ def test_the_list_of_files_is_bounded() -> None:
     ("outcome", "error", "reason", "expected"),
     [
         (Outcome.OK, None, "ok", "end"),
-        (Outcome.OK, None, EXPIRED, EXPIRED),
+        (Outcome.OK, None, Reason.EXPIRED, Reason.EXPIRED),
         (
             Outcome.ERROR,
             "the provider cut the answer (length)",
@@ -55,11 +56,14 @@ def test_the_list_of_files_is_bounded() -> None:
             "the provider cut the answer (length)",
         ),
         (Outcome.TIMEOUT, None, "timeout", "timeout"),
-        (Outcome.KILLED, "enough", "killed: enough", "killed"),
+        (Outcome.KILLED, "enough", "killed", "killed"),
         (Outcome.LOST, "owner gone", "lost", "lost"),
     ],
 )
 def test_the_stop_reason_is_the_cause(
     outcome: Outcome, error: str | None, reason: str, expected: str
 ) -> None:
-    assert stop_reason(Task(TaskId(1), SessionId(2), outcome=outcome, error=error, reason=reason)) == expected
+    assert (
+        stop_reason(Task(TaskId(1), SessionId(2), outcome=outcome, error=error, reason=Reason(reason)))
+        == expected
+    )

@@ -7,20 +7,20 @@ from dataclasses import replace
 import pytest
 
 from clutch.core.diagnosis import BlockingSession, Facts, Gate, gate_of, unserved
-from clutch.core.model import Delivery, Phase, Wait
+from clutch.core.model import Delivery, Phase
+from clutch.core.reason import Reason
 from clutch.core.text.why import command, opens_when, waiting_for
-from clutch.core.transition import DESCENDANTS, MISSING, QUIET_HOURS
 
 OWN = BlockingSession(2, "agent:main:subagent:x", due=90.0)
 MAIN = BlockingSession(1, "agent:main:main", is_task=False, lane="main", due=90.0)
 FREE = {"main": (0, 4), "subagent": (0, 8)}
 FULL = {"main": (4, 4), "subagent": (8, 8)}
-AT = Facts(100.0, 2, Phase.QUEUED, "", Delivery.NONE, 50.0, OWN, lanes=FREE, workers=1, reader=MAIN)
+AT = Facts(100.0, 2, Phase.QUEUED, Reason.NONE, Delivery.NONE, 50.0, OWN, lanes=FREE, workers=1, reader=MAIN)
 TELLING = replace(AT, phase=Phase.ANNOUNCING, delivery=Delivery.WAITING, ready_at=80.0)
 PAUSED = replace(AT, phase=Phase.PAUSED)
 
 
-def parked(reason: str, until: float | None) -> Facts:
+def parked(reason: Reason, until: float | None) -> Facts:
     return replace(PAUSED, reason=reason, own=replace(OWN, due=until, has_run=True, parked_until=until))
 
 
@@ -54,12 +54,15 @@ CASES = [
     ),
     (
         "ended before its children",
-        replace(AT, phase=Phase.ANNOUNCE_DEFERRED, reason=DESCENDANTS, own=replace(OWN, working=(3, 4)), wake_at=200.0),
+        replace(
+            AT, phase=Phase.ANNOUNCE_DEFERRED, reason=Reason.DESCENDANTS, own=replace(OWN, working=(3, 4)),
+            wake_at=200.0,
+        ),
         Gate.DESCENDANTS_ACTIVE, "the last of these children has settled, at 00:03:20", "why t_3",
     ),
     (
         "yielded",
-        replace(PAUSED, reason=Wait.CHILDREN, own=replace(OWN, working=(3,), hold_until=160.0)),
+        replace(PAUSED, reason=Reason.CHILDREN, own=replace(OWN, working=(3,), hold_until=160.0)),
         Gate.DESCENDANTS_ACTIVE, "at 00:02:40", "why t_3",
     ),
     (
@@ -81,7 +84,7 @@ CASES = [
     ),
     (
         "nobody is there",
-        replace(TELLING, phase=Phase.ANNOUNCE_DEFERRED, reason=MISSING, wake_at=300.0),
+        replace(TELLING, phase=Phase.ANNOUNCE_DEFERRED, reason=Reason.MISSING, wake_at=300.0),
         Gate.REQUESTER_MISSING, "is there again, given up at 00:05:00", "tree agent:main:main",
     ),
     ("requester closed", told(is_closed=True), Gate.REQUESTER_MISSING, "is there again", "tree"),
@@ -89,7 +92,7 @@ CASES = [
     ("an attempt failed", replace(TELLING, ready_at=130.0), Gate.BACKOFF, "tried again at 00:02:10", "logs t_2"),
     ("error grace", replace(AT, phase=Phase.ENDING, wake_at=110.0), Gate.BACKOFF, "00:01:50", "logs t_2"),
     ("cleanup failed", replace(AT, phase=Phase.CLEANUP_PENDING, wake_at=110.0), Gate.BACKOFF, "00:01:50", "logs"),
-    ("provider trouble", parked(Wait.PROVIDER, 104.0), Gate.BACKOFF, "00:01:44", "logs t_2"),
+    ("provider trouble", parked(Reason.PROVIDER, 104.0), Gate.BACKOFF, "00:01:44", "logs t_2"),
     (
         "plan awaits",
         replace(AT, phase=Phase.AWAITING_APPROVAL, plan_hash="ab12"),
@@ -97,20 +100,20 @@ CASES = [
     ),
     (
         "asked a person",
-        replace(parked(Wait.NEEDS_YOU, None), questions=("q_7",)),
+        replace(parked(Reason.NEEDS_YOU, None), questions=("q_7",)),
         Gate.NEEDS_YOU, "somebody has decided", "inbox",
     ),
     (
         "answered, and no worker at all",
-        replace(PAUSED, reason=Wait.NEEDS_YOU, own=replace(OWN, due=0.0, has_run=True, is_answered=True), workers=0),
+        replace(PAUSED, reason=Reason.NEEDS_YOU, own=replace(OWN, due=0.0, has_run=True, is_answered=True), workers=0),
         Gate.LEASE, "a worker takes it up", "serve",
     ),
-    ("quota", parked(Wait.QUOTA, 400.0), Gate.QUOTA, "takes calls again at 00:06:40", "logs t_2"),
-    ("budget", parked(Wait.BUDGET, 130.0), Gate.BUDGET, "somebody gives more, tried at 00:02:10", "logs t_2"),
-    ("paused", replace(PAUSED, reason=Wait.PERSON), Gate.PAUSED, "somebody resumes t_2", "resume t_2"),
+    ("quota", parked(Reason.QUOTA, 400.0), Gate.QUOTA, "takes calls again at 00:06:40", "logs t_2"),
+    ("budget", parked(Reason.BUDGET, 130.0), Gate.BUDGET, "somebody gives more, tried at 00:02:10", "logs t_2"),
+    ("paused", replace(PAUSED, reason=Reason.PAUSE), Gate.PAUSED, "somebody resumes t_2", "resume t_2"),
     (
         "parked and then paused",
-        replace(PAUSED, reason=Wait.QUOTA, own=replace(OWN, is_paused=True, parked_until=400.0)),
+        replace(PAUSED, reason=Reason.QUOTA, own=replace(OWN, is_paused=True, parked_until=400.0)),
         Gate.PAUSED, "somebody resumes t_2", "resume t_2",
     ),
     (
@@ -118,10 +121,13 @@ CASES = [
         replace(TELLING, reader=replace(OWN, id=9, is_paused=True)),
         Gate.PAUSED, "somebody resumes t_9", "resume t_9",
     ),
-    ("never awake", replace(told(due=None), put_off=QUIET_HOURS), Gate.QUIET_HOURS, "agent:main:main begin", "tree"),
+    (
+        "never awake", replace(told(due=None), put_off=Reason.QUIET_HOURS), Gate.QUIET_HOURS, "agent:main:main begin",
+        "tree",
+    ),
     (
         "asleep until the morning",
-        replace(told(due=700.0), put_off=QUIET_HOURS),
+        replace(told(due=700.0), put_off=Reason.QUIET_HOURS),
         Gate.QUIET_HOURS, "begin at 00:11:40", "tree agent:main:main",
     ),
     ("collected for minutes", told(due=700.0), Gate.BACKOFF, "tried again at 00:11:40", "logs t_2"),
@@ -159,7 +165,7 @@ def test_where_nobody_works_the_rows_of_the_dead_do_not_count() -> None:
     reading = gate_of(unserved(replace(TELLING, is_taken=True)))
     assert reading is not None
     assert reading.gate is Gate.LEASE
-    paused = gate_of(unserved(replace(PAUSED, reason=Wait.PERSON)))
+    paused = gate_of(unserved(replace(PAUSED, reason=Reason.PAUSE)))
     assert paused is not None
     assert paused.gate is Gate.PAUSED
 
@@ -177,9 +183,9 @@ def test_every_gate_has_a_case() -> None:
         replace(AT, phase=Phase.SPAWNING),
         replace(AT, phase=Phase.COMPLETED, delivery=Delivery.DELIVERED),
         replace(AT, phase=Phase.COMPLETED_GIVEUP, delivery=Delivery.SKIPPED),
-        parked(Wait.QUOTA, 99.0),  # its time has come
-        parked(Wait.RESTART, 90.0),
-        replace(PAUSED, reason=Wait.CHILDREN),  # they have settled
+        parked(Reason.QUOTA, 99.0),  # its time has come
+        parked(Reason.RESTART, 90.0),
+        replace(PAUSED, reason=Reason.CHILDREN),  # they have settled
         TELLING,
         replace(TELLING, is_seen=False),
         told(due=110.0),  # letters are being collected

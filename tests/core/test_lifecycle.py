@@ -20,6 +20,7 @@ from clutch.core import events as fx
 from clutch.core.lifecycle import TRANSITIONS, fold, in_order, step
 from clutch.core.model import UNTOLD, WORKING, Delivery, Outcome, Phase, Task
 from clutch.core.policy import Life, Policy
+from clutch.core.reason import Reason
 from clutch.core.transition import EDGES, Move
 from tests.core.stories import (
     Story,
@@ -107,7 +108,7 @@ def test_timeline_folds_to_the_row_and_counts_its_lines(name: str) -> None:
 
 
 def line(start: Phase, end: Phase, generation: int = 1, outcome: Outcome | None = None) -> Move:
-    return Move(start, end, "", generation, outcome)
+    return Move(start, end, Reason.NONE, generation, outcome)
 
 
 @pytest.mark.parametrize(
@@ -320,11 +321,11 @@ def test_task_without_a_timeout_has_no_clock() -> None:
 
 
 PAUSES: tuple[tuple[tuple[ev.Event, ...], tuple[ev.Event, ...]], ...] = (
-    ((ev.Parked(30, "quota"),), (ev.Started(500),)),
-    ((ev.Parked(30, "needs-you"),), (ev.Started(500),)),
+    ((ev.Parked(30, Reason.QUOTA),), (ev.Started(500),)),
+    ((ev.Parked(30, Reason.NEEDS_YOU),), (ev.Started(500),)),
     ((ev.Paused(30),), (ev.Unpaused(400), ev.Started(500))),
     ((ev.Paused(30),), (ev.Unpaused(40), ev.Paused(50), ev.Unpaused(400), ev.Started(500))),
-    ((ev.Failed(30, "boom"),), (ev.Started(40), ev.Parked(40, "restart"), ev.Started(500))),
+    ((ev.Failed(30, "boom"),), (ev.Started(40), ev.Parked(40, Reason.RESTART), ev.Started(500))),
 )
 
 
@@ -342,7 +343,7 @@ def test_alarm_of_a_run_nobody_owns_ends_nothing_and_its_time_is_given_back() ->
     assert (orphaned.phase, orphaned.task.wake_at, orphaned.effects) == (Phase.RUNNING, None, ())
     resumed = orphaned.then(ev.Resumed(300, lost_s=260, step=4))
     assert (resumed.task.deadline_at, resumed.task.wake_at) == (360, 340)
-    assert resumed.moves[-1].reason == "resumed @step 4"
+    assert (resumed.moves[-1].reason, resumed.moves[-1].detail) == (Reason.RESUMED, "4")
     assert resumed.then(ev.Woke(340), ev.Woke(360)).task.outcome is Outcome.TIMEOUT
 
 
@@ -357,9 +358,9 @@ def test_takeover_after_the_wrap_up_note_waits_for_the_deadline_alone() -> None:
         (ev.Yielded(90), ev.Started(500)),
         (ev.Ended(90, "so far", untold=1), ev.Started(500)),
         (ev.Steered(90), ev.Started(500)),
-        (ev.Ended(90, "x"), delivered(91), ev.Again(92, "continue"), ev.Started(500)),
+        (ev.Ended(90, "x"), delivered(91), ev.Again(92, Reason.CONTINUE), ev.Started(500)),
         (ev.Paused(90), ev.Steered(91), ev.Unpaused(92), ev.Started(500)),
-        (ev.Parked(90, "quota"), ev.Steered(91), ev.Started(500)),
+        (ev.Parked(90, Reason.QUOTA), ev.Steered(91), ev.Started(500)),
     ],
     ids=["yield", "wake", "steer", "continue", "steer-paused", "steer-parked"],
 )
@@ -380,8 +381,8 @@ def test_runtime_adds_up_from_the_first_start() -> None:
 # ---- parking -----------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("reason", ["quota", "needs-you", "restart"])
-def test_parked_run_goes_on_by_itself_in_the_same_generation(reason: str) -> None:
+@pytest.mark.parametrize("reason", [Reason.QUOTA, Reason.NEEDS_YOU, Reason.RESTART])
+def test_parked_run_goes_on_by_itself_in_the_same_generation(reason: Reason) -> None:
     parked = running().then(ev.Parked(5, reason))
     assert (parked.phase, parked.task.reason) == (Phase.PAUSED, reason)
     back = parked.then(ev.Started(9))
@@ -399,7 +400,7 @@ def test_only_a_person_ends_a_persons_pause(before: str) -> None:
 
 
 def test_resume_does_not_answer_what_a_parked_run_waits_for() -> None:
-    parked = running().then(ev.Parked(5, "needs-you"))
+    parked = running().then(ev.Parked(5, Reason.NEEDS_YOU))
     assert parked.then(ev.Unpaused(6)).task == parked.task
 
 
@@ -438,9 +439,13 @@ def test_end_without_words_is_told_with_no_result(text: str | None) -> None:
 @pytest.mark.scenario(78)
 @pytest.mark.parametrize(
     ("text", "word"),
-    [("ANNOUNCE_SKIP", "announce-skip"), ("  ANNOUNCE_SKIP\n", "announce-skip"), ("no_reply ", "silent")],
+    [
+        ("ANNOUNCE_SKIP", Reason.ANNOUNCE_SKIP),
+        ("  ANNOUNCE_SKIP\n", Reason.ANNOUNCE_SKIP),
+        ("no_reply ", Reason.SILENT),
+    ],
 )
-def test_silence_is_not_announced_and_goes_to_cleanup(text: str, word: str) -> None:
+def test_silence_is_not_announced_and_goes_to_cleanup(text: str, word: Reason) -> None:
     story = running(has_cleanup=True).then(ev.Ended(2, text))
     assert (story.phase, story.task.outcome, story.task.result) == (Phase.CLEANUP_PENDING, Outcome.OK, None)
     assert (story.task.delivery, story.task.delivery_reason) == (Delivery.SKIPPED, word)
@@ -517,7 +522,7 @@ def test_outcome_and_result_of_an_ended_task_change_only_with_its_generation() -
 @pytest.mark.parametrize("name", ["running", "deferred", "ending", "yielded"])
 def test_delivery_of_an_older_generation_says_nothing_about_this_one(name: str) -> None:
     story = in_every_phase()[name].then(
-        ev.Killed(5), ev.Again(6, "continue"), ev.Started(7), ev.Ended(8, "x")
+        ev.Killed(5), ev.Again(6, Reason.CONTINUE), ev.Started(7), ev.Ended(8, "x")
     )
     assert (story.phase, story.task.generation) == (Phase.ANNOUNCING, 2)
     older = (delivered(9, 1), refused(9, 1), ev.RequesterKilled(9, 1), ev.RequesterGone(9, 1))

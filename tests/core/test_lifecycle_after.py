@@ -7,9 +7,9 @@ import pytest
 from clutch.core import events as ev
 from clutch.core import events as fx
 from clutch.core.attachments import EVERYTHING, Removal, Side, removal
-from clutch.core.lifecycle_run import ORPHANED
 from clutch.core.model import WORKING, Delivery, Outcome, Phase
 from clutch.core.policy import Keeping, Policy
+from clutch.core.reason import Reason
 from tests.core.stories import announcing, deferred, delivered, in_every_phase, refused, running
 
 # ---- cleanup -----------------------------------------------------------------------------------------
@@ -20,10 +20,10 @@ def test_cleanup_that_fails_waits_twice_as_long_each_time_and_changes_nothing_el
     policy = Policy(keeping=Keeping(cleanup_first_s=60, cleanup_max_s=200))
     pending = announcing(policy, has_cleanup=True).then(delivered(100))
     for failed, wait_s in enumerate((60, 120, 200, 200)):
-        after = pending.then(ev.CleanupFailed(500, "cleanup failed: busy", failed))
+        after = pending.then(ev.CleanupFailed(500, "busy", failed))
         assert after.task.wake_at == 500 + wait_s
         assert after.task == pending.task._replace(wake_at=500 + wait_s, seq=pending.task.seq + 1)
-        assert after.moves[-1].reason == "cleanup failed: busy"
+        assert (after.moves[-1].reason, after.moves[-1].detail) == (Reason.CLEANUP_FAILED, "busy")
     assert pending.then(ev.CleanupFailed(500, "busy", 10_000)).task.wake_at == 700
 
 
@@ -65,7 +65,7 @@ def test_what_goes_depends_on_how_it_ended_and_what_was_asked_for(
 @pytest.mark.scenario(204)
 @pytest.mark.parametrize("name", ["announcing", "missing"])
 def test_a_result_whose_reader_was_deleted_becomes_a_dead_letter(name: str) -> None:
-    story = in_every_phase()[name].then(ev.Abandoned(9, "deleted"))
+    story = in_every_phase()[name].then(ev.Abandoned(9, Reason.DELETED))
     task = story.task
     assert (task.phase, task.delivery, task.delivery_reason) == (
         Phase.COMPLETED_GIVEUP, Delivery.UNDELIVERED, "deleted",
@@ -86,7 +86,11 @@ def orphans() -> list[str]:
 @pytest.mark.parametrize("name", [name for name in orphans() if name not in ("deferred", "missing")])
 def test_a_task_without_a_session_and_without_a_result_is_lost_and_told(name: str) -> None:
     story = in_every_phase()[name].then(ev.Orphaned(9))
-    assert (story.phase, story.task.outcome, story.task.error) == (Phase.ANNOUNCING, Outcome.LOST, ORPHANED)
+    assert (story.phase, story.task.outcome, story.task.error) == (
+        Phase.ANNOUNCING,
+        Outcome.LOST,
+        Reason.ORPHANED,
+    )
     assert fx.Announce(story.task.generation) in story.effects
     assert fx.Close() in story.effects
 
@@ -112,7 +116,7 @@ def test_pruned_orphans_end_in_silence(name: str) -> None:
 
 def test_a_half_made_orphan_is_undone() -> None:
     spawning = in_every_phase()["spawning"].then(ev.Orphaned(9))
-    assert spawning.effects == (fx.Unmake(ORPHANED),)
+    assert spawning.effects == (fx.Unmake(Reason.ORPHANED),)
     assert spawning.phase is Phase.SPAWNING
 
 

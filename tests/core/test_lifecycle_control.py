@@ -9,6 +9,7 @@ from clutch.core import events as fx
 from clutch.core.lifecycle import step
 from clutch.core.model import Delivery, Outcome, Phase, Plan
 from clutch.core.policy import Life, Limits, Policy
+from clutch.core.reason import Reason
 from clutch.core.text import prompts
 from tests.core.stories import (
     announcing,
@@ -32,7 +33,7 @@ UNENDED = (
     "ending",
     "deferred",
 )
-OVERTAKEN = fx.Trace(1, Delivery.SKIPPED, "superseded")
+OVERTAKEN = fx.Trace(1, Delivery.SKIPPED, Reason.SUPERSEDED)
 ENDED = ("announcing", "missing", "cleanup_pending", "completed", "completed_giveup")
 
 # ---- steer -------------------------------------------------------------------------------------------
@@ -77,7 +78,7 @@ def test_steer_of_a_task_that_waits_joins_what_it_reads_next(name: str) -> None:
 
 
 def test_parked_run_is_ended_by_a_steer_because_it_would_go_on_without_reading() -> None:
-    for parked in (running().then(ev.Paused(5)), running().then(ev.Parked(5, "quota"))):
+    for parked in (running().then(ev.Paused(5)), running().then(ev.Parked(5, Reason.QUOTA))):
         assert fx.Stop("superseded") in parked.then(ev.Steered(9)).effects
 
 
@@ -129,7 +130,7 @@ def test_kill_ends_every_unended_task_without_an_announce(name: str) -> None:
     assert (task.deadline_at, task.clock_left_s) == (None, None)
     assert killed.effects == (
         fx.Stop("killed"),
-        fx.Trace(task.generation, Delivery.SKIPPED, "killed"),
+        fx.Trace(task.generation, Delivery.SKIPPED, Reason.KILLED),
         fx.Close(),
         fx.Unbind(),
         fx.Announce(task.generation, silent=True),
@@ -156,7 +157,8 @@ def test_killed_task_is_never_announced_whatever_comes_later() -> None:
 @pytest.mark.scenario(119)
 def test_result_that_arrives_after_the_kill_is_kept_as_a_late_line() -> None:
     story = running().then(ev.Killed(5), ev.Late(6, "finished anyway"))
-    assert (story.task.outcome, story.moves[-1].reason) == (Outcome.KILLED, "late: finished anyway")
+    line = story.moves[-1]
+    assert (story.task.outcome, line.reason, line.detail) == (Outcome.KILLED, Reason.LATE, "finished anyway")
 
 
 def test_killed_task_keeps_what_it_had_said() -> None:
@@ -293,9 +295,11 @@ def test_decision_counts_only_while_a_plan_awaits_it(verdict: ev.PlanVerdict) ->
 
 
 @pytest.mark.scenario(209)
-@pytest.mark.parametrize(("how", "keeps"), [("retry", False), ("continue", True)])
+@pytest.mark.parametrize(("how", "keeps"), [(Reason.RETRY, False), (Reason.CONTINUE, True)])
 @pytest.mark.parametrize("name", ["completed", "completed_giveup", "announcing", "missing"])
-def test_finished_task_gets_a_new_generation_that_is_announced_once(name: str, how: str, keeps: bool) -> None:
+def test_finished_task_gets_a_new_generation_that_is_announced_once(
+    name: str, how: Reason, keeps: bool
+) -> None:
     story = in_every_phase()[name].then(ev.Again(50, how))
     assert (story.phase, story.task.generation, story.task.outcome) == (Phase.QUEUED, 2, None)
     overtaken = (OVERTAKEN,) if name in ("announcing", "missing") else ()
@@ -304,8 +308,8 @@ def test_finished_task_gets_a_new_generation_that_is_announced_once(name: str, h
     assert (ended.effects, ended.task.result) == ((fx.Close(), fx.Announce(2)), "more")
 
 
-@pytest.mark.parametrize("how", ["retry", "continue"])
-def test_text_that_was_told_is_never_the_result_of_a_later_run(how: str) -> None:
+@pytest.mark.parametrize("how", [Reason.RETRY, Reason.CONTINUE])
+def test_text_that_was_told_is_never_the_result_of_a_later_run(how: Reason) -> None:
     told = announcing(text="old words").then(delivered())
     failed = told.then(ev.Again(50, how), ev.Started(51), ev.Failed(52, "boom", is_final=True))
     assert (failed.task.outcome, failed.task.result) == (Outcome.ERROR, None)
@@ -319,15 +323,15 @@ def test_text_that_was_told_is_never_the_result_of_a_later_run(how: str) -> None
 @pytest.mark.parametrize("name", [*UNENDED, "cleanup_pending"])
 def test_unfinished_task_is_not_started_again(name: str) -> None:
     before = in_every_phase()[name]
-    assert before.then(ev.Again(9, "retry")).task == before.task
+    assert before.then(ev.Again(9, Reason.RETRY)).task == before.task
 
 
-@pytest.mark.parametrize("how", ["retry", "continue"])
+@pytest.mark.parametrize("how", [Reason.RETRY, Reason.CONTINUE])
 @pytest.mark.parametrize(
     "late",
     [delivered(11), refused(12), ev.Unheard(11, 1), ev.RequesterKilled(11, 1), ev.RequesterGone(11, 1)],
 )
-def test_what_becomes_of_an_overtaken_letter_does_not_touch_the_new_run(how: str, late: ev.Event) -> None:
+def test_what_becomes_of_an_overtaken_letter_does_not_touch_the_new_run(how: Reason, late: ev.Event) -> None:
     again = announcing().then(ev.Again(10, how))
     assert again.then(late).task == again.task
 

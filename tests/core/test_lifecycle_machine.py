@@ -27,10 +27,10 @@ from clutch.core.model import (
     SessionId,
     Task,
     TaskId,
-    Wait,
 )
 from clutch.core.policy import Announcing, Life, Limits, Policy
-from clutch.core.transition import DESCENDANTS, EDGES, MISSING, Move, Transition
+from clutch.core.reason import WAITS, Reason
+from clutch.core.transition import EDGES, Move, Transition
 from tests.core.stories import every_event
 from tests.examples import scaled
 
@@ -76,7 +76,7 @@ def catalogue(at: float, generation: int) -> list[ev.Event]:
         *every_event(at, generation),
         *(ev.Ended(at, text, untold) for text in WORDS for untold in (0, 2)),
         *(ev.Failed(at, "boom", text, is_final=True, outcome=Outcome.LOST) for text in WORDS),
-        *(ev.Parked(at, reason) for reason in Wait if reason is not Wait.PERSON),
+        *(ev.Parked(at, reason) for reason in sorted(WAITS - {Reason.PAUSE})),
         *(ev.Resumed(at, lost_s, step=1) for lost_s in (0.0, 500.0)),
     ]
 
@@ -176,7 +176,7 @@ class LifeOfATask(RuleBasedStateMachine):
         if after.delivery in (Delivery.DEFERRED, Delivery.SKIPPED) and not is_let_go:
             was = (before.generation, before.delivery, before.delivery_reason)
             assert state == was or state in told
-        has_letter = before.phase is Phase.ANNOUNCING or before.reason == MISSING
+        has_letter = before.phase is Phase.ANNOUNCING or before.reason == Reason.MISSING
         if (
             has_letter
             and before.phase in UNTOLD
@@ -227,7 +227,9 @@ class LifeOfATask(RuleBasedStateMachine):
 
     def row_makes_sense(self) -> None:
         task = self.task
-        has_ended = task.phase not in UNTOLD or task.phase is Phase.ANNOUNCING or task.reason == MISSING
+        has_ended = (
+            task.phase not in UNTOLD or task.phase is Phase.ANNOUNCING or task.reason == Reason.MISSING
+        )
         assert (task.outcome is not None) is has_ended
         assert self.is_closed is has_ended
         assert self.announced.count(task.generation) == int(has_ended), "one letter per outcome"
@@ -303,13 +305,13 @@ def honest(task: Task, clock: float) -> ev.Event:
             return ev.Started(clock)
         case Phase.RUNNING:
             return ev.Ended(clock, "done")
-        case Phase.PAUSED if task.reason == Wait.PERSON:
+        case Phase.PAUSED if task.reason == Reason.PAUSE:
             return ev.Unpaused(clock)
         case Phase.PAUSED:
             return ev.Started(clock)
         case Phase.AWAITING_APPROVAL:
             return ev.Decided(clock, ev.PlanVerdict.APPROVE)
-        case Phase.ANNOUNCE_DEFERRED if task.reason == DESCENDANTS:
+        case Phase.ANNOUNCE_DEFERRED if task.reason == Reason.DESCENDANTS:
             return ev.Started(clock)
         case Phase.ANNOUNCING:
             return ev.Delivered(clock, Path.QUEUED, task.generation)

@@ -8,6 +8,7 @@ from clutch.core import events as ev
 from clutch.core import events as fx
 from clutch.core.model import Delivery, Hook, Outcome, Phase
 from clutch.core.policy import Policy, Threads
+from clutch.core.reason import Reason
 from tests.core.stories import Story, announcing, delivered, in_every_phase, new, refused, running
 
 DAY = 86_400.0
@@ -45,7 +46,7 @@ def test_ending_a_session_that_stayed_closes_it_and_changes_no_outcome(name: str
     assert ended.phase is story.phase
     assert ended.did(fx.Close)
     assert ended.did(fx.Stop)
-    assert ended.moves[-1].reason.startswith("session ended: ")
+    assert ended.moves[-1].reason is Reason.SESSION_ENDED
     assert ended.then(event).task == ended.task, "and only once"
 
 
@@ -87,8 +88,8 @@ def test_an_old_session_ends_however_often_it_is_used() -> None:
     assert not done.then(ev.Woke(at, progress_at=at)).task.stays
 
 
-@pytest.mark.parametrize("how", ["retry", "continue"])
-def test_continued_it_stops_what_it_was_saying_and_stays_again(how: str) -> None:
+@pytest.mark.parametrize("how", [Reason.RETRY, Reason.CONTINUE])
+def test_continued_it_stops_what_it_was_saying_and_stays_again(how: Reason) -> None:
     again = announcing(stays=True).then(delivered(3), ev.Again(4, how))
     assert again.did(fx.Stop)
     assert again.task.stays

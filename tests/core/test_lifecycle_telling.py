@@ -8,7 +8,7 @@ from clutch.core import events as ev
 from clutch.core import events as fx
 from clutch.core.model import Delivery, Outcome, Path, Phase
 from clutch.core.policy import Announcing, ExpiryFrom, Life, Policy
-from clutch.core.transition import BUSY, DESCENDANTS, MISSING, QUIET_HOURS
+from clutch.core.reason import Reason
 from tests.core.stories import Story, announcing, deferred, delivered, in_every_phase, refused, running
 
 # ---- descendants -------------------------------------------------------------------------------------
@@ -21,12 +21,16 @@ def test_task_with_children_at_work_is_not_announced_and_holds() -> None:
     task = story.task
     assert (task.phase, task.reason, task.outcome, task.attempts) == (
         Phase.ANNOUNCE_DEFERRED,
-        DESCENDANTS,
+        Reason.DESCENDANTS,
         None,
         0,
     )
-    assert (task.delivery, task.delivery_reason, task.result) == (Delivery.DEFERRED, DESCENDANTS, "so far")
-    put_off = fx.Trace(1, Delivery.DEFERRED, DESCENDANTS, task.wake_at)
+    assert (task.delivery, task.delivery_reason, task.result) == (
+        Delivery.DEFERRED,
+        Reason.DESCENDANTS,
+        "so far",
+    )
+    put_off = fx.Trace(1, Delivery.DEFERRED, Reason.DESCENDANTS, task.wake_at)
     assert (task.ended_at, story.effects) == (2, (put_off, fx.Hold()))
 
 
@@ -188,7 +192,7 @@ def test_missing_requester_costs_no_attempt_and_its_return_goes_on_where_it_was(
     story = announcing().then(refused(10), ev.RequesterGone(20, 1))
     assert (story.phase, story.task.reason, story.task.delivery) == (
         Phase.ANNOUNCE_DEFERRED,
-        MISSING,
+        Reason.MISSING,
         Delivery.DEFERRED,
     )
     assert story.then(refused(21)).task == story.task
@@ -320,7 +324,7 @@ def test_dead_letters_can_be_kept_for_ever() -> None:
     assert announcing(policy).then(refused(is_permanent=True)).task.wake_at is None
 
 
-@pytest.mark.parametrize("event", [ev.Redelivered(20), ev.Again(20, "continue")])
+@pytest.mark.parametrize("event", [ev.Redelivered(20), ev.Again(20, Reason.CONTINUE)])
 def test_dead_letter_that_gets_another_chance_does_not_expire(event: ev.Event) -> None:
     story = announcing().then(refused(10, is_permanent=True), event)
     assert story.task.wake_at is None
@@ -347,13 +351,13 @@ def test_letting_go_of_what_left_nothing_behind_cleans_nothing() -> None:
 # ---- put off -----------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("reason", [BUSY, QUIET_HOURS])
-def test_deferral_is_told_once_costs_no_attempt_and_ends_when_the_letter_is_read(reason: str) -> None:
+@pytest.mark.parametrize("reason", [Reason.BUSY, Reason.QUIET_HOURS])
+def test_deferral_is_told_once_costs_no_attempt_and_ends_when_the_letter_is_read(reason: Reason) -> None:
     put_off = announcing().then(ev.Deferred(5, reason, 1, until=90))
     assert (put_off.phase, put_off.task.attempts) == (Phase.ANNOUNCING, 0)
     assert (put_off.task.delivery, put_off.task.delivery_reason) == (Delivery.DEFERRED, reason)
     assert put_off.effects == (fx.Trace(1, Delivery.DEFERRED, reason, 90),)
-    assert put_off.then(ev.Deferred(6, BUSY, 1)).task == put_off.task
+    assert put_off.then(ev.Deferred(6, Reason.BUSY, 1)).task == put_off.task
     for heard in (put_off.then(ev.Read(7, 1)), put_off.then(refused(7))):
         assert (heard.phase, heard.task.delivery, heard.task.delivery_reason) == (
             Phase.ANNOUNCING,
@@ -364,15 +368,17 @@ def test_deferral_is_told_once_costs_no_attempt_and_ends_when_the_letter_is_read
 
 
 def test_deferral_for_a_turn_becomes_one_for_the_night_when_the_turn_ends_in_it() -> None:
-    asleep = announcing().then(ev.Deferred(5, BUSY, 1), ev.Deferred(6, QUIET_HOURS, 1, until=90))
-    assert (asleep.task.delivery, asleep.task.delivery_reason) == (Delivery.DEFERRED, QUIET_HOURS)
-    assert asleep.effects == (fx.Trace(1, Delivery.DEFERRED, QUIET_HOURS, 90),)
-    assert asleep.then(ev.Deferred(7, QUIET_HOURS, 1, until=90)).task == asleep.task
+    asleep = announcing().then(
+        ev.Deferred(5, Reason.BUSY, 1), ev.Deferred(6, Reason.QUIET_HOURS, 1, until=90)
+    )
+    assert (asleep.task.delivery, asleep.task.delivery_reason) == (Delivery.DEFERRED, Reason.QUIET_HOURS)
+    assert asleep.effects == (fx.Trace(1, Delivery.DEFERRED, Reason.QUIET_HOURS, 90),)
+    assert asleep.then(ev.Deferred(7, Reason.QUIET_HOURS, 1, until=90)).task == asleep.task
 
 
 def test_deferral_of_an_older_generation_has_no_say() -> None:
     story = announcing().then(ev.Steered(3), ev.Started(4), ev.Ended(5, "more"))
     assert story.task.generation == 2
-    assert story.then(ev.Deferred(6, BUSY, 1)).task == story.task
-    put_off = story.then(ev.Deferred(6, BUSY, 2))
+    assert story.then(ev.Deferred(6, Reason.BUSY, 1)).task == story.task
+    put_off = story.then(ev.Deferred(6, Reason.BUSY, 2))
     assert put_off.then(ev.Read(7, 1)).task == put_off.task

@@ -7,20 +7,20 @@ from decimal import Decimal
 
 import pytest
 
-from clutch.core.model import Delivery, Outcome, Path, Phase, Wait
+from clutch.core.model import Delivery, Outcome, Path, Phase
+from clutch.core.reason import Reason
 from clutch.core.text.format import used_tokens
 from clutch.core.text.tasks import NOTHING, Contract, info_text, list_text, log_text, status
-from clutch.core.transition import DESCENDANTS
 from clutch.core.views import CurrentTool, DeliveryView, History, HistoryEntry, PlanView, Tally, TaskView
 
 RUNNING = TaskView(
     0x7F3A, 1, 1, "agent:main:subagent:x", "agent:main:main", "agent:main:main", 1, "leaf", "main", "AI research",
-    Phase.RUNNING, "started", None, None, 1, 1000.0, 1000.0, None, 1146.0, None, DeliveryView(Delivery.NONE),
+    Phase.RUNNING, Reason.STARTED, "", None, None, 1, 1000.0, 1000.0, None, 1146.0, None, DeliveryView(Delivery.NONE),
     own=Tally(12_100, 3_100, calls=4), current_tool=CurrentTool("web_fetch", "example.com", 1146.0),
 )  # fmt: skip
 DONE = replace(
     RUNNING, task_id=0x91BC, label="Data analysis", phase=Phase.COMPLETED, outcome=Outcome.OK, ended_at=1312.0,
-    current_tool=None, delivery=DeliveryView(Delivery.DELIVERED, Path.QUEUED, None, 1, at=1313.0),
+    current_tool=None, delivery=DeliveryView(Delivery.DELIVERED, Path.QUEUED, Reason.NONE, 1, at=1313.0),
 )  # fmt: skip
 CONTRACT = Contract("find\nout", "agent:main:main")
 
@@ -34,7 +34,7 @@ def test_a_list_is_numbered_lined_up_and_counts() -> None:
 
 
 def test_a_wait_for_a_quota_says_when_it_ends() -> None:
-    waits = replace(RUNNING, phase=Phase.PAUSED, reason=Wait.QUOTA, parked_until=15 * 3600.0 + 20 * 60)
+    waits = replace(RUNNING, phase=Phase.PAUSED, cause=Reason.QUOTA, parked_until=15 * 3600.0 + 20 * 60)
     assert "quota until 15:20" in list_text([waits], 1150.0)
 
 
@@ -54,13 +54,13 @@ def test_a_label_cannot_begin_a_line_of_its_own() -> None:
         ({"phase": Phase.QUEUED}, "queued"),
         ({}, "running"),
         ({"phase": Phase.ENDING}, "running"),
-        ({"phase": Phase.PAUSED, "reason": Wait.QUOTA}, "paused"),
-        ({"phase": Phase.PAUSED, "reason": Wait.CHILDREN, "children_active": 2}, "waiting (2 children)"),
+        ({"phase": Phase.PAUSED, "cause": Reason.QUOTA}, "paused"),
+        ({"phase": Phase.PAUSED, "cause": Reason.CHILDREN, "children_active": 2}, "waiting (2 children)"),
         (
-            {"phase": Phase.ANNOUNCE_DEFERRED, "reason": DESCENDANTS, "children_active": 1},
+            {"phase": Phase.ANNOUNCE_DEFERRED, "cause": Reason.DESCENDANTS, "children_active": 1},
             "waiting (1 child)",
         ),
-        ({"phase": Phase.PAUSED, "reason": Wait.CHILDREN, "children_active": 0}, "waiting"),
+        ({"phase": Phase.PAUSED, "cause": Reason.CHILDREN, "children_active": 0}, "waiting"),
         ({"phase": Phase.AWAITING_APPROVAL}, "plan?"),
         ({"phase": Phase.ANNOUNCING, "outcome": Outcome.OK}, "done"),
         ({"outcome": Outcome.ERROR}, "failed"),
@@ -68,7 +68,7 @@ def test_a_label_cannot_begin_a_line_of_its_own() -> None:
         ({"outcome": Outcome.KILLED}, "killed"),
         ({"outcome": Outcome.LOST}, "lost"),
         (
-            {"outcome": Outcome.OK, "delivery": DeliveryView(Delivery.UNDELIVERED, None, "expiry")},
+            {"outcome": Outcome.OK, "delivery": DeliveryView(Delivery.UNDELIVERED, None, Reason.EXPIRY)},
             "done, undelivered",
         ),
     ],
@@ -82,7 +82,7 @@ def test_info_shows_all_fields() -> None:
     view = replace(
         DONE, error="broken", model_requested="small", model="small-2", run_id=3, plan=PlanView("approved", None, 1),
         own=Tally(10, 5, calls=1, usd=Decimal("0.42")), subtree=Tally(20, 10, calls=2, usd=Decimal("0.5"), unpriced=1),
-        delivery=DeliveryView(Delivery.WAITING, None, None, 2, next_at=1400.0),
+        delivery=DeliveryView(Delivery.WAITING, None, Reason.NONE, 2, next_at=1400.0),
     )  # fmt: skip
     contract = replace(
         CONTRACT, thinking="low", workspace="/w", cleanup="delete", queued_at=1000.0, archived_at=5000.0,

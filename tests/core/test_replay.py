@@ -5,6 +5,7 @@ from __future__ import annotations
 from clutch.core import messages
 from clutch.core.messages import Answer, Call, Entry, Input, Result, Results
 from clutch.core.model import Phase
+from clutch.core.reason import Reason
 from clutch.core.text.why import Arrived, TimelineEntry, steps
 from clutch.core.views import TranscriptEntry
 
@@ -14,10 +15,10 @@ def line(seq: int, at: float, entry: Entry) -> TranscriptEntry:
 
 
 TIMELINE = [
-    TimelineEntry(1, 0.0, "clutch", Phase.SPAWNING, Phase.QUEUED, "admitted"),
-    TimelineEntry(2, 1.0, "clutch", Phase.QUEUED, Phase.RUNNING, "started"),
-    TimelineEntry(3, 4.0, "clutch", Phase.RUNNING, Phase.ENDING, "ok", 1, "ok"),
-    TimelineEntry(4, 4.0, "clutch", Phase.ENDING, Phase.ANNOUNCING, "ok", 1, "ok"),
+    TimelineEntry(1, 0.0, "clutch", Phase.SPAWNING, Phase.QUEUED, Reason.ADMITTED),
+    TimelineEntry(2, 1.0, "clutch", Phase.QUEUED, Phase.RUNNING, Reason.STARTED),
+    TimelineEntry(3, 4.0, "clutch", Phase.RUNNING, Phase.ENDING, Reason.OK, 1, "ok"),
+    TimelineEntry(4, 4.0, "clutch", Phase.ENDING, Phase.ANNOUNCING, Reason.OK, 1, "ok"),
 ]
 LETTERS = [Arrived(1, 0.0, "task", "do it", None, 1), Arrived(2, 3.0, "announce", "", 9, None)]
 LINES = [

@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from clutch.core.model import Wait
 from clutch.core.policy import Life
+from clutch.core.reason import Reason
 from clutch.core.run import (
     TRIAL_S,
     Admission,
@@ -83,13 +83,13 @@ def test_an_error_is_permanent_exactly_when_the_provider_will_never_answer(
 
 
 def test_provider_that_names_a_time_is_believed() -> None:
-    assert failed(retry_at=160.0) == Park(160.0, Wait.QUOTA, Counters(0, 1, 0))
-    assert failed(retry_at=50.0) == Park(100.0, Wait.QUOTA, Counters(0, 1, 0))
-    assert failed() == Park(101.0, Wait.PROVIDER, Counters(0, 1, 0))
+    assert failed(retry_at=160.0) == Park(160.0, Reason.QUOTA, Counters(0, 1, 0))
+    assert failed(retry_at=50.0) == Park(100.0, Reason.QUOTA, Counters(0, 1, 0))
+    assert failed() == Park(101.0, Reason.PROVIDER, Counters(0, 1, 0))
 
 
 def test_a_provider_in_trouble_is_no_rate_limit_whatever_time_was_named() -> None:
-    assert failed(retry_at=160.0, is_limited=False) == Park(160.0, Wait.PROVIDER, Counters(0, 1, 0))
+    assert failed(retry_at=160.0, is_limited=False) == Park(160.0, Reason.PROVIDER, Counters(0, 1, 0))
 
 
 @pytest.mark.parametrize(("wait_s", "parks"), [(900.0, True), (900.1, False)])
@@ -113,7 +113,7 @@ def test_provider_that_says_later_for_ever_does_not_park_a_run_for_ever() -> Non
 def test_grown_transcript_starts_the_tries_anew() -> None:
     tired = Counters(crashes=2, failures=3, progress_head=7)
     assert isinstance(failed(tired, head=7), GiveUp)
-    assert failed(tired, head=8) == Park(101.0, Wait.PROVIDER, Counters(0, 1, 8))
+    assert failed(tired, head=8) == Park(101.0, Reason.PROVIDER, Counters(0, 1, 8))
 
 
 def test_third_crash_without_progress_is_a_loop() -> None:

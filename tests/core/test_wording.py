@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from clutch.core.attachments import StoredFile
 from clutch.core.model import Outcome, Phase, Plan
+from clutch.core.reason import Reason
 from clutch.core.text import prompts
 from clutch.core.text.announce import (
     Absent,
@@ -547,13 +548,13 @@ def test_a_label_adds_no_line_to_the_prompt(label: str) -> None:
     assert system_prompt(replace(BRIEF, label=label)).count("\n") == system_prompt(BRIEF).count("\n")
 
 
-LINE = ChildLine("t_7f3a", "AI research", Phase.RUNNING, "", Plan.NONE, 150.0)
+LINE = ChildLine("t_7f3a", "AI research", Phase.RUNNING, Reason.NONE, Plan.NONE, 150.0)
 
 
 def test_children_are_listed_with_phase_plan_tag_label_id_and_age() -> None:
     active = [
         LINE,
-        replace(LINE, phase=Phase.PAUSED, reason="quota"),
+        replace(LINE, phase=Phase.PAUSED, reason=Reason.QUOTA),
         replace(LINE, phase=Phase.AWAITING_APPROVAL, plan=Plan.DRAFTING),
         replace(LINE, phase=Phase.QUEUED, plan=Plan.DRAFTING),
         replace(LINE, plan=Plan.APPROVED),
@@ -576,8 +577,8 @@ def test_children_are_listed_with_phase_plan_tag_label_id_and_age() -> None:
 
 
 @given(ODD_TEXT)
-def test_labels_reasons_and_events_add_no_line_to_the_prompt(text: str) -> None:
-    odd = replace(LINE, label=text, phase=Phase.PAUSED, reason=text)
+def test_labels_and_events_add_no_line_to_the_prompt(text: str) -> None:
+    odd = replace(LINE, label=text, phase=Phase.PAUSED, reason=Reason.QUOTA)
     assert len(prompts.children_section([odd], [odd]).splitlines()) == 5
     assert len(prompts.events_section([text, text]).splitlines()) == 3
 

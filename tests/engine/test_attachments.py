@@ -171,8 +171,8 @@ async def test_a_spawn_whose_files_fail_leaves_no_session_no_files_no_slot(
     assert (told["status"], told["error"]) == ("error", "files: No space left on device")
     assert contents(files) == {}
     assert await house.rows("SELECT id FROM sessions WHERE is_task = 1 UNION SELECT id FROM tasks") == []
-    assert await house.rows("SELECT reason FROM events") == [
-        ("spawn-failed: files: No space left on device",)
+    assert await house.rows("SELECT reason, detail FROM events") == [
+        ("spawn-failed", "files: No space left on device")
     ]
 
 
@@ -194,7 +194,9 @@ async def test_a_spawn_whose_files_hang_is_undone_after_thirty_seconds(build: Bu
         return not await house.rows("SELECT 1 FROM tasks")
 
     await house.until(is_undone)
-    assert await house.rows("SELECT reason FROM events") == [("spawn-failed: not ready within 30 s",)]
+    assert await house.rows("SELECT reason, detail FROM events") == [
+        ("spawn-failed", "not ready within 30 s")
+    ]
     files.may_go_on.set()
     await house.until_quiet()
     assert contents(files) == {}

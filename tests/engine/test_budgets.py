@@ -13,9 +13,10 @@ import pytest
 from clutch.core.agents import AgentDefaults
 from clutch.core.ids import task_id
 from clutch.core.messages import Answer, Call, Usage
-from clutch.core.model import Outcome, Wait
+from clutch.core.model import Outcome
 from clutch.core.policy import Budgets, OnBudget, Policy
 from clutch.core.questions import Decision, QuestionKind
+from clutch.core.reason import Reason
 from clutch.core.text import prompts
 from clutch.engine.services import NoPrices
 from clutch.ports import ModelError, ModelRequest, Trouble
@@ -285,7 +286,7 @@ async def test_person_who_gives_more_lets_the_run_go_on_by_itself(build: Build) 
     for _ in range(2):  # it spends 150 with each call; the limit is 100, then 250, then 550
         (question,) = await asked(house)
         assert question.kind is QuestionKind.BUDGET
-        assert (await house.task("child")).reason == Wait.NEEDS_YOU
+        assert (await house.task("child")).reason == Reason.NEEDS_YOU
         await answer(house, question, Decision.APPROVE)
     await house.until_quiet()
     task = await house.task("child")

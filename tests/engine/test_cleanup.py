@@ -300,7 +300,7 @@ async def test_cleanup_that_fails_is_shown_and_tried_again_later_and_later(
     for failed, wait_s in enumerate((60, 120, 240), start=1):
 
         async def has_failed(failed: int = failed) -> bool:
-            lines = await house.rows("SELECT reason FROM events WHERE reason LIKE 'cleanup failed%'")
+            lines = await house.rows("SELECT detail FROM events WHERE reason = 'cleanup failed'")
             return len(lines) == failed
 
         await house.until(has_failed)
@@ -314,7 +314,7 @@ async def test_cleanup_that_fails_is_shown_and_tried_again_later_and_later(
         house.clock.jump(wait_s + 1)
     task = await house.until_phase("child", Phase.COMPLETED)
     assert await words_of(house, task.id) == 0
-    ((line,), *_) = await house.rows("SELECT reason FROM events WHERE reason LIKE 'cleanup failed%'")
+    ((line,), *_) = await house.rows("SELECT detail FROM events WHERE reason = 'cleanup failed'")
     assert "Directory not empty" in line
     assert len(await house.rows("SELECT id FROM deliveries WHERE outcome = 'delivered'")) == 1
 

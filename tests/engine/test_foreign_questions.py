@@ -10,9 +10,10 @@ from dataclasses import replace
 import pytest
 
 from clutch.core.messages import Answer, Call, Input, Result, Results, Usage
-from clutch.core.model import Lane, Outcome, Phase, Wait
+from clutch.core.model import Lane, Outcome, Phase
 from clutch.core.policy import Budgets
 from clutch.core.questions import Decision
+from clutch.core.reason import Reason
 from clutch.engine.worker import Worker
 from clutch.errors import StoreBusy
 from clutch.ports import ModelRequest, RuntimeJob
@@ -96,7 +97,7 @@ async def test_foreign_code_waits_where_it_asked_and_holds_no_slot(build: Build)
     (question,) = await asked(house)
     assert json.loads(question.body) == {"tool": "pay", "args": {"amount": 3}}
     task = await house.task("child")
-    assert task.reason == Wait.NEEDS_YOU
+    assert task.reason == Reason.NEEDS_YOU
     assert await house.rows("SELECT owner FROM sessions WHERE id = ?", task.id) == [(None,)]
     await decide(house, question, Decision.APPROVE, "go ahead")
     await house.until_quiet()

@@ -163,8 +163,8 @@ async def test_without_anybody_who_can_make_a_thread_the_spawn_is_undone(
         assert isinstance(answer, str)
         assert answer.startswith("thread: ")
         assert await there.is_as_before()
-        (event,) = await there.rows("SELECT reason FROM events")
-        assert event[0].startswith("spawn-failed: thread: ")
+        ((reason, detail),) = await there.rows("SELECT reason, detail FROM events")
+        assert (reason, detail.startswith("thread: ")) == ("spawn-failed", True)
 
 
 async def test_a_channel_that_fails_to_make_a_thread_leaves_nothing(tmp_path: Path) -> None:

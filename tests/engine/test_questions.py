@@ -11,9 +11,10 @@ from typing import Any
 import pytest
 
 from clutch.core.messages import Answer, Call, Input, Result, Results, Usage
-from clutch.core.model import Lane, Outcome, Phase, Wait
+from clutch.core.model import Lane, Outcome, Phase
 from clutch.core.policy import Policy, Taint
 from clutch.core.questions import Decision, QuestionKind
+from clutch.core.reason import Reason
 from clutch.core.text.prompts import OUTCOME_UNKNOWN
 from clutch.ports import ModelRequest, ToolContext
 from clutch.transactions import control, messages, questions
@@ -104,7 +105,7 @@ async def test_answer_of_a_person_is_the_result_of_the_call(build: Build) -> Non
     (question,) = await asked(house)
     assert question.kind is QuestionKind.QUESTION
     assert json.loads(question.body) == {"question": "which one?", "choices": ["left", "right"]}
-    assert (await house.task("child")).reason == Wait.NEEDS_YOU
+    assert (await house.task("child")).reason == Reason.NEEDS_YOU
     await decide(house, question, Decision.ANSWER, "left")
     await house.until_quiet()
     assert last_results(house) == (Result(0, "ask_human", "left"),)
@@ -120,7 +121,7 @@ async def test_a_question_wakes_the_parent_at_once_and_once(build: Build) -> Non
         return any("[QUESTION]" in _heard(request) for request in house.model.of("go"))
 
     await house.until(is_told)
-    assert (await house.task("child")).reason == Wait.NEEDS_YOU, "a child that waits is not settled"
+    assert (await house.task("child")).reason == Reason.NEEDS_YOU, "a child that waits is not settled"
     (question,) = await house.db.read(questions.waiting)
     await decide(house, question, Decision.ANSWER, "left")
     await house.until_quiet()

@@ -665,7 +665,7 @@ async def test_the_text_of_a_runtime_that_ends_anyway_after_a_kill_is_late(
     may_end.set()
 
     async def is_late() -> bool:
-        return bool(await house.rows("SELECT 1 FROM events WHERE reason = 'late: I had it!'"))
+        return bool(await house.rows("SELECT 1 FROM events WHERE reason = 'late' AND detail = 'I had it!'"))
 
     await house.until(is_late)
     await house.until_quiet()

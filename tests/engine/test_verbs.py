@@ -21,6 +21,7 @@ from clutch.core.ids import plan_hash
 from clutch.core.messages import Answer, Input, Result, Results
 from clutch.core.model import Outcome, Phase
 from clutch.core.policy import Control, LateResult, Policy
+from clutch.core.reason import reason_text
 from clutch.core.text.prompts import OUTCOME_UNKNOWN
 from clutch.engine.actions import STILL_RUNS, SendResult, SendStatus, TaskActions
 from clutch.errors import Forbidden, InvalidInput, NotFound, RateLimited, StoreError
@@ -50,10 +51,11 @@ class Stage:
 
     async def lines(self, label: str) -> list[tuple[str, str]]:
         rows = await self.house.rows(
-            "SELECT e.actor, e.reason FROM events e JOIN tasks t ON t.id = e.task_id WHERE t.label = ? ORDER BY e.seq",
+            "SELECT e.actor, e.reason, e.detail FROM events e JOIN tasks t ON t.id = e.task_id WHERE t.label = ?"
+            " ORDER BY e.seq",
             label,
         )
-        return [(row[0], row[1]) for row in rows]
+        return [(actor, reason_text(reason, detail)) for actor, reason, detail in rows]
 
 
 async def stage(build: Build, *labels: str, policy: Policy = POLICY) -> Stage:

@@ -264,7 +264,7 @@ async def test_words_that_come_after_the_kill_are_kept_and_nothing_else(build: B
     go_on.set()
 
     async def is_kept() -> bool:
-        return bool(await house.rows("SELECT seq FROM events WHERE reason = 'late: too late'"))
+        return bool(await house.rows("SELECT seq FROM events WHERE reason = 'late' AND detail = 'too late'"))
 
     await house.until(is_kept)
     assert (await house.task("child")).outcome is Outcome.KILLED

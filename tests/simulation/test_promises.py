@@ -184,8 +184,8 @@ def reserved(bench: Bench) -> Bench:
     bench.run(_write, "DELETE FROM events")
     bench.run(
         _write,
-        "INSERT INTO events(task_id, seq, at, actor, from_phase, to_phase, reason, generation)"
-        " VALUES(2, 1, 0, '', 'spawning', 'spawning', 'spawn-failed: no disk', 1)",
+        "INSERT INTO events(task_id, seq, at, actor, from_phase, to_phase, reason, detail, generation)"
+        " VALUES(2, 1, 0, '', 'spawning', 'spawning', 'spawn-failed', 'no disk', 1)",
     )
     return bench
 

@@ -6,6 +6,7 @@ from collections import Counter, defaultdict
 
 from clutch.core.lifecycle import fold
 from clutch.core.model import WORKING, LetterState, Outcome, Phase, RunState
+from clutch.core.reason import Reason
 from clutch.core.transition import Move
 from tests.transactions.world import World
 
@@ -25,7 +26,7 @@ async def events_reduce_to_the_row(world: World) -> None:
         "SELECT task_id, seq, from_phase, to_phase, reason, generation, outcome FROM events ORDER BY task_id, seq"
     ):
         moves[task_id].append(
-            Move(Phase(before), Phase(after), reason, generation, outcome and Outcome(outcome))
+            Move(Phase(before), Phase(after), Reason(reason), generation, outcome and Outcome(outcome))
         )
         assert seq == len(moves[task_id]), f"timeline of {task_id} has a gap before {seq}"
     for task_id, phase, generation, outcome, seq in await world.rows(

@@ -9,8 +9,9 @@ from collections.abc import Sequence
 import pytest
 
 from clutch.core.messages import Result, Results
-from clutch.core.model import Outcome, Phase, Wait
+from clutch.core.model import Outcome, Phase
 from clutch.core.questions import Decision, QuestionChanged, QuestionKind
+from clutch.core.reason import Reason
 from clutch.errors import InvalidInput
 from clutch.transactions import control, messages, questions, turn, turn_end
 from clutch.transactions.questions import (
@@ -61,7 +62,7 @@ async def test_who_asks_waits_without_a_slot_and_without_a_clock(world: World, m
     run = await asks(world, main, PAY)
     session, task = await world.session(run.session_id), await world.task(run.session_id)
     assert (session.owner, session.due) == (None, None)
-    assert (task.phase, task.reason) == (Phase.PAUSED, Wait.NEEDS_YOU)
+    assert (task.phase, task.reason) == (Phase.PAUSED, Reason.NEEDS_YOU)
     assert (task.deadline_at, task.wake_at, task.clock_left_s) == (None, None, 100.0)
     world.clock.advance(10_000)
     await world.ring()

@@ -125,9 +125,10 @@ async def test_send_without_an_answer_is_unsure_and_never_repeated(world: World,
     task, parcel = await sent(world, sender)
     await world.db.tx(task, delivery.unheard, world.policy, world.worker, parcel, "cut")
     state = await world.task(task)
-    assert (state.phase, state.delivery, state.delivery_reason) == (
+    assert (state.phase, state.delivery, state.delivery_reason, state.detail) == (
         Phase.COMPLETED,
         Delivery.UNSURE,
+        "unsure",
         "terminal: cut",
     )
     (attempt,) = await world.db.read(timeline.attempts, task)
@@ -154,7 +155,7 @@ async def test_unsure_message_is_sent_again_when_an_operator_says_so(world: Worl
     assert (again.key, again.attempt) == (parcel.key, 1)
     await world.db.tx(task, delivery.done, world.policy, world.worker, again, None)
     assert (await world.task(task)).delivery is Delivery.DELIVERED
-    (line,) = await world.rows("SELECT reason FROM events WHERE task_id = ? AND actor = 'operator'", task)
+    (line,) = await world.rows("SELECT detail FROM events WHERE task_id = ? AND actor = 'operator'", task)
     assert line == ("its message is sent again",)
 
 

@@ -52,7 +52,7 @@ async def test_provider_retries_wait_longer_each_time_and_end_in_the_grace(world
         run = await world.start(run.session_id)
     await run.stumble()
     task = await world.task(run.session_id)
-    assert (task.phase, task.reason) == (Phase.ENDING, "error: overloaded (4 times)")
+    assert (task.phase, task.reason, task.detail) == (Phase.ENDING, "error", "overloaded (4 times)")
     assert task.wake_at == world.clock.now() + 15
 
 

@@ -9,6 +9,7 @@ import pytest
 from clutch.core.events import PlanVerdict
 from clutch.core.messages import Answer, Call, Usage
 from clutch.core.model import Delivery, Outcome, Path, Phase
+from clutch.core.reason import Reason
 from clutch.core.spawn import BudgetRequest
 from clutch.core.views import DeliveryView, TaskView
 from clutch.errors import InvalidInput
@@ -110,7 +111,9 @@ async def test_a_delivered_result_shows_its_path_its_moment_and_one_attempt(worl
     await world.live()
     told = await shown(world, task)
     assert (told.outcome, told.phase) == (Outcome.OK, Phase.COMPLETED)
-    assert told.delivery == DeliveryView(Delivery.DELIVERED, Path.DIRECT, None, 1, at=world.clock.now())
+    assert told.delivery == DeliveryView(
+        Delivery.DELIVERED, Path.DIRECT, Reason.NONE, 1, at=world.clock.now()
+    )
 
 
 async def test_a_failed_attempt_shows_when_the_next_one_is(world: World, main: int) -> None:

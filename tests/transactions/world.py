@@ -17,6 +17,7 @@ from clutch.core.compaction import view
 from clutch.core.messages import Answer, Call, Entry, Input, Message, Result, Results, Usage
 from clutch.core.model import LetterKind, Phase, Task
 from clutch.core.policy import Policy
+from clutch.core.reason import reason_text
 from clutch.core.spawn import SpawnRefusal, SpawnRequest
 from clutch.store.transaction import Database, Row, Tx
 from clutch.testing.clock import FakeClock
@@ -347,7 +348,7 @@ class World:
 
     async def phase(self, task_id: int) -> tuple[Phase, str]:
         task = await self.task(task_id)
-        return task.phase, task.reason
+        return task.phase, reason_text(task.reason, task.detail)
 
     async def session(self, session_id: int) -> Session:
         (row,) = await self.rows(
@@ -398,10 +399,8 @@ class World:
         )
 
     async def timeline(self, task_id: int) -> list[str]:
-        return [
-            str(row[0])
-            for row in await self.rows("SELECT reason FROM events WHERE task_id = ? ORDER BY seq", task_id)
-        ]
+        rows = await self.rows("SELECT reason, detail FROM events WHERE task_id = ? ORDER BY seq", task_id)
+        return [reason_text(*row) for row in rows]
 
 
 @dataclass(frozen=True, slots=True)

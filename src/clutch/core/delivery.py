@@ -28,7 +28,7 @@ from typing import NamedTuple
 from clutch.core.agents import ActiveHours
 from clutch.core.model import PERSON_KINDS, Letter, LetterKind, Mail, Path, Phase, Route, RunState
 from clutch.core.policy import Announcing, Direct, Drop, Policy, QueueMode
-from clutch.core.transition import BUSY, QUIET_HOURS
+from clutch.core.reason import Reason
 
 #: Gateways may differ by so much; what was written later than this was written under a wrong clock.
 CLOCK_SLACK_S = 60.0
@@ -111,7 +111,7 @@ def due(
 class PutOff(NamedTuple):
     """Why an announce is not read now, and until when, where a clock decides that."""
 
-    reason: str
+    reason: Reason
     until: float | None = None
 
 
@@ -127,12 +127,12 @@ def put_off(
     """None: as soon as it was collected, or at the next step of the turn."""
     if has_open_run:
         is_told_there = rules.mode is QueueMode.INTERRUPT or injects(rules.mode, expects_completion)
-        return None if is_told_there else PutOff(BUSY)
+        return None if is_told_there else PutOff(Reason.BUSY)
     if hours is None or is_held:
         return None
     collected_at = now + rules.debounce_s
     opens_at = hours.opens_at(collected_at)
-    return None if opens_at == collected_at else PutOff(QUIET_HOURS, opens_at)
+    return None if opens_at == collected_at else PutOff(Reason.QUIET_HOURS, opens_at)
 
 
 #: Read between two steps: a note about the run itself, and what somebody added to its task.
@@ -352,7 +352,7 @@ def way_of(
     # `ready_at`: the turn that gave a letter back did not keep it waiting.
     if idle_since is not None and letter.ready_at < idle_since:
         steers = injects(mode, letter.expects_completion)
-        left.append(("steer-primary", "turn ended first") if steers else ("direct-primary", BUSY))
+        left.append(("steer-primary", "turn ended first") if steers else ("direct-primary", Reason.BUSY))
         return Way(Path.QUEUED, tuple(left))
     if was_held:
         left.append(("direct-primary", "descendants-active"))

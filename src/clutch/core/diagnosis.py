@@ -10,8 +10,8 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import assert_never
 
-from clutch.core.model import Delivery, Outcome, Phase, Wait
-from clutch.core.transition import DESCENDANTS, MISSING, QUIET_HOURS
+from clutch.core.model import Delivery, Outcome, Phase
+from clutch.core.reason import Reason
 
 COLLECTING_S = 60.0  # letters wait a moment for others; whoever is due later sleeps
 
@@ -61,7 +61,7 @@ class Facts:
     at: float
     task_id: int
     phase: Phase
-    reason: str
+    reason: Reason
     delivery: Delivery
     since: float  #: when it came to where it stands
     own: BlockingSession | None  #: None: deleted
@@ -69,7 +69,7 @@ class Facts:
     wake_at: float | None = None
     reader: BlockingSession | None = None  #: with whom its letter lies
     ready_at: float | None = None  #: of the letter; None: there is none
-    put_off: str | None = None  #: why nobody reads the letter now, as its trace says
+    put_off: Reason = Reason.NONE  #: why the parent does not read the letter now
     is_seen: bool = True  #: the mailman has looked at it
     is_taken: bool = False  #: a run has read it and not answered yet
     lanes: Mapping[str, tuple[int, int]] | None = None  #: used and cap, by lane
@@ -151,21 +151,21 @@ def _to_be_worked_on(facts: Facts, room: BlockingSession | None) -> Blocker | No
 
 
 _WAITS = {
-    Wait.NEEDS_YOU: Gate.NEEDS_YOU,
-    Wait.QUOTA: Gate.QUOTA,
-    Wait.BUDGET: Gate.BUDGET,
-    Wait.PROVIDER: Gate.BACKOFF,
+    Reason.NEEDS_YOU: Gate.NEEDS_YOU,
+    Reason.QUOTA: Gate.QUOTA,
+    Reason.BUDGET: Gate.BUDGET,
+    Reason.PROVIDER: Gate.BACKOFF,
 }
 
 
 def _paused(facts: Facts) -> Blocker | None:
     room = facts.own
-    if facts.reason == Wait.PERSON or (room is not None and room.is_paused):
+    if facts.reason is Reason.PAUSE or (room is not None and room.is_paused):
         return Blocker(Gate.PAUSED, facts.since, room)
-    if facts.reason == Wait.CHILDREN:
+    if facts.reason is Reason.CHILDREN:
         return _children(facts, room) or _to_be_worked_on(facts, room)
     until = None if room is None else room.parked_until
-    gate = _WAITS.get(Wait(facts.reason)) if facts.reason in set(Wait) else None
+    gate = _WAITS.get(facts.reason)
     is_answered = room is not None and room.is_answered
     if gate is None or is_answered or (until is not None and until <= facts.at):
         return _to_be_worked_on(facts, room)
@@ -181,9 +181,9 @@ def _children(facts: Facts, room: BlockingSession | None) -> Blocker | None:
 
 def _deferred(facts: Facts) -> Blocker | None:
     match facts.reason:
-        case str(reason) if reason == DESCENDANTS:
+        case Reason.DESCENDANTS:
             return _children(facts, facts.own) or _to_be_worked_on(facts, facts.own)
-        case str(reason) if reason == MISSING:
+        case Reason.MISSING:
             return Blocker(Gate.REQUESTER_MISSING, facts.since, facts.reader, until=facts.wake_at)
         case _:
             return _to_be_told(facts)
@@ -211,6 +211,6 @@ def _to_be_told(facts: Facts) -> Blocker | None:
         return None
     if reader.due is None or reader.due > facts.at + COLLECTING_S:
         # Whoever is due so late and does not sleep collects for long.
-        gate = Gate.QUIET_HOURS if facts.put_off == QUIET_HOURS else Gate.BACKOFF
+        gate = Gate.QUIET_HOURS if facts.put_off is Reason.QUIET_HOURS else Gate.BACKOFF
         return Blocker(gate, facts.since, reader, until=reader.due)
     return _to_be_worked_on(facts, reader)

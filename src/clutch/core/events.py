@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Final
 
 from clutch.core.model import Delivery, Outcome, Path
+from clutch.core.reason import Reason
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +52,7 @@ class Parked:
     """The run waits for a quota or an answer and holds no slot; it stays open."""
 
     at: float
-    reason: str
+    reason: Reason
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,7 +139,7 @@ class Deferred:
     """Its requester does not read the letter now: it is in a turn, or asleep until `until`."""
 
     at: float
-    reason: str
+    reason: Reason
     generation: int
     until: float | None = None
 
@@ -223,10 +223,10 @@ class CleanupFailed:
 
 @dataclass(frozen=True, slots=True)
 class Abandoned:
-    """Whoever could be told was deleted: what nobody has heard becomes a dead letter."""
+    """The parent was deleted: a result that it has not received becomes a dead letter."""
 
     at: float
-    reason: str
+    reason: Reason
 
 
 @dataclass(frozen=True, slots=True)
@@ -242,7 +242,7 @@ class Again:
     """Retry or continue: a finished task gets a new run."""
 
     at: float
-    how: str
+    how: Reason  #: RETRY or CONTINUE
     is_being_read: bool = False  #: its result stands in a turn of its requester that has not answered yet
 
 
@@ -264,16 +264,13 @@ class Late:
     text: str
 
 
-ARCHIVED: Final = "archived"  #: the text of the line that says so
-DELETED: Final = "deleted"  #: the same, and the transcript is deleted, too
-
-
 @dataclass(frozen=True, slots=True)
 class Noted:
-    """Somebody did something that moves nothing: a line that says who and what."""
+    """An action that moves nothing leaves a line that says who did what."""
 
     at: float
-    text: str
+    text: str = ""
+    reason: Reason = Reason.NOTE
 
 
 @dataclass(frozen=True, slots=True)
@@ -365,7 +362,7 @@ class Trace:
 
     generation: int
     outcome: Delivery
-    reason: str
+    reason: Reason
     next_at: float | None = None
 
 

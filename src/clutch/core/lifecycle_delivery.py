@@ -11,10 +11,10 @@ from typing import Any
 from clutch.core import events as ev
 from clutch.core import events as fx
 from clutch.core.model import Delivery, Hook, Phase, Task
-from clutch.core.transition import BUSY, MISSING, QUIET_HOURS, Story
+from clutch.core.reason import REASONS, Reason, reason_text
+from clutch.core.transition import Story
 
 DAY_S = 86_400.0
-DROPPED = "dropped"
 #: Nothing is left to deliver: the parent has the result, or is never to get it.
 OVER = frozenset({Delivery.DELIVERED, Delivery.SKIPPED, Delivery.UNSURE})
 
@@ -59,8 +59,11 @@ def delivered_after_giveup(story: Story, event: ev.Delivered) -> None:
 
 
 def _clean_delivered(story: Story, event: ev.Delivered) -> None:
-    done = {"delivery": Delivery.DELIVERED, "delivery_reason": event.path}
-    clean(story, f"delivered: {event.path}", **done)
+    clean(story, Reason.DELIVERED, event.path, **_delivered(event))
+
+
+def _delivered(event: ev.Delivered) -> dict[str, Any]:
+    return {"delivery": Delivery.DELIVERED, "delivery_reason": REASONS[event.path]}
 
 
 def delivered_after_all(story: Story, event: ev.Delivered) -> None:
@@ -69,8 +72,7 @@ def delivered_after_all(story: Story, event: ev.Delivered) -> None:
     is_open = task.delivery in (Delivery.UNDELIVERED, Delivery.UNSURE)
     if event.generation != task.generation or not is_open:
         return
-    done = {"delivery": Delivery.DELIVERED, "delivery_reason": event.path}
-    story.note(f"delivered: {event.path}", **done)
+    story.note(Reason.DELIVERED, event.path, **_delivered(event))
     if task.delivery is Delivery.UNDELIVERED:
         # A give-up leaves files in place for a redelivery. They are not needed any more.
         clean_up(story)
@@ -78,16 +80,18 @@ def delivered_after_all(story: Story, event: ev.Delivered) -> None:
 
 def unheard(story: Story, event: ev.Unheard) -> None:
     if event.generation == story.task.generation and has_letter(story.task):
-        clean(story, f"unsure: {event.why}", delivery=Delivery.UNSURE, delivery_reason=event.why)
+        clean(story, Reason.UNSURE, event.why, delivery=Delivery.UNSURE, delivery_reason=Reason.UNSURE)
 
 
 def deferred(story: Story, event: ev.Deferred) -> None:
     """Record once why the parent does not read the letter, and again if it waited for a turn that ended at night."""
     task = story.task
-    is_news = task.delivery is Delivery.WAITING or (task.delivery_reason, event.reason) == (BUSY, QUIET_HOURS)
+    is_news = task.delivery is Delivery.WAITING or (
+        task.delivery_reason is Reason.BUSY and event.reason is Reason.QUIET_HOURS
+    )
     if is_news and event.generation == task.generation:
         put_off = {"delivery": Delivery.DEFERRED, "delivery_reason": event.reason}
-        story.note(f"deferred: {event.reason}", **put_off)
+        story.note(Reason.DEFERRED, event.reason, **put_off)
         story.trace(Delivery.DEFERRED, event.reason, event.until)
 
 
@@ -95,7 +99,7 @@ def read(story: Story, event: ev.Read) -> None:
     """Clear the deferral: its cause is resolved."""
     task = story.task
     if task.delivery is Delivery.DEFERRED and event.generation == task.generation:
-        story.note("no longer deferred", delivery=Delivery.WAITING, delivery_reason="")
+        story.note(Reason.READ, delivery=Delivery.WAITING, delivery_reason=Reason.NONE)
 
 
 def delivery_failed(story: Story, event: ev.DeliveryFailed) -> None:
@@ -103,52 +107,55 @@ def delivery_failed(story: Story, event: ev.DeliveryFailed) -> None:
     if event.generation != task.generation:
         return
     attempts = task.attempts + 1
-    waiting = {"delivery": Delivery.WAITING, "delivery_reason": ""}
-    story.note(f"attempt {attempts} failed: {event.error[:200]}", attempts=attempts, **waiting)
+    waiting = {"delivery": Delivery.WAITING, "delivery_reason": Reason.NONE}
+    story.note(Reason.ATTEMPT, f"{attempts} failed: {event.error[:200]}", attempts=attempts, **waiting)
     if event.is_permanent:
-        return give_up(story, "permanent-error")
+        return give_up(story, Reason.PERMANENT_ERROR)
     delay = rules.delay_s(attempts, seed=task.id, expects_completion=task.expects_completion)
     if delay is None:
-        return give_up(story, "expiry" if rules.slow else "retry-limit")
+        return give_up(story, Reason.EXPIRY if rules.slow else Reason.RETRY_LIMIT)
     story.do(fx.GiveBack(task.generation, story.at + delay))
 
 
-def give_up(story: Story, reason: str) -> None:
+def give_up(story: Story, reason: Reason) -> None:
     story.change(delivery=Delivery.UNDELIVERED, delivery_reason=reason)
     story.do(fx.Bury(story.task.generation))
     # A cap that drops was set on purpose: its user needs no notice.
-    if reason != DROPPED:
+    if reason is not Reason.DROPPED:
         story.do(fx.NotifyUser(reason))
-    clean(story, f"undelivered: {reason}")
+    clean(story, Reason.UNDELIVERED, reason)
 
 
 def requester_gone(story: Story, event: ev.RequesterGone) -> None:
     if event.generation == story.task.generation:
         story.to(
             Phase.ANNOUNCE_DEFERRED,
-            MISSING,
+            Reason.MISSING,
             delivery=Delivery.DEFERRED,
-            delivery_reason=MISSING,
+            delivery_reason=Reason.MISSING,
             wake_at=story.at + story.policy.announcing.until_s,
         )
-        story.trace(Delivery.DEFERRED, MISSING, story.task.wake_at)
+        story.trace(Delivery.DEFERRED, Reason.MISSING, story.task.wake_at)
 
 
 def requester_back(story: Story, _: ev.RequesterBack) -> None:
     if has_letter(story.task):
-        waiting = {"delivery": Delivery.WAITING, "delivery_reason": "", "wake_at": None}
-        story.to(Phase.ANNOUNCING, "requester is back", **waiting)
+        story.to(Phase.ANNOUNCING, Reason.REQUESTER_BACK, **_waiting())
+
+
+def _waiting() -> dict[str, Any]:
+    return {"delivery": Delivery.WAITING, "delivery_reason": Reason.NONE, "wake_at": None}
 
 
 def requester_killed(story: Story, event: ev.RequesterKilled) -> None:
     if event.generation == story.task.generation and has_letter(story.task):
-        story.change(delivery=Delivery.SKIPPED, delivery_reason="killed")
-        story.trace(Delivery.SKIPPED, "killed")
-        clean(story, "skipped: requester killed")
+        story.change(delivery=Delivery.SKIPPED, delivery_reason=Reason.KILLED)
+        story.trace(Delivery.SKIPPED, Reason.KILLED)
+        clean(story, Reason.SKIPPED, Reason.REQUESTER_KILLED)
 
 
 def dropped(story: Story, _: ev.Dropped) -> None:
-    give_up(story, DROPPED)
+    give_up(story, Reason.DROPPED)
 
 
 def abandoned(story: Story, event: ev.Abandoned) -> None:
@@ -160,12 +167,12 @@ def abandoned(story: Story, event: ev.Abandoned) -> None:
 # Cleanup, and the two ends.
 
 
-def clean(story: Story, reason: str, **changes: Any) -> None:
+def clean(story: Story, reason: Reason, detail: str = "", **changes: Any) -> None:
     """Begin the cleanup. With nothing to remove, the task is finished in the same step."""
     # The files of a spawn that was never finished are always removed.
     is_half_made = story.task.phase is Phase.SPAWNING
-    story.to(Phase.CLEANUP_PENDING, reason, wake_at=None, **changes)
-    tell_ended(story, reason)
+    story.to(Phase.CLEANUP_PENDING, reason, detail, wake_at=None, **changes)
+    tell_ended(story, reason_text(reason, detail))
     clean_up(story, is_needed=story.task.has_cleanup or is_half_made)
     if story.task.wake_at is None:
         finish(story)
@@ -194,9 +201,9 @@ def finish(story: Story) -> None:
     if task.delivery is Delivery.UNDELIVERED:
         days = story.policy.announcing.dead_letter_days
         expires_at = story.at + days * DAY_S if days else None
-        story.to(Phase.COMPLETED_GIVEUP, task.reason, wake_at=expires_at)
+        story.to(Phase.COMPLETED_GIVEUP, task.reason, task.detail, wake_at=expires_at)
     else:
-        story.to(Phase.COMPLETED, task.reason, wake_at=left_alone_at(story))
+        story.to(Phase.COMPLETED, task.reason, task.detail, wake_at=left_alone_at(story))
 
 
 def awaits_removal(task: Task) -> bool:
@@ -211,7 +218,8 @@ def removed_after_giveup(story: Story, _: ev.Cleaned) -> None:
 
 def cleanup_failed(story: Story, event: ev.CleanupFailed) -> None:
     """Try again later. A failed cleanup never changes outcome or delivery."""
-    story.note(event.error, wake_at=story.at + story.policy.keeping.cleanup_delay_s(event.failed))
+    delay_s = story.policy.keeping.cleanup_delay_s(event.failed)
+    story.note(Reason.CLEANUP_FAILED, event.error, wake_at=story.at + delay_s)
 
 
 def removal_failed_after_giveup(story: Story, event: ev.CleanupFailed) -> None:
@@ -231,14 +239,13 @@ def cleanup_overdue(story: Story, _: ev.Woke) -> None:
 def redelivered(story: Story, _: ev.Redelivered) -> None:
     task = story.task
     if task.delivery is Delivery.UNDELIVERED:
-        again = {"attempts": 0, "delivery": Delivery.WAITING, "delivery_reason": "", "wake_at": None}
-        story.to(Phase.ANNOUNCING, "redelivered", **again)
+        story.to(Phase.ANNOUNCING, Reason.REDELIVERED, attempts=0, **_waiting())
         story.do(fx.Redrive(task.generation))
 
 
 def dismissed(story: Story, _: ev.Dismissed) -> None:
     if story.task.delivery is Delivery.UNDELIVERED:
-        let_go(story, "dismissed")
+        let_go(story, Reason.DISMISSED)
 
 
 @when_due
@@ -247,14 +254,14 @@ def giveup_timer(story: Story, event: ev.Woke) -> None:
     removal repeats it."""
     task = story.task
     if task.delivery is Delivery.UNDELIVERED:
-        let_go(story, "expired")
+        let_go(story, Reason.LETTER_EXPIRED)
     elif task.stays and not task.has_cleanup:
         idle(story, event.progress_at)
     else:
         clean_up(story, is_needed=True)
 
 
-def let_go(story: Story, why: str) -> None:
+def let_go(story: Story, why: Reason) -> None:
     """Take a dead letter off the lists, and remove the files that were kept for its redelivery."""
     story.note(why, delivery=Delivery.SKIPPED, delivery_reason=why, wake_at=left_alone_at(story))
     clean_up(story)
@@ -269,7 +276,7 @@ def session_ended_at_work(story: Story, event: ev.SessionEnded) -> None:
     if story.task.outcome is not None:
         session_ended(story, event)
     elif story.task.stays:
-        story.note(f"session ended: {event.reason}", stays=False)
+        story.note(Reason.SESSION_ENDED, event.reason, stays=False)
 
 
 def session_ended(story: Story, event: ev.SessionEnded) -> None:
@@ -278,7 +285,7 @@ def session_ended(story: Story, event: ev.SessionEnded) -> None:
 
 def session_killed(story: Story, event: ev.Killed) -> None:
     """A kill does not change an outcome; it ends a session that outlived its task."""
-    end_session(story, f"killed: {event.reason}")
+    end_session(story, reason_text(Reason.KILLED, event.reason))
 
 
 def finished_session_ended(story: Story, event: ev.SessionEnded) -> None:
@@ -286,7 +293,7 @@ def finished_session_ended(story: Story, event: ev.SessionEnded) -> None:
 
 
 def finished_session_killed(story: Story, event: ev.Killed) -> None:
-    end_finished_session(story, f"killed: {event.reason}")
+    end_finished_session(story, reason_text(Reason.KILLED, event.reason))
 
 
 @when_due
@@ -314,7 +321,7 @@ def end_finished_session(story: Story, reason: str) -> None:
 
 def end_session(story: Story, reason: str) -> None:
     if story.task.stays:
-        story.note(f"session ended: {reason}", stays=False)
+        story.note(Reason.SESSION_ENDED, reason, stays=False)
         tell_ended(story, reason)
         story.do(fx.Stop(reason), fx.Close(), fx.Unbind())
 
@@ -335,8 +342,8 @@ def _leaves_at(story: Story, used_at: float) -> float:
 
 
 def late(story: Story, event: ev.Late) -> None:
-    story.note(f"late: {event.text[:200]}")
+    story.note(Reason.LATE, event.text[:200])
 
 
 def noted(story: Story, event: ev.Noted) -> None:
-    story.note(event.text[:200])
+    story.note(event.reason, event.text[:200])

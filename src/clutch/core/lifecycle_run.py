@@ -9,24 +9,23 @@ from typing import Any
 from clutch.core import events as ev
 from clutch.core import events as fx
 from clutch.core import lifecycle_delivery as delivery
-from clutch.core.model import ENDED, EXPIRED, Delivery, Outcome, Phase, Plan, Task, Wait
+from clutch.core.model import Delivery, Outcome, Phase, Plan, Task
 from clutch.core.policy import ExpiryFrom, Policy
+from clutch.core.reason import REASONS, Reason, reason_text
 from clutch.core.text.prompts import is_progress
 from clutch.core.text.results import Silence, freeze, silence
-from clutch.core.transition import DESCENDANTS, SUPERSEDED, Story
-
-ORPHANED = "its session is gone"
+from clutch.core.transition import Story
 
 # --------------------------------------------------------------------------------------------------
 # Spawn and start.
 
 
 def reserved(story: Story, _: ev.Reserved) -> None:
-    story.note("reserved", wake_at=story.at + story.policy.limits.reservation_s)
+    story.note(Reason.RESERVED, wake_at=story.at + story.policy.limits.reservation_s)
 
 
 def admitted(story: Story, _: ev.Admitted) -> None:
-    story.to(Phase.QUEUED, "admitted", wake_at=None)
+    story.to(Phase.QUEUED, Reason.ADMITTED, wake_at=None)
     story.do(fx.Schedule())
 
 
@@ -36,27 +35,27 @@ def reservation_expired(story: Story, _: ev.Woke) -> None:
 
 
 def started(story: Story, _: ev.Started) -> None:
-    start(story, "started")
+    start(story, Reason.STARTED)
 
 
 def unparked(story: Story, _: ev.Started) -> None:
     """Start a parked run. A task that the user paused stays paused."""
-    if story.task.reason != Wait.PERSON:
-        start(story, f"no longer waiting: {story.task.reason}")
+    if story.task.reason != Reason.PAUSE:
+        start(story, Reason.UNPARKED, story.task.reason)
 
 
 def restarted(story: Story, _: ev.Started) -> None:
     """Start a failed run again within the grace period: the failure does not count."""
-    start(story, "grace cancelled", error=None)
+    start(story, Reason.RESTARTED, error=None)
 
 
 def children_settled(story: Story, _: ev.Started) -> None:
     """Start a new generation with the results of the children. A plan is written anew."""
     if not delivery.has_letter(story.task):
-        start(story, "children settled", **fresh(story.task))
+        start(story, Reason.CHILDREN_SETTLED, **fresh(story.task))
 
 
-def start(story: Story, reason: str, **changes: Any) -> None:
+def start(story: Story, reason: Reason, detail: str = "", **changes: Any) -> None:
     """Start the clock of a run, with the time that a park left of it."""
     task, at = story.task, story.at
     left = task.timeout_s if task.clock_left_s is None else task.clock_left_s
@@ -67,7 +66,7 @@ def start(story: Story, reason: str, **changes: Any) -> None:
         "wake_at": alarm(task, deadline, at, story.policy),
         "started_at": task.started_at if task.started_at is not None else at,
     }
-    story.to(Phase.RUNNING, reason, **(changes | clock))
+    story.to(Phase.RUNNING, reason, detail, **(changes | clock))
 
 
 # --------------------------------------------------------------------------------------------------
@@ -94,19 +93,19 @@ def clock_stops(task: Task, at: float) -> dict[str, Any]:
 
 def resumed(story: Story, event: ev.Resumed) -> None:
     """Move the deadline by the time in which the run had no owner."""
-    _give_back(story, event.lost_s, f"resumed @step {event.step}")
+    _give_back(story, event.lost_s, Reason.RESUMED, str(event.step))
 
 
 def thawed(story: Story, event: ev.Thawed) -> None:
     """Move the deadline by the time in which the process was frozen."""
     if story.task.deadline_at is not None:
-        _give_back(story, event.lost_s, f"process was frozen for {event.lost_s:.0f} s")
+        _give_back(story, event.lost_s, Reason.THAWED, f"{event.lost_s:.0f} s")
 
 
-def _give_back(story: Story, lost_s: float, reason: str) -> None:
+def _give_back(story: Story, lost_s: float, reason: Reason, detail: str) -> None:
     task = story.task
     deadline = None if task.deadline_at is None else task.deadline_at + lost_s
-    story.note(reason, deadline_at=deadline, wake_at=alarm(task, deadline, story.at, story.policy))
+    story.note(reason, detail, deadline_at=deadline, wake_at=alarm(task, deadline, story.at, story.policy))
 
 
 @delivery.when_due
@@ -127,22 +126,22 @@ def parked(story: Story, event: ev.Parked) -> None:
 
 def yielded(story: Story, _: ev.Yielded) -> None:
     """Wait for children. The wait takes no time of the run, and the next run has a new clock."""
-    story.to(Phase.PAUSED, Wait.CHILDREN, deadline_at=None, wake_at=None, clock_left_s=None)
+    story.to(Phase.PAUSED, Reason.CHILDREN, deadline_at=None, wake_at=None, clock_left_s=None)
     story.do(fx.Hold())
 
 
 def paused(story: Story, _: ev.Paused) -> None:
-    story.to(Phase.PAUSED, Wait.PERSON, **clock_stops(story.task, story.at))
+    story.to(Phase.PAUSED, Reason.PAUSE, **clock_stops(story.task, story.at))
 
 
 def paused_in_queue(story: Story, _: ev.Paused) -> None:
     """Pause before the start. What an earlier park left of the clock is kept."""
-    story.to(Phase.PAUSED, Wait.PERSON, deadline_at=None, wake_at=None)
+    story.to(Phase.PAUSED, Reason.PAUSE, deadline_at=None, wake_at=None)
 
 
 def unpaused(story: Story, event: ev.Unpaused) -> None:
-    if story.task.reason == Wait.PERSON:
-        story.to(Phase.QUEUED, "resumed")
+    if story.task.reason == Reason.PAUSE:
+        story.to(Phase.QUEUED, Reason.UNPAUSED)
     rescheduled(story, event)
 
 
@@ -157,7 +156,7 @@ def rescheduled(story: Story, _: ev.Unpaused) -> None:
 
 def steered_while_waiting(story: Story, _: ev.Steered) -> None:
     # A parked run would resume without the instruction: the next run reads it first, on a new clock.
-    story.note("steered: joins what it reads next", clock_left_s=None)
+    story.note(Reason.STEER_JOINS, clock_left_s=None)
     story.do(fx.Stop("superseded"), fx.Schedule())
 
 
@@ -169,7 +168,7 @@ def steered_after_end(story: Story, event: ev.Steered) -> None:
     """Replace a result that the parent has not read."""
     if not event.taken:
         overtake(story)
-        new_generation(story, "steered")
+        new_generation(story, Reason.STEERED)
         make_room(story)
         story.do(fx.Open(), fx.Schedule())
 
@@ -179,18 +178,18 @@ def steered_while_deferred(story: Story, event: ev.Steered) -> None:
     if delivery.has_letter(story.task):
         return steered_after_end(story, event)
     overtake(story)
-    new_generation(story, "steered")
+    new_generation(story, Reason.STEERED)
     story.do(fx.Schedule())
 
 
 def supersede(story: Story) -> None:
-    new_generation(story, "steered")
+    new_generation(story, Reason.STEERED)
     story.do(fx.Stop("superseded"), fx.Schedule())
 
 
 def overtake(story: Story) -> None:
     """Record that the result of this generation is never delivered: the next one makes a new result."""
-    story.trace(Delivery.SKIPPED, SUPERSEDED)
+    story.trace(Delivery.SKIPPED, Reason.SUPERSEDED)
 
 
 def make_room(story: Story) -> None:
@@ -219,10 +218,10 @@ def again(story: Story, event: ev.Again) -> None:
     old = {"fallback": None} if is_known else {}
     new_generation(story, event.how, plan_round=0, **old)
     make_room(story)
-    story.do(fx.Open(keep_transcript=event.how != "retry"), fx.Schedule())
+    story.do(fx.Open(keep_transcript=event.how is not Reason.RETRY), fx.Schedule())
 
 
-def new_generation(story: Story, reason: str, **changes: Any) -> None:
+def new_generation(story: Story, reason: Reason, **changes: Any) -> None:
     """Queue the task for a new result."""
     story.to(Phase.QUEUED, reason, **(fresh(story.task) | changes))
 
@@ -236,7 +235,7 @@ def fresh(task: Task) -> dict[str, Any]:
         "outcome": None,
         "error": None,
         "delivery": Delivery.NONE,
-        "delivery_reason": "",
+        "delivery_reason": Reason.NONE,
         "attempts": 0,
         "wake_at": None,
         "deadline_at": None,
@@ -261,31 +260,31 @@ def ended(story: Story, event: ev.Ended) -> None:
     elif event.untold:
         defer(story, event)
     elif task.plan is Plan.DRAFTING:
-        ask_approval(story, "plan ready", error=None, result=frozen(story, event.text) or task.fallback)
+        ask_approval(story, Reason.PLAN_READY, error=None, result=frozen(story, event.text) or task.fallback)
     else:
         settle(story, story.at, Outcome.OK, event.text)
 
 
 def defer(story: Story, event: ev.Ended) -> None:
     """Wait for children that still work: their results resume the task once, all together."""
-    _leave_run(story, ENDED)
+    _leave_run(story, Reason.ENDED)
     story.to(
         Phase.ANNOUNCE_DEFERRED,
-        DESCENDANTS,
+        Reason.DESCENDANTS,
         error=None,
         result=frozen(story, event.text),
         delivery=Delivery.DEFERRED,
-        delivery_reason=DESCENDANTS,
+        delivery_reason=Reason.DESCENDANTS,
         ended_at=story.at,
         deadline_at=None,
         clock_left_s=None,
         wake_at=story.at + story.policy.life.settle_expiry_s,
     )
-    story.trace(Delivery.DEFERRED, DESCENDANTS, story.task.wake_at)
+    story.trace(Delivery.DEFERRED, Reason.DESCENDANTS, story.task.wake_at)
     story.do(fx.Hold())
 
 
-def _leave_run(story: Story, reason: str) -> None:
+def _leave_run(story: Story, reason: Reason) -> None:
     """Every end of a run has a line of its own. In the grace period, or without a run, it has one already."""
     if story.task.phase is Phase.RUNNING:
         story.to(Phase.ENDING, reason)
@@ -296,7 +295,7 @@ def deferral_expired(story: Story, event: ev.Woke) -> None:
     if not delivery.has_letter(story.task):
         settle_expired(story, event)
     else:
-        delivery.give_up(story, "no-requester")
+        delivery.give_up(story, Reason.NO_REQUESTER)
 
 
 def settle_expired(story: Story, event: ev.Woke) -> None:
@@ -313,12 +312,12 @@ def settle_expired(story: Story, event: ev.Woke) -> None:
 def expired(story: Story) -> None:
     """End the wait for children. The task's last text is its result, or the plan to decide about."""
     if story.task.plan is not Plan.DRAFTING:
-        return settle(story, story.at, Outcome.OK, story.task.result, why=EXPIRED)
+        return settle(story, story.at, Outcome.OK, story.task.result, why=Reason.EXPIRED)
     renewed = fresh(story.task)
-    ask_approval(story, EXPIRED, **(renewed | {"result": renewed["fallback"]}))
+    ask_approval(story, Reason.EXPIRED, **(renewed | {"result": renewed["fallback"]}))
 
 
-def ask_approval(story: Story, reason: str, **changes: Any) -> None:
+def ask_approval(story: Story, reason: Reason, **changes: Any) -> None:
     expiry = story.policy.life.plan_expiry_s
     clock = {"deadline_at": None, "clock_left_s": None, "wake_at": story.at + expiry if expiry else None}
     story.to(Phase.AWAITING_APPROVAL, reason, **(changes | clock))
@@ -329,23 +328,23 @@ def decided(story: Story, event: ev.Decided) -> None:
     match event.verdict:
         case ev.PlanVerdict.APPROVE:
             # A plan is no result: it must not stand in for one if the work ends without a text.
-            new_generation(story, "plan approved", plan=Plan.APPROVED, fallback=None)
+            new_generation(story, Reason.PLAN_APPROVED, plan=Plan.APPROVED, fallback=None)
             story.do(fx.Schedule())
         case ev.PlanVerdict.REVISE if story.task.plan_round < story.policy.life.plan_rounds_max:
-            new_generation(story, "plan sent back", plan_round=story.task.plan_round + 1)
+            new_generation(story, Reason.PLAN_SENT_BACK, plan_round=story.task.plan_round + 1)
             story.do(fx.Schedule())
         case _:
-            reject(story, f"plan rejected: {event.text}")
+            reject(story, Reason.PLAN_REJECTED, event.text)
 
 
 @delivery.when_due
 def plan_expired(story: Story, _: ev.Woke) -> None:
-    reject(story, "plan expired")
+    reject(story, Reason.PLAN_EXPIRED)
 
 
-def reject(story: Story, error: str) -> None:
-    story.to(Phase.ENDING, error)
-    settle(story, story.at, Outcome.ERROR, story.task.result, error=error)
+def reject(story: Story, reason: Reason, detail: str = "") -> None:
+    story.to(Phase.ENDING, reason, detail)
+    settle(story, story.at, Outcome.ERROR, story.task.result, error=reason_text(reason, detail))
 
 
 def failed(story: Story, event: ev.Failed) -> None:
@@ -357,9 +356,8 @@ def failed(story: Story, event: ev.Failed) -> None:
         return settle(story, story.at, event.outcome, event.text, error=event.error)
     stopped = clock_stops(task, story.at)
     stopped["wake_at"] = story.at + story.policy.life.error_grace_s
-    story.to(
-        Phase.ENDING, f"error: {event.error}", error=event.error, result=frozen(story, event.text), **stopped
-    )
+    kept = {"error": event.error, "result": frozen(story, event.text)}
+    story.to(Phase.ENDING, Reason.ERROR, event.error, **kept, **stopped)
 
 
 @delivery.when_due
@@ -376,7 +374,13 @@ def time_out(story: Story, partial: str | None) -> None:
 
 
 def settle(
-    story: Story, at: float, outcome: Outcome, text: str | None, *, error: str | None = None, why: str = ""
+    story: Story,
+    at: float,
+    outcome: Outcome,
+    text: str | None,
+    *,
+    error: str | None = None,
+    why: Reason | None = None,
 ) -> None:
     """Fix outcome and result, and announce them. Nothing changes them afterwards in this generation."""
     task = story.task
@@ -392,14 +396,15 @@ def settle(
         "clock_left_s": None,
         "wake_at": None,
     }
-    _leave_run(story, why or outcome)
+    reason = why or REASONS[outcome]
+    _leave_run(story, reason)
     if skips:
-        word = "announce-skip" if said is Silence.ANNOUNCE_SKIP else "silent"
+        word = Reason.ANNOUNCE_SKIP if said is Silence.ANNOUNCE_SKIP else Reason.SILENT
         story.change(**fixed, delivery=Delivery.SKIPPED, delivery_reason=word)
         story.trace(Delivery.SKIPPED, word)
-        delivery.clean(story, f"skipped: {word}")
+        delivery.clean(story, Reason.SKIPPED, word)
     else:
-        story.to(Phase.ANNOUNCING, why or outcome, **fixed, delivery=Delivery.WAITING, delivery_reason="")
+        story.to(Phase.ANNOUNCING, reason, **fixed, delivery=Delivery.WAITING, delivery_reason=Reason.NONE)
     if not task.expects_completion:
         delivery.tell_ended(story, outcome)
     story.do(fx.Stay() if task.stays else fx.Close(), fx.Announce(story.task.generation, silent=skips))
@@ -412,20 +417,20 @@ def frozen(story: Story, text: str | None) -> str | None:
 
 
 def orphaned_at_spawn(story: Story, _: ev.Orphaned) -> None:
-    story.do(fx.Unmake(ORPHANED))
+    story.do(fx.Unmake(Reason.ORPHANED))
 
 
 def orphaned(story: Story, event: ev.Orphaned) -> None:
     """End a task whose session was deleted. Its text so far is the result."""
     _cut_off(story)
     if event.is_pruned:
-        return over(story, Outcome.LOST, ORPHANED, "pruned")
-    settle(story, story.at, Outcome.LOST, story.task.result, error=ORPHANED)
+        return over(story, Outcome.LOST, Reason.ORPHANED, Reason.PRUNED)
+    settle(story, story.at, Outcome.LOST, story.task.result, error=Reason.ORPHANED)
 
 
 def orphaned_while_waiting(story: Story, event: ev.Orphaned) -> None:
     if not event.is_pruned:
-        story.to(Phase.ENDING, ORPHANED)
+        story.to(Phase.ENDING, Reason.ORPHANED)
     orphaned(story, event)
 
 
@@ -437,7 +442,7 @@ def orphaned_while_deferred(story: Story, event: ev.Orphaned) -> None:
     if story.task.plan is Plan.DRAFTING:
         return orphaned(story, event)
     _cut_off(story)
-    settle(story, story.at, Outcome.OK, story.task.result, why=ORPHANED)
+    settle(story, story.at, Outcome.OK, story.task.result, why=Reason.ORPHANED)
 
 
 def _cut_off(story: Story) -> None:
@@ -450,10 +455,10 @@ def killed(story: Story, event: ev.Killed) -> None:
     if delivery.has_letter(story.task):
         return delivery.session_killed(story, event)
     story.do(fx.Stop("killed"))
-    over(story, Outcome.KILLED, event.reason, "killed")
+    over(story, Outcome.KILLED, event.reason, Reason.KILLED)
 
 
-def over(story: Story, outcome: Outcome, error: str, word: str) -> None:
+def over(story: Story, outcome: Outcome, error: str, word: Reason) -> None:
     """End at once, from any phase, without delivery."""
     story.change(
         stays=False,
@@ -468,4 +473,4 @@ def over(story: Story, outcome: Outcome, error: str, word: str) -> None:
     )
     story.trace(Delivery.SKIPPED, word)
     story.do(fx.Close(), fx.Unbind(), fx.Announce(story.task.generation, silent=True))
-    delivery.clean(story, f"{word}: {error}")
+    delivery.clean(story, word, error)

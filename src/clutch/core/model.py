@@ -12,6 +12,8 @@ from dataclasses import dataclass
 from enum import IntEnum, StrEnum
 from typing import Any, Final, NamedTuple, NewType, TypeAlias
 
+from clutch.core.reason import Reason
+
 SessionId = NewType("SessionId", int)
 TaskId = NewType("TaskId", int)
 RunId = NewType("RunId", int)
@@ -70,19 +72,6 @@ class Delivery(StrEnum):
     SKIPPED = "skipped"
     UNDELIVERED = "undelivered"
     UNSURE = "unsure"
-
-
-class Wait(StrEnum):
-    """Why a paused task waits: the reason column of phase `paused`."""
-
-    PERSON = "pause"  #: somebody said pause
-    CHILDREN = "children"  #: it yielded
-    NEEDS_YOU = "needs-you"
-    QUOTA = "quota"  #: the provider named a time
-    BUDGET = "budget"  #: the calls of others hold what is left of it
-    PROVIDER = "provider"  #: it failed in a way that may pass
-    RESTART = "restart"  #: its worker stopped in good order
-    INTERRUPT = "interrupt"  #: its turn was cancelled for letters; the one that reads them is about to start
 
 
 class RunState(StrEnum):
@@ -219,14 +208,15 @@ class Task(NamedTuple):
     # Its life. `seq` is the number of timeline lines written so far.
     seq: int = 0
     phase: Phase = Phase.SPAWNING
-    reason: str = ""
+    reason: Reason = Reason.NONE
+    detail: str = ""
     generation: int = 1
     outcome: Outcome | None = None
     error: str | None = None
     result: str | None = None  #: frozen by value in the transaction that fixes the outcome
     fallback: str | None = None  #: the last real text of an earlier generation, used if this one says nothing
     delivery: Delivery = Delivery.NONE
-    delivery_reason: str = ""
+    delivery_reason: Reason = Reason.NONE  #: of an unsure delivery, `detail` says more
     attempts: int = 0  #: failed tries to tell; deferral costs none
     plan: Plan = Plan.NONE
     plan_round: int = 0  #: how often a plan was sent back
@@ -278,10 +268,6 @@ class Letter(NamedTuple):
     def source(self) -> str:
         """Return who speaks in the transcript: a request is a person's words like any other."""
         return (LetterKind.USER if self.kind is LetterKind.REQUEST else self.kind).value
-
-
-ENDED: Final = "ended"  #: of a task that said its last word while children work; what becomes of it is open
-EXPIRED: Final = "descendants expired"  #: the reason of a task that was told without all its children
 
 
 # --------------------------------------------------------------------------------------------------

@@ -14,8 +14,9 @@ from enum import Enum, StrEnum, auto
 from typing import Final
 
 from clutch.core.messages import Answer, Call, Entry, Input, Results
-from clutch.core.model import LetterKind, RunState, Wait
+from clutch.core.model import LetterKind, RunState
 from clutch.core.policy import Life
+from clutch.core.reason import Reason
 from clutch.core.text.format import clock
 
 TRIAL_S: Final = 30.0  # what ends a process does so at once; the others cannot wait for longer
@@ -69,7 +70,7 @@ class Park:
     """Wait without a slot and ask the provider again then."""
 
     until: float
-    reason: str
+    reason: Reason
     counters: Counters
 
 
@@ -154,9 +155,9 @@ def provider_failed(
         if life.quota_wait_max_s and retry_at - at > life.quota_wait_max_s:
             return GiveUp(f"{error}; the wait until {clock(retry_at, at)} is longer than models.maxWait")
         if failed.failures <= _quota_tries(life):
-            return Park(max(retry_at, at), Wait.QUOTA if is_limited else Wait.PROVIDER, failed)
+            return Park(max(retry_at, at), Reason.QUOTA if is_limited else Reason.PROVIDER, failed)
     elif failed.failures <= len(life.provider_retries_s):
-        return Park(at + life.provider_retries_s[failed.failures - 1], Wait.PROVIDER, failed)
+        return Park(at + life.provider_retries_s[failed.failures - 1], Reason.PROVIDER, failed)
     return GiveUp(f"{error} ({failed.failures} times)")
 
 

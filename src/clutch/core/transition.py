@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 from clutch.core import events as fx
 from clutch.core.model import WORKING, Delivery, Outcome, Phase, Task
 from clutch.core.policy import Policy
+from clutch.core.reason import Reason
 
 EDGES: frozenset[tuple[Phase, Phase]] = frozenset(
     {
@@ -52,23 +53,16 @@ EDGES: frozenset[tuple[Phase, Phase]] = frozenset(
     }
 )
 
-#: Why a result is not delivered yet. A newer run of the task is no such reason: it replaces the result (`superseded`).
-DESCENDANTS = "descendants-active"
-MISSING = "missing-requester"
-BUSY = "requester-busy"
-QUIET_HOURS = "quiet-hours"
-#: Why a result is never delivered.
-SUPERSEDED = "superseded"
-
 
 class Move(NamedTuple):
     """A timeline line. Generation and outcome are those after the move, so that the timeline alone gives the row."""
 
     from_phase: Phase
     to_phase: Phase
-    reason: str
+    reason: Reason
     generation: int
     outcome: Outcome | None
+    detail: str = ""
 
 
 class Transition(NamedTuple):
@@ -85,23 +79,23 @@ class Story:
         self.moves: list[Move] = []
         self.effects: list[fx.Effect] = []
 
-    def to(self, phase: Phase, reason: str, **changes: Any) -> None:
+    def to(self, phase: Phase, reason: Reason, detail: str = "", **changes: Any) -> None:
         before = self.task
         if (before.phase, phase) not in EDGES:
             raise AssertionError(f"no edge {before.phase} → {phase} (task {before.id}, {reason})")
-        changes |= {"phase": phase, "reason": reason, "seq": before.seq + 1}
+        changes |= {"phase": phase, "reason": reason, "detail": detail, "seq": before.seq + 1}
         self.task = _changed(before, changes)
-        self._line(before.phase, phase, reason)
+        self._line(before.phase, reason, detail)
 
-    def note(self, reason: str, **changes: Any) -> None:
+    def note(self, reason: Reason, detail: str = "", **changes: Any) -> None:
         before = self.task
         changes["seq"] = before.seq + 1
         self.task = _changed(before, changes)
-        self._line(before.phase, before.phase, reason)
+        self._line(before.phase, reason, detail)
 
-    def _line(self, before: Phase, phase: Phase, reason: str) -> None:
+    def _line(self, before: Phase, reason: Reason, detail: str) -> None:
         after = self.task
-        self.moves.append(Move(before, phase, reason, after.generation, after.outcome))
+        self.moves.append(Move(before, after.phase, reason, after.generation, after.outcome, detail))
 
     def change(self, **changes: Any) -> None:
         self.task = _changed(self.task, changes)
@@ -109,7 +103,7 @@ class Story:
     def do(self, *effects: fx.Effect) -> None:
         self.effects.extend(effects)
 
-    def trace(self, outcome: Delivery, reason: str, next_at: float | None = None) -> None:
+    def trace(self, outcome: Delivery, reason: Reason, next_at: float | None = None) -> None:
         self.do(fx.Trace(self.task.generation, outcome, reason, next_at))
 
     def done(self) -> Transition:

@@ -16,7 +16,8 @@ from clutch.core import messages
 from clutch.core.attachments import StoredFile
 from clutch.core.budget import Budget
 from clutch.core.messages import Answer, Entry, Input, Results, Summary
-from clutch.core.model import EXPIRED, Delivery, Outcome, Path, Phase, Task, Wait
+from clutch.core.model import Delivery, Outcome, Path, Phase, Task
+from clutch.core.reason import Reason, reason_text
 from clutch.core.redaction import redact
 from clutch.core.text.format import counted, in_words, main_argument, size
 from clutch.core.validation import check
@@ -80,7 +81,7 @@ def children_missing(text: str | None, generation: int) -> tuple[str, ...]:
 def stop_reason(task: Task) -> str:
     """Why its last run stopped. Of an ended task."""
     if task.outcome is Outcome.OK:
-        return EXPIRED if task.reason == EXPIRED else "end"
+        return Reason.EXPIRED.value if task.reason is Reason.EXPIRED else "end"
     if task.outcome is Outcome.ERROR and task.error:
         return task.error
     return str(task.outcome)
@@ -146,10 +147,16 @@ class DeliveryView:
 
     state: Delivery
     path: Path | None = None
-    reason: str | None = None
+    cause: Reason = Reason.NONE
     attempts: int = 0  #: made so far, the one that succeeded included
     next_at: float | None = None
     at: float | None = None  #: when it was delivered
+    detail: str = ""  #: of an unsure delivery: the channel, and what happened
+
+    @property
+    def reason(self) -> str | None:
+        """Return what a person reads of `cause` and `detail`."""
+        return self.detail or self.cause.value or None
 
 
 @dataclass(frozen=True, slots=True)
@@ -174,7 +181,8 @@ class TaskView:
     agent_id: str | None
     label: str
     phase: Phase
-    reason: str
+    cause: Reason
+    detail: str
     outcome: Outcome | None
     error: str | None
     generation: int
@@ -203,6 +211,11 @@ class TaskView:
     worked_s: float | None = None  #: of all its runs together; None: nobody has seen it work
 
     @property
+    def reason(self) -> str:
+        """Return what a person reads of `cause` and `detail`."""
+        return reason_text(self.cause, self.detail)
+
+    @property
     def parent_task_id(self) -> int | None:
         """A root is never a task, and everybody else is."""
         return None if self.requester_id == self.root_id else self.requester_id
@@ -210,7 +223,7 @@ class TaskView:
     @property
     def paused_until(self) -> float | None:
         """Where a moment ends the wait, and not a person or a child."""
-        is_timed = self.phase is Phase.PAUSED and self.reason in (Wait.QUOTA, Wait.PROVIDER)
+        is_timed = self.phase is Phase.PAUSED and self.cause in (Reason.QUOTA, Reason.PROVIDER)
         return self.parked_until if is_timed else None
 
 

@@ -18,6 +18,7 @@ from typing import Any
 from clutch.cli import INTERRUPTED
 from clutch.core import ids
 from clutch.core.model import Outcome
+from clutch.core.reason import Reason
 from clutch.core.text.format import plain_json
 from clutch.demo import job as jobs
 from clutch.demo.job import SESSION, Account, DemoJob, account_of, lines
@@ -35,7 +36,6 @@ from clutch.wiring import default_state_directory, findings_of
 # The figures of a finished demo, counted from the database and from the records outside of it.
 
 SCHEMA = "clutch.demo/1"
-RESUMED = "resumed @step "
 KILLS_WANTED_MIN = 5  #: in flight; fewer prove little
 
 
@@ -59,9 +59,9 @@ class Ledger:
     @property
     def resumes(self) -> list[dict[str, Any]]:
         return [
-            {"task_id": ids.task_id(line.task_id), "step": int(line.reason.removeprefix(RESUMED))}
+            {"task_id": ids.task_id(line.task_id), "step": int(line.detail)}
             for line in self.timeline
-            if line.reason.startswith(RESUMED)
+            if line.cause == Reason.RESUMED
         ]
 
 

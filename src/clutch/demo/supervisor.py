@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, Protocol, TextIO
 from clutch.core import ids
 from clutch.core.model import Phase
 from clutch.core.policy import Life
+from clutch.core.reason import Reason
 from clutch.core.text import format, results, tasks
 from clutch.demo.job import SESSION, DemoJob, Log, lines
 from clutch.errors import ClutchError, StoreError
@@ -153,7 +154,7 @@ def one_line(row: TreeRow, picture: Picture) -> str:
     resumed = [
         line.reason
         for line in picture.timeline
-        if line.task_id == row.task_id and line.reason.startswith("resumed @")
+        if line.task_id == row.task_id and line.cause == Reason.RESUMED
     ]
     parts = [
         _phase(row, picture.at),

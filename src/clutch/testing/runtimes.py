@@ -28,6 +28,7 @@ from clutch.core.authority import AgentGrant, root_rights
 from clutch.core.messages import Answer
 from clutch.core.model import Outcome, Phase, Task
 from clutch.core.policy import Announcing, Life, Policy
+from clutch.core.reason import reason_text
 from clutch.core.spawn import SpawnRequest
 from clutch.engine.live import Bus, BusWatcher
 from clutch.engine.services import BlockIds, Services
@@ -327,9 +328,9 @@ class _Stage:
 
     async def timeline(self, task_id: int) -> list[str]:
         rows = await self.store.read(
-            _rows, "SELECT reason FROM events WHERE task_id = ? ORDER BY seq", task_id
+            _rows, "SELECT reason, detail FROM events WHERE task_id = ? ORDER BY seq", task_id
         )
-        return [row[0] for row in rows]
+        return [reason_text(*row) for row in rows]
 
     async def until(self, is_so: Callable[[], Awaitable[bool]]) -> None:
         """Looks after every hint, and now and then: not every commit gives one."""

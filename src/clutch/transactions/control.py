@@ -11,6 +11,7 @@ from clutch.core import events as ev
 from clutch.core.lifecycle import step
 from clutch.core.model import FINISHED, Delivery, LetterKind, Outcome, Phase, RemovalReason, Task, Workspace
 from clutch.core.policy import Policy
+from clutch.core.reason import Reason, reason_text
 from clutch.core.spawn import SpawnRefusal, SpawnRequest, admit
 from clutch.core.text import prompts
 from clutch.errors import ClutchError, NotFound
@@ -57,7 +58,9 @@ def must_move(task: Task, event: ev.Event, policy: Policy, otherwise: str) -> No
 
 def refusal(task: Task, otherwise: str) -> NotPossible:
     kind = AlreadyFinished if task.phase in FINISHED else NotPossible
-    return kind(f"{ids.task_id(task.id)} is {task.phase} ({task.reason}): {otherwise}")
+    return kind(
+        f"{ids.task_id(task.id)} is {task.phase} ({reason_text(task.reason, task.detail)}): {otherwise}"
+    )
 
 
 def lock_above(task_id: int) -> Tx[tuple[ParentRow | None, str]]:
@@ -151,7 +154,7 @@ def again(now: float, policy: Policy, task_id: int, how: str, idem: str, text: s
     session, task = yield from locked(task_id)
     if (yield "SELECT 1 FROM inbox WHERE idem = ?", (idem,)):
         return task
-    event = ev.Again(now, how, is_being_read=(yield from _is_being_read(task)))
+    event = ev.Again(now, Reason(how), is_being_read=(yield from _is_being_read(task)))
     must_move(task, event, policy, _why_not(task))
     is_stripped = yield from _stripped(task)
     yield from must_have_reader(requester, f"{how} of {ids.task_id(task_id)}")
@@ -252,7 +255,7 @@ def remove(now: float, policy: Policy, task_id: int, actor: str) -> Tx[Task]:
         return task
     rows = yield "SELECT workspace FROM sessions WHERE id = ?", (task_id,)
     yield from outbox.removed(now, policy, task_id, session.key, RemovalReason.REMOVED, rows[0][0])
-    return (yield from tasks.record(now, policy, session, ev.Noted(now, ev.ARCHIVED), actor))
+    return (yield from tasks.record(now, policy, session, ev.Noted(now, reason=Reason.ARCHIVED), actor))
 
 
 # --------------------------------------------------------------------------------------------------

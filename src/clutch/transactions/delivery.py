@@ -38,7 +38,7 @@ from clutch.core.model import (
     TaskId,
 )
 from clutch.core.policy import Announcing, Policy
-from clutch.core.transition import BUSY
+from clutch.core.reason import Reason
 from clutch.store.transaction import HINT, ManyRows, Tx
 from clutch.transactions import announce, idempotency, inbox, outbox, tasks, timeline
 from clutch.transactions.conditions import IS_ANSWERED, IS_DEAD, IS_OPEN
@@ -215,7 +215,7 @@ def _tell_senders(
     """Record at the senders which results wait for the end of this turn, and which are read now. Each once."""
     deferred = {number for number, sender in senders.items() if sender.is_deferred}
     events: dict[int, ev.Event] = {
-        letter.task_id: ev.Deferred(now, BUSY, letter.generation or 0)
+        letter.task_id: ev.Deferred(now, Reason.BUSY, letter.generation or 0)
         for letter in left
         if letter.task_id is not None and letter.task_id not in deferred
     }
@@ -405,7 +405,7 @@ def _decided(
             f"{ids.message_id(message_id)} needs no decision: it was sent or dismissed, or it is sent again by itself"
         )
     if decided.task_id is not None:
-        yield from tasks.note_all(now, policy, [decided.task_id], line, actor)
+        yield from tasks.note_all(now, policy, [decided.task_id], ev.Noted(now, line), actor)
     return decided.channel
 
 

@@ -12,6 +12,7 @@ from clutch.core.messages import Answer
 from clutch.core.model import LetterKind, Phase, Route, Task
 from clutch.core.policy import Policy
 from clutch.core.questions import Decision, OpenItem, QuestionKind, check
+from clutch.core.reason import Reason
 from clutch.errors import Forbidden, NotFound, RateLimited
 from clutch.store.transaction import Tx
 from clutch.transactions import authority, control, inbox, questions, runs, sessions, tasks, usage, wake
@@ -85,8 +86,8 @@ def _give_tools_a_moment(now: float, policy: Policy, session: SessionRow, idem: 
 def _not_too_often(now: float, policy: Policy, task_id: int, actor: str) -> Tx[None]:
     """Each steer cuts a model call that was paid for; a caller in a loop must not burn them."""
     rows = yield (
-        "SELECT MAX(at) FROM events WHERE task_id = ? AND actor = ? AND substr(reason, 1, 7) = 'steered'",
-        (task_id, actor),
+        "SELECT MAX(at) FROM events WHERE task_id = ? AND actor = ? AND reason IN (?, ?)",
+        (task_id, actor, Reason.STEERED, Reason.STEER_JOINS),
     )
     wait_s = 0.0 if rows[0][0] is None else rows[0][0] + policy.control.steer_interval_s - now
     if wait_s > 0:

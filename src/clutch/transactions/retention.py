@@ -12,12 +12,9 @@ from typing import Final
 from clutch.core import authority, ids
 from clutch.core import events as ev
 from clutch.core.authority import Rights, Role, ToolFilter
-from clutch.core.events import ARCHIVED
-from clutch.core.lifecycle_run import ORPHANED
 from clutch.core.model import WORKING, Delivery, Phase, RemovalReason, Task
-from clutch.core.model import RemovalReason as Reason
 from clutch.core.policy import OnOrphan, Policy
-from clutch.core.transition import MISSING
+from clutch.core.reason import Reason
 from clutch.errors import NotFound
 from clutch.store.transaction import Tx
 from clutch.transactions import inbox, outbox, questions, sessions, tasks, transcript, wake
@@ -106,7 +103,7 @@ def archive(now: float, policy: Policy, task_ids: Sequence[int]) -> Tx[list[int]
     )
     archived = sorted(row[0] for row in rows)
     yield from tasks.archive_all(now, archived)
-    yield from tasks.note_all(now, policy, archived, ARCHIVED)
+    yield from tasks.note_all(now, policy, archived, ev.Noted(now, reason=Reason.ARCHIVED))
     if policy.keeping.transcript_after_s == 0:
         yield from _fade(now, policy, [session for session in held if session.id in archived])
     return archived
@@ -137,7 +134,7 @@ def fade(now: float, policy: Policy, task_ids: Sequence[int]) -> Tx[list[int]]:
 
 def _fade(now: float, policy: Policy, faded: Sequence[SessionRow]) -> Tx[None]:
     for session in faded:
-        yield from forget(now, policy, session, Reason.SWEPT)
+        yield from forget(now, policy, session, RemovalReason.SWEPT)
         yield from sessions.save(now, policy, session)
 
 
@@ -173,7 +170,7 @@ def adopt(now: float, policy: Policy, task_id: int) -> Tx[None]:
     if (yield from sessions.lock(task_id)) is not None:
         return
     if phase == Phase.SPAWNING:
-        return (yield from tasks.unmake(now, task_id, ORPHANED))
+        return (yield from tasks.unmake(now, task_id, Reason.ORPHANED))
     agent_id = "main" if requester is None else requester.agent_id
     key = f"agent:{agent_id}:subagent:gone-{ids.task_id(task_id)}"
     yield from sessions.insert_adopted(
@@ -214,7 +211,9 @@ def delete(
         raise NotPossible(f"{session.key} is in a turn: kill it first")
     if session.is_task:
         yield from _check_task(now, policy, session, force, actor)
-        yield from _archive(now, policy, session_id, ev.ARCHIVED if keep_transcript else ev.DELETED, actor)
+        yield from _archive(
+            now, policy, session_id, Reason.ARCHIVED if keep_transcript else Reason.DELETED, actor
+        )
     else:
         yield from _check_main(now, policy, session, force, actor)
     yield from _gone(now, policy, session, keep_transcript)
@@ -224,16 +223,16 @@ def _gone(now: float, policy: Policy, session: SessionRow, keep_transcript: bool
     if not session.closed:
         session.closed, session.hold, session.hold_until = 1, 0, None
     if not keep_transcript:
-        yield from forget(now, policy, session, Reason.DELETED)
+        yield from forget(now, policy, session, RemovalReason.DELETED)
         if not session.is_task:  # the next session of this name is a new one
             yield from sessions.set_column(session.id, "key", f"deleted:{session.id}:{session.key}")
     yield from sessions.save(now, policy, session)
 
 
-def _archive(now: float, policy: Policy, task_id: int, note: str, actor: str) -> Tx[None]:
+def _archive(now: float, policy: Policy, task_id: int, reason: Reason, actor: str) -> Tx[None]:
     is_new = yield from tasks.archive(now, task_id)
-    if is_new or note == ev.DELETED:
-        yield from tasks.note_all(now, policy, [task_id], note, actor)
+    if is_new or reason is Reason.DELETED:
+        yield from tasks.note_all(now, policy, [task_id], ev.Noted(now, reason=reason), actor)
 
 
 # ---- a task's ----------------------------------------------------------------------------------------
@@ -249,14 +248,14 @@ def _check_task(now: float, policy: Policy, session: SessionRow, force: bool, ac
             f"the result of {session.key} was not delivered: redeliver or dismiss it, or force (it is kept)"
         )
     if task.stays:
-        yield from tasks.record(now, policy, session, ev.SessionEnded(now, ev.DELETED), actor)
+        yield from tasks.record(now, policy, session, ev.SessionEnded(now, Reason.DELETED), actor)
     if _waits_for_a_reader(task):
-        yield from tasks.record(now, policy, session, ev.Abandoned(now, ev.DELETED), actor)
+        yield from tasks.record(now, policy, session, ev.Abandoned(now, Reason.DELETED), actor)
 
 
 def _waits_for_a_reader(task: Task) -> bool:
     return task.phase is Phase.ANNOUNCING or (
-        task.phase is Phase.ANNOUNCE_DEFERRED and task.reason == MISSING
+        task.phase is Phase.ANNOUNCE_DEFERRED and task.reason is Reason.MISSING
     )
 
 
@@ -271,7 +270,7 @@ def _check_main(now: float, policy: Policy, session: SessionRow, force: bool, ac
     if any(not silent for _, _, silent in rows) and not force:
         raise NotPossible(f"{session.key} has unread letters: let it read them, or force (results are kept)")
     told: dict[int, ev.Event] = {
-        task_id: ev.Abandoned(now, ev.DELETED)
+        task_id: ev.Abandoned(now, Reason.DELETED)
         for task_id, kind, silent in rows
         if kind == "announce" and not silent
     }

@@ -12,9 +12,9 @@ from dataclasses import dataclass
 from clutch.core import attachments, authority
 from clutch.core import events as ev
 from clutch.core.attachments import FileVersion, Handed, Removal
-from clutch.core.model import FINISHED, Delivery, LetterKind, Outcome, Phase, Route
-from clutch.core.model import RemovalReason as Reason
+from clutch.core.model import FINISHED, Delivery, LetterKind, Outcome, Phase, RemovalReason, Route
 from clutch.core.policy import Policy
+from clutch.core.reason import Reason
 from clutch.core.spawn import CleanupPolicy
 from clutch.core.text import prompts
 from clutch.store.transaction import Tx
@@ -173,7 +173,6 @@ def _known_but(task_ids: Sequence[int], kept: set[int]) -> Tx[list[int]]:
 # Files are removed outside, between `awaited` and `cleaned`. After a crash in between the task's timer rings, and
 # everything is done again without harm.
 
-FAILED = "cleanup failed"
 ERROR_CHARS_MAX = 200
 
 _AWAITING = (
@@ -208,11 +207,11 @@ def cleaned(now: float, policy: Policy, task_id: int, done: Removal) -> Tx[None]
     if session is None or (yield from awaited(now, policy, task_id)) != done:
         return
     if done.session:
-        yield from forget(now, policy, session, Reason.DELETED)
+        yield from forget(now, policy, session, RemovalReason.DELETED)
         yield from tasks.archive(now, task_id)
     yield from tasks.record(now, policy, session, ev.Cleaned(now))
     if done.session:
-        yield from tasks.note_all(now, policy, [task_id], ev.DELETED)
+        yield from tasks.note_all(now, policy, [task_id], ev.Noted(now, reason=Reason.DELETED))
     yield from sessions.save(now, policy, session)
 
 
@@ -222,9 +221,9 @@ def failed(now: float, policy: Policy, task_id: int, wanted: Removal, error: str
     if session is None or (yield from awaited(now, policy, task_id)) != wanted:
         return
     rows = yield (
-        "SELECT COUNT(*) FROM events WHERE task_id = ? AND SUBSTR(reason, 1, 14) = ?",
-        (task_id, FAILED),
+        "SELECT COUNT(*) FROM events WHERE task_id = ? AND reason = ?",
+        (task_id, Reason.CLEANUP_FAILED),
     )
-    said = ev.CleanupFailed(now, f"{FAILED}: {error[:ERROR_CHARS_MAX]}", int(rows[0][0]))
+    said = ev.CleanupFailed(now, error[:ERROR_CHARS_MAX], int(rows[0][0]))
     yield from tasks.record(now, policy, session, said)
     yield from sessions.save(now, policy, session)

@@ -17,6 +17,7 @@ from clutch.core.authority import Role
 from clutch.core.lifecycle import step
 from clutch.core.model import Delivery, LetterKind, Outcome, Phase, Plan, Task
 from clutch.core.policy import Policy
+from clutch.core.reason import REASONS, Reason
 from clutch.core.text.prompts import wrap_up_note
 from clutch.core.transition import Move, Transition
 from clutch.core.views import WRITING_TOOLS, Evidence, files_touched, stop_reason
@@ -30,15 +31,15 @@ from clutch.transactions.usage import Fate
 # A task as its row, and its moves as lines of the timeline. Nothing is decided here.
 
 COLUMNS = (
-    "id, requester_id, timeout_s, expects_completion, has_cleanup, seq, phase, reason, generation, outcome, error,"
-    " result, fallback, delivery, delivery_reason, attempts, plan, plan_round, wake_at, deadline_at, clock_left_s,"
-    " started_at, ended_at, stays"
+    "id, requester_id, timeout_s, expects_completion, has_cleanup, seq, phase, reason, detail, generation, outcome,"
+    " error, result, fallback, delivery, delivery_reason, attempts, plan, plan_round, wake_at, deadline_at,"
+    " clock_left_s, started_at, ended_at, stays"
 )
 _CONTRACT = 5  # the columns that are fixed at spawn
 SIZE = len(Task._fields)
 INSERT_EVENT = (
-    "INSERT INTO events(task_id, seq, at, actor, from_phase, to_phase, reason, generation, outcome)"
-    " VALUES(?, ?, ?, ?, ?, ?, ?, ?, ?)"
+    "INSERT INTO events(task_id, seq, at, actor, from_phase, to_phase, reason, detail, generation, outcome)"
+    " VALUES(?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"
 )
 
 
@@ -51,14 +52,15 @@ _PLANS = {plan.value: plan for plan in Plan}
 
 def from_row(row: Sequence[Any]) -> Task:
     (
-        task_id, requester_id, timeout_s, expects_completion, has_cleanup, seq, phase, reason, generation, outcome,
-        error, result, fallback, delivery, delivery_reason, attempts, plan, plan_round, wake_at,
+        task_id, requester_id, timeout_s, expects_completion, has_cleanup, seq, phase, reason, detail, generation,
+        outcome, error, result, fallback, delivery, delivery_reason, attempts, plan, plan_round, wake_at,
         deadline_at, clock_left_s, started_at, ended_at, stays,
     ) = row  # fmt: skip
     return Task(
-        task_id, requester_id, timeout_s, bool(expects_completion), bool(has_cleanup), seq, _PHASES[phase], reason,
-        generation, _OUTCOMES[outcome], error, result, fallback, _DELIVERIES[delivery], delivery_reason, attempts,
-        _PLANS[plan], plan_round, wake_at, deadline_at, clock_left_s, started_at, ended_at, bool(stays),
+        task_id, requester_id, timeout_s, bool(expects_completion), bool(has_cleanup), seq, _PHASES[phase],
+        REASONS[reason], detail, generation, _OUTCOMES[outcome], error, result, fallback, _DELIVERIES[delivery],
+        REASONS[delivery_reason], attempts, _PLANS[plan], plan_round, wake_at, deadline_at, clock_left_s, started_at,
+        ended_at, bool(stays),
     )  # fmt: skip
 
 
@@ -163,7 +165,7 @@ def event_rows(now: float, before: Task, moves: Sequence[Move], actor: str) -> l
     return [
         (
             before.id, before.seq + number, now, actor, move.from_phase, move.to_phase,
-            move.reason, move.generation, move.outcome,
+            move.reason, move.detail, move.generation, move.outcome,
         )
         for number, move in enumerate(moves, start=1)
     ]  # fmt: skip
@@ -253,11 +255,11 @@ def record(
 
 
 def note_all(
-    now: float, policy: Policy, task_ids: Sequence[int], text: str, actor: str = "clutch"
+    now: float, policy: Policy, task_ids: Sequence[int], said: ev.Noted, actor: str = "clutch"
 ) -> Tx[None]:
     """Write one line into the timeline of each of these tasks. None of them moves."""
     loaded = yield from load(task_ids)
-    yield from _write(now, [(task, step(task, ev.Noted(now, text), policy)) for task in loaded], actor)
+    yield from _write(now, [(task, step(task, said, policy)) for task in loaded], actor)
 
 
 def record_senders(
@@ -393,7 +395,7 @@ def unmake(now: float, task_id: int, why: str) -> Tx[None]:
     yield from usage.close_budget(f"task:{task_id}")
     yield (
         INSERT_EVENT,
-        (task_id, 1, now, "clutch", Phase.SPAWNING, Phase.SPAWNING, f"spawn-failed: {why[:200]}", 1, None),
+        (task_id, 1, now, "clutch", Phase.SPAWNING, Phase.SPAWNING, Reason.SPAWN_FAILED, why[:200], 1, None),
     )
 
 

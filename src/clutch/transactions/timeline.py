@@ -9,6 +9,8 @@ from typing import NamedTuple
 
 from clutch.core import events as fx
 from clutch.core import ids
+from clutch.core.model import Delivery
+from clutch.core.reason import REASONS, Reason
 from clutch.core.text.why import DeliveryAttempt
 from clutch.store.transaction import ManyRows, Tx
 from clutch.transactions.conditions import IS_OPEN
@@ -43,13 +45,13 @@ COLUMNS = "task_id, generation, path, idem, taken_seq, bubbled_from, route_mode,
 
 _INTO = (
     "INSERT INTO deliveries(task_id, generation, letter, to_session, to_depth, why, route_mode, tried, at, path,"
-    " run_id, transcript_seq, outcome, reason, attempt, next_at)"
+    " run_id, transcript_seq, outcome, reason, detail, attempt, next_at)"
     " VALUES(?, ?, ?, ?, (SELECT depth FROM sessions WHERE id = ?), ?, ?, ?, ?, ?, ?, ?, "
 )
-_DELIVERED = _INTO + "?, ?, ?, NULL)"
+_DELIVERED = _INTO + "?, ?, ?, ?, NULL)"
 #: Its number is the count of failed ones, this one included.
 _FAILED = (
-    _INTO + "'failed', ?, (SELECT attempts FROM tasks WHERE id = ?),"  # noqa: S608 (constant words)
+    _INTO + "'failed', 'failed', ?, (SELECT attempts FROM tasks WHERE id = ?),"  # noqa: S608 (constant words)
     f" (SELECT ready_at FROM inbox WHERE idem = ? AND {IS_OPEN}))"
 )
 
@@ -63,11 +65,17 @@ def delivered(
     unsure: str | None = None,
 ) -> Tx[None]:
     """`attempts`: failed ones, by task. `unsure`: why it is not known whether what was sent arrived."""
-    outcome = "delivered" if unsure is None else "unsure"
+    outcome = Delivery.DELIVERED if unsure is None else Delivery.UNSURE
     yield (
         _DELIVERED,
         ManyRows(
-            (*_row(now, session_id, run_id, one), outcome, unsure or one.path, attempts[one.task_id] + 1)
+            (
+                *_row(now, session_id, run_id, one),
+                outcome,
+                one.path if unsure is None else Reason.UNSURE,
+                unsure or "",
+                attempts[one.task_id] + 1,
+            )
             for one in told
         ),
     )
@@ -127,14 +135,16 @@ def attempts(now: float, task_id: int) -> Tx[list[DeliveryAttempt]]:
     rows = yield (
         "SELECT (SELECT bubbled_from FROM inbox i WHERE i.idem = letter AND to_session <>"
         " (SELECT requester_id FROM tasks WHERE id = task_id)), letter,"
-        " (SELECT key FROM sessions s WHERE s.id = to_session), to_depth, why, route_mode, tried, path, attempt, at,"
-        " next_at, outcome, reason, run_id, transcript_seq FROM deliveries WHERE task_id = ? ORDER BY id",
+        " (SELECT key FROM sessions s WHERE s.id = to_session), to_depth, why, route_mode, tried, reason, path,"
+        " attempt, at, next_at, outcome, detail, run_id, transcript_seq FROM deliveries WHERE task_id = ? ORDER BY id",
         (task_id,),
     )
     # Only attempts say why, and not those of the first schema.
     return [
-        DeliveryAttempt(letter, to, depth, why or _why(bubbled_from), mode, _pairs(tried), *rest)
-        for bubbled_from, letter, to, depth, why, mode, tried, *rest in rows
+        DeliveryAttempt(
+            letter, to, depth, why or _why(bubbled_from), mode, _pairs(tried), REASONS[reason], *rest
+        )
+        for bubbled_from, letter, to, depth, why, mode, tried, reason, *rest in rows
     ]
 
 

@@ -9,8 +9,9 @@ from clutch.core import events as ev
 from clutch.core import run
 from clutch.core.delivery import Point
 from clutch.core.messages import Input, Result, Results
-from clutch.core.model import LetterKind, RunState, Wait
+from clutch.core.model import LetterKind, RunState
 from clutch.core.policy import ExpiryFrom, Policy
+from clutch.core.reason import Reason
 from clutch.core.text import announce, prompts
 from clutch.store.transaction import Tx
 from clutch.transactions import delivery, outbox, runs, sessions, tasks, transcript, turn, turn_end, usage
@@ -226,7 +227,7 @@ def interrupt(
     yield from transcript.append(now, session, next_run_id, taken.inputs)
     generation = 0
     if session.is_task:
-        parked = ev.Parked(now, Wait.INTERRUPT)
+        parked = ev.Parked(now, Reason.INTERRUPT)
         generation = (yield from tasks.record(now, policy, session, parked)).generation
     yield from _new_run(now, session, next_run_id, generation, taken)
     yield from turn.release(now, policy, session, parked_until=now)

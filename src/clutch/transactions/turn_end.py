@@ -13,9 +13,10 @@ from clutch.core import events as ev
 from clutch.core.agents import Heartbeat
 from clutch.core.authority import Role
 from clutch.core.messages import Answer
-from clutch.core.model import LetterKind, Wait
+from clutch.core.model import LetterKind
 from clutch.core.policy import IdleWake, Policy
 from clutch.core.questions import QuestionKind
+from clutch.core.reason import Reason
 from clutch.core.session_tools import Exchange, Stage
 from clutch.core.text import results
 from clutch.store.transaction import HINT, Tx
@@ -320,7 +321,7 @@ def hand_over(now: float, policy: Policy, session_id: int, fence: int, fate: Fat
     session = yield from sessions.own(session_id, fence)
     yield from usage.give_up(now, policy, session, fate)
     if session.is_task and session.run_id is not None:
-        yield from tasks.record(now, policy, session, ev.Parked(now, Wait.RESTART))
+        yield from tasks.record(now, policy, session, ev.Parked(now, Reason.RESTART))
     yield from turn.release(now, policy, session, parked_until=now)
 
 
@@ -329,7 +330,7 @@ def wait(now: float, policy: Policy, session_id: int, fence: int, run_id: int, s
     del run_id
     session = yield from sessions.own(session_id, fence)
     if session.is_task:
-        yield from tasks.record(now, policy, session, ev.Parked(now, Wait.BUDGET))
+        yield from tasks.record(now, policy, session, ev.Parked(now, Reason.BUDGET))
     yield from turn.release(now, policy, session, parked_until=now + seconds)
 
 
@@ -350,7 +351,7 @@ def ask(
     yield from questions.insert(now, session_id, seq, asked)
     yield from runs.ask(run_id)
     if session.is_task:
-        yield from tasks.record(now, policy, session, ev.Parked(now, Wait.NEEDS_YOU))
+        yield from tasks.record(now, policy, session, ev.Parked(now, Reason.NEEDS_YOU))
         words = "\n".join(one.words for one in asked if one.kind is QuestionKind.QUESTION)
         if words:
             yield from inbox.ask(now, policy.announcing, session, words, f"{run_id}:{seq}", nonce)

@@ -13,7 +13,7 @@ from clutch.core import events as ev
 from clutch.core.agents import Heartbeat
 from clutch.core.model import LetterKind, RunState
 from clutch.core.policy import Policy
-from clutch.core.transition import BUSY
+from clutch.core.reason import Reason
 from clutch.errors import IdempotencyConflict
 from clutch.store.transaction import HINT, Tx
 from clutch.transactions import inbox, sessions, tasks
@@ -90,7 +90,7 @@ def put_off(now: float, policy: Policy, session: SessionRow) -> Tx[None]:
         f" AND t.generation = i.generation WHERE i.session_id = ? AND i.{IS_OPEN} AND i.kind = 'announce'"
         " AND i.silent = 0 AND i.taken_run IS NULL AND i.ready_at <= ? AND t.delivery IN ('waiting', 'deferred')"
         " AND t.delivery_reason {any} ORDER BY t.id",
-        (session.id, now, [""] if session.run_id is not None else ["", BUSY]),
+        (session.id, now, [""] if session.run_id is not None else ["", Reason.BUSY]),
     )
     rules = delivery.applied(policy.announcing, session.queue)
     events: dict[int, ev.Event] = {}

@@ -19,9 +19,9 @@ from clutch.core.delivery import CLOCK_SLACK_S, is_put_back, letter_wait_max_s, 
 from clutch.core.lifecycle import step
 from clutch.core.model import FINISHED, Delivery, Lane, Phase
 from clutch.core.policy import Life, Policy
+from clutch.core.reason import Reason
 from clutch.core.run import Admission
 from clutch.core.spawn import SpawnRefusal
-from clutch.core.transition import DESCENDANTS
 from clutch.errors import ClutchError
 from clutch.store.transaction import HINT, Tx
 from clutch.transactions import inbox, outbox, runs, sessions, tasks, turn, turn_begin, usage
@@ -339,7 +339,7 @@ def ring(now: float, policy: Policy, task_id: int) -> Tx[str | None]:
     progress_at, person_waits = None, False
     if phase in FINISHED:
         progress_at = session.progress_at  # of a session that stayed
-    if phase == Phase.ANNOUNCE_DEFERRED and reason == DESCENDANTS:
+    if phase == Phase.ANNOUNCE_DEFERRED and reason == Reason.DESCENDANTS:
         progress_at = yield from turn_begin.progress_below(task_id)
         person_waits = yield from turn_begin.person_waits(task_id)
     woke = ev.Woke(now, session.owner is not None, progress_at, person_waits)

@@ -22,6 +22,7 @@ from clutch.core import ids, messages
 from clutch.core.lifecycle import fold
 from clutch.core.messages import Results
 from clutch.core.model import Outcome, Phase
+from clutch.core.reason import Reason
 from clutch.core.transition import Move
 from tests.trust.kills.client import LEDGER
 from tests.trust.kills.story import ASKED, CLIENT_JOBS, EFFECTS, OUTCOMES, findings, kind_of
@@ -185,7 +186,7 @@ def _nothing_twice(
         f"{name} stands {count} times in transcripts" for name, count in standing.items() if count > 1
     ]
     delivered = evidence.look.rows(
-        "SELECT task_id, COUNT(*) FROM events WHERE to_phase = 'cleanup_pending' AND reason LIKE 'delivered%'"
+        "SELECT task_id, COUNT(*) FROM events WHERE to_phase = 'cleanup_pending' AND reason = 'delivered'"
         " GROUP BY task_id HAVING COUNT(*) > 1"
     )
     found.twice += [f"{ids.task_id(task)} was delivered {count} times" for task, count in delivered]
@@ -245,7 +246,7 @@ def _timelines_add_up(found: CheckResult, look: Snapshot, tasks: Iterable[_Task]
         "SELECT task_id, from_phase, to_phase, reason, generation, outcome FROM events ORDER BY task_id, seq"
     ):
         ended = None if outcome is None else Outcome(outcome)
-        moves[task_id].append(Move(Phase(from_phase), Phase(to_phase), reason, generation, ended))
+        moves[task_id].append(Move(Phase(from_phase), Phase(to_phase), Reason(reason), generation, ended))
     for task in tasks:
         try:
             phase, generation, outcome = fold(moves[task.id])

@@ -5,6 +5,7 @@ from __future__ import annotations
 from functools import wraps
 from typing import Any
 
+from clutch.core.reason import Reason
 from clutch.store.transaction import Statement
 from tests.trust.mutants.mutant import STORMS, Mutant
 from tests.trust.mutants.statements import Say, answering_only, tampered
@@ -62,7 +63,7 @@ def _no_timer(reserved: Any) -> tuple[Any, ...]:
     @wraps(reserved)
     def bug(story: Any, event: Any) -> None:
         del event
-        story.note("reserved")
+        story.note(Reason.RESERVED)
 
     return (bug,)
 

@@ -10,6 +10,7 @@ from typing import Any
 from clutch.core import events as fx
 from clutch.core.events import Ended, Woke
 from clutch.core.model import LetterKind, Phase
+from clutch.core.reason import Reason
 from clutch.core.transition import Move
 from tests.trust.mutants.mutant import STORMS, Mutant
 
@@ -52,8 +53,8 @@ def _no_deferral(ended: Any) -> tuple[Any, ...]:
 
 def _steer_keeps_generation(new_generation: Any) -> tuple[Any, ...]:
     @wraps(new_generation)
-    def bug(story: Any, reason: str, **changes: Any) -> None:
-        kept = {"generation": story.task.generation} if reason == "steered" else {}
+    def bug(story: Any, reason: Reason, **changes: Any) -> None:
+        kept = {"generation": story.task.generation} if reason is Reason.STEERED else {}
         new_generation(story, reason, **(changes | kept))
 
     return (bug,)
@@ -100,7 +101,7 @@ def _never_cuts(freeze: Any) -> tuple[Any, ...]:
     return (wraps(freeze)(lambda text, bytes_max=0: freeze(text, max(bytes_max, 10**9))),)
 
 
-def _unchecked(story: Any, phase: Phase, reason: str, changes: dict[str, Any]) -> None:
+def _unchecked(story: Any, phase: Phase, reason: Reason, changes: dict[str, Any]) -> None:
     before = story.task
     story.task = after = before._replace(phase=phase, reason=reason, seq=before.seq + 1, **changes)
     story.moves.append(Move(before.phase, phase, reason, after.generation, after.outcome))
@@ -134,7 +135,7 @@ def _background_first(choose: Any) -> tuple[Any, ...]:
 
 def _old_error_stays(new_generation: Any) -> tuple[Any, ...]:
     @wraps(new_generation)
-    def bug(story: Any, reason: str, **changes: Any) -> None:
+    def bug(story: Any, reason: Reason, **changes: Any) -> None:
         new_generation(story, reason, **({"error": story.task.error} | changes))
 
     return (bug,)

@@ -11,6 +11,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from clutch.core.model import Outcome, Phase, Plan
+from clutch.core.reason import Reason
 from clutch.core.text.format import KEY_MAX, duration, quoted, visible
 from clutch.core.text.results import fence
 from clutch.core.text.tasks import plan_tag, status_word
@@ -48,7 +49,7 @@ class ChildLine:
     task_id: str
     label: str
     phase: Phase
-    reason: str
+    reason: Reason
     plan: Plan
     age_s: float  #: since it was spawned; of an ended one, since its end
     outcome: Outcome | None = None

@@ -8,7 +8,8 @@ from datetime import UTC, datetime
 from decimal import Decimal
 
 from clutch.core import ids
-from clutch.core.model import Delivery, Outcome, Phase, Plan, Wait
+from clutch.core.model import Delivery, Outcome, Phase, Plan
+from clutch.core.reason import Reason
 from clutch.core.text.format import (
     ERROR_MAX,
     KEY_MAX,
@@ -36,7 +37,7 @@ _ENDED = {
 }
 
 
-def status_word(phase: Phase, reason: str, outcome: Outcome | None, children: int | None = None) -> str:
+def status_word(phase: Phase, reason: Reason, outcome: Outcome | None, children: int | None = None) -> str:
     """The same word everywhere: in lists, in the prompt of a parent, on a screen."""
     if outcome is not None:
         return _ENDED[outcome]
@@ -45,7 +46,7 @@ def status_word(phase: Phase, reason: str, outcome: Outcome | None, children: in
             return "plan?"
         case Phase.SPAWNING | Phase.QUEUED:
             return "queued"
-        case Phase.PAUSED if reason != Wait.CHILDREN:
+        case Phase.PAUSED if reason is not Reason.CHILDREN:
             return "paused"
         case Phase.PAUSED | Phase.ANNOUNCE_DEFERRED:
             return f"waiting ({counted(children, 'child', 'children')})" if children else "waiting"
@@ -91,7 +92,7 @@ NOTHING = "No subagents."
 
 
 def status(view: TaskView) -> str:
-    word = status_word(view.phase, view.reason, view.outcome, view.children_active)
+    word = status_word(view.phase, view.cause, view.outcome, view.children_active)
     return f"{word}, undelivered" if view.delivery.state is Delivery.UNDELIVERED else word
 
 
@@ -132,7 +133,7 @@ def _parts(view: TaskView, now: float) -> Iterator[str]:
         if view.current_tool is not None:
             tool = view.current_tool
             yield f"{in_words(visible(tool.name, KEY_MAX), tool.arg)} {duration(now - tool.since)} ago"
-        if view.phase is Phase.PAUSED and view.reason != Wait.CHILDREN:
+        if view.phase is Phase.PAUSED and view.cause is not Reason.CHILDREN:
             until = "" if view.paused_until is None else f" until {until_text(view.paused_until)}"
             yield visible(view.reason, ERROR_MAX) + until
     yield ids.task_id(view.task_id)

@@ -10,15 +10,12 @@ from typing import Any, assert_never
 
 from clutch.core import ids, messages
 from clutch.core.diagnosis import Blocker, Gate
-from clutch.core.events import ARCHIVED
 from clutch.core.messages import Answer, Input, Results, Summary
-from clutch.core.model import Delivery, Phase, Wait
+from clutch.core.model import Delivery, Phase
+from clutch.core.reason import WAITS, Reason, reason_text
 from clutch.core.run import TRIAL_S
 from clutch.core.text.format import ERROR_MAX, clock, duration, in_words, main_argument, typed, visible
-from clutch.core.transition import BUSY, DESCENDANTS, MISSING, QUIET_HOURS
 from clutch.core.views import TranscriptEntry
-
-LATE = "late: "
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,9 +27,15 @@ class TimelineEntry:
     actor: str
     from_phase: Phase
     to_phase: Phase
-    reason: str
+    cause: Reason
     generation: int = 1
     outcome: str | None = None
+    detail: str = ""
+
+    @property
+    def reason(self) -> str:
+        """Return what a person reads of `cause` and `detail`."""
+        return reason_text(self.cause, self.detail)
 
     @property
     def is_note(self) -> bool:
@@ -40,7 +43,7 @@ class TimelineEntry:
 
     @property
     def is_late(self) -> bool:
-        return self.reason.startswith(LATE)
+        return self.cause is Reason.LATE
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,14 +57,20 @@ class DeliveryAttempt:
     why: str
     route_mode: str | None
     tried: tuple[tuple[str, str], ...]
+    cause: Reason
     path: str | None
     attempt: int
     at: float
     next_at: float | None
     outcome: str
-    reason: str
+    detail: str  #: the error of a failed attempt
     run_id: int | None
     transcript_seq: int | None
+
+    @property
+    def reason(self) -> str:
+        """Return what a person reads: the error of a failed attempt, or why none was made."""
+        return self.detail or self.cause.value
 
     @property
     def is_made(self) -> bool:
@@ -73,71 +82,74 @@ class DeliveryAttempt:
 US = "clutch"  #: the actor of what nobody asked for in that moment
 PAUSED_AT_STEP = "has come to its next step and is paused, as it was told to"
 _PAUSES = {
-    Wait.PERSON: "paused by {actor}",
-    Wait.CHILDREN: "sleeps until its children have settled",
-    Wait.NEEDS_YOU: "waits for a person to decide",
-    Wait.QUOTA: "rate limited; it waits without a slot until the provider takes calls again",
-    Wait.BUDGET: "the calls of others hold what is left of the budget; it waits without a slot",
-    Wait.PROVIDER: "the provider failed in a way that may pass; it tries again",
-    Wait.RESTART: "its worker stopped in good order; the next one goes on",
-    Wait.INTERRUPT: "its turn was cancelled for what came in; the next one reads that first",
+    Reason.PAUSE: "paused by {actor}",
+    Reason.CHILDREN: "sleeps until its children have settled",
+    Reason.NEEDS_YOU: "waits for a person to decide",
+    Reason.QUOTA: "rate limited; it waits without a slot until the provider takes calls again",
+    Reason.BUDGET: "the calls of others hold what is left of the budget; it waits without a slot",
+    Reason.PROVIDER: "the provider failed in a way that may pass; it tries again",
+    Reason.RESTART: "its worker stopped in good order; the next one goes on",
+    Reason.INTERRUPT: "its turn was cancelled for what came in; the next one reads that first",
 }
-#: What a reason says in words, by how it begins. `{rest}` is what follows, `{actor}` who did it.
-_SENTENCES: tuple[tuple[str, str, str], ...] = (
-    ("admitted", "spawned", "accepted; waits in the queue"),
-    ("reserved", "spawned", "accepted; its files are being made"),
-    ("started", "started", "a run started"),
-    ("resumed @step ", "resumed", "its worker was lost; another one went on at step {rest}"),
-    ("resumed", "unpaused", "resumed by {actor}"),
-    ("no longer waiting: ", "unparked", "no longer waits for {rest}"),
-    ("grace cancelled", "started", "started again within the grace; the failure does not count"),
-    ("steered: joins", "steered", "steered by {actor}: a new instruction, which it reads next"),
-    ("steered", "steered", "steered by {actor}: a new instruction takes the place of what ran"),
-    ("attempt ", "attempt", "telling it failed: attempt {rest}"),
-    ("delivered: ", "delivered", "its requester has read and answered the result ({rest})"),
-    ("unsure: ", "unsure", "sent, but it is not known whether it arrived ({rest}); it is not sent again"),
-    ("undelivered: ", "undelivered", "could not be told ({rest}); kept as a dead letter"),
-    ("skipped: ", "skipped", "nobody is told: {rest}"),
-    ("killed: ", "killed", "killed by {actor}: {rest}"),
-    ("error: ", "failed", "the run failed: {rest}; a new start within the grace goes on"),
-    ("plan ready", "plan", "its plan is written and awaits a decision"),
-    ("plan approved", "decided", "plan approved by {actor}"),
-    ("plan sent back", "decided", "plan sent back by {actor}"),
-    ("plan rejected: ", "decided", "plan rejected by {actor}: {rest}"),
-    ("plan expired", "decided", "nobody decided about the plan in time"),
-    ("children settled", "woken", "its children have settled; it goes on with what they found"),
-    ("descendants expired", "ended", "its children took too long; told with what there is"),
-    (DESCENDANTS, "deferred", "it has ended, but its children's results are still to come"),
-    (MISSING, "deferred", "nobody is there to be told; it waits for somebody to come back"),
-    (f"deferred: {BUSY}", "deferred", "its requester is in a turn; the result waits for its next one"),
-    (f"deferred: {QUIET_HOURS}", "deferred", "its requester sleeps; the result waits for its active hours"),
-    ("no longer deferred", "announced", "a turn of its requester has begun to read it"),
-    ("requester is back", "announced", "its requester is back"),
-    ("nobody came back", "announced", "nobody came back in time"),  # how earlier versions wrote it
-    ("redelivered", "redelivered", "redelivered by {actor}"),
-    ("dismissed", "dismissed", "dismissed by {actor}"),
-    ("retry", "again", "started anew by {actor}, from an empty transcript"),
-    ("continue", "again", "continued by {actor}"),
-    ("timeout", "ended", "its time was over"),
-    (ARCHIVED, "archived", "archived by {actor}: it leaves the lists, and its files are removed"),
-    ("removed", "archived", "archived by {actor}"),  # how earlier versions wrote it
-    (LATE, "late", "said after it was over, and kept: {rest}"),
-)
+#: The kind of line, and the line in words. `{rest}` is the detail, without which the sentence has no meaning.
+_SENTENCES: Mapping[Reason, tuple[str, str]] = {
+    Reason.ADMITTED: ("spawned", "accepted; waits in the queue"),
+    Reason.RESERVED: ("spawned", "accepted; its files are being made"),
+    Reason.STARTED: ("started", "a run started"),
+    Reason.RESUMED: ("resumed", "its worker was lost; another one went on at step {rest}"),
+    Reason.UNPAUSED: ("unpaused", "resumed by {actor}"),
+    Reason.UNPARKED: ("unparked", "no longer waits for {rest}"),
+    Reason.RESTARTED: ("started", "started again within the grace; the failure does not count"),
+    Reason.STEER_JOINS: ("steered", "steered by {actor}: a new instruction, which it reads next"),
+    Reason.STEERED: ("steered", "steered by {actor}: a new instruction takes the place of what ran"),
+    Reason.ATTEMPT: ("attempt", "telling it failed: attempt {rest}"),
+    Reason.DELIVERED: ("delivered", "its requester has read and answered the result ({rest})"),
+    Reason.UNSURE: ("unsure", "sent, but it is not known whether it arrived ({rest}); it is not sent again"),
+    Reason.UNDELIVERED: ("undelivered", "could not be told ({rest}); kept as a dead letter"),
+    Reason.SKIPPED: ("skipped", "nobody is told: {rest}"),
+    Reason.KILLED: ("killed", "killed by {actor}: {rest}"),
+    Reason.ERROR: ("failed", "the run failed: {rest}; a new start within the grace goes on"),
+    Reason.PLAN_READY: ("plan", "its plan is written and awaits a decision"),
+    Reason.PLAN_APPROVED: ("decided", "plan approved by {actor}"),
+    Reason.PLAN_SENT_BACK: ("decided", "plan sent back by {actor}"),
+    Reason.PLAN_REJECTED: ("decided", "plan rejected by {actor}: {rest}"),
+    Reason.PLAN_EXPIRED: ("decided", "nobody decided about the plan in time"),
+    Reason.CHILDREN_SETTLED: ("woken", "its children have settled; it goes on with what they found"),
+    Reason.EXPIRED: ("ended", "its children took too long; told with what there is"),
+    Reason.DESCENDANTS: ("deferred", "it has ended, but its children's results are still to come"),
+    Reason.MISSING: ("deferred", "nobody is there to be told; it waits for somebody to come back"),
+    Reason.READ: ("announced", "a turn of its requester has begun to read it"),
+    Reason.REQUESTER_BACK: ("announced", "its requester is back"),
+    Reason.NOBODY_BACK: ("announced", "nobody came back in time"),
+    Reason.REDELIVERED: ("redelivered", "redelivered by {actor}"),
+    Reason.DISMISSED: ("dismissed", "dismissed by {actor}"),
+    Reason.RETRY: ("again", "started anew by {actor}, from an empty transcript"),
+    Reason.CONTINUE: ("again", "continued by {actor}"),
+    Reason.TIMEOUT: ("ended", "its time was over"),
+    Reason.ARCHIVED: ("archived", "archived by {actor}: it leaves the lists, and its files are removed"),
+    Reason.REMOVED: ("archived", "archived by {actor}"),
+    Reason.LATE: ("late", "said after it was over, and kept: {rest}"),
+}
+_DEFERRALS = {
+    Reason.BUSY.value: "its requester is in a turn; the result waits for its next one",
+    Reason.QUIET_HOURS.value: "its requester sleeps; the result waits for its active hours",
+}
 
 
 def happening(line: TimelineEntry) -> tuple[str, str]:
     """A fixed word for the kind of line, and the line in words."""
-    if line.to_phase is Phase.PAUSED and not line.is_note and line.reason in set(Wait):
-        is_told = line.reason == Wait.PERSON and line.actor == US
-        return "parked", PAUSED_AT_STEP if is_told else _PAUSES[Wait(line.reason)].format(actor=_who(line))
+    if line.to_phase is Phase.PAUSED and not line.is_note and line.cause in WAITS:
+        is_asked = line.cause is Reason.PAUSE and line.actor == US
+        return "parked", PAUSED_AT_STEP if is_asked else _PAUSES[line.cause].format(actor=_who(line))
     if line.to_phase in (Phase.COMPLETED, Phase.COMPLETED_GIVEUP) and not line.is_note:
         return "cleaned", "cleaned up; nothing is left to do"
-    if line.to_phase is Phase.ANNOUNCING and line.outcome is not None and line.reason == line.outcome:
+    if line.to_phase is Phase.ANNOUNCING and line.outcome is not None and line.cause == line.outcome:
         return "announced", f"the outcome is fixed ({line.outcome}); a letter went to its requester"
-    for beginning, word, sentence in _SENTENCES:
-        if line.reason.startswith(beginning):
-            rest = visible(line.reason.removeprefix(beginning), ERROR_MAX)
-            return word, sentence.format(rest=rest, actor=_who(line))
+    if line.cause is Reason.DEFERRED and line.detail in _DEFERRALS:
+        return "deferred", _DEFERRALS[line.detail]
+    word, sentence = _SENTENCES.get(line.cause, ("", "{rest}"))
+    if word and (line.detail or "{rest}" not in sentence):
+        return word, sentence.format(rest=visible(line.detail, ERROR_MAX), actor=_who(line))
     if line.to_phase is Phase.ENDING:
         return "ended", f"the run ended: {visible(line.reason, ERROR_MAX)}"
     return "note" if line.is_note else "moved", visible(line.reason, ERROR_MAX)
@@ -332,7 +344,7 @@ def steps(
 
 
 def _rank(line: TimelineEntry) -> int:
-    return _BEGAN if line.to_phase is Phase.RUNNING or line.reason.startswith("admitted") else _BECAME
+    return _BEGAN if line.to_phase is Phase.RUNNING or line.cause is Reason.ADMITTED else _BECAME
 
 
 def _letter(letter: Arrived) -> ReplayStep:

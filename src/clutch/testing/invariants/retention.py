@@ -31,9 +31,7 @@ _LEFT: Final = " UNION ALL ".join(
         ("purses", "SUBSTR(purses.name, 1, 5) = 'task:' AND CAST(SUBSTR(purses.name, 6) AS INTEGER)"),
     )
 )
-_ONE_LINE: Final = (
-    "COUNT(e.seq) <> 1 OR MIN(e.reason) NOT LIKE 'spawn-failed: %' OR MIN(e.to_phase) <> 'spawning'"
-)
+_ONE_LINE: Final = "COUNT(e.seq) <> 1 OR MIN(e.reason) <> 'spawn-failed' OR MIN(e.to_phase) <> 'spawning'"
 
 KEPT: Final[tuple[InvariantQuery, ...]] = (
     InvariantQuery(
@@ -116,8 +114,8 @@ KEPT: Final[tuple[InvariantQuery, ...]] = (
         InvariantScope.END,
         "whoever waits for a result that could not be told is told so",
         "SELECT e.task_id, 'was given up, and the person does not know' FROM events e"
-        " JOIN tasks g ON g.id = e.task_id WHERE e.to_phase = 'cleanup_pending' AND e.reason LIKE 'undelivered: %'"
-        " AND e.reason <> 'undelivered: dropped' AND NOT EXISTS (SELECT 1 FROM events n JOIN outbox o"
+        " JOIN tasks g ON g.id = e.task_id WHERE e.to_phase = 'cleanup_pending' AND e.reason = 'undelivered'"
+        " AND e.detail <> 'dropped' AND NOT EXISTS (SELECT 1 FROM events n JOIN outbox o"
         " ON o.idem = 'undelivered:' || n.task_id || ':' || n.seq"  # one line for all that are given up together
         " WHERE n.at = e.at AND o.session_id = g.root_id)",
     ),

@@ -17,6 +17,7 @@ from clutch.core.attachments import FileVersion, Side
 from clutch.core.messages import Answer
 from clutch.core.model import Outcome, Phase
 from clutch.core.questions import Decision
+from clutch.core.reason import Reason
 from clutch.core.transition import Move
 from clutch.ports import ModelRequest, ToolContext
 from clutch.testing.clock import FakeClock
@@ -291,7 +292,11 @@ class Observer:
         )
         moves = [
             Move(
-                Phase(before), Phase(after), reason, generation, None if outcome is None else Outcome(outcome)
+                Phase(before),
+                Phase(after),
+                Reason(reason),
+                generation,
+                None if outcome is None else Outcome(outcome),
             )
             for before, after, reason, generation, outcome in rows
         ]

@@ -21,6 +21,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from clutch.core.attachments import FileVersion, Side
+from clutch.core.reason import reason_text
 from clutch.errors import ClutchError, ConstraintViolated, StoreRefused
 from clutch.testing.invariants.checker import InvariantChecker
 from clutch.testing.simulation.agents import SimModel, SimToolbox
@@ -60,9 +61,9 @@ LIMIT 5"""
 #: What happened to tasks and to their results, in the words of the tables and without a name of the code.
 _TIMELINE = """
 SELECT at, task_id, seq, 'by ' || actor || ':', from_phase, '>', to_phase, 'generation ' || generation,
-  reason || COALESCE(' (' || outcome || ')', '') FROM events
+  reason, detail, COALESCE(' (' || outcome || ')', '') FROM events
 UNION ALL SELECT at, task_id, id, 'delivery', 'attempt ' || attempt, 'generation ' || generation, COALESCE(path, '-'),
-  outcome, reason FROM deliveries
+  outcome, COALESCE(NULLIF(detail, ''), reason), '', '' FROM deliveries
 ORDER BY 1, 2, 3, 4"""
 
 
@@ -324,7 +325,8 @@ class World:
             virtual_s=self.loop.time(),
             log=tuple(self.log),
             timeline=tuple(
-                f"{at:.3f} {' '.join(map(str, line))}" for at, *line in self.disk.query(_TIMELINE)
+                f"{at:.3f} {' '.join(map(str, line))} {reason_text(reason, detail)}{outcome}"
+                for at, *line, reason, detail, outcome in self.disk.query(_TIMELINE)
             ),
             digest=hashlib.sha256("\n".join(self.log).encode()).hexdigest(),
         )

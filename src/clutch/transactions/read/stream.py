@@ -7,7 +7,8 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from clutch.core import ids
-from clutch.core.model import ENDED, Outcome, Phase, Wait
+from clutch.core.model import Outcome, Phase
+from clutch.core.reason import Reason, reason_text
 from clutch.errors import InvalidInput
 from clutch.store.transaction import Tx
 
@@ -44,8 +45,13 @@ class Moment:
     root_id: int
     from_phase: str
     to_phase: str
-    reason: str
+    cause: str
+    detail: str
     outcome: str | None
+
+    @property
+    def reason(self) -> str:
+        return reason_text(self.cause, self.detail)
 
     @property
     def name(self) -> str:
@@ -56,14 +62,14 @@ class Moment:
             case Phase.RUNNING:
                 return "lifecycle:start"
             case Phase.ENDING:
-                return "lifecycle:end" if self.reason in (Outcome.OK, ENDED) else "lifecycle:error"
+                return "lifecycle:end" if self.cause in (Reason.OK, Reason.ENDED) else "lifecycle:error"
             case Phase.CLEANUP_PENDING if self.outcome == Outcome.KILLED:
                 return "lifecycle:error"
             case Phase.ANNOUNCING | Phase.ANNOUNCE_DEFERRED | Phase.CLEANUP_PENDING:
                 return "announce"
             case Phase.AWAITING_APPROVAL:
                 return "question"
-            case Phase.PAUSED if self.reason == Wait.NEEDS_YOU:
+            case Phase.PAUSED if self.cause == Reason.NEEDS_YOU:
                 return "question"
             case _:
                 return "phase"
@@ -78,8 +84,8 @@ def newest(now: float) -> Tx[Cursor]:
 def after(now: float, place: Cursor, limit: int = LIMIT) -> Tx[list[Moment]]:
     del now
     rows = yield (
-        "SELECT e.at, e.task_id, e.seq, t.root_id, e.from_phase, e.to_phase, e.reason, e.outcome FROM events e"
-        " JOIN tasks t ON t.id = e.task_id WHERE (e.at, e.task_id, e.seq) > (?, ?, ?)"
+        "SELECT e.at, e.task_id, e.seq, t.root_id, e.from_phase, e.to_phase, e.reason, e.detail, e.outcome"
+        " FROM events e JOIN tasks t ON t.id = e.task_id WHERE (e.at, e.task_id, e.seq) > (?, ?, ?)"
         " ORDER BY e.at, e.task_id, e.seq LIMIT ?",
         (*place, limit),
     )

@@ -20,6 +20,7 @@ from clutch.core.budget import Budget
 from clutch.core.ids import plan_hash
 from clutch.core.messages import Answer
 from clutch.core.model import Delivery, Outcome, Path, Phase, Plan
+from clutch.core.reason import REASONS, Reason
 from clutch.core.text.format import main_argument
 from clutch.core.text.tasks import Contract
 from clutch.core.views import NOTHING_USED, CurrentTool, DeliveryView, PlanView, Tally, TaskView, evidence_of
@@ -66,7 +67,7 @@ def ids_below(session_id: int) -> Tx[list[int]]:
 
 _TASKS = (
     "SELECT t.id, t.requester_id, t.root_id, s.key, r.key, o.key, t.depth, s.role, s.agent_id, t.label, t.phase,"  # noqa: S608
-    " t.reason, t.outcome, t.error, t.generation, t.created_at, t.started_at, t.ended_at, s.progress_at,"
+    " t.reason, t.detail, t.outcome, t.error, t.generation, t.created_at, t.started_at, t.ended_at, s.progress_at,"
     " t.deadline_at, t.delivery, t.delivery_reason, t.attempts, t.plan, t.plan_round,"
     " CASE WHEN t.phase = 'awaiting_approval' THEN t.result END, t.evidence, s.model, s.owner, s.run_id,"
     f" s.head - s.base, {worked('t')}"
@@ -123,8 +124,7 @@ _MODELS = (
     " (SELECT MAX(v.call_no) FROM usage v WHERE v.session_id = u.session_id AND v.state = 1)"
 )
 _RESUMES = (
-    "SELECT task_id, COUNT(*) FROM events WHERE task_id {any} AND SUBSTR(reason, 1, 9) = 'resumed @'"
-    " GROUP BY task_id"
+    "SELECT task_id, COUNT(*) FROM events WHERE task_id {any} AND reason = 'resumed @step' GROUP BY task_id"
 )
 _CHILDREN = (
     f"SELECT requester_id, COUNT(*), SUM(CASE WHEN {IS_WORKING} THEN 1 ELSE 0 END) FROM tasks"  # noqa: S608
@@ -209,18 +209,18 @@ def _tools(ids: list[int]) -> Tx[dict[int, CurrentTool]]:
 def _view(now: float, row: Row, about: _About) -> TaskView:
     (
         task_id, requester_id, root_id, key, requester_key, root_key, depth, role, agent_id, label, phase, reason,
-        outcome, error, generation, created_at, started_at, ended_at, progress_at, deadline_at, delivery,
+        detail, outcome, error, generation, created_at, started_at, ended_at, progress_at, deadline_at, delivery,
         delivery_reason, attempts, plan, plan_round, awaiting, evidence, model, owner, run_id, step, worked_s,
     ) = row  # fmt: skip
     runs = about.runs.get(task_id)
     own = about.own.get(task_id, NOTHING_USED)
     total, active = about.children.get(task_id, (0, 0))
     turn = (task_id, generation)
-    telling = _telling(Delivery(delivery), delivery_reason, attempts, about.told.get(turn))
+    telling = _telling(Delivery(delivery), REASONS[delivery_reason], detail, attempts, about.told.get(turn))
     return TaskView(
         task_id, requester_id, root_id, key, requester_key, root_key, depth, role, agent_id, label, Phase(phase),
-        reason, None if outcome is None else Outcome(outcome), error, generation, created_at, started_at, ended_at,
-        progress_at, deadline_at, replace(telling, next_at=about.retries.get(turn)),
+        REASONS[reason], detail, None if outcome is None else Outcome(outcome), error, generation, created_at,
+        started_at, ended_at, progress_at, deadline_at, replace(telling, next_at=about.retries.get(turn)),
         run_id=run_id or (runs.last if runs else None),
         attempt=runs.count if runs else 0,
         step=step or 0,
@@ -241,12 +241,15 @@ def _view(now: float, row: Row, about: _About) -> TaskView:
     )  # fmt: skip
 
 
-def _telling(state: Delivery, reason: str, attempts: int, at: float | None) -> DeliveryView:
-    """Of a delivered result the stored reason is the path it took."""
+_PATHS: Mapping[str, Path] = {path.value: path for path in Path}
+
+
+def _telling(state: Delivery, reason: Reason, detail: str, attempts: int, at: float | None) -> DeliveryView:
+    """Return the delivery of a task. Of a delivered result the stored reason is the path it took."""
     if state is Delivery.DELIVERED:
-        path = Path(reason) if reason in set(Path) else None
-        return DeliveryView(state, path, None if path else reason or None, attempts + 1, at=at)
-    return DeliveryView(state, None, reason or None, attempts)
+        path = _PATHS.get(reason)
+        return DeliveryView(state, path, Reason.NONE if path else reason, attempts + 1, at=at)
+    return DeliveryView(state, None, reason, attempts, detail=detail if state is Delivery.UNSURE else "")
 
 
 def _plan(plan: Plan, phase: str, rounds: int, awaiting: str | None) -> PlanView | None:

@@ -10,6 +10,7 @@ from clutch.core.authority import Rights, from_text
 from clutch.core.compaction import ContextLimits
 from clutch.core.messages import Entry
 from clutch.core.model import Outcome, Phase, Plan
+from clutch.core.reason import REASONS, reason_text
 from clutch.core.spawn import OWN_RUNTIME
 from clutch.core.text.prompts import ChildLine
 from clutch.store.transaction import Row, Tx
@@ -95,7 +96,8 @@ class TreeRow:
     depth: int
     label: str
     phase: str
-    reason: str
+    cause: str
+    detail: str
     outcome: str | None
     delivery: str
     generation: int
@@ -108,16 +110,20 @@ class TreeRow:
     resumes: int
     parked_until: float | None = None
 
+    @property
+    def reason(self) -> str:
+        return reason_text(self.cause, self.detail)
+
 
 def tree(now: float, root_id: int) -> Tx[list[TreeRow]]:
     """All tasks below a root in spawn order."""
     del now
     rows = yield (
-        "SELECT t.id, t.requester_id, t.depth, t.label, t.phase, t.reason, t.outcome, t.delivery, t.generation,"
-        " t.created_at, s.progress_at, t.ended_at, COALESCE(s.head - s.base, 0),"
+        "SELECT t.id, t.requester_id, t.depth, t.label, t.phase, t.reason, t.detail, t.outcome, t.delivery,"
+        " t.generation, t.created_at, s.progress_at, t.ended_at, COALESCE(s.head - s.base, 0),"
         " (SELECT MIN(c.name) FROM calls c WHERE c.session_id = s.id AND c.seq = s.head AND s.head > s.base),"
         " (SELECT CAST(COALESCE(SUM(u.input + u.output), 0) AS {big}) FROM usage u WHERE u.session_id = t.id),"
-        " (SELECT COUNT(*) FROM events e WHERE e.task_id = t.id AND e.reason LIKE 'resumed @%'),"
+        " (SELECT COUNT(*) FROM events e WHERE e.task_id = t.id AND e.reason = 'resumed @step'),"
         " (SELECT r.parked_until FROM runs r WHERE r.id = s.run_id)"
         " FROM tasks t LEFT JOIN sessions s ON s.id = t.id WHERE t.root_id = ? ORDER BY t.depth, t.spawn_order, t.id",
         (root_id,),
@@ -151,15 +157,20 @@ class TimelineRow:
     actor: str
     from_phase: str
     to_phase: str
-    reason: str
+    cause: str
+    detail: str
     generation: int
     outcome: str | None
+
+    @property
+    def reason(self) -> str:
+        return reason_text(self.cause, self.detail)
 
 
 def timeline(now: float, root_id: int, after: float = 0.0) -> Tx[list[TimelineRow]]:
     del now
     rows = yield (
-        "SELECT e.task_id, e.seq, e.at, e.actor, e.from_phase, e.to_phase, e.reason, e.generation, e.outcome"
+        "SELECT e.task_id, e.seq, e.at, e.actor, e.from_phase, e.to_phase, e.reason, e.detail, e.generation, e.outcome"
         " FROM events e JOIN tasks t ON t.id = e.task_id WHERE t.root_id = ? AND e.at >= ?"
         " ORDER BY e.at, e.task_id, e.seq",
         (root_id, after),
@@ -246,4 +257,6 @@ def _line(now: float, row: Row) -> ChildLine:
     task_id, label, phase, reason, plan, outcome, created_at, ended_at, is_active = row
     since = created_at if is_active else ended_at
     ended = None if outcome is None else Outcome(outcome)
-    return ChildLine(ids.task_id(task_id), label, Phase(phase), reason, Plan(plan), now - since, ended)
+    return ChildLine(
+        ids.task_id(task_id), label, Phase(phase), REASONS[reason], Plan(plan), now - since, ended
+    )

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from clutch.core import ids
 from clutch.core.diagnosis import Blocker, BlockingSession, Facts, gate_of, unserved
 from clutch.core.model import Phase, RunState
+from clutch.core.reason import REASONS
 from clutch.core.text.why import Arrived, DeliveryAttempt, ReplayStep, TimelineEntry, steps
 from clutch.core.views import TaskView, TranscriptEntry
 from clutch.store.transaction import Tx
@@ -43,13 +44,13 @@ def timeline(now: float, task_id: int) -> Tx[tuple[TimelineEntry, ...]]:
     """Also of a spawn that was undone."""
     del now
     rows = yield (
-        "SELECT seq, at, actor, from_phase, to_phase, reason, generation, outcome FROM events WHERE task_id = ?"
+        "SELECT seq, at, actor, from_phase, to_phase, reason, generation, outcome, detail FROM events WHERE task_id = ?"
         " ORDER BY seq",
         (task_id,),
     )
     return tuple(
-        TimelineEntry(seq, at, actor, Phase(came), Phase(went), *rest)
-        for seq, at, actor, came, went, *rest in rows
+        TimelineEntry(seq, at, actor, Phase(came), Phase(went), REASONS[reason], *rest)
+        for seq, at, actor, came, went, reason, *rest in rows
     )
 
 
@@ -92,7 +93,7 @@ def _facts(now: float, view: TaskView, lines: tuple[TimelineEntry, ...]) -> Tx[F
         at=now,
         task_id=view.task_id,
         phase=view.phase,
-        reason=view.reason,
+        reason=view.cause,
         delivery=view.delivery.state,
         since=moved[-1] if moved else view.created_at,
         own=(yield from _room(view.task_id)),
@@ -100,7 +101,7 @@ def _facts(now: float, view: TaskView, lines: tuple[TimelineEntry, ...]) -> Tx[F
         wake_at=rows[0][0],
         reader=(yield from _room(reader_id)),
         ready_at=ready_at,
-        put_off=view.delivery.reason,
+        put_off=view.delivery.cause,
         is_seen=bool(seen),
         is_taken=taken_run is not None,
         lanes={name: (int(used), int(cap)) for name, cap, used in lanes},
