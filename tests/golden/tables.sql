@@ -10,13 +10,13 @@ CREATE TABLE counters(name TEXT PRIMARY KEY, value INTEGER NOT NULL)WITHOUT ROWI
 CREATE TABLE deliveries(
   id INTEGER PRIMARY KEY AUTOINCREMENT, task_id INTEGER NOT NULL, generation INTEGER NOT NULL, letter TEXT NOT NULL, to_session INTEGER NOT NULL,
   attempt INTEGER NOT NULL, at REAL NOT NULL, path TEXT, outcome TEXT NOT NULL, reason TEXT NOT NULL,
-  next_at REAL, run_id INTEGER, transcript_seq INTEGER, to_depth INTEGER, why TEXT, route_mode TEXT, tried TEXT);
+  next_at REAL, run_id INTEGER, transcript_seq INTEGER, to_depth INTEGER, why TEXT, route_mode TEXT, tried TEXT, detail TEXT NOT NULL DEFAULT '');
 CREATE TABLE doing(
   session_id INTEGER PRIMARY KEY, run_id INTEGER NOT NULL, name TEXT NOT NULL, arg TEXT NOT NULL, at REAL NOT NULL
 )WITHOUT ROWID;
 CREATE TABLE events(
   task_id INTEGER NOT NULL, seq INTEGER NOT NULL, at REAL NOT NULL, actor TEXT NOT NULL, from_phase TEXT NOT NULL,
-  to_phase TEXT NOT NULL, reason TEXT NOT NULL, generation INTEGER NOT NULL, outcome TEXT,
+  to_phase TEXT NOT NULL, reason TEXT NOT NULL, generation INTEGER NOT NULL, outcome TEXT, detail TEXT NOT NULL DEFAULT '',
   PRIMARY KEY(task_id, seq))WITHOUT ROWID;
 CREATE TABLE inbox(
   id INTEGER PRIMARY KEY AUTOINCREMENT, session_id INTEGER NOT NULL, idem TEXT NOT NULL UNIQUE, kind TEXT NOT NULL, silent INTEGER NOT NULL,
@@ -70,7 +70,7 @@ CREATE TABLE tasks(
   delivery TEXT NOT NULL, delivery_reason TEXT NOT NULL, attempts INTEGER NOT NULL,
   plan TEXT NOT NULL, plan_round INTEGER NOT NULL,
   wake_at REAL, deadline_at REAL, clock_left_s REAL, started_at REAL, ended_at REAL,
-  created_at REAL NOT NULL, result_sha TEXT, value TEXT, evidence TEXT, retained INTEGER NOT NULL DEFAULT 1, archived_at REAL, files TEXT, late_text TEXT, late_at REAL, stays INTEGER NOT NULL DEFAULT 0, shelf INTEGER NOT NULL DEFAULT 0);
+  created_at REAL NOT NULL, result_sha TEXT, value TEXT, evidence TEXT, retained INTEGER NOT NULL DEFAULT 1, archived_at REAL, files TEXT, late_text TEXT, late_at REAL, stays INTEGER NOT NULL DEFAULT 0, shelf INTEGER NOT NULL DEFAULT 0, detail TEXT NOT NULL DEFAULT '');
 CREATE TABLE usage(
   session_id INTEGER NOT NULL, call_no INTEGER NOT NULL, run_id INTEGER NOT NULL, at REAL NOT NULL,
   state INTEGER NOT NULL DEFAULT 0, model TEXT NOT NULL, effective TEXT,
