@@ -1,4 +1,7 @@
-"""The gateway of the process that has the engine: tasks, and messages to main agents. Every surface serves it."""
+"""The gateway of the process that has the engine: tasks, and messages to main agents. Every surface serves it.
+
+Every write carries a key, so when the store loses the connection and the commit is in doubt, asking again finds what
+was written instead of doing it twice."""
 
 from __future__ import annotations
 
@@ -47,25 +50,23 @@ from clutch.transactions.outbox import PendingReply
 from clutch.transactions.read import tasks, transcripts
 from clutch.transactions.read.targets import Standpoint
 
-# --------------------------------------------------------------------------------------------------
-# Tasks, in the process that has the engine: how they are spawned, found, awaited and decided on.
-#
-# Actions run as those of all surfaces do (`api/actions.py`). Every write carries a key, so when the store loses the
-# connection and the commit is in doubt, asking again finds what was written instead of doing it twice.
-
 T = TypeVar("T")
 P = ParamSpec("P")
 
 PROGRAM = OperatorCaller(EVERY_SCOPE, "api")  #: a program that embeds Clutch may do everything
 AS_PROGRAM = Standpoint(PROGRAM, "api")
+PAUSE_S = 0.02  # between two looks: under load every commit is a change
+EVENT_CHARS_MAX = 4096  # an event is one line; longer texts are messages
 
 
-class TaskGateway:
+class Gateway:
     def __init__(self, services: Services, waiting: TaskWaiter, leaving: Leaving | None = None) -> None:
         self.services, self.leaving = services, leaving
         self._waiting = waiting
         self._spawns = Spawns(services, waiting, self._surely)
         self._sessions: dict[str, int] = {}
+        self.visits = Visits()  #: requests of all surfaces
+        self.under_way: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()  #: commands, by key
 
     # ---- one -----------------------------------------------------------------------------------------
 
@@ -190,52 +191,7 @@ class TaskGateway:
         route, workspace = f"{LOCAL_CHANNEL}:{parsed}", services.policy.workspace_of(agent_id) or "."
         return number, session, agent_id, rights, route, workspace
 
-    # ---- how it is written ---------------------------------------------------------------------------
-
-    def _check_accepts(self) -> None:
-        """Raises Draining."""
-        if self.leaving is not None:
-            self.leaving.check_open()
-
-    async def _tx(self, written: Keys, fn: TxFunction[P, T], *args: P.args, **named: P.kwargs) -> T:
-        return await self._surely(lambda: self.services.db.tx(written, fn, *args, **named))
-
-    async def _alone(self, fn: TxFunction[P, T], *args: P.args, **named: P.kwargs) -> T:
-        return await self._surely(lambda: self.services.db.alone(fn, *args, **named))
-
-    async def _surely(self, ask: Callable[[], Awaitable[T]]) -> T:
-        return await surely(self.services.policy.work.tick_s, ask)
-
-
-PAUSE_S = 0.02  # between two looks: under load every commit is a change
-EVENT_CHARS_MAX = 4096  # an event is one line; longer texts are messages
-
-
-class RunningEngine(Protocol):
-    """An engine that works while it is open."""
-
-    @property
-    def services(self) -> Services: ...
-
-
-async def opened(
-    stack: AsyncExitStack, running: AbstractAsyncContextManager[RunningEngine], leaving: Leaving | None = None
-) -> Gateway:
-    """Return a gateway on a started engine. When the stack closes, callers that wait get an error."""
-    services = (await stack.enter_async_context(running)).services
-    waiting = TaskWaiter(services.db, services.changes)
-    group = await stack.enter_async_context(asyncio.TaskGroup())
-    watch = group.create_task(waiting.run())
-    stack.callback(watch.cancel)
-    stack.callback(waiting.give_up)
-    return Gateway(services, waiting, leaving)
-
-
-class Gateway(TaskGateway):
-    def __init__(self, services: Services, waiting: TaskWaiter, leaving: Leaving | None = None) -> None:
-        super().__init__(services, waiting, leaving)
-        self.visits = Visits()  #: requests of all surfaces
-        self.under_way: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()  #: commands, by key
+    # ---- main sessions -------------------------------------------------------------------------------
 
     async def say(
         self,
@@ -251,9 +207,8 @@ class Gateway(TaskGateway):
         check_key(key)
         check_text("text", text, services.policy.limits.task_bytes_max)
         receiver = await self._number(session)
-        whose = (
-            "" if caller.actor == CHAT_OPERATOR.actor else f"{caller.actor}:"
-        )  # another caller's key is another
+        # Two callers may use the same key for different messages.
+        whose = "" if caller.actor == CHAT_OPERATOR.actor else f"{caller.actor}:"
         letter = f"user:{receiver}:{whose}{key or services.ids.uuid4()}"
         route = f"{LOCAL_CHANNEL}:{session}"
         if is_command(text):
@@ -354,3 +309,39 @@ class Gateway(TaskGateway):
             if await self.services.db.read(transcripts.is_quiet, root):
                 return
             await self._waiting.until(change)
+
+    # ---- how it is written ---------------------------------------------------------------------------
+
+    def _check_accepts(self) -> None:
+        """Raises Draining."""
+        if self.leaving is not None:
+            self.leaving.check_open()
+
+    async def _tx(self, written: Keys, fn: TxFunction[P, T], *args: P.args, **named: P.kwargs) -> T:
+        return await self._surely(lambda: self.services.db.tx(written, fn, *args, **named))
+
+    async def _alone(self, fn: TxFunction[P, T], *args: P.args, **named: P.kwargs) -> T:
+        return await self._surely(lambda: self.services.db.alone(fn, *args, **named))
+
+    async def _surely(self, ask: Callable[[], Awaitable[T]]) -> T:
+        return await surely(self.services.policy.work.tick_s, ask)
+
+
+class RunningEngine(Protocol):
+    """An engine that works while it is open."""
+
+    @property
+    def services(self) -> Services: ...
+
+
+async def opened(
+    stack: AsyncExitStack, running: AbstractAsyncContextManager[RunningEngine], leaving: Leaving | None = None
+) -> Gateway:
+    """Return a gateway on a started engine. When the stack closes, callers that wait get an error."""
+    services = (await stack.enter_async_context(running)).services
+    waiting = TaskWaiter(services.db, services.changes)
+    group = await stack.enter_async_context(asyncio.TaskGroup())
+    watch = group.create_task(waiting.run())
+    stack.callback(watch.cancel)
+    stack.callback(waiting.give_up)
+    return Gateway(services, waiting, leaving)

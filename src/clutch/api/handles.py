@@ -26,31 +26,8 @@ from typing import Any, Generic, Literal, NamedTuple, Protocol
 
 from typing_extensions import TypeVar
 
-from clutch.api.actions import (
-    APPROVE,
-    CONTINUE,
-    DISMISS,
-    KILL,
-    PAUSE,
-    REDELIVER,
-    REJECT,
-    REMOVE,
-    RESUME,
-    RETRY,
-    SEND,
-    STEER,
-    ActionBody,
-    Answering,
-    ApiAction,
-    Approval,
-    B,
-    InThread,
-    Killing,
-    MaybeWords,
-    Rejection,
-    Sending,
-    Words,
-)
+from clutch.api import actions
+from clutch.api.actions import ActionBody, Answering, ApiAction, B, InThread
 from clutch.api.reads import Filter
 from clutch.api.spawn import OnFullWord
 from clutch.api.views import Object
@@ -226,7 +203,7 @@ class Task(Generic[V]):
         """Kill the task and all tasks below it. A tool that outlives `worker.toolGrace` is in `still_stopping`.
 
         Raises StoreError when the kill could not be saved: nothing was killed then."""
-        report = await self._backend.act(KILL, self.id, Killing(reason=reason))
+        report = await self._act(actions.KILL, actions.Killing(reason=reason))
         if report["notStopped"]:
             raise StoreError(f"not stopped: {report['notStopped'][0]['why']}")
         return KillResult(
@@ -237,33 +214,32 @@ class Task(Generic[V]):
 
     async def steer(self, text: str) -> None:
         """Replace what the task does now by a new instruction. Raises NotPossible for a finished task."""
-        await self._backend.act(STEER, self.id, Words(text=text))
+        await self._act(actions.STEER, actions.Words(text=text))
 
     async def send(self, text: str, *, wait_seconds: float | None = None) -> str | None:
         """Send a follow-up message and return the first reply of the child; None when there is none within the time,
         which is at most `control.sendWaitSeconds`."""
-        return (await self._backend.act(SEND, self.id, Sending(text=text, wait_seconds=wait_seconds))).get(
-            "reply"
-        )
+        message = actions.Sending(text=text, wait_seconds=wait_seconds)
+        return (await self._act(actions.SEND, message)).get("reply")
 
     async def pause(self) -> tuple[str, ...]:
         """Pause the task and all tasks below it at their next step. Returns the tasks that changed."""
-        return tuple((await self._backend.act(PAUSE, self.id, ActionBody()))["changed"])
+        return tuple((await self._act(actions.PAUSE, ActionBody()))["changed"])
 
     async def resume(self) -> tuple[str, ...]:
-        return tuple((await self._backend.act(RESUME, self.id, ActionBody()))["changed"])
+        return tuple((await self._act(actions.RESUME, ActionBody()))["changed"])
 
     async def retry(self, text: str = "") -> None:
         """Start a finished task again from an empty transcript; `text` is added to it."""
-        await self._backend.act(RETRY, self.id, MaybeWords(text=text))
+        await self._act(actions.RETRY, actions.MaybeWords(text=text))
 
     async def continue_(self, text: str) -> None:
         """Resume a finished task in its transcript; `text` says what to do next."""
-        await self._backend.act(CONTINUE, self.id, MaybeWords(text=text))
+        await self._act(actions.CONTINUE, actions.MaybeWords(text=text))
 
     async def approve(self, plan_hash: str, text: str = "") -> None:
         """Approve the plan with this hash. Raises PlanChanged when there is another one by now."""
-        await self._backend.act(APPROVE, self.id, Approval(plan_hash=plan_hash, text=text))
+        await self._act(actions.APPROVE, actions.Approval(plan_hash=plan_hash, text=text))
 
     async def reject(
         self, plan_hash: str, reason: str, *, then: Literal["revise", "end"] | None = None
@@ -271,20 +247,23 @@ class Task(Generic[V]):
         """Reject the plan with this hash. `then`: another round, or the end; None = as `plan.onReject` says."""
         if then not in ("revise", "end", None):
             raise InvalidInput("then", 'must be "revise" or "end"')
-        rejection = Rejection(plan_hash=plan_hash, reason=reason, then=then)
-        await self._backend.act(REJECT, self.id, rejection)
+        rejection = actions.Rejection(plan_hash=plan_hash, reason=reason, then=then)
+        await self._act(actions.REJECT, rejection)
 
     async def remove(self) -> None:
         """Archive the finished, delivered task: it leaves the limit of its parent."""
-        await self._backend.act(REMOVE, self.id, ActionBody())
+        await self._act(actions.REMOVE, ActionBody())
 
     async def redeliver(self) -> None:
         """Deliver an undelivered result again."""
-        await self._backend.act(REDELIVER, self.id, ActionBody())
+        await self._act(actions.REDELIVER, ActionBody())
 
     async def dismiss(self) -> None:
         """Discard an undelivered result; it stays readable."""
-        await self._backend.act(DISMISS, self.id, ActionBody())
+        await self._act(actions.DISMISS, ActionBody())
+
+    async def _act(self, action: ApiAction[B], body: B) -> Mapping[str, Any]:
+        return await self._backend.act(action, self.id, body)
 
     @property
     def _backend(self) -> Backend:
