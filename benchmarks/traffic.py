@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Coroutine, Sequence
+from dataclasses import replace
 from typing import Any, Final
 
 from benchmarks.task import FINDING, POLICY, REPLY, REQUEST, ROOT_RIGHTS, STEPS, TASKS_PER_PARENT, WORKSPACE
@@ -18,7 +19,9 @@ from clutch.engine.services import BlockIds
 from clutch.store.transaction import Database
 from clutch.transactions import sessions, turn_begin, turn_end, wake, workers
 from clutch.transactions import turn as turn_tx
+from clutch.transactions.sessions import OwnedRun
 from clutch.transactions.spawn import ChildRequest, spawn
+from clutch.transactions.turn import ModelAnswer
 
 _LEASE_S: Final = 1e12  # nobody else is there to bury it
 
@@ -73,16 +76,17 @@ class Traffic:
     async def _turn(
         self, session_id: int, fence: int, last: Answer, steps: Sequence[tuple[Answer, Any]] = ()
     ) -> None:
-        db, known = self._door, (POLICY, session_id, fence)
-        begun = await db.tx(session_id, turn_begin.begin, *known, self._ids.next(), self._ids.nonce())
+        db, owned = self._door, OwnedRun(POLICY, session_id, fence, self._ids.next())
+        begun = await db.tx(session_id, turn_begin.begin, owned, self._ids.nonce())
         if begun is None:
             raise RuntimeError(f"session {session_id} was claimed and had nothing to do")
-        run, is_unanswered = begun.run_id, True
+        owned, is_unanswered = replace(owned, run_id=begun.run_id), True
         for answer, outcome in steps:
-            await db.tx(session_id, turn_tx.respond, *known, run, answer, [True], is_unanswered)
-            await db.tx(session_id, turn_tx.results, *known, run, outcome, self._ids.nonce())
+            await db.tx(session_id, turn_tx.respond, owned, ModelAnswer(answer, is_unanswered), [True])
+            await db.tx(session_id, turn_tx.results, owned, outcome, self._ids.nonce())
             is_unanswered = False
-        await db.tx((session_id, *begun.senders), turn_end.finish, *known, run, last, is_unanswered)
+        said = ModelAnswer(last, is_unanswered)
+        await db.tx((session_id, *begun.senders), turn_end.finish, owned, said)
 
     # ---- what the dispatcher does in the engine ------------------------------------------------------
 

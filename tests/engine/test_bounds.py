@@ -304,7 +304,7 @@ class HeldDatabase(PassThroughDatabase):
 
     async def tx(self, keys: Keys, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
         answer = await self._db.tx(keys, fn, *args, **kwargs)
-        if fn is self._held and await self.is_child(args[1]):
+        if fn is self._held and await self.is_child(args[0].session_id):
             self.is_reached.set()
             await asyncio.Event().wait()
         return answer
@@ -535,7 +535,7 @@ class BusyDoor(HeldDatabase):
     """A store that is locked at one transaction of a child until the turn is cut, and then says so."""
 
     async def tx(self, keys: Keys, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
-        if fn is not self._held or not await self.is_child(args[1]):
+        if fn is not self._held or not await self.is_child(args[0].session_id):
             return await self._db.tx(keys, fn, *args, **kwargs)
         self.is_reached.set()
         try:

@@ -25,7 +25,9 @@ from clutch.store import dialect
 from clutch.store.sqlite_connection import MEMORY, SqliteConnection, migrate
 from clutch.store.transaction import Row, Tx
 from clutch.transactions import sessions, turn, turn_begin, turn_end, wake, workers
+from clutch.transactions.sessions import OwnedRun
 from clutch.transactions.spawn import Accepted, ChildRequest, rights_text
+from clutch.transactions.turn import Delegation, ModelAnswer
 
 NOW = 1_700_000_000.0
 POLICY = Policy(limits=Limits(depth_max=2), announcing=Announcing(debounce_s=0.0))
@@ -173,29 +175,31 @@ class Explorer:
         if isinstance(said[-1], Answer) and said[-1].calls:
             return self._carry_out(session_id, memory, said[-1])
         answer = self._model(session_id, said)
-        known = (POLICY, session_id, memory.fence, memory.run_id, answer)
+        owned = OwnedRun(POLICY, session_id, memory.fence, memory.run_id)
+        given = ModelAnswer(answer, memory.is_unanswered)
         if answer.calls:
-            self.tx(turn.respond, *known, [False for _ in answer.calls], memory.is_unanswered)
+            self.tx(turn.respond, owned, given, [False for _ in answer.calls])
             self.owned[session_id] = replace(memory, is_unanswered=False)
         else:
-            self.tx(turn_end.finish, *known, memory.is_unanswered)
+            self.tx(turn_end.finish, owned, given)
             del self.owned[session_id]
 
     def _begin(self, session_id: int, memory: Memory) -> None:
         ((runs,),) = self.rows("SELECT COUNT(*) FROM runs")
-        begun = self.tx(turn_begin.begin, POLICY, session_id, memory.fence, 1000 + runs, NONCE)
+        begun = self.tx(turn_begin.begin, OwnedRun(POLICY, session_id, memory.fence, 1000 + runs), NONCE)
         if begun is None:
             del self.owned[session_id]
         else:
             self.owned[session_id] = Memory(memory.fence, begun.run_id, begun.is_unanswered)
 
     def _carry_out(self, session_id: int, memory: Memory, answer: Answer) -> None:
-        known = (POLICY, session_id, memory.fence, memory.run_id)
+        assert memory.run_id is not None
+        owned = OwnedRun(POLICY, session_id, memory.fence, memory.run_id)
         if answer.calls[0].name == YIELD:
-            boundary = self.tx(turn.yields, *known, Results(()), [0], NONCE)
+            boundary = self.tx(turn.yields, owned, Results(()), [0], NONCE)
         else:
             orders = [_order(child, place) for place, child in enumerate(CHILDREN[session_id])]
-            _, boundary = self.tx(turn.delegate, *known, R, orders, (), (), NONCE, _in_words)
+            _, boundary = self.tx(turn.delegate, owned, Delegation(R, orders, (), (), _in_words), NONCE)
         if boundary.goes_on:
             self.owned[session_id] = replace(memory, is_unanswered=boundary.is_unanswered)
         else:

@@ -11,6 +11,7 @@ from clutch.core.model import Delivery, LetterKind, LetterState, Phase
 from clutch.core.policy import Direct, Drop
 from clutch.core.text import announce
 from clutch.transactions import control, delivery, outbox, turn_end
+from clutch.transactions.turn import ModelAnswer
 from tests.transactions.world import World
 
 pytestmark = pytest.mark.anyio
@@ -175,15 +176,7 @@ async def test_child_woken_with_nothing_new_is_not_asked_to_answer_its_own_answe
     assert (await world.task(child)).delivery is Delivery.DELIVERED
     cut = Answer("and in the end", (), Usage(1, 1), "scripted", "length")
     await world.db.tx(
-        parent.session_id,
-        turn_end.fail,
-        world.policy,
-        parent.session_id,
-        run.fence,
-        run.run_id,
-        "cut",
-        False,
-        cut,
+        parent.session_id, turn_end.fail, run.owned, "cut", False, ModelAnswer(cut, is_unanswered=False)
     )
     await world.start(parent.session_id)
     assert (await world.inputs(parent.session_id))[-1] == announce.NOTHING_NEW

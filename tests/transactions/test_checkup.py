@@ -35,8 +35,7 @@ async def test_a_run_of_another_runtime_that_reports_its_calls_breaks_no_promise
     """Its calls are in the transcript before its answer; a run that fails is given the same text once more."""
     run = await world.started(main, runtime="acp:tested")
     called = (calls("look"), Results((Result(0, "look", "seen"),)))
-    known = (world.policy, run.session_id, run.fence, run.run_id)
-    await world.db.tx(run.session_id, turn.journal, *known, *called)
+    await world.db.tx(run.session_id, turn.journal, run.owned, *called)
     is_sqlite = not isinstance(world.db, PostgresStore)
     asked = list(invariants.standing(is_served=True, is_sqlite=is_sqlite))
     assert [await world.db.read(invariants.broken, query) for query in asked] == [[]] * len(asked)

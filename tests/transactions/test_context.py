@@ -127,9 +127,7 @@ def _reading() -> tuple[Call, ...]:
 
 
 async def compact(world: World, run: Run, made: Summary) -> int:
-    return await world.db.tx(
-        run.session_id, transcript.compact, world.policy, run.session_id, run.fence, run.run_id, made
-    )
+    return await world.db.tx(run.session_id, transcript.compact, run.owned, made)
 
 
 async def test_a_summary_shortens_what_is_shown_and_nothing_is_lost(world: World, main: int) -> None:

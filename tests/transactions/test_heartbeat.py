@@ -14,6 +14,7 @@ from clutch.core.policy import IdleWake
 from clutch.transactions import control, turn_end
 from clutch.transactions import wake as wake_tx
 from clutch.transactions.read import transcripts
+from clutch.transactions.turn import ModelAnswer
 from tests.transactions.world import Run, World
 
 pytestmark = pytest.mark.anyio
@@ -91,8 +92,8 @@ async def test_events_are_consumed_with_the_answer_that_they_were_shown_to(world
     run = await world.start(main)
     shown = await world.db.read(transcripts.around, main, world.policy.context)
     assert await waiting(world, main) == ("rain",)
-    known = (world.policy, main, run.fence, run.run_id, Answer("hi"), True, None, shown.events_upto)
-    await world.db.tx(main, turn_end.finish, *known)
+    said = ModelAnswer(Answer("hi"), True, None, shown.events_upto)
+    await world.db.tx(main, turn_end.finish, run.owned, said)
     assert await waiting(world, main) == ()
     assert await notify(world, main, "rain") == [True]  # the one before was read: this is news
 

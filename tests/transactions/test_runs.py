@@ -11,7 +11,7 @@ from clutch.core.model import Delivery, LetterState, Outcome, Phase
 from clutch.core.policy import Drop, QueueMode
 from clutch.core.text.prompts import OUTCOME_UNKNOWN
 from clutch.transactions import control, messages, turn_end
-from clutch.transactions.turn import NO_CHILD
+from clutch.transactions.turn import NO_CHILD, ModelAnswer
 from tests.transactions.world import World, calls
 
 pytestmark = pytest.mark.anyio
@@ -570,7 +570,8 @@ async def test_a_deadline_that_is_seen_late_is_recorded_when_it_was(
     elif how == "submit":
         await run._tx(turn_end.submit, '{"n": 1}')
     elif how == "cut":
-        await run._tx(turn_end.fail, "cut", False, Answer("most of", (), Usage(1, 1), "scripted", "length"))
+        cut = Answer("most of", (), Usage(1, 1), "scripted", "length")
+        await run._tx(turn_end.fail, "cut", False, ModelAnswer(cut, is_unanswered=False))
     elif how == "fail":
         await run.fail(is_final=True)
     elif how == "stumble":
@@ -595,7 +596,8 @@ async def test_an_answer_that_arrived_in_time_counts_although_it_is_committed_la
     arrived_at = world.clock.now() + 99
     world.clock.advance(107)
     answer = Answer("in time", (), Usage(1, 1), "scripted")
-    await run._tx(turn_end.finish, answer, True, None, 0, None, world.nonce(), arrived_at)
+    said = ModelAnswer(answer, is_unanswered=True)
+    await run._tx(turn_end.finish, said, nonce=world.nonce(), arrived_at=arrived_at)
     task = await world.task(run.session_id)
     assert (task.outcome, task.result, task.ended_at) == (Outcome.OK, "in time", arrived_at)
 

@@ -13,6 +13,8 @@ from clutch.core.spawn import BudgetRequest, SpawnRefusal
 from clutch.store.inline import InlineStore
 from clutch.testing.clock import FakeClock
 from clutch.transactions import turn_begin, turn_end, usage, workers
+from clutch.transactions.sessions import OwnedRun
+from clutch.transactions.turn import ModelAnswer
 from clutch.transactions.usage import Fate
 from tests.examples import scaled
 from tests.transactions.conftest import POLICY
@@ -116,10 +118,7 @@ async def test_nothing_reserved_is_lost_when_many_go_on_after_a_crash_at_once(
             world.db.tx(
                 (one.session_id, *usage.keys(world.policy, one.purses)),
                 turn_begin.begin,
-                world.policy,
-                one.session_id,
-                one.fence,
-                world.number(),
+                OwnedRun(world.policy, one.session_id, one.fence, world.number()),
                 world.nonce(),
             )
             for one in claimed
@@ -171,7 +170,7 @@ async def test_call_without_an_answer_costs_what_it_may_have_cost(
     await rooted(world, main, 1000)
     run = await world.started(main)
     await reserve(run, 100)
-    await on(run, turn_end.stumble, "overloaded", True, None, fate)
+    await on(run, turn_end.stumble, "overloaded", True, None, fate=fate)
     assert await purse(world, f"root:{main}") == (spent, 0)
     assert await states(world, run.session_id) == left
 
@@ -182,7 +181,7 @@ async def test_answer_that_counts_nothing_is_charged_as_reserved_and_has_no_pric
     await rooted(world, main, 1000)
     run = await world.started(main)
     await reserve(run, 100)
-    await on(run, turn_end.finish, said(0), True, Decimal(0))
+    await on(run, turn_end.finish, ModelAnswer(said(0), True, Decimal(0)))
     assert await purse(world, f"root:{main}") == (100, 0)
     assert await world.rows("SELECT state, usd FROM usage") == [(1, None)]
 

@@ -169,8 +169,7 @@ async def test_needs_you_names_the_questions(world: World, main: int) -> None:
     run = await world.started(main)
     await run.respond(calls("shell"))
     asked = [NewQuestion(world.number(), 0, QuestionKind.APPROVAL, call_body("shell", {"command": "ls"}))]
-    known = (world.policy, run.session_id, run.fence, run.run_id, run.head, asked, world.nonce())
-    await world.db.tx(run.session_id, turn_end.ask, *known)
+    await world.db.tx(run.session_id, turn_end.ask, run.owned, run.head, asked, world.nonce())
     stuck = (await why(world, run.session_id)).stuck
     assert stuck is not None
     assert (stuck.gate, stuck.until) == (Gate.NEEDS_YOU, None)
@@ -195,8 +194,7 @@ async def test_quota_and_budget(world: World, main: int) -> None:
     until = world.clock.now() + 100
     await (await world.start(quota)).stumble(retry_at=until)
     run = await world.start(budget)
-    known = (world.policy, run.session_id, run.fence, run.run_id, 30.0)
-    await world.db.tx(run.session_id, turn_end.wait, *known)
+    await world.db.tx(run.session_id, turn_end.wait, run.owned, 30.0)
     stuck = (await why(world, quota)).stuck
     assert stuck is not None
     assert (stuck.gate, stuck.until) == (Gate.QUOTA, until)

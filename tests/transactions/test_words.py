@@ -268,8 +268,7 @@ async def test_next_run_waits_for_running_tools_and_reads_what_they_gave(world: 
     assert await world.due(run.session_id) == world.clock.now() + 5
     world.clock.advance(1)
     left = Results((Result(0, "dig", "a bone"),))
-    known = (world.policy, run.session_id, run.run_id, run.head, left)
-    assert await world.db.tx(run.session_id, turn.leave, *known)
+    assert await world.db.tx(run.session_id, turn.leave, run.lost, left)
     assert await world.due(run.session_id) == world.clock.now()
     await world.start(run.session_id)
     assert (await world.transcript(run.session_id))[-2:] == [left, Input("stop", "instruction")]
@@ -281,8 +280,8 @@ async def test_tools_that_come_too_late_are_unknown(world: World, main: int) -> 
     await world.db.alone(messages.steer, world.policy, run.session_id, "s", "stop", "boss")
     world.clock.advance(5)
     await world.start(run.session_id)
-    known = (world.policy, run.session_id, run.run_id, run.head, Results((Result(0, "dig", "a bone"),)))
-    assert not await world.db.tx(run.session_id, turn.leave, *known)
+    left = Results((Result(0, "dig", "a bone"),))
+    assert not await world.db.tx(run.session_id, turn.leave, run.lost, left)
     assert "a bone" not in str(await world.transcript(run.session_id))
 
 

@@ -8,7 +8,7 @@ from clutch.core.diagnosis import Gate
 from clutch.core.model import Lane, Outcome, Phase
 from clutch.transactions import turn_begin, workers
 from clutch.transactions.read import why
-from clutch.transactions.sessions import Stale
+from clutch.transactions.sessions import OwnedRun, Stale
 from tests.transactions.world import World, write
 
 pytestmark = pytest.mark.anyio
@@ -211,8 +211,9 @@ async def test_begin_with_an_old_fence_is_stale(world: World, main: int) -> None
     old = world.held[task].fence
     await world.die()
     await world.claim()
+    owned = OwnedRun(world.policy, task, old, world.number())
     with pytest.raises(Stale):
-        await world.db.tx(task, turn_begin.begin, world.policy, task, old, world.number(), world.nonce())
+        await world.db.tx(task, turn_begin.begin, owned, world.nonce())
 
 
 DAY_S = 86_400.0

@@ -24,6 +24,7 @@ from clutch.store.inline import InlineStore
 from clutch.store.transaction import DatabaseStats, Keys, Listener, P, T, Tx, TxFunction
 from clutch.transactions import control, messages, turn, turn_end, usage
 from clutch.transactions.sessions import Stale
+from clutch.transactions.turn import ModelAnswer
 from clutch.transactions.usage import Fate
 from tests.transactions.world import Run, World
 
@@ -66,18 +67,16 @@ class InlineDoor:
         """It goes with the process."""
 
 
-async def on(run: Run, fn: Callable[..., Tx[Any]], *args: Any) -> Any:
+async def on(run: Run, fn: Callable[..., Tx[Any]], *args: Any, **named: Any) -> Any:
     """A transaction of the run's owner, with everything it touches as keys."""
     world = run.world
     shared = (run.session_id, *usage.keys(world.policy, await purses_of(run)))
-    known = (world.policy, run.session_id, run.fence, run.begun.run_id, *args)
-    return await world.db.tx(shared, fn, *known)
+    return await world.db.tx(shared, fn, run.owned, *args, **named)
 
 
-async def owner(run: Run, fn: Callable[..., Tx[Any]], *args: Any) -> Any:
+async def owner(run: Run, fn: Callable[..., Tx[Any]], *args: Any, **named: Any) -> Any:
     """The same where transactions come one after the other anyway."""
-    known = (run.world.policy, run.session_id, run.fence, run.begun.run_id, *args)
-    return await run.world.db.tx(run.session_id, fn, *known)
+    return await run.world.db.tx(run.session_id, fn, run.owned, *args, **named)
 
 
 async def purses_of(run: Run) -> str:
@@ -103,7 +102,7 @@ async def reserve(run: Run, tokens: int, usd: str | None = "0") -> NothingLeft |
 
 async def step(run: Run, tokens: int, usd: Decimal | None = None) -> None:
     """One answer with a call, and its result."""
-    await on(run, turn.respond, uses(tokens), [True], run.is_unanswered, usd)
+    await on(run, turn.respond, ModelAnswer(uses(tokens), run.is_unanswered, usd), [True])
     run.is_unanswered = (await on(run, turn.results, GAVE, run.world.nonce())).is_unanswered
 
 
@@ -227,23 +226,24 @@ class Tree:
         run = actor.run
         match how:
             case "step" | "respond":
-                await owner(run, turn.respond, uses(tokens), [True], run.is_unanswered, usd)
+                await owner(run, turn.respond, ModelAnswer(uses(tokens), run.is_unanswered, usd), [True])
                 run.is_unanswered, actor.owes_results = False, True
                 if how == "step":
                     await self.results(actor)
             case "finish":
-                await owner(run, turn_end.finish, said(tokens), run.is_unanswered, usd)
+                await owner(run, turn_end.finish, ModelAnswer(said(tokens), run.is_unanswered, usd))
                 del self.actors[run.session_id]
             case "stumble":
                 fate = self.chance.choice(tuple(Fate))
-                await owner(run, turn_end.stumble, "overloaded", True, None, fate)
+                await owner(run, turn_end.stumble, "overloaded", True, None, fate=fate)
                 del self.actors[run.session_id]
             case "drop":
                 await owner(run, usage.drop, self.chance.choice(tuple(Fate)))
             case "book":
                 await owner(run, usage.book, said(tokens), usd)
             case _:
-                await owner(run, turn_end.fail, "cut", True, said(tokens), run.is_unanswered, usd)
+                cut = ModelAnswer(said(tokens), run.is_unanswered, usd)
+                await owner(run, turn_end.fail, "cut", True, cut)
                 del self.actors[run.session_id]
 
     async def results(self, actor: Actor) -> None:

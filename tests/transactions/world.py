@@ -23,8 +23,9 @@ from clutch.store.transaction import Database, Row, Tx
 from clutch.testing.clock import FakeClock
 from clutch.transactions import inbox, sessions, task_files, tasks, turn, turn_begin, turn_end, wake, workers
 from clutch.transactions.read import transcripts
+from clutch.transactions.sessions import LostRun, OwnedRun
 from clutch.transactions.spawn import Accepted, ChildRequest, rights_text, spawn
-from clutch.transactions.turn import Boundary
+from clutch.transactions.turn import Boundary, ModelAnswer
 from clutch.transactions.turn_begin import Begun
 from clutch.transactions.workers import Claimed
 
@@ -59,7 +60,6 @@ def spawns(*labels: str) -> Answer:
     return Answer("", wanted, Usage(10, 5), "scripted", "tools")
 
 
-_NOTHING_ELSE = (0, None)  # no events, no value
 USED = Usage(10, 5)
 
 
@@ -81,7 +81,7 @@ class Run:
 
     async def respond(self, answer: Answer) -> int:
         flags = [False for _ in answer.calls]
-        self.head = await self._tx(turn.respond, answer, flags, self.is_unanswered)
+        self.head = await self._tx(turn.respond, ModelAnswer(answer, self.is_unanswered), flags)
         self.answer, self.is_unanswered = answer, False
         return self.head
 
@@ -109,7 +109,7 @@ class Run:
         """True: it was told more meanwhile, and goes on."""
         answer, price = Answer(text, (), usage, model), None if usd is None else Decimal(usd)
         boundary: Boundary | None = await self._tx(
-            turn_end.finish, answer, self.is_unanswered, price, *_NOTHING_ELSE, self.world.nonce()
+            turn_end.finish, ModelAnswer(answer, self.is_unanswered, price), nonce=self.world.nonce()
         )
         if boundary is None:
             return False
@@ -170,9 +170,16 @@ class Run:
         self.is_unanswered = boundary.is_unanswered
         return boundary
 
-    async def _tx(self, fn: Callable[..., Tx[Any]], *args: Any) -> Any:
-        known = (self.world.policy, self.session_id, self.fence, self.run_id, *args)
-        return await self.world.db.tx(self.session_id, fn, *known)
+    @property
+    def owned(self) -> OwnedRun:
+        return OwnedRun(self.world.policy, self.session_id, self.fence, self.run_id)
+
+    @property
+    def lost(self) -> LostRun:
+        return LostRun(self.world.policy, self.session_id, self.fence, self.run_id, self.head)
+
+    async def _tx(self, fn: Callable[..., Tx[Any]], *args: Any, **named: Any) -> Any:
+        return await self.world.db.tx(self.session_id, fn, self.owned, *args, **named)
 
 
 class World:
@@ -263,9 +270,8 @@ class World:
     async def begin(self, session_id: int) -> Run | None:
         """Of a session that was claimed."""
         claimed = self.held.pop(session_id)
-        begun = await self.db.tx(
-            session_id, turn_begin.begin, self.policy, session_id, claimed.fence, self.number(), self.nonce()
-        )
+        owned = OwnedRun(self.policy, session_id, claimed.fence, self.number())
+        begun = await self.db.tx(session_id, turn_begin.begin, owned, self.nonce())
         if begun is None:
             return None
         return Run(self, session_id, claimed.fence, begun, begun.is_unanswered, head=begun.head)

@@ -166,7 +166,7 @@ async def _decided(run: OpenRun, errand: ExternalRun, said: dict[str, QuestionAn
         NewQuestion(run.services.ids.next(), first + place, QuestionKind.APPROVAL, body)
         for place, body in enumerate(list(dict.fromkeys(new))[:ROUND])
     ]
-    await run.tx_with_purses(usage.drop, Fate.UNSENT)  # its row is foreseen again when the run goes on
+    await run.tx_with_budgets(usage.drop, Fate.UNSENT)  # its row is foreseen again when the run goes on
     errand.keep(_keep(run, errand))
     await run.tx(turn_end.ask, run.head, asked, run.services.ids.nonce())
     for one in asked:

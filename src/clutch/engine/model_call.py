@@ -78,7 +78,7 @@ async def _call(run: OpenRun, request: ModelRequest, on_delta: OnDelta, *, wraps
 async def _free(run: OpenRun) -> None:
     """The provider refused it as too long. Without a budget the row serves the next call."""
     if run.is_budgeted:
-        await run.tx_with_purses(usage.drop, Fate.FREE)
+        await run.tx_with_budgets(usage.drop, Fate.FREE)
 
 
 def _request(run: OpenRun) -> ModelRequest:
@@ -116,7 +116,9 @@ async def _stumble(run: OpenRun, error: ModelError) -> None:
     # Only who is busy names a time that is worth waiting for; a dead address gets its few tries.
     retry_at = error.retry_at if error.trouble in BUSY else None
     is_limited = error.trouble is Trouble.RATE_LIMIT
-    await run.tx_with_senders(turn_end.stumble, said, is_retryable, retry_at, fate, is_limited)
+    await run.tx_with_senders(
+        turn_end.stumble, said, is_retryable, retry_at, fate=fate, is_limited=is_limited
+    )
 
 
 # ---- what it may cost --------------------------------------------------------------------------------------
@@ -134,7 +136,7 @@ async def may_start(run: OpenRun) -> bool:
 
 
 async def _reserve(run: OpenRun, estimate: Amount) -> budget.Reservation:
-    refused = await run.tx_with_purses(usage.reserve, run.model, estimate)
+    refused = await run.tx_with_budgets(usage.reserve, run.model, estimate)
     if isinstance(refused, budget.Reservation):
         return refused
     if refused.may_free_up:
@@ -199,7 +201,7 @@ async def _compact(run: OpenRun, *, is_forced: bool) -> bool:
             if error.trouble is Trouble.CONTEXT:
                 await _free(run)  # it is asked again in smaller pieces
             raise
-        await run.tx_with_purses(usage.book, answer, run.price_of(answer))
+        await run.tx_with_budgets(usage.book, answer, run.price_of(answer))
         return answer
 
     summary = await compacted(booked, _request(run), found, rules, run.services.ids.nonce())

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from decimal import Decimal
-from typing import Any, TypeVar
+from typing import Any, Concatenate, ParamSpec, TypeAlias, TypeVar
 
 from clutch.core.attachments import FileVersion
 from clutch.core.authority import AgentCaller, under_plan
@@ -31,7 +31,8 @@ from clutch.store.transaction import Tx
 from clutch.transactions import turn as turn_tx
 from clutch.transactions import turn_end, usage
 from clutch.transactions.read.transcripts import Briefing
-from clutch.transactions.turn import Boundary
+from clutch.transactions.sessions import LostRun, OwnedRun
+from clutch.transactions.turn import Boundary, ModelAnswer
 from clutch.transactions.turn_begin import Begun
 from clutch.transactions.usage import Fate
 from clutch.transactions.workers import Claimed
@@ -70,6 +71,8 @@ def _cancel(running: Sequence[asyncio.Task[Any]]) -> None:
 
 
 T = TypeVar("T")
+P = ParamSpec("P")
+TurnTransaction: TypeAlias = Callable[Concatenate[float, OwnedRun, P], Tx[T]]
 
 log = logger(__name__)
 
@@ -85,6 +88,7 @@ class OpenRun:
         self.services, self.policy = services, services.policy
         self.session_id, self.fence = claimed.session_id, claimed.fence
         self.run_id, self.head = begun.run_id, begun.head
+        self._owned = OwnedRun(services.policy, claimed.session_id, claimed.fence, begun.run_id)
         self._begun_at = begun.head
         self.is_unanswered, self.senders = begun.is_unanswered, begun.senders
         self.about, self.system = about, System("")
@@ -144,42 +148,53 @@ class OpenRun:
 
     # ---- the store -----------------------------------------------------------------------------------
 
-    async def tx(self, fn: Callable[..., Tx[T]], *args: Any) -> T:
-        """A transaction on this session alone, under the owner's fence."""
-        return await self._tx((self.session_id,), fn, args)
+    async def tx(self, fn: TurnTransaction[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+        """Run a transaction that writes this session only."""
+        return await self.services.db.tx(self.session_id, fn, self._owned, *args, **kwargs)
 
-    async def tx_with_purses(self, fn: Callable[..., Tx[T]], *args: Any) -> T:
-        return await self._tx((self.session_id, *self._purses), fn, args)
+    async def tx_with_budgets(self, fn: TurnTransaction[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+        """Run a transaction that also writes the budgets of this session."""
+        return await self.services.db.tx((self.session_id, *self._budgets), fn, self._owned, *args, **kwargs)
 
-    async def tx_with_senders(self, fn: Callable[..., Tx[T]], *args: Any) -> T:
-        """It settles a model call, and steps the tasks whose letters this run has read."""
+    async def tx_with_senders(self, fn: TurnTransaction[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+        """Run a transaction that settles a model call, and steps the tasks whose letters this run has read."""
+        db = self.services.db
         await self.services.thaw()
-        known = (self.policy, self.session_id, self.fence, self.run_id, *args)
         if self.policy.limits.on_parent_end:
-            return await self.services.db.alone(fn, *known)  # it may kill the children
-        return await self._tx((self.session_id, *self.senders, *self._purses), fn, args)
+            # It may kill the children, so it writes sessions that no key names.
+            return await db.alone(fn, self._owned, *args, **kwargs)
+        keys = (self.session_id, *self.senders, *self._budgets)
+        return await db.tx(keys, fn, self._owned, *args, **kwargs)
+
+    async def tx_with_root(self, fn: TurnTransaction[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+        """Run a transaction that spawns: the root of the tree counts all of its descendants."""
+        return await self.services.db.tx(
+            (self.about.root_id, self.session_id), fn, self._owned, *args, **kwargs
+        )
+
+    async def tx_if_lost(
+        self, fn: Callable[Concatenate[float, LostRun, P], Tx[T]], *args: P.args, **kwargs: P.kwargs
+    ) -> T:
+        """Run a transaction that stores something for a session which this worker may have lost."""
+        lost = LostRun(self.policy, self.session_id, self.fence, self.run_id, self.head)
+        return await self.services.db.tx(self.session_id, fn, lost, *args, **kwargs)
 
     async def give_back(self, fate: Fate) -> None:
-        """Whoever is next goes on. The call that was foreseen or under way has its reservation in the purses."""
+        """Release the session; the next owner resumes the run.
+
+        The call that was foreseen or under way has its reservation in the budgets."""
         known = (self.policy, self.session_id, self.fence, fate)
-        await self.services.db.tx((self.session_id, *self._purses), turn_end.hand_over, *known)
+        await self.services.db.tx((self.session_id, *self._budgets), turn_end.hand_over, *known)
 
     async def report_late(self, text: str) -> None:
         """Keep a text that came after the session was lost: killed, superseded, timed out or taken over."""
-        turn = turn_tx.Turn(self.fence, self.run_id, self.head)
-        known = (self.policy, self.session_id, text, self.services.ids.nonce(), turn)
         try:
-            await self.services.db.tx(self.session_id, turn_tx.late, *known)
+            await self.tx_if_lost(turn_tx.late_in_turn, text, self.services.ids.nonce())
         except StoreError as error:  # nothing depends on it, and a turn that was cancelled must end
             log.warning("late text not kept", extra={"session": self.session_id, "error": str(error)})
 
-    async def _tx(self, keys: tuple[int, ...], fn: Callable[..., Tx[T]], args: tuple[Any, ...]) -> T:
-        return await self.services.db.tx(
-            keys, fn, self.policy, self.session_id, self.fence, self.run_id, *args
-        )
-
     @property
-    def _purses(self) -> tuple[int, ...]:
+    def _budgets(self) -> tuple[int, ...]:
         return usage.keys(self.policy, self.about.purses)
 
     @property
@@ -226,6 +241,10 @@ class OpenRun:
 
     def price(self, used: Usage) -> Decimal | None:
         return self.services.prices.cost(self.model, used)
+
+    def priced(self, answer: Answer, events_upto: int = 0) -> ModelAnswer:
+        """The answer as it is committed. `events_upto`: consume the system events that its prompt showed."""
+        return ModelAnswer(answer, self.is_unanswered, self.price_of(answer), events_upto)
 
     def price_of(self, answer: Answer) -> Decimal | None:
         """Foreign code may say which model it used; ours uses the one that was asked for."""

@@ -35,7 +35,7 @@ from clutch.transactions import authority, questions, task_files, turn, turn_end
 from clutch.transactions.questions import NewQuestion, QuestionAnswer, call_body
 from clutch.transactions.sessions import Stale
 from clutch.transactions.spawn import Accepted, ChildRequest
-from clutch.transactions.turn import Boundary
+from clutch.transactions.turn import Boundary, Delegation
 
 YIELD, ASK = "sessions_yield", "ask_human"
 PARKED = Boundary(goes_on=False)
@@ -65,7 +65,7 @@ async def carry_out(run: OpenRun, answer: Answer, *, interrupted: bool) -> Bound
     if run.interrupt.is_pulled:
         await _leave(run, turn.with_yields(outcome, sleeps, prompts.OUTCOME_UNKNOWN), instead)
     if sleeps:
-        boundary = await run.tx(turn.yields, outcome, sleeps, run.services.ids.nonce(), instead)
+        boundary = await run.tx(turn.yields, outcome, sleeps, run.services.ids.nonce(), instead=instead)
         outcome = turn.with_yields(outcome, sleeps, turn.NO_CHILD)
     else:
         boundary = await run.tx(turn.results, outcome, run.services.ids.nonce(), instead)
@@ -102,8 +102,7 @@ def _unknown(call: Call, place: int) -> Result:
 
 async def _leave(run: OpenRun, outcome: Results, instead: Answer | None) -> NoReturn:
     """Superseded while tools ran: what they gave in time is there for the next run. Here it is over."""
-    known = (run.policy, run.session_id, run.run_id, run.head, outcome, instead)
-    await run.services.db.tx(run.session_id, turn.leave, *known)
+    await run.tx_if_lost(turn.leave, outcome, instead)
     raise Stale(f"session {run.session_id} was given a new instruction")
 
 
@@ -297,11 +296,8 @@ async def _delegate(
     def words(order: ChildRequest, got: Accepted | SpawnRefusal) -> Result:
         return _noted([in_words(order, got)], note)[0]
 
-    root, nonce = run.about.root_id, run.services.ids.nonce()
-    return await run.services.db.tx(
-        (root, run.session_id), turn.delegate, run.policy, run.session_id, run.fence, run.run_id, root, orders,
-        _noted(wrong, note), sleeps, nonce, words,
-    )  # fmt: skip
+    what = Delegation(run.about.root_id, orders, _noted(wrong, note), sleeps, words)
+    return await run.tx_with_root(turn.delegate, what, run.services.ids.nonce())
 
 
 def _said(place: int, body: dict[str, object], *, failed: bool) -> Result:

@@ -27,7 +27,7 @@ from clutch.engine.tool_calls import carry_out
 from clutch.errors import StoreError
 from clutch.transactions import turn, turn_begin, turn_end, usage
 from clutch.transactions.read import transcripts
-from clutch.transactions.sessions import Stale
+from clutch.transactions.sessions import OwnedRun, Stale
 from clutch.transactions.turn_begin import Begun
 from clutch.transactions.usage import Fate
 from clutch.transactions.workers import Claimed
@@ -61,11 +61,13 @@ async def take_turn(services: Services, claimed: Claimed, interrupt: Interrupt |
 
 async def _begin(services: Services, claimed: Claimed) -> Begun | None:
     await ask_targets(services, claimed.session_id)
-    known = (services.policy, claimed.session_id, claimed.fence, services.ids.next(), services.ids.nonce())
-    if services.policy.limits.on_parent_end:
-        return await services.db.alone(turn_begin.begin, *known)  # a crash loop may kill the children
-    keys = (claimed.session_id, *usage.keys(services.policy, claimed.purses))
-    return await services.db.tx(keys, turn_begin.begin, *known)
+    policy, ids = services.policy, services.ids
+    owned = OwnedRun(policy, claimed.session_id, claimed.fence, ids.next())
+    if policy.limits.on_parent_end:
+        # A crash loop may kill the children, so it writes sessions that no key names.
+        return await services.db.alone(turn_begin.begin, owned, ids.nonce())
+    keys = (claimed.session_id, *usage.keys(policy, claimed.purses))
+    return await services.db.tx(keys, turn_begin.begin, owned, ids.nonce())
 
 
 async def _steps(run: OpenRun, *, interrupted: bool) -> None:
@@ -89,7 +91,7 @@ async def _steps(run: OpenRun, *, interrupted: bool) -> None:
 async def _interrupt(run: OpenRun) -> bool:
     """Letters want this turn's place. Between two steps nothing is under way that could be lost."""
     ids = run.services.ids
-    return await run.tx_with_purses(turn_begin.interrupt, ids.next(), ids.nonce())
+    return await run.tx_with_budgets(turn_begin.interrupt, ids.next(), ids.nonce())
 
 
 async def _next_answer(run: OpenRun) -> Answer | None:
@@ -140,8 +142,8 @@ async def _heard(run: OpenRun, answer: Answer) -> Answer | None:
         )
     elif answer.calls:
         flags = [_is_replay_safe(run, call.name) for call in answer.calls]
-        known = (answer, flags, run.is_unanswered, run.price_of(answer), run.system.events_upto)
-        run.answered(answer, await run.tx_with_senders(turn.respond, *known))
+        said = run.priced(answer, run.system.events_upto)
+        run.answered(answer, await run.tx_with_senders(turn.respond, said, flags))
         return answer
     elif SUBMIT in run.by_name:
         return await _without_form(run, answer)
@@ -161,9 +163,9 @@ def _is_replay_safe(run: OpenRun, name: str) -> bool:
 
 async def _cut(run: OpenRun, answer: Answer, error: str, *, is_final: bool) -> None:
     run.tell("lifecycle:error", error)
-    known = (error, is_final, answer, run.is_unanswered, run.price_of(answer))
+    cut = run.priced(answer)
     await run.hand_over()
-    await run.tx_with_senders(turn_end.fail, *known)
+    await run.tx_with_senders(turn_end.fail, error, is_final, cut)
 
 
 async def _without_form(run: OpenRun, answer: Answer) -> Answer | None:
@@ -178,8 +180,7 @@ async def _without_form(run: OpenRun, answer: Answer) -> Answer | None:
 
 async def _reminded(run: OpenRun, answer: Answer, note: Input) -> Answer:
     """The answer is kept, and the model is asked again with a note that says what is missing."""
-    known = (answer, note, run.is_unanswered, run.price_of(answer))
-    run.answered(answer, await run.tx_with_senders(turn.remind, *known))
+    run.answered(answer, await run.tx_with_senders(turn.remind, run.priced(answer), note))
     run.transcript.append(note)
     return answer
 
@@ -207,10 +208,11 @@ async def _end_elsewhere(run: OpenRun, answer: Answer) -> bool:
 
 async def _finish(run: OpenRun, answer: Answer, value: str | None = None) -> bool:
     """True: not the last word; somebody has added something, and the run goes on."""
-    arrived_at = run.services.now()
-    known = (answer, run.is_unanswered, run.price_of(answer), run.system.events_upto, value)
+    arrived_at, said = run.services.now(), run.priced(answer, run.system.events_upto)
     await run.hand_over()
-    boundary = await run.tx_with_senders(turn_end.finish, *known, run.services.ids.nonce(), arrived_at)
+    boundary = await run.tx_with_senders(
+        turn_end.finish, said, value=value, nonce=run.services.ids.nonce(), arrived_at=arrived_at
+    )
     if boundary is None or not boundary.goes_on:
         return False
     run.answered(answer, run.head + 1)

@@ -106,6 +106,31 @@ class ParentRow(SessionRow):
         return self.turn_route or self.route
 
 
+@dataclass(frozen=True, slots=True)
+class OwnedRun:
+    """The run that a worker has open. Each transaction of its turn gets it.
+
+    The fence proves the ownership: the transactions of a worker that lost the session raise Stale."""
+
+    policy: Policy
+    session_id: int
+    fence: int
+    run_id: int
+
+
+@dataclass(frozen=True, slots=True)
+class LostRun:
+    """A run whose worker may have lost the session, and the head of the transcript that this worker knows.
+
+    What such a worker still has to store must not depend on the ownership."""
+
+    policy: Policy
+    session_id: int
+    fence: int
+    run_id: int
+    head: int
+
+
 def lock(session_id: int) -> Tx[SessionRow | None]:
     rows = yield _LOCK, (session_id,)
     return SessionRow(*rows[0]) if rows else None

@@ -11,11 +11,10 @@ from collections.abc import Iterable, Sequence
 from clutch.core import messages
 from clutch.core.attachments import SPAWN, redacted
 from clutch.core.messages import Answer, Call, Entry, Message, Summary
-from clutch.core.policy import Policy
 from clutch.core.text.format import main_argument
 from clutch.store.transaction import ManyRows, Row, Tx
 from clutch.transactions import sessions
-from clutch.transactions.sessions import StepRow
+from clutch.transactions.sessions import OwnedRun, StepRow
 
 NO_RUN = 0  # of entries that no run of this session has written
 
@@ -47,17 +46,16 @@ def insert(session_id: int, run_id: int, entries: Iterable[tuple[Message, float]
     )
 
 
-def compact(
-    now: float, policy: Policy, session_id: int, fence: int, run_id: int, summary: Summary
-) -> Tx[int]:
+def compact(now: float, owned: OwnedRun, summary: Summary) -> Tx[int]:
     """Append a summary; the new head. Only between two steps: results must follow their answer directly."""
-    session = yield from sessions.own(session_id, fence)
+    session_id = owned.session_id
+    session = yield from sessions.own(session_id, owned.fence)
     is_open = yield "SELECT 1 FROM calls WHERE session_id = ? AND seq = ?", (session_id, session.head)
     assert not is_open, f"session {session_id} has open calls at {session.head}"
     assert session.base < summary.upto <= session.head, f"there is no entry {summary.upto}"
-    yield from append_one(now, session, run_id, summary)
+    yield from append_one(now, session, owned.run_id, summary)
     session.progress_at = now
-    yield from sessions.save(now, policy, session)
+    yield from sessions.save(now, owned.policy, session)
     return session.head
 
 

@@ -6,7 +6,6 @@ import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from decimal import Decimal
-from typing import NamedTuple
 
 from clutch.core import events as ev
 from clutch.core import messages, run
@@ -20,7 +19,7 @@ from clutch.core.text import prompts
 from clutch.core.text import results as results_text
 from clutch.store.transaction import Tx
 from clutch.transactions import delivery, inbox, runs, sessions, tasks, transcript, usage, wake
-from clutch.transactions.sessions import SessionRow, StepRow
+from clutch.transactions.sessions import LostRun, OwnedRun, SessionRow, StepRow
 from clutch.transactions.spawn import Accepted, ChildRequest, spawn
 from clutch.transactions.usage import Fate
 
@@ -28,23 +27,26 @@ from clutch.transactions.usage import Fate
 # What many transactions of a run write: lines of its transcript, the model call it foresees, its end, its release.
 
 
-def say(
-    now: float,
-    policy: Policy,
-    session: StepRow,
-    run_id: int,
-    answer: Answer,
-    is_unanswered: bool,
-    usd: Decimal | None,
-    events_upto: int = 0,
-) -> Tx[None]:
-    """`events_upto`: system events that its prompt showed; they are consumed with the answer."""
-    yield from transcript.append_one(now, session, run_id, answer)
-    yield from usage.settle(now, policy, session, answer, usd)
-    if is_unanswered:
+@dataclass(frozen=True, slots=True)
+class ModelAnswer:
+    """An answer and what is committed with it.
+
+    `is_unanswered`: letters of the run waited for this answer. `usd`: its price, None if that is unknown.
+    `events_upto`: the last system event that its prompt showed; these events are consumed with the answer."""
+
+    answer: Answer
+    is_unanswered: bool
+    usd: Decimal | None = None
+    events_upto: int = 0
+
+
+def say(now: float, policy: Policy, session: StepRow, run_id: int, said: ModelAnswer) -> Tx[None]:
+    yield from transcript.append_one(now, session, run_id, said.answer)
+    yield from usage.settle(now, policy, session, said.answer, said.usd)
+    if said.is_unanswered:
         yield from delivery.answer(now, policy, session, run_id)
-    if events_upto:
-        yield from wake.consume_events(session.id, run_id, events_upto)
+    if said.events_upto:
+        yield from wake.consume_events(session.id, run_id, said.events_upto)
 
 
 def foresee(now: float, policy: Policy, session: StepRow, run_id: int) -> Tx[None]:
@@ -122,66 +124,61 @@ def time_out(now: float, policy: Policy, session: SessionRow) -> Tx[None]:
     yield from sessions.save(now, policy, session)
 
 
-class Turn(NamedTuple):
-    """The turn that reports a text as late, and the head of the transcript before that text."""
+def late(now: float, policy: Policy, session_id: int, text: str, nonce: str = "") -> Tx[None]:
+    """Keep the text of a run that lost its session: in the timeline, and with the result of a killed or timed out task.
 
-    fence: int
-    run_id: int
-    head: int
-
-
-def late(
-    now: float, policy: Policy, session_id: int, text: str, nonce: str = "", turn: Turn | None = None
-) -> Tx[None]:
-    """Keep the text of a run that has no say any more: in the timeline, and with the result of a killed or timed out
-    task. It changes no outcome. `turn`: that reports it; while it still owns the session nothing is late, because the
-    run is handed over and works again, and what it has committed is not late either."""
+    It changes no outcome."""
     session = yield from sessions.lock(session_id)
+    if session is not None and session.is_task:
+        yield from _keep_late(now, policy, session, text, nonce)
+
+
+def late_in_turn(now: float, lost: LostRun, text: str, nonce: str) -> Tx[None]:
+    """`late`, reported by the turn that made the text.
+
+    While the turn still owns the session nothing is late: the run is handed over and works again. What the turn has
+    committed is not late either."""
+    session = yield from sessions.lock(lost.session_id)
     if session is None or not session.is_task:
         return
-    if turn is not None and sessions.is_owner(session.owner, session.fence, turn.fence):
+    if sessions.is_owner(session.owner, session.fence, lost.fence):
         return
-    if turn is not None and (yield from _is_committed(session_id, turn, text)):
-        return
+    if not (yield from _is_committed(lost, text)):
+        yield from _keep_late(now, lost.policy, session, text, nonce)
+
+
+def _keep_late(now: float, policy: Policy, session: SessionRow, text: str, nonce: str) -> Tx[None]:
     task = yield from tasks.record(now, policy, session, ev.Late(now, text))
     kept = results_text.freeze(text, policy.life.result_bytes_max).text
     if task.outcome not in (Outcome.KILLED, Outcome.TIMEOUT) or kept is None:
         return
-    yield from tasks.keep_late(now, session_id, kept)
+    yield from tasks.keep_late(now, session.id, kept)
     if task.outcome is Outcome.KILLED and policy.control.late_result is LateResult.DELIVER:
         yield from inbox.tell(now, policy.announcing, session, task, kept, nonce, late=True)
 
 
-def _is_committed(session_id: int, turn: Turn, text: str) -> Tx[bool]:
-    """A turn may be cancelled between its commit and the answer of the database."""
+def _is_committed(lost: LostRun, text: str) -> Tx[bool]:
+    """A turn may be cancelled between the commit of its text and the news of that commit."""
     rows = yield (
         "SELECT body FROM messages WHERE session_id = ? AND run_id = ? AND seq > ? AND kind = 'answer'",
-        (session_id, turn.run_id, turn.head),
+        (lost.session_id, lost.run_id, lost.head),
     )
     said = [messages.load("answer", body) for (body,) in rows]
     return any(isinstance(one, Answer) and run.last_text(one) == text for one in said)
 
 
-def leave(
-    now: float,
-    policy: Policy,
-    session_id: int,
-    run_id: int,
-    head: int,
-    outcome: Results,
-    instead: Answer | None = None,
-) -> Tx[bool]:
+def leave(now: float, lost: LostRun, outcome: Results, instead: Answer | None = None) -> Tx[bool]:
     """What the calls of a superseded run gave in the time they had. False: the next run went on without.
 
     `instead`: as in `results`."""
-    session = yield from sessions.lock(session_id)
-    if session is None or session.closed or session.owner is not None or session.head != head:
+    session = yield from sessions.lock(lost.session_id)
+    if session is None or session.closed or session.owner is not None or session.head != lost.head:
         return False
     if instead is not None:
         yield from transcript.reword(session, instead)
-    yield from transcript.append_one(now, session, run_id, outcome)
-    yield from inbox.release_instructions(now, session_id)
-    yield from sessions.save(now, policy, session)
+    yield from transcript.append_one(now, session, lost.run_id, outcome)
+    yield from inbox.release_instructions(now, session.id)
+    yield from sessions.save(now, lost.policy, session)
     return True
 
 
@@ -207,94 +204,68 @@ class Boundary:
 _ON = Boundary()
 
 
-def respond(
-    now: float,
-    policy: Policy,
-    session_id: int,
-    fence: int,
-    run_id: int,
-    answer: Answer,
-    replay_safe: Sequence[bool],
-    is_unanswered: bool,
-    usd: Decimal | None = None,
-    events_upto: int = 0,
-) -> Tx[int]:
-    """The model spoke and wants tools: its words and its intents, before anything is done. The new head."""
-    session = yield from sessions.own_step(session_id, fence)
-    yield from say(now, policy, session, run_id, answer, is_unanswered, usd, events_upto)
-    safe = zip(answer.calls, replay_safe, strict=True)
-    yield from transcript.open_calls(session, run_id, session.head, safe)
+def respond(now: float, owned: OwnedRun, said: ModelAnswer, replay_safe: Sequence[bool]) -> Tx[int]:
+    """Commit an answer that calls tools, with its open calls, before any of them runs. Return the new head."""
+    session = yield from sessions.own_step(owned.session_id, owned.fence)
+    yield from say(now, owned.policy, session, owned.run_id, said)
+    safe = zip(said.answer.calls, replay_safe, strict=True)
+    yield from transcript.open_calls(session, owned.run_id, session.head, safe)
     yield sessions.moved(now, session)
     return session.head
 
 
-def journal(
-    now: float, policy: Policy, session_id: int, fence: int, run_id: int, said: Answer, gave: Results
-) -> Tx[int]:
-    """Calls that foreign code has made by itself: done when they are told, so none is ever open. The new head."""
-    del policy
-    session = yield from sessions.own_step(session_id, fence)
-    yield from transcript.append(now, session, run_id, [said, gave])
+def journal(now: float, owned: OwnedRun, said: Answer, gave: Results) -> Tx[int]:
+    """Commit calls that foreign code has made: they have ended, so none is ever open. Return the new head."""
+    session = yield from sessions.own_step(owned.session_id, owned.fence)
+    yield from transcript.append(now, session, owned.run_id, [said, gave])
     done = ((call, False) for call in said.calls)
-    yield from transcript.open_calls(session, run_id, session.head - 1, done)
+    yield from transcript.open_calls(session, owned.run_id, session.head - 1, done)
     yield sessions.moved(now, session)
     return session.head
 
 
-def spoke(now: float, policy: Policy, session_id: int, fence: int, run_id: int) -> Tx[None]:
+def spoke(now: float, owned: OwnedRun) -> Tx[None]:
     """Foreign code has said something on the way: a sign of life."""
-    del policy, run_id
-    yield sessions.moved(now, (yield from sessions.own_step(session_id, fence)))
+    yield sessions.moved(now, (yield from sessions.own_step(owned.session_id, owned.fence)))
 
 
-def doing(
-    now: float, policy: Policy, session_id: int, fence: int, run_id: int, call: Call | None
-) -> Tx[None]:
+def doing(now: float, owned: OwnedRun, call: Call | None) -> Tx[None]:
     """Record the call that foreign code makes right now; None: none that it reports."""
-    yield from spoke(now, policy, session_id, fence, run_id)
-    yield from transcript.doing(now, session_id, run_id, call)
+    yield from spoke(now, owned)
+    yield from transcript.doing(now, owned.session_id, owned.run_id, call)
 
 
 def results(
-    now: float,
-    policy: Policy,
-    session_id: int,
-    fence: int,
-    run_id: int,
-    outcome: Results,
-    nonce: str,
-    instead: Answer | None = None,
+    now: float, owned: OwnedRun, outcome: Results, nonce: str, instead: Answer | None = None
 ) -> Tx[Boundary]:
     """What the calls gave, and what arrived meanwhile. Here a run is steered, interrupted or parked.
 
     `instead`: how their answer is kept from now on, without the contents of files it gave away."""
-    step, is_more = yield from sessions.own_at_step(session_id, fence)
+    step, is_more = yield from sessions.own_at_step(owned.session_id, owned.fence)
     if instead is not None:
         yield from transcript.reword(step, instead)
     if is_more:
-        return (yield from _results_and_mail(now, policy, session_id, fence, run_id, outcome, nonce))
-    yield from transcript.append_one(now, step, run_id, outcome)
+        return (yield from _results_and_mail(now, owned, outcome, nonce))
+    yield from transcript.append_one(now, step, owned.run_id, outcome)
     yield sessions.moved(now, step)
-    yield from foresee(now, policy, step, run_id)
+    yield from foresee(now, owned.policy, step, owned.run_id)
     return _ON
 
 
-def _results_and_mail(
-    now: float, policy: Policy, session_id: int, fence: int, run_id: int, outcome: Results, nonce: str
-) -> Tx[Boundary]:
-    session = yield from sessions.own(session_id, fence)
-    yield from transcript.append_one(now, session, run_id, outcome)
+def _results_and_mail(now: float, owned: OwnedRun, outcome: Results, nonce: str) -> Tx[Boundary]:
+    session = yield from sessions.own(owned.session_id, owned.fence)
+    yield from transcript.append_one(now, session, owned.run_id, outcome)
     if session.paused:
         session.progress_at = now
-        yield from stay_paused(now, policy, session)
+        yield from stay_paused(now, owned.policy, session)
         return Boundary(goes_on=False)
-    return (yield from read_on(now, policy, session, run_id, nonce))
+    return (yield from read_on(now, owned.policy, session, owned.run_id, nonce))
 
 
 def read_on(now: float, policy: Policy, session: SessionRow, run_id: int, nonce: str) -> Tx[Boundary]:
     rows = yield "SELECT by_person, route FROM runs WHERE id = ?", (run_id,)
     running = RunningTurn(bool(rows[0][0]), rows[0][1] or "")
-    taken = yield from delivery.take(now, policy, session, run_id, Point.STEP, nonce, running=running)
+    taken = yield from delivery.take(now, policy, session, run_id, Point.STEP, nonce=nonce, running=running)
     yield from transcript.append(now, session, run_id, taken.inputs)
     if session.paused:
         session.progress_at = now
@@ -307,22 +278,21 @@ def read_on(now: float, policy: Policy, session: SessionRow, run_id: int, nonce:
 
 def yields(
     now: float,
-    policy: Policy,
-    session_id: int,
-    fence: int,
-    run_id: int,
+    owned: OwnedRun,
     outcome: Results,
     places: Sequence[int],
     nonce: str,
+    *,
     instead: Answer | None = None,
 ) -> Tx[Boundary]:
     """`sessions_yield`: results, end of run and hold in one commit; a crash between them would un-yield."""
-    session = yield from sessions.own(session_id, fence)
+    policy, run_id = owned.policy, owned.run_id
+    session = yield from sessions.own(owned.session_id, owned.fence)
     is_over = is_past((yield from deadline(session)), now)
-    if is_over or not (yield from sessions.untold(session_id)):
+    if is_over or not (yield from sessions.untold(session.id)):
         # A run past its deadline cannot stop its clock by waiting: the alarm ends it at its next step.
         said = with_yields(outcome, places, TOO_LATE if is_over else NO_CHILD)
-        return (yield from results(now, policy, session_id, fence, run_id, said, nonce, instead))
+        return (yield from results(now, owned, said, nonce, instead))
     if instead is not None:
         yield from transcript.reword(session, instead)
     yield from transcript.append_one(now, session, run_id, with_yields(outcome, places, YIELDED))
@@ -346,47 +316,37 @@ def in_order(gave: Iterable[Result]) -> Results:
     return Results(tuple(sorted(gave, key=lambda result: result.index)))
 
 
-def delegate(
-    now: float,
-    policy: Policy,
-    session_id: int,
-    fence: int,
-    run_id: int,
-    root_id: int,
-    orders: Sequence[ChildRequest],
-    wrong: Sequence[Result],
-    sleeps: Sequence[int],
-    nonce: str,
-    in_words: Callable[[ChildRequest, Accepted | SpawnRefusal], Result],
-) -> Tx[tuple[Results, Boundary]]:
-    """An answer that spawns and calls no other tool: children, results and perhaps the hold in one commit.
+@dataclass(frozen=True, slots=True)
+class Delegation:
+    """An answer that spawns and calls no other tool.
 
-    `wrong`: results of the spawn calls that made no sense; `sleeps`: the places of its yields."""
-    answers = yield from spawn(now, policy, session_id, root_id, fence, orders)
-    given = [in_words(order, got) for order, got in zip(orders, answers, strict=True)]
-    outcome, known = in_order([*wrong, *given]), (policy, session_id, fence, run_id)
-    if not sleeps:
-        return outcome, (yield from results(now, *known, outcome, nonce))
-    boundary = yield from yields(now, *known, outcome, sleeps, nonce)
-    return with_yields(outcome, sleeps, NO_CHILD), boundary
+    `refused`: results of the spawn calls that made no sense. `sleeps`: the places of its yields. `in_words`: makes the
+    result of a spawn call."""
+
+    root_id: int
+    orders: Sequence[ChildRequest]
+    refused: Sequence[Result]
+    sleeps: Sequence[int]
+    in_words: Callable[[ChildRequest, Accepted | SpawnRefusal], Result]
 
 
-def remind(
-    now: float,
-    policy: Policy,
-    session_id: int,
-    fence: int,
-    run_id: int,
-    answer: Answer,
-    note: Input,
-    is_unanswered: bool,
-    usd: Decimal | None = None,
-) -> Tx[int]:
-    """It spoke where something else was asked for: its words and a note, and the run goes on. The new head."""
-    session = yield from sessions.own(session_id, fence)
-    yield from say(now, policy, session, run_id, answer, is_unanswered, usd)
-    yield from transcript.append(now, session, run_id, [note])
+def delegate(now: float, owned: OwnedRun, what: Delegation, nonce: str) -> Tx[tuple[Results, Boundary]]:
+    """Commit the children, the results of their calls and perhaps the hold in one transaction."""
+    spawned = yield from spawn(now, owned.policy, owned.session_id, what.root_id, owned.fence, what.orders)
+    given = [what.in_words(order, got) for order, got in zip(what.orders, spawned, strict=True)]
+    outcome = in_order([*what.refused, *given])
+    if not what.sleeps:
+        return outcome, (yield from results(now, owned, outcome, nonce))
+    boundary = yield from yields(now, owned, outcome, what.sleeps, nonce)
+    return with_yields(outcome, what.sleeps, NO_CHILD), boundary
+
+
+def remind(now: float, owned: OwnedRun, said: ModelAnswer, note: Input) -> Tx[int]:
+    """Commit an answer that is not what was asked for, and a note that says so. Return the new head."""
+    session = yield from sessions.own(owned.session_id, owned.fence)
+    yield from say(now, owned.policy, session, owned.run_id, said)
+    yield from transcript.append(now, session, owned.run_id, [note])
     session.progress_at = now
-    yield from sessions.save(now, policy, session)
-    yield from foresee(now, policy, session, run_id)
+    yield from sessions.save(now, owned.policy, session)
+    yield from foresee(now, owned.policy, session, owned.run_id)
     return session.head

@@ -16,7 +16,7 @@ from clutch.core.text import announce, prompts
 from clutch.store.transaction import Tx
 from clutch.transactions import delivery, outbox, runs, sessions, tasks, transcript, turn, turn_end, usage
 from clutch.transactions.delivery import Taken
-from clutch.transactions.sessions import SessionRow
+from clutch.transactions.sessions import OwnedRun, SessionRow
 from clutch.transactions.usage import Fate
 
 # --------------------------------------------------------------------------------------------------
@@ -60,17 +60,18 @@ class Begun:
     is_answered: bool = False  #: a user has decided what it waited for, and no call has been started since
 
 
-def begin(
-    now: float, policy: Policy, session_id: int, fence: int, run_id: int, nonce: str
-) -> Tx[Begun | None]:
-    """After a claim: go on with the open run, or open one with what waits. None: nothing to do, released."""
-    session = yield from sessions.own(session_id, fence)
+def begin(now: float, owned: OwnedRun, nonce: str) -> Tx[Begun | None]:
+    """After a claim: resume the open run, or open the given one with the letters that wait.
+
+    None: there is nothing to do, and the session is released."""
+    policy = owned.policy
+    session = yield from sessions.own(owned.session_id, owned.fence)
     if session.paused:
         yield from turn.stay_paused(now, policy, session)
         return None
     if session.run_id is not None:
         return (yield from _go_on(now, policy, session))
-    return (yield from _open_run(now, policy, session, run_id, nonce))
+    return (yield from _open_run(now, policy, session, owned.run_id, nonce))
 
 
 def _go_on(now: float, policy: Policy, session: SessionRow) -> Tx[Begun | None]:
@@ -134,7 +135,9 @@ def _open_run(now: float, policy: Policy, session: SessionRow, run_id: int, nonc
     is_settled = bool(session.hold) and not children
     if session.head > session.base:
         yield from _close_calls(now, session, run_id)
-    taken = yield from delivery.take(now, policy, session, run_id, Point.START, nonce, is_settled=is_settled)
+    taken = yield from delivery.take(
+        now, policy, session, run_id, Point.START, nonce=nonce, is_settled=is_settled
+    )
     if not taken.is_any:
         if is_settled:
             session.hold, session.hold_until = 0, None
@@ -212,18 +215,20 @@ def _send(now: float, policy: Policy, session: SessionRow, run_id: int, taken: T
     yield from turn.release(now, policy, session)
 
 
-def interrupt(
-    now: float, policy: Policy, session_id: int, fence: int, run_id: int, next_run_id: int, nonce: str
-) -> Tx[bool]:
-    """After a boundary that said so: this turn is cancelled there, and a new one stands in its place, open and
-    parked until a worker claims it. False: the letters that wanted it are gone, and the turn goes on."""
-    session = yield from sessions.own(session_id, fence)
+def interrupt(now: float, owned: OwnedRun, next_run_id: int, nonce: str) -> Tx[bool]:
+    """End the run at a boundary that letters interrupt, and open the next run with them, parked until it is claimed.
+
+    False: the letters are gone, and the run continues."""
+    policy = owned.policy
+    session = yield from sessions.own(owned.session_id, owned.fence)
     session.idle_at = now  # until this moment it was busy
-    taken = yield from delivery.take(now, policy, session, next_run_id, Point.START, nonce, needs_model=True)
+    taken = yield from delivery.take(
+        now, policy, session, next_run_id, Point.START, nonce=nonce, needs_model=True
+    )
     if not taken.is_any:
         return False
     yield from usage.give_up(now, policy, session, Fate.UNSENT)
-    yield from turn.end_run(now, session, run_id, "interrupted")
+    yield from turn.end_run(now, session, owned.run_id, "interrupted")
     yield from transcript.append(now, session, next_run_id, taken.inputs)
     generation = 0
     if session.is_task:

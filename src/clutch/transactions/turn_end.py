@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Sequence
 from dataclasses import replace
-from decimal import Decimal
 
 from clutch.core import agents, ids, run, session_tools
 from clutch.core import delivery as delivery_rules
@@ -24,8 +23,8 @@ from clutch.transactions import delivery as delivery_tx
 from clutch.transactions import inbox, outbox, questions, runs, sessions, tasks, transcript, turn, usage, wake
 from clutch.transactions.conditions import IS_OPEN
 from clutch.transactions.questions import NewQuestion
-from clutch.transactions.sessions import SessionRow
-from clutch.transactions.turn import Boundary
+from clutch.transactions.sessions import OwnedRun, SessionRow
+from clutch.transactions.turn import Boundary, ModelAnswer
 from clutch.transactions.usage import Fate
 
 # --------------------------------------------------------------------------------------------------
@@ -127,32 +126,28 @@ def _answer(now: float, session: SessionRow, run_id: int, exchange: Exchange, te
 
 def finish(
     now: float,
-    policy: Policy,
-    session_id: int,
-    fence: int,
-    run_id: int,
-    answer: Answer,
-    is_unanswered: bool,
-    usd: Decimal | None = None,
-    events_upto: int = 0,
+    owned: OwnedRun,
+    said: ModelAnswer,
+    *,
     value: str | None = None,
     nonce: str = "",
     arrived_at: float | None = None,
 ) -> Tx[Boundary | None]:
-    """The final answer: message, end of run, the task's step, its letter and the release, in one commit.
+    """Commit the final answer: message, end of run, the task's step, its letter and the release of the session.
 
-    Not the last if a message was added to its task meanwhile: then the run goes on with that. `arrived_at`: when the
-    answer arrived; one that came after the deadline is late."""
-    session = yield from sessions.own(session_id, fence)
-    yield from turn.say(now, policy, session, run_id, answer, is_unanswered, usd, events_upto)
+    It is not the last one if a message was added to the task meanwhile: then the run continues with that message.
+    `arrived_at`: when the answer arrived. An answer that arrived after the deadline is late."""
+    policy, run_id, text = owned.policy, owned.run_id, said.answer.text
+    session = yield from sessions.own(owned.session_id, owned.fence)
+    yield from turn.say(now, policy, session, run_id, said)
     if (yield from turn.overdue(now, policy, session, arrived_at)):
-        yield from turn.late(now, policy, session_id, answer.text, nonce)
+        yield from turn.late(now, policy, session.id, text, nonce)
         return None
     if (yield from _was_told_more(session)):
         return (yield from turn.read_on(now, policy, session, run_id, nonce))
     if value is not None:
-        yield from tasks.set_column(session_id, "value", value)
-    yield from _end_in_order(now, policy, session, run_id, answer.text, arrived_at)
+        yield from tasks.set_column(session.id, "value", value)
+    yield from _end_in_order(now, policy, session, run_id, text, arrived_at=arrived_at)
     return None
 
 
@@ -173,7 +168,13 @@ def _outlives_its_task(session: SessionRow) -> Tx[bool]:
 
 
 def _end_in_order(
-    now: float, policy: Policy, session: SessionRow, run_id: int, text: str, arrived_at: float | None = None
+    now: float,
+    policy: Policy,
+    session: SessionRow,
+    run_id: int,
+    text: str,
+    *,
+    arrived_at: float | None = None,
 ) -> Tx[None]:
     yield from turn.end_run(now, session, run_id, "end")
     if session.is_task and not (yield from _outlives_its_task(session)):
@@ -193,40 +194,38 @@ def _leave(now: float, policy: Policy, session: SessionRow) -> Tx[None]:
     yield from wake.put_off(now, policy, session)
 
 
-def submit(
-    now: float, policy: Policy, session_id: int, fence: int, run_id: int, value: str, nonce: str = ""
-) -> Tx[Boundary | None]:
-    """The value that was accepted with the last results is the last word; no further model call is made.
+def submit(now: float, owned: OwnedRun, value: str, nonce: str = "") -> Tx[Boundary | None]:
+    """End the run with the value that was accepted with its last results; no further model call is made.
 
-    Not the last, as above: then another will be submitted."""
-    session = yield from sessions.own(session_id, fence)
+    Like the answer of `finish`, it is not the last one if a message was added to the task."""
+    policy, run_id = owned.policy, owned.run_id
+    session = yield from sessions.own(owned.session_id, owned.fence)
     yield from usage.give_up(now, policy, session, Fate.UNSENT)
     if (yield from turn.overdue(now, policy, session)):
-        yield from turn.late(now, policy, session_id, value, nonce)
+        yield from turn.late(now, policy, session.id, value, nonce)
         return None
     if (yield from _was_told_more(session)):
         return (yield from turn.read_on(now, policy, session, run_id, nonce))
     yield from delivery_tx.answer(now, policy, session, run_id)
     yield from transcript.append(now, session, run_id, [Answer(value)])
-    yield from tasks.set_column(session_id, "value", value)
+    yield from tasks.set_column(session.id, "value", value)
     yield from _end_in_order(now, policy, session, run_id, value)
     return None
 
 
 def stumble(
     now: float,
-    policy: Policy,
-    session_id: int,
-    fence: int,
-    run_id: int,
+    owned: OwnedRun,
     error: str,
     is_retryable: bool,
     retry_at: float | None,
+    *,
     fate: Fate = Fate.UNKNOWN,
     is_limited: bool = True,
 ) -> Tx[None]:
     """The model call failed: park and try again later, or end the run with the error."""
-    session = yield from sessions.own(session_id, fence)
+    policy, run_id = owned.policy, owned.run_id
+    session = yield from sessions.own(owned.session_id, owned.fence)
     yield from usage.give_up(now, policy, session, fate)
     if (yield from turn.overdue(now, policy, session)):
         return
@@ -243,7 +242,7 @@ def stumble(
         is_limited=is_limited,
     )
     if isinstance(decision, run.GiveUp):
-        text = yield from turn.partial(session_id, run_id)
+        text = yield from turn.partial(session.id, run_id)
         return (yield from end(now, policy, session, decision.error, text, is_final=decision.is_permanent))
     yield from runs.count(run_id, decision.counters)
     if session.is_task:
@@ -251,31 +250,22 @@ def stumble(
     yield from turn.release(now, policy, session, parked_until=decision.until)
 
 
-def fail(
-    now: float,
-    policy: Policy,
-    session_id: int,
-    fence: int,
-    run_id: int,
-    error: str,
-    is_final: bool,
-    cut: Answer | None = None,
-    is_unanswered: bool = False,
-    usd: Decimal | None = None,
-) -> Tx[None]:
-    """The run cannot go on for a reason of its own: a bound, or an answer that was `cut`.
+def fail(now: float, owned: OwnedRun, error: str, is_final: bool, cut: ModelAnswer | None = None) -> Tx[None]:
+    """End a run that cannot continue for a reason of its own: a bound, or an answer that was `cut`.
 
-    What was cut off may have been part of its calls: they are not kept and never carried out."""
-    session = yield from sessions.own(session_id, fence)
+    The missing part of the answer may belong to its calls: they are not stored and never run."""
+    policy, run_id = owned.policy, owned.run_id
+    session = yield from sessions.own(owned.session_id, owned.fence)
     if cut is not None:
-        yield from turn.say(now, policy, session, run_id, replace(cut, calls=()), is_unanswered, usd)
+        without_calls = replace(cut, answer=replace(cut.answer, calls=()))
+        yield from turn.say(now, policy, session, run_id, without_calls)
     else:
         yield from usage.give_up(now, policy, session, Fate.UNSENT)
     if (yield from turn.overdue(now, policy, session)):
-        if cut is not None and (text := run.last_text(cut)):
-            yield from turn.late(now, policy, session_id, text)
+        if cut is not None and (text := run.last_text(cut.answer)):
+            yield from turn.late(now, policy, session.id, text)
         return
-    text = yield from turn.partial(session_id, run_id)
+    text = yield from turn.partial(session.id, run_id)
     yield from end(now, policy, session, error, text, is_final=is_final)
 
 
@@ -325,29 +315,20 @@ def hand_over(now: float, policy: Policy, session_id: int, fence: int, fate: Fat
     yield from turn.release(now, policy, session, parked_until=now)
 
 
-def wait(now: float, policy: Policy, session_id: int, fence: int, run_id: int, seconds: float) -> Tx[None]:
-    """The calls of others hold what is left of a budget: without a slot, until they may be back."""
-    del run_id
-    session = yield from sessions.own(session_id, fence)
+def wait(now: float, owned: OwnedRun, seconds: float) -> Tx[None]:
+    """Park the run without a slot: calls of other runs hold the rest of a budget and may return some of it."""
+    session = yield from sessions.own(owned.session_id, owned.fence)
     if session.is_task:
-        yield from tasks.record(now, policy, session, ev.Parked(now, Reason.BUDGET))
-    yield from turn.release(now, policy, session, parked_until=now + seconds)
+        yield from tasks.record(now, owned.policy, session, ev.Parked(now, Reason.BUDGET))
+    yield from turn.release(now, owned.policy, session, parked_until=now + seconds)
 
 
-def ask(
-    now: float,
-    policy: Policy,
-    session_id: int,
-    fence: int,
-    run_id: int,
-    seq: int,
-    asked: Sequence[NewQuestion],
-    nonce: str,
-) -> Tx[None]:
+def ask(now: float, owned: OwnedRun, seq: int, asked: Sequence[NewQuestion], nonce: str) -> Tx[None]:
     """Park the run until a user answers; asking again after a crash finds the same questions.
 
     The parent is notified of a question in words."""
-    session = yield from sessions.own(session_id, fence)
+    policy, session_id, run_id = owned.policy, owned.session_id, owned.run_id
+    session = yield from sessions.own(session_id, owned.fence)
     yield from questions.insert(now, session_id, seq, asked)
     yield from runs.ask(run_id)
     if session.is_task:

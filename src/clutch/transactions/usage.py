@@ -20,7 +20,7 @@ from clutch.core.text import announce, prompts
 from clutch.store.transaction import ManyRows, Tx
 from clutch.transactions import inbox, sessions
 from clutch.transactions.read.budgets import COLUMNS, budget_of, money
-from clutch.transactions.sessions import StepRow
+from clutch.transactions.sessions import OwnedRun, StepRow
 
 NOTHING = Amount(0, None)
 _DAY_KEY = -1
@@ -68,18 +68,18 @@ def foresee(now: float, session_id: int, run_id: int, model: str, reserved: Amou
 
 
 def reserve(
-    now: float, policy: Policy, session_id: int, fence: int, run_id: int, model: str, estimate: Amount
+    now: float, owned: OwnedRun, model: str, estimate: Amount
 ) -> Tx[budget.Reservation | budget.BudgetExhausted]:
     """Reserve in all budgets, or return the one that is exhausted.
 
     A call that an interrupted run left open is charged first."""
-    session = yield from sessions.own(session_id, fence)
-    yield from give_up(now, policy, session, Fate.UNKNOWN)
-    held = budget.reserve((yield from _lock(policy, session, now)), estimate)
+    session = yield from sessions.own(owned.session_id, owned.fence)
+    yield from give_up(now, owned.policy, session, Fate.UNKNOWN)
+    held = budget.reserve((yield from _lock(owned.policy, session, now)), estimate)
     if isinstance(held, budget.BudgetExhausted):
         return held
     yield from _save(held.purses)
-    yield from foresee(now, session_id, run_id, model, estimate)
+    yield from foresee(now, session.id, owned.run_id, model, estimate)
     return held
 
 
@@ -113,21 +113,19 @@ def give_up(now: float, policy: Policy, session: StepRow, fate: Fate) -> Tx[None
         yield f"UPDATE usage SET state = ? WHERE {_OPEN}", (state, *which)  # noqa: S608 (constant condition)
 
 
-def drop(now: float, policy: Policy, session_id: int, fence: int, run_id: int, fate: Fate) -> Tx[None]:
-    """`give_up` as a transaction: the run goes on with another call."""
-    del run_id
-    session = yield from sessions.own(session_id, fence)
-    yield from give_up(now, policy, session, fate)
+def drop(now: float, owned: OwnedRun, fate: Fate) -> Tx[None]:
+    """`give_up` as a transaction: the run continues with another call."""
+    session = yield from sessions.own(owned.session_id, owned.fence)
+    yield from give_up(now, owned.policy, session, fate)
 
 
-def book(
-    now: float, policy: Policy, session_id: int, fence: int, run_id: int, answer: Answer, usd: Decimal | None
-) -> Tx[None]:
-    """A call whose answer is no message of its own, and the row of the one after it."""
-    session = yield from sessions.own(session_id, fence)
+def book(now: float, owned: OwnedRun, answer: Answer, usd: Decimal | None) -> Tx[None]:
+    """Settle a call whose answer is no message of the transcript, and insert the row of the next call."""
+    policy = owned.policy
+    session = yield from sessions.own(owned.session_id, owned.fence)
     yield from settle(now, policy, session, answer, usd)
     if not is_budgeted(policy, session.purses):
-        yield from foresee(now, session_id, run_id, session.model or policy.model_of(session.agent_id))
+        yield from foresee(now, session.id, owned.run_id, session.model or policy.model_of(session.agent_id))
 
 
 def insert_imported(rows: ManyRows) -> Tx[None]:

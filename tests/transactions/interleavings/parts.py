@@ -8,7 +8,9 @@ from clutch.core.messages import Answer, Result, Results, Usage
 from clutch.core.model import LetterKind
 from clutch.core.spawn import SpawnRequest
 from clutch.transactions import control, inbox, messages, turn, turn_begin, turn_end, wake, workers
+from clutch.transactions.sessions import OwnedRun
 from clutch.transactions.spawn import spawn
+from clutch.transactions.turn import ModelAnswer
 from tests.transactions.interleavings.two_connections import Start
 from tests.transactions.world import Run, World
 
@@ -16,7 +18,7 @@ from tests.transactions.world import Run, World
 
 
 def finishing(run: Run, text: str = "all done") -> Start:
-    return of(run, turn_end.finish, Answer(text, (), Usage(1, 1), "scripted"), run.is_unanswered)
+    return of(run, turn_end.finish, ModelAnswer(Answer(text, (), Usage(1, 1), "scripted"), run.is_unanswered))
 
 
 def yielding(run: Run) -> Start:
@@ -29,13 +31,14 @@ def filing(run: Run) -> Start:
 
 
 def of(run: Run, fn: Any, *args: Any) -> Start:
-    return lambda now: fn(now, run.world.policy, run.session_id, run.fence, run.run_id, *args)
+    return lambda now: fn(now, run.owned, *args)
 
 
 def beginning(world: World, session_id: int) -> Start:
     """Of a session that was claimed."""
-    claimed, run_id, nonce = world.held[session_id], world.number(), world.nonce()
-    return lambda now: turn_begin.begin(now, world.policy, session_id, claimed.fence, run_id, nonce)
+    owned = OwnedRun(world.policy, session_id, world.held[session_id].fence, world.number())
+    nonce = world.nonce()
+    return lambda now: turn_begin.begin(now, owned, nonce)
 
 
 def posting(world: World, session_id: int, text: str = "hello") -> Start:

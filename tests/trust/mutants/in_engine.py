@@ -77,10 +77,10 @@ def _yields_twice(tx: Any, with_yields: Any) -> tuple[Any, ...]:
     """First the results, then the hold."""
 
     @wraps(tx)
-    async def bug(run: Any, fn: Any, *args: Any) -> Any:
+    async def bug(run: Any, fn: Any, *args: Any, instead: Any = None) -> Any:
         if fn is not turn.yields:
             return await tx(run, fn, *args)
-        outcome, places, nonce, instead = args
+        outcome, places, nonce = args
         await tx(run, turn.results, with_yields(outcome, places, turn.YIELDED), nonce, instead)
         return await tx(run, turn.yields, replace(outcome, results=()), places, nonce)
 

@@ -101,11 +101,11 @@ def _kill_does_not_stop(stop: Any) -> tuple[Any, ...]:
     return (bug,)
 
 
-def _late_overwrites(late: Any) -> tuple[Any, ...]:
-    @wraps(late)
-    def bug(now: float, policy: Any, session_id: int, text: str, nonce: str, fence: int) -> Tx[None]:
-        yield from late(now, policy, session_id, text, nonce, fence)
-        yield "UPDATE tasks SET result = ?, result_sha = 'new' WHERE id = ?", (text, session_id)
+def _late_overwrites(keep_late: Any) -> tuple[Any, ...]:
+    @wraps(keep_late)
+    def bug(now: float, policy: Policy, session: SessionRow, text: str, nonce: str) -> Tx[None]:
+        yield from keep_late(now, policy, session, text, nonce)
+        yield "UPDATE tasks SET result = ?, result_sha = 'new' WHERE id = ?", (text, session.id)
 
     return (bug,)
 
@@ -119,11 +119,11 @@ def _all_executed(was_executing: Any) -> tuple[Any, ...]:
     return (bug,)
 
 
-def _late_only_in_the_timeline(late: Any) -> tuple[Any, ...]:
-    @wraps(late)
-    def bug(now: float, policy: Any, session_id: int, text: str, nonce: str, fence: int) -> Tx[None]:
-        yield from late(now, policy, session_id, text, nonce, fence)
-        yield "UPDATE tasks SET late_text = NULL WHERE id = ?", (session_id,)
+def _late_only_in_the_timeline(keep_late: Any) -> tuple[Any, ...]:
+    @wraps(keep_late)
+    def bug(now: float, policy: Policy, session: SessionRow, text: str, nonce: str) -> Tx[None]:
+        yield from keep_late(now, policy, session, text, nonce)
+        yield "UPDATE tasks SET late_text = NULL WHERE id = ?", (session.id,)
 
     return (bug,)
 
@@ -295,7 +295,7 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     _mutant(
         "late_result_overwrites",
-        "turn.late",
+        "turn._keep_late",
         "T9",
         ("storm", "crash", "busy"),
         _late_overwrites,
@@ -319,7 +319,7 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     _mutant(
         "late_result_not_kept",
-        "turn.late",
+        "turn._keep_late",
         "N5",
         ("storm", "crash", "busy"),
         _late_only_in_the_timeline,

@@ -12,17 +12,20 @@ from functools import cache
 from typing import Any, NamedTuple
 
 from clutch.testing.simulation.disk import Made, SimDisk
+from clutch.transactions.sessions import OwnedRun
 
 
 @cache
 def _fence_at(fn: Callable[..., Any]) -> int | None:
-    """Which argument is the fence; None: it is no transaction of an owner. The second is always the session."""
+    """Which argument is the fence; None: it has none of its own. The second is always the session."""
     names = list(inspect.signature(fn).parameters)[1:]
     return names.index("fence") if names[1:2] == ["session_id"] and "fence" in names else None
 
 
 def _guard(made: Made) -> tuple[int, int, int] | None:
     """Session, worker and fence, if an owner made it."""
+    if isinstance(owned := made.args[0] if made.args else None, OwnedRun):
+        return owned.session_id, made.worker_id, owned.fence
     at = _fence_at(made.fn)
     fence = None if at is None else made.args[at]
     return None if fence is None else (made.args[1], made.worker_id, fence)

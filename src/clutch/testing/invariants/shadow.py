@@ -65,7 +65,7 @@ class Shadow:
             if one.name == "ready" and one.value:
                 self._disk.ask(_READY, (one.args[1],))
             for idem, task_id in _accepted(one):
-                told = (one.args[1], idem, task_id)
+                told = (one.session_id, idem, task_id)
                 self._disk.ask("INSERT OR IGNORE INTO was.told VALUES(?, ?, ?)", told)
 
     def remember(self, moved: Sequence[int], refenced: Sequence[int], gone: Iterable[int]) -> None:
@@ -86,7 +86,7 @@ def _accepted(made: Made) -> Iterator[tuple[str, int]]:
             if isinstance(answer, Accepted) and not answer.is_spawning:
                 yield order.idem, answer.task_id
     if made.name == "delegate":
-        keys_by_place = {order.place: order.idem for order in made.args[5]}
+        keys_by_place = {order.place: order.idem for order in made.args[1].orders}
         for result in made.value[0].results:
             if result.index in keys_by_place and not result.failed:
                 yield keys_by_place[result.index], ids.parse_task_id(json.loads(result.text)["taskId"]) or 0

@@ -113,7 +113,7 @@ def _grown(change: Change, names: frozenset[str]) -> Iterator[tuple[int, int, in
     """Sessions whose transcript one of these transactions made longer: where it ended, where it ends."""
     for made in change.made:
         if made.name in names and made.written:
-            before, after = change.sessions.get(made.args[1], (None, None))
+            before, after = change.sessions.get(made.session_id, (None, None))
             if before is not None and after is not None:
                 yield after.id, before.head, after.head
 

@@ -97,14 +97,17 @@ def _skipped_by_kill(change: Change, context: CheckContext) -> Iterator[str]:
             yield f"task {after.id} was killed, and results for it still wait"
 
 
-@invariant("N5", frozenset({"late"}), "what a killed or timed out task says afterwards is kept as late")
+@invariant(
+    "N5", frozenset({"late_in_turn"}), "what a killed or timed out task says afterwards is kept as late"
+)
 def _late_text_is_kept(change: Change, context: CheckContext) -> Iterator[str]:
     for made in change.made:
-        if made.name != "late" or ("tasks", made.args[1]) not in made.written:
+        if made.name != "late_in_turn" or ("tasks", made.session_id) not in made.written:
             continue
-        rows = context.disk.query("SELECT outcome, late_text FROM tasks WHERE id = ?", made.args[1])
-        if rows and rows[0][0] in ("killed", "timeout") and freeze(made.args[2]).text and rows[0][1] is None:
-            yield f"task {made.args[1]} is {rows[0][0]} and said {made.args[2][:40]!r}, which is nowhere"
+        task_id, text = made.session_id, made.args[1]
+        rows = context.disk.query("SELECT outcome, late_text FROM tasks WHERE id = ?", task_id)
+        if rows and rows[0][0] in ("killed", "timeout") and freeze(text).text and rows[0][1] is None:
+            yield f"task {task_id} is {rows[0][0]} and said {text[:40]!r}, which is nowhere"
 
 
 @invariant("N20", frozenset({"steer"}), "an instruction is in the inbox when the steer is answered")

@@ -83,7 +83,7 @@ def _people_first(change: Change, context: CheckContext) -> Iterator[str]:
 def _no_idle_claims(change: Change, context: CheckContext) -> Iterator[str]:
     for made in change.made:
         if made.name == "begin" and made.value is None and made.written:
-            session_id = made.args[1]
+            session_id = made.session_id
             if not _has_excuse(change, context, session_id):
                 yield f"session {session_id} was claimed and found nothing to read"
 

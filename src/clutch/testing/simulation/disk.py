@@ -6,7 +6,7 @@ given the transactions with their footprints; a transaction that fails leaves no
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
@@ -14,6 +14,7 @@ from clutch.ports import Clock
 from clutch.store.inline import LockstepStore, TransactionCall
 from clutch.store.jobs import Answers, StatementGroup, function_name
 from clutch.store.transaction import Row, Spoiled, TransactionOutcome, Tx
+from clutch.transactions.sessions import LostRun, OwnedRun
 
 #: a table and the row's number in it
 Written: TypeAlias = tuple[str, int]
@@ -28,6 +29,7 @@ class Made:
     fn: Callable[..., Tx[Any]]
     args: tuple[Any, ...]
     worker_id: int = 0
+    named: Mapping[str, Any] = field(default_factory=dict)  #: arguments that were given by name
     locked: list[int] = field(default_factory=list)  #: sessions, in the order of locking
     written: list[Written] = field(default_factory=list)
     purses: list[str] = field(default_factory=list)  #: whose amounts it wrote
@@ -38,13 +40,28 @@ class Made:
     def __post_init__(self) -> None:
         self.name = function_name(self.fn)
 
+    @property
+    def session_id(self) -> int:
+        """The session of a transaction that takes one: with its run, or after the policy."""
+        first = self.args[0]
+        return int(first.session_id if isinstance(first, OwnedRun | LostRun) else self.args[1])
+
+    @property
+    def numbers(self) -> list[int]:
+        """The ids among its arguments, for the trace."""
+        if self.name == "register":
+            return list(self.args[:1])
+        first = self.args[0] if self.args else None
+        owned = [first.session_id, first.fence, first.run_id] if isinstance(first, OwnedRun) else []
+        return [*owned, *(arg for arg in self.args if type(arg) is int)]
+
     def start(self, now: float) -> Tx[Any]:
         """The transaction, overheard. It may be started again; then what was heard before is forgotten."""
         self.now = now
         self.locked.clear()
         self.written.clear()
         self.purses.clear()
-        return self._overheard(self.fn(now, *self.args))
+        return self._overheard(self.fn(now, *self.args, **self.named))
 
     def _overheard(self, transaction: Tx[Any]) -> Tx[Any]:
         rows: Sequence[Row] | None = None

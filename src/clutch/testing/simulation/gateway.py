@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import random
 import uuid
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -85,14 +85,12 @@ class SimDatabase:
         self._is_pumping = False
 
     async def tx(self, keys: Keys, fn: TxFunction[P, T], /, *args: P.args, **kwargs: P.kwargs) -> T:
-        assert not kwargs
         named = (keys,) if isinstance(keys, int) else tuple(dict.fromkeys(keys))
-        value: T = await self._write(named, fn, args)
+        value: T = await self._write(named, fn, args, kwargs)
         return value
 
     async def alone(self, fn: TxFunction[P, T], /, *args: P.args, **kwargs: P.kwargs) -> T:
-        assert not kwargs
-        value: T = await self._write(None, fn, args)
+        value: T = await self._write(None, fn, args, kwargs)
         return value
 
     async def read(self, fn: TxFunction[P, T], /, *args: P.args, **kwargs: P.kwargs) -> T:
@@ -118,12 +116,16 @@ class SimDatabase:
                 one.future.set_exception(Dead())
 
     async def _write(
-        self, keys: tuple[int, ...] | None, fn: Callable[..., Any], args: tuple[Any, ...]
+        self,
+        keys: tuple[int, ...] | None,
+        fn: Callable[..., Any],
+        args: tuple[Any, ...],
+        named: Mapping[str, Any],
     ) -> Any:
         await self._pass()
-        made = Made(self._gateway.name, keys, fn, args, self._gateway.worker.id)
-        if made.name == "late":
-            self._world.observer.reported_late(made.args[1], made.args[2])
+        made = Made(self._gateway.name, keys, fn, args, self._gateway.worker.id, named)
+        if made.name == "late_in_turn":
+            self._world.observer.reported_late(made.session_id, made.args[1])
         self._fail_before(made)
         value = await self._commit(made)
         self._fail_after(made)

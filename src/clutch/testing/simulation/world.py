@@ -157,8 +157,7 @@ class World:
 
     def _observe(self, made: Sequence[Made]) -> None:
         for one in made:
-            ids = [arg for arg in one.args if type(arg) is int] if one.name != "register" else one.args[:1]
-            self.tell(f"{one.actor} {one.name} {ids}")
+            self.tell(f"{one.actor} {one.name} {one.numbers}")
             if one.name == "crash":
                 self._broken_turn(str(one.args[-1]))
         self.observer.evaluations["constraint"] += len(made)
