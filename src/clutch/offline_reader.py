@@ -6,21 +6,28 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 from clutch.errors import InvalidInput, StoreIOError
 from clutch.store import dialect
 from clutch.store.sqlite_connection import SqliteConnection, copy_database, library_version
-from clutch.store.transaction import Spoiled, TransactionOutcome, Tx
+from clutch.store.transaction import P, Spoiled, T, TransactionOutcome, Tx, TxFunction
 
 Start = Callable[[float], Tx[Any]]  #: a transaction, once it is told the time
+
+
+class Look(Protocol):
+    """Run a transaction that only reads, and return its value."""
+
+    def __call__(self, fn: TxFunction[P, T], /, *args: P.args, **kwargs: P.kwargs) -> T: ...
+
 
 DATABASE_FILE = "clutch.db"
 SERVER_S = 5.0  #: for one question to a server that others need
 
 
 @contextmanager
-def looking_at(state: Path) -> Iterator[Callable[..., Any]]:
+def looking_at(state: Path) -> Iterator[Look]:
     """Read beside whoever owns the state directory: `look(fn, *args)` runs a transaction that only reads.
 
     Raises SchemaTooNew, and StoreError for tables of an older Clutch."""
@@ -40,7 +47,7 @@ def _readable(state: Path) -> SqliteConnection:
 
 
 @contextmanager
-def looking_at_server(dsn: str) -> Iterator[Callable[..., Any]]:
+def looking_at_server(dsn: str) -> Iterator[Look]:
     """The same on PostgreSQL. What takes long is stopped by the server: StoreError."""
     import asyncio  # a file is read without it, by commands that should be quick
 
@@ -70,12 +77,13 @@ def looking_at_server(dsn: str) -> Iterator[Callable[..., Any]]:
             runner.run(link.close())
 
 
-def _look(ask: Callable[[Start], TransactionOutcome]) -> Callable[..., Any]:
-    def look(fn: Callable[..., Tx[Any]], *args: Any) -> Any:
-        outcome = ask(lambda now: fn(now, *args))
+def _look(ask: Callable[[Start], TransactionOutcome]) -> Look:
+    def look(fn: TxFunction[P, T], /, *args: P.args, **kwargs: P.kwargs) -> T:
+        outcome = ask(lambda now: fn(now, *args, **kwargs))
         if outcome.error is not None:
             raise outcome.error
-        return outcome.value
+        value: T = outcome.value
+        return value
 
     return look
 

@@ -294,7 +294,7 @@ class Broken:
 async def test_store_error_during_kill_is_reported_and_the_next_kill_works(build: Build) -> None:
     set_up = await stage(build, "parent")
     parent, child = await set_up.id("parent"), await set_up.id("child")
-    services = set_up.verbs._kit
+    services = set_up.verbs._services
     services.db = cast("Database", Broken(services.db))
     assert await set_up.verbs.kill(BOSS, parent) == KillReport(not_stopped=((parent, "the disk is full"),))
     for label in ("parent", "child"):

@@ -15,6 +15,7 @@ from clutch.core.messages import Input, Result, Results
 from clutch.core.model import Delivery, LetterKind, LetterState, Outcome, Phase, Workspace
 from clutch.core.policy import Control, LateResult
 from clutch.errors import Forbidden, NotFound, RateLimited
+from clutch.store.transaction import P, T, TxFunction
 from clutch.transactions import authority, control, inbox, messages, task_files, turn, turn_begin
 from clutch.transactions.authority import guarded
 from clutch.transactions.control import AlreadyFinished, KillReport, NotPossible, StopReport
@@ -393,8 +394,10 @@ async def test_plan_of_a_requester_that_is_gone_rises_and_is_decided_there(world
     assert plan_hash("look, then leap") in read
     assert (await world.db.read(where, planner.session_id)).controller_id == main
     verdict = (PlanVerdict.APPROVE, plan_hash("look, then leap"), "", "main")
-    known: tuple[Any, ...] = (messages.decide, world.policy, planner.session_id, *verdict)
-    await world.db.alone(guarded, agent(main, Role.MAIN), Verb.APPROVE, planner.session_id, *known)
+    child = planner.session_id
+    await act(
+        world, agent(main, Role.MAIN), Verb.APPROVE, child, messages.decide, world.policy, child, *verdict
+    )
     await world.live()
     assert (await world.task(planner.session_id)).outcome is Outcome.OK
 
@@ -409,17 +412,29 @@ async def test_plan_waits_for_a_main_session_that_comes_back(world: World, main:
     assert any("[PLAN READY]" in said for said in await world.inputs(main))
 
 
+async def act(
+    world: World,
+    caller: AgentCaller,
+    verb: Verb,
+    session_id: int,
+    fn: TxFunction[P, T],
+    *args: P.args,
+    **kwargs: P.kwargs,
+) -> T:
+    return await world.db.alone(guarded, caller, verb, session_id, fn, *args, **kwargs)
+
+
 async def test_denied_verb_writes_nothing_and_a_lost_run_has_no_say(world: World, main: int) -> None:
     from clutch.transactions.sessions import Stale
 
     one, two = await world.started(main, "one"), await world.child(main, "two")
-    kill: tuple[Any, ...] = (control.kill, world.policy, two, "enough", "agent:x")
+    known = (world.policy, two, "enough", "agent:x")
     with pytest.raises(Forbidden):
-        await world.db.alone(guarded, agent(one.session_id), Verb.KILL, two, *kill)
+        await act(world, agent(one.session_id), Verb.KILL, two, control.kill, *known)
     with pytest.raises(Stale):
-        await world.db.alone(guarded, agent(main, Role.MAIN, fence=77), Verb.KILL, two, *kill)
+        await act(world, agent(main, Role.MAIN, fence=77), Verb.KILL, two, control.kill, *known)
     assert (await world.task(two)).outcome is None
-    await world.db.alone(guarded, agent(main, Role.MAIN), Verb.KILL, two, *kill)
+    await act(world, agent(main, Role.MAIN), Verb.KILL, two, control.kill, *known)
     assert (await world.task(two)).outcome is Outcome.KILLED
 
 
@@ -428,19 +443,12 @@ async def test_approval_of_a_session_that_is_not_the_requester_is_refused(world:
     parent = await world.started(main, "parent")
     planner = await world.started(parent.session_id, "planner", plan_mode=True)
     await planner.finish("the plan")
-    known: tuple[Any, ...] = (
-        messages.decide,
-        world.policy,
-        planner.session_id,
-        PlanVerdict.APPROVE,
-        plan_hash("the plan"),
-        "",
-        "x",
-    )
+    child = planner.session_id
+    known = (world.policy, child, PlanVerdict.APPROVE, plan_hash("the plan"), "", "x")
     with pytest.raises(Forbidden):
-        await world.db.alone(guarded, agent(main, Role.MAIN), Verb.APPROVE, planner.session_id, *known)
+        await act(world, agent(main, Role.MAIN), Verb.APPROVE, child, messages.decide, *known)
     assert (await world.task(planner.session_id)).phase is Phase.AWAITING_APPROVAL
-    await world.db.alone(guarded, agent(parent.session_id), Verb.APPROVE, planner.session_id, *known)
+    await act(world, agent(parent.session_id), Verb.APPROVE, child, messages.decide, *known)
     assert (await world.task(planner.session_id)).phase is Phase.QUEUED
 
 

@@ -17,7 +17,7 @@ from typing import Any
 
 from clutch.cli import INTERRUPTED
 from clutch.core import ids
-from clutch.core.model import Outcome
+from clutch.core.model import NO_SESSION, Outcome
 from clutch.core.reason import Reason
 from clutch.core.text.format import plain_json
 from clutch.demo import job as jobs
@@ -67,7 +67,7 @@ class Ledger:
 
 def ledger_of(state: Path) -> Ledger:
     with looking_at(state) as look:
-        root = look(transcripts.session_id, SESSION)
+        root = look(transcripts.session_id, SESSION) or NO_SESSION
         return Ledger(
             look(transcripts.tree, root),
             look(transcripts.timeline, root),

@@ -13,25 +13,27 @@ import contextlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Any, Literal, TypeVar
+from typing import Literal, TypeAlias
 
 from clutch.core.authority import AgentCaller, Caller, Verb
 from clutch.core.events import PlanVerdict
 from clutch.core.model import NO_SESSION, Task
+from clutch.core.policy import Policy
 from clutch.core.questions import Decision
 from clutch.core.session_tools import is_silent
 from clutch.engine import spawn
 from clutch.engine.services import Services, surely
 from clutch.errors import InvalidInput, StoreError
 from clutch.logs import logger
-from clutch.store.transaction import Tx
+from clutch.store.transaction import P, T, Tx, TxFunction
 from clutch.transactions import control, delivery, mcp_tools, messages, questions, retention
 from clutch.transactions.authority import guarded
 from clutch.transactions.control import Held, KillReport, StopReport
 from clutch.transactions.messages import SteerResult
 from clutch.transactions.read.inbox import sender
 
-T = TypeVar("T")
+#: A transaction (now, policy, target, actor).
+SimpleAction: TypeAlias = Callable[[float, Policy, int, str], Tx[T]]
 
 log = logger(__name__)
 
@@ -63,7 +65,7 @@ class PlanDecision:
 
 class TaskActions:
     def __init__(self, services: Services) -> None:
-        self._kit = services
+        self._services = services
 
     # ---- ending --------------------------------------------------------------------------------------
 
@@ -71,8 +73,8 @@ class TaskActions:
         """Kill the task and all tasks below it. Returns when their turns have ended, or reports which still run."""
         check_text("reason", reason, REASON_CHARS_MAX)
         try:
-            known = (self._kit.policy, task_id, reason, caller.actor, self._kit.ids.nonce())
-            report = await self._surely(caller, Verb.KILL, task_id, control.kill, *known)
+            known = (self._policy, task_id, reason, caller.actor, self._services.ids.nonce())
+            report = await self._act(caller, Verb.KILL, task_id, control.kill, *known)
         except StoreError as error:
             return KillReport(not_stopped=((task_id, str(error)),))
         return await self._at_rest(report)
@@ -89,13 +91,15 @@ class TaskActions:
 
     async def stop(self, caller: Caller, session_id: int, reason: str = "stopped") -> StopReport:
         """The session's own run and everything below it."""
-        report = await self._act(caller, Verb.KILL, session_id, control.stop, reason)
+        report = await self._act(
+            caller, Verb.KILL, session_id, control.stop, self._policy, session_id, reason, caller.actor
+        )
         await self._at_rest(KillReport((session_id, *report.stopped)))
         return report
 
     async def halt(self, caller: Caller, session_id: int) -> bool:
         """The turn of a main session; its children go on. False: there was none."""
-        was_running = await self._act(caller, Verb.KILL, session_id, control.halt)
+        was_running = await self._act_on(caller, Verb.KILL, session_id, control.halt)
         await self._at_rest(KillReport((session_id,)))
         return was_running
 
@@ -110,14 +114,14 @@ class TaskActions:
         )
 
     async def _late_here(self, stopped: Sequence[int]) -> dict[int, str]:
-        turns = {one: turn for one in stopped if (turn := self._kit.turns.get(one)) is not None}
+        turns = {one: turn for one in stopped if (turn := self._services.turns.get(one)) is not None}
         if turns:
-            await asyncio.wait(turns.values(), timeout=self._kit.policy.work.tool_grace_s)
+            await asyncio.wait(turns.values(), timeout=self._policy.work.tool_grace_s)
         return {one: STILL_RUNS for one, turn in turns.items() if not turn.done()}
 
     async def _late_elsewhere(self, held: Sequence[Held]) -> dict[int, str]:
         """Another process was told with the commit, and says when its turn has ended; one that is dead says nothing."""
-        services, changes = self._kit, self._kit.changes
+        services, changes = self._services, self._services.changes
         waits = [one for one in held if one.worker_id != services.worker_id]
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(services.policy.work.tool_grace_s):
@@ -130,16 +134,15 @@ class TaskActions:
         return {one.task_id: ELSEWHERE for one in silent if one.worker_id not in dead}
 
     def _silent(self, held: Sequence[Held]) -> list[Held]:
-        return [one for one in held if (one.task_id, one.fence) not in self._kit.rested]
+        return [one for one in held if (one.task_id, one.fence) not in self._services.rested]
 
     # ---- words ---------------------------------------------------------------------------------------
 
     async def steer(self, caller: Caller, task_id: int, text: str, key: str | None = None) -> SteerResult:
         """A new instruction takes the place of what runs now."""
-        check_text("text", text, self._kit.policy.control.steer_chars_max)
-        return await self._act(
-            caller, Verb.STEER, task_id, messages.steer, self._key("steer", task_id, key), text
-        )
+        check_text("text", text, self._policy.control.steer_chars_max)
+        known = (self._policy, task_id, self._key("steer", task_id, key), text, caller.actor)
+        return await self._act(caller, Verb.STEER, task_id, messages.steer, *known)
 
     async def send(
         self,
@@ -151,14 +154,15 @@ class TaskActions:
     ) -> SendResult:
         """A follow-up. `wait_s`: for the reply; 0 = don't wait, None = as long as the policy says, which is the most
         that anybody is made to wait: models ask for more than they need."""
-        check_text("text", text, self._kit.policy.limits.task_bytes_max)
+        check_text("text", text, self._policy.limits.task_bytes_max)
         idem = self._key("send", session_id, key)
         if isinstance(caller, AgentCaller):  # to a stranger it is the beginning of a talk
-            known = (self._kit.policy, session_id, idem, text, caller.session_id, caller.actor)
-            await self._surely(caller, Verb.SEND, session_id, messages.send_to_session, *known)
+            sent = (self._policy, session_id, idem, text, caller.session_id, caller.actor)
+            await self._act(caller, Verb.SEND, session_id, messages.send_to_session, *sent)
         else:
-            await self._act(caller, Verb.SEND, session_id, messages.send, idem, text)
-        wait_max_s = self._kit.policy.control.send_wait_s
+            known = (self._policy, session_id, idem, text, caller.actor)
+            await self._act(caller, Verb.SEND, session_id, messages.send, *known)
+        wait_max_s = self._policy.control.send_wait_s
         wait_s = wait_max_s if wait_s is None else min(wait_s, wait_max_s)
         if wait_s <= 0:
             return SendResult(SendStatus.ACCEPTED)
@@ -168,12 +172,12 @@ class TaskActions:
         return SendResult(SendStatus.OK, None if is_silent(reply) else reply)
 
     async def _reply(self, idem: str, wait_s: float) -> str | None:
-        changes = self._kit.changes
+        changes = self._services.changes
         try:
             async with asyncio.timeout(wait_s):
                 while True:
                     change = changes.next_change
-                    reply = await self._kit.db.read(messages.heard, idem)
+                    reply = await self._services.db.read(messages.heard, idem)
                     if reply is not None:
                         return reply
                     await changes.until(change)
@@ -184,10 +188,10 @@ class TaskActions:
 
     async def pause(self, caller: Caller, task_id: int) -> tuple[int, ...]:
         """The task and everything below it stop at their next step and free their slots. Those that changed."""
-        return await self._act(caller, Verb.PAUSE, task_id, control.pause)
+        return await self._act_on(caller, Verb.PAUSE, task_id, control.pause)
 
     async def resume(self, caller: Caller, task_id: int) -> tuple[int, ...]:
-        return await self._act(caller, Verb.RESUME, task_id, control.resume)
+        return await self._act_on(caller, Verb.RESUME, task_id, control.resume)
 
     async def retry(self, caller: Caller, task_id: int, text: str = "", key: str | None = None) -> Task:
         """A finished task starts anew from an empty transcript."""
@@ -199,51 +203,52 @@ class TaskActions:
 
     async def _again(self, caller: Caller, verb: Verb, task_id: int, text: str, key: str | None) -> Task:
         if text:
-            check_text("text", text, self._kit.policy.limits.task_bytes_max)
-        idem = self._key(verb.value, task_id, key)
-        return await self._act(caller, verb, task_id, control.again, verb.value, idem, text)
+            check_text("text", text, self._policy.limits.task_bytes_max)
+        known = (self._policy, task_id, verb.value, self._key(verb.value, task_id, key), text, caller.actor)
+        return await self._act(caller, verb, task_id, control.again, *known)
 
     async def remove(self, caller: Caller, task_id: int) -> Task:
         """A finished, delivered record is archived and leaves the quota of its requester; its files go."""
-        task = await self._act(caller, Verb.REMOVE, task_id, control.remove)
-        await spawn.drop(self._kit, [task_id])
+        task = await self._act_on(caller, Verb.REMOVE, task_id, control.remove)
+        await spawn.drop(self._services, [task_id])
         return task
 
     async def delete(
         self, caller: Caller, session_id: int, *, force: bool = False, keep_transcript: bool = False
     ) -> None:
         """The session with its transcript; `force` although nobody has heard its result, which is kept."""
-        await self._act(caller, Verb.DELETE, session_id, retention.delete, force, keep_transcript)
-        await spawn.drop(self._kit, [session_id])
+        known = (self._policy, session_id, force, keep_transcript, caller.actor)
+        await self._act(caller, Verb.DELETE, session_id, retention.delete, *known)
+        await spawn.drop(self._services, [session_id])
 
     # ---- deciding ------------------------------------------------------------------------------------
 
     async def approve(self, caller: Caller, task_id: int, plan_hash: str, text: str = "") -> PlanDecision:
-        return await self._decide(caller, Verb.APPROVE, task_id, PlanVerdict.APPROVE, plan_hash, text)
+        return await self._decide(caller, task_id, PlanVerdict.APPROVE, plan_hash, text)
 
     async def reject(
         self, caller: Caller, task_id: int, plan_hash: str, reason: str, then: PlanVerdict | None = None
     ) -> PlanDecision:
         """`then`: REVISE for another round, END for good; None = as the policy says."""
-        verdict = then or PlanVerdict(self._kit.policy.life.on_reject)
-        return await self._decide(caller, Verb.REJECT, task_id, verdict, plan_hash, reason)
+        verdict = then or PlanVerdict(self._policy.life.on_reject)
+        return await self._decide(caller, task_id, verdict, plan_hash, reason)
 
     async def _decide(
-        self, caller: Caller, verb: Verb, task_id: int, verdict: PlanVerdict, plan_hash: str, text: str
+        self, caller: Caller, task_id: int, verdict: PlanVerdict, plan_hash: str, text: str
     ) -> PlanDecision:
         if text:
-            check_text("text", text, self._kit.policy.control.steer_chars_max)
-        task = await self._act(caller, verb, task_id, messages.decide, verdict, plan_hash, text)
+            check_text("text", text, self._policy.control.steer_chars_max)
+        known = (self._policy, task_id, verdict, plan_hash, text, caller.actor)
+        task = await self._act(caller, _verb(verdict), task_id, messages.decide, *known)
         return _decided(task, verdict)
 
     async def decide_by_words(self, caller: AgentCaller, task_id: int, message: str) -> PlanDecision | None:
         """`APPROVED: …` or `REJECTED: …` to a child whose plan waits. None: it is a message like any other."""
-        spoken = messages.spoken_verdict(message, self._kit.policy)
+        spoken = messages.spoken_verdict(message, self._policy)
         if spoken is None:
             return None
-        verb = Verb.APPROVE if spoken[0] is PlanVerdict.APPROVE else Verb.REJECT
-        known = (self._kit.policy, task_id, caller.session_id, message, caller.actor)
-        task = await self._surely(caller, verb, task_id, messages.decide_as_read, *known)
+        known = (self._policy, task_id, caller.session_id, message, caller.actor)
+        task = await self._act(caller, _verb(spoken[0]), task_id, messages.decide_as_read, *known)
         return None if task is None else _decided(task, spoken[0])
 
     async def answer(
@@ -251,23 +256,21 @@ class TaskActions:
     ) -> int:
         """The session whose question it was; its run goes on by itself. `HOUSE`: it was about a tool of all."""
         if text.strip():  # whether it may be blank depends on the question
-            check_text("text", text, self._kit.policy.control.steer_chars_max)
-        session_id = await self._kit.db.read(questions.asker, question_id)
+            check_text("text", text, self._policy.control.steer_chars_max)
+        session_id = await self._services.db.read(questions.asker, question_id)
         if session_id == NO_SESSION:
             said = (question_id, decision, text, seen_hash, caller.actor)
-            return await self._surely(caller, Verb.ANSWER, NO_SESSION, mcp_tools.answer_pin, *said)
-        return await self._surely(
-            caller, Verb.ANSWER, session_id, messages.answer,
-            self._kit.policy, question_id, decision, text, seen_hash, caller.actor,
-        )  # fmt: skip
+            return await self._act(caller, Verb.ANSWER, NO_SESSION, mcp_tools.answer_pin, *said)
+        known = (self._policy, question_id, decision, text, seen_hash, caller.actor)
+        return await self._act(caller, Verb.ANSWER, session_id, messages.answer, *known)
 
     # ---- dead letters --------------------------------------------------------------------------------
 
     async def redeliver(self, caller: Caller, task_id: int) -> Task:
-        return await self._act(caller, Verb.REDELIVER, task_id, control.redeliver)
+        return await self._act_on(caller, Verb.REDELIVER, task_id, control.redeliver)
 
     async def dismiss(self, caller: Caller, task_id: int) -> Task:
-        return await self._act(caller, Verb.DISMISS, task_id, control.dismiss)
+        return await self._act_on(caller, Verb.DISMISS, task_id, control.dismiss)
 
     async def redeliver_message(self, caller: Caller, message_id: int) -> None:
         """Send a message to a channel again that was not sent, or of which it is not known whether it arrived."""
@@ -276,33 +279,43 @@ class TaskActions:
     async def dismiss_message(self, caller: Caller, message_id: int) -> None:
         await self._on_message(caller, Verb.DISMISS, message_id, delivery.dismiss)
 
-    async def _on_message(
-        self, caller: Caller, verb: Verb, message_id: int, fn: Callable[..., Tx[None]]
-    ) -> None:
-        session_id = await self._kit.db.read(sender, message_id)
-        known = (self._kit.policy, message_id, caller.actor)
-        await self._surely(caller, verb, session_id, fn, *known)
+    async def _on_message(self, caller: Caller, verb: Verb, message_id: int, fn: SimpleAction[None]) -> None:
+        session_id = await self._services.db.read(sender, message_id)
+        await self._act(caller, verb, session_id, fn, self._policy, message_id, caller.actor)
 
-    # ---- around it -----------------------------------------------------------------------------------
+    # ---- the guarded transaction ---------------------------------------------------------------------
+
+    @property
+    def _policy(self) -> Policy:
+        """The present one: a reload of the config replaces it."""
+        return self._services.policy
+
+    async def _act_on(self, caller: Caller, verb: Verb, session_id: int, fn: SimpleAction[T]) -> T:
+        """Run an action that needs nothing but its target and the name of the caller."""
+        return await self._act(caller, verb, session_id, fn, self._policy, session_id, caller.actor)
 
     async def _act(
-        self, caller: Caller, verb: Verb, session_id: int, fn: Callable[..., Tx[T]], *args: Any
+        self,
+        caller: Caller,
+        verb: Verb,
+        session_id: int,
+        fn: TxFunction[P, T],
+        *args: P.args,
+        **kwargs: P.kwargs,
     ) -> T:
-        return await self._surely(
-            caller, verb, session_id, fn, self._kit.policy, session_id, *args, caller.actor
-        )
-
-    async def _surely(
-        self, caller: Caller, verb: Verb, session_id: int, fn: Callable[..., Tx[T]], *args: Any
-    ) -> T:
-        db = self._kit.db
+        """Run `fn` if the caller may do this to the session; a lost connection is answered with a second try."""
+        db = self._services.db
         return await surely(
-            self._kit.policy.work.tick_s,
-            lambda: db.alone(guarded, caller, verb, session_id, fn, *args),
+            self._policy.work.tick_s,
+            lambda: db.alone(guarded, caller, verb, session_id, fn, *args, **kwargs),
         )
 
     def _key(self, verb: str, session_id: int, key: str | None) -> str:
-        return f"{verb}:{session_id}:{key or self._kit.ids.uuid4()}"
+        return f"{verb}:{session_id}:{key or self._services.ids.uuid4()}"
+
+
+def _verb(verdict: PlanVerdict) -> Verb:
+    return Verb.APPROVE if verdict is PlanVerdict.APPROVE else Verb.REJECT
 
 
 def _decided(task: Task, verdict: PlanVerdict) -> PlanDecision:

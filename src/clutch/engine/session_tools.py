@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, assert_never
 
 from clutch.core import ids
-from clutch.core.authority import AgentCaller, Verb
+from clutch.core.authority import Verb
 from clutch.core.messages import Call
 from clutch.core.session_tools import (
     ALL_CHILDREN,
@@ -29,6 +29,7 @@ from clutch.core.views import HistoryEntry
 from clutch.engine.actions import PlanDecision, SendResult, TaskActions
 from clutch.engine.open_run import OpenRun
 from clutch.errors import AmbiguousTarget, ClutchError, Forbidden, NotFound, StoreError
+from clutch.store.transaction import P, T, TxFunction
 from clutch.transactions.authority import guarded
 from clutch.transactions.control import KillReport
 from clutch.transactions.read import sessions, status, targets
@@ -54,32 +55,18 @@ async def use(run: OpenRun, call: Call, place: int) -> tuple[str, bool]:
     return said if isinstance(said, str) else _json(said), False
 
 
-def caller_of(run: OpenRun) -> AgentCaller:
-    about, policy = run.about, run.policy
-    return AgentCaller(
-        run.session_id,
-        about.agent_id,
-        about.rights.role,
-        policy.visibility,
-        about.rights.sandbox,
-        policy.peers,
-        about.session_key,
-        run.fence,
-    )
-
-
 class _Tools:
     def __init__(self, run: OpenRun, key: str) -> None:
         self._run, self._key = run, key
-        self._door, self._policy = run.services.db, run.policy
-        self._caller = caller_of(run)
+        self._db, self._policy = run.services.db, run.policy
+        self._caller = run.caller
         self._who = targets.of_agent(self._caller)
-        self._verbs = TaskActions(run.services)
+        self._actions = TaskActions(run.services)
 
     async def carry_out(self, asked: SessionCall) -> str | Body:
         match asked:
             case Act(Action.LIST):
-                return await self._door.alone(
+                return await self._db.alone(
                     status.children, self._policy, self._who.viewer, self._run.session_id
                 )
             case Act():
@@ -101,32 +88,32 @@ class _Tools:
 
     async def _act(self, asked: Act) -> Body:
         if asked.target == ALL_CHILDREN:
-            below = await self._door.read(status.alive, self._run.session_id)
-            return _killed(await self._verbs.kill_all(self._caller, below, asked.text or "killed"))
-        task = await self._door.read(targets.task, asked.target, self._who)
-        verbs, who, text = self._verbs, self._caller, asked.text
+            below = await self._db.read(status.alive, self._run.session_id)
+            return _killed(await self._actions.kill_all(self._caller, below, asked.text or "killed"))
+        task = await self._db.read(targets.task, asked.target, self._who)
+        actions, who, text = self._actions, self._caller, asked.text
         match asked.action:
             case Action.KILL:
-                return _killed(await verbs.kill(who, task, text or "killed"))
+                return _killed(await actions.kill(who, task, text or "killed"))
             case Action.STEER:
-                steered = await verbs.steer(who, task, text, self._key)
+                steered = await actions.steer(who, task, text, self._key)
                 return {**_accepted(task), "supersedes": _run_id(steered.supersedes)}
             case Action.SEND:
-                return _sent(await verbs.send(who, task, text, asked.wait_s, self._key))
+                return _sent(await actions.send(who, task, text, asked.wait_s, self._key))
             case Action.APPROVE:
-                return _decided(await verbs.approve(who, task, asked.plan_hash, text))
+                return _decided(await actions.approve(who, task, asked.plan_hash, text))
             case Action.REJECT:
-                return _decided(await verbs.reject(who, task, asked.plan_hash, text))
+                return _decided(await actions.reject(who, task, asked.plan_hash, text))
             case Action.PAUSE:
-                return {"changed": _ids(await verbs.pause(who, task))}
+                return {"changed": _ids(await actions.pause(who, task))}
             case Action.RESUME:
-                return {"changed": _ids(await verbs.resume(who, task))}
+                return {"changed": _ids(await actions.resume(who, task))}
             case Action.RETRY:
-                await verbs.retry(who, task, text, self._key)
+                await actions.retry(who, task, text, self._key)
             case Action.CONTINUE:
-                await verbs.continue_(who, task, text, self._key)
+                await actions.continue_(who, task, text, self._key)
             case Action.REMOVE:
-                await verbs.remove(who, task)
+                await actions.remove(who, task)
             case Action.LIST:
                 raise AssertionError("a list has no target")
             case _:
@@ -136,36 +123,36 @@ class _Tools:
     async def _send_to(self, asked: SendTo) -> Body:
         found = await self._found(asked)
         if found.task_id is not None:
-            decided = await self._verbs.decide_by_words(self._caller, found.task_id, asked.text)
+            decided = await self._actions.decide_by_words(self._caller, found.task_id, asked.text)
             if decided is not None:
                 return _decided(decided)
         return _sent(
-            await self._verbs.send(self._caller, found.session_id, asked.text, asked.wait_s, self._key)
+            await self._actions.send(self._caller, found.session_id, asked.text, asked.wait_s, self._key)
         )
 
     async def _found(self, asked: SendTo) -> ResolvedTarget:
         if asked.label is None:
-            return await self._door.read(status.meant, asked.target or "", self._who)
+            return await self._db.read(status.meant, asked.target or "", self._who)
         agent_id = asked.agent_id or self._caller.agent_id
-        return await self._door.read(status.labelled, asked.label, agent_id, self._who)
+        return await self._db.read(status.labelled, asked.label, agent_id, self._who)
 
     # ---- looking -------------------------------------------------------------------------------------
 
     async def _sessions(self, asked: ListSessions) -> Body:
-        found = await self._door.read(
+        found = await self._db.read(
             sessions.sessions, self._caller, self._policy.history, asked.kinds, asked.limit, asked.active_s,
             asked.message_limit,
         )  # fmt: skip
         return {"sessions": [_line(one) for one in found]}
 
     async def _history(self, asked: ReadHistory) -> Body:
-        found = await self._door.read(status.meant, asked.target, self._who)
+        found = await self._db.read(status.meant, asked.target, self._who)
+        session_id, rules = found.session_id, self._policy.history
         if asked.of_result:
-            look: tuple[Any, ...] = (sessions.result, found.session_id, self._policy.history, asked.offset)
+            shown = await self._read(session_id, sessions.result, session_id, rules, asked.offset)
         else:
             how = (asked.limit, asked.before, asked.with_tools, asked.offset)
-            look = (sessions.history, found.session_id, self._policy.history, *how)
-        shown = await self._door.read(guarded, self._caller, Verb.READ, found.session_id, *look)
+            shown = await self._read(session_id, sessions.history, session_id, rules, *how)
         return {
             "sessionKey": found.session_key,
             "messages": [_entry(said) for said in shown.entries],
@@ -174,6 +161,9 @@ class _Tools:
             "contentRedacted": shown.is_redacted,
             "before": shown.before,
         }
+
+    async def _read(self, session_id: int, fn: TxFunction[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+        return await self._db.read(guarded, self._caller, Verb.READ, session_id, fn, *args, **kwargs)
 
     def _agents(self) -> Body:
         own, policy = self._caller.agent_id, self._policy
@@ -190,8 +180,8 @@ class _Tools:
         }
 
     async def _status(self, target: str) -> Body:
-        found = await self._door.read(status.meant, target, self._who)
-        about = await self._door.read(
+        found = await self._db.read(status.meant, target, self._who)
+        about = await self._db.read(
             guarded, self._caller, Verb.READ, found.session_id, status.status, found.session_id
         )
         used = about.used

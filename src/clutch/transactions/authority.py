@@ -6,26 +6,29 @@ above a session never changes, and a caller that is being killed loses its targe
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
-from typing import Any, TypeVar
 
 from clutch.core import ids, session_tools
 from clutch.core.authority import AgentCaller, Caller, Denied, Target, Verb, can
 from clutch.core.model import NO_SESSION
 from clutch.errors import Forbidden, NotFound
-from clutch.store.transaction import Tx
+from clutch.store.transaction import P, T, Tx, TxFunction
 from clutch.transactions import sessions
 from clutch.transactions.sessions import SessionRow, is_owner
 
-T = TypeVar("T")
-
 
 def guarded(
-    now: float, caller: Caller, verb: Verb, session_id: int, fn: Callable[..., Tx[T]], *args: Any
+    now: float,
+    caller: Caller,
+    verb: Verb,
+    session_id: int,
+    fn: TxFunction[P, T],
+    /,
+    *args: P.args,
+    **kwargs: P.kwargs,
 ) -> Tx[T]:
-    """`fn(now, *args)`, if the caller may do that to the session. Raises Forbidden, NotFound."""
+    """Run `fn(now, ...)` if the caller may do that to the session. Raises Forbidden, NotFound."""
     yield from allow(caller, verb, session_id)
-    return (yield from fn(now, *args))
+    return (yield from fn(now, *args, **kwargs))
 
 
 def check(now: float, caller: Caller, verb: Verb, session_id: int) -> Tx[None]:
