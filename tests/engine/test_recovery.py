@@ -16,7 +16,7 @@ from clutch.core.model import Lane, Outcome, Phase
 from clutch.core.policy import Control, LateResult, Policy, Work
 from clutch.core.text.prompts import OUTCOME_UNKNOWN
 from clutch.engine.actions import ELSEWHERE, TaskActions
-from clutch.engine.worker import FreezeWatch
+from clutch.engine.services import FreezeWatch
 from clutch.errors import ConstraintViolated, DiskFull, StoreBusy, StoreError, StoreLost, StoreRefused
 from clutch.ports import ModelRequest, RuntimeJob
 from clutch.runtimes.function import FunctionRuntime

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import os
+import threading
 import time
 import uuid
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from decimal import Decimal
 from types import MappingProxyType
@@ -200,6 +202,60 @@ class Services:
 
 
 # --------------------------------------------------------------------------------------------------
+# How long this process was frozen: stopped by a signal, or suspended with its machine.
+#
+# A thread beats. While the process is frozen no thread of it runs, so the beats have a gap. A blocked event loop
+# leaves no gap: the process works, and its time counts.
+
+BEAT_S = 0.5
+GAP_S = 2.0  # a shorter one may be a busy machine
+
+
+class FreezeWatch:
+    """`now`: the clock by which deadlines are kept.
+
+    A jump of that clock looks like a freeze and is treated as one: no run has worked in that time."""
+
+    def __init__(self, now: Callable[[], float]) -> None:
+        self._now, self._beat_at, self._total_s = now, now(), 0.0
+        self._lock, self._stopped = threading.Lock(), threading.Event()
+
+    def start(self) -> None:
+        threading.Thread(target=self._run, name="clutch-freeze-watch", daemon=True).start()
+
+    def stop(self) -> None:
+        self._stopped.set()
+
+    def total_s(self) -> float:
+        """Seconds since the start, including a freeze that ended after the last beat."""
+        with self._lock:
+            self._beat()
+            return self._total_s
+
+    def _run(self) -> None:
+        while not self._stopped.wait(BEAT_S):
+            self.total_s()
+
+    def _beat(self) -> None:
+        now = self._now()
+        gap_s = now - self._beat_at
+        if gap_s > BEAT_S + GAP_S:
+            self._total_s += gap_s - BEAT_S
+        self._beat_at = now
+
+
+@contextmanager
+def freeze_watch(now: Callable[[], float]) -> Iterator[Callable[[], float]]:
+    """Watch this process for freezes; yields the function that returns the seconds so far."""
+    watch = FreezeWatch(now)
+    watch.start()
+    try:
+        yield watch.total_s
+    finally:
+        watch.stop()
+
+
+# --------------------------------------------------------------------------------------------------
 # After a lost connection nobody knows whether a transaction was committed; asking again with the same key does.
 
 T = TypeVar("T")
@@ -224,20 +280,20 @@ class StoredPins:
     """The port `ToolPins`."""
 
     def __init__(self, services: Services) -> None:
-        self._kit = services
+        self._services = services
 
     async def stamp(self) -> int:
-        return await self._kit.db.read(mcp_tools.stamp)
+        return await self._services.db.read(mcp_tools.stamp)
 
     async def approved(self) -> Mapping[str, Mapping[str, Definition]]:
-        return await self._kit.db.read(mcp_tools.approved)
+        return await self._services.db.read(mcp_tools.approved)
 
     async def see(self, server: str, tools: Mapping[str, Definition]) -> None:
-        services = self._kit
+        services = self._services
         await surely(services.policy.work.tick_s, lambda: services.db.alone(mcp_tools.see, server, tools))
 
     async def ask(self, server: str, offers: Sequence[ToolOffer]) -> Mapping[str, str]:
-        services = self._kit
+        services = self._services
         asked = (services.policy, server, offers, [services.ids.next() for _ in offers])
         rejected = await surely(
             services.policy.work.tick_s, lambda: services.db.alone(mcp_tools.ask_pin, *asked)

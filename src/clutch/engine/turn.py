@@ -1,9 +1,9 @@
-"""One run: the agent loop.
+"""One turn of a worker: the agent loop over one run.
 
-    begin → ask the model → respond → tools → results → ask … → finish
+    prepare → begin → open → [ask the model → respond → run tools → results]… → finish
 
-A plain function over the transcript. Every model response and every tool result is committed before the
-next step, so going on after a crash is the same code as going on: look at the last message.
+The loop is a plain function over the transcript. Every model answer and every tool result is committed before the next
+step, so a resume after a crash is the same code as the next step: it looks at the last message.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
 from clutch.core import run as run_rules
-from clutch.core.messages import Answer, Input
+from clutch.core.messages import Answer, Call, Input
 from clutch.core.run import EMPTY_NOTE, FORM_NOTE, SUBMIT, Loop
 from clutch.core.text import announce
 from clutch.engine import output_schema
@@ -36,21 +36,13 @@ COMPLETE = frozenset({"end", "tools"})
 
 
 async def take_turn(services: Services, claimed: Claimed, interrupt: Interrupt | None = None) -> None:
-    """From the claim to the end of the run, or to where it parks."""
-    await services.prepared(
-        claimed.model or services.policy.model_of(claimed.agent_id)
-    )  # before its clock starts
+    """Work on a claimed session until its run ends or parks."""
+    # Loading a model may take seconds, so it comes before the clock of the run starts.
+    await services.prepared(claimed.model or services.policy.model_of(claimed.agent_id))
     begun = await _begin(services, claimed)
     if begun is None:
         return
-    if services.refresh is not None:
-        await services.refresh()
-    about = await services.db.read(transcripts.briefing, claimed.session_id)
-    if about.fence != claimed.fence:
-        # Somebody took over since: what is read here may be theirs, and their calls are not ours to run.
-        raise Stale(f"session {claimed.session_id} is owned by somebody else now")
-    run = OpenRun(services, claimed, begun, about, interrupt or Interrupt())
-    await run.look_around()
+    run = await _open(services, claimed, begun, interrupt or Interrupt())
     run.tell("lifecycle:start")
     if run.is_ours:
         await _steps(run, interrupted=begun.is_resumed)
@@ -70,8 +62,20 @@ async def _begin(services: Services, claimed: Claimed) -> Begun | None:
     return await services.db.tx(keys, turn_begin.begin, owned, ids.nonce())
 
 
+async def _open(services: Services, claimed: Claimed, begun: Begun, interrupt: Interrupt) -> OpenRun:
+    if services.refresh is not None:
+        await services.refresh()
+    about = await services.db.read(transcripts.briefing, claimed.session_id)
+    if about.fence != claimed.fence:
+        # Another worker took over since: the transcript read here may hold calls that are its own to run.
+        raise Stale(f"session {claimed.session_id} is owned by somebody else now")
+    run = OpenRun(services, claimed, begun, about, interrupt)
+    await run.look_around()
+    return run
+
+
 async def _steps(run: OpenRun, *, interrupted: bool) -> None:
-    """`interrupted`: the calls of the last answer may have been started by somebody who is dead now."""
+    """`interrupted`: a worker that is dead now may have started the calls of the last answer."""
     while True:
         answer = run.open_answer()
         if answer is None:
@@ -89,22 +93,16 @@ async def _steps(run: OpenRun, *, interrupted: bool) -> None:
 
 
 async def _interrupt(run: OpenRun) -> bool:
-    """Letters want this turn's place. Between two steps nothing is under way that could be lost."""
+    """Give the session to a new run that reads the waiting letters. Between two steps nothing can be lost."""
     ids = run.services.ids
     return await run.tx_with_budgets(turn_begin.interrupt, ids.next(), ids.nonce())
 
 
 async def _next_answer(run: OpenRun) -> Answer | None:
-    """Committed. None: the run is over, parked or failed."""
+    """The next answer, committed. None: the run is over, parked or failed."""
     submitted = run_rules.submitted(run.transcript)
-    if submitted is not None:
-        value = json.dumps(submitted.args["value"], ensure_ascii=False)
-        async with _late_if_lost(run, value):
-            await run.hand_over()
-            boundary = await run.tx_with_senders(turn_end.submit, value, run.services.ids.nonce())
-        if boundary is None or not boundary.goes_on:
-            return None
-        run.heard(boundary)
+    if submitted is not None and not await _submit(run, submitted):
+        return None
     if run_rules.form_errors(run.transcript) > 1:
         await run.fail("schema: the result did not have the form that was asked for")
         return None
@@ -115,13 +113,25 @@ async def _next_answer(run: OpenRun) -> Answer | None:
         return await _heard(run, answer)
 
 
+async def _submit(run: OpenRun, accepted: Call) -> bool:
+    """Finish with the value that was accepted. True: a message was added to the task, and the run continues."""
+    value = json.dumps(accepted.args["value"], ensure_ascii=False)
+    async with _late_if_lost(run, value):
+        await run.hand_over()
+        boundary = await run.tx_with_senders(turn_end.submit, value, run.services.ids.nonce())
+    if boundary is None or not boundary.goes_on:
+        return False
+    run.heard(boundary)
+    return True
+
+
 @asynccontextmanager
 async def _late_if_lost(run: OpenRun, text: str) -> AsyncIterator[None]:
     """Report the last text of a run as late if the session is lost before the text is committed, in whatever way: as
     the result, as a cut answer, or to be asked for again.
 
     Also when the store failed: the run may have lost its session before. A run that has not is handed over and reports
-    nothing (`turn.late` looks).
+    nothing (`turn.late_in_turn` checks that).
     """
     try:
         yield
@@ -132,19 +142,16 @@ async def _late_if_lost(run: OpenRun, text: str) -> AsyncIterator[None]:
 
 
 async def _heard(run: OpenRun, answer: Answer) -> Answer | None:
+    """Commit an answer as what it is: an error, tool calls, an answer to ask for again, or the result."""
     if answer.stop not in COMPLETE:
         await _cut(run, answer, f"the provider cut the answer ({answer.stop})", is_final=False)
     elif run_rules.loop([*run.transcript, answer], answer, run.policy.life) is Loop.ENDED:
         await _cut(run, answer, "loop", is_final=True)
     elif run.is_last_call and any(call.name != SUBMIT for call in answer.calls):
-        await _cut(
-            run, answer, "budget: it is used up, and the last answer still wanted tools", is_final=True
-        )
+        error = "budget: it is used up, and the last answer still wanted tools"
+        await _cut(run, answer, error, is_final=True)
     elif answer.calls:
-        flags = [_is_replay_safe(run, call.name) for call in answer.calls]
-        said = run.priced(answer, run.system.events_upto)
-        run.answered(answer, await run.tx_with_senders(turn.respond, said, flags))
-        return answer
+        return await _respond(run, answer)
     elif SUBMIT in run.by_name:
         return await _without_form(run, answer)
     elif run.about.depth and run_rules.is_empty(answer) and not run_rules.was_empty(run.transcript):
@@ -154,6 +161,13 @@ async def _heard(run: OpenRun, answer: Answer) -> Answer | None:
     elif await _finish(run, answer):
         return answer
     return None
+
+
+async def _respond(run: OpenRun, answer: Answer) -> Answer:
+    flags = [_is_replay_safe(run, call.name) for call in answer.calls]
+    said = run.priced(answer, run.system.events_upto)
+    run.answered(answer, await run.tx_with_senders(turn.respond, said, flags))
+    return answer
 
 
 def _is_replay_safe(run: OpenRun, name: str) -> bool:
@@ -169,11 +183,10 @@ async def _cut(run: OpenRun, answer: Answer, error: str, *, is_final: bool) -> N
 
 
 async def _without_form(run: OpenRun, answer: Answer) -> Answer | None:
-    """It spoke instead of submitting: told once, then ended."""
+    """It spoke instead of submitting: it gets one note, then the run ends."""
     if run_rules.form_errors(run.transcript):
-        await _cut(
-            run, answer, "schema: the result was not submitted in the form that was asked for", is_final=True
-        )
+        error = "schema: the result was not submitted in the form that was asked for"
+        await _cut(run, answer, error, is_final=True)
         return None
     return await _reminded(run, answer, Input(announce.SUBMIT_NOTE, FORM_NOTE))
 
@@ -194,7 +207,7 @@ async def _elsewhere(run: OpenRun) -> None:
 
 
 async def _end_elsewhere(run: OpenRun, answer: Answer) -> bool:
-    """The last word of foreign code, which nobody can ask to repair its form. True: it was told more."""
+    """Commit the final answer of foreign code, which cannot be asked to repair its form. True: the run continues."""
     if answer.stop not in COMPLETE:
         await _cut(run, answer, f"it was cut short ({answer.stop})", is_final=False)
         return False
@@ -207,7 +220,7 @@ async def _end_elsewhere(run: OpenRun, answer: Answer) -> bool:
 
 
 async def _finish(run: OpenRun, answer: Answer, value: str | None = None) -> bool:
-    """True: not the last word; somebody has added something, and the run goes on."""
+    """Commit the final answer. True: a message was added to the task, and the run continues."""
     arrived_at, said = run.services.now(), run.priced(answer, run.system.events_upto)
     await run.hand_over()
     boundary = await run.tx_with_senders(

@@ -13,7 +13,6 @@ import functools
 import math
 import os
 import platform
-import threading
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Sequence
 from typing import Any
 
@@ -41,48 +40,6 @@ from clutch.transactions import wake as pulses
 from clutch.transactions.sessions import Stale
 from clutch.transactions.wake import Ringing
 from clutch.transactions.workers import Claimed, Prospect, Trial
-
-# --------------------------------------------------------------------------------------------------
-# How long this process was frozen: stopped by a signal, or suspended with its machine.
-#
-# A thread beats. While the process is frozen no thread of it runs, so the beats have a gap. A blocked event loop
-# leaves no gap: the process works, and its time counts.
-
-BEAT_S = 0.5
-GAP_S = 2.0  # a shorter one may be a busy machine
-
-
-class FreezeWatch:
-    """`now`: the clock by which deadlines are kept. A jump of that clock looks like a freeze, and is treated as one: no
-    run has worked in that time."""
-
-    def __init__(self, now: Callable[[], float]) -> None:
-        self._now, self._beat_at, self._total_s = now, now(), 0.0
-        self._lock, self._stopped = threading.Lock(), threading.Event()
-
-    def start(self) -> None:
-        threading.Thread(target=self._run, name="clutch-freeze-watch", daemon=True).start()
-
-    def stop(self) -> None:
-        self._stopped.set()
-
-    def total_s(self) -> float:
-        """Since the start. Also seen by a caller that runs before the next beat."""
-        with self._lock:
-            self._beat()
-            return self._total_s
-
-    def _run(self) -> None:
-        while not self._stopped.wait(BEAT_S):
-            self.total_s()
-
-    def _beat(self) -> None:
-        now = self._now()
-        gap_s = now - self._beat_at
-        if gap_s > BEAT_S + GAP_S:
-            self._total_s += gap_s - BEAT_S
-        self._beat_at = now
-
 
 # --------------------------------------------------------------------------------------------------
 # What a worker must get written down, however long the store needs to come back.
@@ -117,18 +74,18 @@ class Trials:
     """What a worker remembers between two claims. Lost with the process, which ends every trial anyway."""
 
     def __init__(self, services: Services) -> None:
-        self._kit = services
+        self._services = services
         self._tried: Claimed | None = None
         self._waits_since: float | None = None
 
     @property
     def crashes(self) -> int:
-        return run.suspect_from(self._kit.policy.life)
+        return run.suspect_from(self._services.policy.life)
 
     def known(self, prospect: Prospect, now: float) -> Trial:
         """A suspect that is due begins to wait when no other one is tried."""
         trial = Trial(self.crashes, self._tried, self._waits_since)
-        is_tried = trial.tried_since(prospect.suspects, self._kit.worker_id) is not None
+        is_tried = trial.tried_since(prospect.suspects, self._services.worker_id) is not None
         is_due = any(suspect.is_due(now, prospect.due_lanes) for suspect in prospect.suspects)
         if is_tried or not is_due:
             self._waits_since = None
@@ -149,7 +106,7 @@ class Trials:
 
 class Sweeper:
     def __init__(self, services: Services, now: Callable[[], float]) -> None:
-        self._kit, self._now = services, now
+        self._services, self._now = services, now
         self._faded_upto = 0.0
 
     async def sweep(self) -> None:
@@ -159,15 +116,15 @@ class Sweeper:
             await self._adopt()
             await self._archive()
             await self._fade()
-            await spawn.sweep(self._kit)
+            await spawn.sweep(self._services)
         except StoreError as error:
             log.warning("store not available", extra={"error": str(error)})
             return
-        self._kit.pulses.beat("sweeper", self._now(), self._kit.policy.keeping.sweep_s)
+        self._services.pulses.beat("sweeper", self._now(), self._services.policy.keeping.sweep_s)
 
     async def _put_right(self) -> None:
         """Correct waits that began under a clock that was ahead."""
-        db, policy = self._kit.db, self._kit.policy
+        db, policy = self._services.db, self._services.policy
         misdated = await db.read(workers.misdated, policy)
         for session_id in misdated.sessions:
             log.warning("the clock was ahead: a wait is corrected", extra={"session": session_id})
@@ -177,24 +134,24 @@ class Sweeper:
             await db.alone(workers.reset_timer, policy, task_id)
 
     async def _adopt(self) -> None:
-        db, policy = self._kit.db, self._kit.policy
+        db, policy = self._services.db, self._services.policy
         for task_id in await db.read(retention.find):
             log.warning("a task has lost its session", extra={"task": task_id})
             await db.alone(retention.adopt, policy, task_id)
 
     async def _archive(self) -> None:
-        db, policy = self._kit.db, self._kit.policy
+        db, policy = self._services.db, self._services.policy
         while found := await db.read(retention.due, policy):
-            await spawn.drop(self._kit, await db.alone(retention.archive, policy, found))
+            await spawn.drop(self._services, await db.alone(retention.archive, policy, found))
 
     async def _fade(self) -> None:
-        db, policy = self._kit.db, self._kit.policy
+        db, policy = self._services.db, self._services.policy
         after_s = policy.keeping.transcript_after_s
         if after_s is None:
             return
         upto = self._now() - after_s
         while found := await db.read(retention.fading, policy, self._faded_upto):
-            await spawn.drop(self._kit, await db.alone(retention.fade, policy, found))
+            await spawn.drop(self._services, await db.alone(retention.fade, policy, found))
         self._faded_upto = upto
 
 

@@ -10,15 +10,13 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import Any, TypeAlias
 
+from clutch.ports import Clock
 from clutch.store import dialect
 from clutch.store.jobs import Answers, Lockstep, StatementGroup, function_name
 from clutch.store.sqlite_connection import MEMORY, SqliteConnection, migrate
 from clutch.store.transaction import DatabaseStats, Keys, P, Row, Spoiled, T, TransactionOutcome, TxFunction
-
-if TYPE_CHECKING:
-    from clutch.ports import Clock
 
 #: called with the function and its arguments after every commit
 AfterCommit: TypeAlias = Callable[[Callable[..., Any], tuple[Any, ...]], None]

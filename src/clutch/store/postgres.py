@@ -17,10 +17,11 @@ from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Final, Self
+from typing import Any, Final, Self
 
 from clutch.contain import BackgroundTasks
 from clutch.errors import StoreBusy, StoreError, StoreLost
+from clutch.ports import Clock
 from clutch.store import dialect
 from clutch.store.dialect import Dialect
 from clutch.store.jobs import (
@@ -53,9 +54,6 @@ from clutch.store.transaction import (
     TransactionOutcome,
     TxFunction,
 )
-
-if TYPE_CHECKING:
-    from clutch.ports import Clock
 
 # --------------------------------------------------------------------------------------------------
 # Takes batches from a queue and settles them on one connection: retries, reconnects, never stops.

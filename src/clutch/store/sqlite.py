@@ -17,9 +17,10 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Final, Self
+from typing import Any, Final, Self
 
 from clutch.errors import DiskFull, StoreBusy, StoreError
+from clutch.ports import Clock
 from clutch.store import dialect
 from clutch.store.jobs import (
     Lockstep,
@@ -49,9 +50,6 @@ from clutch.store.transaction import (
     Tx,
     TxFunction,
 )
-
-if TYPE_CHECKING:
-    from clutch.ports import Clock
 
 # --------------------------------------------------------------------------------------------------
 # One commit for many transactions on one SQLite connection, and what happens when one of them fails.

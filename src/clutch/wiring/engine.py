@@ -8,6 +8,7 @@ import time
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from types import MappingProxyType
 from urllib.parse import urlsplit
@@ -23,8 +24,8 @@ from clutch.core.text.format import typed
 from clutch.engine.live import Bus
 from clutch.engine.outbox import work
 from clutch.engine.prompt import Documents, Surroundings
-from clutch.engine.services import BlockIds, Services, StoredPins, surely
-from clutch.engine.worker import FreezeWatch, Worker
+from clutch.engine.services import BlockIds, Services, StoredPins, freeze_watch, surely
+from clutch.engine.worker import Worker
 from clutch.errors import ClutchError, InvalidInput, StateDirectoryInUse
 from clutch.models.demo_model import OfflineModel, watchable_latency
 from clutch.models.library import LibraryModels
@@ -66,8 +67,7 @@ from clutch.transactions.outbox import CHANNEL as HOOK_CHANNEL
 
 
 class SystemClock:
-    def now(self) -> float:
-        return time.time()
+    now = staticmethod(time.time)
 
 
 def home_of(state: Path | str | None) -> Path:
@@ -337,10 +337,10 @@ async def running_engine(
         if models is None:
             models, router = await open_models(stack, providers, policy, clock)
         tools = toolbox or AllTools(policy.limits, ToolSettings(), home)
-        rooms = tools if isinstance(tools, AllTools) else None
-        if rooms is not None:
-            stack.push_async_callback(rooms.close)
-        is_sandboxed = rooms is not None and rooms.is_sandboxed
+        own_tools = tools if isinstance(tools, AllTools) else None
+        if own_tools is not None:
+            stack.push_async_callback(own_tools.close)
+        is_sandboxed = own_tools is not None and own_tools.is_sandboxed
         policy = replace(policy, defaults=replace(policy.defaults, sandbox=is_sandboxed))
         planted = await asyncio.to_thread(finish, home / COMMANDS)
         services = Services(
@@ -360,27 +360,29 @@ async def running_engine(
             files=LocalTaskFiles(place_of(home, TASKS, database)),
             results=LocalResultFiles(place_of(home, RESULTS, database)),
             lives=lives,
-            refresh=rooms.ready if rooms is not None and rooms.has_servers else None,
+            refresh=own_tools.ready if own_tools is not None and own_tools.has_servers else None,
             prepare=None if router is None else router.prepare,
             check_model=None if router is None else router.check,
             whole_model=str if router is None else router.resolved,
-            problems=lambda: [
-                *GUARD.problems(),
-                *(rooms.problems() if rooms is not None else ()),
-                *(_planted(one) for one in planted),
-                *map(_unread, unread_instructions()),
-            ],
+            problems=partial(_problems, own_tools, planted),
         )
-        if rooms is not None and rooms.has_servers:
-            await rooms.open(StoredPins(services))
+        if own_tools is not None and own_tools.has_servers:
+            await own_tools.open(StoredPins(services))
         await surely(policy.work.tick_s, lambda: db.alone(sessions.entitle, services.policy))
-        watch = FreezeWatch(clock.now)
-        services.frozen_s = watch.total_s
-        stack.callback(watch.stop)
-        watch.start()
+        services.frozen_s = stack.enter_context(freeze_watch(clock.now))
         worker = Worker(services, clock, has_leases=database is not None)
         await stack.enter_async_context(_at_work(worker, channels))
         yield Engine(db, services, worker, clock)
+
+
+def _problems(own_tools: AllTools | None, planted: Sequence[str]) -> list[OperatorNotice]:
+    """What the operator should know of this process now."""
+    return [
+        *GUARD.problems(),
+        *(own_tools.problems() if own_tools is not None else ()),
+        *(_planted(one) for one in planted),
+        *map(_unread, unread_instructions()),
+    ]
 
 
 def _planted(what: str) -> OperatorNotice:
