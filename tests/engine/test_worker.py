@@ -13,7 +13,7 @@ from clutch.core.messages import Answer, Call, Results, Usage
 from clutch.core.model import Delivery, LetterKind, Outcome, Phase
 from clutch.core.policy import Life, QueueMode
 from clutch.engine.live import QUEUE_MAX, Bus, Live
-from clutch.engine.worker import BREATH, Holding
+from clutch.engine.worker import BATCH, HeldTurns
 from clutch.ports import ModelError, ModelRequest, ToolFailed, Trouble
 from clutch.store.transaction import Database
 from clutch.transactions import control, messages, workers
@@ -159,13 +159,13 @@ async def test_of_many_that_are_due_a_few_are_at_work_while_all_others_are_claim
 async def test_thousands_that_begin_let_others_go_on_in_between(build: Build) -> None:
     house = await build(parent_of_four)
     worker = await house.hire()
-    holding = Holding(worker.services, lambda: None, has_leases=False)
-    nobodys = [Claimed(10_000 + number, fence=1) for number in range(2 * BREATH)]
+    holding = HeldTurns(worker.services, lambda: None, has_leases=False)
+    nobodys = [Claimed(10_000 + number, fence=1) for number in range(2 * BATCH)]
     begun: list[int] = []
     async with asyncio.TaskGroup() as group:
         asyncio.get_running_loop().call_soon(lambda: begun.append(len(holding.turns)))
         await holding.start(group, nobodys)
-    assert begun == [BREATH]
+    assert begun == [BATCH]
     assert not holding.turns
 
 

@@ -21,8 +21,8 @@ from clutch.core.model import NO_SESSION, Task
 from clutch.core.policy import Policy
 from clutch.core.questions import Decision
 from clutch.core.session_tools import is_silent
-from clutch.engine import spawn
 from clutch.engine.services import Services, surely
+from clutch.engine.task_files import drop
 from clutch.errors import InvalidInput, StoreError
 from clutch.logs import logger
 from clutch.store.transaction import P, T, Tx, TxFunction
@@ -210,7 +210,7 @@ class TaskActions:
     async def remove(self, caller: Caller, task_id: int) -> Task:
         """A finished, delivered record is archived and leaves the quota of its requester; its files go."""
         task = await self._act_on(caller, Verb.REMOVE, task_id, control.remove)
-        await spawn.drop(self._services, [task_id])
+        await drop(self._services, [task_id])
         return task
 
     async def delete(
@@ -219,7 +219,7 @@ class TaskActions:
         """The session with its transcript; `force` although nobody has heard its result, which is kept."""
         known = (self._policy, session_id, force, keep_transcript, caller.actor)
         await self._act(caller, Verb.DELETE, session_id, retention.delete, *known)
-        await spawn.drop(self._services, [session_id])
+        await drop(self._services, [session_id])
 
     # ---- deciding ------------------------------------------------------------------------------------
 

@@ -1,7 +1,7 @@
-"""A run that somebody else's code works on. We begin and end it; in between it is theirs.
+"""A run that foreign code works on: its turn begins it, accompanies it and ends it.
 
-The calls it tells of are journaled, but it cannot be taken up from them: a crash or a steer starts it again from
-the beginning, under the same key. What a person has to decide parks the run, as everywhere.
+The calls that the code reports are journaled, but the code cannot be resumed from them: a crash or a steer starts it
+again from the beginning, under the same key. A question to the user parks the run, as everywhere.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ from clutch.transactions.questions import ROUND, NewQuestion, QuestionAnswer, ca
 from clutch.transactions.usage import Fate
 
 ERROR_CHARS_MAX = 500
-CHANGING = ("shell", "write")  # whoever may use both of these may do what any program does
+CHANGING = ("shell", "write")  # with both of these an agent may do what any program does
 NO_HUMAN_VERDICT = Verdict(False, "nobody is there to ask")
 
 
 async def work_elsewhere(run: OpenRun) -> Answer | None:
-    """Its last word, not committed yet. None: it failed, may not be made or waits; and that is committed."""
+    """The final answer, not committed yet. None: the code failed, may not start or waits, and that is committed."""
     runtime = run.services.runtimes.get(run.about.runtime)
     if runtime is None:
         known = ", ".join(sorted(run.services.runtimes)) or "none is registered here"
@@ -37,96 +37,98 @@ async def work_elsewhere(run: OpenRun) -> Answer | None:
             f"there is no runtime {run.about.runtime!r} in this process; known: {known}", is_final=False
         )
         return None
-    errand = await _waiting(run)
-    if run.is_budgeted and not await _may_go_on(run, errand):
+    external = await _waiting(run)
+    if run.is_budgeted and not await _may_go_on(run, external):
         return None
-    if errand is None:
-        errand = ExternalRun(runtime, _job(run), run.run_id, run.tell)
-    run.services.errands[run.session_id] = errand
-    return await _accompany(run, errand)
+    if external is None:
+        external = ExternalRun(runtime, _job(run), run.run_id, run.tell)
+    run.services.external_runs[run.session_id] = external
+    return await _accompany(run, external)
 
 
 async def _waiting(run: OpenRun) -> ExternalRun | None:
-    """What this run left here when it parked, if anything."""
-    errand = run.services.errands.pop(run.session_id, None)
-    if errand is not None and errand.run_id != run.run_id:
-        await errand.stop()
+    """The code that this run left at work here when it parked."""
+    external = run.services.external_runs.pop(run.session_id, None)
+    if external is not None and external.run_id != run.run_id:
+        await external.stop()
         return None
-    if errand is not None:
-        errand.take_up()
-    return errand
+    if external is not None:
+        external.take_up()
+    return external
 
 
-async def _may_go_on(run: OpenRun, errand: ExternalRun | None) -> bool:
-    """Nobody else holds what waited here: it is sent away unless it may go on."""
+async def _may_go_on(run: OpenRun, external: ExternalRun | None) -> bool:
+    """Whether the budget lets the code run. Code that waited here and may not continue is stopped."""
     may = False
     try:
         may = await may_start(run)
     finally:
-        if errand is not None and not may:
-            await errand.stop()
+        if external is not None and not may:
+            await external.stop()
     return may
 
 
-async def _accompany(run: OpenRun, errand: ExternalRun) -> Answer | None:
+async def _accompany(run: OpenRun, external: ExternalRun) -> Answer | None:
     is_kept = is_answered = False
     try:
         said = await _heard(run)
         while True:
-            await _news(run, errand)
-            await _journal(run, errand)
-            if errand.is_over:
-                answer = await _last_word(run, errand)
+            await _news(run, external)
+            await _journal(run, external)
+            if external.is_over:
+                answer = await _last_word(run, external)
                 is_answered = True
                 return answer
-            if errand.is_paused:
-                await errand.stop()
+            if external.is_paused:
+                await external.stop()
                 await run.give_back(Fate.UNKNOWN)  # the next claim leaves it paused
                 return None
-            if errand.asked and not await _decided(run, errand, said):
+            if external.asked and not await _decided(run, external, said):
                 is_kept = True
                 return None
     finally:
         if not is_kept:
-            if run.services.errands.get(run.session_id) is errand:
-                del run.services.errands[run.session_id]
-            text = await errand.stop()
+            if run.services.external_runs.get(run.session_id) is external:
+                del run.services.external_runs[run.session_id]
+            text = await external.stop()
             if text and not is_answered:
                 await run.report_late(text)
 
 
-async def _news(run: OpenRun, errand: ExternalRun) -> None:
-    """Of a pause a hint tells; one that was lost, or came before there was an errand, costs a tick. Words are no step
-    of its journal; that they move it, and what it does, is written once a tick."""
-    while not errand.news.is_set():
+async def _news(run: OpenRun, external: ExternalRun) -> None:
+    """Wait until the code reports something that is committed at once.
+
+    A hint reports a pause; a lost hint costs a tick. Text is no step of the journal: once a tick it is written that the
+    code moves, and which call it makes."""
+    while not external.news.is_set():
         try:
             async with asyncio.timeout(run.policy.work.tick_s):
-                await errand.news.wait()
+                await external.news.wait()
         except TimeoutError:
             with contextlib.suppress(StoreError):  # the next tick looks again
-                if (changed := errand.changed()) is not None:
+                if (changed := external.changed()) is not None:
                     await run.tx(turn.doing, *changed)
-                elif errand.spoke():
+                elif external.spoke():
                     await run.tx(turn.spoke)
                 if await run.services.db.read(sessions.is_paused, run.session_id):
-                    errand.pause()
-    errand.news.clear()
+                    external.pause()
+    external.news.clear()
 
 
-async def _journal(run: OpenRun, errand: ExternalRun) -> None:
-    done = errand.journal()
+async def _journal(run: OpenRun, external: ExternalRun) -> None:
+    done = external.journal()
     if done is not None:
         run.head = await run.tx(turn.journal, *done)
         run.transcript += done
-        if (changed := errand.changed()) is not None:
+        if (changed := external.changed()) is not None:
             await run.tx(turn.doing, *changed)
 
 
-async def _last_word(run: OpenRun, errand: ExternalRun) -> Answer | None:
+async def _last_word(run: OpenRun, external: ExternalRun) -> Answer | None:
     try:
-        return errand.result()
+        return external.result()
     except asyncio.CancelledError:
-        error = "it ended itself without a word"  # nobody here has cancelled it
+        error = "it ended itself without a word"  # this turn has not cancelled it
     except RuntimeFailed as failure:
         error = str(failure)[:ERROR_CHARS_MAX]
     except Exception as failure:  # noqa: BLE001 - foreign code: what it raises is the run's error
@@ -135,11 +137,11 @@ async def _last_word(run: OpenRun, errand: ExternalRun) -> Answer | None:
     return None
 
 
-# ---- people ------------------------------------------------------------------------------------------------
+# ---- questions to the user ---------------------------------------------------------------------------------
 
 
 async def _heard(run: OpenRun) -> dict[str, QuestionAnswer]:
-    """What people said while the run was parked. Whoever crashed after hearing it has to ask again: the call may
+    """The answers given while the run was parked. A worker that crashed after it read them must ask again: the call may
     have been made."""
     if not run.is_answered:
         return {}
@@ -147,16 +149,16 @@ async def _heard(run: OpenRun) -> dict[str, QuestionAnswer]:
     return said
 
 
-async def _decided(run: OpenRun, errand: ExternalRun, said: dict[str, QuestionAnswer]) -> bool:
-    """False: people are being asked, and the run is parked."""
+async def _decided(run: OpenRun, external: ExternalRun, said: dict[str, QuestionAnswer]) -> bool:
+    """False: the user is asked, and the run is parked."""
     new: list[str] = []
-    for call, _ in list(errand.asked):
+    for call, _ in list(external.asked):
         body = call_body(call.name, call.args)
         found = said.pop(body, None)
         if run.policy.is_headless:
-            errand.hear(call, NO_HUMAN_VERDICT)
+            external.hear(call, NO_HUMAN_VERDICT)
         elif found is not None:
-            errand.hear(call, Verdict(found.decision is Decision.APPROVE, found.text))
+            external.hear(call, Verdict(found.decision is Decision.APPROVE, found.text))
         else:
             new.append(body)
     if not new:
@@ -166,31 +168,31 @@ async def _decided(run: OpenRun, errand: ExternalRun, said: dict[str, QuestionAn
         NewQuestion(run.services.ids.next(), first + place, QuestionKind.APPROVAL, body)
         for place, body in enumerate(list(dict.fromkeys(new))[:ROUND])
     ]
-    await run.tx_with_budgets(usage.drop, Fate.UNSENT)  # its row is foreseen again when the run goes on
-    errand.keep(_keep(run, errand))
+    await run.tx_with_budgets(usage.drop, Fate.UNSENT)  # its row is inserted again when the run resumes
+    external.keep(_keep(run, external))
     await run.tx(turn_end.ask, run.head, asked, run.services.ids.nonce())
     for one in asked:
         run.tell("question", one.id)
     return False
 
 
-async def _keep(run: OpenRun, errand: ExternalRun) -> None:
-    """Ends it when its run is over or went on elsewhere, and when a person takes too long."""
+async def _keep(run: OpenRun, external: ExternalRun) -> None:
+    """Stop the code when its run is over or resumed in another process, and when the user takes too long."""
     services, session_id, is_over = run.services, run.session_id, False
     ends_at = asyncio.get_running_loop().time() + services.policy.work.held_s
     while asyncio.get_running_loop().time() < ends_at:
         await asyncio.sleep(min(services.policy.work.tick_s, services.policy.work.held_s))
         try:
             if session_id not in services.turns and not await services.db.read(
-                questions.is_parked, errand.run_id
+                questions.is_parked, external.run_id
             ):
                 is_over = True
                 break
         except StoreError:
             continue  # the next tick looks again
-    if services.errands.get(session_id) is errand:
-        del services.errands[session_id]
-        text = await errand.stop()
+    if services.external_runs.get(session_id) is external:
+        del services.external_runs[session_id]
+        text = await external.stop()
         if text and is_over:
             await run.report_late(text)
 
@@ -217,7 +219,7 @@ def _job(run: OpenRun) -> RuntimeJob:
 
 
 def _told(run: OpenRun) -> list[Input]:
-    """What came since its last word."""
+    """The inputs since its last answer."""
     new: list[Input] = []
     for entry in reversed(run.transcript):
         if isinstance(entry, Answer) and not entry.calls:
@@ -228,7 +230,7 @@ def _told(run: OpenRun) -> list[Input]:
 
 
 def _made_since(run: OpenRun) -> int:
-    """Entries that it has added itself since it was told anything: the name of a run does not change by them."""
+    """How many entries the code has added since its last input: they do not change the key of the run."""
     made = 0
     for entry in reversed(run.transcript):
         if isinstance(entry, Input) or (isinstance(entry, Answer) and not entry.calls):

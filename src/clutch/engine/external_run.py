@@ -1,8 +1,8 @@
-"""Somebody else's code at work, beside the turn that accompanies it.
+"""Foreign code at work for a run, beside the turn that accompanies it.
 
-While a person is asked there is no turn: the run is parked, holds no slot, and may be taken up by any worker. The
-code itself goes on waiting here, so that the answer finds it where it asked. It is memory and may be lost: whoever
-takes up the run and finds nothing here starts the code again.
+While the user is asked there is no turn: the run is parked, holds no slot, and may be resumed by any worker. The code
+itself waits in this process for the answer. It is memory and may be lost: a worker that resumes the run and finds no
+code at work starts it again.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ Tell = Callable[[str, object], None]
 
 
 class ExternalRun:
-    """`tell` reaches watchers. `news` is set when there is something for its turn to do."""
+    """`tell` publishes live events. `news` is set when there is something for the turn to do."""
 
     def __init__(self, runtime: Runtime, job: RuntimeJob, run_id: int, tell: Tell) -> None:
         self.run_id, self._tell = run_id, tell
@@ -45,11 +45,11 @@ class ExternalRun:
         return self._work.done()
 
     def result(self) -> Answer:
-        """Once it is over. Raises what it raised."""
+        """The answer of code that is over. Raises what the code raised."""
         return whole(self._work.result())
 
     def journal(self) -> tuple[Answer, Results] | None:
-        """The calls that have ended since the last look, and what was said before them."""
+        """The calls that have ended since the last call of this function, and the text before them."""
         if not self._done:
             return None
         calls = tuple(call for call, _, _ in self._done)
@@ -61,12 +61,12 @@ class ExternalRun:
         return whole(said), Results(gave)
 
     def spoke(self) -> bool:
-        """Whether it has said anything since the last look."""
+        """Whether the code has reported anything since the last call of this function."""
         has_spoken, self._has_spoken = self._has_spoken, False
         return has_spoken
 
     def changed(self) -> tuple[Call | None] | None:
-        """What it does now, if that is not what it did at the last look."""
+        """The call that the code makes now, if that has changed since the last call of this function."""
         now = self._open[0] if self._open else None
         if now is self._shown:
             return None
@@ -74,7 +74,7 @@ class ExternalRun:
         return (now,)
 
     def hear(self, call: Call, verdict: Verdict) -> None:
-        """The oldest question about this call has its answer."""
+        """Answer the oldest question about this call."""
         for one in self.asked:
             if one[0] is call:
                 self.asked.remove(one)
@@ -83,7 +83,7 @@ class ExternalRun:
                 return
 
     async def stop(self) -> str:
-        """Cancel the code and wait for its end. Returns the text of one that ended with an answer all the same."""
+        """Cancel the code and wait for its end. Returns the text of code that ended with an answer all the same."""
         if self._keeper is not asyncio.current_task():
             self._leave_keeper()
         self._work.cancel()
@@ -92,7 +92,7 @@ class ExternalRun:
         return self.result().text if is_answered else ""
 
     def keep(self, keeping: Coroutine[Any, Any, None]) -> None:
-        """While no turn accompanies it."""
+        """Start what watches the code while no turn accompanies it."""
         self._keeper = self._tasks.call(keeping, f"clutch-parked-run-{self.run_id}")
 
     def take_up(self) -> None:
@@ -104,11 +104,11 @@ class ExternalRun:
             self._keeper.cancel()
 
     def pause(self) -> None:
-        """It has no step to stop at, so it stops now; whoever resumes it starts it again."""
+        """Stop the code now, because it has no steps; a resume starts it again."""
         self.is_paused = True
         self.news.set()
 
-    # ---- what the code says --------------------------------------------------------------------------
+    # ---- what the code reports -----------------------------------------------------------------------
 
     def _say(self, text: str) -> None:
         self._said.append(text)
@@ -143,8 +143,8 @@ async def _run(runtime: Runtime, job: RuntimeJob) -> Answer:
         return await runtime.run(job)
 
 
-async def dismiss(errands: dict[int, ExternalRun]) -> None:
-    """All of them, at the end of a worker."""
-    while errands:
-        _, errand = errands.popitem()
-        await errand.stop()
+async def stop_all(external_runs: dict[int, ExternalRun]) -> None:
+    """At the end of a worker."""
+    while external_runs:
+        _, external = external_runs.popitem()
+        await external.stop()

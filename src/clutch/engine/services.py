@@ -139,7 +139,9 @@ class Services:
     problems: Callable[[], Sequence[OperatorNotice]] = (
         tuple  #: what the operator should know of this process now
     )
-    errands: dict[int, ExternalRun] = field(default_factory=dict)  #: foreign code at work here, by session
+    external_runs: dict[int, ExternalRun] = field(
+        default_factory=dict
+    )  #: foreign code at work here, by session
     frozen_s: Callable[[], float] = lambda: 0.0  #: how long this process has been frozen so far
     _thawed_s: float = 0.0  #: of which its runs have got back
     _thawing: asyncio.Lock = field(default_factory=asyncio.Lock)

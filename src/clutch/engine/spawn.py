@@ -1,15 +1,14 @@
-"""Spawning, for every door: the order, the transaction, the side work, the answer.
+"""Spawning, for all surfaces: the order, the transaction, the side work, the answer.
 
 With side work the task is reserved, its files are made, then it is queued; or all of it is undone.
-Contents of attachments live in the spawn call until they are on disk: an agent's call is in its transcript, and
-whoever goes on with its run after a crash makes them again; a program that got no answer has its own."""
+Contents of attachments live in the spawn call until they are on disk: an agent's call is in its transcript, and the
+worker that resumes its run after a crash writes them again; a program that got no answer still has its own."""
 
 from __future__ import annotations
 
 import asyncio
 import math
-from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, Final, TypeAlias, TypeGuard
@@ -21,17 +20,16 @@ from clutch.core.model import Hook, Phase, Route, Workspace
 from clutch.core.spawn import SpawnRefusal, SpawnRequest
 from clutch.core.text import prompts
 from clutch.engine.services import Services
+from clutch.engine.task_files import drop
 from clutch.errors import InvalidInput
 from clutch.logs import logger
 from clutch.ports import (
     FilesFailed,
     HookFailed,
     SideWorkFailed,
-    TaskFiles,
     Threaded,
     ThreadFailed,
     WorkspaceFailed,
-    Workspaces,
 )
 from clutch.transactions import inbox, task_files
 from clutch.transactions.sessions import ThreadTaken
@@ -39,7 +37,7 @@ from clutch.transactions.spawn import Accepted, ChildRequest, spawn
 from clutch.transactions.task_files import Newcomer
 
 # --------------------------------------------------------------------------------------------------
-# Others who have a say: hooks may veto a spawn or bring a thread, a channel may open one, hooks may route a reply.
+# Hooks may veto a spawn, bring a thread or route a reply; a channel may open a thread.
 
 log = logger(__name__)
 
@@ -48,7 +46,7 @@ VETO = "a hook does not allow it"
 
 @dataclass(frozen=True, slots=True)
 class HookReply:
-    """What the spawning hooks had to say."""
+    """The joined answers of the hooks `spawning`."""
 
     veto: str | None = None
     thread: Route | None = None
@@ -77,7 +75,7 @@ async def ask_hooks(services: Services, order: ChildRequest, answer: Accepted) -
 async def thread_for(
     services: Services, order: ChildRequest, answer: Accepted, said: HookReply
 ) -> Route | None:
-    """What a hook brought, else the channel of the requester is asked. Raises ThreadFailed."""
+    """The thread that a hook brought, else one that the channel of the parent opens. Raises ThreadFailed."""
     if not order.request.thread:
         return None
     if not services.policy.threads.enabled:
@@ -103,7 +101,7 @@ async def thread_for(
 
 
 async def ask_targets(services: Services, session_id: int) -> None:
-    """Before a main session reads results: where should its reply to each go? Asked once for each."""
+    """Before a main session reads results: ask the hooks where its reply to each goes. Asked once for each result."""
     if services.hooks is None or Hook.DELIVERY_TARGET not in services.policy.hooks:
         return
     for letter in await services.db.read(inbox.unrouted, session_id):
@@ -140,7 +138,7 @@ def _told(order: ChildRequest, answer: Accepted, child: Newcomer) -> dict[str, A
 
 
 def _route(said: object) -> Route | None:
-    """`{channel, account?, to?, thread?}` as a stranger wrote it."""
+    """Parse `{channel, account?, to?, thread?}` as a hook wrote it."""
     if not isinstance(said, Mapping):
         return None
     channel, *rest = (said.get(name) for name in ("channel", "account", "to", "thread"))
@@ -157,11 +155,11 @@ NO_WORKSPACES = "workspace: no directory for isolated workspaces is configured h
 NO_FILES = "attachments: no directory for files is configured here"
 STILL_SPAWNING = "idempotencyKey: a spawn with this key is still under way; ask again"
 PAUSE_S = 0.05
-LATE_TICKS = 10  # a reservation that ran out is undone by whoever looks at the alarms next
+LATE_TICKS = 10  # a reservation that ran out is undone by the next worker that looks at the alarms
 
 
 def order(services: Services, request: SpawnRequest, key: str, place: int = 0) -> ChildRequest:
-    """`key`: of this call; one that the caller chose comes before it, and is the same at every door."""
+    """`key`: of this call. A key that the caller chose replaces it, and is the same on all surfaces."""
     chosen = request.idempotency_key
     return ChildRequest(
         key if chosen is None else f"key:{chosen}", services.ids.next(), services.ids.uuid4(), request, place
@@ -189,7 +187,7 @@ async def spawn_all(
 
 
 def _is_unfinished(answer: Accepted | SpawnRefusal) -> TypeGuard[Accepted]:
-    """Most have no side work, and their answer waits for nothing more."""
+    """Whether side work is left. Most spawns have none, and their answer is complete."""
     return isinstance(answer, Accepted) and answer.is_spawning
 
 
@@ -203,7 +201,8 @@ async def _brought_about(
         return answer
     if answer.is_new or not wanted.request.digest:
         return await _prepared(services, wanted, answer)
-    # Of a key that somebody chose: they may be alive and at it. Of a call, they are dead, or this is not the owner.
+    # The first user of a key that a caller chose may be alive and at work. The first user of a call's own key is dead,
+    # or this worker is not the owner of the run.
     phase = await _left_to_others(services, answer.task_id)
     if phase is None:
         return (await again([named_anew(services, wanted)]))[0]
@@ -211,7 +210,7 @@ async def _brought_about(
 
 
 async def _left_to_others(services: Services, task_id: int) -> Phase | None:
-    """What became of it. Without an end of their work the alarm undoes it, and there is no such task any more."""
+    """The phase that another process brought the task to. None: its alarm undid the spawn, and the task is gone."""
     patience_s = services.policy.limits.reservation_s + LATE_TICKS * services.policy.work.tick_s
     for _ in range(math.ceil(patience_s / PAUSE_S)):
         phase = await services.db.read(task_files.phase_of, task_id)
@@ -260,35 +259,9 @@ async def _side_work(services: Services, wanted: ChildRequest, answer: Accepted)
 
 
 async def undo(services: Services, task_id: int, why: str, *, has_thread: bool = False) -> None:
-    """The row first: whoever still makes the files learns from it that they are not wanted any more."""
+    """The row goes first: a process that still makes the files learns from it that they are not wanted any more."""
     if await services.db.alone(task_files.undo, services.policy, task_id, why, has_thread):
         await drop(services, [task_id])
-
-
-async def sweep(services: Services) -> None:
-    """Whoever was to remove directories may have died before they were gone. A disk that does not answer is no
-    reason to stop working: the next sweep looks again."""
-    try:
-        if services.workspaces is not None:
-            await _drop_workspaces(services, services.workspaces, await services.workspaces.kept())
-        if services.files is not None:
-            found = await services.files.kept()
-            await _drop_files(services.files, await services.db.read(task_files.unwanted_files, found))
-        if services.results is not None:
-            for session_id in await services.db.read(
-                task_files.unwanted_results, await services.results.kept()
-            ):
-                await services.results.remove(session_id)
-    except (OSError, SideWorkFailed):
-        log.exception("the directories of tasks cannot be looked at")
-
-
-async def drop(services: Services, task_ids: Sequence[int]) -> None:
-    """What is there of them and wanted by nobody: their spawn was undone, or they are over and out of the lists."""
-    if services.workspaces is not None:
-        await _drop_workspaces(services, services.workspaces, task_ids)
-    if services.files is not None:
-        await _drop_files(services.files, await services.db.read(task_files.unwanted_files_of, task_ids))
 
 
 def wrong(error: InvalidInput) -> dict[str, object]:
@@ -297,7 +270,7 @@ def wrong(error: InvalidInput) -> dict[str, object]:
 
 
 def answer(wanted: ChildRequest, got: Spawned) -> dict[str, object]:
-    """The answer of `sessions_spawn`, in the words of the surfaces."""
+    """The answer of `sessions_spawn`, as all surfaces return it."""
     if isinstance(got, str):
         return {"status": "error", "error": got}
     if isinstance(got, SpawnRefusal):
@@ -308,7 +281,7 @@ def answer(wanted: ChildRequest, got: Spawned) -> dict[str, object]:
     note = prompts.spawn_note(expects_completion=request.expects_completion, plan_mode=request.plan_mode)
     ids: dict[str, object] = {
         "taskId": ids_rules.task_id(got.task_id),
-        "runId": ids_rules.run_id(got.task_id),  # of its first run, see `turns.begin`
+        "runId": ids_rules.run_id(got.task_id),  # of its first run, see `turn_begin.begin`
         "childSessionKey": got.session_key,
     }
     if got.is_dry:
@@ -327,23 +300,3 @@ def answer(wanted: ChildRequest, got: Spawned) -> dict[str, object]:
     if request.attachments:
         said["attachments"] = receipt(file.stored for file in request.attachments)
     return said
-
-
-async def _drop_workspaces(services: Services, workspaces: Workspaces, task_ids: Sequence[int]) -> None:
-    for task_id in await services.db.read(task_files.unwanted_workspaces, task_ids):
-        with _left_to_the_sweeper(task_id):
-            await workspaces.remove(task_id)
-
-
-async def _drop_files(files: TaskFiles, unwanted: Sequence[FileVersion]) -> None:
-    for shelf in unwanted:
-        with _left_to_the_sweeper(shelf.task_id):
-            await files.remove(shelf)
-
-
-@contextmanager
-def _left_to_the_sweeper(task_id: int) -> Iterator[None]:
-    try:
-        yield
-    except (OSError, SideWorkFailed):
-        log.exception("files are left; the next sweep removes them", extra={"task": task_id})

@@ -1,34 +1,40 @@
-"""What a task hands over is written down just before its end. A task without a directory costs one look at the disk."""
+"""The files of tasks: stored with the result when a task ends, removed when it is cleaned up.
+
+A task without a directory costs one look at the disk."""
 
 from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 
 from clutch.core.attachments import EVERYTHING, FileVersion, Removal
 from clutch.engine.services import Services
 from clutch.errors import StoreError
 from clutch.logs import logger
-from clutch.ports import FilesFailed
+from clutch.ports import FilesFailed, SideWorkFailed, TaskFiles, Workspaces
 from clutch.transactions import task_files
 
 log = logger(__name__)
 
 
-async def hand_over(services: Services, shelf: FileVersion) -> None:
-    if services.files is None or not services.files.exists(shelf):
+async def hand_over(services: Services, version: FileVersion) -> None:
+    """Store the list of the files that a task hands over, just before its end."""
+    if services.files is None or not services.files.exists(version):
         return
     try:
-        handed = await services.files.handed(shelf, services.policy.limits.attachments)
+        handed = await services.files.handed(version, services.policy.limits.attachments)
     except FilesFailed:
-        log.exception("files are not listed", extra={"task": shelf.task_id})
+        log.exception("files are not listed", extra={"task": version.task_id})
         return
-    await services.db.tx(shelf.task_id, task_files.hands_over, shelf, handed)
+    await services.db.tx(version.task_id, task_files.hands_over, version, handed)
 
 
 # --------------------------------------------------------------------------------------------------
-# Removing what a task leaves behind: files first, outside any transaction, then the word that they are gone.
+# Cleanup of a task: its files are removed first, outside of any transaction, then the removal is committed.
 
 
 async def clean(services: Services, task_id: int) -> None:
-    """Raises nothing that its timer would not try again anyway."""
+    """Remove what the task's cleanup names. What fails, the timer of the task tries again."""
     try:
         wanted = await services.db.read(task_files.awaited, services.policy, task_id)
         if wanted is not None:
@@ -49,9 +55,57 @@ async def _clean(services: Services, task_id: int, wanted: Removal) -> None:
 
 
 async def _take_away(services: Services, task_id: int, wanted: Removal) -> None:
-    """Again and again without harm."""
+    """A second call finds nothing and does no harm."""
     if wanted.workspace and services.workspaces is not None:
         await services.workspaces.remove(task_id)
     if wanted.sides and services.files is not None:
         sides = () if wanted.sides == EVERYTHING else wanted.sides
         await services.files.remove(FileVersion(task_id, wanted.number), *sides)
+
+
+# --------------------------------------------------------------------------------------------------
+# Directories without a task: the spawn was undone, or the task is archived. A worker may die before it removes them.
+
+
+async def drop(services: Services, task_ids: Sequence[int]) -> None:
+    """Remove the directories of these tasks that no task needs any more."""
+    if services.workspaces is not None:
+        await _drop_workspaces(services, services.workspaces, task_ids)
+    if services.files is not None:
+        await _drop_files(services.files, await services.db.read(task_files.unwanted_files_of, task_ids))
+
+
+async def sweep(services: Services) -> None:
+    """Remove all directories that no task needs. A disk that does not answer is left to the next sweep."""
+    try:
+        if services.workspaces is not None:
+            await _drop_workspaces(services, services.workspaces, await services.workspaces.kept())
+        if services.files is not None:
+            found = await services.files.kept()
+            await _drop_files(services.files, await services.db.read(task_files.unwanted_files, found))
+        if services.results is not None:
+            kept = await services.results.kept()
+            for session_id in await services.db.read(task_files.unwanted_results, kept):
+                await services.results.remove(session_id)
+    except (OSError, SideWorkFailed):
+        log.exception("the directories of tasks cannot be looked at")
+
+
+async def _drop_workspaces(services: Services, workspaces: Workspaces, task_ids: Sequence[int]) -> None:
+    for task_id in await services.db.read(task_files.unwanted_workspaces, task_ids):
+        with _left_to_the_sweeper(task_id):
+            await workspaces.remove(task_id)
+
+
+async def _drop_files(files: TaskFiles, unwanted: Sequence[FileVersion]) -> None:
+    for version in unwanted:
+        with _left_to_the_sweeper(version.task_id):
+            await files.remove(version)
+
+
+@contextmanager
+def _left_to_the_sweeper(task_id: int) -> Iterator[None]:
+    try:
+        yield
+    except (OSError, SideWorkFailed):
+        log.exception("files are left; the next sweep removes them", extra={"task": task_id})

@@ -1,29 +1,30 @@
-"""A worker: looks for what is due, does it, sleeps until there is more.
+"""A worker: finds what is due, does it, sleeps until there is more.
 
-One loop *peeks* (a read) and acts (a transaction) only on a find: letters, timers, dead workers,
-claims. Claimed sessions become turns (`Holding`). Hints wake the loop early; a lost one costs a tick.
-A worker that was declared dead while alive drops everything it held and comes back under a new number.
-Restart recovery is nothing but this loop."""
+One loop *peeks* (a read) and acts (a transaction) only on a find: letters, timers, dead workers, claims. Claimed
+sessions become turns (`HeldTurns`). Hints wake the loop early; a lost one costs a tick.
+A worker that was declared dead while alive drops everything it held and registers again under a new number.
+There is no other recovery after a restart than this loop."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
-import functools
 import math
 import os
 import platform
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Sequence
-from typing import Any
+from functools import partial
+from typing import Any, Concatenate
 
 from clutch import __version__
 from clutch.core import run
 from clutch.core.delivery import is_put_back
-from clutch.engine import spawn
-from clutch.engine.external_run import dismiss
+from clutch.core.policy import Policy
+from clutch.engine.external_run import stop_all
 from clutch.engine.open_run import Interrupt
 from clutch.engine.services import Services
-from clutch.engine.task_files import clean, hand_over
+from clutch.engine.spawn import undo
+from clutch.engine.task_files import clean, drop, hand_over, sweep
 from clutch.engine.turn import take_turn
 from clutch.errors import (
     ClutchError,
@@ -35,30 +36,31 @@ from clutch.errors import (
 )
 from clutch.logs import logger
 from clutch.ports import Clock
+from clutch.store.transaction import P, T, Tx, TxFunction
 from clutch.transactions import retention, task_files, turn_end, usage, wake, workers
-from clutch.transactions import wake as pulses
 from clutch.transactions.sessions import Stale
 from clutch.transactions.wake import Ringing
 from clutch.transactions.workers import Claimed, Prospect, Trial
 
 # --------------------------------------------------------------------------------------------------
-# What a worker must get written down, however long the store needs to come back.
+# Transactions that a worker must get committed, however long the store needs to come back.
 
 log = logger(__name__)
 
 
-async def persist(services: Services, fn: Callable[..., Any], *args: Any) -> Any:
-    return await patiently(services, services.db.alone, fn, *args)
+async def persist(services: Services, fn: TxFunction[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+    return await patiently(services, lambda: services.db.alone(fn, *args, **kwargs))
 
 
-async def patiently(services: Services, call: Callable[..., Awaitable[Any]], *args: Any) -> Any:
-    """A busy or lost store is no reason to give up; the next tick tries again. Unless we stop: then whoever
-    buries us does what we could not."""
+async def patiently(services: Services, call: Callable[[], Awaitable[T]]) -> T:
+    """Call until the store answers; a busy or lost store is tried again at the next tick.
+
+    Raises StoreError while the worker stops: the worker that buries this one does what is left."""
     while True:
         try:
-            return await call(*args)
+            return await call()
         except (StoreUnreadable, StoreRefused, ConstraintViolated):
-            raise  # waiting mends nothing
+            raise  # waiting does not help
         except StoreError as error:
             log.warning("store not available", extra={"error": str(error)})
             if services.stopping.is_set():
@@ -67,11 +69,11 @@ async def patiently(services: Services, call: Callable[..., Awaitable[Any]], *ar
 
 
 # --------------------------------------------------------------------------------------------------
-# Runs that may be the cause of the deaths of their process: each is tried alone (`core.run.admission`).
+# Runs that may be the cause of the crashes of their process: each is tried alone (`core.run.admission`).
 
 
 class Trials:
-    """What a worker remembers between two claims. Lost with the process, which ends every trial anyway."""
+    """What a worker remembers between two claims. It is lost with the process, which ends every trial anyway."""
 
     def __init__(self, services: Services) -> None:
         self._services = services
@@ -98,10 +100,10 @@ class Trials:
 
 
 # --------------------------------------------------------------------------------------------------
-# The sweeper: one tick after the other, each a look first and a write only on a find.
+# The sweeper: each step reads first and writes only on a find.
 #
-# Orphans are adopted, what is long over is archived, its words fade, and directories that nobody wants any more are
-# removed. Everything may be done twice, and by several processes at once.
+# It adopts orphans, archives tasks that ended long ago, deletes their transcripts later, and removes directories
+# without a task. Everything may be done twice, and by several processes at once.
 
 
 class Sweeper:
@@ -110,13 +112,13 @@ class Sweeper:
         self._faded_upto = 0.0
 
     async def sweep(self) -> None:
-        """What fails is tried at the next tick."""
+        """One sweep. What fails is tried again at the next one."""
         try:
             await self._put_right()
             await self._adopt()
             await self._archive()
             await self._fade()
-            await spawn.sweep(self._services)
+            await sweep(self._services)
         except StoreError as error:
             log.warning("store not available", extra={"error": str(error)})
             return
@@ -142,7 +144,7 @@ class Sweeper:
     async def _archive(self) -> None:
         db, policy = self._services.db, self._services.policy
         while found := await db.read(retention.due, policy):
-            await spawn.drop(self._services, await db.alone(retention.archive, policy, found))
+            await drop(self._services, await db.alone(retention.archive, policy, found))
 
     async def _fade(self) -> None:
         db, policy = self._services.db, self._services.policy
@@ -151,19 +153,16 @@ class Sweeper:
             return
         upto = self._now() - after_s
         while found := await db.read(retention.fading, policy, self._faded_upto):
-            await spawn.drop(self._services, await db.alone(retention.fade, policy, found))
+            await drop(self._services, await db.alone(retention.fade, policy, found))
         self._faded_upto = upto
 
 
 # --------------------------------------------------------------------------------------------------
-# The rounds of a worker: what a look found is done, in transactions that share commits.
-#
-# The dead are buried, letters nobody has looked at are looked at, timers ring. Each round says whether it did
-# anything; when there is one, the dispatcher decides.
+# What the loop does on a find: each function runs transactions that share commits, and returns whether it did anything.
 
 
 async def bury(services: Services, prospect: Prospect, now: float) -> bool:
-    """A lease ran out; or the database knows already that a process is gone."""
+    """Release what dead workers held: their lease ran out, or the database knows that their process is gone."""
     dead = await services.lives.dead(prospect.others) if services.lives is not None else []
     buried: list[int] = []
     for worker_id in dead:
@@ -174,10 +173,11 @@ async def bury(services: Services, prospect: Prospect, now: float) -> bool:
 
 
 async def deliver_mail(services: Services, hinted: Iterable[int], unseen: Sequence[int]) -> bool:
-    """The mailman: whose letters are new may be due sooner."""
+    """Compute anew when sessions with new letters are due."""
     waiting = sorted({*hinted, *unseen})
     policy, db = services.policy, services.db
-    if waiting and len(unseen) < workers.UNSEEN_MAX:  # else what is left unseen would hide the rest
+    # A full list is not filtered: the letters left unseen would hide all others.
+    if waiting and len(unseen) < workers.UNSEEN_MAX:
         waiting = await db.read(wake.worth_waking, waiting)
     homeless = await each(waiting, lambda one: db.tx(one, wake.wake, policy, one))
     await each(
@@ -188,23 +188,26 @@ async def deliver_mail(services: Services, hinted: Iterable[int], unseen: Sequen
 
 
 async def ring(services: Services, alarms: Sequence[int]) -> bool:
-    """Tasks whose timer is due."""
+    """Run the timers of these tasks, which are due."""
     policy, db = services.policy, services.db
-    shelves = await db.read(task_files.file_versions, alarms) if alarms else {}
-    await each(alarms, lambda one: hand_over(services, shelves[one]))  # a timer may be the end of a task
-    if policy.limits.on_parent_end:  # a timeout may kill the children: many sessions
+    versions = await db.read(task_files.file_versions, alarms) if alarms else {}
+    # A timer may end its task, so the files that the task hands over are listed first.
+    await each(alarms, lambda one: hand_over(services, versions[one]))
+    if policy.limits.on_parent_end:
+        # A timeout may kill the children, so it writes sessions that no key names.
         rung = await each(alarms, lambda one: db.alone(workers.ring, policy, one))
-    else:  # a timeout gives up the call under way, and with it what it had reserved
-        purses = await db.read(usage.budgets_of, alarms) if alarms else {}
-        keys = {one: (one, *usage.keys(policy, purses.get(one, ""))) for one in alarms}
+    else:
+        # A timeout drops the model call under way, and returns its reservation to the budgets.
+        budgets = await db.read(usage.budgets_of, alarms) if alarms else {}
+        keys = {one: (one, *usage.keys(policy, budgets.get(one, ""))) for one in alarms}
         rung = await each(alarms, lambda one: db.tx(keys[one], workers.ring, policy, one))
-    overdue = [one for one, why in rung.items() if why is not None]
-    await each(overdue, lambda one: spawn.undo(services, one, rung[one]))
+    overdue = {one: why for one, why in rung.items() if why is not None}
+    await each(list(overdue), lambda one: undo(services, one, overdue[one]))
     return bool(rung)
 
 
-async def each(ids: Sequence[int], call: Callable[[int], Awaitable[Any]]) -> dict[int, Any]:
-    """All at once, so that they share a commit. A defect in one must not stop the others: it is left out.
+async def each(ids: Sequence[int], call: Callable[[int], Awaitable[T]]) -> dict[int, T]:
+    """Call for all ids at once, so that they share a commit. One that fails by a defect is left out of the result.
 
     Every outcome is awaited, so that a cancellation wins over an error of the store that arrives with it. A plain
     `gather` raises the error and loses the cancellation: the worker would start turns in a group that is ending.
@@ -222,16 +225,16 @@ async def each(ids: Sequence[int], call: Callable[[int], Awaitable[Any]]) -> dic
 
 
 def _is_its_own(error: Exception) -> bool:
-    """About this one, and not about the store or our place in it."""
+    """Whether the error is about this id, and not about the store or this worker's place in it."""
     return isinstance(error, StoreRefused | ConstraintViolated) or not isinstance(error, ClutchError)
 
 
 # --------------------------------------------------------------------------------------------------
-# Sessions that look up by themselves: the checklist is read outside, the rest is `transactions.wake`.
+# Heartbeats: the checklist is read from the workspace outside of the transaction, the rest is `transactions.wake`.
 
 
 async def ring_all(services: Services) -> bool:
-    """Every timer that is due. True: there was one."""
+    """Run all heartbeats that are due. True: there was one."""
     due = await services.db.read(wake.ringing)
     ringing = {one.session_id: one for one in due}
     await each(list(ringing), lambda session_id: _ring(services, ringing[session_id]))
@@ -246,16 +249,16 @@ async def _ring(services: Services, one: Ringing) -> None:
 
 
 # --------------------------------------------------------------------------------------------------
-# The turns a worker holds: started with a claim, cut when somebody took their place, given back when we stop.
+# The turns a worker holds: started with a claim, cut when the session got another owner, given back when it stops.
 #
-# Knows what becomes of a session whose turn went wrong; not what a turn does.
+# This part knows what becomes of a session whose turn failed; not what a turn does.
 
 
-BREATH = 200  # turns that begin take the event loop for some ten milliseconds
+BATCH = 200  # turns that begin take the event loop for some ten milliseconds
 
 
-class Holding:
-    """`on_end`: a place is free. `has_leases`: other processes may wait for a turn of ours to rest."""
+class HeldTurns:
+    """`on_end`: called when a place is free. `has_leases`: other processes may wait for the end of a turn here."""
 
     def __init__(self, services: Services, on_end: Callable[[], None], *, has_leases: bool) -> None:
         self.services, self._on_end, self._has_leases = services, on_end, has_leases
@@ -264,11 +267,11 @@ class Holding:
         self._rested: set[tuple[int, int]] = set()  #: turns that were cut, by session and fence
 
     async def start(self, group: asyncio.TaskGroup, claimed: Sequence[Claimed]) -> None:
-        """A few hundred in one breath: thousands would hold up those that are at work already."""
-        for first in range(0, len(claimed), BREATH):
+        """Start a few hundred at a time: thousands would hold up the turns that are at work already."""
+        for first in range(0, len(claimed), BATCH):
             if first:
                 await asyncio.sleep(0)
-            for one in claimed[first : first + BREATH]:
+            for one in claimed[first : first + BATCH]:
                 self._start(group, one)
 
     def _start(self, group: asyncio.TaskGroup, claimed: Claimed) -> None:
@@ -276,10 +279,10 @@ class Holding:
         task = group.create_task(self._turn(claimed, interrupt))
         self.turns[claimed.session_id] = (claimed, task)
         self.services.turns[claimed.session_id] = task
-        task.add_done_callback(functools.partial(self._ended, claimed))
+        task.add_done_callback(partial(self._ended, claimed))
 
     def cut(self, session_id: int, fence: int, *, is_superseded: bool = False) -> None:
-        """If it is older than this fence."""
+        """End the turn of a session that got a new owner or was stopped, if it is older than this fence."""
         held = self.turns.get(session_id)
         if held is None or held[0].fence >= fence:
             return
@@ -289,7 +292,7 @@ class Holding:
             held[1].cancel()
 
     async def give_all_back(self) -> None:
-        """Turns end at their next boundary, or are cut after a while."""
+        """Wait until turns end at their next boundary; cut the others after a while. Release all sessions."""
         held = [turn for _, turn in self.turns.values()]
         if held:
             await asyncio.wait(held, timeout=self.services.policy.work.stop_s)
@@ -299,6 +302,7 @@ class Holding:
             await self.give_back(claimed)
 
     async def tell_rested(self) -> bool:
+        """Report the turns that were cut and have ended: a kill in another process waits for that."""
         rested = sorted(self._rested)
         if rested:
             await self.services.db.tx((), workers.rested, rested)
@@ -316,16 +320,15 @@ class Holding:
             await self._broke(claimed, str(error))
         except StoreError as error:
             log.warning("store not available", extra={"session": claimed.session_id, "error": str(error)})
-            await asyncio.sleep(
-                self.services.policy.work.tick_s
-            )  # whoever claims it next would meet the same
+            # The next owner would meet the same error at once.
+            await asyncio.sleep(self.services.policy.work.tick_s)
             await self.give_back(claimed)
         except Exception as error:
             log.exception("a turn broke", extra={"session": claimed.session_id})
             await self._broke(claimed, repr(error))
 
     def _ended(self, claimed: Claimed, turn: asyncio.Task[None]) -> None:
-        """Also of one that was cancelled before its first step."""
+        """Called also for a turn that was cancelled before its first step."""
         if turn.cancelled():
             self._was_cut(claimed)
         if self.services.turns.get(claimed.session_id) is turn:
@@ -343,21 +346,30 @@ class Holding:
         await self._let_go(claimed, turn_end.crash, f"internal error: {why}"[:500])
 
     async def give_back(self, claimed: Claimed) -> None:
-        """What the store made of our last write is unknown; whoever claims next reads it from the transcript."""
+        """Release the session. Whether its last write was committed, the next owner reads from the transcript."""
         await self._let_go(claimed, turn_end.hand_over)
 
-    async def _let_go(self, claimed: Claimed, fn: Callable[..., Any], *args: Any) -> None:
-        """What cannot even be written down stays as it is until the next start: trying on would burn the machine."""
+    async def _let_go(
+        self,
+        claimed: Claimed,
+        fn: Callable[Concatenate[float, Policy, int, int, P], Tx[None]],
+        *args: P.args,
+        **kwargs: P.kwargs,
+    ) -> None:
+        """Run `fn` on a session whose turn is over. If the store refuses it, the session stays as it is until the next
+        start: endless retries would only use up the machine."""
+        policy, db = self.services.policy, self.services.db
+        session_id, fence = claimed.session_id, claimed.fence
         try:
-            await persist(self.services, fn, self.services.policy, claimed.session_id, claimed.fence, *args)
+            await patiently(self.services, lambda: db.alone(fn, policy, session_id, fence, *args, **kwargs))
         except Stale:
-            pass  # somebody else has it already
+            pass  # another worker owns it already
         except (StoreRefused, ConstraintViolated):
             log.exception("a session cannot be let go", extra={"session": claimed.session_id})
 
 
-RESTED_MAX = 10_000  # whoever waits for one of these waits for seconds
-NO_LEASE_S = 1e12  # whoever holds the process lock of a state directory lives; no heartbeat needed
+RESTED_MAX = 10_000  # a kill waits for one of these for seconds only
+NO_LEASE_S = 1e12  # the process that holds the lock of a state directory is alive: no heartbeat needed
 
 
 class Worker:
@@ -369,17 +381,17 @@ class Worker:
         #: until when no other process may declare this one dead, by its own clock
         self.lease_until = math.inf
         services.now = clock.now
-        self.ready = asyncio.Event()  #: registered, and whatever a dead predecessor held is free
+        self.ready = asyncio.Event()  #: registered, and what a dead predecessor held is released
         self.sweeper = Sweeper(services, clock.now)
-        #: how to end what works under our number beside the loop
+        #: end what works under this worker's number beside the loop
         self.before_leaving: Sequence[Callable[[], Coroutine[Any, Any, None]]] = ()
         self._hinted = asyncio.Event()
-        self._holding = Holding(services, self._hinted.set, has_leases=has_leases)
-        self.turns = self._holding.turns
+        self._held = HeldTurns(services, self._hinted.set, has_leases=has_leases)
+        self.turns = self._held.turns
         self._trials = Trials(services)
         self._stopped = asyncio.Event()
-        self._is_prepared = services.prepare is None  #: claims wait for it, nothing else does
-        self._sleeps_until = float("inf")  #: while it looks, everything is news
+        self._is_prepared = services.prepare is None  #: only claims wait for it
+        self._sleeps_until = float("inf")  #: while it is awake, every moment is earlier
         self._mail: set[int] = set()
         self._to_clean: set[int] = set()
         self._cleaning: dict[int, asyncio.Task[None]] = {}
@@ -388,7 +400,7 @@ class Worker:
         services.db.listen(self.hear)
 
     def hear(self, hints: Sequence[Any]) -> None:
-        """After a commit, of any process. May be lost, late or doubled: only ever a reason to look."""
+        """Take hints of a commit of any process. Hints may be lost, late or doubled: they are only reasons to look."""
         for hint in hints:
             match hint:
                 case ("mail", session_id):
@@ -398,12 +410,12 @@ class Worker:
                     if moment < self._sleeps_until:
                         self._hinted.set()
                 case ("stop", session_id, fence):
-                    self._holding.cut(session_id, fence)
+                    self._held.cut(session_id, fence)
                 case ("supersede", session_id, fence):
-                    self._holding.cut(session_id, fence, is_superseded=True)
+                    self._held.cut(session_id, fence, is_superseded=True)
                 case ("pause", session_id):
-                    if session_id in self.services.errands:
-                        self.services.errands[session_id].pause()
+                    if session_id in self.services.external_runs:
+                        self.services.external_runs[session_id].pause()
                 case ("rested", session_id, fence):
                     self._remember(session_id, fence)
                 case ("clean", task_id):
@@ -420,18 +432,18 @@ class Worker:
     # ---- life ----------------------------------------------------------------------------------------
 
     async def run(self) -> None:
-        """Until `stop`."""
+        """Work until `stop`."""
         try:
             await self._lives()
         except* StoreError:
             if not self.services.stopping.is_set():
                 raise
         finally:
-            await dismiss(self.services.errands)
+            await stop_all(self.services.external_runs)
             self._stopped.set()
 
     async def _lives(self) -> None:
-        """Each pass of the loop is one life under one number."""
+        """Each pass of the loop is one registration under one number."""
         while not self.services.stopping.is_set():
             await self._register()
             try:
@@ -450,15 +462,15 @@ class Worker:
         self.id = self.services.worker_id = await persist(self.services, workers.next_number)
         self.services.ids.take_block(self.id)
         if self.services.lives is not None:
-            await patiently(self.services, self.services.lives.hold, self.id)
+            await patiently(self.services, partial(self.services.lives.hold, self.id))
         self.lease_until = self.clock.now() + lease_s
         about = (platform.node(), os.getpid(), __version__, self.services.policy.work.lanes)
         await persist(self.services, workers.register, self.id, lease_s, *about)
         if not self.has_leases:
             await persist(self.services, workers.bury_all_but, self.id)
-        await patiently(self.services, spawn.sweep, self.services)
+        await patiently(self.services, partial(sweep, self.services))
         if self.services.policy.agents:
-            await persist(self.services, pulses.arm, self.services.policy)
+            await persist(self.services, wake.arm, self.services.policy)
         self.ready.set()
 
     async def _beat(self) -> None:
@@ -485,20 +497,20 @@ class Worker:
         self._hinted.set()
 
     async def stop(self) -> None:
-        """No new claims; back when all turns have ended or were handed over. Nothing is marked failed."""
+        """Claim no more; return when all turns have ended or were handed over. Nothing is marked failed."""
         self.services.stopping.set()
         self._hinted.set()
         await self._stopped.wait()
 
     async def _drain(self, group: asyncio.TaskGroup) -> None:
-        """Turns end at their next boundary, or are cut after a while, and so does what is beside them."""
+        """Turns end at their next boundary or are cut after a while; the tasks beside them end with them."""
         beside_us = [group.create_task(end()) for end in self.before_leaving]
-        await self._holding.give_all_back()
+        await self._held.give_all_back()
         for beside in (*self._cleaning.values(), *([self._sweeping] if self._sweeping else [])):
-            beside.cancel()  # whoever is next does it again
+            beside.cancel()  # the next worker does it again
         await asyncio.gather(*beside_us)
         # A kill elsewhere waits for what has ended here meanwhile.
-        await patiently(self.services, self._holding.tell_rested)
+        await patiently(self.services, self._held.tell_rested)
         await persist(self.services, workers.leave, self.id)
 
     # ---- the loop ------------------------------------------------------------------------------------
@@ -524,13 +536,13 @@ class Worker:
     async def _act(self, prospect: Prospect, group: asyncio.TaskGroup) -> bool:
         """True: something was done, so look again before sleeping."""
         now = self.clock.now()
-        # First: the clock of a run whose owner is dead stands.
+        # This comes first: the clock of a run whose owner is dead stands.
         acted = await bury(self.services, prospect, now)
         await self.services.thaw()
         hinted, self._mail = self._mail, set()
         acted |= await deliver_mail(self.services, hinted, prospect.unseen)
         acted |= await ring(self.services, prospect.alarms)
-        acted |= await self._holding.tell_rested()
+        acted |= await self._held.tell_rested()
         acted |= self._clean(group)
         self._sweep(group, now)
         if prospect.beat_at is not None and prospect.beat_at <= now:
@@ -540,20 +552,20 @@ class Worker:
         return acted
 
     def _clean(self, group: asyncio.TaskGroup) -> bool:
-        """Beside the loop, because a large directory takes its time. The task's timer forgets nobody."""
+        """Clean up beside the loop: a large directory takes long. The task's timer repeats a lost hint."""
         waiting, self._to_clean = sorted(self._to_clean), set()
         for task_id in waiting:
             if task_id not in self._cleaning:
                 task = self._cleaning[task_id] = group.create_task(clean(self.services, task_id))
-                task.add_done_callback(functools.partial(self._cleaned, task_id))
+                task.add_done_callback(partial(self._cleaned, task_id))
         return bool(waiting)
 
     def _cleaned(self, task_id: int, _: asyncio.Task[None]) -> None:
-        """Also one that was cancelled before its first step."""
+        """Called also for one that was cancelled before its first step."""
         del self._cleaning[task_id]
 
     def _sweep(self, group: asyncio.TaskGroup, now: float) -> None:
-        """One tick at a time."""
+        """Start a sweep when it is due and the last one has ended."""
         is_due = now >= self._sweeps_at or is_put_back(
             self._sweeps_at, now, self.services.policy.keeping.sweep_s
         )
@@ -565,7 +577,7 @@ class Worker:
         return self.services.policy.work.sessions_max - len(self.turns)
 
     async def _claim(self, group: asyncio.TaskGroup, prospect: Prospect) -> bool:
-        """After a rest only a few at first: they are at work while the others, maybe thousands, are claimed."""
+        """Claim only a few sessions after a rest: they are at work while the others, maybe thousands, are claimed."""
         room = self._room() if self.turns else min(self._room(), self.services.policy.work.claim_first)
         trial = self._trials.known(prospect, self.clock.now())
         try:
@@ -576,11 +588,11 @@ class Worker:
             )
             raise
         self._trials.claimed(claimed)
-        await self._holding.start(group, claimed)
+        await self._held.start(group, claimed)
         return bool(claimed)
 
     async def _rest(self, prospect: Prospect, looked_at: float) -> None:
-        """What lay ahead when it looked may be due by now: then it looks again at once."""
+        """Sleep until the next moment that is known. A moment that is past by now makes it look again at once."""
         now = self.clock.now()
         known = (prospect.due_at, prospect.alarm_at, prospect.beat_at, prospect.lease_at)
         ahead = [

@@ -179,7 +179,7 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     _mutant(
         "undone_spawn_keeps_its_files",
-        "engine.spawn._drop_workspaces",
+        "engine.task_files._drop_workspaces",
         "T14",
         SIDE_WORK,
         _silently,

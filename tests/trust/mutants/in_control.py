@@ -68,7 +68,7 @@ MUTANTS = (
     ),
     Mutant(
         "stop_gives_nothing_back",
-        ("clutch.engine.worker.Holding.give_back",),
+        ("clutch.engine.worker.HeldTurns.give_back",),
         frozenset({"T4", "T8"}),
         ROLLING,
         _gives_nothing_back,

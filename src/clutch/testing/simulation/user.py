@@ -21,7 +21,8 @@ from clutch.core.policy import Policy
 from clutch.core.questions import Decision, QuestionChanged, QuestionKind
 from clutch.core.spawn import SpawnRequest
 from clutch.engine.services import Services
-from clutch.engine.spawn import Spawned, drop, spawn_all
+from clutch.engine.spawn import Spawned, spawn_all
+from clutch.engine.task_files import drop
 from clutch.errors import ClutchError, InvalidInput, StoreError
 from clutch.store.transaction import Tx
 from clutch.testing.simulation import script
