@@ -1,9 +1,9 @@
-"""Every verb for every door: tools of agents, the Python API, slash commands, command line, HTTP, MCP.
+"""The actions on tasks, for all surfaces: tools of agents, the Python API, slash commands, command line, HTTP, MCP.
 
-Each takes a `Caller` that was made on the server's side and the number of a session (a task has the number of
-its session). The one guard is asked in the same transaction in which the verb acts. Whoever loses the
-connection asks again with the same key. Raises Forbidden, NotFound, NotPossible, InvalidInput, RateLimited,
-PlanChanged; what a kill could not do is part of its answer.
+Each takes a `Caller` that the server made and the number of a session (a task has the number of its session). The guard
+(`transactions.authority`) is asked in the transaction in which the action runs. A caller that loses the connection asks
+again with the same key. Raises Forbidden, NotFound, NotPossible, InvalidInput, RateLimited, PlanChanged; what a kill
+could not stop is part of its answer.
 """
 
 from __future__ import annotations
@@ -43,8 +43,8 @@ ELSEWHERE = "it ran in another process, which has not confirmed yet that it stop
 
 
 class SendStatus(StrEnum):
-    OK = "ok"  #: it has read and answered it; without a reply it had nothing to say
-    ACCEPTED = "accepted"  #: on disk; nobody waited
+    OK = "ok"  #: read and answered; without a reply the agent chose silence
+    ACCEPTED = "accepted"  #: on disk; the caller did not wait
     TIMEOUT = "timeout"  #: on disk; no reply within the time
 
 
@@ -80,7 +80,7 @@ class TaskActions:
         return await self._at_rest(report)
 
     async def kill_all(self, caller: Caller, task_ids: Sequence[int], reason: str = "killed") -> KillReport:
-        """One after the other: whatever fails for one, the others are stopped."""
+        """Kill one after the other; a failure of one does not keep the others from being killed."""
         reports = [await self.kill(caller, task_id, reason) for task_id in task_ids]
         return KillReport(
             tuple(one for report in reports for one in report.stopped),
@@ -90,7 +90,7 @@ class TaskActions:
         )
 
     async def stop(self, caller: Caller, session_id: int, reason: str = "stopped") -> StopReport:
-        """The session's own run and everything below it."""
+        """Stop the session's own run and all of its descendants."""
         report = await self._act(
             caller, Verb.KILL, session_id, control.stop, self._policy, session_id, reason, caller.actor
         )
@@ -98,13 +98,13 @@ class TaskActions:
         return report
 
     async def halt(self, caller: Caller, session_id: int) -> bool:
-        """The turn of a main session; its children go on. False: there was none."""
+        """Stop the turn of a main session; its children continue. False: no turn was open."""
         was_running = await self._act_on(caller, Verb.KILL, session_id, control.halt)
         await self._at_rest(KillReport((session_id,)))
         return was_running
 
     async def _at_rest(self, report: KillReport) -> KillReport:
-        """The commit has cancelled their turns; a tool may need a moment to end its processes."""
+        """Wait for the turns that the commit has cancelled: a tool may need a moment to end its processes."""
         late = await self._late_here(report.stopped) | await self._late_elsewhere(report.held)
         return KillReport(
             tuple(one for one in report.stopped if one not in late),
@@ -120,7 +120,8 @@ class TaskActions:
         return {one: STILL_RUNS for one, turn in turns.items() if not turn.done()}
 
     async def _late_elsewhere(self, held: Sequence[Held]) -> dict[int, str]:
-        """Another process was told with the commit, and says when its turn has ended; one that is dead says nothing."""
+        """The tasks whose worker in another process has not reported the end of their turn. A dead process reports
+        nothing, and is not waited for."""
         services, changes = self._services, self._services.changes
         waits = [one for one in held if one.worker_id != services.worker_id]
         with contextlib.suppress(TimeoutError):
@@ -136,10 +137,10 @@ class TaskActions:
     def _silent(self, held: Sequence[Held]) -> list[Held]:
         return [one for one in held if (one.task_id, one.fence) not in self._services.rested]
 
-    # ---- words ---------------------------------------------------------------------------------------
+    # ---- messages ----------------------------------------------------------------------------------------
 
     async def steer(self, caller: Caller, task_id: int, text: str, key: str | None = None) -> SteerResult:
-        """A new instruction takes the place of what runs now."""
+        """Replace the work that runs now by a new instruction."""
         check_text("text", text, self._policy.control.steer_chars_max)
         known = (self._policy, task_id, self._key("steer", task_id, key), text, caller.actor)
         return await self._act(caller, Verb.STEER, task_id, messages.steer, *known)
@@ -152,11 +153,11 @@ class TaskActions:
         wait_s: float | None = None,
         key: str | None = None,
     ) -> SendResult:
-        """A follow-up. `wait_s`: for the reply; 0 = don't wait, None = as long as the policy says, which is the most
-        that anybody is made to wait: models ask for more than they need."""
+        """Send a follow-up. `wait_s`: seconds to wait for the reply; 0 does not wait, None waits as long as the policy
+        allows, which is also the maximum: models ask for more than they need."""
         check_text("text", text, self._policy.limits.task_bytes_max)
         idem = self._key("send", session_id, key)
-        if isinstance(caller, AgentCaller):  # to a stranger it is the beginning of a talk
+        if isinstance(caller, AgentCaller):  # to an agent of another tree it begins an exchange
             sent = (self._policy, session_id, idem, text, caller.session_id, caller.actor)
             await self._act(caller, Verb.SEND, session_id, messages.send_to_session, *sent)
         else:
@@ -187,18 +188,18 @@ class TaskActions:
     # ---- pausing and trying again --------------------------------------------------------------------
 
     async def pause(self, caller: Caller, task_id: int) -> tuple[int, ...]:
-        """The task and everything below it stop at their next step and free their slots. Those that changed."""
+        """Pause the task and its descendants at their next step; they free their slots. Return those that changed."""
         return await self._act_on(caller, Verb.PAUSE, task_id, control.pause)
 
     async def resume(self, caller: Caller, task_id: int) -> tuple[int, ...]:
         return await self._act_on(caller, Verb.RESUME, task_id, control.resume)
 
     async def retry(self, caller: Caller, task_id: int, text: str = "", key: str | None = None) -> Task:
-        """A finished task starts anew from an empty transcript."""
+        """Start a finished task again with an empty transcript."""
         return await self._again(caller, Verb.RETRY, task_id, text, key)
 
     async def continue_(self, caller: Caller, task_id: int, text: str = "", key: str | None = None) -> Task:
-        """A finished task goes on in its transcript."""
+        """Continue a finished task in its transcript."""
         return await self._again(caller, Verb.CONTINUE, task_id, text, key)
 
     async def _again(self, caller: Caller, verb: Verb, task_id: int, text: str, key: str | None) -> Task:
@@ -208,7 +209,7 @@ class TaskActions:
         return await self._act(caller, verb, task_id, control.again, *known)
 
     async def remove(self, caller: Caller, task_id: int) -> Task:
-        """A finished, delivered record is archived and leaves the quota of its requester; its files go."""
+        """Archive a finished, delivered task: it leaves the quota of its parent, and its files are removed."""
         task = await self._act_on(caller, Verb.REMOVE, task_id, control.remove)
         await drop(self._services, [task_id])
         return task
@@ -216,7 +217,7 @@ class TaskActions:
     async def delete(
         self, caller: Caller, session_id: int, *, force: bool = False, keep_transcript: bool = False
     ) -> None:
-        """The session with its transcript; `force` although nobody has heard its result, which is kept."""
+        """Delete the session with its transcript. `force`: also before its result is delivered; the result is kept."""
         known = (self._policy, session_id, force, keep_transcript, caller.actor)
         await self._act(caller, Verb.DELETE, session_id, retention.delete, *known)
         await drop(self._services, [session_id])
@@ -229,7 +230,7 @@ class TaskActions:
     async def reject(
         self, caller: Caller, task_id: int, plan_hash: str, reason: str, then: PlanVerdict | None = None
     ) -> PlanDecision:
-        """`then`: REVISE for another round, END for good; None = as the policy says."""
+        """`then`: REVISE asks for another plan, END ends the task; None follows the policy."""
         verdict = then or PlanVerdict(self._policy.life.on_reject)
         return await self._decide(caller, task_id, verdict, plan_hash, reason)
 
@@ -254,7 +255,8 @@ class TaskActions:
     async def answer(
         self, caller: Caller, question_id: int, decision: Decision, text: str, seen_hash: str
     ) -> int:
-        """The session whose question it was; its run goes on by itself. `HOUSE`: it was about a tool of all."""
+        """Answer a question; its run resumes by itself. Return the session that asked, or NO_SESSION for a question
+        about a tool of all sessions."""
         if text.strip():  # whether it may be blank depends on the question
             check_text("text", text, self._policy.control.steer_chars_max)
         session_id = await self._services.db.read(questions.asker, question_id)
@@ -327,7 +329,7 @@ def _decided(task: Task, verdict: PlanVerdict) -> PlanDecision:
 
 
 def check_text(field: str, text: object, chars_max: int) -> None:
-    """What strangers give as text: raises InvalidInput."""
+    """Check a text from outside. Raises InvalidInput."""
     if not isinstance(text, str):
         raise InvalidInput(field, "must be text")
     try:

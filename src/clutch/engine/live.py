@@ -1,4 +1,4 @@
-"""Live events for watchers: bounded, and lossy for a slow one. The store is the truth; this is the view."""
+"""Live events for watchers: the queue of each is bounded, and a slow watcher loses events. The store has the truth."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ QUEUE_MAX = 1000  # a watcher further behind than this reads the store instead
 class Live:
     """`name` is one of the stable names: lifecycle:start|end|error, assistant:text, tool:start|end, usage.
 
-    `session_key`: as people name it; `is_task`: whether it is a task's, or a main agent's. `seq`: its place among what
-    the run tells, as long as its worker lives."""
+    `is_task`: its session belongs to a task, not to a main agent. `seq`: its place among the events of the run, as long
+    as the worker lives."""
 
     name: str
     session_id: int
@@ -87,7 +87,7 @@ class Bus:
 
 
 # --------------------------------------------------------------------------------------------------
-# Waiting for something to change: hints say that something did, the store says what. A lost hint costs a tick.
+# Waiting for a change: hints say that something changed, the store says what. A lost hint costs a tick.
 
 
 class Changes:
@@ -110,7 +110,7 @@ class Changes:
         return self._change
 
     async def until(self, change: asyncio.Event) -> None:
-        """Something happened, or a tick has passed."""
+        """Return when something has changed or a tick has passed."""
         try:
             async with asyncio.timeout(self._tick_s):
                 await change.wait()
@@ -119,7 +119,7 @@ class Changes:
 
 
 # --------------------------------------------------------------------------------------------------
-# When the loops of this process last came round, for whoever wonders whether they still do. Kept in memory only.
+# When the loops of this process last ran, for health checks. Kept in memory only.
 
 
 class Beat(NamedTuple):

@@ -1,4 +1,4 @@
-"""One model call of a run: within its bounds and its budget, with a transcript that fits, booked in any case."""
+"""One model call of a run: within its limits and its budget, with a transcript that fits the window, always booked."""
 
 from __future__ import annotations
 
@@ -33,11 +33,11 @@ log = logger(__name__)
 
 
 class _Stopped(Exception):
-    """No call may be made; why is committed already."""
+    """No call may be made, and the reason is committed already."""
 
 
 async def ask(run: OpenRun) -> Answer | None:
-    """What the model says next, not committed yet. None: the run is over or parked, and that is committed."""
+    """The next answer of the model, not committed yet. None: the run is over or parked, and that is committed."""
     limit = run.policy.life.steps_max
     if run.steps >= limit:
         await run.fail(f"step limit of {limit} reached")
@@ -76,7 +76,7 @@ async def _call(run: OpenRun, request: ModelRequest, on_delta: OnDelta, *, wraps
 
 
 async def _free(run: OpenRun) -> None:
-    """The provider refused it as too long. Without a budget the row serves the next call."""
+    """Release a call that the provider refused as too long. Without a budget its row serves the next call."""
     if run.is_budgeted:
         await run.tx_with_budgets(usage.drop, Fate.FREE)
 
@@ -94,7 +94,9 @@ def _request(run: OpenRun) -> ModelRequest:
 
 
 def _last_request(run: OpenRun, request: ModelRequest) -> ModelRequest:
-    """The transcript stays what is on disk. What the note takes is not left for the answer: no more was reserved."""
+    """The request for the final answer. The stored transcript stays as it is.
+
+    The note uses tokens of the answer, because no more were reserved."""
     form = tuple(spec for spec in request.tools if spec.name == SUBMIT)
     last = replace(request, system=f"{request.system}\n\n{prompts.BUDGET_WRAP_UP}", tools=form)
     more = max(0, run.services.prices.tokens(last) - run.services.prices.tokens(request))
@@ -113,7 +115,7 @@ async def _stumble(run: OpenRun, error: ModelError) -> None:
     )
     is_retryable = error.trouble in RETRYABLE
     log.warning("model call failed: %s", error, extra={"session": run.session_id})
-    # Only who is busy names a time that is worth waiting for; a dead address gets its few tries.
+    # Only a busy provider names a time that is worth waiting for; a dead address gets its few tries.
     retry_at = error.retry_at if error.trouble in BUSY else None
     is_limited = error.trouble is Trouble.RATE_LIMIT
     await run.tx_with_senders(
@@ -125,9 +127,9 @@ async def _stumble(run: OpenRun, error: ModelError) -> None:
 
 
 async def may_start(run: OpenRun) -> bool:
-    """Somebody else's code makes its calls itself; what they cost is known when it has ended, if their price is.
+    """Whether foreign code may start. It makes its own calls; their cost is known when it has ended, if their price is.
 
-    False: nothing is left, and what follows from that is committed."""
+    False: no budget is left, and the consequence is committed."""
     try:
         await _reserve(run, Amount(0, run.price(Usage())))
     except _Stopped:
@@ -155,19 +157,19 @@ def _estimate(run: OpenRun, request: ModelRequest) -> Amount:
 
 
 def _wraps_up(run: OpenRun) -> bool:
-    """Without a person who could give more, a run is to end with an answer."""
+    """Whether a run without a user who could raise the budget must end with an answer."""
     rule = run.policy.budgets.on_budget
     return rule is OnBudget.WRAP_UP or (rule is OnBudget.ASK and run.policy.is_headless)
 
 
 def _may_ask(run: OpenRun, refused: budget.BudgetExhausted) -> bool:
-    """No limit, however high, lets a call through whose price nobody knows."""
+    """No limit, however high, permits a call of unknown price, so there is nothing to ask for."""
     is_asking = run.policy.budgets.on_budget is OnBudget.ASK and not run.policy.is_headless
     return is_asking and not refused.is_unpriced
 
 
 async def _ask_for_more(run: OpenRun, refused: budget.BudgetExhausted) -> None:
-    """Once for each time the purse is empty: whoever says no ends the run."""
+    """Ask the user once for each time the budget is exhausted; a rejection ends the run."""
     said = await run.services.db.read(questions.decided, run.session_id, run.fence, run.head)
     before = [index for index in said if index <= BUDGET_INDEX]
     if any(said[index].decision is Decision.REJECT for index in before):
@@ -207,10 +209,10 @@ async def _compact(run: OpenRun, *, is_forced: bool) -> bool:
     summary = await compacted(booked, _request(run), found, rules, run.services.ids.nonce())
     run.head = await run.tx(transcript.compact, summary)
     run.transcript.append(summary)
-    await run.look_around()
+    await run.load_system_prompt()
     return True
 
 
 def _unheard(delta: Delta) -> None:
-    """A summary is no word of the agent."""
+    """A summary is no text of the agent, so no watcher gets it."""
     del delta

@@ -1,4 +1,4 @@
-"""A run that this worker has open: what it knows, and its way to the store.
+"""A run that this worker has open: its state in memory, and its transactions.
 
 Everything here can be read again from the database; a crash loses nothing. `model_call` and `tool_calls` work on it."""
 
@@ -38,11 +38,11 @@ from clutch.transactions.usage import Fate
 from clutch.transactions.workers import Claimed
 
 # --------------------------------------------------------------------------------------------------
-# Superseding a run that is under way: a model call is cut at once, tools that run get a moment to end.
+# A run that is superseded: a model call is cut at once, tools that run get a moment to end.
 
 
 class Interrupt:
-    """One for each turn. The worker pulls it; the turn says while its tools run."""
+    """One for each turn. The worker pulls it; the turn names its tools while they run."""
 
     def __init__(self) -> None:
         self.is_pulled = False
@@ -78,13 +78,15 @@ log = logger(__name__)
 
 
 class OpenRun:
-    """`is_unanswered`: letters wait for the model's next answer, and `senders` wrote them."""
+    """The state of an open run.
+
+    `is_unanswered`: letters wait for the model's next answer; `senders` are the tasks that wrote them."""
 
     def __init__(
         self, services: Services, claimed: Claimed, begun: Begun, about: Briefing, interrupt: Interrupt
     ) -> None:
         self.interrupt = interrupt
-        self._told = 0
+        self._events = 0
         self.services, self.policy = services, services.policy
         self.session_id, self.fence = claimed.session_id, claimed.fence
         self.run_id, self.head = begun.run_id, begun.head
@@ -107,7 +109,7 @@ class OpenRun:
 
     @property
     def caller(self) -> AgentCaller:
-        """Who speaks when its tools act on others."""
+        """The caller in whose name its tools act on other tasks."""
         about, policy = self.about, self.policy
         return AgentCaller(
             session_id=self.session_id,
@@ -124,24 +126,25 @@ class OpenRun:
     def files(self) -> str | None:
         """The directory of its task. A main session has none."""
         files = self.services.files
-        return None if files is None or not self.about.depth else files.path(self._shelf)
+        return None if files is None or not self.about.depth else files.path(self._file_version)
 
     async def hand_over(self) -> None:
-        """Before its end is told: what lies in its `out/`."""
+        """Store the list of the files in `out/`, before the end of the task is committed."""
         if self.about.depth:
-            await hand_over(self.services, self._shelf)
+            await hand_over(self.services, self._file_version)
 
     @property
-    def _shelf(self) -> FileVersion:
+    def _file_version(self) -> FileVersion:
         return FileVersion(self.session_id, self.about.shelf)
 
     @property
     def is_boxed(self) -> bool:
-        """Born behind walls it stays there; and nobody is let out who was born before they were put up."""
+        """A sandboxed session stays sandboxed, even if the policy changes later. A policy that sandboxes the agent now
+        holds for its older sessions too."""
         return self.about.rights.sandbox or self.policy.grant(self.about.agent_id).sandbox
 
-    async def look_around(self) -> None:
-        """The system prompt: at the start of a turn, and when a summary may have forgotten the children."""
+    async def load_system_prompt(self) -> None:
+        """At the start of a turn, and after a compaction: the summary may have dropped the children."""
         self.system = await self.services.around().system(
             self.session_id, self.about, submits_result=SUBMIT in self.by_name
         )
@@ -212,16 +215,16 @@ class OpenRun:
     def went_on(self, new: Entry, boundary: Boundary) -> None:
         self.transcript.append(new)
         self.head += 1
-        self.heard(boundary)
+        self.received(boundary)
 
-    def heard(self, boundary: Boundary) -> None:
+    def received(self, boundary: Boundary) -> None:
         self.transcript += boundary.inputs
         self.head += len(boundary.inputs)
         self.is_unanswered, self.senders = boundary.is_unanswered, boundary.senders
 
     @property
     def wants_summary(self) -> bool:
-        """Somebody asked for one, and the model has not been heard since."""
+        """A compaction was requested, and the model has not answered since."""
         asked_at = self.about.compact_at
         if asked_at is None:
             return False
@@ -235,8 +238,8 @@ class OpenRun:
 
     @property
     def is_taken_up(self) -> bool:
-        """The open answer was there before this turn. What people said about its calls holds, whether or not they
-        would be asked today."""
+        """The open answer was there before this turn. What the user decided about its calls holds, whether or not the
+        policy would ask today."""
         return self.head == self._begun_at
 
     def price(self, used: Usage) -> Decimal | None:
@@ -247,17 +250,17 @@ class OpenRun:
         return ModelAnswer(answer, self.is_unanswered, self.price_of(answer), events_upto)
 
     def price_of(self, answer: Answer) -> Decimal | None:
-        """Foreign code may say which model it used; ours uses the one that was asked for."""
+        """Foreign code may report which model it used; the built-in loop uses the one that was asked for."""
         theirs = None if self.is_ours else self.services.prices.cost(answer.model, answer.usage)
         return self.price(answer.usage) if theirs is None else theirs
 
     def tell(self, name: str, data: object = None) -> None:
-        self._told += 1
+        self._events += 1
         whose = (self.about.session_key, self.about.depth > 0)
-        self.services.bus.publish(Live(name, self.session_id, self.run_id, data, *whose, self._told))
+        self.services.bus.publish(Live(name, self.session_id, self.run_id, data, *whose, self._events))
 
     def in_own_names(self, answer: Answer) -> Answer:
-        """Before rights and ledger look at it: a tool has one name there."""
+        """The answer with aliases replaced, before rights and journal see it: a tool has one name there."""
         if not any(call.name in self._aliases for call in answer.calls):
             return answer
         named = (replace(call, name=self._aliases.get(call.name, call.name)) for call in answer.calls)
@@ -268,7 +271,7 @@ class OpenRun:
             self.tell(f"assistant:{delta.kind}", delta.text)
 
     async def fail(self, error: str, *, is_final: bool = True) -> None:
-        """Foreign code may put anything into its error."""
+        """End the run with an error. Foreign code may put anything into its text."""
         said = storable(error)
         self.tell("lifecycle:error", said)
         await self.hand_over()
@@ -276,14 +279,14 @@ class OpenRun:
 
 
 def _submitting(schema: str) -> dict[str, Any]:
-    """References are by place from the top, so what they name must stay there."""
+    """References name a place from the top of the schema, so shared definitions stay at the top."""
     value = json.loads(schema)
     shared = {name: value.pop(name) for name in ("$defs", "definitions") if name in value}
     return {"type": "object", "properties": {"value": value}, "required": ["value"], **shared}
 
 
 def tools_for(about: Briefing, specs: Sequence[ToolSpec]) -> tuple[ToolSpec, ...]:
-    """What the session's stored rights permit; a plan is made with tools that only read."""
+    """The tools that the stored rights of the session permit. A plan is made with tools that only read."""
     rights = under_plan(about.rights) if about.plan == Plan.DRAFTING else about.rights
     return tuple(spec for spec in specs if rights.permits_tool(spec.name, is_read_only=spec.read_only))
 

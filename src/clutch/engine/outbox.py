@@ -1,6 +1,6 @@
 """Outbox → one channel: claim what is due, send it in order, write down what became of it.
 
-One courier per attached channel, so that a channel that hangs holds up no other. What may have been read is not
+One sender per attached channel, so that a channel that hangs holds up no other. What may have been read is not
 sent again (`core.delivery`); only a process that dies between the send and the note sends again, with the same key.
 Decides nothing about when to try again (`transactions.delivery`).
 """
@@ -26,21 +26,21 @@ from clutch.transactions.sessions import Stale
 
 log = logger(__name__)
 
-BATCH_MAX = 20  # claimed at once; the rest stays free for another worker's courier
+BATCH_MAX = 20  # claimed at once; the rest stays free for another worker's sender
 ERROR_CHARS_MAX = 200
 STOPPED = "the gateway stopped before the channel answered"
 
 
 async def work(worker: Worker, channels: Mapping[str, Channel]) -> None:
-    """A worker and its couriers, until it is stopped."""
-    couriers = [OutboxSender(worker, name, channel) for name, channel in channels.items()]
-    worker.before_leaving = [courier.stop for courier in couriers]
+    """A worker and its senders, until it is stopped."""
+    senders = [OutboxSender(worker, name, channel) for name, channel in channels.items()]
+    worker.before_leaving = [sender.stop for sender in senders]
     async with asyncio.TaskGroup() as group:
-        for courier in couriers:
-            courier.start(group)
+        for sender in senders:
+            sender.start(group)
         await worker.run()
-        for courier in couriers:
-            await courier.stop()  # a worker that was declared dead meanwhile has not said so
+        for sender in senders:
+            await sender.stop()  # a worker that was declared dead meanwhile has not said so
 
 
 class OutboxSender:
@@ -66,7 +66,7 @@ class OutboxSender:
         await asyncio.wait([self._life])
         try:
             await self._free()
-        except StoreError as error:  # whoever leaves frees everything
+        except StoreError as error:  # a worker that leaves frees everything
             self._complain(error)
 
     async def _run(self) -> None:
@@ -138,7 +138,7 @@ class OutboxSender:
             ) as error:  # it may be why everything ends: the cancellation must not be lost for it
                 self._complain(error)
             raise
-        except Exception as error:  # noqa: BLE001 - a channel is a stranger's code
+        except Exception as error:  # noqa: BLE001 - a channel is foreign code
             if patience.expired() or may_have_arrived(error):
                 await self._unsure(keys, known, _said(error) if not patience.expired() else self._late())
                 return

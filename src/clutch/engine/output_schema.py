@@ -1,8 +1,8 @@
-"""Results that must have a form: is this value what the schema asks for?
+"""Structured output: check whether a value matches its JSON schema.
 
-A schema is a stranger's program: it may refer to itself a thousandfold, and its patterns may look at a text in
-more ways than there are seconds. So a value is checked in a thread and for a limited time, and patterns are matched
-by an engine that never goes back, because nobody can interrupt the one of Python, not even from another thread.
+A schema is a foreign program: it may refer to itself a thousandfold, and its patterns may backtrack exponentially. So a
+value is checked in a thread and for a limited time, and patterns are matched by an engine without backtracking, because
+Python's own cannot be interrupted, not even from another thread.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 PROBLEMS_MAX = 5
 PROBLEM_CHARS_MAX = 300
 CHECK_S = 5.0  #: an honest form takes milliseconds
-MATCH_MAX = 20_000_000  #: states of a pattern times characters: half a second, in which nobody else runs
+MATCH_MAX = 20_000_000  #: states of a pattern times characters: half a second, in which no other task runs
 
 _ends_at: ContextVar[float] = ContextVar("_ends_at")
 #: Below these are names, and below those plain values: neither is a rule.
@@ -86,7 +86,7 @@ def _problems(schema: str, value: Any) -> str:
 
 @lru_cache(maxsize=64)
 def _validator(schema: str) -> Draft202012Validator:
-    from jsonschema import Draft202012Validator, validators  # loaded when somebody wants it
+    from jsonschema import Draft202012Validator, validators  # loaded when it is needed
     from referencing import Registry
 
     rules = dict(Draft202012Validator.VALIDATORS) | {"pattern": _pattern, "uniqueItems": _unique}

@@ -2,7 +2,7 @@
 
 `Surroundings` builds the system prompt from what is stored and what lies in the workspace. `compacted` has a
 model summarise the older part of a transcript; `spilled` moves a large tool result into a file. Where to cut
-and what the words are is decided in `core`.
+and the texts are decided in `core`.
 """
 
 from __future__ import annotations
@@ -111,10 +111,10 @@ def _is_fresh(known: _Known, now: float) -> bool:
 
 
 def _opened(workspace: str, name: str) -> int:
-    """Relative to the open directory and never through a link: a link could lead to anybody's file."""
+    """Open relative to the open directory and never through a link: a link could lead to any file."""
     directory = os.open(workspace, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
-        # O_NONBLOCK: opening a pipe must not wait for somebody to write into it.
+        # O_NONBLOCK: opening a pipe must not wait for a writer.
         return os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=directory)
     finally:
         os.close(directory)
@@ -138,7 +138,7 @@ class Surroundings:
         documents: Documents | None = None,
         agents: Roster = NO_AGENTS,
     ) -> None:
-        self._door, self._rules, self._documents, self._agents = db, rules, documents, agents
+        self._db, self._rules, self._documents, self._agents = db, rules, documents, agents
 
     async def system(self, session_id: int, about: Briefing, *, submits_result: bool = False) -> System:
         """Once per turn and after each compaction: a prompt that changed with every step could not be cached."""
@@ -147,7 +147,7 @@ class Surroundings:
             sections.append(await self._documents.section(about.workspace))
         around = Around()
         if about.rights.role is not Role.LEAF:
-            around = await self._door.read(stored.around, session_id, self._rules)
+            around = await self._db.read(stored.around, session_id, self._rules)
         sections += _news(around)
         return System("\n\n".join(filter(None, sections)), around.events_upto)
 
@@ -206,7 +206,7 @@ async def compacted(ask: Ask, like: ModelRequest, cut: Cut, rules: ContextLimits
         except ModelError as error:
             if error.trouble is not Trouble.CONTEXT or room // 2 < PIECE_CHARS_MIN:
                 raise
-            room = min(room, len(left)) // 2  # the window is smaller than we were told
+            room = min(room, len(left)) // 2  # the window is smaller than the price list says
             continue
         left = left[room:]
     return notes

@@ -87,7 +87,7 @@ log = logger(__name__)
 
 
 class NoPrices:
-    """Nobody knows what anything costs."""
+    """No prices: every cost is unknown."""
 
     def cost(self, model: str, usage: Usage) -> Decimal | None:
         del model, usage
@@ -171,9 +171,9 @@ class Services:
             log.exception("not everything was loaded; the first call says what is missing")
 
     def wanted(self, args: Mapping[str, Any]) -> SpawnRequest:
-        """Arguments of a spawn, checked for form and for what there is here. Raises InvalidInput.
+        """Check the arguments of a spawn: their form, and whether what they name exists here. Raises InvalidInput.
 
-        Every door comes through here, so all say the same of the same arguments."""
+        All surfaces call this, so all answer the same arguments alike."""
         request = self.toolbox.spawn_request(args)
         if request.output_schema is not None:
             output_schema.check_form(request.output_schema)
@@ -197,7 +197,7 @@ class Services:
         return replace(request, model=self.whole_model(request.model))
 
     def around(self) -> Surroundings:
-        """Without any given: prompts from the store alone, no documents of the workspace."""
+        """The builder of system prompts; by default from the store alone, without documents of the workspace."""
         if self.surroundings is None:
             self.surroundings = Surroundings(self.db, self.policy.context, agents=self.policy.agents)
         return self.surroundings
@@ -258,7 +258,7 @@ def freeze_watch(now: Callable[[], float]) -> Iterator[Callable[[], float]]:
 
 
 # --------------------------------------------------------------------------------------------------
-# After a lost connection nobody knows whether a transaction was committed; asking again with the same key does.
+# After a lost connection it is unknown whether a transaction was committed; asking again with the same key is safe.
 
 T = TypeVar("T")
 
@@ -275,11 +275,11 @@ async def surely(tick_s: float, ask: Callable[[], Awaitable[T]]) -> T:
 
 
 # --------------------------------------------------------------------------------------------------
-# Where the tools of MCP servers learn what is approved: the store, asked through the one door.
+# The approvals of MCP tools, in the store.
 
 
 class StoredPins:
-    """The port `ToolPins`."""
+    """Implements the port `ToolPins`."""
 
     def __init__(self, services: Services) -> None:
         self._services = services

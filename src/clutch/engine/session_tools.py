@@ -1,7 +1,7 @@
-"""The session tools of an agent: its words become a verb, a list or a look, and the answer becomes text.
+"""The session tools of an agent: a call becomes an action, a list or a read, and its answer becomes text.
 
-Who asks is the run that is under way, never a parameter. What it may do is decided by the one guard. A call
-that acts carries the key of its place in the transcript, so that one that is made again acts once.
+The caller is the open run, never a parameter. The one guard (`transactions.authority`) decides what it may do. A call
+that acts carries the key of its place in the transcript, so that a repeated call acts once.
 """
 
 from __future__ import annotations
@@ -211,7 +211,7 @@ class _Tools:
         }
 
 
-# ---- in words ----------------------------------------------------------------------------------------
+# ---- as text -----------------------------------------------------------------------------------------
 
 
 def _json(body: Body) -> str:

@@ -1,7 +1,7 @@
-"""The calls of one answer: people are asked first, then everything runs at once, then one commit.
+"""The tool calls of one answer: the user is asked first, then all calls run at once, then one commit.
 
-Nothing is started before every question about these calls has its answer. What a call breaks, the model reads;
-what a crash interrupted runs again only if it is marked replay-safe.
+No call starts before every question about these calls has its answer. The model reads the error of a call that fails.
+A call that a crash interrupted runs again only if its tool is marked replay-safe.
 """
 
 from __future__ import annotations
@@ -43,7 +43,9 @@ NO_HUMAN_ANSWER = QuestionAnswer(Decision.REJECT, "nobody is there to ask")
 
 
 async def carry_out(run: OpenRun, answer: Answer, *, interrupted: bool) -> Boundary:
-    """`interrupted`: the calls may have been started by somebody who is dead now."""
+    """Run the calls of a committed answer and commit their results.
+
+    `interrupted`: a worker that is dead now may have started the calls."""
     said = await _decisions(run, answer)
     if said is None:
         return PARKED
@@ -59,7 +61,8 @@ async def carry_out(run: OpenRun, answer: Answer, *, interrupted: bool) -> Bound
         outcome, boundary = await _delegate(run, answer, orders, gave, sleeps)
         run.went_on(outcome, boundary)
         return boundary
-    gave += await _spawn(run, orders)  # at once: the children need not wait for the other tools
+    # Spawns come first: the children need not wait for the other tools.
+    gave += await _spawn(run, orders)
     gave += await _at_once(run, answer, rest, said, interrupted)
     outcome = turn.in_order(_noted(gave, _warning(run, answer)))
     if run.interrupt.is_pulled:
@@ -78,7 +81,7 @@ async def carry_out(run: OpenRun, answer: Answer, *, interrupted: bool) -> Bound
 async def _at_once(
     run: OpenRun, answer: Answer, places: Sequence[int], said: Mapping[int, QuestionAnswer], interrupted: bool
 ) -> list[Result]:
-    """A store that fails one call fails the step: the others are stopped, and the error is heard as it is."""
+    """Run the calls at the same time. A store that fails in one call fails the step: the other calls are cancelled."""
     try:
         async with asyncio.TaskGroup() as group:
             running = [
@@ -101,14 +104,14 @@ def _unknown(call: Call, place: int) -> Result:
 
 
 async def _leave(run: OpenRun, outcome: Results, instead: Answer | None) -> NoReturn:
-    """Superseded while tools ran: what they gave in time is there for the next run. Here it is over."""
+    """The run was superseded while tools ran: keep the results they gave in time for the next run, and end the turn."""
     await run.tx_if_lost(turn.leave, outcome, instead)
     raise Stale(f"session {run.session_id} was given a new instruction")
 
 
 def _warning(run: OpenRun, answer: Answer) -> str:
-    """The same call again and again: the model is told before it is ended. Asked once for an answer: it may have a
-    thousand calls."""
+    """A note for a model that repeats the same call, before the run is ended for it. Computed once for an answer, which
+    may have a thousand calls."""
     is_warned = run_rules.loop(run.transcript, answer, run.policy.life) is Loop.WARNED
     return f"\n{announce.LOOP_NOTE}" if is_warned else ""
 
@@ -117,11 +120,11 @@ def _noted(gave: Sequence[Result], note: str) -> list[Result]:
     return [replace(result, text=result.text + note) for result in gave] if note else list(gave)
 
 
-# ---- people ------------------------------------------------------------------------------------------------
+# ---- questions to the user ---------------------------------------------------------------------------------
 
 
 async def _decisions(run: OpenRun, answer: Answer) -> dict[int, QuestionAnswer] | None:
-    """What people said about these calls, by place. None: they are being asked, and the run is parked."""
+    """The user's decisions about these calls, by place. None: the user is asked, and the run is parked."""
     is_wary = run.policy.taint is Taint.ASK and is_tainted(run.transcript, _own_tools(run))
     asked = [one for place, call in enumerate(answer.calls) if (one := _question(run, place, call, is_wary))]
     if not asked and not run.is_taken_up:
@@ -138,7 +141,7 @@ async def _decisions(run: OpenRun, answer: Answer) -> dict[int, QuestionAnswer] 
 
 
 def _own_tools(run: OpenRun) -> frozenset[str]:
-    """Whose answers hold no words of strangers, nor of other agents."""
+    """The tools whose results contain no text from outside and none of other agents."""
     return (
         frozenset(name for name, spec in run.by_name.items() if not spec.is_outward)
         - session_tools_rules.TOOLS
@@ -153,7 +156,7 @@ def _question(run: OpenRun, place: int, call: Call, is_wary: bool) -> NewQuestio
         try:
             question = run.services.toolbox.human_question(call.args)
         except InvalidInput:
-            return None  # the model hears it as the result of the call
+            return None  # the result of the call says what is wrong
         body = json.dumps({"question": question.question, "choices": list(question.choices)})
         return NewQuestion(run.services.ids.next(), place, QuestionKind.QUESTION, body)
     if spec.needs_approval or (is_wary and is_dangerous(call.name, is_outward=spec.is_outward)):
@@ -204,7 +207,7 @@ async def _run_tool(run: OpenRun, call: Call, place: int) -> tuple[str, bool]:
 
 
 async def _keep(run: OpenRun, name: str, text: str) -> None:
-    """Outside the workspace: siblings that share it could read and replace the file there."""
+    """Store a large result outside of the workspace: siblings that share it could read and replace the file there."""
     if run.services.results is None or "read" not in run.by_name:
         raise ToolFailed("this session could not read it")
     await run.services.results.keep(run.session_id, name, text)
@@ -262,7 +265,7 @@ async def _submitted(run: OpenRun, call: Call, place: int) -> Result:
 
 
 def _orders(run: OpenRun, answer: Answer, places: Sequence[int]) -> tuple[list[Result], list[ChildRequest]]:
-    """What is wrong with some of the spawn calls, and what the others ask for."""
+    """The results of invalid spawn calls, and the requests of the others."""
     wrong: list[Result] = []
     orders: list[ChildRequest] = []
     for place in places:
@@ -290,7 +293,7 @@ async def _delegate(
     wrong: Sequence[Result],
     sleeps: Sequence[int],
 ) -> tuple[Results, Boundary]:
-    """An answer that only spawns: children, results and sleep in one commit."""
+    """Commit an answer that only spawns: children, results and hold in one transaction."""
     note = _warning(run, answer)
 
     def words(order: ChildRequest, got: Accepted | SpawnRefusal) -> Result:

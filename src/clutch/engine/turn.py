@@ -70,7 +70,7 @@ async def _open(services: Services, claimed: Claimed, begun: Begun, interrupt: I
         # Another worker took over since: the transcript read here may hold calls that are its own to run.
         raise Stale(f"session {claimed.session_id} is owned by somebody else now")
     run = OpenRun(services, claimed, begun, about, interrupt)
-    await run.look_around()
+    await run.load_system_prompt()
     return run
 
 
@@ -121,7 +121,7 @@ async def _submit(run: OpenRun, accepted: Call) -> bool:
         boundary = await run.tx_with_senders(turn_end.submit, value, run.services.ids.nonce())
     if boundary is None or not boundary.goes_on:
         return False
-    run.heard(boundary)
+    run.received(boundary)
     return True
 
 
@@ -229,5 +229,5 @@ async def _finish(run: OpenRun, answer: Answer, value: str | None = None) -> boo
     if boundary is None or not boundary.goes_on:
         return False
     run.answered(answer, run.head + 1)
-    run.heard(boundary)
+    run.received(boundary)
     return True
