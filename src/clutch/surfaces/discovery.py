@@ -1,8 +1,8 @@
-"""Where the gateway of a state directory is found, and the secrets that open it: `gateway.json` and `token`.
+"""The address and the token of the gateway of a state directory: `gateway.json` and `token`.
 
-Whoever serves holds the kernel's lock on `gateway.json`, so the death of the process frees it, however it
-died. A file without that lock is stale: its port may belong to anybody by now, and nobody sends a token there.
-A token is read only from a regular file of one's own that nobody else can read."""
+The gateway holds the kernel's lock on `gateway.json`, which is freed when its process dies, however it dies. A file
+without that lock is stale: its port may belong to another program by now, and no client sends a token there. A token is
+read only from a regular file that belongs to the user and that no other user can read."""
 
 from __future__ import annotations
 
@@ -89,7 +89,7 @@ class Loaded:
 
 
 def stamp_of(path: Path) -> tuple[int, ...] | None:
-    """Another one when the file is another one; None: there is none."""
+    """Return a value that changes when the file changes; None: there is no file."""
     try:
         status = os.stat(path)
     except OSError:
@@ -98,15 +98,15 @@ def stamp_of(path: Path) -> tuple[int, ...] | None:
 
 
 GATEWAY_FILE = "gateway.json"
-BLOCKED_FILE = "blocked.json"  #: written by the watchdog of a gateway whose event loop stands still
-#: Its token opens everything; those in `token.read`, `token.read+write` … open what they name.
+BLOCKED_FILE = "blocked.json"  #: written by the watchdog of a gateway whose event loop is blocked
+#: Its token has all scopes; those in `token.read`, `token.read+write` … have the scopes in their names.
 TOKEN_FILE = "token"  # noqa: S105 (the name of the file)
 TOKEN_BYTES = 32
 CONFIG_FILE = "clutch.json"
 LOOPBACK = frozenset({"127.0.0.1", "::1", "localhost"})
 _BYTES_MAX = 64 * 1024  # more than a path and an error of the config, each character escaped
 _READ_TRIES, _READ_PAUSE_S = 3, 0.002
-_CLAIM_TRIES, _CLAIM_PAUSE_S = 25, 0.02  # whoever only looks holds the lock for a moment, too
+_CLAIM_TRIES, _CLAIM_PAUSE_S = 25, 0.02  # a client that only reads holds the lock for a moment, too
 
 
 def default_state_directory() -> Path:
@@ -118,13 +118,13 @@ def default_state_directory() -> Path:
 
 
 def named_state(home: Path) -> str | None:
-    """As a printed command names it. None: every terminal of this user finds it, whatever its environment says."""
+    """Return the state directory as printed commands name it. None: every terminal of this user finds it by default."""
     return None if home == Path.home() / ".local" / "state" / "clutch" else str(home.absolute())
 
 
 @dataclass(frozen=True, slots=True)
 class Address:
-    """What stands in `gateway.json`."""
+    """The content of `gateway.json`."""
 
     url: str
     pid: int
@@ -134,7 +134,7 @@ class Address:
     config: Loaded | None = field(default=None, compare=False)  #: changes while it runs
 
     def restart(self, home: Path) -> str:
-        """How the operator starts it again with another config."""
+        """Return the command that starts it again with another config."""
         if self.config is not None and not self.config.follows:
             return f"end the program that serves it (pid {self.pid})"
         stop = f"`{typed('stop', state=named_state(home))}`"
@@ -147,7 +147,7 @@ class Address:
 
     @classmethod
     def from_json(cls, text: str) -> Self | None:
-        """None: half written, or not ours."""
+        """Parse the file. None: half written, or not ours."""
         try:
             said = json.loads(text)
             config = None if said.get("config") is None else Loaded.from_json(said["config"])
@@ -172,13 +172,13 @@ class Claim:
         self.address: Address | None = None  #: what was published
 
     def publish(self, address: Address) -> None:
-        """May be repeated. One write, padded over what stood there before: a reader never finds an empty file."""
+        """Write the address, also repeatedly. One padded write: a reader never finds an empty file."""
         size = os.fstat(self._file).st_size
         os.pwrite(self._file, address.to_json().encode().ljust(size), 0)
         self.address = address
 
     def publish_config(self, config: Loaded) -> None:
-        """What is loaded has changed."""
+        """Publish which config is loaded now."""
         if self.address is not None:
             self.publish(replace(self.address, config=config))
 
@@ -188,7 +188,7 @@ class Claim:
 
 
 def claim(home: Path) -> Claim | None:
-    """None: somebody else serves this directory."""
+    """Take the right to serve a directory. None: another gateway has it."""
     for _ in range(_CLAIM_TRIES):
         file = os.open(home / GATEWAY_FILE, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
         if _is_locked_now(file) and _is_same(file, home / GATEWAY_FILE):
@@ -209,7 +209,7 @@ def _is_locked_now(file: int) -> bool:
 
 
 def _is_same(file: int, path: Path) -> bool:
-    """Whoever stopped meanwhile took the name away; a lock on a file without a name is none."""
+    """Whether the locked file still has its name: a gateway that stopped meanwhile has removed it."""
     try:
         return os.path.samestat(os.fstat(file), path.stat(follow_symlinks=False))
     except FileNotFoundError:
@@ -217,7 +217,7 @@ def _is_same(file: int, path: Path) -> bool:
 
 
 def find(home: Path) -> Address | None:
-    """The gateway that serves this directory now. Raises UnsafeStateDirectory."""
+    """Return the gateway that serves this directory now. Raises UnsafeStateDirectory."""
     try:
         with _own_file(home / GATEWAY_FILE) as file:
             try:
@@ -240,7 +240,7 @@ def _published(file: int) -> Address | None:
 
 
 def has_died(home: Path) -> bool:
-    """Whoever served is gone and did not leave by itself: that takes the file along."""
+    """Whether the last gateway died: one that stops by itself removes the file."""
     return (home / GATEWAY_FILE).exists() and find(home) is None
 
 
@@ -251,7 +251,7 @@ def read_token(path: Path) -> str:
 
 
 def ensure_token(home: Path) -> None:
-    """Made once, by whoever holds the claim."""
+    """Create the token once; the caller holds the claim."""
     try:
         if read_token(home / TOKEN_FILE):
             return
@@ -261,7 +261,7 @@ def ensure_token(home: Path) -> None:
 
 
 def rotate_token(home: Path) -> None:
-    """Another one from now on: the old one opens nothing, and whoever is inside by it is shown out."""
+    """Replace the token: requests with the old one are refused, and those under way are ended."""
     path = home / TOKEN_FILE
     fresh = home / f".{TOKEN_FILE}.new"
     fresh.unlink(missing_ok=True)
@@ -311,10 +311,10 @@ def blocked(home: Path) -> str | None:
 
 
 # --------------------------------------------------------------------------------------------------
-# Start a gateway in the background for a command that needs one: one per state directory, whoever is first.
+# Start a gateway in the background for a command that needs one; there is one per state directory.
 #
 # Two commands may start one at the same moment: the lock of the state directory lets one of the two live, and both
-# commands talk to that. Standard library only; the gateway itself is `clutch serve`, in a process of its own that
+# commands use that one. Standard library only; the gateway itself is `clutch serve`, in a process of its own that
 # outlives its starter, its terminal and a Ctrl-C there.
 
 NO_START = "CLUTCH_NO_START"  #: in the environment: no command starts a gateway
@@ -324,7 +324,7 @@ TAIL_BYTES, TAIL_CHARS_MAX = 4096, 500
 
 
 def may_start(home: Path, *, is_new_work: bool = False) -> bool:
-    """`is_new_work`: the command brings something to do, and does not ask about what must be there already.
+    """Whether a command may start a gateway. `is_new_work`: it brings work, and does not read what must exist already.
 
     A directory with a token and no database had its gateway on PostgreSQL: only its owner knows where."""
     if os.environ.get(NO_START):
@@ -335,14 +335,14 @@ def may_start(home: Path, *, is_new_work: bool = False) -> bool:
 
 
 def has_store(home: Path) -> bool:
-    """A look that loads no database."""
+    """Whether there is a database; loads no database library."""
     return (home / "clutch.db").exists()
 
 
 def start(home: Path) -> Address:
-    """The gateway that answers now, started by this process or by another one. Raises NoGateway."""
-    remedy = typed("serve", state=named_state(home))  # in the foreground it says all of it
-    with TemporaryFile() as said:  # it has a log of its own as soon as the directory is known to be its own
+    """Start a gateway and return the one that answers, started by this process or another. Raises NoGateway."""
+    remedy = typed("serve", state=named_state(home))  # in the foreground it prints the whole error
+    with TemporaryFile() as said:  # the gateway logs to its own file once it owns the directory
         process, was_owned = _spawned(home, said), False
         deadline = time.monotonic() + START_S
         while time.monotonic() < deadline:
@@ -350,7 +350,7 @@ def start(home: Path) -> Address:
                 return found
             if process.poll() is not None:
                 if is_owned(home):
-                    was_owned = True  # by one that is about to answer, or that is leaving
+                    was_owned = True  # by a gateway that starts or stops
                 elif was_owned:
                     process, was_owned = _spawned(home, said), False
                 else:
@@ -360,7 +360,7 @@ def start(home: Path) -> Address:
 
 
 def _spawned(home: Path, said: IO[bytes]) -> subprocess.Popen[bytes]:
-    """`-P`: whatever lies in the directory we stand in is no module of ours."""
+    """Start the process. `-P`: no module is loaded from the current directory."""
     return subprocess.Popen(  # noqa: S603 - our own command, in our own words
         [sys.executable, "-P", "-m", "clutch", "serve", "--background", "--state", str(home.absolute())],
         stdin=subprocess.DEVNULL,
@@ -371,7 +371,7 @@ def _spawned(home: Path, said: IO[bytes]) -> subprocess.Popen[bytes]:
 
 
 def is_owned(home: Path) -> bool:
-    """Somebody holds the lock of the state directory: about to answer, or about to leave."""
+    """Whether a process holds the lock of the state directory: a gateway that starts or stops."""
     try:
         lock = os.open(home / "lock", os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
     except FileNotFoundError:

@@ -1,8 +1,8 @@
-"""Where a gateway listens, and who has to agree before anybody outside of this machine can knock.
+"""Where a gateway listens, and what the user must set before another machine can connect.
 
-On 127.0.0.1 it always does: that is where commands and programs of this machine find it. Another address takes three
-things that nobody has by accident: a word in the config, the names it is called by there, and a token that was made
-before. Nothing here loads a library."""
+It always listens on 127.0.0.1, where commands and programs of this machine find it. Another address needs three things:
+a setting in the config, the host names of the gateway there, and a token that was created before. Nothing here loads a
+library."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ class ListenSettings:
             require("Listening.allowed_hosts", rule, is_kept=bool(_NAME.fullmatch(name)))
 
     def at(self, host: str | None, port: int | None) -> ListenSettings:
-        """None: as it is."""
+        """Return the settings with another host or port; None: unchanged."""
         return replace(
             self, host=self.host if host is None else host, port=self.port if port is None else port
         )
@@ -69,11 +69,11 @@ class ListenSettings:
 
     @property
     def names(self) -> frozenset[str]:
-        """What a request may call this gateway: also what a proxy before it is called by."""
+        """The host names that requests may use, those of a proxy in front included."""
         return LOOPBACK | self.allowed_hosts
 
     def lacks(self) -> InvalidInput | None:
-        """What the config would have to say beside it."""
+        """Return the error for a missing setting; None: all are there."""
         if self.is_remote and not self.allow_remote:
             rule = "can be reached from other machines; if that is meant, say gateway.allowRemote: true in the config"
             return InvalidInput("gateway.host", f"{self.host} {rule}")
@@ -102,7 +102,7 @@ def _has_token(home: Path) -> bool:
 
 @contextmanager
 def listeners(where: ListenSettings) -> Iterator[list[socket.socket]]:
-    """On all of them with the same port, 127.0.0.1 among them. Raises InvalidInput."""
+    """Listen on all addresses with the same port, 127.0.0.1 included. Raises InvalidInput."""
     with ExitStack() as stack:
         wanted = ip_address(where.host)
         hosts = [where.host] if wanted.is_unspecified or where.host == HERE else [HERE, where.host]
@@ -141,8 +141,8 @@ def _opened(host: str, port: int) -> socket.socket:
 # --------------------------------------------------------------------------------------------------
 # The listening socket of a gateway, from the moment its engine works until it stops.
 #
-# Binding is a matter of microseconds and happens at once; the HTTP libraries are loaded when the first
-# caller knocks, off the event loop. A program that nobody asks anything pays for nothing.
+# Binding takes microseconds and happens at once; the HTTP libraries are loaded at the first connection, off the event
+# loop. A program without clients does not load them.
 
 LOOPBACK_ONLY = ListenSettings()
 
@@ -151,7 +151,8 @@ LOOPBACK_ONLY = ListenSettings()
 async def serving(
     gateway: Gateway, home: Path, where: ListenSettings = LOOPBACK_ONLY, config: Loaded | None = None
 ) -> AsyncIterator[Claim]:
-    """The claim, with the address that was published. Raises GatewayInUse, InvalidInput, UnsafeStateDirectory."""
+    """Serve while the block runs; yields the claim with the published address. Raises GatewayInUse, InvalidInput,
+    UnsafeStateDirectory."""
     where.check_agreed(home)
     held = await asyncio.to_thread(discovery.claim, home)
     if held is None:
@@ -179,8 +180,8 @@ def _publish(held: Claim, listener: socket.socket, gateway: Gateway, config: Loa
 async def _answer(gateway: Gateway, home: Path, names: frozenset[str], sockets: list[socket.socket]) -> None:
     await _knock(sockets)
     answer = await asyncio.to_thread(_load)
-    if gateway.leaving is not None:  # a process of our own; a program that embeds us decides for itself
-        gc.freeze()  # code is never garbage, and whoever looks through all of it stops everybody else meanwhile
+    if gateway.leaving is not None:  # a gateway of its own; a program that embeds Clutch decides for itself
+        gc.freeze()  # code is never garbage, and a collection that walks all of it stops every request meanwhile
     await answer(gateway, home, names, sockets)
 
 
@@ -191,7 +192,7 @@ def _load() -> Callable[[Gateway, Path, frozenset[str], list[socket.socket]], Aw
 
 
 async def _knock(sockets: list[socket.socket]) -> None:
-    """The first connection waits in the backlog until the libraries are there."""
+    """Wait for the first connection. It waits in the backlog until the libraries are loaded."""
     loop, knocked = asyncio.get_running_loop(), asyncio.Event()
     for one in sockets:
         loop.add_reader(one, knocked.set)

@@ -29,7 +29,7 @@ Labels = Mapping[str, str]
 
 @dataclass(frozen=True, slots=True)
 class Metric:
-    """`kind`: a counter only ever grows; a gauge is what is so now."""
+    """`kind`: a counter only grows; a gauge is a current value."""
 
     name: str
     about: str

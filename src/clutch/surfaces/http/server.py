@@ -33,11 +33,11 @@ ROOM_S = 0.25  #: many may connect at once: what they have sent is read before a
 STOP_S = 2  #: what a request under way gets when the gateway stops
 LET_IN_TURNS = 4  #: of the loop: a client that has connected is known after so many, and can be closed
 
-logging.getLogger("uvicorn").addHandler(logging.NullHandler())  # its warnings are about strangers' mistakes
+logging.getLogger("uvicorn").addHandler(logging.NullHandler())  # its warnings are about mistakes of clients
 
 
 class PromptProtocol(H11Protocol):
-    """HTTP/1.1 from callers who come to the point."""
+    """HTTP/1.1 with a limit for connections that send no request."""
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
@@ -79,7 +79,7 @@ def _wired(app: ASGIApp, transport: asyncio.Transport) -> ASGIApp:
 
 
 async def answer(gateway: Gateway, home: Path, names: frozenset[str], sockets: list[socket.socket]) -> None:
-    """Until it is cancelled."""
+    """Answer requests until it is cancelled."""
     tokens = Tokens(home, gateway.services.policy.serving)
     app = AppState(gateway, Feed(gateway), asyncio.Event(), tokens.browsers, named_state(home))
     mcp = Mount(app)
