@@ -246,6 +246,7 @@ async def test_an_answer_nobody_carries_out_any_more_keeps_no_contents(
         return "done"
 
     house, _ = await house_with(build, files, says)
+    house.policy = replace(house.policy, work=replace(house.policy.work, tool_grace_s=0.1))
     await house.hire()
     await house.say("go")
     async with asyncio.timeout(PATIENCE_S):

@@ -545,7 +545,8 @@ class BusyDoor(HeldDatabase):
 
 
 async def test_the_last_text_of_a_killed_run_is_late_although_the_store_fails(build: Build) -> None:
-    house = await child(build, lambda _: "all done", runs=False)
+    policy = replace(POLICY, work=replace(POLICY.work, tool_grace_s=0.1))
+    house = await child(build, lambda _: "all done", policy, runs=False)
     db = BusyDoor(house.db, turn_end.finish)
     worker = await house.hire(db)
     async with asyncio.timeout(PATIENCE_S):

@@ -17,6 +17,7 @@ from typing import Any
 import pytest
 
 from clutch import AcpAgent, Clutch, InvalidInput, Outcome
+from clutch.core.policy import Life, Policy
 from clutch.ports import Launch, RuntimeFailed, RuntimeJob, SandboxAccess
 from clutch.runtimes import acp_supervisor
 from clutch.runtimes.acp import AcpRuntime
@@ -99,8 +100,9 @@ async def test_permission_is_asked_of_a_person_and_the_edit_is_evidence(tmp_path
 
 async def test_an_agent_that_gives_up_after_a_refusal_fails_with_what_was_refused(tmp_path: Path) -> None:
     """Codex ends its turn as cancelled; Clutch has not cancelled it."""
+    hasty = Policy(life=Life(error_grace_s=0.05))
     async with Clutch(
-        state=tmp_path / "state", workspace=tmp_path, acp=[agent(sandbox=False)], serve=False
+        state=tmp_path / "state", workspace=tmp_path, acp=[agent(sandbox=False)], serve=False, policy=hasty
     ) as c:
         task = await c.spawn("clutch-test: sulk note.txt", runtime="acp")
         async with asyncio.timeout(PATIENCE_S):

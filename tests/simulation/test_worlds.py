@@ -20,6 +20,7 @@ from clutch.testing.simulation.world import simulate
 from tests.trust.replays import digests
 
 SEEDS = (1, 2)
+REPLAYED = ("storm", "crash", "lockstep")
 
 
 def test_every_kind_of_world_keeps_its_promises_and_asks_about_all_of_them() -> None:
@@ -47,7 +48,8 @@ def _much_goes_wrong_but_in_a_calm_world(played: list[Report]) -> None:
 
 
 def _the_same_seed_gives_the_same_log_and_another_another(played: list[Report]) -> None:
-    first = [report for report in played if report.seed == SEEDS[0]]
+    """A few kinds: tests/golden compares the logs of a dozen worlds, and `make trust` replays twenty."""
+    first = [report for report in played if report.seed == SEEDS[0] and report.world in REPLAYED]
     again = [simulate(report.seed, report.world).digest for report in first]
     assert again == [report.digest for report in first]
     assert len({report.digest for report in played}) == len(played)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 
 import pytest
 
@@ -14,6 +14,13 @@ from tests.transactions.interleavings.two_connections import Stage, open_stage
 from tests.transactions.world import World
 
 ORDERS = "orders"
+
+
+def pytest_collection_modifyitems(items: Sequence[pytest.Item]) -> None:
+    """`make test` plays a third of the orders, `make trust` all of them."""
+    for item in items:
+        if "stage" in getattr(item, "fixturenames", ()):
+            item.add_marker("scaled")
 
 
 @pytest.fixture

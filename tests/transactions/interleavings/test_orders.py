@@ -27,6 +27,7 @@ def traced(played: list[str], name: str, sql: str) -> Start:
 
 async def orders(stage: Stage, sql: str) -> set[str]:
     played: list[str] = []
+    stage.stride = 1
     await stage.every_order(traced(played, "a", sql), traced(played, "b", sql))
     return set(played)
 
