@@ -32,6 +32,12 @@ settings.load_profile("ci" if IN_CI else "local")
 POSTGRES_FIXTURES = {"own_server", "postgres_server", "shared_postgres"}
 
 
+@pytest.hookimpl(optionalhook=True)  # of pytest-xdist
+def pytest_xdist_auto_num_workers() -> int:
+    """Three workers for two cores: tests wait for processes, disks and timers during half of their time."""
+    return max(2, (os.cpu_count() or 2) * 3 // 2)
+
+
 def pytest_collection_modifyitems(items: Sequence[pytest.Item]) -> None:
     """Mark each test that needs a PostgreSQL server, so that `make test-fast` can leave it out."""
     for item in items:
