@@ -59,7 +59,7 @@ class Simulated:
         self.violations += [f"{one.invariant}: {one.detail} ({again})" for one in report.violations]
 
     def probe(self) -> None:
-        """Ask the promises that no world can show, once for each process."""
+        """Check the invariants of parts that no world has, once for each process."""
         for name, probe in all_probes().items():
             self.invariants[name] += 1
             if (wrong := probe.wrong()) is not None:

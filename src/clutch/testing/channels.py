@@ -1,4 +1,4 @@
-"""A channel for tests: keeps what was sent, and fails when told to."""
+"""Channels for tests: they record what was sent, and fail when the test asks for it."""
 
 from __future__ import annotations
 
@@ -31,13 +31,13 @@ class RecordingChannel:
         return f"receipt-{len(self.sent)}"
 
     def bodies(self, target: str) -> list[str]:
-        """What a person there has read: a message sent twice under one key is one message."""
+        """The messages a user at this target has received. Two sends with the same key are one message."""
         shown = {one.key: one.body for one in self.sent if one.target == target}
         return list(shown.values())
 
 
 class ThreadedChannel(RecordingChannel):
-    """... whose people talk in threads."""
+    """A recording channel whose users talk in threads."""
 
     def __init__(self, *, operators: Sequence[str] = (), approvers: Sequence[str] = ()) -> None:
         super().__init__(operators=operators, approvers=approvers)

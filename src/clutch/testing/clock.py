@@ -1,12 +1,12 @@
-"""A clock that goes only when told."""
+"""A clock for tests. It advances only when the test advances it."""
 
 from __future__ import annotations
 
-START = 1_700_000_000.0  # some moment; tests must not depend on which
+START = 1_700_000_000.0  # an arbitrary moment; tests must not depend on it
 
 
 class FakeClock:
-    """Settable, also backwards: real ones are set, too."""
+    """It can also be set back, as real clocks are."""
 
     def __init__(self, now: float = START) -> None:
         self._now = now

@@ -3,8 +3,8 @@
     CrashAt(db, "finish:after")           the first `finish` is committed, and its caller gets no answer
     CrashAt(db, "spawn:before", nth=3)    the third `spawn` is never written
 
-The name is that of the transaction's function. `die` is what dying means: by default the process kills
-itself and nothing after it runs, no handler, no buffer.
+The name is that of the transaction's function. `die` is called at that point. By default the process kills itself
+with SIGKILL: no handler runs and no buffer is flushed.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class CrashAt(PassThroughDatabase):
             raise ValueError(
                 f"a point is NAME:before or NAME:after, and nth counts from 1; got {point!r}, {nth}"
             )
-        self.times = 0  #: how often the place was passed or met
+        self.times = 0  #: how often the point was reached
 
     async def tx(self, keys: Keys, fn: TxFunction[P, T], /, *args: P.args, **kwargs: P.kwargs) -> T:
         self._reach(function_name(fn), "before")

@@ -1,4 +1,4 @@
-"""A model for tests: answers what it was told to, and remembers what it was asked."""
+"""A model for tests: it answers from a script and records every request."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import TypeAlias
 from clutch.core.messages import Answer, Usage
 from clutch.ports import Delta, DeltaKind, ModelError, ModelRequest, OnDelta
 
-#: A text is a last word; a ModelError is raised.
+#: A text is a final answer; a ModelError is raised.
 Scripted: TypeAlias = Answer | str | ModelError
 Script: TypeAlias = Sequence[Scripted] | Callable[[ModelRequest], Scripted]
 
@@ -22,7 +22,7 @@ class ScriptExhausted(AssertionError):
 class ScriptedModel:
     """Answers from a list, in the order it is asked, or from a function of the request.
 
-    With several sessions the order of calls is the engine's business: use a function then.
+    With several sessions the order of calls is up to the engine: use a function then.
     """
 
     def __init__(self, script: Script) -> None:

@@ -1,8 +1,8 @@
 """Bugs put into a victim on purpose: a harness that does not see them would prove nothing.
 
 two-transaction-announce  The classic: the task's end is committed, and the letter to its requester in a
-                          transaction of its own a moment later. Whoever dies in between has lost the result.
-answer-before-commit      `accepted` is said, and written a moment later. Whoever dies in between has lied.
+                          transaction of its own a moment later. A death in between loses the result.
+answer-before-commit      `accepted` is said, and written a moment later. A death in between makes it a lie.
 second-letter             A second letter of the same end, under a key of its own.
 replayed-effects          The tool that must not run twice says that it may.
 """
@@ -99,7 +99,7 @@ def _late_letter(now: float, session_id: int, requester_id: int, generation: int
 
 
 class _Hasty:
-    """A door that answers `spawn` with what it would have written, and writes it in its own good time."""
+    """A database that answers `spawn` with what it would have written, and writes it in its own good time."""
 
     def __init__(self, real: Database) -> None:
         self._real = real

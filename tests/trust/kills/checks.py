@@ -1,4 +1,4 @@
-"""Was anything lost, told twice or done twice? Judged from outside, when a story is over.
+"""Was anything lost, delivered twice or done twice? Checked from outside, when a story is over.
 
 What the client was told is on its disk, what the model was asked and shown in its own log, what a tool did in
 its own file; the tables are what the product says. They must agree:
@@ -216,7 +216,7 @@ def _no_call_too_often(found: CheckResult, evidence: Evidence) -> None:
     for call, count in asked.items():
         repeated[call.rpartition(":")[0]] += count - 1
     repeated.subtract(line["stumbled"] for line in evidence.asked if "stumbled" in line)
-    # Whoever was declared dead while alive loses its runs too, and comes back under a new number.
+    # A worker that was declared dead while alive loses its runs too, and comes back under a new number.
     reborn = sum(
         count - 1 for count in Counter(line["pid"] for line in evidence.lines if "up" in line).values()
     )

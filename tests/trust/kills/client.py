@@ -3,7 +3,7 @@
     victim ──socket──▶ this process: append, fsync ──▶ its acknowledgement; only then the victim goes on
 
 It outlives the victims that tell it, and what it has acknowledged outlives itself: `client.log` in the
-directory of the story, where the judge reads it. One process is enough for many stories.
+directory of the story, where the checks read it. One process is enough for many stories.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ class Teller:
         self._socket.connect(address)
 
     def accepted(self, by: str, tasks: Sequence[str]) -> None:
-        """Back when it is on disk. ConnectionError: nobody listens any more."""
+        """Back when it is on disk. ConnectionError: the client is gone."""
         if tasks:
             self._socket.sendall(_line(directory=self._directory, by=by, tasks=tasks))
             if not self._socket.recv(1):
@@ -102,7 +102,7 @@ def main() -> None:
     with _Server(sys.argv[1], _Listener) as server:
         threading.Thread(target=server.serve_forever, daemon=True).start()
         print("ready", flush=True)
-        sys.stdin.read()  # whoever started us has died
+        sys.stdin.read()  # the process that started this one has died
 
 
 if __name__ == "__main__":

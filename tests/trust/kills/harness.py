@@ -1,8 +1,8 @@
-"""kill -9 on real processes, again and again, until each story is over; then the judge.
+"""kill -9 on real processes, again and again, until each story is over; then the checks.
 
     this process ──fork──▶ victim: works on the story, dies at a named point or is killed at a random moment
                  ◀─pipe─── that it is up, and what it dies of; the end of the pipe is its death
-    victim ──▶ the client outside, the model's own log, the tool's own file: what the judge goes by
+    victim ──▶ the client outside, the model's own log, the tool's own file: what the checks read
 
 Forked, not started: everything is imported already, so a life costs milliseconds. Therefore this must run in
 a process without threads; `kills.py` starts those and adds up. A kill counts only if the database, looked at
@@ -101,7 +101,7 @@ class Story:
         return result
 
     def write_down(self, file: Path) -> None:
-        """For whoever has to find out what happened."""
+        """For the analysis of a failure."""
         file.write_text("".join(f"{json.dumps(line)}\n" for line in self.lines), encoding="utf-8")
 
     def _start(self) -> None:
@@ -181,7 +181,7 @@ class Story:
 
 
 def _state(run: OpenRun) -> tuple[int, int, float | None]:
-    """Changes as soon as somebody takes the run over, and with every step."""
+    """Changes as soon as a worker takes the run over, and with every step."""
     return run.run_id, run.head, run.progress_at
 
 

@@ -1,10 +1,10 @@
 """Named places at which a real process kills itself: `CLUTCH_CRASH_AT="after:finish:3"` dies the third time.
 
 The product knows nothing of this. The places are reached through wrappers around what the engine is given
-anyway: its door, its model, its tools. `torn.py` adds two inside SQLite's commit.
+anyway: its database, its model, its tools. `torn_writes.py` adds two inside SQLite's commit.
 
     before:NAME    every statement of the transaction has run, nothing is committed
-    after:NAME     committed and durable, but whoever asked has not heard it
+    after:NAME     committed and durable, but the caller has no answer
     recovery:…     the same for the two transactions that take over what a dead process left
     model:… tool:… around a model call and around a tool's effect
 """
@@ -78,7 +78,7 @@ class Points:
 
 
 class CrashingDatabase(PassThroughDatabase):
-    """A Door that may kill its process on either side of a commit."""
+    """A database that may kill its process on either side of a commit."""
 
     def __init__(self, db: Database, points: Points, heard: Callable[[str, Any], None] | None = None) -> None:
         super().__init__(db)

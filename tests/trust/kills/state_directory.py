@@ -1,7 +1,7 @@
 """Many processes want one state directory at once: `python -m tests.trust.kills.state_directory DIRECTORY`.
 
-A barrier lets all processes go; whoever gets in stays until all have tried, then leaves. Every directory is
-fought for twice: new, and left behind by somebody. Exactly one may get in each time, and the others must be
+A barrier lets all processes go; the process that gets in stays until all have tried, then leaves. Every directory is
+fought for twice: new, and left behind by another process. Exactly one may get in each time, and the others must be
 told why not.
 """
 

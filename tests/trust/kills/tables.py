@@ -1,4 +1,4 @@
-"""The victim's database as somebody outside sees it, right after a death. Reads only, and disturbs nothing.
+"""The victim's database as another process sees it, right after a death. Reads only, and disturbs nothing.
 
 SQLite's files are copied first: opening the real ones would already be the recovery that the next victim is
 there to show.
@@ -56,7 +56,7 @@ class Death:
     """What a death left behind."""
 
     open_runs: tuple[OpenRun, ...]
-    unfinished: int  #: tasks and letters that somebody still has to do something about
+    unfinished: int  #: tasks and letters with work left
     ended: dict[int, int]  #: task and generation of those that have their outcome
 
 

@@ -2,7 +2,7 @@
 
 It works on the story in one state directory or PostgreSQL database, together with the client whose wishes the
 story knows, and ends by itself with 7 when nothing is left to do. Whatever it accepted is told to a client
-outside; how it fares, to whoever started it. Starting it again goes on with the story.
+outside; how it fares, to the process that started it. Starting it again resumes the story.
 """
 
 from __future__ import annotations
@@ -51,9 +51,9 @@ from tests.trust.kills.story import (
 )
 from tests.trust.kills.torn_writes import TearingDisk
 
-QUIET: Final = 7  #: the story is over and nobody died
+QUIET: Final = 7  #: the story is over
 STUCK: Final = 8  #: it is not over, and nothing moves any more
-BROKEN: Final = 9  #: an exception nobody caught: a bug
+BROKEN: Final = 9  #: an uncaught exception: a bug
 
 #: Looks in a row that found nothing moving. In looks, not seconds: a machine that stood still is not stuck.
 _LOOK_S: Final = 0.01

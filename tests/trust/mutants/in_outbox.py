@@ -1,4 +1,4 @@
-"""Planted bugs in what leaves the house: words to people, and the keys under which others know what they got."""
+"""Planted bugs in the outbox: messages to users, and the keys under which receivers know what they got."""
 
 from __future__ import annotations
 

@@ -96,7 +96,7 @@ def _put(holder: Any, name: str, old: Any, new: Any) -> None:
 
 
 def _check_fit(original: Any, new: Any) -> None:
-    """A replacement that cannot even be called breaks everything and is found by nobody."""
+    """A replacement that cannot even be called breaks everything and is found by no invariant."""
     asked = inspect.signature(original).parameters.values()
     by_place = [one for one in asked if one.kind in (one.POSITIONAL_ONLY, one.POSITIONAL_OR_KEYWORD)]
     by_name = {one.name: one for one in asked if one.kind is one.KEYWORD_ONLY}

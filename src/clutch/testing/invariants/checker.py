@@ -50,7 +50,7 @@ class _ScopedQueries:
 
 
 class InvariantChecker:
-    """`report` is called with the name of the broken promise and what is wrong."""
+    """`report` is called with the name of the violated invariant and what is wrong."""
 
     def __init__(self, disk: SimDisk, policy: Policy, report: Callable[[str, str], None]) -> None:
         self._disk, self._policy, self._report = disk, policy, report
@@ -102,7 +102,7 @@ class InvariantChecker:
 
     @property
     def evaluations(self) -> Counter[str]:
-        """How often each promise was asked about. Counted by group, because counting costs, too."""
+        """How often each invariant was evaluated. Counted by group, because counting takes time as well."""
         total = Counter(self._calm)
         for queries in self._queries.values():
             total.update({name: count * queries.times for name, count in queries.counts.items()})
@@ -156,12 +156,12 @@ class InvariantChecker:
 
 
 def all_sentences() -> set[str]:
-    """Every promise of the tables, in its own words."""
+    """The sentences of all invariants of the tables."""
     return {query.promise for query in _ALL} | {transition.promise for transition in TRANSITIONS}
 
 
 def all_names() -> set[str]:
-    """Every promise that is asked somewhere, by its name."""
+    """The names of all invariants that are checked somewhere."""
     return (
         {name for query in _ALL for name in (query.invariant, query.also) if name}
         | {transition.invariant for transition in TRANSITIONS}

@@ -1,4 +1,4 @@
-"""What a commit changed: the rows it wrote, before and after. The judge's memory of the tables.
+"""What a commit changed: the rows it wrote, before and after. The checker's memory of the tables.
 
 SQLite tells which rows were written; their new contents are read once, the old ones are remembered.
 """
@@ -114,14 +114,14 @@ class Change:
     has_new_owners: bool = False
 
     def now_of(self, session_id: int) -> float:
-        """What the clock of whoever wrote the session said."""
+        """The time on the clock of the process that wrote the session."""
         for made in self.made:
             if ("sessions", session_id) in made.written:
                 return made.now
         return self.now
 
     def tasks_to_check(self) -> set[int]:
-        """Tasks that changed, and those whose letter did. Rows rewritten as they were need no judge."""
+        """Tasks that changed, and those whose letter did. Rows that did not change need no check."""
         touched = set(self.moved())
         touched.update(
             after.task_id
@@ -184,7 +184,7 @@ class Change:
         ]
 
     def cut_off(self) -> set[int]:
-        """Sessions that lost their owner by somebody else's hand."""
+        """Sessions whose owner was removed by another process."""
         lost = {
             after.id
             for before, after in self.sessions.values()
@@ -261,7 +261,7 @@ class History:
             self.touched_at[session_id] = self.commits
 
     def note_clock(self) -> None:
-        """Somebody set a clock: what was due a moment ago may not be any more."""
+        """A clock was set: what was due a moment ago may no longer be due."""
         self._clock_moved_at = self.commits + 1
 
     def has_changed_since_claim(self, session_id: int) -> bool:

@@ -1,8 +1,8 @@
 """What a serial simulator cannot see and PostgreSQL would punish: writes without the key, locks upside down.
 
 A transaction given to `tx(keys, …)` writes the rows of the sessions and purses in its keys only. It may also insert
-letters for others, make children, and step the tasks of *closed* sessions whose letters it reads: nobody
-else writes those. One that runs alone may write many. Both lock ancestors before descendants, so that two
+letters for others, make children, and step the tasks of *closed* sessions whose letters it reads: no other
+transaction writes those. One that runs alone may write many. Both lock ancestors before descendants, so that two
 of them never wait for each other in a circle. `claim` skips what others have locked and never waits.
 """
 
@@ -70,7 +70,7 @@ def _foreign_task(task_id: int, keys: tuple[int, ...], change: Change) -> str | 
     before, after = change.tasks[task_id]
     if before is None:
         return None
-    # An ended task: its own session is closed, and whoever reads its letter has the letter's key.
+    # An ended task: its own session is closed, and the transaction that reads its letter has the letter's key.
     return None if before.outcome is not None else f"task {task_id} in {after.phase}"
 
 

@@ -1,7 +1,7 @@
-"""Promises about what lies outside of the simulated worlds: short fixed stories, played with the product's own parts.
+"""Invariants of parts that no simulated world has: short fixed scenarios, run with the product's own code.
 
-A probe yields what is wrong, and nothing where the promise holds. A mutant without worlds is hunted with the probes
-that it names. Stories import the product when they are played, so that a world does not pay for them.
+A probe yields what is wrong, and nothing where the invariant holds. A mutant without worlds is hunted with the probes
+it names. Scenarios import the product when they run, so that a world does not load it.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ class Probe:
 
 @cache
 def all_probes() -> Mapping[str, Probe]:
-    """By the name of their promise."""
+    """Probes by the name of their invariant."""
     from clutch.testing.invariants import protected_files, senders
 
     every = (protected_files.PROBE, senders.PROBE)

@@ -2,7 +2,7 @@
 and of a spawn that was undone one line.
 
 A world at rest holds its history (transcripts, timelines, deliveries, usage: trimmed by retention, not here)
-and nothing that somebody would still have to look at. No rows, ever.
+and no pending work. None of these queries may return rows.
 """
 
 from __future__ import annotations

@@ -1,10 +1,10 @@
-"""The judge's own tables beside the world's: what stood there before a commit, and what callers were told.
+"""Tables of the checker beside those of the world: the rows before a commit, and what callers were answered.
 
-    was.tasks, was.sessions   as they were before the commit that is judged
+    was.tasks, was.sessions   as they were before the commit that is checked
     was.told                  every task that a spawn was answered with
     was.unseen                letters that the mailman should have looked at, and since when
 
-They have no row numbers: SQLite's update hook does not hear of them, so nobody takes them for the world's.
+They have no row numbers: SQLite's update hook does not report them, so they are never taken for rows of the world.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ class Shadow:
                 self._disk.ask("INSERT OR IGNORE INTO was.told VALUES(?, ?, ?)", told)
 
     def remember(self, moved: Sequence[int], refenced: Sequence[int], gone: Iterable[int]) -> None:
-        """The commit was judged: its rows are what stands there before the next one."""
+        """The commit was checked: its rows are what the next one is compared with."""
         for task_id in gone:
             self._disk.ask("DELETE FROM was.tasks WHERE id = ?", (task_id,))
             self._disk.ask("DELETE FROM was.sessions WHERE id = ?", (task_id,))

@@ -1,4 +1,4 @@
-"""What stands in a transcript must be what the letters say, once: judged at the commit that writes it."""
+"""A transcript holds what its letters say, once: checked at the commit that writes it."""
 
 from __future__ import annotations
 

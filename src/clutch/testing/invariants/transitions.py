@@ -156,7 +156,7 @@ def _given_back_whole(change: Change, context: CheckContext) -> Iterator[str]:
 @invariant("N12", frozenset({"unheard"}), "what somebody may have read is not sent again")
 def _not_sent_again(change: Change, context: CheckContext) -> Iterator[str]:
     for made in change.made:
-        # Else it is somebody else's.
+        # Otherwise another process owns it.
         if made.name == "unheard" and ("outbox", made.args[2].id) in made.written:
             rows = context.disk.query("SELECT due, owner, done_at FROM outbox WHERE id = ?", made.args[2].id)
             if rows[0][0] is not None:

@@ -1,4 +1,4 @@
-"""When a session is woken, who goes first, and what is told when: promises that compare before and after."""
+"""Invariants of waking a session: when it is woken, which letter comes first, and what is delivered when."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def _woken_once(change: Change, context: CheckContext) -> Iterator[str]:
             yield f"session {after.id} was woken without {left} of the results that were there"
 
 
-#: Those of another route have a turn of their own, and so has whoever speaks in a thread.
+#: Letters of another route have a turn of their own, and so has a user who writes in a thread.
 _LEFT_OUT = (
     "SELECT COUNT(*) FROM inbox i JOIN sessions s ON s.id = i.task_id WHERE i.session_id = ?1 AND i.state = 0"
     " AND i.kind = 'announce' AND i.silent = 0 AND i.taken_seq IS NULL AND i.hook_route IS NULL AND s.bound = 0"

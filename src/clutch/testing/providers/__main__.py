@@ -1,7 +1,7 @@
 """`python -m clutch.testing.providers`: the server as a process of its own; its first line is its URL.
 
 Without `--behave` it plays an agent's work: so many tool calls, one at a time, then a last word. It ends when its
-standard input does, so that it is not left behind when whoever started it dies; with `--stay` it does not.
+standard input does, so that it does not outlive the process that started it; with `--stay` it does not.
 """
 
 from __future__ import annotations

@@ -79,7 +79,7 @@ class Pause:
 
 @dataclass(frozen=True, slots=True)
 class Gate:
-    """Nothing more is sent before somebody opens it."""
+    """Nothing more is sent until the test opens it."""
 
     opens: asyncio.Event
 

@@ -1,4 +1,4 @@
-"""Company for the person of a simulated world: agents gossip, things happen, and people talk to children in threads."""
+"""What happens besides the user of a simulated world: agents write to each other, events arrive, threads are used."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class Background:
                     self._user.counted[doing] += 1
 
     async def _nudge(self) -> None:
-        """Something happens, and somebody says so a few times."""
+        """An event happens and is reported a few times."""
         session_id, policy = self._rng.choice(self._user.mains), self._world.policy
         for number in range(self._rng.choice((0, 1, 3, 25))):
             said = f"event {number // 2}"

@@ -1,4 +1,4 @@
-"""A simulated gateway: the real worker behind a door that is slow, fails, and dies on either side of a commit.
+"""A simulated gateway: the real worker on a database that is slow, fails, and dies on either side of a commit.
 
 Worker ── SimDatabase ── SimDisk (shared by all gateways)
              └── delays, store errors, crashes, freezes, hints lost, doubled, late
@@ -38,7 +38,7 @@ LONG_FREEZES_S = (14.0, 18.0, 24.0)
 
 
 class SimClock:
-    """The wall clock of one process: virtual time, plus what somebody set it to."""
+    """The wall clock of one process: virtual time, plus what it was set to."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop, parent: SimClock | None = None) -> None:
         self._loop, self._parent = loop, parent
@@ -75,7 +75,7 @@ class _Waiting:
 
 
 class SimDatabase:
-    """One per life of a gateway. Everything a caller may meet at a real door, and death."""
+    """One per life of a gateway: all that a caller may meet at a real database, and death."""
 
     def __init__(self, world: World, gateway: Gateway) -> None:
         self.stats = DatabaseStats()
@@ -234,7 +234,7 @@ class SimDatabase:
 
 
 class Gateway:
-    """One place where a worker runs; after a crash a new one, with a new door."""
+    """One place where a worker runs; after a crash a new worker, with a new database."""
 
     def __init__(self, world: World, number: int) -> None:
         self.world, self.number = world, number
@@ -269,7 +269,7 @@ class Gateway:
         self.main = world.loop.create_task(self._live(self.worker, self.life))
 
     async def _live(self, worker: Worker, life: int) -> None:
-        """A worker that ends by an exception of its own is a bug; somebody starts the process again."""
+        """A worker that ends by an exception of its own is a bug; the process is started again."""
         try:
             await work(worker, worker.services.channels)
         except Dead:
@@ -286,7 +286,7 @@ class Gateway:
             self.world.failed(error, self.name)
 
     def crash(self, restart: bool = True) -> None:
-        """kill -9, now. Cancelling stands for it: behind a dead door nobody can write any more."""
+        """kill -9, now. Cancelling stands for it: through a dead database nothing can be written any more."""
         if not self.is_up:
             return
         self.is_up, self.listeners = False, []

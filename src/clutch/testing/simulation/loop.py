@@ -20,7 +20,7 @@ T = TypeVar("T")
 
 
 class Deadlock(RuntimeError):
-    """Everybody waits for something that nobody will do."""
+    """Every task waits, and no timer is pending."""
 
 
 class _NumberedTask(asyncio.Task[Any]):

@@ -1,6 +1,6 @@
-"""Somebody outside who believes only what was told and seen: accepted ids, words said, models asked, tools run.
+"""An observer outside of the product: accepted ids, messages sent, models asked, tools run.
 
-The judge looks at the tables; a lie that the tables tell consistently is found only here.
+The checker reads the tables. What the tables record consistently but wrongly is found only here.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ _BOOKED: Final = (
 
 
 class Observer:
-    """`report` is called with the name of the broken promise and what was seen."""
+    """`report` is called with the name of the violated invariant and what was seen."""
 
     def __init__(
         self,

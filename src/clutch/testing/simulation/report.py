@@ -23,7 +23,7 @@ class Report:
     verbs: Counter[str]
     edges: frozenset[tuple[str, str]]
     evaluations: Counter[str]
-    asked: frozenset[str]  #: promises, in their own words
+    asked: frozenset[str]  #: sentences of the invariants that were checked
     violations: tuple[Violation, ...]
     raised: tuple[str, ...]
     virtual_s: float

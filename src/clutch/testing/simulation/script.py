@@ -1,7 +1,7 @@
-"""What the simulated agents do. Decided from the transcript alone, so that whoever takes over goes on.
+"""What the simulated agents do. Decided from the transcript alone, so that another process can resume.
 
 A job is a small JSON text in a task or a message. Its `steps` are played one per model answer; then comes
-its `end`. The last words of an answer carry a mark that no other answer has, so that a witness can count
+its `end`. The last words of an answer carry a mark that no other answer has, so that the observer can count
 where they turn up.
 """
 

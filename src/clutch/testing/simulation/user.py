@@ -1,6 +1,6 @@
-"""The person of a simulated world: writes, halts, kills, steers, pauses, decides, answers, goes, comes back.
+"""The user of a simulated world: writes, halts, kills, steers, pauses, decides, answers, goes, comes back.
 
-Every wish goes through some gateway. One that dies or loses its store on the way is asked again, elsewhere,
+Every request goes through some gateway. If that one dies or loses its store on the way, the user asks another one
 with the same key: what was done already must be found, not done twice.
 """
 
@@ -35,7 +35,7 @@ from clutch.transactions.spawn import Accepted, ChildRequest, rights_text
 if TYPE_CHECKING:
     from clutch.testing.simulation.world import World
 
-#: How much rather the person does what.
+#: How often the user does what, relative to each other.
 VERBS: Final[Mapping[str, int]] = MappingProxyType(
     {
         "say": 5,
@@ -59,7 +59,7 @@ VERBS: Final[Mapping[str, int]] = MappingProxyType(
 )
 
 
-#: What a person kills: anything, but rather what has others below it or stands between two phases.
+#: What the user kills: anything, but rather what has others below it or stands between two phases.
 ANY_LIVING: Final = "phase NOT IN ('completed', 'completed_giveup')"
 UNSETTLED: Final = "phase IN ('spawning', 'announce_deferred')"
 HAS_CHILDREN: Final = (

@@ -1,6 +1,6 @@
 """The directories of isolated children: slow to make, on a disk that all gateways share and that outlives them.
 
-Whoever dies or is stopped while it makes one leaves it half-made.
+A process that dies or is stopped while it makes one leaves it half-made.
 """
 
 from __future__ import annotations

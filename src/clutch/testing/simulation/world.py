@@ -1,8 +1,8 @@
 """One simulated world: the real engine of several gateways over one real SQLite, in virtual time, from a seed.
 
-    storm     jobs, a person, faults; every commit is judged
-    calm      everything is healed and nobody meddles: all tasks must come to an end, soon
-    judgement what is on the disk, and what a witness outside was told, must agree
+    storm     jobs, a user, faults; every commit is checked
+    calm      everything is healed and the user does nothing: all tasks must come to an end, soon
+    end       the tables and what the observer outside has seen must agree
 
 The same seed and setting give the same log, byte for byte.
 """
@@ -39,7 +39,7 @@ from clutch.testing.simulation.workspaces import Directory
 
 LIVES_MAX_S = 900.0  # virtual, after healing: longer than every timer of a setting together
 LOOKS_EVERY_S = 3.0
-COMMITS_MAX = 6_000  # several times what a busy world needs: whoever writes so much runs in a circle
+COMMITS_MAX = 6_000  # several times what a busy world needs: more is an endless loop
 DEAF = 0.4  # of the hints of other processes: one that hears is enough, and the others need not look, too
 HINTS_WITHIN_S = 0.06  # to another process; what comes within this time is told together
 REMOVES_MAX_S = (
@@ -74,7 +74,7 @@ class World:
         self.loop = VirtualLoop(self.rng.getrandbits(63))
         self.log: list[str] = []
         self.violations: list[Violation] = []
-        self.raised: list[str] = []  #: what the product raised and nobody expected
+        self.raised: list[str] = []  #: unexpected exceptions of the product
         self.is_over = False
         self.is_lockstep = setting.is_lockstep
         self.clock = SimClock(self.loop)
@@ -104,7 +104,7 @@ class World:
         return SimToolbox(gateway)
 
     def failed(self, error: BaseException, where: str) -> None:
-        """The product raised what nobody expected."""
+        """Record an unexpected exception of the product."""
         self.raised.append(repr(error))
         if self.is_mutant:
             return
@@ -112,7 +112,7 @@ class World:
         self.violated("no-crash", f"{where}: {''.join(lines)[-1500:]}")
 
     def broke(self, error: Exception, where: str) -> None:
-        """A transaction raised what no caller can expect. Somebody may log that and go on; here it is seen."""
+        """Record an exception that no caller can expect. The product may log it; here it is a violation."""
         if isinstance(error, ConstraintViolated | StoreRefused):
             self._refused.add(f"internal error: {error}"[:500])
             if not self.is_mutant:
