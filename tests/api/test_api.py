@@ -314,7 +314,7 @@ async def test_an_unknown_task_is_not_found(tmp_path: Path) -> None:
 
 
 class Forgetful(PassThroughDatabase):
-    """A door whose answers to writes are lost `losses` times: after the commit, or before it."""
+    """A database whose answers to writes are lost `losses` times: after the commit, or before it."""
 
     def __init__(self, db: Database, losses: int, before: bool) -> None:
         super().__init__(db)

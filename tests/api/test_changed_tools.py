@@ -1,4 +1,4 @@
-"""A real MCP server that says something else about its tool at its next start: what a person meets at every door."""
+"""A real MCP server that says something else about its tool at its next start: what a user sees on every surface."""
 
 from __future__ import annotations
 

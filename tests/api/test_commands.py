@@ -1,4 +1,4 @@
-"""Slash commands: every action, the usage of each, the numbers of a list, and one guard for this door too."""
+"""Slash commands: every action, the usage of each, the numbers of a list, and one guard for this surface too."""
 
 from __future__ import annotations
 

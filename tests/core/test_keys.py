@@ -55,7 +55,7 @@ KEYS = st.one_of(
 CHILD = "agent:main:subagent:6b1f0a52-3c7e-4d19-9a40-0f2d5e8c7b13"
 NUMBERS = st.integers(0, ROW_NUMBER_MAX)
 
-# Each looks like `main` or could be taken for it by a door that trims, folds case or decodes.
+# Each looks like `main` or could be taken for it by a surface that trims, folds case or decodes.
 ODD_AGENT_IDS = [
     "", " ", "*", "Main", "MAIN", "mAin", " main", "main ", "main\n", "\nmain", "main\r", "main\t",
     "main\x00",

@@ -131,7 +131,7 @@ class House:
     # ---- workers -------------------------------------------------------------------------------------
 
     async def hire(self, db: Database | None = None) -> Worker:
-        """A worker at work, with `door` as its own way to the same database."""
+        """A worker at work, with `db` as its own way to the same database."""
         services = Services(
             db or self.db, self.model, self.tools, self.policy, BlockIds(), self.bus, **self.more
         )

@@ -531,7 +531,7 @@ async def test_a_tool_of_an_earlier_run_does_not_make_an_empty_answer_a_result(b
         assert (task.outcome, task.error) == (Outcome.ERROR, "empty answer")
 
 
-class BusyDoor(HeldDatabase):
+class BusyDatabase(HeldDatabase):
     """A store that is locked at one transaction of a child until the turn is cut, and then says so."""
 
     async def tx(self, keys: Keys, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
@@ -547,7 +547,7 @@ class BusyDoor(HeldDatabase):
 async def test_the_last_text_of_a_killed_run_is_late_although_the_store_fails(build: Build) -> None:
     policy = replace(POLICY, work=replace(POLICY.work, tool_grace_s=0.1))
     house = await child(build, lambda _: "all done", policy, runs=False)
-    db = BusyDoor(house.db, turn_end.finish)
+    db = BusyDatabase(house.db, turn_end.finish)
     worker = await house.hire(db)
     async with asyncio.timeout(PATIENCE_S):
         await db.is_reached.wait()

@@ -307,7 +307,7 @@ async def test_worker_buried_while_alive_comes_back_under_a_new_number(build: Bu
 
 
 class FlakyDatabase(PassThroughDatabase):
-    """A door that fails once for one function: before it ran, or after the commit."""
+    """A database that fails once for one function: before it ran, or after the commit."""
 
     def __init__(
         self, db: Database, fails_at: Callable[..., Any], error: StoreError, *, after: bool = False
@@ -368,7 +368,7 @@ async def test_store_that_fails_once_costs_time_only(build: Build, function: Any
     assert len(await house.inputs(house.main)) == 2
 
 
-class BrokenDoor(FlakyDatabase):
+class BrokenDatabase(FlakyDatabase):
     """Fails for one function, every time."""
 
     times = 0
@@ -388,7 +388,7 @@ async def test_what_the_store_refuses_for_good_ends_the_run_with_its_words(
         return use("sleep")
 
     house = await build(script, TICKING)
-    db = BrokenDoor(house.db, turn.respond, error)
+    db = BrokenDatabase(house.db, turn.respond, error)
     await house.hire(db)
     await house.say("go")
     await house.until_quiet()
@@ -401,8 +401,8 @@ async def test_end_that_cannot_be_written_is_tried_once(build: Build) -> None:
         return use("sleep")
 
     house, error = await build(script, TICKING), ConstraintViolated("UNIQUE")
-    ending = BrokenDoor(house.db, turn_end.crash, error)
-    worker = await house.hire(BrokenDoor(ending, turn.respond, error))
+    ending = BrokenDatabase(house.db, turn_end.crash, error)
+    worker = await house.hire(BrokenDatabase(ending, turn.respond, error))
     await house.say("go")
 
     async def is_left_alone() -> bool:
@@ -436,7 +436,7 @@ async def test_store_that_may_come_back_is_asked_once_a_tick(build: Build) -> No
         return use("sleep")
 
     house = await build(script, TICKING)
-    db = BrokenDoor(house.db, turn.respond, DiskFull())
+    db = BrokenDatabase(house.db, turn.respond, DiskFull())
     worker = await house.hire(db)
     began = asyncio.get_running_loop().time()
     await house.say("go")
@@ -471,7 +471,7 @@ def _drop_inbox(now: float) -> Tx[None]:
 
 @pytest.fixture
 async def shared(postgres_dsn: str) -> AsyncIterator[Callable[..., Any]]:
-    """`await shared(script)`: a house and the door of a second process."""
+    """`await shared(script)`: a house and the database of a second process."""
     clock = JumpClock()
     first, second = PostgresStore(postgres_dsn, clock), PostgresStore(postgres_dsn, clock)
     houses: list[House] = []

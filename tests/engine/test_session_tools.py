@@ -90,7 +90,7 @@ ARGUMENTS: dict[Action, dict[str, str]] = {
 
 @pytest.mark.parametrize("who", REACHED)
 async def test_agent_acts_on_its_descendants_and_finds_nobody_else(build: Build, who: str) -> None:
-    """The same matrix as at the other doors. What is not below is not even found."""
+    """The same matrix as on the other surfaces. What is not below is not even found."""
     made = await tree(build)
     for action in [action for action in Action if action is not Action.LIST]:
         for whom in ("main", "parent", "child", "other"):

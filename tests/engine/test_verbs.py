@@ -1,4 +1,4 @@
-"""The verbs behind every door: one guard, honest reports, a line with the actor for every act."""
+"""The actions behind every surface: one guard, honest reports, a line with the actor for every act."""
 
 from __future__ import annotations
 
@@ -275,19 +275,19 @@ async def test_a_tool_that_does_not_end_is_reported_as_still_stopping(build: Bui
 
 
 class Broken:
-    """A door whose next `alone` fails before anything is written."""
+    """A database whose next `alone` fails before anything is written."""
 
     def __init__(self, db: Any) -> None:
-        self._door, self.is_broken = db, True
+        self._db, self.is_broken = db, True
 
     def __getattr__(self, name: str) -> Any:
-        return getattr(self._door, name)
+        return getattr(self._db, name)
 
     async def alone(self, *args: Any) -> Any:
         if self.is_broken:
             self.is_broken = False
             raise StoreError("the disk is full")
-        return await self._door.alone(*args)
+        return await self._db.alone(*args)
 
 
 @pytest.mark.scenario(118)

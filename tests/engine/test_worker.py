@@ -123,17 +123,17 @@ async def test_nothing_is_claimed_before_what_the_models_need_is_loaded_and_all_
 
 
 class Watched:
-    """A door that remembers how many sessions each claim got."""
+    """A database that remembers how many sessions each claim got."""
 
     def __init__(self, db: Database) -> None:
-        self._door = db
+        self._db = db
         self.claims: list[int] = []
 
     def __getattr__(self, name: str) -> Any:
-        return getattr(self._door, name)
+        return getattr(self._db, name)
 
     async def alone(self, fn: Any, *args: Any) -> Any:
-        got = await self._door.alone(fn, *args)
+        got = await self._db.alone(fn, *args)
         if fn is workers.claim:
             self.claims.append(len(got))
         return got

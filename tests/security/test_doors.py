@@ -33,7 +33,7 @@ SQL = (
 
 @pytest.fixture(scope="module")
 def db(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
-    with served(tmp_path_factory.mktemp("door") / "state") as here:
+    with served(tmp_path_factory.mktemp("gateway") / "state") as here:
         yield here
 
 

@@ -153,7 +153,7 @@ ROWS: dict[str, tuple[str, ...]] = {
         "surfaces/test_page.py::test_s26_the_files_of_the_page_hold_nothing_and_run_nothing_foreign",
     ),
     "S27": (
-        "transactions/test_door_reads.py::test_what_is_to_be_approved_is_shown_with_its_invisible_characters",
+        "transactions/test_reads.py::test_what_is_to_be_approved_is_shown_with_its_invisible_characters",
         "surfaces/test_page.py::test_s27_what_cannot_be_seen_is_shown_as_an_escape",
     ),
     "S28": (

@@ -74,7 +74,7 @@ def _streamed(text: str, on_delta: OnDelta) -> Answer:
 
 @pytest.fixture(scope="module")
 def db(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
-    with served(tmp_path_factory.mktemp("door") / "state", Agent(), FAST) as here:
+    with served(tmp_path_factory.mktemp("gateway") / "state", Agent(), FAST) as here:
         yield here
 
 

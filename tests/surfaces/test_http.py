@@ -1,4 +1,4 @@
-"""What every path of the HTTP door has in common: errors as objects, strict input, and keys that do things once."""
+"""What every path of the HTTP API has in common: errors as objects, strict input, and keys that do things once."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ MESSAGES = "/v1/sessions/agent:main:main/messages"
 
 @pytest.fixture(scope="module")
 def db(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
-    with served(tmp_path_factory.mktemp("door") / "state") as here:
+    with served(tmp_path_factory.mktemp("gateway") / "state") as here:
         yield here
 
 

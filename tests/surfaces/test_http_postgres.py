@@ -1,4 +1,4 @@
-"""The door of gateways that share a PostgreSQL: each state directory has one, and any of them reaches every task."""
+"""The HTTP API of gateways that share a PostgreSQL: each of them reaches every task."""
 
 from __future__ import annotations
 

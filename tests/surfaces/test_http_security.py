@@ -1,4 +1,4 @@
-"""The rows of the security table that stand at the HTTP door, each against a real server on a real socket."""
+"""The rows of the security table of the HTTP API, each against a real server on a real socket."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ FOREIGN_ORIGINS = (
 
 @pytest.fixture(scope="module")
 def db(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
-    with served(tmp_path_factory.mktemp("door") / "state") as here:
+    with served(tmp_path_factory.mktemp("gateway") / "state") as here:
         yield here
 
 
@@ -165,7 +165,7 @@ def test_s6_whoever_says_nothing_is_cut_and_only_so_many_are_held(tmp_path: Path
 
 
 def test_s6_many_who_come_at_once_and_speak_are_all_answered(tmp_path: Path) -> None:
-    """A gateway that was busy finds them all at its door, and has read nothing of any of them yet."""
+    """A gateway that was busy finds them all waiting, and has read nothing of any of them yet."""
     with served(tmp_path / "state") as here:
         here.raw("GET", "/v1/health")
         come, own = threading.Event(), f"Authorization: Bearer {here.token}"

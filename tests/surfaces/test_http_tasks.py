@@ -34,7 +34,7 @@ from tests.surfaces.typed import typed
 
 @pytest.fixture(scope="module")
 def db(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
-    with served(tmp_path_factory.mktemp("door") / "state", policy=FAST) as here:
+    with served(tmp_path_factory.mktemp("gateway") / "state", policy=FAST) as here:
         yield here
 
 

@@ -41,7 +41,7 @@ EXAMPLES = 4  #: of each kind, for each operation
 @pytest.fixture(scope="module")
 def db(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
     """With one task of every kind of end."""
-    with served(tmp_path_factory.mktemp("door") / "state", policy=FAST) as here:
+    with served(tmp_path_factory.mktemp("gateway") / "state", policy=FAST) as here:
         client = here.client
         ended(client, spawned(client, "quick one", label="done"), "delivered")
         seen(client, spawned(client, "ask me", label="asking"), lambda one: one["reason"] == "needs-you")

@@ -50,7 +50,7 @@ async def cleaner(postgres_server: PostgresServer) -> AsyncIterator[asyncpg.Conn
 
 
 @pytest.fixture
-async def postgres_door(cleaner: asyncpg.Connection, shared_postgres: PostgresStore) -> Database:
+async def postgres_db(cleaner: asyncpg.Connection, shared_postgres: PostgresStore) -> Database:
     """The same open store for every test; a new database would cost more than all its transactions."""
     await empty(cleaner)
     return shared_postgres
@@ -83,7 +83,7 @@ def guard(table: str, moves: Mapping[tuple[Any, Any], str]) -> str:
 
 
 @pytest.fixture
-async def file_door(new_file: Path, memory_path: Path, sqlite_clock: FakeClock) -> AsyncIterator[Database]:
+async def file_db(new_file: Path, memory_path: Path, sqlite_clock: FakeClock) -> AsyncIterator[Database]:
     shutil.copyfile(new_file, memory_path / "clutch.db")
     async with SqliteStore(memory_path / "clutch.db", sqlite_clock) as store:
         yield store
@@ -96,7 +96,7 @@ def sqlite_clock() -> FakeClock:
 
 @pytest.fixture(params=["file", "postgres"])
 def db(request: pytest.FixtureRequest) -> Database:
-    store: Database = request.getfixturevalue(f"{request.param}_door")
+    store: Database = request.getfixturevalue(f"{request.param}_db")
     return store
 
 

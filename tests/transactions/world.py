@@ -1,4 +1,4 @@
-"""A small world around the transactions: a door, a clock, workers, and the words to tell a story with.
+"""A small world around the transactions: a database, a clock, workers, and the words to tell a story with.
 
 It plays the engine's part by hand, one transaction at a time, so that a test can stop anywhere. `live` plays
 it to the end: whatever a test did before, left alone everything must finish.

@@ -1,4 +1,4 @@
-"""A stage with two connections instead of the door that the other tests have."""
+"""A stage with two connections instead of the database that the other tests have."""
 
 from __future__ import annotations
 

@@ -15,7 +15,7 @@ from clutch.core.messages import Answer, Input, Message, Results
 from clutch.core.model import Delivery, Outcome
 from clutch.store.transaction import Keys, Tx
 from tests.transactions import invariants
-from tests.transactions.interleavings.two_connections import LinkDoor, Stage
+from tests.transactions.interleavings.two_connections import LinkDatabase, Stage
 from tests.transactions.world import World, calls, spawns
 
 pytestmark = [pytest.mark.anyio, pytest.mark.scenario(135)]
@@ -25,10 +25,10 @@ class Died(BaseException):
     """The process is gone; nothing in it may catch this."""
 
 
-class DyingDatabase(LinkDoor):
+class DyingDatabase(LinkDatabase):
     """Kills its caller after the commit number `at`, before the answer."""
 
-    def __init__(self, db: LinkDoor, at: int) -> None:
+    def __init__(self, db: LinkDatabase, at: int) -> None:
         self.stats, self._link, self._clock = db.stats, db._link, db._clock
         self.left = at
         self.commits: list[str] = []

@@ -46,8 +46,8 @@ _BLOCKED_S = 0.001  # a statement that takes longer may be waiting for a lock, s
 _QUICK_DEADLOCKS = "SET deadlock_timeout = '5ms'"
 
 
-class LinkDoor:
-    """The plainest door: one connection, one transaction at a time."""
+class LinkDatabase:
+    """The plainest database: one connection, one transaction at a time."""
 
     def __init__(self, link: Link, clock: FakeClock) -> None:
         self.stats = DatabaseStats()
@@ -184,7 +184,7 @@ class Stage:
         *self._links, story = links
         self._watcher = watcher
         self.clock = clock
-        self.db = LinkDoor(story, clock)
+        self.db = LinkDatabase(story, clock)
         self.world = World(self.db, clock, policy)
         self._tables: list[str] = []
         self.orders = 0  #: played

@@ -1,4 +1,4 @@
-"""What the control door reads and keeps, the same on every database: health, answers, the inbox, the stream, use."""
+"""What the control API reads and keeps, the same on every database: health, answers, the inbox, the stream, use."""
 
 from __future__ import annotations
 
