@@ -138,7 +138,7 @@ async def test_a_folder_that_somebody_holds_is_waited_for_and_then_told(
     held = os.open(folder, os.O_RDONLY)
     try:
         fcntl.flock(held, fcntl.LOCK_EX)
-        with pytest.raises(ToolFailed, match=r"^path: somebody else has held its folder for 0\.1 s"):
+        with pytest.raises(ToolFailed, match=r"^path: another process has held its folder for 0\.1 s"):
             await edit(folder, {"old": "def first", "new": "x"})
     finally:
         os.close(held)

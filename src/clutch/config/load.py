@@ -312,7 +312,7 @@ def _simple(kind: Kind, value: Any) -> Any:
     raise ValueError(f"no {kind}")
 
 
-# ---- words -------------------------------------------------------------------------------------------------
+# ---- texts -------------------------------------------------------------------------------------------------
 
 
 def _joined(path: str, key: str) -> str:
@@ -464,7 +464,7 @@ def _read(path: Path) -> tuple[str, int]:
 def _checked(path: Path, content: bytes, status: os.stat_result) -> str:
     rule = None
     if status.st_uid not in (os.geteuid(), 0):
-        rule = "belongs to somebody else"
+        rule = "belongs to another user"
     elif status.st_mode & 0o022:
         rule = f"others can write it: chmod 600 {path}"
     elif len(content) > BYTES_MAX:

@@ -60,7 +60,7 @@ def remove(around: int, name: str) -> None:
                 return
     finally:
         os.close(top)
-    raise OSError(errno.ENOTEMPTY, "somebody still writes into it")
+    raise OSError(errno.ENOTEMPTY, "another process still writes into it")
 
 
 def _flatten(top: int, folder: str) -> None:

@@ -166,7 +166,7 @@ class _Pinned(AbstractResolver):
     ) -> list[ResolveResult]:
         del family  # each address has its own
         if host != self._host:
-            raise OSError(f"nobody asked for {host}")
+            raise OSError(f"{host} is not the host of this request")
         return [_resolved(host, port, address) for address in self._addresses]
 
     async def close(self) -> None:

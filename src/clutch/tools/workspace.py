@@ -441,7 +441,7 @@ def locked(here: int) -> Iterator[None]:
     until = time.monotonic() + LOCK_S
     while not _lock(here):
         if time.monotonic() > until:
-            raise FileAccessError(f"path: somebody else has held its folder for {LOCK_S:g} s; try again")
+            raise FileAccessError(f"path: another process has held its folder for {LOCK_S:g} s; try again")
         time.sleep(0.01)
     yield  # closing the folder unlocks it
 

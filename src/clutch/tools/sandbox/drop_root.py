@@ -131,7 +131,7 @@ def main() -> None:
         if error.errno == errno.EINVAL:
             why = "a file system here cannot translate owners (idmapped mounts: Linux 5.12 with ext4, xfs, btrfs ...)"
         print(
-            f"cannot make a box as root: {why}; run Clutch as the plain user who owns the workspace",
+            f"cannot make a sandbox as root: {why}; run Clutch as the plain user who owns the workspace",
             file=sys.stderr,
         )
         sys.exit(REFUSED)
