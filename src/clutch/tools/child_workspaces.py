@@ -13,7 +13,6 @@ from __future__ import annotations
 import asyncio
 import os
 import stat
-from asyncio.subprocess import Process
 from collections.abc import Iterator
 from contextlib import closing, contextmanager, suppress
 from pathlib import Path
@@ -28,9 +27,8 @@ from clutch.tools.sandbox.process import (
     CHUNK_BYTES,
     FirstProcess,
     SandboxKind,
-    broken_limit,
     end,
-    kill,
+    kill_over_limit,
     sandbox_kind,
     start,
 )
@@ -108,7 +106,7 @@ async def _git_ended(policy: SandboxPolicy, command: list[str]) -> GitResult:
         assert process.stdout is not None
         try:
             async with BackgroundTasks() as tasks, asyncio.timeout(GIT_S):
-                watching = tasks.call(_watch(process, policy), "clutch-git-limits")
+                watching = tasks.call(kill_over_limit(process, policy), "clutch-git-limits")
                 while data := await process.stdout.read(CHUNK_BYTES):
                     output = (output + data)[-OUTPUT_BYTES:]
                 exit_code = await process.wait()
@@ -118,12 +116,6 @@ async def _git_ended(policy: SandboxPolicy, command: list[str]) -> GitResult:
     if watching.done() and not watching.cancelled():
         raise IsolationFailed(f"git was ended: {watching.result()}")
     return GitResult(exit_code, output.decode("utf-8", "replace").strip())
-
-
-async def _watch(process: Process, policy: SandboxPolicy) -> str:
-    verdict = await broken_limit(process.pid, policy)
-    kill(process)
-    return verdict
 
 
 # --------------------------------------------------------------------------------------------------

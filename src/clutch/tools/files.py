@@ -158,46 +158,35 @@ def run(name: str, args: Mapping[str, Any], root: str) -> str:
         raise ToolFailed(str(error)) from error
 
 
-@dataclass(frozen=True, slots=True)
-class _Page:
-    """The requested lines, within the limit of one answer."""
-
-    first: int
-    lines: list[str]
-    total: int
-
-    @property
-    def last(self) -> int:
-        return self.first + len(self.lines) - 1
-
-
 def read(root: str, path: str, start: int = 1, limit: int = 400) -> str:
     parts = parts_of(path)
     with opened(root, parts) as (file, size):
         lines = lines_of(content(file))
     if lines is None:
         return f"({shown(parts)} is binary: {size} bytes, not shown)"
-    page = _page(lines, start, limit)
-    span = f"lines {page.first}-{page.last}" if page.lines else f"no line from {page.first} on;"
-    notices = [f"{shown(parts)}: {span} of {page.total}, {size} bytes"]
+    first = max(1, len(lines) + 1 + start) if start < 0 else max(1, start)
+    page = _page(lines[first - 1 : first - 1 + limit])
+    last = first + len(page) - 1
+    span = f"lines {first}-{last}" if page else f"no line from {first} on;"
+    notices = [f"{shown(parts)}: {span} of {len(lines)}, {size} bytes"]
     if size > FILE_BYTES_MAX:
         notices.append(f"only the first {FILE_BYTES_MAX} bytes were read")
-    if page.last < page.total:
-        notices.append(f"go on with start={page.last + 1}")
-    numbered = [f"{number:>6}  {line}" for number, line in enumerate(page.lines, page.first)]
+    if last < len(lines):
+        notices.append(f"go on with start={last + 1}")
+    numbered = [f"{number:>6}  {line}" for number, line in enumerate(page, first)]
     return "\n".join([*numbered, f"({'; '.join(notices)})"])
 
 
-def _page(lines: list[str], start: int, limit: int) -> _Page:
-    first = max(1, len(lines) + 1 + start) if start < 0 else max(1, start)
+def _page(lines: list[str]) -> list[str]:
+    """Return the lines, each cut, up to the limit of one answer."""
     chosen: list[str] = []
     chars = 0
-    for line in lines[first - 1 : first - 1 + limit]:
+    for line in lines:
         chosen.append(line if len(line) <= LINE_CHARS_MAX else line[:LINE_CHARS_MAX] + "…")
         chars += len(chosen[-1])
         if chars > READ_CHARS_MAX:
             break
-    return _Page(first, chosen, len(lines))
+    return chosen
 
 
 def list_files(

@@ -128,7 +128,7 @@ SPAWN = ToolSpec(
 YIELD = ToolSpec(
     "sessions_yield",
     "Wait until all your children have reported. Their results come as your next message.",
-    schema_of(session_tools.YieldArguments),
+    schema_of(session_tools.NoArguments),
     replay_safe=True,
     read_only=True,
 )

@@ -238,10 +238,8 @@ class SpawnSchema(BaseModel):
     attachments: list[dict[str, Any]] | None = Field(None, description="[{name, content}]")
 
 
-class SpawnArguments(Arguments):
+class SpawnArguments(_Camel):
     """The accepted arguments; `request_of` checks the rules about bytes and characters."""
-
-    model_config = ConfigDict(alias_generator=to_camel)
 
     task: str
     label: str | None = None
@@ -267,10 +265,6 @@ class SpawnArguments(Arguments):
     runtime: str = Field(OWN_RUNTIME, min_length=1, max_length=64)
     dry_run: bool = False
     idempotency_key: str | None = Field(None, min_length=1, max_length=KEY_CHARS_MAX)
-
-
-class YieldArguments(Arguments):
-    """There are none: the caller waits for all its children."""
 
 
 def request_of(args: Mapping[str, Any], limits: Limits) -> SpawnRequest:

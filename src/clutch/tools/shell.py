@@ -27,9 +27,8 @@ from clutch.tools.sandbox.process import (
     CHUNK_BYTES,
     FirstProcess,
     SandboxKind,
-    broken_limit,
     end,
-    kill,
+    kill_over_limit,
     sandbox_kind,
     start,
 )
@@ -179,8 +178,7 @@ class _Run:
         await self._process.wait()
 
     async def _watch(self) -> None:
-        self._verdict = await broken_limit(self._process.pid, self._policy)
-        kill(self._process)  # the reader sees the end
+        self._verdict = await kill_over_limit(self._process, self._policy)  # the reader sees the end
 
     def _outcome(self) -> str:
         took = f"{self._took_s:.1f} s"

@@ -297,7 +297,7 @@ ESCAPE_CHARS = 10  # as \U0001f600
 OUTPUT_CHARS_MAX = 2000  # no model is shown an output schema
 
 
-def words(server: str, before: Definition | None, after: Definition) -> str:
+def offer_text(server: str, before: Definition | None, after: Definition) -> str:
     tool = quoted(after.name, 80)
     if before is None:
         lines = [

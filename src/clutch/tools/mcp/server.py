@@ -35,9 +35,9 @@ from clutch.tools.mcp.definitions import (
     Pins,
     Wire,
     changes,
+    offer_text,
     plain,
     vet,
-    words,
 )
 from clutch.tools.sandbox.policy import SandboxPolicy, is_beneath
 from clutch.tools.sandbox.process import SHOWN, installed, sandboxed_program, with_path
@@ -169,17 +169,12 @@ def _retrieved(task: asyncio.Task[None], on_end: Callable[[], None]) -> None:
 # Why a server did not start or will not, and what the operator can do about it. Nothing here starts one.
 
 #: Programs that fetch the server from a registry when it is started, and how it is installed instead.
+# fmt: off
 FETCHERS = {
-    "npx": "npm install -g",
-    "bunx": "bun add -g",
-    "pnpm": "pnpm add -g",
-    "yarn": "npm install -g",
-    "uvx": "uv tool install",
-    "uv": "uv tool install",
-    "pipx": "pipx install",
-    "docker": None,
-    "podman": None,
+    "npx": "npm install -g", "bunx": "bun add -g", "pnpm": "pnpm add -g", "yarn": "npm install -g",
+    "uvx": "uv tool install", "uv": "uv tool install", "pipx": "pipx install", "docker": None, "podman": None,
 }
+# fmt: on
 _OFFLINE = re.compile(
     r"EAI_AGAIN|ENOTFOUND|ENETUNREACH|ECONNREFUSED|getaddrinfo|name resolution|resolve host|[Nn]etwork is unreachable"
     r"|dns error|Failed to fetch|offline"
@@ -505,7 +500,7 @@ class Server:
 
 def _offer(server: str, before: Definition | None, after: Definition) -> ToolOffer:
     approved = None if before is None else before.as_json()
-    return ToolOffer(after.name, approved, after.as_json(), words(server, before, after))
+    return ToolOffer(after.name, approved, after.as_json(), offer_text(server, before, after))
 
 
 def _sorted_out(tools: Iterable[Definition]) -> tuple[dict[str, Definition], dict[str, str]]:

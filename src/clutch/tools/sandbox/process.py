@@ -60,6 +60,13 @@ async def broken_limit(pid: int, policy: SandboxPolicy) -> str:
             return f"it left less than {limits.disk_free_bytes // MIB} MiB free on the disk of the workspace"
 
 
+async def kill_over_limit(process: Process, policy: SandboxPolicy) -> str:
+    """Kill a process when its sandbox breaks a limit, and return which one."""
+    verdict = await broken_limit(process.pid, policy)
+    kill(process)
+    return verdict
+
+
 def _fills(disk: str, before: int, least: int) -> bool:
     return (free := _free(disk)) < least and free < before - DISK_SLACK_BYTES
 
@@ -217,39 +224,46 @@ async def start(
     program = probe().bubblewrap
     if kind is not SandboxKind.BUBBLEWRAP or program is None:
         words = bubblewrap.limited(policy.limits, command, is_first=False)
-        return await _spawn(words, policy, is_served, cwd=cwd)
+        return await _spawn(Launch(words, cwd, policy.variables()), is_served)
+    info_fd = None if first is None else first.info_fd
+    with _sandboxed(program, policy, command, cwd=cwd, guards=guards, info_fd=info_fd) as launch:
+        return await _spawn(launch, is_served)
+
+
+@contextmanager
+def _sandboxed(
+    program: str,
+    policy: SandboxPolicy,
+    command: Sequence[str],
+    *,
+    cwd: str,
+    guards: Sequence[ProtectedMount],
+    info_fd: int | None = None,
+    secrets: int | None = None,
+) -> Iterator[Launch]:
+    """Yield how to start a command in bubblewrap. `secrets`: a further file that it inherits."""
     filter_file = seccomp.as_file()
-    kept = () if filter_file is None else (filter_file,)
     try:
         words = bubblewrap.sandboxed(
-            program,
-            policy,
-            command,
-            cwd=cwd,
-            guards=guards,
-            seccomp_fd=filter_file,
-            info_fd=None if first is None else first.info_fd,
+            program, policy, command, cwd=cwd, guards=guards, seccomp_fd=filter_file, info_fd=info_fd
         )
-        passed = kept if first is None else (*kept, first.info_fd)
-        words = cgroup.joined(policy.limits, words)
-        return await _spawn(words, policy, is_served, cwd="/", kept=passed)
+        kept = tuple(file for file in (filter_file, info_fd, secrets) if file is not None)
+        # The environment is clean from the start: all processes of a sandbox can read that of the first one.
+        yield Launch(cgroup.joined(policy.limits, words), "/", policy.variables(), kept)
     finally:
-        for file in kept:
-            os.close(file)
+        if filter_file is not None:
+            os.close(filter_file)
 
 
-async def _spawn(
-    words: Sequence[str], policy: SandboxPolicy, is_served: bool, *, cwd: str, kept: tuple[int, ...] = ()
-) -> Process:
-    # The environment is clean from the start: all processes of a sandbox can read that of the first one.
+async def _spawn(launch: Launch, is_served: bool) -> Process:
     return await asyncio.create_subprocess_exec(
-        *words,
+        *launch.argv,
         stdin=PIPE if is_served else DEVNULL,
         stdout=PIPE,
         stderr=DEVNULL if is_served else STDOUT,
-        env=policy.variables(),
-        cwd=cwd,
-        pass_fds=kept,
+        env=dict(launch.env),
+        cwd=launch.cwd,
+        pass_fds=launch.kept,
         start_new_session=True,
         limit=1 << 20,
     )
@@ -368,21 +382,16 @@ def _launching(
 ) -> Iterator[Launch]:
     argv, variables, cwd = started
     with guarding(policy, found) as guards, noted(policy, guards):
-        filter_file = seccomp.as_file()
         # The variables reach the program through an open file: every user can read a command line.
         secrets = os.memfd_create("variables")
-        kept = (secrets,) if filter_file is None else (secrets, filter_file)
         try:
             lines = [f"export {name}={shlex.quote(value)}\n" for name, value in variables.items()]
             os.write(secrets, "".join(lines).encode())
             inside = ("/bin/sh", "-c", f'. /proc/self/fd/{secrets} && exec "$@"', "program", *argv)
-            words = bubblewrap.sandboxed(
-                program, policy, inside, cwd=cwd, guards=guards, seccomp_fd=filter_file
-            )
-            yield Launch(cgroup.joined(policy.limits, words), "/", policy.variables(), kept)
+            with _sandboxed(program, policy, inside, cwd=cwd, guards=guards, secrets=secrets) as launch:
+                yield launch
         finally:
-            for file in kept:
-                os.close(file)
+            os.close(secrets)
             withhold(policy, guards)
 
 
