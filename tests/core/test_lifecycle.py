@@ -6,7 +6,7 @@ Control (steer, kill, plan, again) and telling have files of their own.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from itertools import permutations
 from random import Random
 from typing import get_args
@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 
 from clutch.core import events as ev
 from clutch.core import events as fx
-from clutch.core.lifecycle import TRANSITIONS, fold, in_order, step
+from clutch.core.lifecycle import TRANSITIONS, fold, step
 from clutch.core.model import UNTOLD, WORKING, Delivery, Outcome, Phase, Task
 from clutch.core.policy import Life, Policy
 from clutch.core.reason import Reason
@@ -139,6 +139,25 @@ SIGNALS: tuple[tuple[ev.Event, Outcome], ...] = (
     (ev.Failed(10, "boom", "half", is_final=True), Outcome.ERROR),
     (ev.Failed(10, "gone", "half", is_final=True, outcome=Outcome.LOST), Outcome.LOST),
 )
+
+
+def in_order(signals: Iterable[ev.Event]) -> list[ev.Event]:
+    """Return signals in the order in which they count: kill, result, deadline, error, lost; the rest as they came."""
+
+    def rank(signal: ev.Event) -> int:
+        match signal:
+            case ev.Killed():
+                return 0
+            case ev.Ended():
+                return 1
+            case ev.Woke():
+                return 2
+            case ev.Failed():
+                return 4 if signal.outcome is Outcome.LOST else 3
+            case _:
+                return 5
+
+    return sorted(signals, key=rank)
 
 
 def at_its_deadline() -> Story:

@@ -13,12 +13,13 @@ from typing import assert_never
 from clutch.core.model import Delivery, Outcome, Phase
 from clutch.core.reason import Reason
 
-COLLECTING_S = 60.0  # letters wait a moment for others; whoever is due later sleeps
+# Letters wait a moment for others. A session that is due later than this is in quiet hours or backs off.
+COLLECTING_S = 60.0
 
 
 class Gate(StrEnum):
     LANE_FULL = "lane-full"
-    LEASE = "lease"  #: nobody holds it: no worker is alive, or its own is dead and not yet replaced
+    LEASE = "lease"  #: it has no owner: no worker is alive, or its own is dead and not yet replaced
     CRASHES = "crashes"  #: its process died several times while it was executing: it is tried alone
     DESCENDANTS_ACTIVE = "descendants-active"
     REQUESTER_BUSY = "requester-busy"
@@ -34,7 +35,7 @@ class Gate(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class BlockingSession:
-    """A session, as far as it can hold somebody up: the task's own, or its reader's."""
+    """A session that can block a task: its own, or the one that reads its letter."""
 
     id: int
     key: str
@@ -95,7 +96,7 @@ class Blocker:
 
 
 def unserved(facts: Facts) -> Facts:
-    """The same when nobody works on the store, whatever the rows of the last worker say."""
+    """Return the facts as they are without a live worker, whatever the rows of the last worker say."""
     own = facts.own
     if own is not None and own.is_owned:
         own = replace(own, is_owned=False, due=facts.at)
@@ -117,7 +118,7 @@ def gate_of(facts: Facts) -> Blocker | None:
         case Phase.ANNOUNCE_DEFERRED:
             return _deferred(facts)
         case Phase.ANNOUNCING:
-            return _to_be_told(facts)
+            return _to_be_delivered(facts)
         case Phase.COMPLETED_GIVEUP if facts.delivery is Delivery.UNDELIVERED:
             return Blocker(Gate.DEAD_LETTER, facts.since, until=facts.wake_at)
         case Phase.SPAWNING | Phase.COMPLETED | Phase.COMPLETED_GIVEUP:
@@ -127,7 +128,7 @@ def gate_of(facts: Facts) -> Blocker | None:
 
 
 def _to_be_worked_on(facts: Facts, room: BlockingSession | None) -> Blocker | None:
-    """Somebody must hold it, or pick it up."""
+    """Return what keeps a worker from executing the session, or None while one does."""
     if room is None:
         return None
     if room.is_owned:
@@ -186,10 +187,10 @@ def _deferred(facts: Facts) -> Blocker | None:
         case Reason.MISSING:
             return Blocker(Gate.REQUESTER_MISSING, facts.since, facts.reader, until=facts.wake_at)
         case _:
-            return _to_be_told(facts)
+            return _to_be_delivered(facts)
 
 
-def _to_be_told(facts: Facts) -> Blocker | None:
+def _to_be_delivered(facts: Facts) -> Blocker | None:
     reader = facts.reader
     if reader is None or reader.is_closed:
         return Blocker(Gate.REQUESTER_MISSING, facts.since, reader, until=facts.wake_at)
@@ -210,7 +211,7 @@ def _to_be_told(facts: Facts) -> Blocker | None:
     if not facts.is_seen:
         return None
     if reader.due is None or reader.due > facts.at + COLLECTING_S:
-        # Whoever is due so late and does not sleep collects for long.
+        # Outside quiet hours, only a long collection of letters makes a session due so late.
         gate = Gate.QUIET_HOURS if facts.put_off is Reason.QUIET_HOURS else Gate.BACKOFF
         return Blocker(gate, facts.since, reader, until=reader.due)
     return _to_be_worked_on(facts, reader)

@@ -1,4 +1,4 @@
-"""What can happen to a task. Time arrives inside the event; nothing here asks a clock."""
+"""The events of a task, and the effects of a step. The time of an event is part of it: no clock is read here."""
 
 from __future__ import annotations
 
@@ -11,28 +11,28 @@ from clutch.core.reason import Reason
 
 @dataclass(frozen=True, slots=True)
 class Admitted:
-    """The side work of the spawn is done."""
+    """The files, thread or workspace of the spawn are ready, or it needs none."""
 
     at: float
 
 
 @dataclass(frozen=True, slots=True)
 class Reserved:
-    """Admitted, and its side work begins: files are being made."""
+    """The spawn is accepted, and its files, thread or workspace are being created."""
 
     at: float
 
 
 @dataclass(frozen=True, slots=True)
 class Started:
-    """A run of its session begins, or goes on after a park."""
+    """A run of its session begins, or resumes after a park."""
 
     at: float
 
 
 @dataclass(frozen=True, slots=True)
 class Resumed:
-    """Another owner took over the open run. `lost_s`: how long nobody was working on it."""
+    """Another worker took over the open run. `lost_s`: how long the run had no owner."""
 
     at: float
     lost_s: float
@@ -41,7 +41,7 @@ class Resumed:
 
 @dataclass(frozen=True, slots=True)
 class Thawed:
-    """The process that works on the run was frozen for `lost_s`, and goes on."""
+    """The process of the run was frozen for `lost_s`, and continues."""
 
     at: float
     lost_s: float
@@ -57,7 +57,7 @@ class Parked:
 
 @dataclass(frozen=True, slots=True)
 class Yielded:
-    """The run ended because the model wants to sleep until its children have settled."""
+    """The run ended because the model waits for its children to finish."""
 
     at: float
 
@@ -66,7 +66,7 @@ class Yielded:
 class Ended:
     """The run came to its natural end. `at`: when the answer arrived, which may be before the commit.
 
-    `untold`: children whose results have not reached the task yet."""
+    `untold`: children whose results have not been delivered to the task yet."""
 
     at: float
     text: str | None
@@ -75,9 +75,9 @@ class Ended:
 
 @dataclass(frozen=True, slots=True)
 class Failed:
-    """The run ended in a failure that is not retried. `text`: what it had said until then.
+    """The run ended in a failure that is not retried. `text`: its text until then.
 
-    `is_final` skips the grace: nobody will start this again (crash loop, lost, loop guard)."""
+    `is_final` skips the grace period: a new start cannot help (crash loop, lost, loop guard)."""
 
     at: float
     error: str
@@ -94,7 +94,7 @@ class Killed:
 
 @dataclass(frozen=True, slots=True)
 class Steered:
-    """A new instruction supersedes what runs. `taken`: the requester already has the result in its transcript."""
+    """A new instruction replaces the work. `taken`: the result stands in the parent's transcript already."""
 
     at: float
     taken: bool = False
@@ -118,7 +118,7 @@ class PlanVerdict(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Decided:
-    """The requester or a person decided about the plan."""
+    """The parent agent or the user decided about the plan."""
 
     at: float
     verdict: PlanVerdict
@@ -127,7 +127,7 @@ class Decided:
 
 @dataclass(frozen=True, slots=True)
 class Delivered:
-    """The model of the requester has answered after reading the letter."""
+    """The parent's model has answered a request that contains the letter."""
 
     at: float
     path: Path
@@ -136,7 +136,7 @@ class Delivered:
 
 @dataclass(frozen=True, slots=True)
 class Deferred:
-    """Its requester does not read the letter now: it is in a turn, or asleep until `until`."""
+    """The parent does not read the letter now: it is in a turn, or in quiet hours until `until`."""
 
     at: float
     reason: Reason
@@ -146,7 +146,7 @@ class Deferred:
 
 @dataclass(frozen=True, slots=True)
 class Read:
-    """A run of the requester has taken the letter, and its model has not answered yet."""
+    """A run of the parent has taken the letter, and its model has not answered yet."""
 
     at: float
     generation: int
@@ -164,7 +164,7 @@ class DeliveryFailed:
 
 @dataclass(frozen=True, slots=True)
 class Unheard:
-    """It was sent to a person as it is, and nobody knows whether it arrived. A second send might be one too many."""
+    """The result was sent to a channel, and its arrival is not known. A second send could deliver it twice."""
 
     at: float
     generation: int
@@ -173,7 +173,7 @@ class Unheard:
 
 @dataclass(frozen=True, slots=True)
 class RequesterGone:
-    """Nobody up the chain can take the letter now."""
+    """No session above the task can take the letter now."""
 
     at: float
     generation: int
@@ -186,7 +186,7 @@ class RequesterBack:
 
 @dataclass(frozen=True, slots=True)
 class RequesterKilled:
-    """Whoever asked was killed before taking the letter: nobody is left who wants to hear."""
+    """The parent was killed before it took the letter: the result has no receiver."""
 
     at: float
     generation: int
@@ -194,7 +194,7 @@ class RequesterKilled:
 
 @dataclass(frozen=True, slots=True)
 class Dropped:
-    """The inbox was over its cap and the policy drops."""
+    """The inbox is over its cap, and the policy drops letters."""
 
     at: float
 
@@ -214,7 +214,7 @@ class Cleaned:
 
 @dataclass(frozen=True, slots=True)
 class CleanupFailed:
-    """Something could not be removed. `failed`: how often before."""
+    """Files could not be removed. `failed`: the number of earlier failures."""
 
     at: float
     error: str
@@ -231,7 +231,7 @@ class Abandoned:
 
 @dataclass(frozen=True, slots=True)
 class Orphaned:
-    """The row of its session is gone, and with it every way to go on. `is_pruned`: nobody wants to hear of it."""
+    """The row of its session is gone, so it cannot resume. `is_pruned`: its result is not delivered."""
 
     at: float
     is_pruned: bool = False
@@ -243,7 +243,7 @@ class Again:
 
     at: float
     how: Reason  #: RETRY or CONTINUE
-    is_being_read: bool = False  #: its result stands in a turn of its requester that has not answered yet
+    is_being_read: bool = False  #: its result stands in a turn of its parent that has not answered yet
 
 
 @dataclass(frozen=True, slots=True)
@@ -258,7 +258,7 @@ class Dismissed:
 
 @dataclass(frozen=True, slots=True)
 class Late:
-    """A run that has no say any more reported an end. Kept, never acted upon."""
+    """A run that was superseded or killed reported an end. Its text is kept and changes nothing."""
 
     at: float
     text: str
@@ -278,8 +278,8 @@ class Woke:
     """The timer of the task is due.
 
     `is_owned`: a live worker holds its session; without one the run's clock stands still.
-    `progress_at`: latest progress of any descendant. `person_waits`: one of them needs a person.
-    `partial`: what a run cut at its deadline leaves behind.
+    `progress_at`: latest progress of any descendant. `person_waits`: one of them needs the user.
+    `partial`: the text of a run that is cut at its deadline.
     """
 
     at: float
@@ -328,12 +328,12 @@ Event = (
 
 
 # --------------------------------------------------------------------------------------------------
-# What must be done next, in the same transaction as the change that asks for it.
+# Effects: what the caller writes in the same transaction as the change.
 
 
 @dataclass(frozen=True, slots=True)
 class Announce:
-    """Put a letter into the requester's inbox. A silent one wakes nobody but a parent that waits for all."""
+    """Post a letter to the parent's inbox. A silent one wakes only a parent that waits for all its children."""
 
     generation: int
     silent: bool = False
@@ -341,7 +341,7 @@ class Announce:
 
 @dataclass(frozen=True, slots=True)
 class GiveBack:
-    """The letter waits until then for another try; it is not appended to the transcript again."""
+    """Retry the delivery of the letter then. It is not appended to the transcript again."""
 
     generation: int
     ready_at: float
@@ -349,16 +349,16 @@ class GiveBack:
 
 @dataclass(frozen=True, slots=True)
 class Bury:
-    """The letter becomes a dead letter: kept, listed, can be redelivered."""
+    """Make the letter a dead letter: it is kept, listed and can be redelivered."""
 
     generation: int
 
 
 @dataclass(frozen=True, slots=True)
 class Trace:
-    """A line in the trace of telling: what was decided about a generation without an attempt to tell it.
+    """Record a decision about the delivery of a generation that is no attempt: deferred, or skipped.
 
-    `next_at`: when that may change by itself."""
+    `next_at`: when the deferral may end by itself."""
 
     generation: int
     outcome: Delivery
@@ -368,48 +368,48 @@ class Trace:
 
 @dataclass(frozen=True, slots=True)
 class NotifyUser:
-    """One line to the person's channel: a result could not be told."""
+    """Send one line to the user's channel: a result could not be delivered."""
 
     reason: str
 
 
 @dataclass(frozen=True, slots=True)
 class Redrive:
-    """A dead letter goes back into the inbox, as if new."""
+    """Put a dead letter back into the inbox, as if it were new."""
 
     generation: int
 
 
 @dataclass(frozen=True, slots=True)
 class Stop:
-    """End the open run of the task's session: its owner's fence is broken, what it took is given back."""
+    """End the open run of the task's session: its owner's fence is broken, and the letters it took are open again."""
 
     reason: str
 
 
 @dataclass(frozen=True, slots=True)
 class Hold:
-    """The session sleeps until its children have settled."""
+    """Hold the session until its children have finished."""
 
 
 @dataclass(frozen=True, slots=True)
 class Close:
-    """The session takes no more letters and spawns no more; what waits in its inbox moves one level up."""
+    """Close the session: it takes no letters and spawns no children; its open letters move to its parent."""
 
 
 @dataclass(frozen=True, slots=True)
 class Stay:
-    """The task has ended and its session has not: it waits for nobody, and goes on when somebody writes to it."""
+    """Keep the session open after the end of its task: it resumes when a message arrives."""
 
 
 @dataclass(frozen=True, slots=True)
 class Unbind:
-    """Its thread, if it has one, is nobody's. (After an end in order the reply to its result is posted there first.)"""
+    """Release the thread of the session, if it has one. (After a normal end the reply is posted there first.)"""
 
 
 @dataclass(frozen=True, slots=True)
 class Open:
-    """The session lives again."""
+    """Open the session again."""
 
     keep_transcript: bool = True
 
@@ -421,42 +421,42 @@ class Schedule:
 
 @dataclass(frozen=True, slots=True)
 class WrapUp:
-    """Tell the running model that its time is nearly over."""
+    """Send the running model a note that its time is nearly over."""
 
     left_s: float
 
 
 @dataclass(frozen=True, slots=True)
 class KillChildren:
-    """`onParentEnd` says the children must not outlive this end."""
+    """Kill the children: `onParentEnd` says that they must not outlive this end."""
 
     reason: str
 
 
 @dataclass(frozen=True, slots=True)
 class AskApproval:
-    """Tell the requester that a plan awaits its decision."""
+    """Ask the parent for a decision about the plan."""
 
     generation: int
 
 
 @dataclass(frozen=True, slots=True)
 class Unmake:
-    """The spawn did not come about: the task and its session go as if they had never been."""
+    """Undo the spawn: remove the task and its session."""
 
     reason: str
 
 
 @dataclass(frozen=True, slots=True)
 class NotifyEnded:
-    """Tell the hooks, once for each generation."""
+    """Notify the hooks, once for each generation."""
 
     reason: str
 
 
 @dataclass(frozen=True, slots=True)
 class Cleanup:
-    """Remove files and fire hooks outside the transaction, then say `Cleaned`."""
+    """Remove files outside the transaction, then record `Cleaned`."""
 
 
 Effect = (

@@ -149,25 +149,6 @@ def step(task: Task, event: ev.Event, policy: Policy) -> Transition:
     return story.done()
 
 
-def in_order(signals: Iterable[ev.Event]) -> list[ev.Event]:
-    """Signals for one run seen in one transaction: kill, result, deadline, error, lost; the rest as they came."""
-
-    def rank(signal: ev.Event) -> int:
-        match signal:
-            case ev.Killed():
-                return 0
-            case ev.Ended():
-                return 1
-            case ev.Woke():
-                return 2
-            case ev.Failed():
-                return 4 if signal.outcome is Outcome.LOST else 3
-            case _:
-                return 5
-
-    return sorted(signals, key=rank)
-
-
 def fold(moves: Iterable[Move]) -> tuple[Phase, int, Outcome | None]:
     """Return phase, generation and outcome that the timeline gives the row. Raise where the timeline is broken."""
     at, generation, outcome = Phase.SPAWNING, 1, None

@@ -32,9 +32,11 @@ class Phase(StrEnum):
     ENDING = "ending"  #: a run failed; a new start within the grace goes on as if nothing happened
     ANNOUNCING = "announcing"  #: outcome fixed, letter in the requester's inbox
     ANNOUNCE_DEFERRED = "announce_deferred"  #: ended, but not tellable yet; the reason says why
-    CLEANUP_PENDING = "cleanup_pending"  #: told (or never to be told); files and hooks are left to do
+    CLEANUP_PENDING = (
+        "cleanup_pending"  #: delivered, or never to be delivered; files and hooks are left to do
+    )
     COMPLETED = "completed"
-    COMPLETED_GIVEUP = "completed_giveup"  #: could not be told: a dead letter, kept and shown
+    COMPLETED_GIVEUP = "completed_giveup"  #: could not be delivered: a dead letter, kept and shown
 
 
 #: Not settled: more may come from it. A held parent sleeps while it has such a child.
@@ -121,14 +123,14 @@ class LetterKind(StrEnum):
     TASK = "task"  #: the first message of a child
     USER = "user"  #: a person wrote
     REQUEST = "request"  #: a person wrote through an API that gives each message an answer of its own
-    INSTRUCTION = "instruction"  #: steer, send, continue: somebody with authority over the session wrote
+    INSTRUCTION = "instruction"  #: steer, send, continue: from a caller with authority over the session
     DECISION = "decision"  #: a plan was approved or rejected
     NOTE = "note"  #: the runtime itself, e.g. wrap up before the deadline
     HEARTBEAT = "heartbeat"  #: look up: something happened, or there is a checklist
     PEER = "peer"  #: another agent wrote; the body is an `Exchange`
     PLAN = "plan"  #: a child's plan awaits a decision
     ANNOUNCE = "announce"  #: a child's outcome
-    NEWS = "news"  #: a child asks a person, or one that was killed is told of after all
+    NEWS = "news"  #: a child asks the user, or a killed child is reported after all
 
 
 #: Start a turn without debounce. The others wait to be collected.
@@ -204,7 +206,7 @@ class Task(NamedTuple):
     # The contract, fixed at spawn.
     timeout_s: float = 0.0  #: 0 = none
     expects_completion: bool = True
-    has_cleanup: bool = False  #: there is something to remove once told (files, or the whole session)
+    has_cleanup: bool = False  #: files, or the whole session, are removed after delivery
     # Its life. `seq` is the number of timeline lines written so far.
     seq: int = 0
     phase: Phase = Phase.SPAWNING
@@ -249,12 +251,12 @@ class Letter(NamedTuple):
     ready_at: float  #: not before; later than `at` only for a letter given back after a failed attempt
     task_id: TaskId | None = None  #: the sender of an announce
     generation: int | None = None
-    silent: bool = False  #: wakes nobody but a hold; only named in a settle message
+    silent: bool = False  #: wakes only a session on hold; named in its settle message, and nowhere else
     route: str = ""  #: letters for different routes never mix
     taken_seq: int | None = None  #: stands in the transcript already; never appended again
-    expects_completion: bool = True  #: somebody waits for this announce
+    expects_completion: bool = True  #: the parent waits for this announce
     route_mode: str = ""  #: how the route was found
-    bubbled_from: SessionId | None = None  #: whoever asked is gone: it came up from there
+    bubbled_from: SessionId | None = None  #: the parent that is gone, from which the letter moved up
 
     @property
     def is_urgent(self) -> bool:
@@ -283,7 +285,7 @@ class ToolOffer:
     tool: str
     before: Definition | None  #: as it was approved; None = it is new
     after: Definition
-    text: str  #: what is different, for whoever decides
+    text: str  #: what is different, for the user who decides
 
 
 def canonical(definition: object) -> str:
@@ -298,13 +300,15 @@ def canonical(definition: object) -> str:
 class Hook(StrEnum):
     SPAWNING = "subagent_spawning"  #: asked before a spawn comes about; may veto, may bring a thread
     SPAWNED = "subagent_spawned"
-    ENDED = "subagent_ended"  #: once for each generation: told, given up, killed, or its session has ended
+    ENDED = (
+        "subagent_ended"  #: once for each generation: delivered, given up, killed, or its session has ended
+    )
     REMOVED = "subagent_removed"  #: its session and transcript are gone
     NEEDS_ME = "needs_me"  #: a question, an approval, an empty purse or a plan waits for a person
     DELIVERY_TARGET = "subagent_delivery_target"  #: asked where a requester's reply to a result goes
 
 
-#: Asked while somebody waits; the others are told through the outbox.
+#: Asked while a call waits for the answer; the others are notified through the outbox.
 ASKED = frozenset({Hook.SPAWNING, Hook.DELIVERY_TARGET})
 
 
