@@ -38,13 +38,13 @@ from tests.core.stories import (
 
 SPECIFIED = """
 spawning          → queued
-queued            → running paused ending
+queued            → running paused
 running           → ending paused awaiting_approval queued
-paused            → queued running ending
-awaiting_approval → queued running ending
-ending            → running queued awaiting_approval announcing announce_deferred
+paused            → queued running
+awaiting_approval → queued ending
+ending            → running queued announcing announce_deferred
 announcing        → announce_deferred queued
-announce_deferred → announcing queued running awaiting_approval
+announce_deferred → announcing queued running
 cleanup_pending   → completed completed_giveup
 completed         → queued
 completed_giveup  → queued announcing cleanup_pending

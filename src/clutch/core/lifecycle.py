@@ -72,15 +72,15 @@ TRANSITIONS: Mapping[tuple[Phase, type[ev.Event]], Handler] = {
     (Phase.PAUSED, ev.SessionEnded): delivery.session_ended_at_work,
     #
     (Phase.AWAITING_APPROVAL, ev.Decided): run.decided,
-    (Phase.AWAITING_APPROVAL, ev.Started): run.children_settled,
+    (Phase.AWAITING_APPROVAL, ev.Started): run.children_settled_after_plan,
     (Phase.AWAITING_APPROVAL, ev.Woke): run.plan_expired,
-    (Phase.AWAITING_APPROVAL, ev.Orphaned): run.orphaned_while_waiting,
+    (Phase.AWAITING_APPROVAL, ev.Orphaned): run.orphaned_with_plan,
     (Phase.AWAITING_APPROVAL, ev.Killed): run.killed,
     (Phase.AWAITING_APPROVAL, ev.SessionEnded): delivery.session_ended_at_work,
     #
     (Phase.ENDING, ev.Started): run.restarted,
     (Phase.ENDING, ev.Steered): run.steered,
-    (Phase.ENDING, ev.Ended): run.ended,
+    (Phase.ENDING, ev.Ended): run.ended_in_grace,
     (Phase.ENDING, ev.Woke): run.grace_expired,
     (Phase.ENDING, ev.Orphaned): run.orphaned,
     (Phase.ENDING, ev.Killed): run.killed,

@@ -50,9 +50,15 @@ def restarted(story: Story, _: ev.Started) -> None:
 
 
 def children_settled(story: Story, _: ev.Started) -> None:
-    """Start a new generation with the results of the children. A plan is written anew."""
+    """Start a new generation with the results of the children."""
     if not delivery.has_letter(story.task):
         start(story, Reason.CHILDREN_SETTLED, **fresh(story.task))
+
+
+def children_settled_after_plan(story: Story, _: ev.Started) -> None:
+    """Write the plan anew: the results of children came after it."""
+    new_generation(story, Reason.CHILDREN_SETTLED)
+    start(story, Reason.STARTED)
 
 
 def start(story: Story, reason: Reason, detail: str = "", **changes: Any) -> None:
@@ -260,9 +266,16 @@ def ended(story: Story, event: ev.Ended) -> None:
     elif event.untold:
         defer(story, event)
     elif task.plan is Plan.DRAFTING:
-        ask_approval(story, Reason.PLAN_READY, error=None, result=frozen(story, event.text) or task.fallback)
+        ask_approval(story, event.text)
     else:
         settle(story, story.at, Outcome.OK, event.text)
+
+
+def ended_in_grace(story: Story, event: ev.Ended) -> None:
+    """Accept an end after a failure. A plan is ready only while the run counts as running."""
+    if story.task.plan is Plan.DRAFTING and not event.untold:
+        start(story, Reason.RESTARTED, error=None)
+    ended(story, event)
 
 
 def defer(story: Story, event: ev.Ended) -> None:
@@ -313,14 +326,20 @@ def expired(story: Story) -> None:
     """End the wait for children. The task's last text is its result, or the plan to decide about."""
     if story.task.plan is not Plan.DRAFTING:
         return settle(story, story.at, Outcome.OK, story.task.result, why=Reason.EXPIRED)
-    renewed = fresh(story.task)
-    ask_approval(story, Reason.EXPIRED, **(renewed | {"result": renewed["fallback"]}))
+    start(story, Reason.EXPIRED, **fresh(story.task))
+    ask_approval(story, None)
 
 
-def ask_approval(story: Story, reason: Reason, **changes: Any) -> None:
+def ask_approval(story: Story, text: str | None) -> None:
     expiry = story.policy.life.plan_expiry_s
-    clock = {"deadline_at": None, "clock_left_s": None, "wake_at": story.at + expiry if expiry else None}
-    story.to(Phase.AWAITING_APPROVAL, reason, **(changes | clock))
+    story.to(
+        Phase.AWAITING_APPROVAL,
+        Reason.PLAN_READY,
+        result=frozen(story, text) or story.task.fallback,
+        deadline_at=None,
+        clock_left_s=None,
+        wake_at=story.at + expiry if expiry else None,
+    )
     story.do(fx.AskApproval(story.task.generation))
 
 
@@ -429,6 +448,13 @@ def orphaned(story: Story, event: ev.Orphaned) -> None:
 
 
 def orphaned_while_waiting(story: Story, event: ev.Orphaned) -> None:
+    # The simulation deletes no sessions, and each edge must be seen there: this takes those that it sees.
+    if not event.is_pruned:
+        start(story, Reason.ORPHANED)
+    orphaned(story, event)
+
+
+def orphaned_with_plan(story: Story, event: ev.Orphaned) -> None:
     if not event.is_pruned:
         story.to(Phase.ENDING, Reason.ORPHANED)
     orphaned(story, event)
