@@ -219,9 +219,10 @@ async def test_killed_all_stops_every_child_and_says_which(build: Build) -> None
 
 async def test_when_kill_returns_nothing_of_it_runs_any_more(build: Build) -> None:
     set_up = await stage(build, "one")
-    ended = asyncio.Event()
+    works, ended = asyncio.Event(), asyncio.Event()
 
     async def slow_to_end() -> str:
+        works.set()
         try:
             await asyncio.Event().wait()
         finally:
@@ -238,7 +239,7 @@ async def test_when_kill_returns_nothing_of_it_runs_any_more(build: Build) -> No
     set_up.go.set()
     one = await set_up.id("one")
     await set_up.verbs.steer(BOSS, one, "dig")
-    await set_up.house.until(lambda: _has_call(set_up.house, one))
+    await works.wait()
     assert (await set_up.verbs.kill(BOSS, one)).stopped == (one,)
     assert ended.is_set()
 
@@ -247,12 +248,14 @@ async def _has_call(house: House, session_id: int) -> bool:
     return bool(await house.rows("SELECT 1 FROM calls WHERE session_id = ? AND name = 'dig'", session_id))
 
 
-async def test_a_tool_that_does_not_end_is_reported_as_still_stopping(build: Build) -> None:
+@pytest.mark.parametrize("is_all", [False, True], ids=["kill", "kill all"])
+async def test_a_tool_that_does_not_end_is_reported_as_still_stopping(build: Build, is_all: bool) -> None:
     policy = replace(POLICY, work=replace(POLICY.work, tool_grace_s=0.05))
     set_up = await stage(build, "one", policy=policy)
-    let_go = asyncio.Event()
+    works, let_go = asyncio.Event(), asyncio.Event()
 
     async def stubborn() -> str:
+        works.set()
         try:
             await asyncio.Event().wait()
         finally:
@@ -267,8 +270,9 @@ async def test_a_tool_that_does_not_end_is_reported_as_still_stopping(build: Bui
     set_up.house.model.script = digs
     one = await set_up.id("one")
     await set_up.verbs.steer(BOSS, one, "dig")
-    await set_up.house.until(lambda: _has_call(set_up.house, one))
-    report = await set_up.verbs.kill(BOSS, one)
+    await works.wait()
+    verbs = set_up.verbs
+    report = await (verbs.kill_all(BOSS, [one]) if is_all else verbs.kill(BOSS, one))
     assert report == KillReport(still_stopping=((one, STILL_RUNS),))
     assert (await set_up.house.task("one")).outcome is Outcome.KILLED
     let_go.set()
