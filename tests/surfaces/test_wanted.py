@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from clutch.cli.options import SpawnCommandOptions
+from clutch.cli.spawn import SpawnCommandOptions
 from clutch.core.policy import Limits
 from clutch.errors import InvalidInput
 from clutch.tools.session_tools import SpawnArguments, request_of

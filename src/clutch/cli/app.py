@@ -18,7 +18,10 @@ from typer.models import TyperInfo
 
 from clutch import __version__
 from clutch.cli.maintenance import beginning, configs, imports, upkeep
-from clutch.cli.task_commands import acts, looks
+from clutch.cli.options import AsJson, Config, State, Target
+from clutch.cli.show import looks
+from clutch.cli.spawn import spawns
+from clutch.cli.tasks import acts
 from clutch.core.text.format import plain_json
 from clutch.surfaces.discovery import NO_START
 
@@ -129,7 +132,7 @@ NO_COMMAND = "Missing command."
 ALWAYS_OBJECTS = "demo"  #: the last line of its stdout is always an object
 MESSAGE_CHARS_MAX = 300  #: enough to recognise the input
 
-demos = typer.Typer()
+commands = typer.Typer()
 
 
 #: As `--help` shows them: commands for new users first, operation last.
@@ -144,7 +147,7 @@ SECTIONS = {
 
 
 class ClutchCommands(LazyGroup):
-    parts = (demos, acts, looks, upkeep, beginning)
+    parts = (commands, spawns, acts, looks, upkeep, beginning)
     groups = (("config", configs), ("import", imports))
     sections = SECTIONS
 
@@ -239,7 +242,7 @@ def clutch(
         raise typer.Exit(USAGE)
 
 
-@demos.command()
+@commands.command()
 def demo(
     folder: Annotated[
         str | None, typer.Option("--dir", help="The folder to survey, read-only. Default: this one.")
@@ -267,3 +270,131 @@ def demo(
         folder, seed, state, chaos=chaos, kills=kills, resume=resume, as_json=as_json
     )
     raise typer.Exit(command.run(wishes))
+
+
+# --------------------------------------------------------------------------------------------------
+# Commands with much to load, which is imported when they run.
+
+
+@commands.command()
+def serve(
+    state: State = None,
+    database: Annotated[
+        str | None, typer.Option(help="A PostgreSQL instead of SQLite: postgresql://…", show_default=False)
+    ] = None,
+    model: Annotated[
+        str | None, typer.Option(help="provider:model of agents that name none. Default: the offline script.")
+    ] = None,
+    workspace: Annotated[
+        Path | None, typer.Option(help="Where the file tools of new sessions work. Default: here.")
+    ] = None,
+    host: Annotated[
+        str | None,
+        typer.Option(
+            help="The address to listen on. Default: 127.0.0.1; others need gateway.allowRemote.",
+            show_default=False,
+        ),
+    ] = None,
+    port: Annotated[
+        int | None,
+        typer.Option(min=0, max=65535, help="0 = any free one.", show_default=False),
+    ] = None,
+    config: Config = None,
+    no_input: Annotated[
+        bool,
+        typer.Option("--no-input", help="Nobody is there to ask: what needs a person is denied at once."),
+    ] = False,
+    background: Annotated[bool, typer.Option("--background", hidden=True)] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Run a gateway in the foreground. It works on tasks and answers the other commands."""
+    from clutch.cli import serve
+
+    wishes = serve.ServeOptions(state, database, model, workspace, host, port, config, no_input, background)
+    serve.serve(wishes, as_json=as_json)
+
+
+@commands.command()
+def stop(state: State = None, as_json: AsJson = False) -> None:
+    """Stop the gateway. Turns end at their next step; everything goes on at the next start."""
+    from clutch.cli import serve
+
+    serve.stop(state, as_json=as_json)
+
+
+@commands.command()
+def drain(
+    timeout: Annotated[
+        float | None,
+        typer.Option(min=0, help="Seconds; then it stops anyway, as `stop` does.", show_default=False),
+    ] = None,
+    state: State = None,
+    as_json: AsJson = False,
+) -> None:
+    """Let the gateway finish what it has, then stop. It takes nothing new; shows what it waits for."""
+    from clutch.cli import serve
+
+    serve.drain(state, timeout_s=timeout, as_json=as_json)
+
+
+@commands.command()
+def mcp(
+    state: State = None,
+    session: Annotated[
+        str | None,
+        typer.Option(
+            metavar="NAME",
+            help="What this client sees: its own tasks, found again under this name. Default: the client's name.",
+            show_default=False,
+        ),
+    ] = None,
+    agent: Annotated[str, typer.Option(help="Whose session that is.")] = "main",
+) -> None:
+    """Offer background agents to an MCP client, on stdin and stdout. They outlive the client."""
+    from clutch.cli import serve as command
+
+    command.serve_mcp(state, agent_id=agent, session=session)
+
+
+@commands.command()
+def chat(
+    session: Annotated[
+        str | None,
+        typer.Option(help="The main session to talk to. Default: agent:main:main.", show_default=False),
+    ] = None,
+    agent: Annotated[str | None, typer.Option(help="... or that of this agent.", show_default=False)] = None,
+    state: State = None,
+    as_json: AsJson = False,
+) -> None:
+    """Talk to a main agent while its children work. With a pipe on stdin: one message per line."""
+    from clutch.cli.chat import chat
+
+    chat.chat(state, session, agent, as_json=as_json)
+
+
+@commands.command()
+def attach(target: Target, state: State = None, as_json: AsJson = False) -> None:
+    """Watch a task live and type to steer it. Escape or Ctrl-D detaches, the task goes on.
+
+    With --json it only watches: `logs -f --json`."""
+    if as_json:
+        from clutch.cli import show
+
+        return show.logs(target, follow=True, state=state, as_json=True)
+    from clutch.cli.chat import chat
+
+    chat.attach(state, target)
+
+
+@commands.command("open")
+def open_(
+    prints: Annotated[bool, typer.Option("--print", help="Print the address; start no browser.")] = False,
+    state: State = None,
+    as_json: AsJson = False,
+) -> None:
+    """Show the tree and what waits for you in a browser, live.
+
+    The address lets in one browser, once, within half a minute. Without a screen it is printed."""
+    from clutch.cli import serve
+
+    serve.open_page(state, only_prints=prints, as_json=as_json)

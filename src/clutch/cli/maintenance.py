@@ -88,13 +88,6 @@ class ExportFormat(StrEnum):
     MARKDOWN = "markdown"
 
 
-class UsageGroupingOption(StrEnum):
-    ROOT = "root"
-    AGENT = "agent"
-    MODEL = "model"
-    DAY = "day"
-
-
 @upkeep.command()
 def doctor(
     fix: Annotated[
@@ -136,18 +129,6 @@ def token(
     from clutch.cli import serve
 
     serve.token(state, rotates=rotate, as_json=as_json)
-
-
-@upkeep.command()
-def cost(
-    by: Annotated[UsageGroupingOption, typer.Option(help="Added up by this.")] = UsageGroupingOption.ROOT,
-    state: State = None,
-    as_json: AsJson = False,
-) -> None:
-    """Show what model calls have used and cost. Works without a gateway, too."""
-    from clutch.cli import show
-
-    show.cost(state, by.value, as_json=as_json)
 
 
 @upkeep.command()

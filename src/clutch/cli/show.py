@@ -8,11 +8,15 @@ import time
 from collections.abc import Callable, Container, Mapping, Sequence
 from dataclasses import dataclass
 from decimal import Decimal
+from enum import StrEnum
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
+
+import typer
 
 from clutch.cli import output
+from clutch.cli.options import All, AsJson, State, Target
 from clutch.cli.output import answering, command_for, gateway, is_terminal, print_object, print_text, say
 from clutch.cli.source import (
     MAIN_SESSION,
@@ -24,6 +28,7 @@ from clutch.cli.source import (
     source,
 )
 from clutch.core.channel_messages import unsent_line
+from clutch.core.model import Phase
 from clutch.core.text.format import counted, money, tokens, visible
 from clutch.surfaces.discovery import PROBLEM
 from clutch.surfaces.http_client import GatewayClient, session_path
@@ -36,6 +41,8 @@ REPLIES_SHOWN_MAX = 3
 PROBLEM_CHARS_MAX = 2000
 TOP_EVERY_S = 1.0
 TOP_LEAVES = ("q", "escape", "c-c", "c-d")
+
+looks = typer.Typer()
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +63,47 @@ class ListOptions:
         return {**wanted, "recentMinutes": recent, "undelivered": self.is_undelivered}
 
 
-def ps(state: Path | None, wanted: ListOptions, *, as_json: bool, command: str = "ps") -> None:
+@looks.command()
+def ps(
+    all_: All = False,
+    root: Annotated[
+        str | None, typer.Option(help="Only in the tree of this task or session.", show_default=False)
+    ] = None,
+    phase: Annotated[
+        Phase | None,
+        typer.Option(metavar="PHASE", help=f"Only in this phase: {', '.join(Phase)}.", show_default=False),
+    ] = None,
+    undelivered: Annotated[bool, typer.Option("--undelivered", help="Only what could not be told.")] = False,
+    limit: Annotated[
+        int, typer.Option(min=1, max=200, help="At most this many; active tasks are always all shown.")
+    ] = 50,
+    cursor: Annotated[
+        str | None, typer.Option(help="Go on after an earlier list: its `next`.", show_default=False)
+    ] = None,
+    state: State = None,
+    as_json: AsJson = False,
+) -> None:
+    """List tasks: needs attention, active, then the newest finished.
+
+    All active tasks are shown, however many. Works without a gateway, too."""
+    wanted = ListOptions(
+        is_all=all_,
+        root=root,
+        phase=phase and phase.value,
+        is_undelivered=undelivered,
+        limit=limit,
+        cursor=cursor,
+    )
+    _list(state, wanted, as_json=as_json)
+
+
+@looks.command()
+def dead(state: State = None, as_json: AsJson = False) -> None:
+    """List results that could not be told. `redeliver` or `dismiss` them."""
+    _list(state, ListOptions(is_undelivered=True), as_json=as_json, command="dead")
+
+
+def _list(state: Path | None, wanted: ListOptions, *, as_json: bool, command: str = "ps") -> None:
     with answering(command, as_json=as_json), source(state) as here:
         page = here.tasks(**wanted.to_query(), numbered=not as_json)
         if as_json:
@@ -70,10 +117,11 @@ def ps(state: Path | None, wanted: ListOptions, *, as_json: bool, command: str =
             _show_unsent(here.inbox())
 
 
-def top(state: Path | None, *, as_json: bool) -> None:
-    """Draw the list of tasks every second until a key leaves it; without a terminal, or as JSON, print it once."""
+@looks.command()
+def top(state: State = None, as_json: AsJson = False) -> None:
+    """Show the list of tasks live, what works first; q leaves. With --json it is shown once."""
     if as_json or not is_terminal():
-        return ps(state, ListOptions(), as_json=as_json, command="top")
+        return _list(state, ListOptions(), as_json=as_json, command="top")
     from clutch.cli.chat.terminal import Keyboard, whole_screen
 
     with answering("top", as_json=False), source(state) as here:
@@ -96,9 +144,18 @@ def _draw(page: Mapping[str, Any]) -> None:
     sys.stdout.flush()
 
 
-def tree(state: Path | None, target: str | None, *, as_json: bool, is_all: bool) -> None:
+@looks.command()
+def tree(
+    target: Annotated[
+        str | None, typer.Argument(metavar="TASK", help="Only the tree this task or session is in.")
+    ] = None,
+    all_: All = False,
+    state: State = None,
+    as_json: AsJson = False,
+) -> None:
+    """Show who works for whom. Works without a gateway, too."""
     with answering("tree", as_json=as_json), source(state) as here:
-        page = here.tasks(**ListOptions(is_all=is_all or target is not None, root=target).to_query())
+        page = here.tasks(**ListOptions(is_all=all_ or target is not None, root=target).to_query())
         tops = nested(page["tasks"])
         if as_json:
             print_object("tree", {"at": output.moment_now(), **page, "tasks": tops})
@@ -111,7 +168,9 @@ def tree(state: Path | None, target: str | None, *, as_json: bool, is_all: bool)
         )
 
 
-def inbox(state: Path | None, *, as_json: bool) -> None:
+@looks.command()
+def inbox(state: State = None, as_json: AsJson = False) -> None:
+    """List what waits for you: plans, questions, approvals, budgets. At a terminal, decide with a key."""
     with answering("inbox", as_json=as_json), source(state) as here:
         said = here.inbox()
         if as_json:
@@ -161,8 +220,14 @@ def _item(state: Path | None, item: dict[str, Any]) -> str:
     return f"{item['id']}  {item['kind']}  {visible(who, 60)}\n  {item['text']}{ways}"
 
 
-def logs(state: Path | None, target: str, *, follows: bool, as_json: bool) -> None:
-    """Print the transcript; with `-f` follow it until the task has ended, or a main session until Ctrl-C."""
+@looks.command()
+def logs(
+    target: Target,
+    follow: Annotated[bool, typer.Option("--follow", "-f", help="Go on until the task has ended.")] = False,
+    state: State = None,
+    as_json: AsJson = False,
+) -> None:
+    """Print what a task was told, said and did, in order. With --json one object per line."""
     with answering("logs", as_json=as_json):
         with source(state) as here:
             meant = here.followed(target)
@@ -170,7 +235,7 @@ def logs(state: Path | None, target: str, *, follows: bool, as_json: bool) -> No
             after = _print_lines(partial(here.transcript, meant.name), 0, printed, as_json=as_json)
             if target in MAIN and here.client is not None:
                 _hear_all(here.client, printed, as_json=as_json)
-        if follows and not meant.is_over:
+        if follow and not meant.is_over:
             with resumable(state, "logs", "-f", meant.name):
                 meant = _follow(GatewayConnection(state, gateway(state)), meant.name, after, as_json=as_json)
         _print_failure(meant.failed, as_json=as_json)
@@ -228,7 +293,9 @@ def _print_lines(
     return after
 
 
-def why(state: Path | None, target: str, *, as_json: bool) -> None:
+@looks.command()
+def why(target: Target = "last", state: State = None, as_json: AsJson = False) -> None:
+    """Tell how a task came to where it is and what it waits for. Also how it was told. Default: the last one."""
     with answering("why", as_json=as_json), source(state) as here:
         found = here.why(target)
         if as_json:
@@ -237,8 +304,9 @@ def why(state: Path | None, target: str, *, as_json: bool) -> None:
             print_text(found["text"])
 
 
-def replay(state: Path | None, target: str, *, as_json: bool) -> None:
-    """Print the journal from its beginning, step by step."""
+@looks.command()
+def replay(target: Target, state: State = None, as_json: AsJson = False) -> None:
+    """Go through a task's journal step by step. With --json one object per line. Nothing is run again."""
     with answering("replay", as_json=as_json), source(state) as here:
         page: dict[str, Any] = {"next": 0}
         while page["next"] is not None:
@@ -275,15 +343,28 @@ HEADINGS = ("CALLS", "INPUT", "OUTPUT", "CACHED", "COST")
 NAME_CELLS = 38  #: 80 columns without the figures
 
 
-def cost(state: Path | None, by: str, *, as_json: bool) -> None:
+class UsageGroupingOption(StrEnum):
+    ROOT = "root"
+    AGENT = "agent"
+    MODEL = "model"
+    DAY = "day"
+
+
+@looks.command()
+def cost(
+    by: Annotated[UsageGroupingOption, typer.Option(help="Added up by this.")] = UsageGroupingOption.ROOT,
+    state: State = None,
+    as_json: AsJson = False,
+) -> None:
+    """Show what model calls have used and cost. Works without a gateway, too."""
     with answering("cost", as_json=as_json), source(state) as here:
-        said = here.usage(by)
+        said = here.usage(by.value)
         total = added_up(said["usage"])
         if as_json:
             print_object("cost", {**said, "total": total})
             return
         if said["usage"]:
-            print(output.coloured(_line(by.upper(), HEADINGS), "1"))
+            print(output.coloured(_line(by.value.upper(), HEADINGS), "1"))
         for one in said["usage"]:
             print(_line(visible(one["name"], NAME_CELLS), _figures(one)))
         say(_line("in all", _figures(total)) if said["usage"] else "no model was asked yet")

@@ -2,38 +2,206 @@
 
 from __future__ import annotations
 
+import base64
+import dataclasses
+import inspect
+import json
 import time
 import uuid
-from collections.abc import Mapping
-from dataclasses import replace
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, Literal, get_type_hints
 
 import typer
 
 from clutch.cli import output
-from clutch.cli.options import SpawnCommandOptions
+from clutch.cli.options import AsJson, State
 from clutch.cli.output import OF_OUTCOME, Exit, answering, command_for, gateway, print_object, print_text, say
 from clutch.cli.source import GatewayConnection, resumable
+from clutch.errors import InvalidInput
 from clutch.surfaces.http_client import Declined, GatewayClient, session_path, task_path
 
 WAIT_STEP_S = 50.0  #: one request; a wait consists of several
 SLACK_S = 45.0  #: beyond the wait of a request: a busy gateway answers late
 
+spawns = typer.Typer()
 
-def spawn(state: Path | None, wanted: SpawnCommandOptions, *, is_dry: bool, as_json: bool) -> None:
+
+# --------------------------------------------------------------------------------------------------
+# The parameters of a spawn on the command line, each once, with its `--help` text.
+#
+# The gateway validates them; only files are read here.
+
+
+def _option(help: str, *names: str) -> Any:
+    return typer.Option(*names, help=help, show_default=False)
+
+
+@dataclass(frozen=True, slots=True)
+class SpawnCommandOptions:
+    task: Annotated[str, typer.Argument(metavar="TASK")]
+    label: Annotated[str | None, _option("A name to show.")] = None
+    agent: Annotated[str | None, _option("Another agent, if the config allows it.")] = None
+    model: Annotated[str | None, _option("provider:model")] = None
+    thinking: Annotated[str | None, _option("off, minimal, low, medium, high or max.")] = None
+    run_timeout: Annotated[
+        float | None,
+        typer.Option(min=0, help="Seconds one run may take; 0 = no limit.", show_default=False),
+    ] = None
+    plan: Annotated[bool, _option("It writes a plan first and waits for your decision.", "--plan")] = False
+    tool: Annotated[list[str] | None, _option("Only these tools; may be repeated.")] = None
+    attach: Annotated[
+        list[Path] | None,
+        typer.Option(
+            exists=True, dir_okay=False, help="A file it is given; may be repeated.", show_default=False
+        ),
+    ] = None
+    workspace: Annotated[
+        Literal["inherit", "isolated"] | None, _option("The session's directory, or one of its own.")
+    ] = None
+    cwd: Annotated[str | None, _option("A directory inside its workspace.")] = None
+    budget_usd: Annotated[
+        str | None, _option("The most it and everything below it may cost, in US dollars.")
+    ] = None
+    budget_tokens: Annotated[int | None, _option("... or in tokens.")] = None
+    schema: Annotated[
+        Path | None,
+        typer.Option(
+            exists=True,
+            dir_okay=False,
+            help="A file with the JSON schema that its result must satisfy.",
+            show_default=False,
+        ),
+    ] = None
+    context: Annotated[
+        Literal["isolated", "fork"] | None, _option("fork: it begins with a copy of the session's talk.")
+    ] = None
+    sandbox: Annotated[
+        Literal["inherit", "require"] | None,
+        _option("require: refused if that agent works without a sandbox."),
+    ] = None
+    runtime: Annotated[str | None, _option("Something else than our own loop: acp, or a name.")] = None
+    cleanup: Annotated[
+        Literal["keep", "delete"] | None, _option("delete: its transcript goes when its result was told.")
+    ] = None
+    thread: Annotated[
+        bool, _option("It gets a thread in the session's chat, and stays for follow-ups.", "--thread")
+    ] = False
+    mode: Annotated[
+        Literal["run", "session"] | None, _option("run: its thread ends with its first result.")
+    ] = None
+    no_hurry: Annotated[bool, _option("Nobody waits for it: tell it when convenient.", "--no-hurry")] = False
+    session: Annotated[str | None, _option("The session it works for. Default: agent:main:main.")] = None
+    key: Annotated[str | None, _option("The same key gives the same task, never a twin.")] = None
+    on_full: Annotated[
+        Literal["queue", "reject"] | None,
+        _option("Where a limit is reached: wait for room, or be refused. Else as configured (onFull)."),
+    ] = None
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the body of the HTTP request, without options that were not given. Raises InvalidInput."""
+        # Checked before a gateway is started for it.
+        if not self.task.strip():
+            raise InvalidInput("task", "must not be blank")
+        said = {
+            "task": self.task,
+            "label": self.label,
+            "agentId": self.agent,
+            "model": self.model,
+            "thinking": self.thinking,
+            "runTimeoutSeconds": self.run_timeout,
+            "planMode": self.plan or None,
+            "tools": self.tool or None,
+            "attachments": [_attached(path) for path in self.attach or ()] or None,
+            "workspace": self.workspace,
+            "cwd": self.cwd,
+            "budget": _said(usd=self.budget_usd, tokens=self.budget_tokens) or None,
+            "outputSchema": None if self.schema is None else _schema(self.schema),
+            "context": self.context,
+            "sandbox": self.sandbox,
+            "runtime": self.runtime,
+            "cleanup": self.cleanup,
+            "thread": self.thread or None,
+            "mode": self.mode,
+            "expectsCompletion": False if self.no_hurry else None,
+            "requester": self.session,
+        }
+        return _said(**said)
+
+
+def takes_wanted(command: Callable[..., None]) -> Callable[..., None]:
+    """Replace the first parameter of a command, a `SpawnCommandOptions`, by one option for each of its fields."""
+    own = list(inspect.signature(command, eval_str=True).parameters.values())[1:]
+    kinds = get_type_hints(SpawnCommandOptions, include_extras=True)
+    given = [
+        inspect.Parameter(
+            field.name,
+            inspect.Parameter.KEYWORD_ONLY,
+            annotation=kinds[field.name],
+            default=inspect.Parameter.empty if field.default is dataclasses.MISSING else field.default,
+        )
+        for field in fields(SpawnCommandOptions)
+    ]
+
+    def act(**said: Any) -> None:
+        command(
+            SpawnCommandOptions(**{one.name: said.pop(one.name) for one in given}),
+            **said,
+        )
+
+    later = [one.replace(kind=inspect.Parameter.KEYWORD_ONLY) for one in own]
+    act.__signature__ = inspect.Signature([*given, *later])  # type: ignore[attr-defined]
+    act.__name__, act.__doc__ = command.__name__, command.__doc__
+    return act
+
+
+def _said(**values: Any) -> dict[str, Any]:
+    return {name: value for name, value in values.items() if value is not None}
+
+
+def _attached(path: Path) -> dict[str, str]:
+    try:
+        content = base64.b64encode(path.read_bytes()).decode()
+    except OSError as error:
+        raise InvalidInput("--attach", f"{path} cannot be read: {error.strerror}") from error
+    return {"name": path.name, "content": content, "encoding": "base64"}
+
+
+def _schema(path: Path) -> Any:
+    try:
+        return json.loads(path.read_bytes())
+    except (OSError, ValueError) as error:
+        raise InvalidInput("--schema", f"{path} holds no JSON: {error}") from error
+
+
+# --------------------------------------------------------------------------------------------------
+# The commands.
+
+
+@spawns.command()
+@takes_wanted
+def spawn(
+    wanted: SpawnCommandOptions,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Say whether it would be accepted; start nothing.")
+    ] = False,
+    state: State = None,
+    as_json: AsJson = False,
+) -> None:
+    """Start a task in the background and print its id."""
     with answering("spawn", as_json=as_json):
         body = wanted.to_json()
         client = gateway(state, is_new_work=True)
         said = (
-            client.post("/v1/tasks", {**body, "dryRun": True}) if is_dry else _spawned(client, wanted, body)
+            client.post("/v1/tasks", {**body, "dryRun": True}) if dry_run else _spawned(client, wanted, body)
         )
         if as_json:
             print_object("spawn", said)
             return
         for warning in said["warnings"]:
             say(f"Note: {warning}")
-        if is_dry:
+        if dry_run:
             say(f"would be accepted: model {said['model']}, {said['mode']} mode; nothing was started")
             return
         say(f"accepted: {said['label']}")
@@ -57,27 +225,34 @@ def _spawned(client: GatewayClient, wanted: SpawnCommandOptions, said: Mapping[s
             body["onFull"] = "queue"
 
 
+@spawns.command()
+@takes_wanted
 def run(
-    state: Path | None,
     wanted: SpawnCommandOptions,
-    *,
-    waits: bool,
-    timeout_s: float | None,
-    as_json: bool,
+    wait: Annotated[bool, typer.Option("--wait", help="Until it has ended; print its result.")] = False,
+    timeout: Annotated[
+        float | None,
+        typer.Option(min=0, help="Seconds to wait; the task itself goes on.", show_default=False),
+    ] = None,
+    state: State = None,
+    as_json: AsJson = False,
 ) -> None:
+    """Start a task; with --wait, print its result when it is over.
+
+    Exit code: 0 ok, 1 error, 3 timeout, 4 killed, 5 needs you, 6 undelivered, 7 lost, 8 forbidden."""
     with answering("run", as_json=as_json):
         wanted = replace(wanted, key=wanted.key or uuid.uuid4().hex)
         body = wanted.to_json()
         line = GatewayConnection(state, gateway(state, is_new_work=True))
         said = line.ask(lambda client: _spawned(client, wanted, body))
-        if not waits:
+        if not wait:
             task = line.ask(lambda client: client.get(task_path(said["taskId"])))
             told = {"task": task, "result": None, "exitCode": Exit.OK}
             print_object("run", told) if as_json else print_text(said["taskId"])
             return
         say(f"accepted: {said['label']} ({said['taskId']})")
         with resumable(state, "logs", "-f", said["taskId"]):
-            ended = wait(line, said["taskId"], timeout_s)
+            ended = wait_for(line, said["taskId"], timeout)
         if ended["status"] == "done":
             line.ask(lambda client: _known(client, ended["task"]))
         code = exit_code(ended)
@@ -89,7 +264,7 @@ def run(
         raise typer.Exit(code)
 
 
-def wait(line: GatewayConnection, target: str, timeout_s: float | None) -> dict[str, Any]:
+def wait_for(line: GatewayConnection, target: str, timeout_s: float | None) -> dict[str, Any]:
     """Wait until the task has ended or needs the user, or for `timeout_s`. An interrupt changes nothing.
 
     The wait does not include delivery to the parent, which may be retried for half an hour and changes neither outcome

@@ -1,30 +1,32 @@
-"""Commands that make something happen: each asks the gateway once, and says what it answered."""
+"""Commands that act on a task, a session or an inbox item: each is one request to the gateway."""
 
 from __future__ import annotations
 
 import sys
-import termios
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from enum import Enum, auto
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import typer
 
 from clutch.cli import output
+from clutch.cli.options import AsJson, Hash, OptionalTextArgument, State, Sure, Target, TextArgument
 from clutch.cli.output import answering, command_for, gateway, is_interactive, print_object, print_text, say
-from clutch.core import ids
-from clutch.core.questions import Decision, OpenItem, QuestionKind, check
 from clutch.errors import ClutchError, InvalidInput
 from clutch.surfaces.http_client import GatewayClient, message_path, session_path, task_path
 
-SLACK_S = 45.0  #: beyond what was asked for: some verbs give a task a moment of their own accord
+SLACK_S = 45.0  #: beyond the wait of a request: some actions give a task a moment
+
+acts = typer.Typer()
 
 
 def verb(
     command: str, state: Path | None, target: str, body: Mapping[str, Any] | None = None, *, as_json: bool
 ) -> None:
-    """Everything that is one POST to one task, or to a message that was not sent."""
+    """Send an action on a task, or on an unsent message, and print its result."""
+    from clutch.core import ids
+
     with answering(command, as_json=as_json):
         patience = float((body or {}).get("waitSeconds") or 0) + SLACK_S
         is_message = command in ("redeliver", "dismiss") and ids.parse_message_id(target) is not None
@@ -39,7 +41,7 @@ def verb(
 
 
 def result_text(said: Mapping[str, Any]) -> str:
-    """What became of a verb, in one line or a few."""
+    """Return the result of an action in one line or a few."""
     if "stopped" in said:
         return _killed(said)
     if "changed" in said:
@@ -60,6 +62,80 @@ def _killed(said: Mapping[str, Any]) -> str:
     return "\n".join(lines) or "nothing to stop"
 
 
+#: Commands that take only a task, and commands that also take a text.
+PLAIN = {
+    "pause": "Park a task and everything below it at the next step.",
+    "resume": "Let a paused task go on.",
+    "redeliver": "Deliver an undelivered result or message (m_…) again.",
+    "dismiss": "Discard an undelivered result (it stays readable) or message.",
+    "remove": "Take a finished, delivered task out of its requester's quota.",
+}
+AGAIN = {
+    "retry": "Run a finished task again from the beginning. With other words, if you give some.",
+    "continue": "Let a finished task go on where it ended, with more words.",
+}
+
+
+def _plain(name: str) -> Callable[..., None]:
+    def act(target: Target, state: State = None, as_json: AsJson = False) -> None:
+        verb(name, state, target, {}, as_json=as_json)
+
+    return act
+
+
+def _again(name: str) -> Callable[..., None]:
+    def act(
+        target: Target, text: OptionalTextArgument = "", state: State = None, as_json: AsJson = False
+    ) -> None:
+        verb(name, state, target, {"text": text}, as_json=as_json)
+
+    return act
+
+
+for _name, _help in PLAIN.items():
+    acts.command(_name, help=_help)(_plain(_name))
+for _name, _help in AGAIN.items():
+    acts.command(_name, help=_help)(_again(_name))
+
+
+@acts.command()
+def kill(
+    target: Target,
+    reason_argument: Annotated[
+        str | None, typer.Argument(metavar="REASON", help="Stored with the outcome.", show_default=False)
+    ] = None,
+    reason: Annotated[str, typer.Option(help="The same.")] = "killed",
+    state: State = None,
+    as_json: AsJson = False,
+) -> None:
+    """Stop a task and everything below it, for good. `all`: whatever works."""
+    body = {"reason": reason if reason_argument is None else reason_argument}
+    verb("kill", state, target, body, as_json=as_json)
+
+
+@acts.command()
+def steer(target: Target, text: TextArgument, state: State = None, as_json: AsJson = False) -> None:
+    """Give a new instruction in place of what a task does now."""
+    verb("steer", state, target, {"text": text}, as_json=as_json)
+
+
+@acts.command()
+def send(
+    target: Target,
+    text: TextArgument,
+    wait: Annotated[
+        float,
+        typer.Option(
+            min=0, help="Seconds to wait for a reply, at most `control.sendWaitSeconds`; 0 = don't."
+        ),
+    ] = 30.0,
+    state: State = None,
+    as_json: AsJson = False,
+) -> None:
+    """Add a message for a task and wait a little for its reply."""
+    verb("send", state, target, {"text": text, "waitSeconds": wait}, as_json=as_json)
+
+
 # ---- deciding --------------------------------------------------------------------------------------------
 
 
@@ -73,10 +149,12 @@ def decide(
     is_sure: bool,
     as_json: bool,
 ) -> None:
-    """About a plan, as it was shown: by its hash, or shown here and now. What else is in the inbox goes by its id."""
+    """Decide on a plan by its hash, or show it and ask. Other inbox items are named by their id."""
+    from clutch.core import ids
+
     if ids.parse_question_id(target) is not None:
         text = str(body.get("reason") or body.get("text") or "")
-        return answer(state, target, command, text, seen_hash=seen_hash, as_json=as_json)
+        return _answer_item(state, target, command, text, seen_hash=seen_hash, as_json=as_json)
     with answering(command, as_json=as_json):
         client = gateway(state)
         seen = seen_hash or _shown(client, target, is_sure=is_sure)
@@ -85,7 +163,7 @@ def decide(
 
 
 def _shown(client: GatewayClient, target: str, *, is_sure: bool) -> str:
-    """The hash of the plan that waits now."""
+    """Show the plan that awaits approval, and return its hash."""
     task = client.get(task_path(target))
     plans = [item for item in client.get("/v1/inbox")["items"] if item["id"] == task["taskId"]]
     if not plans:
@@ -101,7 +179,7 @@ def _shown(client: GatewayClient, target: str, *, is_sure: bool) -> str:
     return str(plan["hash"])
 
 
-def answer(
+def _answer_item(
     state: Path | None, item: str, decision: str, text: str, *, seen_hash: str | None, as_json: bool
 ) -> None:
     with answering("answer", as_json=as_json):
@@ -116,14 +194,84 @@ def answer(
         print_object("answer", said) if as_json else say(result_text(said))
 
 
-def remove_session(state: Path | None, target: str, options: Mapping[str, bool], *, as_json: bool) -> None:
+@acts.command()
+def approve(
+    target: Target,
+    text: OptionalTextArgument = "",
+    plan_hash: Hash = None,
+    yes: Sure = False,
+    state: State = None,
+    as_json: AsJson = False,
+) -> None:
+    """Approve the plan of a task: it goes on with all its tools."""
+    decide("approve", state, target, {"text": text}, seen_hash=plan_hash, is_sure=yes, as_json=as_json)
+
+
+@acts.command()
+def reject(
+    target: Target,
+    reason: TextArgument,
+    end: Annotated[
+        bool | None,
+        typer.Option(
+            "--end/--revise",
+            help="End the task, or ask for another plan. Default: plan.onReject.",
+            show_default=False,
+        ),
+    ] = None,
+    plan_hash: Hash = None,
+    yes: Sure = False,
+    state: State = None,
+    as_json: AsJson = False,
+) -> None:
+    """Send the plan of a task back, with the reason."""
+    body = {"reason": reason} | ({} if end is None else {"then": "end" if end else "revise"})
+    decide("reject", state, target, body, seen_hash=plan_hash, is_sure=yes, as_json=as_json)
+
+
+@acts.command()
+def answer(
+    item: Annotated[str, typer.Argument(metavar="ID", help="As `clutch inbox` shows it.")],
+    text: OptionalTextArgument = "",
+    yes: Annotated[bool, typer.Option("--approve", help="Allow what was asked for.")] = False,
+    no: Annotated[bool, typer.Option("--reject", help="Do not allow it; the text is the reason.")] = False,
+    seen_hash: Hash = None,
+    state: State = None,
+    as_json: AsJson = False,
+) -> None:
+    """Answer what waits in the inbox. With words, or --approve, or --reject."""
+    if yes and no:
+        raise typer.BadParameter("--approve and --reject cannot both be meant")
+    decision = "approve" if yes else "reject" if no else "answer"
+    _answer_item(state, item, decision, text, seen_hash=seen_hash, as_json=as_json)
+
+
+@acts.command()
+def rm(
+    session: Annotated[
+        str, typer.Argument(metavar="SESSION", help="Its key, or a task whose session is meant.")
+    ],
+    kill: Annotated[
+        bool, typer.Option("--kill", help="First stop whatever works in it or below it.")
+    ] = False,
+    force: Annotated[
+        bool, typer.Option("--force", help="Although its result was not told; the result stays, undelivered.")
+    ] = False,
+    keep_transcript: Annotated[
+        bool, typer.Option("--keep-transcript", help="Only out of lists and quotas; its words stay.")
+    ] = False,
+    state: State = None,
+    as_json: AsJson = False,
+) -> None:
+    """Delete a session and its transcript. Use, outcome and timeline stay."""
+    options = {"kill": kill, "force": force, "keepTranscript": keep_transcript}
     with answering("rm", as_json=as_json):
-        said = gateway(state).delete(session_path(target), **options)
+        said = gateway(state).delete(session_path(session), **options)
         print_object("rm", said) if as_json else say(f"{said['status']}: {said['sessionKey']}")
 
 
 # --------------------------------------------------------------------------------------------------
-# `clutch inbox` at a terminal: one item after the other, decided with a key, as it was shown.
+# `clutch inbox` at a terminal: the user decides on one item after the other with a key.
 
 LEAVE = ("q", "escape", "c-c", "c-d")
 
@@ -151,9 +299,9 @@ def _decide(client: GatewayClient, item: Mapping[str, Any]) -> Next:
     match _key("  [a]nswer  [s]kip  [q]uit" if is_question else "  [a]pprove  [r]eject  [s]kip  [q]uit"):
         case "a":
             text = _typed_text("Your answer") if is_question else ""
-            return _send(client, item, Decision.ANSWER if is_question else Decision.APPROVE, text)
+            return _send(client, item, "answer" if is_question else "approve", text)
         case "r" if not is_question:
-            return _send(client, item, Decision.REJECT, _typed_text("Why"))
+            return _send(client, item, "reject", _typed_text("Why"))
         case key if key in LEAVE:
             return Next.LEAVE
         case _:
@@ -163,6 +311,8 @@ def _decide(client: GatewayClient, item: Mapping[str, Any]) -> Next:
 
 def _key(choices: str) -> str:
     """Return a key that was pressed after the choices were shown; keys typed earlier are discarded."""
+    import termios
+
     from clutch.cli.chat.terminal import Keyboard
 
     keyboard = Keyboard()
@@ -179,17 +329,19 @@ def _typed_text(about: str) -> str:
     return str(typer.prompt(f"  {about}", err=True, default="", show_default=False))
 
 
-def _send(client: GatewayClient, item: Mapping[str, Any], decision: Decision, text: str) -> Next:
-    """Send the decision with the hash of what was shown. What the rule refuses is asked again."""
+def _send(client: GatewayClient, item: Mapping[str, Any], decision: str, text: str) -> Next:
+    """Send the decision with the hash of the item as shown. An invalid decision is asked again."""
+    from clutch.core.questions import Decision, OpenItem, QuestionKind, check
+
     shown = OpenItem(QuestionKind(item["kind"]), item["hash"], tuple(item["detail"].get("choices", ())))
     try:
-        check(shown, decision, text, item["hash"])
+        check(shown, Decision(decision), text, item["hash"])
     except InvalidInput as error:
         say(f"  {error}")
         return Next.SAME
     try:
         said = client.post(
-            f"/v1/inbox/{item['id']}", {"decision": decision.value, "text": text, "hash": item["hash"]}
+            f"/v1/inbox/{item['id']}", {"decision": decision, "text": text, "hash": item["hash"]}
         )
     except ClutchError as error:
         say(f"  {error}")

@@ -56,7 +56,7 @@ def attach(state: Path | None, target: str) -> None:
     if not is_terminal():
         from clutch.cli import show
 
-        return show.logs(state, target, follows=True, as_json=False)
+        return show.logs(target, follow=True, state=state)
     with answering("attach", as_json=False):
         from clutch.cli.chat import conversation, terminal
 
