@@ -1,7 +1,7 @@
-"""When a session must be looked at, and what it reads when it is.
+"""When a session is due, and which letters its turn reads.
 
 The two functions `due` and `choose` must agree: whenever `due` says now, `choose` finds something to
-take. `due` is asked only with the session's row locked and nobody owning it.
+take. `due` is asked only with the session's row locked and without an owner.
 
 Who waits for what:
 - urgent letters (a task, an instruction, a decision, a note) start a turn at once, without announces;
@@ -10,8 +10,8 @@ Who waits for what:
 - a letter whose answer goes its own way (a heartbeat) has a turn of its own, after the other urgent ones;
 - announces wait for a debounce, so that one fan-out costs one turn; those for different routes, or with
   `followup`, have a turn each;
-- a running turn is told between two steps if the mode says so, or it is cancelled there (`interrupt`);
-- a session that *holds* (it yielded, or ended while children work) sleeps until no child works, then
+- a running turn reads announces between two steps if the mode says so, or it is cancelled there (`interrupt`);
+- a session on *hold* (it yielded, or ended while children work) waits until no child works, then
   reads everything in spawn order;
 - a letter given back after a failed attempt waits for its own time and needs no debounce."""
 
@@ -135,7 +135,7 @@ def put_off(
     return None if opens_at == collected_at else PutOff(Reason.QUIET_HOURS, opens_at)
 
 
-#: Read between two steps: a note about the run itself, and what somebody added to its task.
+#: Read between two steps: a note about the run itself, and an instruction for its task.
 INJECTED = frozenset({LetterKind.NOTE, LetterKind.INSTRUCTION})
 
 
@@ -319,7 +319,7 @@ def _at_step(
 
 
 def injects(mode: QueueMode, expects_completion: bool) -> bool:
-    """Are announces put into the running turn? `auto` does so when nobody waits for a completion."""
+    """Return whether announces enter the running turn. `auto` does so if the parent does not wait for a completion."""
     if mode is QueueMode.AUTO:
         return not expects_completion
     return mode in (QueueMode.STEER, QueueMode.STEER_BACKLOG)
@@ -429,7 +429,7 @@ def _changed(rules: Announcing, stored: str) -> Announcing:
 
 #: The channel of clients of a gateway: replies wait in the outbox until they are asked for.
 LOCAL_CHANNEL = "api"
-#: Nobody outside listens there, so a hook cannot send a reply to them.
+#: They have no receiver outside of Clutch, so a hook cannot send a reply to them.
 INTERNAL_CHANNELS = frozenset({LOCAL_CHANNEL, "internal", "hook"})
 CHANNEL_NAME = re.compile(r"[a-z0-9][a-z0-9_-]{0,31}")
 CHAT = "chat"  #: the thread of a chat in which its person types

@@ -269,26 +269,25 @@ def form_errors(transcript: Sequence[Entry]) -> int:
 
 
 # --------------------------------------------------------------------------------------------------
-# Whether a turn has read what somebody outside wrote: a page, an answer of a server, the words of another agent.
+# Whether a turn has read text from outside: a page, an answer of a server, the text of another agent.
 #
-# Such text may try to give orders. What a tainted turn does beyond the workspace, or with a shell, a person should
-# see first (`tools.taint`).
+# Such text may contain instructions. What a tainted turn does beyond the workspace, or with a shell, needs approval.
 
 SHELL = "shell"
-#: Letters with words of another agent in them.
+#: Letters that contain text of another agent.
 _FOREIGN = frozenset({LetterKind.ANNOUNCE, LetterKind.PLAN, LetterKind.NEWS, LetterKind.PEER})
-#: What a model may be told after words that were not its last. It may also begin a turn: then that one is wary too.
+#: Input that continues a turn after an answer without calls. At the start of a turn it taints that one, too.
 _GOING_ON = frozenset({FORM_NOTE, EMPTY_NOTE, LetterKind.INSTRUCTION})
 
 
 def is_tainted(transcript: Sequence[Entry], ours: Collection[str]) -> bool:
-    """Of the turn at the end of the transcript. `ours`: the tools whose answers are nobody else's words; what a tool
-    said that is not known any more may have come from anywhere."""
+    """Return whether the last turn of the transcript has read text from outside. `ours`: the tools whose answers
+    contain none; the answer of a tool that is not known any more may contain any."""
     goes_on = False
     for entry in reversed(transcript):
         match entry:
             case Answer(calls=()) if not goes_on:
-                return False  # the last words of the turn before
+                return False  # the final answer of the turn before
             case Answer():
                 goes_on = False
             case Input(source=source) if source in _FOREIGN:

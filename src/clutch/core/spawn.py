@@ -75,13 +75,13 @@ class SpawnRequest:
     thread: bool = False  #: a thread of a channel is bound to it
     dry_run: bool = False  #: says what would be accepted, and writes nothing
     idempotency_key: str | None = None
-    digest: str = ""  #: of all that was asked for, if somebody chose the key and may use it again
+    digest: str = ""  #: of the whole request, if the caller chose the key and may use it again
     warnings: tuple[str, ...] = ()  #: what was not taken as it was said
-    is_asked_about: bool = False  #: somebody may veto it
+    is_asked_about: bool = False  #: a hook may veto it
 
     @property
     def has_side_work(self) -> bool:
-        """Files or a thread are made, or somebody is asked, before the task may be queued."""
+        """Return whether files or a thread are created, or a hook is asked, before the task is queued."""
         is_made = self.workspace is Workspace.ISOLATED or self.thread or bool(self.attachments)
         return is_made or self.is_asked_about
 
@@ -194,7 +194,7 @@ def _over(name: str, used: int, allowed: int) -> SpawnRefusal | None:
 
 
 def _retained(census: SpawnCounts, limits: Limits) -> SpawnRefusal | None:
-    """Records that were told may be forgotten by the quota; those nobody heard may not."""
+    """The quota may evict records of delivered results, and no others."""
     if limits.evicts_delivered and census.retained - census.evictable < limits.retained_max:
         return None
     return _over("maxRetained", census.retained, limits.retained_max)
@@ -226,11 +226,12 @@ def counting(census: SpawnCounts, more: int = 1) -> SpawnCounts:
 #     time              spawn → defaults for subagents → none
 #     directory         the caller's; another agent's own
 #
-# `check` says what is wrong with a request before anything is counted or written; `settled` fills in what nobody has
-# to be asked for; `terms` chooses for one caller, under its lock. Every door goes through all three.
+# `check` finds what is wrong with a request before anything is counted or written; `settled` fills in what depends on
+# the policy alone; `terms` chooses for one caller, under its lock. Every surface goes through all three.
 
 ACP = "acp"  #: the runtimes `acp` and `acp:NAME` are programs of others
-NAMES_SHOWN_MAX = 40  # of tools: more is a list nobody reads, and an error is read by a model
+# Of tools in an error, which a model reads.
+NAMES_SHOWN_MAX = 40
 
 
 @dataclass(frozen=True, slots=True)
@@ -253,7 +254,7 @@ class Terms:
 def check(
     request: SpawnRequest, policy: Policy, tools: Iterable[str] | None, runtimes: Collection[str]
 ) -> None:
-    """Raises InvalidInput naming what there is instead. `tools`: None = nobody knows them all yet."""
+    """Raise InvalidInput that names what exists instead. `tools`: None = not all of them are known yet."""
     if request.agent_id is not None:
         problem = ids.agent_id_problem(request.agent_id)
         if problem is not None:

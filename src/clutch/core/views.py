@@ -1,7 +1,7 @@
-"""A task as everybody sees it: what lists, trees, `why`, programs and models are shown, and nothing else.
+"""A task as lists, trees, `why`, programs and models show it.
 
 Plain data, read from the store by `transactions.read`; the words for it are in `core.text`, its JSON form in
-`api.views`. None means that nobody knows, or that there is no such thing yet; never zero in its place."""
+`api.views`. None means that a value is not known, or does not exist yet; zero never stands in its place."""
 
 from __future__ import annotations
 
@@ -25,11 +25,13 @@ from clutch.core.validation import check
 # --------------------------------------------------------------------------------------------------
 # What a task did, by the ledger and not by its own account: written down when its outcome is fixed.
 #
-# It goes with the outcome because the transcript may be gone when somebody asks. That of an older generation
-# says nothing about a newer one, so the generation is part of what is stored.
+# It is stored with the outcome because the transcript may be deleted later. Evidence of an older generation says
+# nothing about a newer one, so the generation is stored with it.
 
-WRITING_TOOLS = ("edit", "write")  # what a shell command changes, nobody can tell
-FILES_MAX = 100  # a list for people; whoever touches more has a version control
+# What a shell command changes is not known.
+WRITING_TOOLS = ("edit", "write")
+# A list for people: longer ones are read with version control.
+FILES_MAX = 100
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,12 +69,12 @@ def evidence_of(text: str | None, generation: int) -> Evidence | None:
 
 
 #: Quotes inside a text are escaped, so no label can pose as this.
-_NOBODY_MISSING = '"childrenMissing": []'
+_NONE_MISSING = '"childrenMissing": []'
 
 
 def children_missing(text: str | None, generation: int) -> tuple[str, ...]:
-    """Asked for every result that is told, and nearly always nobody is."""
-    if text is None or _NOBODY_MISSING in text:
+    """Return the children whose results are missing. Runs for every delivered result, so most texts are not parsed."""
+    if text is None or _NONE_MISSING in text:
         return ()
     known = evidence_of(text, generation)
     return () if known is None else known.children_missing
@@ -208,7 +210,7 @@ class TaskView:
     worker_id: int | None = None
     children_active: int = 0
     children_total: int = 0
-    worked_s: float | None = None  #: of all its runs together; None: nobody has seen it work
+    worked_s: float | None = None  #: of all its runs together; None: it never ran
 
     @property
     def reason(self) -> str:
@@ -233,7 +235,7 @@ class PhaseCounts:
 
     running: int = 0
     queued: int = 0
-    waiting: int = 0  #: for a quota, for children, to be told
+    waiting: int = 0  #: for a quota, for children, for delivery
     needs_you: int = 0
     done: int = 0  #: ended well; how the others ended is counted below
     failed: int = 0
@@ -241,7 +243,7 @@ class PhaseCounts:
     killed: int = 0
     lost: int = 0
     undelivered: int = 0
-    replies: int = 0  #: words of main agents that wait for somebody to attach
+    replies: int = 0  #: replies of main agents that wait for a client
     speakers: tuple[str, ...] = ()  #: … and whose they are
     unsent: int = 0  #: … that no channel took
     usd: Decimal | None = None

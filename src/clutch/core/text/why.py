@@ -1,6 +1,6 @@
-"""Why a task is where it is, in plain words: its timeline, how it was told, and the gate it waits at.
+"""Why a task is where it is, in sentences: its timeline, its delivery attempts, and what blocks it.
 
-A command here is its words; whoever prints it adds what leads to the state directory (`format.typed`)."""
+A command is a tuple of words here; `format.typed` adds the option for the state directory."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ class DeliveryAttempt:
 
 # ---- the timeline --------------------------------------------------------------------------------------
 
-US = "clutch"  #: the actor of what nobody asked for in that moment
+US = "clutch"  #: the actor of what no caller asked for at that moment
 PAUSED_AT_STEP = "has come to its next step and is paused, as it was told to"
 _PAUSES = {
     Reason.PAUSE: "paused by {actor}",
@@ -168,8 +168,8 @@ def waiting_for(stuck: Blocker) -> tuple[str, ...]:
         return tuple(ids.task_id(number) for number in stuck.children)
     if stuck.gate is Gate.NEEDS_YOU:
         return stuck.questions
-    is_somebody = stuck.gate in (Gate.REQUESTER_BUSY, Gate.REQUESTER_MISSING, Gate.QUIET_HOURS, Gate.PAUSED)
-    return (_name(stuck),) if is_somebody and stuck.room is not None else ()
+    is_session = stuck.gate in (Gate.REQUESTER_BUSY, Gate.REQUESTER_MISSING, Gate.QUIET_HOURS, Gate.PAUSED)
+    return (_name(stuck),) if is_session and stuck.room is not None else ()
 
 
 def _name(stuck: Blocker) -> str:
@@ -277,14 +277,14 @@ def _lines(
     if attempts:
         yield "Telling:"
     for attempt in attempts:
-        yield from _telling(attempt, now)
+        yield from _attempt_lines(attempt, now)
     if stuck is not None:
         yield f"Waits at the gate {stuck.gate} since {clock(stuck.since, now)} ({duration(now - stuck.since)})."
         yield f"It opens when {opens_when(stuck)}."
         yield f"  {typed(*command(stuck, task), state=state)}"
 
 
-def _telling(attempt: DeliveryAttempt, now: float) -> Iterator[str]:
+def _attempt_lines(attempt: DeliveryAttempt, now: float) -> Iterator[str]:
     where = "main" if attempt.to_depth == 0 else "nested" if attempt.to_depth else "gone"
     target = visible(attempt.to_session or "a session that was deleted", ERROR_MAX)
     how = attempt.reason if attempt.outcome in ("failed", Delivery.UNSURE) else attempt.path or attempt.reason
