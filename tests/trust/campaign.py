@@ -40,6 +40,10 @@ from tests.trust.simulation import Simulated, run_many
 SCHEMA: Final = "clutch.trust/1"
 BACKENDS: Final = ("sqlite", "postgres")
 
+#: what the last parts still do when the time is over
+_ROUNDS_CUT: Final = 4
+_ACTS_CUT: Final = 20
+
 T = TypeVar("T")
 
 
@@ -113,11 +117,12 @@ def find_out(plan: Plan) -> Findings:
         replays=_step("replays", lambda: replays_identical(plan.seed, thresholds.REPLAYS_MIN)),
         hunted=_step("mutants", lambda: _hunt(plan, left())),
         killed=_step("kills", lambda: _kill(plan, left())),
-        raced=_step("races", lambda: _race(plan)),
+        raced=_step("races", lambda: _race(plan, _rounds_within(left()))),
         lone=_step(
-            "state directories", lambda: run_directories(thresholds.RACE_PROCESSES, thresholds.RACE_ROUNDS)
+            "state directories",
+            lambda: run_directories(thresholds.RACE_PROCESSES, _rounds_within(left())),
         ),
-        fired=_step("limits", lambda: _load_limits(plan)),
+        fired=_step("limits", lambda: _load_limits(plan, left())),
         wall_s=time.monotonic() - started,
     )
 
@@ -130,7 +135,7 @@ def _simulate(plan: Plan, seconds_max: float) -> Simulated:
 
 def _kill(plan: Plan, seconds_max: float) -> Total:
     wish = Wish(
-        kills=thresholds.KILLS_MIN,
+        kills=thresholds.KILLS,
         seed=plan.seed,
         processes=plan.processes + 1,  # a victim waits for the disk half of the time
         backends=plan.backends,
@@ -140,14 +145,20 @@ def _kill(plan: Plan, seconds_max: float) -> Total:
     return run_kills(wish)
 
 
-def _race(plan: Plan) -> Mapping[str, Outcome]:
-    return run_races(plan.backends, processes=thresholds.RACE_PROCESSES, rounds=thresholds.RACE_ROUNDS)
+def _race(plan: Plan, rounds: int) -> Mapping[str, Outcome]:
+    return run_races(plan.backends, processes=thresholds.RACE_PROCESSES, rounds=rounds)
 
 
-def _load_limits(plan: Plan) -> LimitLoad | None:
+def _rounds_within(seconds_max: float) -> int:
+    """All of them, or a few when no time is left. A campaign with too few is not ok."""
+    return thresholds.RACE_ROUNDS if seconds_max > 0 else _ROUNDS_CUT
+
+
+def _load_limits(plan: Plan, seconds_max: float) -> LimitLoad | None:
     if "postgres" not in plan.backends:
         return None
-    return run_limits(thresholds.RACE_PROCESSES, thresholds.LIMIT_ACTS)
+    acts = thresholds.LIMIT_ACTS if seconds_max > 0 else _ACTS_CUT
+    return run_limits(thresholds.RACE_PROCESSES, acts)
 
 
 def _hunt(plan: Plan, seconds_max: float) -> list[Hunted]:
@@ -225,6 +236,8 @@ def _cuts(plan: Plan, findings: Findings) -> Iterator[str]:
         "simulation": findings.simulated.is_cut,
         "mutants": any(one.is_cut for one in findings.hunted),
         "kills": findings.killed.is_cut,
+        "races": any(one.rounds < thresholds.RACE_ROUNDS for one in findings.raced.values()),
+        "state directories": findings.lone.rounds < thresholds.RACE_ROUNDS,
     }
     if parts := [name for name, cut in is_cut.items() if cut]:
         yield f"cut short after {plan.seconds_max:.0f} seconds: {', '.join(parts)}"

@@ -15,6 +15,7 @@ FAULTS_MIN: Final = 6_000
 FAULT_SHARE_MIN: Final = 0.01  #: of every kind
 REPLAYS_MIN: Final = 20
 MUTANTS_MIN: Final = 40
+KILLS: Final = 4_000  #: the size of that part
 KILLS_MIN: Final = 2_000
 KILLS_PER_POINT_MIN: Final = 20
 RANDOM_SHARE_MIN: Final = 0.25
