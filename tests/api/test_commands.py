@@ -305,12 +305,18 @@ async def test_steer_send_pause_resume_retry_continue_remove(tmp_path: Path) -> 
         assert "it is not a dead letter" in await c.command("/subagents dismiss one")
 
 
+def instructions(now: float) -> Tx[int]:
+    return int((yield "SELECT COUNT(*) FROM inbox WHERE kind = 'instruction'", ())[0][0])
+
+
 async def test_tell_brings_the_reply(tmp_path: Path) -> None:
     async with chat(tmp_path) as (c, puppets):
         task = await c.spawn("a", label="one")
         await puppets.asked.wait()
         telling = asyncio.create_task(c.command("/tell one how far are you?"))
-        await asyncio.sleep(0.05)
+        async with asyncio.timeout(PATIENCE_S):
+            while not await c.services.db.read(instructions):  # noqa: ASYNC110 - the database has no event
+                await asyncio.sleep(0.01)
         puppets.go.set()
         assert await telling == f"{task.id} replies: heard: how far are you?"
 

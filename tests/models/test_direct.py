@@ -34,7 +34,7 @@ def request(transcript: Transcript = HELLO, **changes: object) -> ModelRequest:
 
 @contextlib.asynccontextmanager
 async def asking(url: str, **changes: object) -> AsyncIterator[DirectModels]:
-    settings = Provider("lab", url, adapter=AdapterKind.DIRECT, idle_timeout_s=5.0)
+    settings = Provider("lab", url, adapter=AdapterKind.DIRECT, idle_timeout_s=10 * PATIENCE_S)
     models = DirectModels(replace(settings, **changes), "sk-secret")  # type: ignore[arg-type]
     try:
         yield models

@@ -105,7 +105,7 @@ async def test_noise_on_stdout_is_ignored(tmp_path: Path) -> None:
 
 
 async def test_old_server_that_ignores_new_questions_is_understood(tmp_path: Path) -> None:
-    async with ready(tmp_path, rude("old", "silent", connect_timeout_s=3.0)) as tools:
+    async with ready(tmp_path, rude("old", "silent", connect_timeout_s=6.0)) as tools:
         assert tools.problems() == []
         assert '{"x": 1}' in await tools.run("old__say", {"x": 1}, CONTEXT)
 

@@ -38,7 +38,7 @@ class Talk:
             api_key="sk-secret",
             adapter=adapter.kind,
             speaks=adapter.speaks,
-            idle_timeout_s=5.0,
+            idle_timeout_s=10 * PATIENCE_S,
         )
 
     def models(self, **changes: object) -> Closable:

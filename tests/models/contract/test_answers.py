@@ -114,8 +114,8 @@ async def test_line_separators_inside_a_text_do_not_end_an_event(talk: Talk) -> 
 
 
 async def test_a_slow_stream_is_not_cut_while_bytes_come(talk: Talk) -> None:
-    models = talk.models(idle_timeout_s=0.8)
-    pieces: list[Piece] = [piece for word in "abc" for piece in (Text(word), Pause(0.3))]
+    models = talk.models(idle_timeout_s=1.5)
+    pieces: list[Piece] = [piece for word in "abc" for piece in (Text(word), Pause(0.6))]
     answer = await talk.ask(Reply(pieces), models=models)
     assert answer.text == "abc"
 
