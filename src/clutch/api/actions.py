@@ -25,8 +25,8 @@ from clutch.core.questions import Decision
 from clutch.core.text import prompts
 from clutch.core.views import TaskView
 from clutch.engine.actions import PlanDecision, TaskActions, check_text
+from clutch.engine.retention import Sweeper
 from clutch.engine.services import Services
-from clutch.engine.worker import Sweeper
 from clutch.errors import InvalidInput
 from clutch.store.transaction import Tx
 from clutch.transactions import messages, retention

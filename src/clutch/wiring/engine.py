@@ -337,9 +337,7 @@ async def running_engine(
         if models is None:
             models, router = await open_models(stack, providers, policy, clock)
         tools = toolbox or AllTools(policy.limits, ToolSettings(), home)
-        own_tools = tools if isinstance(tools, AllTools) else None
-        if own_tools is not None:
-            stack.push_async_callback(own_tools.close)
+        own_tools = _own_tools(stack, tools)
         is_sandboxed = own_tools is not None and own_tools.is_sandboxed
         policy = replace(policy, defaults=replace(policy.defaults, sandbox=is_sandboxed))
         planted = await asyncio.to_thread(finish, home / COMMANDS)
@@ -373,6 +371,14 @@ async def running_engine(
         worker = Worker(services, clock, has_leases=database is not None)
         await stack.enter_async_context(_at_work(worker, channels))
         yield Engine(db, services, worker, clock)
+
+
+def _own_tools(stack: AsyncExitStack, tools: Toolbox) -> AllTools | None:
+    """The tools of Clutch, closed with the stack. None: the program brings its own toolbox."""
+    if not isinstance(tools, AllTools):
+        return None
+    stack.push_async_callback(tools.close)
+    return tools
 
 
 def _problems(own_tools: AllTools | None, planted: Sequence[str]) -> list[OperatorNotice]:
