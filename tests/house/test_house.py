@@ -63,6 +63,12 @@ def test_testing_is_not_part_of_the_product(product: Path) -> None:
     assert (line["product_files"], line["ing_modules"]) == (1, [])
 
 
+@pytest.mark.parametrize("folder", ["src/clutch/testing", "tests/trust"])
+def test_modules_that_are_not_part_of_the_product_are_named_after_things_too(folder: str) -> None:
+    modules = (Path(__file__).parents[2] / folder).rglob("*.py")
+    assert [path.name for path in modules if path.stem.endswith(limits.VERB_ENDING)] == []
+
+
 def test_too_many_lines_and_files(product: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(limits, "FILES_MAX", 1)
     monkeypatch.setattr(limits, "LINES_MAX", 2)

@@ -6,7 +6,6 @@ from collections.abc import Iterator, Mapping
 from typing import Any, assert_never
 
 from clutch.core.messages import Usage
-from clutch.testing.providers.encoding import encode
 from clutch.testing.providers.script import (
     Control,
     Cut,
@@ -24,6 +23,7 @@ from clutch.testing.providers.script import (
     ToolCall,
     WireRequest,
 )
+from clutch.testing.providers.wire import encode
 
 _FINISH = {
     "end": "stop",

@@ -7,7 +7,6 @@ from collections.abc import Iterator, Mapping
 from typing import Any, assert_never
 
 from clutch.core.messages import Usage
-from clutch.testing.providers.encoding import event
 from clutch.testing.providers.script import (
     Control,
     Failure,
@@ -22,6 +21,7 @@ from clutch.testing.providers.script import (
     WireRequest,
     streamed,
 )
+from clutch.testing.providers.wire import event
 
 #: What other providers call a content filter is a refusal here.
 _STOP = {

@@ -8,7 +8,6 @@ from typing import Any, assert_never
 
 from clutch.core.messages import Usage
 from clutch.testing.providers import chat
-from clutch.testing.providers.encoding import event
 from clutch.testing.providers.script import (
     Control,
     Failure,
@@ -23,6 +22,7 @@ from clutch.testing.providers.script import (
     WireRequest,
     streamed,
 )
+from clutch.testing.providers.wire import event
 
 _CONTEXT = "Your input exceeds the context window of this model. Please adjust your input and try again."
 _INCOMPLETE = {"length": "max_output_tokens", "filter": "content_filter"}

@@ -10,7 +10,6 @@ from typing import Any, Never, Protocol, Self, TypeAlias, assert_never
 from aiohttp import web
 
 from clutch.testing.providers import chat, messages, responses
-from clutch.testing.providers.encoding import encode
 from clutch.testing.providers.log import CallLog, CallSeen, How
 from clutch.testing.providers.script import (
     Behaviour,
@@ -24,6 +23,7 @@ from clutch.testing.providers.script import (
     Silence,
     WireRequest,
 )
+from clutch.testing.providers.wire import encode
 
 _FORMATS = {
     "/v1/chat/completions": Format.CHAT,
