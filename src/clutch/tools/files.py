@@ -192,6 +192,7 @@ def _page(lines: list[str]) -> list[str]:
 def list_files(
     root: str,
     path: str = ".",
+    *,
     recursive: bool = False,
     glob: str | None = None,
     ignored: bool = False,

@@ -166,12 +166,12 @@ def _workspace(policy: SandboxPolicy, guards: Sequence[ProtectedMount], staged: 
 
 def sources(policy: SandboxPolicy, guards: Sequence[ProtectedMount]) -> list[str]:
     """Return the caller's directories and files that are mounted, for `drop_root` to stage."""
-    roots = (policy.root, *policy.read_only, *policy.writable)
-    between = [above for guard in guards for above in _between(mounted_above(guard.path, roots), guard.path)]
+    between = [
+        above for guard in guards for above in _between(mounted_above(guard.path, policy.shown), guard.path)
+    ]
     shown = [guard.path for guard in guards if not guard.is_hidden]
     own = [str(ETC / name) for name in ("passwd", "group")]
-    named = [policy.root, *policy.read_only, *policy.writable, *policy.task_sides(), *between, *shown, *own]
-    return list(dict.fromkeys(named))
+    return list(dict.fromkeys([*policy.shown, *policy.task_sides(), *between, *shown, *own]))
 
 
 def mounted_above(path: str, roots: Iterable[str]) -> str:

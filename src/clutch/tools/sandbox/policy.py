@@ -82,6 +82,11 @@ class SandboxPolicy:
         for name in ("read_only", "writable", "hidden"):
             object.__setattr__(self, name, tuple(map(os.path.realpath, getattr(self, name))))
 
+    @property
+    def shown(self) -> tuple[str, ...]:
+        """All directories of the user that are visible in the sandbox."""
+        return (self.root, *self.writable, *self.read_only)
+
     def variables(self) -> dict[str, str]:
         """Return the whole environment of a sandboxed process."""
         passed = {name: os.environ[name] for name in self.environment if name in os.environ}

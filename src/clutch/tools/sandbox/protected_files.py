@@ -259,17 +259,15 @@ def guards_of(policy: SandboxPolicy) -> tuple[ProtectedMount, ...]:
 def _walked(policy: SandboxPolicy) -> list[str]:
     """Return the folders that a command sees, without the system, the Python of Clutch and folders inside others."""
     system = ("/usr", *python_places())
-    shown = [policy.root, *policy.writable, *policy.read_only]
-    apart = [root for root in shown if not any(is_beneath(root, other) for other in system)]
+    apart = [root for root in policy.shown if not any(is_beneath(root, other) for other in system)]
     return [root for root in apart if not any(is_beneath(root, other) and root != other for other in apart)]
 
 
 def _guards_in(root: str, policy: SandboxPolicy) -> Iterator[ProtectedMount]:
     # A read-only folder may have a writable one in it: the nearest mount above a protected file decides.
-    shown = (policy.root, *policy.writable, *policy.read_only)
     writable = {*policy.writable, *((policy.root,) if policy.is_writable else ())}
     for found in findings(root):
-        is_writable = mounted_above(found.path, shown) in writable
+        is_writable = mounted_above(found.path, policy.shown) in writable
         if (found.is_hidden or is_writable) and _is_file_or_folder(found.path):
             yield ProtectedMount(found.path, found.is_hidden)
 
