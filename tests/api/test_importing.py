@@ -20,6 +20,7 @@ from clutch.importers import openclaw
 from clutch.importers.openclaw import Imported, OpenClawFiles
 from clutch.ports import ModelRequest
 from clutch.store.transaction import Database, Row, Tx
+from clutch.testing.invariants.simulated import BOTH_DATABASES
 from clutch.transactions import control
 from clutch.transactions.invariants.core import QUERIES, InvariantScope, filled
 from clutch.transactions.read import transcripts
@@ -66,7 +67,7 @@ async def bring_in(
 
 async def promises_hold(db: Database, *scopes: InvariantScope) -> None:
     """The invariants of the simulator, asked of the whole database."""
-    for query in QUERIES:
+    for query in (*QUERIES, *BOTH_DATABASES):
         if query.scope in (scopes or SCOPES):
             assert await rows(db, filled(query, DEEP, blob="{blob}")) == [], query.promise
 

@@ -15,6 +15,7 @@ from clutch.testing.invariants.probes import all_probes
 from clutch.testing.invariants.registry import ABOUT, TRANSITIONS, CheckContext, Transition
 from clutch.testing.invariants.retention import KEPT
 from clutch.testing.invariants.shadow import Shadow, as_list
+from clutch.testing.invariants.simulated import SIMULATED
 from clutch.testing.simulation.disk import Made, SimDisk
 from clutch.testing.simulation.observer import OBSERVED
 from clutch.transactions.invariants.core import (
@@ -34,7 +35,7 @@ _REGISTERED = (lockdep, transcripts, transitions, wake)
 
 _TABLES = ("sessions", "tasks", "letters", "runs")
 _TOUCHED = "IN (SELECT value FROM json_each(?1))"
-_ALL = (*QUERIES, *MOVES, *KEPT, *LEAVING, *SPENDING, *USER_QUERIES, *NEEDS, *BACKGROUND_QUERIES)
+_ALL = (*QUERIES, *MOVES, *KEPT, *LEAVING, *SPENDING, *USER_QUERIES, *NEEDS, *BACKGROUND_QUERIES, *SIMULATED)
 
 
 class _ScopedQueries:

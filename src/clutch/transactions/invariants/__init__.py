@@ -21,10 +21,8 @@ from clutch.transactions.invariants.core import (
 from clutch.transactions.invariants.reported import NEEDS
 
 # --------------------------------------------------------------------------------------------------
-# Which promises can be asked of a database at any moment, and how one is asked.
-#
-# A promise that names a limit is not among them: whoever was accepted keeps the limit of that day, so a number that
-# was lowered since is no breach. A few need words that only SQLite has, and are asked there only.
+# Which invariants can be asked of a database at any moment, and how one is asked. A few need functions that only SQLite
+# has, and are asked there only.
 
 BROKEN_MAX: Final = 5  #: examples of one broken promise
 
@@ -39,22 +37,13 @@ _ANY_TIME: Final = frozenset(
         InvariantScope.PURSE,
     }
 )
-_LIMITS: Final = (
-    "{children_max}",
-    "{descendants_max}",
-    "{retained_max}",
-    "{depth_max}",
-    "{result_bytes_max}",
-    "{inline_chars_max}",
-    "{events_max}",
-)
 _SQLITE_ONLY: Final = ("JSON_", "STRFTIME")
 
 
 def standing(*, is_served: bool, is_sqlite: bool = True) -> Iterator[InvariantQuery]:
-    """`is_served`: somebody is at work, so timers must ring."""
+    """`is_served`: a gateway works on this database, so timers must ring."""
     scopes = _ANY_TIME | {InvariantScope.CALM} if is_served else _ANY_TIME
-    unasked = _LIMITS if is_sqlite else (*_LIMITS, *_SQLITE_ONLY)
+    unasked = () if is_sqlite else _SQLITE_ONLY
     for query in (*QUERIES, *LEAVING, *USER_QUERIES, *SPENDING, *NEEDS, *BACKGROUND_QUERIES):
         if query.scope in scopes and not any(word in query.sql for word in unasked):
             yield query

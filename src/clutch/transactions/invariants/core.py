@@ -2,8 +2,8 @@
 
 `{touched}` stands for the rows a commit may have changed, so that a check after every commit looks at those
 only; without a list it looks at all. Limits are filled in from the policy. Each group of
-queries has its constant below; failures reported of other systems are in `reported`. Checks that need a commit or the
-end of a simulated world are in `clutch.testing`.
+queries has its constant below; failures reported of other systems are in `reported`. Checks that need a commit, the
+limits of a policy or the end of a simulated world are in `clutch.testing`.
 
 T1 to T18 and N1 to N33 are the names under which the project lists its promises."""
 
@@ -117,13 +117,6 @@ QUERIES: Final[tuple[InvariantQuery, ...]] = (
         " AND t.error IS NOT NULL AND t.phase IN ('spawning', 'queued', 'running', 'paused', 'awaiting_approval')",
     ),
     InvariantQuery(
-        "T1",
-        InvariantScope.END,
-        "every accepted task has ended",
-        "SELECT t.id, t.phase || ' ' || t.reason FROM tasks t"
-        " WHERE t.phase NOT IN ('completed', 'completed_giveup') OR t.outcome IS NULL",
-    ),
-    InvariantQuery(
         "T2",
         InvariantScope.TASK,
         "a settled task has left exactly one letter in this generation",
@@ -160,35 +153,6 @@ QUERIES: Final[tuple[InvariantQuery, ...]] = (
         "a result that waits to be told has no newer run of its task beside it",
         "SELECT t.id, 'waits to be told and works in run ' || r.id FROM tasks t JOIN runs r ON r.session_id = t.id"
         " WHERE t.id {touched} AND t.phase = 'announcing' AND t.stays = 0 AND r.ended_at IS NULL",
-    ),
-    InvariantQuery(
-        "T3",
-        InvariantScope.BIRTH,
-        "no requester has more children at work than allowed",
-        "SELECT s.id, 'has more than {children_max} children at work' FROM sessions s WHERE s.id {touched}"
-        " AND (SELECT COUNT(*) FROM tasks t WHERE t.requester_id = s.id AND {t_is_alive}) > {children_max}",
-    ),
-    InvariantQuery(
-        "T3",
-        InvariantScope.BIRTH,
-        "no root has more descendants alive than allowed",
-        "SELECT s.root_id, 'has more than {descendants_max} descendants alive' FROM sessions s WHERE s.id {touched}"
-        " AND (SELECT COUNT(*) FROM tasks t WHERE t.root_id = s.root_id AND {t_is_alive}) > {descendants_max}",
-    ),
-    InvariantQuery(
-        "N4",
-        InvariantScope.BIRTH,
-        "no requester keeps more records than allowed",
-        "SELECT s.id, 'keeps more than {retained_max} records' FROM sessions s WHERE s.id {touched} AND"
-        " (SELECT COUNT(*) FROM tasks t WHERE t.requester_id = s.id AND t.retained = 1) > {retained_max}",
-    ),
-    InvariantQuery(
-        "N4",
-        InvariantScope.TASK,
-        "nobody lives deeper than allowed, and a child stands one level below its requester",
-        "SELECT t.id, 'at depth ' || t.depth FROM tasks t JOIN sessions s ON s.id = t.id"
-        " LEFT JOIN sessions p ON p.id = t.requester_id WHERE t.id {touched}"
-        " AND (t.depth > {depth_max} OR s.depth <> t.depth OR p.depth + 1 <> t.depth)",
     ),
     InvariantQuery(
         "T3",
@@ -289,14 +253,6 @@ QUERIES: Final[tuple[InvariantQuery, ...]] = (
         " WHERE o.owner IS NOT NULL AND NOT EXISTS (SELECT 1 FROM workers w WHERE w.id = o.owner)",
     ),
     InvariantQuery(
-        "T9",
-        InvariantScope.TASK,
-        "a result is not larger than allowed, and has a hash exactly when there is one",
-        "SELECT t.id, 'has a result of ' || LENGTH(CAST(t.result AS {blob})) || ' bytes' FROM tasks t"
-        " WHERE t.id {touched} AND (LENGTH(CAST(t.result AS {blob})) > {result_bytes_max}"
-        " OR (t.result IS NULL) <> (t.result_sha IS NULL))",
-    ),
-    InvariantQuery(
         "T10",
         InvariantScope.TASK,
         "the last line of the timeline is where the row stands",
@@ -381,29 +337,6 @@ QUERIES: Final[tuple[InvariantQuery, ...]] = (
         " AND NOT EXISTS (SELECT 1 FROM messages m"
         " WHERE m.session_id = s.id AND m.seq = c.seq + 1 AND m.kind = 'results')",
     ),
-    InvariantQuery(
-        "N26",
-        InvariantScope.END,
-        "every answer of a model is in the books, once",
-        "SELECT s.id, 'has other usage than answers' FROM sessions s"
-        " WHERE s.deleted_at IS NULL AND (SELECT COUNT(*) FROM usage u WHERE u.session_id = s.id AND u.state = 1)"
-        " <> (SELECT COUNT(*) FROM messages m WHERE m.session_id = s.id AND m.kind = 'answer')",
-    ),
-    InvariantQuery(
-        "N10",
-        InvariantScope.END,
-        "no letter is left behind",
-        "SELECT i.id, 'of kind ' || i.kind || ' lies in session ' || i.session_id FROM inbox i"  # noqa: S608
-        " JOIN sessions s ON s.id = i.session_id"
-        f" WHERE i.seen = 0 OR (s.closed = 0 AND i.{IS_OPEN} AND i.silent = 0)",
-    ),
-    InvariantQuery(
-        "N16",
-        InvariantScope.END,
-        "nobody is owned, due, held or running any more",
-        "SELECT s.id, 'is not at rest' FROM sessions s WHERE s.owner IS NOT NULL OR s.run_id IS NOT NULL"
-        " OR (s.closed = 0 AND (s.due IS NOT NULL OR s.hold = 1))",
-    ),
 )
 
 
@@ -427,28 +360,6 @@ BACKGROUND_QUERIES: Final[tuple[InvariantQuery, ...]] = (
         " OR EXISTS (SELECT 1 FROM inbox i WHERE i.session_id = s.id AND i.kind = 'heartbeat'))",
     ),
     InvariantQuery(
-        "N28",
-        InvariantScope.SESSION,
-        "no more events wait than are kept",
-        "SELECT s.id, 'has more events than {events_max}' FROM sessions s WHERE s.id {touched} AND {events_max} <"
-        " (SELECT COUNT(*) FROM system_events e WHERE e.session_id = s.id AND e.taken_run IS NULL)",
-    ),
-    InvariantQuery(
-        "N29",
-        InvariantScope.END,
-        "a talk has a request, five replies and an end at most",
-        "SELECT MIN(i.id), COUNT(*) || ' letters of one talk' FROM inbox i WHERE i.kind = 'peer'"
-        " GROUP BY json_extract(i.body, '$.key') HAVING COUNT(*) > 7",
-    ),
-    InvariantQuery(
-        "N29",
-        InvariantScope.END,
-        "nobody is written to by a chain that has passed it",
-        "SELECT i.id, 'goes back to ' || i.session_id FROM inbox i WHERE i.kind = 'peer'"
-        " AND json_extract(i.body, '$.stage') = 'request'"
-        " AND i.session_id IN (SELECT value FROM json_each(json_extract(i.body, '$.hops')))",
-    ),
-    InvariantQuery(
         "N19",
         InvariantScope.LIFE,
         "a session that outlives its task has a thread, and one that was ended has none",
@@ -462,10 +373,10 @@ BACKGROUND_QUERIES: Final[tuple[InvariantQuery, ...]] = (
 # --------------------------------------------------------------------------------------------------
 # What may go and what must stay, as SQL: cleanup and archive touch only what is over and was told. No rows, ever.
 
-_IS_OVER: Final = "t.phase IN ('completed', 'completed_giveup') AND t.delivery <> 'undelivered'"
+IS_OVER: Final = "t.phase IN ('completed', 'completed_giveup') AND t.delivery <> 'undelivered'"
 #: A person may delete by force what was not delivered: a dead letter stays, which keeps the result.
 _IS_OVER_OR_DELETED: Final = (
-    f"({_IS_OVER}) OR (t.outcome IS NOT NULL AND EXISTS (SELECT 1 FROM events e WHERE e.task_id = t.id"  # noqa: S608
+    f"({IS_OVER}) OR (t.outcome IS NOT NULL AND EXISTS (SELECT 1 FROM events e WHERE e.task_id = t.id"  # noqa: S608
     " AND e.actor <> 'clutch' AND e.reason IN ('archived', 'deleted')))"
 )
 _WORDS: Final = " OR ".join(
@@ -504,21 +415,6 @@ LEAVING: Final[tuple[InvariantQuery, ...]] = (
         "SELECT s.id, 'is deleted, and its record is retained or listed' FROM sessions s JOIN tasks t ON t.id = s.id"
         " WHERE s.id {touched} AND s.deleted_at IS NOT NULL AND (t.retained = 1 OR t.archived_at IS NULL)",
     ),
-    InvariantQuery(
-        "N24",
-        InvariantScope.END,
-        "outcome and timeline outlive the words",
-        "SELECT s.id, 'lost more than its words' FROM sessions s JOIN tasks t ON t.id = s.id"
-        " WHERE s.deleted_at IS NOT NULL AND (t.outcome IS NULL"
-        " OR t.seq <> (SELECT COUNT(*) FROM events e WHERE e.task_id = t.id))",
-    ),
-    InvariantQuery(
-        "N24",
-        InvariantScope.END,
-        "what was to be deleted once told is deleted",
-        "SELECT t.id, 'was told and is still there' FROM tasks t JOIN sessions s ON s.id = t.id"  # noqa: S608
-        f' WHERE t.spec LIKE \'%"cleanup": "delete"%\' AND s.deleted_at IS NULL AND {_IS_OVER}',
-    ),
 )
 
 
@@ -536,37 +432,31 @@ USER_QUERIES: Final[tuple[InvariantQuery, ...]] = (
         " LEFT JOIN runs r ON r.id = s.run_id WHERE s.id {touched}"
         f" AND (COALESCE(r.state, '') = '{RunState.ASKING}' AND s.owner IS NULL) <> {_IS_OPEN}",
     ),
-    InvariantQuery(
-        "N31",
-        InvariantScope.END,
-        "no question is left open",
-        "SELECT q.id, q.kind || ' of session ' || q.session_id FROM questions q WHERE q.answered_at IS NULL",
-    ),
 )
 
 
 # --------------------------------------------------------------------------------------------------
 # What budgets promise, as SQL: purses are the sums of the calls they paid for, not overdrawn. No rows, ever.
 
-_OF_PURSE: Final = (
+OF_PURSE: Final = (
     "FROM sessions s JOIN usage u ON u.session_id = s.id"
     " WHERE REPLACE(' ' || s.purses || ' ', ' ' || p.name || ' ', '') <> ' ' || s.purses || ' '"
 )
-_OF_DAY: Final = "FROM usage u WHERE STRFTIME('%Y-%m-%d', u.at, 'unixepoch') = SUBSTR(p.name, 5)"
+OF_DAY: Final = "FROM usage u WHERE STRFTIME('%Y-%m-%d', u.at, 'unixepoch') = SUBSTR(p.name, 5)"
 _SUMS: Final = (
     "SELECT COALESCE(SUM(CASE u.state WHEN 1 THEN u.input + u.output WHEN 2 THEN u.reserved_tokens ELSE 0 END), 0),"
     " COALESCE(SUM(CASE u.state WHEN 0 THEN u.reserved_tokens ELSE 0 END), 0)"
 )
-_PURSE: Final = "p.name, 'has ' || p.tokens_spent || ' spent and ' || p.tokens_reserved || ' reserved of '"
-_LIMIT: Final = "COALESCE(CAST(p.tokens_max AS TEXT), 'any')"
+PURSE: Final = "p.name, 'has ' || p.tokens_spent || ' spent and ' || p.tokens_reserved || ' reserved of '"
+LIMIT: Final = "COALESCE(CAST(p.tokens_max AS TEXT), 'any')"
 
 
-def _balanced(scope: InvariantScope, which: str, calls: str) -> InvariantQuery:
+def balanced(scope: InvariantScope, which: str, calls: str) -> InvariantQuery:
     return InvariantQuery(
         "T16",
         scope,
         "what is spent and reserved is the sum of the calls",
-        f"SELECT {_PURSE} || {_LIMIT} || ', and its calls say otherwise' FROM purses p WHERE {which}"  # noqa: S608
+        f"SELECT {PURSE} || {LIMIT} || ', and its calls say otherwise' FROM purses p WHERE {which}"  # noqa: S608
         f" AND (p.tokens_spent, p.tokens_reserved) <> ({_SUMS} {calls})",
     )
 
@@ -577,23 +467,15 @@ def _within(scope: InvariantScope, which: str, calls: str) -> InvariantQuery:
         "T16",
         scope,
         "no more is spent and reserved than the limit and less than one call",
-        f"SELECT {_PURSE} || {_LIMIT} FROM purses p WHERE {which} AND p.tokens_spent + p.tokens_reserved >="  # noqa: S608
+        f"SELECT {PURSE} || {LIMIT} FROM purses p WHERE {which} AND p.tokens_spent + p.tokens_reserved >="  # noqa: S608
         f" p.tokens_max + (SELECT MAX(u.reserved_tokens) {calls})",
         also="N27",
     )
 
 
 SPENDING: Final[tuple[InvariantQuery, ...]] = (
-    _balanced(InvariantScope.PURSE, "p.name {touched} AND p.kind <> 'day'", _OF_PURSE),
-    _within(InvariantScope.PURSE, "p.name {touched} AND p.kind <> 'day'", _OF_PURSE),
-    _balanced(InvariantScope.PURSE, "p.name {touched} AND p.kind = 'day'", _OF_DAY),
-    _within(InvariantScope.PURSE, "p.name {touched} AND p.kind = 'day'", _OF_DAY),
-    _balanced(InvariantScope.END, "p.kind <> 'day'", _OF_PURSE),
-    _balanced(InvariantScope.END, "p.kind = 'day'", _OF_DAY),
-    InvariantQuery(
-        "T16",
-        InvariantScope.END,
-        "nothing is reserved when nobody works",
-        f"SELECT {_PURSE} || {_LIMIT} FROM purses p WHERE p.tokens_reserved <> 0",  # noqa: S608
-    ),
+    balanced(InvariantScope.PURSE, "p.name {touched} AND p.kind <> 'day'", OF_PURSE),
+    _within(InvariantScope.PURSE, "p.name {touched} AND p.kind <> 'day'", OF_PURSE),
+    balanced(InvariantScope.PURSE, "p.name {touched} AND p.kind = 'day'", OF_DAY),
+    _within(InvariantScope.PURSE, "p.name {touched} AND p.kind = 'day'", OF_DAY),
 )

@@ -14,9 +14,6 @@ from clutch.transactions.conditions import IS_DEAD, IS_OPEN
 from clutch.transactions.invariants.core import InvariantQuery, InvariantScope
 
 _LETTER: Final = "i.task_id = t.id AND i.kind = 'announce' AND i.generation = t.generation"
-_SAID: Final = "JSON_EXTRACT(m.body, '$.text')"
-_TOKENS: Final = "('NO_REPLY', 'ANNOUNCE_SKIP', 'REPLY_SKIP', 'HEARTBEAT_OK')"
-
 
 #: Letters that only the run that took them answers.
 _OF_ITS_OWN: Final = ", ".join(sorted(f"'{kind.value}'" for kind in OWN_REPLY_KINDS))
@@ -29,14 +26,6 @@ def _gone_from_child(field: str) -> str:
 
 
 NEEDS: Final[tuple[InvariantQuery, ...]] = (
-    InvariantQuery(
-        "N3",
-        InvariantScope.END,
-        "every call asks the model that the spawn asked for",
-        "SELECT u.session_id, 'asked ' || u.model || ', wanted ' || s.model FROM usage u"
-        " JOIN sessions s ON s.id = u.session_id LEFT JOIN tasks t ON t.id = s.id"
-        " WHERE u.model <> COALESCE(JSON_EXTRACT(t.spec, '$.model'), s.model, u.model)",
-    ),
     InvariantQuery(
         "N7",
         InvariantScope.MOVE,
@@ -54,16 +43,6 @@ NEEDS: Final[tuple[InvariantQuery, ...]] = (
         " JOIN sessions s ON s.id = t.id JOIN workers w ON w.id = s.owner AND w.id {alive} WHERE t.phase = 'running'"
         " AND t.deadline_at < {now} - {patience_s}"
         " AND w.started_at < {now} - {patience_s}",  # else it had no time yet, by clocks that may run backwards
-    ),
-    InvariantQuery(
-        "N8",
-        InvariantScope.MOVE,
-        "a result is something the child said, whole",
-        "SELECT t.id, 'never said ' || SUBSTR(t.result, 1, 60) FROM tasks t WHERE t.id {touched}"  # noqa: S608
-        " AND t.outcome = 'ok' AND LENGTH(CAST(t.result AS {blob})) < {result_bytes_max} - 200"
-        " AND EXISTS (SELECT 1 FROM messages m WHERE m.session_id = t.id)"
-        f" AND NOT EXISTS (SELECT 1 FROM messages m WHERE m.session_id = t.id AND TRIM({_SAID}) = TRIM(t.result)"
-        " AND m.kind = 'answer')",
     ),
     InvariantQuery(
         "N9",
@@ -98,14 +77,6 @@ NEEDS: Final[tuple[InvariantQuery, ...]] = (
         " WHERE f.id = s.id AND f.spec LIKE '%\"runtime\": %'))",
     ),
     InvariantQuery(
-        "N13",
-        InvariantScope.END,
-        "an attempt is one run, and a run is at most one attempt",
-        "SELECT d.task_id, COUNT(*) || ' attempts in run ' || COALESCE(d.run_id, 'none') FROM deliveries d"
-        " WHERE d.outcome = 'failed' GROUP BY d.task_id, d.generation, d.run_id"
-        " HAVING COUNT(*) > 1 OR d.run_id IS NULL",
-    ),
-    InvariantQuery(
         "N14",
         InvariantScope.MOVE,
         "a letter carries the route that was captured at spawn",
@@ -114,51 +85,11 @@ NEEDS: Final[tuple[InvariantQuery, ...]] = (
         " WHERE t.id {touched} AND i.route <> COALESCE(s.route, '')",
     ),
     InvariantQuery(
-        "N14",
-        InvariantScope.END,
-        "the reply of the turn that took a result goes where it was asked for",
-        "SELECT d.task_id, 'was asked for from ' || i.route || ', and the reply goes to ' || r.route"
-        " FROM deliveries d JOIN inbox i ON i.idem = d.letter JOIN runs r ON r.id = d.run_id"
-        # A result that a failed turn left behind is answered by the next turn, which replies where it was started.
-        " WHERE d.to_depth = 0 AND d.route_mode = 'fallback' AND i.route <> '' AND r.route <> i.route"
-        " AND i.taken_run = d.run_id",
-    ),
-    InvariantQuery(
-        "N17",
-        InvariantScope.END,
-        "a turn that a person started is never cancelled for a result",
-        "SELECT r.session_id, 'was interrupted in run ' || r.id FROM runs r"
-        " WHERE r.by_person = 1 AND r.stop_reason = 'interrupted'",
-    ),
-    InvariantQuery(
-        "N15",
-        InvariantScope.END,
-        "people hear main agents, and children in their own threads, and never a word that was meant for the runtime",
-        "SELECT o.id, 'of session ' || o.session_id || ': ' || SUBSTR(o.body, 1, 40) FROM outbox o"  # noqa: S608
-        f" JOIN sessions s ON s.id = o.session_id WHERE UPPER(TRIM(o.body)) IN {_TOKENS}"
-        " OR (s.is_task = 1 AND SUBSTR(o.idem, 1, 6) = 'reply:' AND INSTR(o.target, '\"thread\"') = 0)",
-    ),
-    InvariantQuery(
-        "N21",
-        InvariantScope.END,
-        "an agent acts on what is below it",
-        "SELECT e.task_id, 'was changed by ' || e.actor FROM events e JOIN sessions a ON a.key = e.actor"
-        " WHERE a.id NOT IN (WITH RECURSIVE up(id) AS (SELECT requester_id FROM tasks WHERE id = e.task_id"
-        " UNION SELECT t.requester_id FROM tasks t JOIN up ON t.id = up.id) SELECT id FROM up)",
-    ),
-    InvariantQuery(
         "N25",
         InvariantScope.MOVE,
         "the row knows how many lines its timeline has",
         "SELECT t.id, 'has seq ' || t.seq FROM tasks t WHERE t.id {touched}"
         " AND t.seq <> (SELECT COUNT(*) FROM events e WHERE e.task_id = t.id)",
-    ),
-    InvariantQuery(
-        "N29",
-        InvariantScope.END,
-        "a talk between two agents has an end, and visits nobody twice",
-        "SELECT MIN(i.id), COUNT(*) || ' letters of one talk' FROM inbox i WHERE i.kind = 'peer'"
-        " GROUP BY JSON_EXTRACT(i.body, '$.key') HAVING COUNT(*) > JSON_EXTRACT(MIN(i.body), '$.turns_max') + 2",
     ),
     InvariantQuery(
         "N30",
