@@ -60,11 +60,16 @@ class Death:
     ended: dict[int, int]  #: task and generation of those that have their outcome
 
 
+_OPEN_RUNS = (
+    "SELECT r.id, r.session_id, s.owner, s.head, s.progress_at, r.state FROM runs r"
+    " JOIN sessions s ON s.id = r.session_id WHERE r.ended_at IS NULL"
+)
+
+
 def after_death(look: Snapshot) -> Death:
-    runs = look.rows(
-        "SELECT r.id, r.session_id, s.owner, s.head, s.progress_at, r.state FROM runs r"
-        " JOIN sessions s ON s.id = r.session_id WHERE r.ended_at IS NULL"
-    )
+    # The process may have died between two migrations of a new database, before runs have a state; then there are none.
+    has_runs = bool(look.rows("SELECT 1 FROM runs LIMIT 1"))
+    runs = look.rows(_OPEN_RUNS) if has_runs else []
     left = look.rows(
         "SELECT (SELECT COUNT(*) FROM tasks WHERE phase NOT IN ('completed', 'completed_giveup')),"
         " (SELECT COUNT(*) FROM inbox WHERE state = 0 AND silent = 0)"
