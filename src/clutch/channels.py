@@ -1,4 +1,4 @@
-"""Ways to a person: adapters that show one text and say whether it arrived."""
+"""Channels to users: adapters that send one text and report whether it arrived."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ if TYPE_CHECKING:
     import aiohttp
 
 # --------------------------------------------------------------------------------------------------
-# One POST of JSON to an address that a person wrote into a config or a program, and what its answer means.
+# One POST of JSON to an address from a config or a program, and what its answer means.
 #
 # No redirect is followed: the address is all that somebody vouched for. It may hold a secret, so what went wrong
 # names its host and nothing else of it.
 
 ANSWER_BYTES_MAX = 64 * 1024
 GATEWAY_TIMEOUT = 504  # a proxy passed the request on and got no answer
-CONNECT_S = 10.0  # how long an answer may take is the business of whoever asks
+CONNECT_S = 10.0  # how long an answer may take is decided by the caller
 
 
 def check_url(field: str, url: object) -> None:
@@ -49,7 +49,7 @@ async def post(
 ) -> dict[str, Any] | None:
     """The object it answers with, if it does. Raises PermissionError for a 4xx, which no repetition changes; SendUnsure
     where the request may have been read and no answer says what became of it; else ConnectionError."""
-    import aiohttp  # only where there is somebody to tell
+    import aiohttp  # loaded for the first message
 
     host, sent = urlsplit(url).hostname, {**headers, "Idempotency-Key": key}
     patience = aiohttp.ClientTimeout(total=None, connect=CONNECT_S)
@@ -160,7 +160,7 @@ def _address(target: str) -> dict[str, str]:
 log = logger(__name__)
 
 GROUP = "clutch.hooks"  #: entry points of installed packages: the name of a hook and a function
-TIMEOUT_S = 5.0  # a task waits for a spawning hook; nobody should wait longer for a stranger
+TIMEOUT_S = 5.0  # a task waits for a spawning hook; it should not wait longer for foreign code
 
 #: Gets what happened as a dictionary, `event` and `key` with it. May be a plain function; then it runs in a thread.
 Receiver: TypeAlias = Callable[[dict[str, Any]], Any]
@@ -182,7 +182,7 @@ class Webhook:
 
 
 class HookRegistry:
-    """Whoever listens, by the name of the hook. A channel for what is told, and a counter for what is asked."""
+    """The receivers of each hook. It is a channel for events, and answers questions (`ask`)."""
 
     def __init__(self, webhooks: Sequence[Webhook] = (), timeout_s: float = TIMEOUT_S) -> None:
         self._receivers: dict[Hook, list[Receiver]] = {}
@@ -210,7 +210,7 @@ class HookRegistry:
                 log.exception("hook left out", extra={"hook": point.name, "value": point.value})
 
     async def send(self, target: str, body: str, key: str) -> str | None:
-        """Everybody is told, whoever fails; then the first failure that may pass is the row's."""
+        """Send to all receivers, whichever fails; then raise the first failure that may pass."""
         told = json.loads(body) | {"event": target, "key": key}
         answers = await asyncio.gather(
             *(self._call(one, told) for one in self._receivers.get(Hook(target), ()))
@@ -239,7 +239,7 @@ class HookRegistry:
                     return await answer if inspect.isawaitable(answer) else answer
         except TimeoutError:
             return HookFailed(f"no answer within {self._timeout_s:g} s")
-        except Exception as error:  # noqa: BLE001 - a hook is a stranger's code; nothing it raises may go further
+        except Exception as error:  # noqa: BLE001 - a hook is foreign code; nothing it raises may go further
             failed = HookFailed(cause(error)[:200])
             failed.is_permanent = isinstance(error, PermissionError)
             return failed

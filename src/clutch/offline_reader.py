@@ -1,4 +1,4 @@
-"""Read a state directory or a database server beside whoever works on it: no lock, no writes, no gateway needed."""
+"""Read a state directory or a database server while others work on it: no lock, no writes, no gateway needed."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from clutch.store import dialect
 from clutch.store.sqlite_connection import SqliteConnection, copy_database, library_version
 from clutch.store.transaction import P, Spoiled, T, TransactionOutcome, Tx, TxFunction
 
-Start = Callable[[float], Tx[Any]]  #: a transaction, once it is told the time
+Start = Callable[[float], Tx[Any]]  #: a transaction that gets the present time
 
 
 class Look(Protocol):
@@ -28,7 +28,7 @@ SERVER_S = 5.0  #: for one question to a server that others need
 
 @contextmanager
 def looking_at(state: Path) -> Iterator[Look]:
-    """Read beside whoever owns the state directory: `look(fn, *args)` runs a transaction that only reads.
+    """Read beside the owner of the state directory: `look(fn, *args)` runs a transaction that only reads.
 
     Raises SchemaTooNew, and StoreError for tables of an older Clutch."""
     with closing(_readable(state)) as connection:
@@ -48,7 +48,7 @@ def _readable(state: Path) -> SqliteConnection:
 
 @contextmanager
 def looking_at_server(dsn: str) -> Iterator[Look]:
-    """The same on PostgreSQL. What takes long is stopped by the server: StoreError."""
+    """The same on PostgreSQL. The server stops a read that takes long: StoreError."""
     import asyncio  # a file is read without it, by commands that should be quick
 
     from clutch.store.postgres_connection import BEGIN_READING, PostgresSettings, connect_patiently
@@ -89,12 +89,12 @@ def _look(ask: Callable[[Start], TransactionOutcome]) -> Look:
 
 
 def sqlite_version() -> str:
-    """Of the library; one that is too old to be trusted opens nothing."""
+    """Of the library; one that is too old opens no database."""
     return library_version()
 
 
 def copy(state: Path, target: Path) -> int:
-    """The whole database as it is at this moment, while others write on. How many bytes it has.
+    """Copy the whole database as it is at this moment, while others write. Return the bytes of the copy.
 
     Raises InvalidInput when something is there already; half a copy never has the name."""
     if target.exists():

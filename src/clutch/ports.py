@@ -43,7 +43,7 @@ class ToolSpec:
     parameters: Mapping[str, Any]
     replay_safe: bool = False
     read_only: bool = False
-    needs_approval: bool = False  #: a person decides about each call
+    needs_approval: bool = False  #: the user decides about each call
     timeout_s: float | None = None
     concurrency: int | None = None  #: calls of it at once in one process; others wait
     aliases: tuple[str, ...] = ()  #: other names a model may call it by
@@ -59,7 +59,9 @@ class ToolContext:
     key: str
     cwd: str = "."  #: beneath the workspace; where commands start
     network: bool = True  #: a boxed command may reach the network, if the config lets any
-    is_boxed: bool | None = None  #: file tools and commands run behind walls; None = as the tools are set up
+    is_boxed: bool | None = (
+        None  #: file tools and commands run in the sandbox; None = as the tools are set up
+    )
     on_output: Callable[[str], None] | None = None  #: what a command prints, as it comes
     files: str | None = None  #: the task's own directory with `in` and `out`, which may not be there yet
     reached: str | None = None  #: that of another task, which the call names and may read
@@ -96,15 +98,15 @@ class Toolbox(Protocol):
         ...
 
     def session_call(self, name: str, args: Mapping[str, Any]) -> SessionCall:
-        """Arguments of another session tool (`core.session_calls.TOOLS`). Raises InvalidInput as above."""
+        """Arguments of another session tool (`core.session_tools.TOOLS`). Raises InvalidInput as above."""
         ...
 
 
 class ToolPins(Protocol):
-    """What people approved of the tools of MCP servers, in one place for every process."""
+    """The approved tools of MCP servers, stored in one place for all processes."""
 
     async def stamp(self) -> int:
-        """Another one whenever it may have changed."""
+        """A number that changes whenever the approvals may have changed."""
         ...
 
     async def approved(self) -> Mapping[str, Mapping[str, Definition]]:
@@ -112,13 +114,13 @@ class ToolPins(Protocol):
         ...
 
     async def see(self, server: str, tools: Mapping[str, Definition]) -> None:
-        """Approves everything of a server that was never seen; of any other, nothing."""
+        """Approve all tools of a server that was never seen; of any other, none."""
         ...
 
     async def ask(self, server: str, offers: Sequence[ToolOffer]) -> Mapping[str, str]:
-        """What a person must decide about this server, in place of whatever was asked before.
+        """Ask the user about tools of this server, in place of the questions asked before.
 
-        What was rejected is not asked again. Returns those tools, each with what names its question."""
+        A rejected tool is not asked about again. Return the rejected tools, each with the name of its question."""
         ...
 
 
@@ -175,7 +177,7 @@ OnDelta = Callable[[Delta], None]
 
 
 class Trouble(StrEnum):
-    """Why a model call failed. The value is the word shown to people."""
+    """Why a model call failed. The value is the word shown to users."""
 
     AUTH = "auth"
     RATE_LIMIT = "rate limit"
@@ -215,34 +217,34 @@ class Models(Protocol):
 
 
 class Verdict(NamedTuple):
-    """What a person said about a call."""
+    """The decision of the user about a call."""
 
     is_approved: bool
     text: str = ""
 
 
-def _silent(*told: object) -> None:
-    """Nobody watches."""
-    del told
+def _silent(*events: object) -> None:
+    """There is no watcher."""
+    del events
 
 
-async def _nobody(call: Call) -> Verdict:
+async def _no_user(call: Call) -> Verdict:
     del call
     return Verdict(False, "nobody is there to ask")
 
 
 @dataclass(frozen=True, slots=True)
 class RuntimeJob:
-    """One run of a child that is not our own loop.
+    """One run of a child in a runtime that is not the built-in loop.
 
     It may be started again from the beginning after a crash or a steer: `key` names the run and stays the same
-    across crashes, so outside effects should carry it. `say` and `think` stream words to watchers.
+    across crashes, so outside effects should carry it. `say` and `think` stream text to watchers.
 
     Calls that it makes by itself: `begin` shows one to watchers, `end` writes it into the transcript, together
-    with the words that were said before it. `ask` lets a person decide about one: nothing of the run is held up
-    but itself, for as long as it takes. After a crash the question is there again if nobody has heard its answer."""
+    with the text before it. `ask` lets the user decide about one: it returns when the user has answered, and holds up
+    nothing but this run. After a crash the question is asked again if the run had not received the answer."""
 
-    text: str  #: what it was told since its last answer: the task, later instructions
+    text: str  #: the inputs since its last answer: the task, later instructions
     transcript: Transcript
     session_key: str
     workspace: str
@@ -253,10 +255,10 @@ class RuntimeJob:
     think: Callable[[str], None] = _silent
     begin: Callable[[Call], None] = _silent
     end: Callable[[Call, str, bool], None] = _silent  #: the call, what it gave, whether it failed
-    ask: Callable[[Call], Awaitable[Verdict]] = _nobody
+    ask: Callable[[Call], Awaitable[Verdict]] = _no_user
     cwd: str = "."  #: beneath the workspace
-    is_boxed: bool = False  #: what it starts must run behind walls
-    network: bool = True  #: behind walls: whether it may reach the network
+    is_boxed: bool = False  #: what it starts must run in the sandbox
+    network: bool = True  #: in the sandbox: whether it may reach the network
     may_change: bool = True  #: its rights let it write files and run commands
 
 
@@ -295,7 +297,7 @@ class Launch:
 
 @dataclass(frozen=True, slots=True)
 class SandboxAccess:
-    """What a program behind walls may see: `root` to change, beside it what is named, and the system to read."""
+    """What a sandboxed program may see: `root` to change, beside it what is named, and the system to read."""
 
     root: str
     cwd: str
@@ -310,7 +312,7 @@ class ProgramSandbox(Protocol):
     def launching(
         self, argv: Sequence[str], env: Mapping[str, str], room: SandboxAccess
     ) -> AbstractContextManager[Launch]:
-        """Lasts as long as the program. Raises ToolFailed where there are no walls."""
+        """Lasts as long as the program. Raises ToolFailed where there is no sandbox."""
         ...
 
     async def broken_limit(self, pid: int, room: SandboxAccess) -> str:
@@ -399,7 +401,7 @@ class ResultFiles(Protocol):
 
 
 class Prices(Protocol):
-    """What model calls cost. None = nobody knows; never 0."""
+    """What model calls cost. None: the price is unknown, which is never 0."""
 
     def cost(self, model: str, usage: Usage) -> Decimal | None: ...
 
@@ -419,10 +421,10 @@ class HookFailed(Exception):
 
 
 class Hooks(Protocol):
-    """Whoever wants to decide about a subagent's life. (Whoever only wants to hear of it is a channel.)"""
+    """Hooks that decide about spawns and routes. (Hooks that only receive events are a channel.)"""
 
     async def ask(self, name: Hook, about: Mapping[str, Any]) -> Sequence[Mapping[str, Any] | HookFailed]:
-        """What each has to say, in the order they were registered."""
+        """The answer of each receiver, in the order they were registered."""
         ...
 
 
@@ -432,10 +434,10 @@ class ThreadFailed(SideWorkFailed):
 
 class Channel(Protocol):
     async def send(self, target: str, body: str, key: str) -> str | None:
-        """Show `body` to a person. `key` is stable. Returns a receipt.
+        """Show `body` to the user. `key` is stable. Returns a receipt.
 
-        Raises ConnectionError (it was not read: try again), PermissionError (never), `core.sends.SendUnsure` or any
-        other error (it may have been read: not sent again by itself)."""
+        Raises ConnectionError (it was not read: try again), PermissionError (never), or any other error such as
+        `core.channel_messages.SendUnsure` (it may have been read: not sent again by itself)."""
         ...
 
 
@@ -456,7 +458,7 @@ class Operated(Channel, Protocol):
 
 @runtime_checkable
 class Threaded(Channel, Protocol):
-    """A channel whose people can talk in threads."""
+    """A channel that has threads."""
 
     async def open_thread(self, target: str, title: str, key: str) -> str:
         """A new thread beside what `target` names; the same `key` gives the same one. Raises ThreadFailed."""

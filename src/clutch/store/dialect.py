@@ -141,7 +141,7 @@ def missing(now: float, migrations: Sequence[Migration]) -> Tx[Sequence[Migratio
 
 
 def check_current(now: float, directory: Path) -> Tx[None]:
-    """For whoever only reads, and asks for nothing that may not be there. Raises SchemaTooNew, StoreError."""
+    """Check that all tables are current, for a reader that must not migrate. Raises SchemaTooNew, StoreError."""
     known = len(_files(directory))
     version = yield from _version(now, known)
     if version < known:

@@ -3,7 +3,7 @@
     tx() ──add──▶ Waiting ──take──▶ a batch ──▶ Outcome each ──deliver──▶ the callers' futures
 
 Order: the oldest waiting job is always in the next batch, and a job never overtakes another one that shares
-a key with it. So nobody starves and a key's transactions run in the order they came."""
+a key with it. So no transaction starves, and those of one key run in the order they came."""
 
 from __future__ import annotations
 

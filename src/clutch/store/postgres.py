@@ -65,7 +65,7 @@ from clutch.store.transaction import (
 _FIRST_PAUSE_S: Final = 0.01
 
 
-#: Connections found dead at their first word before callers are told: one was idle through a restart, the
+#: Connections found dead at their first statement before callers get an error: one was idle through a restart, the
 #: next one may have met its end.
 _CONNECTIONS_MAX: Final = 3
 

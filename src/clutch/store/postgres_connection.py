@@ -96,7 +96,7 @@ class PostgresSettings:
     #: A batch waits as long as its slowest lock, so it rather gives up and runs one by one.
     lock_timeout_s: float = 2.0
     connect_timeout_s: float = 5.0
-    #: How long callers wait for a server that is away before they are told.
+    #: How long callers wait for a server that is away before they get an error.
     patience_s: float = 15.0
     #: How many times a transaction that met a deadlock or a lock is tried again.
     retries: int = 4
@@ -154,7 +154,7 @@ class Link:
             await self._roll_back()
             raise
         except BaseException:
-            # Lost, a cancelled reader, a defect of ours: nobody knows the state of the connection.
+            # Lost, a cancelled reader, a defect: the state of the connection is unknown.
             self.drop()
             raise
         return lockstep.outcomes
@@ -343,8 +343,8 @@ def _truth(text: str) -> int:
 # Hints between processes on PostgreSQL: NOTIFY after the commit, LISTEN, both on one connection of its own.
 #
 # Inside the write transaction a NOTIFY costs throughput (its commit takes a lock of the whole database). A hint
-# may be lost with the process or the connection; whoever needs certainty looks at the tables. After a gap the
-# listeners are told to LOOK.
+# may be lost with the process or the connection; the tables are certain. After a gap the
+# listeners get the hint LOOK.
 
 _CHANNEL: Final = "clutch_hints"
 
@@ -376,7 +376,7 @@ class HintExchange:
         self._changed.set()
 
     def close(self) -> None:
-        """`run` returns when everything is told."""
+        """`run` returns when all hints are sent."""
         self._is_closing = True
         self._changed.set()
 
@@ -435,7 +435,7 @@ def _hint(item: Any) -> Any:
 
 
 # --------------------------------------------------------------------------------------------------
-# Who is alive, told by PostgreSQL itself: each process holds an advisory lock under its number.
+# Which workers are alive, known to PostgreSQL itself: each process holds an advisory lock under its number.
 #
 # When a process dies its connection goes, and the server frees the lock at once: no lease has to run out.
 # A process that loses only this connection is buried too early; it meets that at its next write and comes

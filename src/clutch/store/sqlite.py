@@ -58,7 +58,7 @@ from clutch.store.transaction import (
 #               └── a wave: lockstep ┘           └── the next wave ┘
 #
 # A wave advances in lockstep: the same code runs for all of them in a row, which costs two thirds of running one
-# transaction after the other. Whoever shares a key with one of a wave, or runs alone, waits for the next.
+# transaction after the other. A transaction that shares a key with one of a wave, or runs alone, waits for the next.
 
 
 def next_batch(waiting: deque[TransactionJob], limit: int) -> list[TransactionJob]:
@@ -274,7 +274,7 @@ class SqliteStore:
         return connections
 
     def _start(self, name: str, serve: Callable[[], None]) -> None:
-        # A daemon: a program that ends without close() loses nothing it was told is done.
+        # A daemon: a program that ends without close() loses no commit that was reported to it.
         thread = threading.Thread(target=serve, name=name, daemon=True)
         self._threads.append(thread)
         thread.start()
@@ -317,7 +317,7 @@ class SqliteStore:
         except RuntimeError:
             if not self._loop.is_closed():
                 raise
-            # The program ended without close(); nobody is left to be told.
+            # The program ended without close(): no caller is left.
 
     def _deliver(self, batch: Sequence[TransactionJob], outcomes: Sequence[TransactionOutcome]) -> None:
         if hints := deliver(batch, outcomes, self.stats):

@@ -1,7 +1,7 @@
 """The state directory: private to its user, and owned by one gateway at a time.
 
 The lock is the kernel's (`flock`), so the death of the process frees it, however it died. The pid in the
-file is for people; nobody decides by it.
+file is for operators; no code decides by it.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from typing import Self
 
 from clutch.errors import InvalidInput, StateDirectoryInUse, UnsafeStateDirectory
 
-#: What a person may have written before there was anything else.
+#: What an operator may have written before there was anything else.
 CONFIG_FILE = "clutch.json"
 #: A directory that holds one of them is ours. The demo writes its two before a gateway has
 #: been there, and a gateway on PostgreSQL has nothing else here.
@@ -124,6 +124,6 @@ def _refuse_foreign(path: Path, found: os.stat_result) -> None:
 
 
 def _refuse_used(path: Path, names: Sequence[str]) -> None:
-    """Making somebody's folder private would lock others out of it."""
+    """Making a shared folder private would lock its other users out."""
     if set(names) - {CONFIG_FILE} and OWN_FILES.isdisjoint(names):
         raise UnsafeStateDirectory(f"{path} exists and holds other files; name a directory of its own")

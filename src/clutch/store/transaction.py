@@ -1,4 +1,4 @@
-"""The door to the database: what a transaction looks like and how one is run. Types only, no I/O.
+"""The interface of the database: what a transaction looks like and how it is run. Types only, no I/O.
 
 A transaction is a generator `fn(now, *args)` that yields statements and is sent their rows:
 
@@ -7,7 +7,7 @@ A transaction is a generator `fn(now, *args)` that yields statements and is sent
         if not rows:
             raise Refused(session)                  # before the first write: nothing to undo
         yield "UPDATE sessions SET name = ? WHERE id = ?", (name, session)
-        yield HINT, ("renamed", session)            # told to listeners after the commit
+        yield HINT, ("renamed", session)            # sent to listeners after the commit
         return True
 
 The same text runs on SQLite and PostgreSQL:
@@ -46,8 +46,8 @@ class ManyRows(list[Row]):
     """Parameter rows of one statement that runs once for each; answers ()."""
 
 
-#: in the place of a statement: what follows is a hint, told to listeners once the commit is durable.
-#: A hint is a tuple of texts and numbers, so that equal ones are told once and other processes can read it.
+#: in the place of a statement: what follows is a hint, sent to listeners once the commit is durable.
+#: A hint is a tuple of texts and numbers, so that equal ones are sent once and other processes can read it.
 HINT: Final = None
 
 #: the hint that stands for hints too many to carry or lost with a connection: look at the tables yourself
@@ -100,11 +100,11 @@ class Database(Protocol):
         ...
 
     def listen(self, callback: Listener) -> None:
-        """Hear the hints of every commit, equal ones once, on the event loop."""
+        """Call with the hints of every commit, equal ones once, on the event loop."""
         ...
 
     async def close(self) -> None:
-        """Finish what is waiting, then let go of the database."""
+        """Finish what is waiting, then close the database."""
         ...
 
 

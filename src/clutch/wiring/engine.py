@@ -94,7 +94,7 @@ async def open_store(
 
 
 def _owned_by(home: Path, error: StateDirectoryInUse) -> StateDirectoryInUse:
-    """Whoever owns it can be asked to do what this process wanted."""
+    """Name the gateway that owns the directory: it can be asked to do what this process wanted."""
     found = discovery.find(home)
     if found is None:
         return error
@@ -110,7 +110,7 @@ def _owned_by(home: Path, error: StateDirectoryInUse) -> StateDirectoryInUse:
 async def opened_store(
     state: Path | str | None = None, database: str | None = None
 ) -> AsyncIterator[Database]:
-    """The store alone, with nobody at work. On SQLite this process owns it for as long."""
+    """The store alone, without a worker. On SQLite this process owns it meanwhile."""
     async with AsyncExitStack() as stack:
         yield (await open_store(stack, home_of(state), database, SystemClock(), Policy()))[0]
 
@@ -125,13 +125,13 @@ def place_of(home: Path, what: str, database: str | None) -> Path:
 
 
 def make_private(state: Path) -> None:
-    """For whoever mends it. Raises UnsafeStateDirectory: a folder that is not ours is not ours to change."""
+    """For repairs. Raises UnsafeStateDirectory: the folder of another user is not changed."""
     with private(state):
         pass
 
 
 # --------------------------------------------------------------------------------------------------
-# What agents work with: the rooms of the built-in tools, and what this machine has to wall them off.
+# What agents work with: the built-in tools, and the sandbox that this machine has for them.
 
 
 @asynccontextmanager
@@ -152,7 +152,7 @@ class SandboxOffer:
 
 
 def sandbox_offer() -> SandboxOffer:
-    """What this machine has to wall off commands and file tools. Starts a process."""
+    """The sandboxes that this machine has for commands and file tools. Starts a process."""
     try:
         return SandboxOffer(
             True, f"{sandbox_kind(Sandbox.ON, for_shell=True)} holds commands and file tools", None
@@ -172,7 +172,7 @@ def server_notices(servers: Iterable[McpServer]) -> Iterator[OperatorNotice]:
 
 
 def can_sandbox_files() -> bool:
-    """Whether this machine has anything that can wall off the file tools."""
+    """Whether this machine has a sandbox for the file tools."""
     try:
         sandbox_kind(Sandbox.ON, for_shell=False)
     except ToolFailed:
@@ -302,7 +302,7 @@ NO_RUNTIMES: Mapping[str, Runtime] = MappingProxyType({})
 
 @dataclass(frozen=True, slots=True)
 class Engine:
-    """A running worker and the door to its store."""
+    """A running worker and its store."""
 
     db: Database
     services: Services
@@ -325,7 +325,7 @@ async def running_engine(
     hooks: HookRegistry | None = None,
 ) -> AsyncIterator[Engine]:
     """`channels` by the name that routes begin with; what is meant for another one waits in the outbox.
-    `hooks`: whoever is registered when it starts. `models` and `toolbox` take the place of our own."""
+    `hooks`: the receivers registered when it starts. `models` and `toolbox` replace those of Clutch."""
     clock, policy, home, router = clock or SystemClock(), policy or Policy(), home_of(state), None
     if toolbox is None or isinstance(toolbox, AllTools) or runtimes:
         guard_imports(policy, home)
