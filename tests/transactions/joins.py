@@ -27,7 +27,7 @@ from clutch.store.transaction import Row, Tx
 from clutch.transactions import sessions, turn, turn_begin, turn_end, wake, workers
 from clutch.transactions.sessions import OwnedRun
 from clutch.transactions.spawn import Accepted, ChildRequest, rights_text
-from clutch.transactions.turn import Delegation, ModelAnswer
+from clutch.transactions.turn import ModelAnswer, SpawnBatch
 
 NOW = 1_700_000_000.0
 POLICY = Policy(limits=Limits(depth_max=2), announcing=Announcing(debounce_s=0.0))
@@ -199,7 +199,7 @@ class Explorer:
             boundary = self.tx(turn.yields, owned, Results(()), [0], NONCE)
         else:
             orders = [_order(child, place) for place, child in enumerate(CHILDREN[session_id])]
-            _, boundary = self.tx(turn.delegate, owned, Delegation(R, orders, (), (), _in_words), NONCE)
+            _, boundary = self.tx(turn.delegate, owned, SpawnBatch(R, orders, (), (), _in_words), NONCE)
         if boundary.goes_on:
             self.owned[session_id] = replace(memory, is_unanswered=boundary.is_unanswered)
         else:

@@ -35,7 +35,7 @@ from clutch.transactions import authority, questions, task_files, turn, turn_end
 from clutch.transactions.questions import NewQuestion, QuestionAnswer, call_body
 from clutch.transactions.sessions import Stale
 from clutch.transactions.spawn import Accepted, ChildRequest
-from clutch.transactions.turn import Boundary, Delegation
+from clutch.transactions.turn import Boundary, SpawnBatch
 
 YIELD, ASK = "sessions_yield", "ask_human"
 PARKED = Boundary(goes_on=False)
@@ -299,7 +299,7 @@ async def _delegate(
     def words(order: ChildRequest, got: Accepted | SpawnRefusal) -> Result:
         return _noted([in_words(order, got)], note)[0]
 
-    what = Delegation(run.about.root_id, orders, _noted(wrong, note), sleeps, words)
+    what = SpawnBatch(run.about.root_id, orders, _noted(wrong, note), sleeps, words)
     return await run.tx_with_root(turn.delegate, what, run.services.ids.nonce())
 
 

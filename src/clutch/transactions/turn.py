@@ -317,7 +317,7 @@ def in_order(gave: Iterable[Result]) -> Results:
 
 
 @dataclass(frozen=True, slots=True)
-class Delegation:
+class SpawnBatch:
     """An answer that spawns and calls no other tool.
 
     `refused`: results of the spawn calls that made no sense. `sleeps`: the places of its yields. `in_words`: makes the
@@ -330,7 +330,7 @@ class Delegation:
     in_words: Callable[[ChildRequest, Accepted | SpawnRefusal], Result]
 
 
-def delegate(now: float, owned: OwnedRun, what: Delegation, nonce: str) -> Tx[tuple[Results, Boundary]]:
+def delegate(now: float, owned: OwnedRun, what: SpawnBatch, nonce: str) -> Tx[tuple[Results, Boundary]]:
     """Commit the children, the results of their calls and perhaps the hold in one transaction."""
     spawned = yield from spawn(now, owned.policy, owned.session_id, what.root_id, owned.fence, what.orders)
     given = [what.in_words(order, got) for order, got in zip(what.orders, spawned, strict=True)]
