@@ -28,14 +28,14 @@ _PARENTS: Final = (
 )
 _TASKS: Final = (
     "INSERT INTO tasks(id, requester_id, root_id, depth, spawn_order, idem, label, task, spec, timeout_s,"
-    " expects_completion, has_cleanup, seq, phase, reason, generation, outcome, result, delivery, delivery_reason,"
-    " attempts, plan, plan_round, started_at, ended_at, created_at, retained)"
+    " expects_completion, has_cleanup, seq, phase, reason, detail, generation, outcome, result, delivery,"
+    " delivery_reason, attempts, plan, plan_round, started_at, ended_at, created_at, retained)"
     " WITH RECURSIVE number(i) AS (SELECT CAST(? AS {big}) UNION ALL SELECT i + 1 FROM number WHERE i + 1 < ?),"
     " owned(i, requester) AS (SELECT i, CASE WHEN i < ? THEN CAST(? AS {big})"
     " WHEN i % 10 = 0 THEN CAST(? AS {big}) + (i / 10) % CAST(? AS {big})"
     " ELSE CAST(? AS {big}) + i / CAST(? AS {big}) END FROM number)"
     " SELECT CAST(? AS {big}) + i, requester, requester, 1, i * 1000, 'old:' || CAST(i AS {text}), 'old',"
-    " 'Say what part it plays.', '', 0, 1, 0, 6, 'completed', 'delivered: direct', 1, 'ok', 'It filters tokens.',"
+    " 'Say what part it plays.', '', 0, 1, 0, 6, 'completed', 'delivered', 'direct', 1, 'ok', 'It filters tokens.',"
     " 'delivered', 'direct', 0, 'none', 0, i, i, i, CASE WHEN i % 10 = 0 AND i >= ? THEN 1 ELSE 0 END FROM owned"
 )
 _KEY: Final = "'agent:main:subagent:00000000-0000-4000-8000-' || CAST(100000000000 + id AS {text})"
@@ -47,8 +47,8 @@ _REST: Final = (
     " 'leaf', 1, '', '.', 1, 1, 1, ended_at, ended_at, created_at FROM tasks WHERE id >= ? AND id < ?",
     "INSERT INTO events(task_id, seq, at, actor, from_phase, to_phase, reason, generation)"
     " SELECT id, 1, created_at, 'clutch', 'spawning', 'queued', 'admitted', 1 FROM tasks WHERE id >= ? AND id < ?",
-    "INSERT INTO events(task_id, seq, at, actor, from_phase, to_phase, reason, generation, outcome)"
-    " SELECT id, 6, ended_at, 'clutch', 'cleanup_pending', 'completed', reason, 1, outcome FROM tasks"
+    "INSERT INTO events(task_id, seq, at, actor, from_phase, to_phase, reason, detail, generation, outcome)"
+    " SELECT id, 6, ended_at, 'clutch', 'cleanup_pending', 'completed', reason, detail, 1, outcome FROM tasks"
     " WHERE id >= ? AND id < ?",
     "INSERT INTO inbox(session_id, idem, kind, silent, body, route, task_id, generation, at, ready_at, seen, state,"  # noqa: S608 - our own text
     f" taken_run, taken_seq, path) SELECT requester_id, 'announce:v1:' || {_KEY} || ':1', 'announce', 0, '', '', id, 1,"

@@ -48,8 +48,8 @@ _TASK: Final = (
     " VALUES(?, ?, ?, 1, ?, ?, ?, ?, ?, 0.0, 1, 0, 1, 'queued', 'admitted', 1, 'none', '', 0, 'none', 0, ?)"
 )
 _EVENT: Final = (
-    "INSERT INTO events(task_id, seq, at, actor, from_phase, to_phase, reason, generation, outcome)"
-    " VALUES(?, ?, ?, 'clutch', ?, ?, ?, 1, ?)"
+    "INSERT INTO events(task_id, seq, at, actor, from_phase, to_phase, reason, detail, generation, outcome)"
+    " VALUES(?, ?, ?, 'clutch', ?, ?, ?, ?, 1, ?)"
 )
 _LETTER: Final = (
     "INSERT INTO inbox(session_id, idem, kind, silent, body, route, task_id, generation, at, ready_at, seen)"
@@ -93,7 +93,7 @@ _USAGE: Final = (
 _CALL: Final = (
     "INSERT INTO calls(session_id, seq, idx, run_id, name, replay_safe) VALUES(?, ?, 0, ?, 'read', 1)"
 )
-_RUN_ENDED: Final = "UPDATE runs SET ended_at = ?, stop_reason = 'end' WHERE id = ?"
+_RUN_ENDED: Final = "UPDATE runs SET state = 'ended', ended_at = ?, stop_reason = 'end' WHERE id = ?"
 _EVIDENCE: Final = (
     '{"generation": 1, "toolCalls": 2, "filesTouched": [], "childrenJoined": 0, "childrenMissing": [],'
     ' "stopReason": "end"}'
@@ -109,7 +109,7 @@ _CLOSED: Final = (
 _SEEN: Final = "UPDATE inbox SET seen = 1 WHERE idem = ?"
 _DUE: Final = "UPDATE sessions SET due = ? WHERE id = ? AND owner IS NULL"
 _TOLD: Final = (
-    "UPDATE tasks SET seq = 6, phase = 'completed', reason = 'delivered: direct', delivery = 'delivered',"
+    "UPDATE tasks SET seq = 6, phase = 'completed', reason = 'delivered', detail = 'direct', delivery = 'delivered',"
     " delivery_reason = 'direct' WHERE id = ?"
 )
 _DELIVERY: Final = (
@@ -209,7 +209,7 @@ def _spawn(parent: int, head: int, child: int, letter: str) -> Step:
         (_MAY_SPAWN, (parent, parent, work.POLICY.limits.children_max, parent, idem)),
         (_SESSION, (child, key, parent, parent, CHILD_RIGHTS, work.WORKSPACE, now, now)),
         (_TASK, (child, parent, parent, head * 1000, idem, request.label, request.task, _SPEC, now)),
-        (_EVENT, (child, 1, now, "spawning", "queued", "admitted", None)),
+        (_EVENT, (child, 1, now, "spawning", "queued", "admitted", "", None)),
         (_LETTER, (child, f"task:{child}", "task", _FIRST_WORDS, None, None, now, now, 1)),
     ]
 
@@ -222,7 +222,7 @@ def _begin(child: int, run: int) -> Step:
         (_TAKE, (run, 1, f"task:{child}")),
         (_MESSAGE, (child, 1, run, "input", _FIRST, now)),
         (_STARTED, (now, child)),
-        (_EVENT, (child, 2, now, "queued", "running", "started", None)),
+        (_EVENT, (child, 2, now, "queued", "running", "started", "", None)),
         (_RUN, (run, child, 1, now)),
         (_OPENED, (1, run, now, child)),
         (_FORESEEN, (child, 1, run, now)),
@@ -238,8 +238,8 @@ def _finish(parent: int, child: int, run: int, letter: str, *, seq: int) -> Step
         (_RUN_ENDED, (now, run)),
         (_COUNTED, (child,)),
         (_ENDED, (work.FINDING.text, _SHA, now, child)),
-        (_EVENT, (child, 3, now, "running", "ending", "ok", None)),
-        (_EVENT, (child, 4, now, "ending", "announcing", "ok", "ok")),
+        (_EVENT, (child, 3, now, "running", "ending", "ok", "", None)),
+        (_EVENT, (child, 4, now, "ending", "announcing", "ok", "", "ok")),
         (_LETTER, (parent, letter, "announce", "", child, 1, now, now, 0)),
         (_CLOSED, (seq, 1, now, now, child)),
     ]
@@ -267,8 +267,8 @@ def _answer(parent: int, head: int, child: int, run: int, letter: str) -> Step:
         (_USAGE, (work.MODEL, usage.input, usage.output, parent, head // 2 + 1)),
         (_ANSWERED, (letter,)),
         (_TOLD, (child,)),
-        (_EVENT, (child, 5, now, "announcing", "cleanup_pending", "delivered: direct", "ok")),
-        (_EVENT, (child, 6, now, "cleanup_pending", "completed", "delivered: direct", "ok")),
+        (_EVENT, (child, 5, now, "announcing", "cleanup_pending", "delivered", "direct", "ok")),
+        (_EVENT, (child, 6, now, "cleanup_pending", "completed", "delivered", "direct", "ok")),
         (_DELIVERY, (child, letter, parent, now, run, head + 1)),
         (_RUN_ENDED, (now, run)),
         (_CLOSED, (head + 2, 0, now, now, parent)),

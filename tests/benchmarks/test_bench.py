@@ -127,9 +127,10 @@ def contents(path: Path) -> Iterator[tuple[str, tuple[object, int]]]:
     connection = apsw.Connection(str(path), flags=apsw.SQLITE_OPEN_READONLY)
     length = 0
     states = {
-        "tasks": "phase, reason, outcome, delivery, seq", "sessions": "head, closed, owner, fence, hold, run_id",
-        "inbox": "kind, state, seen, taken_seq, path", "runs": "stop_reason", "calls": "name, seq",
-        "messages": "kind, seq", "events": "seq, to_phase, reason", "usage": "call_no, input",
+        "tasks": "phase, reason, detail, outcome, delivery, seq",
+        "sessions": "head, closed, owner, fence, hold, run_id",
+        "inbox": "kind, state, seen, taken_seq, path", "runs": "state, stop_reason", "calls": "name, seq",
+        "messages": "kind, seq", "events": "seq, to_phase, reason, detail", "usage": "call_no, input",
         "deliveries": "outcome, attempt, transcript_seq",
     }  # fmt: skip
     for table, columns in states.items():
