@@ -300,6 +300,17 @@ async def test_a_failure_under_a_clock_that_was_ahead_ends_its_task_once_the_clo
     assert (await world.task(run.session_id)).outcome is Outcome.ERROR
 
 
+async def test_a_right_timer_far_ahead_does_not_hide_a_wrong_one(
+    world: World, main: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(workers, "FOUND_MAX", 1)
+    await world.started(main, "long", run_timeout_s=1000.0)
+    world.clock.advance(DAY_S)
+    wrong = await world.started(main, "wrong", run_timeout_s=100.0)
+    world.clock.advance(-DAY_S)
+    assert (await world.db.read(workers.misdated, world.policy)).tasks == [wrong.session_id]
+
+
 async def test_a_run_that_began_under_a_clock_that_was_ahead_ends_at_its_deadline(
     world: World, main: int
 ) -> None:

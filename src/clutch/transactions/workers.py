@@ -459,7 +459,7 @@ def counts(now: float) -> Tx[Counts]:
 # A row tells by itself that its clock was wrong: it was written later than now, or its timer is further ahead than any
 # timer of its kind. Correcting it removes the sign, so that nothing is corrected twice.
 
-FOUND_MAX = 200  # sessions that one look reports; the next sweep finds the rest
+FOUND_MAX = 200  # sessions, and tasks, that one look reports; the next sweep finds the rest
 
 
 class Misdated(NamedTuple):
@@ -488,10 +488,11 @@ def _misdated_sessions(now: float, policy: Policy) -> Tx[list[int]]:
 def _misset_tasks(now: float, policy: Policy) -> Tx[list[int]]:
     rows = yield (
         "SELECT id, phase, timeout_s, wake_at FROM tasks WHERE wake_at > ? AND phase NOT IN ('completed',"
-        " 'completed_giveup') ORDER BY id LIMIT ?",
-        (now + CLOCK_SLACK_S, FOUND_MAX),
+        " 'completed_giveup') ORDER BY id",
+        (now + CLOCK_SLACK_S,),
     )
-    return [row[0] for row in rows if _is_misset(now, policy, *row[1:])]
+    # The limit comes after the check: a timer that is rightly far ahead must not hide a wrong one behind it.
+    return [row[0] for row in rows if _is_misset(now, policy, *row[1:])][:FOUND_MAX]
 
 
 def _is_misset(now: float, policy: Policy, phase: str, timeout_s: float, wake_at: float | None) -> bool:
