@@ -232,6 +232,26 @@ def test_closed_or_paused_session_is_due_only_to_be_parked(
     assert moment == expected
 
 
+@pytest.mark.parametrize(("is_closed", "expected"), [(False, 0.0), (True, None)])
+def test_paused_session_whose_worker_died_before_the_run_is_due_to_be_parked(
+    *, is_closed: bool, expected: float | None
+) -> None:
+    moment = due(
+        mail_of([]),
+        now=NOW,
+        is_closed=is_closed,
+        is_paused=True,
+        is_held=False,
+        hold_until=None,
+        working_children=0,
+        run=None,
+        parked_until=None,
+        rules=RULES,
+        is_unbegun=True,
+    )
+    assert moment == expected
+
+
 @pytest.mark.parametrize("parked_until", [None, 500.0])
 def test_open_run_goes_on_at_once_or_when_its_park_is_over_whatever_the_mailbox_says(
     parked_until: float | None,

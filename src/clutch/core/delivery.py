@@ -81,16 +81,18 @@ def due(
     parked_until: float | None,
     rules: Announcing,
     hours: ActiveHours | None = None,
+    is_unbegun: bool = False,
 ) -> float | None:
-    """THE only place that decides when a session is due. None: not until something happens.
+    """Decide when a session is due; no other code does. None: not until something happens.
 
-    `run`: the state of its open run. `hours`: outside of them announces start no turn; None = at any hour."""
+    `run`: the state of its open run. `hours`: outside of them announces start no turn; None = at any hour.
+    `is_unbegun`: a worker claimed the paused session and died before it began the run."""
     if is_closed:
         return None
     if is_paused:
         # A run that lost its worker before it came to a step is claimed once more, only to be parked there. Otherwise
-        # its task would be shown as running until it is resumed.
-        return 0.0 if run is RunState.RUNNING else None
+        # its task would be shown as queued or running until it is resumed.
+        return 0.0 if run is RunState.RUNNING or is_unbegun else None
     if run is RunState.ASKING:
         return None
     if run is not None:

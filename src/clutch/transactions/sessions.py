@@ -254,13 +254,12 @@ _RUN_STATES = {state.value: state for state in RunState}
 
 
 def _due(now: float, policy: Policy, session: SessionRow) -> Tx[float | None]:
-    mail, run, parked_until, children = NO_MAIL, None, None, 0
+    mail, run, parked_until, children, is_unbegun = NO_MAIL, None, None, 0, False
     if session.run_id is not None and not session.closed:
         rows = yield "SELECT state, parked_until FROM runs WHERE id = ?", (session.run_id,)
         run, parked_until = _RUN_STATES[rows[0][0]], rows[0][1]
     elif session.paused and not session.closed:
-        if (yield from _is_unparked(session)):
-            return 0.0
+        is_unbegun = yield from _is_unbegun(session)
     elif not session.closed:
         mail = Mail(*(yield _MAIL, (session.id,))[0])
         children = (yield from working(session.id)) if session.hold else 0
@@ -276,11 +275,12 @@ def _due(now: float, policy: Policy, session: SessionRow) -> Tx[float | None]:
         parked_until=parked_until,
         rules=delivery.applied(policy.announcing, session.queue),
         hours=policy.waking_hours(session.agent_id, session.depth),
+        is_unbegun=is_unbegun,
     )
 
 
-def _is_unparked(session: SessionRow) -> Tx[bool]:
-    """Whether the worker of a paused task died after the claim and before the run. The next one parks the task."""
+def _is_unbegun(session: SessionRow) -> Tx[bool]:
+    """Whether the worker of a paused task died after the claim and before the run."""
     sql = "SELECT 1 FROM tasks WHERE id = ? AND phase = 'queued'"
     return bool(session.is_task) and bool((yield sql, (session.id,)))
 
