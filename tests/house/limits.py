@@ -58,3 +58,7 @@ BARE_TASKS_MAX: Final = 0
 # Each file on the path of one action is a file to open for the reader who follows it.
 SPAWN_WALK_FILES_MAX: Final = 45
 KILL_WALK_FILES_MAX: Final = 24
+
+# Limits that the product has not reached yet. `make check` runs `make house` when this is empty; until then a test
+# keeps every other limit.
+NOT_REACHED: Final = frozenset({"product_lines", "product_files", "spawn_walk_files", "kill_walk_files"})

@@ -226,5 +226,7 @@ def test_the_real_product_is_measured() -> None:
     line = json.loads(ended.stdout.splitlines()[-1])
     assert list(line) == KEYS
     assert line["ok"] is (ended.returncode == 0) is (not ended.stderr)
+    missed = {text.split(":", 1)[0] for text in ended.stderr.splitlines()}
+    assert missed == limits.NOT_REACHED, "a limit that held is broken, or one that was not reached holds now"
     # A spawn passes the store, the transactions and the engine; a kill passes the HTTP surface as well.
     assert line["spawn_walk_files"] > line["kill_walk_files"] > 10
