@@ -134,13 +134,11 @@ async def test_words_and_tasks_for_a_main_session_that_was_deleted_are_not_lost(
         async with asyncio.timeout(PATIENCE_S):
             assert (await (await c.spawn("something", on_full="reject"))).text == "yes"
             await c.say("two")
-            assert await c.reply() == "yes"
-        second, _ = await c.here.session(MAIN_SESSION)
-        said = [
-            entry.text
-            for entry in await c.services.db.read(transcripts.transcript, second)
-            if isinstance(entry, Input)
-        ]
+            said, second = list[str](), 0
+            while "two" not in said:  # the result of the child may have had a turn of its own before
+                assert await c.reply() == "yes"
+                second, _ = await c.here.session(MAIN_SESSION)
+                entries = await c.services.db.read(transcripts.transcript, second)
+                said = [entry.text for entry in entries if isinstance(entry, Input)]
         assert (second == first) == keep_transcript
-        assert "two" in said
         assert ("one" in said) == keep_transcript
