@@ -24,7 +24,7 @@ from clutch.errors import ConfigInvalid, InvalidInput
 from clutch.models.provider import KEY_VARIABLES
 from clutch.surfaces.discovery import NO_START
 
-GUIDE = Path(__file__).parents[2] / "docs" / "config.md"
+GUIDE = Path(__file__).parents[2] / "docs" / "how-to" / "configure.md"
 
 
 def example() -> str:

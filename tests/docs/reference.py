@@ -7,6 +7,7 @@ python -m tests.docs.reference      # writes them anew
 from __future__ import annotations
 
 import inspect
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -125,7 +126,12 @@ def _exceptions() -> Iterator[str]:
         if inspect.isclass(kind) and issubclass(kind, errors.ClutchError):
             bases = "" if kind is errors.ClutchError else f" ({kind.__bases__[0].__name__})"
             mark = "*" if name in public else ""
-            yield f"- `{name}`{mark}{bases}: {' '.join(inspect.cleandoc(kind.__doc__ or '').split())}"
+            yield f"- `{name}`{mark}{bases}: {_linked(' '.join(inspect.cleandoc(kind.__doc__ or '').split()))}"
+
+
+def _linked(text: str) -> str:
+    """Turn the name of a page, as error texts have it, into a link from a page of docs/reference."""
+    return re.sub(r"`docs/([\w/-]+?)([\w-]+)\.md`", r"[\2](../\1\2.md)", text)
 
 
 def lifecycle_page() -> str:
@@ -138,7 +144,7 @@ def _drawn(diagram: str) -> str:
 
 
 PAGES = {
-    "commands.md": commands_page,
+    "cli.md": commands_page,
     "errors.md": errors_page,
     "lifecycle.md": lifecycle_page,
     "settings.md": settings_page,

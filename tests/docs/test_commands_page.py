@@ -8,7 +8,7 @@ from pathlib import Path
 from clutch.api.slash import ACTIONS, COMMANDS
 from clutch.core.session_tools import TOOLS
 
-PAGE = (Path(__file__).parents[2] / "docs" / "commands.md").read_text()
+PAGE = (Path(__file__).parents[2] / "docs" / "how-to" / "manage-tasks.md").read_text()
 
 
 def test_every_action_is_shown_as_its_usage_tells_it() -> None:

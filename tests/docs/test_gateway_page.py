@@ -10,7 +10,7 @@ import typer
 from clutch.cli.app import app
 from clutch.surfaces.http.app import ENTRIES
 
-PAGE = (Path(__file__).parents[2] / "docs" / "gateway.md").read_text(encoding="utf-8")
+PAGE = (Path(__file__).parents[2] / "docs" / "operate" / "gateway.md").read_text(encoding="utf-8")
 
 
 def commands() -> set[str]:

@@ -13,7 +13,7 @@ import pytest
 from clutch.surfaces.mcp import TOOLS
 from tests.surfaces.served import FAST, served
 
-PAGE = (Path(__file__).parents[2] / "docs" / "mcp-server.md").read_text(encoding="utf-8")
+PAGE = (Path(__file__).parents[2] / "docs" / "how-to" / "mcp-server.md").read_text(encoding="utf-8")
 
 
 def blocks(language: str) -> list[str]:

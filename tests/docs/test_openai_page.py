@@ -12,7 +12,7 @@ from clutch.models.demo_model import OfflineModel
 from clutch.surfaces.http.completions import ASKS_FOR_NOTHING, Completing
 from tests.surfaces.served import FAST, served
 
-PAGE = (Path(__file__).parents[2] / "docs" / "openai.md").read_text(encoding="utf-8")
+PAGE = (Path(__file__).parents[2] / "docs" / "how-to" / "openai-clients.md").read_text(encoding="utf-8")
 
 
 @pytest.mark.slow
@@ -23,7 +23,7 @@ def test_the_program_runs_as_it_stands(
     (tmp_path / "notes.md").write_text("TODO: water the plants\n")
     with served(tmp_path / "state", OfflineModel(latency=lambda _: 0.01), FAST) as db:
         monkeypatch.setattr(sys, "argv", ["ask.py", str(db.home)])
-        exec(compile(program, "docs/openai.md", "exec"), {})  # noqa: S102 (our own words)
+        exec(compile(program, "docs/how-to/openai-clients.md", "exec"), {})  # noqa: S102 (our own words)
     told = capsys.readouterr().out
     assert "notes.md:1: TODO: water the plants" in told
     assert "Session: agent:main:chat:ada" in told

@@ -10,7 +10,7 @@ from typing import Any
 from clutch.core.model import Lane
 from clutch.core.policy import Policy
 
-TEXT = (Path(__file__).parents[2] / "docs" / "openclaw.md").read_text(encoding="utf-8")
+TEXT = (Path(__file__).parents[2] / "docs" / "how-to" / "openclaw.md").read_text(encoding="utf-8")
 
 
 def settings() -> list[tuple[list[str], str]]:

@@ -30,12 +30,12 @@ TEXTS = {
 #: Run where their servers and libraries are: see the tests of those pages.
 ELSEWHERE = (
     "README.md",
-    "docs/acp.md",
-    "docs/frameworks.md",
-    "docs/mcp-server.md",
-    "docs/openai.md",
-    "docs/python-api.md",
-    "docs/tutorial.md",
+    "docs/how-to/acp-agents.md",
+    "docs/how-to/frameworks.md",
+    "docs/how-to/mcp-server.md",
+    "docs/how-to/openai-clients.md",
+    "docs/how-to/python.md",
+    "docs/start/tutorial.md",
 )
 #: Files and attributes that look like one.
 NO_SETTINGS = {"gateway.json", "gateway.log", "context.files"}
@@ -99,17 +99,20 @@ def test_the_reference_is_what_the_code_says(file: str) -> None:
     assert path.exists() and path.read_text(encoding="utf-8") == PAGES[file](), stale  # noqa: PT018 (one remedy)
 
 
-def test_every_page_can_be_found_from_another_and_every_page_listed_exists() -> None:
-    named = set(re.findall(r"`([\w/.-]+\.md)`", TEXTS["docs/index.md"]))
-    assert {name for name in named if not (ROOT / name).is_file()} == set()
-    elsewhere = {name: "".join(text for page, text in TEXTS.items() if page != name) for name in TEXTS}
-    assert {name for name in TEXTS if f"`{name}`" not in elsewhere[name]} == set()
+#: A link to a page or file of the repository, with its anchor.
+LINK = re.compile(r"\]\((?!https?:)([^)\s#]*)(#[^)\s]*)?\)")
 
 
-def test_every_page_a_page_points_to_exists() -> None:
-    for page, text in TEXTS.items():
-        for name in re.findall(r"`(docs/[\w/-]+\.md)`", text):
-            assert (ROOT / name).is_file(), f"{page} names {name}"
+def test_the_index_lists_every_page_once() -> None:
+    listed = [f"docs/{path}" for path, _ in LINK.findall(TEXTS["docs/index.md"].partition("\n## ")[2])]
+    assert sorted(listed) == sorted(name for name in TEXTS if name not in ("README.md", "docs/index.md"))
+
+
+@pytest.mark.parametrize("page", TEXTS)
+def test_every_link_leads_to_a_file(page: str) -> None:
+    for path, _ in LINK.findall(re.sub(r"(?s)```.*?```", "", TEXTS[page])):
+        assert not path or (ROOT / page).parent.joinpath(path).exists(), path
+    assert not re.findall(r"`(?:docs|\.\.)/[\w/-]+\.md`", TEXTS[page]), "a page is named without a link"
 
 
 def spelled(text: str) -> Iterator[str]:
@@ -142,9 +145,9 @@ def test_every_setting_the_pages_name_exists() -> None:
             if key.partition(".")[0] not in sections or key in NO_SETTINGS:
                 continue
             is_known = any(one == key or one.startswith(f"{key}.") for one in known)
-            assert is_known or page == "docs/openclaw.md", f"{page}: {key}"
+            assert is_known or page == "docs/how-to/openclaw.md", f"{page}: {key}"
 
 
 def test_every_gate_has_its_line_of_help() -> None:
-    table = TEXTS["docs/troubleshooting.md"].partition("| gate |")[2].partition("\n\n")[0]
+    table = TEXTS["docs/operate/troubleshooting.md"].partition("| gate |")[2].partition("\n\n")[0]
     assert re.findall(r"(?m)^\| `([\w-]+)`", table) == [gate.value for gate in Gate]

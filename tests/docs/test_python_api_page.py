@@ -11,7 +11,7 @@ import pytest
 
 from clutch import Clutch, Task
 
-PAGE = (Path(__file__).parents[2] / "docs" / "python-api.md").read_text(encoding="utf-8")
+PAGE = (Path(__file__).parents[2] / "docs" / "how-to" / "python.md").read_text(encoding="utf-8")
 
 
 @pytest.mark.slow

@@ -1,6 +1,6 @@
 """The public contract is what the golden files beside this test say.
 
-Also golden, and compared elsewhere: `docs/reference/commands.md` (commands and options) and `errors.md` (error codes,
+Also golden, and compared elsewhere: `docs/reference/cli.md` (commands and options) and `errors.md` (error codes,
 HTTP statuses, exit codes, exceptions) by `tests/docs/test_pages.py`; `docs/reference/settings.md` (config keys and
 defaults) by `tests/docs/test_settings_page.py`; slash commands by `tests/docs/test_commands_page.py`.
 """

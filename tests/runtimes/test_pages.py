@@ -22,7 +22,7 @@ def test_agent_of_the_acp_page_shouts(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    blocks = dict(BLOCK.findall((DOCS / "acp.md").read_text()))
+    blocks = dict(BLOCK.findall((DOCS / "how-to" / "acp-agents.md").read_text()))
     (tmp_path / "agent.py").write_text(blocks["agent.py"])
     run(blocks["main.py"])
     assert capsys.readouterr().out == "HELLO THERE\n"
@@ -40,12 +40,12 @@ def test_examples_of_the_frameworks_page_run(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    run(BLOCK.findall((DOCS / "frameworks.md").read_text())[place][1])
+    run(BLOCK.findall((DOCS / "how-to" / "frameworks.md").read_text())[place][1])
     assert capsys.readouterr().out == says
 
 
 def test_table_of_known_agents_is_the_one_in_the_code() -> None:
-    page = (DOCS / "acp.md").read_text()
+    page = (DOCS / "how-to" / "acp-agents.md").read_text()
     rows = re.findall(r"(?m)^\| `(\w+)` \| `([^`]+)` \| `([^`]+)` \|$", page)
     assert rows == [
         (agent.name, " ".join((agent.command, *agent.args)), agent.install) for agent in KNOWN.values()

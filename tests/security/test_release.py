@@ -60,7 +60,7 @@ def _key(file: Path) -> str:
 
 
 def _is_signed(dist: Path, folder: Path, key: str, sums: bytes) -> bool:
-    """As docs/security.md says it."""
+    """As docs/operate/security.md says it."""
     (folder / "release.keys").write_text(f"release {key}")
     known = ("-f", str(folder / "release.keys"), "-I", "release", "-n", release.NAMESPACE)
     command = ["/usr/bin/env", "ssh-keygen", "-Y", "verify", *known, "-s", str(dist / release.SIGNATURE)]

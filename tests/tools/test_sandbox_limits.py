@@ -130,7 +130,7 @@ async def test_nothing_in_a_sandbox_can_stay_when_clutch_is_killed(world: World)
 
 
 def test_default_limits_are_those_of_the_page() -> None:
-    page = (Path(__file__).parents[2] / "docs" / "sandbox.md").read_text()
+    page = (Path(__file__).parents[2] / "docs" / "how-to" / "sandbox.md").read_text()
     limits = SandboxLimits()
     assert f"| processes and threads | {limits.processes} |" in page
     assert f"| memory of all together | {limits.memory_bytes // MIB // 1024} GiB |" in page

@@ -80,7 +80,7 @@ class ImportGuard(MetaPathFinder):
         if refused is not None:
             raise ModuleNotFoundError(
                 f"module {fullname!r} is not loaded: {refused} is in a workspace, where an agent may have written it; "
-                "import it before Clutch is opened, or give the agents another workspace (docs/security.md)",
+                "import it before Clutch is opened, or give the agents another workspace (docs/operate/security.md)",
                 name=fullname,
                 path=refused,
             )
