@@ -44,7 +44,7 @@ async def _demo() -> Counter[str]:
         models = offline_model(lambda _: PACE_S)
         async with Clutch(state=state, policy=policy, models=models, workspace=FOLDER) as clutch:
             await clutch.say(QUESTION, session=SESSION)
-            await clutch.settled(session=SESSION)
+            await clutch.wait_idle(session=SESSION)
             stats = clutch.stats
         return _counted(stats, _tasks(Path(state) / DATABASE_FILE))
 

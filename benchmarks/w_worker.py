@@ -85,7 +85,7 @@ async def clutch(said: argparse.Namespace) -> None:
 async def resume(said: argparse.Namespace) -> None:
     async with _clutch(said) as c:
         answer = await c.reply()
-        await c.settled()
+        await c.wait_idle()
         print(json.dumps({"answer": answer, "cpu_s": round(time.process_time(), 4)}), flush=True)
 
 

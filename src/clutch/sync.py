@@ -2,7 +2,7 @@
 
     from clutch.sync import Clutch
 
-    with Clutch(state="state") as c:
+    with Clutch("state") as c:
         print(c.spawn("Survey this folder").result().text)
 
 The engine has a loop in a thread of its own. Ctrl-C ends the waiting, never the work: tasks go on until the block is
@@ -16,6 +16,7 @@ import atexit
 import threading
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Iterator
 from concurrent.futures import Future
+from pathlib import Path
 from types import TracebackType
 from typing import Any, Generic, Literal, Self, Unpack
 
@@ -150,9 +151,9 @@ class Task(Generic[V]):
 class Clutch:
     """The parameters of `clutch.Clutch`. `open` and `close` are for where there is no block, as in a notebook."""
 
-    def __init__(self, **options: Any) -> None:
+    def __init__(self, state: Path | str | None = None, **options: Any) -> None:
         #: tools, hooks and runtimes are registered there, before it is opened
-        self.behind = wiring.Clutch(**options)
+        self.behind = wiring.Clutch(state, **options)
         self._running: _Loop | None = None
 
     def open(self) -> Self:
@@ -188,7 +189,7 @@ class Clutch:
 
     def spawn(
         self,
-        task: str,
+        prompt: str,
         *,
         session: str = MAIN_SESSION,
         on_full: OnFullWord | None = None,
@@ -197,7 +198,7 @@ class Clutch:
     ) -> Task[V]:
         return self._held(
             self._loop.run(
-                self.behind.spawn(task, session=session, on_full=on_full, output_type=output_type, **asked)
+                self.behind.spawn(prompt, session=session, on_full=on_full, output_type=output_type, **asked)
             )
         )
 
@@ -217,14 +218,14 @@ class Clutch:
         for task, result in self._loop.each(handles.as_completed([task.behind for task in known.values()])):
             yield known[task.id], result
 
-    def map(self, items: Iterable[T], write: Callable[[T], str], **options: Any) -> list[TaskResult[Any]]:
-        return self._loop.run(self.behind.map(items, write, **options))
+    def map(self, items: Iterable[T], prompt: Callable[[T], str], **options: Any) -> list[TaskResult[Any]]:
+        return self._loop.run(self.behind.map(items, prompt, **options))
 
     def events(self) -> Iterator[Event]:
         return self._loop.each(self.behind.events())
 
-    def questions(self) -> list[Question]:
-        return self._loop.run(self.behind.questions())
+    def inbox(self) -> list[Question]:
+        return self._loop.run(self.behind.inbox())
 
     def answer(
         self, question: Question, decision: Literal["approve", "reject", "answer"], text: str = ""
@@ -237,8 +238,8 @@ class Clutch:
     def reply(self, *, session: str = MAIN_SESSION) -> str:
         return self._loop.run(self.behind.reply(session=session))
 
-    def settled(self, *, session: str = MAIN_SESSION) -> None:
-        self._loop.run(self.behind.settled(session=session))
+    def wait_idle(self, *, session: str = MAIN_SESSION) -> None:
+        self._loop.run(self.behind.wait_idle(session=session))
 
 
 async def _within(seconds: float | None, work: Coroutine[Any, Any, T]) -> T:

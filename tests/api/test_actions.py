@@ -27,6 +27,8 @@ LEAST: dict[str, dict[str, Any]] = {
     "reject": {"planHash": "0", "reason": "x"},
     "answer": {"decision": "answer", "hash": "0"},
 }
+#: Methods of `Task` with another name than their HTTP path: a word of Python, and one that people read.
+METHODS = {"continue": "continue_", "remove": "archive"}
 
 
 @pytest.mark.parametrize("action", ACTIONS, ids=lambda one: one.path)
@@ -42,8 +44,8 @@ def test_an_action_is_a_path_of_http_and_a_tool_if_it_says_so(action: ApiAction[
 
 @pytest.mark.parametrize("action", ON_TASKS, ids=lambda one: one.name)
 def test_an_action_on_a_task_is_a_method_a_command_and_a_slash_command(action: ApiAction[Any]) -> None:
-    name = f"{action.name}_" if action.name == "continue" else action.name
-    parameters = set(inspect.signature(vars(Task)[name]).parameters) - {"self"}
+    method = METHODS.get(action.name, action.name)
+    parameters = set(inspect.signature(vars(Task)[method]).parameters) - {"self"}
     assert parameters == {one.name for one in fields(action.body)}
     assert action.name in SLASH
     assert action.name in typer.main.get_command(app).commands  # type: ignore[attr-defined]

@@ -143,7 +143,7 @@ async def test_a_steered_task_goes_on_with_the_new_words(tmp_path: Path) -> None
 async def test_a_finished_task_cannot_be_steered(tmp_path: Path) -> None:
     async with clutch(tmp_path / "state") as c:
         task = await c.spawn("be quick")
-        await c.settled()
+        await c.wait_idle()
         with pytest.raises(NotPossible):
             await task.steer("too late")
 
@@ -155,13 +155,13 @@ async def test_a_person_says_something_and_hears_each_reply_once(tmp_path: Path)
         assert await c.reply() == "heard: one"
         await c.say("two")
         assert await c.reply() == "heard: two"
-        await c.settled()
+        await c.wait_idle()
 
 
 async def test_a_reply_nobody_took_waits_for_the_next_start(tmp_path: Path) -> None:
     async with clutch(tmp_path / "state") as c:
         await c.say("remember me", session="agent:main:chat:notes")
-        await c.settled(session="agent:main:chat:notes")
+        await c.wait_idle(session="agent:main:chat:notes")
     async with clutch(tmp_path / "state") as c:
         assert await c.reply(session="agent:main:chat:notes") == "heard: remember me"
 
@@ -172,7 +172,7 @@ async def test_reply_to_a_result_that_nobody_was_there_for_is_shown_at_the_next_
 ) -> None:
     async with clutch(tmp_path / "state", policy=QUICK) as c:
         task = await c.spawn("look it up", label="look")
-        await c.settled()
+        await c.wait_idle()
         assert (await task).is_ok
         assert (await c.services.db.read(unread_replies)).waiting == 1
     async with clutch(tmp_path / "state", policy=QUICK) as c:
@@ -215,14 +215,14 @@ async def test_a_full_requester_is_refused_with_the_key_and_the_numbers(tmp_path
 # --- bad input --------------------------------------------------------------------------------------------
 
 BAD_SPAWNS: list[tuple[str, dict[str, Any]]] = [
-    ("task", {"task": ""}),
-    ("task", {"task": " \n"}),
-    ("task", {"task": "nul \0 byte"}),
-    ("task", {"task": "x" * 10 * 1024 * 1024}),
-    ("task", {"task": "half a pair \ud800"}),
-    ("task", {"task": 7}),
-    ("task", {"task": None}),
-    ("task", {"task": b"bytes"}),
+    ("prompt", {"prompt": ""}),
+    ("prompt", {"prompt": " \n"}),
+    ("prompt", {"prompt": "nul \0 byte"}),
+    ("prompt", {"prompt": "x" * 10 * 1024 * 1024}),
+    ("prompt", {"prompt": "half a pair \ud800"}),
+    ("prompt", {"prompt": 7}),
+    ("prompt", {"prompt": None}),
+    ("prompt", {"prompt": b"bytes"}),
     ("label", {"label": "bell \a"}),
     ("label", {"label": "x" * 201}),
     ("agent_id", {"agent_id": "../etc"}),
@@ -254,7 +254,7 @@ async def test_bad_spawns_name_the_field_and_write_nothing(tmp_path: Path) -> No
         before = await c.services.db.read(rows)
         for field, given in BAD_SPAWNS:
             with pytest.raises(InvalidInput) as caught:
-                _ = await c.spawn(**{"task": "fine", **given})
+                _ = await c.spawn(**{"prompt": "fine", **given})
             assert caught.value.field == field, given
             assert caught.value.rule
             assert len(str(caught.value)) < 400
@@ -363,7 +363,7 @@ async def test_words_whose_receipt_was_lost_are_heard_once(tmp_path: Path) -> No
     async with bad_line(tmp_path / "state", 3) as c:
         await c.say("only once")
         assert await c.reply() == "heard: only once"
-        await c.settled()
+        await c.wait_idle()
         assert (await c.services.db.read(rows))["outbox"] == 1
 
 

@@ -99,7 +99,7 @@ async def test_a_task_is_spawned_awaited_and_found_again(way: Way) -> None:
     assert (await c.spawn("say hello", label="greeter", idempotency_key="one")).id == task.id
     with pytest.raises(IdempotencyConflict):
         _ = await c.spawn("say something else", idempotency_key="one")
-    assert (await c.would_spawn("what if"))["dryRun"] is True
+    assert (await c.check_spawn("what if"))["dryRun"] is True
 
 
 async def test_many_wait_at_once_and_each_is_told(way: Way) -> None:
@@ -161,7 +161,7 @@ async def test_a_plan_and_a_question_are_decided(way: Way) -> None:
     shown = await seen(plan.info, lambda task: task["plan"]["state"] == "awaiting_approval")
     with pytest.raises(PlanChanged):
         await plan.approve("0" * 64)
-    (shown_plan,) = await c.questions()
+    (shown_plan,) = await c.inbox()
     assert (shown_plan.task_id, shown_plan.hash) == (plan.id, shown["plan"]["hash"])
     with pytest.raises(InvalidInput) as wrong:
         await c.answer(shown_plan, "reject")
@@ -169,7 +169,7 @@ async def test_a_plan_and_a_question_are_decided(way: Way) -> None:
     await c.answer(shown_plan, "approve")
     assert (await plan).is_ok
     asking = await c.spawn("ask me")
-    (question,) = await seen(c.questions, bool)
+    (question,) = await seen(c.inbox, bool)
     assert question.task_id == asking.id
     await c.answer(question, "answer", "b")
     with pytest.raises(UnknownQuestion):
@@ -184,9 +184,9 @@ async def test_what_is_wrong_is_said_in_the_same_words(way: Way) -> None:
     assert wrong.value.field == "run_timeout_seconds"
     with pytest.raises(InvalidInput) as wrong:
         _ = await c.spawn(" ")
-    assert wrong.value.field == "task"
+    assert wrong.value.field == "prompt"
     with pytest.raises(InvalidInput) as wrong:
-        _ = await c.would_spawn("x", thinking="loud")
+        _ = await c.check_spawn("x", thinking="loud")
     assert wrong.value.field == "thinking"
     with pytest.raises(InvalidInput) as wrong:
         _ = await c.spawn("x", session="agent:main:subagent:1")
@@ -196,7 +196,7 @@ async def test_what_is_wrong_is_said_in_the_same_words(way: Way) -> None:
     assert wrong.value.field == "phase"
     with pytest.raises(SpawnRefused):
         _ = await c.spawn("x", agent_id="somebody-else")
-    assert (await c.would_spawn("x", agent_id="somebody-else"))["status"] == "forbidden"
+    assert (await c.check_spawn("x", agent_id="somebody-else"))["status"] == "forbidden"
     with pytest.raises(NotFound):
         _ = await c.get("t_zzzz")
     with pytest.raises(InvalidInput):
@@ -209,7 +209,7 @@ async def test_a_main_agent_is_spoken_to(way: Way) -> None:
     c = way.clutch
     await c.say("hello there")
     assert await c.reply() == "heard: hello there"
-    await c.settled()
+    await c.wait_idle()
     assert await c.notify("the door was opened")
     assert not await c.notify("the door was opened")
     assert "agents" in (await c.command("/help")).lower()
@@ -221,13 +221,13 @@ async def test_a_main_agent_is_spoken_to(way: Way) -> None:
 async def test_words_in_a_thread_reach_whoever_has_it(way: Way) -> None:
     c = way.clutch
     with pytest.raises(NotFound, match="th1"):
-        await c.heard("web", "th1", "anybody there?")
+        await c.receive_thread_message("web", "th1", "anybody there?")
     task = await c.spawn("slow one", label="one")
     for _ in range(2):
-        await c.heard("web", "th1", "/focus one", idempotency_key="f")
-    await c.heard("web", "th1", "look left", idempotency_key="w")
+        await c.receive_thread_message("web", "th1", "/focus one", idempotency_key="f")
+    await c.receive_thread_message("web", "th1", "look left", idempotency_key="w")
     with pytest.raises(IdempotencyConflict):
-        await c.heard("web", "th1", "look right", idempotency_key="w")
+        await c.receive_thread_message("web", "th1", "look right", idempotency_key="w")
     way.let_go()
     assert (await task).text == "heard: look left"
 

@@ -177,7 +177,7 @@ async def test_ended_children_stay_listed_with_what_became_of_them(tmp_path: Pat
     async with chat(tmp_path) as (c, puppets):
         puppets.go.set()
         task = await c.spawn("one", label="quick")
-        await c.settled()
+        await c.wait_idle()
         head, line = (await c.command("/subagents list")).splitlines()
         assert head == "Subagents (this session)   Active: 0 · Done: 1"
         assert re.fullmatch(rf"1\) done · quick · \S+ · delivered \((direct|queued)\) · {task.id}", line)
@@ -186,7 +186,7 @@ async def test_ended_children_stay_listed_with_what_became_of_them(tmp_path: Pat
 async def test_tree_shows_what_is_below_the_children_too(tmp_path: Path) -> None:
     async with chat(tmp_path) as (c, _):
         parent = await c.spawn("one", label="parent")
-        number, _ = await c.here.session("agent:main:main")
+        number, _ = await c.local_gateway.session("agent:main:main")
         from clutch.core.ids import parse_task_id
         from clutch.core.spawn import SpawnRequest
         from clutch.engine.spawn import spawn_all
@@ -230,7 +230,7 @@ async def test_log_is_as_long_as_asked_for(tmp_path: Path) -> None:
     async with chat(tmp_path) as (c, puppets):
         puppets.go.set()
         task = await c.spawn("talk", label="talker")
-        await c.settled()
+        await c.wait_idle()
         await c.services.db.alone(_many_messages, task.id)
         assert len((await c.command("/subagents log talker")).splitlines()) == 1 + 20
         assert len((await c.command("/subagents log talker 7")).splitlines()) == 1 + 7
@@ -255,7 +255,7 @@ async def test_info_shows_all_fields(tmp_path: Path) -> None:
     async with chat(tmp_path) as (c, puppets):
         puppets.go.set()
         _ = await c.spawn("find it", label="finder")
-        await c.settled()
+        await c.wait_idle()
         shown = dict(line.split(": ", 1) for line in (await c.command("/subagents info finder")).splitlines())
         assert tuple(shown) == FIELDS
         assert shown["Status"] == "done"
@@ -293,13 +293,13 @@ async def test_steer_send_pause_resume_retry_continue_remove(tmp_path: Path) -> 
         assert await c.command("/subagents resume one") == f"Resumed: {task.id}."
         puppets.go.set()
         assert (await task).text == "heard: go left"
-        await c.settled()
+        await c.wait_idle()
         assert "use `continue`" in await c.command("/tell one more")
         assert await c.command("/subagents continue one and right") == f"{task.id} goes on."
-        await c.settled()
+        await c.wait_idle()
         assert (await (await c.get(task.id))).text == "heard: and right"
         assert await c.command("/subagents retry one") == f"{task.id} starts anew."
-        await c.settled()
+        await c.wait_idle()
         assert await c.command("/subagents remove one") == f"Removed {task.id}."
         assert "it is not a dead letter" in await c.command("/subagents redeliver one")
         assert "it is not a dead letter" in await c.command("/subagents dismiss one")
@@ -351,7 +351,7 @@ async def test_stop_ends_everything_and_says_how_many(tmp_path: Path) -> None:
         tasks = [await c.spawn("a", label=f"one {number}") for number in range(3)]
         assert await c.command("/stop") == "No turn was running here; stopped 3 subagents."
         assert [(await task).outcome for task in tasks] == ["killed"] * 3
-        await c.settled()
+        await c.wait_idle()
         assert (await c.command("/subagents")).startswith("Subagents (this session)   Active: 0 · Done: 3")
 
 
@@ -396,13 +396,13 @@ async def test_new_begins_a_new_talk_and_the_children_go_on(tmp_path: Path) -> N
         await c.reply()
         task = await c.spawn("a", label="one")
         assert await c.command("/new") == "A new talk begins. Subagents go on."
-        number, _ = await c.here.session("agent:main:main")
+        number, _ = await c.local_gateway.session("agent:main:main")
         from clutch.transactions.read import transcripts
 
         assert (await c.services.db.read(transcripts.briefing, number)).transcript == ()
         puppets.go.set()
         assert (await task).is_ok
-        await c.settled()
+        await c.wait_idle()
         assert any("heard: " in text for text in puppets.heard)
 
 
@@ -415,7 +415,7 @@ async def test_compact_has_the_next_turn_summarise_what_was_said(tmp_path: Path)
         assert "summarised" in await c.command("/compact")
         await c.say("what was it?")
         await c.reply()
-        number, _ = await c.here.session("agent:main:main")
+        number, _ = await c.local_gateway.session("agent:main:main")
         from clutch.core.messages import Summary
         from clutch.transactions.read import transcripts
 
@@ -449,11 +449,11 @@ async def test_thread_is_given_to_a_child_and_taken_back(tmp_path: Path) -> None
         assert await c.command("/unfocus") == "What is written here goes to no subagent."
         task = await c.spawn("a", label="one")
         await puppets.asked.wait()
-        await c.heard("web", "th1", "/focus one", idempotency_key="f")
-        await c.heard("web", "th1", "look left")
-        await c.heard("web", "th1", "/unfocus")
+        await c.receive_thread_message("web", "th1", "/focus one", idempotency_key="f")
+        await c.receive_thread_message("web", "th1", "look left")
+        await c.receive_thread_message("web", "th1", "/unfocus")
         with pytest.raises(NotFound):
-            await c.heard("web", "th1", "anybody there?")
+            await c.receive_thread_message("web", "th1", "anybody there?")
         puppets.go.set()
         assert (await task).text == "heard: look left"
         said = await c.services.db.read(_said_in_threads)
@@ -480,7 +480,9 @@ async def test_chat_is_given_to_a_child_until_it_is_taken_back(tmp_path: Path) -
         await c.say("and you?")
         assert await c.reply() == "thanks for and you?"
         assert puppets.heard[thanked:] == ["elsewhere", "and you?"]
-        await c.heard("api", f"{MAIN_SESSION}/{talk.id}", "still there?")  # it has its own thread, too
+        await c.receive_thread_message(
+            "api", f"{MAIN_SESSION}/{talk.id}", "still there?"
+        )  # it has its own thread, too
         assert await c.reply() == f"[{talk.id}] heard: still there?"
 
 
@@ -490,7 +492,7 @@ async def test_command_in_a_thread_of_a_chat_is_for_that_chat(tmp_path: Path) ->
         talk = "agent:main:chat:other"
         await c.say(f"/focus {mine.id}", session=talk)
         await c.reply(session=talk)
-        await c.heard("api", f"{talk}/chat", "/unfocus")
+        await c.receive_thread_message("api", f"{talk}/chat", "/unfocus")
         await c.reply(session=talk)
         await c.say("/stop", session=talk)
         assert (
@@ -509,7 +511,7 @@ async def test_place_that_nobody_can_write_in_is_refused(
 ) -> None:
     async with chat(tmp_path) as (c, _):
         with pytest.raises(InvalidInput) as refused:
-            await c.heard(channel, thread, "/status")
+            await c.receive_thread_message(channel, thread, "/status")
         assert refused.value.field == field
 
 
@@ -535,11 +537,11 @@ async def test_every_action_needs_the_scope_that_the_guard_asks_for(tmp_path: Pa
         caller = OperatorCaller(frozenset({scope, Scope.READ}), "somebody")
         for lines, needed in ((LOOKS, Scope.READ), (DECISIONS, Scope.APPROVE), (ACTS, Scope.WRITE)):
             for line in lines:
-                said = await c.here.command(f"/subagents {line}", MAIN_SESSION, None, caller)
+                said = await c.local_gateway.command(f"/subagents {line}", MAIN_SESSION, None, caller)
                 allowed = scope is Scope.ADMIN or needed in caller.scopes
                 assert ("needs the scope" in said) != allowed, (line, said)
         for line in ("/stop", "/new", "/model x", "/queue collect"):
-            said = await c.here.command(line, MAIN_SESSION, None, caller)
+            said = await c.local_gateway.command(line, MAIN_SESSION, None, caller)
             assert ("needs the scope" in said) == (scope not in (Scope.WRITE, Scope.ADMIN)), (line, said)
 
 

@@ -200,7 +200,7 @@ async def test_a_rejected_plan_ends_its_task_where_the_config_says_so(tmp_path: 
         plans: dict[str | None, Question] = {}
         while len(plans) < 2:
             await asyncio.sleep(0.02)
-            plans = {one.task_id: one for one in await c.questions()}
+            plans = {one.task_id: one for one in await c.inbox()}
         await c.answer(plans[ends.id], "reject", "not this")
         assert (await ends).outcome == "error"
         await revises.reject(plans[revises.id].hash, "better", then="revise")

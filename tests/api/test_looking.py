@@ -23,7 +23,7 @@ async def test_a_task_tells_all_about_itself_while_it_runs_and_when_it_is_over(t
         assert (await task.why())["stuck"] is None
         model.go.set()
         await task
-        await c.settled()
+        await c.wait_idle()
         over = await task.info()
         assert (over["outcome"], over["delivery"]["state"]) == ("ok", "delivered")
         assert over["evidence"]["stopReason"] == "end"
@@ -36,8 +36,8 @@ async def test_tasks_are_found_by_requester_phase_outcome_and_label(tmp_path: Pa
         await first
         other = await c.spawn("two", label="second", session="agent:main:chat:side")
         await other
-        await c.settled()
-        await c.settled(session="agent:main:chat:side")
+        await c.wait_idle()
+        await c.wait_idle(session="agent:main:chat:side")
         assert [task.id for task in await c.tasks()] == [other.id, first.id]
         assert [task.label for task in await c.tasks(requester="agent:main:chat:side")] == ["second"]
         assert [task.id for task in await c.tasks(phase="completed", outcome="ok")] == [other.id, first.id]

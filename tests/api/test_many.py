@@ -117,10 +117,10 @@ async def test_a_result_has_the_type_that_was_asked_for(c: Clutch) -> None:
 
 async def test_a_map_runs_each_item_once_and_only_so_many_at_a_time(c: Clutch, models: Worker) -> None:
     items = [f"item {number}" for number in range(12)]
-    results = await c.map(items, str, name="twelve", in_flight=3)
+    results = await c.map(items, str, name="twelve", concurrency=3)
     assert [one.text for one in results] == [f"done {item}" for item in items]
     assert models.most <= 3
-    assert await c.map(items, str, name="twelve", in_flight=3) == results
+    assert await c.map(items, str, name="twelve", concurrency=3) == results
     assert set(models.asked.values()) == {1}
     with pytest.raises(IdempotencyConflict):
         await c.map(items, lambda item: f"{item} otherwise", name="twelve")
@@ -141,7 +141,7 @@ async def test_a_map_that_was_cut_off_repeats_nothing_that_had_ended(tmp_path: P
     state = tmp_path / "state"
     first = Worker()
     async with Clutch(state=state, models=first, policy=FAST, workspace=tmp_path) as c:
-        mapping = asyncio.ensure_future(c.map(items, str, name="cut", in_flight=2))
+        mapping = asyncio.ensure_future(c.map(items, str, name="cut", concurrency=2))
         async with asyncio.timeout(PATIENCE_S):
             async for event in c.events():
                 ended = {task.label for task in await c.tasks(outcome="ok")}
@@ -151,7 +151,7 @@ async def test_a_map_that_was_cut_off_repeats_nothing_that_had_ended(tmp_path: P
     second = Worker()
     second.go.set()
     async with Clutch(state=state, models=second, policy=FAST, workspace=tmp_path) as c:
-        results = await c.map(items, str, name="cut", in_flight=2)
+        results = await c.map(items, str, name="cut", concurrency=2)
     assert [one.text for one in results] == [f"done {item}" for item in items]
     assert set(second.asked) == {"held c"}
 
@@ -159,7 +159,7 @@ async def test_a_map_that_was_cut_off_repeats_nothing_that_had_ended(tmp_path: P
 async def test_two_items_with_one_key_are_refused_before_anything_starts(c: Clutch) -> None:
     with pytest.raises(InvalidInput, match="items 0 and 2 have the same key"):
         await c.map(["item a", "item b", "item a"], str, name="twins")
-    for wrong in ({"name": "No Spaces"}, {"name": "x", "in_flight": 0}, {"name": "x", "retries": -1}):
+    for wrong in ({"name": "No Spaces"}, {"name": "x", "concurrency": 0}, {"name": "x", "retries": -1}):
         with pytest.raises(InvalidInput):
             await c.map(["item a"], str, **wrong)
     assert await c.tasks() == []

@@ -121,11 +121,11 @@ async def test_a_question_names_its_task_or_that_a_main_agent_asks(tmp_path: Pat
         task = await c.spawn("look")
         await c.say("hello", session="agent:main:chat:people")
         async for event in c.events():
-            if event.name == "question" and len(await c.questions()) == 2:
+            if event.name == "question" and len(await c.inbox()) == 2:
                 break
-        named = {(one.task_id, (one.session_key or "").split(":")[2]) for one in await c.questions()}
+        named = {(one.task_id, (one.session_key or "").split(":")[2]) for one in await c.inbox()}
         assert named == {(task.id, "subagent"), (None, "chat")}
-        for question in await c.questions():
+        for question in await c.inbox():
             await c.answer(question, "answer", "this one")
         assert (await task).is_ok
 
@@ -137,7 +137,7 @@ class Echo:
 
 async def first_questions(c: Clutch) -> list[Question]:
     for _ in itertools.count():
-        if waiting := await c.questions():
+        if waiting := await c.inbox():
             return waiting
         await asyncio.sleep(0.02)
     raise AssertionError

@@ -29,7 +29,7 @@ CALLS: dict[str, Callable[[Clutch], Awaitable[Any]]] = {
     "get": lambda c: c.get("t_z"),
     "say": lambda c: c.say("hello"),
     "reply": lambda c: c.reply(),
-    "settled": lambda c: c.settled(),
+    "wait_idle": lambda c: c.wait_idle(),
 }
 
 
@@ -129,7 +129,7 @@ async def test_words_and_tasks_for_a_main_session_that_was_deleted_are_not_lost(
     async with made(tmp_path / "state") as c:
         await c.say("one")
         assert await c.reply() == "yes"
-        first, _ = await c.here.session(MAIN_SESSION)
+        first, _ = await c.local_gateway.session(MAIN_SESSION)
         await TaskActions(c.services).delete(PROGRAM, first, keep_transcript=keep_transcript)
         async with asyncio.timeout(PATIENCE_S):
             assert (await (await c.spawn("something", on_full="reject"))).text == "yes"
@@ -137,7 +137,7 @@ async def test_words_and_tasks_for_a_main_session_that_was_deleted_are_not_lost(
             said, second = list[str](), 0
             while "two" not in said:  # the result of the child may have had a turn of its own before
                 assert await c.reply() == "yes"
-                second, _ = await c.here.session(MAIN_SESSION)
+                second, _ = await c.local_gateway.session(MAIN_SESSION)
                 entries = await c.services.db.read(transcripts.transcript, second)
                 said = [entry.text for entry in entries if isinstance(entry, Input)]
         assert (second == first) == keep_transcript

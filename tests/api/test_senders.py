@@ -83,7 +83,7 @@ async def test_unknown_channel_is_refused_for_commands_as_for_messages(tmp_path:
         task = await bound(c, "ada")
         for text in (line, "hello"):
             with pytest.raises(NotFound, match="nowhere"):
-                await c.heard("nowhere", "th1", text, account="ada")
+                await c.receive_thread_message("nowhere", "th1", text, account="ada")
         assert (await c.get(task)).id == task
 
 
@@ -95,7 +95,7 @@ async def test_unbound_thread_is_refused_for_commands_as_for_messages(
         child = await c.spawn("wait", label="one")
         for text in ("/subagents kill all", "/stop", "hello"):
             with pytest.raises(NotFound, match="th9"):
-                await c.heard("web", "th9", text, account="ada")
+                await c.receive_thread_message("web", "th9", text, account="ada")
         assert "Phase: completed" not in await c.command(f"/subagents info {child.id}")
         assert web.sent == []
 
@@ -107,9 +107,9 @@ async def test_only_the_bound_account_commands_in_a_thread_unless_the_channel_na
         task = await bound(c, "ada")
         for stranger in ("", "bob", "ADA"):
             with pytest.raises((Forbidden, NotFound)):
-                await c.heard("web", "th1", f"/subagents kill {task}", account=stranger)
+                await c.receive_thread_message("web", "th1", f"/subagents kill {task}", account=stranger)
         assert "Outcome: killed" not in await c.command(f"/subagents info {task}")
-        await c.heard("web", "th1", f"/subagents kill {task}", account="ada")
+        await c.receive_thread_message("web", "th1", f"/subagents kill {task}", account="ada")
         assert "killed" in await c.command(f"/subagents info {task}")
 
 
@@ -119,7 +119,7 @@ async def test_an_account_that_is_not_named_is_refused_with_the_key_that_would_n
     async with gateway(tmp_path, operators=["ada"]) as (c, _):
         await bound(c, "")
         with pytest.raises(Forbidden, match=r"channels\.web\.operators") as refused:
-            await c.heard("web", "th1", "/subagents kill all")
+            await c.receive_thread_message("web", "th1", "/subagents kill all")
         assert refused.value.rule == "sender"
 
 
@@ -128,18 +128,18 @@ async def test_a_named_operator_commands_in_threads_of_others_and_takes_a_free_o
 ) -> None:
     async with gateway(tmp_path, operators=["ada"]) as (c, _):
         task = await bound(c, "bob")
-        await c.heard("web", "th2", f"/focus {task}", account="ada")
-        await c.heard("web", "th2", "look left", account="ada")
+        await c.receive_thread_message("web", "th2", f"/focus {task}", account="ada")
+        await c.receive_thread_message("web", "th2", "look left", account="ada")
         with pytest.raises(NotFound):
-            await c.heard("web", "th3", f"/focus {task}", account="bob")
-        await c.heard("web", "th1", f"/subagents kill {task}", account="ada")
+            await c.receive_thread_message("web", "th3", f"/focus {task}", account="bob")
+        await c.receive_thread_message("web", "th1", f"/subagents kill {task}", account="ada")
         assert "killed" in await c.command(f"/subagents info {task}")
 
 
 async def test_an_approval_needs_the_approve_right_of_account_and_token(tmp_path: Path) -> None:
     async with gateway(tmp_path, operators=["ada"], approvers=["eve"]) as (c, web):
         task = await bound(c, "ada", plans=True)
-        await seen(c.questions, bool)
+        await seen(c.inbox, bool)
         line = f"/subagents approve {task}"
 
         def said(account: str) -> InThread:
@@ -148,19 +148,19 @@ async def test_an_approval_needs_the_approve_right_of_account_and_token(tmp_path
         async def bodies() -> list[str]:
             return [one.body for one in web.sent]
 
-        await c.here.heard(said("ada"), None)
-        await c.here.heard(said("eve"), None, WRITES)
+        await c.local_gateway.receive_thread_message(said("ada"), None)
+        await c.local_gateway.receive_thread_message(said("eve"), None, WRITES)
         sent = await seen(bodies, lambda sent: len(sent) == 2)
         assert sent == ["approve needs the scope approve"] * 2
-        assert await c.questions()
-        await c.here.heard(said("eve"), None)
-        assert not await c.questions()
+        assert await c.inbox()
+        await c.local_gateway.receive_thread_message(said("eve"), None)
+        assert not await c.inbox()
 
 
 async def test_a_command_of_a_channel_is_recorded_under_the_name_of_its_sender(tmp_path: Path) -> None:
     async with gateway(tmp_path, operators=["ada"]) as (c, _):
         task = await bound(c, "ada")
-        await c.heard("web", "th1", f"/subagents kill {task}", account="ada")
+        await c.receive_thread_message("web", "th1", f"/subagents kill {task}", account="ada")
         why = await c.command(f"/subagents why {task}")
         assert "web:ada" in why
 
@@ -170,4 +170,4 @@ async def test_the_chat_at_the_gateway_answers_commands_of_its_own_caller_in_bou
 ) -> None:
     async with gateway(tmp_path) as (c, _):
         with pytest.raises(NotFound):
-            await c.heard("api", f"{MAIN_SESSION}/t_1", "/stop")
+            await c.receive_thread_message("api", f"{MAIN_SESSION}/t_1", "/stop")

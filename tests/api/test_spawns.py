@@ -89,7 +89,7 @@ async def test_a_key_for_other_wishes_is_an_error_of_its_own(tmp_path: Path) -> 
         assert again.id == first.id
         with pytest.raises(IdempotencyConflict, match=first.id):
             _ = await c.spawn("look", label="other", idempotency_key="k")
-        assert (await c.here.spawn({"task": "else", "idempotencyKey": "k"}, MAIN_SESSION))[
+        assert (await c.local_gateway.spawn({"task": "else", "idempotencyKey": "k"}, MAIN_SESSION))[
             "code"
         ] == "idempotency_conflict"
         assert await count(c) == 1
@@ -136,14 +136,14 @@ async def test_whoever_waited_for_a_reservation_that_was_undone_spawns_anew(tmp_
 
 async def test_would_spawn_tells_what_spawn_would_and_writes_nothing(tmp_path: Path) -> None:
     async with clutch(tmp_path) as c:
-        answer = await c.would_spawn("look", label="one", thinking="high")
+        answer = await c.check_spawn("look", label="one", thinking="high")
         assert (answer["status"], answer["taskId"], answer["thinking"]) == ("accepted", None, "high")
         assert await count(c) == 0
         with pytest.raises(InvalidInput, match="label"):
-            _ = await c.would_spawn("look", label=" ")
+            _ = await c.check_spawn("look", label=" ")
     async with clutch(tmp_path, policy=ONE) as c:
         _ = await c.spawn("look")
-        refused = await c.would_spawn("look again")
+        refused = await c.check_spawn("look again")
         assert refused["limit"] == FULL
 
 
@@ -170,12 +170,12 @@ async def test_whether_programs_wait_for_room_is_a_setting(tmp_path: Path) -> No
 
 async def test_a_surface_gets_an_answer_whatever_it_asks(tmp_path: Path) -> None:
     async with clutch(tmp_path) as c:
-        accepted = await c.here.spawn({"task": "look", "label": "one"}, MAIN_SESSION)
+        accepted = await c.local_gateway.spawn({"task": "look", "label": "one"}, MAIN_SESSION)
         assert accepted["status"] == "accepted"
         assert (await (await c.get(accepted["taskId"]))).is_ok
-        wrong = await c.here.spawn({"task": "look", "lable": "one"}, MAIN_SESSION)
+        wrong = await c.local_gateway.spawn({"task": "look", "lable": "one"}, MAIN_SESSION)
         assert (wrong["status"], wrong["code"], wrong["field"]) == ("error", "invalid_input", "lable")
-        assert (await c.here.spawn({"task": "look", "agentId": "other"}, MAIN_SESSION))[
+        assert (await c.local_gateway.spawn({"task": "look", "agentId": "other"}, MAIN_SESSION))[
             "status"
         ] == "forbidden"
 
@@ -191,7 +191,7 @@ async def test_agents_of_their_own_have_their_own_model_workspace_and_identity(t
         assert (await (await c.spawn("look", agent_id="research"))).is_ok
         await c.say("hello", session="agent:research:main")
         assert await c.reply(session="agent:research:main") == "done"
-        await c.settled()
+        await c.wait_idle()
         stored = await c.services.db.read(
             rows, "SELECT DISTINCT agent_id, workspace FROM sessions ORDER BY agent_id"
         )
@@ -214,7 +214,7 @@ async def test_a_directory_of_ones_own_can_be_the_rule(tmp_path: Path) -> None:
 async def test_a_refused_or_dry_spawn_leaves_no_session_of_its_requester(tmp_path: Path) -> None:
     talk = "agent:main:chat:new"
     async with Clutch(state=tmp_path / "state", serve=False) as c:
-        spawn = c.here.spawn
+        spawn = c.local_gateway.spawn
         refused = await spawn({"task": "x", "agentId": "beta"}, talk)
         assert refused["status"] == "forbidden"
         would = await spawn({"task": "x", "dryRun": True}, talk)
@@ -233,7 +233,7 @@ async def test_a_conversation_is_forked_to_an_acp_program_only_where_the_config_
     for forks, status in ((False, "error"), (True, "accepted")):
         policy = Policy(acp_forks=forks)
         async with Clutch(state=tmp_path / str(forks), policy=policy, acp=[program], serve=False) as c:
-            said = await c.here.spawn(wanted, "agent:main:main")
+            said = await c.local_gateway.spawn(wanted, "agent:main:main")
             assert said["status"] == status, said
             if not forks:
                 assert said["field"] == "context"

@@ -56,7 +56,7 @@ def test_the_same_things_are_done_without_an_event_loop(tmp_path: Path) -> None:
         assert [one.id for one in c.tasks(label="greeter")] == [task.id]
         c.say("hello there", session=TALK)
         assert c.reply(session=TALK) == "heard: hello there"
-        c.settled(session=TALK)
+        c.wait_idle(session=TALK)
     with pytest.raises(ClutchError, match="with Clutch"):
         c.spawn("too late")
     assert "clutch" not in [thread.name for thread in threading.enumerate()]

@@ -109,7 +109,7 @@ async def test_a_kill_that_a_crash_interrupted_is_done_or_can_be_done_and_nothin
         if point == "guarded:after":  # nobody heard of it, and it is so
             assert [await outcome(task) for task in (parent, child)] == ["killed", "killed"]
             assert await parent.kill("enough") == KillResult(already_finished=(parent.id,))
-            await c.settled()
+            await c.wait_idle()
             assert models.requests == [], "what was killed ran again, or was told"
         else:  # it never was: both live, and asking again ends both
             assert [await outcome(task) for task in (parent, child)] == [None, None]

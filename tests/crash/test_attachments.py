@@ -45,7 +45,7 @@ async def main():
         await c.say("go", idempotency_key="once")
         replies = [await c.reply(), await c.reply()]
         print("TOLD", "tulip" in replies[1])
-        await c.settled()
+        await c.wait_idle()
 
 asyncio.run(main())
 """

@@ -60,7 +60,7 @@ async def main():
             found = await c.tasks()
             print(json.dumps([one.label for one in found]), flush=True)
         if act == "finish":
-            await c.settled()
+            await c.wait_idle()
             return
         await leaving.told.wait()
 

@@ -58,13 +58,13 @@ async def test_work_in_flight_is_finished_and_delivered_once(file: Path, tmp_pat
     ):
         tasks = {task.label: task for task in await clutch.tasks()}
         assert set(tasks) == set(WAITS)
-        for question in await clutch.questions():
+        for question in await clutch.inbox():
             await clutch.answer(question, "answer" if question.kind == "question" else "approve", "a")
         await tasks["paused"].resume()
         await tasks["undelivered"].redeliver()
         assert {(await task.result()).outcome for task in tasks.values()} == {Outcome.OK}
         for session in (BUSY, DEAD, MAIN):
-            await clutch.settled(session=session)
+            await clutch.wait_idle(session=session)
         assert {label: await told(task) for label, task in tasks.items()} == dict.fromkeys(
             WAITS, ("delivered", 1)
         )

@@ -107,7 +107,7 @@ async def _spawn_walk(folder: Path) -> set[str]:
                 recorder.files()
                 recorder.is_on = True
                 await (await c.spawn("say hello"))
-                await c.settled()
+                await c.wait_idle()
                 recorder.is_on = False
     return recorder.files()
 

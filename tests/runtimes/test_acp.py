@@ -76,7 +76,7 @@ async def test_permission_is_asked_of_a_person_and_the_edit_is_evidence(tmp_path
         task = await c.spawn("clutch-test: edit note.txt", runtime="acp")
         async with asyncio.timeout(PATIENCE_S):
             await anext(event async for event in c.events() if event.name == "question")
-        (question,) = await c.questions()
+        (question,) = await c.inbox()
         assert question.task_id == task.id
         assert question.detail["tool"] == "edit"
         assert question.detail["args"] == {
@@ -107,7 +107,7 @@ async def test_an_agent_that_gives_up_after_a_refusal_fails_with_what_was_refuse
         task = await c.spawn("clutch-test: sulk note.txt", runtime="acp")
         async with asyncio.timeout(PATIENCE_S):
             await anext(event async for event in c.events() if event.name == "question")
-        (question,) = await c.questions()
+        (question,) = await c.inbox()
         await c.answer(question, "reject", "not this file")
         result = await task
     assert (result.outcome, result.text) == (Outcome.ERROR, "not changed: no")

@@ -31,7 +31,7 @@ from tests.surfaces.test_http_tasks import declined, ended, seen, spawned
 @contextmanager
 def leaving(here: Served, idle_exit_s: float | None = None) -> Iterator[tuple[Leaving, Future[Any]]]:
     """Like `clutch serve`, but for the end of the process."""
-    made = here.clutch.here.leaving = Leaving(here.clutch, idle_exit_s)
+    made = here.clutch.local_gateway.leaving = Leaving(here.clutch, idle_exit_s)
     watching = asyncio.run_coroutine_threadsafe(made.watch(), here.loop)
     yield made, watching
     watching.cancel()

@@ -300,7 +300,7 @@ def test_an_empty_answer_is_refused_over_http_by_the_cli_and_in_python(db: Serve
     assert "must not be blank" in refused.said["message"]
     said = typed("answer", item["id"], text, state=db.home)
     assert (said.code, "must not be blank" in said.err) == (2, True)
-    (question,) = [one for one in db.run(db.clutch.questions()) if one.task_id == task]
+    (question,) = [one for one in db.run(db.clutch.inbox()) if one.task_id == task]
     with pytest.raises(InvalidInput, match="must not be blank"):
         db.run(db.clutch.answer(question, "answer", text))
     assert db.client.post(f"/v1/inbox/{item['id']}", {**body, "text": "Ada"})["status"] == "answered"

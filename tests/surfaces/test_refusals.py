@@ -36,7 +36,7 @@ HANDLES: Mapping[str, Callable[[Task], Awaitable[object]]] = {
     "send": lambda task: task.send("x"),
     "retry": lambda task: task.retry(),
     "continue": lambda task: task.continue_("x"),
-    "remove": lambda task: task.remove(),
+    "remove": lambda task: task.archive(),
     "redeliver": lambda task: task.redeliver(),
     "dismiss": lambda task: task.dismiss(),
     "approve": lambda task: task.approve(HASH),

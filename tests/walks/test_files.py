@@ -98,7 +98,7 @@ async def test_files_a_child_makes_are_told_and_can_be_read_by_whoever_asked(tmp
     async with clutch(tmp_path, model) as c:
         await c.say("asks")
         assert [await c.reply(), await c.reply()] == ["sent", "I saw it"]
-        await c.settled()
+        await c.wait_idle()
     read, listed, ran, wrote, forged, up, loud = model.seen["worker"]
     assert "ada, grace" in read
     assert "names.txt" in listed

@@ -28,7 +28,7 @@ async def test_what_an_isolated_child_wrote_stays_unless_it_was_to_be_deleted(
     async with story(tmp_path, "direct", writes_a_file) as (clutch, _):
         task = await clutch.spawn("write", workspace="isolated", cleanup=cleanup)  # type: ignore[call-overload]
         assert (await task).text == "done"
-        await clutch.settled()
+        await clutch.wait_idle()
     found = list((tmp_path / "state/workspaces").glob("*/found.txt"))
     assert len(found) == (1 if stays else 0)
     assert not (tmp_path / "work/found.txt").exists()

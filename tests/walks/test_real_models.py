@@ -107,7 +107,7 @@ async def test_a_parent_delegates_a_child_works_with_tools_and_the_result_comes_
         (tmp_path / "work/notes.txt").write_text("water the plants\n")
         await clutch.say("What do the notes say?")
         assert await clutch.reply() == "Told: water the plants"
-        await clutch.settled()
+        await clutch.wait_idle()
         assert not server.log.repeated
         ledger = await clutch.services.db.read(_ledger)
     billed = server.log.billed
@@ -190,7 +190,7 @@ async def _standing(clutch: Clutch) -> set[tuple[str, str]]:
 
 
 async def _tree(clutch: Clutch) -> list[transcripts.TreeRow]:
-    root, _ = await clutch.here.session("agent:main:main")
+    root, _ = await clutch.local_gateway.session("agent:main:main")
     return await clutch.services.db.read(transcripts.tree, root)
 
 

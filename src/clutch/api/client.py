@@ -1,6 +1,6 @@
 """Clutch inside your own program: spawn a task, await it, talk to a main agent.
 
-    async with Clutch(state="state") as c:
+    async with Clutch("state") as c:
         task = await c.spawn("Survey this folder", label="survey")
         result = await task
 
@@ -144,8 +144,8 @@ class Opened:
         return self._found
 
     @property
-    def here(self) -> Gateway:
-        """For surfaces: the gateway in this process. Raises ClutchError when it is in another one."""
+    def local_gateway(self) -> Gateway:
+        """Return the gateway in this process, for surfaces. Raises ClutchError when it is in another one."""
         backend = self._backend
         if not isinstance(backend, Gateway):
             raise ClutchError(ELSEWHERE)
@@ -153,8 +153,8 @@ class Opened:
 
     @property
     def services(self) -> Services:
-        """For surfaces: the services of the engine. Raises ClutchError, as above."""
-        return self.here.services
+        """Return the services of the engine, for surfaces. Raises ClutchError when it is in another process."""
+        return self.local_gateway.services
 
     @property
     def stats(self) -> DatabaseStats:
@@ -174,7 +174,7 @@ class Api(Opened):
     @overload
     async def spawn(
         self,
-        task: str,
+        prompt: str,
         *,
         session: str = ...,
         on_full: OnFullWord | None = ...,
@@ -185,7 +185,7 @@ class Api(Opened):
     @overload
     async def spawn(
         self,
-        task: str,
+        prompt: str,
         *,
         session: str = ...,
         on_full: OnFullWord | None = ...,
@@ -195,7 +195,7 @@ class Api(Opened):
 
     async def spawn(
         self,
-        task: str,
+        prompt: str,
         *,
         session: str = MAIN_SESSION,
         on_full: OnFullWord | None = None,
@@ -229,16 +229,16 @@ class Api(Opened):
             if asked.get("output_schema") is not None:
                 raise InvalidInput("output_type", "and output_schema cannot both be given")
             asked["output_schema"] = form.schema
-        args = in_surface_spelling(arguments(task, asked))
+        args = in_surface_spelling(arguments(prompt, asked))
         got = accepted(await self._backend.spawn(args, session, on_full))
         read = None if form is None else form.read
         return Task(self, got["taskId"], got["label"], got["childSessionKey"], read)
 
-    async def would_spawn(
-        self, task: str, *, session: str = MAIN_SESSION, **asked: Unpack[SpawnOptions]
+    async def check_spawn(
+        self, prompt: str, *, session: str = MAIN_SESSION, **asked: Unpack[SpawnOptions]
     ) -> Mapping[str, Any]:
         """What `spawn` would be answered now: model, thinking, context and warnings, or why not. Writes nothing."""
-        args = in_surface_spelling(arguments(task, asked) | {"dry_run": True})
+        args = in_surface_spelling(arguments(prompt, asked) | {"dry_run": True})
         return sensible(await self._backend.spawn(args, session, None))
 
     @overload
@@ -256,22 +256,22 @@ class Api(Opened):
     async def map(
         self,
         items: Iterable[T],
-        write: Callable[[T], str],
+        prompt: Callable[[T], str],
         *,
         name: str,
         key: Callable[[T], str] = str,
-        in_flight: int = 8,
+        concurrency: int = 8,
         retries: int = 0,
         session: str | None = None,
         output_type: type[V] | None = None,
         **asked: Unpack[SpawnOptions],
     ) -> list[TaskResult[V]]:
-        """One task for every item, `write(item)`; their results in the order of the items.
+        """One task for every item, `prompt(item)`; their results in the order of the items.
 
         name, key: the same map with the same keys goes on where it was: what has ended is not repeated.
-        in_flight: so many at once; retries: of an item whose task did not end well, each a task of its own.
+        concurrency: so many at once; retries: of an item whose task did not end well, each a task of its own.
         session: by default one of the map's own, agent:main:chat:map-NAME. The rest is for `spawn`."""
-        handles.check_map(name, in_flight, retries)
+        handles.check_map(name, concurrency, retries)
         given = list(items)
         known = handles.keys_of(given, key)
         place = session or str(ids.chat_key(MAIN, f"map-{name}"))
@@ -279,9 +279,9 @@ class Api(Opened):
         async def spawn(at: int, attempt: int) -> Task[Any]:
             wanted = cast("SpawnOptions", {"label": known[at][:LABEL_CHARS], **asked})
             wanted["idempotency_key"] = handles.spawn_key(name, known[at], attempt)
-            return await self.spawn(write(given[at]), session=place, output_type=output_type, **wanted)
+            return await self.spawn(prompt(given[at]), session=place, output_type=output_type, **wanted)
 
-        return await handles.map_all(len(given), in_flight, retries, spawn)
+        return await handles.map_all(len(given), concurrency, retries, spawn)
 
     async def tasks(
         self,
@@ -317,9 +317,9 @@ class Api(Opened):
 
     # ---- what needs a person -------------------------------------------------------------------------
 
-    async def questions(self) -> list[Question]:
+    async def inbox(self) -> list[Question]:
         """Return everything that waits for a decision, plans included, oldest first."""
-        return await self._backend.questions()
+        return await self._backend.inbox()
 
     async def answer(
         self, question: Question, decision: Literal["approve", "reject", "answer"], text: str = ""
@@ -360,7 +360,7 @@ class Api(Opened):
         Without an event and without a HEARTBEAT.md in its workspace there is nothing to look at, and no model call."""
         await self._backend.wake(session)
 
-    async def heard(
+    async def receive_thread_message(
         self,
         channel: str,
         thread: str,
@@ -375,12 +375,12 @@ class Api(Opened):
         A slash command runs instead and is answered in the thread, if `account`, who wrote it, is the account of the
         thread or one of the channel's operators. Raises Forbidden for others, NotFound for an unknown channel."""
         said = InThread(channel=channel, thread=thread, text=text, account=account)
-        await self._backend.heard(said, idempotency_key)
+        await self._backend.receive_thread_message(said, idempotency_key)
 
     async def reply(self, *, session: str = MAIN_SESSION) -> str:
         """Wait for the oldest reply of this main agent that was not returned yet. Each is returned once."""
         return await self._backend.reply(session)
 
-    async def settled(self, *, session: str = MAIN_SESSION) -> None:
+    async def wait_idle(self, *, session: str = MAIN_SESSION) -> None:
         """Wait until nothing is left to do for this session or anywhere below it."""
-        await self._backend.settled(session)
+        await self._backend.wait_idle(session)

@@ -146,7 +146,7 @@ class Gateway:
         finally:
             bus.leave(watcher)
 
-    async def questions(self) -> list[Question]:
+    async def inbox(self) -> list[Question]:
         return [question_of(item) for item in (await self.services.db.read(reads.inbox, AS_PROGRAM))["items"]]
 
     async def answer(self, question: Question, answer: Answering) -> None:
@@ -253,7 +253,9 @@ class Gateway:
         sleeper = await self._number(session)
         await self._tx(sleeper, wake.wake_for_heartbeat, self.services.policy, sleeper)
 
-    async def heard(self, said: InThread, key: str | None, caller: OperatorCaller = CHAT_OPERATOR) -> None:
+    async def receive_thread_message(
+        self, said: InThread, key: str | None, caller: OperatorCaller = CHAT_OPERATOR
+    ) -> None:
         services, text = self.services, said.text
         check_key(key)
         check_text("text", text, services.policy.limits.task_bytes_max)
@@ -302,7 +304,7 @@ class Gateway:
             await asyncio.sleep(PAUSE_S)
             await self._waiting.until(change)
 
-    async def settled(self, session: str) -> None:
+    async def wait_idle(self, session: str) -> None:
         root = await self._number(session)
         while True:
             change = self._waiting.next_change

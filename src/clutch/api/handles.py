@@ -250,7 +250,7 @@ class Task(Generic[V]):
         rejection = actions.Rejection(plan_hash=plan_hash, reason=reason, then=then)
         await self._act(actions.REJECT, rejection)
 
-    async def remove(self) -> None:
+    async def archive(self) -> None:
         """Archive the finished, delivered task: it leaves the limit of its parent."""
         await self._act(actions.REMOVE, ActionBody())
 
@@ -319,11 +319,11 @@ def check_tasks(tasks: Iterable[object], kind: type) -> None:
         )
 
 
-def check_map(name: str, in_flight: int, retries: int) -> None:
+def check_map(name: str, concurrency: int, retries: int) -> None:
     if _NAME.fullmatch(name) is None:
         raise InvalidInput("name", "must be letters a-z, digits, dots, _ and -, at most 60")
-    if in_flight < 1:
-        raise InvalidInput("in_flight", "must be at least 1")
+    if concurrency < 1:
+        raise InvalidInput("concurrency", "must be at least 1")
     if retries < 0:
         raise InvalidInput("retries", "must not be negative")
 
@@ -347,9 +347,9 @@ def spawn_key(name: str, key: str, attempt: int) -> str:
 
 
 async def map_all(
-    count: int, in_flight: int, retries: int, spawn: Callable[[int, int], Awaitable[Task[Any]]]
+    count: int, concurrency: int, retries: int, spawn: Callable[[int, int], Awaitable[Task[Any]]]
 ) -> list[TaskResult[Any]]:
-    """Run `spawn(item, attempt)` for all items, at most `in_flight` at once. The first failed spawn stops the rest."""
+    """Run `spawn(item, attempt)` for all items, `concurrency` at once. The first failed spawn stops the rest."""
     results: dict[int, TaskResult[Any]] = {}
     places: Iterator[int] = iter(range(count))
 
@@ -362,7 +362,7 @@ async def map_all(
 
     try:
         async with asyncio.TaskGroup() as group:
-            for _ in range(min(in_flight, count)):
+            for _ in range(min(concurrency, count)):
                 group.create_task(work())
     except BaseExceptionGroup as errors:
         raise errors.exceptions[0] from None
@@ -415,7 +415,7 @@ class Backend(Protocol):
 
     def events(self) -> AsyncGenerator[Event, None]: ...
 
-    async def questions(self) -> list[Question]: ...
+    async def inbox(self) -> list[Question]: ...
 
     async def answer(self, question: Question, answer: Answering) -> None: ...
 
@@ -429,8 +429,8 @@ class Backend(Protocol):
 
     async def wake(self, session: str) -> None: ...
 
-    async def heard(self, said: InThread, key: str | None) -> None: ...
+    async def receive_thread_message(self, said: InThread, key: str | None) -> None: ...
 
     async def reply(self, session: str) -> str: ...
 
-    async def settled(self, session: str) -> None: ...
+    async def wait_idle(self, session: str) -> None: ...

@@ -88,7 +88,7 @@ class Leaving:
             try:
                 if self.is_draining:
                     await self._look_drained()
-                elif self._idle_exit_s and self._clutch.here.visits.quiet_s >= self._idle_exit_s:
+                elif self._idle_exit_s and self._clutch.local_gateway.visits.quiet_s >= self._idle_exit_s:
                     await self._look_idle(self._idle_exit_s)
             except StoreError:
                 continue  # the worker logs it, and the store may work at the next look

@@ -35,6 +35,8 @@ from clutch.transactions.spawn import ChildRequest
 
 _TASK_ID = re.compile(r"t_[0-9A-Za-z]+")
 NAME_CHARS_MAX = 80
+#: Parameters of a spawn that Python calls by another name than the tool.
+PYTHON_NAMES: Mapping[str, str] = {"task": "prompt"}
 _CAMEL = re.compile(r"(?<![.\w])[a-z]+(?:[A-Z][a-z]+)+(?![.\w])")  #: a parameter, and no part of a config key
 
 
@@ -100,7 +102,9 @@ def in_surface_spelling(fields: Mapping[str, object]) -> dict[str, object]:
 
 def in_python_spelling(field: str, rule: str) -> InvalidInput:
     """Return the error in Python's spelling; its rule may name other parameters."""
-    return InvalidInput(snake(field), _CAMEL.sub(lambda name: snake(name[0]), rule))
+    return InvalidInput(
+        PYTHON_NAMES.get(field) or snake(field), _CAMEL.sub(lambda name: snake(name[0]), rule)
+    )
 
 
 def snake(name: str) -> str:

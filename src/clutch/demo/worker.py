@@ -57,7 +57,7 @@ async def work(job: DemoJob) -> None:
         ) as clutch,
     ):
         await clutch.say(QUESTION, session=SESSION, idempotency_key="survey")
-        await clutch.settled(session=SESSION)
+        await clutch.wait_idle(session=SESSION)
         jobs.write_private(job.state / STATS, json.dumps(asdict(clutch.stats)))
 
 

@@ -265,7 +265,7 @@ class RemoteBackend:
                     place = (of["runId"], of["sessionKey"], said["seq"])
                     yield Event(name, said["taskId"], _data(name, said), *place)
 
-    async def questions(self) -> list[Question]:
+    async def inbox(self) -> list[Question]:
         return [question_of(item) for item in (await self._get("/v1/inbox"))["items"]]
 
     async def answer(self, question: Question, answer: Answering) -> None:
@@ -288,7 +288,7 @@ class RemoteBackend:
     async def wake(self, session: str) -> None:
         await self._post(_session(session, "wake"))
 
-    async def heard(self, said: InThread, key: str | None) -> None:
+    async def receive_thread_message(self, said: InThread, key: str | None) -> None:
         await self._post("/v1/threads/messages", json_of(said), key)
 
     async def reply(self, session: str) -> str:
@@ -299,7 +299,7 @@ class RemoteBackend:
                 await self._ask("POST", _session(session, "replies"), json=heard)
                 return str(said["reply"])
 
-    async def settled(self, session: str) -> None:
+    async def wait_idle(self, session: str) -> None:
         while not (await self._get(_session(session, "settled"), timeoutSeconds=WAIT_S))["settled"]:
             pass
 

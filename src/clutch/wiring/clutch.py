@@ -157,8 +157,8 @@ class Clutch(Api):
 
     def __init__(
         self,
-        *,
         state: Path | str | None = None,
+        *,
         database: str | None = None,
         policy: Policy | None = None,
         models: Models | None = None,

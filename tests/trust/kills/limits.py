@@ -106,7 +106,7 @@ async def _attack(address: str, acts: int) -> Counter[str]:
                     await c.say(GO, session=session)
                 elif way == "api":
                     wanted = {"task": "work"} | random.choice(({}, {"tools": ["read"]}))
-                    answer = await c.here.spawn(wanted, session, "reject")
+                    answer = await c.local_gateway.spawn(wanted, session, "reject")
                     told[f"api:{answer['status']}"] += 1
                     done += [answer["taskId"]] if answer["status"] == "accepted" else []
                 elif done:

@@ -164,7 +164,7 @@ async def say(ask: Ask[Words]) -> Reply[objects.LetterObject]:
 @route("POST", "/v1/threads/messages", status=202)
 async def in_thread(ask: Ask[InThread]) -> Reply[objects.Woken]:
     """Somebody wrote in a thread of a channel: the session that has it reads it."""
-    await ask.app.gateway.heard(ask.body, ask.key, ask.caller)
+    await ask.app.gateway.receive_thread_message(ask.body, ask.key, ask.caller)
     return Reply({"status": "accepted"})
 
 
@@ -233,7 +233,7 @@ class SettledQuery(Query):
 async def settled(ask: Ask[ActionBody, SettledQuery]) -> Reply[objects.Settled]:
     """Whether nothing is left to do for this session or anywhere below it; waits for that."""
     async with BackgroundTasks() as tasks:
-        waiting = tasks.call(ask.app.gateway.settled(ask.path["key"]), "settled session")
+        waiting = tasks.call(ask.app.gateway.wait_idle(ask.path["key"]), "settled session")
         await first(asyncio.wait({waiting}), ask.app.closing.wait(), within_s=ask.query.timeout_seconds)
         if waiting.done():
             waiting.result()

@@ -76,15 +76,15 @@ async def _asked(clutch: Clutch) -> AsyncIterator[str]:
     await _plan_waits(clutch)
     for channel, thread, account in _STRANGERS:
         await _try(clutch, channel, thread, account, f"/subagents kill {child.id}")
-        if not await clutch.questions():
+        if not await clutch.inbox():
             yield f"{account!r} killed a task from thread {thread!r} of channel {channel!r}"
             return
     await _try(clutch, "web", "bound", "operator", f"/subagents approve {child.id}")
-    if not await clutch.questions():
+    if not await clutch.inbox():
         yield "an operator without the right to approve approved a plan"
         return
     await _try(clutch, "web", "bound", "ada", f"/subagents kill {child.id}")
-    if await clutch.questions():
+    if await clutch.inbox():
         yield "a command of the bound account did not run"
 
 
@@ -92,14 +92,14 @@ async def _plan_waits(clutch: Clutch) -> None:
     changes = clutch.services.changes
     while True:
         change = changes.next_change
-        if await clutch.questions():
+        if await clutch.inbox():
             return
         await changes.until(change)
 
 
 async def _try(clutch: Clutch, channel: str, thread: str, account: str, line: str) -> None:
     with contextlib.suppress(ClutchError):
-        await clutch.heard(channel, thread, line, account=account)
+        await clutch.receive_thread_message(channel, thread, line, account=account)
 
 
 PROBE = Probe("S31", "a command from a channel runs for named senders in bound threads only", _story)
