@@ -12,6 +12,7 @@ import typer
 
 from clutch import Clutch, Forbidden, Question, ToolSettings
 from clutch.cli import tasks
+from clutch.cli.tasks import DecisionOptions
 from clutch.core.authority import AgentCaller, OperatorCaller, Role, Scope
 from clutch.core.messages import Answer, Call, Results
 from clutch.core.questions import Decision
@@ -77,7 +78,7 @@ async def test_tool_that_changed_between_two_starts_is_withheld_until_a_person_a
 def _approve_at_a_terminal(state: Path, item: str, seen: str) -> None:
     for wrong in ("0" * 64, seen):
         with pytest.raises(typer.Exit) if wrong != seen else nullcontext():
-            tasks.decide("approve", state, item, {"text": ""}, seen_hash=wrong, is_sure=False, as_json=True)
+            tasks.decide("approve", state, item, DecisionOptions("approve", "", wrong, False), as_json=True)
 
 
 async def _only_people_decide(c: Clutch, question: Question) -> None:

@@ -38,6 +38,8 @@ from clutch.core.targets import (
     TaskRef,
     Unknown,
     Viewpoint,
+    WaitingItem,
+    items_meant,
     parse_target,
     resolve,
     target_text,
@@ -253,6 +255,18 @@ def test_a_number_of_a_task_out_of_sight_finds_nothing() -> None:
     assert isinstance(found("1", [child(2, "x")], Viewpoint({1: 99}, last_task_id=99)), Unknown)
     assert isinstance(found("last", [child(2, "x")], Viewpoint({1: 99}, last_task_id=99)), Unknown)
     assert isinstance(found("last", [ROOT]), Unknown)
+
+
+def test_an_item_of_the_inbox_is_named_by_its_question_or_by_the_session_that_asks() -> None:
+    asker, planner = child(1, "scan"), child(2, "scan again")
+    one, two, plan = WaitingItem("q_7f", asker), WaitingItem("q_7", asker), WaitingItem(task_id(2), planner)
+    viewpoint = Viewpoint({3: 2}, last_task_id=2)
+    for text, meant in [
+        ("q_7", [two]), ("q_7f", [one]), ("q_", []), ("q_8", []), (" q_7f ", [one]),
+        ("scan", [one, two]), ("scan a", [plan]), ("last", [plan]), ("#3", [plan]), (task_id(2), [plan]),
+        (asker.session_key, [one, two]), ("sca", [one, two, plan]), ("other", []),
+    ]:  # fmt: skip
+        assert items_meant(text, [one, two, plan], viewpoint) == meant, text
 
 
 def test_unknown_and_ambiguous_list_at_most_ten_candidates() -> None:

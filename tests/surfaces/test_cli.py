@@ -17,6 +17,8 @@ from typer.main import get_command
 
 from clutch.cli import app
 from clutch.surfaces.http_client import task_path
+from clutch.tools.registry import ToolSettings
+from clutch.tools.sandbox.policy import Sandbox
 from tests.patience import PATIENCE_S
 from tests.surfaces.served import FAST, Served, served
 from tests.surfaces.test_http_tasks import ended, seen, spawned
@@ -91,6 +93,65 @@ def test_a_question_is_answered_from_the_second_terminal(first: Served) -> None:
     ]
     assert clutch("answer", item["id"], "b", state=first.home).code == 0
     assert ended(first.client, task)["task"]["outcome"] == "ok"
+
+
+def _asking(first: Served, task: str, **options: Any) -> tuple[str, Any]:
+    """A task that waits for a decision, and its item in the inbox."""
+    made = spawned(first.client, task, **options)
+    seen(first.client, made, lambda one: one["reason"] == "needs-you" or one["phase"] == "awaiting_approval")
+    (item,) = [one for one in first.client.get("/v1/inbox")["items"] if one["taskId"] == made]
+    return made, item
+
+
+def test_a_decision_takes_every_form_of_a_target(first: Served) -> None:
+    """A question's id, or the task by id, label, `last` or number; a finished task with the same label is in no way."""
+    quick = spawned(first.client, "quick one", label="asker")
+    ended(first.client, quick)
+    for form in ("taskId", "id", "label", "last", "number"):
+        task, item = _asking(first, "ask me", label="asker")
+        target = {"last": "last", "label": "asker"}.get(form) or item.get(form)
+        if target is None:
+            (line,) = [line for line in clutch("ps", state=first.home).out.splitlines() if task in line]
+            target = line.split()[0]
+        done = clutch("answer", target, "b", "--json", state=first.home)
+        assert (done.code, done.body["status"], done.body["taskId"]) == (0, "answered", task), form
+        assert ended(first.client, task)["task"]["outcome"] == "ok"
+    for command, outcome in (("approve", "ok"), ("reject", "error")):
+        task, _ = _asking(first, "think first", planMode=True, label="planned")
+        more = ("--end", "no") if command == "reject" else ()
+        assert clutch(command, "last", *more, "--yes", state=first.home).code == 0
+        assert ended(first.client, task)["task"]["outcome"] == outcome
+
+
+def test_a_decision_on_what_is_ambiguous_or_does_not_wait_lists_the_items(first: Served) -> None:
+    (one, item), (two, other) = (_asking(first, "ask me", label="pair") for _ in range(2))
+    several = clutch("answer", "pair", "b", "--json", state=first.home)
+    assert (several.code, several.body["error"]["code"]) == (1, "ambiguous")
+    shown = several.body["error"]["candidates"]
+    assert {line.partition(" ")[0] for line in shown} == {item["id"], other["id"]}
+    assert "'pair' fits 2 items of the inbox" in several.err
+    idle = spawned(first.client, "quick one", label="idle")
+    ended(first.client, idle)
+    none = clutch("approve", "idle", "--yes", "--json", state=first.home)
+    assert (none.code, none.body["error"]["code"]) == (1, "not_found")
+    assert "'idle' has nothing that waits for a decision" in none.err
+    assert {line.partition(" ")[0] for line in none.body["error"]["candidates"]} >= {item["id"], other["id"]}
+    for task in (one, two):
+        first.client.post(task_path(task, "kill"), {})
+
+
+def test_a_call_is_approved_by_its_task_only_after_it_was_shown(tmp_path: Path) -> None:
+    settings = ToolSettings(sandbox=Sandbox.OFF, shell_needs_approval=True)
+    with served(tmp_path / "state", policy=FAST, settings=settings) as here:
+        task, item = _asking(here, "run it", label="runner")
+        unsure = clutch("approve", "runner", "--json", state=here.home)
+        assert (unsure.code, unsure.body["error"]["field"]) == (2, "--hash")
+        assert item["hash"] in unsure.body["error"]["message"]
+        wrong = clutch("reject", "runner", "no", "--end", "--yes", "--json", state=here.home)
+        assert (wrong.code, wrong.body["error"]["field"]) == (2, "--end/--revise")
+        assert clutch("approve", item["id"], state=here.home).code == 0
+        assert ended(here.client, task)["task"]["outcome"] == "ok"
+        assert (tmp_path / "ran").exists()
 
 
 def test_lists_are_objects_in_the_promised_form(first: Served) -> None:

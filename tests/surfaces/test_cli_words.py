@@ -202,7 +202,7 @@ def test_a_spawn_at_a_limit_says_at_once_what_it_waits_for(
         (("rm", ""), "target"),
         (("tree", ""), "target"),
         (("ps", "--root", ""), "target"),
-        (("answer", ""), "ID"),
+        (("answer", ""), "target"),
         (("steer", "TASK", ""), "text"),
         (("send", "TASK", " "), "text"),
         (("reject", "TASK", "", "--hash", "x"), "reason"),

@@ -27,7 +27,7 @@ from clutch.core.views import TaskView
 from clutch.engine.actions import PlanDecision, TaskActions, check_text
 from clutch.engine.retention import Sweeper
 from clutch.engine.services import Services
-from clutch.errors import InvalidInput
+from clutch.errors import InvalidInput, NotFound
 from clutch.store.transaction import Tx
 from clutch.transactions import messages, retention
 from clutch.transactions.read import status, tasks
@@ -245,11 +245,24 @@ class Actions:
     async def answer(self, call: ActionCall[Answering]) -> objects.Answered:
         """Decide on an item of the inbox; `hash` is that of the item as it was shown."""
         body, decision = call.body, Decision(call.body.decision)
-        number = ids.parse_question_id(call.target)
+        target = await self._item(call)
+        number = ids.parse_question_id(target)
         if number is None:  # a plan is known by its task
+            call = ActionCall(call.caller, target, body)
             return cast("objects.Answered", await self._decide_plan(call, decision))
         session = await self._tasks.answer(call.caller, number, decision, body.text, body.hash)
         return {"status": "answered", "taskId": await self._services.db.read(reads.task_of, session)}
+
+    async def _item(self, call: ActionCall[Answering]) -> str:
+        """Return the id of the item that the target names. A task with nothing to decide: its own id, so that the
+        decision is refused with the state of its plan."""
+        if ids.parse_question_id(call.target) is not None:
+            return call.target
+        try:
+            who = reads.standpoint(call.caller)
+            return (await self._services.db.read(reads.inbox_item, who, call.target))["id"]
+        except NotFound:
+            return ids.task_id(await self._number(call))
 
     async def _decide_plan(self, call: ActionCall[Answering], decision: Decision) -> objects.DecidedObject:
         body = call.body
@@ -262,8 +275,9 @@ class Actions:
                 rejection = Rejection(plan_hash=body.hash, reason=body.text)
                 return await self.reject(ActionCall(call.caller, call.target, rejection))
             case _:
-                await self._number(call)  # an unknown task is the more useful error
-                raise InvalidInput("decision", "a plan is approved or rejected")
+                raise InvalidInput(
+                    "decision", f"{call.target} has no open question; a plan is approved or rejected"
+                )
 
     # ---- sessions and the gateway --------------------------------------------------------------------
 

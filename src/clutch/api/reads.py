@@ -18,7 +18,7 @@ from clutch.errors import InvalidInput, NotFound
 from clutch.store.transaction import Tx
 from clutch.transactions.read import lists, stream, targets
 from clutch.transactions.read import tasks as tasks_tx
-from clutch.transactions.read.inbox import unread_replies, unsent, waiting_items
+from clutch.transactions.read.inbox import item, unread_replies, unsent, waiting_items
 from clutch.transactions.read.lists import PAGE_MAX, TaskFilter
 from clutch.transactions.read.targets import ResolvedTarget, Standpoint
 
@@ -158,6 +158,11 @@ def inbox(now: float, who: Standpoint) -> Tx[objects.Inbox]:
     replies = yield from unread_replies(now, root)
     messages = yield from unsent(now, root)
     return views.inbox((yield from waiting_items(now, root)), replies, messages)
+
+
+def inbox_item(now: float, who: Standpoint, target: str) -> Tx[objects.Item]:
+    """Raises NotFound, AmbiguousTarget."""
+    return views.item((yield from item(now, meant(target), who, own_root(who))))
 
 
 def usage(now: float, by: str) -> Tx[objects.Spending]:

@@ -41,7 +41,6 @@ from clutch.transactions.control import KillReport, NotPossible
 from clutch.transactions.read import sessions as session_reads
 from clutch.transactions.read import status as status_reads
 from clutch.transactions.read import targets, tasks
-from clutch.transactions.read.inbox import waiting_items
 from clutch.transactions.read.targets import Standpoint
 from clutch.transactions.sessions import Bound
 
@@ -277,8 +276,15 @@ async def continue_(chat: Chat, text: str) -> str:
 
 async def decide(chat: Chat, text: str, decision: Decision) -> str:
     target, message = first_word(text)
-    if (question := ids.parse_question_id(target)) is not None:
-        return await _answer(chat, question, decision, message)
+    try:
+        item = await chat.services.db.read(reads.inbox_item, chat.who, target)
+    except NotFound:
+        if ids.parse_question_id(target) is not None:
+            raise
+    else:
+        if (question := ids.parse_question_id(item["id"])) is not None:
+            await chat.actions.answer(chat.caller, question, decision, message, item["hash"])
+            return f"{item['id']}: {'approved' if decision is Decision.APPROVE else 'rejected'}."
     task = await chat.task(target)
     if decision is Decision.APPROVE:
         seen = await _plan(chat, Verb.APPROVE, task)
@@ -295,17 +301,6 @@ async def _plan(chat: Chat, verb: Verb, task: int) -> str:
     if view.plan is None or view.plan.hash is None:
         raise NotPossible(f"{ids.task_id(task)} has no plan that waits for a decision")
     return view.plan.hash
-
-
-async def _answer(chat: Chat, question: int, decision: Decision, message: str) -> str:
-    """Answer another item of the inbox, as it is when the command is read: a call, a budget, a changed tool."""
-    name = ids.question_id(question)
-    items = await chat.services.db.read(waiting_items, reads.own_root(chat.who))
-    seen = next((item.hash for item in items if item.id == name), None)
-    if seen is None:
-        raise NotFound(f"nothing in the inbox is called {name}")
-    await chat.actions.answer(chat.caller, question, decision, message, seen)
-    return f"{name}: {'approved' if decision is Decision.APPROVE else 'rejected'}."
 
 
 def _decided(decided: PlanDecision) -> str:

@@ -275,7 +275,7 @@ def inbox(
     """Return the inbox. `replies`: messages of main agents that wait for a client. `unsent`: messages that no channel
     took, and those that may not have arrived."""
     return {
-        "items": [_item(item) for item in items],
+        "items": [item(one) for one in items],
         "replies": replies.waiting,
         "repliesIn": list(replies.speakers),
         "unsent": [unsent(one) for one in messages],
@@ -298,16 +298,16 @@ def unsent(message: UnsentMessage) -> objects.Unsent:
     }
 
 
-def _item(item: InboxItem) -> objects.Item:
+def item(found: InboxItem) -> objects.Item:
     return {
-        "id": item.id,
-        "kind": item.kind,
-        "taskId": None if item.task_id is None else ids_rules.task_id(item.task_id),
-        "sessionKey": item.session_key,
-        "label": item.label,
-        "depth": item.depth,
-        "text": item.text,
-        "detail": item.detail,
-        "hash": item.hash,
-        "askedAt": moment(item.asked_at),
+        "id": found.id,
+        "kind": found.kind,
+        "taskId": None if found.task_id is None else ids_rules.task_id(found.task_id),
+        "sessionKey": found.session_key,
+        "label": found.label,
+        "depth": found.depth,
+        "text": found.text,
+        "detail": found.detail,
+        "hash": found.hash,
+        "askedAt": moment(found.asked_at),
     }

@@ -61,10 +61,19 @@ Target = Annotated[
         autocompletion=_tasks,
     ),
 ]
+ItemTarget = Annotated[
+    str,
+    typer.Argument(
+        metavar="TARGET",
+        help="The id of a question (q_…), or the task that asks: its id or label, #n, or `last`.",
+        autocompletion=_tasks,
+    ),
+]
 TextArgument = Annotated[str, typer.Argument(metavar="TEXT")]
 OptionalTextArgument = Annotated[str, typer.Argument(metavar="TEXT")]
 All = Annotated[bool, typer.Option("--all", help="Also what ended more than 30 minutes ago.")]
 Hash = Annotated[
-    str | None, typer.Option("--hash", help="Of what you decide on, as it was shown.", show_default=False)
+    str | None,
+    typer.Option("--hash", help="Hash of the item as shown; refused if it has changed.", show_default=False),
 ]
-Sure = Annotated[bool, typer.Option("--yes", help="Decide on whatever waits now, without being asked.")]
+Sure = Annotated[bool, typer.Option("--yes", help="Decide on what waits now without confirmation.")]

@@ -212,10 +212,9 @@ def _point_to_replies(state: Path | None, counted: Mapping[str, Any]) -> None:
 def _item(state: Path | None, item: dict[str, Any]) -> str:
     """Return an inbox item with the commands that answer it."""
     who, seen = item["label"] or item["sessionKey"], ("--hash", str(item["hash"]))
-    answers = {
-        "plan": (("approve", item["id"], *seen), ("reject", item["id"], "your reason", *seen)),
-        "question": (("answer", item["id"], "your words"),),
-    }.get(item["kind"], (("answer", item["id"], "--approve"), ("answer", item["id"], "--reject")))
+    hashed = seen if item["kind"] == "plan" else ()  # the content of a question never changes
+    decisions = (("approve", item["id"], *hashed), ("reject", item["id"], "your reason", *hashed))
+    answers = (("answer", item["id"], "your answer"),) if item["kind"] == "question" else decisions
     ways = "".join(f"\n  -> {command_for(state, *words)}" for words in answers)
     return f"{item['id']}  {item['kind']}  {visible(who, 60)}\n  {item['text']}{ways}"
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from enum import Enum, auto
 from pathlib import Path
 from typing import Annotated, Any
@@ -11,10 +12,19 @@ from typing import Annotated, Any
 import typer
 
 from clutch.cli import output
-from clutch.cli.options import AsJson, Hash, OptionalTextArgument, State, Sure, Target, TextArgument
-from clutch.cli.output import answering, command_for, gateway, is_interactive, print_object, print_text, say
+from clutch.cli.options import (
+    AsJson,
+    Hash,
+    ItemTarget,
+    OptionalTextArgument,
+    State,
+    Sure,
+    Target,
+    TextArgument,
+)
+from clutch.cli.output import answering, gateway, is_interactive, print_object, print_text, say
 from clutch.errors import ClutchError, InvalidInput
-from clutch.surfaces.http_client import GatewayClient, message_path, session_path, task_path
+from clutch.surfaces.http_client import GatewayClient, item_path, message_path, session_path, task_path
 
 SLACK_S = 45.0  #: beyond the wait of a request: some actions give a task a moment
 
@@ -136,114 +146,118 @@ def send(
     verb("send", state, target, {"text": text, "waitSeconds": wait}, as_json=as_json)
 
 
-# ---- deciding --------------------------------------------------------------------------------------------
+# ---- decisions -------------------------------------------------------------------------------------------
 
 
-def decide(
-    command: str,
-    state: Path | None,
-    target: str,
-    body: Mapping[str, Any],
-    *,
-    seen_hash: str | None,
-    is_sure: bool,
-    as_json: bool,
-) -> None:
-    """Decide on a plan by its hash, or show it and ask. Other inbox items are named by their id."""
-    from clutch.core import ids
+@dataclass(frozen=True, slots=True)
+class DecisionOptions:
+    """What the user decides, and how sure the user is. `then`: what follows a rejected plan."""
 
-    if ids.parse_question_id(target) is not None:
-        text = str(body.get("reason") or body.get("text") or "")
-        return _answer_item(state, target, command, text, seen_hash=seen_hash, as_json=as_json)
+    decision: str
+    text: str
+    seen_hash: str | None
+    is_sure: bool
+    then: str | None = None
+
+
+def decide(command: str, state: Path | None, target: str, wanted: DecisionOptions, *, as_json: bool) -> None:
+    """Decide on the item of the inbox that a target names."""
     with answering(command, as_json=as_json):
+        if wanted.decision == "reject" and not wanted.text.strip():
+            raise InvalidInput("reason", "must not be blank: the task reads it")
         client = gateway(state)
-        seen = seen_hash or _shown(client, target, is_sure=is_sure)
-        said = client.post(task_path(target, command), {**body, "planHash": seen})
+        item_id, seen = _item(client, target, wanted)
+        if wanted.then is not None:
+            body = {"planHash": seen, "reason": wanted.text, "then": wanted.then}
+            said = client.post(task_path(item_id, "reject"), body)
+        else:
+            body = {"decision": wanted.decision, "text": wanted.text, "hash": seen}
+            said = client.post(item_path(item_id), body)
         print_object(command, said) if as_json else say(result_text(said))
 
 
-def _shown(client: GatewayClient, target: str, *, is_sure: bool) -> str:
-    """Show the plan that awaits approval, and return its hash."""
-    task = client.get(task_path(target))
-    plans = [item for item in client.get("/v1/inbox")["items"] if item["id"] == task["taskId"]]
-    if not plans:
-        raise InvalidInput(
-            "TASK", f"{task['taskId']} has no plan that awaits approval; it is {task['phase']}"
-        )
-    (plan,) = plans
-    if not is_sure:
+def _item(client: GatewayClient, target: str, wanted: DecisionOptions) -> tuple[str, str]:
+    """Return the id and the hash of the item that a target names."""
+    from clutch.core import ids
+
+    if wanted.seen_hash is not None and ids.parse_question_id(target) is not None:
+        return target, wanted.seen_hash  # it may not wait any more: a rejected tool can be approved later
+    item = client.get(item_path(target))
+    if wanted.then is not None and item["kind"] != "plan":
+        raise InvalidInput("--end/--revise", f"is for a plan; {item['id']} is a {item['kind']}")
+    return item["id"], wanted.seen_hash or _shown(item, target, wanted)
+
+
+def _shown(item: Mapping[str, Any], target: str, wanted: DecisionOptions) -> str:
+    """Return the hash of the item. What is approved or rejected is shown first, and the user is asked, unless the user
+    has named a question by its id: its content never changes."""
+    is_named = target == item["id"] and item["kind"] != "plan"
+    if not (wanted.is_sure or is_named or wanted.decision == "answer"):
         if not is_interactive():
-            raise InvalidInput("--hash", f"name the plan you decide on ({plan['hash']}), or say --yes")
-        say(f"Plan of {plan['label']} ({plan['id']}):\n\n{plan['text']}\n")
-        typer.confirm("Decide on this plan?", abort=True, err=True)
-    return str(plan["hash"])
-
-
-def _answer_item(
-    state: Path | None, item: str, decision: str, text: str, *, seen_hash: str | None, as_json: bool
-) -> None:
-    with answering("answer", as_json=as_json):
-        client = gateway(state)
-        found = [one for one in client.get("/v1/inbox")["items"] if one["id"] == item]
-        if not found and seen_hash is None:
-            raise InvalidInput(
-                "ID", f"nothing in the inbox is called {item[:40]}; see `{command_for(state, 'inbox')}`"
-            )
-        body = {"decision": decision, "text": text, "hash": seen_hash or found[0]["hash"]}
-        said = client.post(f"/v1/inbox/{item}", body)
-        print_object("answer", said) if as_json else say(result_text(said))
+            rule = f"is needed to decide without a terminal: --hash {item['hash']}, or --yes"
+            raise InvalidInput("--hash", rule)
+        say(f"{item['kind'].capitalize()} of {item['label']} ({item['id']}):\n\n{item['text']}\n")
+        typer.confirm(f"{wanted.decision.capitalize()} this {item['kind']}?", abort=True, err=True)
+    return str(item["hash"])
 
 
 @acts.command()
 def approve(
-    target: Target,
+    target: ItemTarget,
     text: OptionalTextArgument = "",
-    plan_hash: Hash = None,
+    seen_hash: Hash = None,
     yes: Sure = False,
     state: State = None,
     as_json: AsJson = False,
 ) -> None:
-    """Approve the plan of a task: it goes on with all its tools."""
-    decide("approve", state, target, {"text": text}, seen_hash=plan_hash, is_sure=yes, as_json=as_json)
+    """Approve a plan, a tool call or a budget; the task resumes.
+
+    Example: clutch approve last --yes"""
+    decide("approve", state, target, DecisionOptions("approve", text, seen_hash, yes), as_json=as_json)
 
 
 @acts.command()
 def reject(
-    target: Target,
+    target: ItemTarget,
     reason: TextArgument,
     end: Annotated[
         bool | None,
         typer.Option(
             "--end/--revise",
-            help="End the task, or ask for another plan. Default: plan.onReject.",
+            help="A plan: end the task, or ask for another plan. Default: plan.onReject.",
             show_default=False,
         ),
     ] = None,
-    plan_hash: Hash = None,
+    seen_hash: Hash = None,
     yes: Sure = False,
     state: State = None,
     as_json: AsJson = False,
 ) -> None:
-    """Send the plan of a task back, with the reason."""
-    body = {"reason": reason} | ({} if end is None else {"then": "end" if end else "revise"})
-    decide("reject", state, target, body, seen_hash=plan_hash, is_sure=yes, as_json=as_json)
+    """Reject a plan or a tool call, with a reason.
+
+    Example: clutch reject last 'keep the old API' --yes"""
+    then = None if end is None else "end" if end else "revise"
+    decide("reject", state, target, DecisionOptions("reject", reason, seen_hash, yes, then), as_json=as_json)
 
 
 @acts.command()
 def answer(
-    item: Annotated[str, typer.Argument(metavar="ID", help="As `clutch inbox` shows it.")],
+    target: ItemTarget,
     text: OptionalTextArgument = "",
-    yes: Annotated[bool, typer.Option("--approve", help="Allow what was asked for.")] = False,
-    no: Annotated[bool, typer.Option("--reject", help="Do not allow it; the text is the reason.")] = False,
+    approves: Annotated[bool, typer.Option("--approve", help="Same as `clutch approve`.")] = False,
+    rejects: Annotated[bool, typer.Option("--reject", help="Same as `clutch reject`.")] = False,
     seen_hash: Hash = None,
+    yes: Sure = False,
     state: State = None,
     as_json: AsJson = False,
 ) -> None:
-    """Answer what waits in the inbox. With words, or --approve, or --reject."""
-    if yes and no:
-        raise typer.BadParameter("--approve and --reject cannot both be meant")
-    decision = "approve" if yes else "reject" if no else "answer"
-    _answer_item(state, item, decision, text, seen_hash=seen_hash, as_json=as_json)
+    """Answer the question of a task.
+
+    Example: clutch answer last 'use version 2'"""
+    if approves and rejects:
+        raise typer.BadParameter("--approve and --reject exclude each other; give one")
+    decision = "approve" if approves else "reject" if rejects else "answer"
+    decide("answer", state, target, DecisionOptions(decision, text, seen_hash, yes), as_json=as_json)
 
 
 @acts.command()

@@ -137,6 +137,36 @@ def resolve(target: Target, candidates: Sequence[Candidate], viewpoint: Viewpoin
     return Unknown(text, tuple(candidates[:CANDIDATES_MAX]))
 
 
+@dataclass(frozen=True, slots=True)
+class WaitingItem:
+    """One item of the inbox: its id, and the session that asks."""
+
+    id: str
+    asker: Candidate
+
+
+def items_meant(text: str, items: Sequence[WaitingItem], viewpoint: Viewpoint) -> list[WaitingItem]:
+    """Return the items that a text names: by the id of a question or a beginning of it, else by their task or session.
+
+    Only sessions that ask are looked at: a finished task with the same label makes nothing ambiguous."""
+    text = text.strip()
+    if named := [item for item in items if _is_question(text) and item.id == text]:
+        return named
+    if named := [item for item in items if _is_question(text) and item.id.startswith(text)]:
+        return named
+    match resolve(parse_target(text), list(dict.fromkeys(item.asker for item in items)), viewpoint):
+        case Candidate() as asker:
+            return [item for item in items if item.asker == asker]
+        case Ambiguous(_, askers):
+            return [item for item in items if item.asker in askers]
+        case Unknown():
+            return []
+
+
+def _is_question(text: str) -> bool:
+    return len(text) > 2 and text.startswith("q_")
+
+
 def target_text(target: Target) -> str:
     match target:
         case FullKey(key):

@@ -128,6 +128,10 @@ def message_path(message: str, verb: str) -> str:
     return _path("/v1/messages", message, verb)
 
 
+def item_path(target: str) -> str:
+    return _path("/v1/inbox", target)
+
+
 def session_path(target: str, *rest: str) -> str:
     return _path("/v1/sessions", target, *rest)
 

@@ -41,7 +41,7 @@ WAIT_S, WAIT_S_MAX = 25.0, 50.0  #: clients give up on a call after a minute
 _NAMED = re.compile(r"{(\w+)}")
 _ABOUT = {
     "target": "The task: its id or label, a unique beginning of either, its session key, or `last`.",
-    "id": "Of an item, as `inbox` shows it.",
+    "id": "The item: its id as `inbox` shows it, or the task that asks (id, label or `last`).",
 }
 #: A client spawns for itself, and its user cannot refer to a list by number.
 _NOT_SAID = frozenset({"requester", "numbered"})

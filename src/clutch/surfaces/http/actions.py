@@ -114,4 +114,10 @@ async def inbox(ask: Ask) -> Reply[objects.Inbox]:
     return Reply(await ask.app.read(reads.inbox, ask.who))
 
 
-ENTRIES = (spawn, inbox, *map(action_route, ACTIONS))
+@route("GET", "/v1/inbox/{id}")
+async def inbox_item(ask: Ask) -> Reply[objects.Item]:
+    """One item of the inbox: by its id, or by the task or session that asks, in any form of a target."""
+    return Reply(await ask.app.read(reads.inbox_item, ask.who, ask.path["id"]))
+
+
+ENTRIES = (spawn, inbox, inbox_item, *map(action_route, ACTIONS))

@@ -1,4 +1,4 @@
-"""The needs-you inbox: questions of runs, plans that await approval and tools that changed, from any depth, oldest
+"""The inbox: questions of runs, plans that await approval and tools that changed, from any depth, oldest
 first. Reads."""
 
 from __future__ import annotations
@@ -11,9 +11,12 @@ from typing import Any, NamedTuple
 from clutch.core import ids
 from clutch.core.ids import plan_hash
 from clutch.core.model import NO_SESSION
-from clutch.errors import NotFound
+from clutch.core.targets import CANDIDATES_MAX, Candidate, WaitingItem, items_meant, parse_target
+from clutch.errors import AmbiguousTarget, NotFound
 from clutch.store.transaction import Tx
 from clutch.transactions.conditions import IS_UNTOLD
+from clutch.transactions.read import targets
+from clutch.transactions.read.targets import Standpoint
 
 PLAN = "plan"
 
@@ -54,6 +57,37 @@ def waiting_items(now: float, root_id: int | None = None) -> Tx[list[InboxItem]]
     )
     items = [_question(*row) for row in asked] + [_plan(*row) for row in plans]
     return sorted(items, key=lambda item: (item.asked_at, item.id))
+
+
+def item(now: float, text: str, who: Standpoint, root_id: int | None = None) -> Tx[InboxItem]:
+    """Return the item that a target names: a question's id, or anything that names the task or session that asks.
+
+    Raises AmbiguousTarget with the items it fits, NotFound with all that wait."""
+    items = yield from waiting_items(now, root_id)
+    known = {
+        WaitingItem(one.id, Candidate(one.session_key or "", one.task_id, None, one.label)): one
+        for one in items
+    }
+    viewpoint = yield from targets.viewpoint_of(parse_target(text), who)
+    meant = [known[one] for one in items_meant(text, list(known), viewpoint)]
+    if not meant and ids.parse_question_id(text.strip()) is None:
+        found = yield from targets.resolve(now, text, who)
+        meant = [
+            one for one in items if found.session_key is not None and one.session_key == found.session_key
+        ]
+    if len(meant) == 1:
+        return meant[0]
+    candidates = [_proposal(one) for one in (meant or items[::-1])[:CANDIDATES_MAX]]
+    shown = repr(text[: ids.SHOWN_INPUT_MAX])
+    if meant:
+        raise AmbiguousTarget(f"{shown} fits {len(meant)} items of the inbox; name one by its id", candidates)
+    raise NotFound(
+        f"{shown} has nothing that waits for a decision; `clutch inbox` lists what waits", candidates
+    )
+
+
+def _proposal(one: InboxItem) -> str:
+    return f"{one.id} ({one.kind}{f' of {one.label}' if one.label else ''})"
 
 
 def is_asking(now: float, session_ids: Sequence[int]) -> Tx[bool]:

@@ -55,7 +55,7 @@ def resolve(now: float, text: str, who: Standpoint) -> Tx[ResolvedTarget]:
     """Raises NotFound, AmbiguousTarget; both propose what it could be."""
     del now
     target = targets.parse_target(text)
-    viewpoint = yield from _viewpoint(target, who)
+    viewpoint = yield from viewpoint_of(target, who)
     rows = yield from _matches(target, viewpoint, who)
     known = {_candidate(row): row[0] for row in rows}
     match targets.resolve(target, list(known), viewpoint):
@@ -94,7 +94,8 @@ def _proposal(one: Candidate) -> str:
 # ---- what the caller's own words mean -------------------------------------------------------------------
 
 
-def _viewpoint(target: targets.Target, who: Standpoint) -> Tx[Viewpoint]:
+def viewpoint_of(target: targets.Target, who: Standpoint) -> Tx[Viewpoint]:
+    """Return what a number, `last`, `main` and `current` mean for this caller."""
     match target:
         case targets.Numbered(number):
             rows = yield (
