@@ -198,7 +198,9 @@ NOT_SHOWN = {
 
 
 def test_the_page_for_users_tells_of_every_row() -> None:
-    told = re.findall(r"\bS\d+\b", (TESTS.parent / "docs" / "operate" / "security.md").read_text(encoding="utf-8"))
+    told = re.findall(
+        r"\bS\d+\b", (TESTS.parent / "docs" / "operate" / "security.md").read_text(encoding="utf-8")
+    )
     assert set(told) == set(ROWS) | set(NOT_SHOWN)
 
 
