@@ -7,6 +7,7 @@
 #   make test       [ARGS=...]        all tests, in parallel; ARGS goes to pytest
 #   make test-fast  [ARGS=...]        core, transactions and store on SQLite: the tests to run after each edit
 #   make test-lowest                  the tests of what talks to libraries, with the lowest versions allowed
+#   make docs       [SITE=DIR]        the documentation with its search, in build/site; fails on a warning
 #   make demo       [ARGS=...]        clutch demo; e.g. ARGS="--chaos --kills 9"
 #   make trust      [SEED=n] [BACKEND=sqlite|postgres|all] [SECONDS=n]  SECONDS cuts it short, and then it is not ok
 #   make bench      [ONLY=store,growth,boot,calls,w1,w2,fanin,ready,cli] [N=100,1000] [REPS=3]
@@ -41,7 +42,7 @@ COMPILE := $(BIN)/uv pip compile --quiet --universal --python-version 3.11 --gen
 	--no-emit-index-url --custom-compile-command "make lock"
 
 .PHONY: setup check check-format check-lint check-types check-imports check-docs
-.PHONY: test test-fast test-lowest demo trust bench scenarios house audit release sbom fmt picture lock help clean
+.PHONY: test test-fast test-lowest docs demo trust bench scenarios house audit release sbom fmt picture lock help clean
 .DEFAULT_GOAL := check
 
 setup: $(STAMP)
@@ -101,8 +102,14 @@ check-imports: $(STAMP)
 	@$(BIN)/lint-imports --no-logo
 
 # What the pages name must exist. That their programs run, which takes minutes, is for `make test`.
-check-docs: $(STAMP)
+check-docs: docs
 	@$(if $(DOCS_TESTS),$(BIN)/python -m pytest --quiet -m "not slow" $(DOCS_TESTS),:)
+
+# --fail-on-warning: a broken link, a heading that is not there, or a page that index.md does not list fails.
+SITE ?= build/site
+docs: $(STAMP)
+	@$(BIN)/python -m sphinx --quiet --fail-on-warning --keep-going --nitpicky --fresh-env --doctree-dir build/pages docs $(SITE)
+	@echo "The documentation is in $(SITE)/index.html" >&2
 
 # A worker takes over tests of another that has more left, so that none is idle at the end.
 PYTEST_PARALLEL := $(BIN)/python -m pytest -n auto --dist worksteal

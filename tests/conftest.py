@@ -6,15 +6,20 @@ It knows nothing of Clutch itself; fixtures that do live beside the tests that u
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 import tempfile
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 from hypothesis import settings
 
 from tests.examples import scaled
+
+if TYPE_CHECKING:
+    from playwright.sync_api import Browser
 
 # A shell that starts the tests in the background lets them ignore Ctrl-C, and their processes inherit that.
 signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -45,6 +50,30 @@ def pytest_collection_modifyitems(items: Sequence[pytest.Item]) -> None:
         parameters = callspec.params.values() if callspec else ()
         if "postgres" in parameters or POSTGRES_FIXTURES & set(getattr(item, "fixturenames", ())):
             item.add_marker("postgres")
+
+
+CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
+NO_REQUESTS = (
+    "--no-first-run",
+    "--disable-background-networking",
+    "--disable-component-update",
+    "--disable-sync",
+)
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Browser]:
+    """Start the Chromium of the machine. It ends with the module: its event loop would disturb asynchronous tests."""
+    from playwright.sync_api import sync_playwright
+
+    if CHROMIUM is None:
+        pytest.skip("no Chromium here; Debian, Ubuntu: apt install chromium")
+    with sync_playwright() as playwright:
+        started = playwright.chromium.launch(
+            executable_path=CHROMIUM, chromium_sandbox=os.geteuid() != 0, args=list(NO_REQUESTS)
+        )
+        yield started
+        started.close()
 
 
 @pytest.fixture

@@ -12,8 +12,9 @@ from clutch.config.keys import REQUIRED, ConfigKey, catalogue
 
 HEAD = """# Every setting
 
-Generated from the code (`python -m tests.docs.reference`). [The config](../how-to/configure.md) explains how a config is written, and
-`clutch config explain KEY` shows the value in effect. `[]` stands for any item of a list, `NAME` for any name.
+Generated from the code (`python -m tests.docs.reference`). [The config](../how-to/configure.md) explains how a config
+is written, and `clutch config explain KEY` shows the value in effect. `[]` stands for any item of a list, `NAME` for
+any name.
 A running gateway applies keys marked ↻ when it reads its file again; the others need a restart.
 """
 CELL_CHARS_MAX = 60

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import os
-import shutil
 from collections.abc import Iterator
 from pathlib import Path
 from urllib.parse import urlsplit
 
 import pytest
-from playwright.sync_api import Browser, Page, Request, expect, sync_playwright
+from playwright.sync_api import Browser, Page, Request, expect
 
 from clutch.errors import ConfigInvalid
 from clutch.surfaces.http.auth import FAILURES_MAX, FILES
@@ -19,8 +17,6 @@ from clutch.tools.sandbox.policy import Sandbox
 from tests.surfaces.served import FAST, Served, served
 from tests.surfaces.typed import typed
 
-CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
-QUIET = ("--no-first-run", "--disable-background-networking", "--disable-component-update", "--disable-sync")
 #: What browsers have taken for a program, each with a mark that a run would leave.
 MARKS = "window.ran=1"
 TRICKS = (
@@ -47,18 +43,6 @@ WRAPPINGS = (
     "]]>{0}",
 )
 HOSTILE = [wrapping.format(trick.format(MARKS)) for trick in TRICKS for wrapping in WRAPPINGS]
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Browser]:
-    if CHROMIUM is None:
-        pytest.skip("no Chromium here; Debian, Ubuntu: apt install chromium")
-    with sync_playwright() as playwright:
-        started = playwright.chromium.launch(
-            executable_path=CHROMIUM, chromium_sandbox=os.geteuid() != 0, args=list(QUIET)
-        )
-        yield started
-        started.close()
 
 
 @pytest.fixture

@@ -148,9 +148,10 @@ class Clutch(Api):
 
     While it is open, `clutch ps`, `clutch steer` … in another terminal reach it on loopback, with the token in
     the state directory; `serve=False` keeps that door shut. `port`: 0 = any free one; `host`: beyond loopback only if
-    the config agrees (`docs/operate/gateway.md`). On PostgreSQL the door is open when `state` is given. `hooks`: webhooks that
-    hear of subagents; functions are added with `@c.hook(name)`. `acp`: external agents that children may be, by name or
-    as `AcpAgent` (`docs/how-to/acp-agents.md`). `headless`: nobody is there to ask, so what needs a person is denied at once.
+    the config agrees (`docs/operate/gateway.md`). On PostgreSQL the gateway is open when `state` is given. `hooks`:
+    webhooks for the events of subagents; functions are added with `@c.hook(name)`. `acp`: external agents that children
+    may be, by name or as `AcpAgent` (`docs/how-to/acp-agents.md`). `headless`: no person can be asked, so what needs an
+    approval or an answer is denied at once.
 
     `config`: a `clutch.json`; without it the one in the state directory, if there is one. What is given here wins
     over what it says: a `policy` or `settings` as a whole, agents and providers one by one."""
@@ -333,7 +334,7 @@ class Clutch(Api):
         return register if function is None else register(function)
 
     def hook(self, name: str) -> Callable[[F], F]:
-        """The function below it hears of this moment in a subagent's life, or is asked about it (`docs/how-to/hooks.md`)."""
+        """Register a function for an event of subagents; some hooks can deny it (`docs/how-to/hooks.md`)."""
         if self._was_entered:
             raise ClutchError(
                 "hooks are registered before `async with`: what nobody listens to is not even written"
