@@ -300,7 +300,8 @@ async def test_steer_send_pause_resume_retry_continue_remove(tmp_path: Path) -> 
         assert (await (await c.get(task.id))).text == "heard: and right"
         assert await c.command("/subagents retry one") == f"{task.id} starts anew."
         await c.wait_idle()
-        assert await c.command("/subagents remove one") == f"Removed {task.id}."
+        for word in ("archive", "remove"):
+            assert await c.command(f"/subagents {word} one") == f"Archived {task.id}."
         assert "it is not a dead letter" in await c.command("/subagents redeliver one")
         assert "it is not a dead letter" in await c.command("/subagents dismiss one")
 

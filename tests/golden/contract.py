@@ -64,6 +64,8 @@ def _help(command: Any, words: tuple[str, ...]) -> Iterator[str]:
     said = CliRunner().invoke(app, [*words, "--help"], prog_name="clutch", env=terminal)
     yield f"$ {' '.join(('clutch', *words, '--help'))}\n{said.stdout}"
     for word, below in sorted(getattr(command, "commands", {}).items()):
+        if below.hidden:
+            continue
         yield from _help(below, (*words, word))
 
 

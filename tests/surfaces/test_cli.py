@@ -154,6 +154,26 @@ def test_a_call_is_approved_by_its_task_only_after_it_was_shown(tmp_path: Path) 
         assert (tmp_path / "ran").exists()
 
 
+def test_a_task_is_archived_and_a_session_deleted_also_by_the_earlier_names(first: Served) -> None:
+    for archive, delete in (("archive", "delete"), ("remove", "rm")):
+        task = spawned(first.client, "quick one")
+        ended(first.client, task, "delivered")
+        archived = clutch(archive, task, "--json", state=first.home)
+        assert (archived.code, archived.body["schema"], archived.body["taskId"]) == (
+            0,
+            "clutch.archive/1",
+            task,
+        )
+        assert task not in clutch("ps", state=first.home).out
+        assert task in clutch("ps", "--all", state=first.home).out
+        deleted = clutch(delete, task, state=first.home)
+        assert (deleted.code, deleted.err.partition(":")[0]) == (0, "deleted")
+    task = spawned(first.client, "slow one")
+    refused = clutch("archive", task, "--json", state=first.home)
+    assert (refused.code, refused.body["error"]["code"]) == (8, "forbidden")
+    first.client.post(task_path(task, "kill"))
+
+
 def test_lists_are_objects_in_the_promised_form(first: Served) -> None:
     task = spawned(first.client, "quick one")
     ended(first.client, task, "delivered")

@@ -585,7 +585,7 @@ async def test_a_silent_new_run_does_not_tell_again_what_is_being_read(world: Wo
 async def test_removal_is_refused_until_the_requester_has_heard(world: World, main: int) -> None:
     task = await world.child(main)
     await world.end(task, "first result")
-    with pytest.raises(NotPossible, match="as soon as its requester has heard"):
+    with pytest.raises(NotPossible, match="once its result is delivered"):
         await world.db.alone(control.remove, world.policy, task, "person")
 
 

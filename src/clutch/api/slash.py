@@ -319,9 +319,9 @@ async def dismiss(chat: Chat, text: str) -> str:
     return f"The result of {ids.task_id(task.id)} need not be told."
 
 
-async def remove(chat: Chat, text: str) -> str:
+async def archive(chat: Chat, text: str) -> str:
     task = await chat.actions.remove(chat.caller, await chat.task(only_word(text)))
-    return f"Removed {ids.task_id(task.id)}."
+    return f"Archived {ids.task_id(task.id)}."
 
 
 async def show_help(chat: Chat, text: str) -> str:
@@ -353,7 +353,8 @@ ACTIONS: Mapping[str, Command] = {
     "continue": _command("continue <target> [text]", continue_),
     "redeliver": _command("redeliver <target>", redeliver),
     "dismiss": _command("dismiss <target>", dismiss),
-    "remove": _command("remove <target>", remove),
+    "archive": _command("archive <target>", archive),
+    "remove": _command("archive <target>", archive),
     "help": _command("help", show_help),
 }
 

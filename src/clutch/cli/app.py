@@ -141,7 +141,7 @@ SECTIONS = {
     "Look": ("ps", "tree", "top", "attach", "logs", "why", "replay", "cost"),
     "Act on a task": ("steer", "send", "pause", "resume", "kill", "retry", "continue"),
     "What waits for you": ("inbox", "answer", "approve", "reject"),
-    "Results": ("dead", "redeliver", "dismiss", "remove", "rm", "export"),
+    "Results": ("dead", "redeliver", "dismiss", "archive", "delete", "export"),
     "Upkeep": ("config", "serve", "stop", "drain", "doctor", "token", "backup", "gc", "import"),
 }
 

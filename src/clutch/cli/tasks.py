@@ -40,7 +40,8 @@ def verb(
     with answering(command, as_json=as_json):
         patience = float((body or {}).get("waitSeconds") or 0) + SLACK_S
         is_message = command in ("redeliver", "dismiss") and ids.parse_message_id(target) is not None
-        path = message_path(target, command) if is_message else task_path(target, command)
+        word = PATHS.get(command, command)
+        path = message_path(target, word) if is_message else task_path(target, word)
         said = gateway(state).post(path, body, patience_s=patience)
         if as_json:
             print_object(command, said)
@@ -78,8 +79,9 @@ PLAIN = {
     "resume": "Let a paused task go on.",
     "redeliver": "Deliver an undelivered result or message (m_…) again.",
     "dismiss": "Discard an undelivered result (it stays readable) or message.",
-    "remove": "Take a finished, delivered task out of its requester's quota.",
+    "archive": "Archive a finished task: it leaves lists and limits.",
 }
+PATHS = {"archive": "remove"}  #: HTTP keeps the verb of its version 1
 AGAIN = {
     "retry": "Run a finished task again from the beginning. With other words, if you give some.",
     "continue": "Let a finished task go on where it ended, with more words.",
@@ -104,6 +106,7 @@ def _again(name: str) -> Callable[..., None]:
 
 for _name, _help in PLAIN.items():
     acts.command(_name, help=_help)(_plain(_name))
+acts.command("remove", hidden=True)(_plain("archive"))
 for _name, _help in AGAIN.items():
     acts.command(_name, help=_help)(_again(_name))
 
@@ -177,15 +180,15 @@ def decide(command: str, state: Path | None, target: str, wanted: DecisionOption
 
 
 def _item(client: GatewayClient, target: str, wanted: DecisionOptions) -> tuple[str, str]:
-    """Return the id and the hash of the item that a target names."""
-    from clutch.core import ids
+    """Return a target and the hash of what it names.
 
-    if wanted.seen_hash is not None and ids.parse_question_id(target) is not None:
-        return target, wanted.seen_hash  # it may not wait any more: a rejected tool can be approved later
+    With a hash the gateway finds the item, also one that no longer waits: a rejected tool can be approved later."""
+    if wanted.seen_hash is not None:
+        return target, wanted.seen_hash
     item = client.get(item_path(target))
     if wanted.then is not None and item["kind"] != "plan":
         raise InvalidInput("--end/--revise", f"is for a plan; {item['id']} is a {item['kind']}")
-    return item["id"], wanted.seen_hash or _shown(item, target, wanted)
+    return item["id"], _shown(item, target, wanted)
 
 
 def _shown(item: Mapping[str, Any], target: str, wanted: DecisionOptions) -> str:
@@ -260,28 +263,29 @@ def answer(
     decide("answer", state, target, DecisionOptions(decision, text, seen_hash, yes), as_json=as_json)
 
 
+@acts.command("rm", hidden=True)
 @acts.command()
-def rm(
+def delete(
     session: Annotated[
         str, typer.Argument(metavar="SESSION", help="Its key, or a task whose session is meant.")
     ],
-    kill: Annotated[
-        bool, typer.Option("--kill", help="First stop whatever works in it or below it.")
-    ] = False,
+    kill: Annotated[bool, typer.Option("--kill", help="First kill the tasks in it and below it.")] = False,
     force: Annotated[
-        bool, typer.Option("--force", help="Although its result was not told; the result stays, undelivered.")
+        bool, typer.Option("--force", help="Although its result is undelivered; the result stays readable.")
     ] = False,
     keep_transcript: Annotated[
-        bool, typer.Option("--keep-transcript", help="Only out of lists and quotas; its words stay.")
+        bool, typer.Option("--keep-transcript", help="Archive the session instead; its transcript stays.")
     ] = False,
     state: State = None,
     as_json: AsJson = False,
 ) -> None:
-    """Delete a session and its transcript. Use, outcome and timeline stay."""
+    """Delete a session and its transcript. Usage, outcome and timeline stay.
+
+    Example: clutch delete agent:main:chat:draft"""
     options = {"kill": kill, "force": force, "keepTranscript": keep_transcript}
-    with answering("rm", as_json=as_json):
+    with answering("delete", as_json=as_json):
         said = gateway(state).delete(session_path(session), **options)
-        print_object("rm", said) if as_json else say(f"{said['status']}: {said['sessionKey']}")
+        print_object("delete", said) if as_json else say(f"{said['status']}: {said['sessionKey']}")
 
 
 # --------------------------------------------------------------------------------------------------

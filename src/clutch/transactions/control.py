@@ -242,9 +242,9 @@ def remove(now: float, policy: Policy, task_id: int, actor: str) -> Tx[Task]:
     """Archived at once, out of the quota of its requester. Its transcript stays; a second remove changes nothing."""
     session, task = yield from locked(task_id)
     if task.outcome is None:
-        raise refusal(task, "only a finished task can be removed; use `kill` first")
+        raise refusal(task, "only a finished task can be archived; use `kill` first")
     if task.phase not in FINISHED:
-        raise refusal(task, "possible as soon as its requester has heard the result, and it is completed")
+        raise refusal(task, "possible once its result is delivered and the task is completed")
     if task.delivery is Delivery.UNDELIVERED:
         raise NotPossible(
             f"the result of {ids.task_id(task_id)} was not delivered: use `redeliver` or `dismiss` first"
