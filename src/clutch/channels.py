@@ -12,8 +12,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 from urllib.parse import urlsplit
 
 from clutch.contain import cause, contained
-from clutch.core.channel_messages import SendUnsure
-from clutch.core.delivery import CHANNEL_NAME, INTERNAL_CHANNELS
+from clutch.core.delivery import CHANNEL_NAME, INTERNAL_CHANNELS, SendUnsure
 from clutch.core.model import Hook
 from clutch.core.validation import check
 from clutch.errors import InvalidInput

@@ -437,7 +437,7 @@ class Channel(Protocol):
         """Show `body` to the user. `key` is stable. Returns a receipt.
 
         Raises ConnectionError (it was not read: try again), PermissionError (never), or any other error such as
-        `core.channel_messages.SendUnsure` (it may have been read: not sent again by itself)."""
+        `core.delivery.SendUnsure` (it may have been read: not sent again by itself)."""
         ...
 
 

@@ -17,8 +17,8 @@ from clutch import ClutchError
 from clutch.api.slash import ACTIONS, COMMANDS, is_command
 from clutch.core import ids
 from clutch.core.authority import EVERY_SCOPE, OperatorCaller
+from clutch.core.ids import Ambiguous, Candidate, Unknown, Viewpoint, parse_target, resolve
 from clutch.core.messages import Answer
-from clutch.core.targets import Ambiguous, Candidate, Unknown, Viewpoint, parse_target, resolve
 from clutch.errors import AmbiguousTarget, NotFound
 from clutch.ports import ModelRequest, OnDelta
 from clutch.store.transaction import Tx

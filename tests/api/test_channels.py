@@ -21,7 +21,7 @@ from clutch.channels import WebhookChannel, post
 from clutch.cli.app import app
 from clutch.config import load
 from clutch.core.authority import EVERY_SCOPE, OperatorCaller
-from clutch.core.channel_messages import SendUnsure
+from clutch.core.delivery import SendUnsure
 from clutch.core.messages import Answer
 from clutch.errors import ConfigInvalid
 from clutch.ports import ModelRequest, OnDelta, ThreadFailed

@@ -15,7 +15,7 @@ from clutch.engine.live import Bus, Live
 from clutch.store.postgres import PostgresStore
 from clutch.store.sqlite import SqliteStore
 from clutch.transactions import control
-from clutch.transactions.read import stream
+from clutch.transactions.read import timeline
 from tests.engine.house import JumpClock
 from tests.patience import PATIENCE_S
 from tests.transactions.conftest import POLICY
@@ -33,7 +33,7 @@ async def heard(feed: Feed, after: str) -> list[str]:
     """Comes back with a cursor: the reasons of all it is told, now and with the next look."""
     watcher = FeedWatcher()
     async with feed.watching(watcher) as joined:
-        found = [news async for news in feed.since(stream.parse(after), joined)]
+        found = [news async for news in feed.since(timeline.parse(after), joined)]
         await feed._look()
         found += taken(feed, watcher)
     return [reason(news) for news in found]
@@ -62,7 +62,7 @@ async def test_line_that_is_committed_behind_a_cursor_is_read_by_whoever_comes_b
         task = await world.child(await world.main())
         one, other = [await asyncpg.connect(postgres_dsn) for _ in range(2)]
         feed, elsewhere, now = feed_of(store), feed_of(store), clock.now()
-        start = str(await store.read(stream.newest))
+        start = str(await store.read(timeline.newest))
         slow = one.transaction()
         await slow.start()
         await one.execute(LINE, task, 100, now + 0.1, "slow")
@@ -71,12 +71,12 @@ async def test_line_that_is_committed_behind_a_cursor_is_read_by_whoever_comes_b
             await feed._look()
         assert await heard(feed, start) == ["quick"]
         await slow.commit()
-        quick = str(stream.Cursor(now + 0.5, task, 101))
+        quick = str(timeline.Cursor(now + 0.5, task, 101))
         assert await heard(feed, quick) == ["slow"]
         assert "slow" in await heard(elsewhere, quick)
         assert await heard(feed, start) == ["slow", "quick"]
         await other.execute(LINE, task, 102, now + 9.0, "long after")
-        assert await heard(elsewhere, str(stream.Cursor(now + 8, 1, 1))) == ["long after"]
+        assert await heard(elsewhere, str(timeline.Cursor(now + 8, 1, 1))) == ["long after"]
         await one.close()
         await other.close()
 

@@ -10,8 +10,7 @@ from typing import Any
 
 from clutch.api import views
 from clutch.core.budget import Budget, BudgetKind
-from clutch.core.model import Delivery, Outcome, Path, Phase
-from clutch.core.reason import Reason
+from clutch.core.model import Delivery, Outcome, Path, Phase, Reason
 from clutch.core.text.results import freeze
 from clutch.core.views import (
     CurrentTool,

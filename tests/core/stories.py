@@ -10,12 +10,10 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from clutch.core import events as ev
-from clutch.core.events import Effect
+from clutch.core.events import Effect, Move
 from clutch.core.lifecycle import step
-from clutch.core.model import Path, Phase, Plan, SessionId, Task, TaskId
+from clutch.core.model import Path, Phase, Plan, Reason, SessionId, Task, TaskId
 from clutch.core.policy import Policy
-from clutch.core.reason import Reason
-from clutch.core.transition import Move
 
 POLICY = Policy()
 

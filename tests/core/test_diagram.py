@@ -6,8 +6,8 @@ import re
 import subprocess
 import sys
 
+from clutch.core.events import EDGES
 from clutch.core.model import FINISHED, Phase
-from clutch.core.transition import EDGES
 from tests.docs.phases import mermaid
 
 ARROW = re.compile(r"    (\S+) --> (\S+)(?: : .+)?")

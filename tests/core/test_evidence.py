@@ -5,8 +5,7 @@ from __future__ import annotations
 import pytest
 
 from clutch.core.messages import Answer, Call, Input, Result, Results
-from clutch.core.model import Outcome, SessionId, Task, TaskId
-from clutch.core.reason import Reason
+from clutch.core.model import Outcome, Reason, SessionId, Task, TaskId
 from clutch.core.views import FILES_MAX, Evidence, evidence_of, files_touched, stop_reason
 
 

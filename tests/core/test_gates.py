@@ -7,8 +7,7 @@ from dataclasses import replace
 import pytest
 
 from clutch.core.diagnosis import BlockingSession, Facts, Gate, gate_of, unserved
-from clutch.core.model import Delivery, Phase
-from clutch.core.reason import Reason
+from clutch.core.model import Delivery, Phase, Reason
 from clutch.core.text.why import command, opens_when, waiting_for
 
 OWN = BlockingSession(2, "agent:main:subagent:x", due=90.0)

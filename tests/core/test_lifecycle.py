@@ -17,11 +17,10 @@ from hypothesis import strategies as st
 
 from clutch.core import events as ev
 from clutch.core import events as fx
+from clutch.core.events import EDGES, Move
 from clutch.core.lifecycle import TRANSITIONS, fold, step
-from clutch.core.model import UNTOLD, WORKING, Delivery, Outcome, Phase, Task
+from clutch.core.model import UNTOLD, WORKING, Delivery, Outcome, Phase, Reason, Task
 from clutch.core.policy import Life, Policy
-from clutch.core.reason import Reason
-from clutch.core.transition import EDGES, Move
 from tests.core.stories import (
     Story,
     announcing,

@@ -7,9 +7,8 @@ import pytest
 from clutch.core import events as ev
 from clutch.core import events as fx
 from clutch.core.attachments import EVERYTHING, Removal, Side, removal
-from clutch.core.model import WORKING, Delivery, Outcome, Phase
+from clutch.core.model import WORKING, Delivery, Outcome, Phase, Reason
 from clutch.core.policy import Keeping, Policy
-from clutch.core.reason import Reason
 from tests.core.stories import announcing, deferred, delivered, in_every_phase, refused, running
 
 # ---- cleanup -----------------------------------------------------------------------------------------

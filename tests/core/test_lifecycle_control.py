@@ -7,9 +7,8 @@ import pytest
 from clutch.core import events as ev
 from clutch.core import events as fx
 from clutch.core.lifecycle import step
-from clutch.core.model import Delivery, Outcome, Phase, Plan
+from clutch.core.model import Delivery, Outcome, Phase, Plan, Reason
 from clutch.core.policy import Life, Limits, Policy
-from clutch.core.reason import Reason
 from clutch.core.text import prompts
 from tests.core.stories import (
     announcing,

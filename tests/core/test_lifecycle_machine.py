@@ -15,22 +15,23 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition,
 
 from clutch.core import events as ev
 from clutch.core import events as fx
+from clutch.core.events import EDGES, Move, Transition
 from clutch.core.lifecycle import fold, step
 from clutch.core.model import (
     FINISHED,
     UNTOLD,
+    WAITS,
     Delivery,
     Outcome,
     Path,
     Phase,
     Plan,
+    Reason,
     SessionId,
     Task,
     TaskId,
 )
 from clutch.core.policy import Announcing, Life, Limits, Policy
-from clutch.core.reason import WAITS, Reason
-from clutch.core.transition import EDGES, Move, Transition
 from tests.core.stories import every_event
 from tests.examples import scaled
 

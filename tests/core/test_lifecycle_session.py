@@ -6,9 +6,8 @@ import pytest
 
 from clutch.core import events as ev
 from clutch.core import events as fx
-from clutch.core.model import Delivery, Hook, Outcome, Phase
+from clutch.core.model import Delivery, Hook, Outcome, Phase, Reason
 from clutch.core.policy import Policy, Threads
-from clutch.core.reason import Reason
 from tests.core.stories import Story, announcing, delivered, in_every_phase, new, refused, running
 
 DAY = 86_400.0

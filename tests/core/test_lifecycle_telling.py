@@ -6,9 +6,8 @@ import pytest
 
 from clutch.core import events as ev
 from clutch.core import events as fx
-from clutch.core.model import Delivery, Outcome, Path, Phase
+from clutch.core.model import Delivery, Outcome, Path, Phase, Reason
 from clutch.core.policy import Announcing, ExpiryFrom, Life, Policy
-from clutch.core.reason import Reason
 from tests.core.stories import Story, announcing, deferred, delivered, in_every_phase, refused, running
 
 # ---- descendants -------------------------------------------------------------------------------------

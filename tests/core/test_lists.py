@@ -7,8 +7,7 @@ from decimal import Decimal
 
 import pytest
 
-from clutch.core.model import Delivery, Outcome, Path, Phase
-from clutch.core.reason import Reason
+from clutch.core.model import Delivery, Outcome, Path, Phase, Reason
 from clutch.core.text.format import used_tokens
 from clutch.core.text.tasks import NOTHING, Contract, info_text, list_text, log_text, status
 from clutch.core.views import CurrentTool, DeliveryView, History, HistoryEntry, PlanView, Tally, TaskView

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from clutch.core import protected_files
+from clutch.core import attachments
 
 PLAIN = st.lists(
     st.text("abc.", min_size=1, max_size=6).filter(lambda name: name not in (".", "..")), max_size=4
@@ -20,21 +20,21 @@ PROTECTED = (
 @given(PLAIN, st.sampled_from(PROTECTED))
 def test_protected_names_are_recognised_below_any_folder(above: list[str], tail: tuple[str, ...]) -> None:
     parts = [*above, *tail]
-    end = protected_files.read_only_part(parts)
+    end = attachments.read_only_part(parts)
     assert end is not None
     assert len(above) < end <= len(parts)
 
 
 @given(PLAIN)
 def test_other_names_are_not_protected(parts: list[str]) -> None:
-    assert protected_files.read_only_part(parts) is None
+    assert attachments.read_only_part(parts) is None
 
 
 @pytest.mark.parametrize(
     "parts", [("clutch.json", "x"), (".claude", "notes.md"), ("agents", "a.md"), ("git",)]
 )
 def test_names_that_only_look_similar_are_not_protected(parts: tuple[str, ...]) -> None:
-    assert protected_files.read_only_part(parts) is None
+    assert attachments.read_only_part(parts) is None
 
 
 @pytest.mark.parametrize(
@@ -49,7 +49,7 @@ def test_names_that_only_look_similar_are_not_protected(parts: tuple[str, ...]) 
     ],
 )
 def test_a_state_directory_has_a_lock_and_a_file_of_clutch(files: set[str], is_state: bool) -> None:
-    assert protected_files.is_state(files) is is_state
+    assert attachments.is_state(files) is is_state
 
 
 @pytest.mark.parametrize(
@@ -62,4 +62,4 @@ def test_a_state_directory_has_a_lock_and_a_file_of_clutch(files: set[str], is_s
     ],
 )
 def test_a_repository_is_what_git_takes_for_one(names: set[str], is_repository: bool) -> None:
-    assert protected_files.is_repository(names) is is_repository
+    assert attachments.is_repository(names) is is_repository

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from clutch.core import messages
 from clutch.core.messages import Answer, Call, Entry, Input, Result, Results
-from clutch.core.model import Phase
-from clutch.core.reason import Reason
+from clutch.core.model import Phase, Reason
 from clutch.core.text.why import Arrived, TimelineEntry, steps
 from clutch.core.views import TranscriptEntry
 

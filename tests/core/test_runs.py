@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from clutch.core.model import Reason
 from clutch.core.policy import Life
-from clutch.core.reason import Reason
 from clutch.core.run import (
     TRIAL_S,
     Admission,

@@ -5,8 +5,7 @@ from __future__ import annotations
 import pytest
 
 from clutch.core.diagnosis import Blocker, BlockingSession, Gate
-from clutch.core.model import Phase
-from clutch.core.reason import WAITS, Reason
+from clutch.core.model import WAITS, Phase, Reason
 from clutch.core.text.why import DeliveryAttempt, TimelineEntry, happening, why_text
 
 

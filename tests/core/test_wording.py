@@ -10,8 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from clutch.core.attachments import StoredFile
-from clutch.core.model import Outcome, Phase, Plan
-from clutch.core.reason import Reason
+from clutch.core.model import Outcome, Phase, Plan, Reason
 from clutch.core.text import prompts
 from clutch.core.text.announce import (
     Absent,

@@ -8,7 +8,7 @@ from dataclasses import replace
 
 import pytest
 
-from clutch.core.transition import EDGES
+from clutch.core.events import EDGES
 from tests.trust.campaign import Findings, Hunted, Plan, summarise, table
 from tests.trust.kills.limits import LimitLoad
 from tests.trust.kills.points import POINTS

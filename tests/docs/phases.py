@@ -7,9 +7,9 @@ from enum import Enum
 from typing import Any, get_args
 
 from clutch.core import events as ev
+from clutch.core.events import EDGES
 from clutch.core.lifecycle import TRANSITIONS
 from clutch.core.model import FINISHED, Phase
-from clutch.core.transition import EDGES
 
 #: The ways into cleanup that are no kill; every other edge that ends there is one.
 _CLEANUP_WORDS = {Phase.ENDING: "skipped", Phase.ANNOUNCING: "told, or given up"}
@@ -38,7 +38,7 @@ an older generation.
 
 The functions are in `src/clutch/core/lifecycle_run.py` (until the outcome is fixed) and
 `src/clutch/core/lifecycle_delivery.py` (after it), the events in `src/clutch/core/events.py`. The edges of the diagram
-are `core/transition.EDGES`.
+are `core/events.EDGES`.
 """
 
 

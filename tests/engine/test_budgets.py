@@ -13,10 +13,9 @@ import pytest
 from clutch.core.agents import AgentDefaults
 from clutch.core.ids import task_id
 from clutch.core.messages import Answer, Call, Usage
-from clutch.core.model import Outcome
+from clutch.core.model import Outcome, Reason
 from clutch.core.policy import Budgets, OnBudget, Policy
 from clutch.core.questions import Decision, QuestionKind
-from clutch.core.reason import Reason
 from clutch.core.text import prompts
 from clutch.engine.services import NoPrices
 from clutch.ports import ModelError, ModelRequest, Trouble

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from clutch.core.channel_messages import SendUnsure
+from clutch.core.delivery import SendUnsure
 from clutch.core.policy import Announcing, Policy, Work
 from clutch.engine.outbox import OutboxSender
 from clutch.errors import StoreError

@@ -10,10 +10,9 @@ from dataclasses import replace
 import pytest
 
 from clutch.core.messages import Answer, Call, Input, Result, Results, Usage
-from clutch.core.model import Lane, Outcome, Phase
+from clutch.core.model import Lane, Outcome, Phase, Reason
 from clutch.core.policy import Budgets
 from clutch.core.questions import Decision
-from clutch.core.reason import Reason
 from clutch.engine.worker import Worker
 from clutch.errors import StoreBusy
 from clutch.ports import ModelRequest, RuntimeJob

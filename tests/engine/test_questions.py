@@ -11,10 +11,9 @@ from typing import Any
 import pytest
 
 from clutch.core.messages import Answer, Call, Input, Result, Results, Usage
-from clutch.core.model import Lane, Outcome, Phase
+from clutch.core.model import Lane, Outcome, Phase, Reason
 from clutch.core.policy import Policy, Taint
 from clutch.core.questions import Decision, QuestionKind
-from clutch.core.reason import Reason
 from clutch.core.text.prompts import OUTCOME_UNKNOWN
 from clutch.ports import ModelRequest, ToolContext
 from clutch.transactions import control, messages, questions

@@ -19,9 +19,8 @@ from clutch.core.authority import (
 )
 from clutch.core.ids import plan_hash
 from clutch.core.messages import Answer, Input, Result, Results
-from clutch.core.model import Outcome, Phase
+from clutch.core.model import Outcome, Phase, reason_text
 from clutch.core.policy import Control, LateResult, Policy
-from clutch.core.reason import reason_text
 from clutch.core.text.prompts import OUTCOME_UNKNOWN
 from clutch.engine.actions import STILL_RUNS, SendResult, SendStatus, TaskActions
 from clutch.errors import Forbidden, InvalidInput, NotFound, RateLimited, StoreError

@@ -16,7 +16,7 @@ from clutch.cli.app import app
 from clutch.config.explain import schema
 from clutch.store.dialect import SCHEMA, Dialect, load
 from clutch.surfaces.http.app import ENTRIES
-from clutch.surfaces.http.openapi import document
+from clutch.surfaces.http.routes import document
 from clutch.surfaces.mcp import TOOLS
 from tests.golden.api import api
 from tests.golden.observed import events, exported_tree

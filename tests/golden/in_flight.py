@@ -22,7 +22,7 @@ from pydantic import BaseModel
 
 from clutch.api import gateway
 from clutch.api.client import Api
-from clutch.core.channel_messages import SendUnsure
+from clutch.core.delivery import SendUnsure
 from clutch.core.messages import Answer, Call, Input
 from clutch.core.model import Lane
 from clutch.core.policy import Announcing, Keeping, Life, Limits, Policy, Work

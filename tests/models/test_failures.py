@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from clutch.models.failures import classify, mismatch, retry_at
+from clutch.models.provider import classify, mismatch, retry_at
 from clutch.ports import Trouble
 
 NOW = 1_767_225_600.0  # 2026-01-01T00:00:00Z

@@ -10,7 +10,7 @@ from typing import TypeAlias
 
 import pytest
 
-from clutch.core.reason import Reason, reason_text
+from clutch.core.model import Reason, reason_text
 from clutch.store.dialect import SCHEMA
 from clutch.store.postgres import PostgresStore
 from clutch.store.sqlite import SqliteStore

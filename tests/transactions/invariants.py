@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 
+from clutch.core.events import Move
 from clutch.core.lifecycle import fold
-from clutch.core.model import WORKING, LetterState, Outcome, Phase, RunState
-from clutch.core.reason import Reason
-from clutch.core.transition import Move
+from clutch.core.model import WORKING, LetterState, Outcome, Phase, Reason, RunState
 from tests.transactions.world import World
 
 

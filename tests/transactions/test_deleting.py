@@ -15,7 +15,7 @@ from clutch.core.spawn import Mode
 from clutch.errors import NotFound
 from clutch.transactions import control, retention, task_files
 from clutch.transactions.control import NotPossible
-from clutch.transactions.read import sessions, targets
+from clutch.transactions.read import targets, transcripts
 from clutch.transactions.read.targets import Standpoint
 from tests.transactions.test_archiving import told, words
 from tests.transactions.test_dead_letters import given_up
@@ -130,11 +130,11 @@ async def test_what_is_deleted_or_archived_leaves_the_lists_and_its_result_is_st
     await delete(world, gone)
     await delete(world, kept, keep=True)
     someone = OperatorCaller(EVERY_SCOPE)
-    listed = await world.db.read(sessions.sessions, someone, world.policy.history)
+    listed = await world.db.read(transcripts.sessions, someone, world.policy.history)
     assert {line.session_id for line in listed} == {main, shown}
-    (left,) = (await world.db.read(sessions.history, gone, world.policy.history)).entries
+    (left,) = (await world.db.read(transcripts.history, gone, world.policy.history)).entries
     assert (left.kind, left.text) == ("result", (await world.task(gone)).result)
-    assert (await world.db.read(sessions.history, kept, world.policy.history)).entries
+    assert (await world.db.read(transcripts.history, kept, world.policy.history)).entries
 
 
 @pytest.mark.parametrize("keep", [False, True])
@@ -147,7 +147,7 @@ async def test_a_main_session_leaves_the_lists_and_is_found_only_if_its_words_ar
     key = await world.one("SELECT key FROM sessions WHERE id = ?", main)
     await delete(world, main, keep=keep)
     someone = OperatorCaller(EVERY_SCOPE)
-    assert await world.db.read(sessions.sessions, someone, world.policy.history) == []
+    assert await world.db.read(transcripts.sessions, someone, world.policy.history) == []
     for name in (key, key[:-1], ids.run_id(run.run_id)):
         if keep:
             assert (await world.db.read(targets.resolve, name, Standpoint(someone))).session_id == main

@@ -13,7 +13,7 @@ from clutch.core.model import LetterKind, LetterState, Outcome, Phase
 from clutch.core.policy import Control
 from clutch.core.text import results
 from clutch.transactions import control, messages
-from clutch.transactions.read import sessions
+from clutch.transactions.read import transcripts
 from clutch.transactions.spawn import rights_text
 from tests.transactions.world import World, write
 
@@ -111,10 +111,10 @@ async def test_long_plan_comes_as_a_summary_and_all_of_it_can_be_read(world: Wor
     assert plan_hash(plan) in text, "the decision is about the whole of it"
     assert len(text) < 2000
     read, known = "", (planner.session_id, world.policy.history)
-    (piece,) = (await world.db.read(sessions.result, *known)).entries
+    (piece,) = (await world.db.read(transcripts.result, *known)).entries
     while piece.next_offset is not None:
         read += piece.text.partition("… [")[0]
-        (piece,) = (await world.db.read(sessions.result, *known, piece.next_offset)).entries
+        (piece,) = (await world.db.read(transcripts.result, *known, piece.next_offset)).entries
     read += piece.text
     assert read == plan
 

@@ -9,9 +9,8 @@ from collections.abc import Sequence
 import pytest
 
 from clutch.core.messages import Result, Results
-from clutch.core.model import Outcome, Phase
+from clutch.core.model import Outcome, Phase, Reason
 from clutch.core.questions import Decision, QuestionChanged, QuestionKind
-from clutch.core.reason import Reason
 from clutch.errors import InvalidInput
 from clutch.transactions import control, messages, questions, turn, turn_end
 from clutch.transactions.questions import (

@@ -11,10 +11,10 @@ from clutch.store.transaction import Tx
 from clutch.testing.clock import FakeClock
 from clutch.transactions import idempotency, workers
 from clutch.transactions.questions import NewQuestion, call_body
-from clutch.transactions.read import stream, tasks
+from clutch.transactions.read import tasks, timeline
 from clutch.transactions.read.inbox import is_asking, waiting_items
-from clutch.transactions.read.stream import BEGINNING, Cursor
 from clutch.transactions.read.tasks import By
+from clutch.transactions.read.timeline import BEGINNING, Cursor
 from clutch.transactions.turn_end import ask
 from tests.transactions.world import World
 
@@ -72,14 +72,14 @@ async def test_the_stream_has_every_line_once_in_pages_from_any_place(world: Wor
     for label in ("one", "two"):
         await world.end(await world.child(main, label))
     await world.live()
-    everything = await world.db.read(stream.after, BEGINNING, 1000)
+    everything = await world.db.read(timeline.after, BEGINNING, 1000)
     assert len(everything) == await world.one("SELECT COUNT(*) FROM events")
     place, paged = BEGINNING, []
-    while page := await world.db.read(stream.after, place, 3):
+    while page := await world.db.read(timeline.after, place, 3):
         paged += page
         place = page[-1].cursor
     assert paged == everything
-    assert await world.db.read(stream.newest) == everything[-1].cursor
+    assert await world.db.read(timeline.newest) == everything[-1].cursor
     assert {moment.root_id for moment in everything} == {main}
     assert {"lifecycle:start", "lifecycle:end", "announce", "phase"} == {moment.name for moment in everything}
 
@@ -90,16 +90,16 @@ async def test_a_parent_that_waits_for_its_children_has_ended_without_an_error(
     parent = await world.started(main, "parent")
     await world.child(parent.session_id, "child")
     await parent.finish("they still work")
-    names = [one.name for one in await world.db.read(stream.after, BEGINNING) if one.to_phase == "ending"]
+    names = [one.name for one in await world.db.read(timeline.after, BEGINNING) if one.to_phase == "ending"]
     assert names == ["lifecycle:end"]
 
 
 def test_a_cursor_is_read_as_it_was_written() -> None:
     for cursor in (Cursor(1.5, 7, 3), Cursor(1792000000.123456, 2**40, 999), BEGINNING, Cursor(1e-07, 1, 1)):
-        assert stream.parse(str(cursor)) == cursor
+        assert timeline.parse(str(cursor)) == cursor
     for text in ("", "1", "1:t_1", "x:t_1:1", "1:t_l:1", "1:t_1:-1", "1e999:t_1:1x"):
         with pytest.raises(InvalidInput, match="after"):
-            stream.parse(text)
+            timeline.parse(text)
 
 
 @pytest.mark.parametrize(

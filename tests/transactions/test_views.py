@@ -8,14 +8,13 @@ import pytest
 
 from clutch.core.events import PlanVerdict
 from clutch.core.messages import Answer, Call, Usage
-from clutch.core.model import Delivery, Outcome, Path, Phase
-from clutch.core.reason import Reason
+from clutch.core.model import Delivery, Outcome, Path, Phase, Reason
 from clutch.core.spawn import BudgetRequest
 from clutch.core.views import DeliveryView, TaskView
 from clutch.errors import InvalidInput
 from clutch.store.transaction import ManyRows, Tx
 from clutch.transactions import control, messages, turn
-from clutch.transactions.read import lists, status, tasks, why
+from clutch.transactions.read import lists, tasks, timeline
 from clutch.transactions.read.lists import TaskFilter
 from tests.transactions.trees import reserve
 from tests.transactions.world import Run, World, calls, write
@@ -330,7 +329,7 @@ async def test_every_view_shows_the_same_task(world: World, main: int) -> None:
     assert page == await world.db.read(tasks.below, main)
     assert page == await world.db.read(tasks.tree, parent.session_id)
     assert page == [await shown(world, view.task_id) for view in page]
-    found = await world.db.read(why.why, parent.session_id)
+    found = await world.db.read(timeline.why, parent.session_id)
     assert found is not None
     assert found.task == page[0]
     last = found.timeline[-1]
@@ -395,6 +394,6 @@ async def test_letter_of_a_killed_child_is_not_counted_as_waiting(world: World, 
     await world.start(task)
     await world.db.alone(control.kill, world.policy, task, "no", "person")
     await world.mail()
-    assert (await world.db.read(status.status, main)).waiting == 0
+    assert (await world.db.read(lists.status, main)).waiting == 0
     await world.tell(main, "hello")
-    assert (await world.db.read(status.status, main)).waiting == 1
+    assert (await world.db.read(lists.status, main)).waiting == 1

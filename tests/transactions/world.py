@@ -15,9 +15,8 @@ from typing import Any, TypeAlias
 from clutch.core.authority import AgentGrant, root_rights
 from clutch.core.compaction import view
 from clutch.core.messages import Answer, Call, Entry, Input, Message, Result, Results, Usage
-from clutch.core.model import LetterKind, Phase, Task
+from clutch.core.model import LetterKind, Phase, Task, reason_text
 from clutch.core.policy import Policy
-from clutch.core.reason import reason_text
 from clutch.core.spawn import SpawnRefusal, SpawnRequest
 from clutch.store.transaction import Database, Row, Tx
 from clutch.testing.clock import FakeClock

@@ -15,7 +15,7 @@ from collections import Counter
 from dataclasses import asdict, dataclass, field, replace
 from itertools import count, cycle
 
-from clutch.core.transition import EDGES
+from clutch.core.events import EDGES
 from clutch.testing.invariants.checker import all_names
 from clutch.testing.invariants.probes import all_probes
 from clutch.testing.simulation.background import DOINGS

@@ -25,12 +25,12 @@ from clutch.core.questions import Decision
 from clutch.core.text import prompts
 from clutch.core.views import TaskView
 from clutch.engine.actions import PlanDecision, TaskActions, check_text
-from clutch.engine.retention import Sweeper
 from clutch.engine.services import Services
+from clutch.engine.task_files import Sweeper
 from clutch.errors import InvalidInput, NotFound
 from clutch.store.transaction import Tx
 from clutch.transactions import messages, retention
-from clutch.transactions.read import status, tasks
+from clutch.transactions.read import lists, tasks
 from clutch.transactions.read.inbox import is_asking
 
 if TYPE_CHECKING:
@@ -164,7 +164,7 @@ class Actions:
         caller, reason = call.caller, call.body.reason
         if call.target == ALL_TASKS:
             root = reads.own_root(reads.standpoint(caller))
-            alive = await self._services.db.read(status.alive, root)
+            alive = await self._services.db.read(lists.alive, root)
             return views.killed(await self._tasks.kill_all(caller, alive, reason))
         return views.killed(await self._tasks.kill(caller, await self._number(call), reason))
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from clutch.api.views import moment, task, unsent
 from clutch.core import ids as ids_rules
-from clutch.core.channel_messages import unsent_line
+from clutch.core.delivery import unsent_line
 from clutch.core.diagnosis import Blocker
 from clutch.core.text.format import quoted, typed
 from clutch.core.text.tasks import status
@@ -21,7 +21,7 @@ from clutch.core.text.why import (
     waiting_for,
     why_text,
 )
-from clutch.transactions.read.why import TaskExplanation
+from clutch.transactions.read.timeline import TaskExplanation
 
 if TYPE_CHECKING:
     from clutch.api import objects

@@ -27,9 +27,9 @@ from clutch.core.messages import Usage
 from clutch.engine.live import BusWatcher, Live
 from clutch.errors import StoreError
 from clutch.store.transaction import Tx
-from clutch.transactions.read import stream
 from clutch.transactions.read import tasks as tasks_tx
-from clutch.transactions.read.stream import OVERLAP_S, Cursor, Moment
+from clutch.transactions.read import timeline
+from clutch.transactions.read.timeline import OVERLAP_S, Cursor, Moment
 
 if TYPE_CHECKING:
     from clutch.api import objects
@@ -135,7 +135,7 @@ class Feed:
         self._watchers: dict[
             Key, set[FeedWatcher]
         ] = {}  #: by what they watch, so that news cost only those who want them
-        self._place = stream.BEGINNING
+        self._place = timeline.BEGINNING
         self._seen: OrderedDict[Cursor, Arrival] = OrderedDict()
         self._arrivals = 0
         self._looking = asyncio.Lock()
@@ -179,7 +179,7 @@ class Feed:
 
     async def _begin(self) -> None:
         """What is there already is not new."""
-        self._place = await self._gateway.services.db.read(stream.newest)
+        self._place = await self._gateway.services.db.read(timeline.newest)
         await self._look()
 
     async def since(self, cursor: Cursor, joined: Joined) -> AsyncIterator[FeedEvent]:
@@ -245,7 +245,7 @@ class Feed:
                     self._publish(news)
             place = page[-1][0].cursor
             self._place = max(self._place, place)
-            if len(page) < stream.LIMIT:
+            if len(page) < timeline.LIMIT:
                 break
         edge = self._a_little_before(self._place)  # what the next look reads again must be known then
         while len(self._seen) > SEEN_MAX and next(iter(self._seen)) < edge:
@@ -318,7 +318,7 @@ class Feed:
             self._roots.clear()
         if session_id not in self._roots:
             try:
-                root = await self._gateway.services.db.read(stream.root_of, session_id)
+                root = await self._gateway.services.db.read(timeline.root_of, session_id)
             except StoreError:
                 return None
             if root is None:
@@ -329,7 +329,7 @@ class Feed:
 
 def _page(now: float, place: Cursor, is_wanted: Callable[[Moment], bool]) -> Tx[Page]:
     """Only what is wanted is read as news: most of a page is there because its time is looked at again."""
-    moments = yield from stream.after(now, place)
+    moments = yield from timeline.after(now, place)
     wanted = {one.cursor.task_id for one in moments if is_wanted(one)}
     shown = yield from tasks_tx.of(now, sorted(wanted))
     tasks = {view.task_id: views.task(view) for view in shown}

@@ -2,7 +2,7 @@
 
 Names are camelCase, times RFC 3339 text, money decimal text, and an unknown value is null. Fields may be added, never
 renamed. `api/views.py` and the actions build the objects as plain dicts, which mypy checks against these classes;
-`surfaces/http/openapi.py` makes the schemas of OpenAPI and MCP from them. Only those schemas need this module at run
+`surfaces/http/routes.py` makes the schemas of OpenAPI and MCP from them. Only those schemas need this module at run
 time. A class whose noun the rules use already ends in `Object`; its schema is published without that ending."""
 
 from __future__ import annotations

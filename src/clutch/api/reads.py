@@ -16,7 +16,7 @@ from clutch.core.model import Outcome, Phase
 from clutch.core.views import TaskView
 from clutch.errors import InvalidInput, NotFound
 from clutch.store.transaction import Tx
-from clutch.transactions.read import lists, stream, targets
+from clutch.transactions.read import lists, targets, timeline
 from clutch.transactions.read import tasks as tasks_tx
 from clutch.transactions.read.inbox import item, unread_replies, unsent, waiting_items
 from clutch.transactions.read.lists import PAGE_MAX, TaskFilter
@@ -80,7 +80,7 @@ def found(now: float, who: Standpoint, asked: Filter) -> Tx[list[TaskView]]:
 def tasks(now: float, who: Standpoint, asked: Filter) -> Tx[objects.TaskList]:
     wanted = yield from _wanted(now, who, asked)
     # The place is read before the rows: an event in between is sent twice rather than never.
-    place = yield from stream.newest(now)
+    place = yield from timeline.newest(now)
     page = yield from lists.task_page(now, wanted, asked.limit, asked.cursor)
     counted = yield from lists.summary(now, wanted)
     return views.listing(page.tasks, counted, page.next, str(place))
@@ -134,7 +134,7 @@ def why(
     now: float, who: Standpoint, target: str, is_served: bool = True, state: str | None = None
 ) -> Tx[objects.WhyDocument]:
     from clutch.api import explanations  # much to load, and lists are asked for far more often
-    from clutch.transactions.read import why as why_of
+    from clutch.transactions.read import timeline as why_of
 
     number = yield from task_number(now, who, target)
     found = yield from why_of.why(now, number, is_served)
@@ -147,7 +147,7 @@ def replay(
     now: float, who: Standpoint, target: str, after: int = 0, limit: int = PAGE_MAX
 ) -> Tx[objects.Journal]:
     from clutch.api import explanations
-    from clutch.transactions.read import why as why_of
+    from clutch.transactions.read import timeline as why_of
 
     number = (yield from view(now, who, target)).task_id
     return explanations.journal((yield from why_of.journal(now, number)), after, limit)

@@ -30,8 +30,8 @@ if TYPE_CHECKING:
     from clutch.transactions.control import KillReport
     from clutch.transactions.messages import SteerResult
     from clutch.transactions.read.inbox import InboxItem, UnreadReplies, UnsentMessage
-    from clutch.transactions.read.sessions import SessionLine
     from clutch.transactions.read.tasks import By
+    from clutch.transactions.read.transcripts import SessionLine
 
 Object: TypeAlias = dict[str, Any]  #: an object of `api/objects.py`, as a program gets it
 

@@ -27,7 +27,7 @@ from clutch.cli.source import (
     resumable,
     source,
 )
-from clutch.core.channel_messages import unsent_line
+from clutch.core.delivery import unsent_line
 from clutch.core.model import Phase
 from clutch.core.text.format import counted, money, tokens, visible
 from clutch.surfaces.discovery import PROBLEM

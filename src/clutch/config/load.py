@@ -38,8 +38,8 @@ from clutch.config.keys import (
     tree_of,
 )
 from clutch.config.types import Kind, Plain
+from clutch.core.attachments import is_state
 from clutch.core.ids import nearest
-from clutch.core.protected_files import is_state
 from clutch.errors import ConfigInvalid, InvalidInput
 from clutch.surfaces.discovery import CONFIG_FILE
 from clutch.tools.sandbox.policy import is_beneath

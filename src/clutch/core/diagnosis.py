@@ -10,8 +10,7 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import assert_never
 
-from clutch.core.model import Delivery, Outcome, Phase
-from clutch.core.reason import Reason
+from clutch.core.model import Delivery, Outcome, Phase, Reason
 
 # Letters wait a moment for others. A session that is due later than this is in quiet hours or backs off.
 COLLECTING_S = 60.0

@@ -23,9 +23,9 @@ from typing import Any, TypeAlias
 from clutch.core import events as ev
 from clutch.core import lifecycle_delivery as delivery
 from clutch.core import lifecycle_run as run
+from clutch.core.events import EDGES, Move, Story, Transition
 from clutch.core.model import Outcome, Phase, Task
 from clutch.core.policy import Policy
-from clutch.core.transition import EDGES, Move, Story, Transition
 
 Handler: TypeAlias = Callable[[Story, Any], None]
 

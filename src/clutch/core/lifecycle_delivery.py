@@ -10,9 +10,8 @@ from typing import Any
 
 from clutch.core import events as ev
 from clutch.core import events as fx
-from clutch.core.model import Delivery, Hook, Phase, Task
-from clutch.core.reason import REASONS, Reason, reason_text
-from clutch.core.transition import Story
+from clutch.core.events import Story
+from clutch.core.model import REASONS, Delivery, Hook, Phase, Reason, Task, reason_text
 
 DAY_S = 86_400.0
 #: Nothing is left to deliver: the parent has the result, or is never to get it.

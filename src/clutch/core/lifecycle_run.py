@@ -9,12 +9,11 @@ from typing import Any
 from clutch.core import events as ev
 from clutch.core import events as fx
 from clutch.core import lifecycle_delivery as delivery
-from clutch.core.model import Delivery, Outcome, Phase, Plan, Task
+from clutch.core.events import Story
+from clutch.core.model import REASONS, Delivery, Outcome, Phase, Plan, Reason, Task, reason_text
 from clutch.core.policy import ExpiryFrom, Policy
-from clutch.core.reason import REASONS, Reason, reason_text
 from clutch.core.text.prompts import is_progress
 from clutch.core.text.results import Silence, freeze, silence
-from clutch.core.transition import Story
 
 # --------------------------------------------------------------------------------------------------
 # Spawn and start.

@@ -14,9 +14,8 @@ from enum import Enum, StrEnum, auto
 from typing import Final
 
 from clutch.core.messages import Answer, Call, Entry, Input, Results
-from clutch.core.model import LetterKind, RunState
+from clutch.core.model import LetterKind, Reason, RunState
 from clutch.core.policy import Life
-from clutch.core.reason import Reason
 from clutch.core.text.format import clock
 
 TRIAL_S: Final = 30.0  # what ends a process does so at once; the others cannot wait for longer

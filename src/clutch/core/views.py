@@ -16,8 +16,7 @@ from clutch.core import messages
 from clutch.core.attachments import StoredFile
 from clutch.core.budget import Budget
 from clutch.core.messages import Answer, Entry, Input, Results, Summary
-from clutch.core.model import Delivery, Outcome, Path, Phase, Task
-from clutch.core.reason import Reason, reason_text
+from clutch.core.model import Delivery, Outcome, Path, Phase, Reason, Task, reason_text
 from clutch.core.redaction import redact
 from clutch.core.text.format import counted, in_words, main_argument, size
 from clutch.core.validation import check

@@ -17,8 +17,7 @@ from typing import Any
 
 from clutch.cli import INTERRUPTED
 from clutch.core import ids
-from clutch.core.model import NO_SESSION, Outcome
-from clutch.core.reason import Reason
+from clutch.core.model import NO_SESSION, Outcome, Reason
 from clutch.core.text.format import plain_json
 from clutch.demo import job as jobs
 from clutch.demo.job import SESSION, Account, DemoJob, account_of, lines
@@ -27,8 +26,8 @@ from clutch.demo.worker import LIVES, STATS
 from clutch.errors import ClutchError, InvalidInput
 from clutch.offline_reader import looking_at
 from clutch.surfaces import discovery
-from clutch.transactions.read import stream, transcripts
-from clutch.transactions.read.stream import Figures
+from clutch.transactions.read import timeline, transcripts
+from clutch.transactions.read.timeline import Figures
 from clutch.transactions.read.transcripts import TimelineRow, TreeRow
 from clutch.wiring import default_state_directory, findings_of
 
@@ -71,8 +70,8 @@ def ledger_of(state: Path) -> Ledger:
         return Ledger(
             look(transcripts.tree, root),
             look(transcripts.timeline, root),
-            look(stream.figures, root),
-            look(stream.frozen_results, root),
+            look(timeline.figures, root),
+            look(timeline.frozen_results, root),
         )
 
 

@@ -15,14 +15,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, TextIO
 
 from clutch.core import ids
-from clutch.core.model import Phase
+from clutch.core.model import Phase, Reason
 from clutch.core.policy import Life
-from clutch.core.reason import Reason
 from clutch.core.text import format, results, tasks
 from clutch.demo.job import SESSION, DemoJob, Log, lines
 from clutch.errors import ClutchError, StoreError
 from clutch.offline_reader import DATABASE_FILE, looking_at
-from clutch.transactions.read import stream, transcripts
+from clutch.transactions.read import timeline, transcripts
 from clutch.transactions.read.transcripts import TimelineRow, TreeRow
 
 if TYPE_CHECKING:
@@ -294,18 +293,18 @@ class Supervisor:
             return otherwise
 
     def _is_at_work(self, worker: subprocess.Popen[bytes]) -> bool:
-        return bool(self._read(stream.is_registered, worker.pid, otherwise=False))
+        return bool(self._read(timeline.is_registered, worker.pid, otherwise=False))
 
     def _holds(self, worker: subprocess.Popen[bytes]) -> int:
-        return int(self._read(stream.held, worker.pid, otherwise=0))
+        return int(self._read(timeline.held, worker.pid, otherwise=0))
 
     def _draw(self) -> None:
         root = self._read(transcripts.session_id, SESSION, otherwise=None)
         if root is not None:
             tree = self._read(transcripts.tree, root, otherwise=[])
-            timeline = self._read(transcripts.timeline, root, otherwise=[])
-            results = self._read(stream.frozen_results, root, otherwise={})
-            self.view.show(Picture(time.time(), tree, timeline, results))
+            events = self._read(transcripts.timeline, root, otherwise=[])
+            results = self._read(timeline.frozen_results, root, otherwise={})
+            self.view.show(Picture(time.time(), tree, events, results))
 
 
 def _stop(worker: subprocess.Popen[bytes]) -> None:

@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from clutch.contain import cause, contained
-from clutch.core.channel_messages import may_have_arrived
+from clutch.core.delivery import may_have_arrived
 from clutch.core.policy import Policy
 from clutch.core.text.format import duration
 from clutch.engine.worker import Worker

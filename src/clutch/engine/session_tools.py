@@ -32,7 +32,7 @@ from clutch.errors import AmbiguousTarget, ClutchError, Forbidden, NotFound, Sto
 from clutch.store.transaction import P, T, TxFunction
 from clutch.transactions.authority import guarded
 from clutch.transactions.control import KillReport
-from clutch.transactions.read import sessions, status, targets
+from clutch.transactions.read import lists, targets, transcripts
 from clutch.transactions.read.targets import ResolvedTarget
 from clutch.transactions.sessions import Stale
 
@@ -67,7 +67,7 @@ class _Tools:
         match asked:
             case Act(Action.LIST):
                 return await self._db.alone(
-                    status.children, self._policy, self._who.viewer, self._run.session_id
+                    lists.children, self._policy, self._who.viewer, self._run.session_id
                 )
             case Act():
                 return await self._act(asked)
@@ -88,7 +88,7 @@ class _Tools:
 
     async def _act(self, asked: Act) -> Body:
         if asked.target == ALL_CHILDREN:
-            below = await self._db.read(status.alive, self._run.session_id)
+            below = await self._db.read(lists.alive, self._run.session_id)
             return _killed(await self._actions.kill_all(self._caller, below, asked.text or "killed"))
         task = await self._db.read(targets.task, asked.target, self._who)
         actions, who, text = self._actions, self._caller, asked.text
@@ -132,27 +132,27 @@ class _Tools:
 
     async def _found(self, asked: SendTo) -> ResolvedTarget:
         if asked.label is None:
-            return await self._db.read(status.meant, asked.target or "", self._who)
+            return await self._db.read(lists.meant, asked.target or "", self._who)
         agent_id = asked.agent_id or self._caller.agent_id
-        return await self._db.read(status.labelled, asked.label, agent_id, self._who)
+        return await self._db.read(lists.labelled, asked.label, agent_id, self._who)
 
     # ---- looking -------------------------------------------------------------------------------------
 
     async def _sessions(self, asked: ListSessions) -> Body:
         found = await self._db.read(
-            sessions.sessions, self._caller, self._policy.history, asked.kinds, asked.limit, asked.active_s,
+            transcripts.sessions, self._caller, self._policy.history, asked.kinds, asked.limit, asked.active_s,
             asked.message_limit,
         )  # fmt: skip
         return {"sessions": [_line(one) for one in found]}
 
     async def _history(self, asked: ReadHistory) -> Body:
-        found = await self._db.read(status.meant, asked.target, self._who)
+        found = await self._db.read(lists.meant, asked.target, self._who)
         session_id, rules = found.session_id, self._policy.history
         if asked.of_result:
-            shown = await self._read(session_id, sessions.result, session_id, rules, asked.offset)
+            shown = await self._read(session_id, transcripts.result, session_id, rules, asked.offset)
         else:
             how = (asked.limit, asked.before, asked.with_tools, asked.offset)
-            shown = await self._read(session_id, sessions.history, session_id, rules, *how)
+            shown = await self._read(session_id, transcripts.history, session_id, rules, *how)
         return {
             "sessionKey": found.session_key,
             "messages": [_entry(said) for said in shown.entries],
@@ -180,9 +180,9 @@ class _Tools:
         }
 
     async def _status(self, target: str) -> Body:
-        found = await self._db.read(status.meant, target, self._who)
+        found = await self._db.read(lists.meant, target, self._who)
         about = await self._db.read(
-            guarded, self._caller, Verb.READ, found.session_id, status.status, found.session_id
+            guarded, self._caller, Verb.READ, found.session_id, lists.status, found.session_id
         )
         used = about.used
         problems = [one for one in self._run.services.problems() if one.is_error]
@@ -251,7 +251,7 @@ def _decided(decided: PlanDecision) -> Body:
     return {"status": decided.status, "taskId": ids.task_id(decided.task_id), "round": decided.round}
 
 
-def _line(one: sessions.SessionLine) -> Body:
+def _line(one: transcripts.SessionLine) -> Body:
     line: dict[str, Any] = {"sessionKey": one.key, "kind": one.kind, "agentId": one.agent_id}
     if one.task is not None:
         line |= {

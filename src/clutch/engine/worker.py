@@ -22,10 +22,9 @@ from clutch.core.delivery import is_put_back
 from clutch.core.policy import Policy
 from clutch.engine.external_run import stop_all
 from clutch.engine.open_run import Interrupt
-from clutch.engine.retention import Sweeper
 from clutch.engine.services import Services
 from clutch.engine.spawn import undo
-from clutch.engine.task_files import clean, hand_over, sweep
+from clutch.engine.task_files import Sweeper, clean, hand_over, sweep
 from clutch.engine.turn import take_turn
 from clutch.errors import (
     ClutchError,

@@ -13,9 +13,8 @@ from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, assert_never
 
 from clutch.core.messages import Answer, Call, Input, Results, Thought, Transcript, Usage
-from clutch.models import failures
-from clutch.models.failures import check_depth, count, malformed, too_deep
-from clutch.models.provider import Provider
+from clutch.models import provider
+from clutch.models.provider import Provider, check_depth, count, malformed, too_deep
 from clutch.ports import Delta, DeltaKind, ModelError, ModelRequest, OnDelta, ToolSpec, Trouble
 
 if TYPE_CHECKING:
@@ -431,7 +430,7 @@ class DirectModels:
         except (TypeError, AttributeError, LookupError) as error:
             raise malformed(f"{wrong_event(event)}: {data[:100]!r}") from error
         if is_first and not self._provider.allow_model_mismatch:
-            wrong = failures.mismatch(model, reading.model)
+            wrong = provider.mismatch(model, reading.model)
             if wrong is not None:
                 raise wrong
         return False
@@ -474,7 +473,7 @@ class DirectModels:
             message = wording = str(error)
         if self._key:
             message = message.replace(self._key, "…")
-        return failures.failure(status, wording, message, headers, self._clock())
+        return provider.failure(status, wording, message, headers, self._clock())
 
     def _network(self, error: Exception) -> ModelError:
         import aiohttp

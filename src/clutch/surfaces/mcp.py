@@ -19,9 +19,9 @@ from clutch.api.problems import Problem, problem_of
 from clutch.core.agents import MAIN
 from clutch.core.authority import OperatorCaller
 from clutch.errors import InvalidInput, MissingExtra, extra
-from clutch.surfaces.http.actions import SPAWN_BYTES_MAX
 from clutch.surfaces.http.app import ENTRIES
 from clutch.surfaces.http.auth import CALLER, PRIVATE
+from clutch.surfaces.http.handlers import SPAWN_BYTES_MAX
 from clutch.surfaces.http.routes import (
     HEADER,
     AppState,
@@ -98,7 +98,7 @@ TOOLS: Mapping[str, GatewayTool] = {
 
 
 def _schema(model: Any) -> dict[str, Any]:
-    from clutch.surfaces.http.openapi import schema_of
+    from clutch.surfaces.http.routes import schema_of
 
     schema: dict[str, Any] = _bare(schema_of(model, "serialization"))
     return schema

@@ -26,9 +26,8 @@ from typing import Any, TypeAlias
 
 from clutch.core.authority import AgentGrant, root_rights
 from clutch.core.messages import Answer
-from clutch.core.model import Outcome, Phase, Task
+from clutch.core.model import Outcome, Phase, Task, reason_text
 from clutch.core.policy import Announcing, Life, Policy
-from clutch.core.reason import reason_text
 from clutch.core.spawn import SpawnRequest
 from clutch.engine.live import Bus, BusWatcher
 from clutch.engine.services import BlockIds, Services

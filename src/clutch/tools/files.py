@@ -24,7 +24,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from clutch.core import protected_files
+from clutch.core import attachments
 from clutch.tools import search as search_tools
 from clutch.tools.import_guard import python_command
 from clutch.tools.sandbox.bubblewrap import python_inside
@@ -288,7 +288,7 @@ def _writable(root: str, path: str) -> Parts:
     if not parts:
         raise FileAccessError("path: is a directory, not a file")
     # Instructions, configs and repositories decide what programs do outside the sandbox: no agent may write them.
-    if (end := protected_files.read_only_part(parts)) is not None:
+    if (end := attachments.read_only_part(parts)) is not None:
         raise FileAccessError(
             f"path: {shown(parts[:end])[:200]} is read-only for agents; a person must change it"
         )

@@ -3,7 +3,7 @@
 Checked here: a path is opened component by component, each relative to the open directory before it and never through a
 symlink. No path is resolved as a whole, so no process can swap a component for a link that leads outside between a
 check and its use. `..`, absolute paths and NUL are refused. Each folder on the way is checked for what
-`core.protected_files` recognises: a state directory of Clutch is not entered, and nothing is written in a repository or
+`core.attachments` recognises: a state directory of Clutch is not entered, and nothing is written in a repository or
 a skill.
 
 Not checked here: hard links made by another program, mounts inside the workspace, and other programs of the same user.
@@ -32,7 +32,7 @@ from fnmatch import fnmatchcase
 from functools import lru_cache
 from itertools import islice
 
-from clutch.core import protected_files
+from clutch.core import attachments
 
 # --------------------------------------------------------------------------------------------------
 # Which paths a `.gitignore` leaves out: git's own rules, without git.
@@ -347,7 +347,7 @@ def directory(root: str, parts: Parts, *, create: bool = False, changes: str | N
 
 
 def _refuse_state(here: int, parts: Parts) -> None:
-    if _is_regular(here, protected_files.LOCK) and protected_files.is_state(_regular(here)):
+    if _is_regular(here, attachments.LOCK) and attachments.is_state(_regular(here)):
         place = f"path: {shown(parts)[:200]}" if parts else "workspace:"
         raise FileAccessError(f"{place} is a state directory of Clutch, which no agent may see")
 
@@ -355,17 +355,17 @@ def _refuse_state(here: int, parts: Parts) -> None:
 def _refuse_change(here: int, parts: Parts, name: str) -> None:
     """Refuse to make or change `name` in a folder that is protected, or that it would make so."""
     path = shown((*parts, name))[:200]
-    present = {mark for mark in protected_files.MARKS if _mode_of(here, mark) is not None}
-    if protected_files.is_state(_regular(here) | {name}):
+    present = {mark for mark in attachments.MARKS if _mode_of(here, mark) is not None}
+    if attachments.is_state(_regular(here) | {name}):
         raise FileAccessError(f"path: {path} would make a state directory of Clutch, which no agent may see")
-    if protected_files.is_repository(present | {name}):
+    if attachments.is_repository(present | {name}):
         raise FileAccessError(f"path: {path} lies in a git repository, which is read-only for agents")
-    if parts and protected_files.SKILL in present:
+    if parts and attachments.SKILL in present:
         raise FileAccessError(f"path: {path} lies in a skill, which is read-only for agents")
 
 
 def _regular(here: int) -> set[str]:
-    return {name for name in (protected_files.LOCK, *protected_files.STATE_FILES) if _is_regular(here, name)}
+    return {name for name in (attachments.LOCK, *attachments.STATE_FILES) if _is_regular(here, name)}
 
 
 def _is_regular(here: int, name: str) -> bool:

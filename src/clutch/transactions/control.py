@@ -9,16 +9,25 @@ from pathlib import PurePath
 from clutch.core import attachments, authority, ids, run
 from clutch.core import events as ev
 from clutch.core.lifecycle import step
-from clutch.core.model import FINISHED, Delivery, LetterKind, Outcome, Phase, RemovalReason, Task, Workspace
+from clutch.core.model import (
+    FINISHED,
+    Delivery,
+    LetterKind,
+    Outcome,
+    Phase,
+    Reason,
+    RemovalReason,
+    Task,
+    Workspace,
+    reason_text,
+)
 from clutch.core.policy import Policy
-from clutch.core.reason import Reason, reason_text
 from clutch.core.spawn import SpawnRefusal, SpawnRequest, admit
 from clutch.core.text import prompts
 from clutch.errors import ClutchError, NotFound
 from clutch.store.transaction import HINT, Tx
 from clutch.transactions import inbox, outbox, runs, sessions, spawn, tasks, wake
-from clutch.transactions.conditions import IS_DEAD, IS_OPEN
-from clutch.transactions.sessions import ParentRow, SessionRow
+from clutch.transactions.sessions import IS_DEAD, IS_OPEN, ParentRow, SessionRow
 
 
 class NotPossible(ClutchError):

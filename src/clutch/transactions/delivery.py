@@ -12,12 +12,12 @@ from typing import Any, NamedTuple
 
 from clutch.core import delivery, ids
 from clutch.core import events as ev
-from clutch.core.channel_messages import SendOutcome
 from clutch.core.delivery import (
     BACKGROUND,
     LetterSelection,
     Point,
     RunningTurn,
+    SendOutcome,
     choose,
     is_sent,
     left_behind,
@@ -34,17 +34,16 @@ from clutch.core.model import (
     LetterKind,
     LetterState,
     Path,
+    Reason,
     SessionId,
     TaskId,
 )
 from clutch.core.policy import Announcing, Policy
-from clutch.core.reason import Reason
 from clutch.store.transaction import HINT, ManyRows, Tx
-from clutch.transactions import announce, idempotency, inbox, outbox, tasks, timeline
-from clutch.transactions.conditions import IS_ANSWERED, IS_DEAD, IS_OPEN
+from clutch.transactions import idempotency, inbox, outbox, tasks, timeline, transcript
 from clutch.transactions.control import NotPossible
 from clutch.transactions.outbox import DecidedMessage, OutboxMessage
-from clutch.transactions.sessions import SessionRow, StepRow
+from clutch.transactions.sessions import IS_ANSWERED, IS_DEAD, IS_OPEN, SessionRow, StepRow
 from clutch.transactions.timeline import TracedLetter
 
 
@@ -58,7 +57,7 @@ class Taken(NamedTuple):
     interrupts: bool = False
     route: str | None = None  #: where the reply goes
     solo: int | None = None  #: the letter that has this turn for itself
-    verbatim: tuple[announce.Verbatim, ...] = ()  #: no model turn: the person reads these as they are
+    verbatim: tuple[transcript.Verbatim, ...] = ()  #: no model turn: the person reads these as they are
 
 
 _NOTHING = Taken()
@@ -103,17 +102,17 @@ def take(
     settles = is_settled and not by_person
     if not choice and not settles:
         return Taken(interrupts=choice.interrupts)
-    route = announce.of_turn(session, choice)
-    absent = (yield from announce.absent(session, choice, senders, route)) if settles else []
+    route = transcript.of_turn(session, choice)
+    absent = (yield from transcript.absent(session, choice, senders, route)) if settles else []
     if not choice and not absent and not session.is_task:
         return _NOTHING  # it has read everything between two steps of another turn
     told = [letter.task_id for letter in choice.announces if letter.task_id is not None]
     depths = [senders[task_id].depth for task_id in told]
     sends = point is Point.START and not needs_model and is_sent(choice, depths, rules, is_settled=settles)
-    audience = announce.audience(session, senders, policy.announcing, is_sent=sends)
-    may_send = yield from announce.may_send(session, choice)
-    prompt = announce.prompt(policy, session, by_person=by_person)
-    page = announce.LetterRenderer(
+    audience = transcript.audience(session, senders, policy.announcing, is_sent=sends)
+    may_send = yield from transcript.may_send(session, choice)
+    prompt = transcript.prompt(policy, session, by_person=by_person)
+    page = transcript.LetterRenderer(
         rules, senders, {row[0] for row in rows if row[-3]}, nonce, audience, may_send, prompt
     )
     inputs = tuple(page.inputs(choice, point, absent))
@@ -131,10 +130,10 @@ def _results_standing(rows: Sequence[Sequence[Any]]) -> list[int]:
 
 def _waiting(
     session: SessionRow, rows: Sequence[Sequence[Any]]
-) -> Tx[tuple[list[Letter], dict[int, announce.Sender]]]:
+) -> Tx[tuple[list[Letter], dict[int, transcript.Sender]]]:
     """The letters that a run may take, with their routes, and who wrote them."""
     wrote = sorted({row[5] for row in rows if row[5] is not None})
-    senders = (yield from announce.senders(wrote)) if wrote else {}
+    senders = (yield from transcript.senders(wrote)) if wrote else {}
     letters = [_letter(senders, *row[:-4]) for row in rows if row[-2] is None]
     if wrote:
         letters = yield from _void_overtaken(letters, senders)
@@ -142,11 +141,11 @@ def _waiting(
     letters = [letter for letter in letters if letter.id not in given_up]
     hooked = {row[0]: row[-4] for row in rows if row[-4]}
     in_threads = [task_id for task_id, sender in senders.items() if sender.is_bound]
-    return (yield from announce.resolved(session, letters, hooked, in_threads)), senders
+    return (yield from transcript.resolved(session, letters, hooked, in_threads)), senders
 
 
 def _letter(
-    senders: Mapping[int, announce.Sender],
+    senders: Mapping[int, transcript.Sender],
     letter_id: LetterId,
     kind: str,
     body: str,
@@ -176,7 +175,7 @@ _ANSWERED_AFTER_ALL = inbox.move(LetterState.OPEN, LetterState.DEAD, to=LetterSt
 _GIVEN_UP = inbox.move(LetterState.OPEN, to=LetterState.DEAD)
 
 
-def _void_overtaken(waiting: list[Letter], senders: Mapping[int, announce.Sender]) -> Tx[list[Letter]]:
+def _void_overtaken(waiting: list[Letter], senders: Mapping[int, transcript.Sender]) -> Tx[list[Letter]]:
     """A letter of an older generation has nothing to say: a newer run will make a new one.
 
     Nor has one that a kill has skipped since it was selected."""
@@ -208,7 +207,7 @@ def _drop(now: float, policy: Policy, choice: LetterSelection) -> Tx[None]:
 def _tell_senders(
     now: float,
     policy: Policy,
-    senders: Mapping[int, announce.Sender],
+    senders: Mapping[int, transcript.Sender],
     choice: LetterSelection,
     left: Sequence[Letter],
 ) -> Tx[None]:

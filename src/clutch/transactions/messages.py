@@ -9,14 +9,12 @@ from clutch.core import events as ev
 from clutch.core import ids, messages, session_tools
 from clutch.core.ids import plan_hash
 from clutch.core.messages import Answer
-from clutch.core.model import LetterKind, Phase, Route, Task
+from clutch.core.model import LetterKind, Phase, Reason, Route, Task
 from clutch.core.policy import Policy
 from clutch.core.questions import Decision, OpenItem, QuestionKind, check
-from clutch.core.reason import Reason
 from clutch.errors import Forbidden, NotFound, RateLimited
 from clutch.store.transaction import Tx
 from clutch.transactions import authority, control, inbox, questions, runs, sessions, tasks, usage, wake
-from clutch.transactions.conditions import IS_OPEN
 from clutch.transactions.control import (
     AlreadyFinished,
     PlanChanged,
@@ -27,7 +25,7 @@ from clutch.transactions.control import (
     refusal,
 )
 from clutch.transactions.questions import UnknownQuestion
-from clutch.transactions.sessions import SessionRow
+from clutch.transactions.sessions import IS_OPEN, SessionRow
 
 APPROVED, REJECTED = "APPROVED:", "REJECTED:"
 

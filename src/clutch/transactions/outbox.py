@@ -15,14 +15,14 @@ from datetime import UTC, datetime
 from typing import Any, NamedTuple
 
 from clutch.core import delivery, ids, run
-from clutch.core.channel_messages import SendOutcome
+from clutch.core.delivery import SendOutcome
 from clutch.core.model import Hook, RemovalReason, Task
 from clutch.core.policy import Policy
 from clutch.core.text import announce, results
 from clutch.store.transaction import HINT, Tx
-from clutch.transactions.announce import Verbatim
 from clutch.transactions.inbox import announce_key
 from clutch.transactions.sessions import Stale
+from clutch.transactions.transcript import Verbatim
 
 
 @dataclass(frozen=True, slots=True)

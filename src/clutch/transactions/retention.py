@@ -12,15 +12,13 @@ from typing import Final
 from clutch.core import authority, ids
 from clutch.core import events as ev
 from clutch.core.authority import Rights, Role, ToolFilter
-from clutch.core.model import WORKING, Delivery, Phase, RemovalReason, Task
+from clutch.core.model import WORKING, Delivery, Phase, Reason, RemovalReason, Task
 from clutch.core.policy import OnOrphan, Policy
-from clutch.core.reason import Reason
 from clutch.errors import NotFound
 from clutch.store.transaction import Tx
 from clutch.transactions import inbox, outbox, questions, sessions, tasks, transcript, wake
-from clutch.transactions.conditions import IS_OPEN, IS_UNTOLD
 from clutch.transactions.control import NotPossible
-from clutch.transactions.sessions import SessionRow
+from clutch.transactions.sessions import IS_OPEN, IS_UNTOLD, SessionRow
 
 # --------------------------------------------------------------------------------------------------
 # Forgetting a session: its transcript goes, its row stays.

@@ -5,17 +5,59 @@ session without an owner recomputes when it is due; there is no other way to set
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, NamedTuple, TypeAlias
 
 from clutch.core import authority, delivery
 from clutch.core.delivery import due
-from clutch.core.model import NO_MAIL, Mail, Route, RunState, SessionId, WorkerId
+from clutch.core.model import (
+    NO_MAIL,
+    UNTOLD,
+    WORKING,
+    LetterState,
+    Mail,
+    Phase,
+    Route,
+    RunState,
+    SessionId,
+    WorkerId,
+)
 from clutch.core.policy import Policy
 from clutch.errors import ClutchError
 from clutch.store.transaction import HINT, ManyRows, Row, Statement, Tx
-from clutch.transactions.conditions import IS_OPEN, IS_UNTOLD, IS_WORKING
+
+
+def _phases(phases: Iterable[Phase]) -> str:
+    return "(" + ", ".join(f"'{phase}'" for phase in sorted(phases)) + ")"
+
+
+def is_in(*states: LetterState) -> str:
+    """Return the condition that a letter is in one of these states."""
+    either = " OR ".join(f"state = {state:d}" for state in states)
+    return either if len(states) == 1 else f"({either})"
+
+
+#: for `phase IN …`
+WORKING_PHASES = _phases(WORKING)
+#: Conditions on tasks. SQLite uses `tasks_untold` and `tasks_alive` only where their words are repeated exactly;
+#: as a list of phases they made every update of a task three times as dear.
+IS_UNTOLD = " AND ".join(f"phase <> '{phase}'" for phase in sorted(set(Phase) - UNTOLD))
+IS_WORKING = f"{IS_UNTOLD} AND phase <> 'announcing'"
+
+#: Conditions on letters. The indexes `inbox_open` and `inbox_dead` cover one state each, and SQLite uses them only for
+#: a state that is written out: one that is passed as a parameter would read the whole table.
+IS_OPEN, IS_ANSWERED, IS_DEAD, IS_VOID = map(is_in, LetterState)
+
+
+def worked(tasks: str) -> str:
+    """How long a task was at work, from its timeline: not while it waited, was paused, or had ended before it went
+    on. While it is, the sum lacks the present moment. `tasks`: what the query calls that table."""
+    return (
+        "(SELECT SUM(CASE WHEN e.from_phase = 'running' THEN e.at ELSE -e.at END) FROM events e"  # noqa: S608
+        f" WHERE e.task_id = {tasks}.id AND (e.from_phase = 'running') <> (e.to_phase = 'running'))"
+    )
+
 
 Condition: TypeAlias = tuple[str, Any]  #: on sessions, and its parameter
 

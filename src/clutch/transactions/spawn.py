@@ -16,19 +16,17 @@ from clutch.core import authority as authority_rules
 from clutch.core import budget, compaction, ids, messages
 from clutch.core import spawn as spawn_rules
 from clutch.core.budget import BudgetKind
-from clutch.core.events import Admitted, Reserved
+from clutch.core.events import Admitted, Reserved, Transition
 from clutch.core.lifecycle import step
 from clutch.core.messages import Message
 from clutch.core.model import Lane, Phase, Plan, SessionId, Task, TaskId, Thinking, Workspace
 from clutch.core.policy import Limits, Policy
 from clutch.core.spawn import Context, SpawnCounts, Spawner, SpawnRefusal, SpawnRequest, Terms
 from clutch.core.text import prompts
-from clutch.core.transition import Transition
 from clutch.store.transaction import HINT, ManyRows, Row, Tx
 from clutch.transactions import authority as authority_tx
 from clutch.transactions import inbox, outbox, sessions, tasks, transcript, usage
-from clutch.transactions.conditions import IS_WORKING, WORKING_PHASES
-from clutch.transactions.sessions import ParentRow
+from clutch.transactions.sessions import IS_WORKING, WORKING_PHASES, ParentRow
 
 # --------------------------------------------------------------------------------------------------
 # What a session has already, counted before it gets more; and what leaves its quota for it.

@@ -12,9 +12,8 @@ from dataclasses import dataclass
 from clutch.core import attachments, authority
 from clutch.core import events as ev
 from clutch.core.attachments import FileVersion, Handed, Removal
-from clutch.core.model import FINISHED, Delivery, LetterKind, Outcome, Phase, RemovalReason, Route
+from clutch.core.model import FINISHED, Delivery, LetterKind, Outcome, Phase, Reason, RemovalReason, Route
 from clutch.core.policy import Policy
-from clutch.core.reason import Reason
 from clutch.core.spawn import CleanupPolicy
 from clutch.core.text import prompts
 from clutch.store.transaction import Tx

@@ -14,17 +14,15 @@ from clutch.core import events as fx
 from clutch.core import messages
 from clutch.core.attachments import FileVersion
 from clutch.core.authority import Role
+from clutch.core.events import Move, Transition
 from clutch.core.lifecycle import step
-from clutch.core.model import Delivery, LetterKind, Outcome, Phase, Plan, Task
+from clutch.core.model import REASONS, Delivery, LetterKind, Outcome, Phase, Plan, Reason, Task
 from clutch.core.policy import Policy
-from clutch.core.reason import REASONS, Reason
 from clutch.core.text.prompts import wrap_up_note
-from clutch.core.transition import Move, Transition
 from clutch.core.views import WRITING_TOOLS, Evidence, files_touched, stop_reason
 from clutch.store.transaction import HINT, ManyRows, Row, Tx
 from clutch.transactions import inbox, outbox, questions, runs, sessions, timeline, transcript, usage
-from clutch.transactions.conditions import IS_WORKING
-from clutch.transactions.sessions import SessionRow
+from clutch.transactions.sessions import IS_WORKING, SessionRow
 from clutch.transactions.usage import Fate
 
 # --------------------------------------------------------------------------------------------------

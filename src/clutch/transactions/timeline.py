@@ -9,11 +9,10 @@ from typing import NamedTuple
 
 from clutch.core import events as fx
 from clutch.core import ids
-from clutch.core.model import Delivery
-from clutch.core.reason import REASONS, Reason
+from clutch.core.model import REASONS, Delivery, Reason
 from clutch.core.text.why import DeliveryAttempt
 from clutch.store.transaction import ManyRows, Tx
-from clutch.transactions.conditions import IS_OPEN
+from clutch.transactions.sessions import IS_OPEN
 
 REQUESTER = "requester"
 

@@ -9,9 +9,8 @@ from clutch.core import events as ev
 from clutch.core import run
 from clutch.core.delivery import Point
 from clutch.core.messages import Input, Result, Results
-from clutch.core.model import LetterKind, RunState
+from clutch.core.model import LetterKind, Reason, RunState
 from clutch.core.policy import ExpiryFrom, Policy
-from clutch.core.reason import Reason
 from clutch.core.text import announce, prompts
 from clutch.store.transaction import Tx
 from clutch.transactions import delivery, outbox, runs, sessions, tasks, transcript, turn, turn_end, usage

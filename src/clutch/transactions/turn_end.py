@@ -12,18 +12,16 @@ from clutch.core import events as ev
 from clutch.core.agents import Heartbeat
 from clutch.core.authority import Role
 from clutch.core.messages import Answer
-from clutch.core.model import LetterKind
+from clutch.core.model import LetterKind, Reason
 from clutch.core.policy import IdleWake, Policy
 from clutch.core.questions import QuestionKind
-from clutch.core.reason import Reason
 from clutch.core.session_tools import Exchange, Stage
 from clutch.core.text import results
 from clutch.store.transaction import HINT, Tx
 from clutch.transactions import delivery as delivery_tx
 from clutch.transactions import inbox, outbox, questions, runs, sessions, tasks, transcript, turn, usage, wake
-from clutch.transactions.conditions import IS_OPEN
 from clutch.transactions.questions import NewQuestion
-from clutch.transactions.sessions import OwnedRun, SessionRow
+from clutch.transactions.sessions import IS_OPEN, OwnedRun, SessionRow
 from clutch.transactions.turn import Boundary, ModelAnswer
 from clutch.transactions.usage import Fate
 

@@ -11,14 +11,12 @@ from dataclasses import dataclass
 from clutch.core import agents, delivery, ids
 from clutch.core import events as ev
 from clutch.core.agents import Heartbeat
-from clutch.core.model import LetterKind, RunState
+from clutch.core.model import LetterKind, Reason, RunState
 from clutch.core.policy import Policy
-from clutch.core.reason import Reason
 from clutch.errors import IdempotencyConflict
 from clutch.store.transaction import HINT, Tx
 from clutch.transactions import inbox, sessions, tasks
-from clutch.transactions.conditions import IS_OPEN, IS_WORKING
-from clutch.transactions.sessions import SessionRow
+from clutch.transactions.sessions import IS_OPEN, IS_WORKING, SessionRow
 
 
 def say(

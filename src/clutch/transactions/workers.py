@@ -17,16 +17,14 @@ from clutch.core import events as fx
 from clutch.core import run
 from clutch.core.delivery import CLOCK_SLACK_S, is_put_back, letter_wait_max_s, put_right, timer_max_s
 from clutch.core.lifecycle import step
-from clutch.core.model import FINISHED, Delivery, Lane, Phase
+from clutch.core.model import FINISHED, Delivery, Lane, Phase, Reason
 from clutch.core.policy import Life, Policy
-from clutch.core.reason import Reason
 from clutch.core.run import Admission
 from clutch.core.spawn import SpawnRefusal
 from clutch.errors import ClutchError
 from clutch.store.transaction import HINT, Tx
 from clutch.transactions import inbox, outbox, runs, sessions, tasks, turn, turn_begin, usage
-from clutch.transactions.conditions import IS_OPEN
-from clutch.transactions.sessions import Condition, SessionRow, Stale
+from clutch.transactions.sessions import IS_OPEN, Condition, SessionRow, Stale
 from clutch.transactions.spawn import Accepted, ChildRequest, spawn
 
 NO_LANES: Final[Mapping[Lane, int]] = MappingProxyType({})

@@ -19,11 +19,10 @@ from pathlib import Path
 from typing import Any
 
 from clutch.core import ids, messages
+from clutch.core.events import Move
 from clutch.core.lifecycle import fold
 from clutch.core.messages import Results
-from clutch.core.model import Outcome, Phase
-from clutch.core.reason import Reason
-from clutch.core.transition import Move
+from clutch.core.model import Outcome, Phase, Reason
 from tests.trust.kills.client import LEDGER
 from tests.trust.kills.story import ASKED, CLIENT_JOBS, EFFECTS, OUTCOMES, findings, kind_of
 from tests.trust.kills.tables import Death, Snapshot

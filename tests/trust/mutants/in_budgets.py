@@ -5,7 +5,7 @@ from __future__ import annotations
 from functools import wraps
 from typing import Any
 
-from clutch.core.reason import Reason
+from clutch.core.model import Reason
 from clutch.store.transaction import Statement
 from tests.trust.mutants.mutant import STORMS, Mutant
 from tests.trust.mutants.statements import Say, answering_only, tampered

@@ -8,10 +8,8 @@ from functools import wraps
 from typing import Any
 
 from clutch.core import events as fx
-from clutch.core.events import Ended, Woke
-from clutch.core.model import LetterKind, Phase
-from clutch.core.reason import Reason
-from clutch.core.transition import Move
+from clutch.core.events import Ended, Move, Woke
+from clutch.core.model import LetterKind, Phase, Reason
 from tests.trust.mutants.mutant import STORMS, Mutant
 
 RUN, DELIVERY = "clutch.core.lifecycle_run", "clutch.core.lifecycle_delivery"

@@ -167,7 +167,7 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     _mutant(
         "findings_out_of_order",
-        "announce.LetterRenderer._findings",
+        "transcript.LetterRenderer._findings",
         "T11",
         STORMS,
         _in_order_of_letters,

@@ -71,13 +71,13 @@ def _mutant(name: str, target: str, plant: Any, about: str) -> Mutant:
 MUTANTS = (
     _mutant(
         "state_directories_are_seen",
-        "core.protected_files.is_state",
+        "core.attachments.is_state",
         _sees_states,
         "an agent reads the token of a gateway",
     ),
     _mutant(
         "protected_files_are_written",
-        "core.protected_files.read_only_part",
+        "core.attachments.read_only_part",
         _writes_anything,
         "an agent writes the config and the instructions",
     ),

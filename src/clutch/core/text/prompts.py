@@ -10,8 +10,7 @@ import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from clutch.core.model import Outcome, Phase, Plan
-from clutch.core.reason import Reason
+from clutch.core.model import Outcome, Phase, Plan, Reason
 from clutch.core.text.format import KEY_MAX, duration, quoted, visible
 from clutch.core.text.results import fence
 from clutch.core.text.tasks import plan_tag, status_word

@@ -8,8 +8,7 @@ from datetime import UTC, datetime
 from decimal import Decimal
 
 from clutch.core import ids
-from clutch.core.model import Delivery, Outcome, Phase, Plan
-from clutch.core.reason import Reason
+from clutch.core.model import Delivery, Outcome, Phase, Plan, Reason
 from clutch.core.text.format import (
     ERROR_MAX,
     KEY_MAX,

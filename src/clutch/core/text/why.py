@@ -11,8 +11,7 @@ from typing import Any, assert_never
 from clutch.core import ids, messages
 from clutch.core.diagnosis import Blocker, Gate
 from clutch.core.messages import Answer, Input, Results, Summary
-from clutch.core.model import Delivery, Phase
-from clutch.core.reason import WAITS, Reason, reason_text
+from clutch.core.model import WAITS, Delivery, Phase, Reason, reason_text
 from clutch.core.run import TRIAL_S
 from clutch.core.text.format import ERROR_MAX, clock, duration, in_words, main_argument, typed, visible
 from clutch.core.views import TranscriptEntry

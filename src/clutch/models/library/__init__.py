@@ -12,8 +12,7 @@ from typing import TYPE_CHECKING
 
 from clutch.core.messages import Answer
 from clutch.errors import InvalidInput, MissingExtra, extra
-from clutch.models.failures import mismatch
-from clutch.models.provider import Provider
+from clutch.models.provider import Provider, mismatch
 from clutch.ports import ModelError, ModelRequest, OnDelta, Trouble
 
 if TYPE_CHECKING:

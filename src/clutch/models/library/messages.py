@@ -19,9 +19,17 @@ from pydantic_ai.tools import ToolDefinition
 
 from clutch.core.messages import Answer, Call, Input, Results, Thought, Transcript, Usage
 from clutch.core.model import Thinking
-from clutch.models.failures import MESSAGE_MAX, check_depth, classify, count, failure, too_deep
 from clutch.models.library.clients import LibraryClient
-from clutch.models.provider import Memo, Provider
+from clutch.models.provider import (
+    MESSAGE_MAX,
+    Memo,
+    Provider,
+    check_depth,
+    classify,
+    count,
+    failure,
+    too_deep,
+)
 from clutch.ports import Delta, DeltaKind, ModelError, ModelRequest, OnDelta, ToolSpec, Trouble
 
 # --------------------------------------------------------------------------------------------------

@@ -1,4 +1,4 @@
--- A reason is one word of a fixed list (core/reason.py) and a detail; both were one text.
+-- A reason is one word of a fixed list (core/model.py) and a detail; both were one text.
 ALTER TABLE tasks ADD COLUMN detail {text} NOT NULL DEFAULT '';
 ALTER TABLE events ADD COLUMN detail {text} NOT NULL DEFAULT '';
 ALTER TABLE deliveries ADD COLUMN detail {text} NOT NULL DEFAULT '';

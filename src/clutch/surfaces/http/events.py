@@ -14,7 +14,7 @@ from clutch.api import reads
 from clutch.api.actions import ActionBody
 from clutch.api.feed import Feed, FeedBatch, FeedWatcher
 from clutch.surfaces.http.routes import WIRE, Ask, Query, route
-from clutch.transactions.read import stream
+from clutch.transactions.read import timeline
 
 PING_S = 15.0
 HELD_BYTES_MAX = (
@@ -81,7 +81,7 @@ async def events(ask: Ask[ActionBody, EventsQuery]) -> Response:
     """Live events as Server-Sent Events; `Last-Event-ID`, or `after`, resumes where a connection ended."""
     query, app = ask.query, ask.app
     after = ask.headers.get("last-event-id") or query.after
-    place = None if after is None else stream.parse(after)
+    place = None if after is None else timeline.parse(after)
     task = None if query.task is None else await app.read(reads.task_number, ask.who, query.task)
     root = None if query.root is None else await app.read(reads.root_number, ask.who, query.root)
     watcher = Stream(task, root)
@@ -89,7 +89,7 @@ async def events(ask: Ask[ActionBody, EventsQuery]) -> Response:
 
 
 async def _watched(
-    feed: Feed, watcher: Stream, place: stream.Cursor | None, closing: asyncio.Event
+    feed: Feed, watcher: Stream, place: timeline.Cursor | None, closing: asyncio.Event
 ) -> AsyncIterator[bytes]:
     async with feed.watching(watcher) as joined:
         watcher.last = str(joined.place)

@@ -18,6 +18,7 @@ from clutch.testing.invariants.shadow import Shadow, as_list
 from clutch.testing.invariants.simulated import SIMULATED
 from clutch.testing.simulation.disk import Made, SimDisk
 from clutch.testing.simulation.observer import OBSERVED
+from clutch.transactions.invariants import NEEDS
 from clutch.transactions.invariants.core import (
     BACKGROUND_QUERIES,
     LEAVING,
@@ -28,7 +29,6 @@ from clutch.transactions.invariants.core import (
     InvariantScope,
     filled,
 )
-from clutch.transactions.invariants.reported import NEEDS
 
 # Importing these modules registers their invariants.
 _REGISTERED = (lockdep, transcripts, transitions, wake)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from clutch.core.transition import EDGES
+from clutch.core.events import EDGES
 from clutch.transactions.invariants.core import InvariantQuery, InvariantScope
 
 #: one text to search in: a list would be sorted anew for every question

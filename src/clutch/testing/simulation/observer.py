@@ -14,16 +14,15 @@ from typing import TYPE_CHECKING, Final
 
 from clutch.core import lifecycle
 from clutch.core.attachments import FileVersion, Side
+from clutch.core.events import Move
 from clutch.core.messages import Answer
-from clutch.core.model import Outcome, Phase
+from clutch.core.model import Outcome, Phase, Reason
 from clutch.core.questions import Decision
-from clutch.core.reason import Reason
-from clutch.core.transition import Move
 from clutch.ports import ModelRequest, ToolContext
 from clutch.testing.clock import FakeClock
 from clutch.testing.simulation.disk import SimDisk
 from clutch.testing.simulation.workspaces import Directory, path_of
-from clutch.transactions.read import status
+from clutch.transactions.read import lists
 
 if TYPE_CHECKING:
     from clutch.testing.simulation.gateway import Gateway
@@ -261,7 +260,7 @@ class Observer:
         for (task_id,) in self._disk.query("SELECT id FROM tasks ORDER BY id"):
             self._judge("T10", self._broken_timeline(task_id))
         for (session_id,) in self._disk.query("SELECT id FROM sessions WHERE closed = 0 ORDER BY id"):
-            waiting = self._disk.look(status.status, (session_id,), FakeClock()).waiting
+            waiting = self._disk.look(lists.status, (session_id,), FakeClock()).waiting
             self._judge("N10", f"session {session_id}: {waiting} letters wait" if waiting else None)
         for (session_id,) in self._disk.query("SELECT id FROM sessions ORDER BY id"):
             for wrong in self._broken_transcript(session_id, bases.get(session_id, ())):

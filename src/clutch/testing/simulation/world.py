@@ -21,7 +21,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from clutch.core.attachments import FileVersion, Side
-from clutch.core.reason import reason_text
+from clutch.core.model import reason_text
 from clutch.errors import ClutchError, ConstraintViolated, StoreRefused
 from clutch.testing.invariants.checker import InvariantChecker
 from clutch.testing.simulation.agents import SimModel, SimToolbox

@@ -22,8 +22,8 @@ from dataclasses import dataclass, replace
 from itertools import islice
 from pathlib import Path
 
-from clutch.core import protected_files
-from clutch.core.protected_files import INSTRUCTIONS
+from clutch.core import attachments
+from clutch.core.attachments import INSTRUCTIONS
 from clutch.logs import logger
 from clutch.ports import ToolFailed
 from clutch.tools.directories import DIRECTORY
@@ -32,7 +32,7 @@ from clutch.tools.sandbox.bubblewrap import ProtectedMount, mounted_above, pytho
 from clutch.tools.sandbox.policy import SandboxPolicy, is_beneath
 
 # --------------------------------------------------------------------------------------------------
-# Protected files of a directory tree, found by walking all of it: what `core.protected_files` recognises, at any depth.
+# Protected files of a directory tree, found by walking all of it: what `core.attachments` recognises, at any depth.
 #
 # The tree is walked before every command, so the walk must be cheap. The entries of a folder are cached with its inode
 # and its change time, which no program can set: a second walk costs one `lstat` per folder. Dependency folders are
@@ -50,9 +50,9 @@ DEPENDENCIES = frozenset(("node_modules", "bower_components", ".venv", "venv", "
 #: What git runs or follows in a repository; of a workspace that is one itself, only these can be read-only.
 REPOSITORY_PARTS = ("HEAD", "commondir", "config", "config.worktree", "hooks", "modules")
 #: Names that a read-only folder may have, so that most folders cost one look.
-_FOLDERS = protected_files.REPOSITORIES | {tail[-1] for tail in protected_files.DEFINITIONS}
+_FOLDERS = attachments.REPOSITORIES | {tail[-1] for tail in attachments.DEFINITIONS}
 #: Names that a walk looks for in a folder, beside those that are compared without regard to case.
-_NAMES = protected_files.MARKS | protected_files.READ_ONLY_FILES
+_NAMES = attachments.MARKS | attachments.READ_ONLY_FILES
 
 
 class SurveyFailed(Exception):
@@ -94,7 +94,7 @@ def findings(root: str) -> Iterator[ProtectedFile]:
                 f"{root} has more than {FOLDERS_MAX} folders, which is too many to find the protected files in it; "
                 "use a smaller folder as workspace"
             )
-        if folder.files and protected_files.is_state(folder.files):
+        if folder.files and attachments.is_state(folder.files):
             if path == root:
                 raise SurveyFailed(f"{root} is a state directory of Clutch; use another folder as workspace")
             yield ProtectedFile(path, is_hidden=True)
@@ -117,8 +117,8 @@ def findings(root: str) -> Iterator[ProtectedFile]:
 
 def _in_folder(root: str, path: str, folder: _Folder, *, is_dependency: bool) -> Iterator[str]:
     """Yield the folder itself when it is read-only as a whole, else its read-only files."""
-    is_skill = protected_files.SKILL in folder.files and not is_dependency
-    is_repository = protected_files.is_repository(folder.names)
+    is_skill = attachments.SKILL in folder.files and not is_dependency
+    is_repository = attachments.is_repository(folder.names)
     if path != root and (is_repository or is_skill):
         yield path
         return
@@ -132,9 +132,9 @@ def _in_folder(root: str, path: str, folder: _Folder, *, is_dependency: bool) ->
 def _is_read_only(path: str, *, is_dependency: bool) -> bool:
     """Judge a path by its last two names; a folder above that is read-only was judged before."""
     parts = path.split("/")[-2:]
-    if is_dependency and parts[-1].casefold() not in protected_files.REPOSITORIES:
+    if is_dependency and parts[-1].casefold() not in attachments.REPOSITORIES:
         return False
-    return protected_files.read_only_part(parts) == len(parts)
+    return attachments.read_only_part(parts) == len(parts)
 
 
 def _folder(path: str) -> _Folder | None:
@@ -175,7 +175,7 @@ def _read(path: str, stamp: tuple[int, int, int]) -> _Folder:
 
 
 def _is_listed(name: str) -> bool:
-    return name in _NAMES or name.casefold() in protected_files.FOLDED
+    return name in _NAMES or name.casefold() in attachments.FOLDED
 
 
 TREES_MAX = 200  # submodules and worktrees that one repository names
@@ -407,10 +407,10 @@ def _put_aside(root: str, found: ProtectedFile) -> Iterator[tuple[str, str, str]
 
 def _unwanted(root: str, found: ProtectedFile) -> Iterator[tuple[str, str]]:
     folder, name = os.path.split(found.path)
-    config = f"{found.path}/{protected_files.CONFIG}" if found.is_hidden else found.path
-    if os.path.basename(config).casefold() == protected_files.CONFIG and os.path.lexists(config):
+    config = f"{found.path}/{attachments.CONFIG}" if found.is_hidden else found.path
+    if os.path.basename(config).casefold() == attachments.CONFIG and os.path.lexists(config):
         yield config, "a config of Clutch is written by a person"
-    elif folder == root and name in protected_files.INSTRUCTIONS:
+    elif folder == root and name in attachments.INSTRUCTIONS:
         yield found.path, "instructions of agents are written by a person"
     elif name.casefold() == ".hg" and os.path.lexists(f"{found.path}/hgrc"):
         yield f"{found.path}/hgrc", "settings of a new repository name programs"

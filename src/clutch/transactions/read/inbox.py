@@ -9,14 +9,13 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from clutch.core import ids
-from clutch.core.ids import plan_hash
+from clutch.core.ids import CANDIDATES_MAX, Candidate, WaitingItem, items_meant, parse_target, plan_hash
 from clutch.core.model import NO_SESSION
-from clutch.core.targets import CANDIDATES_MAX, Candidate, WaitingItem, items_meant, parse_target
 from clutch.errors import AmbiguousTarget, NotFound
 from clutch.store.transaction import Tx
-from clutch.transactions.conditions import IS_UNTOLD
 from clutch.transactions.read import targets
 from clutch.transactions.read.targets import Standpoint
+from clutch.transactions.sessions import IS_UNTOLD
 
 PLAN = "plan"
 

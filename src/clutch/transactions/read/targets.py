@@ -10,9 +10,9 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, assert_never
 
-from clutch.core import ids, targets
+from clutch.core import ids
 from clutch.core.authority import AgentCaller, Allowed, Caller, Target, Verb, Visibility, can
-from clutch.core.targets import Ambiguous, Candidate, Unknown, Viewpoint
+from clutch.core.ids import Ambiguous, Candidate, Unknown, Viewpoint
 from clutch.errors import AmbiguousTarget, NotFound
 from clutch.store.transaction import Row, Tx
 from clutch.transactions.read import tasks
@@ -54,11 +54,11 @@ def task(now: float, text: str, who: Standpoint) -> Tx[int]:
 def resolve(now: float, text: str, who: Standpoint) -> Tx[ResolvedTarget]:
     """Raises NotFound, AmbiguousTarget; both propose what it could be."""
     del now
-    target = targets.parse_target(text)
+    target = ids.parse_target(text)
     viewpoint = yield from viewpoint_of(target, who)
     rows = yield from _matches(target, viewpoint, who)
     known = {_candidate(row): row[0] for row in rows}
-    match targets.resolve(target, list(known), viewpoint):
+    match ids.resolve(target, list(known), viewpoint):
         case Candidate() as meant:
             return ResolvedTarget(known[meant], meant.session_key or None, meant.task_id)
         case Ambiguous(typed, candidates, total):
@@ -94,20 +94,20 @@ def _proposal(one: Candidate) -> str:
 # ---- what the caller's own words mean -------------------------------------------------------------------
 
 
-def viewpoint_of(target: targets.Target, who: Standpoint) -> Tx[Viewpoint]:
+def viewpoint_of(target: ids.Target, who: Standpoint) -> Tx[Viewpoint]:
     """Return what a number, `last`, `main` and `current` mean for this caller."""
     match target:
-        case targets.Numbered(number):
+        case ids.Numbered(number):
             rows = yield (
                 "SELECT task_id FROM shown WHERE viewer = ? AND number = ?",
                 (who.viewer, number),
             )
             return Viewpoint(numbering={number: rows[0][0]} if rows else {})
-        case targets.Keyword.LAST:
+        case ids.Keyword.LAST:
             return Viewpoint(last_task_id=(yield from _last(who.session_id)))
-        case targets.Keyword.MAIN:
+        case ids.Keyword.MAIN:
             return Viewpoint(main_key=str(ids.main_key(who.agent_id)))
-        case targets.Keyword.CURRENT if who.session_id is not None:
+        case ids.Keyword.CURRENT if who.session_id is not None:
             rows = yield "SELECT key FROM sessions WHERE id = ?", (who.session_id,)
             return Viewpoint(current_key=rows[0][0] if rows else None)
         case _:
@@ -147,7 +147,7 @@ def _candidate(row: Row) -> Candidate:
     return Candidate(key, task_id, run_id, label)
 
 
-def _matches(target: targets.Target, viewpoint: Viewpoint, who: Standpoint) -> Tx[list[Row]]:
+def _matches(target: ids.Target, viewpoint: Viewpoint, who: Standpoint) -> Tx[list[Row]]:
     """One row a session: the first that was found, which is the one with the exact meaning."""
     seen = yield from sight(who.caller)
     found: dict[int, Row] = {}
@@ -157,30 +157,30 @@ def _matches(target: targets.Target, viewpoint: Viewpoint, who: Standpoint) -> T
     return list(found.values())
 
 
-def _conditions(target: targets.Target, viewpoint: Viewpoint) -> Iterator[tuple[str, str, tuple[Any, ...]]]:
-    text = targets.target_text(target)
+def _conditions(target: ids.Target, viewpoint: Viewpoint) -> Iterator[tuple[str, str, tuple[Any, ...]]]:
+    text = ids.target_text(target)
     for number in _numbers(target, viewpoint):
         yield _BY_TASK, "t.id = ?", (number,)
     for key in (viewpoint.main_key, viewpoint.current_key):
         if key is not None:
             yield _BY_KEY, "s.key = ?", (key,)
-    if isinstance(target, targets.RunRef):
+    if isinstance(target, ids.RunRef):
         yield _BY_RUN, "r.id = ?", (target.id,)
-    if text.startswith("agent:") and targets.can_be_a_name(text):
+    if text.startswith("agent:") and ids.can_be_a_name(text):
         yield _BY_KEY, "SUBSTR(s.key, 1, ?) = ?", (len(text), text)
     if (low := ids.low_digits("t_", text)) is not None:
         yield _BY_TASK, "t.id % ? = ?", low
     if (low := ids.low_digits("r_", text)) is not None:
         yield _BY_RUN, "r.id % ? = ?", low
-    if targets.can_be_a_name(text):
+    if ids.can_be_a_name(text):
         yield _BY_TASK, "SUBSTR(t.label, 1, ?) = ?", (len(text), text)
 
 
-def _numbers(target: targets.Target, viewpoint: Viewpoint) -> Iterator[int]:
+def _numbers(target: ids.Target, viewpoint: Viewpoint) -> Iterator[int]:
     yield from viewpoint.numbering.values()
     if viewpoint.last_task_id is not None:
         yield viewpoint.last_task_id
-    if isinstance(target, targets.TaskRef):
+    if isinstance(target, ids.TaskRef):
         yield target.id
 
 
@@ -228,5 +228,5 @@ def _look(
 def proposals(who: Standpoint) -> Tx[list[str]]:
     """What it could have meant, if anything: the newest it may see."""
     seen = yield from sight(who.caller)
-    rows = yield from _look(seen, _BY_TASK, "1 = 1", (), 10 * targets.CANDIDATES_MAX)
-    return [_proposal(_candidate(row)) for row in rows[: targets.CANDIDATES_MAX]]
+    rows = yield from _look(seen, _BY_TASK, "1 = 1", (), 10 * ids.CANDIDATES_MAX)
+    return [_proposal(_candidate(row)) for row in rows[: ids.CANDIDATES_MAX]]

@@ -19,14 +19,13 @@ from clutch.core.attachments import StoredFile, handed
 from clutch.core.budget import Budget
 from clutch.core.ids import plan_hash
 from clutch.core.messages import Answer
-from clutch.core.model import Delivery, Outcome, Path, Phase, Plan
-from clutch.core.reason import REASONS, Reason
+from clutch.core.model import REASONS, Delivery, Outcome, Path, Phase, Plan, Reason
 from clutch.core.text.format import main_argument
 from clutch.core.text.tasks import Contract
 from clutch.core.views import NOTHING_USED, CurrentTool, DeliveryView, PlanView, Tally, TaskView, evidence_of
 from clutch.store.transaction import Row, Tx
-from clutch.transactions.conditions import IS_OPEN, IS_WORKING, worked
-from clutch.transactions.read import budgets
+from clutch.transactions import usage
+from clutch.transactions.sessions import IS_OPEN, IS_WORKING, worked
 
 
 def one(now: float, task_id: int) -> Tx[TaskView | None]:
@@ -111,7 +110,7 @@ def _about(now: float, ids: list[int]) -> Tx[_About]:
         retries={(row[0], row[1]): row[2] for row in (yield _RETRIES, (ids, now))},
         told={(row[0], row[1]): row[2] for row in (yield _TOLD, (ids,))},
         tools=(yield from _tools(ids)),
-        purses={purse.name: purse for purse in (yield from budgets.look([f"task:{one}" for one in ids]))},
+        purses={purse.name: purse for purse in (yield from usage.look([f"task:{one}" for one in ids]))},
     )
 
 
