@@ -22,6 +22,7 @@ from clutch.cli.output import OF_CODE, Exit
 from clutch.core.model import LETTER_MOVES
 from clutch.core.run import RUN_MOVES
 from tests.docs.phases import INTRODUCTION, LETTERS, RUNS, matrix, mermaid, moves
+from tests.docs.python_page import python_page
 from tests.docs.settings_page import settings_page
 
 FOLDER = Path(__file__).parents[2] / "docs" / "reference"
@@ -139,6 +140,10 @@ def lifecycle_page() -> str:
     return "\n".join([*phases, LETTERS, _drawn(moves(LETTER_MOVES)), RUNS, _drawn(moves(RUN_MOVES))])
 
 
+def _marked(lines: list[str]) -> list[str]:
+    return [*lines[:2], AGAIN, *(_linked(line) for line in lines[2:])]
+
+
 def _drawn(diagram: str) -> str:
     return f"```mermaid\n{diagram}```\n"
 
@@ -147,6 +152,7 @@ PAGES = {
     "cli.md": commands_page,
     "errors.md": errors_page,
     "lifecycle.md": lifecycle_page,
+    "python.md": lambda: "\n".join(_marked(python_page())) + "\n",
     "settings.md": settings_page,
 }
 

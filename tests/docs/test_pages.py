@@ -34,7 +34,7 @@ ELSEWHERE = (
     "docs/how-to/frameworks.md",
     "docs/how-to/mcp-server.md",
     "docs/how-to/openai-clients.md",
-    "docs/how-to/python.md",
+    "docs/how-to/embed.md",
     "docs/start/tutorial.md",
 )
 #: Files and attributes that look like one.

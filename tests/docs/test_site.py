@@ -28,7 +28,7 @@ LOADED = re.compile(
 )
 #: What people type, and a page that answers it.
 QUESTIONS = {
-    "resume": "how-to/manage-tasks",
+    "resume": "concepts/",
     "sandbox": "how-to/sandbox",
 }
 

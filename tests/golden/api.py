@@ -29,7 +29,7 @@ def _module(name: str) -> Iterator[str]:
         if inspect.isclass(value):
             yield from _class(public, value)
         elif callable(value):
-            yield f"def {public}{_signature(value)}"
+            yield f"def {public}{signature(value)}"
         else:
             yield public
         yield ""
@@ -48,11 +48,11 @@ def _class(name: str, kind: type) -> Iterator[str]:
         yield from (f"    {member.name} = {member.value!r}" for member in kind)
         return
     fields = {one.name for one in dataclasses.fields(kind)} if dataclasses.is_dataclass(kind) else set()
-    for member in sorted({*_names(kind), *_instance_attributes(kind)} - fields):
+    for member in sorted({*names(kind), *_instance_attributes(kind)} - fields):
         yield from (f"    {line}" for line in _member(kind, member))
 
 
-def _names(kind: type) -> Iterator[str]:
+def names(kind: type) -> Iterator[str]:
     yield "__init__"
     for base in _ours(kind):
         yield from (one for one in (*vars(base), *inspect.get_annotations(base)) if not one.startswith("_"))
@@ -75,24 +75,24 @@ def _member(kind: type, name: str) -> Iterator[str]:
     if name == "__init__" and not inspect.isfunction(value):
         return
     if isinstance(value, property):
-        yield f"{name}: {_plain(inspect.signature(value.fget or len).return_annotation)}"
+        yield f"{name}: {plain(inspect.signature(value.fget or len).return_annotation)}"
     elif isinstance(value, classmethod | staticmethod) or inspect.isfunction(value):
         word = "async def" if inspect.iscoroutinefunction(getattr(kind, name)) else "def"
-        yield f"{word} {name}{_signature(getattr(kind, name))}"
+        yield f"{word} {name}{signature(getattr(kind, name))}"
     else:
         notes = [inspect.get_annotations(base).get(name) for base in _ours(kind)]
-        yield f"{name}{next((f': {_plain(note)}' for note in notes if note), '')}"
+        yield f"{name}{next((f': {plain(note)}' for note in notes if note), '')}"
 
 
-def _signature(function: Callable[..., Any]) -> str:
-    signature = inspect.signature(function)
-    said = [*_parameters(signature), *_unpacked(function, signature)]
+def signature(function: Callable[..., Any]) -> str:
+    made = inspect.signature(function)
+    said = [*_parameters(made), *_unpacked(function, made)]
     listed = (
         ", ".join(said)
         if len(said) <= INLINE_MAX
         else "".join(f"\n        {one}," for one in said) + "\n    "
     )
-    return f"({listed}) -> {_plain(signature.return_annotation)}"
+    return f"({listed}) -> {plain(made.return_annotation)}"
 
 
 def _parameters(signature: inspect.Signature) -> Iterator[str]:
@@ -101,16 +101,16 @@ def _parameters(signature: inspect.Signature) -> Iterator[str]:
         if one.kind is one.KEYWORD_ONLY and before not in (one.KEYWORD_ONLY, one.VAR_POSITIONAL):
             yield "*"
         before = one.kind
-        default = "" if one.default is one.empty else f" = {_default(one.default)}"
+        default = "" if one.default is one.empty else f" = {default_text(one.default)}"
         if name != "self":
-            yield f"{one.replace(annotation=one.empty, default=one.empty)}: {_plain(one.annotation)}{default}"
+            yield f"{one.replace(annotation=one.empty, default=one.empty)}: {plain(one.annotation)}{default}"
 
 
-def _default(value: Any) -> str:
+def default_text(value: Any) -> str:
     if isinstance(value, enum.Enum):
         return f"{type(value).__name__}.{value.name}"
     if isinstance(value, frozenset):
-        return f"{{{', '.join(sorted(map(_default, value)))}}}"
+        return f"{{{', '.join(sorted(map(default_text, value)))}}}"
     if inspect.isfunction(value):
         return "..."
     return value.__name__ if inspect.isclass(value) else repr(value)
@@ -121,10 +121,10 @@ def _unpacked(function: Any, signature: inspect.Signature) -> Iterator[str]:
     known = inspect.unwrap(function).__globals__
     for name in re.findall(r"Unpack\[(\w+)\]", str(signature)):
         for key, note in sorted(known[name].__annotations__.items()):
-            yield f"{key}: {_plain(getattr(note, '__forward_arg__', note))}"
+            yield f"{key}: {plain(getattr(note, '__forward_arg__', note))}"
 
 
-def _plain(what: Any) -> str:
+def plain(what: Any) -> str:
     """Return an annotation without the modules it names."""
     if what is inspect.Signature.empty or what is None:
         return "None"

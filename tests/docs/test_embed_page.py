@@ -1,4 +1,4 @@
-"""The page about Python is true: every program in it runs as it stands, and the methods it names are there."""
+"""The page about programs is true: every program in it runs as it stands, and the methods it names are there."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ import pytest
 
 from clutch import Clutch, Task
 
-PAGE = (Path(__file__).parents[2] / "docs" / "how-to" / "python.md").read_text(encoding="utf-8")
+PAGE = (Path(__file__).parents[2] / "docs" / "how-to" / "embed.md").read_text(encoding="utf-8")
 
 
 @pytest.mark.slow
 def test_every_program_runs_as_it_stands(tmp_path: Path) -> None:
     """One after the other, on one state directory; one process for all, because each costs a second."""
     programs = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)
-    assert len(programs) == 4
+    assert len(programs) == 5
     done = subprocess.run(
         [
             sys.executable,
