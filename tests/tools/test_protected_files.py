@@ -81,11 +81,12 @@ async def in_family(family: str, root: Path, command: str) -> str:
             return await asyncio.to_thread(in_mcp, root, command)
 
 
-@pytest.fixture(params=["bubblewrap", "landlock"])
+@pytest.fixture(params=["bubblewrap", "landlock", "darwin"])
 async def room(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[FileProcess]:
-    if request.param == "landlock":
-        version = probing.probe().landlock
-        monkeypatch.setattr(probing, "probe", lambda: Offer(None, "bubblewrap is not installed", version))
+    if request.param != "bubblewrap":
+        version = probing.probe().landlock if request.param == "landlock" else 0
+        system = "linux" if request.param == "landlock" else "darwin"
+        monkeypatch.setattr(probing, "probe", lambda: Offer(None, "there is none", version, system=system))
     room = FileProcess()
     yield room
     await room.close()

@@ -21,11 +21,15 @@ from tests.tools.escapes.witness import processes_with
 pytestmark = pytest.mark.anyio
 
 
-@pytest.fixture(params=["bubblewrap", "landlock"])
+MAC = Offer(None, "this system has no /usr/bin/sandbox-exec", 0, system="darwin")
+
+
+@pytest.fixture(params=["bubblewrap", "landlock", "darwin"])
 async def room(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[FileProcess]:
-    if request.param == "landlock":
+    if request.param != "bubblewrap":
         version = probing.probe().landlock
-        monkeypatch.setattr(probing, "probe", lambda: Offer(None, "bubblewrap is not installed", version))
+        offer = Offer(None, "bubblewrap is not installed", version) if request.param == "landlock" else MAC
+        monkeypatch.setattr(probing, "probe", lambda: offer)
     room = FileProcess()
     yield room
     await room.close()
@@ -146,17 +150,28 @@ async def test_neither_wall_is_refused_with_a_remedy(tmp_path: Path, monkeypatch
 @pytest.mark.parametrize(
     "call", [("read", {"path": "state/db"}), ("write", {"path": "state/db", "text": "x"})]
 )
-@pytest.mark.parametrize("has_bubblewrap", [True, False])
+@pytest.mark.parametrize(
+    ("mechanism", "remedy"),
+    [
+        ("bubblewrap", "read-only|no such file"),
+        ("landlock", "state directory outside.*install bubblewrap"),
+        ("darwin", "state directory outside the workspace$"),
+    ],
+)
 async def test_state_in_the_workspace_is_out_of_reach(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, has_bubblewrap: bool, call: tuple[str, dict[str, str]]
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    mechanism: str,
+    remedy: str,
+    call: tuple[str, dict[str, str]],
 ) -> None:
     (tmp_path / "state").mkdir()
     (tmp_path / "state" / "db").write_text("secret")
-    if not has_bubblewrap:
-        offer = Offer(None, "bubblewrap is not installed", probing.probe().landlock)
+    if mechanism != "bubblewrap":
+        landlock = Offer(None, "bubblewrap is not installed", probing.probe().landlock)
+        offer = landlock if mechanism == "landlock" else MAC
         monkeypatch.setattr(probing, "probe", lambda: offer)
     room = FileProcess(hidden=(str(tmp_path / "state"),))
-    remedy = "read-only|no such file" if has_bubblewrap else "state directory outside.*install bubblewrap"
     with pytest.raises(ToolFailed, match=remedy):
         await room.run(*call, str(tmp_path), call[0] == "read")
     assert (tmp_path / "state" / "db").read_text() == "secret"

@@ -195,6 +195,18 @@ async def test_no_sandbox_is_refused_with_a_remedy(tmp_path: Path, monkeypatch: 
         await run(tmp_path, "true")
 
 
+async def test_no_sandbox_on_macos_is_refused_with_both_remedies(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    offer = Offer(None, "this system has no /usr/bin/sandbox-exec", 0, system="darwin")
+    monkeypatch.setattr(probing, "probe", lambda: offer)
+    with pytest.raises(
+        ToolFailed, match=r'^shell refused: this.* sandbox: "off".*needsApproval: true'
+    ) as refusal:
+        await run(tmp_path, "true")
+    assert "bubblewrap" not in str(refusal.value)
+
+
 async def test_sandbox_off_runs_with_a_clean_environment(tmp_path: Path) -> None:
     said = await run(tmp_path, "pwd; env | wc -l", Shell(sandbox=Sandbox.OFF, environment=()))
     assert said.startswith(f"{tmp_path}\n")

@@ -378,6 +378,15 @@ FOLDED = REPOSITORIES | {CONFIG}
 READ_ONLY_FILES = INSTRUCTIONS | {CONFIG, SKILL}
 
 
+_KNOWN = MARKS | REPOSITORIES | READ_ONLY_FILES | {name for tail in DEFINITIONS for name in tail}
+_KNOWN_BY_FOLDED = {name.casefold(): name for name in _KNOWN}
+
+
+def without_case(name: str) -> str:
+    """Return the name as the rules spell it, for a file system that takes other spellings for the same file."""
+    return _KNOWN_BY_FOLDED.get(name.casefold(), name)
+
+
 def is_state(files: Set[str]) -> bool:
     """Return whether a folder with these regular files is a state directory of Clutch."""
     return LOCK in files and not STATE_FILES.isdisjoint(files)

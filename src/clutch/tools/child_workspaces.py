@@ -192,7 +192,7 @@ def remove_workspace(target: str) -> None:
 def _forget(entry: str, root: str) -> None:
     """Remove the entry of `root` and nothing else, without git, whose `prune` runs what a repository names."""
     with opened(os.path.dirname(entry)) as around:
-        if bubblewrap.names_worktree(f"/proc/self/fd/{around}/{os.path.basename(entry)}", root):
+        if bubblewrap.names_worktree(os.path.basename(entry), root, around):
             remove(around, os.path.basename(entry))
 
 

@@ -12,6 +12,7 @@ import fcntl
 import os
 import secrets
 import stat
+import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -110,15 +111,30 @@ def _emptied(here: int) -> list[str]:
     return folders
 
 
-def _changeable(around: int, name: str) -> int:
-    """Open a directory that we may read and change, whatever mode its owner gave it."""
-    handle = os.open(name, os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=around)
-    try:
-        if os.fstat(handle).st_mode & 0o700 != 0o700:
-            os.chmod(f"/proc/self/fd/{handle}", 0o700)
-        return os.open(".", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC, dir_fd=handle)
-    finally:
-        os.close(handle)
+def changeable_by_name(around: int, name: str) -> int:
+    """Open a directory that we may read and change, whatever mode its owner gave it, on a system without /proc.
+
+    A folder that another process swaps for a link is not entered, and the target of the link keeps its mode."""
+    status = os.stat(name, dir_fd=around, follow_symlinks=False)
+    if stat.S_ISDIR(status.st_mode) and status.st_mode & 0o700 != 0o700:
+        os.chmod(name, 0o700, dir_fd=around, follow_symlinks=False)
+    return os.open(name, DIRECTORY, dir_fd=around)
+
+
+if sys.platform == "linux":
+
+    def _changeable(around: int, name: str) -> int:
+        """Open a directory that we may read and change, whatever mode its owner gave it."""
+        handle = os.open(name, os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=around)
+        try:
+            if os.fstat(handle).st_mode & 0o700 != 0o700:
+                os.chmod(f"/proc/self/fd/{handle}", 0o700)
+            return os.open(".", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC, dir_fd=handle)
+        finally:
+            os.close(handle)
+
+else:
+    _changeable = changeable_by_name
 
 
 # --------------------------------------------------------------------------------------------------

@@ -5,7 +5,8 @@ idle for a while. Another one for the same workspace is started only when a requ
 reads shares one, and a search that hangs does not block the others. A worker that gives no answer in time, or whose
 request was cancelled, is killed: its state is unknown.
 
-The sandbox is bubblewrap, else Landlock; without both, only the setting "off" lets file tools run (`sandbox.process`).
+The sandbox is bubblewrap, else Landlock; without both, Linux lets file tools run only with the setting "off". On a
+system that has no sandbox, the path checks of `workspace` alone confine the worker (`sandbox.process`).
 """
 
 from __future__ import annotations
@@ -182,20 +183,29 @@ class FileProcess:
         except ValueError as error:
             raise ToolFailed(str(error)) from error
         _refuse_unseen(policy, kind)
-        confined = WorkerMode.WRITABLE if key.is_writable else WorkerMode.READABLE
-        mode = confined if kind is SandboxKind.LANDLOCK else WorkerMode.SANDBOXED
+        mode = _mode(kind, is_writable=key.is_writable)
         words = [sys.executable, "-I", "-m", file_worker.__name__, key.root, mode, *python]
         # No walk: the worker itself checks every path against the protected files, also those that are made later.
         return await start(policy, words, kind=kind, cwd="/", guards=own_guards(policy), is_served=True)
 
 
+def _mode(kind: SandboxKind, *, is_writable: bool) -> WorkerMode:
+    if kind is SandboxKind.LANDLOCK:
+        return WorkerMode.WRITABLE if is_writable else WorkerMode.READABLE
+    if kind in (SandboxKind.PATH_CHECKS, SandboxKind.NONE) and not is_writable:
+        return WorkerMode.CAREFUL
+    return WorkerMode.SANDBOXED
+
+
 def _refuse_unseen(policy: SandboxPolicy, kind: SandboxKind) -> None:
-    # Landlock can only allow directories: a hidden one inside an allowed one would be visible.
+    # Landlock can only allow directories: a hidden one inside an allowed one would be visible. Path checks recognise a
+    # state directory by its files, which it does not have from its first moment on.
     inside = [path for path in policy.hidden if is_beneath(path, policy.root)]
-    if kind is SandboxKind.LANDLOCK and inside:
+    other = {SandboxKind.LANDLOCK: ", or install bubblewrap", SandboxKind.PATH_CHECKS: ""}
+    if kind in other and inside:
         raise ToolFailed(
             f"file tools refused: {inside[0]} lies in the workspace and no agent may see it. "
-            "Choose a state directory outside the workspace, or install bubblewrap"
+            f"Choose a state directory outside the workspace{other[kind]}"
         )
 
 

@@ -12,19 +12,22 @@ import os
 import signal
 import struct
 import sys
+from collections.abc import Container
 from enum import StrEnum
 from typing import Any, BinaryIO
 
 from clutch.tools import files
 
 LENGTH = struct.Struct("!I")
+CHANGES = ("write", "edit")
 PR_SET_PDEATHSIG = 1
 #: Paths that Python needs for a search, which is a process of its own; those that exist are readable.
 SYSTEM = ("/usr", "/lib", "/lib64", "/bin", "/etc/ld.so.cache", "/dev/null", "/dev/urandom")
 
 
 class WorkerMode(StrEnum):
-    SANDBOXED = "sandboxed"  #: bubblewrap isolates the worker, or the settings let it run without a sandbox
+    SANDBOXED = "sandboxed"  #: a sandbox isolates the worker, or it runs without one
+    CAREFUL = "careful"  #: it runs without a sandbox and refuses to change the workspace
     WRITABLE = "writable"  #: the worker confines itself to a workspace that it may change
     READABLE = "readable"  #: the worker confines itself to a workspace that it may read
 
@@ -34,10 +37,13 @@ def frame(message: dict[str, Any]) -> bytes:
     return LENGTH.pack(len(body)) + body
 
 
-def serve(root: str, requests: BinaryIO, answers: BinaryIO) -> None:
+def serve(root: str, requests: BinaryIO, answers: BinaryIO, *, refused: Container[str] = ()) -> None:
+    """`refused`: tools that this worker does not run."""
     while header := requests.read(LENGTH.size):
         request = json.loads(requests.read(LENGTH.unpack(header)[0]))
-        answers.write(frame(_answer(request, root)))
+        is_refused = request["name"] in refused
+        answer = {"failed": "workspace: is read-only here"} if is_refused else _answer(request, root)
+        answers.write(frame(answer))
         answers.flush()
 
 
@@ -68,9 +74,9 @@ def main() -> None:
     root, mode, *python = sys.argv[1:]
     answers = os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)  # a stray print must not look like an answer
-    if mode != WorkerMode.SANDBOXED:
+    if mode in (WorkerMode.WRITABLE, WorkerMode.READABLE):
         confine(root, mode == WorkerMode.WRITABLE, python)
-    serve(root, sys.stdin.buffer, answers)
+    serve(root, sys.stdin.buffer, answers, refused=CHANGES if mode == WorkerMode.CAREFUL else ())
 
 
 if __name__ == "__main__":

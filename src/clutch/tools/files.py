@@ -31,6 +31,7 @@ from clutch.tools.sandbox.bubblewrap import python_inside
 from clutch.tools.sandbox.policy import is_beneath
 from clutch.tools.workspace import (
     FILE_BYTES_MAX,
+    IGNORES_CASE,
     DirectoryEntry,
     FileAccessError,
     Kind,
@@ -283,18 +284,20 @@ def _text(root: str, parts: Parts) -> str:
         ) from error
 
 
-def _writable(root: str, path: str) -> Parts:
+def _writable(root: str, path: str, *, ignores_case: bool = IGNORES_CASE) -> Parts:
     parts = parts_of(path)
     if not parts:
         raise FileAccessError("path: is a directory, not a file")
     # Instructions, configs and repositories decide what programs do outside the sandbox: no agent may write them.
-    if (end := attachments.read_only_part(parts)) is not None:
+    judged = [attachments.without_case(part) for part in parts] if ignores_case else parts
+    if (end := attachments.read_only_part(judged)) is not None:
         raise FileAccessError(
             f"path: {shown(parts[:end])[:200]} is read-only for agents; a person must change it"
         )
     # A module that an agent wrote there would run with all rights of the gateway.
     real = os.path.realpath(root)
-    if any(is_beneath("/".join((real, *parts)), place) for place in python_inside(real)):
+    spelled = str.casefold if ignores_case else str
+    if any(is_beneath(spelled("/".join((real, *parts))), spelled(place)) for place in python_inside(real)):
         raise FileAccessError(
             f"path: {shown(parts)[:200]} lies in the Python of Clutch, which is read-only for agents"
         )

@@ -22,6 +22,7 @@ import json
 import os
 import re
 import stat
+import sys
 import time
 from collections import deque
 from collections.abc import Iterator, Sequence
@@ -257,6 +258,9 @@ SKIPPED = frozenset((
 ))
 # fmt: on
 
+#: Whether `agents.md` may be the file `AGENTS.md`: so it is on macOS, unless the volume was made otherwise.
+IGNORES_CASE = sys.platform == "darwin"
+
 _DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 # O_NONBLOCK: opening a pipe must not wait for a writer.
 _FILE = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
@@ -355,6 +359,7 @@ def _refuse_state(here: int, parts: Parts) -> None:
 def _refuse_change(here: int, parts: Parts, name: str) -> None:
     """Refuse to make or change `name` in a folder that is protected, or that it would make so."""
     path = shown((*parts, name))[:200]
+    name = attachments.without_case(name) if IGNORES_CASE else name
     present = {mark for mark in attachments.MARKS if _mode_of(here, mark) is not None}
     if attachments.is_state(_regular(here) | {name}):
         raise FileAccessError(f"path: {path} would make a state directory of Clutch, which no agent may see")

@@ -56,7 +56,7 @@ from clutch.tools.mcp import McpServer
 from clutch.tools.mcp.server import diagnosed
 from clutch.tools.registry import AllTools, ToolSettings
 from clutch.tools.sandbox.policy import Sandbox
-from clutch.tools.sandbox.process import sandbox_kind
+from clutch.tools.sandbox.process import SandboxKind, sandbox_kind
 from clutch.tools.sandbox.protected_files import COMMANDS, finish, is_settled, unread_instructions
 from clutch.tools.task_files import LocalResultFiles, LocalTaskFiles
 from clutch.transactions import sessions
@@ -159,7 +159,16 @@ def sandbox_offer() -> SandboxOffer:
         )
     except ToolFailed as error:
         detail, _, remedy = str(error).partition(". ")
-        return SandboxOffer(False, detail, remedy)
+    if _files_kind() is SandboxKind.PATH_CHECKS:
+        detail += "; file tools work: a process of their own checks every path"
+    return SandboxOffer(False, detail, remedy)
+
+
+def _files_kind() -> SandboxKind | None:
+    try:
+        return sandbox_kind(Sandbox.ON, for_shell=False)
+    except ToolFailed:
+        return None
 
 
 def server_notices(servers: Iterable[McpServer]) -> Iterator[OperatorNotice]:
@@ -173,11 +182,7 @@ def server_notices(servers: Iterable[McpServer]) -> Iterator[OperatorNotice]:
 
 def can_sandbox_files() -> bool:
     """Whether this machine has a sandbox for the file tools."""
-    try:
-        sandbox_kind(Sandbox.ON, for_shell=False)
-    except ToolFailed:
-        return False
-    return True
+    return _files_kind() is not None
 
 
 # --------------------------------------------------------------------------------------------------

@@ -76,19 +76,20 @@ def worktree_entry(root: str) -> str | None:
     return named if is_mutual and not is_beneath(common, root) else None
 
 
-def names_worktree(entry: str, root: str) -> bool:
-    return os.path.realpath(_line(f"{entry}/gitdir")) == f"{root}/.git"
+def names_worktree(entry: str, root: str, around: int | None = None) -> bool:
+    """`around`: the open directory that `entry` is relative to."""
+    return os.path.realpath(_line(f"{entry}/gitdir", around)) == f"{root}/.git"
 
 
-def _line(path: str) -> str:
-    return _data(path, 4096).decode("utf-8", "replace").strip().replace("\0", "")
+def _line(path: str, around: int | None = None) -> str:
+    return _data(path, 4096, around).decode("utf-8", "replace").strip().replace("\0", "")
 
 
-def _data(path: str, size: int) -> bytes:
+def _data(path: str, size: int, around: int | None = None) -> bytes:
     """Return the beginning of a file, empty where there is none."""
     # O_NONBLOCK: an agent may have put a pipe there, which must not block us.
     try:
-        file = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC)
+        file = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=around)
     except OSError:
         return b""
     try:
@@ -272,7 +273,9 @@ def is_real_root() -> bool:
     return Path("/proc/self/uid_map").read_text(encoding="ascii").split()[:2] == ["0", "0"]
 
 
-def limited(limits: SandboxLimits, command: Sequence[str], *, is_first: bool) -> list[str]:
+def limited(
+    limits: SandboxLimits, command: Sequence[str], *, is_first: bool, system: str = sys.platform
+) -> list[str]:
     """Return `command` with the kernel's own limits, set by a shell inside the sandbox, which stays its first process.
 
     Without a sandbox (`is_first` false) the shell becomes the command, and processes are not limited.
@@ -287,7 +290,8 @@ def limited(limits: SandboxLimits, command: Sequence[str], *, is_first: bool) ->
     ]
     words = [f"{word} {_at_most(kind, value) // unit}" for word, kind, value, unit in wanted]
     if not is_first:
-        return ["/bin/sh", "-c", " && ".join([*words, KILLED_FIRST, 'exec "$@"']), "box", *command]
+        ranked = [KILLED_FIRST] if system == "linux" else []
+        return ["/bin/sh", "-c", " && ".join([*words, *ranked, 'exec "$@"']), "box", *command]
     count = _at_most(resource.RLIMIT_NPROC, limits.processes)
     words.append(f"{{ ulimit -u {count} 2>/dev/null || ulimit -p {count}; }}")  # bash, or dash
     # Two statements: a shell would become the last one, which as first process would ignore signals.

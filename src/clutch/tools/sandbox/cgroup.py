@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import secrets
+import sys
 import time
 from collections.abc import Sequence
 from contextlib import suppress
@@ -54,9 +55,10 @@ def delegated(root: Path = ROOT, table: Path = Path("/proc/self/cgroup")) -> Pat
 def _is_ours(group: Path) -> bool:
     if os.geteuid() != 0:
         return os.access(group, os.W_OK) and os.access(group / "cgroup.subtree_control", os.W_OK)
-    for mark in MARKS:
-        with suppress(OSError):
-            return os.getxattr(group, mark) == b"1"
+    if sys.platform == "linux":  # as cgroups are
+        for mark in MARKS:
+            with suppress(OSError):
+                return os.getxattr(group, mark) == b"1"
     return False
 
 

@@ -115,10 +115,11 @@ def be_killed_first() -> None:
 
 
 def become_unused_uid() -> None:
-    # Groups go first: without root's rights they could not be dropped any more.
-    os.setgroups([])
-    os.setresgid(UNUSED_UID, UNUSED_UID, UNUSED_UID)
-    os.setresuid(UNUSED_UID, UNUSED_UID, UNUSED_UID)
+    if sys.platform == "linux":  # as bubblewrap is
+        # Groups go first: without root's rights they could not be dropped any more.
+        os.setgroups([])
+        os.setresgid(UNUSED_UID, UNUSED_UID, UNUSED_UID)
+        os.setresuid(UNUSED_UID, UNUSED_UID, UNUSED_UID)
 
 
 def main() -> None:

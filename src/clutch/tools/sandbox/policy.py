@@ -123,11 +123,15 @@ RIGHTS = {1: (1 << 13) - 1, 2: (1 << 14) - 1, 3: (1 << 15) - 1, 4: (1 << 15) - 1
 TCP = 3  # bind, connect; from version 4 on
 
 
+if sys.platform == "linux":
+    _O_PATH = os.O_PATH
+else:  # there is no Landlock
+    _O_PATH = os.O_RDONLY
+
+
 def landlock_version() -> int:
     """Return the version of the kernel's interface, 0 where there is none."""
-    if sys.platform != "linux":
-        return 0
-    return max(0, _call(CREATE_RULESET, None, 0, VERSION_FLAG))
+    return max(0, _call(CREATE_RULESET, None, 0, VERSION_FLAG)) if sys.platform == "linux" else 0
 
 
 def confine(writable: Sequence[str], readable: Sequence[str]) -> None:
@@ -148,7 +152,7 @@ def confine(writable: Sequence[str], readable: Sequence[str]) -> None:
 
 
 def _allow(rules: int, path: str, rights: int) -> None:
-    place = os.open(path, os.O_PATH | os.O_CLOEXEC)
+    place = os.open(path, _O_PATH | os.O_CLOEXEC)
     if not os.path.isdir(path):
         rights &= ~READ_DIR  # the kernel takes no right that a file cannot have
     try:

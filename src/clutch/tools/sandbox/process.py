@@ -121,6 +121,9 @@ LANDLOCK_NEEDED = 3  # older versions do not restrict truncating a file
 class SandboxKind(StrEnum):
     BUBBLEWRAP = "bubblewrap"
     LANDLOCK = "landlock"
+    PATH_CHECKS = (
+        "path checks"  #: file tools where the system has no sandbox: a process of their own, and `workspace`
+    )
     NONE = "none"
 
 
@@ -129,18 +132,24 @@ class Offer:
     bubblewrap: str | None  #: where it is, if it works here
     trouble: str  #: why it does not
     landlock: int  #: version of the kernel's interface; 0 = none
+    system: str = sys.platform
 
 
 @cache
 def probe() -> Offer:
     """Return what works on this machine. Blocks: starts a process the first time."""
+    return offered(sys.platform)
+
+
+def offered(system: str) -> Offer:
+    """Return what works on a machine with this operating system, named as in `sys.platform`. Blocks."""
+    if system != "linux":
+        return Offer(None, f"there is no sandbox for {system} yet", 0, system)
     trouble = _trouble()
-    return Offer(None if trouble else shutil.which("bwrap"), trouble, landlock_version())
+    return Offer(None if trouble else shutil.which("bwrap"), trouble, landlock_version(), system)
 
 
 def _trouble() -> str:
-    if sys.platform != "linux":
-        return f"there is no sandbox for {sys.platform} yet"
     program = shutil.which("bwrap")
     if program is None:
         return "bubblewrap is not installed"
@@ -156,7 +165,8 @@ def _trouble() -> str:
 
 def sandbox_kind(sandbox: Sandbox, *, for_shell: bool) -> SandboxKind:
     """Return what isolates a process. Raises ToolFailed where nothing can."""
-    # Without a sandbox a tool is refused, never run unprotected: only the setting "off" allows that.
+    # Without a sandbox a command is refused, never run unprotected: only the setting "off" allows that. File tools run
+    # only our own code, which checks every path. On Linux, where a sandbox can be had, they are refused too.
     if sandbox is Sandbox.OFF:
         return SandboxKind.NONE
     offer = probe()
@@ -164,13 +174,18 @@ def sandbox_kind(sandbox: Sandbox, *, for_shell: bool) -> SandboxKind:
         return SandboxKind.BUBBLEWRAP
     if offer.landlock >= LANDLOCK_NEEDED and not for_shell:
         return SandboxKind.LANDLOCK
+    if offer.system != "linux" and not for_shell:
+        return SandboxKind.PATH_CHECKS
     what = "shell" if for_shell else "file tools"
     raise ToolFailed(f"{what} refused: {offer.trouble}. {_remedy(offer)}")
 
 
 def _remedy(offer: Offer) -> str:
-    if sys.platform != "linux":
-        return 'To run it without a sandbox, with all your rights, set sandbox: "off".'
+    if offer.system != "linux":
+        return (
+            'To run commands without a sandbox, with all your rights, set sandbox: "off"; '
+            "to approve each of them first, also set tools: {shell: {needsApproval: true}}."
+        )
     if "not installed" in offer.trouble:
         first = "Install it (apt install bubblewrap, dnf install bubblewrap)"
     else:
@@ -179,6 +194,18 @@ def _remedy(offer: Offer) -> str:
             "sysctl kernel.apparmor_restrict_unprivileged_userns=0; containers: a seccomp profile that allows them)"
         )
     return f'{first}, or set sandbox: "off" to run without one.'
+
+
+# Bubblewrap, and so everything that uses these two, runs on Linux only.
+if sys.platform == "linux":
+    _process_handle, _memory_file = os.pidfd_open, os.memfd_create
+else:
+
+    def _process_handle(pid: int) -> int:
+        raise NotImplementedError("there are no handles of processes")
+
+    def _memory_file(name: str) -> int:
+        raise NotImplementedError("there are no files in memory")
 
 
 CHUNK_BYTES = 64 * 1024
@@ -190,7 +217,8 @@ class FirstProcess:
     are still being ended; when its first process is gone, so is every other."""
 
     def __init__(self) -> None:
-        self._reader, self.info_fd = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
+        self._reader, self.info_fd = os.pipe()
+        os.set_blocking(self._reader, False)
 
     async def gone(self) -> None:
         """Wait for its end, after bubblewrap has ended. Without a sandbox there is nothing to wait for."""
@@ -199,7 +227,7 @@ class FirstProcess:
         except BlockingIOError:
             return
         with suppress(ProcessLookupError, ValueError):
-            handle = os.pidfd_open(json.loads(said)["child-pid"])
+            handle = _process_handle(json.loads(said)["child-pid"])
             try:
                 await asyncio.to_thread(select.select, [handle], [], [], DRAIN_S)
             finally:
@@ -383,7 +411,7 @@ def _launching(
     argv, variables, cwd = started
     with guarding(policy, found) as guards, noted(policy, guards):
         # The variables reach the program through an open file: every user can read a command line.
-        secrets = os.memfd_create("variables")
+        secrets = _memory_file("variables")
         try:
             lines = [f"export {name}={shlex.quote(value)}\n" for name, value in variables.items()]
             os.write(secrets, "".join(lines).encode())

@@ -13,6 +13,7 @@ import errno
 import os
 import platform
 import struct
+import sys
 
 #: name: (x86_64, aarch64); -1 where there is no such call
 # fmt: off
@@ -117,12 +118,11 @@ def _line(code: int, value: int, if_true: int = 0, if_false: int = 0) -> bytes:
 
 def as_file() -> int | None:
     """Return a descriptor with the filter, as bubblewrap takes it. The caller closes it."""
-    filter_bytes = program()
-    if filter_bytes is None:
-        return None
-    file = os.memfd_create("filter")
-    os.write(file, filter_bytes)
-    os.lseek(file, 0, os.SEEK_SET)
+    filter_bytes, file = program(), None
+    if sys.platform == "linux" and filter_bytes is not None:
+        file = os.memfd_create("filter")
+        os.write(file, filter_bytes)
+        os.lseek(file, 0, os.SEEK_SET)
     return file
 
 
