@@ -146,8 +146,12 @@ async def test_number_last_label_prefix_run_prefix_and_session_key_find_the_chil
         await phase(c, second, Phase.RUNNING)
         shown = (await c.command("/subagents")).splitlines()
         assert shown[0] == "Subagents (this session)   Active: 2 · Done: 0"
-        assert re.fullmatch(rf"1\) running · AI research · \S+ · {first.id}", shown[1])
-        assert re.fullmatch(rf"2\) running · Data analysis · \S+ · {second.id}", shown[2])
+        assert re.fullmatch(
+            rf"1\) running · AI research · \S+ · thinking · step 1 · \d+ s · {first.id}", shown[1]
+        )
+        assert re.fullmatch(
+            rf"2\) running · Data analysis · \S+ · thinking · step 1 · \d+ s · {second.id}", shown[2]
+        )
         run = re.search(r"run (r_\w+)", await c.command("/subagents info 1"))
         assert run is not None
         for target in ("1", "#1", first.id, first.id[:-1], '"AI research"', "AI", first.session_key, run[1]):
@@ -180,7 +184,7 @@ async def test_ended_children_stay_listed_with_what_became_of_them(tmp_path: Pat
         await c.wait_idle()
         head, line = (await c.command("/subagents list")).splitlines()
         assert head == "Subagents (this session)   Active: 0 · Done: 1"
-        assert re.fullmatch(rf"1\) done · quick · \S+ · delivered \((direct|queued)\) · {task.id}", line)
+        assert re.fullmatch(rf"1\) done · quick · \S+ · result delivered · {task.id}", line)
 
 
 async def test_tree_shows_what_is_below_the_children_too(tmp_path: Path) -> None:
@@ -206,8 +210,8 @@ async def test_tree_shows_what_is_below_the_children_too(tmp_path: Path) -> None
 # ---- looking at one ----------------------------------------------------------------------------------
 
 FIELDS = (
-    "Status", "Phase", "Label", "Task", "Ids", "Session", "Requester", "Depth", "Role", "Model", "Thinking", "Mode",
-    "Cleanup", "Workspace", "Created", "Queued", "Started", "Ended", "Archive", "Runtime", "Tokens", "Cost", "Delivery",
+    "Status", "Now", "Phase", "Label", "Task", "Ids", "Session", "Parent", "Depth", "Role", "Model", "Thinking", "Mode",
+    "Cleanup", "Workspace", "Created", "Queued", "Started", "Ended", "Archive", "Elapsed", "Tokens", "Cost", "Delivery",
     "Outcome", "Result", "Attachments", "Plan",
 )  # fmt: skip
 
@@ -260,7 +264,7 @@ async def test_info_shows_all_fields(tmp_path: Path) -> None:
         assert tuple(shown) == FIELDS
         assert shown["Status"] == "done"
         assert shown["Task"] == "find it"
-        assert shown["Requester"] == "agent:main:main"
+        assert shown["Parent"] == "agent:main:main"
 
 
 async def test_why_tells_the_story(tmp_path: Path) -> None:
@@ -337,7 +341,7 @@ async def test_plan_is_approved_and_rejected(tmp_path: Path) -> None:
         puppets.go.set()
         task = await c.spawn("plan it", label="planner", plan_mode=True)
         await phase(c, task, Phase.AWAITING_APPROVAL)
-        assert "plan? · planner [PLAN:AWAITING APPROVAL] · " in await c.command("/subagents")
+        assert "needs approval · planner [PLAN:AWAITING APPROVAL] · " in await c.command("/subagents")
         assert await c.command("/subagents reject planner too risky") == f"{task.id} plans again."
         await phase(c, task, Phase.AWAITING_APPROVAL)
         assert await c.command("/subagents approve 1 go") == f"{task.id} goes on as planned."

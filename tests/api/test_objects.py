@@ -40,10 +40,14 @@ FIELDS = [
     "role",
     "agentId",
     "label",
+    "status",
+    "doingNow",
+    "doingSince",
     "phase",
     "reason",
     "outcome",
     "error",
+    "errorText",
     "modelRequested",
     "model",
     "generation",
@@ -132,7 +136,8 @@ def test_a_task_in_full() -> None:
         "stopReason": "end",
     }  # fmt: skip
     assert shown["delivery"] == {
-        "state": "delivered", "path": "steered", "reason": None, "attempts": 1, "nextAt": None,
+        "state": "delivered", "status": "delivered", "text": "delivered", "path": "steered", "reason": None,
+        "attempts": 1, "nextAt": None,
         "at": "1970-01-01T00:00:02.000Z",
     }  # fmt: skip
     assert (shown["plan"], shown["children"]) == (
@@ -146,7 +151,8 @@ def test_a_list_has_a_summary_the_next_page_and_where_events_go_on() -> None:
     assert (shown["cursor"], shown["next"]) == ("0.0:t_0:0", "c")
     assert shown["summary"] == {
         "running": 1, "queued": 0, "waiting": 0, "needsYou": 2, "done": 0, "failed": 0, "timeout": 0,
-        "killed": 0, "lost": 0, "undelivered": 0, "usd": None, "replies": 0, "repliesIn": [], "unsent": 0,
+        "killed": 0, "lost": 0, "undelivered": 0, "delivering": 0, "usd": None, "replies": 0, "repliesIn": [],
+        "unsent": 0, "text": "1 running · 2 in the inbox",
     }  # fmt: skip
 
 

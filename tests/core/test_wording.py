@@ -564,14 +564,14 @@ def test_children_are_listed_with_phase_plan_tag_label_id_and_age() -> None:
     ]
     assert prompts.children_section(active, recent, is_more=True).splitlines()[2:] == [
         '- running "AI research" t_7f3a for 2m30s',
-        '- paused (quota) "AI research" t_7f3a for 2m30s',
-        '- plan? [PLAN:AWAITING APPROVAL] "AI research" t_7f3a for 2m30s',
+        '- rate limited "AI research" t_7f3a for 2m30s',
+        '- needs approval [PLAN:AWAITING APPROVAL] "AI research" t_7f3a for 2m30s',
         '- queued [PLAN] "AI research" t_7f3a for 2m30s',
         '- running [PLAN:APPROVED] "AI research" t_7f3a for 2m30s',
         "- and more that are not listed here",
         "Ended lately:",
         '- done "AI research" t_7f3a, 2m30s ago',
-        '- timeout "AI research" t_7f3a, 2m30s ago',
+        '- timed out "AI research" t_7f3a, 2m30s ago',
     ]
 
 

@@ -260,7 +260,7 @@ async def test_requester_approves_by_the_tool_with_the_hash_it_was_shown(build: 
     made = await planned(build)
     made.says("main", "a plan, I see")
     listed = await made.hears("main", "subagents")
-    assert "plan?" in listed
+    assert "needs approval" in listed
     wrong = await made.uses("main", "subagents", action="approve", target="planner", planHash="0")
     assert "read it again" in wrong["error"]
     seen = plan_hash("look, then leap")

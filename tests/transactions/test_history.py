@@ -96,10 +96,8 @@ async def test_info_of_a_child_of_a_child_names_its_requester(world: World, main
     await world.end(low, "seen")
     found = await world.db.read(tasks.info, low)
     assert found is not None
-    lines = dict(
-        line.split(": ", 1) for line in info_text(found.view, found.contract, world.clock.now()).splitlines()
-    )
-    assert lines["Requester"] == f"top ({ids.task_id(top)})"
+    lines = dict(line.split(": ", 1) for line in info_text(found.view, found.contract).splitlines())
+    assert lines["Parent"] == f"top ({ids.task_id(top)})"
     assert (lines["Task"], lines["Cleanup"], lines["Mode"]) == ("look closely", "keep", "run")
     assert lines["Result"].startswith("4 B, sha256 ")
     assert lines["Archive"] == "n/a"

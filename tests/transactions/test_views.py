@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from decimal import Decimal
+from typing import NamedTuple
 
 import pytest
 
@@ -10,6 +11,7 @@ from clutch.core.events import PlanVerdict
 from clutch.core.messages import Answer, Call, Usage
 from clutch.core.model import Delivery, Outcome, Path, Phase, Reason
 from clutch.core.spawn import BudgetRequest
+from clutch.core.status import TaskStatus, doing_now, task_status
 from clutch.core.views import DeliveryView, TaskView
 from clutch.errors import InvalidInput
 from clutch.store.transaction import ManyRows, Tx
@@ -156,6 +158,47 @@ async def test_a_budget_shows_limit_spent_and_reserved(world: World, main: int) 
     )
 
 
+async def test_a_view_knows_the_open_model_call_and_then_the_tool_call(world: World, main: int) -> None:
+    run = await world.started(main)
+    began = world.clock.now()
+    world.clock.advance(6)
+    view = await shown(world, run.session_id)
+    assert doing_now(view).at(view.at) == f"thinking · step {view.step} · 6 s"
+    assert view.called_at == began
+    await run.respond(calls("search"))
+    world.clock.advance(3)
+    view = await shown(world, run.session_id)
+    assert doing_now(view).at(view.at).startswith("search")
+    await world.die()
+    await world.start(run.session_id)
+    assert task_status(await shown(world, run.session_id)) is TaskStatus.RUNNING
+
+
+async def test_any_number_of_tasks_costs_the_same_statements(world: World, main: int) -> None:
+    (task,) = await world.children(main, "first")
+    many = [task, *await clones(world, task, 1000)]
+    one, all_ = [await world.db.read(_statements, made) for made in ([task], many)]
+    assert (all_.tasks, all_.statements) == (1001, one.statements)
+    await world.db.tx(task, write, "DELETE FROM tasks WHERE idem LIKE 'clone %'")
+
+
+class Cost(NamedTuple):
+    statements: int
+    tasks: int
+
+
+def _statements(now: float, made: list[int]) -> Tx[Cost]:
+    """Run the read and count its statements."""
+    transaction, count = tasks.of(now, made), 0
+    try:
+        statement = next(transaction)
+        while True:
+            count += 1
+            statement = transaction.send((yield statement))
+    except StopIteration as end:
+        return Cost(count, len(end.value))
+
+
 async def test_takeovers_are_counted(world: World, main: int) -> None:
     run = await world.started(main)
     await run.step()
@@ -187,22 +230,24 @@ async def test_a_chain_that_bites_its_tail_ends(world: World, main: int) -> None
     await world.db.tx(top, write, "UPDATE tasks SET requester_id = ? WHERE id = ?", main, top)
 
 
-async def test_a_list_shows_what_needs_the_user_then_what_is_active_then_the_newest_finished(
+async def test_a_list_shows_what_needs_the_user_then_running_queued_and_the_newest_finished(
     world: World, main: int
 ) -> None:
-    old, active, plan, new, lost = [
+    old, queued, active, plan, lost = [
         await world.child(main, label, place=place, plan_mode=label == "plan")
-        for place, label in enumerate(("old", "active", "plan", "new", "lost"))
+        for place, label in enumerate(("old", "queued", "active", "plan", "lost"))
     ]
     await world.db.alone(control.pause, world.policy, active, "person")
     await world.end(plan, "the plan")
-    for task in (lost, old, new):
+    for task in (lost, old):
         await world.end(task)
         world.clock.advance(1)
+    new = await world.child(main, "new", place=5)
+    await world.end(new)
     change = "UPDATE tasks SET delivery = ? WHERE id = ?"
     before = (await shown(world, lost)).delivery.state
     await world.db.tx(lost, write, change, "undelivered", lost)
-    assert await ids(world) == [plan, lost, active, new, old]
+    assert await ids(world) == [plan, lost, active, queued, new, old]
     await world.db.tx(lost, write, change, before.value, lost)
 
 

@@ -9,8 +9,8 @@ from clutch.api.views import moment, task, unsent
 from clutch.core import ids as ids_rules
 from clutch.core.delivery import unsent_line
 from clutch.core.diagnosis import Blocker
-from clutch.core.text.format import quoted, typed
-from clutch.core.text.tasks import status
+from clutch.core.text.format import typed
+from clutch.core.text.tasks import headline
 from clutch.core.text.why import (
     DeliveryAttempt,
     ReplayStep,
@@ -31,7 +31,6 @@ def why(now: float, found: TaskExplanation, state: str | None = None) -> objects
     """Explain a task. `text` is the whole explanation as a user reads it. `state`: the state directory that printed
     commands must name."""
     number = ids_rules.task_id(found.task.task_id)
-    headline = f"{number} {quoted(found.task.label)}: {status(found.task)}"
     return {
         "schema": "clutch.why/1",
         "ok": True,
@@ -42,7 +41,9 @@ def why(now: float, found: TaskExplanation, state: str | None = None) -> objects
         "messages": [unsent(one) for one in found.unsent],
         "text": "\n".join(
             (
-                why_text(headline, found.timeline, found.attempts, found.stuck, number, now, state),
+                why_text(
+                    headline(found.task), found.timeline, found.attempts, found.stuck, number, now, state
+                ),
                 *(
                     unsent_line(ids_rules.message_id(one.id), f"{one.channel}:{one.target}", *one[5:9])
                     for one in found.unsent

@@ -16,6 +16,7 @@ from typing_extensions import TypedDict
 from clutch.core.diagnosis import Gate
 from clutch.core.model import Delivery, Outcome, Path, Phase, Thinking
 from clutch.core.spawn import Context, Mode
+from clutch.core.status import DeliveryStatus, TaskStatus
 
 Money: TypeAlias = str | None  #: a decimal; None = not known
 Moment: TypeAlias = str  #: RFC 3339, UTC
@@ -42,6 +43,8 @@ class SchemaNote:
 
 
 PhaseName: TypeAlias = Annotated[str, EnumText(Phase)]
+StatusName: TypeAlias = Annotated[str, EnumText(TaskStatus)]
+DeliveryStatusName: TypeAlias = Annotated[str, EnumText(DeliveryStatus)]
 OutcomeName: TypeAlias = Annotated[str, EnumText(Outcome)]
 DeliveryName: TypeAlias = Annotated[str, EnumText(Delivery)]
 PathName: TypeAlias = Annotated[str, EnumText(Path)]
@@ -108,6 +111,8 @@ class BudgetAnswer(TypedDict):
 
 class DeliveryAnswer(TypedDict):
     state: DeliveryName
+    status: DeliveryStatusName | None  #: what users see of `state`; null before there is a result
+    text: str  #: `status` with its reason; empty before there is a result
     path: PathName | None
     reason: str | None
     attempts: int
@@ -145,10 +150,14 @@ class TaskObject(TypedDict):
     role: str | None
     agentId: str | None
     label: str
+    status: StatusName  #: the state that every surface shows
+    doingNow: str  #: one line, never empty: `thinking · step 4`, `waiting for 3 of 8 subagents`, an error
+    doingSince: Moment | None  #: when that began; surfaces show the time since then beside it
     phase: PhaseName
     reason: str | None
     outcome: OutcomeName | None
     error: str | None
+    errorText: str | None  #: `error` in one line
     modelRequested: str | None
     model: str | None
     generation: int
@@ -185,10 +194,12 @@ class SummaryObject(TypedDict):
     killed: int
     lost: int
     undelivered: int
+    delivering: int  #: ended tasks whose result is on its way; they are counted as ended, too
     replies: int
     repliesIn: list[str]
     unsent: int
     usd: Money
+    text: str  #: the counts in one line, without those that are zero
 
 
 class TaskList(TypedDict):
@@ -266,17 +277,10 @@ class Messages(TypedDict):
 Happened = TypedDict(
     "Happened",
     {
-        "seq": int,
-        "at": Moment,
-        "actor": str | None,
-        "event": str,
-        "from": str,
-        "to": str,
-        "reason": str | None,
-        "text": str,
-        "late": bool,
+        "seq": int, "at": Moment, "actor": str | None, "event": str, "from": str, "to": str, "reason": str | None,
+        "text": str, "late": bool,
     },
-)
+)  # fmt: skip
 
 
 class Tried(TypedDict):
@@ -376,14 +380,11 @@ class Spending(TypedDict):
     usage: list[NamedUse]
 
 
+_SUBJECTS = "`config-loaded`, `mcp NAME`, `import-path`, `planted-file`, `unread-instructions`"
+
+
 class HealthNotice(TypedDict):
-    subject: Annotated[
-        str,
-        SchemaNote(
-            description="Stable name of what it is about: `config-loaded`, `mcp NAME`, `import-path`, `planted-file`,"
-            " `unread-instructions`."
-        ),
-    ]
+    subject: Annotated[str, SchemaNote(description=f"Stable name of what it is about: {_SUBJECTS}.")]
     detail: Annotated[str, SchemaNote(description="What is wrong, in one sentence.")]
     remedy: Annotated[str, SchemaNote(description="What the operator can do about it.")]
     isError: Annotated[

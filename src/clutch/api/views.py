@@ -12,7 +12,9 @@ from typing import TYPE_CHECKING, Any, TypeAlias, overload
 
 from clutch.core import ids as ids_rules
 from clutch.core.budget import Budget
+from clutch.core.status import delivery_status, delivery_text, doing_now, error_text, task_status
 from clutch.core.text.results import cut_from
+from clutch.core.text.tasks import summary_text
 from clutch.core.views import (
     DeliveryView,
     Evidence,
@@ -55,7 +57,7 @@ def money(usd: Decimal | None) -> str | None:
 
 
 def task(view: TaskView) -> objects.TaskObject:
-    tool = view.current_tool
+    tool, doing = view.current_tool, doing_now(view)
     return {
         "taskId": ids_rules.task_id(view.task_id),
         "runId": None if view.run_id is None else ids_rules.run_id(view.run_id),
@@ -67,10 +69,14 @@ def task(view: TaskView) -> objects.TaskObject:
         "role": view.role,
         "agentId": view.agent_id,
         "label": view.label,
+        "status": task_status(view).value,
+        "doingNow": doing.text,
+        "doingSince": moment(doing.since),
         "phase": view.phase.value,
         "reason": view.reason,
         "outcome": None if view.outcome is None else view.outcome.value,
         "error": view.error,
+        "errorText": error_text(view.error),
         "modelRequested": view.model_requested,
         "model": view.model,
         "generation": view.generation,
@@ -120,8 +126,11 @@ def _budget(budget: Budget) -> objects.BudgetAnswer:
 
 
 def _delivery(shown: DeliveryView) -> objects.DeliveryAnswer:
+    status = delivery_status(shown)
     return {
         "state": shown.state.value,
+        "status": None if status is None else status.value,
+        "text": delivery_text(shown),
         "path": None if shown.path is None else shown.path.value,
         "reason": shown.reason,
         "attempts": shown.attempts,
@@ -155,10 +164,12 @@ def summary(counted: PhaseCounts) -> objects.SummaryObject:
         "killed": counted.killed,
         "lost": counted.lost,
         "undelivered": counted.undelivered,
+        "delivering": counted.delivering,
         "replies": counted.replies,
         "repliesIn": list(counted.speakers),
         "unsent": counted.unsent,
         "usd": money(counted.usd),
+        "text": summary_text(counted),
     }
 
 

@@ -438,7 +438,17 @@ def _ask_promises(
 
 LIMIT = 200
 #: Texts and names by users and models.
-LEFT_OUT = ("label", "error", "currentTool", "evidence", "sessionKey", "requesterKey", "rootKey")
+LEFT_OUT = (
+    "label",
+    "error",
+    "errorText",
+    "doingNow",
+    "currentTool",
+    "evidence",
+    "sessionKey",
+    "requesterKey",
+    "rootKey",
+)
 #: Settings that are not secret by type, but may contain secrets: texts and addresses.
 MASKED = frozenset({"args", "baseUrl", "identity", "prompt", "url"})
 MASK = "***"

@@ -17,6 +17,7 @@ from clutch.core.attachments import StoredFile
 from clutch.core.budget import Budget
 from clutch.core.messages import Answer, Entry, Input, Results, Summary
 from clutch.core.model import Delivery, Outcome, Path, Phase, Reason, Task, reason_text
+from clutch.core.questions import QuestionKind
 from clutch.core.redaction import redact
 from clutch.core.text.format import counted, in_words, main_argument, size
 from clutch.core.validation import check
@@ -143,8 +144,16 @@ class CurrentTool:
 
 
 @dataclass(frozen=True, slots=True)
+class OpenQuestion:
+    """What a task asks the user, in one line."""
+
+    kind: QuestionKind
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
 class DeliveryView:
-    """How far the requester has heard of it."""
+    """How far the result is on its way to the parent agent."""
 
     state: Delivery
     path: Path | None = None
@@ -209,7 +218,11 @@ class TaskView:
     worker_id: int | None = None
     children_active: int = 0
     children_total: int = 0
-    worked_s: float | None = None  #: of all its runs together; None: it never ran
+    at: float = 0.0  #: when the rows were read
+    called_at: float | None = None  #: since when a model call is open
+    question: OpenQuestion | None = None  #: the first that the user has not answered
+    wake_at: float | None = None  #: the task's timer
+    is_paused: bool = False  #: the user has paused its session
 
     @property
     def reason(self) -> str:
@@ -230,18 +243,20 @@ class TaskView:
 
 @dataclass(frozen=True, slots=True)
 class PhaseCounts:
-    """How many tasks of a listing stand where."""
+    """How many tasks of a listing are in which state. Each is counted once; `undelivered` and
+    `delivering` count some of the ended ones again."""
 
     running: int = 0
     queued: int = 0
-    waiting: int = 0  #: for a quota, for children, for delivery
+    waiting: int = 0  #: for subagents, a provider, a retry, or to be resumed
     needs_you: int = 0
-    done: int = 0  #: ended well; how the others ended is counted below
+    done: int = 0
     failed: int = 0
     timeout: int = 0
     killed: int = 0
     lost: int = 0
     undelivered: int = 0
+    delivering: int = 0  #: the result is on its way
     replies: int = 0  #: replies of main agents that wait for a client
     speakers: tuple[str, ...] = ()  #: … and whose they are
     unsent: int = 0  #: … that no channel took

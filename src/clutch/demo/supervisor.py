@@ -15,9 +15,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, TextIO
 
 from clutch.core import ids
-from clutch.core.model import Phase, Reason
-from clutch.core.policy import Life
-from clutch.core.text import format, results, tasks
+from clutch.core.model import REASONS, Delivery, Outcome, Phase, Reason
+from clutch.core.status import delivery_text, status_of
+from clutch.core.text import format, results
+from clutch.core.views import DeliveryView
 from clutch.demo.job import SESSION, DemoJob, Log, lines
 from clutch.errors import ClutchError, StoreError
 from clutch.offline_reader import DATABASE_FILE, looking_at
@@ -32,8 +33,6 @@ if TYPE_CHECKING:
 # The progress of a demo on stderr: a live tree on a terminal, else one line per event.
 
 SUMMARY_CHARS_MAX = 160
-STALLED_S = Life().stalled_s
-_WORDS = {"announcing": "reported", "cleanup_pending": "told", "announce_deferred": "waits for its children"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -167,18 +166,10 @@ def one_line(row: TreeRow, picture: Picture) -> str:
 
 
 def _phase(row: TreeRow, at: float) -> str:
-    if row.phase in ("completed", "completed_giveup"):
-        return f"{'done' if row.outcome == 'ok' else row.outcome} {row.delivery}"
-    if row.phase in _WORDS:
-        return _WORDS[row.phase]
-    return tasks.state_words(
-        Phase(row.phase),
-        row.reason,
-        at=at,
-        parked_until=row.parked_until,
-        moved_at=row.progress_at,
-        stalled_s=STALLED_S,
-    )
+    is_due = row.parked_until is not None and row.parked_until <= at
+    outcome = None if row.outcome is None else Outcome(row.outcome)
+    status = status_of(Phase(row.phase), REASONS[row.cause], outcome, is_due=is_due)
+    return status if outcome is None else f"{status} {delivery_text(DeliveryView(Delivery(row.delivery)))}"
 
 
 def _style(row: TreeRow) -> str:

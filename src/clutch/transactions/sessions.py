@@ -50,6 +50,15 @@ IS_WORKING = f"{IS_UNTOLD} AND phase <> 'announcing'"
 IS_OPEN, IS_ANSWERED, IS_DEAD, IS_VOID = map(is_in, LetterState)
 
 
+def open_question(tasks: str) -> str:
+    """Kind and body of the first question that the user has not answered. Approvals come first: their kind sorts before
+    the others. A task that asks nothing costs nothing. `tasks`: what the query calls that table."""
+    return (
+        f"CASE WHEN {tasks}.reason = 'needs-you' THEN (SELECT q.kind || ' ' || q.body FROM questions q"  # noqa: S608
+        f" WHERE q.session_id = {tasks}.id AND q.answered_at IS NULL ORDER BY q.kind, q.id LIMIT 1) END"
+    )
+
+
 def worked(tasks: str) -> str:
     """How long a task was at work, from its timeline: not while it waited, was paused, or had ended before it went
     on. While it is, the sum lacks the present moment. `tasks`: what the query calls that table."""

@@ -105,6 +105,12 @@ def duration(seconds: float) -> str:
     return f"{days}d{hour:02}h"
 
 
+def seconds_text(seconds: float) -> str:
+    """The same beside other words, with a space before the unit of a short one: 6 s, 2m34s."""
+    whole = int(max(0.0, seconds))
+    return f"{whole} s" if whole < 60 else duration(whole)
+
+
 def counted(count: int, one: str, many: str | None = None) -> str:
     """`1 subagent`, `3 subagents`; `many` where an s is not enough."""
     return f"{count} {one if count == 1 else many or one + 's'}"

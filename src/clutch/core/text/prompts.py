@@ -11,9 +11,11 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from clutch.core.model import Outcome, Phase, Plan, Reason
+from clutch.core.questions import QuestionKind
+from clutch.core.status import status_of
 from clutch.core.text.format import KEY_MAX, duration, quoted, visible
 from clutch.core.text.results import fence
-from clutch.core.text.tasks import plan_tag, status_word
+from clutch.core.text.tasks import plan_tag
 
 LAST_CALL_MAX = 120
 CHILD_LABEL_MAX = 72
@@ -52,6 +54,7 @@ class ChildLine:
     plan: Plan
     age_s: float  #: since it was spawned; of an ended one, since its end
     outcome: Outcome | None = None
+    question: QuestionKind | None = None
 
 
 def first_message(task: str, depth: int, depth_max: int, files: Sequence[str] = ()) -> str:
@@ -121,12 +124,8 @@ def children_section(
 def _state(child: ChildLine) -> str:
     tag = plan_tag(child.phase, child.plan)
     named = (quoted(child.label, CHILD_LABEL_MAX), child.task_id)
-    return " ".join((_phase_words(child), *((tag,) if tag else ()), *named))
-
-
-def _phase_words(child: ChildLine) -> str:
-    word = status_word(child.phase, child.reason, child.outcome)
-    return f"{word} ({visible(child.reason, CHILD_LABEL_MAX)})" if word == "paused" and child.reason else word
+    status = status_of(child.phase, child.reason, child.outcome, question=child.question)
+    return " ".join((status, *((tag,) if tag else ()), *named))
 
 
 def events_section(events: Sequence[str]) -> str:

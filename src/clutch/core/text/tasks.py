@@ -1,4 +1,4 @@
-"""Tasks in a few words each: the list a chat shows, all that is known of one, and a log of what was said."""
+"""Tasks as text: the list of a chat, everything about one task, and a log of its transcript."""
 
 from __future__ import annotations
 
@@ -8,53 +8,36 @@ from datetime import UTC, datetime
 from decimal import Decimal
 
 from clutch.core import ids
-from clutch.core.model import Delivery, Outcome, Phase, Plan, Reason
+from clutch.core.model import Outcome, Phase, Plan
+from clutch.core.status import (
+    DeliveryStatus,
+    TaskStatus,
+    delivery_status,
+    delivery_text,
+    doing_now,
+    elapsed_s,
+    error_text,
+    result_text,
+    task_status,
+)
 from clutch.core.text.format import (
     ERROR_MAX,
     KEY_MAX,
     UNKNOWN,
     counted,
     duration,
-    in_words,
     money,
+    quoted,
     size,
     tokens,
     visible,
 )
-from clutch.core.views import History, HistoryEntry, Tally, TaskView
+from clutch.core.views import History, HistoryEntry, PhaseCounts, Tally, TaskView
 
-# --------------------------------------------------------------------------------------------------
-# How a task stands, in a few words for people: what it waits for and until when, or that nothing moves.
-
-STALLED = "stalled"
-_ENDED = {
-    Outcome.OK: "done",
-    Outcome.ERROR: "failed",
-    Outcome.TIMEOUT: "timeout",
-    Outcome.KILLED: "killed",
-    Outcome.LOST: "lost",
-}
-
-
-def status_word(phase: Phase, reason: Reason, outcome: Outcome | None, children: int | None = None) -> str:
-    """The same word everywhere: in lists, in the prompt of a parent, on a screen."""
-    if outcome is not None:
-        return _ENDED[outcome]
-    match phase:
-        case Phase.AWAITING_APPROVAL:
-            return "plan?"
-        case Phase.SPAWNING | Phase.QUEUED:
-            return "queued"
-        case Phase.PAUSED if reason is not Reason.CHILDREN:
-            return "paused"
-        case Phase.PAUSED | Phase.ANNOUNCE_DEFERRED:
-            return f"waiting ({counted(children, 'child', 'children')})" if children else "waiting"
-        case _:
-            return "running"
-
-
-def until_text(at: float) -> str:
-    return f"{datetime.fromtimestamp(at, UTC):%H:%M}"
+LIST_LABEL_MAX = 72
+LOG_TEXT_MAX = 400  # of one line of a log
+NOTHING = "No subagents."
+NO_TIME = "-"  #: in the place of a time that there is none of
 
 
 def plan_tag(phase: Phase, plan: str) -> str:
@@ -63,90 +46,62 @@ def plan_tag(phase: Phase, plan: str) -> str:
     return {Plan.APPROVED.value: "[PLAN:APPROVED]", Plan.DRAFTING.value: "[PLAN]"}.get(plan, "")
 
 
-def state_words(
-    phase: Phase,
-    reason: str,
-    *,
-    at: float,
-    parked_until: float | None,
-    moved_at: float | None,
-    stalled_s: float,
-) -> str:
-    """`paused(quota) until 15:20`, `running (stalled)`, or the phase itself. Times are UTC."""
-    match phase:
-        case Phase.PAUSED:
-            words = f"{phase}({reason})"
-            if parked_until is None or at >= parked_until:
-                return words
-            return f"{words} until {until_text(parked_until)}"
-        case Phase.RUNNING if moved_at is not None and at - moved_at > stalled_s:
-            return f"{phase} ({STALLED})"
-        case _:
-            return str(phase)
+def headline(view: TaskView) -> str:
+    """`t_7f3a "AI research": done, undelivered`"""
+    status = task_status(view).value
+    is_lost = delivery_status(view.delivery) is DeliveryStatus.UNDELIVERED
+    named = f"{ids.task_id(view.task_id)} {quoted(view.label)}"
+    return f"{named}: {status}, {DeliveryStatus.UNDELIVERED}" if is_lost else f"{named}: {status}"
 
 
-LIST_LABEL_MAX = 72
-LOG_TEXT_MAX = 400  # of one line of a log
-NOTHING = "No subagents."
+def elapsed_text(view: TaskView) -> str:
+    elapsed = elapsed_s(view)
+    return NO_TIME if elapsed is None else duration(elapsed)
 
 
-def status(view: TaskView) -> str:
-    word = status_word(view.phase, view.cause, view.outcome, view.children_active)
-    return f"{word}, undelivered" if view.delivery.state is Delivery.UNDELIVERED else word
-
-
-def runtime_s(view: TaskView, now: float) -> float:
-    """What its runs add up to; of what never ran, or ran elsewhere (imported), all the time there was."""
-    if view.worked_s is not None:
-        return view.worked_s
-    return (view.ended_at or now) - (view.started_at or view.created_at)
+def summary_text(counts: PhaseCounts) -> str:
+    """`3 running · 1 waiting · 2 in the inbox · 12 done · $0.42`; counts of zero are left out."""
+    named = (
+        (counts.running, TaskStatus.RUNNING), (counts.queued, TaskStatus.QUEUED), (counts.waiting, TaskStatus.WAITING),
+        (counts.needs_you, "in the inbox"), (counts.done, TaskStatus.DONE), (counts.failed, TaskStatus.FAILED),
+        (counts.timeout, TaskStatus.TIMED_OUT), (counts.killed, TaskStatus.KILLED), (counts.lost, TaskStatus.LOST),
+        (counts.delivering, DeliveryStatus.DELIVERING), (counts.undelivered, DeliveryStatus.UNDELIVERED),
+        (counts.unsent, "unsent"),
+    )  # fmt: skip
+    parts = [f"{count} {name}" for count, name in named if count]
+    if counts.usd is not None:
+        parts.append(money(counts.usd))
+    return " · ".join(parts) or "no tasks"
 
 
 # ---- the list ------------------------------------------------------------------------------------------
 
 
-def list_text(views: Sequence[TaskView], now: float, title: str = "Subagents (this session)") -> str:
-    """Numbered from 1, in the given order; whoever shows it remembers the numbers."""
+def list_text(views: Sequence[TaskView], title: str = "Subagents (this session)") -> str:
+    """Numbered from 1, in the given order; the caller stores the numbers."""
     if not views:
         return NOTHING
     active = sum(view.outcome is None for view in views)
-    words = [status(view) for view in views]
-    width = max(len(word) for word in words)
+    words = [task_status(view).value for view in views]
+    width = max(map(len, words))
     head = f"{title}   Active: {active} · Done: {len(views) - active}"
     lines = (
-        f"{number}) {' · '.join((word.ljust(width), *_parts(view, now)))}"
+        f"{number}) {' · '.join((word.ljust(width), *_parts(view)))}"
         for number, (word, view) in enumerate(zip(words, views, strict=True), start=1)
     )
     return "\n".join((head, *lines))
 
 
-def _parts(view: TaskView, now: float) -> Iterator[str]:
+def _parts(view: TaskView) -> Iterator[str]:
     tag = "" if view.plan is None else plan_tag(view.phase, view.plan.state)
     yield f"{visible(view.label, LIST_LABEL_MAX)} {tag}".rstrip()
-    yield duration(runtime_s(view, now))
-    if view.outcome is not None:
-        yield telling_words(view)
-    else:
-        if view.own.tokens:
-            yield f"{tokens(view.own.tokens)} tok"
-        if view.current_tool is not None:
-            tool = view.current_tool
-            yield f"{in_words(visible(tool.name, KEY_MAX), tool.arg)} {duration(now - tool.since)} ago"
-        if view.phase is Phase.PAUSED and view.cause is not Reason.CHILDREN:
-            until = "" if view.paused_until is None else f" until {until_text(view.paused_until)}"
-            yield visible(view.reason, ERROR_MAX) + until
+    yield elapsed_text(view)
+    if view.outcome is None and view.own.tokens:
+        yield f"{tokens(view.own.tokens)} tok"
+    yield doing_now(view).at(view.at)
+    if view.outcome not in (None, Outcome.OK):
+        yield result_text(view)
     yield ids.task_id(view.task_id)
-
-
-def telling_words(view: TaskView) -> str:
-    told = view.delivery
-    match told.state:
-        case Delivery.DELIVERED:
-            return f"delivered ({told.path or told.reason})"
-        case Delivery.WAITING:
-            return "to be told"
-        case state:
-            return f"{state} ({visible(told.reason, ERROR_MAX)})" if told.reason else str(state)
 
 
 # ---- all of one ----------------------------------------------------------------------------------------
@@ -154,10 +109,10 @@ def telling_words(view: TaskView) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Contract:
-    """What was agreed on at spawn and what came of it, beside the view of a task."""
+    """The parameters of the spawn and figures of the result, beside the view of a task."""
 
     task: str
-    requester: str  #: its label, or its key
+    requester: str  #: label or key of the parent
     thinking: str | None = None
     mode: str = "run"
     cleanup: str = "keep"
@@ -172,12 +127,13 @@ class Contract:
     expects_completion: bool = True
 
 
-def info_text(view: TaskView, contract: Contract, now: float) -> str:
-    return "\n".join(f"{name}: {value}" for name, value in _facts(view, contract, now))
+def info_text(view: TaskView, contract: Contract) -> str:
+    return "\n".join(f"{name}: {value}" for name, value in _facts(view, contract))
 
 
-def _facts(view: TaskView, contract: Contract, now: float) -> Iterator[tuple[str, str]]:
-    yield "Status", status(view)
+def _facts(view: TaskView, contract: Contract) -> Iterator[tuple[str, str]]:
+    yield "Status", task_status(view).value
+    yield "Now", doing_now(view).at(view.at)
     yield "Phase", f"{view.phase} ({visible(view.reason, ERROR_MAX)})" if view.reason else str(view.phase)
     yield "Label", visible(view.label, KEY_MAX)
     yield "Task", visible(contract.task, 1000)
@@ -187,7 +143,7 @@ def _facts(view: TaskView, contract: Contract, now: float) -> Iterator[tuple[str
         f"task {ids.task_id(view.task_id)}, run {run}, generation {view.generation}, attempt {view.attempt}",
     )
     yield "Session", visible(view.session_key or "(deleted)", KEY_MAX)
-    yield "Requester", visible(contract.requester, KEY_MAX)
+    yield "Parent", visible(contract.requester, KEY_MAX)
     yield "Depth", str(view.depth)
     yield "Role", view.role or UNKNOWN
     yield "Model", f"asked {_text(view.model_requested)}, used {_text(view.model)}"
@@ -203,13 +159,14 @@ def _facts(view: TaskView, contract: Contract, now: float) -> Iterator[tuple[str
         "Archive",
         f"archived {_moment(contract.archived_at)}" if contract.archived_at else _moment(contract.archive_at),
     )
-    yield "Runtime", duration(runtime_s(view, now))
+    yield "Elapsed", elapsed_text(view)
     yield "Tokens", f"{_used(view.own)} (subtree {_used(view.subtree)})"
     yield "Cost", f"{_cost(view.own)} (subtree {_cost(view.subtree)})"
-    told = view.delivery
-    again = "" if told.next_at is None else f", next try {_moment(told.next_at)}"
-    yield "Delivery", f"{telling_words(view)}, {told.attempts} attempts{again}"
-    error = f": {visible(view.error, ERROR_MAX)}" if view.error else ""
+    delivery = view.delivery
+    again = "" if delivery.next_at is None else f", next attempt {_moment(delivery.next_at)}"
+    tried = f", {counted(delivery.attempts, 'attempt')}{again}" if view.outcome else ""
+    yield "Delivery", f"{delivery_text(delivery) or 'none yet'}{tried}"
+    error = f": {error_text(view.error)}" if view.error else ""
     yield "Outcome", f"{view.outcome}{error}" if view.outcome else "none yet"
     yield "Result", _result(view, contract)
     yield (
@@ -254,7 +211,7 @@ def _result(view: TaskView, contract: Contract) -> str:
 
 def log_text(shown: History) -> str:
     if not shown.entries:
-        return "Nothing was said yet."
+        return "The transcript is empty."
     lines = [line for said in shown.entries for line in _log_lines(said)]
     if shown.before is not None:
         lines.insert(0, f"(older entries before #{shown.before})")

@@ -1,14 +1,15 @@
 """Lists of tasks: a page by a filter, the numbered lists of a chat, how many tasks there are, and session status.
 
-A list has four groups: tasks that wait for the user, results that could not be delivered, active tasks, and finished
-tasks, newest first. The first page holds everything that waits or is active, however much that is; the limit cuts only
-what has ended. The cursor of the next page is a place in the order in which tasks ended. That order does not change, so
-that a page after it neither repeats nor skips a finished task."""
+A list has five groups: tasks that need the user, undelivered results, running tasks, queued tasks, and finished tasks,
+newest first. The first page holds everything that needs the user or is active, however much that is; the limit cuts
+only what has ended. The cursor of the next page is a place in the order in which tasks ended. That order does not
+change, so that a page after it neither repeats nor skips a finished task."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections import Counter, defaultdict
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import Any, TypeAlias
@@ -17,8 +18,10 @@ from clutch.core import ids
 from clutch.core.attachments import handed
 from clutch.core.authority import Denied, Target, Verb, can
 from clutch.core.ids import CANDIDATES_MAX, SessionKey, parse_session_key
-from clutch.core.model import UNTOLD, Delivery, Outcome, Phase
+from clutch.core.model import REASONS, UNTOLD, Delivery, Outcome, Phase
 from clutch.core.policy import Policy
+from clutch.core.questions import QuestionKind
+from clutch.core.status import NEEDS_USER, ListGroup, TaskStatus, list_group, status_of
 from clutch.core.text.tasks import info_text, list_text
 from clutch.core.views import (
     NOTHING_USED,
@@ -35,7 +38,7 @@ from clutch.transactions import idempotency
 from clutch.transactions.read import targets, tasks
 from clutch.transactions.read.inbox import unread_replies as unheard_words
 from clutch.transactions.read.targets import ResolvedTarget, Standpoint
-from clutch.transactions.sessions import IS_OPEN, IS_UNTOLD, IS_WORKING
+from clutch.transactions.sessions import IS_OPEN, IS_UNTOLD, IS_WORKING, open_question
 
 LIMIT_MAX = 200
 PAGE_MAX = 200  # messages
@@ -95,18 +98,25 @@ def task_page(
     return TaskPage([shown[task_id] for task_id in order], after)
 
 
-_NEEDS_USER = "phase = 'awaiting_approval' OR (phase = 'paused' AND reason = 'needs-you')"
-
-
 def _alive(wanted: TaskFilter) -> Tx[tuple[list[int], list[int]]]:
-    """Without an outcome yet: those that wait for the user, and the others. Both in the order of their creation."""
+    """Without an outcome yet: those that need the user, and the others, running before queued. Each group in the order
+    of creation."""
     where, values = _conditions(replace(wanted, ended_after=None))
     rows = yield (
-        f"SELECT id, CASE WHEN {_NEEDS_USER} THEN 1 ELSE 0 END FROM tasks"  # noqa: S608 (constant words)
+        f"SELECT id, phase, reason, {open_question('tasks')} FROM tasks"  # noqa: S608 (constant words)
         f" WHERE {where} AND {IS_UNTOLD} AND outcome IS NULL ORDER BY +created_at, id",
         values,
     )
-    return [task_id for task_id, needs in rows if needs], [task_id for task_id, needs in rows if not needs]
+    groups = defaultdict[ListGroup, list[int]](list)
+    for task_id, phase, reason, asked in rows:
+        groups[list_group(_status(phase, reason, None, asked))].append(task_id)
+    return groups[ListGroup.NEEDS_USER], groups[ListGroup.RUNNING] + groups[ListGroup.QUEUED]
+
+
+def _status(phase: str, reason: str, outcome: str | None, asked: str | None) -> TaskStatus:
+    ended = None if outcome is None else Outcome(outcome)
+    question = None if asked is None else QuestionKind(asked.partition(" ")[0])
+    return status_of(Phase(phase), REASONS[reason], ended, question=question)
 
 
 def _ended(
@@ -205,16 +215,16 @@ _STILL_SHOWN = (
 def summary(now: float, wanted: TaskFilter = EVERYTHING) -> Tx[PhaseCounts]:
     where, values = _conditions(wanted)
     rows = yield (
-        "SELECT phase, CASE WHEN phase = 'paused' THEN reason ELSE '' END AS why, outcome, delivery, COUNT(*)"  # noqa: S608
-        f" FROM tasks WHERE {where} GROUP BY phase, why, outcome, delivery",
+        "SELECT phase, CASE WHEN phase = 'paused' THEN reason ELSE '' END AS why, outcome, delivery,"  # noqa: S608
+        f" {open_question('tasks')} AS asked, COUNT(*)"
+        f" FROM tasks WHERE {where} GROUP BY phase, why, outcome, delivery, asked",
         values,
     )
-    counts: dict[str, int] = {}
-    for phase, why, outcome, delivery, count in rows:
-        word = _word(Phase(phase), why, outcome)
-        counts[word] = counts.get(word, 0) + count
-        if delivery == "undelivered":
-            counts["undelivered"] = counts.get("undelivered", 0) + count
+    counts = Counter[str]()
+    for phase, why, outcome, delivery, asked, count in rows:
+        counts[_COUNTED[_status(phase, why, outcome, asked)]] += count
+        if outcome is not None and delivery in _ON_THE_WAY:
+            counts[_ON_THE_WAY[delivery]] += count
     spent = yield (
         f"SELECT {tasks.SPENT} FROM usage u WHERE u.state > 0"  # noqa: S608
         f" AND u.session_id IN (SELECT id FROM tasks WHERE {where})",
@@ -226,23 +236,25 @@ def summary(now: float, wanted: TaskFilter = EVERYTHING) -> Tx[PhaseCounts]:
     return PhaseCounts(**counts, **words, speakers=unheard.speakers, usd=usd)
 
 
-def _word(phase: Phase, why: str, outcome: str | None) -> str:
-    match phase:
-        case Phase.RUNNING:
-            return "running"
-        case Phase.SPAWNING | Phase.QUEUED:
-            return "queued"
-        case Phase.AWAITING_APPROVAL:
-            return "needs_you"
-        case Phase.PAUSED:
-            return "needs_you" if why == "needs-you" else "waiting"
-        case Phase.ENDING | Phase.ANNOUNCING | Phase.ANNOUNCE_DEFERRED:
-            return "waiting"
-        case _:
-            return _ENDS.get(outcome or "", "done")
-
-
-_ENDS = {"error": "failed", "timeout": "timeout", "killed": "killed", "lost": "lost"}
+#: The field of `PhaseCounts` that counts a state.
+_COUNTED: Mapping[TaskStatus, str] = {
+    **dict.fromkeys((TaskStatus.STARTING, TaskStatus.QUEUED), "queued"),
+    TaskStatus.RUNNING: "running",
+    **dict.fromkeys(
+        (TaskStatus.WAITING, TaskStatus.PAUSED, TaskStatus.RATE_LIMITED, TaskStatus.FAILING), "waiting"
+    ),
+    **dict.fromkeys(NEEDS_USER, "needs_you"),
+    TaskStatus.DONE: "done",
+    TaskStatus.FAILED: "failed",
+    TaskStatus.TIMED_OUT: "timeout",
+    TaskStatus.KILLED: "killed",
+    TaskStatus.LOST: "lost",
+}
+_ON_THE_WAY: Mapping[str, str] = {
+    Delivery.WAITING: "delivering",
+    Delivery.DEFERRED: "delivering",
+    Delivery.UNDELIVERED: "undelivered",
+}
 
 
 # ---- one, in full ------------------------------------------------------------------------------------
@@ -291,7 +303,7 @@ def transcript(now: float, session_id: int, after: int = 0, limit: int = PAGE_MA
 
 
 def children(now: float, policy: Policy, viewer: str, session_id: int) -> Tx[str]:
-    """Those that work or ended lately, and whatever could not be told. Alone: its numbers are stored."""
+    """The children that are active or ended lately, and undelivered results. Alone: the numbers are stored."""
     wanted = TaskFilter(requester_id=session_id, ended_after=now - policy.list_recent_s)
     page = yield from task_page(now, wanted, limit=LIMIT_MAX)
     return (yield from _numbered(now, viewer, page.tasks, "Subagents (this session)"))
@@ -325,15 +337,15 @@ def _nested(shown: Sequence[TaskView], parent_id: int) -> list[TaskView]:
 
 def _numbered(now: float, viewer: str, shown: Sequence[TaskView], title: str) -> Tx[str]:
     yield from idempotency.remember(now, viewer, [view.task_id for view in shown])
-    return list_text(shown, now, title)
+    return list_text(shown, title)
 
 
 def about(now: float, policy: Policy, task_id: int) -> Tx[str]:
-    """All that is known of one."""
+    """Everything about one task."""
     found = yield from tasks.info(now, task_id, policy.keeping.archive_after_s)
     if found is None:
         raise NotFound(f"there is no task {ids.task_id(task_id)}")
-    return info_text(found.view, found.contract, now)
+    return info_text(found.view, found.contract)
 
 
 def alive(now: float, session_id: int | None) -> Tx[list[int]]:

@@ -20,12 +20,23 @@ from clutch.core.budget import Budget
 from clutch.core.ids import plan_hash
 from clutch.core.messages import Answer
 from clutch.core.model import REASONS, Delivery, Outcome, Path, Phase, Plan, Reason
+from clutch.core.questions import QuestionKind
+from clutch.core.status import question_text
 from clutch.core.text.format import main_argument
 from clutch.core.text.tasks import Contract
-from clutch.core.views import NOTHING_USED, CurrentTool, DeliveryView, PlanView, Tally, TaskView, evidence_of
+from clutch.core.views import (
+    NOTHING_USED,
+    CurrentTool,
+    DeliveryView,
+    OpenQuestion,
+    PlanView,
+    Tally,
+    TaskView,
+    evidence_of,
+)
 from clutch.store.transaction import Row, Tx
 from clutch.transactions import usage
-from clutch.transactions.sessions import IS_OPEN, IS_WORKING, worked
+from clutch.transactions.sessions import IS_OPEN, IS_WORKING, open_question
 
 
 def one(now: float, task_id: int) -> Tx[TaskView | None]:
@@ -69,7 +80,7 @@ _TASKS = (
     " t.reason, t.detail, t.outcome, t.error, t.generation, t.created_at, t.started_at, t.ended_at, s.progress_at,"
     " t.deadline_at, t.delivery, t.delivery_reason, t.attempts, t.plan, t.plan_round,"
     " CASE WHEN t.phase = 'awaiting_approval' THEN t.result END, t.evidence, s.model, s.owner, s.run_id,"
-    f" s.head - s.base, {worked('t')}"
+    f" s.head - s.base, t.wake_at, s.paused, {open_question('t')}"
     " FROM tasks t LEFT JOIN sessions s ON s.id = t.id LEFT JOIN sessions r ON r.id = t.requester_id"
     " LEFT JOIN sessions o ON o.id = t.root_id WHERE t.id {any} ORDER BY t.created_at, t.id"
 )
@@ -94,7 +105,7 @@ class _About:
     children: Mapping[int, tuple[int, int]]  #: all, active
     retries: Mapping[tuple[int, int], float]  #: by task and generation: when its letter is tried again
     told: Mapping[tuple[int, int], float]
-    tools: Mapping[int, CurrentTool]
+    work: Mapping[int, _Work]
     purses: Mapping[str, Budget]
 
 
@@ -109,7 +120,7 @@ def _about(now: float, ids: list[int]) -> Tx[_About]:
         children={row[0]: (int(row[1]), int(row[2])) for row in (yield _CHILDREN, (ids,))},
         retries={(row[0], row[1]): row[2] for row in (yield _RETRIES, (ids, now))},
         told={(row[0], row[1]): row[2] for row in (yield _TOLD, (ids,))},
-        tools=(yield from _tools(ids)),
+        work=(yield from _work(ids)),
         purses={purse.name: purse for purse in (yield from usage.look([f"task:{one}" for one in ids]))},
     )
 
@@ -185,36 +196,53 @@ def tally(spent: Sequence[Any]) -> Tally:
     return Tally(int(given), int(said), int(cached), int(stored), int(calls), usd, int(unpriced))
 
 
-def _tools(ids: list[int]) -> Tx[dict[int, CurrentTool]]:
-    """A call is open while its answer is the last message of an open run that has an owner; foreign code reports
-    of its own."""
+@dataclass(frozen=True, slots=True)
+class _Work:
+    """What a run that has an owner does at this moment."""
+
+    tool: CurrentTool | None = None
+    called_at: float | None = None
+
+
+_IDLE = _Work()
+
+
+def _work(ids: list[int]) -> Tx[dict[int, _Work]]:
+    """A tool call is open while its answer is the last message of an open run that has an owner; foreign code reports
+    its own. A model call is open while its row in the ledger is, and only the newest row can be."""
     rows = yield (
-        "SELECT s.id, m.kind, m.body, m.at, d.name, d.arg, d.at FROM sessions s"
-        " JOIN messages m ON m.session_id = s.id AND m.seq = s.head"
+        "SELECT s.id, CASE WHEN m.kind = 'answer' THEN m.body END, m.at, d.name, d.arg, d.at,"
+        " (SELECT u.at FROM usage u WHERE u.session_id = s.id AND u.state = 0 AND u.call_no ="
+        " (SELECT MAX(v.call_no) FROM usage v WHERE v.session_id = s.id))"
+        " FROM sessions s JOIN messages m ON m.session_id = s.id AND m.seq = s.head"
         " LEFT JOIN doing d ON d.session_id = s.id AND d.run_id = s.run_id"
-        " WHERE s.id {any} AND s.owner IS NOT NULL AND s.run_id IS NOT NULL"
-        " AND (m.kind = 'answer' OR d.name IS NOT NULL)",
+        " WHERE s.id {any} AND s.owner IS NOT NULL AND s.run_id IS NOT NULL",
         (ids,),
     )
-    found: dict[int, CurrentTool] = {}
-    for session_id, kind, body, at, name, argument, since in rows:
-        if name is not None:
-            found[session_id] = CurrentTool(name, argument, since)
-        elif isinstance(said := messages.load(kind, body), Answer) and said.calls:
-            found[session_id] = CurrentTool(said.calls[0].name, main_argument(said.calls[0].args), at)
-    return found
+    return {row[0]: _Work(_tool(*row[1:6]), row[6]) for row in rows}
+
+
+def _tool(answer: str | None, at: float, name: str | None, argument: str, since: float) -> CurrentTool | None:
+    if name is not None:
+        return CurrentTool(name, argument, since)
+    said = None if answer is None else messages.load("answer", answer)
+    if not isinstance(said, Answer) or not said.calls:
+        return None
+    return CurrentTool(said.calls[0].name, main_argument(said.calls[0].args), at)
 
 
 def _view(now: float, row: Row, about: _About) -> TaskView:
     (
         task_id, requester_id, root_id, key, requester_key, root_key, depth, role, agent_id, label, phase, reason,
         detail, outcome, error, generation, created_at, started_at, ended_at, progress_at, deadline_at, delivery,
-        delivery_reason, attempts, plan, plan_round, awaiting, evidence, model, owner, run_id, step, worked_s,
+        delivery_reason, attempts, plan, plan_round, awaiting, evidence, model, owner, run_id, step, wake_at,
+        paused, asked,
     ) = row  # fmt: skip
     runs = about.runs.get(task_id)
     own = about.own.get(task_id, NOTHING_USED)
     total, active = about.children.get(task_id, (0, 0))
     turn = (task_id, generation)
+    work = about.work.get(task_id, _IDLE) if phase == Phase.RUNNING else _IDLE
     telling = _telling(Delivery(delivery), REASONS[delivery_reason], detail, attempts, about.told.get(turn))
     return TaskView(
         task_id, requester_id, root_id, key, requester_key, root_key, depth, role, agent_id, label, Phase(phase),
@@ -227,7 +255,7 @@ def _view(now: float, row: Row, about: _About) -> TaskView:
         parked_until=runs.parked.get(run_id) if runs else None,
         model_requested=model,
         model=about.models.get(task_id),
-        current_tool=about.tools.get(task_id) if phase == Phase.RUNNING else None,
+        current_tool=work.tool,
         own=own,
         subtree=own + about.below.get(task_id, NOTHING_USED),
         budget=about.purses.get(f"task:{task_id}"),
@@ -236,8 +264,17 @@ def _view(now: float, row: Row, about: _About) -> TaskView:
         worker_id=owner,
         children_active=active,
         children_total=total,
-        worked_s=worked_s + now if worked_s is not None and phase == Phase.RUNNING else worked_s,
+        at=now,
+        called_at=work.called_at,
+        question=None if asked is None else _question(asked),
+        wake_at=wake_at,
+        is_paused=bool(paused),
     )  # fmt: skip
+
+
+def _question(asked: str) -> OpenQuestion:
+    kind, _, body = asked.partition(" ")
+    return OpenQuestion(QuestionKind(kind), question_text(json.loads(body)))
 
 
 _PATHS: Mapping[str, Path] = {path.value: path for path in Path}

@@ -12,6 +12,7 @@ from clutch.core.compaction import ContextLimits
 from clutch.core.ids import KeyKind, SessionKey, parse_session_key
 from clutch.core.messages import Entry
 from clutch.core.model import REASONS, Outcome, Phase, Plan, reason_text
+from clutch.core.questions import QuestionKind
 from clutch.core.spawn import OWN_RUNTIME
 from clutch.core.text.prompts import ChildLine
 from clutch.core.views import History, HistoryEntry, HistoryLimits, Stored, TaskView, of_result
@@ -21,7 +22,7 @@ from clutch.store.transaction import Row, Tx
 from clutch.transactions.read import targets
 from clutch.transactions.read import tasks as tasks_tx
 from clutch.transactions.retention import is_forgotten
-from clutch.transactions.sessions import IS_OPEN, IS_UNTOLD
+from clutch.transactions.sessions import IS_OPEN, IS_UNTOLD, open_question
 
 
 @dataclass(frozen=True, slots=True)
@@ -216,11 +217,12 @@ def transcript(now: float, session: int) -> Tx[list[Entry]]:
 #: The newest records that are looked at for what ended lately: never a walk over thousands.
 LOOKED_AT = 64
 
-_LINE = "id, label, phase, reason, plan, outcome, created_at, ended_at"
+_NAMES = "id, label, phase, reason, plan, outcome, created_at, ended_at, asked"
+_LINE = f"{_NAMES.removesuffix(', asked')}, {open_question('tasks')} AS asked"
 _CHILDREN = (
     f"SELECT * FROM (SELECT {_LINE}, 1 AS is_active FROM tasks"  # noqa: S608 (constant words)
     f" WHERE requester_id = ? AND {IS_UNTOLD} ORDER BY id LIMIT ?) a"
-    f" UNION ALL SELECT * FROM (SELECT {_LINE}, 0 AS is_active FROM"
+    f" UNION ALL SELECT * FROM (SELECT {_NAMES}, 0 AS is_active FROM"
     f" (SELECT {_LINE} FROM tasks WHERE requester_id = ? AND retained = 1 ORDER BY id DESC LIMIT ?) r"
     f" WHERE NOT ({IS_UNTOLD}) AND ended_at >= ? ORDER BY ended_at DESC, id DESC LIMIT ?) b"
 )
@@ -261,12 +263,13 @@ def around(now: float, session_id: int, rules: ContextLimits) -> Tx[Around]:
 
 
 def _line(now: float, row: Row) -> ChildLine:
-    task_id, label, phase, reason, plan, outcome, created_at, ended_at, is_active = row
+    task_id, label, phase, reason, plan, outcome, created_at, ended_at, asked, is_active = row
     since = created_at if is_active else ended_at
     ended = None if outcome is None else Outcome(outcome)
     return ChildLine(
-        ids.task_id(task_id), label, Phase(phase), REASONS[reason], Plan(plan), now - since, ended
-    )
+        ids.task_id(task_id), label, Phase(phase), REASONS[reason], Plan(plan), now - since, ended,
+        None if asked is None else QuestionKind(asked.partition(" ")[0]),
+    )  # fmt: skip
 
 
 NEWEST = 2**62  # no transcript is as long

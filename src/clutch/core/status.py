@@ -1,0 +1,324 @@
+"""The states that people see of a task and of its result, and what the task is doing now.
+
+One list for the commands, the chat, the page, `why`, the slash commands, the prompts and the field `status` of the API.
+The value of a state is its wording, and no surface has words of its own. Phases and reasons are what the machine moves
+through; `status_of` is the only place that turns them into a state."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from enum import IntEnum, StrEnum, auto
+from typing import Any, Final, NamedTuple
+
+from clutch.core.model import Delivery, Outcome, Phase, Reason
+from clutch.core.questions import QuestionKind
+from clutch.core.text.format import (
+    ERROR_MAX,
+    KEY_MAX,
+    clock,
+    counted,
+    is_plain,
+    main_argument,
+    quoted,
+    seconds_text,
+    visible,
+)
+from clutch.core.views import DeliveryView, TaskView
+
+QUESTION_MAX = 160  # characters of a question in a list
+
+
+class TaskStatus(StrEnum):
+    STARTING = "starting"  #: its files, thread or workspace are being made
+    QUEUED = "queued"
+    RUNNING = "running"
+    WAITING = "waiting"  #: for subagents, or for other calls to release budget
+    NEEDS_APPROVAL = "needs approval"
+    NEEDS_ANSWER = "needs an answer"
+    PAUSED = "paused"  #: until a user resumes it
+    RATE_LIMITED = "rate limited"
+    FAILING = "failing"  #: an error that a retry within a few seconds undoes
+    DONE = "done"
+    FAILED = "failed"
+    TIMED_OUT = "timed out"
+    KILLED = "killed"
+    LOST = "lost"
+
+
+class DeliveryStatus(StrEnum):
+    """Where the result of an ended task is on its way to the parent agent."""
+
+    DELIVERING = "delivering"
+    DEFERRED = "deferred"
+    DELIVERED = "delivered"
+    SKIPPED = "skipped"
+    UNDELIVERED = "undelivered"
+
+
+#: A user must decide before the task resumes.
+NEEDS_USER: Final = frozenset({TaskStatus.NEEDS_APPROVAL, TaskStatus.NEEDS_ANSWER})
+#: The task has no result that counts, and a retry may bring one.
+RETRYABLE: Final = frozenset({TaskStatus.FAILED, TaskStatus.TIMED_OUT, TaskStatus.LOST})
+
+
+class ListGroup(IntEnum):
+    """The order of a list. Undelivered results come after what needs the user, and finished tasks last."""
+
+    NEEDS_USER = auto()
+    RUNNING = auto()
+    QUEUED = auto()
+
+
+def list_group(status: TaskStatus) -> ListGroup:
+    """Return the group of a task that has not ended."""
+    if status in NEEDS_USER:
+        return ListGroup.NEEDS_USER
+    return ListGroup.QUEUED if status in (TaskStatus.STARTING, TaskStatus.QUEUED) else ListGroup.RUNNING
+
+
+_ENDED: Final[Mapping[Outcome, TaskStatus]] = {
+    Outcome.OK: TaskStatus.DONE,
+    Outcome.ERROR: TaskStatus.FAILED,
+    Outcome.TIMEOUT: TaskStatus.TIMED_OUT,
+    Outcome.KILLED: TaskStatus.KILLED,
+    Outcome.LOST: TaskStatus.LOST,
+}
+#: A wait that is over by itself at a moment. After it the run is due, and waits in the queue like any other.
+_TIMED: Final[Mapping[Reason, TaskStatus]] = {
+    Reason.QUOTA: TaskStatus.RATE_LIMITED,
+    Reason.PROVIDER: TaskStatus.FAILING,
+    Reason.BUDGET: TaskStatus.WAITING,
+}
+
+
+def status_of(
+    phase: Phase,
+    cause: Reason,
+    outcome: Outcome | None,
+    *,
+    question: QuestionKind | None = None,
+    is_due: bool = False,
+    is_paused: bool = False,
+) -> TaskStatus:
+    """Return the state of a task. `question`: what it asks the user, unless that is answered. `is_due`: the moment that
+    ends its wait has come. `is_paused`: the user has paused its session."""
+    if outcome is not None:
+        return _ENDED[outcome]
+    match phase:
+        case Phase.SPAWNING:
+            return TaskStatus.STARTING
+        case Phase.QUEUED:
+            return TaskStatus.QUEUED
+        case Phase.RUNNING:
+            return TaskStatus.RUNNING
+        case Phase.PAUSED:
+            return _paused(cause, question, is_due=is_due, is_paused=is_paused)
+        case Phase.AWAITING_APPROVAL:
+            return TaskStatus.NEEDS_APPROVAL
+        case Phase.ENDING:
+            return TaskStatus.FAILING
+        case Phase.ANNOUNCE_DEFERRED:
+            return TaskStatus.WAITING
+        case Phase.ANNOUNCING | Phase.CLEANUP_PENDING | Phase.COMPLETED | Phase.COMPLETED_GIVEUP:
+            # These phases follow an outcome. A row without one is not shown as a success.
+            return TaskStatus.LOST
+
+
+def _paused(cause: Reason, question: QuestionKind | None, *, is_due: bool, is_paused: bool) -> TaskStatus:
+    if is_paused:
+        return TaskStatus.PAUSED
+    match cause:
+        case Reason.CHILDREN:
+            return TaskStatus.WAITING
+        case Reason.NEEDS_YOU if question is None:
+            # Answered: it resumes when a worker takes it.
+            return TaskStatus.QUEUED
+        case Reason.NEEDS_YOU:
+            is_answer = question is QuestionKind.QUESTION
+            return TaskStatus.NEEDS_ANSWER if is_answer else TaskStatus.NEEDS_APPROVAL
+        case Reason.QUOTA | Reason.PROVIDER | Reason.BUDGET:
+            return TaskStatus.QUEUED if is_due else _TIMED[cause]
+        case Reason.RESTART | Reason.INTERRUPT:
+            return TaskStatus.QUEUED
+        case _:
+            return TaskStatus.PAUSED
+
+
+def task_status(view: TaskView) -> TaskStatus:
+    return status_of(
+        view.phase,
+        view.cause,
+        view.outcome,
+        question=None if view.question is None else view.question.kind,
+        is_due=view.parked_until is not None and view.parked_until <= view.at,
+        is_paused=view.is_paused,
+    )
+
+
+# ---- the result ------------------------------------------------------------------------------------------
+
+_DELIVERIES: Final[Mapping[Delivery, DeliveryStatus | None]] = {
+    Delivery.NONE: None,
+    Delivery.WAITING: DeliveryStatus.DELIVERING,
+    Delivery.DEFERRED: DeliveryStatus.DEFERRED,
+    Delivery.DELIVERED: DeliveryStatus.DELIVERED,
+    # Sent to a channel that did not confirm it, and not sent again. The detail always says so.
+    Delivery.UNSURE: DeliveryStatus.DELIVERED,
+    Delivery.SKIPPED: DeliveryStatus.SKIPPED,
+    Delivery.UNDELIVERED: DeliveryStatus.UNDELIVERED,
+}
+#: Why a delivery is deferred, skipped or given up. Reasons that are not here are readable as they are.
+_CAUSES: Final[Mapping[Reason, str]] = {
+    Reason.BUSY: "the parent agent is busy",
+    Reason.QUIET_HOURS: "quiet hours",
+    Reason.DESCENDANTS: "its subagents have not finished",
+    Reason.MISSING: "the parent agent is gone",
+    Reason.NO_REQUESTER: "the parent agent is gone",
+    Reason.REQUESTER_KILLED: "the parent agent was killed",
+    Reason.ANNOUNCE_SKIP: "the subagent asked for none",
+    Reason.SILENT: "the subagent had nothing to report",
+    Reason.SUPERSEDED: "replaced by a newer run",
+    Reason.PERMANENT_ERROR: "permanent error",
+    Reason.RETRY_LIMIT: "retry limit reached",
+    Reason.EXPIRY: "retries expired",
+    Reason.DROPPED: "the queue of the parent agent was full",
+    Reason.DISMISSED: "discarded",
+}
+
+
+def delivery_status(delivery: DeliveryView) -> DeliveryStatus | None:
+    """Return where the result is; None: there is no result to deliver yet."""
+    return _DELIVERIES[delivery.state]
+
+
+def delivery_text(delivery: DeliveryView) -> str:
+    """`delivered`, `deferred (the parent agent is busy)`, `skipped (killed)`; empty before the end."""
+    status = delivery_status(delivery)
+    if status is None:
+        return ""
+    why = cause_text(delivery.cause)
+    if delivery.state is Delivery.UNSURE:
+        why = f"not confirmed: {visible(delivery.reason or '', ERROR_MAX)}"
+    return f"{status} ({why})" if why and delivery.path is None else status.value
+
+
+def cause_text(cause: Reason) -> str:
+    return _CAUSES.get(cause, cause.value)
+
+
+# ---- what it is doing now --------------------------------------------------------------------------------
+
+
+class Doing(NamedTuple):
+    """One line that is never empty. `since`: when that began; None where the time would tell nothing."""
+
+    text: str
+    since: float | None = None
+
+    def at(self, now: float) -> str:
+        """Return the line with its time: `thinking · step 4 · 6 s`."""
+        return self.text if self.since is None else f"{self.text} · {seconds_text(now - self.since)}"
+
+
+def doing_now(view: TaskView) -> Doing:
+    status = task_status(view)
+    match status:
+        case TaskStatus.STARTING:
+            return Doing("creating its files", view.created_at)
+        case TaskStatus.QUEUED:
+            is_new = view.cause is Reason.ADMITTED
+            return Doing("waiting for a free slot", view.created_at if is_new else None)
+        case TaskStatus.RUNNING:
+            return _work(view)
+        case TaskStatus.WAITING:
+            return _wait(view)
+        case TaskStatus.NEEDS_APPROVAL | TaskStatus.NEEDS_ANSWER:
+            return Doing("asks to approve its plan" if view.question is None else view.question.text)
+        case TaskStatus.PAUSED:
+            return Doing("paused until it is resumed")
+        case TaskStatus.RATE_LIMITED:
+            until = view.parked_until
+            return Doing(
+                "until the provider accepts calls" if until is None else f"until {clock(until, view.at)}"
+            )
+        case TaskStatus.FAILING:
+            return Doing(_retry(view))
+        case TaskStatus.DONE:
+            return Doing(result_text(view))
+        case TaskStatus.FAILED | TaskStatus.TIMED_OUT | TaskStatus.KILLED | TaskStatus.LOST:
+            return Doing(error_text(view.error) or _UNEXPLAINED[status])
+
+
+_UNEXPLAINED: Final[Mapping[TaskStatus, str]] = {
+    TaskStatus.FAILED: "no error was recorded",
+    TaskStatus.TIMED_OUT: "stopped at its time limit",
+    TaskStatus.KILLED: "stopped by a user",
+    TaskStatus.LOST: "its session is gone",
+}
+
+
+def _work(view: TaskView) -> Doing:
+    if view.worker_id is None:
+        return Doing("waiting for a worker", view.progress_at)
+    if view.current_tool is not None:
+        tool = view.current_tool
+        return Doing(call_text(tool.name, tool.arg), tool.since)
+    if view.called_at is not None:
+        return Doing(f"thinking · step {view.step}", view.called_at)
+    # Code that is not our own loop makes its calls itself.
+    return Doing(f"working · step {view.step}", view.progress_at)
+
+
+def _wait(view: TaskView) -> Doing:
+    if view.cause is Reason.BUDGET:
+        return Doing("waiting for budget that other calls have reserved")
+    if not view.children_active:
+        return Doing("resuming: its subagents have finished")
+    since = view.ended_at if view.phase is Phase.ANNOUNCE_DEFERRED else view.progress_at
+    return Doing(f"waiting for {view.children_active} of {counted(view.children_total, 'subagent')}", since)
+
+
+def _retry(view: TaskView) -> str:
+    until = view.wake_at if view.phase is Phase.ENDING else view.parked_until
+    left = "" if until is None else f" {seconds_text(until - view.at)}"
+    if view.phase is Phase.ENDING:
+        error = error_text(view.error) or _UNEXPLAINED[TaskStatus.FAILED]
+        return f"retry possible{' for' + left if left else ''} · {error}"
+    return f"provider error · next attempt{' in' + left if left else ' soon'}"
+
+
+def result_text(view: TaskView) -> str:
+    """Return where the result of an ended task is: `result delivered`."""
+    said = delivery_text(view.delivery)
+    return f"result {said}" if said else "result recorded"
+
+
+def error_text(error: str | None) -> str | None:
+    """Return the error in one line."""
+    return visible(" ".join(error.split()), ERROR_MAX) or None if error else None
+
+
+def call_text(name: str, argument: str) -> str:
+    """`search "TODO"`. An argument that `main_argument` made has its escapes already."""
+    named = visible(name, KEY_MAX)
+    if is_plain(argument):
+        argument = argument.replace('"', '\\"')
+        return f'{named} "{argument}"' if argument else named
+    return f"{named} {quoted(argument)}"
+
+
+def question_text(detail: Mapping[str, Any]) -> str:
+    """What a question asks, in one line: a tool call that needs approval, or the words of the question."""
+    if "tool" in detail:
+        args = detail.get("args")
+        return f"asks to run {call_text(str(detail['tool']), main_argument(args if isinstance(args, dict) else {}))}"
+    words = " ".join(str(detail.get("question") or detail.get("text") or "").split())
+    return f"asks: {visible(words, QUESTION_MAX)}" if words else "asks for a decision"
+
+
+def elapsed_s(view: TaskView) -> float | None:
+    """Return the time since the task started, until it ended. None: it has not started."""
+    if view.started_at is None:
+        return None
+    end = view.ended_at if view.outcome is not None and view.ended_at is not None else view.at
+    return max(0.0, end - view.started_at)
