@@ -1,6 +1,6 @@
 # The words a contributor types. Each target sets itself up on a machine that has only make and
 # Python >= 3.11 with venv; what setting up says goes to stderr, so that the last line of stdout of
-# demo, trust, bench, scenarios and house is their JSON summary. Afterwards the command itself is .venv/bin/clutch.
+# demo, trust, bench, scenarios, house and words is their JSON summary. Afterwards the command itself is .venv/bin/clutch.
 #
 #   make setup                        .venv from the hashed lock file, Clutch itself editable
 #   make check                        format, lint, types, import rules, docs
@@ -14,6 +14,7 @@
 #                   [LOAD=1 [SECONDS=600]]  ... or 500 watchers and 200 running children, for ten minutes
 #   make scenarios  [BACKEND=sqlite|postgres|all]
 #   make house                        sizes, names, writers of tables and length of calls, beside their limits
+#   make words                        texts that people read, against the words that the product does not use
 #   make audit                        the locked packages against known vulnerabilities; needs the network
 #   make release    [KEY=FILE]        dist/: both archives, their hashes, sbom and origin; signed with a key of ssh
 #   make sbom                         build/sbom.json: what is in an installation, as CycloneDX
@@ -42,7 +43,7 @@ COMPILE := $(BIN)/uv pip compile --quiet --universal --python-version 3.11 --gen
 	--no-emit-index-url --custom-compile-command "make lock"
 
 .PHONY: setup check check-format check-lint check-types check-imports check-docs
-.PHONY: test test-fast test-lowest docs demo trust bench scenarios house audit release sbom fmt picture lock help clean
+.PHONY: test test-fast test-lowest docs demo trust bench scenarios house words audit release sbom fmt picture lock help clean
 .DEFAULT_GOAL := check
 
 setup: $(STAMP)
@@ -158,6 +159,9 @@ scenarios: $(STAMP)
 # Not part of `make check` yet, because not all of its limits hold yet.
 house: $(STAMP)
 	@$(BIN)/python -m tests.house
+
+words: $(STAMP)
+	@$(BIN)/python -m tests.words
 
 audit: $(STAMP)
 	@$(BIN)/python -m pytest --quiet tests/security/test_supply.py >&2
