@@ -10,7 +10,8 @@ from typing import Any, Protocol
 
 from clutch.errors import InvalidInput, StoreIOError
 from clutch.store import dialect
-from clutch.store.sqlite_connection import SqliteConnection, copy_database, library_version
+from clutch.store.dialect import Dialect
+from clutch.store.sqlite_connection import MEMORY, SqliteConnection, copy_database, library_version
 from clutch.store.transaction import P, Spoiled, T, TransactionOutcome, Tx, TxFunction
 
 Start = Callable[[float], Tx[Any]]  #: a transaction that gets the present time
@@ -35,6 +36,16 @@ def looking_at(state: Path) -> Iterator[Look]:
         look = _look(lambda start: connection.look(start, time.time()))
         look(dialect.check_current, dialect.SCHEMA)
         yield look
+
+
+@contextmanager
+def looking_at_nothing() -> Iterator[Look]:
+    """Read an empty database in memory: what a state directory holds before its first gateway."""
+    with closing(SqliteConnection(MEMORY)) as connection:
+        for migration in dialect.load(dialect.SCHEMA, Dialect.SQLITE):
+            for statement in migration.statements:
+                connection.control(statement)
+        yield _look(lambda start: connection.look(start, time.time()))
 
 
 def _readable(state: Path) -> SqliteConnection:

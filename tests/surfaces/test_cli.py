@@ -265,7 +265,6 @@ def test_without_a_gateway_lists_are_read_beside_and_verbs_say_how_to_start_one(
     done = clutch("kill", task, "--json", state=here.home)
     assert (done.code, done.body["ok"]) == (9, False)
     assert "clutch serve" in done.body["error"]["message"]
-    assert clutch("ps", state=tmp_path / "nothing").code == 9
     assert not (tmp_path / "nothing").exists()
 
 
@@ -328,7 +327,7 @@ def test_beside_a_store_every_look_works_and_loads_only_what_it_shows(tmp_path: 
         "def look(*words):\n    sys.argv[1:] = [*words, '--state', state]\n    assert run() == 0, words\n"
         "heavy = {'pydantic_ai','mcp','openai','anthropic','starlette','uvicorn','aiohttp','clutch.wiring'}\n"
         "lists = {'asyncio','http.client','clutch.core.policy','clutch.core.lifecycle','pydantic'}\n"
-        "sys.argv[1:] = ['ps', '--state', state + '/none']\nassert run() == 9\n"
+        "sys.argv[1:] = ['kill', 'last', '--state', state + '/none']\nassert run() == 9\n"
         "print(sorted((heavy | lists | {'apsw', 'clutch.engine'}) & set(sys.modules)), file=sys.stderr)\n"
         "look('ps'); look('tree'); look('inbox'); look('dead')\n"
         "print(sorted((heavy | lists) & set(sys.modules)), file=sys.stderr)\n"
@@ -339,4 +338,4 @@ def test_beside_a_store_every_look_works_and_loads_only_what_it_shows(tmp_path: 
     done = subprocess.run(words, capture_output=True, text=True, timeout=60, check=False)
     assert done.returncode == 0, done.stderr
     assert [line for line in done.stderr.splitlines() if line.startswith("[")] == ["[]", "[]", "[]"]
-    assert "nothing is kept there yet; start one with `clutch serve --state" in done.stderr
+    assert "start one with `clutch serve --state" in done.stderr

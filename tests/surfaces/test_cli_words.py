@@ -70,7 +70,7 @@ def test_a_full_disk_below_its_output_is_said_in_one_line() -> None:
 
 def test_an_object_stays_one_where_the_output_lacks_letters(tmp_path: Path) -> None:
     home = tmp_path / "é😀"
-    command = [sys.executable, "-m", "clutch", "why", "--json", "--state", str(home)]
+    command = [sys.executable, "-m", "clutch", "kill", "last", "--json", "--state", str(home)]
     told = {**os.environ, "PYTHONIOENCODING": "ascii"}
     done = subprocess.run(command, env=told, capture_output=True, check=False, timeout=60)
     assert done.stdout.isascii()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shlex
 import subprocess
 import sys
 from pathlib import Path
@@ -18,7 +19,9 @@ from clutch.errors import ConfigInvalid
 from clutch.ports import ModelError, ModelRequest, OnDelta, Trouble
 from clutch.surfaces import discovery
 from clutch.surfaces.discovery import NO_START
+from clutch.surfaces.http_client import task_path
 from tests.surfaces.served import FAST, Served, served
+from tests.surfaces.test_http_tasks import seen
 from tests.surfaces.test_listening import EVERYWHERE
 from tests.surfaces.typed import Done, typed
 
@@ -186,6 +189,94 @@ def test_open_as_the_first_command_starts_a_gateway_and_prints_the_link(tmp_path
         assert opened.out.startswith("http://127.0.0.1:")
     finally:
         in_a_process("stop", state=home)
+
+
+# ---- a fresh machine, and the command for people who are lost ------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "words",
+    [("ps",), ("tree",), ("top",), ("inbox",), ("dead",), ("cost",), ("why",), ("why", "last"), ("logs",)],
+)
+def test_a_fresh_machine_leads_on(tmp_path: Path, words: tuple[str, ...]) -> None:
+    home = tmp_path / "state"
+    shown = typed(*words, state=home)
+    assert (shown.code, shown.out) == (0, "")
+    first = shlex.join(["clutch", "run", "--wait", "Say hello", "--state", str(home)])
+    assert shown.err.startswith(f"No tasks yet in {home}. Start one: `{first}` (demo model, no API key)")
+    assert f"`clutch init --state {home}`" in shown.err
+    if words[0] != "logs":  # one object per line of the transcript, of which there is none
+        assert typed(*words, "--json", state=home).body["ok"]
+    assert not home.exists(), "looking creates nothing"
+    assert typed("logs", "t_7f3a", state=home).code == 1, "a task that never was is an error"
+
+
+def test_the_database_of_a_used_directory_is_not_taken_for_an_empty_one(tmp_path: Path) -> None:
+    """A gateway on PostgreSQL leaves a token and no file of its database."""
+    typed("token", "--rotate", state=tmp_path / "state")
+    shown = typed("ps", "--json", state=tmp_path / "state")
+    assert (shown.code, shown.body["error"]["code"]) == (9, "unavailable")
+    assert f"clutch serve --state {tmp_path / 'state'}" in shown.err
+
+
+def test_status_of_a_fresh_machine_says_what_to_type(tmp_path: Path) -> None:
+    home = tmp_path / "state"
+    shown = typed("status", state=home)
+    assert (shown.code, home.exists()) == (0, False)
+    lines = dict(line.split(maxsplit=1) for line in shown.out.splitlines()[:-1])
+    assert lines["Gateway"] == "not running; it starts with the next command that needs it"
+    assert lines["Model"].startswith("offline: WARNING: demo model")
+    assert lines["Config"] == "no file, every setting has its default"
+    assert lines["State"].startswith(f"{home} (0 B used, ")
+    said = typed("status", "--json", state=home).body
+    assert said["next"] == [
+        f"clutch init --state {home}",
+        f"clutch run --wait 'Say hello' --state {home}",
+    ]
+    assert (said["gateway"], said["model"]) == (None, {"name": "offline", "isDemo": True})
+
+
+def test_status_shows_the_gateway_and_without_it_the_last_saved_state(tmp_path: Path) -> None:
+    with served(tmp_path / "state", policy=FAST) as here:
+        for task in ("ask me", "slow one"):
+            here.client.post("/v1/tasks", {"task": task})
+        asking = here.client.get(task_path("ask me", "wait"), timeoutSeconds=30)
+        assert asking["status"] == "needs_you"
+        seen(here.client, "slow one", lambda one: one["phase"] == "running")
+        said = typed("status", "--json", state=here.home).body
+        text = typed("status", state=here.home).out
+        assert said["gateway"] | {"startedAt": ""} == {
+            "url": here.clutch.url,
+            "pid": os.getpid(),
+            "version": said["version"],
+            "startedAt": "",
+            "background": False,
+            "status": "ok",
+            "database": "sqlite",
+        }
+        assert (said["tasks"]["running"], said["inbox"], said["spentToday"]["calls"] > 0) == (1, 1, True)
+        assert said["model"] == {"name": None, "isDemo": False}, "the program has its own"
+        assert said["next"][0] == f"clutch inbox --state {here.home}"
+        assert f"running at {here.clutch.url}, pid {os.getpid()}, since " in text
+        assert "1 item to decide" in text
+        assert said["disk"]["used"] > 0
+        assert said["config"] == {"file": None, "loaded": True, "problem": None, "notLoadedKeys": []}
+        configure(here.home, {"models": {"providers": {"lab": {"baseUrl": "http://127.0.0.1:9"}}}})
+        here.run(here.clutch.reload())
+        changed = typed("status", "--json", state=here.home).body
+        assert (changed["config"]["loaded"], changed["config"]["notLoadedKeys"]) == (
+            False,
+            ["models.providers"],
+        )
+        assert "Restart to apply: end the program" in changed["config"]["problem"]
+        assert changed["next"][0] == f"clutch config check --state {here.home}"
+        (here.home / "clutch.json").unlink()
+    later = typed("status", "--json", state=here.home)
+    assert (later.code, later.body["gateway"], later.body["inbox"]) == (0, None, 1)
+    assert "Gateway not running. Showing the last saved state" in later.err
+    configure(here.home, {"agents": {"defaults": {"model": 7}}})
+    broken = typed("status", "--json", state=here.home)
+    assert (broken.code, "agents.defaults.model" in broken.body["config"]["problem"]) == (0, True)
 
 
 def test_what_was_asked_for_is_printed_to_stdout(tmp_path: Path) -> None:

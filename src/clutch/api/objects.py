@@ -401,6 +401,7 @@ class Health(TypedDict):
     running: int
     queued: int
     undelivered: int
+    model: str | None  #: of the main agent; None: a program that embeds Clutch brings its own
     problems: Annotated[
         list[HealthNotice],
         SchemaNote(

@@ -21,6 +21,7 @@ from clutch.cli.maintenance import beginning, configs, imports, upkeep
 from clutch.cli.options import AsJson, Config, State, Target
 from clutch.cli.show import looks
 from clutch.cli.spawn import spawns
+from clutch.cli.status import statuses
 from clutch.cli.tasks import acts
 from clutch.core.text.format import plain_json
 from clutch.surfaces.discovery import NO_START
@@ -138,7 +139,7 @@ commands = typer.Typer()
 #: As `--help` shows them: commands for new users first, operation last.
 SECTIONS = {
     "Begin": ("demo", "init", "chat", "run", "spawn", "open", "mcp"),
-    "Look": ("ps", "tree", "top", "attach", "logs", "why", "replay", "cost"),
+    "Look": ("status", "ps", "tree", "top", "attach", "logs", "why", "replay", "cost"),
     "Act on a task": ("steer", "send", "pause", "resume", "kill", "retry", "continue"),
     "What waits for you": ("inbox", "answer", "approve", "reject"),
     "Results": ("dead", "redeliver", "dismiss", "archive", "delete", "export"),
@@ -147,7 +148,7 @@ SECTIONS = {
 
 
 class ClutchCommands(LazyGroup):
-    parts = (commands, spawns, acts, looks, upkeep, beginning)
+    parts = (commands, spawns, acts, looks, statuses, upkeep, beginning)
     groups = (("config", configs), ("import", imports))
     sections = SECTIONS
 

@@ -37,6 +37,8 @@ FOLLOW_S = 0.5
 RECENT_MINUTES = 30
 PAGE = 200
 MAIN = ("main", MAIN_SESSION)
+NEWEST = ("last", *MAIN)  #: targets that exist as soon as there is anything
+NO_TASK = {"task": None, "text": "", "timeline": [], "deliveries": [], "stuck": None}
 REPLIES_SHOWN_MAX = 3
 PROBLEM_CHARS_MAX = 2000
 TOP_EVERY_S = 1.0
@@ -111,6 +113,8 @@ def _list(state: Path | None, wanted: ListOptions, *, as_json: bool, command: st
             return
         if page["tasks"]:
             print(output.table(page["tasks"], output.now(), page.get("stalledAfterSeconds")))
+        if here.is_fresh:
+            return
         say(output.summary(page["summary"]) + (f" · more: --cursor {page['next']}" if page["next"] else ""))
         _point_to_replies(state, page["summary"])
         if page["summary"]["unsent"]:
@@ -162,6 +166,8 @@ def tree(
             return
         if tops:
             print(output.forest(tops, output.now(), page.get("stalledAfterSeconds")))
+        if here.is_fresh:
+            return
         say(
             output.summary(page["summary"])
             + (" · older finished tasks are not shown" if page["next"] else "")
@@ -186,6 +192,8 @@ def inbox(state: State = None, as_json: AsJson = False) -> None:
             return tasks.decide_with_keys(here.client, said["items"], shown)
         for text in shown:
             print_text(text)
+        if here.is_fresh:
+            return
         count = len(shown)
         say(f"{count} {'waits' if count == 1 else 'wait'} for you" if count else "nothing waits for you")
         _point_to_replies(state, said)
@@ -221,7 +229,7 @@ def _item(state: Path | None, item: dict[str, Any]) -> str:
 
 @looks.command()
 def logs(
-    target: Target,
+    target: Target = "last",
     follow: Annotated[bool, typer.Option("--follow", "-f", help="Go on until the task has ended.")] = False,
     state: State = None,
     as_json: AsJson = False,
@@ -229,6 +237,8 @@ def logs(
     """Print what a task was told, said and did, in order. With --json one object per line."""
     with answering("logs", as_json=as_json):
         with source(state) as here:
+            if here.is_fresh and target in NEWEST:
+                return
             meant = here.followed(target)
             printed: set[str] = set()
             after = _print_lines(partial(here.transcript, meant.name), 0, printed, as_json=as_json)
@@ -296,10 +306,10 @@ def _print_lines(
 def why(target: Target = "last", state: State = None, as_json: AsJson = False) -> None:
     """Tell how a task came to where it is and what it waits for. Also how it was told. Default: the last one."""
     with answering("why", as_json=as_json), source(state) as here:
-        found = here.why(target)
+        found = NO_TASK if here.is_fresh and target in NEWEST else here.why(target)
         if as_json:
             print_object("why", found)
-        else:
+        elif found["text"]:
             print_text(found["text"])
 
 

@@ -40,6 +40,7 @@ def _as_task(task: Object) -> Followed:
 
 class Source(Protocol):
     client: GatewayClient | None  #: None: no gateway is there to act
+    is_fresh: bool  #: no gateway has ever served this state directory
 
     def tasks(self, **wanted: Any) -> Object: ...
 
@@ -63,6 +64,8 @@ class Source(Protocol):
 
 
 class GatewaySource:
+    is_fresh = False
+
     def __init__(self, client: GatewayClient) -> None:
         self.client: GatewayClient | None = client
         self._client = client
@@ -110,11 +113,12 @@ class GatewaySource:
 class OfflineSource:
     """`look(fn, *args)` runs a read transaction on the store."""
 
-    def __init__(self, look: Callable[..., Any], state: str | None) -> None:
+    def __init__(self, look: Callable[..., Any], state: str | None, *, is_fresh: bool = False) -> None:
         from clutch.api import reads
         from clutch.core.authority import EVERY_SCOPE, OperatorCaller
 
         self.client: GatewayClient | None = None
+        self.is_fresh = is_fresh
         self._look, self._state, self._reads = look, state, reads
         self._who = reads.standpoint(OperatorCaller(EVERY_SCOPE))
 
@@ -170,31 +174,42 @@ def messages(read: Callable[[int], Object], after: int = 0) -> Iterator[Object]:
 def source(state: Path | None) -> Iterator[Source]:
     """Yield the gateway, or the store where no gateway runs or its event loop is blocked.
 
-    Raises NoGateway without either."""
+    A state directory that was never used reads as empty. Raises NoGateway for one whose database is elsewhere."""
     home = home_of(state)
-    found = _client_or_notice(home)
+    found = _client_or_notice(home, state)
     if isinstance(found, GatewayClient):
         say_unloaded(home, found.address)
         yield GatewaySource(found)
         return
-    from clutch.offline_reader import looking_at
+    from clutch.offline_reader import looking_at, looking_at_nothing
 
     say(found)
-    with looking_at(home) as look:
-        yield OfflineSource(look, named_state(home))
+    is_fresh = discovery.is_fresh(home)
+    with looking_at_nothing() if is_fresh else looking_at(home) as look:
+        yield OfflineSource(look, named_state(home), is_fresh=is_fresh)
 
 
-def _client_or_notice(home: Path) -> GatewayClient | str:
+def _client_or_notice(home: Path, state: Path | None) -> GatewayClient | str:
     """Return the client, or the message that says why the store is read instead."""
     try:
         client = connect(home)
     except NoGateway as error:
         if has_store(home):
             return f"Gateway not running. Showing the last saved state of {home}."
-        nothing = f"no gateway serves {home}, and nothing is kept there yet; start one with `{error.remedy}`"
-        raise NoGateway(nothing, error.remedy) from error
+        if discovery.is_fresh(home):
+            return f"No tasks yet in {home}. {first_steps(home, state)}"
+        elsewhere = f"gateway not running for {home}, whose database is not there; start it: `{error.remedy}`"
+        raise NoGateway(elsewhere, error.remedy) from error
     why = blocked(home) if has_store(home) else None
     return client if why is None else f"The gateway does not answer: {why}. Showing the last saved state."
+
+
+def first_steps(home: Path, state: Path | None) -> str:
+    """Return what to type on a fresh machine."""
+    first = f"Start one: `{command_for(state, 'run', '--wait', 'Say hello')}`"
+    if (home / discovery.CONFIG_FILE).exists():
+        return f"{first}."
+    return f"{first} (demo model, no API key), or choose a model: `{command_for(state, 'init')}`."
 
 
 # --------------------------------------------------------------------------------------------------

@@ -331,12 +331,17 @@ def may_start(home: Path, *, is_new_work: bool = False) -> bool:
         return False
     if has_store(home) or (home / CONFIG_FILE).exists():
         return True
-    return is_new_work and not (home / TOKEN_FILE).exists()
+    return is_new_work and is_fresh(home)
 
 
 def has_store(home: Path) -> bool:
     """Whether there is a database; loads no database library."""
     return (home / "clutch.db").exists()
+
+
+def is_fresh(home: Path) -> bool:
+    """Whether no gateway has ever served this directory: the first one makes a database, or on PostgreSQL a token."""
+    return not has_store(home) and not (home / TOKEN_FILE).exists()
 
 
 def start(home: Path) -> Address:

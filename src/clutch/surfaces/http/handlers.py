@@ -294,6 +294,7 @@ async def healthy(ask: Ask) -> Reply[objects.HealthDocument]:
             "running": found.running,
             "queued": found.queued,
             "undelivered": found.undelivered,
+            "model": None if services.check_model is None else services.policy.model_of(MAIN),
             "problems": [
                 {"subject": one.subject, "detail": one.detail, "remedy": one.remedy, "isError": one.is_error}
                 for one in services.problems()
