@@ -27,7 +27,6 @@ from clutch.cli.source import (
     resumable,
     source,
 )
-from clutch.core.delivery import unsent_line
 from clutch.core.model import Phase
 from clutch.core.text.format import counted, money, tokens, visible
 from clutch.surfaces.discovery import PROBLEM
@@ -38,7 +37,7 @@ RECENT_MINUTES = 30
 PAGE = 200
 MAIN = ("main", MAIN_SESSION)
 NEWEST = ("last", *MAIN)  #: targets that exist as soon as there is anything
-NO_TASK = {"task": None, "text": "", "timeline": [], "deliveries": [], "stuck": None}
+NO_TASK: dict[str, Any] = {"task": None, "text": "", "timeline": [], "deliveries": [], "stuck": None}
 REPLIES_SHOWN_MAX = 3
 PROBLEM_CHARS_MAX = 2000
 TOP_EVERY_S = 1.0
@@ -201,6 +200,10 @@ def inbox(state: State = None, as_json: AsJson = False) -> None:
 
 
 def _show_unsent(said: Mapping[str, Any]) -> None:
+    if not said["unsent"]:
+        return
+    from clutch.core.delivery import unsent_line  # loads the policy, which most lists do not need
+
     for one in said["unsent"]:
         where = f"{one['channel']}:{one['target']}"
         say(unsent_line(one["id"], where, one["text"], one["outcome"], one["error"], one["attempts"]))

@@ -20,7 +20,6 @@ from clutch.cli.options import AsJson, State
 from clutch.cli.output import answering, command_for, home_of, print_object, print_text, unloaded
 from clutch.cli.show import COUNTED, ListOptions
 from clutch.cli.source import Source, source
-from clutch.core.agents import MAIN, OFFLINE
 from clutch.core.text.format import counted, duration, money, size, tokens
 from clutch.errors import ClutchError, ConfigInvalid
 from clutch.surfaces import discovery
@@ -106,6 +105,7 @@ def _config(home: Path) -> Object:
         missing = [] if problem is None else list(loaded.waiting)
         return {**said, "loaded": problem is None, "notLoadedKeys": missing}
     from clutch.config import load
+    from clutch.core.agents import MAIN
 
     try:
         settings = load.load(home).settings
@@ -118,6 +118,8 @@ def _config(home: Path) -> Object:
 
 def _model(health: Mapping[str, Any], configured: str | None) -> Object:
     """Return the model of the main agent. Null: a program that embeds Clutch brings its own."""
+    from clutch.core.agents import OFFLINE
+
     name = health.get("model", configured)
     return {"name": name, "isDemo": name == OFFLINE}
 
