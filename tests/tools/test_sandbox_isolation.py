@@ -165,7 +165,7 @@ def test_repository_without_bubblewrap_is_refused(
     repository: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(probing, "probe", lambda: Offer(None, "bubblewrap is not installed", 7))
-    with pytest.raises(IsolationFailed, match="isolated workspaces of git repositories need bubblewrap"):
+    with pytest.raises(IsolationFailed, match="isolated workspaces of git repositories need a sandbox"):
         isolated_workspace(str(repository), str(tmp_path / "child"))
     assert not (tmp_path / "child").exists()
     (tmp_path / "plain").mkdir()

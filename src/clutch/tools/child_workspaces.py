@@ -13,6 +13,7 @@ from __future__ import annotations
 import asyncio
 import os
 import stat
+import sys
 from collections.abc import Iterator
 from contextlib import closing, contextmanager, suppress
 from pathlib import Path
@@ -50,8 +51,9 @@ MISSING = 127  # exit code of a shell for a program that does not exist
 
 #: The repository may lie where a sandboxed command runs, which could put a link to another one in its place while
 #: bubblewrap mounts it. So the first step inside is to check that this is the directory that was meant.
-_CHECKED = """
-[ "$(stat -c %d:%i -- "$1")" = "$2" ] || { echo "the repository was replaced"; exit 2; }
+_STAT = "stat -f %d:%i" if sys.platform == "darwin" else "stat -c %d:%i --"
+_CHECKED = f"""
+[ "$({_STAT} "$1")" = "$2" ] || {{ echo "the repository was replaced"; exit 2; }}
 shift 2
 exec "$@"
 """
@@ -73,10 +75,10 @@ class SandboxedGit:
 
     def __init__(self, git_directory: str, target: str) -> None:
         try:
-            sandbox_kind(Sandbox.ON, for_shell=True)
+            self._kind = sandbox_kind(Sandbox.ON, for_shell=True)
         except ToolFailed as failed:
             raise IsolationFailed(
-                f"isolated workspaces of git repositories need bubblewrap: {failed}"
+                f"isolated workspaces of git repositories need a sandbox for commands: {failed}"
             ) from failed
         is_worktree = os.path.basename(os.path.dirname(git_directory)) == "worktrees"
         self._git_directory = git_directory
@@ -84,14 +86,14 @@ class SandboxedGit:
         with opened(self._whole) as handle:
             status = os.fstat(handle)
         self._identity = f"{status.st_dev}:{status.st_ino}"
-        self._policy = SandboxPolicy(target, writable=(self._whole,))
+        self._policy = SandboxPolicy(target, writable=(self._whole,), keeps_protected=False)
 
     def run(self, *words: str) -> GitResult:
         """Blocks, in a thread without an event loop. Raises IsolationFailed."""
         git = ["git", *_SETTINGS, f"--git-dir={self._git_directory}", *words]
         command = ["/bin/sh", "-c", _CHECKED, "git", self._whole, self._identity, *git]
         try:
-            done = asyncio.run(_git_ended(self._policy, command))
+            done = asyncio.run(_git_ended(self._policy, self._kind, command))
         except TimeoutError as error:
             raise IsolationFailed(f"git {words[0]}: no answer within {GIT_S} s") from error
         if done.exit_code == MISSING:
@@ -99,10 +101,10 @@ class SandboxedGit:
         return done
 
 
-async def _git_ended(policy: SandboxPolicy, command: list[str]) -> GitResult:
+async def _git_ended(policy: SandboxPolicy, kind: SandboxKind, command: list[str]) -> GitResult:
     output = b""
     with closing(FirstProcess()) as first:
-        process = await start(policy, command, kind=SandboxKind.BUBBLEWRAP, cwd="/", first=first)
+        process = await start(policy, command, kind=kind, cwd="/", first=first)
         assert process.stdout is not None
         try:
             async with BackgroundTasks() as tasks, asyncio.timeout(GIT_S):

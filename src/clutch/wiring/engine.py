@@ -151,12 +151,19 @@ class SandboxOffer:
     remedy: str | None
 
 
+#: What an operator must know of a sandbox that was made without a Mac.
+SEATBELT_NOTE = (
+    " (untested on real hardware; checked just now on this system); it limits neither the memory nor the number of "
+    "processes, and a process that leaves its group outlives its command"
+)
+
+
 def sandbox_offer() -> SandboxOffer:
     """The sandboxes that this machine has for commands and file tools. Starts a process."""
     try:
-        return SandboxOffer(
-            True, f"{sandbox_kind(Sandbox.ON, for_shell=True)} holds commands and file tools", None
-        )
+        kind = sandbox_kind(Sandbox.ON, for_shell=True)
+        detail = f"{kind} holds commands and file tools"
+        return SandboxOffer(True, detail + (SEATBELT_NOTE if kind is SandboxKind.SEATBELT else ""), None)
     except ToolFailed as error:
         detail, _, remedy = str(error).partition(". ")
     if _files_kind() is SandboxKind.PATH_CHECKS:

@@ -19,11 +19,21 @@ ENVIRONMENT = ("LANG", "LC_ALL", "LC_CTYPE", "TZ")
 PATH = "/usr/local/bin:/usr/bin:/bin"
 # fmt: off
 #: A workspace that is one of these, or above one, is the machine and not a workspace.
-SYSTEM = (
+SYSTEM: tuple[str, ...] = (
     "/usr", "/etc", "/proc", "/sys", "/dev", "/bin", "/sbin", "/lib", "/lib64", "/run", "/var",
     "/tmp",  # noqa: S108 - named, not used
 )
 # fmt: on
+if sys.platform == "darwin":
+    SYSTEM += (
+        "/System",
+        "/Library",
+        "/Applications",
+        "/Users",
+        "/private/etc",
+        "/private/var",
+        "/private/tmp",
+    )
 
 
 class Sandbox(StrEnum):
@@ -64,6 +74,8 @@ class SandboxPolicy:
     #: directory that lists running commands (`protected_files.noted`); without it, what a killed one planted stays
     journal: str | None = None
     network: bool = False  #: the whole network of this machine, its loopback included
+    #: whether Seatbelt keeps a process from making protected files; only git that Clutch itself runs may
+    keeps_protected: bool = True
     environment: tuple[str, ...] = ENVIRONMENT  #: names passed on
     limits: SandboxLimits = SandboxLimits()
 

@@ -18,13 +18,14 @@ import tempfile
 from asyncio.subprocess import DEVNULL, PIPE, STDOUT, Process
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from functools import cache
 from pathlib import Path
 
+from clutch.contain import in_thread
 from clutch.ports import Launch, SandboxAccess, ToolFailed
-from clutch.tools.sandbox import bubblewrap, cgroup, seccomp
+from clutch.tools.sandbox import bubblewrap, cgroup, seatbelt, seccomp
 from clutch.tools.sandbox.bubblewrap import ProtectedMount
 from clutch.tools.sandbox.policy import (
     MIB,
@@ -121,6 +122,7 @@ LANDLOCK_NEEDED = 3  # older versions do not restrict truncating a file
 class SandboxKind(StrEnum):
     BUBBLEWRAP = "bubblewrap"
     LANDLOCK = "landlock"
+    SEATBELT = "seatbelt"
     PATH_CHECKS = (
         "path checks"  #: file tools where the system has no sandbox: a process of their own, and `workspace`
     )
@@ -133,6 +135,7 @@ class Offer:
     trouble: str  #: why it does not
     landlock: int  #: version of the kernel's interface; 0 = none
     system: str = sys.platform
+    has_seatbelt: bool = False
 
 
 @cache
@@ -143,6 +146,9 @@ def probe() -> Offer:
 
 def offered(system: str) -> Offer:
     """Return what works on a machine with this operating system, named as in `sys.platform`. Blocks."""
+    if system == seatbelt.SYSTEM:
+        trouble = seatbelt.trouble()
+        return Offer(None, trouble, 0, system, has_seatbelt=not trouble)
     if system != "linux":
         return Offer(None, f"there is no sandbox for {system} yet", 0, system)
     trouble = _trouble()
@@ -172,6 +178,8 @@ def sandbox_kind(sandbox: Sandbox, *, for_shell: bool) -> SandboxKind:
     offer = probe()
     if offer.bubblewrap is not None:
         return SandboxKind.BUBBLEWRAP
+    if offer.has_seatbelt:
+        return SandboxKind.SEATBELT
     if offer.landlock >= LANDLOCK_NEEDED and not for_shell:
         return SandboxKind.LANDLOCK
     if offer.system != "linux" and not for_shell:
@@ -249,6 +257,10 @@ async def start(
     is_served: bool = False,
 ) -> Process:
     """`is_served`: the process reads requests from stdin, and its stderr is discarded."""
+    if kind is SandboxKind.SEATBELT:
+        sandboxed = seatbelt.sandboxed(policy, command, cwd=cwd, guards=guards, has_scratch=not is_served)
+        async with in_thread(lambda: sandboxed) as launch:
+            return await _spawn(launch, is_served)
     program = probe().bubblewrap
     if kind is not SandboxKind.BUBBLEWRAP or program is None:
         words = bubblewrap.limited(policy.limits, command, is_first=False)
@@ -396,6 +408,8 @@ def sandboxed_program(
 ) -> AbstractContextManager[Launch]:
     """Lasts as long as the process. Raises ToolFailed where there is no sandbox. Blocks: walks the workspace."""
     offer = probe()
+    if offer.has_seatbelt:
+        return _launching_in_seatbelt(policy, guards_of(policy), (argv, variables, cwd))
     if offer.bubblewrap is None:
         raise ToolFailed(offer.trouble)
     return _launching(offer.bubblewrap, policy, guards_of(policy), (argv, variables, cwd))
@@ -420,6 +434,21 @@ def _launching(
                 yield launch
         finally:
             os.close(secrets)
+            withhold(policy, guards)
+
+
+@contextmanager
+def _launching_in_seatbelt(
+    policy: SandboxPolicy,
+    found: tuple[ProtectedMount, ...],
+    started: tuple[Sequence[str], Mapping[str, str], str],
+) -> Iterator[Launch]:
+    argv, variables, cwd = started
+    with guarding(policy, found) as guards, noted(policy, guards):
+        try:
+            with seatbelt.sandboxed(policy, argv, cwd=cwd, guards=guards) as launch:
+                yield replace(launch, env={**launch.env, **variables})
+        finally:
             withhold(policy, guards)
 
 
