@@ -12,7 +12,7 @@ import pytest
 
 from clutch.cli.show import added_up
 from clutch.core.policy import Keeping
-from clutch.surfaces.http_client import task_path
+from clutch.surfaces.http_client import session_path, task_path
 from tests.surfaces.served import FAST, Served, served
 from tests.surfaces.test_cli import NASTY
 from tests.surfaces.test_http_tasks import ended, seen, spawned
@@ -115,6 +115,110 @@ def test_a_backup_made_while_tasks_run_is_whole_and_continues_elsewhere(
     with served(there, policy=FAST) as copy:
         copy.let_go()
         assert ended(copy.client, running)["task"]["outcome"] == "ok"
+
+
+def _announced(here: Served, task: str) -> int:
+    """How often the main agent has read the result of a task."""
+    said = here.client.get(session_path("agent:main:main", "transcript"))["messages"]
+    return sum(line["body"]["text"].count(task) for line in said if line["kind"] == "input")
+
+
+def test_a_backup_made_while_tasks_run_is_restored_elsewhere_and_every_result_is_delivered_once(
+    tmp_path: Path,
+) -> None:
+    file, there = tmp_path / "monday.db", tmp_path / "new" / "state"
+    with served(tmp_path / "state", policy=FAST) as here:
+        # One was delivered before the backup, three work in it.
+        tasks = [spawned(here.client, "quick one", label="label0")]
+        ended(here.client, tasks[0], "delivered")
+        tasks += [spawned(here.client, f"slow {number}", label=f"label{number}") for number in (1, 2, 3)]
+        for task in tasks[1:]:
+            seen(here.client, task, lambda one: one["phase"] == "running")
+        assert typed("backup", file, state=here.home).out.startswith(f"Wrote {file} (")
+        # The original goes on, in this very process: nothing of it reaches the copy.
+        here.let_go()
+        restored = typed("restore", file, "--json", state=there)
+        assert (restored.code, restored.body["tasks"], restored.body["unfinished"]) == (0, 4, 3)
+        assert (restored.body["kept"], restored.body["state"]) == (None, str(there))
+        assert sorted(one.name for one in tmp_path.glob("monday*")) == ["monday.db"], (
+            "nothing is left beside it"
+        )
+        assert (there / "clutch.db").stat().st_mode & 0o777 == 0o600
+        with served(there, policy=FAST) as copy:
+            copy.let_go()
+            for task in tasks:
+                assert ended(copy.client, task, "delivered")["task"]["outcome"] == "ok"
+            assert [_announced(copy, f"label{number}") for number in range(4)] == [1, 1, 1, 1]
+        assert typed("doctor", "--json", state=there).body["invariants"]["broken"] == []
+
+
+def test_a_restore_keeps_the_database_that_is_there_aside(first: Served, tmp_path: Path) -> None:
+    file, home = tmp_path / "monday.db", tmp_path / "state"
+    assert typed("backup", file, state=first.home).code == 0
+    with served(home, policy=FAST) as here:
+        ended(here.client, spawned(here.client, "quick one", label="newer"), "delivered")
+        owned = typed("restore", file, "--force", "--json", state=home)
+        assert (owned.code, owned.body["error"]["code"]) == (1, "unavailable")
+        assert "cannot be restored while a gateway uses it" in owned.err
+        assert "newer" in typed("ps", state=home).out
+    refused = typed("restore", file, "--json", state=home)
+    assert (refused.code, refused.body["error"]["field"]) == (2, "--state")
+    assert "newer" in typed("ps", state=home).out
+    done = typed("restore", file, "--force", "--json", state=home)
+    assert done.code == 0
+    assert "newer" not in typed("ps", "--all", state=home).out
+    previous = tmp_path / "previous"
+    assert typed("restore", done.body["kept"], state=previous).code == 0
+    assert "newer" in typed("ps", state=previous).out
+
+
+@pytest.mark.parametrize(
+    ("content", "why"),
+    [
+        (None, "is not a file"),
+        (b"", "is not a backup of Clutch"),
+        (b"no database at all" * 500, "is not a backup of Clutch"),
+        ("torn", "damaged"),
+        ("newer", "has schema version 999"),
+        ("foreign", "is not a backup of Clutch"),
+        ("in use", "is a database in use"),
+    ],
+)
+def test_what_is_no_whole_backup_is_refused_before_anything_is_touched(
+    first: Served, tmp_path: Path, content: bytes | str | None, why: str
+) -> None:
+    file, home = tmp_path / "some.db", tmp_path / "state"
+    if isinstance(content, bytes):
+        file.write_bytes(content)
+    elif content is not None:
+        assert typed("backup", file, state=first.home).code == 0
+        with sqlite3.connect(file) as tables:
+            if content == "newer":
+                tables.execute("UPDATE meta SET value = 999 WHERE name = 'schema_version'")
+            elif content == "foreign":
+                tables.execute("DROP TABLE meta")
+        tables.close()
+        if content == "torn":
+            file.write_bytes(file.read_bytes()[:40_960])
+        elif content == "in use":
+            file.with_name("some.db-wal").write_bytes(b"a log")
+    done = typed("restore", file, "--json", state=home)
+    assert (done.code, done.body["error"]["field"]) == (2, "FILE")
+    assert why in done.body["error"]["message"]
+    assert not home.exists()
+
+
+def test_backup_and_restore_name_the_tools_of_postgresql(tmp_path: Path) -> None:
+    home = tmp_path / "state"
+    home.mkdir(0o700)
+    (home / "clutch.json").write_text('{database: "postgresql://u:secret@127.0.0.1/clutch"}')
+    (home / "clutch.json").chmod(0o600)
+    for words, tool in (
+        (("backup", "x"), "pg_dump --format=custom"),
+        (("restore", "x"), "pg_restore --clean"),
+    ):
+        done = typed(*words, state=home)
+        assert (done.code, tool in done.err, "secret" in done.err) == (2, True, False)
 
 
 def test_gc_tells_what_would_go_and_takes_nothing_until_it_is_told_to(tmp_path: Path) -> None:

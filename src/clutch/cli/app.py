@@ -143,7 +143,7 @@ SECTIONS = {
     "Act on a task": ("steer", "send", "pause", "resume", "kill", "retry", "continue"),
     "What waits for you": ("inbox", "answer", "approve", "reject"),
     "Results": ("dead", "redeliver", "dismiss", "archive", "delete", "export"),
-    "Upkeep": ("config", "serve", "stop", "drain", "doctor", "token", "backup", "gc", "import"),
+    "Upkeep": ("config", "serve", "stop", "drain", "doctor", "token", "backup", "restore", "gc", "import"),
 }
 
 

@@ -142,13 +142,18 @@ def missing(now: float, migrations: Sequence[Migration]) -> Tx[Sequence[Migratio
 
 def check_current(now: float, directory: Path) -> Tx[None]:
     """Check that all tables are current, for a reader that must not migrate. Raises SchemaTooNew, StoreError."""
-    known = len(_files(directory))
+    known = newest_version(directory)
     version = yield from _version(now, known)
     if version < known:
         raise StoreError(
             f"the database has schema version {version}, this Clutch reads {known}; "
             "the next gateway brings it up to date"
         )
+
+
+def newest_version(directory: Path) -> int:
+    """Return the version of the schema that this Clutch makes."""
+    return len(_files(directory))
 
 
 def _version(now: float, known: int) -> Tx[int]:

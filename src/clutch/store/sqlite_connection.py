@@ -8,7 +8,7 @@ import json
 import os
 import re
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from functools import partial
 from itertools import chain
 from pathlib import Path
@@ -270,16 +270,26 @@ def _must(outcome: TransactionOutcome) -> Any:
     return outcome.value
 
 
-def copy_database(source: str, target: str) -> None:
-    """In one read of one snapshot; durable when this returns."""
-    with _in_our_words():
-        here, there = _open(source, read_only=True), _open(target, read_only=False)
-        try:
-            with there.backup("main", here, "main") as copying:
-                copying.step()
-        finally:
-            here.close()
-            there.close()
+def copy_database(source: str, target: str, *, is_at_rest: bool = False) -> None:
+    """In one read of one snapshot; durable when this returns. `is_at_rest`: no process uses the source."""
+    with (
+        _in_our_words(),
+        closing(_open_at_rest(source) if is_at_rest else _open(source, read_only=True)) as here,
+        closing(_open(target, read_only=False)) as there,
+        there.backup("main", here, "main") as copying,
+    ):
+        copying.step()
+
+
+def read_at_rest(path: str, *queries: str) -> list[list[Row]]:
+    """Run queries on a file that no process uses. Nothing is written, and no file is created beside it."""
+    with _in_our_words(), closing(_open_at_rest(path)) as raw:
+        return [raw.execute(query).fetchall() for query in queries]
+
+
+def _open_at_rest(path: str) -> apsw.Connection:
+    flags = apsw.SQLITE_OPEN_READONLY | apsw.SQLITE_OPEN_URI | apsw.SQLITE_OPEN_NOMUTEX
+    return apsw.Connection(f"{Path(path).absolute().as_uri()}?immutable=1", flags=flags)
 
 
 def library_version() -> str:

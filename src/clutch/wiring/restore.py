@@ -1,0 +1,101 @@
+"""Restore a backup: a copy that `clutch backup` made becomes the database of a state directory.
+
+The backup is verified before anything is written, and its copy is verified before it gets its name. The lock of the
+state directory is held meanwhile, so no gateway works on it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from clutch.errors import ClutchError, InvalidInput, StateDirectoryInUse, StoreError
+from clutch.offline_reader import DATABASE_FILE
+from clutch.store import dialect
+from clutch.store.sqlite_connection import copy_database, read_at_rest
+from clutch.store.state_directory import StateDirectory
+
+LOG_FILES = ("-wal", "-shm")  #: of SQLite, beside a database that is or was in use
+
+
+@dataclass(frozen=True, slots=True)
+class BackupContent:
+    """`unfinished`: tasks that resume when the backup is restored and a gateway starts."""
+
+    schema: int
+    tasks: int
+    unfinished: int
+
+
+@dataclass(frozen=True, slots=True)
+class Restored:
+    """`kept`: where the previous database is now; None: there was none."""
+
+    content: BackupContent
+    bytes: int
+    kept: Path | None
+
+
+def examine(file: Path) -> BackupContent:
+    """Verify a backup and return what it holds. Nothing is written. Raises InvalidInput."""
+    if not file.is_file():
+        raise InvalidInput("FILE", f"{file} is not a file; name a file that `clutch backup` wrote")
+    log = _beside(file, "-wal")
+    if log.exists() and log.stat().st_size:
+        raise InvalidInput(
+            "FILE", f"{file} is a database in use (it has the log {log.name}); use `clutch backup`"
+        )
+    try:
+        damage, version, counted = read_at_rest(
+            str(file),
+            "PRAGMA integrity_check(5)",
+            "SELECT value FROM meta WHERE name = 'schema_version'",
+            "SELECT COUNT(*), COUNT(CASE WHEN outcome IS NULL THEN 1 END) FROM tasks",
+        )
+    except StoreError as error:
+        raise InvalidInput("FILE", f"{file} is not a backup of Clutch, or is damaged: {error}") from error
+    if damage != [("ok",)]:
+        raise InvalidInput("FILE", f"{file} is damaged: {'; '.join(str(row[0]) for row in damage)}")
+    known = dialect.newest_version(dialect.SCHEMA)
+    if int(version[0][0]) > known:
+        rule = f"has schema version {version[0][0]}, this Clutch knows up to {known}; upgrade Clutch first"
+        raise InvalidInput("FILE", f"{file} {rule}")
+    return BackupContent(int(version[0][0]), *map(int, counted[0]))
+
+
+def restore(file: Path, home: Path, *, is_forced: bool, stamp: str) -> Restored:
+    """Make the backup the database of the state directory `home`, which gets created. With `is_forced` a database that
+    is there is kept aside under a name with `stamp`. Raises InvalidInput, StateDirectoryInUse, UnsafeStateDirectory."""
+    content, target = examine(file), home / DATABASE_FILE
+    if target.exists() and not is_forced:
+        raise InvalidInput(
+            "--state",
+            f"{home} has a database already; name a new directory, or keep that one aside with --force",
+        )
+    try:
+        with StateDirectory(home):
+            part = home / f".{DATABASE_FILE}.restoring"
+            part.unlink(missing_ok=True)
+            copy_database(str(file), str(part), is_at_rest=True)
+            examine(part)
+            kept = _set_aside(target, stamp) if target.exists() else None
+            part.rename(target)
+    except StateDirectoryInUse as error:
+        raise StateDirectoryInUse(
+            f"{error}: a database cannot be restored while a gateway uses it", "clutch stop"
+        ) from error
+    return Restored(content, target.stat().st_size, kept)
+
+
+def _set_aside(target: Path, stamp: str) -> Path:
+    """Rename a database together with its log, which holds its latest commits."""
+    kept = target.with_name(f"{target.name}.before-restore-{stamp}")
+    if kept.exists():
+        raise ClutchError(f"{kept} is there already; wait a second and repeat the command")
+    for end in ("", *LOG_FILES):
+        if _beside(target, end).exists():
+            _beside(target, end).rename(_beside(kept, end))
+    return kept
+
+
+def _beside(path: Path, end: str) -> Path:
+    return path.with_name(path.name + end)
