@@ -17,10 +17,13 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from clutch.core import attachments
+from clutch.ports import ToolContext
+from clutch.tools.file_process import FileProcess
 from clutch.tools.sandbox import process, seatbelt
 from clutch.tools.sandbox.bubblewrap import ProtectedMount
 from clutch.tools.sandbox.policy import Sandbox, SandboxPolicy
 from clutch.tools.sandbox.process import Offer, SandboxKind, sandbox_kind
+from clutch.tools.shell import Shell, ShellArguments
 from clutch.wiring import sandbox_offer
 
 GOLDEN = Path(__file__).parent / "seatbelt"
@@ -344,13 +347,58 @@ def test_every_denial_is_tried(tmp_path: Path) -> None:
 
 
 def test_a_mac_with_seatbelt_uses_it_for_commands_and_files(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(process, "probe", lambda: Offer(None, "", 0, "darwin", has_seatbelt=True))
+    monkeypatch.setattr(process, "probe", lambda: Offer(None, "", 0, "darwin", seatbelt.SANDBOX_EXEC))
     assert {sandbox_kind(Sandbox.ON, for_shell=is_shell) for is_shell in (True, False)} == {
         SandboxKind.SEATBELT
     }
     offer = sandbox_offer()
     assert offer.is_ok
     assert "seatbelt holds commands and file tools (untested on real hardware" in offer.detail
+
+
+@pytest.fixture
+def mac(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A workspace on a machine whose `sandbox-exec` takes all words and applies no rule."""
+    offer = Offer(None, "", 0, "darwin", program(tmp_path / "sandbox-exec", APPLIES_NOTHING))
+    monkeypatch.setattr(process, "probe", lambda: offer)
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    (tmp_path / "root").mkdir()
+    return tmp_path / "root"
+
+
+@pytest.mark.anyio
+async def test_a_command_runs_through_sandbox_exec_with_a_directory_of_its_own(mac: Path) -> None:
+    command = "pwd; echo $HOME; echo x >$TMPDIR/file; echo new >AGENTS.md"
+    arguments = ShellArguments(command=command, timeout_seconds=60)
+    said = await Shell().run(arguments, ToolContext(str(mac), "agent:main:main", "call"))
+    assert said.startswith(f"{mac}\n{mac.parent}/clutch-{os.geteuid()}/")
+    assert "exit code 0" in said
+    assert "AGENTS.md was renamed to AGENTS.md.withheld" in said
+
+
+@pytest.mark.anyio
+async def test_file_tools_run_through_sandbox_exec(mac: Path) -> None:
+    tools = FileProcess()
+    try:
+        await tools.run("write", {"path": "a", "text": "x"}, str(mac), False)
+        assert "1  x" in await tools.run("read", {"path": "a"}, str(mac), True)
+    finally:
+        await tools.close()
+
+
+def test_a_program_runs_through_sandbox_exec_with_its_variables(mac: Path) -> None:
+    policy, words = SandboxPolicy(str(mac)), ("/bin/sh", "-c", "echo $KEY; pwd")
+    with process.sandboxed_program(policy, words, {"KEY": "a value"}, cwd=str(mac)) as launch:
+        done = subprocess.run(
+            launch.argv,
+            env=dict(launch.env),
+            cwd=launch.cwd,
+            pass_fds=launch.kept,
+            capture_output=True,
+            check=True,
+        )
+    assert done.stdout.decode() == f"a value\n{mac}\n"
+    assert "a value" not in " ".join(launch.argv)
 
 
 def test_temporary_directories_are_private_and_removed_when_no_process_uses_them(

@@ -152,8 +152,8 @@ class AcpRuntime:
             return self._walls.launching(argv, env, self._room(job))
         except ToolFailed as error:
             raise RuntimeFailed(
-                f"the agent {agent.name!r} must run in a sandbox here, and {error}; install bubblewrap, or set "
-                f"acp.agents.{agent.name}.sandbox to false to let it run with all your rights"
+                f"the agent {agent.name!r} must run in a sandbox here, and {error}; to run it with all your rights, "
+                f"set acp.agents.{agent.name}.sandbox to false"
             ) from error
 
     def _room(self, job: RuntimeJob) -> SandboxAccess:

@@ -71,7 +71,7 @@ def launching(server: McpServer, folder: Path) -> Iterator[Launch]:
         program = sandboxed_program(policy, (found.command, *server.args), variables, cwd=policy.root)
     except ToolFailed as error:
         raise McpServerError(
-            f"is to run in a sandbox, and {error}; install bubblewrap, or set "
+            f"is to run in a sandbox, and {error}; to run it with all your rights, set "
             f"mcp.servers.{server.name}.sandbox to false"
         ) from error
     with program as launch:

@@ -20,7 +20,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import dataclass, replace
 from enum import StrEnum
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 
 from clutch.contain import in_thread
@@ -135,7 +135,7 @@ class Offer:
     trouble: str  #: why it does not
     landlock: int  #: version of the kernel's interface; 0 = none
     system: str = sys.platform
-    has_seatbelt: bool = False
+    seatbelt: str | None = None  #: where `sandbox-exec` is, if it works here
 
 
 @cache
@@ -148,7 +148,7 @@ def offered(system: str) -> Offer:
     """Return what works on a machine with this operating system, named as in `sys.platform`. Blocks."""
     if system == seatbelt.SYSTEM:
         trouble = seatbelt.trouble()
-        return Offer(None, trouble, 0, system, has_seatbelt=not trouble)
+        return Offer(None, trouble, 0, system, None if trouble else seatbelt.SANDBOX_EXEC)
     if system != "linux":
         return Offer(None, f"there is no sandbox for {system} yet", 0, system)
     trouble = _trouble()
@@ -178,7 +178,7 @@ def sandbox_kind(sandbox: Sandbox, *, for_shell: bool) -> SandboxKind:
     offer = probe()
     if offer.bubblewrap is not None:
         return SandboxKind.BUBBLEWRAP
-    if offer.has_seatbelt:
+    if offer.seatbelt is not None:
         return SandboxKind.SEATBELT
     if offer.landlock >= LANDLOCK_NEEDED and not for_shell:
         return SandboxKind.LANDLOCK
@@ -194,14 +194,17 @@ def _remedy(offer: Offer) -> str:
             'To run commands without a sandbox, with all your rights, set sandbox: "off"; '
             "to approve each of them first, also set tools: {shell: {needsApproval: true}}."
         )
+    return f'{_installation_step(offer)}, or set sandbox: "off" to run without one.'
+
+
+def _installation_step(offer: Offer) -> str:
+    """Return what makes bubblewrap work on a Linux without it."""
     if "not installed" in offer.trouble:
-        first = "Install it (apt install bubblewrap, dnf install bubblewrap)"
-    else:
-        first = (
-            "It needs version 0.8 and user namespaces (Ubuntu: "
-            "sysctl kernel.apparmor_restrict_unprivileged_userns=0; containers: a seccomp profile that allows them)"
-        )
-    return f'{first}, or set sandbox: "off" to run without one.'
+        return "Install it (apt install bubblewrap, dnf install bubblewrap)"
+    return (
+        "It needs version 0.8 and user namespaces (Ubuntu: "
+        "sysctl kernel.apparmor_restrict_unprivileged_userns=0; containers: a seccomp profile that allows them)"
+    )
 
 
 # Bubblewrap, and so everything that uses these two, runs on Linux only.
@@ -257,14 +260,17 @@ async def start(
     is_served: bool = False,
 ) -> Process:
     """`is_served`: the process reads requests from stdin, and its stderr is discarded."""
-    if kind is SandboxKind.SEATBELT:
-        sandboxed = seatbelt.sandboxed(policy, command, cwd=cwd, guards=guards, has_scratch=not is_served)
-        async with in_thread(lambda: sandboxed) as launch:
-            return await _spawn(launch, is_served)
-    program = probe().bubblewrap
-    if kind is not SandboxKind.BUBBLEWRAP or program is None:
+    if kind not in (SandboxKind.BUBBLEWRAP, SandboxKind.SEATBELT):
         words = bubblewrap.limited(policy.limits, command, is_first=False)
         return await _spawn(Launch(words, cwd, policy.variables()), is_served)
+    offer = probe()
+    program = offer.bubblewrap if kind is SandboxKind.BUBBLEWRAP else offer.seatbelt
+    if program is None:
+        raise ToolFailed(offer.trouble)
+    if kind is SandboxKind.SEATBELT:
+        made = partial(seatbelt.sandboxed, program, policy, command, cwd=cwd, guards=guards)
+        async with in_thread(partial(made, has_scratch=not is_served)) as launch:
+            return await _spawn(launch, is_served)
     info_fd = None if first is None else first.info_fd
     with _sandboxed(program, policy, command, cwd=cwd, guards=guards, info_fd=info_fd) as launch:
         return await _spawn(launch, is_served)
@@ -408,10 +414,11 @@ def sandboxed_program(
 ) -> AbstractContextManager[Launch]:
     """Lasts as long as the process. Raises ToolFailed where there is no sandbox. Blocks: walks the workspace."""
     offer = probe()
-    if offer.has_seatbelt:
-        return _launching_in_seatbelt(policy, guards_of(policy), (argv, variables, cwd))
+    if offer.seatbelt is not None:
+        return _launching_in_seatbelt(offer.seatbelt, policy, guards_of(policy), (argv, variables, cwd))
     if offer.bubblewrap is None:
-        raise ToolFailed(offer.trouble)
+        step = f". {_installation_step(offer)}" if offer.system == "linux" else ""
+        raise ToolFailed(f"{offer.trouble}{step}")
     return _launching(offer.bubblewrap, policy, guards_of(policy), (argv, variables, cwd))
 
 
@@ -439,6 +446,7 @@ def _launching(
 
 @contextmanager
 def _launching_in_seatbelt(
+    program: str,
     policy: SandboxPolicy,
     found: tuple[ProtectedMount, ...],
     started: tuple[Sequence[str], Mapping[str, str], str],
@@ -446,7 +454,7 @@ def _launching_in_seatbelt(
     argv, variables, cwd = started
     with guarding(policy, found) as guards, noted(policy, guards):
         try:
-            with seatbelt.sandboxed(policy, argv, cwd=cwd, guards=guards) as launch:
+            with seatbelt.sandboxed(program, policy, argv, cwd=cwd, guards=guards) as launch:
                 yield replace(launch, env={**launch.env, **variables})
         finally:
             withhold(policy, guards)

@@ -268,6 +268,7 @@ def _remove_unused(around: int, name: str) -> None:
 
 @contextmanager
 def sandboxed(
+    program: str,
     policy: SandboxPolicy,
     command: Sequence[str],
     *,
@@ -275,10 +276,10 @@ def sandboxed(
     guards: Sequence[ProtectedMount],
     has_scratch: bool = True,
 ) -> Iterator[Launch]:
-    """Yield how to start a command, with a directory for its temporary files. Blocks. Raises ToolFailed."""
+    """Yield how to start a command in `sandbox-exec`, which is found at `program`. Blocks. Raises ToolFailed."""
     with ExitStack() as stack:
         scratch, lock = stack.enter_context(scratch_directory()) if has_scratch else (None, None)
-        started = launch(policy, command, cwd=cwd, guards=guards, scratch=scratch)
+        started = launch(policy, command, cwd=cwd, guards=guards, scratch=scratch, program=program)
         yield replace(started, kept=() if lock is None else (lock,))
 
 
