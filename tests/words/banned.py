@@ -65,7 +65,7 @@ KEPT: Final = (
 )
 
 _PATTERNS: Final[Mapping[re.Pattern[str], str]] = {
-    re.compile(rf"(?<![\w/.-])(?:{one.pattern})(?![\w/(]|-\w)", re.IGNORECASE): one.instead for one in WORDS
+    re.compile(rf"(?<![\w/.-])(?:{one.pattern})(?![\w/(]|[-.]\w)", re.IGNORECASE): one.instead for one in WORDS
 }
 _KEPT: Final = re.compile("|".join(f"(?:{one.pattern})" for one in KEPT), re.IGNORECASE)
 
