@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 # --------------------------------------------------------------------------------------------------
 # One POST of JSON to an address from a config or a program, and what its answer means.
 #
-# No redirect is followed: the address is all that somebody vouched for. It may hold a secret, so what went wrong
+# No redirect is followed: the operator configured this address and no other. It may hold a secret, so what went wrong
 # names its host and nothing else of it.
 
 ANSWER_BYTES_MAX = 64 * 1024
@@ -92,7 +92,7 @@ def _object(host: str | None, body: bytes) -> dict[str, Any] | None:
 
 
 # --------------------------------------------------------------------------------------------------
-# `channels.NAME`: people behind a webhook, such as a room of a chat program or a bridge of one's own.
+# `channels.NAME`: people behind a webhook, such as a channel of a chat program or a bridge of one's own.
 #
 # What they are to read comes from the outbox, so it is sent at least once and under a stable key.
 
@@ -153,7 +153,7 @@ def _address(target: str) -> dict[str, str]:
 # --------------------------------------------------------------------------------------------------
 # Hooks: Python functions and webhooks that hear of a subagent's life, or are asked about it.
 #
-# What they are told comes from the outbox, so it is at least once and under a stable key; a receiver that fails hears
+# What they receive comes from the outbox, so it is at least once and under a stable key; a receiver that fails gets
 # it again, and so do the others of that hook. Each gets a few seconds, and none of them can stop a task.
 
 log = logger(__name__)

@@ -23,7 +23,7 @@ class StoreError(ClutchError):
 
 
 class StoreBusy(StoreError):
-    """The database stayed locked by somebody else; nothing was written. Try again."""
+    """The database stayed locked by another process; nothing was written. Try again."""
 
 
 class TooSlow(StoreError):
@@ -123,11 +123,11 @@ class Draining(ClutchError):
 
 
 class UnsafeStateDirectory(StoreError):
-    """The state directory is not one of its own, or could be read or replaced by somebody else."""
+    """The state directory is not one of its own, or could be read or replaced by another user."""
 
 
 class InvalidInput(ClutchError):
-    """A value somebody gave breaks a rule; `field` and `rule` say which."""
+    """A value breaks a rule; `field` and `rule` say which."""
 
     def __init__(self, field: str, rule: str) -> None:
         super().__init__(f"{field}: {rule}")
@@ -148,7 +148,7 @@ class IdempotencyConflict(ClutchError):
 
 
 class Forbidden(ClutchError):
-    """Whoever asked may not do this; `rule` says which rule denied it."""
+    """The caller may not do this; `rule` says which rule denied it."""
 
     def __init__(self, rule: str, reason: str) -> None:
         super().__init__(reason)

@@ -58,7 +58,7 @@ class ToolContext:
     session_key: str
     key: str
     cwd: str = "."  #: beneath the workspace; where commands start
-    network: bool = True  #: a boxed command may reach the network, if the config lets any
+    network: bool = True  #: a sandboxed command may reach the network, if the config allows it
     is_boxed: bool | None = (
         None  #: file tools and commands run in the sandbox; None = as the tools are set up
     )
@@ -230,7 +230,7 @@ def _silent(*events: object) -> None:
 
 async def _no_user(call: Call) -> Verdict:
     del call
-    return Verdict(False, "nobody is there to ask")
+    return Verdict(False, "no user is present to ask")
 
 
 @dataclass(frozen=True, slots=True)
@@ -270,7 +270,7 @@ class Runtime(Protocol):
     """Works on a job in its own way. Cancelled at once by a kill, a steer, a pause or its timeout."""
 
     async def run(self, job: RuntimeJob) -> Answer:
-        """The last word, with whatever usage is known. An exception is the run's error."""
+        """The final text, with the usage that is known. An exception is the run's error."""
         ...
 
 
@@ -316,7 +316,7 @@ class ProgramSandbox(Protocol):
         ...
 
     async def broken_limit(self, pid: int, room: SandboxAccess) -> str:
-        """Waits until the program uses more than its room allows, and says of what."""
+        """Waits until the program exceeds a limit of its sandbox, and names the limit."""
         ...
 
 
@@ -349,7 +349,7 @@ class FilesFailed(SideWorkFailed):
 
 
 class TaskFiles(Protocol):
-    """One directory per shelf: `in/` as given at spawn, `out/` to hand over. All idempotent."""
+    """One directory per file version: `in/` as given at spawn, `out/` to hand over. All idempotent."""
 
     def path(self, shelf: FileVersion) -> str:
         """Where the two sides are, or would be."""

@@ -61,11 +61,13 @@ KEPT: Final = (
         r"(?:no|is|for|more|enough) room|room (?:for|in|left)|makes? room",
         "room in the plain sense: free capacity",
     ),
+    Kept(r"children settled|nobody came back", "reasons as the tables store them"),
     Kept(r"time\.sleep|asyncio\.sleep", "names of Python"),
 )
 
 _PATTERNS: Final[Mapping[re.Pattern[str], str]] = {
-    re.compile(rf"(?<![\w/.-])(?:{one.pattern})(?![\w/(]|[-.]\w)", re.IGNORECASE): one.instead for one in WORDS
+    re.compile(rf"(?<![\w/.-])(?:{one.pattern})(?![\w/(]|[-.]\w)", re.IGNORECASE): one.instead
+    for one in WORDS
 }
 _KEPT: Final = re.compile("|".join(f"(?:{one.pattern})" for one in KEPT), re.IGNORECASE)
 

@@ -17,6 +17,7 @@ WEB = "src/clutch/surfaces/web"
 
 # SQL, patterns and names are read by programs.
 _SQL = re.compile(r"\b(SELECT|INSERT INTO|UPDATE|DELETE FROM|WHERE|ORDER BY|CREATE|VALUES|AND [a-z.]+ [=<>])")
+_COLUMNS = re.compile(r"[a-z_.]+(?:, [a-z_.]+)+,?")
 _FENCED = re.compile(r"^```.*?^```", re.MULTILINE | re.DOTALL)
 _SPAN = re.compile(r"`[^`\n]*`")
 _JS_STRING = re.compile(r"\"(?:[^\"\\\n]|\\.)*\"|'(?:[^'\\\n]|\\.)*'|`(?:[^`\\]|\\.)*`")
@@ -44,7 +45,7 @@ def product(root: Path = ROOT) -> Iterator[Text]:
 
 
 def _is_prose(text: str) -> bool:
-    return " " in text.strip() and not _SQL.search(text)
+    return " " in text.strip() and not _SQL.search(text) and not _COLUMNS.fullmatch(text.strip())
 
 
 def web(root: Path = ROOT) -> Iterator[Text]:

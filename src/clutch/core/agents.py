@@ -120,7 +120,7 @@ def opens_at(moment: float, zone: tzinfo, start: int, end: int) -> float | None:
 
 
 MAIN = "main"  #: there is always one of this name
-OFFLINE = "offline"  #: the scripted model; it needs no provider and no key
+OFFLINE = "offline"  #: the demo model; it needs no provider and no API key
 MODEL_CHARS_MAX = 200
 HEARTBEAT_PROMPT = (
     "This is a heartbeat. Look at the system events and at HEARTBEAT.md of the workspace, if there is one, and do "
@@ -132,11 +132,11 @@ class OnInvalidModel(StrEnum):
     """What a spawn does with a model there is not."""
 
     ERROR = "error"
-    FALLBACK = "fallback"  #: goes on with the next in order, and says so
+    FALLBACK = "fallback"  #: continues with the next in order, and says so
 
 
 class OnFull(StrEnum):
-    """What a spawn does at a limit that has room again by itself."""
+    """What a spawn does at a limit that frees a place by itself."""
 
     REJECT = "reject"
     QUEUE = "queue"
@@ -179,10 +179,10 @@ class ActiveHours:
 
 @dataclass(frozen=True, slots=True)
 class Heartbeat:
-    """`heartbeat.*`: an agent that has one is woken now and then."""
+    """`heartbeat.*`: an agent that has one gets a turn at this interval."""
 
     every_s: float = 1800.0  #: between two looks: often enough to be useful, seldom enough to be cheap
-    prompt: str = HEARTBEAT_PROMPT  #: what it is told when it is woken
+    prompt: str = HEARTBEAT_PROMPT  #: the message of its turn
     target: str = "last"  #: where its reply goes: last, none, or a route
     active_hours: ActiveHours | None = None  #: None = always
     ack_chars_max: int = 300  #: beside HEARTBEAT_OK: more is something to say
@@ -223,13 +223,13 @@ class Agent:
     id: str  #: a-z, 0-9, _ and -; `main` is always there
     model: str | None = None  #: provider:model
     thinking: Thinking | None = None  #: how much it may think before it answers
-    identity: str = ""  #: its own words about itself; only its main and chat sessions get them
+    identity: str = ""  #: its description of itself; only its main and chat sessions get them
     workspace: str | None = None  #: where its file tools work
     heartbeat: Heartbeat | None = None  #: it looks up by itself
     subagents: Delegation = field(default_factory=Delegation)  #: what holds when it spawns or is spawned
-    sandbox: bool | None = None  #: its file tools and commands run boxed
+    sandbox: bool | None = None  #: its file tools and commands run in the sandbox
     network: bool = True  #: its commands may reach the network, if the tools let any
-    tools: ToolPolicy = field(default_factory=ToolPolicy)  #: what it has at most, whoever starts it
+    tools: ToolPolicy = field(default_factory=ToolPolicy)  #: what it has at most, however it is started
     models: frozenset[str] | None = None  #: patterns; None = any
 
     def __post_init__(self) -> None:
@@ -245,7 +245,7 @@ class Subagents:
 
     model: str | None = None  #: of children; None = their parent's
     thinking: Thinking | None = None  #: of children; None = their parent's
-    run_timeout_s: float = 0.0  #: 0 = none: a deadline nobody asked for would cut good work
+    run_timeout_s: float = 0.0  #: 0 = none: a deadline that the user did not set would cut good work
     workspace: Workspace = Workspace.INHERIT  #: where children work
     on_invalid_model: OnInvalidModel = OnInvalidModel.ERROR  #: what a spawn does with a model there is not
     #: of programs. Agents are refused at once: one that waited would hold a turn
@@ -292,7 +292,7 @@ def unlisted(agent_id: str) -> Agent:
 
 
 def check_allowed(field_name: str, allowed: frozenset[str]) -> None:
-    """An id that could never be an agent's is a mistake: nobody would ever be allowed by it."""
+    """An id that could never be an agent's is a mistake: it would allow no agent."""
     for agent_id in allowed - {"*"}:
         problem = ids.agent_id_problem(agent_id)
         require(field_name, problem or "", is_kept=problem is None)
@@ -306,14 +306,14 @@ def check_model(field_name: str, model: str | None) -> None:
 # --------------------------------------------------------------------------------------------------
 # When an agent looks up by itself, and whether what it then says is worth telling.
 #
-# A heartbeat is a turn that nobody asked for: the timer of a main session rings (every so often, or because
-# somebody said `wake`), and if there is a reason (something happened, or its workspace has a checklist) it reads
+# A heartbeat is a turn without a message: the timer of a main session fires (every so often, or because
+# of `wake`), and if there is a reason (something happened, or its workspace has a checklist) it reads
 # its own prompt. `HEARTBEAT_OK` is its word for "nothing to tell".
 
 ALL_QUIET = "HEARTBEAT_OK"
 CHECKLIST = "HEARTBEAT.md"  #: in the workspace; without it only an event is a reason
 LAST, NO_TARGET = "last", "none"  #: targets; anything else is a route
-LOOKS_AGAIN_S = 60.0  # at a session that waits for a person: nobody knows for how long
+LOOKS_AGAIN_S = 60.0  # at a session that waits for a user, for an unknown time
 
 
 @dataclass(frozen=True, slots=True)
@@ -327,9 +327,9 @@ class Pulse:
 def pulse(
     rules: Heartbeat, *, now: float, has_reason: bool, free_at: float | None = None, is_regular: bool = True
 ) -> Pulse:
-    """`free_at`: it is in a turn, and may be free then; None = nobody is at work on it.
+    """`free_at`: it is in a turn, and may be free then; None = no worker is at work on it.
 
-    `is_regular`: the agent has a heartbeat; one that has none is only ever woken by others."""
+    `is_regular`: the agent has a heartbeat; one that has none gets a turn only when another session asks for it."""
     opens_at = now if rules.active_hours is None else rules.active_hours.opens_at(now)
     if opens_at is None or opens_at > now:
         return Pulse(False, opens_at)
@@ -344,7 +344,7 @@ _AFTER = re.compile(r"(?:[\s*_`~.!\"']|<[^<>]*>|&nbsp;)*")
 
 
 def alert(reply: str, ack_chars_max: int) -> str | None:
-    """What of a heartbeat's last words a person should hear; None = nothing.
+    """What of a heartbeat's final text is sent to the user; None = nothing.
 
     The token counts at either end only; in the middle of a text it is part of the text."""
     if silence(reply) is not None or not reply.strip():

@@ -314,7 +314,7 @@ def _bytes_of(content: str, given: Mapping[Any, Any]) -> bytes:
 #
 # Outcome, result, usage and timeline always stay. Of the rest:
 #
-#     undelivered          what was given to it goes; everything else waits for whoever redelivers it
+#     undelivered          what was given to it goes; everything else waits for a redelivery
 #     killed, lost         all its files
 #     cleanup: delete      all its files, its own workspace, its session with the transcript
 #     cleanup: keep        what was given to it, unless the policy retains that; the rest until it is archived
@@ -327,7 +327,7 @@ class Removal(NamedTuple):
     sides: tuple[Side, ...] = ()
     workspace: bool = False
     session: bool = False
-    number: int = 0  #: of the shelf that the sides are removed from
+    number: int = 0  #: of the file version that the sides are removed from
     generation: int = 0  #: whose end it is: the word that it is done says nothing of another one
 
 
@@ -346,7 +346,7 @@ def removal(
 
 
 def is_stripped(*, outcome: Outcome | None, is_begun: bool, is_archived: bool) -> bool:
-    """Of a finished task: its files are gone, or somebody is at it. If it works again, then with another shelf."""
+    """Of a finished task: its files are removed, or are being removed. A new attempt has another file version."""
     return is_archived or not is_begun or outcome in (Outcome.KILLED, Outcome.LOST)
 
 

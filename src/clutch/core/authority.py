@@ -1,4 +1,4 @@
-"""Who may do what: the tools a session has, the rights a child is born with, and the one guard for verbs.
+"""Who may do what: the tools a session has, the rights of a new child, and the one guard for actions.
 
 `role_filter` names the tools that a role never gets; `child_rights` derives a child's rights from its
 parent's; `can(caller, verb, target)` allows or denies an action. Nothing here reads the database, and
@@ -42,7 +42,7 @@ SESSION_TOOLS = frozenset(
 )
 #: The only ones of them that `alsoAllow` can give to a leaf.
 LEAF_READS = frozenset({"sessions_list", "sessions_history"})
-#: Reserved names: no child has them, whoever provides a tool of that name.
+#: Reserved names: no child has them, even if a tool of that name is registered.
 NEVER_FOR_CHILDREN = frozenset({"gateway", "cron", "agents_list", "session_status", "sessions_send"})
 
 
@@ -53,7 +53,7 @@ class Role(StrEnum):
 
 
 def role(depth: int, depth_max: int) -> Role:
-    """Asked once, at spawn, and stored: raising the limit later promotes nobody."""
+    """Asked once, at spawn, and stored: raising the limit later changes no existing session."""
     if depth == 0:
         return Role.MAIN
     return Role.ORCHESTRATOR if depth < depth_max else Role.LEAF
@@ -143,9 +143,9 @@ def _withheld(of: Role, policy: ToolPolicy) -> frozenset[str]:
 # One guard for every verb on every target: `can(caller, verb, target)`.
 #
 # For an agent:
-# - itself it may list and read, nothing more: nobody steers itself;
+# - itself it may list and read, nothing more: no session steers itself;
 # - its descendants it may list, read and control, unless it is a leaf or sees only itself;
-# - a plan is decided by the requester alone, or whoever its result would reach in the requester's place;
+# - a plan is decided by the parent alone, or by the session that receives the result in its place;
 # - what is not below it, it may at most list, read and write to, if the config made that visible; control
 #   over others cannot be configured;
 # - some verbs are for people only.
@@ -344,7 +344,7 @@ def _stranger(caller: AgentCaller, verb: Verb, target: Target) -> Allowed | Deni
 #
 # Every field can only shrink on the way down: allow-lists and denials are added, never taken away; a
 # sandbox is never left, a network never gained, a depth never raised. Plan mode is a filter over them
-# (`under_plan`), lifted by approval; what is spawned meanwhile is born with it and keeps it.
+# (`under_plan`), lifted by approval; what is spawned meanwhile starts with it and keeps it.
 #
 # Budgets shrink the same way but have their own arithmetic, see `budget`.
 
@@ -359,8 +359,8 @@ class Rights:
     depth_max: int  #: sessions below this one are at most this deep
     tools: ToolFilter = EVERY_TOOL
     models: frozenset[frozenset[str]] = frozenset()  #: allow-lists, each must have the model; none = any
-    sandbox: bool = False  #: its tools run boxed
-    network: bool = True  #: boxed tools may reach the network
+    sandbox: bool = False  #: its tools run in the sandbox
+    network: bool = True  #: sandboxed tools may reach the network
     read_only: bool = False  #: only tools that change nothing
 
     def permits_tool(self, name: str, *, is_read_only: bool) -> bool:
@@ -376,7 +376,7 @@ class Rights:
 
 @dataclass(frozen=True, slots=True)
 class AgentGrant:
-    """What the config gives to an agent, whoever starts it."""
+    """What the config gives to an agent, however it is started."""
 
     depth_max: int
     tools: ToolFilter = EVERY_TOOL
@@ -399,7 +399,7 @@ class Request:
 
 @dataclass(frozen=True, slots=True)
 class NoSandbox:
-    """Refused: the child must run boxed and the target agent does not."""
+    """Refused: the child must run in the sandbox, which is off for the target agent."""
 
     reason: str
 

@@ -1,11 +1,11 @@
 """Money and tokens: reserve before a model call, settle after it.
 
-A call draws on a chain of purses at once: its task's, those of the tasks above it, the root's, the day's.
-A purse covers a whole subtree, so children share what their parent has left. Reserving takes from all
-purses of the chain or from none.
+A call draws on a chain of budgets at once: its task's, those of the tasks above it, the root's, the day's.
+A budget covers a whole subtree, so children share what their parent has left. Reserving takes from all
+budgets of the chain or from none.
 
     committed = spent + reserved          what is gone or may be gone
-    a new call is made only while committed < limit, in every purse and for tokens as for dollars
+    a new call is made only while committed < limit, in every budget and for tokens as for dollars
 
 So all calls in flight together can exceed a limit by less than the last of them reserved, however many
 ask at the same time. A price that is not known is None and never 0: a purse with a dollar limit refuses
@@ -58,7 +58,7 @@ class Budget:
     tokens_reserved: int = 0
     usd_spent: Decimal = ZERO
     usd_reserved: Decimal = ZERO
-    unpriced_calls: int = 0  #: settled without a price; while there are any, `usd_spent` is a lower bound
+    unpriced_calls: int = 0  #: finished without a price; while there are any, `usd_spent` is a lower bound
     warned: bool = False  #: 80 % was said; it is said once
 
 
@@ -70,7 +70,7 @@ class Reservation:
 
 @dataclass(frozen=True, slots=True)
 class BudgetExhausted:
-    """The first purse of the chain that has nothing left, and its numbers."""
+    """The first budget of the chain that is exhausted, and its numbers."""
 
     kind: BudgetKind
     name: str
@@ -82,7 +82,7 @@ class BudgetExhausted:
 
     @property
     def may_free_up(self) -> bool:
-        """Only calls in flight are in the way; settling them may leave room again."""
+        """Only calls in flight block this one; their end may free enough again."""
         return not self.is_unpriced and self.spent < self.limit
 
 
@@ -101,7 +101,7 @@ def reserve(purses: Sequence[Budget], estimate: Amount) -> Reservation | BudgetE
 
 
 def is_last(held: Reservation) -> bool:
-    """Is a purse nearly empty, and may this call use up its rest? Then it is the one to answer with what there is."""
+    """Return whether this call uses the rest of a budget and so must answer with what it has."""
     estimates = {Measure.TOKENS: Decimal(held.estimate.tokens), Measure.USD: held.estimate.usd or ZERO}
     return any(
         limit is not None and spent * 100 >= limit * WARN_PERCENT and spent + estimates[measure] >= limit
@@ -111,7 +111,7 @@ def is_last(held: Reservation) -> bool:
 
 
 def settle(purses: Sequence[Budget], estimate: Amount, actual: Amount | None) -> Settlement:
-    """`actual` None: nobody knows what the call cost (a crash, a cut stream); the estimate is charged."""
+    """`actual` None: the cost of the call is unknown (a crash, a cut stream); the estimate is charged."""
     cost = _priced(estimate if actual is None else actual, estimate, is_known=actual is not None)
     charged = [_charged(_with_reserved(purse, estimate, -1), cost) for purse in purses]
     warnings = tuple(purse for purse in charged if not purse.warned and used_percent(purse) >= WARN_PERCENT)
@@ -129,7 +129,7 @@ def used_percent(purse: Budget) -> int:
 
 
 def remaining(purses: Iterable[Budget]) -> tuple[int | None, Decimal | None]:
-    """Tokens and dollars that nobody in the chain has spent or reserved; None = no limit."""
+    """Tokens and dollars that are neither spent nor reserved in the chain; None = no limit."""
     purses = tuple(purses)
     token_rests = [
         p.tokens_max - p.tokens_spent - p.tokens_reserved for p in purses if p.tokens_max is not None
@@ -175,7 +175,7 @@ def _with_reserved(purse: Budget, estimate: Amount, sign: int) -> Budget:
 
 
 def _priced(cost: Amount, estimate: Amount, *, is_known: bool) -> Amount:
-    """Who reports no price does not work for nothing; and where nothing was reserved, nobody can tell for what."""
+    """A call without a reported price is not free; where nothing was reserved, its cost is unknown."""
     if is_known and cost.usd is not None:
         return cost
     return replace(cost, usd=estimate.usd if estimate.tokens else None)

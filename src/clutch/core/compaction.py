@@ -4,7 +4,7 @@
     shown    I0 S  I2          A4 R4            A5 R5
 
 A summary hides what it covers but for two messages that are repeated word for word: the task, which is the
-session's contract, and what somebody with authority said last, if nothing of the kind comes later. It is cut
+session's contract, and the last message of a user or parent, if nothing of the kind comes later. It is cut
 before an input or an answer, never between an answer and its results, and never into what the model has not
 answered yet. The stored transcript only grows; a second summary is made of what the first one shows.
 
@@ -35,7 +35,7 @@ class ContextLimits:
     """How much a model is shown of everything that could be shown."""
 
     window_tokens: int = 128_000  #: what today's common models take; larger windows are dearer, not better
-    compact_at: float = 0.8  #: of the window: the answer and an estimate that was too low need room as well
+    compact_at: float = 0.8  #: of the window: the answer and an estimate that was too low need space as well
     keep_tokens: int = 20_000  #: the newest part that stays word for word: about ten steps
     summary_bytes_max: int = 16_000  #: four pages; a longer one is a transcript again
     result_chars_max: int = 32_000  #: one tool result; more goes to a file
@@ -79,7 +79,7 @@ def _plain(entries: Sequence[Entry]) -> list[Message]:
 
 
 def _repeated(transcript: Sequence[Entry], first: int) -> tuple[list[Input], list[Input]]:
-    """The task and the last word of authority, each only if the summary hides it."""
+    """The task and the last instruction, each only if the summary hides it."""
     spoken = [(at, said) for at, said in enumerate(transcript) if isinstance(said, Input)]
     tasks = [(at, said) for at, said in spoken if said.source == LetterKind.TASK][-1:]
     orders = [(at, said) for at, said in spoken if said.source in BINDING][-1:]
@@ -103,7 +103,7 @@ def _bytes(message: Message) -> int:
 def estimate_tokens(transcript: Sequence[Entry], base: int, overhead_bytes: int = 0) -> int:
     """The provider counted everything up to its last answer; only what came since is guessed.
 
-    `overhead_bytes`: the system prompt and the tools, as long as nobody has counted them. A count from before
+    `overhead_bytes`: the system prompt and the tools, as long as no provider has counted them. A count from before
     the last summary says nothing about what is shown now."""
     for at in reversed(range(len(transcript))):
         match transcript[at]:
@@ -145,7 +145,7 @@ def cut(
 
 
 def _place(transcript: Sequence[Entry], keep_tokens: int) -> int:
-    """The first entry that stays: as early as the room allows, but no later than what is unanswered."""
+    """The first entry that stays: as early as the size allows, but no later than what is unanswered."""
     latest = _unanswered(transcript)
     room = keep_tokens * BYTES_PER_TOKEN
     chosen = latest
@@ -214,7 +214,7 @@ def summary(cut: Cut, text: str) -> Summary:
 def forked(transcript: Sequence[Entry], base: int, bytes_max: int) -> list[Message] | None:
     """What the caller has before its eyes, up to its last complete step. None: too long to be copied.
 
-    The child has not spent what the answers cost, and nobody has counted them in its own surroundings."""
+    The child has not spent what the answers cost, and no provider has counted them beside its own system prompt."""
     shown = list(view(transcript, base))
     if shown and isinstance(shown[-1], Answer) and shown[-1].calls:
         shown.pop()  # the answer that spawns: its calls have no results yet

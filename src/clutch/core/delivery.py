@@ -5,7 +5,7 @@ take. `due` is asked only with the session's row locked and without an owner.
 
 Who waits for what:
 - urgent letters (a task, an instruction, a decision, a note) start a turn at once, without announces;
-  a person's words start one before all others, alone; those of one route are read together, except a
+  a user's message starts one before all others, alone; those of one route are read together, except a
   request, which has a turn and so an answer of its own;
 - a letter whose answer goes its own way (a heartbeat) has a turn of its own, after the other urgent ones;
 - announces wait for a debounce, so that one fan-out costs one turn; those for different routes, or with
@@ -329,7 +329,7 @@ def injects(mode: QueueMode, expects_completion: bool) -> bool:
 
 def is_sent(choice: LetterSelection, depths: Sequence[int], rules: Announcing, *, is_settled: bool) -> bool:
     """Do these results go to the person as they are, without a model turn? Only what a main session's own children
-    found (`depths`: of the senders), and not what it sleeps for: that it means to work on."""
+    found (`depths`: of the senders), and not what it waits for: that it means to work on."""
     is_only_told = bool(choice.announces) and not (choice.urgent or choice.silent)
     return rules.direct is Direct.SEND and is_only_told and not is_settled and set(depths) == {1}
 

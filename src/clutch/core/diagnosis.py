@@ -1,6 +1,6 @@
-"""What a task waits for, if it waits: one gate, decided from the rows and from nothing else.
+"""What a task waits for, if it waits: one blocker, decided from the rows and from nothing else.
 
-A task that works, that is about to be picked up, or that is over waits at no gate.
+A task that works, that is about to be claimed, or that is over has none.
 """
 
 from __future__ import annotations
@@ -44,13 +44,13 @@ class BlockingSession:
     lease_until: float | None = None  #: of its owner; None: the owner is gone
     due: float | None = None
     is_paused: bool = False
-    is_held: bool = False  #: it sleeps until its children have settled
+    is_held: bool = False  #: it waits until its children have finished
     is_closed: bool = False
     has_run: bool = False
     parked_until: float | None = None
     is_answered: bool = False  #: a user has answered its run, which is about to resume
     hold_until: float | None = None
-    working: tuple[int, ...] = ()  #: its children that have not settled
+    working: tuple[int, ...] = ()  #: its children that have not finished
     suspected: int = 0  #: deaths of its process in which it was executing, if it is to be tried alone
 
 
@@ -80,7 +80,7 @@ class Facts:
 
 @dataclass(frozen=True, slots=True)
 class Blocker:
-    """`room`: the session at which it is held up. `until`: when the gate opens by itself."""
+    """`room`: the session that blocks it. `until`: when it unblocks by itself."""
 
     gate: Gate
     since: float

@@ -226,7 +226,7 @@ def plan_hash(plan: str) -> str:
 # --------------------------------------------------------------------------------------------------
 # Who descends from whom, when all that is left is what each one says about its parent.
 #
-# Clutch itself writes parent and depth down when a child is born. Records of other systems may lack both, name a
+# Clutch itself writes parent and depth when a child is created. Records of other systems may lack both, name a
 # parent that is gone, or name each other in a circle.
 
 
@@ -251,7 +251,7 @@ def ancestors(name: str, parent_of: Mapping[str, str]) -> tuple[str, ...]:
 
 
 def depth(name: str, parent_of: Mapping[str, str]) -> int:
-    """0 for whoever has no parent."""
+    """0 for a session without a parent."""
     return len(ancestors(name, parent_of))
 
 
@@ -299,10 +299,10 @@ class TargetText:
 
 Target = FullKey | TaskRef | RunRef | Numbered | Keyword | TargetText
 
-# What no database keeps, and so nobody is called: NUL, and half a surrogate pair.
+# No database stores these, so no name has them: NUL, and half a surrogate pair.
 _NOBODYS = re.compile("[\x00\ud800-\udfff]")
 
-# Longer numbers than anybody was ever shown are words; int() of a very long one would raise.
+# A longer number was never shown and is a name; int() of a very long one would raise.
 _NUMBERED = re.compile(r"#?([0-9]{1,9})")
 
 

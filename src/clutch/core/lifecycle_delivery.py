@@ -37,7 +37,7 @@ def timer_cleared(story: Story, _: ev.Woke) -> None:
 
 
 def has_letter(task: Task) -> bool:
-    """Return whether the outcome is fixed and its letter waits. A task that waits for its children has none yet."""
+    """Return whether the task has an outcome and its letter waits. A task that waits for its children has none yet."""
     return task.outcome is not None
 
 

@@ -255,7 +255,7 @@ def _said(result: str | None) -> str | None:
 
 
 # --------------------------------------------------------------------------------------------------
-# The end of a run: the outcome is fixed, a plan waits for a decision, or children are waited for.
+# The end of a run: the task has an outcome, a plan waits for a decision, or children are waited for.
 
 
 def ended(story: Story, event: ev.Ended) -> None:

@@ -55,7 +55,7 @@ class Thought:
 
 @dataclass(frozen=True, slots=True)
 class Input:
-    """Text put to the model: a person's words, a task, a collect message, a note of the runtime."""
+    """Text put to the model: a user's message, a task, a collect message, a note of the runtime."""
 
     text: str
     source: str = "user"

@@ -51,7 +51,7 @@ class Reason(StrEnum):
     PLAN_READY = "plan ready"
     PLAN_APPROVED = "plan approved"
     PLAN_SENT_BACK = "plan sent back"
-    PLAN_REJECTED = "plan rejected"  #: the user's words
+    PLAN_REJECTED = "plan rejected"  #: the user's comment
     PLAN_EXPIRED = "plan expired"
 
     # The end of a run. Those that are outcomes, too, have the same value.
@@ -115,7 +115,7 @@ WAITS: Final = frozenset(
         Reason.INTERRUPT,
     }
 )  # fmt: skip
-#: The detail goes on with the sentence.
+#: The detail continues the sentence.
 _SENTENCES: Final = frozenset({Reason.RESUMED, Reason.THAWED, Reason.ATTEMPT})
 
 
@@ -143,7 +143,7 @@ class Phase(StrEnum):
     RUNNING = "running"  #: a run is open and meant to make progress
     PAUSED = "paused"  #: holds no slot; the reason says what it waits for
     AWAITING_APPROVAL = "awaiting_approval"  #: a plan is written, a decision is due
-    ENDING = "ending"  #: a run failed; a new start within the grace goes on as if nothing happened
+    ENDING = "ending"  #: a run failed; a new start within the grace continues as if nothing had happened
     ANNOUNCING = "announcing"  #: outcome fixed, letter in the requester's inbox
     ANNOUNCE_DEFERRED = "announce_deferred"  #: ended, but not tellable yet; the reason says why
     CLEANUP_PENDING = (
@@ -153,7 +153,7 @@ class Phase(StrEnum):
     COMPLETED_GIVEUP = "completed_giveup"  #: could not be delivered: a dead letter, kept and shown
 
 
-#: Not settled: more may come from it. A held parent sleeps while it has such a child.
+#: Not finished: more may come from it. A parent on hold waits while it has such a child.
 WORKING = frozenset(
     {
         Phase.SPAWNING,
@@ -165,7 +165,7 @@ WORKING = frozenset(
         Phase.ANNOUNCE_DEFERRED,
     }
 )
-#: Its requester has not heard the result. A parent is not announced while it has such a child.
+#: The result is not delivered to the parent. A parent is not announced while it has such a child.
 UNTOLD = WORKING | {Phase.ANNOUNCING}
 FINISHED = frozenset({Phase.COMPLETED, Phase.COMPLETED_GIVEUP})
 
@@ -251,9 +251,9 @@ class LetterKind(StrEnum):
 URGENT_KINDS = frozenset(LetterKind) - {LetterKind.ANNOUNCE}
 #: What children have to tell: read again if the turn that read it fails before the model has answered.
 RETRIED_KINDS = frozenset({LetterKind.ANNOUNCE, LetterKind.PLAN, LetterKind.NEWS})
-#: A person's own words: read before all other letters.
+#: Messages of a user: read before all other letters.
 PERSON_KINDS = frozenset({LetterKind.USER, LetterKind.REQUEST})
-#: Have a turn each: what becomes of its last words depends on the letter.
+#: Have a turn each: what becomes of its final text depends on the letter.
 SOLO_KINDS = frozenset({LetterKind.HEARTBEAT, LetterKind.PEER})
 #: The reply goes its own way, so only the run that took the letter answers it. Any run answers the others.
 OWN_REPLY_KINDS = SOLO_KINDS | {LetterKind.REQUEST}
@@ -382,12 +382,12 @@ class Letter(NamedTuple):
 
     @property
     def source(self) -> str:
-        """Return who speaks in the transcript: a request is a person's words like any other."""
+        """Return who speaks in the transcript: a request is a user's message like any other."""
         return (LetterKind.USER if self.kind is LetterKind.REQUEST else self.kind).value
 
 
 # --------------------------------------------------------------------------------------------------
-# A tool of an MCP server that is not what a person approved. Definitions are the server's own words, as JSON.
+# A tool of an MCP server that differs from what the user approved. Definitions are the server's, as JSON.
 
 Definition: TypeAlias = Mapping[str, Any]
 
@@ -418,7 +418,7 @@ class Hook(StrEnum):
         "subagent_ended"  #: once for each generation: delivered, given up, killed, or its session has ended
     )
     REMOVED = "subagent_removed"  #: its session and transcript are gone
-    NEEDS_ME = "needs_me"  #: a question, an approval, an empty purse or a plan waits for a person
+    NEEDS_ME = "needs_me"  #: a question, an approval, an exhausted budget or a plan waits for a user
     DELIVERY_TARGET = "subagent_delivery_target"  #: asked where a requester's reply to a result goes
 
 

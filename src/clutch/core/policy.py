@@ -58,7 +58,7 @@ class ExpiryFrom(StrEnum):
 class Direct(StrEnum):
     """What becomes of a result when its requester is idle."""
 
-    TURN = "turn"  #: its model tells the person in its own words
+    TURN = "turn"  #: its model writes the message to the user
     SEND = "send"  #: the person reads it as it is; no model turn
 
 
@@ -119,14 +119,16 @@ class OnReject(StrEnum):
 class Life:
     """How a run may end and what then."""
 
-    error_grace_s: float = 15.0  #: external runtimes report an error and go on; shorter gave false failures
+    error_grace_s: float = (
+        15.0  #: external runtimes report an error and continue; shorter gave false failures
+    )
     wrap_up_at: float = 0.8  #: of the run's time: late enough to have worked, early enough to write it down
     crash_limit: int = 3  #: deaths while its tool ran, without progress; more would wedge every boot
-    result_bytes_max: int = 100 * 1024  #: a result is told and kept by value; longer ones are cut
-    settle_expiry_s: float = 1800.0  #: without any progress below; with progress the wait goes on
+    result_bytes_max: int = 100 * 1024  #: a result is delivered and kept by value; longer ones are cut
+    settle_expiry_s: float = 1800.0  #: without any progress below; with progress the wait continues
     settle_expiry_from: ExpiryFrom = ExpiryFrom.PROGRESS  #: where that wait is measured from
     steps_max: int = 200  #: of one run: a bound for loops that nothing else sees
-    same_call_warn: int = 4  #: the same call with the same arguments: the model is told
+    same_call_warn: int = 4  #: the same call with the same arguments: the model gets a warning
     same_call_max: int = 8  #: ... and then ended: it will not find its way out by itself
     stalled_s: float = 300.0  #: without progress; only shown, nothing is done about it
     on_reject: OnReject = OnReject.REVISE  #: what a rejection of a plan is that does not say it itself
@@ -150,7 +152,7 @@ class LateResult(StrEnum):
     """What becomes of words that a killed task said anyway."""
 
     KEEP = "keep"  #: stored and shown
-    DELIVER = "deliver"  #: and told to the requester
+    DELIVER = "deliver"  #: and delivered to the parent
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,7 +162,7 @@ class Control:
     steer_chars_max: int = 4000  #: an instruction, not a document
     steer_interval_s: float = 2.0  #: per caller and child: each steer cuts a model call that was paid for
     send_wait_s: float = 30.0  #: for a reply, at most; a model call rarely takes longer
-    announces_kill: bool = False  #: whoever kills knows; the requester need not be told
+    announces_kill: bool = False  #: the caller of a kill knows; the parent is not notified
     late_result: LateResult = LateResult.KEEP  #: what becomes of words that a killed task said anyway
 
     def __post_init__(self) -> None:
@@ -184,13 +186,13 @@ class Announcing:
     fast_tries: int = 3  #: quick tries to tell it
     first_s: float = 1.0  #: wait after the first, then doubled
     fast_max_s: float = 8.0  #: the longest of the quick waits
-    slow: bool = True  #: go on slowly after them
+    slow: bool = True  #: continue slowly after them
     slow_first_s: float = 15.0  #: first slow wait, then doubled
     slow_max_s: float = 300.0  #: the longest slow wait
     jitter: float = 0.2  #: so that a provider's outage does not end in a stampede
     until_s: float = 1800.0  #: of waiting for tries, then it is a dead letter
-    until_no_completion_s: float = 300.0  #: the same where nobody waits for it
-    dead_letter_days: float = 7.0  #: listed so long; 0 = until somebody redelivers or dismisses it
+    until_no_completion_s: float = 300.0  #: the same where no parent waits for it
+    dead_letter_days: float = 7.0  #: listed so long; 0 = until it is redelivered or discarded
     send_timeout_s: float = 120.0  #: one send to an outside channel
 
     def __post_init__(self) -> None:
@@ -218,7 +220,7 @@ class Announcing:
 class Work:
     """`worker.*`: who runs what, and how soon a dead worker is noticed."""
 
-    #: turns at once of main agents and of children; whoever waits holds no place
+    #: turns at once of main agents and of children; a waiting session holds no place
     lanes: Mapping[Lane, int] = field(
         default_factory=lambda: MappingProxyType({Lane.MAIN: 4, Lane.SUBAGENT: 8})
     )
@@ -242,7 +244,7 @@ class Threads:
     """`session.threadBindings`: threads of a channel that belong to a child."""
 
     enabled: bool = True  #: children may have a thread of their own
-    idle_s: float = 24 * 3600.0  #: a thread nobody has used for a day is forgotten by its people, too
+    idle_s: float = 24 * 3600.0  #: a thread without a message for a day is forgotten by its users, too
     age_max_s: float = 0.0  #: 0 = none
 
     def __post_init__(self) -> None:
@@ -253,8 +255,8 @@ class Threads:
 class OnOrphan(StrEnum):
     """A task whose session is gone and that had no result yet."""
 
-    LOST = "lost"  #: ends so, and whoever asked is told
-    PRUNE = "prune"  #: ends so, and nobody is told
+    LOST = "lost"  #: ends so, and the parent is notified
+    PRUNE = "prune"  #: ends so, without a notification
 
 
 @dataclass(frozen=True, slots=True)
@@ -324,14 +326,14 @@ class Serving:
     requests_per_s: float = 200.0  #: of one token, on average; a loop gone wrong must not starve the others
     requests_burst: int = 1000  #: ... and at once: a fan-out is no attack
     code_s: float = 30.0  #: a one-time code for a browser: long enough to open it
-    browser_s: float = 12 * 3600.0  #: a browser that was let in: a day's work
+    browser_s: float = 12 * 3600.0  #: a signed-in browser: a day's work
 
     def __post_init__(self) -> None:
         check(self)
 
 
 class Notify(StrEnum):
-    """What a person who may look elsewhere is told of: by a bell, on a desktop, through a webhook."""
+    """What the user is notified of: by a bell, on a desktop, through a webhook."""
 
     NEEDS_ME = "needs_me"
     ALL_DONE = "all_done"
@@ -357,10 +359,10 @@ class Policy:
     agents: Mapping[str, Agent] = field(default_factory=lambda: NO_AGENTS)  #: by id; others have the defaults
     defaults: AgentDefaults = field(default_factory=AgentDefaults)
     list_recent_s: float = 1800.0  #: lists show what ended since: half an hour is one sitting
-    notify: frozenset[Notify] = frozenset(Notify)  #: what a person is told of who may look elsewhere
-    hooks: frozenset[Hook] = frozenset()  #: those that somebody listens to; the others cost nothing
+    notify: frozenset[Notify] = frozenset(Notify)  #: what the user is notified of
+    hooks: frozenset[Hook] = frozenset()  #: those that have a listener; the others cost nothing
     acp_forks: bool = False  #: a spawn with `context: "fork"` may give the conversation to an ACP program
-    is_headless: bool = False  #: nobody is there to ask: what needs a person is denied at once
+    is_headless: bool = False  #: no user is present: what needs one is denied at once
 
     def __post_init__(self) -> None:
         check(self)
@@ -399,7 +401,7 @@ class Policy:
         return None if rules is None else rules.active_hours
 
     def grant(self, agent_id: str) -> AgentGrant:
-        """What the config gives to this agent, whoever starts it."""
+        """What the config gives to this agent, however it is started."""
         agent = self.agent(agent_id)
         is_boxed = self.defaults.sandbox if agent.sandbox is None else agent.sandbox
         return AgentGrant(self.limits.depth_max, agent.tools.filter, agent.models, is_boxed, agent.network)

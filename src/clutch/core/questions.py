@@ -67,9 +67,9 @@ def _check_answer(text: str, choices: tuple[str, ...]) -> None:
 # --------------------------------------------------------------------------------------------------
 # Who may give commands through a channel.
 #
-# The people behind a channel are not the operator of the gateway: a bridge passes on what anyone in a room has typed.
-# What they write in a bound thread reaches the session of that thread as a message. A slash command acts, so its
-# sender must be named: by the config of the channel, or as the account to which the thread is bound.
+# The people behind a channel are not the operator of the gateway: a bridge passes on what any member of a
+# chat has typed. What they write in a bound thread reaches the session of that thread as a message. A slash command
+# acts, so its sender must be named: by the config of the channel, or as the account to which the thread is bound.
 
 ANYONE = "*"  #: in a list of operators: every account that can write in a bound thread of the channel
 

@@ -1,6 +1,6 @@
 """How fast all children of a process together may ask one provider. Rules only; `models.rate_limiter` carries them out.
 
-    hold        nobody asks: a reset after a 429, a shared backoff, an open breaker
+    hold        no call is sent: a reset after a 429, a shared backoff, an open breaker
     book        when the next call may start: tokens per minute, and the pace learned from refusals
     begin       a call is on its way
     succeeded, failed, left       … and it is back
@@ -75,7 +75,7 @@ class Passage:
 
 @dataclass(frozen=True, slots=True)
 class ProviderHold:
-    """Nobody asks before `until`; `failure` is why."""
+    """No call is sent before `until`; `failure` is why."""
 
     until: float
     failure: Failure
@@ -288,7 +288,7 @@ def _doubled(first_s: float, times: int, max_s: float) -> float:
 
 
 # --------------------------------------------------------------------------------------------------
-# How often somebody may ask: a bucket that fills at a steady rate and holds a burst.
+# How often a call may be sent: a bucket that fills at a steady rate and holds a burst.
 
 
 class Bucket(NamedTuple):

@@ -1,4 +1,4 @@
-"""Secrets in text that is shown to somebody else than it was meant for: taken out, and marked where they stood.
+"""Secrets in text that is shown to other readers than it was meant for: taken out, and marked where they stood.
 
 It knows the shapes that keys and tokens have and the names that people give to passwords. A secret that looks
 like a word cannot be seen; what is not to be read at all must not be given. Every pattern has a bound on every
@@ -92,7 +92,7 @@ def _address(found: re.Match[str]) -> str:
 
 
 def _private_keys(text: str) -> tuple[str, int]:
-    """From its first line to its last; one whose end is missing goes on to the end of the text."""
+    """From its first line to its last; one whose end is missing extends to the end of the text."""
     pieces, at, count = [], 0, 0
     while begin := _BEGIN_KEY.search(text, at):
         pieces += [text[at : begin.start()], MARK]

@@ -48,7 +48,7 @@ ERROR, STOPPED = "error: ", "stopped"
 
 
 def failure(stop_reason: str | None) -> str | None:
-    """Return why a run ended without an answer of its model; None: it has one, or it goes on."""
+    """Return why a run ended without an answer of its model; None: it has one, or it continues."""
     if stop_reason == STOPPED:
         return "it was stopped"
     is_error = stop_reason is not None and stop_reason.startswith(ERROR)
@@ -179,7 +179,7 @@ FORM_NOTE = "form"
 EMPTY_NOTE = "empty"
 #: error of a run that neither said nor did anything
 EMPTY = "empty answer"
-#: Inputs that are the runtime's own words
+#: Inputs that the runtime writes itself
 NOTES = frozenset({FORM_NOTE, EMPTY_NOTE, LetterKind.NOTE.value})
 
 
@@ -204,7 +204,7 @@ def loop(transcript: Sequence[Entry], answer: Answer, life: Life) -> Loop:
 
 
 def _since_told(transcript: Sequence[Entry]) -> Iterator[Entry]:
-    """Back to the last words from outside."""
+    """Back to the last message from outside."""
     for entry in reversed(transcript):
         if isinstance(entry, Input) and entry.source not in NOTES:
             return
@@ -255,7 +255,7 @@ def is_failure(transcript: Sequence[Entry], answer: Answer, steps: int) -> bool:
 
 
 def form_errors(transcript: Sequence[Entry]) -> int:
-    """How often the result had the wrong form or none since the last words from outside."""
+    """How often the result did not match its schema, or was missing, since the last message from outside."""
     count = 0
     for message in reversed(transcript):
         if isinstance(message, Input):

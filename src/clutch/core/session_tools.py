@@ -194,7 +194,7 @@ def begins(
 
 
 def answered(exchange: Exchange, reply: str) -> Exchange | None:
-    """The letter that follows from the reader's last words; None = it is over."""
+    """The letter that follows from the reader's final text; None = the exchange is over."""
     if exchange.stage is Stage.ANNOUNCE or (exchange.stage is Stage.REQUEST and not reply.strip()):
         return None
     both = tuple(dict.fromkeys((*exchange.hops, exchange.target_id)))

@@ -1,4 +1,4 @@
-"""May this session spawn that child? One function for every door: tool, API, command line, MCP.
+"""May this session spawn that child? One function for every surface: tool, API, command line, MCP.
 
 The caller counts (in the transaction that will insert, with the parent locked) and asks; nothing here
 looks anything up. A refusal names the config key and both numbers, so that a model or a person knows
@@ -207,7 +207,7 @@ def _backlog(census: SpawnCounts, limits: Limits) -> SpawnRefusal | None:
 
 
 def counting(census: SpawnCounts, more: int = 1) -> SpawnCounts:
-    """The census after more children: several spawns of one answer are admitted one after the other."""
+    """The counts after more children: several spawns of one answer are admitted one after the other."""
     if not more:
         return census
     return replace(

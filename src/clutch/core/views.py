@@ -23,7 +23,7 @@ from clutch.core.text.format import counted, in_words, main_argument, size
 from clutch.core.validation import check
 
 # --------------------------------------------------------------------------------------------------
-# What a task did, by the ledger and not by its own account: written down when its outcome is fixed.
+# What a task did, by the ledger and not by its own account: stored with its outcome.
 #
 # It is stored with the outcome because the transcript may be deleted later. Evidence of an older generation says
 # nothing about a newer one, so the generation is stored with it.
@@ -38,7 +38,7 @@ FILES_MAX = 100
 class Evidence:
     tool_calls: int = 0
     files_touched: tuple[str, ...] = ()
-    children_joined: int = 0  #: whose findings it has heard
+    children_joined: int = 0  #: whose results it has received
     children_missing: tuple[str, ...] = ()  #: labels of those still out, in spawn order
     stop_reason: str | None = None
 
@@ -293,7 +293,7 @@ class TranscriptEntry:
 @dataclass(frozen=True, slots=True)
 class Transcript:
     lines: tuple[TranscriptEntry, ...] = ()
-    next: int | None = None  #: go on after this one; None = that was all
+    next: int | None = None  #: continue after this one; None = that was all
 
 
 # --------------------------------------------------------------------------------------------------
@@ -436,7 +436,7 @@ def _results(
 
 
 def _piece(blank: HistoryEntry, text: str, rules: HistoryLimits, offset: int, parts: int = 1) -> HistoryEntry:
-    """`parts`: that share the room of one look. `offset`: in the text without its secrets."""
+    """`parts`: that share the size of one page. `offset`: in the text without its secrets."""
     shown = redact(text)
     room = rules.bytes_max // parts - OVERHEAD
     cut = shown.text[offset : offset + rules.text_chars_max].encode()[:room].decode(errors="ignore")
@@ -444,5 +444,5 @@ def _piece(blank: HistoryEntry, text: str, rules: HistoryLimits, offset: int, pa
     if end >= len(shown.text):
         return replace(blank, text=cut, is_redacted=shown.is_any)
     where = "result=true" if blank.kind == RESULT else f"before={blank.seq + 1}"
-    note = f"… [{len(text)} characters in all; go on with {where} offset={end}]"
+    note = f"… [{len(text)} characters in all; continue with {where} offset={end}]"
     return replace(blank, text=cut + note, is_cut=True, is_redacted=shown.is_any, next_offset=end)

@@ -25,7 +25,7 @@ from clutch.transactions.usage import Fate
 
 ERROR_CHARS_MAX = 500
 CHANGING = ("shell", "write")  # with both of these an agent may do what any program does
-NO_HUMAN_VERDICT = Verdict(False, "nobody is there to ask")
+NO_HUMAN_VERDICT = Verdict(False, "no user is present to ask")
 
 
 async def work_elsewhere(run: OpenRun) -> Answer | None:

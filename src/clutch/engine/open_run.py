@@ -160,7 +160,7 @@ class OpenRun:
         return await self.services.db.tx((self.session_id, *self._budgets), fn, self._owned, *args, **kwargs)
 
     async def tx_with_senders(self, fn: TurnTransaction[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
-        """Run a transaction that settles a model call, and steps the tasks whose letters this run has read."""
+        """Run a transaction that books a model call, and steps the tasks whose letters this run has read."""
         db = self.services.db
         await self.services.thaw()
         if self.policy.limits.on_parent_end:

@@ -39,7 +39,7 @@ from clutch.transactions.turn import Boundary, SpawnBatch
 
 YIELD, ASK = "sessions_yield", "ask_human"
 PARKED = Boundary(goes_on=False)
-NO_HUMAN_ANSWER = QuestionAnswer(Decision.REJECT, "nobody is there to ask")
+NO_HUMAN_ANSWER = QuestionAnswer(Decision.REJECT, "no user is present to ask")
 
 
 async def carry_out(run: OpenRun, answer: Answer, *, interrupted: bool) -> Boundary:

@@ -68,7 +68,7 @@ async def _open(services: Services, claimed: Claimed, begun: Begun, interrupt: I
     about = await services.db.read(transcripts.briefing, claimed.session_id)
     if about.fence != claimed.fence:
         # Another worker took over since: the transcript read here may hold calls that are its own to run.
-        raise Stale(f"session {claimed.session_id} is owned by somebody else now")
+        raise Stale(f"session {claimed.session_id} is owned by another worker now")
     run = OpenRun(services, claimed, begun, about, interrupt)
     await run.load_system_prompt()
     return run

@@ -1,4 +1,4 @@
-"""A worker: finds what is due, does it, sleeps until there is more.
+"""A worker: finds what is due, does it, waits until there is more.
 
 One loop *peeks* (a read) and acts (a transaction) only on a find: letters, timers, dead workers, claims. Claimed
 sessions become turns (`HeldTurns`). Hints wake the loop early; a lost one costs a tick.
@@ -307,7 +307,7 @@ class HeldTurns:
         except Stale:
             pass  # another worker owns it already
         except (StoreRefused, ConstraintViolated):
-            log.exception("a session cannot be let go", extra={"session": claimed.session_id})
+            log.exception("a session cannot be released", extra={"session": claimed.session_id})
 
 
 RESTED_MAX = 10_000  # a kill waits for one of these for seconds only
@@ -534,7 +534,7 @@ class Worker:
         return bool(claimed)
 
     async def _rest(self, prospect: Prospect, looked_at: float) -> None:
-        """Sleep until the next moment that is known. A moment that is past by now makes it look again at once."""
+        """Wait until the next moment that is known. A moment that is past by now makes it look again at once."""
         now = self.clock.now()
         known = (prospect.due_at, prospect.alarm_at, prospect.beat_at, prospect.lease_at)
         ahead = [

@@ -343,7 +343,7 @@ class DirectModels:
             try:
                 await self._read(response, reading, model)
             except BaseException:
-                response.close()  # at once: a provider that is still read goes on working
+                response.close()  # at once: a provider that is still read continues working
                 raise
             response.release()
         except self._broken as error:

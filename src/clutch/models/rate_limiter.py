@@ -143,7 +143,7 @@ class _Line:
         self._pruned_at = clock.now()
         self._sleepers: set[_Wake] = set()
         self._queue: list[_Waiter] = []  # for one of the places in flight
-        self._granted = 0  # woken to begin and not yet begun
+        self._granted = 0  # released to begin and not yet begun
 
     async def enter(self, key: str, tokens: int) -> tuple[Passage, _Place]:
         """Wait until the call may start, at most `patience_s` in sum; else raise ModelError with the time of the retry.

@@ -75,7 +75,7 @@ class Memory:
                 if place.stat().st_mtime < time.time() - KEPT_S:
                     place.unlink()
             except OSError:
-                continue  # somebody else was faster
+                continue  # another task was faster
 
     def _place(self, session_key: str, suffix: str) -> Path:
         return self._folder / f"{hashlib.sha256(session_key.encode()).hexdigest()[:32]}.{suffix}"
@@ -89,9 +89,9 @@ class Memory:
 
 
 # --------------------------------------------------------------------------------------------------
-# One run of an external agent: start it, open or load its session, prompt it, listen until its last word.
+# One run of an external agent: start it, open or load its session, prompt it, listen until its final text.
 #
-# What can go wrong is told with its remedy. When the run is stopped the agent is asked to cancel, and ended.
+# What can go wrong is reported with its remedy. When the run is stopped the agent is asked to cancel, and ended.
 
 T = TypeVar("T")
 
@@ -101,7 +101,7 @@ EARLIER_CHARS_MAX = 32_000
 AUTH_REQUIRED = -32000
 STOPS = {"end_turn": "end", "max_tokens": "length", "max_turn_requests": "too many requests"}
 NOT_FOUND = 127  # of a shell or of `env`: there is no such program
-GO_ON = "Your work on this was interrupted and you are started again. Look how far you came and go on:\n\n"
+GO_ON = "Your work on this was interrupted and you are started again. Look how far you came and continue:\n\n"
 
 
 class AcpRuntime:
@@ -164,7 +164,7 @@ class AcpRuntime:
         )
 
     async def _watch(self, job: RuntimeJob, program: Program) -> None:
-        """Ends a boxed program that uses more memory than it may."""
+        """Ends a sandboxed program that uses more memory than it may."""
         if job.is_boxed and self._agent.sandbox:
             program.condemn(await self._walls.broken_limit(program.pid, self._room(job)))
 

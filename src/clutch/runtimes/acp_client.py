@@ -1,7 +1,7 @@
 """What an external agent says and asks, as our own events. It knows no process.
 
-Files and terminals are not served: the agent is told so at the start, the library refuses what it asks for anyway,
-and it uses its own, in its own process, which runs behind the walls of the session. Only its requests for
+Files and terminals are not served: the agent learns this at the start, the library refuses what it asks for anyway,
+and it uses its own, in its own process, which runs in the sandbox of the session. Only its requests for
 permission reach a person."""
 
 from __future__ import annotations

@@ -24,12 +24,12 @@ from clutch.ports import Launch
 from clutch.runtimes import acp_supervisor
 
 LINE_BYTES_MAX = 8 * 1024 * 1024
-NOISE_LINES_MAX = 1000  # in a row: whoever prints so much does not speak our language
+NOISE_LINES_MAX = 1000  # in a row: a program that prints so much does not speak the protocol
 CHUNK = 64 * 1024
 NOISE_KEPT = 200
 STDERR_KEPT = 64 * 1024
 SUPERVISOR_S = 2.0  # until the leash has ended all; then the group is killed from here
-LAST_WORDS_S = 0.3  # a crash closes stdout a moment before its exit code and its last words are there
+LAST_WORDS_S = 0.3  # a crash closes stdout a moment before its exit code and its last lines are there
 
 
 class Program:
@@ -100,7 +100,7 @@ class Program:
             del self._errors[:-STDERR_KEPT]
 
     async def end(self) -> None:
-        """After the leash was let go."""
+        """After the supervisor was released."""
         self._stdin.close()
         if not await self._ended():
             with suppress(ProcessLookupError, PermissionError):
@@ -171,8 +171,8 @@ class AcpAgent:
     install: str = ""  #: what brings the command here; said when it is missing
     env: Mapping[str, str] = field(default_factory=dict, repr=False)  #: variables it gets
     inherit: frozenset[str] = frozenset()  #: names of our own variables it may see beside INHERITED
-    sandbox: bool = True  #: it runs behind walls where the session's tools do
-    visible: tuple[str, ...] = ()  #: folders it can read behind walls, such as the one it is installed in
+    sandbox: bool = True  #: it runs in the sandbox where the session's tools do
+    visible: tuple[str, ...] = ()  #: folders it can read in the sandbox, such as the one it is installed in
     writable: tuple[
         str, ...
     ] = ()  #: ... and those it may change beside the workspace: its login, its sessions

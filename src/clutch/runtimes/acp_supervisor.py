@@ -1,6 +1,6 @@
 """A program on a leash, with all it starts: a program of its own, run as `python -I -S leash.py LINE PROGRAM ...`.
 
-LINE is an open file whose other end somebody holds. When they let go of it, or die in whatever way, everything dies;
+LINE is an open file whose other end the gateway holds. When the gateway closes it, or dies, everything ends;
 also what has left the process group, because orphans become children of the leash (Linux). When the program ends by
 itself, what it left behind dies too.
 
@@ -59,7 +59,7 @@ def reaped(program: int) -> int | None:
 
 
 def end_all() -> None:
-    """Until nobody is left: whoever was just being started is found at the next look."""
+    """Until no process is left: one that was just being started is found at the next look."""
     if sys.platform != "linux":
         os.killpg(0, signal.SIGKILL)
     ends_at = time.monotonic() + KILL_S

@@ -1,4 +1,4 @@
-"""A plain async function as a child: it gets the job and returns its last word.
+"""A plain async function as a child: it gets the job and returns its final text.
 
 What it has done is not journaled: after a crash it starts again from the beginning, under the same key."""
 
@@ -46,7 +46,7 @@ class RuntimeMessage(NamedTuple):
 
 
 def earlier(job: RuntimeJob) -> list[RuntimeMessage]:
-    """What was said up to its last word. What came after that is `job.text`."""
+    """What was said up to its final text. What came after that is `job.text`."""
     told: list[RuntimeMessage] = []
     upto = 0
     for entry in job.transcript:
@@ -59,7 +59,7 @@ def earlier(job: RuntimeJob) -> list[RuntimeMessage]:
 
 
 def in_words(output: object) -> str:
-    """A result as text; whatever has a form, as JSON."""
+    """A result as text; structured output as JSON."""
     if isinstance(output, str):
         return output
     from pydantic_core import to_json
@@ -83,5 +83,5 @@ def call(name: str, args: object, number: str = "") -> Call:
 
 
 def only(names: set[str]) -> str:
-    """The model to be priced: of several, nobody can tell which used what."""
+    """The model to be priced: of several, it is unknown which used what."""
     return next(iter(names)) if len(names) == 1 else ""

@@ -2,8 +2,8 @@
 
     c.runtime("research")(from_graph(graph))
 
-The words of its models and its tool calls are told as they come, if its state has `messages`. With a checkpointer it
-keeps its own journal under the name of the session: after a crash it goes on from its last checkpoint, and an
+The text of its models and its tool calls are reported as they come, if its state has `messages`. With a checkpointer it
+keeps its own journal under the name of the session: after a crash it resumes from its last checkpoint, and an
 `interrupt(value)` asks a person here; it returns `{"approved": bool, "text": str}`.
 """
 
@@ -30,7 +30,7 @@ def from_graph(
     to_result: Callable[[Any], Any] | None = None,
     **options: Any,
 ) -> Function:
-    """`to_input` makes the state from a job, `to_result` the last word from the state; both know `messages` by
+    """`to_input` makes the state from a job, `to_result` the final text from the state; both know `messages` by
     themselves. `options` go to every `astream`: context, durability, …
 
     With a checkpointer, `durability` is "sync" unless `options` say otherwise: LangGraph's own default writes the
@@ -58,13 +58,13 @@ def from_graph(
 
 
 async def _is_begun(graph: Any, config: Any, key: str) -> bool:
-    """Whether this very run was under way in it when somebody died."""
+    """Whether this very run was under way in it when a process died."""
     known = await graph.aget_state(config)
     return bool(known.next) and (known.metadata or {}).get(KEY) == key
 
 
 def _messages(job: RuntimeJob, *, is_new: bool) -> dict[str, Any]:
-    """A graph with a memory has heard the earlier ones itself."""
+    """A graph with a checkpointer has the earlier messages itself."""
     before = earlier(job) if is_new else []
     said = [("assistant" if by_agent else "user", text) for by_agent, text in before]
     return {"messages": [*said, ("user", job.text)]}
@@ -82,7 +82,7 @@ def _last_word(state: Any) -> Any:
 
 
 class _Told:
-    """What the graph has told so far."""
+    """What the graph has reported so far."""
 
     def __init__(self, job: RuntimeJob) -> None:
         self._job = job

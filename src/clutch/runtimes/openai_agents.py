@@ -2,7 +2,7 @@
 
     c.runtime("triage")(from_agent(Agent(name="triage", tools=[…], handoffs=[…])))
 
-Its words and tool calls are told as they come. A tool with `needs_approval` asks a person here.
+Its text and tool calls are reported as they come. A tool with `needs_approval` asks the user here.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
     c.runtime("reviewer")(from_agent(Agent("anthropic:…", tools=[…])))
 
-Its words and tool calls are told as they come. A tool that requires approval asks a person here, if the agent's
+Its text and tool calls are reported as they come. A tool that requires approval asks the user here, if the agent's
 `output_type` has `DeferredToolRequests`.
 """
 
@@ -80,7 +80,7 @@ async def _decided(job: RuntimeJob, asked: DeferredToolRequests) -> DeferredTool
 
     if asked.calls:
         names = ", ".join(sorted({part.tool_name for part in asked.calls}))
-        raise RuntimeError(f"nobody here can carry out {names}: only approvals can be asked for")
+        raise RuntimeError(f"this runtime cannot carry out {names}: it supports approvals only")
     decided = DeferredToolResults()
     for part in asked.approvals:
         verdict = await job.ask(call(part.tool_name, part.args))

@@ -126,7 +126,7 @@ def answer(job: TransactionJob, outcome: TransactionOutcome) -> None:
 
 
 def tell(listeners: Iterable[Listener], hints: Sequence[Any]) -> None:
-    """Before any caller goes on. A listener that fails is the event loop's to report, not theirs."""
+    """Before any caller continues. A listener that fails is the event loop's to report, not theirs."""
     for listener in listeners:
         try:
             listener(hints)
@@ -160,7 +160,7 @@ class Operation:
     """One transaction of the batch and the statement it waits for."""
 
     number: int
-    send: Callable[[Any], Statement]  #: goes on with the rows it waits for
+    send: Callable[[Any], Statement]  #: continues with the rows it waits for
     outcome: TransactionOutcome
     parameters: Any = ()
     has_written: bool = False
@@ -201,7 +201,7 @@ class Lockstep:
         groups += [StatementGroup(sql, True, operations) for sql, operations in self._many.items()]
         self._single, self._many = defaultdict(list), defaultdict(list)
         self._rounds += 1
-        if self._was_apart:  # several groups went on one after the other, so they stand in their order
+        if self._was_apart:  # several groups continued one after the other, so they stand in their order
             for group in groups:
                 group.operations.sort(key=_NUMBER)
         self._was_apart = len(groups) > 1

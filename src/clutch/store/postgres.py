@@ -56,7 +56,7 @@ from clutch.store.transaction import (
 )
 
 # --------------------------------------------------------------------------------------------------
-# Takes batches from a queue and settles them on one connection: retries, reconnects, never stops.
+# Takes batches from a queue and commits them on one connection: retries, reconnects, never stops.
 #
 # A transaction in flight when the connection breaks may or may not be committed: its caller gets StoreLost. One
 # that has not been sent waits for a new connection, and gets StoreLost only if there is none for too long.
@@ -230,7 +230,7 @@ class PostgresStore:
         self._is_open = False
 
     async def open(self) -> Self:
-        """Check the server, migrate, then start serving. Returns when hints of others are heard."""
+        """Check the server, migrate, then start serving. Returns when hints of other processes are received."""
         await self._prepare()
         listening = asyncio.Event()
         pumps = [self._pump(self._shared, self._settings.batch_max) for _ in range(self._settings.pumps)]

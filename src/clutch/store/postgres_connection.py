@@ -90,7 +90,7 @@ class PostgresSettings:
     #: sessions could never be taken over.
     idle_in_transaction_s: float = 5.0
     #: The same for one frozen in the middle of a message, which counts as active. PostgreSQL has it since 17;
-    #: with an older one such a freeze holds its rows until the process goes on or dies.
+    #: with an older one such a freeze holds its rows until the process continues or dies.
     transaction_s: float = 5.0
     statement_timeout_s: float = 30.0
     #: A batch waits as long as its slowest lock, so it rather gives up and runs one by one.
@@ -381,7 +381,7 @@ class HintExchange:
         self._changed.set()
 
     async def run(self, listening: asyncio.Event) -> None:
-        """Until closed. Sets `listening` whenever others can be heard."""
+        """Until closed. Sets `listening` whenever notifications of others arrive."""
         while not self._is_closing:
             try:
                 link = await self._connect()
@@ -460,7 +460,7 @@ class PostgresLives:
             raise StoreLost(f"the database went away ({error})") from error
 
     async def dead(self, numbers: Sequence[int]) -> list[int]:
-        """Those whose lock is free. The test lets go of what it took within the same statement."""
+        """Those whose lock is free. The test releases what it took within the same statement."""
         if not numbers or self._link is None:
             return []
         try:

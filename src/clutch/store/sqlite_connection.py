@@ -232,7 +232,7 @@ class SqliteConnection:
 class OpenFiles:
     """The database file and its log, as they were when the connection first saw them.
 
-    SQLite goes on writing to a file that was deleted or replaced: every commit succeeds and is lost with the process.
+    SQLite keeps writing to a file that was deleted or replaced: every commit succeeds and is lost with the process.
     So each transaction compares the files under these names with the ones that are open. Both are compared, because
     commits stand in the log until a checkpoint. Two calls of `stat` cost about 3 µs a batch.
     """

@@ -93,9 +93,9 @@ def _controller(session_id: int) -> Tx[int | None]:
 
 
 # --------------------------------------------------------------------------------------------------
-# The sessions that a chain of messages between agents has passed, as far as one run goes on with it.
+# The sessions that a chain of messages between agents has passed, as far as one run continues it.
 #
-# A run goes on with the letter of another agent that it answers, and with the results of children that were sent out
+# A run continues the letter of another agent that it answers, and with the results of children that were sent out
 # by such a run: a circle is one whether or not there was a child on the way.
 
 FIELD = "hops"  #: in what a task is known to be asked for

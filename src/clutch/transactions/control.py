@@ -116,7 +116,7 @@ def must_fit(
 ) -> Tx[None]:
     """A task that starts to work again is admitted like a new child. Its parent may be closed by now.
 
-    `is_known`: its record was never let go, so only the counts of those at work can refuse it."""
+    `is_known`: its record is still kept, so only the counts of those at work can refuse it."""
     if requester is None:
         return
     counted = yield from spawn.count(requester, policy.limits, frozenset({requester.agent_id}), [])
@@ -158,7 +158,8 @@ CLEANING = "what it left is being removed; try again in a moment"
 def again(now: float, policy: Policy, task_id: int, how: str, idem: str, text: str, actor: str) -> Tx[Task]:
     """`retry` (empty transcript) or `continue`: a task that has ended gets a new run, admitted like a spawn.
 
-    A letter of the old one that was not taken is void (`delivery`); one that was is told, and so is the new one."""
+    A letter of the old one that was not taken is void (`delivery`); one that was taken is delivered,
+    and so is the new one."""
     requester, words = yield from lock_above(task_id)
     session, task = yield from locked(task_id)
     if (yield "SELECT 1 FROM inbox WHERE idem = ?", (idem,)):
@@ -229,7 +230,7 @@ def _stripped(task: Task) -> Tx[bool]:
 
 
 def _first_message(session: SessionRow, words: str, *, has_files: bool) -> Tx[str]:
-    """As when it was born. `has_files`: those given with it did not go with its last end."""
+    """As when it was created. `has_files`: those given with it did not go with its last end."""
     rows = yield (
         "SELECT t.spec, s.rights FROM tasks t JOIN sessions s ON s.id = t.id WHERE t.id = ?",
         (session.id,),
@@ -268,7 +269,7 @@ def remove(now: float, policy: Policy, task_id: int, actor: str) -> Tx[Task]:
 
 
 # --------------------------------------------------------------------------------------------------
-# Kill and stop: what works below is ended in one commit, and nothing can be born after it.
+# Kill and stop: what works below is ended in one commit, and nothing can be spawned after it.
 
 
 @dataclass(frozen=True, slots=True)
@@ -338,7 +339,7 @@ def stop(now: float, policy: Policy, session_id: int, reason: str, actor: str) -
 
 
 def halt(now: float, policy: Policy, session_id: int, actor: str) -> Tx[bool]:
-    """Only the turn of a main session: what it has read and not answered is over. Its children go on."""
+    """Only the turn of a main session: what it has read and not answered is over. Its children continue."""
     session = yield from sessions.lock(session_id)
     if session is None or session.is_task:
         raise NotFound("there is no such main session")
@@ -362,7 +363,7 @@ def _fall_silent(now: float, policy: Policy, session: SessionRow) -> Tx[bool]:
 
 
 # --------------------------------------------------------------------------------------------------
-# Pause and resume: a subtree parks at its next boundaries and frees its slots, then goes on.
+# Pause and resume: a subtree parks at its next boundaries and frees its slots, then resumes.
 
 
 def pause(now: float, policy: Policy, task_id: int, actor: str) -> Tx[tuple[int, ...]]:
@@ -425,7 +426,7 @@ def open_main(now: float, policy: Policy, session_id: int) -> Tx[None]:
 
 
 def begin_anew(now: float, policy: Policy, session_id: int) -> Tx[None]:
-    """`/new`: the talk starts from an empty page; what was said before is kept. Its children go on."""
+    """`/new`: the talk starts from an empty page; what was said before is kept. Its children continue."""
     session = yield from _main(session_id)
     if session.run_id is not None or session.owner is not None:
         yield from tasks.stop(now, policy, session, "a new talk")

@@ -1,4 +1,4 @@
-"""Tasks that another system began: they come in with the life they had, and what is left of it goes on here.
+"""Tasks that another system began: they keep their history, and what is left to do continues here.
 
 Each is walked through the state machine with the times of its own life, so that its timeline re-reduces like any
 other. It has ended: one that had not is `lost`. An undelivered result becomes a letter to the main session of its

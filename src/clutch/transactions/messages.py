@@ -202,13 +202,13 @@ def spoken_verdict(message: str, policy: Policy) -> tuple[ev.PlanVerdict, str] |
 
 
 # --------------------------------------------------------------------------------------------------
-# A user answers the question of a run (`turn_end.ask`), which goes on with the last answer.
+# A user answers the question of a run (`turn_end.ask`), which resumes with the last answer.
 
 
 def answer(
     now: float, policy: Policy, question_id: int, decision: Decision, text: str, seen_hash: str, actor: str
 ) -> Tx[int]:
-    """The session whose question it was. Alone: it may raise a purse that others draw on."""
+    """The session whose question it was. Alone: it may raise a budget that others draw on."""
     rows = yield "SELECT session_id, kind, body, hash FROM questions WHERE id = ?", (question_id,)
     if not rows:
         raise UnknownQuestion()

@@ -387,7 +387,7 @@ def needs_me(now: float, policy: Policy, session_id: int, kind: str, fact: str) 
         "SELECT s.key, s.is_task, t.label FROM sessions s LEFT JOIN tasks t ON t.id = s.id WHERE s.id = ?",
         (session_id,),
     )
-    key, is_task, label = rows[0] if rows else (None, 0, None)  # the house has no session
+    key, is_task, label = rows[0] if rows else (None, 0, None)  # the gateway itself has no session
     told = {
         "task": ids.task_id(session_id) if is_task else None,
         "session": key,

@@ -1,7 +1,7 @@
-"""What a person must decide before a run goes on: a tool that needs approval, a question, a budget.
+"""What the user must decide before a run resumes: a tool that needs approval, a question, a budget.
 
 A question belongs to one call of the answer that made it (or, with index -1, to the next model call). The run
-parks before any call of that answer is started; when the last question is answered it goes on with all of
+parks before any call of that answer is started; when the last question is answered it resumes with all of
 them. So an approval can never be used twice, and nothing half-done waits for a person."""
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from clutch.store.transaction import ManyRows, Tx
 from clutch.transactions import sessions
 
 ROUND = 1000  # questions that foreign code can ask at once
-BUDGET_INDEX = -1  # and downwards: one that was answered is asked again if the purse is empty again
+BUDGET_INDEX = -1  # and downwards: one that was answered is asked again if the budget is exhausted again
 
 
 class UnknownQuestion(NotFound):
@@ -79,7 +79,7 @@ def answers(now: float, session_id: int, seq: int) -> Tx[dict[int, QuestionAnswe
 
 
 def decided(now: float, session_id: int, fence: int, seq: int) -> Tx[dict[int, QuestionAnswer]]:
-    """The same for the owner of the run: whoever lost it must not act on what its successor was told."""
+    """The same for the owner of the run: a worker that lost it must not act on an answer for its successor."""
     said = yield from answers(now, session_id, seq)
     yield from _still_own(session_id, fence)
     return said

@@ -62,7 +62,7 @@ _OVER: Final = (
 
 @dataclass(frozen=True, slots=True)
 class Waste:
-    """What a sweep would take away now. `archived` leave lists and lose their files, `forgotten` their words."""
+    """What a sweep would take away now. `archived` leave lists and lose their files, `forgotten` their transcripts."""
 
     archived: list[int]
     forgotten: list[int]
@@ -108,7 +108,7 @@ def archive(now: float, policy: Policy, task_ids: Sequence[int]) -> Tx[list[int]
 
 
 def fading(now: float, policy: Policy, since: float, count_max: int = BATCH_MAX) -> Tx[list[int]]:
-    """Archived so long ago that their words may go. `since`: all that were archived before have been seen to."""
+    """Archived so long ago that their transcripts may go. `since`: all that were archived before have been seen to."""
     after_s = policy.keeping.transcript_after_s
     if after_s is None:
         return []
@@ -140,8 +140,8 @@ def _fade(now: float, policy: Policy, faded: Sequence[SessionRow]) -> Tx[None]:
 # Tasks whose session row is gone: a backup that was half restored, or an edit of the database by hand.
 #
 # Without its session a task can do nothing, and its children cannot find it. So it gets another row, which knows its
-# transcript but not its rights, and goes the usual way: what it had said is told, without any it is lost. It is found
-# by looking, at every sweep; a store that cannot be read finds nothing and removes nothing.
+# transcript but not its rights, and goes the usual way: the text it had is delivered, without any it is lost. It is
+# found by looking, at every sweep; a store that cannot be read finds nothing and removes nothing.
 
 ORPHANS_MAX = 100
 #: The rights it had are lost with the row: it gets none.
@@ -204,7 +204,7 @@ def delete(
         return
     below = yield from sessions.lock_below(session_id)
     if any(not one.closed for one in below):
-        raise NotPossible(f"somebody still works below {session.key}: kill that first")
+        raise NotPossible(f"a task below {session.key} still runs: kill it first")
     if session.closed == 0 and (session.owner is not None or session.run_id is not None):
         raise NotPossible(f"{session.key} is in a turn: kill it first")
     if session.is_task:

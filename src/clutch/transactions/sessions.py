@@ -40,7 +40,7 @@ def is_in(*states: LetterState) -> str:
 
 #: for `phase IN …`
 WORKING_PHASES = _phases(WORKING)
-#: Conditions on tasks. SQLite uses `tasks_untold` and `tasks_alive` only where their words are repeated exactly;
+#: Conditions on tasks. SQLite uses `tasks_untold` and `tasks_alive` only where their text is repeated exactly;
 #: as a list of phases they made every update of a task three times as dear.
 IS_UNTOLD = " AND ".join(f"phase <> '{phase}'" for phase in sorted(set(Phase) - UNTOLD))
 IS_WORKING = f"{IS_UNTOLD} AND phase <> 'announcing'"
@@ -76,7 +76,7 @@ class Stale(ClutchError):
 
 
 def stale(session_id: int) -> Stale:
-    return Stale(f"session {session_id} is owned by somebody else now")
+    return Stale(f"session {session_id} is owned by another worker now")
 
 
 _COLUMNS = (
@@ -337,7 +337,7 @@ def _is_unbegun(session: SessionRow) -> Tx[bool]:
 
 
 def working(session_id: int) -> Tx[int]:
-    """Children that have not settled. One that has ended and waits for its parent to be opened again has."""
+    """Children that have not finished. One that has ended and waits for its parent to be opened again has."""
     sql = f"SELECT COUNT(*) FROM tasks WHERE requester_id = ? AND {IS_WORKING} AND outcome IS NULL"  # noqa: S608
     return int((yield sql, (session_id,))[0][0])
 
@@ -469,7 +469,7 @@ def open_session(
 
 
 # --------------------------------------------------------------------------------------------------
-# Threads of channels that belong to a session: bound when it is made, used by people, let go when it ends.
+# Threads of channels that belong to a session: bound when it is made, used by its users, released when it ends.
 
 
 class ThreadTaken(ClutchError):

@@ -1,7 +1,7 @@
 """Spawn: count, decide and insert in one transaction, root and parent locked.
 
 All spawn calls of one model answer come in one transaction, in the order of the answer, each admitted
-or refused on its own. The key of a call makes a repeated one find its task instead of a twin."""
+or refused on its own. The key of a call makes a repeated one find its task instead of a duplicate."""
 
 from __future__ import annotations
 
@@ -150,7 +150,9 @@ def _refused(
         )
     if request.workspace is Workspace.ISOLATED and policy.agent(agent_id).sandbox is False:
         return SpawnRefusal(
-            f"workspace: isolated needs walls, and agent {agent_id!r} works without", {"key": "sandbox"}
+            f'workspace "isolated" requires the sandbox, which is off for agent "{agent_id}": set sandbox.mode, '
+            'or use workspace "inherit"',
+            {"key": "sandbox"},
         )
     if not rights.permits_model(terms.model):
         return SpawnRefusal(

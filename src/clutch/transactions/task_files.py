@@ -136,7 +136,7 @@ def unwanted_results(now: float, session_ids: Sequence[int]) -> Tx[list[int]]:
 
 def unwanted_files(now: float, found: Sequence[FileVersion]) -> Tx[list[FileVersion]]:
     """The spawn was undone, or the task was killed or lost, or it is archived, or its session was deleted; or it
-    works again, with another shelf."""
+    works again, with another file version."""
     del now
     task_ids = sorted({shelf.task_id for shelf in found})
     kept = {FileVersion(*row) for row in (yield _KEPT_FILES, (task_ids,))}

@@ -102,7 +102,7 @@ _DECIDED = (
 
 
 def decided(now: float, lines: Mapping[int, fx.Trace]) -> Tx[None]:
-    """By task: put off, or never to be told. No attempt was made; those that failed before stay counted."""
+    """By task: deferred, or never to be delivered. No attempt was made; those that failed before stay counted."""
     yield (
         _DECIDED,
         ManyRows(

@@ -147,7 +147,7 @@ class Sender(NamedTuple):
     expects_completion: bool
     is_skipped: bool
     is_deferred: bool
-    missing: tuple[str, ...]  #: its own children that were still out when it was told all the same
+    missing: tuple[str, ...]  #: its own children that had not finished when it was delivered all the same
     tokens_in: int | None
     tokens_out: int | None
     files: Handed

@@ -1,4 +1,4 @@
-"""What the model said and what came of it. Between two steps a run is steered, interrupted, paused or put to sleep."""
+"""What the model said and what came of it. Between two steps a run is steered, interrupted, paused or parked."""
 
 from __future__ import annotations
 
@@ -168,7 +168,7 @@ def _is_committed(lost: LostRun, text: str) -> Tx[bool]:
 
 
 def leave(now: float, lost: LostRun, outcome: Results, instead: Answer | None = None) -> Tx[bool]:
-    """What the calls of a superseded run gave in the time they had. False: the next run went on without.
+    """What the calls of a superseded run gave in the time they had. False: the next run continued without.
 
     `instead`: as in `results`."""
     session = yield from sessions.lock(lost.session_id)
@@ -185,12 +185,12 @@ def leave(now: float, lost: LostRun, outcome: Results, instead: Answer | None = 
 NO_CHILD = "no child of yours is at work and nothing is left to report: there is nothing to wait for"
 TOO_LATE = "The deadline of this task has passed: there is no time left to wait."
 
-YIELDED = "waiting: you will be woken once, when all your children have settled"
+YIELDED = "waiting: you will be resumed once, when all your children have finished"
 
 
 @dataclass(frozen=True, slots=True)
 class Boundary:
-    """Between two steps: what was injected, and whether the run may go on.
+    """Between two steps: what was injected, and whether the run may continue.
 
     `interrupts`: letters want a turn of their own in place of this one (`interrupt`)."""
 

@@ -159,7 +159,7 @@ def _open_run(now: float, policy: Policy, session: SessionRow, run_id: int, nonc
 
 def _prompt(session: SessionRow) -> Tx[tuple[Input, ...]]:
     """What a turn with nothing new to read begins with. No request ends with the model's own answer: some providers
-    refuse that, and the others go on from it in mid-sentence."""
+    refuse that, and the others continue it in mid-sentence."""
     rows = yield "SELECT kind FROM messages WHERE session_id = ? AND seq = ?", (session.id, session.head)
     is_answered = not rows or rows[0][0] == "answer"
     # It may be about results of children, so its turn is as wary as one that reads them.

@@ -1,4 +1,4 @@
-"""The ways a run stops: with its last word, with an error, parked for later, or handed over to the next worker."""
+"""The ways a run stops: with its final text, with an error, parked for later, or handed over to the next worker."""
 
 from __future__ import annotations
 
@@ -181,7 +181,7 @@ def _end_in_order(
         ended = ev.Ended(now if arrived_at is None else arrived_at, text, children)
         yield from tasks.record(now, policy, session, ended)
     else:
-        yield from inbox.void_notes(session.id)  # a warning that came with the last words starts no turn
+        yield from inbox.void_notes(session.id)  # a warning that came with the final text starts no turn
         yield from reply(now, policy, session, run_id, text)
     session.progress_at = now
     yield from _leave(now, policy, session)

@@ -227,7 +227,7 @@ def raise_limit(name: str, tokens: int | None, usd: Decimal | None) -> Tx[None]:
     )
 
 
-# ---- purses as rows ----------------------------------------------------------------------------------
+# ---- budgets as rows ----------------------------------------------------------------------------------
 
 _SELECT = f"SELECT {COLUMNS} FROM purses WHERE name {{any}} ORDER BY name {{lock}}"  # noqa: S608 (constant columns)
 

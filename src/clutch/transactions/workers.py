@@ -140,7 +140,7 @@ def bury_all_but(now: float, worker_id: int) -> Tx[list[int]]:
 class Claimed:
     session_id: int
     fence: int
-    #: fixed at birth; going on may give up a call they paid for
+    #: fixed at spawn; resuming may give up a call they paid for
     purses: str = field(default="", compare=False)
     model: str | None = field(default=None, compare=False)
     agent_id: str = field(default="", compare=False)

@@ -50,7 +50,7 @@ NEEDS: Final[tuple[InvariantQuery, ...]] = (
     InvariantQuery(
         "N7",
         InvariantScope.CALM,
-        "a deadline is kept while somebody works on the task",
+        "a deadline is kept while a worker works on the task",
         "SELECT t.id, 'was to end ' || ROUND({now} - t.deadline_at) || ' s ago' FROM tasks t"
         " JOIN sessions s ON s.id = t.id JOIN workers w ON w.id = s.owner AND w.id {alive} WHERE t.phase = 'running'"
         " AND t.deadline_at < {now} - {patience_s}"
@@ -120,7 +120,7 @@ NEEDS: Final[tuple[InvariantQuery, ...]] = (
     InvariantQuery(
         "N32",
         InvariantScope.MOVE,
-        "whoever asked is still known while the answer is awaited",
+        "the parent is still known while its answer is awaited",
         "SELECT t.id, t.phase || ', and its requester ' || t.requester_id || ' is gone' FROM tasks t"
         " WHERE t.id {touched} AND t.phase NOT IN ('completed', 'completed_giveup')"
         " AND NOT EXISTS (SELECT 1 FROM sessions s WHERE s.id = t.requester_id)",

@@ -33,10 +33,10 @@ class InvariantScope(StrEnum):
     FENCE = "fence"  #: after every commit: sessions it gave another owner or fence
     STEER = "steer"  #: after a commit that steered tasks: those
     GUARDED = "guarded"  #: after every write by an owner: its session is ?1, its worker ?2, its fence ?3
-    CUT = "cut"  #: after a commit that took sessions from owners who had not let go: those
+    CUT = "cut"  #: after a commit that took sessions from owners that had not released them: those
     READ = "read"  #: after a commit that put letters into transcripts: those letters
     UNDONE = "undone"  #: after a commit that took tasks away: those
-    PURSE = "purse"  #: after a commit that reserved or charged something: the names of the purses
+    PURSE = "purse"  #: after a commit that reserved or charged something: the names of the budgets
     OWNERS = "owners"  #: after a commit that changed who owns what: everything
     CALM = "calm"  #: again and again while nothing goes wrong
     END = "end"  #: when all is over
@@ -65,10 +65,10 @@ def filled(
     alive: str = "IS NOT NULL",
     fixed_depth: str = "0",
 ) -> str:
-    """The SQL with the numbers of this policy. They are numbers, never anybody's words.
+    """The SQL with the numbers of this policy. They are numbers, never text of a user.
 
     `fixed_depth`: from which depth on rights have stayed as they were; those of main sessions follow the config.
-    `alive`: which workers are, where somebody knows better than their leases, whose clocks may have been set."""
+    `alive`: which workers are alive, where the caller knows better than their leases, whose clocks may differ."""
     work = policy.work
     words = {
         **{f"{{{alias}_is_alive}}": IS_ALIVE.format(alias) for alias in "tcgh"},
@@ -104,7 +104,7 @@ QUERIES: Final[tuple[InvariantQuery, ...]] = (
     InvariantQuery(
         "T1",
         InvariantScope.TASK,
-        "a task has an outcome exactly when it has settled",
+        "a task has an outcome exactly when it has finished",
         "SELECT t.id, t.phase || ' with outcome ' || COALESCE(t.outcome, 'none') FROM tasks t WHERE t.id {touched}"
         " AND (t.outcome IS NULL) <> (t.phase IN ('spawning', 'queued', 'running', 'paused', 'awaiting_approval',"
         " 'ending') OR (t.phase = 'announce_deferred' AND t.reason = 'descendants-active'))",
@@ -119,7 +119,7 @@ QUERIES: Final[tuple[InvariantQuery, ...]] = (
     InvariantQuery(
         "T2",
         InvariantScope.TASK,
-        "a settled task has left exactly one letter in this generation",
+        "a finished task has left exactly one letter in this generation",
         "SELECT t.id, t.phase || ' ' || t.outcome || ' without a letter, or with two' FROM tasks t"
         " WHERE t.id {touched} AND t.outcome IS NOT NULL AND 1 <> (SELECT COUNT(*) FROM inbox i"
         " WHERE i.task_id = t.id AND i.kind = 'announce' AND i.generation = t.generation)",
@@ -150,7 +150,7 @@ QUERIES: Final[tuple[InvariantQuery, ...]] = (
     InvariantQuery(
         "T2",
         InvariantScope.TASK,
-        "a result that waits to be told has no newer run of its task beside it",
+        "a result that is pending delivery has no newer run of its task beside it",
         "SELECT t.id, 'waits to be told and works in run ' || r.id FROM tasks t JOIN runs r ON r.session_id = t.id"
         " WHERE t.id {touched} AND t.phase = 'announcing' AND t.stays = 0 AND r.ended_at IS NULL",
     ),
@@ -164,7 +164,7 @@ QUERIES: Final[tuple[InvariantQuery, ...]] = (
     InvariantQuery(
         "T4",
         InvariantScope.OWNERS,
-        "whoever owns a session is alive in the tables",
+        "the owner of a session is alive in the tables",
         "SELECT s.id, 'is owned by ' || s.owner || ', who is buried' FROM sessions s"
         " WHERE s.owner IS NOT NULL AND NOT EXISTS (SELECT 1 FROM workers w WHERE w.id = s.owner)",
     ),
@@ -188,7 +188,7 @@ QUERIES: Final[tuple[InvariantQuery, ...]] = (
     InvariantQuery(
         "T5",
         InvariantScope.TASK,
-        "nothing is born below a killed task",
+        "nothing is spawned below a killed task",
         "SELECT t.id, 'lives below a killed task' FROM tasks t JOIN tasks c ON c.id = t.requester_id"
         " LEFT JOIN tasks g ON g.id = c.requester_id LEFT JOIN tasks h ON h.id = g.requester_id"
         " WHERE t.id {touched} AND {t_is_alive} AND 'killed' IN (c.outcome, g.outcome, h.outcome)",
@@ -203,7 +203,7 @@ QUERIES: Final[tuple[InvariantQuery, ...]] = (
     InvariantQuery(
         "N19",
         InvariantScope.TASK,
-        "a killed task speaks to nobody",
+        "a killed task sends no letter",
         "SELECT t.id, 'was killed, but its letter is not silent' FROM tasks t JOIN inbox i ON i.task_id = t.id"
         " WHERE t.id {touched} AND t.outcome = 'killed' AND i.kind = 'announce'"
         " AND i.generation = t.generation AND i.silent = 0",
@@ -211,14 +211,14 @@ QUERIES: Final[tuple[InvariantQuery, ...]] = (
     InvariantQuery(
         "N19",
         InvariantScope.LIFE,
-        "the session of a settled task is closed, that of a living one is open",
+        "the session of a finished task is closed, that of a living one is open",
         "SELECT t.id, t.phase || ' but closed is ' || s.closed FROM tasks t JOIN sessions s ON s.id = t.id"
         " WHERE t.id {touched} AND (s.closed = 1) <> (t.outcome IS NOT NULL AND t.stays = 0)",
     ),
     InvariantQuery(
         "T6",
         InvariantScope.CALM,
-        "timers are rows, and somebody rings them soon",
+        "timers are rows, and a worker fires them soon",
         "SELECT t.id, 'was to be woken ' || ROUND({now} - t.wake_at) || ' s ago' FROM tasks t"
         " WHERE t.wake_at < {now} - {patience_s}",
     ),
@@ -287,7 +287,7 @@ QUERIES: Final[tuple[InvariantQuery, ...]] = (
     InvariantQuery(
         "N16",
         InvariantScope.SESSION,
-        "a session that nobody owns and that has something to read or to go on with is due",
+        "a session without an owner that has something to read or to continue is due",
         "SELECT s.id, 'has mail or a run and no time' FROM sessions s WHERE s.id {touched} AND s.owner IS NULL"  # noqa: S608
         " AND s.due IS NULL AND s.closed = 0 AND s.paused = 0"
         " AND NOT EXISTS (SELECT 1 FROM questions q WHERE q.session_id = s.id AND q.answered_at IS NULL)"
@@ -298,7 +298,7 @@ QUERIES: Final[tuple[InvariantQuery, ...]] = (
     InvariantQuery(
         "N16",
         InvariantScope.SESSION,
-        "a parent that waits for its children is woken when none works any more",
+        "a parent that waits for its children is resumed when none works any more",
         "SELECT s.id, 'waits for nobody' FROM sessions s WHERE s.id {touched} AND s.hold = 1 AND s.owner IS NULL"
         # The wait may end in the very moment in which it expires.
         " AND (s.due IS NULL OR (s.due = s.hold_until AND s.due > 1 + (SELECT MAX(e.at) FROM events e)))"
@@ -309,7 +309,7 @@ QUERIES: Final[tuple[InvariantQuery, ...]] = (
     InvariantQuery(
         "N16",
         InvariantScope.SESSION,
-        "a letter that nobody can read is on its way, or its sender knows",
+        "a letter without a reader moves up, or its sender knows",
         "SELECT s.id, 'is closed and keeps letter ' || i.id FROM sessions s JOIN inbox i ON i.session_id = s.id"  # noqa: S608
         f" JOIN tasks t ON t.id = i.task_id WHERE s.id {{touched}} AND s.closed = 1 AND i.{IS_OPEN} AND i.seen = 1"
         " AND i.kind = 'announce' AND i.silent = 0 AND t.generation = i.generation AND t.phase = 'announcing'",
@@ -317,7 +317,7 @@ QUERIES: Final[tuple[InvariantQuery, ...]] = (
     InvariantQuery(
         "N16",
         InvariantScope.SESSION,
-        "a session that somebody owns has no time of its own",
+        "a session with an owner has no due time",
         "SELECT s.id, 'is owned and due' FROM sessions s"
         " WHERE s.id {touched} AND s.owner IS NOT NULL AND s.due IS NOT NULL",
     ),
@@ -331,7 +331,7 @@ QUERIES: Final[tuple[InvariantQuery, ...]] = (
     InvariantQuery(
         "N22",
         InvariantScope.SESSION,
-        "a transcript goes on only when every call has its result",
+        "a transcript continues only when every call has its result",
         "SELECT s.id, 'went on past open call ' || c.seq || '.' || c.idx FROM sessions s"
         " JOIN calls c ON c.session_id = s.id AND c.seq > s.base AND c.seq < s.head WHERE s.id {touched}"
         " AND NOT EXISTS (SELECT 1 FROM messages m"
@@ -371,7 +371,7 @@ BACKGROUND_QUERIES: Final[tuple[InvariantQuery, ...]] = (
 
 
 # --------------------------------------------------------------------------------------------------
-# What may go and what must stay, as SQL: cleanup and archive touch only what is over and was told. No rows, ever.
+# What may go and what must stay, as SQL: cleanup and archive touch only what is over and delivered. No rows, ever.
 
 IS_OVER: Final = "t.phase IN ('completed', 'completed_giveup') AND t.delivery <> 'undelivered'"
 #: A person may delete by force what was not delivered: a dead letter stays, which keeps the result.
@@ -388,7 +388,7 @@ LEAVING: Final[tuple[InvariantQuery, ...]] = (
     InvariantQuery(
         "N24",
         InvariantScope.SESSION,
-        "the words of a task go only after it was told, let go or killed, or by force",
+        "the transcript of a task goes only after delivery, discard or kill, or by force",
         "SELECT s.id, 'was deleted while its task is ' || t.phase || ', ' || t.delivery FROM sessions s"  # noqa: S608
         f" JOIN tasks t ON t.id = s.id WHERE s.id {{touched}} AND s.deleted_at IS NOT NULL"
         f" AND NOT ({_IS_OVER_OR_DELETED})",
@@ -436,7 +436,7 @@ USER_QUERIES: Final[tuple[InvariantQuery, ...]] = (
 
 
 # --------------------------------------------------------------------------------------------------
-# What budgets promise, as SQL: purses are the sums of the calls they paid for, not overdrawn. No rows, ever.
+# What budgets promise, as SQL: budgets are the sums of the calls they paid for, not overdrawn. No rows, ever.
 
 OF_PURSE: Final = (
     "FROM sessions s JOIN usage u ON u.session_id = s.id"

@@ -22,7 +22,7 @@ PLAN = "plan"
 
 @dataclass(frozen=True, slots=True)
 class InboxItem:
-    """`hash` binds the decision to exactly what is shown. A main session asks without a task, the house without a
+    """`hash` binds the decision to exactly what is shown. A main session asks without a task, the gateway without a
     session."""
 
     id: str
@@ -150,7 +150,7 @@ class UnreadReplies(NamedTuple):
 
 
 def unread_replies(now: float, session_id: int | None = None) -> Tx[UnreadReplies]:
-    """Of one session, or of all. A task's own words are not among them: what becomes of those stands in the task."""
+    """Of one session, or of all. A task's own text is not among them: its delivery is shown with the task."""
     del now
     of_one = "" if session_id is None else " AND session_id = ?"
     rows = yield (

@@ -47,7 +47,7 @@ _MOMENT = re.compile(r"[0-9]{1,12}(\.[0-9]{1,17})?(e[+-]?[0-9]{1,3})?")
 
 @dataclass(frozen=True, slots=True)
 class TaskFilter:
-    """None and False: whatever. `ended_after`: leaves out what is archived, or had ended before that and was told."""
+    """None and False: no condition. `ended_after`: leaves out archived tasks, and delivered ones that ended before."""
 
     root_id: int | None = None
     requester_id: int | None = None
@@ -361,7 +361,7 @@ def alive(now: float, session_id: int | None) -> Tx[list[int]]:
     return [int(row[0]) for row in rows]
 
 
-# ---- whom somebody means -----------------------------------------------------------------------------
+# ---- which session is meant -----------------------------------------------------------------------------
 
 
 def meant(now: float, text: str, who: Standpoint) -> Tx[ResolvedTarget]:

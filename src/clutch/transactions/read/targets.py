@@ -23,7 +23,7 @@ MAIN_AGENT = "main"
 
 @dataclass(frozen=True, slots=True)
 class Standpoint:
-    """Whose words they are. `viewer` names whoever was shown a numbered list; `session_id` is where `current` is,
+    """The caller. `viewer` names the reader of a numbered list; `session_id` is where `current` is,
     and whose children `last` is about: without one, everybody's."""
 
     caller: Caller
@@ -47,7 +47,7 @@ def task(now: float, text: str, who: Standpoint) -> Tx[int]:
     """The number of a task. Raises NotFound, AmbiguousTarget."""
     found = yield from resolve(now, text, who)
     if found.task_id is None:
-        raise NotFound(f"{found.session_key} is a main session and nobody's task")
+        raise NotFound(f"{found.session_key} is a main session, not a task")
     return found.task_id
 
 
@@ -73,7 +73,7 @@ def resolve(now: float, text: str, who: Standpoint) -> Tx[ResolvedTarget]:
 
 
 def _agents(who: Standpoint) -> Tx[set[str]]:
-    """Whose sessions somebody may have meant. Whoever is bound to a tree is told of no others."""
+    """The sessions that a caller may have meant. A caller that is bound to a tree sees no others."""
     known = {who.agent_id, MAIN_AGENT}
     if who.session_id is None:
         rows = yield "SELECT DISTINCT agent_id FROM sessions WHERE depth = 0", ()
@@ -91,7 +91,7 @@ def _proposal(one: Candidate) -> str:
     return f"{name} ({one.label})" if one.label else name
 
 
-# ---- what the caller's own words mean -------------------------------------------------------------------
+# ---- what `last`, `main` and numbers mean -------------------------------------------------------------------
 
 
 def viewpoint_of(target: ids.Target, who: Standpoint) -> Tx[Viewpoint]:

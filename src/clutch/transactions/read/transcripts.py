@@ -140,7 +140,7 @@ def tree(now: float, root_id: int) -> Tx[list[TreeRow]]:
 
 
 def is_quiet(now: float, root_id: int) -> Tx[bool]:
-    """Whether nothing is left to do below this root, and no reply is about to come."""
+    """Whether all work below this root is finished, and no reply is about to come."""
     del now
     rows = yield (
         # One count for each index of what is alive; a held child is a task that has not finished.
