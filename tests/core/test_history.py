@@ -53,7 +53,9 @@ def test_with_tools_calls_and_results_are_shown() -> None:
 def test_a_long_text_is_cut_and_says_so() -> None:
     found = shown(Answer("x" * 5000))
     assert found.is_cut
-    assert found.entries[0].text == "x" * 4000 + "… [5000 characters in all; go on with before=2 offset=4000]"
+    assert (
+        found.entries[0].text == "x" * 4000 + "… [5000 characters in all; continue with before=2 offset=4000]"
+    )
     assert found.entries[0].next_offset == 4000
 
 

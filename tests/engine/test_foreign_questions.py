@@ -265,7 +265,7 @@ async def test_nobody_is_asked_where_nobody_is(build: Build) -> None:
     house = await opened(build, clerk, replace(QUICK, is_headless=True))
     await at_work(house)
     await house.until_quiet()
-    assert clerk.heard == ["False nobody is there to ask"]
+    assert clerk.heard == ["False no user is present to ask"]
 
 
 async def test_key_of_a_run_stays_when_it_crashes_after_a_journaled_call(build: Build) -> None:

@@ -321,8 +321,8 @@ async def test_without_a_person_it_is_denied_at_once(build: Build) -> None:
     await house.until_quiet()
     assert desk.done == []
     assert [(result.failed, result.text) for result in last_results(house)] == [
-        (True, "not approved: nobody is there to ask"),
-        (True, "not answered: nobody is there to ask"),
+        (True, "not approved: no user is present to ask"),
+        (True, "not answered: no user is present to ask"),
     ]
     assert await house.rows("SELECT id FROM questions") == []
 

@@ -120,7 +120,7 @@ async def test_what_means_nothing_is_unknown(world: World, main: int, text: str)
 
 
 async def test_a_main_session_is_no_task(world: World, main: int) -> None:
-    with pytest.raises(NotFound, match="nobody's task"):
+    with pytest.raises(NotFound, match="not a task"):
         await world.db.read(targets.task, "main", PERSON)
 
 

@@ -119,9 +119,7 @@ class OnReject(StrEnum):
 class Life:
     """How a run may end and what then."""
 
-    error_grace_s: float = (
-        15.0  #: external runtimes report an error and continue; shorter gave false failures
-    )
+    error_grace_s: float = 15.0  #: external runtimes report an error and continue; less ended good runs
     wrap_up_at: float = 0.8  #: of the run's time: late enough to have worked, early enough to write it down
     crash_limit: int = 3  #: deaths while its tool ran, without progress; more would wedge every boot
     result_bytes_max: int = 100 * 1024  #: a result is delivered and kept by value; longer ones are cut
