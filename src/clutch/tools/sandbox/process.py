@@ -414,50 +414,48 @@ def sandboxed_program(
 ) -> AbstractContextManager[Launch]:
     """Lasts as long as the process. Raises ToolFailed where there is no sandbox. Blocks: walks the workspace."""
     offer = probe()
-    if offer.seatbelt is not None:
-        return _launching_in_seatbelt(offer.seatbelt, policy, guards_of(policy), (argv, variables, cwd))
-    if offer.bubblewrap is None:
+    if offer.seatbelt is None and offer.bubblewrap is None:
         step = f". {_installation_step(offer)}" if offer.system == "linux" else ""
         raise ToolFailed(f"{offer.trouble}{step}")
-    return _launching(offer.bubblewrap, policy, guards_of(policy), (argv, variables, cwd))
+    return _launching(offer, policy, guards_of(policy), (argv, variables, cwd))
+
+
+Started = tuple[Sequence[str], Mapping[str, str], str]
 
 
 @contextmanager
 def _launching(
-    program: str,
-    policy: SandboxPolicy,
-    found: tuple[ProtectedMount, ...],
-    started: tuple[Sequence[str], Mapping[str, str], str],
+    offer: Offer, policy: SandboxPolicy, found: tuple[ProtectedMount, ...], started: Started
+) -> Iterator[Launch]:
+    with guarding(policy, found) as guards, noted(policy, guards):
+        try:
+            with _with_variables(offer, policy, guards, started) as launch:
+                yield launch
+        finally:
+            withhold(policy, guards)
+
+
+@contextmanager
+def _with_variables(
+    offer: Offer, policy: SandboxPolicy, guards: Sequence[ProtectedMount], started: Started
 ) -> Iterator[Launch]:
     argv, variables, cwd = started
-    with guarding(policy, found) as guards, noted(policy, guards):
+    if offer.seatbelt is not None:
+        with seatbelt.sandboxed(offer.seatbelt, policy, argv, cwd=cwd, guards=guards) as launch:
+            yield replace(launch, env={**launch.env, **variables})
+    elif offer.bubblewrap is not None:
         # The variables reach the program through an open file: every user can read a command line.
         secrets = _memory_file("variables")
         try:
             lines = [f"export {name}={shlex.quote(value)}\n" for name, value in variables.items()]
             os.write(secrets, "".join(lines).encode())
             inside = ("/bin/sh", "-c", f'. /proc/self/fd/{secrets} && exec "$@"', "program", *argv)
-            with _sandboxed(program, policy, inside, cwd=cwd, guards=guards, secrets=secrets) as launch:
+            with _sandboxed(
+                offer.bubblewrap, policy, inside, cwd=cwd, guards=guards, secrets=secrets
+            ) as launch:
                 yield launch
         finally:
             os.close(secrets)
-            withhold(policy, guards)
-
-
-@contextmanager
-def _launching_in_seatbelt(
-    program: str,
-    policy: SandboxPolicy,
-    found: tuple[ProtectedMount, ...],
-    started: tuple[Sequence[str], Mapping[str, str], str],
-) -> Iterator[Launch]:
-    argv, variables, cwd = started
-    with guarding(policy, found) as guards, noted(policy, guards):
-        try:
-            with seatbelt.sandboxed(program, policy, argv, cwd=cwd, guards=guards) as launch:
-                yield replace(launch, env={**launch.env, **variables})
-        finally:
-            withhold(policy, guards)
 
 
 class SandboxedPrograms:
