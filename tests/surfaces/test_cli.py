@@ -233,9 +233,9 @@ def test_a_dry_run_says_what_would_be_accepted_and_starts_nothing(first: Served,
     before = clutch("ps", "--all", "--json", state=first.home).body["tasks"]
     wanted = ("spawn", "look", "--attach", file, "--budget-tokens", 900, "--thread", "--dry-run")
     said = clutch(*wanted, state=first.home)
-    assert (said.code, said.out) == (0, "")
-    assert said.err.startswith("would be accepted: model ")
-    assert "session mode" in said.err
+    assert (said.code, said.err) == (0, "")
+    assert said.out.startswith("would be accepted: model ")
+    assert "session mode" in said.out
     assert clutch("ps", "--all", "--json", state=first.home).body["tasks"] == before
 
 

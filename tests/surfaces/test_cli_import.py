@@ -55,10 +55,11 @@ def test_import_is_rehearsed_done_once_and_the_gateway_tells_the_rest(tmp_path: 
             "what": "is not JSON: Expecting property name enclosed in double quotes",
         }
     ]
-    assert "agents/main/sessions/s2.jsonl:2: is not JSON" in imported.err
 
     again = clutch("import", "openclaw", source, "--json", state=state)
     assert (again.code, again.body["counts"]["imported"], again.body["counts"]["known"]) == (0, 0, 3)
+    report = clutch("import", "openclaw", source, "--dry-run", state=state)
+    assert "agents/main/sessions/s2.jsonl:2: is not JSON" in report.out
     assert fingerprint(source) == before
 
     with served(state, policy=FAST) as here:

@@ -57,6 +57,51 @@ def test_every_help_fits_80_columns_and_no_line_of_the_list_is_cut_and_every_com
         assert "--json" in help_ or command in ("mcp", "config", "import"), command
 
 
+#: Commands that print what they were asked for, and how. `TASK` is a finished task, `NEW` a file that is not there.
+REPORTS = {
+    "status": (), "ps": ("--all",), "tree": ("--all",), "top": (), "inbox": (), "dead": (), "cost": (),
+    "why": ("TASK",), "logs": ("TASK",), "replay": ("TASK",), "export": ("TASK",), "doctor": (), "token": (),
+    "config check": (), "config explain": ("announce.queue.mode",), "config schema": (), "gc": ("--dry-run",),
+    "backup": ("NEW",), "restore": ("BACKUP",), "import openclaw": ("NEW", "--dry-run"),
+    "spawn": ("x", "--dry-run"), "open": ("--print",), "run": ("quick one", "--wait"), "demo": (),
+}  # fmt: skip
+#: Commands that act, serve or talk: what they say about it is a message.
+OTHERS = {
+    "init", "chat", "mcp", "attach", "steer", "send", "pause", "resume", "kill", "retry", "continue", "answer",
+    "approve", "reject", "redeliver", "dismiss", "archive", "delete", "remove", "rm", "serve", "stop", "drain",
+}  # fmt: skip
+#: Footers of lists, steps on the way, and what to type next.
+MESSAGES = re.compile(
+    r"\d+ \w+.*|nothing (here|to decide)|To restore it: .*|Next: .*|Unfinished tasks resume.*|One-time link.*"
+    r"|accepted: .*|done · .*"
+)
+
+
+def test_every_report_is_printed_to_stdout_and_only_messages_to_stderr(
+    first: Served, typed: Typed, tmp_path: Path
+) -> None:
+    groups = {"config", "import"}
+    assert {words.split()[0] for words in REPORTS} - groups | OTHERS == set(
+        getattr(get_command(app), "commands")  # noqa: B009 (a group has them)
+    ) - groups
+    task, backup = spawned(first.client, "quick one"), str(tmp_path / "a backup")
+    ended(first.client, task, "delivered")
+    planned = spawned(first.client, "think first", planMode=True)
+    seen(first.client, planned, lambda one: one["phase"] == "awaiting_approval")
+    assert typed("backup", backup, "--state", str(first.home)).code == 0
+    files = {"TASK": task, "BACKUP": backup, "NEW": str(tmp_path / "new")}
+    for command, words in REPORTS.items():
+        if command in ("demo", "import openclaw"):
+            continue  # tests of their own
+        state = str(tmp_path / "restored") if command == "restore" else str(first.home)
+        said = [files.get(word, word) for word in words]
+        done = typed(*command.split(), *said, *(() if command == "config schema" else ("--state", state)))
+        assert done.code == 0 or command == "doctor", (command, done)
+        assert done.out or command == "dead", command
+        assert [line for line in done.err.splitlines() if not MESSAGES.fullmatch(line)] == [], command
+    first.client.post(task_path(planned, "kill"), {})
+
+
 @pytest.mark.skipif(not os.path.exists("/dev/full"), reason="only Linux has a disk that is always full")
 def test_a_full_disk_below_its_output_is_said_in_one_line() -> None:
     with open("/dev/full", "w") as full:
@@ -185,7 +230,7 @@ def test_a_spawn_at_a_limit_says_at_once_what_it_waits_for(
 
         def say(words: str) -> None:
             said.append(words)
-            if words.startswith("Waits for room"):
+            if words.startswith("Waiting at a limit"):
                 here.let_go()
 
         monkeypatch.setattr(spawn, "say", say)

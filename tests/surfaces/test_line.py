@@ -50,14 +50,14 @@ def test_a_wait_goes_on_at_the_gateway_that_comes_back(tmp_path: Path) -> None:
     with restarted(tmp_path / "state") as task:
         done = typed("run", "slow one", "--wait", "--key", "one", state=tmp_path / "state")
     assert (done.code, task in done.err, done.out.startswith("heard: ")) == (0, True, True)
-    assert done.err.index("looking for it again") < done.err.index("Connected again")
+    assert done.err.index("reconnecting") < done.err.index("Reconnected")
 
 
 def test_a_log_goes_on_after_the_last_line_that_was_printed(tmp_path: Path) -> None:
     with restarted(tmp_path / "state") as task:
         done = typed("logs", "-f", task, state=tmp_path / "state")
     assert (done.code, done.out.count("> task:"), done.out.count("heard: ")) == (0, 1, 1)
-    assert "Connected again" in done.err
+    assert "Reconnected" in done.err
 
 
 def test_a_log_of_what_nobody_works_on_is_no_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -229,10 +229,10 @@ def test_gc_tells_what_would_go_and_takes_nothing_until_it_is_told_to(tmp_path: 
         assert (would["archived"], would["forgotten"], would["dryRun"]) == ([task], [task], True)
         assert would["transcriptBytes"] > 0
         assert here.client.get(task_path(task, "transcript"))["messages"]
-        assert "1 finished tasks were archived" in typed("gc", state=here.home).err
+        assert "Archived 1 finished task with" in typed("gc", state=here.home).out
         assert here.client.get(task_path(task, "transcript"))["messages"] == []
         assert here.client.get(task_path(task, "result"))["text"].startswith("heard")
-        assert typed("gc", "--dry-run", state=here.home).err == "nothing to take away\n"
+        assert typed("gc", "--dry-run", state=here.home).out == "Nothing to archive.\n"
 
 
 def test_gc_needs_somebody_who_does_it(tmp_path: Path) -> None:

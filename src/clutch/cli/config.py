@@ -19,6 +19,7 @@ from clutch.cli.output import (
     is_interactive,
     print_object,
     print_text,
+    report,
     say,
     unloaded,
 )
@@ -27,6 +28,7 @@ from clutch.config import explain as schemas
 from clutch.config import load
 from clutch.config.explain import Explained, StarterModel
 from clutch.config.load import Config
+from clutch.core.text.format import counted
 from clutch.errors import ConfigInvalid, InvalidInput
 from clutch.surfaces import discovery
 from clutch.surfaces.discovery import CONFIG_FILE
@@ -38,9 +40,8 @@ def check(state: Path | None, file: Path | None, *, as_json: bool) -> None:
             config = load.load(home_of(state), file)
             _check_starts(config, home_of(state), file)
         except ConfigInvalid as error:
-            say("\n".join(error.problems))
-            if as_json:
-                print_object("config.check", {"file": error.field, "problems": error.problems}, is_ok=False)
+            body = {"file": error.field, "problems": error.problems}
+            report("config.check", body, "\n".join(error.problems), as_json=as_json, is_ok=False)
             raise typer.Exit(Exit.ERROR) from error
         _tell_right(config, state, as_json=as_json)
 
@@ -61,31 +62,31 @@ def _tell_right(config: Config, state: Path | None, *, as_json: bool) -> None:
     from clutch.wiring import config_warnings
 
     warnings = config_warnings(config.settings)
-    for warning in warnings:
-        say(f"Note: {warning}")
-    if as_json:
-        found = None if config.path is None else str(config.path)
-        said = {"file": found, "keys": len(config.lines), "warnings": warnings}
-        print_object("config.check", {**said, "notLoaded": _tell_unloaded(config, state)})
-    elif config.path is None:
+    lines = [f"Note: {warning}" for warning in warnings]
+    if config.path is None:
         file = home_of(state) / CONFIG_FILE
-        say(f"There is no {file}: the defaults hold. `{command_for(state, 'init')}` writes one.")
+        lines.append(f"No {file}: every setting has its default. `{command_for(state, 'init')}` writes one.")
     else:
-        say(f"{config.path}: OK, {len(config.lines)} {'key' if len(config.lines) == 1 else 'keys'} set.")
-        _tell_unloaded(config, state)
+        lines.append(f"{config.path}: OK, {counted(len(config.lines), 'key')} set.")
+    is_loaded, missing = _loaded(config, state)
+    lines += [missing] if missing is not None else [is_loaded] if is_loaded else []
+    body: dict[str, Any] = {
+        "file": None if config.path is None else str(config.path),
+        "keys": len(config.lines),
+    }
+    body |= {"warnings": warnings, "notLoaded": missing}
+    report("config.check", body, "\n".join(lines), as_json=as_json)
 
 
-def _tell_unloaded(config: Config, state: Path | None) -> str | None:
-    """Say and return what the running gateway has not loaded of this file; None: nothing, or no gateway runs."""
+def _loaded(config: Config, state: Path | None) -> tuple[str, str | None]:
+    """Return that the running gateway has loaded this file, and what of it is missing; `("", None)` without one."""
     home = home_of(state)
     running = discovery.find(home)
     if running is None or running.config is None or config.path is None:
-        return None
+        return "", None
     if Path(running.config.file) != config.path.absolute():
-        return None
-    words = unloaded(home, running)
-    say(words if words is not None else f"The gateway (pid {running.pid}) has loaded it.")
-    return words
+        return "", None
+    return f"The gateway (pid {running.pid}) has loaded it.", unloaded(home, running)
 
 
 def explain(state: Path | None, file: Path | None, key: str, *, as_json: bool) -> None:

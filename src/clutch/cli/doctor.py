@@ -279,11 +279,11 @@ def doctor(
     with answering("doctor", as_json=as_json):
         home = home_of(state)
         for done in mend(home) if fixes and home.is_dir() else ():
-            say(f"fixed: {done}")
+            say(f"fixed: {done}") if as_json else print_text(f"fixed: {done}")
         report = examine(home, is_online=is_online, database=database)
         if bundle is not None:
             write(bundle, home, report.to_json())
-            say(f"written: {bundle}; read it before you send it to anybody")
+            say(f"Wrote {bundle}. Read it before you send it.")
         if as_json:
             print_object("doctor", report.to_json(), is_ok=report.is_ok)
         else:

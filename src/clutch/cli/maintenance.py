@@ -17,7 +17,7 @@ import typer
 
 from clutch.cli import output as output_cli
 from clutch.cli.options import AsJson, Config, State
-from clutch.cli.output import answering, gateway, home_of, print_object, print_text, say
+from clutch.cli.output import answering, gateway, home_of, print_object, print_text, report, say
 from clutch.cli.source import Source, messages, source
 from clutch.core.text.format import counted, plain_json, size, typed
 from clutch.errors import InvalidInput, NoGateway, NotFound
@@ -170,7 +170,7 @@ def restore(
     state: State = None,
     as_json: AsJson = False,
 ) -> None:
-    """Restore a backup into a state directory; unfinished tasks resume.
+    """Restore a backup; its unfinished tasks resume.
 
     The backup is verified first. Example: clutch restore monday.db --state ~/restored"""
     with answering("restore", as_json=as_json):
@@ -233,7 +233,7 @@ def gc(
         found["fileBytes"] = _on_disk(home, found["archived"])
         if not dry_run:
             found = {**client.post("/v1/gc", {"dryRun": False}), "fileBytes": found["fileBytes"]}
-        print_object("gc", found) if as_json else say(_words(found))
+        report("gc", found, _words(found), as_json=as_json)
 
 
 def _on_disk(home: Path, task_ids: list[str]) -> int:
@@ -246,14 +246,15 @@ def _on_disk(home: Path, task_ids: list[str]) -> int:
 
 
 def _words(found: dict[str, Any]) -> str:
-    verb = "would be" if found["dryRun"] else "were"
+    verb = "Would archive" if found["dryRun"] else "Archived"
+    delete = "would delete" if found["dryRun"] else "deleted"
     archived, forgotten = len(found["archived"]), len(found["forgotten"])
     if not archived and not forgotten:
-        return "nothing to take away"
+        return "Nothing to archive."
     return (
-        f"{archived} finished tasks {verb} archived, with {size(found['fileBytes'])} of files;\n"
-        f"the words of {forgotten} {verb} deleted ({size(found['transcriptBytes'])})."
-        " Outcome, result, use and timeline stay."
+        f"{verb} {counted(archived, 'finished task')} with {size(found['fileBytes'])} of files; "
+        f"{delete} {counted(forgotten, 'transcript')} ({size(found['transcriptBytes'])})."
+        " Outcome, result, usage and timeline stay."
     )
 
 
@@ -300,7 +301,7 @@ def export(
                 text = output_cli.plain(_markdown(part)) if is_markdown else _line(part)
                 print(text, file=out)
         if output is not None:
-            say(f"written: {output}")
+            say(f"Wrote {output}.")
 
 
 @contextmanager
@@ -446,9 +447,9 @@ async def _import(
 
         async with opened_store(home, database) as db:
             found = await openclaw.bring_in(db, Policy(), BlockIds(), source)
-    _tell(source, openclaw.counts(found), is_rehearsal=is_rehearsal)
-    if as_json:
-        print_object("import", _body(source, found, openclaw.counts(found), is_rehearsal=is_rehearsal))
+    counts = openclaw.counts(found)
+    body = _body(source, found, counts, is_rehearsal=is_rehearsal)
+    report("import", body, _text(source, counts, is_rehearsal=is_rehearsal), as_json=as_json)
 
 
 @asynccontextmanager
@@ -472,16 +473,16 @@ async def _looking(home: Path, database: str | None) -> AsyncIterator[Read | Non
         yield None
 
 
-def _tell(source: OpenClawFiles, counts: dict[str, int], *, is_rehearsal: bool) -> None:
+def _text(source: OpenClawFiles, counts: dict[str, int], *, is_rehearsal: bool) -> str:
     verb = "would be imported" if is_rehearsal else "imported"
     ends = ", ".join(f"{counts[name]} {name}" for name in ("ok", "error", "timeout", "killed", "lost"))
-    say(f"{counts['imported']} {verb} ({ends}); {counts['known']} known already.")
+    lines = [f"{counts['imported']} {verb} ({ends}); {counts['known']} known already."]
     if counts["toAnnounce"]:
-        say(
-            f"{counts['toAnnounce']} of them were not told to anybody yet: the main agent hears of them next."
+        lines.append(
+            f"{counts['toAnnounce']} pending delivery: the main agent receives them in its next turn."
         )
-    for one in source.problems:
-        say(f"{one.file}{f':{one.line}' if one.line else ''}: {one.what}")
+    lines += [f"{one.file}{f':{one.line}' if one.line else ''}: {one.what}" for one in source.problems]
+    return "\n".join(lines)
 
 
 def _body(

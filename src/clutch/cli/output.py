@@ -381,7 +381,9 @@ def gateway(state: Path | None, *, is_new_work: bool = False) -> GatewayClient:
     if found is None and discovery.may_start(home, is_new_work=is_new_work):
         _check_config(home)
         found = discovery.start(home)
-        say(f"Started a gateway in the background (pid {found.pid}); `{command_for(state, 'stop')}` ends it.")
+        say(
+            f"Started a gateway in the background (pid {found.pid}); `{command_for(state, 'stop')}` stops it."
+        )
     client = connect(home)
     if (why := discovery.blocked(home)) is not None:
         say(f"The gateway does not answer yet: {why}.")
@@ -445,7 +447,7 @@ def answering(command: str, *, as_json: bool) -> Iterator[None]:
 def _failed(command: str, said: Mapping[str, Any], code: Exit, as_json: bool) -> typer.Exit:
     say(f"clutch {command.replace('.', ' ')}: {said.get('message', 'failed')}")
     if said.get("candidates") and said["code"] == "not_found":
-        say("There are, newest first:")
+        say("Known, newest first:")
     for candidate in said.get("candidates", ()):
         say(f"  {candidate}")
     if "remedy" in said and said["remedy"] not in said["message"]:
@@ -464,6 +466,14 @@ def print_object(command: str, body: Mapping[str, Any], *, is_ok: bool = True) -
     """Print one JSON object to stdout."""
     said = {"schema": f"clutch.{command}/1", "ok": is_ok, **body}
     print(plain_json(json.dumps(said, ensure_ascii=False)), flush=True)
+
+
+def report(command: str, body: Mapping[str, Any], text: str, *, as_json: bool, is_ok: bool = True) -> None:
+    """Print what was asked for to stdout, as an object or as text."""
+    if as_json:
+        print_object(command, body, is_ok=is_ok)
+    else:
+        print_text(text)
 
 
 def print_text(text: str) -> None:

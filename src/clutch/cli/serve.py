@@ -76,7 +76,9 @@ def restart(state: Path | None) -> str | None:
         return None
     pid = client.address.pid
     if not client.address.is_background or not may_start(home):
-        say(f"The gateway (pid {pid}) still has the previous config: end it, and start it again.")
+        say(
+            f"The gateway (pid {pid}) keeps the previous config: another program started it. Restart it to apply."
+        )
         return "running"
     client.post("/v1/stop")
     _until_gone(home, client)
@@ -107,12 +109,12 @@ def _drained(home: Path, client: GatewayClient, timeout_s: float | None) -> None
 
 def _waits_for(waiting: list[Mapping[str, Any]]) -> str:
     if not waiting:
-        return "nothing left to wait for"
+        return "Waiting for nothing more."
     named = [
         f"{visible(one['label'] or one['sessionKey'], 40)} ({one['phase'] or 'turn'})" for one in waiting
     ]
     more = f" and {len(named) - SHOWN_MAX} more" if len(named) > SHOWN_MAX else ""
-    return f"waiting for {len(named)}: {', '.join(named[:SHOWN_MAX])}{more}"
+    return f"Waiting for {len(named)}: {', '.join(named[:SHOWN_MAX])}{more}"
 
 
 def _until_gone(home: Path, client: GatewayClient) -> None:
@@ -120,7 +122,10 @@ def _until_gone(home: Path, client: GatewayClient) -> None:
     while discovery.find(home) == client.address:
         if time.monotonic() > deadline:
             pid = client.address.pid
-            raise NoGateway(f"the gateway (pid {pid}) was told to stop, and still is there", f"kill -9 {pid}")
+            raise NoGateway(
+                f"the gateway (pid {pid}) has not stopped {GONE_WITHIN_S:.0f} s after `clutch stop`; kill it",
+                f"kill -9 {pid}",
+            )
         time.sleep(PAUSE_S)
 
 
@@ -130,7 +135,7 @@ def _say_ended(command: str, home: Path, client: GatewayClient | None, *, as_jso
     if as_json:
         print_object(command, {"status": status, "pid": pid, "state": str(home)})
     else:
-        say(f"no gateway runs for {home}" if pid is None else f"stopped (pid {pid})")
+        say(f"Gateway not running for {home}." if pid is None else f"Stopped the gateway (pid {pid}).")
 
 
 # --------------------------------------------------------------------------------------------------
@@ -393,7 +398,7 @@ def open_page(state: Path | None, *, only_prints: bool, as_json: bool) -> None:
             return print_object("open", {"url": url, "expiresInSeconds": lasts_s, "opened": is_opened})
         if is_opened:
             return say(f"Opened {client.address.url} in your browser.")
-        say(f"Open this in a browser of this machine within {lasts_s:g} s; it lets in one, once:")
+        say(f"One-time link, valid for {lasts_s:g} seconds, on this computer only:")
         print(url)
 
 

@@ -194,7 +194,7 @@ def inbox(state: State = None, as_json: AsJson = False) -> None:
         if here.is_fresh:
             return
         count = len(shown)
-        say(f"{count} {'waits' if count == 1 else 'wait'} for you" if count else "nothing waits for you")
+        say(f"{counted(count, 'item')} to decide" if count else "nothing to decide")
         _point_to_replies(state, said)
         _show_unsent(said)
 
@@ -206,18 +206,17 @@ def _show_unsent(said: Mapping[str, Any]) -> None:
 
     for one in said["unsent"]:
         where = f"{one['channel']}:{one['target']}"
-        say(unsent_line(one["id"], where, one["text"], one["outcome"], one["error"], one["attempts"]))
+        print_text(unsent_line(one["id"], where, one["text"], one["outcome"], one["error"], one["attempts"]))
 
 
-def _point_to_replies(state: Path | None, counted: Mapping[str, Any]) -> None:
-    count = counted["replies"]
+def _point_to_replies(state: Path | None, page: Mapping[str, Any]) -> None:
+    count = page["replies"]
     ways = [
-        ("logs", "main") if key == MAIN_SESSION else ("chat", "--session", key)
-        for key in counted["repliesIn"]
+        ("logs", "main") if key == MAIN_SESSION else ("chat", "--session", key) for key in page["repliesIn"]
     ]
     if count:
         shown = ", ".join(f"`{command_for(state, *words)}`" for words in ways[:REPLIES_SHOWN_MAX])
-        say(f"{count} {'reply' if count == 1 else 'replies'} to read: {shown}")
+        say(f"{counted(count, 'reply', 'replies')} to read: {shown}")
 
 
 def _item(state: Path | None, item: dict[str, Any]) -> str:
@@ -379,7 +378,10 @@ def cost(
             print(output.coloured(_line(by.value.upper(), HEADINGS), "1"))
         for one in said["usage"]:
             print(_line(visible(one["name"], NAME_CELLS), _figures(one)))
-        say(_line("in all", _figures(total)) if said["usage"] else "no model was asked yet")
+        if said["usage"]:
+            print(_line("total", _figures(total)))
+        else:
+            say("No model calls yet.")
 
 
 def added_up(usage: Sequence[Mapping[str, Any]]) -> dict[str, Any]:

@@ -239,7 +239,7 @@ class GatewayConnection:
 
 def _found_again(state: Path | None) -> GatewayClient:
     home, deadline = home_of(state), time.monotonic() + AWAY_S
-    say("The gateway is gone; looking for it again. Nothing is lost.")
+    say("The gateway does not answer; reconnecting. No work is lost.")
     while time.monotonic() < deadline:
         time.sleep(LOOK_S)
         try:
@@ -248,7 +248,7 @@ def _found_again(state: Path | None) -> GatewayClient:
             )
         except NoGateway:
             continue
-        say(f"Connected again (pid {found.address.pid}).")
+        say(f"Reconnected (pid {found.address.pid}).")
         return found
     serve = command_for(state, "serve")
     raise NoGateway(f"no gateway came back within {AWAY_S:.0f} s; start one with `{serve}`", serve)
@@ -260,5 +260,5 @@ def resumable(state: Path | None, *words: str) -> Iterator[None]:
     try:
         yield
     except KeyboardInterrupt:
-        say(f"\nIt goes on without you. To watch it again: `{command_for(state, *words)}`.")
+        say(f"\nThe task continues. To watch it again: `{command_for(state, *words)}`.")
         raise typer.Exit(INTERRUPTED) from None

@@ -202,7 +202,7 @@ def spawn(
         for warning in said["warnings"]:
             say(f"Note: {warning}")
         if dry_run:
-            say(f"would be accepted: model {said['model']}, {said['mode']} mode; nothing was started")
+            print_text(f"would be accepted: model {said['model']}, {said['mode']} mode; nothing was started")
             return
         say(f"accepted: {said['label']}")
         print_text(said["taskId"])
@@ -221,7 +221,7 @@ def _spawned(client: GatewayClient, wanted: SpawnCommandOptions, said: Mapping[s
             if not limit.get("hasRoomLater") or (wanted.on_full or limit["onFull"]) != "queue":
                 raise
             if body["onFull"] == "reject":
-                say(f"Waits for room: {error}. Ctrl-C gives up; nothing was started.")
+                say(f"Waiting at a limit: {error}. Ctrl-C cancels; nothing was started.")
             body["onFull"] = "queue"
 
 
@@ -307,8 +307,8 @@ def _tell(state: Path | None, ended: Mapping[str, Any], code: Exit) -> None:
     task = ended["task"]
     say(output.one_line(task, output.now()))
     if code is Exit.NEEDS_YOU:
-        say(f"It needs you: `{command_for(state, 'inbox')}`.")
+        say(f"Needs a decision: `{command_for(state, 'inbox')}`.")
     elif ended["status"] == "pending":
-        say(f"Not ended yet; it goes on: `{command_for(state, 'logs', '-f', task['taskId'])}`.")
+        say(f"Not finished; it continues: `{command_for(state, 'logs', '-f', task['taskId'])}`.")
     if ended["result"] is not None and ended["result"]["text"]:
         print_text(ended["result"]["text"])
