@@ -125,7 +125,7 @@ async def test_read_numbers_lines_and_says_how_to_go_on(workspace: Path) -> None
     assert await run(workspace, "read", path="src/main.py", limit=2) == (
         "     1  def main():\n"
         "     2      return 1\n"
-        "(src/main.py: lines 1-2 of 4, 36 bytes; go on with start=3)"
+        "(src/main.py: lines 1-2 of 4, 36 bytes; continue with start=3)"
     )
 
 
@@ -154,7 +154,7 @@ async def test_read_is_bounded_in_lines_characters_and_bytes(workspace: Path) ->
     many = await run(workspace, "read", path="many.txt", limit=5000)
     assert len(many) < 70_000
     assert "only the first 2097152 bytes were read" in many
-    assert "go on with start=" in many
+    assert "continue with start=" in many
 
 
 @pytest.mark.parametrize("data", [b"\x89PNG\r\n\x1a\n\0\0", b"text\n" * 5000 + b"\0"])

@@ -8,10 +8,10 @@ budgets of the chain or from none.
     a new call is made only while committed < limit, in every budget and for tokens as for dollars
 
 So all calls in flight together can exceed a limit by less than the last of them reserved, however many
-ask at the same time. A price that is not known is None and never 0: a purse with a dollar limit refuses
+ask at the same time. A price that is not known is None and never 0: a budget with a dollar limit refuses
 such a call, because it could not tell when the limit is reached.
 
-The caller keeps the purses in rows and runs these functions inside the transaction that writes them.
+The caller keeps the budgets in rows and runs these functions inside the transaction that writes them.
 """
 
 from __future__ import annotations

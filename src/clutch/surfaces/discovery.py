@@ -366,7 +366,7 @@ def start(home: Path) -> Address:
 
 def _spawned(home: Path, said: IO[bytes]) -> subprocess.Popen[bytes]:
     """Start the process. `-P`: no module is loaded from the current directory."""
-    return subprocess.Popen(  # noqa: S603 - our own command, in our own words
+    return subprocess.Popen(  # noqa: S603 - our own command and arguments
         [sys.executable, "-P", "-m", "clutch", "serve", "--background", "--state", str(home.absolute())],
         stdin=subprocess.DEVNULL,
         stdout=said,

@@ -41,7 +41,7 @@ class ListenSettings:
 
     host: str = HERE  #: an address of this machine, 0.0.0.0 = all; beyond loopback see allowRemote
     port: int = 0  #: of the gateway; 0 = any free one
-    #: other machines may knock, unencrypted: a network you trust, or a proxy with TLS before it
+    #: other machines may connect, unencrypted: a network you trust, or a proxy with TLS before it
     allow_remote: bool = False
     allowed_hosts: frozenset[str] = frozenset()  #: what it may be called by, beside the names of loopback
 

@@ -1,7 +1,7 @@
 """Clutch as an MCP server: lists the tools, calls them through a backend, reports errors as every surface does.
 
 A backend is bound to one caller and its session. What a tool does is not known here. Only `wait` is more than a call:
-it asks in slices, so that the client is notified of progress and told what to do next.
+it asks in slices, so that the client is notified of progress and of what to do next.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ INSTRUCTIONS = (
 )
 AFTER_SPAWN = "It works in the background. Call `wait` with target {taskId} for its result; `kill` stops it."
 NEXT = {
-    "pending": "Call `wait` with target {taskId} again, or do something else: the task goes on by itself.",
+    "pending": "Call `wait` with target {taskId} again, or do something else: the task continues by itself.",
     "needs_you": "Call `inbox`, then `approve`, `reject` or `answer`; then `wait` with target {taskId} again.",
     "done": None,
 }
@@ -187,7 +187,7 @@ def _error(error: ClutchError) -> Mapping[str, Any]:
 # --------------------------------------------------------------------------------------------------
 # `clutch mcp`: a client of the gateway on one side, an MCP server on stdin and stdout on the other.
 #
-# It owns nothing: the work is done by the gateway of the state directory, which goes on when this process ends. Where
+# It owns nothing: the work is done by the gateway of the state directory, which continues when this process ends. Where
 # the gateway is, is looked up for each call, so that one that was started again is found.
 
 

@@ -238,7 +238,7 @@ class RemoteBackend:
     # ---- many ----------------------------------------------------------------------------------------
 
     async def spawn(self, args: Mapping[str, Any], session: str, on_full: OnFullWord | None) -> Object:
-        """Spawn; a refusal is returned. While a limit may have room later, it asks again."""
+        """Spawn; a refusal is returned. While a limit may free a place later, it asks again."""
         wanted = {"requester": session, "onFull": on_full, **args}
         body = {name: value for name, value in wanted.items() if value is not None}
         while True:

@@ -1,6 +1,6 @@
 """Notices when the event loop of a gateway is blocked, and says by what.
 
-An async tool that calls something slow without `await` stops the whole gateway: no turn goes on and no request is
+An async tool that calls something slow without `await` stops the whole gateway: no turn continues and no request is
 answered, so the gateway cannot say what is wrong. A thread of its own looks for a sign of life of the loop, and writes
 down where the loop stands (`blocked.json` in the state directory) for the commands that find it silent.
 """
@@ -26,7 +26,7 @@ from clutch.surfaces.discovery import BLOCKED_FILE
 log = logger(__name__)
 
 BEAT_S: Final = 1.0
-#: A loop that is only busy comes round within milliseconds; the longest pauses measured under load were below a second.
+#: A loop that is only busy runs again within milliseconds; the longest pauses measured under load were below a second.
 BLOCKED_S: Final = 3.0
 REMEDY: Final = (
     "call it with `await asyncio.to_thread(…)`, or make the tool a plain `def`, which runs in a thread"

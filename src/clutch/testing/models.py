@@ -16,7 +16,7 @@ SCRIPTED_MODEL = "scripted"
 
 
 class ScriptExhausted(AssertionError):
-    """The model was asked more often than the script has answers."""
+    """The model was asked more often than its script has answers."""
 
 
 class ScriptedModel:

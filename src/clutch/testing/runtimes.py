@@ -6,7 +6,7 @@
 Each check runs the real engine on a memory database and gives the runtime commands in its task. Whatever works
 behind the runtime under test must obey them; `obey` does so for a plain function:
 
-    clutch-test: echo WORDS       its last word is WORDS
+    clutch-test: echo WORDS       its final text is WORDS
     clutch-test: stream A B C     it says A, then B, then C, and its last word is all of them
     clutch-test: fail WORDS       it raises an error with these words
     clutch-test: wait             it works until it is cancelled
@@ -88,7 +88,7 @@ async def is_told_its_task_and_where_it_works(make: MakeRuntime) -> None:
     async with _stage(make) as stage:
         await stage.ended(await stage.spawn("clutch-test: echo hello"))
         (job,) = stage.runtime.jobs
-        _must("clutch-test: echo hello" in job.text, f"it was told {job.text!r}")
+        _must("clutch-test: echo hello" in job.text, f"its job was {job.text!r}")
         _must(job.session_key.startswith("agent:main:subagent:"), f"it works for {job.session_key!r}")
         _must(job.key.startswith(job.session_key), "its key names the session and the run")
 
@@ -98,7 +98,7 @@ async def streams_what_it_says(make: MakeRuntime) -> None:
         watcher = stage.bus.watch()
         await stage.ended(await stage.spawn("clutch-test: stream one two three"))
         heard = "".join(await _heard(watcher)).replace(" ", "")
-        _must(heard.startswith("onetwothree"), f"watchers heard {heard!r}")
+        _must(heard.startswith("onetwothree"), f"watchers received {heard!r}")
 
 
 async def reports_its_error_after_the_grace(make: MakeRuntime) -> None:
@@ -136,7 +136,7 @@ async def hears_the_new_instruction_when_steered(make: MakeRuntime) -> None:
         task = await stage.ended(task_id)
         _must((task.result or "").strip() == "changed", f"its result is {task.result!r}")
         first, second = stage.runtime.jobs
-        _must(new in second.text, f"it was told {second.text!r}")
+        _must(new in second.text, f"its job was {second.text!r}")
         _must(first.key != second.key, "another instruction is another run")
 
 
@@ -176,7 +176,7 @@ async def goes_on_with_what_it_said_before(make: MakeRuntime) -> None:
         task = await stage.ended(task_id)
         _must((task.result or "").strip() == "second", f"its result is {task.result!r}")
         said = [entry.text.strip() for entry in stage.runtime.jobs[1].transcript if isinstance(entry, Answer)]
-        _must(said == ["first"], f"it is shown {said} as its own words")
+        _must(said == ["first"], f"it is shown {said} as its own messages")
 
 
 async def name_that_nobody_has_is_a_clear_error(make: MakeRuntime) -> None:
@@ -185,7 +185,7 @@ async def name_that_nobody_has_is_a_clear_error(make: MakeRuntime) -> None:
         _must(task.outcome is Outcome.ERROR, f"it ended as {task.outcome}")
         error = task.error or ""
         _must("'nobody'" in error and NAME in error, f"its error is {error!r}")
-        _must(stage.runtime.jobs == [], "somebody else did the work")
+        _must(stage.runtime.jobs == [], "another runtime did the work")
 
 
 CHECKS: tuple[Check, ...] = (

@@ -153,7 +153,7 @@ def alone(file: int) -> Iterator[None]:
     give_up_at = time.monotonic() + PATIENCE_S
     while not _is_locked(file):
         if time.monotonic() > give_up_at:
-            raise TimeoutError(errno.ETIMEDOUT, "another process is making it and does not go on")
+            raise TimeoutError(errno.ETIMEDOUT, "another process is making it and does not continue")
         time.sleep(_PAUSE_S)
     try:
         yield

@@ -173,7 +173,7 @@ def read(root: str, path: str, start: int = 1, limit: int = 400) -> str:
     if size > FILE_BYTES_MAX:
         notices.append(f"only the first {FILE_BYTES_MAX} bytes were read")
     if last < len(lines):
-        notices.append(f"go on with start={last + 1}")
+        notices.append(f"continue with start={last + 1}")
     numbered = [f"{number:>6}  {line}" for number, line in enumerate(page, first)]
     return "\n".join([*numbered, f"({'; '.join(notices)})"])
 

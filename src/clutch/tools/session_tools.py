@@ -83,7 +83,7 @@ class HistoryArguments(_Camel):
     before: int | None = Field(None, ge=1, le=ROW_NUMBER_MAX, description="For older ones.")
     include_tools: bool = False
     result: bool = Field(False, description="Only what the task ended with.")
-    offset: int = Field(0, ge=0, description="Go on in a long text.")
+    offset: int = Field(0, ge=0, description="Continue a long text from this position.")
 
 
 class RemoveArguments(_Camel):

@@ -35,7 +35,7 @@ from clutch.core.rate_limit import Bucket
 from clutch.errors import UnsafeStateDirectory
 from clutch.surfaces.discovery import LOOPBACK, TOKEN_FILE, read_token
 
-#: A browser is told to keep nothing.
+#: A browser keeps nothing.
 PRIVATE: Mapping[str, str] = {
     "cache-control": "no-store",
     "referrer-policy": "no-referrer",
@@ -254,7 +254,7 @@ class AuthMiddleware:
             _check_host(headers, self._names)
             _check_page(headers)
             _check_address(scope)
-            # A target may hold a slash; it is told from ours as long as nothing is decoded.
+            # A target may hold a slash; it differs from ours as long as nothing is decoded.
             scope["path"] = scope["raw_path"].decode("ascii")
             if (shown := page(scope["method"], scope["path"])) is not None:
                 return await shown(scope, receive, send)

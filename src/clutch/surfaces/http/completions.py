@@ -2,7 +2,7 @@
 
 An agent is a model here (`model`: its id), and its session has the memory: of `messages` only the last one is said, the
 rest it knows. `user` names the session; without it the history does (`core/session_tools.py`). Each request has its own
-turn. The turn, and the children it starts, go on whether a client waits or not; replies that no client received wait
+turn. The turn, and the children it starts, continue whether a client waits or not; replies that no client received wait
 where `replies` finds them. The same `Idempotency-Key` is the same message, and gets the same answer."""
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Live events over HTTP: Server-Sent Events with cursors. `Last-Event-ID`, or `after`, goes on where one was."""
+"""Live events over HTTP: Server-Sent Events with cursors. `Last-Event-ID`, or `after`, resumes after an event."""
 
 from __future__ import annotations
 

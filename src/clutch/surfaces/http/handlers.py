@@ -101,7 +101,7 @@ async def task_transcript(ask: Ask[ActionBody, PageQuery]) -> Reply[objects.Mess
 
 @route("GET", "/v1/tasks/{target}/why", tool="why", answer=objects.Why)
 async def why(ask: Ask) -> Reply[objects.WhyDocument]:
-    """How a task came to where it is: its timeline, how its result was told, and the gate it waits at."""
+    """Explain the status of a task: its timeline, its delivery attempts, and what blocks it."""
     return Reply(await ask.app.read(reads.why, ask.who, ask.target, True, ask.app.state))
 
 
@@ -170,7 +170,7 @@ async def say(ask: Ask[Words]) -> Reply[objects.LetterObject]:
 
 @route("POST", "/v1/threads/messages", status=202)
 async def in_thread(ask: Ask[InThread]) -> Reply[objects.Woken]:
-    """Somebody wrote in a thread of a channel: the session that has it reads it."""
+    """Receive a message of a channel thread: the session that the thread is bound to reads it."""
     await ask.app.gateway.receive_thread_message(ask.body, ask.key, ask.caller)
     return Reply({"status": "accepted"})
 
@@ -238,9 +238,9 @@ class SettledQuery(Query):
 
 @route("GET", "/v1/sessions/{key}/settled")
 async def settled(ask: Ask[ActionBody, SettledQuery]) -> Reply[objects.Settled]:
-    """Whether nothing is left to do for this session or anywhere below it; waits for that."""
+    """Wait until this session and all sessions below it are idle; say whether they are."""
     async with BackgroundTasks() as tasks:
-        waiting = tasks.call(ask.app.gateway.wait_idle(ask.path["key"]), "settled session")
+        waiting = tasks.call(ask.app.gateway.wait_idle(ask.path["key"]), "idle session")
         await first(asyncio.wait({waiting}), ask.app.closing.wait(), within_s=ask.query.timeout_seconds)
         if waiting.done():
             waiting.result()
@@ -366,7 +366,7 @@ class DrainBody(Body):
 async def stop(ask: Ask) -> Reply[objects.Ending]:
     """Stop the gateway now; its work is resumed by the next one."""
     leaving = _leaving(ask)
-    leaving.stop("told to")
+    leaving.stop("requested")
     return Reply({"status": "stopping", "pid": os.getpid()})
 
 
@@ -502,7 +502,7 @@ class SpawnBody(Body):
     dry_status=200,
 )
 async def spawn(ask: Ask[SpawnBody]) -> Reply[Object]:
-    """Start a background task; the answer comes at once, on disk, and the work survives whoever asked for it.
+    """Start a background task; the answer comes at once, when the task is on disk, and the work outlives the caller.
 
     201 accepted; 200 for a dry run; 403, 400 and 409 the same object with `status` and `error`."""
     body = ask.body

@@ -73,9 +73,9 @@ def _of_tasks(state: workers.GatewayHealth, counted: workers.Counts) -> Iterator
     yield Metric("tasks", "Tasks that are not over, by phase.", phases)
     yield Metric("tasks_total", "Tasks ever accepted.", _alone(counted.tasks), "counter")
     yield Metric("queued", "Tasks that wait for their turn.", _alone(state.queued))
-    yield Metric("running", "Sessions somebody works on now.", _alone(state.running))
-    yield Metric("undelivered", "Results that could not be told.", _alone(state.undelivered))
-    yield Metric("letters_open", "Letters nobody has answered yet.", _alone(counted.letters))
+    yield Metric("running", "Sessions with a turn in progress.", _alone(state.running))
+    yield Metric("undelivered", "Results that could not be delivered.", _alone(state.undelivered))
+    yield Metric("letters_open", "Letters without an answer.", _alone(counted.letters))
     yield Metric(
         "needs_you", "Plans, questions and budgets that wait for a person.", _alone(counted.needs_you)
     )
@@ -103,7 +103,7 @@ def _of_process(app: AppState) -> Iterator[Metric]:
     ]
     waits = services.models.waits() if isinstance(services.models, Limiter) else {}
     named = [({"provider": name}, one) for name, one in sorted(waits.items())]
-    yield Metric("loop_age_seconds", "Since the last pass of sweeper, heartbeat and couriers.", beats)
+    yield Metric("loop_age_seconds", "Since the last pass of sweeper, heartbeat and outbox senders.", beats)
     yield Metric(
         "limiter_passages_total", "Calls let through.", [(n, w.passages) for n, w in named], "counter"
     )
@@ -111,7 +111,10 @@ def _of_process(app: AppState) -> Iterator[Metric]:
         "limiter_wait_seconds_total", "Waited by those.", [(n, w.waited_s) for n, w in named], "counter"
     )
     yield Metric(
-        "limiter_parked_total", "Calls told to come back.", [(n, w.turned_away) for n, w in named], "counter"
+        "limiter_parked_total",
+        "Calls that were refused for now.",
+        [(n, w.turned_away) for n, w in named],
+        "counter",
     )
     yield Metric("store_transactions_total", "Transactions.", _alone(stats.transactions), "counter")
     yield Metric("store_statements_total", "Statements.", _alone(stats.statements), "counter")

@@ -224,7 +224,7 @@ class HttpRoute:
     """`scope`: what it takes to get as far as the handler; the guard of the verbs asks again for the target.
 
     `answer`: what its answers look like, if they are JSON; `refusal`: what it says no with, beside errors. `tool`: its
-    name for whoever comes over MCP, described in the first line of the handler; who speaks from a session has these
+    name for MCP clients, described in the first line of the handler; who speaks from a session has these
     paths and no others."""
 
     method: str

@@ -159,7 +159,7 @@ class Change:
         ]
 
     def requesters_to_count(self) -> set[int]:
-        """Whose children became more: by birth, or because one of them works again."""
+        """Whose children became more: by a spawn, or because one of them works again."""
         return {
             after.requester_id
             for before, after in self.tasks.values()

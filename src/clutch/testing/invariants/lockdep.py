@@ -1,6 +1,6 @@
 """What a serial simulator cannot see and PostgreSQL would punish: writes without the key, locks upside down.
 
-A transaction given to `tx(keys, …)` writes the rows of the sessions and purses in its keys only. It may also insert
+A transaction given to `tx(keys, …)` writes the rows of the sessions and budgets in its keys only. It may also insert
 letters for others, make children, and step the tasks of *closed* sessions whose letters it reads: no other
 transaction writes those. One that runs alone may write many. Both lock ancestors before descendants, so that two
 of them never wait for each other in a circle. `claim` skips what others have locked and never waits.
@@ -35,7 +35,7 @@ def offences(change: Change, history: History) -> Iterator[str]:
 def _foreign_writes(made: Made, keys: tuple[int, ...], change: Change) -> Iterator[str]:
     for name in made.purses:
         if _purse_key(name) not in keys:
-            yield f"{made.name} with keys {keys} wrote purse {name}"
+            yield f"{made.name} with keys {keys} wrote budget {name}"
     for table, row_id in made.written:
         wrong: str | None = None
         match table:

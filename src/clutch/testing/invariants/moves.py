@@ -24,7 +24,7 @@ MOVES: Final[tuple[InvariantQuery, ...]] = (
     InvariantQuery(
         "T9",
         InvariantScope.MOVE,
-        "a result never changes once its outcome is fixed",
+        "a result never changes after its task has an outcome",
         f"SELECT t.id, 'has another result since ' || b.outcome {_SAME}"
         " AND b.outcome IS NOT NULL AND COALESCE(b.result_sha, '') <> COALESCE(t.result_sha, '')",
     ),
@@ -49,7 +49,7 @@ MOVES: Final[tuple[InvariantQuery, ...]] = (
     InvariantQuery(
         "T6",
         InvariantScope.MOVE,
-        "a run's time is over only at its deadline, and only while somebody works on it",
+        "a run's time is over only at its deadline, and only while a worker works on it",
         "SELECT t.id, 'timed out without a deadline, or while nobody worked on it' FROM tasks t"
         " JOIN was.tasks b ON b.id = t.id JOIN was.sessions s ON s.id = t.id WHERE t.id {touched}"
         " AND t.outcome = 'timeout' AND b.outcome IS NULL AND (s.owner IS NULL OR b.deadline_at IS NULL)",
@@ -86,7 +86,7 @@ MOVES: Final[tuple[InvariantQuery, ...]] = (
     InvariantQuery(
         "T11",
         InvariantScope.BIRTH,
-        "a child is numbered by the place of its call, not by the moment of its birth",
+        "a child is numbered by the place of its call, not by the moment of its spawn",
         "SELECT c.id, 'of call ' || c.idem || ' has order ' || c.spawn_order FROM (SELECT t.id, t.idem,"
         " t.spawn_order, SUBSTR(t.idem, INSTR(t.idem, ':') + 1) AS place FROM tasks t"
         " WHERE t.requester_id {touched} AND t.idem GLOB '[0-9]*:[0-9]*:[0-9]*') c WHERE c.spawn_order <>"
@@ -95,7 +95,7 @@ MOVES: Final[tuple[InvariantQuery, ...]] = (
     InvariantQuery(
         "N16",
         InvariantScope.CALM,
-        "a letter that nobody has seen is looked at soon",
+        "an unseen letter is looked at soon",
         "SELECT i.session_id, 'has letter ' || i.id || ', unseen for ' || ROUND({now} - w.since, 1) || ' s'"
         " FROM was.unseen w JOIN inbox i ON i.id = w.id WHERE w.since < {now} - {patience_s}",
     ),
@@ -122,7 +122,7 @@ MOVES: Final[tuple[InvariantQuery, ...]] = (
     InvariantQuery(
         "T4",
         InvariantScope.GUARDED,
-        "a write by anybody but the current owner changes nothing",
+        "a write by any other than the current owner changes nothing",
         "SELECT b.id, 'was written by worker ' || ?2 || ' with fence ' || ?3 || '; the fence is ' || b.fence"
         " || ' of ' || COALESCE(b.owner, 'nobody') FROM was.sessions b"
         " WHERE b.id = ?1 AND (COALESCE(b.owner, 0) <> ?2 OR b.fence <> ?3)",
@@ -138,7 +138,7 @@ MOVES: Final[tuple[InvariantQuery, ...]] = (
     InvariantQuery(
         "T4",
         InvariantScope.CUT,
-        "an owner that was cut off by somebody else is left behind a new fence",
+        "an owner whose session was taken is left behind a new fence",
         "SELECT s.id, 'was taken from ' || b.owner || ' under the same fence' FROM sessions s"
         " JOIN was.sessions b ON b.id = s.id WHERE s.id {touched} AND s.fence = b.fence",
     ),

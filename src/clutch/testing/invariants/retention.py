@@ -112,7 +112,7 @@ KEPT: Final[tuple[InvariantQuery, ...]] = (
     InvariantQuery(
         "N10",
         InvariantScope.END,
-        "whoever waits for a result that could not be told is told so",
+        "a caller that waits for an undelivered result is notified of it",
         "SELECT e.task_id, 'was given up, and the person does not know' FROM events e"
         " JOIN tasks g ON g.id = e.task_id WHERE e.to_phase = 'cleanup_pending' AND e.reason = 'undelivered'"
         " AND e.detail <> 'dropped' AND NOT EXISTS (SELECT 1 FROM events n JOIN outbox o"

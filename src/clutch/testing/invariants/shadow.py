@@ -30,7 +30,7 @@ _REMEMBER: Final = {
 
 
 _UNSEEN: Final = (
-    "SELECT i.id FROM inbox i JOIN sessions s ON s.id = i.session_id WHERE i.seen = 0 AND i.state = 0"  # noqa: S608 - our own words
+    "SELECT i.id FROM inbox i JOIN sessions s ON s.id = i.session_id WHERE i.seen = 0 AND i.state = 0"  # noqa: S608 - constant text
     " AND NOT (s.hold = 1 AND s.closed = 0 AND i.kind = 'announce' AND i.taken_seq IS NULL AND EXISTS"
     f" (SELECT 1 FROM tasks t WHERE t.requester_id = s.id AND {IS_ALIVE.format('t')}))"
 )
@@ -55,8 +55,8 @@ class Shadow:
         )
 
     def look(self, now: float) -> None:
-        """Which letters wait for the mailman. One that sleeps until its children have settled needs none meanwhile."""
-        self._disk.ask(f"DELETE FROM was.unseen WHERE id NOT IN ({_UNSEEN})")  # noqa: S608 - our own words
+        """Which letters wait to be seen. A session that waits for its children needs no look meanwhile."""
+        self._disk.ask(f"DELETE FROM was.unseen WHERE id NOT IN ({_UNSEEN})")  # noqa: S608 - constant text
         self._disk.ask(f"INSERT OR IGNORE INTO was.unseen SELECT id, {now!r} FROM ({_UNSEEN})")  # noqa: S608
 
     def hear(self, made: Sequence[Made]) -> None:
@@ -80,7 +80,7 @@ class Shadow:
 
 
 def _accepted(made: Made) -> Iterator[tuple[str, int]]:
-    """Key and number of every task that the caller of this transaction, or its model, is told is accepted."""
+    """Key and number of every task that the caller of this transaction, or its model, was shown as accepted."""
     if made.name == "spawn":
         for order, answer in zip(made.args[4], made.value, strict=True):
             if isinstance(answer, Accepted) and not answer.is_spawning:

@@ -54,7 +54,7 @@ BOTH_DATABASES: Final[tuple[InvariantQuery, ...]] = (
     InvariantQuery(
         "N4",
         InvariantScope.TASK,
-        "nobody lives deeper than allowed, and a child stands one level below its requester",
+        "no session is deeper than allowed, and a child is one level below its parent",
         "SELECT t.id, 'at depth ' || t.depth FROM tasks t JOIN sessions s ON s.id = t.id"
         " LEFT JOIN sessions p ON p.id = t.requester_id WHERE t.id {touched}"
         " AND (t.depth > {depth_max} OR s.depth <> t.depth OR p.depth + 1 <> t.depth)",
@@ -86,7 +86,7 @@ BOTH_DATABASES: Final[tuple[InvariantQuery, ...]] = (
     InvariantQuery(
         "N16",
         InvariantScope.END,
-        "nobody is owned, due, held or running any more",
+        "no session is owned, due, held or running any more",
         "SELECT s.id, 'is not at rest' FROM sessions s WHERE s.owner IS NOT NULL OR s.run_id IS NOT NULL"
         " OR (s.closed = 0 AND (s.due IS NOT NULL OR s.hold = 1))",
     ),
@@ -111,7 +111,7 @@ SIMULATED: Final[tuple[InvariantQuery, ...]] = (
     InvariantQuery(
         "N29",
         InvariantScope.END,
-        "nobody is written to by a chain that has passed it",
+        "a chain of messages passes no session twice",
         "SELECT i.id, 'goes back to ' || i.session_id FROM inbox i WHERE i.kind = 'peer'"
         " AND json_extract(i.body, '$.stage') = 'request'"
         " AND i.session_id IN (SELECT value FROM json_each(json_extract(i.body, '$.hops')))",
@@ -127,7 +127,7 @@ SIMULATED: Final[tuple[InvariantQuery, ...]] = (
     InvariantQuery(
         "N24",
         InvariantScope.END,
-        "what was to be deleted once told is deleted",
+        "what was to be deleted after delivery is deleted",
         "SELECT t.id, 'was told and is still there' FROM tasks t JOIN sessions s ON s.id = t.id"  # noqa: S608
         f' WHERE t.spec LIKE \'%"cleanup": "delete"%\' AND s.deleted_at IS NULL AND {IS_OVER}',
     ),
@@ -140,7 +140,7 @@ SIMULATED: Final[tuple[InvariantQuery, ...]] = (
     InvariantQuery(
         "T16",
         InvariantScope.END,
-        "nothing is reserved when nobody works",
+        "nothing is reserved when no run works",
         f"SELECT {PURSE} || {LIMIT} FROM purses p WHERE p.tokens_reserved <> 0",  # noqa: S608
     ),
     InvariantQuery(
@@ -205,7 +205,7 @@ SIMULATED: Final[tuple[InvariantQuery, ...]] = (
     InvariantQuery(
         "N29",
         InvariantScope.END,
-        "a talk between two agents has an end, and visits nobody twice",
+        "a talk between two agents has an end, and visits no session twice",
         "SELECT MIN(i.id), COUNT(*) || ' letters of one talk' FROM inbox i WHERE i.kind = 'peer'"
         " GROUP BY JSON_EXTRACT(i.body, '$.key') HAVING COUNT(*) > JSON_EXTRACT(MIN(i.body), '$.turns_max') + 2",
     ),

@@ -79,7 +79,7 @@ def _told(text: str) -> Iterator[str]:
     yield from _LINE.findall(older)
 
 
-@invariant("T11", READING, "findings are told in the order in which the model asked for them")
+@invariant("T11", READING, "results are delivered in the order in which the model asked for them")
 def _in_spawn_order(change: Change, context: CheckContext) -> Iterator[str]:
     for session_id, text in _announcements(change, context):
         told = [ids.parse_task_id(found) for found in _BLOCK.findall(text.partition(_OLDER)[0])]
@@ -129,14 +129,14 @@ def _results(change: Change, context: CheckContext) -> Iterator[tuple[int, str]]
             yield session_id, body
 
 
-@invariant("N16", WORKING, "whoever is told that it will be woken is held, from that commit on")
+@invariant("N16", WORKING, "a session that waits for its children is on hold, from that commit on")
 def _held_as_told(change: Change, context: CheckContext) -> Iterator[str]:
     for session_id, body in _results(change, context):
         if json.dumps(turn.YIELDED) not in body:
             continue
         session = context.history.session(session_id)
         if session is None or not session.hold or session.run_id is not None:
-            yield f"session {session_id} was told to wait and is not held"
+            yield f"session {session_id} was shown that it waits and is not on hold"
 
 
 @invariant("N1", WORKING, "`accepted` is said only of a task that is on disk")
@@ -144,7 +144,7 @@ def _accepted_is_durable(change: Change, context: CheckContext) -> Iterator[str]
     for session_id, body in _results(change, context):
         for task_id in _accepted(body):
             if not context.disk.query("SELECT 1 FROM tasks WHERE id = ?", task_id):
-                yield f"session {session_id} was told that {task_id} is accepted, and there is no such task"
+                yield f"session {session_id} was shown that {task_id} is accepted, and there is no such task"
 
 
 def _accepted(body: str) -> Iterator[int]:

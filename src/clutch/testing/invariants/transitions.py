@@ -82,10 +82,10 @@ def _born_alive(change: Change, context: CheckContext) -> Iterator[str]:
         if before is None:
             parent = context.history.session(after.requester_id)
             if parent is None or parent.closed:
-                yield f"task {after.id} was born to {after.requester_id}, which is closed"
+                yield f"task {after.id} was spawned below {after.requester_id}, which is closed"
 
 
-@invariant("N19", frozenset({"kill"}), "nobody is told what a kill has made pointless")
+@invariant("N19", frozenset({"kill"}), "no result is delivered that a kill has made pointless")
 def _skipped_by_kill(change: Change, context: CheckContext) -> Iterator[str]:
     if not any(made.name == "kill" for made in change.made):
         return
@@ -133,7 +133,7 @@ def _read_before_the_end(change: Change, context: CheckContext) -> Iterator[str]
 
 
 @invariant(
-    "N22", frozenset({"hand_over"}), "what is given back in good order is free, goes on, and has not failed"
+    "N22", frozenset({"hand_over"}), "what is given back in good order is free, continues, and has not failed"
 )
 def _given_back_whole(change: Change, context: CheckContext) -> Iterator[str]:
     for made in change.made:
@@ -153,7 +153,7 @@ def _given_back_whole(change: Change, context: CheckContext) -> Iterator[str]:
             yield f"task {after.id} became {task.outcome}"
 
 
-@invariant("N12", frozenset({"unheard"}), "what somebody may have read is not sent again")
+@invariant("N12", frozenset({"unheard"}), "a message that may have been read is not sent again")
 def _not_sent_again(change: Change, context: CheckContext) -> Iterator[str]:
     for made in change.made:
         # Otherwise another process owns it.
@@ -176,7 +176,7 @@ def _unsure_stays(change: Change, context: CheckContext) -> Iterator[str]:
         yield f"message {row}"
 
 
-@invariant("N19", frozenset({"halt"}), "a halt ends one turn, and whoever works below goes on")
+@invariant("N19", frozenset({"halt"}), "a halt ends one turn, and the children continue")
 def _only_the_turn(change: Change, context: CheckContext) -> Iterator[str]:
     del context
     for made in change.made:
@@ -184,13 +184,13 @@ def _only_the_turn(change: Change, context: CheckContext) -> Iterator[str]:
             continue
         _, session = change.sessions[made.args[1]]
         if session.owner is not None or session.run_id is not None:
-            yield f"session {session.id} was halted and goes on"
+            yield f"session {session.id} was halted and continues"
         ended = [task.id for was, task in change.tasks.values() if was and was.outcome != task.outcome]
         if ended:
             yield f"session {session.id} was halted, and with it {ended}"
 
 
-@invariant("N19", frozenset({"stop"}), "after a stop nobody below works")
+@invariant("N19", frozenset({"stop"}), "after a stop no task below works")
 def _all_below_is_stopped(change: Change, context: CheckContext) -> Iterator[str]:
     for made in change.made:
         if made.name == "stop":

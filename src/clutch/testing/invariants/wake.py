@@ -1,4 +1,4 @@
-"""Invariants of waking a session: when it is woken, which letter comes first, and what is delivered when."""
+"""Invariants of resuming a session: when it is resumed, which letter comes first, and what is delivered when."""
 
 from __future__ import annotations
 
@@ -8,7 +8,11 @@ from clutch.testing.invariants.history import Change, SessionShot
 from clutch.testing.invariants.registry import CheckContext, invariant
 
 
-@invariant("N18", "tasks", "a task is done only when all its children were heard, or waited for long enough")
+@invariant(
+    "N18",
+    "tasks",
+    "a task is done only when all results of its children were received, or waited for long enough",
+)
 def _children_first(change: Change, context: CheckContext) -> Iterator[str]:
     for before, after in change.tasks.values():
         if after.outcome != "ok" or before is None or before.outcome is not None:
@@ -24,11 +28,11 @@ def _children_first(change: Change, context: CheckContext) -> Iterator[str]:
             after.id,
             after.generation,
         ):
-            yield f"task {after.id} is done while {untold} of its children are untold"
+            yield f"task {after.id} is done while {untold} of its children are not delivered"
 
 
 @invariant(
-    "N16", "sessions", "a waiting parent is woken when all its children have settled, not before, and once"
+    "N16", "sessions", "a waiting parent is resumed when all its children have finished, not before, and once"
 )
 def _woken_once(change: Change, context: CheckContext) -> Iterator[str]:
     for before, after in change.sessions.values():
@@ -38,16 +42,16 @@ def _woken_once(change: Change, context: CheckContext) -> Iterator[str]:
         working = context.working(after.id)
         expired = before.hold_until is not None and change.now_of(after.id) >= before.hold_until
         if not after.hold and working and not expired:
-            yield f"session {after.id} was woken while {working} children work"
+            yield f"session {after.id} was resumed while {working} children work"
         if opened and after.hold and not working and not _is_by_person(change, after):
-            yield f"session {after.id} was woken and would be woken again"
+            yield f"session {after.id} was resumed and would be resumed again"
         if (
             opened
             and not after.hold
             and not expired
             and (left := context.count(_LEFT_OUT, after.id, after.run_id))
         ):
-            yield f"session {after.id} was woken without {left} of the results that were there"
+            yield f"session {after.id} was resumed without {left} of the results that were there"
 
 
 #: Letters of another route have a turn of their own, and so has a user who writes in a thread.
@@ -64,7 +68,7 @@ def _is_by_person(change: Change, session: SessionShot) -> bool:
     return run is not None and bool(run[1].by_person)
 
 
-@invariant("N17", "runs", "a person's words go before everything else")
+@invariant("N17", "runs", "a user's message goes before everything else")
 def _people_first(change: Change, context: CheckContext) -> Iterator[str]:
     for before, run in change.runs.values():
         if before is not None or run.by_person:
@@ -79,7 +83,7 @@ def _people_first(change: Change, context: CheckContext) -> Iterator[str]:
             yield f"run {run.id} of session {run.session_id} began while a person waits"
 
 
-@invariant("N16", frozenset({"begin"}), "whoever is claimed has something to do")
+@invariant("N16", frozenset({"begin"}), "a claimed session has something to do")
 def _no_idle_claims(change: Change, context: CheckContext) -> Iterator[str]:
     for made in change.made:
         if made.name == "begin" and made.value is None and made.written:
@@ -94,7 +98,7 @@ def _has_excuse(change: Change, context: CheckContext, session_id: int) -> bool:
     if before is None or before.paused or before.hold_until != after.hold_until:
         return True
     if before.hold and context.working(session_id):
-        return True  # a child was born or went back to work after all had settled
+        return True  # a child was spawned or worked again after all had finished
     if any(run.session_id == session_id for _, run in change.runs.values()):
         return True
     if any(letter.session_id == session_id for _, letter in change.letters.values()):

@@ -1,6 +1,6 @@
 """`python -m clutch.testing.providers`: the server as a process of its own; its first line is its URL.
 
-Without `--behave` it plays an agent's work: so many tool calls, one at a time, then a last word. It ends when its
+Without `--behave` it plays an agent's work: so many tool calls, one at a time, then a final text. It ends when its
 standard input does, so that it does not outlive the process that started it; with `--stay` it does not.
 """
 
@@ -22,16 +22,16 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         prog="python -m clutch.testing.providers",
         description="A model provider on loopback: OpenAI's chat completions and responses, Anthropic's messages."
-        " The first line it prints is its address; what to give to clients is told on stderr.",
+        " The first line it prints is its address; what to give to clients is printed on stderr.",
         epilog="It ends when its standard input does (Ctrl-D on a terminal).",
     )
     parser.add_argument("--port", type=int, default=0, help="0: any that is free")
     parser.add_argument("--stay", action="store_true", help="until it is interrupted, whatever stdin does")
     parser.add_argument("--behave", help="module:function, called with each WireRequest")
-    parser.add_argument("--calls", type=int, default=2, help="tool calls before the last word")
+    parser.add_argument("--calls", type=int, default=2, help="tool calls before the final text")
     parser.add_argument("--tool", default="read", help="the tool to call")
     parser.add_argument("--arguments", default='{"path":"README.md"}', help="its arguments, as JSON")
-    parser.add_argument("--chunks", type=int, default=10, help="pieces of the last word")
+    parser.add_argument("--chunks", type=int, default=10, help="pieces of the final text")
     parser.add_argument(
         "--latency", type=float, default=0.2, help="seconds an answer takes, spread over its pieces"
     )

@@ -1,4 +1,4 @@
-"""What a provider is told to do with a request: pieces of an answer, and ways to misbehave.
+"""What a provider does with a request: pieces of an answer, and ways to misbehave.
 
 Independent of any wire format; `chat`, `responses` and `messages` put it into theirs.
 """

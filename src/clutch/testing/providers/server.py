@@ -1,4 +1,4 @@
-"""The HTTP side: reads a request, asks the script what to do, and does it, byte by byte if need be."""
+"""The HTTP side: reads a request, asks its script what to do, and does it, byte by byte if need be."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ class Wire(Protocol):
 
 WIRES: Mapping[Format, Wire] = {Format.CHAT: chat, Format.RESPONSES: responses, Format.MESSAGES: messages}
 _STREAM_HEADERS = {"Content-Type": "text/event-stream; charset=utf-8", "Cache-Control": "no-cache"}
-_BACKLOG = 4096  # a thousand callers knock in the same moment
+_BACKLOG = 4096  # a thousand callers connect in the same moment
 
 Behave: TypeAlias = Callable[[WireRequest], Behaviour]
 
@@ -191,7 +191,7 @@ async def _for_ever() -> Never:
 
 
 def _paced(frames: Iterator[bytes | Control], reply: Reply) -> Iterator[bytes | Control]:
-    """Dripped or sliced as told; otherwise everything up to the next control in one write."""
+    """Dripped or sliced as its script says; otherwise everything up to the next control in one write."""
     if reply.drip_s:
         yield from _dripped(frames, reply.drip_s)
         return

@@ -1,4 +1,4 @@
-"""The provider and the tools of a simulated gateway: they play the script, slowly, and fail as told by the dice."""
+"""The provider and the tools of a simulated gateway: they play a script, slowly, and fail as the dice say."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ TOOLS: Final = (
 
 
 class SimModel:
-    """Asks nobody: the answer is a function of the transcript. What happens on the way is not."""
+    """The answer is a function of the transcript. What happens on the way is not."""
 
     def __init__(self, gateway: Gateway) -> None:
         self._gateway, self._world = gateway, gateway.world
@@ -100,7 +100,7 @@ class SimModel:
 
 
 class SimPrices:
-    """Every call takes about as much, and less than was reserved for it; dollars are nobody's business here."""
+    """Every call takes about as much, and less than was reserved for it; dollars are not simulated here."""
 
     def cost(self, model: str, usage: Usage) -> Decimal | None:
         del model, usage

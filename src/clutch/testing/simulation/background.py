@@ -48,7 +48,7 @@ class Background:
     async def _gossip(self) -> None:
         """Agents write to each other whenever they like; what they are answering decides whether they may."""
         sender, target = self._rng.sample(self._user.mains, 2)
-        known = (self._world.policy, target, self._user.key("gossip"), "have you heard?", sender, "agent")
+        known = (self._world.policy, target, self._user.key("gossip"), "any news?", sender, "agent")
         await self._user.surely(None, messages.send_to_session, *known)
 
     async def _thread(self) -> None:

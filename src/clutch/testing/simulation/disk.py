@@ -56,7 +56,7 @@ class Made:
         return [*owned, *(arg for arg in self.args if type(arg) is int)]
 
     def start(self, now: float) -> Tx[Any]:
-        """The transaction, overheard. It may be started again; then what was heard before is forgotten."""
+        """The transaction, recorded. It may be started again; then what was recorded before is dropped."""
         self.now = now
         self.locked.clear()
         self.written.clear()

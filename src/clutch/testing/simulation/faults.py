@@ -17,7 +17,7 @@ from typing import Final
 class Fault(StrEnum):
     # the process
     CRASH_BEFORE_COMMIT = "crash_before_commit"  #: nothing was written
-    CRASH_AFTER_COMMIT = "crash_after_commit"  #: it was, and nobody knows
+    CRASH_AFTER_COMMIT = "crash_after_commit"  #: it was, and no process knows
     CRASH_ANYWHERE = "crash_anywhere"
     POWER_CUT = "power_cut"  #: all gateways at once
     FREEZE_SHORT = "freeze_short"  #: shorter than the lease

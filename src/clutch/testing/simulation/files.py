@@ -22,7 +22,7 @@ def shelf_at(path: str) -> FileVersion:
 
 
 class SimFiles:
-    """As one life of a gateway sees them. Of each shelf only which sides it has."""
+    """As one life of a gateway sees them. Of each file version only which sides it has."""
 
     def __init__(self, world: World, db: SimDatabase) -> None:
         self._world, self._db = world, db
@@ -47,7 +47,7 @@ class SimFiles:
         return Handed((FOUND,) if Side.OUT in self._world.files.get(shelf, ()) else ())
 
     async def read(self, shelf: FileVersion, name: str) -> bytes:
-        raise FilesFailed(f"nobody reads {name} of {shelf} here")
+        raise FilesFailed(f"the simulation reads no {name} of {shelf}")
 
     async def remove(self, shelf: FileVersion, *sides: Side) -> None:
         await self._takes()

@@ -30,19 +30,19 @@ if TYPE_CHECKING:
 OBSERVED: Final[Mapping[str, str]] = MappingProxyType(
     {
         "constraint": "no transaction is held up only by the tables themselves",
-        "N1": "what was accepted exists, under the number that was told",
+        "N1": "what was accepted exists, under the number that was answered",
         "N5": "the text of a run that has lost its task is reported as late",
         "N10": "once all is over, no session is said to have letters that wait",
-        "N12": "a person's words are read once",
+        "N12": "a user's message is read once",
         "T8": "a process that is asked to stop does so in time, and keeps nothing",
         "N22": "a model is asked about what is on disk, and not again about what it has answered",
         "N23": "a tool that must not run twice does not",
         "T10": "the timeline reduces to the row",
-        "T14": "nothing is cleaned up before its task is told, given up or killed",
+        "T14": "nothing is cleaned up before its task is delivered, given up or killed",
         "N31": "a tool that needs a person's word has it, and a decision is about what was shown",
         "T16": "every model call has its row, and within a budget its reservation, before it is sent",
         "N34": "a message that may have been read is not sent again by itself, once that was noted",
-        "T18": "whatever leaves the house has a key: a tool that of its call, words that of their row, and it stays",
+        "T18": "every outside effect has a stable key: a tool call that of its call, a message that of its row",
     }
 )
 
@@ -134,7 +134,7 @@ class Observer:
             self._judge("N5", None)
 
     def _unbooked(self, session_id: int, is_current: bool) -> str | None:
-        """Whoever lost the session meanwhile has a row, too, but its successor has given that call up."""
+        """A worker that lost the session has a row, too, but its successor has given that call up."""
         ((rows, is_open, is_reserved),) = self._disk.query(_BOOKED, session_id)
         if rows < self._asked[session_id]:
             return f"session {session_id} made {self._asked[session_id]} calls and has {rows} rows"
@@ -164,7 +164,7 @@ class Observer:
             "SELECT name FROM calls WHERE session_id = ? AND seq = ? AND idx = ?", session_id, seq, place
         )
         is_gone = not self._disk.query("SELECT 1 FROM messages WHERE session_id = ? LIMIT 1", session_id)
-        # It was killed and deleted while the process that runs the tool was frozen: nobody could stop that.
+        # It was killed and deleted while the process that runs the tool was frozen: nothing could stop that.
         self._judge("T18", None if rows == [(name,)] or is_gone else f"{name} runs under {context.key}")
         if name == "risky":
             asked = self._disk.query(
@@ -174,7 +174,7 @@ class Observer:
                 place,
             )
             is_approved = any(row[0] in self._approved for row in asked)
-            self._judge("N31", None if is_approved else f"nobody approved {context.key}")
+            self._judge("N31", None if is_approved else f"{context.key} was not approved")
         if is_unsafe:
             self._unsafe[context.key] += 1
             self._judge(
@@ -205,7 +205,7 @@ class Observer:
 
     def removes_files(self, shelf: FileVersion, sides: Collection[Side]) -> None:
         """Just now, what was there. What was given is needed until the task is over; what it hands over, as long as
-        somebody may read it."""
+        a session may read it."""
         task_id = shelf.task_id
         rows = self._disk.query(
             "SELECT t.phase, t.outcome, t.archived_at, t.started_at, s.deleted_at, t.spec, t.delivery FROM tasks t"
@@ -224,7 +224,7 @@ class Observer:
         self._judge("T14", f"task {task_id} is {rows[0]} and loses {sorted(sides)}" if is_wrong else None)
 
     def removes(self, task_id: int) -> None:
-        """Just now: whoever does it thinks that nobody wants it."""
+        """Check, at this moment, that no session needs the workspace."""
         rows = self._disk.query(
             "SELECT t.phase FROM tasks t JOIN sessions s ON s.id = t.id WHERE t.id = ? AND s.workspace = ?"
             " AND t.phase NOT IN ('cleanup_pending', 'completed', 'completed_giveup')",
@@ -267,7 +267,7 @@ class Observer:
                 self._judge("N22", wrong)
 
     def _misheard(self, key: str, session_id: int, text: str) -> str | None:
-        """Void only what was said to a session that nobody listened in."""
+        """Void only what was said to a session without a listener."""
         rows = self._disk.query("SELECT state FROM inbox WHERE idem = ?", key)
         bodies = self._disk.query(
             "SELECT body FROM messages WHERE session_id = ? AND kind = 'input'", session_id

@@ -1,7 +1,7 @@
 """What the simulated agents do. Decided from the transcript alone, so that another process can resume.
 
 A job is a small JSON text in a task or a message. Its `steps` are played one per model answer; then comes
-its `end`. The last words of an answer carry a mark that no other answer has, so that the observer can count
+its `end`. The final text of an answer carries a mark that no other answer has, so that the observer can count
 where they turn up.
 """
 
@@ -144,7 +144,7 @@ NEEDS_PEOPLE: Final = (
     ["risky", "ask_human"],
 )
 BESIDE: Final[tuple[dict[str, Any], ...]] = ({}, {}, {"do": ["echo"]}, {"do": ["slow"]}, {"yield": 1})
-#: What an agent does with its children between two steps; a target that fits nobody is an answer like any other.
+#: What an agent does with its children between two steps; a target that fits no session is an answer like any other.
 ACTS: Final[tuple[tuple[str, dict[str, Any]], ...]] = (
     ("list", {}),
     ("steer", {"target": "last", "text": "rather look at the other end"}),
@@ -152,10 +152,10 @@ ACTS: Final[tuple[tuple[str, dict[str, Any]], ...]] = (
     ("pause", {"target": "1"}),
     ("resume", {"target": "1"}),
     ("kill", {"target": "last"}),
-    ("kill", {"target": "c2"}),  # most often the child of somebody else
+    ("kill", {"target": "c2"}),  # most often the child of another session
     ("steer", {"target": "c5", "text": "listen to me instead"}),
     ("retry", {"target": "last"}),
-    ("continue", {"target": "last", "text": "go on"}),
+    ("continue", {"target": "last", "text": "continue"}),
     ("remove", {"target": "last"}),
 )
 ENDS: Final = ("text",) * 12 + ("huge", "huge", "skip", "silent", "empty", "cut")

@@ -62,7 +62,7 @@ SETTINGS: Final[Mapping[str, Setting]] = MappingProxyType(
     {
         setting.name: setting
         for setting in (
-            Setting("calm", "nothing goes wrong and nobody meddles", severity=0.0, meddle_s=0.0, gateways=2),
+            Setting("calm", "nothing goes wrong and no user meddles", severity=0.0, meddle_s=0.0, gateways=2),
             Setting(
                 "crash", "processes die and freeze, stores fail", severity=2.0, nemesis_s=3.0, meddle_s=0.0
             ),

@@ -67,7 +67,7 @@ HAS_CHILDREN: Final = (
     " AND id IN (SELECT requester_id FROM tasks WHERE outcome IS NULL)"
 )
 
-#: What one tries again is mostly what one has just heard of; and what has just ended is still moving.
+#: What a user tries again is mostly what ended just now; and what has just ended is still moving.
 JUST_ENDED: Final = (
     "id IN (SELECT id FROM tasks WHERE outcome IS NOT NULL AND has_cleanup >= ?"
     " ORDER BY ended_at DESC, id LIMIT 3)"
@@ -129,7 +129,7 @@ class SimUser:
             await self._come_back()
 
     async def help_out(self, pause_s: float) -> None:
-        """For ever: give whoever sleeps until its children are done one more, which may not come about."""
+        """For ever: give a session that waits for its children one more child, which may fail to start."""
         while True:
             await asyncio.sleep(self._rng.expovariate(1 / pause_s))
             asleep = self._world.disk.query(
@@ -176,7 +176,7 @@ class SimUser:
         return await self._somewhere(lambda gateway: self._served(call(gateway.worker.services)), what)
 
     async def _served(self, call: Coroutine[Any, Any, Any]) -> Any:
-        """Whoever serves it goes on when the person does not wait any more."""
+        """The gateway continues when the user does not wait any more."""
         serving = self._world.loop.create_task(call)
         serving.add_done_callback(lambda ended: ended.cancelled() or ended.exception())
         return await asyncio.shield(serving)
@@ -193,7 +193,7 @@ class SimUser:
         return f"{verb}:{self._new_id()}"
 
     def _one(self, where: str, *parameters: Any) -> tuple[Any, ...] | None:
-        """Some task, as somebody sees it who looks now."""
+        """Some task, as it is now."""
         rows = self._world.disk.query(
             f"SELECT id, result, generation FROM tasks WHERE {where} ORDER BY id",  # noqa: S608 (constant words)
             *parameters,

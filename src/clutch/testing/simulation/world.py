@@ -41,7 +41,7 @@ LIVES_MAX_S = 900.0  # virtual, after healing: longer than every timer of a sett
 LOOKS_EVERY_S = 3.0
 COMMITS_MAX = 6_000  # several times what a busy world needs: more is an endless loop
 DEAF = 0.4  # of the hints of other processes: one that hears is enough, and the others need not look, too
-HINTS_WITHIN_S = 0.06  # to another process; what comes within this time is told together
+HINTS_WITHIN_S = 0.06  # to another process; what comes within this time is sent together
 REMOVES_MAX_S = (
     0.5  # for the files of a spawn that was undone just now; what a dead maker left waits for a sweep
 )

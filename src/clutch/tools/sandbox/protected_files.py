@@ -130,7 +130,7 @@ def _in_folder(root: str, path: str, folder: _Folder, *, is_dependency: bool) ->
 
 
 def _is_read_only(path: str, *, is_dependency: bool) -> bool:
-    """Judge a path by its last two names; a folder above that is read-only was judged before."""
+    """Decide about a path by its last two names; a folder above that is read-only was decided before."""
     parts = path.split("/")[-2:]
     if is_dependency and parts[-1].casefold() not in attachments.REPOSITORIES:
         return False
