@@ -94,5 +94,5 @@ def test_a_purse_is_written_under_its_key(bench: Bench) -> None:
     assert bench.run((PARENT, -PARENT), _spend, f"root:{PARENT}") == []
     assert bench.run((PARENT, -1), _spend, "day:2026-01-01") == []
     assert bench.run((CHILD,), _spend, f"task:{CHILD}") == [
-        f"_spend with keys {(CHILD,)} wrote purse task:{CHILD}"
+        f"_spend with keys {(CHILD,)} wrote budget task:{CHILD}"
     ]
