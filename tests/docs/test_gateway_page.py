@@ -1,4 +1,4 @@
-"""The page about the second terminal is true: every command and path it names is there, and all are named."""
+"""The page about the gateway is true: every command and path it names is there, and all are named."""
 
 from __future__ import annotations
 

@@ -118,7 +118,7 @@ def test_every_link_leads_to_a_file(page: str) -> None:
 def spelled(text: str) -> Iterator[str]:
     """Every `clutch …` that a page shows, in a sentence or as a line of its own."""
     yield from re.findall(r"`clutch ([^`\n]+)`", re.sub(r"(?s)```.*?```", "", text))
-    for line in re.findall(r"(?m)^(?:    )?(?:.*\| )?clutch ([a-z].*)$", text):
+    for line in re.findall(r"(?m)^(?:    |ExecStart=.*/)?(?:.*\| )?clutch ([a-z].*)$", text):
         yield line.partition(" #")[0].partition("|")[0]
 
 
@@ -149,5 +149,5 @@ def test_every_setting_the_pages_name_exists() -> None:
 
 
 def test_every_gate_has_its_line_of_help() -> None:
-    table = TEXTS["docs/operate/troubleshooting.md"].partition("| gate |")[2].partition("\n\n")[0]
+    table = TEXTS["docs/operate/troubleshooting.md"].partition("| Blocked on |")[2].partition("\n\n")[0]
     assert re.findall(r"(?m)^\| `([\w-]+)`", table) == [gate.value for gate in Gate]

@@ -28,7 +28,12 @@ LOADED = re.compile(
 )
 #: What people type, and a page that answers it.
 QUESTIONS = {
-    "resume": "concepts/",
+    "retry": "how-to/manage-tasks",
+    "dead letter": "how-to/results",
+    "rate limit": "how-to/models",
+    "resume": "how-to/manage-tasks",
+    "delivered twice": "concepts/",
+    "systemd": "how-to/systemd",
     "sandbox": "how-to/sandbox",
 }
 
