@@ -82,7 +82,12 @@ async def _fan_in(place: Place, model: FanIn, n: int) -> None:
 
 async def _spawn_and_wait(opening: Clutch, n: int) -> None:
     async with opening as clutch:
-        await asyncio.gather(*(clutch.spawn(f"part {number}", label=f"part {number}") for number in range(n)))
+        await asyncio.gather(
+            *(
+                clutch.spawn(f"part {number}", label=f"part {number}", notify_parent=True)
+                for number in range(n)
+            )
+        )
         await clutch.wait_idle()
 
 

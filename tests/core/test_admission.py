@@ -10,7 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from clutch.core.policy import Limits
+from clutch.core.model import Lane
+from clutch.core.policy import Limits, Policy, with_concurrency
 from clutch.core.spawn import (
     SpawnAdmission,
     SpawnCounts,
@@ -319,3 +320,17 @@ def test_a_refused_agent_names_the_list_that_is_in_force() -> None:
     assert of_defaults.limit == {"key": "agents.defaults.subagents.allowAgents"}
     assert own.limit == {"key": "agents.list[].subagents.allowAgents"}
     assert "agents.list[].subagents.allowAgents of agent 'main' ['bob']" in own.error
+
+
+@given(st.integers(1, 5000), st.integers(1, 300), st.integers(1, 300), st.integers(1, 300))
+def test_concurrency_leaves_room_for_all_children_of_one_parent_and_lowers_no_limit(
+    children: int, children_max: int, descendants_max: int, retained_max: int
+) -> None:
+    before = Limits(children_max=children_max, descendants_max=descendants_max, retained_max=retained_max)
+    policy = with_concurrency(Policy(limits=before), children)
+    assert policy.work.lanes == {**Policy().work.lanes, Lane.SUBAGENT: children}
+    raised = ("children_max", "descendants_max", "retained_max")
+    assert all(getattr(policy.limits, name) == max(getattr(before, name), children) for name in raised)
+    assert replace(policy.limits, **{name: getattr(before, name) for name in raised}) == before
+    full = replace(MAIN, children=children - 1, descendants=children - 1, retained=children - 1)
+    assert isinstance(admit(REQUEST, full, policy.limits), SpawnAdmission)

@@ -471,6 +471,22 @@ def test_silence_is_not_announced_and_goes_to_cleanup(text: str, word: Reason) -
     assert story.effects == (never, fx.Cleanup(), fx.Close(), fx.Announce(1, silent=True))
 
 
+@pytest.mark.parametrize(
+    "end",
+    [
+        ev.Ended(2, "done"),
+        ev.Ended(2, "ANNOUNCE_SKIP"),
+        ev.Failed(2, "boom", "done", is_final=True),
+    ],
+)
+def test_result_that_the_parent_did_not_request_is_kept_and_skipped(end: ev.Event) -> None:
+    story = running(notify_parent=False).then(end)
+    assert (story.phase, story.task.delivery) == (Phase.COMPLETED, Delivery.SKIPPED)
+    assert (story.task.delivery_reason, story.moves[-2].reason) == (Reason.NOT_REQUESTED, Reason.SKIPPED)
+    assert story.task.result == (None if end == ev.Ended(2, "ANNOUNCE_SKIP") else "done")
+    assert fx.Announce(1, silent=True) in story.effects
+
+
 @pytest.mark.scenario(79)
 @pytest.mark.parametrize("text", ["All fine. NO_REPLY", "ANNOUNCE_SKIP now", "announce_skip"])
 def test_token_inside_a_text_is_text(text: str) -> None:

@@ -52,6 +52,7 @@ CONTRACTS = st.builds(
     lambda **contract: Task(TaskId(7), SessionId(1), **contract),
     timeout_s=st.sampled_from([0.0, 10.0, 100.0]),
     expects_completion=st.booleans(),
+    notify_parent=st.booleans(),
     has_cleanup=st.booleans(),
     plan=st.sampled_from([Plan.NONE, Plan.NONE, Plan.DRAFTING]),
 )

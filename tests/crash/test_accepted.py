@@ -41,7 +41,7 @@ class Hangs:
 async def main(state, database, point):
     models, policy = Hangs(), Policy(limits=Limits(depth_max=2))
     async with Clutch(state=state, database=database or None, models=models, policy=policy) as c:
-        task = await c.spawn("do parent", label="parent")
+        task = await c.spawn("do parent", label="parent", notify_parent=True)
         print(task.id, flush=True)
         if point == "accepted":
             kill_this_process()

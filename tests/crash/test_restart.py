@@ -51,9 +51,10 @@ async def main():
         return "counted"
     async with c:
         if act == "spawn":
-            for n in range(20): await c.spawn(f"child {n}", label=f"child {n}", idempotency_key=str(n))
+            for n in range(20):
+                await c.spawn(f"child {n}", label=f"child {n}", idempotency_key=str(n), notify_parent=True)
         if act == "accept":
-            task = await c.spawn("child", label="the one")
+            task = await c.spawn("child", label="the one", notify_parent=True)
             print(task.id, flush=True)
             os.kill(os.getpid(), signal.SIGKILL)
         if act == "list":

@@ -140,15 +140,15 @@ async def make(state: Path) -> str:
         for route in ("mail:ada", "fax:bob", "post:eve"):
             await clutch.services.db.tx((), outbox.post, 1, f"message to {route}", route, f"hello {route}")
         await until(clutch, "deferred", "undelivered")
-        _ = await clutch.spawn("make a plan", label="planned", plan_mode=True)
-        _ = await clutch.spawn("ask", label="asking")
+        _ = await clutch.spawn("make a plan", label="planned", plan_mode=True, notify_parent=True)
+        _ = await clutch.spawn("ask", label="asking", notify_parent=True)
         await until(clutch, "planned", "asking")
         for task, label in (("parent", "parent"), ("early", "early"), ("pay", "paying"), ("hold", "held")):
-            _ = await clutch.spawn(task, label=label)
+            _ = await clutch.spawn(task, label=label, notify_parent=True)
         await until(clutch, "parent", "leaf", "early", "late leaf", "paying", "held")
         for label in ("first in line", "second in line"):
-            _ = await clutch.spawn("hold", label=label)
-        await (await clutch.spawn("hold", label="paused")).pause()
+            _ = await clutch.spawn("hold", label=label, notify_parent=True)
+        await (await clutch.spawn("hold", label="paused", notify_parent=True)).pause()
         await until(clutch, *WAITS)
         return dump(state)
 

@@ -81,7 +81,7 @@ def _observed() -> tuple[str, Fields, str]:
 
 def _play(here: Served) -> None:
     client = here.client
-    surveyor = spawned(client, "survey", label="surveyor")
+    surveyor = spawned(client, "survey", label="surveyor", notifyParent=True)
     seen(client, surveyor, lambda one: one["reason"] == "children")
     here.let_go()
     ended(client, surveyor, "delivered")

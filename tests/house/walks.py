@@ -106,7 +106,7 @@ async def _spawn_walk(folder: Path) -> set[str]:
             for _ in range(2):
                 recorder.files()
                 recorder.is_on = True
-                await (await c.spawn("say hello"))
+                await (await c.spawn("say hello", notify_parent=True))
                 await c.wait_idle()
                 recorder.is_on = False
     return recorder.files()
@@ -120,7 +120,7 @@ async def _kill_walk(folder: Path) -> set[str]:
         async with Clutch(state=folder / "state", workspace=folder, embedded=True, models=Waits()) as c:
             walks = []
             for _ in range(KILLS + 1):
-                task = await c.spawn("wait")
+                task = await c.spawn("wait", notify_parent=True)
                 await _idle(c)
                 await task.pause()
                 await _idle(c)

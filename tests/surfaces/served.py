@@ -62,10 +62,12 @@ class Slow:
     def __init__(self) -> None:
         self.go = asyncio.Event()
         self.is_stubborn = False
+        self.calls: list[str] = []  #: the last message of each request
 
     async def ask(self, request: ModelRequest, on_delta: OnDelta) -> Answer:
         told = [message.text for message in request.transcript if isinstance(message, Input)]
         last = told[-1].rpartition("\n")[2]
+        self.calls.append(last)
         if last.startswith("slow"):
             await self.go.wait()
         if last.startswith("stubborn"):

@@ -285,7 +285,7 @@ def test_the_phases_are_told_by_the_help_and_by_the_error(typed: Typed) -> None:
 
 
 def test_replies_are_shown_by_the_command_that_counts_them(first: Served, typed: Typed) -> None:
-    ended(first.client, spawned(first.client, "quick words", label="talker"), "delivered")
+    ended(first.client, spawned(first.client, "quick words", label="talker", notifyParent=True), "delivered")
     listed, inbox = (typed(counting, "--state", str(first.home)) for counting in ("ps", "inbox"))
     (logs,) = commands(listed.err)
     assert (logs[:2], commands(inbox.err)) == (["logs", "main"], [logs])
@@ -297,7 +297,7 @@ def test_replies_are_shown_by_the_command_that_counts_them(first: Served, typed:
 def test_lists_say_what_became_of_a_task_in_words_people_know(first: Served) -> None:
     gone = spawned(first.client, "slow one", label="gone")
     first.client.post(task_path(gone, "kill"), {})
-    told = spawned(first.client, "quick one", label="told")
+    told = spawned(first.client, "quick one", label="told", notifyParent=True)
     ended(first.client, told, "delivered")
     counted = first.client.get("/v1/tasks", root=gone)["summary"]
     assert counted["killed"] >= 1

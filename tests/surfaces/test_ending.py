@@ -39,7 +39,7 @@ def leaving(here: Served, idle_exit_s: float | None = None) -> Iterator[tuple[Le
 
 def test_a_drain_takes_nothing_new_says_what_it_waits_for_and_ends_when_that_is_over(tmp_path: Path) -> None:
     with served(tmp_path / "state", policy=FAST) as here, leaving(here) as (made, watching):
-        task = spawned(here.client, "slow survey", label="survey")
+        task = spawned(here.client, "slow survey", label="survey", notifyParent=True)
         seen(here.client, task, lambda one: one["phase"] == "running")
         said = here.client.post("/v1/drain")
         assert (said["status"], said["pid"]) == ("draining", os.getpid())

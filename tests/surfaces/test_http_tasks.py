@@ -71,7 +71,7 @@ def declined(ask: Callable[[], Any]) -> Declined:
 
 
 def test_a_task_is_spawned_awaited_and_read(client: GatewayClient) -> None:
-    task = spawned(client, "say hello", label="greeter")
+    task = spawned(client, "say hello", label="greeter", notifyParent=True)
     said = ended(client, task, "delivered")
     assert said["task"]["outcome"] == "ok"
     assert said["task"]["delivery"]["state"] == "delivered"
@@ -237,7 +237,7 @@ def test_a_paused_task_stands_still_until_it_is_resumed(client: GatewayClient) -
 
 
 def test_a_finished_task_runs_again_or_goes_on(client: GatewayClient) -> None:
-    task = spawned(client, "first words")
+    task = spawned(client, "first words", notifyParent=True)
     ended(client, task, "delivered")
     assert client.post(task_path(task, "retry"), {"text": "other words"})["generation"] == 2
     assert "other words" in ended(client, task, "delivered")["result"]["text"]
@@ -323,7 +323,7 @@ def test_whoever_removes_a_task_waits_for_its_next_try_unless_that_comes_much_la
 
     late = replace(FAST, announcing=replace(FAST.announcing, first_s=next_s, fast_max_s=next_s))
     with served(tmp_path / "state", ScriptedModel(fails_in_the_main_session), late) as here:
-        task = spawned(here.client, "x")
+        task = spawned(here.client, "x", notifyParent=True)
         seen(here.client, task, lambda one: one["delivery"]["nextAt"] is not None)
         began = time.monotonic()
         if next_s > 60:
@@ -449,7 +449,7 @@ def test_the_agents_are_listed_with_their_models(client: GatewayClient) -> None:
 
 def test_sessions_are_listed_with_their_tasks_and_can_be_read(client: GatewayClient) -> None:
     chat = "agent:main:chat:listed"
-    task = spawned(client, "quick one", requester=chat)
+    task = spawned(client, "quick one", requester=chat, notifyParent=True)
     key = ended(client, task, "delivered")["task"]["sessionKey"]
     found = {one["sessionKey"]: one for one in client.get("/v1/sessions", limit=200)["sessions"]}
     assert (found[chat]["kind"], found[chat]["task"]) == ("chat", None)

@@ -29,7 +29,7 @@ def first(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
 
 
 def test_cost_adds_up_what_was_used_by_whatever_is_asked_for(first: Served) -> None:
-    ended(first.client, spawned(first.client, "quick one"), "delivered")
+    ended(first.client, spawned(first.client, "quick one", notifyParent=True), "delivered")
     by_model = typed("cost", "--by", "model", "--json", state=first.home).body
     assert (by_model["schema"], by_model["ok"], by_model["by"]) == ("clutch.cost/1", True, "model")
     assert sum(one["calls"] for one in by_model["usage"]) == by_model["total"]["calls"] >= 2
@@ -129,9 +129,12 @@ def test_a_backup_made_while_tasks_run_is_restored_elsewhere_and_every_result_is
     file, there = tmp_path / "monday.db", tmp_path / "new" / "state"
     with served(tmp_path / "state", policy=FAST) as here:
         # One was delivered before the backup, three work in it.
-        tasks = [spawned(here.client, "quick one", label="label0")]
+        tasks = [spawned(here.client, "quick one", label="label0", notifyParent=True)]
         ended(here.client, tasks[0], "delivered")
-        tasks += [spawned(here.client, f"slow {number}", label=f"label{number}") for number in (1, 2, 3)]
+        tasks += [
+            spawned(here.client, f"slow {number}", label=f"label{number}", notifyParent=True)
+            for number in (1, 2, 3)
+        ]
         for task in tasks[1:]:
             seen(here.client, task, lambda one: one["phase"] == "running")
         assert typed("backup", file, state=here.home).out.startswith(f"Wrote {file} (")

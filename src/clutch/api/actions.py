@@ -384,7 +384,11 @@ class Actions:
             "model": view.model_requested,
             "thinking": contract.thinking,
             "context": contract.context,
-            "note": prompts.spawn_note(expects_completion=contract.expects_completion, plan_mode=is_planning),
+            "note": prompts.spawn_note(
+                expects_completion=contract.expects_completion,
+                plan_mode=is_planning,
+                notify_parent=contract.notify_parent,
+            ),
             "generation": view.generation,
             "warnings": [],
         }

@@ -27,6 +27,7 @@ from clutch.api.spawn import (
     check_place,
     main_session,
     task_number,
+    with_notification,
 )
 from clutch.api.views import Object
 from clutch.api.wait import TaskWaiter
@@ -106,7 +107,7 @@ class Gateway:
         """Spawn a task. Whether the session still exists is read only after a refusal."""
         check_on_full(on_full)
         self._check_accepts()
-        known = self._known(session)
+        args, known = with_notification(args), self._known(session)
         try:
             request = await self._spawns.wanted(args)
         except InvalidInput as error:

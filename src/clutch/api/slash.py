@@ -245,7 +245,7 @@ async def spawn(chat: Chat, text: str) -> str:
     agent_id, task = first_word(_OPTION.sub("", text))
     if not task:
         raise CommandUsageError
-    wanted = {"task": task, "agentId": agent_id, "idempotencyKey": chat.key, **options}
+    wanted = {"task": task, "agentId": agent_id, "idempotencyKey": chat.key, "notifyParent": True, **options}
     said = await chat.gateway.spawn(wanted, chat.session_key, "reject")
     if said["status"] != "accepted":
         return f"Not spawned: {said['error']}"

@@ -34,7 +34,6 @@ from clutch.transactions.spawn import ChildRequest
 # toolbox; what it says of them in the spelling of the surfaces is translated here.
 
 _TASK_ID = re.compile(r"t_[0-9A-Za-z]+")
-NAME_CHARS_MAX = 80
 #: Parameters of a spawn that Python calls by another name than the tool.
 PYTHON_NAMES: Mapping[str, str] = {"task": "prompt"}
 _CAMEL = re.compile(r"(?<![.\w])[a-z]+(?:[A-Z][a-z]+)+(?![.\w])")  #: a parameter, and no part of a config key
@@ -92,14 +91,6 @@ def as_given(attachments: object) -> object:
     ]
 
 
-def in_surface_spelling(fields: Mapping[str, object]) -> dict[str, object]:
-    """Spell the parameters of a program as agents do (`runTimeoutSeconds`)."""
-    for name in fields:
-        if name != snake(name):
-            raise InvalidInput(name[:NAME_CHARS_MAX], f"is not a known field; did you mean {snake(name)!r}?")
-    return {camel(name): value for name, value in fields.items()}
-
-
 def in_python_spelling(field: str, rule: str) -> InvalidInput:
     """Return the error in Python's spelling; its rule may name other parameters."""
     return InvalidInput(
@@ -131,6 +122,7 @@ class SpawnOptions(TypedDict, total=False):
     mode: Literal["run", "session"] | None
     thread: bool
     expects_completion: bool
+    notify_parent: bool | None
     context: Literal["isolated", "fork"]
     workspace: Literal["inherit", "isolated"] | None
     cwd: str | None
@@ -157,6 +149,8 @@ MEANINGS: Mapping[str, str] = {
     "mode": "run: it ends with its result; session: it stays for follow-ups.",
     "thread": "Bind a thread of a channel to it.",
     "expects_completion": "false: low priority, the result is delivered when convenient.",
+    "notify_parent": "true: the parent agent has a turn with the result; false: the result is only kept."
+    " Default: false, and true with thread.",
     "context": "fork: start it with a copy of the session's conversation.",
     "workspace": "isolated: a directory of its own; inherit: that of the session.",
     "cwd": "Where its commands start, inside the workspace.",
@@ -171,11 +165,11 @@ MEANINGS: Mapping[str, str] = {
 }
 
 
-def arguments(task: str, asked: SpawnOptions) -> dict[str, object]:
-    """As an agent would write them: they are checked as JSON, which knows lists and objects only."""
-    said: dict[str, object] = {"task": task, **asked}
-    return {name: _plain(value) for name, value in said.items()} | (
-        {"attachments": as_given(said["attachments"])} if "attachments" in said else {}
+def arguments(prompt: str, asked: Mapping[str, object]) -> dict[str, object]:
+    """Return the parameters of a program as an agent would write them: camelCase, and only what JSON knows."""
+    said = {camel(name): _plain(value) for name, value in asked.items()}
+    return {"task": prompt, **said} | (
+        {"attachments": as_given(asked["attachments"])} if "attachments" in asked else {}
     )
 
 
@@ -183,6 +177,14 @@ def _plain(value: object) -> object:
     if isinstance(value, Mapping):
         return dict(value)
     return list(value) if isinstance(value, tuple | set | frozenset) else value
+
+
+def with_notification(args: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return the arguments of a program or a client. It reads the result itself unless it says otherwise: a turn of the
+    parent agent would cost a model call that no user reads. The users of a thread do read the parent's reply."""
+    if args.get("notifyParent") is not None:
+        return args
+    return {**args, "notifyParent": args.get("thread") is True}
 
 
 def check_on_full(said: object) -> None:

@@ -91,7 +91,10 @@ class SpawnCommandOptions:
     mode: Annotated[
         Literal["run", "session"] | None, _option("run: its thread ends with its first result.")
     ] = None
-    no_hurry: Annotated[bool, _option("Nobody waits for it: tell it when convenient.", "--no-hurry")] = False
+    notify_parent: Annotated[
+        bool,
+        _option("Give the parent agent a turn with the result; it costs a model call.", "--notify-parent"),
+    ] = False
     session: Annotated[str | None, _option("The session it works for. Default: agent:main:main.")] = None
     key: Annotated[str | None, _option("The same key gives the same task, never a twin.")] = None
     on_full: Annotated[
@@ -124,7 +127,7 @@ class SpawnCommandOptions:
             "cleanup": self.cleanup,
             "thread": self.thread or None,
             "mode": self.mode,
-            "expectsCompletion": False if self.no_hurry else None,
+            "notifyParent": True if self.notify_parent else None,
             "requester": self.session,
         }
         return _said(**said)

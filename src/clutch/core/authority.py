@@ -117,6 +117,7 @@ class ToolPolicy:
 
     @property
     def filter(self) -> ToolFilter:
+        """The same as patterns."""
         return _filter(self)
 
 
@@ -220,6 +221,7 @@ class Peers:
             raise InvalidInput("Peers.turns_max", f"must be 0 to 5, not {self.turns_max!r}")
 
     def connect(self, one: str, other: str) -> bool:
+        """Return whether these two agents may write to each other."""
         return self.enabled and any_matches(self.allow, one) and any_matches(self.allow, other)
 
 

@@ -404,7 +404,7 @@ def settle(
     task = story.task
     said = silence(text or "") if outcome is Outcome.OK else None
     result = frozen(story, text) or task.fallback
-    skips = said is Silence.ANNOUNCE_SKIP or (said is Silence.NO_REPLY and result is None)
+    skips = _skips(task, said, result)
     fixed: dict[str, Any] = {
         "outcome": outcome,
         "error": error,
@@ -416,18 +416,28 @@ def settle(
     }
     reason = why or REASONS[outcome]
     _leave_run(story, reason)
-    if skips:
-        word = Reason.ANNOUNCE_SKIP if said is Silence.ANNOUNCE_SKIP else Reason.SILENT
-        story.change(**fixed, delivery=Delivery.SKIPPED, delivery_reason=word)
-        story.trace(Delivery.SKIPPED, word)
-        delivery.clean(story, Reason.SKIPPED, word)
+    if skips is not None:
+        story.change(**fixed, delivery=Delivery.SKIPPED, delivery_reason=skips)
+        story.trace(Delivery.SKIPPED, skips)
+        delivery.clean(story, Reason.SKIPPED, skips)
     else:
         story.to(Phase.ANNOUNCING, reason, **fixed, delivery=Delivery.WAITING, delivery_reason=Reason.NONE)
     if not task.expects_completion:
         delivery.tell_ended(story, outcome)
-    story.do(fx.Stay() if task.stays else fx.Close(), fx.Announce(story.task.generation, silent=skips))
+    story.do(
+        fx.Stay() if task.stays else fx.Close(), fx.Announce(story.task.generation, silent=skips is not None)
+    )
     if story.policy.limits.on_parent_end.get(outcome) == "kill":
         story.do(fx.KillChildren(f"parent ended: {outcome}"))
+
+
+def _skips(task: Task, said: Silence | None, result: str | None) -> Reason | None:
+    """Return why the result is not delivered to the parent; None: it is."""
+    if not task.notify_parent:
+        return Reason.NOT_REQUESTED
+    if said is Silence.ANNOUNCE_SKIP:
+        return Reason.ANNOUNCE_SKIP
+    return Reason.SILENT if said is Silence.NO_REPLY and result is None else None
 
 
 def frozen(story: Story, text: str | None) -> str | None:

@@ -29,6 +29,8 @@ _text = json.encoder.encode_basestring  # what the encoder does with a text, wit
 
 @dataclass(frozen=True, slots=True)
 class Usage:
+    """Tokens of one model call."""
+
     input: int = 0
     output: int = 0
     cache_read: int = 0
@@ -63,6 +65,8 @@ class Input:
 
 @dataclass(frozen=True, slots=True)
 class Answer:
+    """What a model answered: a text, or tool calls. `stop`: why it ended."""
+
     text: str = ""
     calls: tuple[Call, ...] = ()
     usage: Usage = field(default_factory=Usage)

@@ -83,6 +83,7 @@ class Reason(StrEnum):
     SKIPPED = "skipped"  #: why
     ANNOUNCE_SKIP = "announce-skip"
     SILENT = "silent"
+    NOT_REQUESTED = "not-requested"  #: spawned by a program, which reads the result itself
     REQUESTER_KILLED = "requester killed"
     SUPERSEDED = "superseded"
     ATTEMPT = "attempt"  #: its number, and the error
@@ -171,6 +172,8 @@ FINISHED = frozenset({Phase.COMPLETED, Phase.COMPLETED_GIVEUP})
 
 
 class Outcome(StrEnum):
+    """How a task ended."""
+
     OK = "ok"
     ERROR = "error"
     TIMEOUT = "timeout"
@@ -229,6 +232,8 @@ class Workspace(StrEnum):
 
 
 class Lane(StrEnum):
+    """A concurrency limit: main agents share one, subagents another."""
+
     MAIN = "main"
     SUBAGENT = "subagent"
 
@@ -320,6 +325,7 @@ class Task(NamedTuple):
     # The contract, fixed at spawn.
     timeout_s: float = 0.0  #: 0 = none
     expects_completion: bool = True
+    notify_parent: bool = True  #: False: the program that spawned it reads the result itself
     has_cleanup: bool = False  #: files, or the whole session, are removed after delivery
     # Its life. `seq` is the number of timeline lines written so far.
     seq: int = 0
@@ -412,6 +418,8 @@ def canonical(definition: object) -> str:
 
 
 class Hook(StrEnum):
+    """The events of subagents that a function or webhook can be called at."""
+
     SPAWNING = "subagent_spawning"  #: asked before a spawn comes about; may veto, may bring a thread
     SPAWNED = "subagent_spawned"
     ENDED = (

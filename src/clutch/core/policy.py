@@ -28,6 +28,8 @@ from clutch.core.views import HistoryLimits
 
 
 class QueueMode(StrEnum):
+    """How results reach a parent that is in a turn."""
+
     AUTO = "auto"  #: collect; steer when no completion is expected
     COLLECT = "collect"  #: all that wait in one turn, after the debounce
     STEER = "steer"  #: into the running turn, at its next step
@@ -37,6 +39,8 @@ class QueueMode(StrEnum):
 
 
 class Drop(StrEnum):
+    """What becomes of more results than one turn takes."""
+
     SUMMARIZE = "summarize"  #: the older ones are one line each
     OLD = "old"  #: the older ones become dead letters
     NEW = "new"  #: the newer ones become dead letters
@@ -273,6 +277,7 @@ class Keeping:
         above_zero(self, "sweep_s", "cleanup_first_s")
 
     def cleanup_delay_s(self, failed: int) -> float:
+        """Return how long to wait after so many failed cleanups."""
         return min(self.cleanup_max_s, self.cleanup_first_s * 2.0 ** min(failed, 32))
 
 
@@ -300,10 +305,12 @@ class Budgets:
 
     @property
     def has_day(self) -> bool:
+        """Whether there is a limit per day."""
         return self.day_tokens is not None or self.day_usd is not None
 
     @property
     def has_root(self) -> bool:
+        """Whether there is a limit per main session."""
         return self.root_tokens is not None or self.root_usd is not None
 
 
@@ -339,6 +346,8 @@ class Notify(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Policy:
+    """Every limit, timeout, retry and right of a gateway, with its default."""
+
     limits: Limits = field(default_factory=Limits)
     life: Life = field(default_factory=Life)
     control: Control = field(default_factory=Control)
@@ -381,9 +390,11 @@ class Policy:
         return replace(self.limits, allow_agents=allowed, require_agent_id=required)
 
     def model_of(self, agent_id: str) -> str:
+        """Return the model of this agent, or that of the defaults."""
         return self.agent(agent_id).model or self.defaults.model
 
     def workspace_of(self, agent_id: str) -> str | None:
+        """Return the workspace of this agent, or that of the defaults."""
         return self.agent(agent_id).workspace or self.defaults.workspace
 
     def heartbeat_of(self, agent_id: str) -> Heartbeat | None:
@@ -403,3 +414,19 @@ class Policy:
         agent = self.agent(agent_id)
         is_boxed = self.defaults.sandbox if agent.sandbox is None else agent.sandbox
         return AgentGrant(self.limits.depth_max, agent.tools.filter, agent.models, is_boxed, agent.network)
+
+
+def with_concurrency(policy: Policy, children: int) -> Policy:
+    """Return the policy with slots for so many children at once. One parent may have all of them: its limits are raised
+    where they are lower, never lowered."""
+    limits, work = policy.limits, policy.work
+    return replace(
+        policy,
+        work=replace(work, lanes={**work.lanes, Lane.SUBAGENT: children}),
+        limits=replace(
+            limits,
+            children_max=max(limits.children_max, children),
+            descendants_max=max(limits.descendants_max, children),
+            retained_max=max(limits.retained_max, children),
+        ),
+    )

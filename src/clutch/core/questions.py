@@ -11,6 +11,8 @@ from clutch.errors import ClutchError, InvalidInput
 
 
 class QuestionKind(StrEnum):
+    """What the user is asked."""
+
     APPROVAL = "approval"  #: may this call be made?
     QUESTION = "question"  #: `ask_human`
     BUDGET = "budget"

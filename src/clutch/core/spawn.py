@@ -61,6 +61,7 @@ class SpawnRequest:
     cleanup: CleanupPolicy = CleanupPolicy.KEEP
     plan_mode: bool = False
     expects_completion: bool = True
+    notify_parent: bool = True  #: False: no turn of the parent is started for its result, plan or questions
     thinking: Thinking | None = None
     context: Context = Context.ISOLATED
     workspace: Workspace | None = None

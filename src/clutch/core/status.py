@@ -177,6 +177,7 @@ _CAUSES: Final[Mapping[Reason, str]] = {
     Reason.REQUESTER_KILLED: "the parent agent was killed",
     Reason.ANNOUNCE_SKIP: "the subagent asked for none",
     Reason.SILENT: "the subagent had nothing to report",
+    Reason.NOT_REQUESTED: "not requested: its caller reads it",
     Reason.SUPERSEDED: "replaced by a newer run",
     Reason.PERMANENT_ERROR: "permanent error",
     Reason.RETRY_LIMIT: "retry limit reached",
@@ -289,6 +290,8 @@ def _retry(view: TaskView) -> str:
 
 def result_text(view: TaskView) -> str:
     """Return where the result of an ended task is: `result delivered`."""
+    if view.delivery.cause is Reason.NOT_REQUESTED:
+        return "result ready"
     said = delivery_text(view.delivery)
     return f"result {said}" if said else "result recorded"
 

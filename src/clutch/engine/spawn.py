@@ -278,7 +278,11 @@ def answer(wanted: ChildRequest, got: Spawned) -> dict[str, object]:
             return {"status": "error", "error": got.error, "code": "idempotency_conflict"}
         return {"status": "forbidden", "error": got.error} | ({"limit": dict(got.limit)} if got.limit else {})
     request = wanted.request
-    note = prompts.spawn_note(expects_completion=request.expects_completion, plan_mode=request.plan_mode)
+    note = prompts.spawn_note(
+        expects_completion=request.expects_completion,
+        plan_mode=request.plan_mode,
+        notify_parent=request.notify_parent,
+    )
     ids: dict[str, object] = {
         "taskId": ids_rules.task_id(got.task_id),
         "runId": ids_rules.run_id(got.task_id),  # of its first run, see `turn_begin.begin`

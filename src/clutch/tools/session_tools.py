@@ -254,6 +254,7 @@ class SpawnArguments(_Camel):
     mode: Mode | None = Field(None, strict=False)
     thread: bool = False
     expects_completion: bool = True
+    notify_parent: bool = True
     context: Context = Field(Context.ISOLATED, strict=False)
     workspace: Workspace | None = Field(None, strict=False)
     cwd: str | None = None
@@ -286,6 +287,7 @@ def request_of(args: Mapping[str, Any], limits: Limits) -> SpawnRequest:
         cleanup=said.cleanup,
         plan_mode=said.plan_mode,
         expects_completion=said.expects_completion,
+        notify_parent=said.notify_parent,
         thinking=said.thinking,
         context=said.context,
         workspace=said.workspace,

@@ -341,7 +341,7 @@ def tell(
     """To the nearest open session above; without one, nothing is posted."""
     rows = yield "SELECT label FROM tasks WHERE id = ?", (session.id,)
     reader = yield from _reader(session.parent_id)
-    if reader is None:
+    if reader is None or not task.notify_parent:
         return
     reader_id, depth = reader
     shown = results.payload(text or "", rules.payload, rules.inline_chars_max, rules.summary_chars_max)
@@ -357,9 +357,9 @@ def tell(
 
 def ask(now: float, rules: Announcing, session: SessionRow, question: str, key: str, nonce: str) -> Tx[None]:
     """The child waits until a user answers; its parent is notified."""
-    rows = yield "SELECT label FROM tasks WHERE id = ?", (session.id,)
+    rows = yield "SELECT label, notify_parent FROM tasks WHERE id = ?", (session.id,)
     reader = yield from _reader(session.parent_id)
-    if reader is None:
+    if reader is None or not rows[0][1]:
         return
     shown = results.payload(question, rules.payload, rules.inline_chars_max, rules.summary_chars_max)
     body = announce_text.question_asked(rows[0][0], ids.task_id(session.id), shown.text, nonce)

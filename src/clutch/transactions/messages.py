@@ -328,6 +328,9 @@ def focus(now: float, policy: Policy, session_id: int, thread: Route, actor: str
     if before is not None and before != session_id and before in found:
         yield from _lose(now, policy, found[before], thread, actor)
     yield from sessions.bind(now, found[session_id], thread)
+    if found[session_id].is_task:
+        # The users of the thread read the parent's reply to the result.
+        yield from tasks.set_column(session_id, "notify_parent", 1)
 
 
 def unfocus(now: float, policy: Policy, thread: Route, actor: str) -> Tx[bool]:

@@ -168,6 +168,7 @@ def _task(parent: ParentRow, order: ChildRequest) -> Task:
         requester_id=SessionId(parent.id),
         timeout_s=request.run_timeout_s or 0.0,
         expects_completion=request.expects_completion,
+        notify_parent=request.notify_parent,
         has_cleanup=_has_cleanup(request),
         plan=Plan.DRAFTING if request.plan_mode else Plan.NONE,
         stays=request.mode is spawn_rules.Mode.SESSION,

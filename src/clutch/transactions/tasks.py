@@ -29,11 +29,11 @@ from clutch.transactions.usage import Fate
 # A task as its row, and its moves as lines of the timeline. Nothing is decided here.
 
 COLUMNS = (
-    "id, requester_id, timeout_s, expects_completion, has_cleanup, seq, phase, reason, detail, generation, outcome,"
-    " error, result, fallback, delivery, delivery_reason, attempts, plan, plan_round, wake_at, deadline_at,"
-    " clock_left_s, started_at, ended_at, stays"
+    "id, requester_id, timeout_s, expects_completion, notify_parent, has_cleanup, seq, phase, reason, detail,"
+    " generation, outcome, error, result, fallback, delivery, delivery_reason, attempts, plan, plan_round, wake_at,"
+    " deadline_at, clock_left_s, started_at, ended_at, stays"
 )
-_CONTRACT = 5  # the columns that are fixed at spawn
+_CONTRACT = 6  # the columns that are fixed at spawn
 SIZE = len(Task._fields)
 INSERT_EVENT = (
     "INSERT INTO events(task_id, seq, at, actor, from_phase, to_phase, reason, detail, generation, outcome)"
@@ -50,23 +50,23 @@ _PLANS = {plan.value: plan for plan in Plan}
 
 def from_row(row: Sequence[Any]) -> Task:
     (
-        task_id, requester_id, timeout_s, expects_completion, has_cleanup, seq, phase, reason, detail, generation,
-        outcome, error, result, fallback, delivery, delivery_reason, attempts, plan, plan_round, wake_at,
+        task_id, requester_id, timeout_s, expects_completion, notify_parent, has_cleanup, seq, phase, reason, detail,
+        generation, outcome, error, result, fallback, delivery, delivery_reason, attempts, plan, plan_round, wake_at,
         deadline_at, clock_left_s, started_at, ended_at, stays,
     ) = row  # fmt: skip
     return Task(
-        task_id, requester_id, timeout_s, bool(expects_completion), bool(has_cleanup), seq, _PHASES[phase],
-        REASONS[reason], detail, generation, _OUTCOMES[outcome], error, result, fallback, _DELIVERIES[delivery],
-        REASONS[delivery_reason], attempts, _PLANS[plan], plan_round, wake_at, deadline_at, clock_left_s, started_at,
-        ended_at, bool(stays),
+        task_id, requester_id, timeout_s, bool(expects_completion), bool(notify_parent), bool(has_cleanup), seq,
+        _PHASES[phase], REASONS[reason], detail, generation, _OUTCOMES[outcome], error, result, fallback,
+        _DELIVERIES[delivery], REASONS[delivery_reason], attempts, _PLANS[plan], plan_round, wake_at,
+        deadline_at, clock_left_s, started_at, ended_at, bool(stays),
     )  # fmt: skip
 
 
 def to_row(task: Task) -> Row:
     """In the order of COLUMNS, which is that of the fields."""
     return (
-        task.id, task.requester_id, task.timeout_s, int(task.expects_completion), int(task.has_cleanup),
-        *task[_CONTRACT:],
+        task.id, task.requester_id, task.timeout_s, int(task.expects_completion), int(task.notify_parent),
+        int(task.has_cleanup), *task[_CONTRACT:],
     )  # fmt: skip
 
 
@@ -108,7 +108,7 @@ def insert_imported(row: Row) -> Tx[None]:
 
 
 #: Columns that are no part of the task's life cycle.
-Column: TypeAlias = Literal["retained", "value", "wake_at", "deadline_at"]
+Column: TypeAlias = Literal["notify_parent", "retained", "value", "wake_at", "deadline_at"]
 
 
 def set_column(task_id: int, column: Column, value: str | float | None) -> Tx[None]:
@@ -309,7 +309,8 @@ def _apply(now: float, policy: Policy, session: SessionRow, task: Task, effect: 
             yield from inbox.announce(now, session, task.requester_id, generation, silent=silent)
         case fx.AskApproval(generation):
             yield from inbox.void_notes(session.id)
-            yield from inbox.ask_approval(now, session, task.requester_id, generation)
+            if task.notify_parent:
+                yield from inbox.ask_approval(now, session, task.requester_id, generation)
             yield from outbox.needs_me(
                 now, policy, session.id, "plan", f"plan:{generation}:{task.plan_round}"
             )

@@ -225,9 +225,13 @@ def cut_result(head: str, tail: str, length: int, where: str | None, why: str = 
 # ---- notes ---------------------------------------------------------------------------------------------------
 
 
-def spawn_note(*, expects_completion: bool = True, plan_mode: bool = False) -> str:
+def spawn_note(
+    *, expects_completion: bool = True, plan_mode: bool = False, notify_parent: bool = True
+) -> str:
     """Goes with `accepted`, so that the model neither polls nor answers too early."""
     what = "The plan" if plan_mode else "The result"
+    if not notify_parent:
+        return f"Started in the background. {what} is kept for the caller; no agent is notified."
     note = (
         f"Started in the background. {what} will be pushed to you as a message when it is done: do not poll."
     )

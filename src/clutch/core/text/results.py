@@ -56,6 +56,8 @@ def _marked_summary(text: str) -> str:
 
 
 class PayloadMode(StrEnum):
+    """How much of a result its parent reads."""
+
     AUTO = "auto"
     SUMMARY = "summary"
     FULL = "full"

@@ -125,6 +125,7 @@ class Contract:
     attachments: tuple[tuple[str, int], ...] = ()
     context: str = "isolated"
     expects_completion: bool = True
+    notify_parent: bool = True
 
 
 def info_text(view: TaskView, contract: Contract) -> str:

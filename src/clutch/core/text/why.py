@@ -133,6 +133,9 @@ _DEFERRALS = {
     Reason.BUSY.value: "its requester is in a turn; the result waits for its next one",
     Reason.QUIET_HOURS.value: "its requester sleeps; the result waits for its active hours",
 }
+_SKIPS = {
+    Reason.NOT_REQUESTED.value: "result kept and not sent to the parent agent: the program that spawned it reads it",
+}
 
 
 def happening(line: TimelineEntry) -> tuple[str, str]:
@@ -146,6 +149,8 @@ def happening(line: TimelineEntry) -> tuple[str, str]:
         return "announced", f"the outcome is fixed ({line.outcome}); a letter went to its requester"
     if line.cause is Reason.DEFERRED and line.detail in _DEFERRALS:
         return "deferred", _DEFERRALS[line.detail]
+    if line.cause is Reason.SKIPPED and line.detail in _SKIPS:
+        return "skipped", _SKIPS[line.detail]
     word, sentence = _SENTENCES.get(line.cause, ("", "{rest}"))
     if word and (line.detail or "{rest}" not in sentence):
         return word, sentence.format(rest=visible(line.detail, ERROR_MAX), actor=_who(line))

@@ -312,13 +312,15 @@ def info(now: float, task_id: int, archive_after_s: float = 0.0) -> Tx[Info | No
     if view is None:
         return None
     rows = yield (
-        "SELECT t.task, t.spec, t.expects_completion, s.thinking, s.workspace, t.archived_at, t.result, t.result_sha,"
-        " (SELECT MIN(e.at) FROM events e WHERE e.task_id = t.id AND e.to_phase = ?),"
+        "SELECT t.task, t.spec, t.expects_completion, t.notify_parent, s.thinking, s.workspace, t.archived_at,"
+        " t.result, t.result_sha, (SELECT MIN(e.at) FROM events e WHERE e.task_id = t.id AND e.to_phase = ?),"
         " (SELECT p.label FROM tasks p WHERE p.id = t.requester_id)"
         " FROM tasks t LEFT JOIN sessions s ON s.id = t.id WHERE t.id = ?",
         (Phase.QUEUED.value, task_id),
     )
-    task, spec, is_awaited, thinking, workspace, archived_at, result, sha, queued_at, label = rows[0]
+    (
+        task, spec, is_awaited, is_notified, thinking, workspace, archived_at, result, sha, queued_at, label,
+    ) = rows[0]  # fmt: skip
     asked = json.loads(spec) if spec else {}
     named = f"{label} ({ids.task_id(view.requester_id)})" if label else view.requester_key or "(deleted)"
     contract = Contract(
@@ -336,6 +338,7 @@ def info(now: float, task_id: int, archive_after_s: float = 0.0) -> Tx[Info | No
         tuple((name, size) for name, size, _ in asked.get("attachments", ())),
         asked.get("context") or "isolated",
         bool(is_awaited),
+        bool(is_notified),
     )
     return Info(view, contract)
 
