@@ -83,7 +83,11 @@ class HumanQuestion:
 
 
 class Toolbox(Protocol):
-    def specs(self) -> Sequence[ToolSpec]: ...
+    """The tools of all agents of one process."""
+
+    def specs(self) -> Sequence[ToolSpec]:
+        """Return what models know of the tools."""
+        ...
 
     async def run(self, name: str, args: Mapping[str, Any], context: ToolContext) -> str:
         """The text for the model. Raises ToolFailed with a text for it."""
@@ -149,6 +153,8 @@ class Limiter(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class ModelRequest:
+    """One model call: the system prompt, the transcript and the tools."""
+
     model: str
     system: str
     transcript: Transcript
@@ -160,6 +166,8 @@ class ModelRequest:
 
 
 class DeltaKind(StrEnum):
+    """What a piece of an answer belongs to."""
+
     TEXT = "text"
     THINKING = "thinking"
     CALL = "call"  #: a piece of a tool call: its name first, then its arguments as JSON text
@@ -211,6 +219,8 @@ class ModelError(Exception):
 
 
 class Models(Protocol):
+    """A client for models."""
+
     async def ask(self, request: ModelRequest, on_delta: OnDelta) -> Answer:
         """One model call; its pieces go through `on_delta` as they come. Raises ModelError."""
         ...
@@ -433,6 +443,8 @@ class ThreadFailed(SideWorkFailed):
 
 
 class Channel(Protocol):
+    """A way to reach users: a chat, a mailbox, a webhook."""
+
     async def send(self, target: str, body: str, key: str) -> str | None:
         """Show `body` to the user. `key` is stable. Returns a receipt.
 

@@ -102,6 +102,34 @@ async def test_a_task_is_spawned_awaited_and_found_again(way: Way) -> None:
     assert (await c.check_spawn("what if"))["dryRun"] is True
 
 
+async def test_a_spawn_buys_no_turn_of_a_parent_that_no_user_talks_to(way: Way) -> None:
+    c = way.clutch
+    task = await c.spawn("say hello")
+    assert str((await task).text).endswith("say hello")
+    shown = await seen(task.info, lambda one: one["phase"] == "completed")
+    assert (shown["delivery"]["state"], shown["delivery"]["reason"]) == ("skipped", "not-requested")
+    assert shown["delivery"]["text"] == "skipped (not requested: its caller reads it)"
+    planned = await c.spawn("a plan", plan_mode=True)
+    asking = await c.spawn("ask me")
+    items = await seen(c.inbox, lambda items: len(items) == 2)
+    for item in items:
+        await c.answer(item, "approve" if item.task_id == planned.id else "answer", "a")
+    assert [(await one).is_ok for one in (planned, asking)] == [True, True]
+    await c.wait_idle()
+    assert sorted(way.models.calls) == ["APPROVED: a", "a plan", "ask me", "ask me", "say hello"]
+    await (await c.spawn("say more", notify_parent=True))
+    await c.wait_idle()
+    assert (await c.reply()).startswith("heard: [Subagent]")
+
+
+async def test_result_has_a_timeout_and_the_task_keeps_running(way: Way) -> None:
+    task = await way.clutch.spawn("slow one")
+    with pytest.raises(TimeoutError):
+        await task.result(timeout=0.01)
+    way.let_go()
+    assert (await task.result(timeout=PATIENCE_S)).is_ok
+
+
 async def test_many_wait_at_once_and_each_is_told(way: Way) -> None:
     tasks = [await way.clutch.spawn(f"slow {number}") for number in range(12)]
     waiting = [asyncio.ensure_future(task.result()) for task in (*tasks, tasks[0])]

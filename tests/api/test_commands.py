@@ -180,7 +180,7 @@ async def test_numbers_are_those_of_the_chat_they_were_shown_in(tmp_path: Path) 
 async def test_ended_children_stay_listed_with_what_became_of_them(tmp_path: Path) -> None:
     async with chat(tmp_path) as (c, puppets):
         puppets.go.set()
-        task = await c.spawn("one", label="quick")
+        task = await c.spawn("one", label="quick", notify_parent=True)
         await c.wait_idle()
         head, line = (await c.command("/subagents list")).splitlines()
         assert head == "Subagents (this session)   Active: 0 · Done: 1"
@@ -399,7 +399,7 @@ async def test_new_begins_a_new_talk_and_the_children_go_on(tmp_path: Path) -> N
     async with chat(tmp_path) as (c, puppets):
         await c.say("remember this")
         await c.reply()
-        task = await c.spawn("a", label="one")
+        task = await c.spawn("a", label="one", notify_parent=True)
         assert await c.command("/new") == "A new talk begins. Subagents go on."
         number, _ = await c.local_gateway.session("agent:main:main")
         from clutch.transactions.read import transcripts

@@ -16,7 +16,7 @@ pytestmark = pytest.mark.anyio
 async def test_a_task_tells_all_about_itself_while_it_runs_and_when_it_is_over(tmp_path: Path) -> None:
     model = Patient()
     async with clutch(tmp_path / "state", model) as c:
-        task = await c.spawn("survey", label="looker")
+        task = await c.spawn("survey", label="looker", notify_parent=True)
         await model.asked.wait()
         running = await task.info()
         assert (running["taskId"], running["phase"], running["outcome"]) == (task.id, "running", None)

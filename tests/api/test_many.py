@@ -21,8 +21,10 @@ from clutch.api.handles import keys_of, spawn_key
 from clutch.core.messages import Answer, Call, Input, Results
 from clutch.core.model import Outcome
 from clutch.ports import ModelRequest, OnDelta
+from clutch.store.transaction import Tx
 from tests.patience import PATIENCE_S
 from tests.surfaces.served import FAST as SERVED
+from tests.surfaces.served import Slow
 
 pytestmark = pytest.mark.anyio
 
@@ -77,6 +79,27 @@ def models() -> Worker:
 async def c(tmp_path: Path, models: Worker) -> AsyncIterator[Clutch]:
     async with Clutch(state=tmp_path / "state", models=models, policy=FAST, workspace=tmp_path) as opened:
         yield opened
+
+
+async def test_concurrency_is_how_many_children_of_one_parent_work_at_once(tmp_path: Path) -> None:
+    """More than the 5 children of a parent and the 8 slots that are the defaults; the others wait in line."""
+    models = Slow()
+    async with Clutch(tmp_path / "state", concurrency=12, models=models, workspace=tmp_path) as c:
+        spawning = [asyncio.ensure_future(c.spawn(f"slow {number}")) for number in range(20)]
+        async with asyncio.timeout(PATIENCE_S):
+            while len(models.calls) < 12:  # noqa: ASYNC110 - the model counts its calls
+                await asyncio.sleep(0.01)
+        lanes = await c.services.db.read(taken_slots)
+        assert (lanes, len(models.calls)) == (12, 12)
+        models.go.set()
+        assert [one.is_ok for one in await clutch.gather(*[await one for one in spawning])] == [True] * 20
+    with pytest.raises(InvalidInput, match="concurrency: must be at least 1, not 0"):
+        Clutch(tmp_path / "state", concurrency=0)
+
+
+def taken_slots(now: float) -> Tx[int]:
+    rows = yield "SELECT COUNT(*) FROM sessions WHERE owner IS NOT NULL AND is_task = 1", ()
+    return int(rows[0][0])
 
 
 async def test_what_is_no_task_is_named_and_not_left_behind() -> None:

@@ -188,7 +188,7 @@ async def test_agents_of_their_own_have_their_own_model_workspace_and_identity(t
         Agent("research", model="p:research", workspace=str(tmp_path / "notes"), identity="You are Ada."),
     ]
     async with clutch(tmp_path, models, model="p:usual", agents=agents) as c:
-        assert (await (await c.spawn("look", agent_id="research"))).is_ok
+        assert (await (await c.spawn("look", agent_id="research", notify_parent=True))).is_ok
         await c.say("hello", session="agent:research:main")
         assert await c.reply(session="agent:research:main") == "done"
         await c.wait_idle()

@@ -26,7 +26,7 @@ async def test_what_an_isolated_child_wrote_stays_unless_it_was_to_be_deleted(
     tmp_path: Path, cleanup: str, stays: bool
 ) -> None:
     async with story(tmp_path, "direct", writes_a_file) as (clutch, _):
-        task = await clutch.spawn("write", workspace="isolated", cleanup=cleanup)  # type: ignore[call-overload]
+        task = await clutch.spawn("write", workspace="isolated", cleanup=cleanup)  # type: ignore[arg-type]
         assert (await task).text == "done"
         await clutch.wait_idle()
     found = list((tmp_path / "state/workspaces").glob("*/found.txt"))

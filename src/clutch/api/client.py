@@ -10,11 +10,11 @@ Arguments are checked before anything is written."""
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Iterable, Mapping
+from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Iterable, Mapping, Sequence
 from contextlib import AsyncExitStack, aclosing
 from dataclasses import dataclass
 from types import TracebackType
-from typing import Any, Generic, Literal, Self, TypeAlias, Unpack, cast, overload
+from typing import Any, Generic, Literal, Self, TypeAlias
 
 from typing_extensions import TypeVar
 
@@ -30,8 +30,6 @@ from clutch.api.spawn import (
     SpawnOptions,
     accepted,
     arguments,
-    check_on_full,
-    in_surface_spelling,
     sensible,
     task_number,
 )
@@ -168,87 +166,120 @@ V = TypeVar("V", default=Any)
 LABEL_CHARS = 72  #: of an item of a map
 
 
+def spawn_options(given: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the parameters of a spawn among the local variables `given` that have a value."""
+    return {
+        name: value
+        for name, value in given.items()
+        if name in SpawnOptions.__annotations__ and value is not None
+    }
+
+
+def _wanted(given: Mapping[str, Any]) -> tuple[dict[str, object], Callable[[Any], Any] | None]:
+    """Return the arguments of the tool, and how to read the value. Raises InvalidInput."""
+    asked, output_type = spawn_options(given), given["output_type"]
+    if output_type is None:
+        return arguments(given["prompt"], asked), None
+    if "output_schema" in asked:
+        raise InvalidInput("output_type", "and output_schema cannot both be given")
+    form = form_of(output_type)
+    return arguments(given["prompt"], {**asked, "output_schema": form.schema}), form.read
+
+
 class Api(Opened):
     # ---- tasks ---------------------------------------------------------------------------------------
 
-    @overload
     async def spawn(
         self,
         prompt: str,
         *,
-        session: str = ...,
-        on_full: OnFullWord | None = ...,
-        output_type: type[V],
-        **asked: Unpack[SpawnOptions],
-    ) -> Task[V]: ...
-
-    @overload
-    async def spawn(
-        self,
-        prompt: str,
-        *,
-        session: str = ...,
-        on_full: OnFullWord | None = ...,
-        output_type: None = ...,
-        **asked: Unpack[SpawnOptions],
-    ) -> Task[Any]: ...
-
-    async def spawn(
-        self,
-        prompt: str,
-        *,
+        label: str | None = None,
+        agent_id: str | None = None,
+        model: str | None = None,
+        thinking: str | None = None,
+        run_timeout_seconds: float | None = None,
+        cleanup: Literal["keep", "delete"] = "keep",
+        plan_mode: bool = False,
+        mode: Literal["run", "session"] | None = None,
+        thread: bool = False,
+        notify_parent: bool | None = None,
+        context: Literal["isolated", "fork"] = "isolated",
+        workspace: Literal["inherit", "isolated"] | None = None,
+        cwd: str | None = None,
+        sandbox: Literal["inherit", "require"] = "inherit",
+        tools: Sequence[str] | None = None,
+        budget: Mapping[str, Any] | None = None,
+        output_schema: Mapping[str, Any] | None = None,
+        output_type: type[V] | None = None,
+        runtime: str | None = None,
+        attachments: Mapping[str, str | bytes] | None = None,
+        idempotency_key: str | None = None,
         session: str = MAIN_SESSION,
         on_full: OnFullWord | None = None,
-        output_type: type[V] | None = None,
-        **asked: Unpack[SpawnOptions],
-    ) -> Task[Any]:
-        """A child of `session`, on disk when this returns. Raises InvalidInput, SpawnRefused, IdempotencyConflict.
+    ) -> Task[V]:
+        """Spawn a task, which is on disk when this returns. Raises InvalidInput, SpawnRefused, IdempotencyConflict.
 
-        label: a name to show; without one, the beginning of the task.
-        agent_id, model, thinking: others than those of the session; the policy must allow the agent.
-            thinking is off, minimal, low, medium, high or max.
-        run_timeout_seconds: of one run; 0 = no limit.
-        cleanup: "delete" forgets the child once its result was told.
-        plan_mode: the child writes a plan first and waits for a decision.
-        mode, thread: True binds a thread of a channel, and the child stays for follow-ups ("session").
-        expects_completion: False = the session is told when convenient.
-        context: "fork" starts it with a copy of the session's talk.
-        workspace, cwd: "isolated" gives it a directory of its own; `cwd` is where its commands start.
-        sandbox: "require" refuses an agent whose tools do not run boxed.
-        tools: only these; budget: {"tokens": …, "usd": …} for it and everything below it.
-        output_schema: a JSON schema its result must satisfy; runtime: who does the work.
-        output_type: the same as a type that pydantic knows, and `value` is one of it.
+        prompt: what the child has to do, in full: it sees nothing else of the conversation.
+        label: a name to show; without one, the beginning of the prompt.
+        agent_id, model, thinking: other ones than those of the session; the policy must allow the agent. `thinking` is
+            off, minimal, low, medium, high or max.
+        run_timeout_seconds: time limit of one run; 0 = no limit.
+        cleanup: "delete" removes the child's session when its result is delivered or not requested.
+        plan_mode: the child writes a plan first and waits for its approval.
+        mode, thread: thread=True binds a thread of a channel, and the child stays for follow-ups ("session").
+        notify_parent: True gives the parent agent a turn with the result, which costs a model call. False keeps the
+            result for `await task`; its delivery is `skipped (not-requested)`. Default: False, and True with `thread`.
+        context: "fork" starts the child with a copy of the session's conversation.
+        workspace, cwd: "isolated" gives it a directory of its own; its commands start in `cwd`.
+        sandbox: "require" refuses an agent whose tools run outside of the sandbox.
+        tools: only these tools; budget: {"tokens": …, "usd": …} for the child and all of its descendants.
+        output_schema: a JSON schema that the result must satisfy; `result.value` has it.
+        output_type: the same as a type that pydantic knows; `result.value` is an instance of it.
+        runtime: what does the work instead of the built-in agent loop, e.g. "acp:claude".
         attachments: files by name, which the child reads as /task/in/NAME.
-        session: the main or chat session it works for; the result is told to that agent too.
-        idempotency_key: the same key gives the same task, never a twin; other wishes under it are an error.
-        on_full: "queue" waits while a limit is reached that has room again by itself (children, descendants,
-            retained), in the order they came; "reject" raises. Cancelled while it waits, it leaves nothing."""
-        check_on_full(on_full)
-        form = None if output_type is None else form_of(output_type)
-        if form is not None:
-            if asked.get("output_schema") is not None:
-                raise InvalidInput("output_type", "and output_schema cannot both be given")
-            asked["output_schema"] = form.schema
-        args = in_surface_spelling(arguments(prompt, asked))
-        got = accepted(await self._backend.spawn(args, session, on_full))
-        read = None if form is None else form.read
+        idempotency_key: the same key returns the same task, never a duplicate; other arguments under it are an error.
+        session: the main or chat session that is the parent.
+        on_full: what to do at a limit that has room again by itself (children, descendants, retained): "queue" waits,
+            first come, first served; "reject" raises SpawnRefused. Cancelled while it waits, it leaves nothing."""
+        wanted, read = _wanted(locals())
+        got = accepted(await self._backend.spawn(wanted, session, on_full))
         return Task(self, got["taskId"], got["label"], got["childSessionKey"], read)
 
     async def check_spawn(
-        self, prompt: str, *, session: str = MAIN_SESSION, **asked: Unpack[SpawnOptions]
+        self,
+        prompt: str,
+        *,
+        label: str | None = None,
+        agent_id: str | None = None,
+        model: str | None = None,
+        thinking: str | None = None,
+        run_timeout_seconds: float | None = None,
+        cleanup: Literal["keep", "delete"] = "keep",
+        plan_mode: bool = False,
+        mode: Literal["run", "session"] | None = None,
+        thread: bool = False,
+        notify_parent: bool | None = None,
+        context: Literal["isolated", "fork"] = "isolated",
+        workspace: Literal["inherit", "isolated"] | None = None,
+        cwd: str | None = None,
+        sandbox: Literal["inherit", "require"] = "inherit",
+        tools: Sequence[str] | None = None,
+        budget: Mapping[str, Any] | None = None,
+        output_schema: Mapping[str, Any] | None = None,
+        output_type: type[V] | None = None,
+        runtime: str | None = None,
+        attachments: Mapping[str, str | bytes] | None = None,
+        idempotency_key: str | None = None,
+        session: str = MAIN_SESSION,
     ) -> Mapping[str, Any]:
-        """What `spawn` would be answered now: model, thinking, context and warnings, or why not. Writes nothing."""
-        args = in_surface_spelling(arguments(prompt, asked) | {"dry_run": True})
-        return sensible(await self._backend.spawn(args, session, None))
+        """Return what `spawn` with these arguments would answer now, and create nothing.
 
-    @overload
-    async def get(self, task_id: str, *, output_type: type[V]) -> Task[V]: ...
+        The answer has model, thinking, context and warnings, or the reason of the refusal. Raises InvalidInput."""
+        wanted, _ = _wanted(locals())
+        return sensible(await self._backend.spawn(wanted | {"dryRun": True}, session, None))
 
-    @overload
-    async def get(self, task_id: str, *, output_type: None = ...) -> Task[Any]: ...
-
-    async def get(self, task_id: str, *, output_type: type[V] | None = None) -> Task[Any]:
-        """A task by its id, also one of an earlier start. Raises InvalidInput, NotFound."""
+    async def get(self, task_id: str, *, output_type: type[V] | None = None) -> Task[V]:
+        """Return a task by its id, also one of an earlier start. Raises InvalidInput, NotFound."""
         task_number(task_id)
         read = None if output_type is None else form_of(output_type).read
         return Task(self, *await self._backend.known(task_id), read)
@@ -263,23 +294,49 @@ class Api(Opened):
         concurrency: int = 8,
         retries: int = 0,
         session: str | None = None,
+        agent_id: str | None = None,
+        model: str | None = None,
+        thinking: str | None = None,
+        run_timeout_seconds: float | None = None,
+        cleanup: Literal["keep", "delete"] = "keep",
+        plan_mode: bool = False,
+        mode: Literal["run", "session"] | None = None,
+        thread: bool = False,
+        notify_parent: bool | None = None,
+        context: Literal["isolated", "fork"] = "isolated",
+        workspace: Literal["inherit", "isolated"] | None = None,
+        cwd: str | None = None,
+        sandbox: Literal["inherit", "require"] = "inherit",
+        tools: Sequence[str] | None = None,
+        budget: Mapping[str, Any] | None = None,
+        output_schema: Mapping[str, Any] | None = None,
         output_type: type[V] | None = None,
-        **asked: Unpack[SpawnOptions],
+        runtime: str | None = None,
+        attachments: Mapping[str, str | bytes] | None = None,
     ) -> list[TaskResult[V]]:
-        """One task for every item, `prompt(item)`; their results in the order of the items.
+        """Run one task for every item, `prompt(item)`, and return their results in the order of the items.
 
-        name, key: the same map with the same keys goes on where it was: what has ended is not repeated.
-        concurrency: so many at once; retries: of an item whose task did not end well, each a task of its own.
-        session: by default one of the map's own, agent:main:chat:map-NAME. The rest is for `spawn`."""
+        name, key: the same map with the same keys resumes: what has ended is not repeated. Raises IdempotencyConflict
+            for another prompt under the same name and key.
+        concurrency: how many of these tasks are under way at once; `Clutch(concurrency=…)` is the limit of all.
+        retries: further attempts of an item whose task did not end well, each a task of its own.
+        session: the parent; by default a session of the map's own, agent:main:chat:map-NAME.
+        The other parameters are those of `spawn`."""
+        asked = spawn_options(locals())
         handles.check_map(name, concurrency, retries)
         given = list(items)
         known = handles.keys_of(given, key)
         place = session or str(ids.chat_key(MAIN, f"map-{name}"))
 
         async def spawn(at: int, attempt: int) -> Task[Any]:
-            wanted = cast("SpawnOptions", {"label": known[at][:LABEL_CHARS], **asked})
-            wanted["idempotency_key"] = handles.spawn_key(name, known[at], attempt)
-            return await self.spawn(prompt(given[at]), session=place, output_type=output_type, **wanted)
+            return await self.spawn(
+                prompt(given[at]),
+                label=known[at][:LABEL_CHARS],
+                idempotency_key=handles.spawn_key(name, known[at], attempt),
+                session=place,
+                output_type=output_type,
+                **asked,
+            )
 
         return await handles.map_all(len(given), concurrency, retries, spawn)
 

@@ -60,6 +60,7 @@ class TaskResult(Generic[V]):
 
     @property
     def is_ok(self) -> bool:
+        """Whether the outcome is `ok`."""
         return self.outcome is Outcome.OK
 
 
@@ -146,9 +147,13 @@ class Task(Generic[V]):
     def __await__(self) -> Generator[Any, None, TaskResult[V]]:
         return self.result().__await__()
 
-    async def result(self) -> TaskResult[V]:
-        """Wait for the end of the task. Raises InvalidInput when its value does not fit the requested type."""
-        ended = await self._backend.ended(self.id)
+    async def result(self, timeout: float | None = None) -> TaskResult[V]:  # noqa: ASYNC109 - as in concurrent.futures
+        """Wait for the end of the task, however it ends.
+
+        Raises TimeoutError after `timeout` seconds; the task keeps running, and its result can be awaited again. Raises
+        InvalidInput when its value does not fit the requested type."""
+        async with asyncio.timeout(timeout):
+            ended = await self._backend.ended(self.id)
         if self._read is None or ended.value is None:
             return ended
         return TaskResult(ended.outcome, ended.text, ended.error, self._read(ended.value), ended.files)
@@ -227,6 +232,7 @@ class Task(Generic[V]):
         return tuple((await self._act(actions.PAUSE, ActionBody()))["changed"])
 
     async def resume(self) -> tuple[str, ...]:
+        """Resume a paused task and all tasks below it. Returns the tasks that changed."""
         return tuple((await self._act(actions.RESUME, ActionBody()))["changed"])
 
     async def retry(self, text: str = "") -> None:

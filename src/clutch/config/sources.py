@@ -9,7 +9,7 @@ from pathlib import Path
 
 from clutch.config.keys import Settings
 from clutch.core.agents import Agent, roster
-from clutch.core.policy import Policy
+from clutch.core.policy import Policy, with_concurrency
 from clutch.surfaces.discovery import CONFIG_FILE, stamp_of
 from clutch.tools.sandbox.policy import Sandbox
 
@@ -23,6 +23,7 @@ class GivenConfig:
     workspace: Path | str | None = None
     agents: Sequence[Agent] = ()
     is_headless: bool = False
+    concurrency: int | None = None
 
 
 class ConfigSource:
@@ -74,6 +75,8 @@ class ConfigSource:
         defaults = policy.defaults
         place = str(Path(given.workspace or defaults.workspace or ".").absolute())
         model = defaults.model if given.model is None else given.model
+        if given.concurrency is not None:
+            policy = with_concurrency(policy, given.concurrency)
         return replace(
             policy,
             is_headless=policy.is_headless or given.is_headless,

@@ -43,12 +43,16 @@ WELL_KNOWN = (*KEY_VARIABLES, "bedrock", "ollama")
 
 
 class AdapterKind(StrEnum):
+    """The client that sends the requests of a provider."""
+
     LIBRARY = "library"  #: any provider, through the model library
     DIRECT = "direct"  #: OpenAI-compatible chat completions, with a quarter of the work
 
 
 @dataclass(frozen=True, slots=True)
 class Provider:
+    """An endpoint for models. `name` is the part before the colon of "provider:model"."""
+
     name: str
     base_url: str = ""  #: empty: the provider's own
     api_key: str = field(default="", repr=False)  #: better from the environment
@@ -82,6 +86,7 @@ class Provider:
 
     @property
     def language(self) -> str:
+        """The protocol that it speaks: the name of a provider that speaks the same."""
         return self.speaks or self.name
 
     def key(self, environment: Mapping[str, str]) -> str:

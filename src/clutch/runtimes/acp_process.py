@@ -210,11 +210,13 @@ class AcpAgent:
         raise InvalidInput(f"acp.agents.{self.name}.{key}", rule)
 
     def environment(self) -> dict[str, str]:
+        """Return the environment variables of its process."""
         names = (*INHERITED, *sorted(self.inherit))
         return {name: os.environ[name] for name in names if name in os.environ} | dict(self.env)
 
     @property
     def remedy(self) -> str:
+        """What to do when its command is not found."""
         how = f"install it with `{self.install}`, or " if self.install else ""
         return f"{how}set acp.agents.{self.name}.command to where it is"
 

@@ -15,6 +15,8 @@ class Sent:
 
 
 class RecordingChannel:
+    """A channel that keeps what was sent in `sent`. `operators`, `approvers`: accounts, as in the config."""
+
     def __init__(self, *, operators: Sequence[str] = (), approvers: Sequence[str] = ()) -> None:
         self.operators, self.approvers = tuple(operators), tuple(approvers)
         self.sent: list[Sent] = []
@@ -25,6 +27,7 @@ class RecordingChannel:
         self._failures.extend(failures)
 
     async def send(self, target: str, body: str, key: str) -> str | None:
+        """Record a message and return a receipt, or raise the next failure."""
         if self._failures:
             raise self._failures.popleft()
         self.sent.append(Sent(target, body, key))

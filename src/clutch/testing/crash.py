@@ -26,6 +26,8 @@ def kill_this_process() -> None:
 
 
 class CrashAt(PassThroughDatabase):
+    """A database that ends the process when a transaction is reached for the `nth` time."""
+
     def __init__(
         self, db: Database, point: str, *, nth: int = 1, die: Callable[[], None] = kill_this_process
     ) -> None:
@@ -39,12 +41,14 @@ class CrashAt(PassThroughDatabase):
         self.times = 0  #: how often the point was reached
 
     async def tx(self, keys: Keys, fn: TxFunction[P, T], /, *args: P.args, **kwargs: P.kwargs) -> T:
+        """Run a transaction that writes these sessions."""
         self._reach(function_name(fn), "before")
         value = await self._db.tx(keys, fn, *args, **kwargs)
         self._reach(function_name(fn), "after")
         return value
 
     async def alone(self, fn: TxFunction[P, T], /, *args: P.args, **kwargs: P.kwargs) -> T:
+        """Run a transaction with no other at the same time."""
         self._reach(function_name(fn), "before")
         value = await self._db.alone(fn, *args, **kwargs)
         self._reach(function_name(fn), "after")

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Self, TypeVar, Unpack, overload
+from typing import TYPE_CHECKING, Any, Self, TypeVar, overload
 
 from clutch.api import gateway as gateway_api
 from clutch.api.client import Api
@@ -31,7 +31,7 @@ from clutch.surfaces import discovery
 from clutch.surfaces.discovery import PROBLEM, Claim, Loaded
 from clutch.surfaces.http_client import connect
 from clutch.surfaces.listen import serving
-from clutch.tools.registry import AllTools, Flags, ToolSettings
+from clutch.tools.registry import AllTools, ToolSettings
 from clutch.tools.sandbox.process import SandboxedPrograms
 from clutch.tools.sandbox.protected_files import COMMANDS
 from clutch.transactions import sessions, wake
@@ -84,6 +84,7 @@ R = TypeVar("R", bound=Function)
 
 _KINDS: Mapping[str, Any] = {
     "state": Path | str | None,
+    "concurrency": int | None,
     "database": str | None,
     "policy": Policy | None,
     "workspace": Path | str | None,
@@ -102,6 +103,8 @@ def _check_given(given: Mapping[str, Any]) -> None:
     """What takes the place of our own parts must look like them."""
     for name, kind in _KINDS.items():
         check_argument(name, given[name], kind)
+    if given["concurrency"] is not None and given["concurrency"] < 1:
+        raise InvalidInput("concurrency", f"must be at least 1, not {given['concurrency']}")
     models, tools, providers = given["models"], given["tools"], given["providers"]
     if models is not None and not callable(getattr(models, "ask", None)):
         rule = 'must have `async def ask(request, on_delta)`; a model is named by model="provider:model"'
@@ -136,30 +139,39 @@ def one_line(error: ClutchError) -> str:
 
 
 class Clutch(Api):
-    """Clutch inside your own program; the work goes on where it was when the program starts again.
+    """Durable background subagents in your own program. After a restart the work resumes where it was.
 
-    Without `state` the directory of `default_state_directory`; `database` names a PostgreSQL instead.
-    `workspace` is where the file tools of new sessions work. `model` is `provider:model`, and without it the
-    scripted offline one; `providers` are endpoints of your own; `agents` are those that differ from the others.
-    `settings`: sandbox, network and MCP servers of the tools. `models` and `tools` take the place of all of that.
+        async with Clutch("state", concurrency=50) as c:
+            result = await (await c.spawn("Survey this folder"))
 
-    Where a gateway owns the state directory already, this becomes its client: the same methods, done over there.
-    `embedded=True` is an error then; `Clutch.connect(state)` is never anything else.
-
-    While it is open, `clutch ps`, `clutch steer` … in another terminal reach it on loopback, with the token in
-    the state directory; `serve=False` keeps that door shut. `port`: 0 = any free one; `host`: beyond loopback only if
-    the config agrees (`docs/operate/gateway.md`). On PostgreSQL the gateway is open when `state` is given. `hooks`:
-    webhooks for the events of subagents; functions are added with `@c.hook(name)`. `acp`: external agents that children
-    may be, by name or as `AcpAgent` (`docs/how-to/acp-agents.md`). `headless`: no person can be asked, so what needs an
-    approval or an answer is denied at once.
-
-    `config`: a `clutch.json`; without it the one in the state directory, if there is one. What is given here wins
-    over what it says: a `policy` or `settings` as a whole, agents and providers one by one."""
+    state: directory of the database and the files; without it the one of `clutch serve` (`docs/how-to/embed.md`).
+    concurrency: how many children work at once (default 8). It also raises the limits of children, descendants and
+        retained records of one parent to at least that; further tasks wait in the queue.
+    database: a PostgreSQL to use instead of SQLite, e.g. "postgresql://…"; several processes may own it together.
+    model: "provider:model"; without it the demo model answers (no API key).
+    providers: endpoints of your own, beside the ones that are known by name.
+    agents: the agents that differ from the defaults.
+    workspace: the folder of the file tools of new sessions; without it the current one.
+    settings: sandbox, network and MCP servers of the tools.
+    policy: every other limit, timeout and retry.
+    hooks: webhooks that are notified of subagents; `@c.hook(name)` adds a function.
+    acp: external agents that children may be, by name or as `AcpAgent`.
+    channels: where users are reached, by name.
+    models, tools: your own model client and toolbox, in place of those of Clutch.
+    headless: no user can be asked; what needs an approval is denied at once.
+    serve, host, port: while it is open, `clutch ps`, `clutch steer` … in another terminal connect on loopback with the
+        token in the state directory; serve=False turns that off. port=0 is any free port; a host beyond loopback needs
+        the config, too (`docs/operate/gateway.md`). On PostgreSQL it is served when `state` is given.
+    config: a `clutch.json`; without it the one in the state directory, if there is one. Arguments win over the file:
+        `policy` and `settings` as a whole, agents and providers one by one.
+    embedded: if another process owns the state directory, None connects to it as a client, with the same methods; True
+        raises StateDirectoryInUse instead; False always connects, as `Clutch.connect(state)` does."""
 
     def __init__(
         self,
         state: Path | str | None = None,
         *,
+        concurrency: int | None = None,
         database: str | None = None,
         policy: Policy | None = None,
         models: Models | None = None,
@@ -182,7 +194,7 @@ class Clutch(Api):
         _check_given(locals())
         super().__init__(self._open)
         self._home, self._embedded = home_of(state), embedded
-        given = GivenConfig(policy, model, workspace, tuple(agents), headless)
+        given = GivenConfig(policy, model, workspace, tuple(agents), headless, concurrency)
         self._given = ConfigSource(self._home, config, given)
         said = self._given.settings = self._given.load()
         database = said.database if database is None else database
@@ -216,7 +228,7 @@ class Clutch(Api):
 
     @classmethod
     def connect(cls, state: Path | str | None = None) -> Self:
-        """A client of the gateway that owns the state directory, and nothing else. Raises NoGateway on entering."""
+        """Return a client of the gateway that owns the state directory. Raises NoGateway when it is entered."""
         return cls(state=state, embedded=False)
 
     async def _open(self, stack: AsyncExitStack) -> Backend:
@@ -319,26 +331,60 @@ class Clutch(Api):
     def tool(self, function: F) -> F: ...
 
     @overload
-    def tool(self, *, name: str | None = None, **flags: Unpack[Flags]) -> Callable[[F], F]: ...
+    def tool(
+        self,
+        function: None = None,
+        *,
+        name: str | None = None,
+        replay_safe: bool = False,
+        read_only: bool = False,
+        needs_approval: bool = False,
+        timeout_s: float | None = None,
+        concurrency: int | None = None,
+        is_outward: bool = False,
+    ) -> Callable[[F], F]: ...
 
     def tool(
-        self, function: F | None = None, *, name: str | None = None, **flags: Unpack[Flags]
+        self,
+        function: F | None = None,
+        *,
+        name: str | None = None,
+        replay_safe: bool = False,
+        read_only: bool = False,
+        needs_approval: bool = False,
+        timeout_s: float | None = None,
+        concurrency: int | None = None,
+        is_outward: bool = False,
     ) -> F | Callable[[F], F]:
-        """Makes the function below it a tool of every agent here: typed parameters and a docstring are all."""
+        """Make the decorated function a tool of every agent here; it needs typed parameters and a docstring.
+
+        name: another name than that of the function.
+        replay_safe: it may run again after a crash, because it has no effects or the same effects twice.
+        read_only: it changes nothing, so a task in plan mode has it, too.
+        needs_approval: a user approves each call.
+        timeout_s: time limit of one call.
+        concurrency: how many calls run at once; None = no limit.
+        is_outward: it reaches beyond the workspace, e.g. the network."""
         if self._rooms is None:
             raise ClutchError("this Clutch was given its own tools; add the function to those")
         if function is not None and not callable(function):
             raise InvalidInput("tool", f"write @c.tool above a function, or @c.tool(name={shown(function)})")
         self._brought.add("@c.tool")
-        register = self._rooms.tools.tool(name=name, **flags)
+        register = self._rooms.tools.tool(
+            name=name,
+            replay_safe=replay_safe,
+            read_only=read_only,
+            needs_approval=needs_approval,
+            timeout_s=timeout_s,
+            concurrency=concurrency,
+            is_outward=is_outward,
+        )
         return register if function is None else register(function)
 
     def hook(self, name: str) -> Callable[[F], F]:
-        """Register a function for an event of subagents; some hooks can deny it (`docs/how-to/hooks.md`)."""
+        """Call the decorated function at an event of subagents; some hooks can deny it (`docs/how-to/hooks.md`)."""
         if self._was_entered:
-            raise ClutchError(
-                "hooks are registered before `async with`: what nobody listens to is not even written"
-            )
+            raise ClutchError("register hooks before `async with`: events without a hook are not written")
 
         def register(function: F) -> F:
             self._hooks.add(name, function)
@@ -348,7 +394,7 @@ class Clutch(Api):
         return register
 
     def runtime(self, name: str) -> Callable[[R], R]:
-        """Makes the async function below it a way to work: `spawn(..., runtime=name)`."""
+        """Make the decorated async function a runtime: `spawn(..., runtime=name)`."""
         check_name(name, self._runtimes)
 
         def register(function: R) -> R:

@@ -135,9 +135,11 @@ class McpServer:
         return text
 
     def allows(self, tool: str) -> bool:
+        """Return whether agents may have this tool of the server."""
         return any_matches(self.allow, tool)
 
     def wants_approval(self, tool: str) -> bool:
+        """Return whether the user approves each call of this tool."""
         return self.approve == "all" or any_matches(self.approve, tool)
 
 
