@@ -70,7 +70,7 @@ CREATE TABLE tasks(
   delivery TEXT NOT NULL, delivery_reason TEXT NOT NULL, attempts INTEGER NOT NULL,
   plan TEXT NOT NULL, plan_round INTEGER NOT NULL,
   wake_at REAL, deadline_at REAL, clock_left_s REAL, started_at REAL, ended_at REAL,
-  created_at REAL NOT NULL, result_sha TEXT, value TEXT, evidence TEXT, retained INTEGER NOT NULL DEFAULT 1, archived_at REAL, files TEXT, late_text TEXT, late_at REAL, stays INTEGER NOT NULL DEFAULT 0, shelf INTEGER NOT NULL DEFAULT 0, detail TEXT NOT NULL DEFAULT '');
+  created_at REAL NOT NULL, result_sha TEXT, value TEXT, evidence TEXT, retained INTEGER NOT NULL DEFAULT 1, archived_at REAL, files TEXT, late_text TEXT, late_at REAL, stays INTEGER NOT NULL DEFAULT 0, shelf INTEGER NOT NULL DEFAULT 0, detail TEXT NOT NULL DEFAULT '', notify_parent INTEGER NOT NULL DEFAULT 1);
 CREATE TABLE usage(
   session_id INTEGER NOT NULL, call_no INTEGER NOT NULL, run_id INTEGER NOT NULL, at REAL NOT NULL,
   state INTEGER NOT NULL DEFAULT 0, model TEXT NOT NULL, effective TEXT,
