@@ -17,7 +17,7 @@ import pytest
 
 from clutch.errors import ConstraintViolated, DiskFull, StoreBusy, StoreError, StoreGone, UnsupportedStore
 from clutch.store.sqlite import SqliteStore
-from clutch.store.sqlite_connection import filesystem_in, filesystem_of, refuse_old_sqlite
+from clutch.store.sqlite_connection import SqliteConnection, filesystem_in, filesystem_of, refuse_old_sqlite
 from clutch.store.transaction import Tx
 from tests.store import transactions as t
 from tests.store.conftest import SCHEMA, TickingClock, settled, stalled_sqlite
@@ -169,6 +169,15 @@ async def test_what_was_acknowledged_survives_kill_nine(path: Path) -> None:
             assert 0 <= value - acknowledged.count(counter) <= 1, "only the one in flight may be unannounced"
         ((sound,),) = await store.read(t.select, "PRAGMA integrity_check")
         assert sound == "ok"
+
+
+@pytest.mark.parametrize(
+    ("setting", "value"), [("synchronous", 2), ("fullfsync", 1), ("checkpoint_fullfsync", 1)]
+)
+def test_a_commit_waits_for_the_drive(path: Path, setting: str, value: int) -> None:
+    connection = SqliteConnection(str(path))
+    assert connection.raw.execute(f"PRAGMA {setting}").fetchall() == [(value,)]
+    connection.raw.close()
 
 
 async def test_its_files_are_private_whatever_the_umask(path: Path) -> None:
