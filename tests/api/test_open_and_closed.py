@@ -18,6 +18,7 @@ from clutch.api.slash import MAIN_SESSION
 from clutch.core.messages import Answer, Input
 from clutch.engine.actions import TaskActions
 from clutch.ports import ModelRequest, OnDelta
+from clutch.surfaces.listen import serving
 from clutch.transactions.read import transcripts
 from tests.patience import PATIENCE_S
 from tests.policies import QUICK
@@ -100,6 +101,19 @@ async def test_one_that_could_not_be_entered_is_closed(tmp_path: Path) -> None:
                 raise AssertionError
         with pytest.raises(ClutchError, match="this Clutch is closed"):
             await c.say("hello")
+
+
+async def test_one_that_starts_together_with_the_owner_waits_until_that_is_served(tmp_path: Path) -> None:
+    """As two workers of one web server do: the owner has the directory and is not served yet."""
+    home = tmp_path / "state"
+    async with Clutch(home, models=Yes(), policy=QUICK, workspace=tmp_path, serve=False) as owner:
+        other = Clutch(home)
+        opening = asyncio.ensure_future(other.__aenter__())
+        await asyncio.wait({opening}, timeout=0.5)
+        async with serving(owner.local_gateway, home):
+            assert (await opening).is_client
+            assert (await (await other.spawn("something"))).text == "yes"
+            await other.__aexit__(None, None, None)
 
 
 def test_every_public_name_is_there() -> None:

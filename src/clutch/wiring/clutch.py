@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import replace
@@ -134,6 +136,21 @@ def _unloaded(claim: Claim, home: Path) -> Iterator[OperatorNotice]:
         yield OperatorNotice(PROBLEM, missing, remedy, is_error=not at.config.is_pending)
 
 
+#: Workers of one server start together: the first has the directory a moment before it can be asked for anything.
+OWNER_START_S = 5.0
+OWNER_PAUSE_S = 0.05
+
+
+async def _is_served(home: Path, within_s: float) -> bool:
+    """Return whether the owner of the state directory serves it, or begins to within the time."""
+    until = time.monotonic() + within_s
+    while discovery.find(home) is None:
+        if time.monotonic() >= until:
+            return False
+        await asyncio.sleep(OWNER_PAUSE_S)
+    return True
+
+
 def one_line(error: ClutchError) -> str:
     return "; ".join(line.strip() for line in str(error).splitlines() if line.strip())
 
@@ -238,7 +255,7 @@ class Clutch(Api):
         try:
             gateway = await gateway_api.opened(stack, self._engine, self.leaving)
         except StateDirectoryInUse as error:
-            self._check_can_be_client(error)
+            await self._check_can_be_client(error)
             return await self._elsewhere(stack)
         if self._is_served:
             await self._serve(stack, gateway)
@@ -288,9 +305,10 @@ class Clutch(Api):
         await surely(policy.work.tick_s, lambda: services.db.alone(wake.arm, policy))
         return found
 
-    def _check_can_be_client(self, error: StateDirectoryInUse) -> None:
+    async def _check_can_be_client(self, error: StateDirectoryInUse) -> None:
         """Functions do not travel: what this program brought along would never be called by the other one."""
-        if self._embedded or discovery.find(self._home) is None:
+        within_s = 0.0 if self._embedded or self._brought else OWNER_START_S
+        if self._embedded or not await _is_served(self._home, within_s):
             raise error
         if self._brought:
             brought = ", ".join(sorted(self._brought))
