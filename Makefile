@@ -34,7 +34,7 @@ STAMP := .venv/.stamp
 # its libraries anew, which doubles its start.
 export PYTHONDONTWRITEBYTECODE :=
 
-CODE := $(wildcard src tests benchmarks)
+CODE := $(wildcard src tests benchmarks examples)
 DOCS_TESTS := $(wildcard tests/docs/test_*.py)
 
 IS_CURRENT := import sys; sys.exit(sys.version_info < (3, 11))

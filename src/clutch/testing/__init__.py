@@ -9,9 +9,9 @@ from __future__ import annotations
 from clutch.testing.channels import RecordingChannel
 from clutch.testing.clock import FakeClock
 from clutch.testing.crash import CrashAt
-from clutch.testing.models import ScriptedModel
+from clutch.testing.models import ScriptedModel, prompt_of, results_of
 
-__all__ = ["CrashAt", "FakeClock", "RecordingChannel", "ScriptedModel", "simulate"]
+__all__ = ["CrashAt", "FakeClock", "RecordingChannel", "ScriptedModel", "prompt_of", "results_of", "simulate"]
 
 
 def __getattr__(name: str) -> object:
