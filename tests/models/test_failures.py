@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from clutch.models.provider import classify, mismatch, retry_at
-from clutch.ports import Trouble
+from clutch.models.provider import TrialResult, classify, mismatch, retry_at, trial_result
+from clutch.ports import ModelError, Trouble
 
 NOW = 1_767_225_600.0  # 2026-01-01T00:00:00Z
 
@@ -84,3 +84,23 @@ def test_a_provider_that_reports_no_model_cannot_be_caught_lying() -> None:
     assert wrong is not None
     assert wrong.trouble is Trouble.BAD_REQUEST
     assert "allowModelMismatch" in str(wrong)
+
+
+@pytest.mark.parametrize(
+    ("trouble", "message", "result"),
+    [
+        (Trouble.AUTH, "no such key (status 401)", TrialResult.REJECTED),
+        (Trouble.AUTH, "insufficient_quota (status 429)", TrialResult.REJECTED),
+        (Trouble.NETWORK, "connection refused", TrialResult.UNREACHABLE),
+        (Trouble.BAD_REQUEST, "not found (status 404)", TrialResult.NO_MODEL),
+        (Trouble.BAD_REQUEST, "The model `gpt-9` does not exist (status 400)", TrialResult.NO_MODEL),
+        (Trouble.BAD_REQUEST, 'model "qwen9" not found, try pulling it first', TrialResult.NO_MODEL),
+        (Trouble.BAD_REQUEST, "max_tokens is too small (status 400)", TrialResult.FAILED),
+        (Trouble.RATE_LIMIT, "slow down (status 429)", TrialResult.FAILED),
+        (Trouble.OVERLOADED, "try later (status 529)", TrialResult.FAILED),
+    ],
+)
+def test_a_failed_call_says_what_is_wrong_with_a_key(
+    trouble: Trouble, message: str, result: TrialResult
+) -> None:
+    assert trial_result(ModelError(trouble, message)) is result

@@ -2,24 +2,40 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
+import re
 import shlex
 import subprocess
 import sys
+import threading
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from clutch.cli import output
-from clutch.core.messages import Answer
+from clutch.core.messages import Answer, Usage
 from clutch.core.policy import Life
 from clutch.errors import ConfigInvalid
 from clutch.ports import ModelError, ModelRequest, OnDelta, Trouble
 from clutch.surfaces import discovery
 from clutch.surfaces.discovery import NO_START
 from clutch.surfaces.http_client import task_path
+from clutch.testing.providers import (
+    Behaviour,
+    Failure,
+    Fault,
+    Providers,
+    Reply,
+    Text,
+    WireRequest,
+)
+from tests.patience import PATIENCE_S
 from tests.surfaces.served import FAST, Served, served
 from tests.surfaces.test_http_tasks import seen
 from tests.surfaces.test_listening import EVERYWHERE
@@ -180,6 +196,97 @@ def test_init_restarts_the_gateway_that_a_command_started_and_until_then_every_c
         in_a_process("stop", state=home)
 
 
+@contextmanager
+def provider(behave: Callable[[WireRequest], Behaviour]) -> Iterator[Providers]:
+    """A provider on loopback, in a thread of its own."""
+    is_up, stop, made = (
+        threading.Event(),
+        asyncio.Event(),
+        list[tuple[Providers, asyncio.AbstractEventLoop]](),
+    )
+
+    async def live() -> None:
+        async with Providers(behave) as server:
+            made.append((server, asyncio.get_running_loop()))
+            is_up.set()
+            await stop.wait()
+
+    with ThreadPoolExecutor(1) as pool:
+        living = pool.submit(asyncio.run, live())
+        assert is_up.wait(PATIENCE_S)
+        (server, loop) = made[0]
+        try:
+            yield server
+        finally:
+            loop.call_soon_threadsafe(stop.set)
+            living.result(PATIENCE_S)
+
+
+def _next_command(text: str) -> list[str]:
+    """The command that the last line of a report names."""
+    return shlex.split(text.splitlines()[-1].split("`")[1])[1:]
+
+
+def greeted(request: WireRequest) -> Behaviour:
+    del request
+    return Reply([Text("Hello from the loopback provider.")], usage=Usage(12, 2))
+
+
+@pytest.mark.slow
+def test_init_tests_the_key_and_ends_with_a_command_that_works(tmp_path: Path) -> None:
+    home = tmp_path / "state"
+    with provider(greeted) as server:
+        keys = {"OPENAI_API_KEY": "sk-loopback", "OPENAI_BASE_URL": server.openai_url}
+        try:
+            made = in_a_process("init", state=home, **keys)
+            assert made.code == 0, made.err
+            assert re.search(r"Tested openai:\S+: OK, answered in \d", made.out)
+            assert server.log.count == 1
+            words = _next_command(made.out)
+            assert words[:3] == ["run", "--wait", "Say hello"]
+            ran = in_a_process(*words[:-2], state=home, **keys)
+            assert (ran.code, ran.out) == (0, "Hello from the loopback provider.\n")
+        finally:
+            in_a_process("stop", state=home)
+        calls = server.log.count
+        quiet = in_a_process("init", "--force", "--no-test", "--json", state=home, **keys)
+        assert (quiet.code, quiet.body["test"], server.log.count) == (0, None, calls)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("fault", "result", "fix"),
+    [
+        (
+            Fault.AUTH,
+            "rejected",
+            "The provider rejected the key. Set a valid OPENAI_API_KEY, then `clutch",
+        ),
+        (Fault.NOT_FOUND, "no such model", "Name another: `clutch init --force"),
+        (Fault.RATE_LIMIT, "failed", "The provider refused the call"),
+        (None, "unreachable", "Check the network and its address"),
+    ],
+)
+def test_init_says_what_is_wrong_with_a_key(
+    tmp_path: Path, fault: Fault | None, result: str, fix: str
+) -> None:
+    home = tmp_path / "state"
+    with provider(lambda _: Failure(fault or Fault.AUTH)) as server:
+        url = server.openai_url if fault is not None else "http://127.0.0.1:9/v1"
+        keys = {"OPENAI_API_KEY": "sk-loopback-secret", "OPENAI_BASE_URL": url}
+        made = in_a_process("init", state=home, **keys)
+        assert (made.code, f": {result}: " in made.out, fix in made.out) == (1, True, True), made.out
+        assert "sk-loopback-secret" not in made.out + made.err
+        said = in_a_process("init", "--force", "--json", state=home, **keys).body
+        assert (said["ok"], said["test"]["result"]) == (False, result)
+        try:
+            words = _next_command(made.out)
+            assert words[-4:-2] == ["--model", "offline"]
+            assert in_a_process(*words[:-2], state=home, **keys).code == 0, "the demo model works"
+        finally:
+            in_a_process("stop", state=home)
+
+
 @pytest.mark.slow
 def test_open_as_the_first_command_starts_a_gateway_and_prints_the_link(tmp_path: Path) -> None:
     home = tmp_path / "state"
@@ -189,6 +296,21 @@ def test_open_as_the_first_command_starts_a_gateway_and_prints_the_link(tmp_path
         assert opened.out.startswith("http://127.0.0.1:")
     finally:
         in_a_process("stop", state=home)
+
+
+def test_what_sessions_keep_is_said_by_check_and_explain(tmp_path: Path) -> None:
+    with served(tmp_path / "state", policy=FAST) as here:
+        here.client.post("/v1/sessions/agent:main:main/messages", {"text": "/status"})
+    new = tmp_path / "elsewhere"
+    new.mkdir()
+    configure(here.home, {"agents": {"defaults": {"workspace": str(new), "subagents": {"maxSpawnDepth": 2}}}})
+    checked = typed("config", "check", state=here.home)
+    assert checked.code == 0
+    assert f"workspace {new} is for new sessions; agent:main:main keeps {tmp_path}" in checked.out
+    explained = typed("config", "explain", "agents.defaults.workspace", state=here.home).out
+    assert "while it runs; sessions that exist keep theirs" in explained
+    depth = typed("config", "explain", "agents.defaults.subagents.maxSpawnDepth", state=here.home).out
+    assert "keep theirs" not in depth, "the rights of main sessions follow the config"
 
 
 # ---- a fresh machine, and the command for people who are lost ------------------------------------------------

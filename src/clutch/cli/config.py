@@ -5,8 +5,10 @@ from __future__ import annotations
 import json
 import os
 import tempfile
+from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import typer
 
@@ -28,10 +30,14 @@ from clutch.config import explain as schemas
 from clutch.config import load
 from clutch.config.explain import Explained, StarterModel
 from clutch.config.load import Config
+from clutch.core.agents import OFFLINE
 from clutch.core.text.format import counted
-from clutch.errors import ConfigInvalid, InvalidInput
+from clutch.errors import ConfigInvalid, InvalidInput, StoreError
 from clutch.surfaces import discovery
 from clutch.surfaces.discovery import CONFIG_FILE
+
+if TYPE_CHECKING:
+    from clutch.wiring import ModelTrial
 
 
 def check(state: Path | None, file: Path | None, *, as_json: bool) -> None:
@@ -61,7 +67,7 @@ def _check_starts(config: Config, home: Path, file: Path | None) -> None:
 def _tell_right(config: Config, state: Path | None, *, as_json: bool) -> None:
     from clutch.wiring import config_warnings
 
-    warnings = config_warnings(config.settings)
+    warnings = [*config_warnings(config.settings), *_kept_workspaces(config, state)]
     lines = [f"Note: {warning}" for warning in warnings]
     if config.path is None:
         file = home_of(state) / CONFIG_FILE
@@ -76,6 +82,26 @@ def _tell_right(config: Config, state: Path | None, *, as_json: bool) -> None:
     }
     body |= {"warnings": warnings, "notLoaded": missing}
     report("config.check", body, "\n".join(lines), as_json=as_json)
+
+
+def _kept_workspaces(config: Config, state: Path | None) -> Iterator[str]:
+    """Yield the main sessions that keep another workspace than the config names now."""
+    from clutch.offline_reader import looking_at
+    from clutch.transactions.read.transcripts import main_workspaces
+
+    home = home_of(state)
+    if not discovery.has_store(home):
+        return
+    try:
+        with looking_at(home) as look:
+            kept = look(main_workspaces)
+    except StoreError:
+        return  # `doctor` reports a database that cannot be read
+    for key, agent_id, workspace in kept:
+        named = config.settings.policy.workspace_of(agent_id)
+        if named is not None and named != workspace:
+            remedy = command_for(state, "delete", key)
+            yield f"workspace {named} is for new sessions; {key} keeps {workspace} (to begin anew: `{remedy}`)"
 
 
 def _loaded(config: Config, state: Path | None) -> tuple[str, str | None]:
@@ -113,6 +139,7 @@ def _to_json(one: Explained, config: Config) -> dict[str, Any]:
         "mayBe": one.may_be,
         "reason": one.reason,
         "needsRestart": not one.is_live,
+        "newSessionsOnly": one.is_for_new,
     }
 
 
@@ -124,7 +151,8 @@ def _in_full(one: Explained, config: Config) -> str:
         f"  may be    {one.may_be}",
         *(f"            {word}: {meaning}" for word, meaning in one.choices if meaning),
         *([f"  why       {one.reason}"] if one.reason else []),
-        f"  changed   {'while it runs' if one.is_live else 'at the next start of the gateway'}",
+        f"  changed   {'while it runs' if one.is_live else 'at the next start of the gateway'}"
+        f"{'; sessions that exist keep theirs' if one.is_for_new else ''}",
     ]
     return "\n".join(lines)
 
@@ -144,21 +172,78 @@ def schema() -> None:
 # ---- the first config ------------------------------------------------------------------------------------
 
 
-def init(state: Path | None, *, is_forced: bool, as_json: bool) -> None:
+@dataclass(frozen=True, slots=True)
+class InitOptions:
+    """The options of `clutch init`. `model`: None asks, or takes the likeliest."""
+
+    is_forced: bool
+    model: str | None
+    tests: bool
+
+
+#: What to do about a model that does not answer.
+FIXES = {
+    "rejected": "The provider rejected the key. Set a valid {key}, then `{again}`.",
+    "no such model": "The provider has no such model. Name another: `{again} --model PROVIDER:MODEL`.",
+    "unreachable": "The provider cannot be reached. Check the network and its address, then `{again}`.",
+    "failed": "The provider refused the call. Try again later, or name another model: `{again} --model NAME`.",
+}
+
+
+def init(state: Path | None, wanted: InitOptions, *, as_json: bool) -> None:
     with answering("init", as_json=as_json):
         path = home_of(state) / CONFIG_FILE
-        if os.path.lexists(path) and not is_forced:
-            raise InvalidInput(str(path), "is there already; --force writes over it")
+        if os.path.lexists(path) and not wanted.is_forced:
+            raise InvalidInput(str(path), "exists; --force replaces it")
         found = explain_config.choices(os.environ)
-        chosen = _asked(found) if is_interactive() and not as_json else found[0]
+        chosen = _chosen(found, wanted.model, asks=not as_json)
         _write(path, explain_config.starter(chosen, found))
-        say(f"Wrote {path}: model {chosen.model} ({chosen.because}).")
+        trial = _trial(path, chosen.model) if wanted.tests and chosen.model != OFFLINE else None
         restarted = serve.restart(state)
-        first = command_for(state, "run", "--wait", "Say hello")
-        say(f"Next: `{command_for(state, 'config', 'check')}`, then `{first}`.")
-        if as_json:
-            said = {"file": str(path), "model": chosen.model, "found": [one.model for one in found]}
-            print_object("init", {**said, "gateway": restarted})
+        is_ok = trial is None or trial.result.value == "ok"
+        lines = [
+            f"Wrote {path}: model {chosen.model} ({chosen.because}).",
+            *_trial_lines(state, chosen.model, trial),
+        ]
+        said = {"file": str(path), "model": chosen.model, "found": [one.model for one in found]}
+        tested = None if trial is None else {"result": trial.result.value, "detail": trial.detail}
+        body = {**said, "gateway": restarted, "test": tested}
+        report("init", body, "\n".join(lines), as_json=as_json, is_ok=is_ok)
+        if not is_ok:
+            raise typer.Exit(Exit.ERROR)
+
+
+def _trial(path: Path, model: str) -> ModelTrial:
+    """Ask the model of the new config for one short answer."""
+    import asyncio
+
+    from clutch.wiring import try_model
+
+    say(f"Testing {model} with one short call …")
+    return asyncio.run(try_model(load.load(path.parent).settings, model))
+
+
+def _trial_lines(state: Path | None, model: str, trial: ModelTrial | None) -> list[str]:
+    """Return what the call has shown, and a command that works now."""
+    first = command_for(state, "run", "--wait", "Say hello")
+    if trial is None:
+        return [f"Next: `{first}`."]
+    if trial.result.value == "ok":
+        return [f"Tested {model}: OK, {trial.detail}.", f"Next: `{first}`."]
+    key = explain_config.key_variable(model) or "key"
+    fix = FIXES[trial.result.value].format(key=key, again=command_for(state, "init", "--force"))
+    demo = command_for(state, "run", "--wait", "Say hello", "--model", OFFLINE)
+    return [
+        f"Tested {model}: {trial.result.value}: {trial.detail}",
+        fix,
+        f"Next, with the demo model: `{demo}`.",
+    ]
+
+
+def _chosen(found: tuple[StarterModel, ...], model: str | None, *, asks: bool) -> StarterModel:
+    if model is not None:
+        return StarterModel(model, "chosen with --model")
+    return _asked(found) if asks and is_interactive() else found[0]
 
 
 def _asked(found: tuple[StarterModel, ...]) -> StarterModel:
@@ -169,7 +254,7 @@ def _asked(found: tuple[StarterModel, ...]) -> StarterModel:
         say(f"  {number}  {one.model}  ({one.because})")
     wanted: int = typer.prompt("Which model?", default=1, type=int, err=True)
     if not 1 <= wanted <= len(found):
-        raise InvalidInput("the model", f"must be 1 to {len(found)}")
+        raise InvalidInput("model", f"{wanted} is not in the list; choose 1 to {len(found)}")
     return found[wanted - 1]
 
 

@@ -71,14 +71,27 @@ def schema() -> None:
 
 @beginning.command()
 def init(
-    force: Annotated[bool, typer.Option("--force", help="Write over the one that is there.")] = False,
+    force: Annotated[bool, typer.Option("--force", help="Replace the config that is there.")] = False,
+    model: Annotated[
+        str | None,
+        typer.Option(
+            help="provider:model. Default: the first with a key in the environment, a local Ollama, or the demo model.",
+            show_default=False,
+        ),
+    ] = None,
+    no_test: Annotated[
+        bool, typer.Option("--no-test", help="Do not test the key with one short call.")
+    ] = False,
     state: State = None,
     as_json: AsJson = False,
 ) -> None:
-    """Write a first config for this machine. Looks for provider keys and a local Ollama, and comments the rest."""
+    """Write a first config, and test its model with one short call.
+
+    Finds provider keys in the environment and a local Ollama. Example: clutch init"""
     from clutch.cli import config as config_files
 
-    config_files.init(state, is_forced=force, as_json=as_json)
+    wanted = config_files.InitOptions(force, model, tests=not no_test)
+    config_files.init(state, wanted, as_json=as_json)
 
 
 upkeep = typer.Typer()

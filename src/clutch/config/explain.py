@@ -74,6 +74,8 @@ def _declared(node: ast.stmt) -> str | None:
 
 _ITEM = re.compile(r"\[([0-9]+)\](?:\.|$)")
 _NOTHING = object()
+#: Settings that a session keeps from when it was opened.
+NEW_SESSIONS_ONLY = frozenset({"agents.defaults.workspace", "agents.list[].workspace"})
 PART_CHARS_MIN = 3  #: fewer letters match half of all keys
 
 
@@ -90,6 +92,7 @@ class Explained:
     reason: str
     choices: tuple[tuple[str, str], ...]  #: each word with what it means
     is_live: bool
+    is_for_new: bool  #: sessions that exist keep the value they were opened with
 
 
 def explain(config: Config, wanted: str) -> tuple[Explained, ...]:
@@ -141,6 +144,7 @@ def _explained(config: Config, entry: ConfigKey, key: str) -> Explained:
         reason=reason_of(entry.owner, entry.field),
         choices=tuple(_choices(entry.kind)),
         is_live=entry.is_live,
+        is_for_new=entry.key in NEW_SESSIONS_ONLY,
     )
 
 
@@ -325,6 +329,11 @@ def choices(environment: Mapping[str, str], ollama: tuple[str, int] = OLLAMA) ->
     ]
     local = [StarterModel(f"ollama:{name}", "Ollama runs on this machine") for name in _local_models(*ollama)]
     return (*keys, *local, NOTHING)
+
+
+def key_variable(model: str) -> str | None:
+    """Return the environment variable that has the key of a well-known provider."""
+    return KEY_VARIABLES.get(model.partition(":")[0])
 
 
 def _local_models(host: str, port: int) -> list[str]:

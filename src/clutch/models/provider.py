@@ -285,6 +285,31 @@ def failure(status: int, wording: str, message: str, headers: Mapping[str, str],
     return ModelError(trouble, shown, retry_at(headers, now) if waits else None)
 
 
+class TrialResult(StrEnum):
+    """What one small call says about a model and its key."""
+
+    OK = "ok"
+    REJECTED = "rejected"  #: the key is wrong, or has no right or credit
+    NO_MODEL = "no such model"
+    UNREACHABLE = "unreachable"
+    FAILED = "failed"  #: the provider refused for another reason: a rate limit, an error of its own
+
+
+_NO_MODEL = re.compile(
+    r"\(status 404\)|model_not_found|(model|deployment).{0,80}(not found|does not exist|not exist|unknown|invalid)"
+    r"|(no such|unknown|invalid) model",
+    re.IGNORECASE | re.DOTALL,
+)
+_TRIALS = {Trouble.AUTH: TrialResult.REJECTED, Trouble.NETWORK: TrialResult.UNREACHABLE}
+
+
+def trial_result(error: ModelError) -> TrialResult:
+    """Return what a failed call says about the model and its key."""
+    if error.trouble is Trouble.BAD_REQUEST and _NO_MODEL.search(str(error)):
+        return TrialResult.NO_MODEL
+    return _TRIALS.get(error.trouble, TrialResult.FAILED)
+
+
 def mismatch(requested: str, effective: str) -> ModelError | None:
     """Return an error where another model answered. A model that the provider does not name is not compared."""
     if not effective or same_model(requested, effective):

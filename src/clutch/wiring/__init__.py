@@ -18,6 +18,7 @@ from clutch.tools.sandbox.policy import Sandbox
 from clutch.wiring.clutch import Clutch
 from clutch.wiring.engine import (
     Engine,
+    ModelTrial,
     SystemClock,
     can_sandbox_files,
     config_problems,
@@ -29,6 +30,7 @@ from clutch.wiring.engine import (
     sandbox_offer,
     server_notices,
     standard_toolbox,
+    try_model,
 )
 
 __all__ = [
@@ -38,6 +40,7 @@ __all__ = [
     "Clutch",
     "Engine",
     "McpServer",
+    "ModelTrial",
     "Provider",
     "Sandbox",
     "SystemClock",
@@ -55,4 +58,5 @@ __all__ = [
     "sandbox_offer",
     "server_notices",
     "standard_toolbox",
+    "try_model",
 ]

@@ -18,6 +18,7 @@ from clutch.config.keys import Settings
 from clutch.core import delivery
 from clutch.core.agents import CHECKLIST, LAST, MAIN, NO_TARGET
 from clutch.core.delivery import LOCAL_CHANNEL
+from clutch.core.messages import Input
 from clutch.core.policy import Policy
 from clutch.core.rate_limit import Bounds
 from clutch.core.text.format import typed
@@ -30,7 +31,7 @@ from clutch.errors import ClutchError, InvalidInput, StateDirectoryInUse
 from clutch.models.demo_model import OfflineModel, watchable_latency
 from clutch.models.library import LibraryModels
 from clutch.models.prices import ListedPrices, preload
-from clutch.models.provider import Provider
+from clutch.models.provider import Provider, TrialResult, trial_result
 from clutch.models.rate_limiter import Throttled
 from clutch.models.router import OFFLINE, Router
 from clutch.offline_reader import DATABASE_FILE
@@ -38,6 +39,7 @@ from clutch.ports import (
     Channel,
     Clock,
     Lives,
+    ModelError,
     ModelRequest,
     Models,
     OperatorNotice,
@@ -196,6 +198,8 @@ def can_sandbox_files() -> bool:
 # Who answers: the endpoints a program or its config names, each behind a limiter; without any, the offline script.
 
 CHILDREN_MANY = 20
+TRIAL_TEXT, TRIAL_S = "Reply with OK.", 20.0
+TRIAL_TOKENS_MAX = 64  #: some providers refuse fewer than 16, and a model may think first
 
 
 def _router(providers: Sequence[Provider], policy: Policy) -> Router:
@@ -279,6 +283,33 @@ def config_problems(settings: Settings, home: Path) -> list[str]:
     except ClutchError as error:
         found.append(str(error))
     return found
+
+
+@dataclass(frozen=True, slots=True)
+class ModelTrial:
+    """`detail`: the error of the provider, or how long its answer took."""
+
+    result: TrialResult
+    detail: str
+
+
+async def try_model(settings: Settings, model: str, within_s: float = TRIAL_S) -> ModelTrial:
+    """Ask the model for one short answer, through the provider that the settings name."""
+    router, began = _router(settings.providers, settings.policy), time.monotonic()
+    request = ModelRequest(model, "", (Input(TRIAL_TEXT),), (), "trial", output_tokens_max=TRIAL_TOKENS_MAX)
+    try:
+        router.check(model)
+        async with asyncio.timeout(within_s):
+            await router.ask(request, lambda _: None)
+    except TimeoutError:
+        return ModelTrial(TrialResult.UNREACHABLE, f"no answer within {within_s:.0f} s")
+    except ModelError as error:
+        return ModelTrial(trial_result(error), str(error))
+    except ClutchError as error:
+        return ModelTrial(TrialResult.FAILED, str(error))
+    finally:
+        await router.aclose()
+    return ModelTrial(TrialResult.OK, f"answered in {time.monotonic() - began:.1f} s")
 
 
 def config_warnings(settings: Settings) -> list[str]:

@@ -192,6 +192,17 @@ def session_id(now: float, key: str) -> Tx[int | None]:
     return int(rows[0][0]) if rows else None
 
 
+def main_workspaces(now: float) -> Tx[list[tuple[str, str, str]]]:
+    """Return the key, the agent and the workspace of every main session; it keeps the workspace it was opened with."""
+    del now
+    rows = yield (
+        "SELECT key, agent_id, workspace FROM sessions WHERE is_task = 0 AND deleted_at IS NULL"
+        " AND workspace IS NOT NULL ORDER BY key",
+        (),
+    )
+    return [(str(key), str(agent), str(workspace)) for key, agent, workspace in rows]
+
+
 def is_known(now: float, key: str) -> Tx[bool]:
     """Is there, or was there, a session of this key?"""
     del now
