@@ -8,7 +8,7 @@ import pytest
 
 from clutch.core.diagnosis import BlockingSession, Facts, Gate, gate_of, unserved
 from clutch.core.model import Delivery, Phase, Reason
-from clutch.core.text.why import command, opens_when, waiting_for
+from clutch.core.text.why import blocked_text, command, waiting_for
 
 OWN = BlockingSession(2, "agent:main:subagent:x", due=90.0)
 MAIN = BlockingSession(1, "agent:main:main", is_task=False, lane="main", due=90.0)
@@ -28,28 +28,28 @@ def told(**reader: object) -> Facts:
 
 
 CASES = [
-    ("queue is full", replace(AT, lanes=FULL), Gate.LANE_FULL, "8 turns in the lane `subagent`", "ps --phase running"),
-    ("no worker at all", replace(AT, workers=0), Gate.LEASE, "a worker takes it up", "serve"),
+    ("queue is full", replace(AT, lanes=FULL), Gate.LANE_FULL, "all 8 concurrency slots are", "ps --phase running"),
+    ("no worker at all", replace(AT, workers=0), Gate.LEASE, "when a gateway is started", "serve"),
     (
         "its worker is dead",
         replace(AT, phase=Phase.RUNNING, own=replace(OWN, is_owned=True, lease_until=99.0)),
-        Gate.LEASE, "another worker takes over", "why t_2",
+        Gate.LEASE, "Another worker takes over", "why t_2",
     ),
     (
         "its worker is gone",
         replace(AT, phase=Phase.RUNNING, workers=0, own=replace(OWN, is_owned=True)),
-        Gate.LEASE, "a worker takes it up", "serve",
+        Gate.LEASE, "when a gateway is started", "serve",
     ),
-    ("freed, and the lane full", replace(AT, phase=Phase.RUNNING, lanes=FULL), Gate.LANE_FULL, "8 turns", "ps"),
+    ("freed, and the lane full", replace(AT, phase=Phase.RUNNING, lanes=FULL), Gate.LANE_FULL, "all 8", "ps"),
     (
         "queued under a clock that was ahead",
         replace(AT, since=86_490.0, own=replace(OWN, due=86_500.0)),
-        Gate.BACKOFF, "tried again at", "logs t_2",
+        Gate.BACKOFF, "retried at", "logs t_2",
     ),
     (
         "suspected of crashes",
         replace(AT, phase=Phase.RUNNING, own=replace(OWN, suspected=2)),
-        Gate.CRASHES, "crashed 2 times while it was executing, so it is tried alone", "logs t_2",
+        Gate.CRASHES, "crashed 2 times while it was executing. It is executed alone", "logs t_2",
     ),
     (
         "ended before its children",
@@ -57,7 +57,7 @@ CASES = [
             AT, phase=Phase.ANNOUNCE_DEFERRED, reason=Reason.DESCENDANTS, own=replace(OWN, working=(3, 4)),
             wake_at=200.0,
         ),
-        Gate.DESCENDANTS_ACTIVE, "the last of these children has settled, at 00:03:20", "why t_3",
+        Gate.DESCENDANTS_ACTIVE, "for 2 subagents. It resumes when the last of them has finished, at 00:03", "why t_3",
     ),
     (
         "yielded",
@@ -67,76 +67,77 @@ CASES = [
     (
         "told when its siblings have settled",
         told(is_held=True, working=(5,)),
-        Gate.DESCENDANTS_ACTIVE, "the last of these", "why t_5",
+        Gate.DESCENDANTS_ACTIVE, "waiting for 1 subagent.", "why t_5",
     ),
     (
         "requester in a turn",
         told(is_owned=True, lease_until=200.0),
-        Gate.REQUESTER_BUSY, "turn of agent:main:main", "tree agent:main:main",
+        Gate.REQUESTER_BUSY, "The result is delivered when its current turn ends.", "tree agent:main:main",
     ),
-    ("requester has it", replace(TELLING, is_taken=True), Gate.REQUESTER_BUSY, "has read the letter", "tree"),
-    ("requester is parked", told(has_run=True), Gate.REQUESTER_BUSY, "agent:main:main", "tree"),
+    ("requester has it", replace(TELLING, is_taken=True), Gate.REQUESTER_BUSY, "the parent agent is busy", "tree"),
+    ("requester is parked", told(has_run=True), Gate.REQUESTER_BUSY, "the parent agent is busy", "tree"),
     (
         "requester is a task",
         replace(TELLING, reader=replace(OWN, id=9, is_owned=True)),
-        Gate.REQUESTER_BUSY, "turn of t_9", "why t_9",
+        Gate.REQUESTER_BUSY, "the parent agent is busy", "why t_9",
     ),
     (
         "nobody is there",
         replace(TELLING, phase=Phase.ANNOUNCE_DEFERRED, reason=Reason.MISSING, wake_at=300.0),
-        Gate.REQUESTER_MISSING, "is there again, given up at 00:05:00", "tree agent:main:main",
+        Gate.REQUESTER_MISSING, "when it is back, or given up at 00:05:00", "tree agent:main:main",
     ),
-    ("requester closed", told(is_closed=True), Gate.REQUESTER_MISSING, "is there again", "tree"),
-    ("requester deleted", replace(TELLING, reader=None), Gate.REQUESTER_MISSING, "its requester is there", "tree t_2"),
-    ("an attempt failed", replace(TELLING, ready_at=130.0), Gate.BACKOFF, "tried again at 00:02:10", "logs t_2"),
+    ("requester closed", told(is_closed=True), Gate.REQUESTER_MISSING, "the parent agent is gone", "tree"),
+    ("requester deleted", replace(TELLING, reader=None), Gate.REQUESTER_MISSING, "the parent agent is", "tree t_2"),
+    ("an attempt failed", replace(TELLING, ready_at=130.0), Gate.BACKOFF, "retried at 00:02:10", "logs t_2"),
     ("error grace", replace(AT, phase=Phase.ENDING, wake_at=110.0), Gate.BACKOFF, "00:01:50", "logs t_2"),
     ("cleanup failed", replace(AT, phase=Phase.CLEANUP_PENDING, wake_at=110.0), Gate.BACKOFF, "00:01:50", "logs"),
     ("provider trouble", parked(Reason.PROVIDER, 104.0), Gate.BACKOFF, "00:01:44", "logs t_2"),
     (
         "plan awaits",
         replace(AT, phase=Phase.AWAITING_APPROVAL, plan_hash="ab12"),
-        Gate.NEEDS_YOU, "somebody has decided", "approve t_2 --hash ab12",
+        Gate.NEEDS_YOU, "a user must decide", "approve t_2 --hash ab12",
     ),
     (
         "asked a person",
         replace(parked(Reason.NEEDS_YOU, None), questions=("q_7",)),
-        Gate.NEEDS_YOU, "somebody has decided", "inbox",
+        Gate.NEEDS_YOU, "a user must decide", "inbox",
     ),
     (
         "answered, and no worker at all",
         replace(PAUSED, reason=Reason.NEEDS_YOU, own=replace(OWN, due=0.0, has_run=True, is_answered=True), workers=0),
-        Gate.LEASE, "a worker takes it up", "serve",
+        Gate.LEASE, "when a gateway is started", "serve",
     ),
-    ("quota", parked(Reason.QUOTA, 400.0), Gate.QUOTA, "takes calls again at 00:06:40", "logs t_2"),
-    ("budget", parked(Reason.BUDGET, 130.0), Gate.BUDGET, "somebody gives more, tried at 00:02:10", "logs t_2"),
-    ("paused", replace(PAUSED, reason=Reason.PAUSE), Gate.PAUSED, "somebody resumes t_2", "resume t_2"),
+    ("quota", parked(Reason.QUOTA, 400.0), Gate.QUOTA, "accepts calls again at 00:06:40", "logs t_2"),
+    ("budget", parked(Reason.BUDGET, 130.0), Gate.BUDGET, "is raised, and is retried at 00:02:10", "logs t_2"),
+    ("paused", replace(PAUSED, reason=Reason.PAUSE), Gate.PAUSED, "t_2 is paused", "resume t_2"),
     (
         "parked and then paused",
         replace(PAUSED, reason=Reason.QUOTA, own=replace(OWN, is_paused=True, parked_until=400.0)),
-        Gate.PAUSED, "somebody resumes t_2", "resume t_2",
+        Gate.PAUSED, "t_2 is paused", "resume t_2",
     ),
     (
         "requester paused",
         replace(TELLING, reader=replace(OWN, id=9, is_paused=True)),
-        Gate.PAUSED, "somebody resumes t_9", "resume t_9",
+        Gate.PAUSED, "t_9 is paused. It resumes when a user resumes it.", "resume t_9",
     ),
     (
-        "never awake", replace(told(due=None), put_off=Reason.QUIET_HOURS), Gate.QUIET_HOURS, "agent:main:main begin",
-        "tree",
+        "never awake",
+        replace(told(due=None), put_off=Reason.QUIET_HOURS),
+        Gate.QUIET_HOURS, "when its active hours begin.", "tree",
     ),
     (
         "asleep until the morning",
         replace(told(due=700.0), put_off=Reason.QUIET_HOURS),
         Gate.QUIET_HOURS, "begin at 00:11:40", "tree agent:main:main",
     ),
-    ("collected for minutes", told(due=700.0), Gate.BACKOFF, "tried again at 00:11:40", "logs t_2"),
+    ("collected for minutes", told(due=700.0), Gate.BACKOFF, "retried at 00:11:40", "logs t_2"),
     (
         "dead letter",
         replace(AT, phase=Phase.COMPLETED_GIVEUP, delivery=Delivery.UNDELIVERED, wake_at=7 * 86_400.0),
-        Gate.DEAD_LETTER, "redelivers or dismisses it, it expires at 1970-01-08 00:00:00", "redeliver t_2",
+        Gate.DEAD_LETTER, "redeliver or discard it; it expires at 1970-01-08 00:00:00", "redeliver t_2",
     ),
-    ("letter due, main lane full", replace(TELLING, lanes=FULL), Gate.LANE_FULL, "4 turns in the lane `main`", "ps"),
-    ("nobody carries letters", replace(TELLING, is_seen=False, workers=0), Gate.LEASE, "a worker", "serve"),
+    ("letter due, main lane full", replace(TELLING, lanes=FULL), Gate.LANE_FULL, "all 4 concurrency slots", "ps"),
+    ("nobody carries letters", replace(TELLING, is_seen=False, workers=0), Gate.LEASE, "no worker is running", "serve"),
 ]  # fmt: skip
 
 
@@ -149,7 +150,7 @@ def test_each_gate_is_named_with_what_opens_it_and_what_to_type(
     stuck = gate_of(facts)
     assert stuck is not None
     assert stuck.gate is gate
-    assert opens in opens_when(stuck)
+    assert opens in blocked_text(stuck)
     assert command(stuck, "t_2")[0].isalpha()
     assert typed in " ".join(command(stuck, "t_2"))
     assert stuck.since <= facts.at

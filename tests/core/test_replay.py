@@ -32,8 +32,8 @@ def test_each_thing_stands_where_it_happened() -> None:
     told = steps(TIMELINE, LETTERS, LINES)
     assert [(step.kind, step.text) for step in told] == [
         ("letter", "task (read as #1): do it"),
-        ("phase", "accepted; waits in the queue"),
-        ("phase", "a run started"),
+        ("phase", "Accepted and queued."),
+        ("phase", "Started."),
         ("input", "do it"),
         ("answer", "looking"),
         ("call", "read(a)"),
@@ -42,8 +42,8 @@ def test_each_thing_stands_where_it_happened() -> None:
         ("result", "A"),
         ("result", "B"),
         ("answer", "done"),
-        ("phase", "the run ended: ok"),
-        ("phase", "the outcome is fixed (ok); a letter went to its requester"),
+        ("phase", "Run ended: ok."),
+        ("phase", "Completed: ok. Result sent to the parent agent."),
     ]
 
 

@@ -8,12 +8,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from clutch.core.model import WAITS, Delivery, Outcome, Path, Phase, Reason
+from clutch.core.model import WAITS, Delivery, DeliveryStatus, Outcome, Path, Phase, Reason, TaskStatus
 from clutch.core.questions import QuestionKind
 from clutch.core.status import (
-    DeliveryStatus,
     ListGroup,
-    TaskStatus,
     delivery_status,
     delivery_text,
     doing_now,

@@ -6,7 +6,7 @@ import pytest
 
 from clutch.core.diagnosis import Blocker, BlockingSession, Gate
 from clutch.core.model import WAITS, Phase, Reason
-from clutch.core.text.why import DeliveryAttempt, TimelineEntry, happening, why_text
+from clutch.core.text.why import DeliveryAttempt, TimelineEntry, blocked_text, happening, why_text
 
 
 def move(
@@ -24,25 +24,40 @@ def move(
 @pytest.mark.parametrize(
     ("line", "word", "text"),
     [
-        (move(Phase.SPAWNING, Phase.QUEUED, Reason.ADMITTED), "spawned", "accepted; waits in the queue"),
-        (move(Phase.RUNNING, Phase.RUNNING, Reason.RESUMED, "14"), "resumed", "another one went on at step 14"),
-        (move(Phase.RUNNING, Phase.PAUSED, Reason.QUOTA), "parked", "rate limited"),
-        (move(Phase.RUNNING, Phase.PAUSED, Reason.PAUSE, actor="person"), "parked", "paused by person"),
-        (move(Phase.PAUSED, Phase.QUEUED, Reason.UNPAUSED, actor="person"), "unpaused", "resumed by person"),
-        (move(Phase.ENDING, Phase.ANNOUNCING, Reason.OK, outcome="ok"), "announced", "the outcome is fixed (ok)"),
-        (move(Phase.ANNOUNCING, Phase.ANNOUNCING, Reason.ATTEMPT, "2 failed: 429"), "attempt", "attempt 2 failed: 429"),
-        (move(Phase.ANNOUNCING, Phase.CLEANUP_PENDING, Reason.DELIVERED, "direct"), "delivered", "answered the result"),
-        (move(Phase.CLEANUP_PENDING, Phase.COMPLETED, Reason.DELIVERED, "direct"), "cleaned", "nothing is left to do"),
+        (move(Phase.SPAWNING, Phase.QUEUED, Reason.ADMITTED), "spawned", "Accepted and queued."),
+        (
+            move(Phase.RUNNING, Phase.RUNNING, Reason.RESUMED, "14"), "resumed",
+            "Its worker was lost. Resumed at step 14.",
+        ),
+        (move(Phase.RUNNING, Phase.PAUSED, Reason.QUOTA), "parked", "Rate limited"),
+        (move(Phase.RUNNING, Phase.PAUSED, Reason.PAUSE, actor="person"), "parked", "Paused by person."),
+        (move(Phase.PAUSED, Phase.QUEUED, Reason.UNPAUSED, actor="person"), "unpaused", "Resumed by person."),
+        (
+            move(Phase.ENDING, Phase.ANNOUNCING, Reason.OK, outcome="ok"), "announced",
+            "Completed: ok. Result sent to the parent agent.",
+        ),
+        (
+            move(Phase.ANNOUNCING, Phase.ANNOUNCING, Reason.ATTEMPT, "2 failed: 429"), "attempt",
+            "Delivery attempt 2 failed: 429.",
+        ),
+        (
+            move(Phase.ANNOUNCING, Phase.CLEANUP_PENDING, Reason.DELIVERED, "direct"), "delivered",
+            "Delivered to the parent agent.",
+        ),
+        (move(Phase.CLEANUP_PENDING, Phase.COMPLETED, Reason.DELIVERED, "direct"), "cleaned", "Cleanup finished."),
         (
             move(Phase.ANNOUNCING, Phase.CLEANUP_PENDING, Reason.UNDELIVERED, "expiry"), "undelivered",
-            "kept as a dead letter",
+            "Undelivered: retries expired. Kept in the dead-letter queue.",
         ),
         (
             move(Phase.RUNNING, Phase.CLEANUP_PENDING, Reason.KILLED, "enough", actor="api"), "killed",
-            "killed by api: enough",
+            "Killed by api: enough.",
         ),
-        (move(Phase.RUNNING, Phase.ENDING, Reason.ERROR, "broken"), "failed", "the run failed: broken"),
-        (move(Phase.COMPLETED, Phase.COMPLETED, Reason.LATE, "but still"), "late", "kept: but still"),
+        (move(Phase.RUNNING, Phase.ENDING, Reason.ERROR, "broken"), "failed", "Run failed: broken."),
+        (
+            move(Phase.COMPLETED, Phase.COMPLETED, Reason.LATE, "but still"), "late",
+            "Arrived after the end, and kept: but still",
+        ),
         (move(Phase.RUNNING, Phase.RUNNING, Reason.NOTE, "something new"), "note", "something new"),
         (move(Phase.COMPLETED, Phase.QUEUED, Reason.NOTE, "something new"), "moved", "something new"),
     ],
@@ -86,26 +101,58 @@ def test_each_attempt_is_printed_with_target_depth_route_paths_number_and_next_t
     )
     assert text.splitlines() == [
         't_2 "survey": done',
-        "  00:00:00 UTC  a run started",
-        "Telling:",
+        "  00:00:00 UTC  Started.",
+        "Delivery:",
         "  01:00:00 UTC  attempt 1 to agent:main:main (main; bubbled from t_9, route fallback): failed (overloaded);"
         " next 01:00:01 UTC",
         "    left steer-primary: turn ended",
-        "Waits at the gate paused since 00:58:20 UTC (2m00s).",
-        "It opens when somebody resumes t_2.",
-        "  clutch resume t_2",
+        "Blocked: t_2 is paused. It resumes when a user resumes it.",
+        "  since 00:58:20 UTC (2m00s) -> clutch resume t_2",
     ]
 
 
 def test_a_moment_of_another_day_says_which() -> None:
     stuck = Blocker(Gate.DEAD_LETTER, 3500.0, BlockingSession(2, "k"), until=3500.0 + 7 * 86_400)
     text = why_text("t_2", [move(Phase.QUEUED, Phase.RUNNING, Reason.STARTED)], [], stuck, "t_2", 90_000.0)
-    assert "  1970-01-01 00:00:00 UTC  a run started" in text
+    assert "  1970-01-01 00:00:00 UTC  Started." in text
     assert "it expires at 1970-01-08 00:58:20 UTC" in text
+
+
+def test_a_delivery_names_the_session_that_it_reached() -> None:
+    line = move(Phase.ANNOUNCING, Phase.CLEANUP_PENDING, Reason.DELIVERED, "direct")
+    reached = DeliveryAttempt(
+        "k",
+        "agent:main:main",
+        0,
+        "requester",
+        "",
+        (),
+        Reason.DIRECT,
+        "direct",
+        1,
+        0.0,
+        None,
+        "delivered",
+        "",
+        5,
+        7,
+    )
+    assert "  00:00:00 UTC  Delivered to agent:main:main." in why_text(
+        "t_2", [line], [reached], None, "t_2", 0.0
+    )
+
+
+def test_a_busy_parent_is_named_as_what_blocks_the_delivery() -> None:
+    busy = Blocker(Gate.REQUESTER_BUSY, 0.0, BlockingSession(1, "agent:main:main", is_task=False))
+    assert blocked_text(busy) == (
+        "Blocked: the parent agent is busy. The result is delivered when its current turn ends."
+    )
+    deferred = move(Phase.ANNOUNCING, Phase.ANNOUNCING, Reason.DEFERRED, Reason.BUSY)
+    assert happening(deferred) == ("deferred", "Deferred: the parent agent is busy.")
 
 
 def test_a_letter_within_the_tree_has_no_route_to_speak_of() -> None:
     told = DeliveryAttempt(
         "k", "agent:a", 1, "requester", "", (), Reason.QUEUED, "queued", 1, 0.0, None, "delivered", "", 5, 7
     )
-    assert "(nested; requester): delivered" in why_text("t_2", [], [told], None, "t_2", 0.0)
+    assert "(nested; parent): delivered" in why_text("t_2", [], [told], None, "t_2", 0.0)

@@ -204,7 +204,7 @@ def test_a_pipe_has_the_commands_of_a_terminal(tmp_path: Path) -> None:
         asked = typed("chat", state=here.home, stdin="/help\nask me\n")
         assert (asked.code, "/answer ID" in asked.err) == (5, True)
         (item,) = here.client.get("/v1/inbox")["items"]
-        assert f"{item['id']}  question: " in asked.err
+        assert f"{item['id']}  needs an answer: " in asked.err
         said = typed("chat", state=here.home, stdin=f"/answer {item['id']} a\n/quit\nnever sent\n")
     assert (said.code, said.out.count("heard: ")) == (0, 1)
 
@@ -258,7 +258,7 @@ def test_what_is_typed_while_the_gateway_is_away_is_sent_when_it_is_back(tmp_pat
         with served(home, policy=FAST):
             person = open_.enter_context(terminal("chat", state=home))
             person.until_row(">")
-        person.until("The gateway is gone")
+        person.until("Gateway not running")
         person.type("hello again\r")
         with served(home, policy=FAST):
             person.until("heard: hello again")

@@ -74,7 +74,7 @@ def test_a_plan_is_shown_in_the_inbox_and_approved_from_there(first: Served) -> 
     task = spawned(first.client, "think first", planMode=True, label="planner")
     seen(first.client, task, lambda one: one["phase"] == "awaiting_approval")
     inbox = clutch("inbox", state=first.home)
-    assert f"{task}  plan  planner" in inbox.out
+    assert f"{task}  needs approval  planner" in inbox.out
     assert f"clutch approve {task}" in inbox.out
     unsure = clutch("approve", task, "--json", state=first.home)
     assert (unsure.code, unsure.body["error"]["field"]) == (2, "--hash")

@@ -50,8 +50,8 @@ def test_why_tells_a_delivered_task_in_words_and_with_its_attempt(first: Served)
     assert said.code == 0
     head, *lines = said.out.splitlines()
     assert head == f'{task} "quick": done'
-    assert "accepted; waits in the queue" in lines[0]
-    assert any("its requester has read and answered the result" in line for line in lines)
+    assert lines[0].endswith("Accepted and queued.")
+    assert any(line.endswith("Delivered to agent:main:main.") for line in lines)
     told = first.client.get(task_path(task, "why"))
     attempt = told["deliveries"][-1]  # others may have kept its requester busy before
     assert list(attempt) == [

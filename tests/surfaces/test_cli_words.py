@@ -303,12 +303,13 @@ def test_lists_say_what_became_of_a_task_in_words_people_know(first: Served) -> 
     assert counted["killed"] >= 1
     assert f"{counted['killed']} killed" in output.summary(counted)
     task = first.client.get(task_path(told))
-    assert output.doing(task, output.now()) == "delivered"
+    assert output.doing(task, output.now()) == "result delivered"
 
 
 def test_usage_that_no_provider_counts_is_not_shown_as_0_tok() -> None:
     task: dict[str, Any] = {
-        "taskId": "t_1", "label": "survey", "phase": "running", "reason": None, "outcome": None, "depth": 1,
+        "taskId": "t_1", "label": "survey", "status": "running", "outcome": None, "depth": 1,
+        "doingNow": "thinking · step 1", "doingSince": None,
         "currentTool": None, "createdAt": None, "startedAt": None, "endedAt": None, "pausedUntil": None,
         "lastProgressAt": None, "plan": None, "children": {"active": 0, "total": 0}, "error": None,
         "delivery": {"state": "none", "reason": None, "path": None, "nextAt": None, "attempts": 0, "at": None},

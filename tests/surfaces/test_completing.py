@@ -11,6 +11,7 @@ from collections.abc import Iterator
 import pytest
 
 from clutch.cli import output
+from clutch.core.text import format
 from clutch.surfaces.http_client import task_path
 from tests.surfaces.served import FAST, Served, served
 from tests.surfaces.test_cli import NASTY
@@ -80,10 +81,10 @@ def test_a_narrow_terminal_has_its_list_and_its_tree(first: Served, monkeypatch:
     tasks = [{**first.client.get(task_path(task)), "nodes": []}]
     for width in (80, 60, 10):
         monkeypatch.setattr(output, "width", lambda: width)  # noqa: B023 (used in this round only)
-        lines = output.table(tasks, output.now()).splitlines()
+        lines = output.table(tasks, output.now(), format.typed).splitlines()
         assert len(lines) == 2
         assert width == 10 or max(map(output.columns, lines)) <= width
-        assert output.forest(tasks, output.now()).count("\n") == 1
+        assert output.forest(tasks, output.now(), format.typed).count("\n") == 1
     assert [output.fitted("ab", cells) for cells in (-1, 0, 1, 2, 3)] == ["", "", "…", "ab", "ab "]
     first.client.post(task_path(task, "kill"), {})
 

@@ -65,14 +65,20 @@ def test_a_wrong_api_key_is_said_at_once_and_everywhere(tmp_path: Path) -> None:
         assert ended - started < Life().error_grace_s
         again = typed("run", "--wait", "Say hello", state=here.home)
         assert (again.code, again.out) == (1, "")
-        assert "auth: no such key (status 401)" in again.err
+        assert "auth: no such key (status 401) -> clutch retry " in again.err
         for command in ("ps", "tree", "top"):
-            assert "auth: no such key" in typed(command, state=here.home).out, command
+            shown = typed(command, state=here.home).out
+            assert "auth: no such key" in shown, command
+            assert f"-> clutch retry {task['taskId']}" in shown, command
         assert (
             "! failed: auth: no such key (status 401)" in typed("logs", task["taskId"], state=here.home).out
         )
         last = typed("logs", task["taskId"], "--json", state=here.home).out.splitlines()[-1]
-        assert json.loads(last)["body"] == {"outcome": "error", "error": "auth: no such key (status 401)"}
+        assert json.loads(last)["body"] == {
+            "outcome": "error",
+            "status": "failed",
+            "error": "auth: no such key (status 401)",
+        }
 
 
 # ---- what is loaded ------------------------------------------------------------------------------------------
@@ -103,7 +109,7 @@ def in_a_process(*words: object, state: Path, **more: str) -> Done:
 
 def test_a_config_that_was_refused_is_said_by_every_command_in_one_line(tmp_path: Path) -> None:
     with served(tmp_path / "state", policy=FAST) as here:
-        assert typed("ps", state=here.home).err == "nothing here\n"
+        assert typed("ps", state=here.home).err == "no tasks\n"
         configure(here.home, "{modle: 1,\n agents: 2}")
         changed = typed("ps", state=here.home)
         assert changed.err.splitlines()[0].endswith(f"end the program that serves it (pid {os.getpid()}).")
@@ -116,7 +122,7 @@ def test_a_config_that_was_refused_is_said_by_every_command_in_one_line(tmp_path
             assert "agents: must be an object" in first
         configure(here.home, {"announce": {"queue": {"debounceMs": 5}}})
         here.run(here.clutch.reload())
-        assert typed("ps", state=here.home).err == "nothing here\n"
+        assert typed("ps", state=here.home).err == "no tasks\n"
         configure(
             here.home,
             {"worker": {"tick": "1s"}, "models": {"providers": {"lab": {"baseUrl": "http://127.0.0.1:9"}}}},

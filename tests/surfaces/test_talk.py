@@ -229,7 +229,10 @@ def test_a_desktop_is_given_words_and_no_markup(tmp_path: Path, monkeypatch: pyt
     program.chmod(0o700)
     monkeypatch.setenv("PATH", str(tmp_path))
     monkeypatch.setenv("DISPLAY", ":0")
-    item = {"id": "q_1", "kind": "question", "label": "a&b", "sessionKey": "k", "text": "<a href=x>this</a>?"}
+    item = {
+        "id": "q_1", "kind": "question", "status": "needs an answer", "label": "a&b", "sessionKey": "k",
+        "text": "<a href=x>this</a>?",
+    }  # fmt: skip
     shown = os.open(tmp_path / "shown", os.O_RDWR | os.O_NONBLOCK)
     list(Notices(command).of_inbox([item]))
     assert select.select([shown], [], [], 5)[0]
@@ -372,16 +375,19 @@ def test_pieces_that_come_after_two_whole_replies_are_not_shown_again(tmp_path: 
 
 
 def test_each_thing_is_told_once_and_with_the_command_that_leads_there() -> None:
-    item = {"id": "q_1", "kind": "question", "label": "survey", "sessionKey": "k", "text": "Which one?"}
+    item = {
+        "id": "q_1", "kind": "question", "status": "needs an answer", "label": "survey", "sessionKey": "k",
+        "text": "Which one?",
+    }  # fmt: skip
     notices = Notices(command)
     (told,) = notices.of_inbox([item])
-    assert "survey: Which one?" in told.text
+    assert told.text.startswith("Needs an answer: survey: Which one?")
     assert "/answer q_1" in told.text
     assert "`clutch inbox --state here`" in told.text
     assert list(notices.of_inbox([item])) == []
     assert list(notices.of_inbox([])) == []
     assert len(list(notices.of_inbox([item]))) == 1
-    counted = {"running": 1, "queued": 0, "waiting": 0, "needsYou": 0, "done": 2}
+    counted = {"running": 1, "queued": 0, "waiting": 0, "needsYou": 0, "delivering": 0, "done": 2}
     assert list(notices.of_summary(counted)) == []
     (done,) = notices.of_summary({**counted, "running": 0})
     assert "`clutch ps --state here`" in done.text

@@ -9,9 +9,9 @@ import pytest
 
 from clutch.core.events import PlanVerdict
 from clutch.core.messages import Answer, Call, Usage
-from clutch.core.model import Delivery, Outcome, Path, Phase, Reason
+from clutch.core.model import Delivery, Outcome, Path, Phase, Reason, TaskStatus
 from clutch.core.spawn import BudgetRequest
-from clutch.core.status import TaskStatus, doing_now, task_status
+from clutch.core.status import doing_now, task_status
 from clutch.core.views import DeliveryView, TaskView
 from clutch.errors import InvalidInput
 from clutch.store.transaction import ManyRows, Tx

@@ -12,10 +12,13 @@ from clutch.core.diagnosis import Blocker
 from clutch.core.text.format import typed
 from clutch.core.text.tasks import headline
 from clutch.core.text.why import (
+    PARENT,
     DeliveryAttempt,
     ReplayStep,
     TimelineEntry,
+    blocked_text,
     command,
+    delivered_to,
     happening,
     opens_when,
     waiting_for,
@@ -31,11 +34,12 @@ def why(now: float, found: TaskExplanation, state: str | None = None) -> objects
     """Explain a task. `text` is the whole explanation as a user reads it. `state`: the state directory that printed
     commands must name."""
     number = ids_rules.task_id(found.task.task_id)
+    targets = delivered_to(found.attempts)
     return {
         "schema": "clutch.why/1",
         "ok": True,
         "task": task(found.task),
-        "timeline": [_happened(line) for line in found.timeline],
+        "timeline": [_happened(line, targets.get(line.at, PARENT)) for line in found.timeline],
         "deliveries": [_attempt(attempt) for attempt in found.attempts],
         "stuck": None if found.stuck is None else _stuck(found.stuck, number, state),
         "messages": [unsent(one) for one in found.unsent],
@@ -53,8 +57,8 @@ def why(now: float, found: TaskExplanation, state: str | None = None) -> objects
     }
 
 
-def _happened(line: TimelineEntry) -> objects.Happened:
-    word, text = happening(line)
+def _happened(line: TimelineEntry, target: str) -> objects.Happened:
+    word, text = happening(line, target)
     return {
         "seq": line.seq,
         "at": moment(line.at),
@@ -90,6 +94,7 @@ def _attempt(attempt: DeliveryAttempt) -> objects.Attempt:
 def _stuck(stuck: Blocker, number: str, state: str | None) -> objects.Stuck:
     return {
         "gate": stuck.gate.value,
+        "text": blocked_text(stuck),
         "since": moment(stuck.since),
         "waitingFor": list(waiting_for(stuck)),
         "opensWhen": opens_when(stuck),

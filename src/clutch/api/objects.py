@@ -14,9 +14,8 @@ from typing import Annotated, Any, Literal, NotRequired, TypeAlias
 from typing_extensions import TypedDict
 
 from clutch.core.diagnosis import Gate
-from clutch.core.model import Delivery, Outcome, Path, Phase, Thinking
+from clutch.core.model import Delivery, DeliveryStatus, Outcome, Path, Phase, TaskStatus, Thinking
 from clutch.core.spawn import Context, Mode
-from clutch.core.status import DeliveryStatus, TaskStatus
 
 Money: TypeAlias = str | None  #: a decimal; None = not known
 Moment: TypeAlias = str  #: RFC 3339, UTC
@@ -307,6 +306,7 @@ class Attempt(TypedDict):
 
 class Stuck(TypedDict):
     gate: GateName
+    text: str  #: what blocks the task, and what unblocks it
     since: Moment | None
     waitingFor: list[str]
     opensWhen: str
@@ -446,8 +446,6 @@ class LetIn(TypedDict):
 
 
 class Document(TypedDict):
-    """This one."""
-
     openapi: str
     paths: dict[str, Any]
     components: dict[str, Any]
@@ -571,6 +569,7 @@ class DecidedObject(TypedDict):
 class Item(TypedDict):
     id: str
     kind: str
+    status: StatusName
     taskId: str | None
     sessionKey: str | None
     label: str | None

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias, overload
 
 from clutch.core import ids as ids_rules
 from clutch.core.budget import Budget
+from clutch.core.questions import QuestionKind, question_status
 from clutch.core.status import delivery_status, delivery_text, doing_now, error_text, task_status
 from clutch.core.text.results import cut_from
 from clutch.core.text.tasks import summary_text
@@ -313,6 +314,7 @@ def item(found: InboxItem) -> objects.Item:
     return {
         "id": found.id,
         "kind": found.kind,
+        "status": question_status(QuestionKind(found.kind)).value,
         "taskId": None if found.task_id is None else ids_rules.task_id(found.task_id),
         "sessionKey": found.session_key,
         "label": found.label,

@@ -18,7 +18,6 @@ def _tasks(context: typer.Context, incomplete: str) -> list[tuple[str, str]]:
     """Return the tasks that Tab offers, by id and by label, and nothing on an error: the user is typing a line.
 
     A label is offered where the shell needs no quotes around it."""
-    from clutch.cli import output
     from clutch.cli.show import ListOptions
     from clutch.cli.source import source
     from clutch.core.text.format import is_plain, visible
@@ -29,11 +28,7 @@ def _tasks(context: typer.Context, incomplete: str) -> list[tuple[str, str]]:
             found = here.tasks(**ListOptions(is_all=True, limit=COMPLETIONS_MAX).to_query())["tasks"]
     except ClutchError:
         return []
-    now = output.now()
-    ids = [
-        (task["taskId"], visible(f"{output.state(task, now)}: {task['label']}", HELP_CHARS_MAX))
-        for task in found
-    ]
+    ids = [(task["taskId"], visible(f"{task['status']}: {task['label']}", HELP_CHARS_MAX)) for task in found]
     labels = [
         (task["label"], task["taskId"])
         for task in found

@@ -11,7 +11,7 @@ import shutil
 import sys
 import time
 import unicodedata
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from decimal import Decimal
@@ -22,12 +22,14 @@ from typing import Any
 import typer
 
 from clutch import __version__
+from clutch.core.model import NEEDS_USER, RETRYABLE, DeliveryStatus, TaskStatus
 from clutch.core.text.format import (
     UNKNOWN,
     duration,
     is_plain,
     money,
     plain_json,
+    seconds_text,
     typed,
     used_tokens,
     visible,
@@ -44,18 +46,16 @@ from clutch.surfaces.http_client import Declined, GatewayClient, connect
 # change colours or turn the reading direction reaches the terminal.
 
 Task = Mapping[str, Any]
+#: Writes a command line to copy.
+Command = Callable[..., str]
 
 WIDTH, WIDTH_MIN = 80, 60
 LABEL_CHARS_MAX = 200
 RESULT_CHARS_MAX = 400
-ERROR_CHARS_MAX = 300
-ENDS = {"ok": "done", "error": "failed"}
-DELIVERY_LABELS = {"none": "", "waiting": "delivering", "delivered": "delivered"}  #: else the state and why
-#: What a list counts, in this order. Replies are shown with the command that prints them.
-COUNTED = (
-    "running", "queued", "waiting", "needsYou", "done", "failed", "timeout", "killed", "lost", "undelivered", "unsent",
-)  # fmt: skip
-STYLES = {"running": "1;36", "queued": "2", "done": "32"}  #: SGR codes
+ERROR_CELLS_MIN = 20
+NO_TIME = "-"  #: of a task that has not started
+STYLES = {TaskStatus.RUNNING: "1;36", TaskStatus.QUEUED: "2", TaskStatus.DONE: "32"}  #: SGR codes
+RED, YELLOW = "31", "33"
 _OUTSIDE_LINES = re.compile(r"[^\n\t]+")
 
 
@@ -111,50 +111,16 @@ def at(moment: str | None) -> float | None:
     return None if moment is None else datetime.fromisoformat(moment).timestamp()
 
 
-def state(task: Task, now: float, stalled_s: float | None = None) -> str:
-    """`running`, `paused (quota)`, `waiting (2 children)`, `plan?`, `done`, `failed` …, `+ undelivered`.
-
-    `stalled_s` is the gateway's setting; without a gateway no task runs, and none is stalled."""
-    words = _ended(task) if task["outcome"] is not None else _under_way(task, now, stalled_s)
-    return f"{words}, undelivered" if task["delivery"]["state"] == "undelivered" else words
-
-
-def _ended(task: Task) -> str:
-    outcome = str(task["outcome"])
-    return ENDS.get(outcome, outcome)
-
-
-def _under_way(task: Task, now: float, stalled_s: float | None) -> str:
-    phase, reason = task["phase"], task["reason"]
-    if phase == "awaiting_approval":
-        return "plan?"
-    if reason in ("children", "descendants-active"):
-        if not (count := task["children"]["active"]):
-            return "waiting"
-        return f"waiting ({count} {'child' if count == 1 else 'children'})"
-    if phase == "paused":
-        until = "" if task["pausedUntil"] is None else f" until {hour(task['pausedUntil'])}"
-        return "needs you" if reason == "needs-you" else f"paused ({visible(reason, 40)}){until}"
-    moved = at(task["lastProgressAt"])
-    if phase == "running" and moved is not None and stalled_s is not None and now - moved > stalled_s:
-        return "running (stalled)"
-    return str(phase)
-
-
 def label(task: Task, chars_max: int = LABEL_CHARS_MAX) -> str:
     return visible(task["label"], chars_max)
 
 
-def runtime(task: Task, now: float) -> str:
-    """Return the time from creation to the end, or to now."""
-    end = at(task["endedAt"])
-    return duration(max(0.0, (now if end is None else end) - (at(task["createdAt"]) or now)))
-
-
-def age(task: Task, now: float) -> str:
-    """Return the time since its end, its last step or its creation."""
-    moved = at(task["endedAt"]) or at(task["lastProgressAt"]) or at(task["createdAt"]) or now
-    return duration(max(0.0, now - moved))
+def elapsed(task: Task, now: float) -> str:
+    """Return the time since the task started, until it ended."""
+    start, end = at(task["startedAt"]), at(task["endedAt"])
+    if start is None:
+        return NO_TIME
+    return duration(max(0.0, (now if task["outcome"] is None or end is None else end) - start))
 
 
 def used(task: Task) -> str:
@@ -168,67 +134,78 @@ def cost(task: Task) -> str:
     return "n/a" if usd is None else money(Decimal(usd))
 
 
-def doing(task: Task, now: float) -> str:
-    """Return the current tool call and its age; for a failed task the error, for another ended task its delivery."""
-    tool = task["currentTool"]
-    if tool is not None:
-        since = at(tool["since"]) or now
-        return f"{visible(tool['name'], 40)}({visible(tool['arg'], 60)}) {duration(now - since)}"
-    if task["error"] is not None:
-        return failure(task)
-    if task["outcome"] is None:
-        return ""
-    told = task["delivery"]
-    if told["state"] in DELIVERY_LABELS:
-        return DELIVERY_LABELS[told["state"]]
-    return f"{told['state']} ({visible(told['reason'], 60)})" if told["reason"] else str(told["state"])
+def doing(task: Task, now: float, stalled_s: float | None = None) -> str:
+    """Return what the task does now and since when: `thinking · step 4 · 6 s`.
+
+    `stalled_s` is the gateway's setting; without a gateway no task runs, and none is stalled."""
+    since, moved = at(task["doingSince"]), at(task["lastProgressAt"])
+    text = task["doingNow"] if since is None else f"{task['doingNow']} · {seconds_text(now - since)}"
+    is_running = task["status"] == TaskStatus.RUNNING and moved is not None and stalled_s is not None
+    return f"{text} · stalled" if is_running and now - (moved or now) > (stalled_s or 0.0) else text
 
 
-def failure(task: Task) -> str:
-    """Return the error in one line."""
-    return visible(" ".join(str(task["error"]).split()), ERROR_CHARS_MAX)
+def _now(task: Task, now: float, stalled_s: float | None) -> str:
+    """Return the cell of a row: where the result of a failed task is, since `failure` shows its error."""
+    if task["status"] in RETRYABLE:
+        return f"result {task['delivery']['text']}"
+    return doing(task, now, stalled_s)
+
+
+def failure(task: Task, command: Command) -> str | None:
+    """Return why the task failed and the command that runs it again; None: it has not failed."""
+    if task["status"] not in RETRYABLE:
+        return None
+    return f"{task['doingNow']} -> {command('retry', task['taskId'])}"
 
 
 def style(task: Task) -> str:
-    if task["outcome"] not in (None, "ok") or task["delivery"]["state"] == "undelivered":
-        return "31"
-    if task["phase"] == "awaiting_approval" or task["reason"] == "needs-you":
-        return "33"
-    return STYLES.get("done" if task["outcome"] else task["phase"], "")
+    status = task["status"]
+    if status in NEEDS_USER:
+        return YELLOW
+    if status in RETRYABLE or task["delivery"]["status"] == DeliveryStatus.UNDELIVERED:
+        return RED
+    return STYLES.get(status, "")
 
 
 def summary(counted: Mapping[str, Any]) -> str:
-    """`3 running · 1 waiting · 12 done · $0.42`; counts of zero are left out."""
-    names = {"needsYou": "needs you" if counted["needsYou"] == 1 else "need you"}
-    parts = [f"{counted[name]} {names.get(name, name)}" for name in COUNTED if counted[name]]
-    if counted["usd"] is not None:
-        parts.append(money(Decimal(counted["usd"])))
-    return " · ".join(parts) or "nothing here"
+    return str(counted["text"])
 
 
 # ---- drawings --------------------------------------------------------------------------------------------
 
 
-HEADINGS = ("#", "TASK", "STATE", "LABEL", "AGE", "TOKENS", "COST", "NOW")
-CELLS_MAX = (3, 14, 22, 28, 7, 7, 8, 60)
+HEADINGS = ("#", "TASK", "STATE", "LABEL", "TIME", "TOKENS", "COST", "NOW")
+CELLS_MAX = (3, 14, 15, 28, 7, 7, 8, 60)
 #: Columns that shrink in a narrow terminal, and their least width: NOW until a reason fits, then LABEL, then NOW.
 SHRINKING = ((7, 24), (3, 8), (7, 0))
-RIGHT = ("#", "AGE", "TOKENS", "COST")
+RIGHT = ("#", "TIME", "TOKENS", "COST")
+INDENT = 5  #: of the line below a failed task: where its id begins
 
 
-def table(tasks: Sequence[Task], now: float, stalled_s: float | None = None) -> str:
+def table(tasks: Sequence[Task], now: float, command: Command, stalled_s: float | None = None) -> str:
     rows = [HEADINGS, *(_row(number, task, now, stalled_s) for number, task in enumerate(tasks, start=1))]
     wide = [min(most, max(columns(row[place]) for row in rows)) for place, most in enumerate(CELLS_MAX)]
     for place, least in SHRINKING:
         wide[place] -= max(0, min(wide[place] - least, sum(wide) + 2 * len(wide) - 2 - width()))
-    codes = ["1", *(style(task) for task in tasks)]
-    return "\n".join(coloured(_line(row, wide), code) for row, code in zip(rows, codes, strict=True))
+    lines = [coloured(_line(rows[0], wide), "1")]
+    for task, row in zip(tasks, rows[1:], strict=True):
+        lines += _with_failure(task, _line(row, wide), " " * INDENT, command)
+    return "\n".join(lines)
+
+
+def _with_failure(task: Task, text: str, before: str, command: Command) -> Iterator[str]:
+    """Yield the line of a task, and below a failed one its error. The error is cut, never the command."""
+    yield coloured(text, style(task))
+    if (said := failure(task, command)) is not None:
+        error, arrow, retry = said.rpartition(" -> ")
+        room = max(ERROR_CELLS_MIN, width() - columns(before + arrow + retry))
+        yield before + coloured(fitted(error, room).rstrip() + arrow + retry, style(task))
 
 
 def _row(number: int, task: Task, now: float, stalled_s: float | None) -> tuple[str, ...]:
     named = "  " * (task["depth"] - 1) + label(task)
-    figures = (age(task, now), used(task), cost(task))
-    return (str(number), task["taskId"], state(task, now, stalled_s), named, *figures, doing(task, now))
+    figures = (elapsed(task, now), used(task), cost(task))
+    return (str(number), task["taskId"], task["status"], named, *figures, _now(task, now, stalled_s))
 
 
 def _line(row: Sequence[str], wide: Sequence[int]) -> str:
@@ -240,7 +217,7 @@ def _line(row: Sequence[str], wide: Sequence[int]) -> str:
     return "  ".join(placed).rstrip()
 
 
-def forest(tops: Iterable[Task], now: float, stalled_s: float | None = None) -> str:
+def forest(tops: Iterable[Task], now: float, command: Command, stalled_s: float | None = None) -> str:
     """Draw tasks with `nodes` as trees below their sessions."""
     roots: dict[str, list[Task]] = {}
     for top in tops:
@@ -249,27 +226,33 @@ def forest(tops: Iterable[Task], now: float, stalled_s: float | None = None) -> 
     return "\n".join(
         line
         for key, below in roots.items()
-        for line in (coloured(key, "1"), *_branches(below, "", now, stalled_s))
+        for line in (coloured(key, "1"), *_branches(below, "", now, command, stalled_s))
     )
 
 
-def _branches(tasks: Sequence[Task], before: str, now: float, stalled_s: float | None) -> Iterator[str]:
+def _branches(
+    tasks: Sequence[Task], before: str, now: float, command: Command, stalled_s: float | None
+) -> Iterator[str]:
     for task in tasks:
         is_last = task is tasks[-1]
-        text = fitted(one_line(task, now, stalled_s), width() - len(before) - 4).rstrip()
-        yield f"{before}{'└── ' if is_last else '├── '}{coloured(text, style(task))}"
-        yield from _branches(task["nodes"], before + ("    " if is_last else "│   "), now, stalled_s)
+        below = before + ("    " if is_last else "│   ")
+        text = fitted(one_line(task, now, stalled_s), width() - len(below)).rstrip()
+        first, *rest = _with_failure(task, text, below, command)
+        yield f"{before}{'└── ' if is_last else '├── '}{first}"
+        yield from rest
+        yield from _branches(task["nodes"], below, now, command, stalled_s)
 
 
 def one_line(task: Task, now: float, stalled_s: float | None = None) -> str:
-    """`running · AI research · 2m30s · 15.2k tok · web_fetch(example.com) 4s · t_7f3a`"""
+    """`running · AI research · 2m30s · 15.2k tok · web_fetch "example.com" · 4 s · t_7f3a`"""
+    time_ = elapsed(task, now)
     parts = (
-        state(task, now, stalled_s),
+        task["status"],
         label(task, 40),
-        runtime(task, now),
+        "" if time_ == NO_TIME else time_,
         "" if used(task) == UNKNOWN else f"{used(task)} tok",
         "" if cost(task) == "n/a" else cost(task),
-        doing(task, now),
+        _now(task, now, stalled_s),
         task["taskId"],
     )
     return " · ".join(part for part in parts if part)
@@ -317,7 +300,7 @@ def log_line(line: Mapping[str, Any]) -> str:
         case "results":
             return "\n".join(f"{when}    {_gave(one)}" for one in body["results"])
         case "end":
-            return f"{when}  ! {ENDS.get(body['outcome'], body['outcome'])}: {body['error']}"
+            return f"{when}  ! {body['status']}: {body['error']}"
         case kind:
             return f"{when}  {kind}: {json.dumps(body, ensure_ascii=False)}"
 

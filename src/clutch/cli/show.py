@@ -111,7 +111,7 @@ def _list(state: Path | None, wanted: ListOptions, *, as_json: bool, command: st
             print_object(command, {"at": output.moment_now(), **page})
             return
         if page["tasks"]:
-            print(output.table(page["tasks"], output.now(), page.get("stalledAfterSeconds")))
+            print(_table(state, page))
         if here.is_fresh:
             return
         say(output.summary(page["summary"]) + (f" · more: --cursor {page['next']}" if page["next"] else ""))
@@ -130,19 +130,24 @@ def top(state: State = None, as_json: AsJson = False) -> None:
     with answering("top", as_json=False), source(state) as here:
         keyboard, wanted = Keyboard(), ListOptions().to_query()
         with keyboard.opened(), whole_screen():
-            _draw(here.tasks(**wanted))
+            _draw(state, here.tasks(**wanted))
             while not any(key in TOP_LEAVES for key in keyboard.wait(TOP_EVERY_S)):
-                _draw(here.tasks(**wanted))
+                _draw(state, here.tasks(**wanted))
 
 
-def _draw(page: Mapping[str, Any]) -> None:
+def _table(state: Path | None, page: Mapping[str, Any]) -> str:
+    command = partial(command_for, state)
+    return output.table(page["tasks"], output.now(), command, page.get("stalledAfterSeconds"))
+
+
+def _draw(state: Path | None, page: Mapping[str, Any]) -> None:
     columns, rows = shutil.get_terminal_size()
     lines = [
         f"{output.clock(output.moment_now())}  {output.summary(page['summary'])}  (q leaves)"[:columns],
         "",
     ]
     if page["tasks"]:
-        lines += output.table(page["tasks"], output.now(), page.get("stalledAfterSeconds")).split("\n")
+        lines += _table(state, page).split("\n")
     sys.stdout.write("\x1b[H\x1b[J" + "\r\n".join(lines[: rows - 1]))
     sys.stdout.flush()
 
@@ -164,7 +169,8 @@ def tree(
             print_object("tree", {"at": output.moment_now(), **page, "tasks": tops})
             return
         if tops:
-            print(output.forest(tops, output.now(), page.get("stalledAfterSeconds")))
+            command = partial(command_for, state)
+            print(output.forest(tops, output.now(), command, page.get("stalledAfterSeconds")))
         if here.is_fresh:
             return
         say(
@@ -193,8 +199,7 @@ def inbox(state: State = None, as_json: AsJson = False) -> None:
             print_text(text)
         if here.is_fresh:
             return
-        count = len(shown)
-        say(f"{counted(count, 'item')} to decide" if count else "nothing to decide")
+        say(f"{counted(len(shown), 'item')} in the inbox" if shown else "The inbox is empty.")
         _point_to_replies(state, said)
         _show_unsent(said)
 
@@ -226,7 +231,7 @@ def _item(state: Path | None, item: dict[str, Any]) -> str:
     decisions = (("approve", item["id"], *hashed), ("reject", item["id"], "your reason", *hashed))
     answers = (("answer", item["id"], "your answer"),) if item["kind"] == "question" else decisions
     ways = "".join(f"\n  -> {command_for(state, *words)}" for words in answers)
-    return f"{item['id']}  {item['kind']}  {visible(who, 60)}\n  {item['text']}{ways}"
+    return f"{item['id']}  {item['status']}  {visible(who, 60)}\n  {item['text']}{ways}"
 
 
 @looks.command()
@@ -256,7 +261,7 @@ def _print_failure(task: Mapping[str, Any] | None, *, as_json: bool) -> None:
     """Print why the task failed, which no transcript contains."""
     if task is None:
         return
-    body = {"outcome": task["outcome"], "error": task["error"]}
+    body = {"outcome": task["outcome"], "status": task["status"], "error": task["error"]}
     line = {"seq": None, "at": task["endedAt"], "runId": None, "kind": "end", "body": body}
     print_object("log", line) if as_json else print_text(output.log_line(line))
 

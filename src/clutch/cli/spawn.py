@@ -10,6 +10,7 @@ import time
 import uuid
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields, replace
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, Literal, get_type_hints
 
@@ -309,9 +310,11 @@ def exit_code(ended: Mapping[str, Any]) -> Exit:
 def _tell(state: Path | None, ended: Mapping[str, Any], code: Exit) -> None:
     task = ended["task"]
     say(output.one_line(task, output.now()))
+    if (failed := output.failure(task, partial(command_for, state))) is not None:
+        say(failed)
     if code is Exit.NEEDS_YOU:
         say(f"Needs a decision: `{command_for(state, 'inbox')}`.")
     elif ended["status"] == "pending":
-        say(f"Not finished; it continues: `{command_for(state, 'logs', '-f', task['taskId'])}`.")
+        say(f"Still {task['status']}: `{command_for(state, 'logs', '-f', task['taskId'])}`.")
     if ended["result"] is not None and ended["result"]["text"]:
         print_text(ended["result"]["text"])

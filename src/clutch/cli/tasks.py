@@ -57,12 +57,14 @@ def result_text(said: Mapping[str, Any]) -> str:
         return _killed(said)
     if "changed" in said:
         return f"changed: {', '.join(said['changed'])}" if said["changed"] else "nothing to change"
+    if "phase" in said:
+        return output.one_line(said, output.now())
     if "status" in said:
         about = [said["status"], said.get("taskId") or ""]
         if said.get("supersedes"):
             about.append(f"(takes the place of {said['supersedes']})")
         return " ".join(part for part in about if part)
-    return output.one_line(said, output.now())
+    raise AssertionError(f"no words for an answer with {', '.join(said)}")
 
 
 def _killed(said: Mapping[str, Any]) -> str:

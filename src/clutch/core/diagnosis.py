@@ -1,6 +1,6 @@
-"""What a task waits for, if it waits: one blocker, decided from the rows and from nothing else.
+"""What blocks a task, if anything does: one cause, decided from the rows and from nothing else.
 
-A task that works, that is about to be claimed, or that is over has none.
+A task that is running, that is about to be claimed, or that has finished is not blocked.
 """
 
 from __future__ import annotations

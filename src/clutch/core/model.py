@@ -193,6 +193,43 @@ class Delivery(StrEnum):
     UNSURE = "unsure"
 
 
+class TaskStatus(StrEnum):
+    """What people see of a task: in the commands, the chat, the page, `why`, prompts and the field `status` of the API.
+
+    The value is the wording. `status.status_of` picks the state."""
+
+    STARTING = "starting"  #: its files, thread or workspace are being made
+    QUEUED = "queued"
+    RUNNING = "running"
+    WAITING = "waiting"  #: for subagents, or for other calls to release budget
+    NEEDS_APPROVAL = "needs approval"
+    NEEDS_ANSWER = "needs an answer"
+    PAUSED = "paused"  #: until a user resumes it
+    RATE_LIMITED = "rate limited"
+    FAILING = "failing"  #: an error that a retry within a few seconds undoes
+    DONE = "done"
+    FAILED = "failed"
+    TIMED_OUT = "timed out"
+    KILLED = "killed"
+    LOST = "lost"
+
+
+class DeliveryStatus(StrEnum):
+    """Where the result of an ended task is on its way to the parent agent."""
+
+    DELIVERING = "delivering"
+    DEFERRED = "deferred"
+    DELIVERED = "delivered"
+    SKIPPED = "skipped"
+    UNDELIVERED = "undelivered"
+
+
+#: A user must decide before the task resumes.
+NEEDS_USER: Final = frozenset({TaskStatus.NEEDS_APPROVAL, TaskStatus.NEEDS_ANSWER})
+#: The task has no result that counts, and a retry may bring one.
+RETRYABLE: Final = frozenset({TaskStatus.FAILED, TaskStatus.TIMED_OUT, TaskStatus.LOST})
+
+
 class RunState(StrEnum):
     """Where a run stands. The moves between the states are `core.run.RUN_MOVES`."""
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from clutch.core.authority import Scope
+from clutch.core.model import TaskStatus
 from clutch.errors import ClutchError, InvalidInput
 
 
@@ -17,6 +18,11 @@ class QuestionKind(StrEnum):
     QUESTION = "question"  #: `ask_human`
     BUDGET = "budget"
     PLAN = "plan"  #: no row of its own: it waits in its task
+
+
+def question_status(kind: QuestionKind) -> TaskStatus:
+    """Return the state of a task that asks this."""
+    return TaskStatus.NEEDS_ANSWER if kind is QuestionKind.QUESTION else TaskStatus.NEEDS_APPROVAL
 
 
 class Decision(StrEnum):

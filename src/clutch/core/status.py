@@ -1,17 +1,16 @@
-"""The states that people see of a task and of its result, and what the task is doing now.
+"""The state that people see of a task and of its result, and what the task is doing now.
 
-One list for the commands, the chat, the page, `why`, the slash commands, the prompts and the field `status` of the API.
-The value of a state is its wording, and no surface has words of its own. Phases and reasons are what the machine moves
-through; `status_of` is the only place that turns them into a state."""
+Phases and reasons are what the machine moves through. `status_of` is the only place that turns them into a state of
+`model.TaskStatus`, and no surface has words of its own."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from enum import IntEnum, StrEnum, auto
+from enum import IntEnum, auto
 from typing import Any, Final, NamedTuple
 
-from clutch.core.model import Delivery, Outcome, Phase, Reason
-from clutch.core.questions import QuestionKind
+from clutch.core.model import NEEDS_USER, Delivery, DeliveryStatus, Outcome, Phase, Reason, TaskStatus
+from clutch.core.questions import QuestionKind, question_status
 from clutch.core.text.format import (
     ERROR_MAX,
     KEY_MAX,
@@ -26,39 +25,6 @@ from clutch.core.text.format import (
 from clutch.core.views import DeliveryView, TaskView
 
 QUESTION_MAX = 160  # characters of a question in a list
-
-
-class TaskStatus(StrEnum):
-    STARTING = "starting"  #: its files, thread or workspace are being made
-    QUEUED = "queued"
-    RUNNING = "running"
-    WAITING = "waiting"  #: for subagents, or for other calls to release budget
-    NEEDS_APPROVAL = "needs approval"
-    NEEDS_ANSWER = "needs an answer"
-    PAUSED = "paused"  #: until a user resumes it
-    RATE_LIMITED = "rate limited"
-    FAILING = "failing"  #: an error that a retry within a few seconds undoes
-    DONE = "done"
-    FAILED = "failed"
-    TIMED_OUT = "timed out"
-    KILLED = "killed"
-    LOST = "lost"
-
-
-class DeliveryStatus(StrEnum):
-    """Where the result of an ended task is on its way to the parent agent."""
-
-    DELIVERING = "delivering"
-    DEFERRED = "deferred"
-    DELIVERED = "delivered"
-    SKIPPED = "skipped"
-    UNDELIVERED = "undelivered"
-
-
-#: A user must decide before the task resumes.
-NEEDS_USER: Final = frozenset({TaskStatus.NEEDS_APPROVAL, TaskStatus.NEEDS_ANSWER})
-#: The task has no result that counts, and a retry may bring one.
-RETRYABLE: Final = frozenset({TaskStatus.FAILED, TaskStatus.TIMED_OUT, TaskStatus.LOST})
 
 
 class ListGroup(IntEnum):
@@ -130,12 +96,9 @@ def _paused(cause: Reason, question: QuestionKind | None, *, is_due: bool, is_pa
     match cause:
         case Reason.CHILDREN:
             return TaskStatus.WAITING
-        case Reason.NEEDS_YOU if question is None:
-            # Answered: it resumes when a worker takes it.
-            return TaskStatus.QUEUED
         case Reason.NEEDS_YOU:
-            is_answer = question is QuestionKind.QUESTION
-            return TaskStatus.NEEDS_ANSWER if is_answer else TaskStatus.NEEDS_APPROVAL
+            # Without a question it is answered, and resumes when a worker takes it.
+            return TaskStatus.QUEUED if question is None else question_status(question)
         case Reason.QUOTA | Reason.PROVIDER | Reason.BUDGET:
             return TaskStatus.QUEUED if is_due else _TIMED[cause]
         case Reason.RESTART | Reason.INTERRUPT:
@@ -178,6 +141,7 @@ _CAUSES: Final[Mapping[Reason, str]] = {
     Reason.ANNOUNCE_SKIP: "the subagent asked for none",
     Reason.SILENT: "the subagent had nothing to report",
     Reason.NOT_REQUESTED: "not requested: its caller reads it",
+    Reason.NOT_REQUESTED: "the caller reads the result itself",
     Reason.SUPERSEDED: "replaced by a newer run",
     Reason.PERMANENT_ERROR: "permanent error",
     Reason.RETRY_LIMIT: "retry limit reached",

@@ -141,10 +141,10 @@ async def _wait(
 
 
 def _progress(task: Mapping[str, Any]) -> str:
-    """`running · search · 12k tok`"""
-    used, tool = task["usage"]["subtree"], task["currentTool"]
+    """`running · search "TODO" · 12k tok`"""
+    used = task["usage"]["subtree"]
     count = used_tokens(used["input"] + used["output"], used["calls"])
-    said = (task["phase"], "" if tool is None else tool["name"], "" if count == UNKNOWN else f"{count} tok")
+    said = (task["status"], task["doingNow"], "" if count == UNKNOWN else f"{count} tok")
     return " · ".join(part for part in said if part)
 
 

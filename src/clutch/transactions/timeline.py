@@ -10,11 +10,9 @@ from typing import NamedTuple
 from clutch.core import events as fx
 from clutch.core import ids
 from clutch.core.model import REASONS, Delivery, Reason
-from clutch.core.text.why import DeliveryAttempt
+from clutch.core.text.why import REQUESTER, DeliveryAttempt
 from clutch.store.transaction import ManyRows, Tx
 from clutch.transactions.sessions import IS_OPEN
-
-REQUESTER = "requester"
 
 
 class TracedLetter(NamedTuple):

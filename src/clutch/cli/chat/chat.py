@@ -46,7 +46,7 @@ def chat(state: Path | None, session: str | None, agent: str | None, *, as_json:
 
         # A request for replies creates the session.
         client.post(session_path(key, "replies"), {"waitSeconds": 0})
-        say(f"Talking to {key}. /help tells the keys; Ctrl-D leaves, work goes on.")
+        say(f"Talking to {key}. /help lists the keys; Ctrl-D leaves, tasks keep running.")
         with terminal.opened():
             conversation.SessionChat(home_of(state), key, Path.cwd(), _notices(state)).run()
 
@@ -83,7 +83,7 @@ def _notices(state: Path | None) -> Notices:
 def chat_through_pipe(
     gateway: GatewayConnection, session: str, base: Path, inbox: str, *, as_json: bool
 ) -> Exit:
-    """Send each line of stdin; NEEDS_YOU where the session waits for a decision, which the command `inbox` shows."""
+    """Send each line of stdin; NEEDS_YOU if the session waits for a decision, which the command `inbox` shows."""
     is_needed = False
     for line in sys.stdin:
         word, _, rest = line.strip().partition(" ")
@@ -107,7 +107,7 @@ def chat_through_pipe(
                 _send(gateway, session, base, line.strip())
         is_needed = not _is_quiet(gateway, session, as_json=as_json)
     if is_needed:
-        say(f"It needs you: `{inbox}`.")
+        say(f"Waiting for a decision: `{inbox}`.")
     return Exit.NEEDS_YOU if is_needed else Exit.OK
 
 
@@ -135,7 +135,7 @@ def _is_quiet(gateway: GatewayConnection, session: str, *, as_json: bool) -> boo
             print_object("chat", {"reply": said["reply"]}) if as_json else print_text(said["reply"])
         elif asked := gateway.ask(lambda client: _questions(client, session)):
             for item in asked:
-                say(f"{item['id']}  {item['kind']}: {item['text']}")
+                say(f"{item['id']}  {item['status']}: {item['text']}")
             return False
         elif said["quiet"]:
             return True

@@ -19,6 +19,7 @@ from clutch.cli.chat import message, stream
 from clutch.cli.chat.stream import AGAIN_S, ChatEvent, EventListener, Notices, Pieces
 from clutch.cli.chat.terminal import Complete, Key, Screen
 from clutch.cli.source import messages
+from clutch.core.model import NEEDS_USER
 from clutch.core.text.format import counted, visible
 from clutch.errors import ClutchError, NoGateway
 from clutch.surfaces.http_client import GatewayClient, session_path, task_path
@@ -136,9 +137,11 @@ class SessionChat(TerminalConversation):
         if self._is_busy:
             self._is_busy, self._pieces = False, Pieces()
             self._to_send.put(lambda client: self._post(client, "halt", {}))
-            self._screen.say("Stopping this turn; children go on. Ctrl-C once more leaves.", YELLOW)
+            self._screen.say(
+                "Stopping this turn; subagents keep running. Press Ctrl-C again to leave.", YELLOW
+            )
         else:
-            self._screen.say("Ctrl-C once more leaves; work goes on without you.", DIM)
+            self._screen.say("Press Ctrl-C again to leave; tasks keep running.", DIM)
 
     def _submit(self, text: str) -> None:
         text = text.strip()
@@ -176,7 +179,7 @@ class SessionChat(TerminalConversation):
         self._has_asked_to_stop = True
         running = f"{counted(len(working), 'subagent')} {'is' if len(working) == 1 else 'are'} running"
         self._screen.say(
-            f"{running}: /stop once more stops this turn and all of them; Ctrl-C stops only the turn.", YELLOW
+            f"{running}: /stop again stops this turn and all of them; Ctrl-C stops only the turn.", YELLOW
         )
         return False
 
@@ -253,10 +256,10 @@ class SessionChat(TerminalConversation):
                     self._notify(notice.text, YELLOW)
             case "lost":
                 self._screen.say(
-                    "The gateway is gone; looking for it again. What you type is kept and sent then.", YELLOW
+                    "Gateway not running. Reconnecting; messages are kept and sent then.", YELLOW
                 )
             case "found":
-                self._screen.say("The gateway is back.", DIM)
+                self._screen.say("Connected to the gateway again.", DIM)
             case "trouble":
                 self._screen.say(str(event.data), RED)
             case _:
@@ -387,18 +390,21 @@ class TaskAttachment(TerminalConversation):
         self._task = task
         self._screen.status = output.one_line(task, output.now())
         if is_new_question:
-            self._screen.say(f"It needs you: `{self._notices.command('inbox')}`.", YELLOW)
+            inbox = self._notices.command("inbox")
+            self._screen.say(f"{task['status'].capitalize()}: {task['doingNow']}\n  -> `{inbox}`", YELLOW)
             self._screen.ring()
         if task["outcome"] is not None:
             self._screen.status = ""
-            self._screen.say(output.one_line(task, output.now()), output.style(task))
+            failed = output.failure(task, self._notices.command)
+            lines = (output.one_line(task, output.now()), *(() if failed is None else (failed,)))
+            self._screen.say("\n".join(lines), output.style(task))
             self._screen.ring()
             self._end()
         self._screen.redraw()
 
 
 def _asks(task: Mapping[str, Any]) -> bool:
-    return bool(task["reason"] == "needs-you" or task["phase"] == "awaiting_approval")
+    return task["status"] in NEEDS_USER
 
 
 def _transcript(client: GatewayClient, task_id: str, after: int) -> list[Mapping[str, Any]]:

@@ -22,12 +22,12 @@ USAGE = {
     "/answer": "Usage: /answer ID your answer, /answer ID approve [comment] or /answer ID reject [reason]",
 }
 COMMANDS_HELP = (
-    "/attach TASK watches a child; /answer ID words|approve|reject decides; "
+    "/attach TASK watches a subagent; /answer ID text|approve|reject decides; "
     "also: /subagents help, /status, /stop …"
 )
 HELP = (
     "Enter sends; Alt-Enter or \\ at the end of a line begins a new one; Tab completes; @file brings a file along.\n"
-    f"Ctrl-C stops the turn, twice leaves; Ctrl-D leaves. Work goes on without you.\n{COMMANDS_HELP}"
+    f"Ctrl-C stops the turn, twice leaves; Ctrl-D leaves. Tasks keep running.\n{COMMANDS_HELP}"
 )
 PIPED_HELP = f"Each line is a message; @file brings a file along; /quit ends.\n{COMMANDS_HELP}"
 

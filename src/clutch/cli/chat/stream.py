@@ -250,7 +250,7 @@ class Pieces:
 # Each notice carries the command that shows more. The terminal rings, and a desktop shows the notice too.
 
 TEXT_CHARS_MAX = 300
-ALIVE: Final = ("running", "queued", "waiting", "needsYou")
+ALIVE: Final = ("running", "queued", "waiting", "needsYou", "delivering")
 
 
 EVERYTHING: Final = frozenset(Notify)
@@ -278,9 +278,10 @@ class Notices:
                 item["label"] or item["sessionKey"],
                 visible(" ".join(item["text"].split()), TEXT_CHARS_MAX),
             )
-            how = "words" if item["kind"] == "question" else "approve|reject"
+            how = "your answer" if item["kind"] == "question" else "approve|reject"
             there = self.command("inbox")
-            told = f"Needs you: {visible(who, 60)}: {what}\n  -> /answer {item['id']} {how}, or `{there}`"
+            asks = f"{item['status'].capitalize()}: {visible(who, 60)}: {what}"
+            told = f"{asks}\n  -> /answer {item['id']} {how}, or `{there}`"
             yield self._shown(Notice(told, there))
 
     def of_summary(self, summary: Mapping[str, Any]) -> Iterator[Notice]:
@@ -288,7 +289,7 @@ class Notices:
         is_over, self._were_alive = bool(self._were_alive and not alive), alive
         if is_over and Notify.ALL_DONE in self.wishes:
             there = self.command("ps")
-            yield self._shown(Notice(f"All background work is done. -> `{there}`", there))
+            yield self._shown(Notice(f"All tasks have finished. -> `{there}`", there))
 
     def _shown(self, notice: Notice) -> Notice:
         _on_desktop(notice)

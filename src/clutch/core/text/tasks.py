@@ -8,10 +8,8 @@ from datetime import UTC, datetime
 from decimal import Decimal
 
 from clutch.core import ids
-from clutch.core.model import Outcome, Phase, Plan
+from clutch.core.model import DeliveryStatus, Outcome, Phase, Plan, TaskStatus
 from clutch.core.status import (
-    DeliveryStatus,
-    TaskStatus,
     delivery_status,
     delivery_text,
     doing_now,

@@ -1,4 +1,4 @@
-"""Why a task is where it is, in sentences: its timeline, its delivery attempts, and what blocks it.
+"""The status of a task explained in sentences: its timeline, its delivery attempts, and what blocks it.
 
 A command is a tuple of words here; `format.typed` adds the option for the state directory."""
 
@@ -11,9 +11,19 @@ from typing import Any, assert_never
 from clutch.core import ids, messages
 from clutch.core.diagnosis import Blocker, Gate
 from clutch.core.messages import Answer, Input, Results, Summary
-from clutch.core.model import WAITS, Delivery, Phase, Reason, reason_text
+from clutch.core.model import REASONS, WAITS, Delivery, Phase, Reason, reason_text
 from clutch.core.run import TRIAL_S
-from clutch.core.text.format import ERROR_MAX, clock, duration, in_words, main_argument, typed, visible
+from clutch.core.status import cause_text
+from clutch.core.text.format import (
+    ERROR_MAX,
+    clock,
+    counted,
+    duration,
+    in_words,
+    main_argument,
+    typed,
+    visible,
+)
 from clutch.core.views import TranscriptEntry
 
 
@@ -47,7 +57,7 @@ class TimelineEntry:
 
 @dataclass(frozen=True, slots=True)
 class DeliveryAttempt:
-    """One attempt to tell, or a decision not to try (`deferred`, `skipped`). `to_session`: its key, None once it was
+    """One delivery attempt, or a decision not to try (`deferred`, `skipped`). `to_session`: its key, None once it was
     deleted. `tried`: the paths that were left, each with why."""
 
     key: str
@@ -79,95 +89,117 @@ class DeliveryAttempt:
 # ---- the timeline --------------------------------------------------------------------------------------
 
 US = "clutch"  #: the actor of what no caller asked for at that moment
-PAUSED_AT_STEP = "has come to its next step and is paused, as it was told to"
+PARENT = "the parent agent"
+REQUESTER = "requester"  #: why a delivery has its target: it is the parent of the task
+PAUSED_AT_STEP = "Paused at its next step, as requested."
 _PAUSES = {
-    Reason.PAUSE: "paused by {actor}",
-    Reason.CHILDREN: "sleeps until its children have settled",
-    Reason.NEEDS_YOU: "waits for a person to decide",
-    Reason.QUOTA: "rate limited; it waits without a slot until the provider takes calls again",
-    Reason.BUDGET: "the calls of others hold what is left of the budget; it waits without a slot",
-    Reason.PROVIDER: "the provider failed in a way that may pass; it tries again",
-    Reason.RESTART: "its worker stopped in good order; the next one goes on",
-    Reason.INTERRUPT: "its turn was cancelled for what came in; the next one reads that first",
+    Reason.PAUSE: "Paused by {actor}.",
+    Reason.CHILDREN: "Waiting for its subagents.",
+    Reason.NEEDS_YOU: "Waiting for the user to decide.",
+    Reason.QUOTA: "Rate limited by the provider. Waiting without a slot.",
+    Reason.BUDGET: "Waiting for budget that other calls have reserved.",
+    Reason.PROVIDER: "Provider error. Waiting for the next attempt.",
+    Reason.RESTART: "Its worker stopped. The next worker resumes it.",
+    Reason.INTERRUPT: "Turn cancelled for a new message, which the next turn reads first.",
 }
-#: The kind of line, and the line in words. `{rest}` is the detail, without which the sentence has no meaning.
+#: What a run waited for, by the reason that the timeline stores.
+_WAITED = {
+    Reason.CHILDREN.value: "for its subagents",
+    Reason.NEEDS_YOU.value: "for the user",
+    Reason.QUOTA.value: "for the rate limit",
+    Reason.BUDGET.value: "for budget",
+    Reason.PROVIDER.value: "for the provider",
+    Reason.RESTART.value: "for a worker",
+    Reason.INTERRUPT.value: "for a worker",
+}
+#: The kind of line, and its sentence. `{rest}` is the detail, without which the sentence has no meaning.
 _SENTENCES: Mapping[Reason, tuple[str, str]] = {
-    Reason.ADMITTED: ("spawned", "accepted; waits in the queue"),
-    Reason.RESERVED: ("spawned", "accepted; its files are being made"),
-    Reason.STARTED: ("started", "a run started"),
-    Reason.RESUMED: ("resumed", "its worker was lost; another one went on at step {rest}"),
-    Reason.UNPAUSED: ("unpaused", "resumed by {actor}"),
-    Reason.UNPARKED: ("unparked", "no longer waits for {rest}"),
-    Reason.RESTARTED: ("started", "started again within the grace; the failure does not count"),
-    Reason.STEER_JOINS: ("steered", "steered by {actor}: a new instruction, which it reads next"),
-    Reason.STEERED: ("steered", "steered by {actor}: a new instruction takes the place of what ran"),
-    Reason.ATTEMPT: ("attempt", "telling it failed: attempt {rest}"),
-    Reason.DELIVERED: ("delivered", "its requester has read and answered the result ({rest})"),
-    Reason.UNSURE: ("unsure", "sent, but it is not known whether it arrived ({rest}); it is not sent again"),
-    Reason.UNDELIVERED: ("undelivered", "could not be told ({rest}); kept as a dead letter"),
-    Reason.SKIPPED: ("skipped", "nobody is told: {rest}"),
-    Reason.KILLED: ("killed", "killed by {actor}: {rest}"),
-    Reason.ERROR: ("failed", "the run failed: {rest}; a new start within the grace goes on"),
-    Reason.PLAN_READY: ("plan", "its plan is written and awaits a decision"),
-    Reason.PLAN_APPROVED: ("decided", "plan approved by {actor}"),
-    Reason.PLAN_SENT_BACK: ("decided", "plan sent back by {actor}"),
-    Reason.PLAN_REJECTED: ("decided", "plan rejected by {actor}: {rest}"),
-    Reason.PLAN_EXPIRED: ("decided", "nobody decided about the plan in time"),
-    Reason.CHILDREN_SETTLED: ("woken", "its children have settled; it goes on with what they found"),
-    Reason.EXPIRED: ("ended", "its children took too long; told with what there is"),
-    Reason.DESCENDANTS: ("deferred", "it has ended, but its children's results are still to come"),
-    Reason.MISSING: ("deferred", "nobody is there to be told; it waits for somebody to come back"),
-    Reason.READ: ("announced", "a turn of its requester has begun to read it"),
-    Reason.REQUESTER_BACK: ("announced", "its requester is back"),
-    Reason.NOBODY_BACK: ("announced", "nobody came back in time"),
-    Reason.REDELIVERED: ("redelivered", "redelivered by {actor}"),
-    Reason.DISMISSED: ("dismissed", "dismissed by {actor}"),
-    Reason.RETRY: ("again", "started anew by {actor}, from an empty transcript"),
-    Reason.CONTINUE: ("again", "continued by {actor}"),
-    Reason.TIMEOUT: ("ended", "its time was over"),
-    Reason.ARCHIVED: ("archived", "archived by {actor}: it leaves the lists, and its files are removed"),
-    Reason.REMOVED: ("archived", "archived by {actor}"),
-    Reason.LATE: ("late", "said after it was over, and kept: {rest}"),
-}
-_DEFERRALS = {
-    Reason.BUSY.value: "its requester is in a turn; the result waits for its next one",
-    Reason.QUIET_HOURS.value: "its requester sleeps; the result waits for its active hours",
-}
-_SKIPS = {
-    Reason.NOT_REQUESTED.value: "result kept and not sent to the parent agent: the program that spawned it reads it",
+    Reason.ADMITTED: ("spawned", "Accepted and queued."),
+    Reason.RESERVED: ("spawned", "Accepted. Its files are being created."),
+    Reason.STARTED: ("started", "Started."),
+    Reason.RESUMED: ("resumed", "Its worker was lost. Resumed at step {rest}."),
+    Reason.UNPAUSED: ("unpaused", "Resumed by {actor}."),
+    Reason.UNPARKED: ("unparked", "Resumed after waiting {rest}."),
+    Reason.RESTARTED: ("started", "Restarted within the grace period. The error does not count."),
+    Reason.STEER_JOINS: ("steered", "Steered by {actor}. The next run reads the instruction."),
+    Reason.STEERED: ("steered", "Steered by {actor}. A new run replaces the current one."),
+    Reason.ATTEMPT: ("attempt", "Delivery attempt {rest}."),
+    Reason.DELIVERED: ("delivered", "Delivered to {target}."),
+    Reason.UNSURE: ("unsure", "Sent, but not confirmed ({rest}). It is not sent again."),
+    Reason.UNDELIVERED: ("undelivered", "Undelivered: {rest}. Kept in the dead-letter queue."),
+    Reason.SKIPPED: ("skipped", "Delivery skipped: {rest}."),
+    Reason.KILLED: ("killed", "Killed by {actor}: {rest}."),
+    Reason.ERROR: ("failed", "Run failed: {rest}. A restart within the grace period resumes it."),
+    Reason.PLAN_READY: ("plan", "Plan written. Waiting for approval."),
+    Reason.PLAN_APPROVED: ("decided", "Plan approved by {actor}."),
+    Reason.PLAN_SENT_BACK: ("decided", "Plan sent back by {actor}."),
+    Reason.PLAN_REJECTED: ("decided", "Plan rejected by {actor}: {rest}."),
+    Reason.PLAN_EXPIRED: ("decided", "The plan was not decided in time."),
+    Reason.CHILDREN_SETTLED: ("woken", "Resumed with the results of its subagents."),
+    Reason.EXPIRED: ("ended", "Waited too long for its subagents. Completed without the missing results."),
+    Reason.DESCENDANTS: ("deferred", "Deferred: its subagents have not finished."),
+    Reason.MISSING: ("deferred", "Deferred: the parent agent is gone."),
+    Reason.READ: ("announced", "The parent agent reads the result."),
+    Reason.REQUESTER_BACK: ("announced", "The parent agent is back."),
+    Reason.NOBODY_BACK: ("announced", "The parent agent did not come back in time."),
+    Reason.REDELIVERED: ("redelivered", "Redelivery requested by {actor}."),
+    Reason.DISMISSED: ("dismissed", "Discarded by {actor}."),
+    Reason.RETRY: ("again", "Retried by {actor}, from an empty transcript."),
+    Reason.CONTINUE: ("again", "Continued by {actor}."),
+    Reason.TIMEOUT: ("ended", "Time limit reached."),
+    Reason.ARCHIVED: ("archived", "Archived by {actor}. It leaves the lists, and its files are removed."),
+    Reason.REMOVED: ("archived", "Archived by {actor}."),
+    Reason.LATE: ("late", "Arrived after the end, and kept: {rest}"),
 }
 
 
-def happening(line: TimelineEntry) -> tuple[str, str]:
-    """A fixed word for the kind of line, and the line in words."""
+def happening(line: TimelineEntry, target: str = PARENT) -> tuple[str, str]:
+    """Return a fixed word for the kind of line, and the line as a sentence. `target`: the session of a delivery."""
     if line.to_phase is Phase.PAUSED and not line.is_note and line.cause in WAITS:
         is_asked = line.cause is Reason.PAUSE and line.actor == US
         return "parked", PAUSED_AT_STEP if is_asked else _PAUSES[line.cause].format(actor=_who(line))
     if line.to_phase in (Phase.COMPLETED, Phase.COMPLETED_GIVEUP) and not line.is_note:
-        return "cleaned", "cleaned up; nothing is left to do"
+        return "cleaned", "Cleanup finished."
     if line.to_phase is Phase.ANNOUNCING and line.outcome is not None and line.cause == line.outcome:
-        return "announced", f"the outcome is fixed ({line.outcome}); a letter went to its requester"
-    if line.cause is Reason.DEFERRED and line.detail in _DEFERRALS:
-        return "deferred", _DEFERRALS[line.detail]
-    if line.cause is Reason.SKIPPED and line.detail in _SKIPS:
-        return "skipped", _SKIPS[line.detail]
+        return "announced", f"Completed: {line.outcome}. Result sent to the parent agent."
+    if line.cause is Reason.DEFERRED:
+        return "deferred", f"Deferred: {_rest(line)}."
     word, sentence = _SENTENCES.get(line.cause, ("", "{rest}"))
     if word and (line.detail or "{rest}" not in sentence):
-        return word, sentence.format(rest=visible(line.detail, ERROR_MAX), actor=_who(line))
+        shown = visible(target, ERROR_MAX)
+        return word, sentence.format(rest=_rest(line), actor=_who(line), target=shown)
     if line.to_phase is Phase.ENDING:
-        return "ended", f"the run ended: {visible(line.reason, ERROR_MAX)}"
+        return "ended", f"Run ended: {visible(line.reason, ERROR_MAX)}."
     return "note" if line.is_note else "moved", visible(line.reason, ERROR_MAX)
+
+
+def _rest(line: TimelineEntry) -> str:
+    """Return the detail. Where it is a reason itself, its wording."""
+    if line.cause is Reason.UNPARKED:
+        return _WAITED.get(line.detail, line.detail)
+    if line.cause in (Reason.DEFERRED, Reason.SKIPPED, Reason.UNDELIVERED) and line.detail in REASONS:
+        return cause_text(REASONS[line.detail])
+    return visible(line.detail, ERROR_MAX)
+
+
+def delivered_to(attempts: Sequence[DeliveryAttempt]) -> Mapping[float, str]:
+    """Return the session that each delivery reached, by its moment, which the timeline line shares."""
+    return {
+        attempt.at: attempt.to_session
+        for attempt in attempts
+        if attempt.outcome == Delivery.DELIVERED and attempt.to_session is not None
+    }
 
 
 def _who(line: TimelineEntry) -> str:
     return visible(line.actor, ERROR_MAX)
 
 
-# ---- the gate ------------------------------------------------------------------------------------------
+# ---- what blocks it ------------------------------------------------------------------------------------
 
 
 def waiting_for(stuck: Blocker) -> tuple[str, ...]:
-    """Ids of what must happen first, where there are any."""
+    """Return the ids of what must happen first, if there are any."""
     if stuck.children:
         return tuple(ids.task_id(number) for number in stuck.children)
     if stuck.gate is Gate.NEEDS_YOU:
@@ -179,53 +211,92 @@ def waiting_for(stuck: Blocker) -> tuple[str, ...]:
 def _name(stuck: Blocker) -> str:
     room = stuck.room
     if room is None:
-        return "its requester"
+        return PARENT
     return ids.task_id(room.id) if room.is_task else room.key
 
 
+def blocked_text(stuck: Blocker) -> str:
+    """`Blocked: the parent agent is busy. The result is delivered when its current turn ends.`"""
+    return f"Blocked: {blocked_on(stuck)}. {opens_when(stuck)}"
+
+
+def blocked_on(stuck: Blocker) -> str:
+    match stuck.gate:
+        case Gate.LANE_FULL:
+            return f"all {stuck.slots} concurrency slots are in use"
+        case Gate.LEASE if stuck.is_served:
+            return "its worker is gone"
+        case Gate.LEASE:
+            return "no worker is running"
+        case Gate.CRASHES:
+            return f"its process crashed {stuck.crashes} times while it was executing"
+        case Gate.DESCENDANTS_ACTIVE:
+            return f"waiting for {counted(len(stuck.children), 'subagent')}"
+        case Gate.REQUESTER_BUSY:
+            return "the parent agent is busy"
+        case Gate.REQUESTER_MISSING:
+            return "the parent agent is gone"
+        case Gate.BACKOFF:
+            return "waiting for the next attempt"
+        case Gate.NEEDS_YOU:
+            return "a user must decide"
+        case Gate.QUOTA:
+            return "the provider limits the rate of calls"
+        case Gate.BUDGET:
+            return "other calls have reserved the rest of the budget"
+        case Gate.PAUSED:
+            return f"{_name(stuck)} is paused"
+        case Gate.QUIET_HOURS:
+            return "the parent agent has quiet hours"
+        case Gate.DEAD_LETTER:
+            return "the result is undelivered"
+        case _:
+            assert_never(stuck.gate)
+
+
 def opens_when(stuck: Blocker) -> str:
+    """Return the sentence that says what unblocks it."""
     until = None if stuck.until is None else clock(stuck.until, stuck.since)
     by = "" if until is None else f", at {until} at the latest"
     at = "" if until is None else f" at {until}"
     match stuck.gate:
         case Gate.LANE_FULL:
-            lane = "its lane" if stuck.room is None else f"the lane `{stuck.room.lane}`"
-            return f"one of the {stuck.slots} turns in {lane} ends"
+            return "It starts when one of them is free."
         case Gate.LEASE if stuck.is_served:
-            return "another worker takes over from the one that is gone, within seconds"
+            return "Another worker takes over within seconds."
         case Gate.LEASE:
-            return "a worker takes it up; none is alive now"
+            return "It resumes when a gateway is started."
         case Gate.CRASHES:
             return (
-                f"a worker has no other turn: its process crashed {stuck.crashes} times while it was executing, so it"
-                f" is tried alone, within {TRIAL_S:.0f} s or after the others that are"
+                "It is executed alone, so that a further crash is attributed correctly:"
+                f" within {TRIAL_S:.0f} s, or after other tasks that crashed."
             )
         case Gate.DESCENDANTS_ACTIVE:
-            return f"the last of these children has settled{by}"
+            return f"It resumes when the last of them has finished{by}."
         case Gate.REQUESTER_BUSY:
-            return f"the present turn of {_name(stuck)} has ended and it has read the letter"
+            return "The result is delivered when its current turn ends."
         case Gate.REQUESTER_MISSING:
-            return f"{_name(stuck)} is there again{', given up' + at if at else ''}"
+            return f"The result is delivered when it is back{', or given up' + at if at else ''}."
         case Gate.BACKOFF:
-            return f"it is tried again{at}"
+            return f"It is retried{at}."
         case Gate.NEEDS_YOU:
-            return f"somebody has decided{by}"
+            return f"It resumes after the decision{by}."
         case Gate.QUOTA:
-            return f"the provider takes calls again{at}"
+            return f"It resumes when the provider accepts calls again{at}."
         case Gate.BUDGET:
-            return f"other calls have given back what they reserved, or somebody gives more{at and ', tried' + at}"
+            return f"It resumes when they release it or the budget is raised{at and ', and is retried' + at}."
         case Gate.PAUSED:
-            return f"somebody resumes {_name(stuck)}"
+            return "It resumes when a user resumes it."
         case Gate.QUIET_HOURS:
-            return f"the active hours of {_name(stuck)} begin{at}"
+            return f"The result is delivered when its active hours begin{at}."
         case Gate.DEAD_LETTER:
-            return f"somebody redelivers or dismisses it{by and ', it expires' + at}"
+            return f"A user can redeliver or discard it{at and '; it expires' + at}."
         case _:
             assert_never(stuck.gate)
 
 
 def command(stuck: Blocker, task: str) -> tuple[str, ...]:
-    """What to type next: it opens the gate, or shows who keeps it shut."""
+    """Return the next command: it unblocks the task, or shows what blocks it."""
     match stuck.gate:
         case Gate.LANE_FULL:
             return "ps", "--phase", "running"
@@ -236,9 +307,11 @@ def command(stuck: Blocker, task: str) -> tuple[str, ...]:
         case Gate.REQUESTER_BUSY | Gate.REQUESTER_MISSING | Gate.QUIET_HOURS:
             is_task = stuck.room is not None and stuck.room.is_task
             return "why" if is_task else "tree", task if stuck.room is None else _name(stuck)
-        case Gate.NEEDS_YOU if stuck.plan_hash is None:  # what was asked is read where it is answered
+        case Gate.NEEDS_YOU if stuck.plan_hash is None:
+            # The inbox shows the question in full.
             return ("inbox",)
-        case Gate.NEEDS_YOU:  # a decision is bound to its plan, so that it runs without a terminal, too
+        case Gate.NEEDS_YOU:
+            # The hash binds the decision to its plan, so that the command runs without a terminal, too.
             return "approve", task, "--hash", str(stuck.plan_hash)
         case Gate.PAUSED:
             return "resume", task if stuck.room is None else _name(stuck)
@@ -276,25 +349,27 @@ def _lines(
     state: str | None,
 ) -> Iterator[str]:
     yield headline
+    targets = delivered_to(attempts)
     for line in timeline:
-        yield f"  {clock(line.at, now)}  {happening(line)[1]}"
+        yield f"  {clock(line.at, now)}  {happening(line, targets.get(line.at, PARENT))[1]}"
     if attempts:
-        yield "Telling:"
+        yield "Delivery:"
     for attempt in attempts:
         yield from _attempt_lines(attempt, now)
     if stuck is not None:
-        yield f"Waits at the gate {stuck.gate} since {clock(stuck.since, now)} ({duration(now - stuck.since)})."
-        yield f"It opens when {opens_when(stuck)}."
-        yield f"  {typed(*command(stuck, task), state=state)}"
+        yield blocked_text(stuck)
+        since = f"since {clock(stuck.since, now)} ({duration(now - stuck.since)})"
+        yield f"  {since} -> {typed(*command(stuck, task), state=state)}"
 
 
 def _attempt_lines(attempt: DeliveryAttempt, now: float) -> Iterator[str]:
     where = "main" if attempt.to_depth == 0 else "nested" if attempt.to_depth else "gone"
-    target = visible(attempt.to_session or "a session that was deleted", ERROR_MAX)
-    how = attempt.reason if attempt.outcome in ("failed", Delivery.UNSURE) else attempt.path or attempt.reason
+    target = visible(attempt.to_session or "a deleted session", ERROR_MAX)
+    how = attempt.detail or attempt.path or cause_text(attempt.cause)
     again = "" if attempt.next_at is None else f"; next {clock(attempt.next_at, now)}"
     route = f", route {attempt.route_mode}" if attempt.route_mode else ""  # within the tree there is none
-    reached = f"{target} ({where}; {visible(attempt.why, ERROR_MAX)}{route})"
+    why = "parent" if attempt.why == REQUESTER else visible(attempt.why, ERROR_MAX)
+    reached = f"{target} ({where}; {why}{route})"
     became = f"{attempt.outcome} ({visible(how, ERROR_MAX)}){again}"
     number = f"attempt {attempt.attempt} " if attempt.is_made else ""
     yield f"  {clock(attempt.at, now)}  {number}to {reached}: {became}"

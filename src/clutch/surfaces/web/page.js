@@ -1,4 +1,4 @@
-// The page behind `clutch open`: who works for whom, what waits for you, and how a task came to where it is.
+// The page behind `clutch open`: the tree of tasks, the inbox, and the timeline of one task.
 //
 // It knows the HTTP API and nothing else. Whatever a model or a stranger wrote becomes text, never markup: there is no
 // innerHTML here, and the page's policy would run none of it. `put` is the only place that writes text, and shows what
@@ -78,10 +78,7 @@ function clock(moment) {
   return at.toDateString() === new Date().toDateString() ? at.toLocaleTimeString() : at.toLocaleString();
 }
 
-function state(task) {
-  if (task.outcome !== null) return task.outcome === "ok" ? "done" : task.outcome;
-  return task.reason === null ? task.phase : `${task.phase} (${task.reason})`;
-}
+// The words for states, deliveries and counts are the gateway's: `status`, `doingNow`, `delivery.text`, `summary.text`.
 
 function manner(task) {
   if (task.delivery.state === "undelivered" || (task.outcome !== null && task.outcome !== "ok")) return "bad";
@@ -89,21 +86,15 @@ function manner(task) {
   return task.outcome === "ok" ? "ok" : "";
 }
 
-function doing(task) {
-  const tool = task.currentTool;
-  return tool === null ? "" : `${tool.name}(${tool.arg ?? ""}) ${since(tool.since)}`;
+/** `thinking · step 4 · 6 s`: the time continues between two looks. */
+function doing({ doingNow, doingSince }) {
+  return doingSince === null ? doingNow : `${doingNow} · ${since(doingSince).replace(/^(\d+)s$/, "$1 s")}`;
 }
 
-function told({ state, reason }) {
-  if (state === "none") return "";
-  return reason === null ? state : `${state} (${reason})`;
-}
-
-function summary(counted) {
-  const names = { running: "running", queued: "queued", waiting: "waiting", needsYou: "waiting for you", done: "done", failed: "failed", timeout: "timed out", killed: "killed", lost: "lost", undelivered: "undelivered" };
-  const parts = Object.entries(names).filter(([key]) => counted[key]).map(([key, name]) => `${counted[key]} ${name}`);
-  if (counted.usd !== null) parts.push(`$${counted.usd}`);
-  return parts.join(" · ") || "nothing here";
+/** Since the task started, until it ended. */
+function elapsed({ startedAt, endedAt, outcome }) {
+  if (startedAt === null) return "";
+  return since(startedAt, outcome === null || endedAt === null ? now() : Date.parse(endedAt));
 }
 
 // ---- drawing ---------------------------------------------------------------------------------------------
@@ -124,12 +115,12 @@ function row(task) {
 function fill(line, task) {
   const { subtree } = task.usage;
   const words = [
-    state(task),
+    task.status,
     doing(task),
-    since(task.createdAt, task.endedAt === null ? now() : Date.parse(task.endedAt)),
+    elapsed(task),
     (subtree.input + subtree.output).toLocaleString(),
     subtree.usd === null ? "n/a" : `$${subtree.usd}`,
-    told(task.delivery),
+    task.delivery.text,
   ];
   words.forEach((text, place) => put(line.cells[place + 1], text));
   line.cells[1].className = manner(task);
@@ -157,7 +148,7 @@ function inOrder(tasks) {
 }
 
 function drawTasks(page) {
-  put(byId("summary"), summary(page.summary) + (page.next === null ? "" : " · older finished tasks are not shown"));
+  put(byId("summary"), page.summary.text + (page.next === null ? "" : " · older finished tasks are not shown"));
   redraw(byId("tasks"), inOrder(page.tasks), (task) => task.taskId, row, fill);
 }
 
@@ -224,7 +215,7 @@ byId("inbox").addEventListener("pointerleave", () => { isPointerInside = false; 
 function inboxItem(item) {
   const line = element("li", "");
   line.dataset.key = itemKey(item);
-  const head = element("p", `${item.kind} · ${item.label || item.sessionKey}`, "you");
+  const head = element("p", `${item.status} · ${item.label || item.sessionKey}`, "you");
   const choices = (item.detail.choices ?? []).map((choice) => element("p", `• ${choice}`));
   const text = element("textarea", "");
   text.rows = 2;
@@ -286,9 +277,9 @@ async function drawStory(taskId) {
   const result = task.outcome === null ? null : await ask(`${path}/result`);
   if (taskId !== shown) return; // closed, or another one was opened meanwhile
   byId("story").hidden = false;
-  put(byId("story-title"), `${task.label || task.taskId}: ${state(task)}`);
+  put(byId("story-title"), `${task.label || task.taskId}: ${task.status}`);
   byId("stuck").hidden = stuck === null;
-  put(byId("stuck"), stuck === null ? "" : `Waits: ${stuck.opensWhen} (${stuck.command})`);
+  put(byId("stuck"), stuck === null ? "" : `${stuck.text} (${stuck.command})`);
   document.querySelector("#story ol").replaceChildren(...timeline.map(moment));
   byId("result").hidden = !result?.text;
   put(byId("result"), result?.text ?? "");

@@ -18,10 +18,10 @@ from clutch.core import ids
 from clutch.core.attachments import handed
 from clutch.core.authority import Denied, Target, Verb, can
 from clutch.core.ids import CANDIDATES_MAX, SessionKey, parse_session_key
-from clutch.core.model import REASONS, UNTOLD, Delivery, Outcome, Phase
+from clutch.core.model import NEEDS_USER, REASONS, UNTOLD, Delivery, Outcome, Phase, TaskStatus
 from clutch.core.policy import Policy
 from clutch.core.questions import QuestionKind
-from clutch.core.status import NEEDS_USER, ListGroup, TaskStatus, list_group, status_of
+from clutch.core.status import ListGroup, list_group, status_of
 from clutch.core.text.tasks import info_text, list_text
 from clutch.core.views import (
     NOTHING_USED,
