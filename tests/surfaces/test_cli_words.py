@@ -72,7 +72,7 @@ OTHERS = {
 }  # fmt: skip
 #: Footers of lists, steps on the way, and what to type next.
 MESSAGES = re.compile(
-    r"\d+ \w+.*|nothing (here|to decide)|To restore it: .*|Next: .*|Unfinished tasks resume.*|One-time link.*"
+    r"\d+ \w+.*|no tasks|nothing to decide|To restore it: .*|Next: .*|Unfinished tasks resume.*|One-time link.*"
     r"|accepted: .*|done · .*"
 )
 

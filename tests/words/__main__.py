@@ -10,7 +10,7 @@ import sys
 from collections.abc import Iterable, Iterator
 from typing import Any
 
-from clutch.core.status import DeliveryStatus, TaskStatus
+from clutch.core.model import DeliveryStatus, TaskStatus
 from tests.words import strings
 from tests.words.banned import banned
 from tests.words.strings import Text

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from clutch.core.status import DeliveryStatus, TaskStatus
+from clutch.core.model import DeliveryStatus, TaskStatus
 from tests.words import strings
 from tests.words.__main__ import measure
 from tests.words.banned import KEPT, WORDS, banned

@@ -199,7 +199,7 @@ def inbox(state: State = None, as_json: AsJson = False) -> None:
             print_text(text)
         if here.is_fresh:
             return
-        say(f"{counted(len(shown), 'item')} in the inbox" if shown else "The inbox is empty.")
+        say(f"{counted(len(shown), 'item')} to decide" if shown else "nothing to decide")
         _point_to_replies(state, said)
         _show_unsent(said)
 
