@@ -141,7 +141,6 @@ _CAUSES: Final[Mapping[Reason, str]] = {
     Reason.ANNOUNCE_SKIP: "the subagent asked for none",
     Reason.SILENT: "the subagent had nothing to report",
     Reason.NOT_REQUESTED: "not requested: its caller reads it",
-    Reason.NOT_REQUESTED: "the caller reads the result itself",
     Reason.SUPERSEDED: "replaced by a newer run",
     Reason.PERMANENT_ERROR: "permanent error",
     Reason.RETRY_LIMIT: "retry limit reached",
