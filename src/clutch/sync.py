@@ -383,6 +383,7 @@ class Clutch:
         key: Callable[[T], str] = str,
         concurrency: int = 8,
         retries: int = 0,
+        on_result: Callable[[T, TaskResult[V]], None] | None = None,
         session: str | None = None,
         agent_id: str | None = None,
         model: str | None = None,
@@ -406,7 +407,7 @@ class Clutch:
     ) -> list[TaskResult[V]]:
         """Run one task for every item, `prompt(item)`, and return their results in the order of the items.
 
-        `clutch.Clutch.map` explains the parameters."""
+        `clutch.Clutch.map` explains the parameters. `on_result` is called in the thread of the engine."""
         return self._loop.run(self._clutch.map(**_given(locals())))
 
     def events(self) -> Iterator[Event]:

@@ -149,6 +149,22 @@ async def test_a_map_runs_each_item_once_and_only_so_many_at_a_time(c: Clutch, m
         await c.map(items, lambda item: f"{item} otherwise", name="twelve")
 
 
+async def test_a_map_reports_each_item_as_it_ends_with_its_last_attempt(c: Clutch) -> None:
+    shown: list[tuple[str, Outcome]] = []
+    for _ in range(2):  # the second time nothing runs, and all are reported
+        await c.map(
+            ["item 1", "bad 2"], str, name="shown", retries=1,
+            on_result=lambda item, result: shown.append((item, result.outcome)),
+        )  # fmt: skip
+    assert Counter(shown) == {("item 1", Outcome.OK): 2, ("bad 2", Outcome.OK): 2}
+
+    def fail(item: str, result: clutch.TaskResult) -> None:
+        raise ValueError(item)
+
+    with pytest.raises(ValueError, match="item 1"):
+        await c.map(["item 1"], str, name="shown", on_result=fail)
+
+
 async def test_what_failed_is_tried_again_as_often_as_allowed(c: Clutch, models: Worker) -> None:
     once = await c.map(["bad luck"], str, name="once", retries=0)
     assert [one.outcome for one in once] == [Outcome.ERROR]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -42,6 +43,36 @@ def printed(name: str) -> list[str]:
     text = (EXAMPLES / name).read_text(encoding="utf-8").split('"""')[1]
     blocks = re.findall(r"(?m)(?:^    .+\n)+", text)
     return [line.strip() for line in blocks[-1].splitlines() if line.strip() != "..."]
+
+
+def test_batch_resumes_after_a_kill_and_repeats_nothing(tmp_path: Path) -> None:
+    command = [sys.executable, str(EXAMPLES / "batch.py")]
+    with subprocess.Popen(command, cwd=tmp_path, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        assert any(line.startswith("300 of 1000") for line in process.stdout)
+        process.send_signal(signal.SIGKILL)
+    resumed = example(tmp_path, "batch.py")
+    assert "done: 1000 ok, 0 failed" in resumed
+    assert "billing 333 · bug 334 · other 333" in resumed
+    assert calls_in(resumed) <= 700
+    again = example(tmp_path, "batch.py")
+    assert "done: 1000 ok, 0 failed" in again
+    assert calls_in(again) == 0
+
+
+def calls_in(output: str) -> int:
+    return int(output.rpartition("calls of the fake model: ")[2])
+
+
+def test_a_batch_stops_at_its_budget(tmp_path: Path) -> None:
+    command = [sys.executable, str(EXAMPLES / "batch.py"), "--tokens", "9000"]
+    done = subprocess.run(
+        command, cwd=tmp_path, capture_output=True, check=False, text=True, timeout=PATIENCE_S
+    )
+    assert done.returncode == 1
+    assert "stopped: the budget is used up" in done.stderr
+    assert "100 of 1000" in done.stdout
+    assert "900 of 1000" not in done.stdout
 
 
 QUESTIONS = (

@@ -293,6 +293,7 @@ class Api(Opened):
         key: Callable[[T], str] = str,
         concurrency: int = 8,
         retries: int = 0,
+        on_result: Callable[[T, TaskResult[V]], None] | None = None,
         session: str | None = None,
         agent_id: str | None = None,
         model: str | None = None,
@@ -320,6 +321,8 @@ class Api(Opened):
             for another prompt under the same name and key.
         concurrency: how many of these tasks are under way at once; `Clutch(concurrency=…)` is the limit of all.
         retries: further attempts of an item whose task did not end well, each a task of its own.
+        on_result: called with each item and its result as it ends, for example to show the progress. Items that ended
+            in an earlier start are among them. An error that it raises ends the map; tasks under way continue.
         session: the parent; by default a session of the map's own, agent:main:chat:map-NAME.
         The other parameters are those of `spawn`."""
         asked = spawn_options(locals())
@@ -338,7 +341,11 @@ class Api(Opened):
                 **asked,
             )
 
-        return await handles.map_all(len(given), concurrency, retries, spawn)
+        def ended(at: int, result: TaskResult[V]) -> None:
+            if on_result is not None:
+                on_result(given[at], result)
+
+        return await handles.map_all(len(given), concurrency, retries, spawn, ended)
 
     async def tasks(
         self,

@@ -353,9 +353,15 @@ def spawn_key(name: str, key: str, attempt: int) -> str:
 
 
 async def map_all(
-    count: int, concurrency: int, retries: int, spawn: Callable[[int, int], Awaitable[Task[Any]]]
+    count: int,
+    concurrency: int,
+    retries: int,
+    spawn: Callable[[int, int], Awaitable[Task[Any]]],
+    ended: Callable[[int, TaskResult[Any]], None],
 ) -> list[TaskResult[Any]]:
-    """Run `spawn(item, attempt)` for all items, `concurrency` at once. The first failed spawn stops the rest."""
+    """Run `spawn(item, attempt)` for all items, `concurrency` at once, and call `ended` with the result of each.
+
+    The first failed spawn stops the rest."""
     results: dict[int, TaskResult[Any]] = {}
     places: Iterator[int] = iter(range(count))
 
@@ -365,6 +371,7 @@ async def map_all(
                 results[place] = await (await spawn(place, attempt))
                 if results[place].outcome not in WORTH_A_RETRY:
                     break
+            ended(place, results[place])
 
     try:
         async with asyncio.TaskGroup() as group:
